@@ -17,8 +17,8 @@ std::vector<double> projection(std::int64_t elements) {
   return direction;
 }
 
-/// Values at the inputs with one element moved. Inputs are copied each time: `function` may work in place on what it is
-/// given.
+/// Returns the output values with one input element shifted. Inputs are copied on each call, because `function` may
+/// work in place.
 std::vector<double> values_at(const CheckedFunction& function, const std::vector<Tensor>& inputs, std::size_t input,
                               std::int64_t element, double offset) {
   std::vector<Variable> moved;
@@ -56,7 +56,7 @@ double numeric_derivative(const CheckedFunction& function, const std::vector<Ten
   const auto up2 = values_at(function, inputs, input, element, 2 * step),
              down2 = values_at(function, inputs, input, element, -2 * step);
   const auto direction = projection(static_cast<std::int64_t>(up.size()));
-  // Differences before the projection: outputs that do not depend on the element add no rounding error.
+  // Subtract before projecting, so that outputs that do not depend on the element add no rounding error.
   double sum = 0;
   for (std::size_t i = 0; i < up.size(); ++i) sum += direction[i] * (8 * (up[i] - down[i]) - (up2[i] - down2[i]));
   return sum / (12 * step);

@@ -5,7 +5,7 @@
 namespace furlong {
 namespace {
 
-constexpr std::int64_t border = 64;  // elements: each parameter starts on a cache line, whatever the dtype
+constexpr std::int64_t border = 64;  // elements: each parameter starts on a cache line, for any dtype
 
 template <class T>
 void write_initial(T* values, const Shape& shape, const Initializer& initializer, const RandomKey& key) {
@@ -112,7 +112,7 @@ void ParameterStore::place(Parameter& parameter) {
 void ParameterStore::initialize(Parameter& parameter, std::uint64_t seed) {
   if (is_buffer(parameter) || device_.is_shape_only()) return;
   const RandomKey key{seed, 0, random_stream("initialize." + parameter.name_)};
-  // Drawn on the host whatever the device: a model begins with the same bits on each.
+  // Values are drawn on the host, so that a model starts with the same bits on every device.
   const Tensor host = device_.is_cpu() ? parameter.master_ : Tensor::empty(parameter.shape_, master_dtype());
   if (master_dtype() == DType::float64) {
     write_initial(host.data<double>(), parameter.shape_, parameter.initializer_, key);

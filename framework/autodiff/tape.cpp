@@ -15,7 +15,7 @@ Variable Variable::leaf(const Tensor& value) {
 }
 
 void GradientSlot::settle_parts() {
-  // Somebody needs the whole while some column ranges have not been written: those become zero, and later gradients are
+  // The whole gradient is needed, but some column ranges have not been written. They become zero; later gradients are
   // added.
   if (written || parts.empty()) return;
   bool any = false;
@@ -45,7 +45,7 @@ bool GradientSlot::lends_views() const {
 }
 
 bool GradientSlot::is_exclusive() const {
-  // Memory that column ranges have been lent is this slot's: make_exclusive() came before.
+  // Memory lent to column ranges belongs to this slot: make_exclusive() has run before.
   return base == nullptr && !persistent && gradient.defined() && (lends_views() || gradient.is_unique());
 }
 
@@ -67,13 +67,13 @@ GradientTarget GradientSlot::target() {
     written = true;
     return {gradient, GradientMode::overwrite};
   }
-  make_exclusive();  // a gradient that was passed on without a copy may still be somebody else's input
+  make_exclusive();  // a gradient that was passed on without a copy may still be another node's input
   return {gradient, GradientMode::accumulate};
 }
 
 Tensor GradientSlot::gathered(const Shape& as) {
   if (base && !written && base->written) {
-    // Only the whole was used: the range's gradient is what lies in the whole's.
+    // Only the whole was used: the range's gradient is its part of the whole gradient.
     gradient = base->view_for_part(part_start, shape[-1]);
     written = true;
   }
@@ -198,7 +198,7 @@ std::vector<Variable> Tape::split_last(const Variable& variable, const std::vect
   require(start == variable.extent(-1), "split_last: the lengths sum to {}, expected {} columns", start,
           variable.extent(-1));
   if (recorded) {
-    // A node of its own keeps the parts' slots alive until the base's gradient is due, and settles what nobody wrote.
+    // This extra node keeps the parts' slots alive until the base's gradient is needed. It then zeroes unwritten parts.
     Node node{"split", scope_, {{variable.slot(), variable.shape()}}, {}, {}, {}, {}};
     node.backward = [slot = variable.slot()](BackwardContext&) { slot->gathered(slot->shape); };
     for (const Variable& part : parts) node.outputs.push_back({part.slot(), part.shape()});
@@ -284,8 +284,8 @@ void Tape::run(Node& node) {
 }
 
 void Tape::release(Node& node) {
-  // A node that is its outputs' first mention in forward is their last in backward. Column ranges end with the split
-  // that made them.
+  // The node that creates its outputs in forward is the last to use their gradients in backward. Column ranges are
+  // released with the split that created them.
   for (const End& output : node.outputs) {
     if (node.in_place() || output.slot->persistent) continue;
     output.slot->gradient = Tensor{};
@@ -348,7 +348,7 @@ void Tape::backward(const std::vector<Variable>& outputs, const std::vector<Tens
     for (std::size_t i = 0; i < outputs.size(); ++i) seed(outputs[i], d_outputs[i]);
     consume_down_to(0);
   } catch (...) {
-    // Nothing half consumed stays behind: after an error the tape is empty and parameters have no open uses.
+    // After an error the tape is empty and no parameter has open uses.
     recording_ = recording_before;
     scope_ = scope_before;
     clear();

@@ -93,7 +93,7 @@ void ActivationBackward(const Tensor& x, const Tensor& d_y, const Tensor& d_x, b
   });
 }
 
-/// Calls body(row) for the rows of y on several threads.
+/// Calls body(row) for each row of y, on several threads.
 template <class Body>
 void for_rows(const Tensor& y, const Body& body) {
   const auto view = simd::row_view(y);

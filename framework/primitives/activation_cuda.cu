@@ -10,8 +10,8 @@ namespace {
 
 #include "framework/primitives/activation_math-inl.h"
 
-/// Calls body(function) with the type of the non-linearity. The kind is the same in all threads: one branch for a
-/// chunk.
+/// Calls body(function) with the type of the non-linearity. The kind is the same in all threads, so this is one branch
+/// per chunk.
 template <class Body>
 __device__ __forceinline__ void with_kind(ActivationKind kind, const Body& body) {
   switch (kind) {
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(span_threads)
   write(d_up + chunk.offsets[4], ups);
 }
 
-/// The first or second half of each row.
+/// Returns the first or second half of each row.
 Tensor half_of_rows(const Tensor& tensor, int which) {
   const std::int64_t f = tensor.extent(-1) / 2;
   return tensor.narrow(tensor.shape().rank() - 1, which * f, f);

@@ -9,7 +9,7 @@
 namespace furlong::ops {
 namespace {
 
-/// The host's memory given to a GPU would be a fault of the device, from which it does not recover.
+/// Host memory passed to a GPU kernel would cause a device fault, from which the device does not recover.
 void check_device(const char* op, const Stream& stream, const Tensor& tensor) {
   require(!stream.device.is_gpu() || tensor.device() == stream.device, "{}: a tensor is on {}, expected it on {}", op,
           tensor.device().text(), stream.device.text());

@@ -13,12 +13,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
-constexpr std::int64_t grain = 1 << 15;  // elements below which a second thread costs more than it saves
+constexpr std::int64_t grain = 1 << 15;  // with fewer elements a second thread costs more than it saves
 
 template <class To, class From>
 void add_span(To* target, const From* source, std::int64_t n, bool accumulate, double scale_) {
-  // Both are widened to the wider compute type; float and double mix only when float64 parameters meet float32 values,
-  // in tests.
+  // Both are converted to the wider compute type. float and double mix only in tests, where float64 parameters meet
+  // float32 values.
   if constexpr (std::is_same_v<compute_t<To>, compute_t<From>>) {
     using Compute = compute_t<To>;
     const typename Lanes<To>::D d;
@@ -69,8 +69,8 @@ void Add(const Tensor& target, const Tensor& source, bool accumulate, double sca
 
 template <class T>
 double squares_of_block(const T* values, std::int64_t n) {
-  // float32 squares summed in eight float64 lanes' worth of partial sums would need conversions; a block is short, so
-  // one pass in double is fine.
+  // Vectorizing with float64 partial sums would need conversions. A block is short, so one scalar pass in double is
+  // fine.
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     const double value = static_cast<double>(values[i]);

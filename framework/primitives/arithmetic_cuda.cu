@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(span_threads) fill_kernel(T* target, double va
   write_chunk<width>(target + chunk.offsets[0], chunk.size, chunk.vectors, values);
 }
 
-/// Both are widened to the wider compute type; float and double mix only when float64 parameters meet float32 values,
-/// in tests.
+/// Both are converted to the wider compute type. float and double mix only in tests, where float64 parameters meet
+/// float32 values.
 template <class To, class From>
 using common_t = std::conditional_t<std::is_same_v<To, double> || std::is_same_v<From, double>, double, float>;
 
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(span_threads)
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/// One block.
+/// Runs as one block.
 __global__ void __launch_bounds__(span_threads) sum_of_partial_kernel(const double* partial, int n, double* result) {
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += span_threads) sum += partial[i];
@@ -114,8 +114,8 @@ void count_non_finite(const Stream& stream, const Tensor& tensor, const Tensor& 
 }
 
 void sum_of_squares(const Stream& stream, const Tensor& tensor, const Tensor& result) {
-  // At most so many blocks of threads, each with the same number of blocks of elements: who sums what depends on the
-  // size alone.
+  // At most this many thread blocks, all with the same number of blocks of elements, so that the order of sums depends
+  // only on the size.
   constexpr std::int64_t most_blocks = 2048;
   const std::int64_t n = tensor.elements(), element_blocks = ceil_div(n, sum_of_squares_block);
   const std::int64_t per_block = gpu_max<std::int64_t>(1, ceil_div(element_blocks, most_blocks)) * sum_of_squares_block;

@@ -1,7 +1,7 @@
-// Sums over the rows of a matrix, in two passes without atomics: fixed blocks of rows first, then the blocks' sums in
-// their order.
+// Sums over the rows of a matrix, in two passes without atomics: over fixed blocks of rows, then over the blocks in
+// order.
 #include "framework/cuda/kernels/kernel.h"
-// After kernel.h, which has to come first.
+// kernel.h must come first.
 #include "framework/primitives/gemm_kernels.h"
 
 namespace furlong::ops {
@@ -10,7 +10,8 @@ namespace FURLONG_GPU {
 constexpr int columns_of_block = 32, rows_at_once = 8;
 constexpr std::int64_t least_rows = 256, most_blocks = 1024;
 
-/// sums[block of rows, column]; thread (x, y) adds rows y, y + 8, ... of its column, then the eight are added in order.
+/// sums[block of rows, column]. Thread (x, y) adds rows y, y + 8, ... of its column; then the eight sums are added in
+/// order.
 template <class From, class Sum>
 __global__ void __launch_bounds__(columns_of_block* rows_at_once)
     column_sum_kernel(const From* matrix, std::int64_t stride, std::int64_t rows, std::int64_t columns,
@@ -48,7 +49,7 @@ void column_sum(const Stream& stream, const Tensor& matrix, const Tensor& target
   if (columns == 0) return;
   require(target.shape().rank() == 0 || target.has_contiguous_rows(),
           "column_sum: rows of the target {} are not contiguous", target.shape().text());
-  // Depends on the number of rows alone.
+  // Depends only on the number of rows.
   const std::int64_t rows_of_block = gpu_max(least_rows, ceil_div(rows, most_blocks)),
                      blocks = ceil_div(rows, rows_of_block);
   const Tensor sums = Tensor::empty({blocks, columns}, accumulate_dtype(target.dtype()), stream.device);

@@ -15,12 +15,12 @@ namespace {
 
 struct InstructionSet {
   const char* name;
-  std::vector<const char*> features;  // as the kernel names them
+  std::vector<const char*> features;  // names as in /proc/cpuinfo
   dnnl::cpu_isa onednn;
-  std::int64_t highway;  // of Highway's targets, of which lower bits are better
+  std::int64_t highway;  // Highway target; lower bits are better
 };
 
-/// From the least to the best; each contains those before it.
+/// From the lowest to the highest; each includes those before it.
 const std::vector<InstructionSet>& instruction_sets() {
   static const std::vector<InstructionSet> sets{
       {"sse4", {}, dnnl::cpu_isa::sse41, HWY_SSE4},
@@ -31,7 +31,7 @@ const std::vector<InstructionSet>& instruction_sets() {
   return sets;
 }
 
-/// Those that this CPU has.
+/// Returns the instruction sets that this CPU supports.
 std::vector<InstructionSet> available() {
   std::vector<InstructionSet> found;
 #if HWY_ARCH_X86

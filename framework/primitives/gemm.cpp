@@ -78,7 +78,7 @@ void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor&
     gemm_gpu(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
   } else if (epilogue.is_composite()) {
     gemm_in_steps(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
-  } else {  // the shape-only device goes the same way as the CPU, as far as the memory that the product works in
+  } else {  // the shape-only device follows the CPU's code as far as the product's workspace memory
     gemm_cpu(stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
   }
 }

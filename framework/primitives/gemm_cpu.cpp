@@ -1,6 +1,6 @@
-// float32 and bfloat16 through oneDNN's matmul, which measured 85 to 95% of this CPU's peak on the shapes of a
-// transformer, whichever operand is transposed; one or two float32 rows, as in generation, through its sgemm. oneDNN
-// has no double on the CPU: gradient checks use the small template at the end.
+// float32 and bfloat16 products use oneDNN's matmul, which reaches 85 to 95% of the CPU's peak on transformer shapes
+// for every combination of transposed operands. One or two float32 rows, as in generation, use oneDNN's sgemm. oneDNN
+// has no float64 on the CPU: gradient checks use the small template at the end.
 #include <algorithm>
 #include <cmath>
 #include <dnnl.hpp>
@@ -19,7 +19,7 @@ namespace {
 
 using Activation = GemmEpilogue::Activation;
 
-/// Where a product works: on the host, also with operands of a device whose memory is the host's.
+/// Returns the device on which the product runs: the host, also for operands of a device with host memory.
 Device worker_of(const Tensor& c) { return c.device().has_host_memory() ? Device{} : c.device(); }
 
 dnnl::engine& cpu_engine() {
@@ -31,7 +31,7 @@ dnnl::memory::data_type type_of(DType dtype) {
   return dtype == DType::bfloat16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
-/// All that a compiled product depends on.
+/// Everything that a compiled product depends on.
 struct Key {
   std::int64_t rows, columns, inner, row_stride_a, row_stride_b, row_stride_c;
   DType dtype, dtype_c, dtype_bias;
@@ -86,7 +86,7 @@ std::shared_ptr<const Product> compile(const Key& key) {
   product->b = matrix(key.inner, key.columns, key.dtype, key.row_stride_b, key.transpose_b);
   product->c = matrix(key.rows, key.columns, key.dtype_c, key.row_stride_c, false);
   dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // from our arena: no allocation inside a step
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // from the arena: no allocation inside a step
   dnnl::post_ops steps;
   if (key.accumulate) steps.append_sum(1.f);
   append_activation(steps, key.activation);
@@ -101,14 +101,15 @@ std::shared_ptr<const Product> compile(const Key& key) {
   return product;
 }
 
-/// The product for `key`, compiled on first use; null when this CPU has no code for it (bfloat16 without AVX-512).
+/// Returns the product for `key`, compiled on first use; null if this CPU has no code for it (bfloat16 without
+/// AVX-512).
 std::shared_ptr<const Product> find(const Key& key) {
   static std::mutex mutex;
   static std::unordered_map<Key, std::shared_ptr<const Product>, KeyHash> products;
   const std::lock_guard lock(mutex);
   const auto known = products.find(key);
   if (known != products.end()) return known->second;
-  if (products.size() > 4096) products.clear();  // evaluation of many lengths must not grow without bound
+  if (products.size() > 4096) products.clear();  // bounds memory if evaluation uses many lengths
   std::shared_ptr<const Product> product;
   try {
     product = compile(key);
@@ -155,7 +156,7 @@ bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpo
   return true;
 }
 
-/// What comes before a product that is then added to c, and after it.
+/// Initializes c with the bias, for a product that is then added to c.
 void begin_with_bias(const Tensor& bias, const Tensor& c) {
   const float* values = bias.data<float>();
   for (std::int64_t row = 0; row < c.extent(0); ++row)
@@ -167,10 +168,10 @@ void activate(const Tensor& c, Activation activation) {
   }
 }
 
-/// c = a · bᵀ of one or two rows. matmul would first bring all of b into blocks, to use each of them once or twice, and
-/// sum each element in one chain. sgemm reads b as it lies, in half the time, and sums many parts side by side: a third
-/// to a half of the rounding error, which counts where one term outweighs all others by far (a transformer's massive
-/// activations).
+/// c = a · bᵀ for one or two rows. matmul would first reorder all of b into blocks, to use each block once or twice,
+/// and would sum each element in one chain. sgemm reads b directly, in half the time, and sums many partial sums in
+/// parallel. Its rounding error is a third to a half, which matters if one term is much larger than all others (a
+/// transformer's massive activations).
 bool run_few_rows(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
                   bool accumulate, const GemmEpilogue& epilogue) {
   const std::int64_t rows = c.extent(0), columns = c.extent(1), inner = a.extent(1);
@@ -178,7 +179,7 @@ bool run_few_rows(const Tensor& a, bool transpose_a, const Tensor& b, bool trans
   if (rows > 2 || transpose_a || !transpose_b || !all_float32) return false;
   if (c.device().is_shape_only()) return true;
   if (epilogue.bias) begin_with_bias(*epilogue.bias, c);
-  // The stride of a single row means nothing and may be less than the row.
+  // The stride of a single row is arbitrary and may be less than the row's length.
   const auto stride = [](const Tensor& matrix) { return std::max(matrix.strides()[0], matrix.extent(1)); };
   const dnnl_status_t status =
       dnnl_sgemm('N', 'T', rows, columns, inner, 1.f, a.data<float>(), stride(a), b.data<float>(), stride(b),
@@ -209,7 +210,7 @@ bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool 
   return true;
 }
 
-/// bfloat16 where oneDNN has none: the same product in float32 on converted copies.
+/// bfloat16 without oneDNN support: the same product in float32 on converted copies.
 void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
                    bool accumulate, const GemmEpilogue& epilogue) {
   const Device worker = worker_of(c);
@@ -295,7 +296,7 @@ namespace {
 template <class From, class To>
 void column_sum_typed(const Tensor& matrix, const Tensor& target, bool accumulate) {
   using Sum = compute_t<To>;
-  constexpr std::int64_t block = 64;  // columns a task, each summed down all rows in order
+  constexpr std::int64_t block = 64;  // columns per task; each column is summed over all rows in order
   const std::int64_t rows = matrix.extent(0), columns = matrix.extent(1), stride = matrix.strides()[0];
   const From* values = matrix.data<From>();
   To* sums = target.data<To>();

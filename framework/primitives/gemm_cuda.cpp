@@ -21,7 +21,7 @@ namespace {
 using cublaslt::check;
 using cublaslt::table;
 
-constexpr std::int64_t workspace_bytes = std::int64_t{32} << 20;  // what cuBLAS itself takes on compute capability 9.0
+constexpr std::int64_t workspace_bytes = std::int64_t{32} << 20;  // as cuBLAS uses on compute capability 9.0
 
 cudaDataType_t type_of(DType dtype) {
   return dtype == DType::float64 ? CUDA_R_64F : dtype == DType::bfloat16 ? CUDA_R_16BF : CUDA_R_32F;
@@ -53,13 +53,14 @@ cublasLtEpilogue_t epilogue_of(FusedEpilogue fused) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// The largest power of two, 256 at most, that an address is a multiple of: algorithms differ in what they ask for.
+/// Returns the largest power of two, at most 256, that divides an address. Algorithms differ in the alignment they
+/// need.
 std::uint32_t alignment_of(const void* address) {
   const auto value = reinterpret_cast<std::uintptr_t>(address) | 256;
   return static_cast<std::uint32_t>(value & (~value + 1));
 }
 
-/// All that the choice of an algorithm depends on.
+/// Everything that the choice of an algorithm depends on.
 struct Key {
   GemmPlan plan;
   std::uint32_t left_alignment, right_alignment, result_alignment, vector_alignment, auxiliary_alignment;
@@ -87,7 +88,7 @@ struct KeyHash {
   }
 };
 
-/// cuBLASLt's objects for one product, and the algorithm that its heuristics chose.
+/// cuBLASLt's objects for one product, and the algorithm that its heuristics selected.
 struct Product {
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t left = nullptr, right = nullptr, result = nullptr;
@@ -123,24 +124,24 @@ cublasLtMatrixLayout_t layout_of(const ColumnMajorMatrix& matrix, DType dtype) {
   return layout;
 }
 
-/// Whether the library says that it has nothing for what it was asked, rather than that something broke.
+/// Returns whether the status means that the library has no implementation, as opposed to a failure.
 bool is_refusal(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
          status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
-/// What a description points to besides the matrices; null where the epilogue has none.
+/// The addresses in a description besides the matrices; null if the epilogue has none.
 struct Addresses {
   const void *vector, *auxiliary;
 };
 
-/// Handles, workspaces and known products of all devices, those that cuBLASLt has no algorithm for among them. Used
-/// under its mutex: addresses of biases and auxiliaries are part of a shared description.
+/// Handles, workspaces and known products of all devices, including products for which cuBLASLt has no algorithm.
+/// Guarded by its mutex, because addresses of biases and auxiliaries are part of a shared description.
 class Products : public GemmLibrary {
  public:
   bool run(const Stream& stream, const GemmPlan& plan, const GemmOperands& operands) override {
     const auto& [a, b, result, vector, auxiliary] = operands;
-    void* const queue = gpu_queue(stream);  // chooses the device, too
+    void* const queue = gpu_queue(stream);  // also selects the device
     const std::lock_guard lock(mutex_);
     const Addresses addresses{vector ? vector->address() : nullptr, auxiliary ? auxiliary->address() : nullptr};
     const Key key{plan,
@@ -165,7 +166,7 @@ class Products : public GemmLibrary {
         in_double ? static_cast<const void*>(&beta_double) : static_cast<const void*>(&beta), result.address(),
         product->result, result.address(), product->result, &product->algorithm, workspace.address(),
         static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue));
-    if (may_be_missing(plan.fused) && is_refusal(status)) {  // the heuristics promised too much
+    if (may_be_missing(plan.fused) && is_refusal(status)) {  // the heuristics were wrong
       log_warn(
           "cuBLASLt rejected a fused epilogue for which it had reported an algorithm (status {}); using separate steps",
           static_cast<int>(status));
@@ -183,7 +184,7 @@ class Products : public GemmLibrary {
     return handle;
   }
 
-  /// One for each queue, whose products follow one another; never given back, since a captured graph keeps its address.
+  /// One workspace per queue, whose products run in order. Never freed, because a captured graph keeps its address.
   const Tensor& workspace_of(const Device& device, void* queue) {
     Tensor& workspace = workspaces_[{device.index, queue}];
     if (!workspace.defined()) workspace = Tensor::empty({workspace_bytes}, DType::uint8, device);
@@ -199,7 +200,7 @@ class Products : public GemmLibrary {
   std::shared_ptr<Product> find(const Key& key, const Addresses& addresses) {
     const auto known = products_.find(key);
     if (known != products_.end()) return known->second;
-    if (products_.size() > 4096) products_.clear();  // evaluation of many lengths must not grow without bound
+    if (products_.size() > 4096) products_.clear();  // bounds memory if evaluation uses many lengths
     auto product = choose(key, addresses);
     products_.emplace(key, product);
     return product;
@@ -220,16 +221,16 @@ class Products : public GemmLibrary {
     if (addresses.vector != nullptr) {
       product->describe(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(type_of(plan.result_dtype)));
     }
-    if (addresses.auxiliary != nullptr) {  // of the result's type, which is the default
+    if (addresses.auxiliary != nullptr) {  // its type is the result's by default
       product->describe(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, plan.auxiliary_leading_dimension);
     }
-    point(*product, addresses);  // the heuristics look at alignments
+    point(*product, addresses);  // the heuristics depend on alignments
     product->left = layout_of(plan.left, plan.operand_dtype);
     product->right = layout_of(plan.right, plan.operand_dtype);
     product->result = layout_of(plan.result, plan.result_dtype);
     check(table().preference_create(&product->preference), "selecting an algorithm");
     product->prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace_bytes));
-    // Parts of a long sum are added in float32, never in a bfloat16 result.
+    // Partial sums of a long sum are added in float32, never in a bfloat16 result.
     std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     if (plan.result_dtype != DType::bfloat16) reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
     product->prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
@@ -269,7 +270,7 @@ class Products : public GemmLibrary {
 
 void gemm_cuda(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
                const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
-  // Never destroyed: at the program's end the driver may be gone before it.
+  // Never destroyed, because the driver may be unloaded first at program exit.
   static auto* const products = new Products;
   gemm_through(*products, stream, a, transpose_a, b, transpose_b, c, accumulate, epilogue);
 }

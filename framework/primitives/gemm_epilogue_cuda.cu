@@ -1,7 +1,7 @@
-// What goes with cuBLASLt's products: bias and activation where its own are not ours, and a plain product for what it
-// has no algorithm for.
+// Kernels that complement cuBLASLt: bias and activation if its epilogues differ from ours, and a plain product if it
+// has no algorithm.
 #include "framework/cuda/kernels/kernel.h"
-// After kernel.h, which has to come first.
+// kernel.h must come first.
 #include "framework/primitives/gemm_kernels.h"
 
 namespace furlong::ops {
@@ -9,7 +9,7 @@ namespace FURLONG_GPU {
 
 using Activation = GemmEpilogue::Activation;
 
-/// The epilogue as kernels take it: at most one of the two biases is there.
+/// The epilogue as kernel arguments; at most one of the two biases is not null.
 template <class Out>
 struct EpilogueArguments {
   const Out* bias = nullptr;
@@ -42,7 +42,7 @@ __device__ inline Real activated(Real x, Activation activation) {
     case Activation::gelu:
       return Real(0.5) * x * gpu_erfc(x * Real(-0.70710678118654752440));
     case Activation::gelu_tanh: {
-      // x (1 + tanh u) / 2 without a difference that cancels where the result is small.
+      // x (1 + tanh u) / 2, written without cancellation for small results.
       const Real u = Real(0.79788456080286535588) * (x + Real(0.044715) * x * x * x);
       return x / (Real(1) + gpu_exp(Real(-2) * u));
     }
@@ -60,7 +60,7 @@ __device__ inline gpu_compute_t<Out> finished(gpu_compute_t<Out> sum, const Epil
   return activated(sum, epilogue.activation);
 }
 
-/// c[row, column] = activation(product[row, column] + bias[column]); blocks of 256 columns, rows in strides of the
+/// c[row, column] = activation(product[row, column] + bias[column]). Blocks of 256 columns; rows in strides of the
 /// grid.
 template <class Out>
 __global__ void __launch_bounds__(256)
@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-constexpr int tile = 16;  // a block computes tile x tile elements of c, one a thread
+constexpr int tile = 16;  // a block computes tile x tile elements of c, one per thread
 
-/// A matrix as steps between its elements: op(m)[i, j] is data[i * row_step + j * column_step].
+/// A matrix with strides: op(m)[i, j] is data[i * row_step + j * column_step].
 template <class T>
 struct Steps {
   const T* data;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(tile* tile)
       left[y][x] = has_left ? Sum(to_compute(a.data[row * a.row_step + (start + x) * a.column_step])) : Sum(0);
       right[y][x] = has_right ? Sum(to_compute(b.data[(start + y) * b.row_step + column * b.column_step])) : Sum(0);
       __syncthreads();
-      // Not the padding of the last tile: zero times an infinity would be no number.
+      // Excludes the padding of the last tile: zero times infinity would be NaN.
       const int terms = static_cast<int>(gpu_min(inner - start, std::int64_t{tile}));
       for (int k = 0; k < terms; ++k) sum = gpu_fma(left[y][k], right[k][x], sum);
       __syncthreads();

@@ -6,7 +6,7 @@
 namespace furlong::ops {
 namespace {
 
-/// The product itself with what its plan has fused, then what the plan leaves to us.
+/// Runs the product with its fused epilogue, then the separate steps of the plan.
 bool run_planned(GemmLibrary& library, const Stream& stream, const GemmPlan& plan, const Tensor& a, const Tensor& b,
                  const Tensor& c, const GemmEpilogue& epilogue) {
   if (plan.fused == FusedEpilogue::bias_gradient) {

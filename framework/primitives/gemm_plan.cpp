@@ -5,7 +5,7 @@
 namespace furlong::ops {
 namespace {
 
-/// A single row has no stride to speak of; libraries want one as long as the row all the same.
+/// The stride of a single row is arbitrary, but libraries require at least the row's length.
 std::int64_t leading_dimension(const Tensor& matrix) {
   return matrix.extent(0) == 1 ? std::max(matrix.strides()[0], matrix.extent(1)) : matrix.strides()[0];
 }
@@ -14,7 +14,7 @@ ColumnMajorMatrix memory_of(const Tensor& matrix, bool transposed) {
   return {matrix.extent(1), matrix.extent(0), leading_dimension(matrix), transposed};
 }
 
-/// Whether the library's GELU, or its gradient, is what is asked for.
+/// Returns whether the library's GELU, or its gradient, can be fused.
 bool is_library_gelu(const Tensor& a, const Tensor& c, const GemmEpilogue& epilogue) {
   if (epilogue.activation != GemmEpilogue::Activation::gelu_tanh) return false;
   if (a.dtype() != DType::bfloat16 || c.dtype() != DType::bfloat16) return false;

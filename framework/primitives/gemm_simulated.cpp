@@ -1,5 +1,4 @@
-// Matrix products on the simulator: the CPU's in the place of cuBLASLt, which is no kernel of ours. The simulator's
-// memory is the host's.
+// Matrix products on the simulator. The CPU kernel replaces cuBLASLt, because the simulator's memory is host memory.
 #include "framework/primitives/gemm_simulated.h"
 
 #include "framework/primitives/activation_kernels.h"
@@ -12,7 +11,7 @@ namespace {
 
 using Activation = GemmEpilogue::Activation;
 
-/// A plan and its operands by value: recorded work keeps what it works on.
+/// A plan and its operands by value, because recorded work must own its operands.
 struct PlannedProduct {
   Stream stream;
   GemmPlan plan;
@@ -51,7 +50,7 @@ struct PlannedProduct {
   }
 };
 
-/// What cuBLASLt's documentation asks of a plan and what it works on.
+/// Checks what cuBLASLt's documentation requires of a plan and its operands.
 void check_as_documented(const GemmPlan& plan, const GemmOperands& operands) {
   const bool writes_bias = plan.fused == FusedEpilogue::bias_gradient,
              has_vector = reads_bias(plan.fused) || writes_bias;

@@ -1,7 +1,7 @@
-// A vector of lanes that is written like a number, so that element-wise maths reads like its formula and can be shared
-// with an engine whose lane is a scalar. What such a type offers: Scalar, construction from a double, + - * / and unary
-// -, exp, log1p, multiply_add, absolute, less, less_equal, select, map_lanes. Included once for each instruction set
-// (see framework/simd/simd-inl.h).
+// A vector of lanes with the syntax of a number, so that element-wise maths reads like its formula and can be shared
+// with an engine whose lane is a scalar. Such a type provides: Scalar, construction from a double, + - * / and unary -,
+// exp, log1p, multiply_add, absolute, less, less_equal, select, map_lanes. Included once for each instruction set (see
+// framework/simd/simd-inl.h).
 #if defined(FURLONG_CPU_LANE_VALUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_CPU_LANE_VALUE_INL_H_
 #undef FURLONG_CPU_LANE_VALUE_INL_H_
@@ -30,16 +30,16 @@ struct LaneValue {
   friend HWY_INLINE LaneValue operator*(LaneValue a, LaneValue b) { return LaneValue(hn::Mul(a.v, b.v)); }
   friend HWY_INLINE LaneValue operator/(LaneValue a, LaneValue b) { return LaneValue(hn::Div(a.v, b.v)); }
   friend HWY_INLINE LaneValue operator-(LaneValue a) { return LaneValue(hn::Neg(a.v)); }
-  /// a * b + c, rounded once where the instruction set can.
+  /// a * b + c, rounded once if the instruction set has FMA.
   friend HWY_INLINE LaneValue multiply_add(LaneValue a, LaneValue b, LaneValue c) {
     return LaneValue(hn::MulAdd(a.v, b.v, c.v));
   }
-  /// a * b - c, likewise: with c = a * b this is the rounding error of the product (or 0 where nothing is fused).
+  /// a * b - c, likewise. With c = a * b this is the rounding error of the product (0 without FMA).
   friend HWY_INLINE LaneValue multiply_subtract(LaneValue a, LaneValue b, LaneValue c) {
     return LaneValue(hn::MulSub(a.v, b.v, c.v));
   }
   friend HWY_INLINE LaneValue absolute(LaneValue a) { return LaneValue(hn::Abs(a.v)); }
-  /// The smaller number; `bound` where a is NaN.
+  /// The smaller number; `bound` if a is NaN.
   friend HWY_INLINE LaneValue at_most(LaneValue a, LaneValue bound) { return LaneValue(hn::Min(a.v, bound.v)); }
   friend HWY_INLINE LaneValue at_least(LaneValue a, LaneValue bound) { return LaneValue(hn::Max(a.v, bound.v)); }
   friend HWY_INLINE LaneValue log1p(LaneValue a) { return LaneValue(hn::Log1p(D(), a.v)); }
@@ -49,7 +49,7 @@ struct LaneValue {
   friend HWY_INLINE LaneValue select(M condition, LaneValue yes, LaneValue no) {
     return LaneValue(hn::IfThenElse(condition, yes.v, no.v));
   }
-  /// f of each lane, one after another: for double, where a library call a lane is accurate and fast enough.
+  /// Applies f to each lane in turn. For double, where one library call per lane is accurate and fast enough.
   template <class F>
   friend HWY_INLINE LaneValue map_lanes(LaneValue a, const F& f) {
     alignas(64) T lanes[64 / sizeof(T)];

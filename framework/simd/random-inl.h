@@ -1,5 +1,5 @@
-// The random words of framework/core/random.h, as many blocks at a time as there are lanes. Included once for each
-// instruction set (see framework/simd/simd-inl.h).
+// The random words of framework/core/random.h, one block per lane at a time. Included once for each instruction set
+// (see framework/simd/simd-inl.h).
 #if defined(FURLONG_CPU_RANDOM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_CPU_RANDOM_INL_H_
 #undef FURLONG_CPU_RANDOM_INL_H_
@@ -20,7 +20,7 @@ HWY_INLINE void random_words(const RandomKey& key, std::uint64_t first_block, st
   for (std::size_t i = 0; i < 4; ++i) words[i] = block[i];
 }
 #else
-/// High and low halves of the 64-bit product of each lane with `factor`.
+/// Computes the high and low halves of the 64-bit product of each lane with `factor`.
 template <class V>
 HWY_INLINE void multiply_wide(V value, V factor, V& high, V& low) {
   const hn::DFromV<V> d32;
@@ -31,17 +31,17 @@ HWY_INLINE void multiply_wide(V value, V factor, V& high, V& low) {
   low = hn::OddEven(hn::BitCast(d32, hn::ShiftLeft<32>(odd)), hn::BitCast(d32, even));
 }
 
-/// Blocks that random_words() makes at once.
+/// Returns the number of blocks that random_words() generates at once.
 HWY_INLINE std::int64_t random_lanes() {
   return static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<std::uint32_t>()));
 }
 
-/// words[4 b + w] = word w of block first_block + b, for 0 <= b < random_lanes(): philox() of each block.
+/// words[4 b + w] = word w of block first_block + b, for 0 <= b < random_lanes(), as philox() computes each block.
 HWY_INLINE void random_words(const RandomKey& key, std::uint64_t first_block, std::uint32_t* words) {
   const hn::ScalableTag<std::uint32_t> d;
   const auto start = hn::Set(d, static_cast<std::uint32_t>(first_block));
   auto counter0 = hn::Add(start, hn::Iota(d, 0u));
-  const auto carry = hn::VecFromMask(d, hn::Lt(counter0, start));  // -1 where the lower half passed 2^32
+  const auto carry = hn::VecFromMask(d, hn::Lt(counter0, start));  // -1 if the lower half passed 2^32
   auto counter1 = hn::Sub(hn::Set(d, static_cast<std::uint32_t>(first_block >> 32)), carry);
   auto counter2 = hn::Set(d, key.stream), counter3 = hn::Set(d, key.step);
   const auto factor0 = hn::Set(d, 0xD2511F53u), factor1 = hn::Set(d, 0xCD9E8D57u);

@@ -1,10 +1,10 @@
 // Portable SIMD helpers, compiled once for each instruction set (Highway's per-target include guard; see
 // framework/simd/targets.h).
 //
-// A file of CPU bodies looks like this:
+// The structure of a file of CPU kernels:
 //   #undef HWY_TARGET_INCLUDE
 //   #define HWY_TARGET_INCLUDE "framework/ops/name_cpu.cpp"
-//   #include "framework/simd/targets.h"  // a block of its own: it has to come first
+//   #include "framework/simd/targets.h"  // a separate block, because it must come first
 //   #include <hwy/foreach_target.h>
 //   #include "framework/simd/simd-inl.h"
 //   HWY_BEFORE_NAMESPACE();
@@ -32,7 +32,7 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::simd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Vectors of the compute type of storage type T, with loads and stores that convert (bfloat16 <-> float32, round to
+/// Vectors of the compute type of storage type T. Loads and stores convert bfloat16 to and from float32 (round to
 /// nearest even).
 template <class T>
 struct Lanes {
@@ -65,7 +65,7 @@ struct Lanes {
       hn::StoreU(value, D(), target);
     }
   }
-  /// The first `n` lanes (n < count()); the others are zero.
+  /// Loads the first `n` lanes (n < count()); the others are zero.
   static HWY_INLINE V load_first(const T* source, std::int64_t n) {
     alignas(64) T buffer[64 / sizeof(Compute)] = {};
     for (std::int64_t i = 0; i < n; ++i) buffer[i] = source[i];
@@ -78,8 +78,8 @@ struct Lanes {
   }
 };
 
-/// Calls body(i, n) for consecutive runs of lanes over [0, size): n is the full lane count but for the last.
-/// Loads and stores of `n` lanes: load_n / store_n below.
+/// Calls body(i, n) for consecutive runs of lanes over [0, size). n is the full lane count except in the last run. Use
+/// load_n and store_n below to load and store `n` lanes.
 template <class T, class Body>
 HWY_INLINE void for_lanes(std::int64_t size, const Body& body) {
   const std::int64_t step = Lanes<T>::count();
@@ -100,10 +100,10 @@ HWY_INLINE void store_n(typename Lanes<T>::V value, T* target, std::int64_t n) {
   }
 }
 
-/// e^x. In double Highway's, within 1 ulp. In float32 half as many operations: x = k ln 2 + r with |r| <= ln 2 / 2, a
-/// polynomial for e^r whose own error is a twentieth of an ulp, and k added to the exponent; within 1.01 ulp
-/// (tests/framework/simd/test_exp.cpp), zero where the result would be subnormal, and the largest finite number where
-/// it would overflow. A NaN stays one: what went wrong upstream has to show.
+/// e^x. In double: Highway's function, within 1 ulp. In float32, with half as many operations: x = k ln 2 + r with
+/// |r| <= ln 2 / 2, a polynomial for e^r with an error of a twentieth of an ulp, and k added to the exponent. The error
+/// is within 1.01 ulp (tests/framework/simd/test_exp.cpp). The result is zero if it would be subnormal, and the largest
+/// finite number if it would overflow. NaN stays NaN, so that earlier errors remain visible.
 template <class D, class V>
 HWY_INLINE V exp(D d, V x) {
   if constexpr (sizeof(hn::TFromD<D>) == 8) {
@@ -117,7 +117,7 @@ HWY_INLINE V exp(D d, V x) {
     const V k = hn::Sub(shifted, magic);
     V r =
         hn::NegMulAdd(k, hn::Set(d, 0x1.62e4p-1f), bounded);  // the leading bits of ln 2, so that the product is exact,
-    r = hn::NegMulAdd(k, hn::Set(d, 0x1.7f7d1cp-20f), r);     // and the rest
+    r = hn::NegMulAdd(k, hn::Set(d, 0x1.7f7d1cp-20f), r);     // and the remaining bits
     V p = hn::Set(d, 0x1.6db4e4p-10f);
     p = hn::MulAdd(p, r, hn::Set(d, 0x1.123bep-7f));
     p = hn::MulAdd(p, r, hn::Set(d, 0x1.55545ep-5f));

@@ -1,9 +1,9 @@
-// Products of small row-major matrices that already lie in the first or second level of cache (the tiles of an
-// attention), in one thread and without packing. Included by SIMD bodies after simd-inl.h.
+// Products of small row-major matrices that are already in the first or second level of cache (tiles of attention), in
+// one thread and without packing. SIMD kernels include it after simd-inl.h.
 //
-// Each element of C is one chain of multiply-adds over k = 0, 1, ... (and then one addition to C when accumulating):
-// its bits depend neither on M and N nor on where it lies in C, nor on other rows of A or columns of B. Rows whose
-// distance is a large power of two share few cache sets, so leading dimensions such as 1024 are best padded by 16.
+// Each element of C is one chain of multiply-adds over k = 0, 1, ... (and then one addition to C if it accumulates).
+// Its bits depend neither on M and N, nor on its place in C, nor on other rows of A or columns of B. Rows at a distance
+// of a large power of two share few cache sets, so pad leading dimensions such as 1024 by 16.
 #if defined(FURLONG_CPU_SMALL_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_CPU_SMALL_GEMM_INL_H_
 #undef FURLONG_CPU_SMALL_GEMM_INL_H_
@@ -20,20 +20,20 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::simd::HWY_NAMESPACE {
 
 namespace small_gemm {
-// Accumulators, one row of B and a broadcast of A must fit in the registers: 32 of them, or 16 (AVX2 and before).
+// Accumulators, one row of B and a broadcast of A must fit in the registers: 32 of them, or 16 (AVX2 and earlier).
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX3
 constexpr bool many_registers = false;
 #else
 constexpr bool many_registers = true;
 #endif
 constexpr int widest = many_registers ? 4 : 3;  // vectors of columns in a block
-/// Rows of a block of that many vectors.
+/// Returns the number of rows of a block with `vectors` vectors of columns.
 constexpr int rows_of(int vectors) {
   return many_registers ? (vectors == 4 ? 6 : 8) : (vectors == 1 ? 8 : vectors == 2 ? 6 : 4);
 }
 
-/// The first n lanes, touching no memory beyond them. Highway's masked access is such only where the instruction set
-/// has it.
+/// Loads the first n lanes without touching memory beyond them. Highway's masked load guarantees this only if the
+/// instruction set has masked loads.
 template <class T, class D, class M>
 HWY_INLINE hn::Vec<D> load_part(D d, [[maybe_unused]] M mask, const T* source, [[maybe_unused]] std::int64_t n) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
@@ -53,8 +53,8 @@ HWY_INLINE void store_part(hn::Vec<D> value, D d, [[maybe_unused]] M mask, T* ta
 #endif
 }
 
-/// C[Rows, Vectors × lanes] (+)= A·B with all of C in registers. A[i, k] is a[i * lda + k], or a[k * lda + i] when
-/// TransposedA. With Partial the last vector has only `last` columns.
+/// C[Rows, Vectors × lanes] (+)= A·B with all of C in registers. A[i, k] is a[i * lda + k], or a[k * lda + i] if
+/// TransposedA. If Partial, the last vector has only `last` columns.
 template <class T, int Rows, int Vectors, bool TransposedA, bool Partial>
 HWY_NOINLINE void block(std::int64_t depth, const T* HWY_RESTRICT a, std::int64_t lda, const T* HWY_RESTRICT b,
                         std::int64_t ldb, T* HWY_RESTRICT c, std::int64_t ldc, bool accumulate,
@@ -99,7 +99,7 @@ HWY_NOINLINE void block(std::int64_t depth, const T* HWY_RESTRICT a, std::int64_
   }
 }
 
-/// All rows of one panel of columns: full blocks, then what is left in blocks of 4, 2 and 1 rows.
+/// Computes all rows of one panel of columns: full blocks, then the remaining rows in blocks of 4, 2 and 1.
 template <class T, int Vectors, bool TransposedA, bool Partial = false>
 HWY_INLINE void panel(std::int64_t rows, std::int64_t depth, const T* a, std::int64_t lda, const T* b, std::int64_t ldb,
                       T* c, std::int64_t ldc, bool accumulate, std::int64_t last = 0) {
@@ -126,7 +126,7 @@ void product(std::int64_t rows, std::int64_t columns, std::int64_t depth, const 
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<T>()));
   std::int64_t vectors = columns / lanes;
   while (vectors > 0) {
-    // One vector left alone would load as much as it computes: 5 is 3 + 2, and with few registers 4 is 2 + 2.
+    // A single remaining vector would load as much as it computes, so 5 is 3 + 2, and with few registers 4 is 2 + 2.
     const std::int64_t take = vectors == widest + 1 ? widest - 1 : std::min<std::int64_t>(vectors, widest);
     if (take == 4) {
       if constexpr (widest >= 4) panel<T, 4, TransposedA>(rows, depth, a, lda, b, ldb, c, ldc, accumulate);
@@ -146,7 +146,7 @@ void product(std::int64_t rows, std::int64_t columns, std::int64_t depth, const 
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Four rows of four floats, or two of two doubles, in 128-bit registers.
+/// Transposes four rows of four floats, or two of two doubles, in 128-bit registers.
 template <class T>
 HWY_INLINE void transpose_block(const T* HWY_RESTRICT source, std::int64_t ld_source, T* HWY_RESTRICT target,
                                 std::int64_t ld_target) {
@@ -192,11 +192,11 @@ template <class T>
 void transpose(std::int64_t rows, std::int64_t columns, const T* source, std::int64_t ld_source, T* target,
                std::int64_t ld_target) {
   constexpr std::int64_t strip =
-      16;  // columns at a time: so many rows of the target fit one cache set each, whatever their distance
+      16;  // columns at a time: this many rows of the target fit one cache set, whatever their distance
   for (std::int64_t first = 0; first < columns; first += strip) {
     const std::int64_t end = std::min(first + strip, columns);
     std::int64_t i = 0;
-#if HWY_TARGET != HWY_SCALAR  // which has no vectors of several lanes
+#if HWY_TARGET != HWY_SCALAR  // the scalar target has no vectors of several lanes
     constexpr std::int64_t block = 16 / sizeof(T);
     for (; i + block <= rows; i += block) {
       std::int64_t j = first;
@@ -213,8 +213,8 @@ void transpose(std::int64_t rows, std::int64_t columns, const T* source, std::in
   }
 }
 
-/// C[M, N] (+)= A[M, K] · B[N, K]ᵀ. `scratch` has room for K·N elements. Where B is used more than once, transpose it
-/// once and call small_gemm_nn.
+/// C[M, N] (+)= A[M, K] · B[N, K]ᵀ. `scratch` has at least K·N elements. If B is used more than once, transpose it once
+/// and call small_gemm_nn.
 template <class T>
 HWY_INLINE void small_gemm_nt(std::int64_t M, std::int64_t N, std::int64_t K, const T* A, std::int64_t lda, const T* B,
                               std::int64_t ldb, T* C, std::int64_t ldc, bool accumulate, T* scratch) {

@@ -1,4 +1,4 @@
-// The engine of the simulated GPU: the host's memory, and kernels that are done when their launch returns.
+// The engine of the simulated GPU. It uses host memory; a kernel has finished when its launch returns.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
   }
   GpuDescription describe(int) override {
     const std::int64_t page = sysconf(_SC_PAGESIZE);
-    // Each process has one of its own.
+    // Each process has its own simulated GPU.
     return {"simulated GPU",
             80,
             4,
@@ -52,7 +52,7 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
     remove_range(base);
     munmap(base, static_cast<std::size_t>(bytes));
   }
-  /// The host backs pages as they are touched.
+  /// The host commits pages on first access.
   std::int64_t back(int, void*, std::int64_t, std::int64_t to) override { return to; }
 
   void* allocate(int, std::int64_t bytes) override {
@@ -95,8 +95,8 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
   void* native_queue(const Stream& stream) override { return simulated_queue_of(stream); }
 
  private:
-  /// The latest that a device may be: a copy arrives when it is waited for, and its target holds nonsense from begin()
-  /// on.
+  /// As late as a device may be: a copy arrives only when it is waited for. From begin() until then its target holds
+  /// garbage.
   class Upload final : public GpuUpload {
    public:
     void* host(std::int64_t bytes) override {
@@ -133,7 +133,7 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
 
     std::vector<char> host_;
     void* target_ = nullptr;
-    std::int64_t bytes_ = 0;  // not yet there
+    std::int64_t bytes_ = 0;  // not yet arrived
     bool being_read_ = false;
   };
 
@@ -169,7 +169,7 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
   static constexpr std::align_val_t block_alignment{256};
 
   std::mutex mutex_;
-  std::map<const char*, std::int64_t> ranges_;  // of the device's memory: base, bytes
+  std::map<const char*, std::int64_t> ranges_;  // of device memory: base, bytes
 };
 
 SimulatedEngine engine;

@@ -61,10 +61,10 @@ class SimulatedQueue final : public GpuQueue, public SimulatedQueueHandle {
   std::condition_variable changed_;
   std::deque<std::function<void()>> waiting_;
   bool leaving_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
-/// One place that was recorded. An event that is recorded anew names another; who waits for the first goes on to.
+/// One recorded place in a queue. An event that is recorded again refers to another mark; waiters keep the first one.
 class Mark {
  public:
   void reach() {

@@ -74,7 +74,7 @@ void fence() { machine().fence(); }
 
 namespace {
 
-// memcpy and memset: the sanitizers check them here too, for the thread that copies.
+// Uses memcpy and memset, so that the sanitizers check the accesses for the thread that copies.
 void perform(const AsyncCopy& copy) {
   std::memcpy(copy.shared, copy.global, copy.source_bytes);
   std::memset(static_cast<char*>(copy.shared) + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
@@ -94,7 +94,7 @@ void async_copy(void* shared, const void* global, std::size_t bytes, std::size_t
     perform(copy);
     return;
   }
-  std::memset(shared, 0xff, bytes);  // what was there is lost from now on
+  std::memset(shared, 0xff, bytes);  // the old contents are invalid from now on
   const Unseen unseen;
   self.copies.push_back(copy);
 }

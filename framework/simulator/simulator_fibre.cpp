@@ -8,7 +8,7 @@
 
 #include "framework/core/error.h"
 
-// The sanitizers' interfaces (sanitizer/common_interface_defs.h, asan_interface.h, tsan_interface.h), null in programs
+// The sanitizers' interfaces (sanitizer/common_interface_defs.h, asan_interface.h, tsan_interface.h); null in programs
 // without them.
 extern "C" {
 [[gnu::weak]] void __sanitizer_start_switch_fiber(void** fake_stack_save, const void* bottom, std::size_t size);
@@ -28,7 +28,7 @@ extern "C" {
 [[gnu::weak]] void AnnotateIgnoreWritesEnd(const char* file, int line);
 
 #if !defined(FURLONG_SIMULATOR_UCONTEXT)
-/// Saves what a called function must keep (System V ABI), stores the stack pointer in *save and goes on at `to`.
+/// Saves the callee-saved registers (System V ABI), stores the stack pointer in *save and resumes at `to`.
 void furlong_simulator_switch(void** save, void* to);
 #endif
 }
@@ -102,7 +102,7 @@ Pages::Pages(std::size_t bytes) : bytes_(bytes) {
 }
 Pages::~Pages() {
   if (data_ == nullptr) return;
-  unpoison(data_, bytes_);  // the addresses may be another's next
+  unpoison(data_, bytes_);  // the addresses may be reused
   munmap(data_, bytes_);
 }
 Pages::Pages(Pages&& other) noexcept
@@ -119,7 +119,7 @@ void Fibre::prepare(char* stack, std::size_t bytes, unsigned colour, void (*entr
   fake_stack_ = nullptr;
   unpoison(stack, bytes);
 #if !defined(FURLONG_SIMULATOR_UCONTEXT)
-  // At entry the stack must look as after a call: the return address's place is 8 past a multiple of 16.
+  // At entry the stack must look as after a call: the slot of the return address is 8 past a multiple of 16.
   char* top = stack + bytes - 64 - colour % 12 * 320;
   void** frame = reinterpret_cast<void**>(top - reinterpret_cast<std::uintptr_t>(top) % 16);
   *--frame = nullptr;
@@ -142,8 +142,8 @@ void Fibre::adopt_thread() {
 void Fibre::make_identity() { tsan_ = __tsan_create_fiber(0); }
 
 void Fibre::destroy_identity() {
-  // There and back, as far as ThreadSanitizer knows: whatever the fibre has done is ordered before what the caller does
-  // from now on.
+  // Switches there and back for ThreadSanitizer, so that everything the fibre has done is ordered before what the
+  // caller does from now on.
   void* const caller = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(tsan_, 0);
   __tsan_switch_to_fiber(caller, 0);
@@ -169,7 +169,7 @@ void Fibre::begin() { arriving->arrive(); }
 
 void Fibre::arrive() {
   if (__sanitizer_finish_switch_fiber == nullptr || !under_address_sanitizer()) return;
-  // The bounds of a host thread's own stack are learnt when it is first left.
+  // The bounds of a host thread's own stack become known when it is first left.
   const bool learn = leaving->bytes_ == 0;
   __sanitizer_finish_switch_fiber(fake_stack_, learn ? &leaving->bottom_ : nullptr, learn ? &leaving->bytes_ : nullptr);
 }

@@ -1,4 +1,4 @@
-// Blocks and launches, and the fibres that their threads run on.
+// Blocks, launches, and the fibres on which threads run.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace furlong::simulator {
 namespace {
 
 constexpr std::size_t guard_bytes = 4096;
-// ThreadSanitizer knows 8128 threads at a time and keeps the better part of a MiB for each. A prime, so that the fibres
-// of a block that has to take them from an earlier one are not those of the same places.
+// ThreadSanitizer supports 8128 threads at a time and uses nearly a MiB for each. The number is prime, so that a block
+// that reuses fibres of an earlier block gets fibres of other thread indices.
 constexpr unsigned most_identities = 2039;
 
 std::size_t stack_bytes() { return under_address_sanitizer() || under_thread_sanitizer() ? 512 * 1024 : 128 * 1024; }
@@ -37,7 +37,7 @@ void Machine::make_fibre() {
 
 Fibre& Machine::fibre_for(const Thread& thread) {
   if (under_thread_sanitizer())
-    return *fibres_[(first_fibre_ + thread.linear) % fibres_.size()];  // made with the block
+    return *fibres_[(first_fibre_ + thread.linear) % fibres_.size()];  // created with the block
   if (free_fibres_.empty()) {
     make_fibre();
     return *fibres_.back();
@@ -75,9 +75,9 @@ void Machine::start_block(std::uint64_t number) {
     }
   }
   if (under_thread_sanitizer()) {
-    // Each block has fibres, shared memory and tokens that no block of this launch had before: nothing orders two
-    // blocks, so that races between them show. (Where a launch has more threads than there may be fibres, blocks far
-    // apart share some.)
+    // Each block gets fibres, shared memory and tokens that no earlier block of this launch has used. Nothing then
+    // orders two blocks, so races between them are reported. (If a launch has more threads than fibres can exist,
+    // distant blocks share some.)
     const std::size_t token_bytes = 4096;
     block_pages_ = Pages(token_bytes + SharedMemory::region_bytes);
     tokens_ = block_pages_.data();
@@ -101,7 +101,7 @@ void Machine::finish_block() {
   shared_.clear();
 }
 
-/// After a fault the frames of unfinished threads lie on their stacks: all begin anew.
+/// After a fault, unfinished threads leave frames on their stacks. Discards all fibres.
 void Machine::forget_fibres() {
   free_fibres_.clear();
   if (under_thread_sanitizer()) {
@@ -118,7 +118,7 @@ void Machine::forget_fibres() {
 std::uint64_t Machine::block_at(std::uint64_t place, std::uint64_t blocks) const {
   if (options().order == Order::reverse) return blocks - 1 - place;
   if (options().order != Order::random) return place;
-  // A permutation of [0, blocks): a Feistel network over the next power of four, walked until it falls inside.
+  // A permutation of [0, blocks): a Feistel network over the next power of four, iterated until the result is in range.
   unsigned half_bits = 1;
   while ((std::uint64_t{1} << (2 * half_bits)) < blocks) ++half_bits;
   const std::uint64_t half = (std::uint64_t{1} << half_bits) - 1;
@@ -175,7 +175,7 @@ void Machine::run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& 
   running_ = nullptr;
   launching = false;
   if (under_thread_sanitizer()) {
-    acquire(&end_token_);  // only now: races between blocks stay visible
+    acquire(&end_token_);  // only at the end, so that races between blocks are reported
     block_pages_ = Pages();
   }
   if (!error_.empty()) {

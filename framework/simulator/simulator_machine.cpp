@@ -7,13 +7,13 @@
 namespace furlong::simulator {
 namespace {
 
-/// Literals, most often one and the same.
+/// Compares literals, which are usually the same object.
 bool same(const char* a, const char* b) { return a == b || std::string_view(a) == b; }
 bool same(const Site& a, const Site& b) {
   return a.line() == b.line() && a.column() == b.column() && same(a.file_name(), b.file_name());
 }
 
-/// A copy that ThreadSanitizer does not see, 8 bytes at a time.
+/// Copies 8 bytes at a time, hidden from ThreadSanitizer.
 void copy_unseen(void* target, const void* source, std::size_t bytes) {
   using Word [[gnu::may_alias]] = std::uint64_t;
   auto* to = static_cast<volatile Word*>(target);
@@ -34,10 +34,10 @@ void Machine::make_ready(Thread& thread) {
   ready_[tail_++ % ready_.size()] = static_cast<std::uint16_t>(thread.linear);
 }
 
-/// Threads first..first+count-1, those of `lanes` where it is not a whole block, in the order asked for.
+/// Makes threads first..first+count-1 ready, in the configured order. For a warp, only those in `lanes`.
 void Machine::make_all_ready(unsigned first, unsigned count, std::uint32_t lanes) {
   const bool backwards =
-      options().order == Order::reverse || options().order == Order::warp_first;  // the latter takes the last first
+      options().order == Order::reverse || options().order == Order::warp_first;  // warp_first runs the last one first
   for (unsigned i = 0; i < count; ++i) {
     const unsigned place = backwards ? count - 1 - i : i;
     if (count > 32 || (lanes >> place & 1u) != 0) make_ready(threads_[first + place]);
@@ -65,7 +65,7 @@ void Machine::resume(Thread& thread) {
   Fibre::switch_to(from, *thread.fibre);
 }
 
-/// The current thread waits, or is last in the queue: others first.
+/// Runs other threads: the current thread waits, or is last in the queue.
 void Machine::suspend() {
   Thread* next = pick();
   if (next == nullptr) deadlock();
@@ -108,7 +108,7 @@ void Machine::end_thread() {
   if (head_ == tail_ && done_ < n_threads_) deadlock();
 }
 
-/// Where a thread has ended its fibre takes one that has not begun, without a switch, or lies ready for one.
+/// Reuses the fibre of an exited thread for one that has not started, without a switch, or frees the fibre.
 void Machine::next_thread() {
   Thread* next = pick();
   if (next == nullptr) {
@@ -126,7 +126,7 @@ void Machine::next_thread() {
   }
 }
 
-/// Back to the launch: the block is done, or one of its threads is at fault.
+/// Returns to the launch: the block has finished, or one of its threads has a fault.
 void Machine::leave_block() {
   Fibre& from = *running_;
   running_ = &host_;
@@ -181,7 +181,7 @@ int Machine::barrier(Vote vote, int predicate, const char* operation, const Site
   if (vote == Vote::all) votes_[parity] &= predicate != 0 ? 1 : 0;
   if (vote == Vote::any) votes_[parity] |= predicate != 0 ? 1 : 0;
   if (vote == Vote::count) votes_[parity] += predicate != 0 ? 1 : 0;
-  // A token is used again only when all threads have passed the barrier between.
+  // A token is reused only after all threads have passed the barrier in between.
   release(tokens_ + 8 * parity);
   self.status = Status::at_barrier;
   if (++arrived_ == n_threads_) {
@@ -250,8 +250,8 @@ void Machine::warp_barrier(std::uint32_t mask, const Site& site) {
     exchange(mask, "__syncwarp", nullptr, 0, nullptr, site);
     return;
   }
-  // Both parities' tokens would be the same without the generation: a lane that is ahead would release to one that has
-  // not yet acquired.
+  // The generation distinguishes the tokens. With one token, a lane that is ahead would release to a lane that has not
+  // yet acquired.
   char* token = static_cast<char*>(warp_token()) + 8 * (group(mask).generation & 1u);
   release(token);
   exchange(mask, "__syncwarp", nullptr, 0, nullptr, site);

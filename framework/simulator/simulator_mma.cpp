@@ -1,11 +1,11 @@
-// The products of tensor cores, by the register layouts of the PTX ISA (tensor_core.h): computed once per warp, by the
-// lane that comes last.
+// Tensor-core products with the register layouts of the PTX ISA (tensor_core.h). The last lane to arrive computes the
+// product once for the warp.
 #include "framework/simulator/simulator.h"
 
 namespace furlong::simulator {
 namespace {
 
-/// Both factors as matrices; Depth is the product's inner extent.
+/// Both factors as matrices; Depth is the inner dimension of the product.
 template <int Depth>
 struct Operands {
   float a[16][Depth], b[Depth][8];
@@ -32,7 +32,7 @@ void load(const LaneData* lanes, Operands<16>& operands) {
 void load(const LaneData* lanes, Operands<8>& operands) {
   const auto tf32 = [](std::uint32_t word) {
     return std::bit_cast<float>(word & 0xffffe000u);
-  };  // the rest is not looked at
+  };  // the remaining registers are ignored
   for (int lane = 0; lane < 32; ++lane) {
     const MmaData data = lanes[lane].as<MmaData>();
     const int g = lane / 4, t = lane % 4;

@@ -8,12 +8,12 @@
 namespace furlong::simulator {
 namespace {
 
-constexpr std::size_t band_bytes = 128;          // between two variables, at least
-constexpr std::size_t static_limit = 48 * 1024;  // of what nvcc lets a kernel declare
+constexpr std::size_t band_bytes = 128;          // minimum distance between two variables
+constexpr std::size_t static_limit = 48 * 1024;  // nvcc's limit on static shared memory
 constexpr unsigned char unwritten = 0xff;        // NaN in every floating type
-constexpr unsigned char band[2] = {0xfb, 0x7f};  // NaN too, and unlike what anyone would write
+constexpr unsigned char band[2] = {0xfb, 0x7f};  // also NaN, and unlikely to be written by a kernel
 
-// volatile: ThreadSanitizer must not see these stores, and it sees those of memset.
+// volatile, because ThreadSanitizer must not track these stores, and it tracks those of memset.
 void fill(char* memory, std::size_t bytes, unsigned char at_even, unsigned char at_odd) {
   using Word [[gnu::may_alias]] = std::uint64_t;
   const Word word = 0x0001000100010001ull * (at_even | at_odd << 8);
@@ -57,8 +57,8 @@ char* SharedMemory::allocate(const void* key, std::size_t bytes, const char* nam
   char* memory = region_ + top_ + band_bytes;
   const std::size_t whole = rounded(bytes);
   unpoison(memory - band_bytes, band_bytes + whole + band_bytes);
-  // The band behind begins at the variable's very end; it belongs to this variable, the one before it to the one
-  // before.
+  // The guard band after a variable starts directly after its last byte and belongs to it. The band before it belongs
+  // to the previous variable.
   fill(memory - band_bytes, band_bytes, band[0], band[1]);
   fill(memory, bytes, unwritten, unwritten);
   fill(memory + bytes, whole - bytes + band_bytes, band[0], band[1]);
@@ -98,7 +98,7 @@ bool SharedMemory::holds(const void* address, std::size_t bytes) const {
 }
 
 std::string SharedMemory::overrun() const {
-  if (under_address_sanitizer()) return "";  // it has looked at every access
+  if (under_address_sanitizer()) return "";  // AddressSanitizer has checked every access
   for (const Slot& slot : slots_) {
     if (band_touched(slot.memory - band_bytes, band_bytes)) {
       return fmt::format("shared memory was written outside its bounds: before the {} bytes of '{}'", slot.bytes,

@@ -31,7 +31,7 @@ bool has_code(const std::string& architectures, int capability, bool intermediat
     const std::string number = word.substr(0, digits), rest = digits == std::string::npos ? "" : word.substr(digits);
     if (number.empty()) continue;
     const int built = std::stoi(number);
-    const bool feature_specific = rest.starts_with("a") || rest.starts_with("f");  // 90a: for this one alone
+    const bool feature_specific = rest.starts_with("a") || rest.starts_with("f");  // 90a runs only on 9.0
     const bool real = rest.find("-virtual") == std::string::npos,
                intermediate = rest.find("-real") == std::string::npos;
     if (feature_specific ? built == capability : real && built / 10 == capability / 10 && built <= capability)

@@ -1,4 +1,4 @@
-// CUDA's memory, queues and copies. The runtime is linked statically; the driver is reached through it, never linked.
+// CUDA memory, queues and copies. The runtime is linked statically; the driver is accessed through it and not linked.
 #include <cuda_runtime_api.h>
 
 #include <map>
@@ -25,10 +25,10 @@
 namespace furlong {
 namespace {
 
-constexpr std::int64_t growth_bytes = std::int64_t{64}
-                                      << 20;  // memory is asked for in steps of at least this, where there is as much
+/// Minimum step in which memory is allocated, if the device has that much.
+constexpr std::int64_t growth_bytes = std::int64_t{64} << 20;
 
-/// The current device is each thread's own; setting it anew before every launch would cost more than remembering it.
+/// The current device is thread-local. It is cached because setting it before every launch is slow.
 cudaError_t try_to_select(int index) {
   thread_local int current = -1;
   if (current == index) return cudaSuccess;
@@ -48,7 +48,7 @@ CUmemAllocationProp properties_of_memory(int index) {
 
 std::int64_t rounded_up(std::int64_t bytes, std::int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/// A range of addresses and the parts of it that have memory, in order and without gaps.
+/// A range of addresses. The parts backed by memory are in order and without gaps.
 struct Range {
   int index = 0;
   std::int64_t bytes = 0, granularity = 0, backed = 0;
@@ -147,7 +147,7 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
     cudaGraph_t graph = nullptr;
     cudaStreamEndCapture(static_cast<cudaStream_t>(gpu_queue(stream)), &graph);
     if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaGetLastError();  // a capture that failed leaves its error behind
+    cudaGetLastError();  // clear the error of the failed capture
     free_kept_blocks();
   }
 
@@ -186,7 +186,7 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
 
     void* host(std::int64_t bytes) override {
       select(index_);
-      // An event that was never recorded is done.
+      // An event that was never recorded counts as complete.
       check_cuda(cudaEventSynchronize(copied_), "a copy from the host", index_);
       if (bytes <= host_bytes_) return host_;
       if (host_ != nullptr)
@@ -227,7 +227,7 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
         select(index_);
       } catch (const Error&) {
       }
-      if (queue_ != nullptr) cudaStreamSynchronize(queue_);  // a copy may be under way from the memory that goes
+      if (queue_ != nullptr) cudaStreamSynchronize(queue_);  // a copy may still read the memory to be freed
       if (host_ != nullptr) cudaFreeHost(host_);
       for (cudaEvent_t event : {copied_, used_})
         if (event != nullptr) cudaEventDestroy(event);
@@ -243,9 +243,9 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
     std::int64_t host_bytes_ = 0;
   };
 
-  /// What does not depend on which device is asked for.
+  /// Returns problems that do not depend on the device index.
   std::string find_unavailable(int index);
-  /// Makes the device the current one, with a context, or throws.
+  /// Makes the device current, with a context, or throws.
   void start(int index);
   void free_kept_blocks() noexcept;
 
@@ -262,9 +262,9 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
   bool capturing_ = false;
   std::map<int, std::string> unavailable_;
   std::map<int, cudaStream_t> queues_;
-  std::map<const char*, Range> ranges_;  // separate blocks too
-  std::vector<std::pair<int, void*>>
-      kept_blocks_;  // given back while work was being recorded, when nothing can be freed: device, block
+  std::map<const char*, Range> ranges_;  // includes separate blocks
+  // Blocks released during capture, when nothing can be freed: device, block.
+  std::vector<std::pair<int, void*>> kept_blocks_;
 };
 
 std::string CudaEngine::find_unavailable(int index) {
@@ -287,8 +287,7 @@ std::string CudaEngine::find_unavailable(int index) {
     }
   }
   if (const std::string reason = why_unavailable(found, index); !reason.empty()) return reason;
-  // A device in exclusive mode that another process has, or one without memory for a context, tells its properties all
-  // the same.
+  // A device that another process uses exclusively, or one without memory for a context, still reports its properties.
   cudaError_t started = try_to_select(index);
   if (started == cudaSuccess) started = cudaFree(nullptr);
   if (started != cudaSuccess) {
@@ -298,7 +297,7 @@ std::string CudaEngine::find_unavailable(int index) {
   return why_unavailable(found, index);
 }
 
-/// `held`: bytes that are ours.
+/// `held`: bytes that Furlong holds.
 [[noreturn]] void refuse_memory(int index, std::int64_t bytes, std::int64_t held) {
   std::size_t free = 0, total = 0;
   cudaMemGetInfo(&free, &total);
@@ -316,7 +315,7 @@ void CudaEngine::start(int index) {
 
 void* CudaEngine::reserve(int index, std::int64_t bytes) {
   start(index);
-  check_cuda(cudaFree(nullptr), "starting the device", index);  // the driver's functions need its context
+  check_cuda(cudaFree(nullptr), "starting the device", index);  // creates the context that the driver functions need
   const GpuDescription device = describe(index);
   if (!has_machine_code(cuda_findings().architectures, device.capability))
     log_info(
@@ -346,7 +345,7 @@ void* CudaEngine::reserve(int index, std::int64_t bytes) {
 void CudaEngine::release(int index, void* base, std::int64_t) noexcept {
   try {
     select(index);
-    cudaDeviceSynchronize();  // nothing may still use it
+    cudaDeviceSynchronize();  // pending work may still use the memory
     Range range;
     {
       const std::lock_guard lock(mutex_);
@@ -359,7 +358,7 @@ void CudaEngine::release(int index, void* base, std::int64_t) noexcept {
     for (const auto& [offset, bytes] : range.parts)
       driver().unmap(address + static_cast<CUdeviceptr>(offset), static_cast<std::size_t>(bytes));
     driver().address_free(address, static_cast<std::size_t>(range.bytes));
-  } catch (...) {  // a device that no longer answers has lost its memory anyway
+  } catch (...) {  // a device that does not respond has lost its memory anyway
   }
 }
 
@@ -387,7 +386,7 @@ std::int64_t CudaEngine::back(int index, void* base, std::int64_t from, std::int
     throw MachineError("cuda:{}: cannot allocate {} MiB of memory: {}", index, step >> 20, driver().text_of(result));
   const CUdeviceptr address = reinterpret_cast<CUdeviceptr>(base) + static_cast<CUdeviceptr>(range.backed);
   result = driver().map(address, static_cast<std::size_t>(step), 0, memory, 0);
-  driver().release(memory);  // the mapping keeps it
+  driver().release(memory);  // the mapping keeps the memory alive
   if (result == CUDA_SUCCESS) {
     CUmemAccessDesc access{};
     access.location = properties.location;
@@ -408,7 +407,7 @@ void* CudaEngine::allocate(int index, std::int64_t bytes) {
   const cudaError_t error = cudaMalloc(&block, static_cast<std::size_t>(bytes));
   const std::lock_guard lock(mutex_);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // not for the next launch to find
+    cudaGetLastError();  // clear the error, so that the next launch does not report it
     std::int64_t held = 0;
     for (const auto& [base, range] : ranges_) held += range.index == index ? range.backed : 0;
     refuse_memory(index, bytes, held);
@@ -437,8 +436,8 @@ void CudaEngine::free_kept_blocks() noexcept {
     blocks.swap(kept_blocks_);
   }
   for (const auto& [index, block] : blocks) {
-    if (try_to_select(index) != cudaSuccess) continue;  // a device that no longer answers has lost its memory anyway
-    cudaDeviceSynchronize();                            // what was launched may still use it
+    if (try_to_select(index) != cudaSuccess) continue;  // a device that does not respond has lost its memory anyway
+    cudaDeviceSynchronize();                            // pending work may still use the block
     cudaFree(block);
   }
 }
@@ -469,7 +468,7 @@ CudaReport CudaEngine::report() {
   return report;
 }
 
-// Never destroyed: tensors with static storage may outlive any order of destruction.
+// Never destroyed, because tensors with static storage may outlive any order of destruction.
 CudaEngine& engine() {
   static auto* const instance = new CudaEngine;
   return *instance;

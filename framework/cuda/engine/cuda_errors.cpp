@@ -31,7 +31,7 @@ bool is_device_fault(cudaError_t error) {
 
 void check_cuda(cudaError_t error, const char* what, int index) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // or the next launch would find it again and take it for its own
+  cudaGetLastError();  // clear the error, so that the next launch does not report it
   if (is_device_fault(error))
     throw DeviceFault("cuda:{}: work launched earlier on the device failed: {}", index, cuda_error_text(error));
   throw MachineError("cuda:{}: {} failed: {}", index, what, cuda_error_text(error));

@@ -20,7 +20,7 @@ const CudaFindings& cuda_findings() {
     if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) f.visible_devices = visible;
     if (cudaDriverGetVersion(&f.driver_version) != cudaSuccess) f.driver_version = 0;
     const cudaError_t error = cudaGetDeviceCount(&f.device_count);
-    if (error != cudaSuccess) {  // whatever it is, there is no GPU to use
+    if (error != cudaSuccess) {  // any error means that no GPU can be used
       f.device_count = 0;
       f.count_error = cuda_error_text(error);
       f.driver_too_old = error == cudaErrorInsufficientDriver;
@@ -28,7 +28,7 @@ const CudaFindings& cuda_findings() {
     } else {
       f.no_device = f.device_count == 0;
     }
-    cudaGetLastError();  // not to be found by a check of something else
+    cudaGetLastError();  // clear the error, so that later checks do not report it
     return f;
   }();
   return found;

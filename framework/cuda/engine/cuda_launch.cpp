@@ -1,4 +1,4 @@
-// What a launch asks of CUDA's runtime before and after (queue.h).
+// Calls to the CUDA runtime before and after a launch (queue.h).
 #include <fmt/format.h>
 
 #include <map>
@@ -23,7 +23,7 @@ void refuse_launch(const Stream& stream, int status, const std::string& launch) 
 }
 
 void allow_shared_memory(const Stream& stream, const void* kernel, std::size_t bytes) {
-  // Only ever raised: a launch that was recorded with more must still be allowed it when it is replayed.
+  // The limit is only raised: a recorded launch with a larger size must still be allowed when it is replayed.
   static std::mutex mutex;
   static auto* const allowed = new std::map<std::pair<const void*, int>, std::size_t>;
   const std::lock_guard lock(mutex);

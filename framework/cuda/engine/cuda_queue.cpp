@@ -9,7 +9,7 @@
 namespace furlong {
 namespace {
 
-/// Makes the device the calling thread's current one.
+/// Makes the device current for the calling thread.
 void select(int index) { gpu_queue(Stream{Device{DeviceType::cuda, index}}); }
 
 cudaStream_t stream_of(const Stream& stream) { return static_cast<cudaStream_t>(gpu_queue(stream)); }
@@ -23,7 +23,7 @@ class CudaQueue final : public GpuQueue {
     check_cuda(cudaStreamCreateWithPriority(&queue_, cudaStreamNonBlocking, greatest), "creating a stream", index);
   }
   ~CudaQueue() override {
-    cudaStreamDestroy(queue_);  // returns at once; what is in it is still done
+    cudaStreamDestroy(queue_);  // returns at once; pending work still completes
     cudaGetLastError();
   }
   CudaQueue(const CudaQueue&) = delete;
@@ -59,7 +59,7 @@ class CudaEvent final : public GpuEvent {
   bool done() override {
     const cudaError_t state = cudaEventQuery(event_);
     if (state == cudaErrorNotReady) {
-      cudaGetLastError();  // no error, but kept as one
+      cudaGetLastError();  // not an error, but the runtime stores it as one
       return false;
     }
     check_cuda(state, "work launched earlier on the device", index_);

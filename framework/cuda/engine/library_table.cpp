@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// One place to look in. An empty folder means the loader's own path.
+/// One place to search. An empty folder means the loader's search path.
 struct Place {
   fs::path folder;
   std::string text;  ///< for the message
@@ -25,8 +25,8 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
-/// Folders of `parent` whose names begin with `prefix`, the highest first (cuda-13.0 before cuda-12.4, python3.12
-/// before python3.11).
+/// Returns the folders of `parent` whose names start with `prefix`, highest version first (cuda-13.0 before cuda-12.4,
+/// python3.12 before python3.11).
 std::vector<fs::path> folders_like(const fs::path& parent, const std::string& prefix) {
   std::vector<fs::path> found;
   std::error_code failed;
@@ -93,7 +93,7 @@ std::string path_of(void* handle, const std::string& asked) {
              : asked;
 }
 
-/// dlerror() without line breaks.
+/// Returns dlerror() without line breaks.
 std::string loader_error() {
   const char* error = dlerror();
   std::string text = error ? error : "unknown error";
@@ -115,7 +115,7 @@ Library load_library(const LibraryWanted& wanted) {
       void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
       if (handle == nullptr) {
         const std::string error = loader_error();
-        // The loader says the same of a file that is not on its path at all, which is no fault.
+        // The loader reports the same error if a file is not on its path at all, which is not a fault.
         if (!place.folder.empty() || error.find(name + ": cannot open shared object file") == std::string::npos)
           faults.push_back(error);
         continue;

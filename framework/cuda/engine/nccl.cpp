@@ -7,7 +7,7 @@ namespace furlong::nccl {
 int Table::version_number() const {
   int number = 0;
   if (!loaded() || get_version(&number) != success) return 0;
-  // Up to 2.8 a thousand divided major and minor, since then ten thousand.
+  // The factor of the major version is 1000 up to 2.8, and 10000 since 2.9.
   return number < 10000 ? number / 1000 * 10000 + number % 1000 : number;
 }
 

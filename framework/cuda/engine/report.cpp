@@ -4,7 +4,7 @@ namespace furlong {
 namespace {
 
 using Report = CudaReport (*)();
-constinit Report report_function = nullptr;  // set before main, by an object whose turn is not known
+constinit Report report_function = nullptr;  // set before main; constinit because the order of static objects is open
 
 }  // namespace
 

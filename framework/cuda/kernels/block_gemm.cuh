@@ -19,7 +19,7 @@ template <class T>
 __device__ inline BlockMatrix<T> by_rows(const T* data, std::int64_t row) {
   return {data, row, 1};
 }
-/// The same memory read as its transpose.
+/// Reads the same memory as its transpose.
 template <class T>
 __device__ inline BlockMatrix<T> by_columns(const T* data, std::int64_t row) {
   return {data, 1, row};

@@ -7,8 +7,8 @@
 namespace furlong::ops {
 namespace {
 
-/// Lets `body` add to the gradient of input `i` in the dtype in which sums of `dtype` are kept: the target itself where
-/// it has that dtype.
+/// Calls `body` with a tensor, in the accumulation dtype of `dtype`, to which it adds the gradient of input `i`. This
+/// is the target itself if its dtype matches.
 template <class Body>
 void add_to_table(BackwardContext& context, std::size_t i, DType dtype, const Body& body) {
   const GradientTarget target = context.d_input(i);

@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
-constexpr std::int64_t grain = 1 << 15;  // elements below which a second thread costs more than it saves
+constexpr std::int64_t grain = 1 << 15;  // with fewer elements a second thread costs more than it saves
 
 template <class T>
 HWY_INLINE void add_rows(const T* a, const T* b, T* sum, std::int64_t n) {
@@ -62,8 +62,8 @@ void gather(const Tensor& tokens, const Tensor& token_table, const Tensor& place
   });
 }
 
-/// Threads share the columns, in blocks of a cache line or more, so that every row of the table is summed in token
-/// order by one thread.
+/// Threads divide the columns into blocks of at least a cache line, so that one thread sums each table row in token
+/// order.
 template <class T>
 void scatter_rows(const Tensor& ids, const Tensor& d_output, const Tensor& d_table) {
   constexpr std::int64_t block = 16;

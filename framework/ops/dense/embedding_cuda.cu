@@ -12,15 +12,15 @@ namespace FURLONG_GPU {
 
 template <class T>
 struct EmbeddingPointers {
-  const std::int32_t* tokens;     // [batch, n], rows token_stride apart
-  const T *table, *places;        // places: of positions, or null
+  const std::int32_t* tokens;     // [batch, n], row stride token_stride
+  const T *table, *places;        // places: position table, or null
   const std::int32_t* positions;  // [batch, n], or null: 0 ... n - 1 in each row
   T* output;
   std::int64_t tokens_in_all, n, token_stride, d, vocabulary, length;
   bool aligned;
 };
 
-/// A token to each warp.
+/// One warp per token.
 template <class T, int N>
 __global__ void __launch_bounds__(256) embedding_kernel(EmbeddingPointers<T> work) {
   using Compute = gpu_compute_t<T>;
@@ -70,22 +70,22 @@ void embedding(const Stream& stream, const Tensor& tokens, const Tensor& token_t
 
 // ---- gradient of a table ----
 //
-// Tokens are sorted by id, those of one id in their own order; then tiles of 32 sorted tokens are summed by one block
-// each, whatever their ids: a frequent id takes many blocks, rare ones share one. A sum that reaches over the end of
-// its tile is put together afterwards, from tile to tile, by the tile that it begins in. So the bits depend on the ids
-// alone.
+// Tokens are sorted by id, and by index within one id. One block sums each tile of 32 sorted tokens, whatever their
+// ids: a frequent id takes many blocks, rare ids share one. If an id continues past its tile, the tile in which it
+// starts adds the partial sums afterwards, tile by tile. The bits therefore depend only on the ids.
 
 using SortKey = unsigned long long;  // (id, token): all different, so that any sort is stable
 
-inline constexpr SortKey no_id = 0xffffffffull
-                                 << 32;  // of ids outside the table, which come last, and of what fills the last run
-inline constexpr int sort_run = 1024;    // keys that one block sorts in shared memory
+/// The key of ids outside the table, which are sorted last, and of the padding of the last run.
+inline constexpr SortKey no_id = 0xffffffffull << 32;
+inline constexpr int sort_run = 1024;  // keys that one block sorts in shared memory
 inline constexpr int tile_tokens = 32;
 
 __device__ inline std::int64_t id_of(SortKey key) { return static_cast<std::int64_t>(key >> 32); }
 __device__ inline std::int64_t token_of(SortKey key) { return static_cast<std::int64_t>(key & 0xffffffffull); }
 
-/// Keys of `run` tokens in a row, sorted; run is a power of two, twice the threads. Bitonic (Batcher 1968).
+/// Sorts each run of `run` consecutive keys. `run` is a power of two, twice the number of threads. Bitonic sort
+/// (Batcher 1968).
 __global__ void __launch_bounds__(sort_run / 2)
     sort_runs_kernel(const std::int32_t* ids, std::int64_t n, std::int64_t id_stride, std::int64_t rows,
                      std::int64_t table_rows, SortKey* sorted) {
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(sort_run / 2)
   }
 }
 
-/// Sorted runs of `run` keys become runs of twice as many: each key goes to its place in its own run plus the number of
-/// lesser keys in the run beside it.
+/// Merges pairs of sorted runs of `run` keys. Each key moves to its index in its own run plus the number of smaller
+/// keys in the other run.
 __global__ void __launch_bounds__(256)
     merge_runs_kernel(const SortKey* from, SortKey* to, std::int64_t rows, std::int64_t run) {
   const std::int64_t i = global_thread();
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(256)
   to[pair + (i - own) + (low - other_first)] = key;
 }
 
-/// The sorted keys of all ids, in one of the two buffers.
+/// Returns the sorted keys of all ids, in one of the two buffers.
 const SortKey* sort_ids(const Stream& stream, const Tensor& ids, std::int64_t table_rows, SortKey* keys,
                         SortKey* other) {
   const std::int64_t rows = ids.elements();
@@ -155,7 +155,7 @@ struct TableGradientPointers {
   const SortKey* sorted;  // [rows]
   const T* d_output;      // [rows, d]
   Compute* d_table;       // [table rows, d], added to
-  Compute* ends;          // [tiles, 2, d]: sums that began in an earlier tile, and that go on in the next
+  Compute* ends;          // [tiles, 2, d]: sums that started in an earlier tile, and sums that continue in the next
   std::int64_t rows, d;
   bool aligned;
 };
@@ -169,7 +169,7 @@ __device__ inline void add_values(T* address, bool aligned, const T (&values)[N]
   store_values<N>(address, aligned, sum);
 }
 
-/// A tile for each blockIdx.x, a range of columns for each blockIdx.y.
+/// One tile for each blockIdx.x, one range of columns for each blockIdx.y.
 template <class T, int N>
 __global__ void __launch_bounds__(128) sum_tiles_kernel(TableGradientPointers<T> work) {
   using Compute = gpu_compute_t<T>;
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(128) sum_tiles_kernel(TableGradientPointers<T>
   bool from_before = first > 0 && id_of(work.sorted[first - 1]) == id_of(work.sorted[first]);
   for (std::int64_t i = first; i < last; ++i) {
     const SortKey key = work.sorted[i];
-    if (id_of(key) == id_of(no_id)) return;  // nothing but such ids follows
+    if (id_of(key) == id_of(no_id)) return;  // only invalid ids follow
     load_values<N>(work.d_output + token_of(key) * d + column, work.aligned, d_y);
     FURLONG_UNROLL
     for (int k = 0; k < N; ++k) sum[k] += d_y[k];
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(128) sum_tiles_kernel(TableGradientPointers<T>
   }
 }
 
-/// The sums that reach over the end of a tile, each by the tile in which it begins.
+/// Completes the sums that continue past their tile. The tile in which a sum starts adds it.
 template <class T, int N>
 __global__ void __launch_bounds__(128) join_tiles_kernel(TableGradientPointers<T> work) {
   using Compute = gpu_compute_t<T>;
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(128) join_tiles_kernel(TableGradientPointers<T
   if (column >= d || next >= work.rows) return;
   const std::int64_t id = id_of(work.sorted[next - 1]), begin = tile * tile_tokens;
   if (id == id_of(no_id) || id_of(work.sorted[next]) != id) return;
-  if (tile > 0 && id_of(work.sorted[begin - 1]) == id) return;  // it began before
+  if (tile > 0 && id_of(work.sorted[begin - 1]) == id) return;  // the sum started in an earlier tile
   Compute sum[N], part[N];
   load_values<N>(work.ends + (2 * tile + 1) * d + column, work.aligned, sum);
   for (std::int64_t i = next; i < work.rows && id_of(work.sorted[i]) == id; i += tile_tokens) {
@@ -226,7 +226,7 @@ void embedding_d_rows(const Stream& stream, const Tensor& ids, const Tensor& d_o
   if (rows == 0 || d == 0) return;
   require(rows <= 0xffffffff && d_table.extent(0) <= 0x7fffffff,
           "embedding: {} tokens or {} table rows exceed the kernel's limits", rows, d_table.extent(0));
-  // Returned to the arena at the end: what comes later on the stream may have the memory then.
+  // Returned to the arena at the end of this function; later work on the stream may reuse the memory.
   const Tensor buffers =
       Tensor::empty({2 * rows * static_cast<std::int64_t>(sizeof(SortKey))}, DType::uint8, stream.device);
   SortKey* keys = reinterpret_cast<SortKey*>(gpu_data<std::uint8_t>(buffers));

@@ -6,11 +6,11 @@
 namespace furlong::ops {
 namespace {
 
-// Places of the inputs, and of what is kept.
+// Indices of the inputs and of the saved tensors.
 enum Input : std::uint8_t { input_x, input_weight_in, input_bias_in, input_weight_out, input_bias_out };
 enum class Saved : std::uint8_t { x, before, hidden, weight_in, weight_out };
 
-/// The gradients of a weight [outer, inner] and of the bias beside it.
+/// Computes the gradients of a weight [outer, inner] and of its bias.
 void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weight, Input bias,
                          const std::function<Tensor()>& x) {
   if (const GradientTarget d_weight = context.d_input(weight); d_weight.wanted()) {
@@ -22,8 +22,7 @@ void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weig
   }
 }
 
-/// d_before is the gradient of what the activation is taken of; it is used as soon as it is there, while caches still
-/// hold it.
+/// d_before is the gradient of the activation's input. It is used immediately, while caches still hold it.
 void through_activation(BackwardContext& context, const Tensor& d_y, ActivationKind kind, const Remake* remake_x) {
   const Stream& stream = context.stream();
   const Tensor before = as_matrix(context.saved(Saved::before));
@@ -48,7 +47,7 @@ void feed_forward_backward(BackwardContext& context, ActivationKind kind, const 
   }
   parameter_gradients(context, d_y, input_weight_out, input_bias_out, [&] {
     if (context.saved(Saved::hidden).defined()) return context.saved(Saved::hidden);
-    // Over `before`, which has been read for the last time, where nobody else holds it.
+    // Written over `before`, which is no longer needed, if no other tensor shares its memory.
     const Tensor& before = context.saved(Saved::before);
     const Tensor hidden = before.is_unique() ? before : Tensor::empty(before.shape(), before.dtype(), stream.device);
     run_body(stream, activation_cpu, activation_gpu, before, hidden, kind);
@@ -78,7 +77,7 @@ Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weigh
   const Stream& stream = tape.stream();
   GemmEpilogue epilogue;
   epilogue.activation = epilogue_activation(kind);
-  // What is thrown away now and run again in backward has to find the same bits.
+  // If the values are dropped and recomputed in backward, both runs must compute the same bits.
   const bool kept = tape.recording() || tape.runs_again();
   Tensor before, before_rows;
   if (kept) {

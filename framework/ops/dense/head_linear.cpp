@@ -6,7 +6,7 @@
 namespace furlong::ops {
 namespace {
 
-/// [batch, n, columns] as a matrix: a view where the rows lie evenly, else a copy.
+/// Returns [batch, n, columns] as a matrix: a view if the rows are evenly spaced, else a copy.
 Tensor as_rows(const Stream& stream, const Tensor& x) {
   const Shape rows{x.shape().rows(), x.extent(-1)};
   if (x.is_contiguous()) return x.reshape(rows);
@@ -15,10 +15,10 @@ Tensor as_rows(const Stream& stream, const Tensor& x) {
   return copy.reshape(rows);
 }
 
-/// Columns of one head in [rows, n_heads·d].
+/// Returns the columns of one head in [rows, n_heads·d].
 Tensor head_columns(const Tensor& rows, std::int64_t head, std::int64_t d) { return rows.narrow(1, head * d, d); }
 
-/// The matrix of one head in [n_heads, rows, columns].
+/// Returns the matrix of one head in [n_heads, rows, columns].
 Tensor head_matrix(const Tensor& weight, std::int64_t head) {
   return weight.narrow(0, head, 1).reshape({weight.extent(1), weight.extent(2)});
 }

@@ -1,4 +1,4 @@
-// One pass over memory each, so that plain loops are as fast as memory is.
+// Each kernel makes one pass over memory, so plain loops reach the memory bandwidth.
 #include <vector>
 
 #include "framework/core/parallel.h"
@@ -8,14 +8,14 @@
 namespace furlong::ops {
 namespace {
 
-constexpr std::int64_t grain = 1 << 15;  // elements below which a second thread costs more than it saves
+constexpr std::int64_t grain = 1 << 15;  // with fewer elements a second thread costs more than it saves
 
 template <class T>
 void write(T& target, compute_t<T> value, bool accumulate) {
   target = static_cast<T>(accumulate ? static_cast<compute_t<T>>(target) + value : value);
 }
 
-/// Positions that the mask keeps in row `b`.
+/// Returns the number of unmasked positions in row `b`.
 std::int64_t kept(const std::int32_t* mask, std::int64_t b, std::int64_t n) {
   if (!mask) return n;
   std::int64_t count = 0;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int tile_columns = 32, tile_warps = span_threads / tile_columns;
 
-/// counts[b] = positions of sequence b that the mask keeps; one block each.
+/// counts[b] = number of unmasked positions of sequence b; one block per sequence.
 __global__ void __launch_bounds__(span_threads)
     count_kept_kernel(const std::int32_t* mask, std::int64_t n, std::int32_t* counts) {
   std::int32_t count = 0;
@@ -18,15 +18,15 @@ __global__ void __launch_bounds__(span_threads)
   if (threadIdx.x == 0) counts[blockIdx.x] = count;
 }
 
-/// 1 / what is kept of sequence b, and of none 1.
+/// Returns 1 / (number of unmasked positions of sequence b), or 1 if there are none.
 template <class Compute>
 __device__ Compute mean_factor(const std::int32_t* counts, std::int64_t b, std::int64_t n) {
   const std::int64_t count = counts ? counts[b] : n;
   return Compute{1} / static_cast<Compute>(count > 1 ? count : 1);
 }
 
-/// x [batch, n, d] -> partial [batch, segments, d]: a block of threads takes 32 columns of one segment of the
-/// positions, a warp every eighth of these.
+/// x [batch, n, d] -> partial [batch, segments, d]. Each block sums 32 columns over one segment of the positions; each
+/// warp takes every eighth position.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
     sum_segments_kernel(const T* x, const std::int32_t* mask, gpu_compute_t<T>* partial, std::int64_t n, std::int64_t d,
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(span_threads)
   output[index] = from_compute<T>(sum * mean_factor<gpu_compute_t<T>>(counts, b, n));
 }
 
-/// d_x [batch * n, d]: d_output's row where the position is reached, else nothing.
+/// d_x [batch * n, d]: the row of d_output for positions that contribute, else zero.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
     pool_backward_kernel(const T* d_output, const std::int32_t* mask, const std::int32_t* counts, bool mean, T* d_x,
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(span_threads) pair_features_kernel(const T* x,
   write_chunk<width>(y + 3 * d, chunk.size, chunk.vectors, difference);
 }
 
-/// d_u (+)= d_0 + d_2 v + d_3 and d_v (+)= d_1 + d_2 u - d_3, d_k the four parts of d_y.
+/// d_u (+)= d_0 + d_2 v + d_3 and d_v (+)= d_1 + d_2 u - d_3, where d_k are the four parts of d_y.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
     pair_features_backward_kernel(const T* x, const T* d_y, T* d_x, bool accumulate, SpanLayout<3> layout) {
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(span_threads)
   }
 }
 
-/// int32 [batch], undefined without a mask.
+/// Returns int32 [batch]; undefined without a mask.
 Tensor kept_counts(const Stream& stream, const Tensor& mask) {
   if (!mask.defined()) return {};
   const Tensor counts = Tensor::empty({mask.extent(0)}, DType::int32, stream.device);
@@ -163,7 +163,7 @@ void mean_of_rows(const Stream& stream, const Tensor& x, const Tensor& mask, con
          gpu_data<std::int32_t>(counts), gpu_data<T>(output), batch, n, d, static_cast<int>(segments));
 }
 
-/// The first d columns of x [pairs, parts d], for chunks that are whole in every part.
+/// Returns the first d columns of x [pairs, parts d], for chunks that do not cross a part.
 template <int width, std::size_t count>
 auto layout_of_parts(const std::array<Tensor, count>& first_parts, std::int64_t d) {
   auto layout = span_layout<width>(first_parts, true);

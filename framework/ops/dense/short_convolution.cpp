@@ -57,8 +57,8 @@ Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight
           "short_convolution: documents are {} for x {}, expected [{}, {}]", documents ? documents->shape().text() : "",
           x.shape().text(), batch, x.extent(1));
 
-  // Channels lie side by side in x, so the loops want them side by side in the weights too: [width, channels], in the
-  // dtype of the sums.
+  // Channels are adjacent in x, so the kernels need them adjacent in the weights too: [width, channels], in the
+  // accumulation dtype.
   const Tensor by_tap = Tensor::empty({width, channels}, sum_dtype, tape.device());
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), tape.device());
   Tensor before = history ? *history : Tensor{};

@@ -14,14 +14,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
-constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread costs more than it saves
+constexpr std::int64_t grain = 1 << 14;  // with fewer elements a second thread costs more than it saves
 
-/// The inputs of one batch entry, from the history on.
+/// The inputs of one batch entry, starting with the history.
 template <class T>
 struct Inputs {
-  const T* x;                 // [n, channels], rows `stride` apart
+  const T* x;                 // [n, channels], row stride `stride`
   const T* history;           // [width - 1, channels], or null
-  const std::int32_t* place;  // [n], of each token in its document, or null: one document
+  const std::int32_t* place;  // [n], position of each token in its document; null: one document
   std::int64_t stride, channels, before;
 
   Inputs(const Tensor& x_, const Tensor& history_, const Tensor& positions, std::int64_t batch, std::int64_t width)
@@ -31,13 +31,13 @@ struct Inputs {
         stride(x_.strides()[1]),
         channels(x_.extent(2)),
         before(width - 1) {}
-  /// The row `back` before row t; null where its document does not reach so far.
+  /// Returns the row `back` positions before row t; null if its document does not reach that far.
   const T* row(std::int64_t t, std::int64_t back) const {
     if (place && back > place[t]) return nullptr;
     if (t >= back) return x + (t - back) * stride;
     return history ? history + (before + t - back) * channels : nullptr;
   }
-  /// Rows from t on, at most `most`, that lie in one document: for all of them together the rows that are null come
+  /// Returns the number of rows from t on, at most `most`, that lie in one document. For all of them the null rows come
   /// first.
   std::int64_t together(std::int64_t t, std::int64_t most) const {
     if (!place) return most;
@@ -47,7 +47,7 @@ struct Inputs {
   }
 };
 
-/// out = Σ_j taps[j] · rows[j] over j in [first, width), elementwise over the channels; added to `out` when it
+/// out = Σ_j taps[j] · rows[j] over j in [first, width), element-wise over the channels; added to `out` if it
 /// accumulates.
 template <class T>
 HWY_INLINE void weighted_sum(const T* const* rows, const compute_t<T>* taps, std::int64_t first, std::int64_t width,
@@ -73,7 +73,7 @@ void convolve(const Tensor& x, const Tensor& by_tap, const Tensor& history, cons
                     const T* rows[max_short_convolution_width];
                     for (std::int64_t row = begin; row < end; ++row) {
                       const Inputs<T> inputs(x, history, positions, row / n, width);
-                      std::int64_t first = 0;  // rows before the start, if any, come first
+                      std::int64_t first = 0;  // null rows, before the start, come first
                       for (std::int64_t j = 0; j < width; ++j) {
                         rows[j] = inputs.row(row % n, width - 1 - j);
                         if (!rows[j]) first = j + 1;
@@ -83,7 +83,7 @@ void convolve(const Tensor& x, const Tensor& by_tap, const Tensor& history, cons
                   });
 }
 
-/// d_x[t] = Σ_j weight[j] · d_y[t + (width - 1) - j], as far as d_y and the document go.
+/// d_x[t] = Σ_j weight[j] · d_y[t + (width - 1) - j], within d_y and the document.
 template <class T>
 void input_gradient(const Tensor& d_y, const Tensor& by_tap, const Tensor& positions, const GradientTarget& d_x) {
   const std::int64_t n = d_y.extent(1), width = by_tap.extent(0), channels = by_tap.extent(1);
@@ -95,7 +95,7 @@ void input_gradient(const Tensor& d_y, const Tensor& by_tap, const Tensor& posit
       d_y.shape().rows(), std::max<std::int64_t>(1, grain / channels), [&](std::int64_t begin, std::int64_t end) {
         const T* rows[max_short_convolution_width];
         for (std::int64_t row = begin; row < end; ++row) {
-          std::int64_t last = std::min(width, n - row % n);  // rows from this one on that it reaches
+          std::int64_t last = std::min(width, n - row % n);  // number of outputs that this row contributes to
           for (std::int64_t ahead = 1; place && ahead < last; ++ahead) {
             if (place[row + ahead] == 0) last = ahead;
           }
@@ -106,8 +106,8 @@ void input_gradient(const Tensor& d_y, const Tensor& by_tap, const Tensor& posit
       });
 }
 
-/// sums[j, c] += Σ over `count` rows of d_y[t, c] · x[t - (width - 1) + j, c]: rows of one document from t on, few
-/// enough to stay in the cache.
+/// sums[j, c] += Σ over `count` rows of d_y[t, c] · x[t - (width - 1) + j, c]. The rows belong to one document, start
+/// at t and fit in the cache.
 template <class T>
 HWY_INLINE void add_tap_sums(const Inputs<T>& inputs, const T* d_y, std::int64_t t, std::int64_t count,
                              std::int64_t width, std::int64_t channels, compute_t<T>* sums) {
@@ -200,7 +200,7 @@ void short_convolution_history_cpu(const Tensor& x, const Tensor& history, const
       const T* inputs = x.data<T>() + b * x.strides()[0];
       const T* old = history.defined() ? history.data<T>() + b * before * channels : nullptr;
       T* next = updated_history.data<T>() + b * before * channels;
-      // Oldest first: where the old history is overwritten, every row is read before its place is written.
+      // Oldest first: if the history is overwritten in place, every row is read before it is overwritten.
       for (std::int64_t i = 0; i < before; ++i) {
         const std::int64_t t = n - before + i;
         if (t >= 0) {

@@ -8,17 +8,17 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-// Threads own a vector of channels and a few rows behind each other: what they read twice, and what neighbours read
-// too, comes from the cache, so that memory sees each number once. Each sum is over the taps in order, whatever else
-// its thread does: a sequence in pieces gives the bits of the whole.
+// Each thread owns a vector of channels and a few consecutive rows. Rows read twice, or by neighbouring threads, come
+// from the cache, so global memory is read once. Each sum is over the taps in order, so a sequence processed in pieces
+// gives the bits of the whole.
 
 inline constexpr int rows_a_thread = 4;
 
-/// The inputs of one batch entry, from the history on.
+/// The inputs of one batch entry, starting with the history.
 template <class T>
 struct ConvolutionInputs {
   const T *x, *history;       // [batch, n, channels], strides below; [batch, width - 1, channels], or null
-  const std::int32_t* place;  // [batch, n], of each token in its document, or null: one document
+  const std::int32_t* place;  // [batch, n], position of each token in its document; null: one document
   std::int64_t n, batch_stride, row_stride, channels, before;
 
   ConvolutionInputs(const Tensor& x_, const Tensor& history_, const Tensor& positions, std::int64_t width)
@@ -30,12 +30,12 @@ struct ConvolutionInputs {
         row_stride(x_.strides()[1]),
         channels(x_.extent(2)),
         before(width - 1) {}
-  /// Vectors of channels begin at multiples of 16 bytes.
+  /// Returns whether vectors of channels start at multiples of 16 bytes.
   bool aligned() const {
     const std::int64_t width = vector_width<T>;
     return all_aligned(x, history) && batch_stride % width == 0 && row_stride % width == 0 && channels % width == 0;
   }
-  /// The row `back` before row t; null where its document does not reach so far.
+  /// Returns the row `back` positions before row t; null if its document does not reach that far.
   __device__ const T* row(std::int64_t batch, std::int64_t t, std::int64_t back) const {
     if (place != nullptr && back > place[batch * n + t]) return nullptr;
     if (t >= back) return x + batch * batch_stride + (t - back) * row_stride;
@@ -43,8 +43,8 @@ struct ConvolutionInputs {
   }
 };
 
-/// Blocks of 32 vectors of channels by several groups of rows, over batch · ⌈n / rows_a_thread⌉ groups and the ranges
-/// of channels.
+/// Grid of blocks: 32 vectors of channels by several groups of rows, over batch · ⌈n / rows_a_thread⌉ groups and the
+/// ranges of channels.
 struct ConvolutionGrid {
   std::int64_t groups, groups_a_sequence;
   dim3 blocks, threads;
@@ -58,7 +58,7 @@ struct ConvolutionGrid {
     blocks = dim3(grid_blocks(groups, threads.y), static_cast<unsigned>(ranges));
   }
 };
-/// What the kernels know of it.
+/// The position of a thread in this grid.
 struct ConvolutionPlace {
   std::int64_t group, batch, t, channel;
   template <int N>
@@ -112,7 +112,7 @@ void convolve(const Stream& stream, const Tensor& x, const Tensor& by_tap, const
   });
 }
 
-/// d_x[t] = Σ_j weight[j] · d_y[t + (width - 1) - j], as far as d_y and the document go.
+/// d_x[t] = Σ_j weight[j] · d_y[t + (width - 1) - j], within d_y and the document.
 template <class T>
 struct InputGradientPointers {
   const T* d_y;
@@ -142,7 +142,8 @@ __global__ void __launch_bounds__(256)
     FURLONG_UNROLL
     for (int r = 0; r < rows_a_thread; ++r) {
       const std::int64_t from = first + r + ahead;
-      // A token lies in the document of one `ahead` behind it where its place there is that far.
+      // This token is in the document of the token `ahead` positions later if that token's position is at least
+      // `ahead`.
       if (from >= work.n || (work.place != nullptr && work.place[batch * work.n + from] < ahead)) continue;
       Compute d_y[N];
       load_values<N>(work.d_y + (batch * work.n + from) * work.channels + channel, work.aligned, d_y);
@@ -183,7 +184,7 @@ void convolution_d_x(const Stream& stream, const Tensor& d_y, const Tensor& by_t
 
 inline constexpr int taps_a_thread = 4;
 
-/// partial[block, j, c] = Σ over the block's rows of d_y[t, c] · x[t - (width - 1) + j, c]: a block of rows for each
+/// partial[block, j, c] = Σ over the block's rows of d_y[t, c] · x[t - (width - 1) + j, c]. A block of rows for each
 /// blockIdx.x, a range of channels for each y, four taps for each z.
 template <class T, int N>
 __global__ void __launch_bounds__(128)
@@ -270,8 +271,8 @@ void convolution_taps(const Stream& stream, const Tensor& weight, const Tensor& 
   });
 }
 
-/// The last width - 1 inputs. One thread for a channel of a sequence, from the oldest on: what it reads of a history
-/// that it writes over lies n >= 1 places further on.
+/// Writes the last width - 1 inputs. One thread per channel of a sequence, oldest input first. If the history is
+/// overwritten in place, each thread reads n >= 1 rows ahead of where it writes.
 template <class T>
 __global__ void __launch_bounds__(256)
     convolution_history_kernel(ConvolutionInputs<T> inputs, std::int64_t batches, T* updated) {

@@ -9,7 +9,7 @@ namespace furlong::ops {
 
 namespace {
 
-constexpr std::int64_t max_blocks = 64;  // of rows, whatever the number of threads
+constexpr std::int64_t max_blocks = 64;  // of rows, for any number of threads
 
 void backward(BackwardContext& context) {
   const Tensor &x = context.saved(0), &gain = context.saved(1), d_y = context.d_output();

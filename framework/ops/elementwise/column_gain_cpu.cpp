@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
-constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread costs more than it saves
+constexpr std::int64_t grain = 1 << 14;  // with fewer elements a second thread costs more than it saves
 
 /// out = in · gain, row by row, or out += in · gain.
 template <class T>

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(span_threads)
 
 constexpr int tile_columns = 32, tile_warps = span_threads / tile_columns;
 
-/// A block of threads takes 32 columns of one run of rows, a warp every eighth row of it.
+/// A block sums 32 columns of one run of rows; each warp takes every eighth row.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
     sum_products_kernel(const T* x, const T* d_y, gpu_compute_t<T>* blocks, std::int64_t rows, int n_blocks,

@@ -15,7 +15,7 @@ Variable dropout(Tape& tape, const Variable& x, double rate, const RandomKey& ke
           "dropout: device_step is {} {}, expected float64 [1]", name_of(device_step.dtype()),
           device_step.shape().text());
   if (rate == 0) return x;
-  // A rate within 2^-33 of 1 would round to 2^32: the bound keeps the threshold a 32-bit word.
+  // A rate within 2^-33 of 1 would round to 2^32. Clamping keeps the threshold a 32-bit word.
   const auto threshold = static_cast<std::uint32_t>(std::min(std::round(rate * 0x1p32), 0x1p32 - 1));
   const double scale = 1 / (1 - rate);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), tape.device());

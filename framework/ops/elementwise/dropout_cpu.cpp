@@ -17,7 +17,7 @@ namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
 constexpr std::int64_t words_at_once = 256;
 
-/// target (+)= source where its word reaches the threshold, times scale. words[i] belongs to source[i].
+/// target (+)= scale * source where the element's word reaches the threshold, else 0. words[i] belongs to source[i].
 template <class T>
 void masked_span(const T* source, T* target, const std::uint32_t* words, std::int64_t size, bool accumulate,
                  std::uint32_t threshold, double scale) {
@@ -39,13 +39,13 @@ void masked_span(const T* source, T* target, const std::uint32_t* words, std::in
   }
 }
 
-/// The same over any length, making the words as it goes. `index` is the first element's.
+/// The same for any length; generates the words on the fly. `index` is that of the first element.
 template <class T>
 void dropout_span(const T* source, T* target, std::int64_t size, bool accumulate, std::uint32_t threshold, double scale,
                   const RandomKey& key, std::uint64_t index) {
   const std::int64_t step = random_lanes();
   alignas(64)
-      std::uint32_t words[words_at_once + 4 * 64];  // a run may begin inside a block; the last call may make too many
+      std::uint32_t words[words_at_once + 4 * 64];  // a run may start inside a block, and the last call may overshoot
   for (std::int64_t done = 0; done < size;) {
     const std::int64_t n = std::min(words_at_once, size - done), skipped = static_cast<std::int64_t>(index % 4);
     const std::uint64_t first_block = index / 4;

@@ -13,8 +13,8 @@ void backward(BackwardContext& context, std::size_t inputs) {
   const Tensor d_loss = context.d_output();
   const Device& device = context.stream().device;
   const double scale = device.is_cpu() ? scalar_cpu(d_loss) : 1.0;
-  // On a GPU d_loss stays where it is. Scaled where they lie: nobody else holds the gradients, and d_hidden goes on as
-  // the gradient itself.
+  // On a GPU d_loss stays in device memory. The gradients are scaled in place because nothing else refers to them;
+  // d_hidden is passed on as the gradient.
   for (std::size_t i = 0; i < inputs && device.is_gpu(); ++i) {
     if (context.wants(i)) scale_by_scalar_gpu(context.stream(), context.saved(i), d_loss);
   }
@@ -71,7 +71,7 @@ ClassifierGradients::ClassifierGradients(const Tape& tape, const Variable& hidde
   if (bias && tape.records({bias})) d_bias_ = Tensor::empty(bias->shape(), sum_dtype, device);
   if (hidden.shape().rows() > 0) return;
   for (const Tensor& gradient : {d_weight_, d_bias_}) {
-    if (gradient.defined()) fill(tape.stream(), gradient, 0.0);  // no chunk will come
+    if (gradient.defined()) fill(tape.stream(), gradient, 0.0);  // there are no chunks
   }
 }
 

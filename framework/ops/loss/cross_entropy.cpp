@@ -54,8 +54,8 @@ CrossEntropyResult cross_entropy(Tape& tape, const Variable& hidden, const Varia
   {
     const std::int64_t chunk_rows = logits_chunk_rows(device, rows, vocabulary);
     const Tensor chunk_logits = logits_chunk(device, chunk_rows, vocabulary, sum_dtype);
-    // Gradients of the logits take the logits' place; as factors of products with 16-bit tensors they need 16 bits too,
-    // and memory of their own.
+    // Gradients of the logits overwrite the logits. Products with 16-bit tensors need them in 16 bits, in separate
+    // memory.
     Tensor chunk_d_logits;
     if (gradients.any())
       chunk_d_logits = dtype == sum_dtype ? chunk_logits : logits_chunk(device, chunk_rows, vocabulary, dtype);

@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// Σ exp(logits - maximum); the terms replace the logits when `keep`.
+/// Returns Σ exp(logits - maximum); the terms replace the logits if `keep`.
 template <class C>
 HWY_INLINE C sum_of_exponentials(C* logits, C maximum_, std::int64_t n, bool keep) {
   const typename Lanes<C>::D d;
@@ -28,7 +28,7 @@ HWY_INLINE C sum_of_exponentials(C* logits, C maximum_, std::int64_t n, bool kee
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-/// d_logits = terms * factor, rounded to its storage type; the two may be one.
+/// d_logits = terms * factor, rounded to its storage type; both may be the same memory.
 template <class C, class G>
 HWY_INLINE void scale_terms(const C* terms, C factor_, G* d_logits, std::int64_t n) {
   const typename Lanes<C>::D d;
@@ -40,7 +40,7 @@ HWY_INLINE void scale_terms(const C* terms, C factor_, G* d_logits, std::int64_t
   }
 }
 
-/// One row that counts: returns its loss, and writes the gradient of the logits where d_logits is not null.
+/// Processes one row that counts: returns its loss, and writes the gradient of the logits if d_logits is not null.
 template <class C, class G>
 HWY_INLINE C row_loss(C* logits, std::int64_t target, C inverse_normalizer, G* d_logits, std::int32_t* correct,
                       std::int64_t n) {

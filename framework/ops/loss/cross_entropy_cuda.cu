@@ -7,9 +7,9 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-inline constexpr unsigned single_block = 1024;  // threads of kernels that one block does, over all rows
+inline constexpr unsigned single_block = 1024;  // threads of kernels that run as one block over all rows
 
-/// counts = {targets that are not -1, 0}, and what the losses are multiplied by.
+/// counts = {targets that are not -1, 0}, and the factor of the losses.
 template <class T>
 __global__ void __launch_bounds__(single_block)
     count_targets_kernel(RowIntegers targets, std::int64_t rows, double normalizer, const double* given,
@@ -36,14 +36,14 @@ void count_targets(const Stream& stream, const Tensor& targets, double normalize
                                                : launched(std::type_identity<float>{});
 }
 
-/// The largest logit so far, Σ exp(logit - largest), and whether one of them keeps the target from being the
-/// prediction: a larger one, or an equal one before it.
+/// The largest logit so far, Σ exp(logit - largest), and whether a logit prevents the target from being the prediction:
+/// a larger one, or an equal one before it.
 template <class C>
 struct OnlineSoftmax {
   C maximum, sum;
   int beaten;
 
-  /// exp(x - maximum) where x may be the maximum itself, infinite or not yet anything.
+  /// exp(x - maximum), where x may be the maximum itself, infinite, or the initial value.
   __device__ static C relative(C x, C maximum) { return x == maximum ? C(1) : gpu_exp(x - maximum); }
 
   template <int N>
@@ -53,7 +53,7 @@ struct OnlineSoftmax {
     for (int i = 0; i < N; ++i) larger = gpu_max(larger, x[i]);
     sum *= relative(maximum, larger);
     FURLONG_UNROLL
-    // -infinity adds nothing, even where nothing else has come yet; a NaN goes into the sum.
+    // -infinity adds nothing, even before any other value; a NaN propagates into the sum.
     for (int i = 0; i < N; ++i) sum += x[i] == gpu_lowest<C>() ? C(0) : gpu_exp(x[i] - larger);
     maximum = larger;
   }
@@ -63,7 +63,7 @@ struct OnlineSoftmax {
     maximum = larger;
     beaten |= other_beaten;
   }
-  /// That of the whole block, in every thread, in a fixed order. All threads must come.
+  /// Merges the values of the whole block, in every thread, in a fixed order. All threads must call it.
   __device__ void merge_block() {
     FURLONG_SHARED(C, maxima, [32]);
     FURLONG_SHARED(C, sums, [32]);
@@ -88,7 +88,7 @@ template <class C, class G>
 struct CrossEntropyPointers {
   const C* logits;
   std::int64_t first_row, vocabulary;
-  std::int64_t stride, d_stride;  // from row to row of logits and d_logits
+  std::int64_t stride, d_stride;  // row strides of logits and d_logits
   const C* inverse_normalizer;
   C* row_losses;
   std::int32_t* correct;  // or null
@@ -97,9 +97,9 @@ struct CrossEntropyPointers {
 
 inline constexpr int logits_at_a_time = 4;
 
-/// One row to each block: one pass for maximum and sum, one for the gradients, which finds the row in the cache. A
-/// thread writes gradients where it read logits, and the target's logit is read before the barrier, so the two may be
-/// one tensor.
+/// One block per row: one pass for maximum and sum, and one for the gradients, which reads the row from the cache. A
+/// thread writes gradients where it read logits, and the target's logit is read before the barrier, so both may be one
+/// tensor.
 template <class C, class G>
 __global__ void __launch_bounds__(1024)
     cross_entropy_rows_kernel(CrossEntropyPointers<C, G> work, RowIntegers targets) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(1024)
   const C* logits = work.logits + blockIdx.x * work.stride;
   G* d_logits = work.d_logits != nullptr ? work.d_logits + blockIdx.x * work.d_stride : nullptr;
   if (target < 0 || target >= vocabulary) {
-    // Left out; or no token at all, which must not go unseen.
+    // The row is ignored; or the target is invalid, which must show as NaN.
     const C nothing = target == -1 ? C(0) : std::numeric_limits<C>::quiet_NaN();
     if (threadIdx.x == 0) work.row_losses[row] = nothing;
     if (threadIdx.x == 0 && work.correct != nullptr) work.correct[row] = 0;
@@ -179,7 +179,7 @@ void cross_entropy_rows(const Stream& stream, const CrossEntropyRows& rows) {
   }
 }
 
-/// In double, though not in the CPU's order: rows in turn to the threads. One addition a row is no cost.
+/// Sums in double, but not in the CPU's order: threads take rows in turn. One addition per row is cheap.
 template <class T>
 __global__ void __launch_bounds__(single_block)
     sum_rows_kernel(const T* row_losses, const std::int32_t* correct, std::int64_t rows, const T* inverse_normalizer,
@@ -208,7 +208,7 @@ void sum_rows(const Stream& stream, const Tensor& row_losses, const Tensor& corr
   loss.dtype() == DType::float64 ? launched(std::type_identity<double>{}) : launched(std::type_identity<float>{});
 }
 
-/// values *= *scalar; a scalar of 1, the usual one, costs a launch and no memory traffic.
+/// values *= *scalar. A scalar of 1, the usual case, costs a launch and no memory traffic.
 template <class T, class S>
 __global__ void __launch_bounds__(256) scale_kernel(T* values, std::int64_t n, const S* scalar) {
   using Compute = gpu_compute_t<T>;

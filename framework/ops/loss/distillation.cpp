@@ -11,7 +11,7 @@
 namespace furlong::ops {
 namespace {
 
-/// hidden, weight and bias of one side.
+/// hidden, weight and bias of the student or the teacher.
 struct Classifier {
   const Tensor& hidden;
   const Tensor& weight;
@@ -55,7 +55,7 @@ void check(const Classifier& student, const Classifier& teacher, const Tensor& t
           given.shape().text());
 }
 
-/// One side's logits for a chunk of rows at a time, always in the same memory.
+/// Computes the logits of the student or the teacher for one chunk of rows at a time, always in the same memory.
 class ChunkLogits {
  public:
   ChunkLogits(const Stream& stream, const Classifier& side, std::int64_t chunk_rows)
@@ -100,7 +100,7 @@ DistillationResult distillation(Tape& tape, const Variable& hidden, const Variab
   {
     const std::int64_t chunk_rows = logits_chunk_rows(device, rows, vocabulary);
     const ChunkLogits students(stream, student, chunk_rows), teachers(stream, teacher, chunk_rows);
-    Tensor chunk_d_logits;  // in 16 bits of its own where the products with it are
+    Tensor chunk_d_logits;  // separate 16-bit memory if the products need 16 bits
     if (gradients.any() && dtype != sum_dtype) chunk_d_logits = logits_chunk(device, chunk_rows, vocabulary, dtype);
     for (std::int64_t first_row = 0; first_row < rows; first_row += chunk_rows) {
       const std::int64_t count = std::min(chunk_rows, rows - first_row);

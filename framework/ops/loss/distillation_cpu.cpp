@@ -11,8 +11,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// Of one row: Σ exp((logits - maximum) / T) for both sides, and Σ over the vocabulary of the teacher's terms times
-/// (teacher - its maximum) - (student - its maximum).
+/// Sums of one row: Σ exp((logits - maximum) / T) for student and teacher, and Σ over the vocabulary of the teacher's
+/// terms times (teacher - its maximum) - (student - its maximum).
 template <class C>
 struct DivergenceSums {
   C student, teacher, difference;
@@ -39,7 +39,7 @@ HWY_INLINE DivergenceSums<C> divergence_sums(C* student, C* teacher, C student_m
     }
     student_sum = hn::Add(student_sum, student_term);
     teacher_sum = hn::Add(teacher_sum, teacher_term);
-    // What the teacher never says costs nothing, also where a logit of -infinity would make it 0 · infinity.
+    // Tokens with zero teacher probability add nothing; this also avoids 0 · infinity for a logit of -infinity.
     difference =
         hn::Add(difference, hn::IfThenElseZero(hn::Gt(teacher_term, zero), hn::Mul(teacher_term, hn::Sub(t, s))));
   }
@@ -47,8 +47,8 @@ HWY_INLINE DivergenceSums<C> divergence_sums(C* student, C* teacher, C student_m
           hn::GetLane(hn::SumOfLanes(d, difference))};
 }
 
-/// d_logits = student's terms * student_factor - teacher's * teacher_factor, rounded to its storage type; may be the
-/// student's terms.
+/// d_logits = student's terms * student_factor - teacher's * teacher_factor, rounded to its storage type. May be the
+/// memory of the student's terms.
 template <class C, class G>
 HWY_INLINE void scale_differences(const C* student, C student_factor_, const C* teacher, C teacher_factor_, G* d_logits,
                                   std::int64_t n) {
@@ -63,7 +63,8 @@ HWY_INLINE void scale_differences(const C* student, C student_factor_, const C* 
   }
 }
 
-/// One row that counts: returns its loss, and writes the gradient of the student's logits where d_logits is not null.
+/// Processes one row that counts: returns its loss, and writes the gradient of the student's logits if d_logits is not
+/// null.
 template <class C, class G>
 HWY_INLINE C row_divergence(C* student, C* teacher, C temperature, C inverse_normalizer, G* d_logits,
                             std::int32_t* agrees, std::int64_t n) {

@@ -8,33 +8,33 @@ namespace furlong::ops {
 namespace FURLONG_GPU {
 namespace {
 
-/// exp(x · scale) for x = what has been left behind of a running maximum; 1 where the maximum stayed, whether infinite
-/// or not yet anything.
+/// exp(x · scale) for x = the change of a running maximum; 1 if the maximum did not change, whether it is infinite or
+/// the initial value.
 template <class C>
 __device__ inline C left_behind(C before, C now, C scale) {
   return before == now ? C(1) : gpu_exp((before - now) * scale);
 }
 
-/// x - maximum, where -infinity may be both.
+/// Returns x - maximum, where both may be -infinity.
 template <class C>
 __device__ inline C below(C x, C maximum) {
   return x == maximum && x == gpu_lowest<C>() ? C(0) : x - maximum;
 }
 
-/// What of both sides' logits has been seen so far: the largest and where the first of them is, Σ exp((logit - largest)
-/// / T), and the sum of the teacher's terms times (its logit - its largest) - (the student's logit - the student's
-/// largest).
+/// Running sums over the logits of student and teacher: the largest logits and the index of the first of them,
+/// Σ exp((logit - largest) / T), and the sum of the teacher's terms times (teacher's logit - its largest) - (student's
+/// logit - its largest).
 template <class C>
 struct OnlineDivergence {
   C student_maximum = gpu_lowest<C>(), teacher_maximum = gpu_lowest<C>();
   C student_sum = 0, teacher_sum = 0, difference = 0;
   int student_first = 0, teacher_first = 0;
 
-  /// The sums as they are against larger maxima.
+  /// Rescales the sums to larger maxima.
   __device__ void rise(C student_larger, C teacher_larger, C inverse_temperature) {
     const C student_step = below(student_maximum, student_larger),
             teacher_step = below(teacher_maximum, teacher_larger);
-    // Nothing yet, or nothing that the teacher may say: there is no difference, however far the maxima move.
+    // With no terms so far, or only zero teacher probabilities, the difference stays zero however far the maxima move.
     if (teacher_sum != 0) difference += teacher_sum * (teacher_step - student_step);
     const C teacher_factor = left_behind(teacher_maximum, teacher_larger, inverse_temperature);
     if (teacher_sum != 0) difference = teacher_factor > 0 ? difference * teacher_factor : C(0);
@@ -56,7 +56,7 @@ struct OnlineDivergence {
     rise(student_larger, teacher_larger, inverse_temperature);
     FURLONG_UNROLL
     for (int k = 0; k < N; ++k) {
-      // -infinity adds nothing, even where nothing else has come yet; a NaN goes into the sums.
+      // -infinity adds nothing, even before any other value; a NaN propagates into the sums.
       if (student[k] != gpu_lowest<C>()) student_sum += gpu_exp((student[k] - student_maximum) * inverse_temperature);
       if (teacher[k] == gpu_lowest<C>()) continue;
       const C t = teacher[k] - teacher_maximum, term = gpu_exp(t * inverse_temperature);
@@ -81,7 +81,7 @@ struct OnlineDivergence {
     teacher_sum += other.teacher_sum;
     difference += other.difference;
   }
-  /// That of the lane `step` away.
+  /// Returns the values of the lane at a distance of `step`.
   __device__ OnlineDivergence of_lane(int step) const {
     OnlineDivergence other;
     other.student_maximum = __shfl_xor_sync(full_warp, student_maximum, step);
@@ -93,7 +93,7 @@ struct OnlineDivergence {
     other.teacher_first = __shfl_xor_sync(full_warp, teacher_first, step);
     return other;
   }
-  /// That of the whole block, in every thread, in a fixed order. All threads must come, once.
+  /// Merges the values of the whole block, in every thread, in a fixed order. All threads must call it once.
   __device__ void merge_block(C inverse_temperature) {
     FURLONG_SHARED(C, sums, [16][5]);
     FURLONG_SHARED(int, places, [16][2]);
@@ -131,7 +131,7 @@ struct DistillationPointers {
   const C* student;
   const C* teacher;
   std::int64_t first_row, vocabulary;
-  std::int64_t stride;  // from row to row, of all three
+  std::int64_t stride;  // row stride of all three
   C temperature;
   const C* inverse_normalizer;
   C* row_losses;
@@ -142,7 +142,7 @@ struct DistillationPointers {
 inline constexpr int logits_at_a_time = 4;
 inline constexpr unsigned most_threads = 512;
 
-/// One row to each block: one pass for maxima and sums, one for the gradients. A thread writes gradients where it read
+/// One block per row: one pass for maxima and sums, one for the gradients. A thread writes gradients where it read
 /// logits.
 template <class C, class G>
 __global__ void __launch_bounds__(most_threads)
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(most_threads)
   const C *student = work.student + blockIdx.x * work.stride, *teacher = work.teacher + blockIdx.x * work.stride;
   G* d_logits = work.d_logits != nullptr ? work.d_logits + blockIdx.x * work.stride : nullptr;
   if (target < 0 || target >= vocabulary) {
-    // Left out; or no token at all, which must not go unseen.
+    // The row is ignored; or the target is invalid, which must show as NaN.
     const C nothing = target == -1 ? C(0) : std::numeric_limits<C>::quiet_NaN();
     if (threadIdx.x == 0) work.row_losses[row] = nothing;
     if (threadIdx.x == 0 && work.agreement != nullptr) work.agreement[row] = 0;

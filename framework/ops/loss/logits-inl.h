@@ -1,4 +1,4 @@
-// What losses over rows of logits share, compiled once for each instruction set.
+// Shared by losses over rows of logits; compiled once for each instruction set.
 #if defined(FURLONG_OPS_LOGITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_OPS_LOGITS_INL_H_
 #undef FURLONG_OPS_LOGITS_INL_H_
@@ -15,8 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
 
-/// The first k lanes of `values`; minus infinity in the others, so that they lose every maximum and add nothing to a
-/// sum of exponentials.
+/// Returns the first k lanes of `values` and -infinity in the others, which then affect neither a maximum nor a sum of
+/// exponentials.
 template <class C>
 HWY_INLINE typename Lanes<C>::V load_logits(const C* values, std::int64_t k) {
   const typename Lanes<C>::D d;

@@ -20,7 +20,7 @@ struct ErrorSums {
   double error = 0, size = 0;
 };
 
-/// Of one row, in the compute type.
+/// Sums of one row, in the compute type.
 template <class T>
 HWY_INLINE ErrorSums row_sums(const T* x, const T* reference, std::int64_t columns) {
   const typename Lanes<T>::D d;

@@ -9,7 +9,7 @@ namespace FURLONG_GPU {
 namespace {
 
 constexpr std::int64_t most_blocks =
-    1024;  // each with the same number of chunks: who sums what depends on the sizes alone
+    1024;  // all with the same number of chunks, so that the order of sums depends only on the sizes
 
 /// partial [blocks, 2] = the sums of |x - reference|² and |reference|² over chunks [block * per_block, (block + 1) *
 /// per_block).
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(span_threads)
   partial[2 * std::int64_t{blockIdx.x} + 1] = size;
 }
 
-/// One block.
+/// Runs as one block.
 template <class C>
 __global__ void __launch_bounds__(span_threads)
     divide_errors_kernel(const double* partial, int blocks, double* sums, C* loss) {

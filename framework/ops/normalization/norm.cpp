@@ -21,7 +21,7 @@ void check_operands(const Variable& residual_in, const Variable* branch, const V
   if (bias) require(bias->shape() == columns, "norm: bias is {}, expected {}", bias->shape().text(), columns.text());
 }
 
-/// A row of parameters in the dtype that statistics are kept in.
+/// Returns a row of parameters in the dtype of the statistics.
 Tensor in_statistics_dtype(const Stream& stream, const Tensor& row, DType dtype) {
   if (row.dtype() == dtype && row.is_contiguous()) return row;
   const Tensor converted = Tensor::empty(row.shape(), dtype, stream.device);
@@ -29,17 +29,17 @@ Tensor in_statistics_dtype(const Stream& stream, const Tensor& row, DType dtype)
   return converted;
 }
 
-/// The gain is saved as the parameter's own memory; a mean is layernorm's alone.
+/// The gain is saved as the parameter's own memory. Only layernorm saves a mean.
 enum class Saved : std::uint8_t { residual, reciprocal_deviation, gain, mean };
 
-/// Gradients of gain and bias from the blocks' sums.
+/// Adds the blocks' sums to the gradient of gain or bias.
 void store_parameter_gradient(BackwardContext& context, std::size_t input, const Tensor& sum) {
   const GradientTarget target = context.d_input(input);
   if (target.wanted()) add(context.stream(), target.tensor, sum, target.mode);
 }
 
-/// Backward of norm(residual) alone: fills `work` from the saved tensors and runs it; d_residual and addend are the
-/// caller's.
+/// Backward of norm(residual) alone: fills `work` from the saved tensors and runs it. The caller sets d_residual and
+/// addend.
 void run_backward(BackwardContext& context, NormBackward& work, NormKind kind, std::size_t gain_input, bool has_bias) {
   const Stream& stream = context.stream();
   work.kind = kind;
@@ -61,7 +61,7 @@ void run_backward(BackwardContext& context, NormBackward& work, NormKind kind, s
   if (wants_bias) store_parameter_gradient(context, gain_input + 1, work.d_bias);
 }
 
-/// outputs {residual, normed}, inputs {residual_in, branch, gain, bias}.
+/// Outputs {residual, normed}, inputs {residual_in, branch, gain, bias}.
 void backward_with_branch(BackwardContext& context, NormKind kind, bool has_bias) {
   const bool in_place = context.owns_d_output(0);
   const Tensor d_later = context.d_output(0), d_normed = context.d_output(1);
@@ -81,7 +81,7 @@ void backward_with_branch(BackwardContext& context, NormKind kind, bool has_bias
   context.pass(1, d_residual);
 }
 
-/// outputs {normed}, inputs {residual_in, gain, bias}.
+/// Outputs {normed}, inputs {residual_in, gain, bias}.
 void backward_alone(BackwardContext& context, NormKind kind, bool has_bias) {
   NormBackward work;
   work.d_normed = context.d_output();
@@ -97,8 +97,8 @@ void backward_alone(BackwardContext& context, NormKind kind, bool has_bias) {
   if (target.wanted() && !fits) add(context.stream(), target.tensor, work.d_residual, target.mode);
 }
 
-/// norm(residual) once more, with the same bits: the statistics are computed again too. `gain` and `bias` are the
-/// parameters' own memory, which does not change before backward is done.
+/// Recomputes norm(residual) with the same bits, including the statistics. `gain` and `bias` are the parameters' own
+/// memory, which does not change before backward ends.
 Remake remake_normed(const Tensor& residual, const Tensor& gain, const Tensor& bias, NormKind kind, double epsilon) {
   return [=](const Stream& stream) {
     const DType statistics = accumulate_dtype(residual.dtype());

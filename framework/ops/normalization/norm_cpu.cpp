@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
-constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread costs more than it saves
+constexpr std::int64_t grain = 1 << 14;  // with fewer elements a second thread costs more than it saves
 
 template <class T>
 T* pointer(const Tensor& tensor) {
@@ -42,8 +42,8 @@ compute_t<T> row_mean(const T* row, std::int64_t columns) {
   return lane_sum(d, sum) / static_cast<compute_t<T>>(columns);
 }
 
-/// mean((row - centre)^2), a second pass over a row that is still in the cache: the difference of two large sums would
-/// lose the variance.
+/// Returns mean((row - centre)^2) in a second pass over the row, which is still in the cache. The difference of two
+/// large sums would lose the variance.
 template <class T>
 compute_t<T> mean_square(const T* row, std::int64_t columns, compute_t<T> centre) {
   const typename Lanes<T>::D d;
@@ -83,7 +83,7 @@ void forward_rows(const NormForward& work, std::int64_t begin, std::int64_t end)
   for (std::int64_t row = begin; row < end; ++row) {
     const T* x = residual_in + row * columns;
     if (branch) {
-      // Statistics are taken of the sum as it is stored, so that backward sees the same numbers.
+      // Statistics use the sum as it is stored, so that backward uses the same numbers.
       add_row(x, branch + row * columns, residual + row * columns, columns);
       x = residual + row * columns;
     }
@@ -105,8 +105,8 @@ void NormForwardBody(const NormForward& work) {
   });
 }
 
-/// Means over a row of g = d_normed * gain and of g * x_hat; adds d_normed * x_hat and d_normed to the block's sums
-/// where asked.
+/// Returns the means over a row of g = d_normed * gain and of g * x_hat. Adds d_normed * x_hat and d_normed to the
+/// block's sums if requested.
 template <class T>
 struct RowMeans {
   compute_t<T> g, g_x_hat;
@@ -120,7 +120,7 @@ RowMeans<T> backward_means(const T* x, const T* d_normed, const compute_t<T>* ga
   const auto middle = hn::Set(d, mean), factor = hn::Set(d, reciprocal_deviation);
   auto sum_g = hn::Zero(d), sum_g_x_hat = hn::Zero(d);
   for_lanes<T>(columns, [&](std::int64_t i, std::int64_t n) {
-    // Lanes past the end: d_normed is zero there, and so is all that is summed.
+    // In lanes past the end d_normed is zero, so they add nothing to the sums.
     const auto x_hat = hn::Mul(hn::Sub(load_n(x + i, n), middle), factor);
     const auto d_y = load_n(d_normed + i, n);
     const auto g = hn::Mul(d_y, load_n<Compute>(gain + i, n));
@@ -135,7 +135,7 @@ RowMeans<T> backward_means(const T* x, const T* d_normed, const compute_t<T>* ga
   return {lane_sum(d, sum_g) / size, lane_sum(d, sum_g_x_hat) / size};
 }
 
-/// d_x = (g - x_hat mean(g x_hat) - mean(g)) / deviation, the last mean for layernorm only, plus the addend.
+/// d_x = (g - x_hat mean(g x_hat) - mean(g)) / deviation plus the addend; the last mean only for layernorm.
 template <class T>
 void backward_row(const T* x, const T* d_normed, const compute_t<T>* gain, const T* addend, T* d_x,
                   std::int64_t columns, compute_t<T> mean, compute_t<T> reciprocal_deviation, RowMeans<T> means) {

@@ -6,8 +6,8 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-// A row is read once: its elements stay in the registers of one warp, or of as many warps as it needs, between the
-// statistics and the result. Columns beyond what 8 warps hold are read again, from the cache.
+// A row is read once: its elements stay in the registers of one or more warps between the statistics and the result.
+// Columns that do not fit in 8 warps are read again from the cache.
 
 template <class T>
 struct NormForwardPointers {
@@ -21,17 +21,17 @@ struct NormForwardPointers {
   bool aligned;
 };
 
-inline constexpr int norm_chunks = 4;  // vectors of a row that a thread holds
+inline constexpr int norm_chunks = 4;  // vectors of a row per thread
 inline constexpr unsigned norm_forward_threads = 256, norm_forward_warps = 4;
 
-/// Sum over the threads of one row: a warp, or the whole block.
+/// Returns the sum over the threads of one row: a warp, or the whole block.
 template <class T>
 __device__ inline T sum_over_row(T value) {
   return blockDim.x == 32 ? warp_sum(value) : block_sum(value);
 }
 
-/// Elements [column, column + N) of the residual, made and stored first where there is a branch. Statistics are taken
-/// of the sum as it is stored, so that backward sees the same numbers.
+/// Loads elements [column, column + N) of the residual; with a branch, computes and stores them first. Statistics use
+/// the sum as it is stored, so that backward uses the same numbers.
 template <int N, class T>
 __device__ inline void take_residual(const NormForwardPointers<T>& work, std::int64_t at, gpu_compute_t<T> (&x)[N]) {
   load_values<N>(work.residual_in + at, work.aligned, x);
@@ -55,12 +55,12 @@ __device__ inline void store_normed(const NormForwardPointers<T>& work, std::int
   store_values<N>(work.normed + row * work.columns + column, work.aligned, normed);
 }
 
-/// Blocks of (32, several) threads take a row for each warp, blocks of (more, 1) one row.
+/// Blocks of (32, several) threads process one row per warp; blocks of (more, 1) process one row.
 template <class T, int N>
 __global__ void __launch_bounds__(norm_forward_threads, 4) norm_forward_kernel(NormForwardPointers<T> work) {
   using Compute = gpu_compute_t<T>;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, columns = work.columns;
-  if (row >= work.rows) return;  // a whole warp, which meets no barrier
+  if (row >= work.rows) return;  // whole warps, which reach no barrier
   const std::int64_t first = row * columns, step = static_cast<std::int64_t>(blockDim.x) * N,
                      own = static_cast<std::int64_t>(threadIdx.x) * N;
   const T* x_again = work.branch != nullptr ? work.residual : work.residual_in;
@@ -167,8 +167,8 @@ struct NormRowSums {
   T g, g_x_hat;
 };
 
-/// Sums over the block, with one barrier: `turn` alternates between calls, so that nobody still reads what the next one
-/// writes.
+/// Sums over the block with one barrier. `turn` alternates between calls, so that a call does not overwrite what the
+/// previous one still reads.
 template <class T>
 __device__ inline NormRowSums<T> sum_over_block(NormRowSums<T> mine, int turn) {
   FURLONG_SHARED(NormRowSums<T>, warps, [2][32]);
@@ -181,8 +181,8 @@ __device__ inline NormRowSums<T> sum_over_block(NormRowSums<T> mine, int turn) {
   return {warp_sum(of_warp.g), warp_sum(of_warp.g_x_hat)};
 }
 
-/// d_x = (g - x_hat mean(g x_hat) - mean(g)) / deviation, the last mean for layernorm only, plus the addend, with g =
-/// d_normed gain.
+/// d_x = (g - x_hat mean(g x_hat) - mean(g)) / deviation plus the addend, with g = d_normed gain; the last mean only
+/// for layernorm.
 template <class T>
 struct NormRow {
   T mean, reciprocal_deviation, mean_g, mean_g_x_hat;
@@ -201,8 +201,8 @@ struct NormRow {
   }
 };
 
-/// One block of rows to each block of threads, one vector of columns to each thread. The next row is on its way while
-/// this one is summed.
+/// One block of rows for each thread block, one vector of columns for each thread. The next row is loaded while this
+/// one is summed.
 template <class T, int N, int most_threads>
 __global__ void __launch_bounds__(most_threads) norm_backward_kernel(NormBackwardPointers<T> work) {
   using Compute = gpu_compute_t<T>;
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(most_threads) norm_backward_kernel(NormBackwar
     }
     NormRowSums<Compute> sums{0, 0};
     FURLONG_UNROLL
-    for (int i = 0; i < N; ++i) {  // past the end d_y is zero, and so is all that is summed
+    for (int i = 0; i < N; ++i) {  // past the end d_y is zero and adds nothing to the sums
       const Compute x_hat = of_row.x_hat(x[i]);
       g[i] = d_y[i] * gain[i];
       sums.g += g[i];
@@ -257,8 +257,8 @@ __global__ void __launch_bounds__(most_threads) norm_backward_kernel(NormBackwar
   }
 }
 
-/// The same for rows too wide for one vector a thread: read twice, and the sums of gain and bias kept in memory, each
-/// by its own thread.
+/// The same for rows too wide for one vector per thread: rows are read twice, and the sums for gain and bias are kept
+/// in memory, each by its own thread.
 template <class T>
 __global__ void __launch_bounds__(512) norm_backward_wide_kernel(NormBackwardPointers<T> work) {
   using Compute = gpu_compute_t<T>;
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(512) norm_backward_wide_kernel(NormBackwardPoi
   }
 }
 
-/// d_gain and d_bias from the blocks' sums [blocks, 2 · columns].
+/// Computes d_gain and d_bias from the blocks' sums [blocks, 2 · columns].
 template <class T>
 __global__ void __launch_bounds__(1024)
     norm_sum_blocks_kernel(const T* sums, std::int64_t blocks, std::int64_t columns, T* d_gain, T* d_bias) {
@@ -325,7 +325,7 @@ void norm_backward(const Stream& stream, const NormBackward& work) {
     const std::int64_t blocks = norm_row_blocks(stream.device, rows, columns);
     if (rows > 0) {
       with_vector_width<T>(columns, [&]<int N>(std::integral_constant<int, N>) {
-        constexpr int most_threads = N > 4 ? 512 : 1024;  // by the registers that N takes
+        constexpr int most_threads = N > 4 ? 512 : 1024;  // limited by the registers that N needs
         const std::int64_t threads = ceil_div<std::int64_t>(columns, 32 * N) * 32;
         if (threads <= most_threads) {
           launch(stream, norm_backward_kernel<T, N, most_threads>, static_cast<unsigned>(blocks),

@@ -29,7 +29,7 @@ void adamw_span(const AdamWSpan<T>& span, std::int64_t size, const AdamWStep& se
   const typename Lanes<T>::D d;
   const auto constant = [&](double value) { return hn::Set(d, static_cast<T>(value)); };
   const auto step = static_cast<double>(settings.step);
-  // The two corrections become one step size and one factor of the root; both are taken in double, once.
+  // The two corrections are folded into one step size and one factor of the square root, computed once in double.
   const double correction1 = 1 - std::pow(settings.beta1, step), correction2 = 1 - std::pow(settings.beta2, step);
   const auto scale = constant(settings.gradient_scale), beta1 = constant(settings.beta1),
              rest1 = constant(1 - settings.beta1);
@@ -44,7 +44,7 @@ void adamw_span(const AdamWSpan<T>& span, std::int64_t size, const AdamWStep& se
     const auto v = hn::MulAdd(beta2, load_n(span.second_moment + i, n), hn::Mul(rest2, hn::Mul(g, g)));
     const auto divisor = hn::MulAdd(hn::Sqrt(v), root_factor, epsilon);
     const auto change = hn::Mul(step_size, hn::Div(m, divisor));
-    // Lanes past the end may hold 0 / 0 when epsilon is 0; they are not stored.
+    // Lanes past the end may hold 0 / 0 if epsilon is 0; they are not stored.
     const auto value = hn::MulSub(load_n(span.values + i, n), kept, change);
     store_n(m, span.first_moment + i, n);
     store_n(v, span.second_moment + i, n);
@@ -55,12 +55,12 @@ void adamw_span(const AdamWSpan<T>& span, std::int64_t size, const AdamWStep& se
   });
 }
 
-/// copies = values rounded at random; `first` is the first one's place among the tensor's elements.
+/// copies = values, rounded stochastically; `first` is the index of the first element in the tensor.
 void round_span(const float* values, bfloat16* copies, std::int64_t size, std::int64_t first,
                 const StochasticRounding& rounding, std::int64_t step) {
   const RandomKey key{rounding.seed, static_cast<std::uint32_t>(step), rounding.stream};
   const std::uint64_t index = rounding.first_element + static_cast<std::uint64_t>(first);
-  alignas(64) std::uint32_t words[4 * 64];  // as many blocks as there are lanes at most
+  alignas(64) std::uint32_t words[4 * 64];  // at most as many blocks as there are lanes
   const auto made = static_cast<std::uint64_t>(4 * random_lanes());
   for (std::int64_t i = 0; i < size;) {
     const std::uint64_t at = index + static_cast<std::uint64_t>(i), skipped = at % 4;
@@ -75,7 +75,7 @@ void round_span(const float* values, bfloat16* copies, std::int64_t size, std::i
 void AdamW(const Tensor& values, const Tensor& d_values, const Tensor& first_moment, const Tensor& second_moment,
            const AdamWStep& settings, const Tensor& compute_values) {
   const bool draws = compute_values.defined() && settings.stochastic_rounding;
-  const std::int64_t run_length = draws ? 4096 : values.elements();  // what is rounded at random is still in the cache
+  const std::int64_t run_length = draws ? 4096 : values.elements();  // short runs stay in the cache for rounding
   const auto update = [&]<class T>(std::type_identity<T>, std::int64_t begin, std::int64_t size) {
     bfloat16* copies = compute_values.defined() ? compute_values.data<bfloat16>() + begin : nullptr;
     adamw_span<T>({values.data<T>() + begin, d_values.data<T>() + begin, first_moment.data<T>() + begin,

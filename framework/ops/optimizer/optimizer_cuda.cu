@@ -20,13 +20,13 @@ struct AdamWTensors {
 
 struct AdamWSettings {
   double learning_rate, beta1, beta2, epsilon, weight_decay, step, gradient_scale;
-  const double* scalars;  // where not null: learning_rate, step, gradient_scale and whether to skip are these
+  const double* scalars;  // if not null, overrides learning_rate, step and gradient_scale, and says whether to skip
   bool draws;
   RandomKey rounding;
   std::uint64_t first_element;
 };
 
-/// What a step makes of its settings, in double, and the elements then use.
+/// The constants of a step, computed in double from its settings and used for every element.
 template <class T>
 struct AdamWConstants {
   T gradient_scale, beta1, rest1, beta2, rest2, epsilon, kept, step_size, root_factor;
@@ -54,7 +54,7 @@ __device__ void make_constants(const AdamWSettings& settings, AdamWConstants<T>&
   constants.skipped = scalars && scalars[scalar_skipped] != 0;
 }
 
-/// copies[i] = values[i] as bfloat16, rounded by the words of elements index, index + 1, ...
+/// copies[i] = values[i] as bfloat16, rounded with the words of elements index, index + 1, ...
 __device__ inline void write_rounded(const float (&values)[width], __nv_bfloat16* copies, int size, bool vectors,
                                      const RandomKey& key, std::uint64_t index) {
   std::uint32_t words[width];
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(span_threads) adamw_kernel(AdamWTensors tensor
     read_chunk<width>(static_cast<const T*>(tensors.second_moment) + i, size, vectors, second_moment);
     FURLONG_UNROLL
     for (int k = 0; k < width; ++k) {
-      // The order of the CPU's operations: the same bits where its instruction set fuses multiply_add.
+      // Same order of operations as on the CPU: the same bits if its instruction set fuses multiply_add.
       const L g = L(d_values[k]) * scale;
       const L m = multiply_add(beta1, L(first_moment[k]), rest1 * g),
               v = multiply_add(beta2, L(second_moment[k]), rest2 * (g * g));
@@ -171,7 +171,7 @@ void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_valu
                             settings.stochastic_rounding.has_value(),
                             RandomKey{rounding.seed, 0, rounding.stream},
                             rounding.first_element};
-  // Blocks that go on, since each makes the constants for itself.
+  // Few blocks that loop, because each block computes the constants itself.
   const unsigned blocks =
       grid_blocks(n, std::int64_t{span_threads} * width, gpu_multiprocessors(stream) * blocks_per_multiprocessor);
   if (values.dtype() == DType::float64) {

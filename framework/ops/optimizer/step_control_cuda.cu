@@ -8,7 +8,7 @@ namespace {
 __global__ void __launch_bounds__(32) control_step_kernel(double* numbers) {
   if (threadIdx.x != 0) return;
   const double root = gpu_sqrt(numbers[step_sum_of_squares]), loss = numbers[step_loss];
-  // Infinity minus infinity, and NaN minus NaN, are NaN: the difference is 0 for finite numbers alone.
+  // Infinity minus infinity and NaN minus NaN are NaN, so the difference is 0 only for finite numbers.
   decide_step(numbers, root, root - root == 0 && loss - loss == 0);
 }
 
