@@ -30,31 +30,31 @@ const std::vector<Tensor> inputs() {
   return {Tensor::from<double>({0.3, -1.2, 0.7}, {3}), Tensor::from<double>({1.1, 0.4, -0.9}, {3})};
 }
 
-TEST(GradientCheck, ARightGradientPasses) {
+TEST(GradientCheck, AcceptsCorrectGradient) {
   const auto result = check_gradients([](Tape& tape, const auto& in) { return cubic(tape, in, 1.0); }, inputs());
   EXPECT_LT(result.worst_relative_error, 1e-11) << result.where;
 }
 
-TEST(GradientCheck, AGradientThatIsWrongByOnePartInAHundredThousandIsFound) {
+TEST(GradientCheck, DetectsRelativeErrorOfOneInAHundredThousand) {
   const auto result = check_gradients([](Tape& tape, const auto& in) { return cubic(tape, in, 1.00001); }, inputs());
   EXPECT_NEAR(result.worst_relative_error, 1e-5, 1e-8);
   EXPECT_EQ(result.where.find("input 0, element 1:"), 0u) << result.where;
 }
 
-TEST(GradientCheck, OneWrongElementIsFoundAndNamed) {
+TEST(GradientCheck, NamesTheWrongElement) {
   const auto result = check_gradients([](Tape& tape, const auto& in) { return cubic(tape, in, -1.0, 2); }, inputs());
   EXPECT_GT(result.worst_relative_error, 0.5);
   EXPECT_EQ(result.where.find("input 0, element 2:"), 0u) << result.where;
 }
 
-TEST(GradientCheck, ANotANumberGradientFailsWhateverFollowsIt) {
+TEST(GradientCheck, DetectsNanGradient) {
   const auto result =
       check_gradients([](Tape& tape, const auto& in) { return cubic(tape, in, std::nan(""), 0); }, inputs());
   EXPECT_TRUE(std::isinf(result.worst_relative_error));
   EXPECT_EQ(result.where.find("input 0, element 0:"), 0u) << result.where;
 }
 
-TEST(GradientCheck, AForgottenGradientIsFound) {
+TEST(GradientCheck, DetectsMissingGradient) {
   const auto forgets_y = [](Tape& tape, const std::vector<Variable>& in) {
     return cubic(tape, {in[0], Variable(in[1].value())}, 1.0);
   };
@@ -63,7 +63,7 @@ TEST(GradientCheck, AForgottenGradientIsFound) {
   EXPECT_EQ(result.where.find("input 1"), 0u) << result.where;
 }
 
-TEST(GradientCheck, InputsThatAreNotDoubleAreRefused) {
+TEST(GradientCheck, RejectsNonDoubleInputs) {
   EXPECT_THROW(check_gradients([](Tape&, const auto& in) { return in[0]; }, {Tensor::zeros({2}, DType::float32)}),
                ContractError);
   EXPECT_THROW(check_gradients([](Tape&, const auto& in) { return in[0]; }, {}), ContractError);

@@ -34,7 +34,7 @@ std::int64_t offset_in(const Tensor& flat, const Tensor& part) {
   return (static_cast<const char*>(part.address()) - static_cast<const char*>(flat.address())) / size_of(flat.dtype());
 }
 
-TEST(ParameterStore, DecayingParametersComeFirstEachAtABorder) {
+TEST(ParameterStore, PlacesDecayedParametersFirstOnAlignedOffsets) {
   Model model;
   model.store.allocate(1);
   const Tensor& values = model.store.values();
@@ -49,7 +49,7 @@ TEST(ParameterStore, DecayingParametersComeFirstEachAtABorder) {
   EXPECT_TRUE(model.store.compute_values().shares_memory_with(values));
 }
 
-TEST(ParameterStore, PaddingIsZeroAndWhatLiesBetweenIsEachParametersOwn) {
+TEST(ParameterStore, PaddingIsZeroAndParametersDoNotOverlap) {
   Model model;
   model.store.allocate(1);
   std::vector<float> expected(static_cast<std::size_t>(model.store.values().elements()));
@@ -62,7 +62,7 @@ TEST(ParameterStore, PaddingIsZeroAndWhatLiesBetweenIsEachParametersOwn) {
   EXPECT_EQ(model.store.values().to_vector<float>(), expected);
 }
 
-TEST(ParameterStore, NamesAreUniqueAndFound) {
+TEST(ParameterStore, FindsParametersByUniqueName) {
   Model model;
   EXPECT_THROW(model.store.add("first.weight", {1}, Initializer::zeros(), false), ContractError);
   EXPECT_THROW(model.store.add_buffer("norm.gain", {1}), ContractError);
@@ -77,7 +77,7 @@ TEST(ParameterStore, NamesAreUniqueAndFound) {
   EXPECT_THROW(ParameterStore(DType::int32, Device{}), ContractError);
 }
 
-TEST(ParameterStore, BuffersAreKeptApart) {
+TEST(ParameterStore, StoresBuffersSeparately) {
   Model model(DType::bfloat16);
   model.store.allocate(1);
   EXPECT_TRUE(model.store.is_buffer(model.directions));
@@ -90,7 +90,7 @@ TEST(ParameterStore, BuffersAreKeptApart) {
   EXPECT_THROW(model.store.slice(model.store.values(), model.directions), ContractError);
 }
 
-TEST(ParameterStore, InitialValuesDependOnSeedAndNameAlone) {
+TEST(ParameterStore, InitialValuesDependOnlyOnSeedAndName) {
   Model one, same, other;
   one.store.allocate(5);
   same.store.allocate(5);
@@ -113,14 +113,14 @@ TEST(ParameterStore, InitialValuesDependOnSeedAndNameAlone) {
   EXPECT_EQ(one.gain.master().to_vector<float>(), std::vector<float>(7, 1));
 }
 
-TEST(ParameterStore, AnIdentityTapIsOneAtThePresent) {
+TEST(ParameterStore, IdentityTapIsOneAtLastTap) {
   ParameterStore store(DType::float32, Device{});
   Parameter& taps = store.add("taps", {2, 3}, Initializer::identity_tap(), false);
   store.allocate(1);
   EXPECT_EQ(taps.master().to_vector<float>(), (std::vector<float>{0, 0, 1, 0, 0, 1}));
 }
 
-TEST(ParameterStore, TheComputeCopyIsTheRoundedMaster) {
+TEST(ParameterStore, ComputeCopyIsRoundedMaster) {
   Model model(DType::bfloat16);
   model.store.allocate(1);
   EXPECT_EQ(model.store.master_dtype(), DType::float32);
@@ -143,7 +143,7 @@ TEST(ParameterStore, TheComputeCopyIsTheRoundedMaster) {
   EXPECT_EQ(static_cast<float>(model.second.variable().value().to_vector<bfloat16>()[42]), 1.0f);
 }
 
-TEST(ParameterStore, MastersOfFloat64AreFloat64) {
+TEST(ParameterStore, Float64ParametersHaveFloat64Masters) {
   Model model(DType::float64);
   model.store.allocate(1);
   EXPECT_EQ(model.store.master_dtype(), DType::float64);
@@ -163,7 +163,7 @@ Tensor ones(const Shape& shape, DType dtype) {
   return tensor;
 }
 
-TEST(ParameterStore, GradientsArriveInTheFlatTensorAndTheOthersAreZero) {
+TEST(ParameterStore, WritesGradientsToFlatTensorAndZeroesOthers) {
   for (DType compute : {DType::float32, DType::bfloat16}) {
     Model model(compute);
     model.store.allocate(1);
@@ -189,7 +189,7 @@ TEST(ParameterStore, GradientsArriveInTheFlatTensorAndTheOthersAreZero) {
   }
 }
 
-TEST(ParameterStore, SeveralBackwardPassesAddUpUntilForgotten) {
+TEST(ParameterStore, AccumulatesGradientsUntilForgotten) {
   Model model;
   model.store.allocate(1);
   const Tensor x = Tensor::from<float>({1, 2, 3, 4, 5}, {1, 5});
@@ -209,7 +209,7 @@ TEST(ParameterStore, SeveralBackwardPassesAddUpUntilForgotten) {
   EXPECT_EQ(model.bias.gradient().to_vector<float>(), std::vector<float>(3, 1));
 }
 
-TEST(ParameterStore, EachParameterIsAnnouncedOnceWhenItsGradientIsFinal) {
+TEST(ParameterStore, CallsBackOncePerParameterWhenGradientIsFinal) {
   ParameterStore store(DType::float32, Device{});
   Parameter& shared = store.add("shared", {4, 4}, Initializer::normal(1), true);
   Parameter& last = store.add("last", {4, 4}, Initializer::normal(1), true);
@@ -243,7 +243,7 @@ TEST(ParameterStore, EachParameterIsAnnouncedOnceWhenItsGradientIsFinal) {
   EXPECT_EQ(announced.size(), 2u);
 }
 
-TEST(ParameterStore, ShapeOnlyIsLaidOutWithoutMemory) {
+TEST(ParameterStore, ShapeOnlyAllocatesNoMemory) {
   ParameterStore store(DType::bfloat16, Device{DeviceType::shape_only, 0});
   store.add("large", {1 << 20, 1 << 16}, Initializer::normal(1), true);  // 256 GiB of masters
   store.allocate(1);
@@ -263,7 +263,7 @@ Model partly_frozen(DType compute = DType::float32, Device device = {}) {
   return model;
 }
 
-TEST(FrozenParameters, LieBehindTheTrainedOnesOutsideTheFlatTensors) {
+TEST(FrozenParameters, FollowTrainedParametersOutsideFlatTensors) {
   const Model model = partly_frozen();
   const Tensor& values = model.store.values();
   EXPECT_EQ(offset_in(values, model.second.master()), 0);
@@ -286,7 +286,7 @@ TEST(FrozenParameters, LieBehindTheTrainedOnesOutsideTheFlatTensors) {
   EXPECT_FALSE(model.first.variable().requires_gradient());
 }
 
-TEST(FrozenParameters, BeginAsTheOthersDo) {
+TEST(FrozenParameters, HaveTheSameInitialValues) {
   for (DType compute : {DType::float32, DType::bfloat16, DType::float64}) {
     Model trained(compute);
     trained.store.allocate(1);
@@ -304,7 +304,7 @@ TEST(FrozenParameters, BeginAsTheOthersDo) {
   }
 }
 
-TEST(FrozenParameters, TheComputeCopyFollowsWhatIsLoaded) {
+TEST(FrozenParameters, ComputeCopyFollowsLoadedValues) {
   Model model = partly_frozen(DType::bfloat16);
   for (Parameter* parameter : {&model.first, &model.second}) ops::fill(Stream{}, parameter->master(), 1.0009765625);
   model.store.refresh_compute_values(Stream{});
@@ -313,7 +313,7 @@ TEST(FrozenParameters, TheComputeCopyFollowsWhatIsLoaded) {
       EXPECT_EQ(static_cast<float>(value), 1.0f);
 }
 
-TEST(FrozenParameters, TakeNoGradientsAndChangeNoOthers) {
+TEST(FrozenParameters, ReceiveNoGradientsAndLeaveOthersUnchanged) {
   const Tensor x = Tensor::from<float>({1, 2, 3, 4, 5}, {1, 5});
   Model frozen = partly_frozen(), trained;
   trained.store.allocate(1);
@@ -331,7 +331,7 @@ TEST(FrozenParameters, TakeNoGradientsAndChangeNoOthers) {
   EXPECT_EQ(frozen.second.gradient().to_vector<float>(), std::vector<float>(300));
 }
 
-TEST(FrozenParameters, MayBeAllThereAre) {
+TEST(FrozenParameters, MayBeAllParameters) {
   for (DType compute : {DType::float32, DType::bfloat16}) {
     Model model(compute);
     model.store.freeze([](const Parameter&) { return true; });
@@ -348,7 +348,7 @@ TEST(FrozenParameters, MayBeAllThereAre) {
   }
 }
 
-TEST(FrozenParameters, CostNoGradients) {
+TEST(FrozenParameters, AllocateNoGradients) {
   const auto bytes = [](bool frozen) {
     const Device device{DeviceType::shape_only, 0};
     const std::int64_t before = arena(device).counters().bytes_in_use;
@@ -362,7 +362,7 @@ TEST(FrozenParameters, CostNoGradients) {
   EXPECT_EQ(bytes(false) - bytes(true), (std::int64_t{1} << 26) * 4);
 }
 
-TEST(FrozenParameters, AreFrozenBeforeTheStoreIsLaidOut) {
+TEST(FrozenParameters, RejectFreezingAfterAllocation) {
   Model model;
   model.store.allocate(1);
   EXPECT_THROW(model.store.freeze([](const Parameter&) { return true; }), ContractError);

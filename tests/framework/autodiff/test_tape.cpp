@@ -98,7 +98,7 @@ void backward_with_ones(Tape& tape, const Variable& output) {
   tape.backward({output}, {ones});
 }
 
-TEST(Tape, FirstUseOverwritesLaterOnesAccumulateConstantsAreSkipped) {
+TEST(Tape, FirstUseOverwritesLaterUsesAccumulateConstantsSkip) {
   Tape tape(Stream{});
   std::vector<GradientMode> modes;
   const Variable x = Variable::leaf(vector_of({1, -2, 3})), constant(vector_of({5, 6, 7}));
@@ -113,7 +113,7 @@ TEST(Tape, FirstUseOverwritesLaterOnesAccumulateConstantsAreSkipped) {
   EXPECT_EQ(tape.node_count(), 0u);
 }
 
-TEST(Tape, OneValueTwiceInOneNodeSumsBothGradients) {
+TEST(Tape, SumsGradientsOfAValueUsedTwiceInOneNode) {
   Tape tape(Stream{});
   const Variable x = Variable::leaf(vector_of({3, -4}));
   const Variable y = square(tape, x);
@@ -121,7 +121,7 @@ TEST(Tape, OneValueTwiceInOneNodeSumsBothGradients) {
   EXPECT_EQ(x.gradient().to_vector<double>(), (Values{12, -16}));
 }
 
-TEST(Tape, APassedGradientIsNotSharedWhenOneReceiverAddsToIt) {
+TEST(Tape, CopiesPassedGradientBeforeAccumulation) {
   // x and y receive the same memory from the sum; x's second use must not change y's gradient.
   Tape tape(Stream{});
   const Variable a = Variable::leaf(vector_of({1, 2})), b = Variable::leaf(vector_of({3, 4}));
@@ -133,7 +133,7 @@ TEST(Tape, APassedGradientIsNotSharedWhenOneReceiverAddsToIt) {
   EXPECT_EQ(b.gradient().to_vector<double>(), (Values{1, 1}));
 }
 
-TEST(Tape, AnInPlaceNodeDoesNotChangeAGradientThatOthersHold) {
+TEST(Tape, InPlaceNodeLeavesSharedGradientUnchanged) {
   Tape tape(Stream{});
   const Variable a = Variable::leaf(vector_of({1, 2})), b = Variable::leaf(vector_of({3, 4}));
   const Variable x = copy_of(tape, a), y = copy_of(tape, b);
@@ -144,7 +144,7 @@ TEST(Tape, AnInPlaceNodeDoesNotChangeAGradientThatOthersHold) {
   EXPECT_EQ(b.gradient().to_vector<double>(), (Values{1, 1}));
 }
 
-TEST(Tape, InPlaceOnALeafIsRefused) {
+TEST(Tape, RejectsInPlaceOnLeaf) {
   Tape tape(Stream{});
   EXPECT_THROW(tape.record_in_place("scale", Variable::leaf(vector_of({1})), {}, [](BackwardContext&) {}),
                ContractError);
@@ -160,7 +160,7 @@ TEST(Tape, ReshapedVariablesShareOneGradient) {
 
 Tensor matrix_2x5() { return Tensor::from<double>({1, 2, 3, 4, 5, -1, -2, -3, -4, -5}, {2, 5}); }
 
-TEST(TapeSplit, RangesThatNobodyWroteGetZero) {
+TEST(TapeSplit, UnwrittenRangesGetZero) {
   Tape tape(Stream{});
   const Variable x = Variable::leaf(matrix_2x5());
   const auto parts = tape.split_last(copy_of(tape, x), {2, 2, 1});
@@ -168,7 +168,7 @@ TEST(TapeSplit, RangesThatNobodyWroteGetZero) {
   EXPECT_EQ(x.gradient().to_vector<double>(), (Values{0, 0, 6, 8, 0, 0, 0, -6, -8, 0}));
 }
 
-TEST(TapeSplit, ALeafCanBeSplitAgainInTheNextStep) {
+TEST(TapeSplit, LeafCanBeSplitAgainInTheNextStep) {
   const Variable x = Variable::leaf(matrix_2x5());
   for (int step = 0; step < 2; ++step) {
     Tape tape(Stream{});
@@ -178,7 +178,7 @@ TEST(TapeSplit, ALeafCanBeSplitAgainInTheNextStep) {
   }
 }
 
-TEST(TapeSplit, ConsumersOfTheWholeAndOfRangesAreSummedInEitherOrder) {
+TEST(TapeSplit, SumsGradientsOfWholeAndRangesInEitherOrder) {
   for (bool whole_first : {true, false}) {
     Tape tape(Stream{});
     const Variable x = Variable::leaf(matrix_2x5()), base = copy_of(tape, x);
@@ -197,7 +197,7 @@ TEST(TapeSplit, ConsumersOfTheWholeAndOfRangesAreSummedInEitherOrder) {
   }
 }
 
-TEST(TapeSplit, ARangeAddsToAWholeWhoseGradientWasPassedOnWithoutChangingTheOtherReceiver) {
+TEST(TapeSplit, RangeGradientLeavesSharedWholeGradientUnchanged) {
   Tape tape(Stream{});
   const Variable x = Variable::leaf(matrix_2x5()), other = Variable::leaf(matrix_2x5());
   const Variable base = copy_of(tape, x), copy = copy_of(tape, other);
@@ -213,7 +213,7 @@ TEST(TapeSplit, ARangeAddsToAWholeWhoseGradientWasPassedOnWithoutChangingTheOthe
   EXPECT_EQ(ones_whole.to_vector<double>(), Values(10, 1.0));
 }
 
-TEST(TapeSplit, InPlaceOnARangeChangesThatRangeOfTheGradient) {
+TEST(TapeSplit, InPlaceOnRangeChangesOnlyItsGradientRange) {
   for (bool through_the_whole : {true, false}) {
     Tape tape(Stream{});
     const Variable x = Variable::leaf(matrix_2x5()), base = copy_of(tape, x);
@@ -225,7 +225,7 @@ TEST(TapeSplit, InPlaceOnARangeChangesThatRangeOfTheGradient) {
   }
 }
 
-TEST(TapeSplit, LengthsThatDoNotSumUpAndSecondSplitsAreRefused) {
+TEST(TapeSplit, RejectsMismatchedLengthsAndSecondSplits) {
   Tape tape(Stream{});
   const Variable base = copy_of(tape, Variable::leaf(matrix_2x5()));
   EXPECT_THROW(tape.split_last(base, {2, 2}), ContractError);
@@ -241,7 +241,7 @@ std::vector<Variable> segment_of(Tape& tape, const Variable& x, const Variable& 
   return {sum_of(tape, z, x), z};
 }
 
-TEST(TapeRecompute, GradientsEqualThoseWithoutAndTheParameterIsFinalOnce) {
+TEST(TapeRecompute, GradientsEqualThoseWithoutRecomputeAndAreFinalOnce) {
   std::vector<Values> d_x, d_weight;
   for (bool recomputed : {false, true}) {
     Tape tape(Stream{});
@@ -263,7 +263,7 @@ TEST(TapeRecompute, GradientsEqualThoseWithoutAndTheParameterIsFinalOnce) {
   EXPECT_EQ(d_weight[0], d_weight[1]);
 }
 
-TEST(TapeRecompute, NestedSegmentsPassTheGradientCheck) {
+TEST(TapeRecompute, NestedSegmentGradientsMatchFiniteDifferences) {
   const auto function = [](Tape& tape, const std::vector<Variable>& in) {
     const Tape::Segment inner = [weight = in[1]](Tape& t, const std::vector<Variable>& x) {
       return segment_of(t, x[0], weight, nullptr);
@@ -278,7 +278,7 @@ TEST(TapeRecompute, NestedSegmentsPassTheGradientCheck) {
   EXPECT_LT(result.worst_relative_error, 1e-9) << result.where;
 }
 
-TEST(TapeRecompute, ASegmentThatReturnsItsInputLeavesTheOutsideGradientAlone) {
+TEST(TapeRecompute, SegmentReturningItsInputLeavesOuterGradientUnchanged) {
   Tape tape(Stream{});
   const Variable a = Variable::leaf(vector_of({1, 2})), b = Variable::leaf(vector_of({1, 1}));
   const auto outputs = tape.recompute("segment", {copy_of(tape, a)}, [](Tape& inner, const std::vector<Variable>& in) {
@@ -289,7 +289,7 @@ TEST(TapeRecompute, ASegmentThatReturnsItsInputLeavesTheOutsideGradientAlone) {
   EXPECT_EQ(b.gradient().to_vector<double>(), (Values{1, 1}));
 }
 
-TEST(TapeRecompute, KeepsOnlyTheSegmentsInputs) {
+TEST(TapeRecompute, SavesOnlyTheSegmentInputs) {
   Tape tape(Stream{});
   const Variable x = Variable::leaf(Tensor::zeros({1000}, DType::float64));
   const Tape::Segment chain = [](Tape& inner, const std::vector<Variable>& in) {
@@ -305,7 +305,7 @@ TEST(TapeRecompute, KeepsOnlyTheSegmentsInputs) {
   EXPECT_EQ(tape.saved_bytes().at("segment"), 8000);
 }
 
-TEST(TapeFinal, APersistentSlotIsAnnouncedWhenItsFirstRecordedUseIsConsumed) {
+TEST(TapeFinal, CallsBackWhenFirstRecordedUseIsConsumed) {
   Tape tape(Stream{});
   const Variable shared = Variable::leaf(vector_of({2, 3})), last = Variable::leaf(vector_of({5, 7}));
   std::vector<std::string> order;
@@ -319,7 +319,7 @@ TEST(TapeFinal, APersistentSlotIsAnnouncedWhenItsFirstRecordedUseIsConsumed) {
   EXPECT_EQ(order, (std::vector<std::string>{"last 8", "shared 60"}));
 }
 
-TEST(TapeFinal, AUseThatNoGradientReachesStillEnds) {
+TEST(TapeFinal, UseWithoutGradientStillCompletes) {
   Tape tape(Stream{});
   const Variable weight = Variable::leaf(vector_of({2})), x = Variable::leaf(vector_of({3}));
   int finals = 0;
@@ -331,7 +331,7 @@ TEST(TapeFinal, AUseThatNoGradientReachesStillEnds) {
   EXPECT_FALSE(weight.gradient().defined());
 }
 
-TEST(TapeFinal, ClearForgetsUsesWithoutAnnouncing) {
+TEST(TapeFinal, ClearDropsUsesWithoutCallback) {
   Tape tape(Stream{});
   const Variable weight = Variable::leaf(vector_of({2}));
   int finals = 0;
@@ -344,7 +344,7 @@ TEST(TapeFinal, ClearForgetsUsesWithoutAnnouncing) {
   EXPECT_EQ(finals, 1);
 }
 
-TEST(TapeMemory, SavedTensorsAndGradientsGoAsTheyAreConsumed) {
+TEST(TapeMemory, FreesSavedTensorsAndGradientsWhenConsumed) {
   constexpr std::int64_t n = 4096, bytes = n * 8, length = 16;
   Tape tape(Stream{});
   const Variable x = Variable::leaf(Tensor::zeros({n}, DType::float64));
@@ -372,7 +372,7 @@ TEST(TapeMemory, SavedTensorsAndGradientsGoAsTheyAreConsumed) {
   EXPECT_EQ(arena({}).counters().bytes_in_use - before, bytes) << "the leaf's gradient and nothing else";
 }
 
-TEST(TapeChecks, TheFirstOpThatMadeANaNIsNamed) {
+TEST(TapeChecks, NamesFirstOpWithNan) {
   Tape tape(Stream{});
   tape.set_checks(true);
   const Variable x = Variable::leaf(vector_of({1, std::numeric_limits<double>::infinity()}));
@@ -385,7 +385,7 @@ TEST(TapeChecks, TheFirstOpThatMadeANaNIsNamed) {
   }
 }
 
-TEST(TapeChecks, ANaNMadeInBackwardIsNamedAndLeavesTheTapeClean) {
+TEST(TapeChecks, NamesOpWithNanGradientAndClearsTape) {
   Tape tape(Stream{});
   tape.set_checks(true);
   const Variable x = Variable::leaf(vector_of({4, 1}));
@@ -407,7 +407,7 @@ TEST(TapeChecks, ANaNMadeInBackwardIsNamedAndLeavesTheTapeClean) {
   EXPECT_EQ(x.slot()->open_uses, 0);
 }
 
-TEST(Tape, BackwardFromAConstantOrAVectorIsRefused) {
+TEST(Tape, RejectsBackwardFromConstantOrVector) {
   Tape tape(Stream{});
   EXPECT_THROW(tape.backward(square(tape, Variable(vector_of({2})))), ContractError);
   EXPECT_THROW(tape.backward(square(tape, Variable::leaf(vector_of({2, 3})))), ContractError);
@@ -425,14 +425,14 @@ TEST(Tape, NoGradientRecordsNothing) {
   EXPECT_TRUE(tape.records({&x}));
 }
 
-TEST(Tape, AScalarLossIsScaled) {
+TEST(Tape, ScalesScalarLoss) {
   Tape tape(Stream{});
   const Variable x = Variable::leaf(vector_of({3}));
   tape.backward(square(tape, x), 0.5);
   EXPECT_EQ(x.gradient().to_vector<double>(), (Values{3}));
 }
 
-TEST(Tape, ShapeOnlyCountsWhatAStepWouldAllocate) {
+TEST(Tape, ShapeOnlyCountsAllocationsOfAStep) {
   const Device device{DeviceType::shape_only, 0};
   Tape tape(Stream{device});
   const Variable x = Variable::leaf(Tensor::empty({1 << 20}, DType::float32, device));

@@ -20,7 +20,7 @@ struct Part {
 
 bool same_value(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-TEST_P(Arithmetic, FillsOnlyTheViewItIsGiven) {
+TEST_P(Arithmetic, FillsOnlyTheGivenView) {
   for (DType dtype : float_dtypes) {
     const Part target(3, 7, dtype, "fill");
     const std::vector<double> before = values_of(target.whole);
@@ -79,7 +79,7 @@ TEST_P(Arithmetic, AddsConvertsAndScalesBetweenAllTypes) {
   });
 }
 
-TEST_P(Arithmetic, EveryBFloat16ConvertsExactlyAndEveryFloat32ToTheNearest) {
+TEST_P(Arithmetic, ConvertsBfloat16ExactlyAndFloat32ToNearest) {
   for_each_instruction_set([] {
     std::vector<bfloat16> all(65536);
     for (std::size_t i = 0; i < all.size(); ++i) all[i].bits = static_cast<std::uint16_t>(i);
@@ -111,7 +111,7 @@ TEST_P(Arithmetic, EveryBFloat16ConvertsExactlyAndEveryFloat32ToTheNearest) {
   });
 }
 
-TEST_P(Arithmetic, ATensorMayBeScaledWhereItLies) {
+TEST_P(Arithmetic, ScalesInPlace) {
   const Tensor tensor = tensor_of(normal_values(1000, "scale"), {1000}, DType::float32);
   std::vector<double> expected = values_of(tensor);
   for (double& value : expected) value *= 0.5;
@@ -122,7 +122,7 @@ TEST_P(Arithmetic, ATensorMayBeScaledWhereItLies) {
   EXPECT_EQ(values_of(tensor), expected);
 }
 
-TEST_P(Arithmetic, ShapesThatDifferAreRefused) {
+TEST_P(Arithmetic, RejectsMismatchedShapes) {
   const Tensor a = Tensor::zeros({2, 3}, DType::float32, device());
   EXPECT_THROW(ops::add(stream(), a, Tensor::zeros({3, 2}, DType::float32, device()), GradientMode::overwrite),
                ContractError);
@@ -135,7 +135,7 @@ TEST_P(Arithmetic, ShapesThatDifferAreRefused) {
   EXPECT_THROW(ops::add(Stream{other}, a, a, GradientMode::overwrite), ContractError);
 }
 
-TEST_P(Arithmetic, CountsWhatIsNotFinite) {
+TEST_P(Arithmetic, CountsNonFiniteElements) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
   for_each_instruction_set([&] {
     for (DType dtype : float_dtypes) {
@@ -150,7 +150,7 @@ TEST_P(Arithmetic, CountsWhatIsNotFinite) {
   });
 }
 
-TEST_P(Arithmetic, SumsSquaresInDoubleWhateverTheThreads) {
+TEST_P(Arithmetic, SumsSquaresInDoubleForAnyThreadCount) {
   for (DType dtype : float_dtypes) {
     const std::int64_t n = 100003;
     const Tensor tensor = tensor_of(normal_values(n, "squares", 1e3), {n}, dtype);
@@ -174,7 +174,7 @@ TEST_P(Arithmetic, SumsSquaresInDoubleWhateverTheThreads) {
                ContractError);
 }
 
-TEST_P(Arithmetic, SumsOfSquaresStayOnTheDevice) {
+TEST_P(Arithmetic, SumOfSquaresStaysOnTheDevice) {
   // More blocks of elements than a GPU has blocks of threads for; every partial sum is a number that double has.
   const std::int64_t n = (on_sanitized_simulator() ? 5 : 2049) * 4096 + 77;
   const Tensor values = Tensor::from(std::vector<float>(static_cast<std::size_t>(n), 0.5f), {n}, device()),
@@ -186,7 +186,7 @@ TEST_P(Arithmetic, SumsOfSquaresStayOnTheDevice) {
   EXPECT_THROW(ops::sum_of_squares(stream(), values, Tensor::empty({1}, DType::float32, device())), ContractError);
 }
 
-TEST(ArithmeticShapes, ShapeOnlyTouchesNoMemory) {
+TEST(ArithmeticShapes, ShapeOnlyAccessesNoMemory) {
   const Stream nowhere{Device{DeviceType::shape_only, 0}};
   const Tensor a = Tensor::empty({1000, 1000}, DType::float32, nowhere.device),
                b = Tensor::empty({1000, 1000}, DType::bfloat16, nowhere.device);

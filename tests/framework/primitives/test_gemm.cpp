@@ -24,7 +24,7 @@ bool is_library_gelu(const Types& types, Activation activation) {
   return device().type == DeviceType::cuda && types.output == DType::bfloat16 && activation == Activation::gelu_tanh;
 }
 
-TEST_P(Gemm, EveryTransposeTypeAndSizeOverwritesAndAccumulates) {
+TEST_P(Gemm, OverwritesAndAccumulatesForEveryTransposeDtypeAndSize) {
   for (const Types& types : all_types) {
     for (const Sizes& sizes : all_sizes) {
       for (const auto& [transpose_a, transpose_b] :
@@ -50,7 +50,7 @@ TEST_P(Gemm, EveryTransposeTypeAndSizeOverwritesAndAccumulates) {
   }
 }
 
-TEST_P(Gemm, ColumnRangesOfWiderMatricesAreReadAndWrittenAlone) {
+TEST_P(Gemm, ReadsAndWritesOnlyTheGivenColumnRanges) {
   for (const Types& types : all_types) {
     for (const Sizes& sizes : few_sizes) {
       for (const auto& [transpose_a, transpose_b] :
@@ -85,7 +85,7 @@ TEST_P(Gemm, ColumnRangesOfWiderMatricesAreReadAndWrittenAlone) {
   }
 }
 
-TEST_P(Gemm, BiasAndEveryActivationComeBeforeTheStore) {
+TEST_P(Gemm, AppliesBiasAndActivationBeforeTheStore) {
   for (const Types& types : all_types) {
     for (const Sizes& sizes : few_sizes) {
       for (DType bias_dtype : {types.output, accumulate_dtype(types.output)}) {
@@ -142,7 +142,7 @@ Tensor auxiliary_of(const Tensor& c, std::int64_t margin) {
 
 constexpr Sizes auxiliary_sizes[] = {{1, 1, 1}, {13, 17, 5}, {9, 40, 33}};
 
-TEST_P(Gemm, TheAuxiliaryGetsWhatTheActivationIsTakenOf) {
+TEST_P(Gemm, AuxiliaryReceivesTheActivationInput) {
   for (const Types& types : all_types) {
     for (const Sizes& sizes : auxiliary_sizes) {
       for (Activation activation : gemm_activations) {
@@ -182,7 +182,7 @@ TEST_P(Gemm, TheAuxiliaryGetsWhatTheActivationIsTakenOf) {
   }
 }
 
-TEST_P(Gemm, TheGradientOfAnActivationIsTakenAtTheAuxiliary) {
+TEST_P(Gemm, ActivationGradientUsesTheAuxiliary) {
   for (const Types& types : all_types) {
     for (const Sizes& sizes : auxiliary_sizes) {
       for (Activation activation : gemm_activations) {
@@ -217,7 +217,7 @@ TEST_P(Gemm, TheGradientOfAnActivationIsTakenAtTheAuxiliary) {
   }
 }
 
-TEST_P(Gemm, ABiasGradientIsTheSumOfAOverTheInnerDimension) {
+TEST_P(Gemm, BiasGradientIsTheSumOverTheInnerDimension) {
   for (bool epilogues : {true, false}) {
     ops::simulated_gemm_library().has_all = epilogues;
     for (const Types& types : all_types) {
@@ -257,7 +257,7 @@ TEST_P(Gemm, ABiasGradientIsTheSumOfAOverTheInnerDimension) {
   ops::simulated_gemm_library().has_all = true;
 }
 
-TEST_P(Gemm, AnEmptySumIsZeroAndAnEmptyProductIsNothing) {
+TEST_P(Gemm, EmptySumIsZeroAndEmptyProductDoesNothing) {
   for (const Types& types : all_types) {
     const Tensor a = Tensor::empty({2, 0}, types.inputs, device()), b = Tensor::empty({0, 3}, types.inputs, device());
     const Tensor c = tensor_of(normal_values(6, "c"), {2, 3}, types.output);
@@ -278,7 +278,7 @@ TEST_P(Gemm, AnEmptySumIsZeroAndAnEmptyProductIsNothing) {
   }
 }
 
-TEST_P(Gemm, InfinityAndNaNComeThrough) {
+TEST_P(Gemm, PropagatesInfinityAndNan) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (DType dtype : float_dtypes) {
     const Tensor a = tensor_of({1, 2, infinity, 1, 1, 1}, {3, 2}, dtype), b = tensor_of({1, 0, 0, 1}, {2, 2}, dtype);
@@ -292,7 +292,7 @@ TEST_P(Gemm, InfinityAndNaNComeThrough) {
   }
 }
 
-TEST_P(Gemm, TheSameProductHasTheSameBitsWheneverItIsRun) {
+TEST_P(Gemm, RepeatedProductHasTheSameBits) {
   // Tall, wide, and the long inner dimension of a weight's gradient, which oneDNN shares among threads.
   for (const Sizes& sizes : {Sizes{300, 70, 65}, Sizes{24, 300, 129}, Sizes{48, 40, 4096}}) {
     for (const Types& types : all_types) {
@@ -314,7 +314,7 @@ TEST_P(Gemm, TheSameProductHasTheSameBitsWheneverItIsRun) {
   }
 }
 
-TEST_P(Gemm, TensorFloat32IsOffUntilAskedForAndChangesCudaAlone) {
+TEST_P(Gemm, TensorFloat32IsOffByDefaultAndAffectsOnlyCuda) {
   const Sizes sizes{64, 48, 128};
   const Operands in({DType::float32, DType::float32}, sizes, false, true, false);
   const auto run = [&](const Stream& on) {
@@ -336,7 +336,7 @@ TEST_P(Gemm, TensorFloat32IsOffUntilAskedForAndChangesCudaAlone) {
     EXPECT_NEAR(rounded[i], expected.value[i], 2.1 * 0x1p-10 * expected.magnitude[i]);
 }
 
-TEST(GemmShapes, WhatDoesNotFitIsRefusedWithTheShapes) {
+TEST(GemmShapes, RejectsMismatchedShapesAndNamesThem) {
   const auto matrix = [](std::int64_t rows, std::int64_t columns, DType dtype = DType::float32) {
     return Tensor::zeros({rows, columns}, dtype);
   };
@@ -392,7 +392,7 @@ TEST(GemmShapes, WhatDoesNotFitIsRefusedWithTheShapes) {
   refuse_epilogue(sums, "requires a transposed a", true);
 }
 
-TEST_P(ColumnSum, AddsRowsInEveryTypeAndMode) {
+TEST_P(ColumnSum, AddsRowsInEveryDtypeAndMode) {
   for (DType from : float_dtypes) {
     for (DType to : {from, accumulate_dtype(from), DType::float64}) {
       for (const auto& [rows, columns] :
@@ -422,7 +422,7 @@ TEST_P(ColumnSum, AddsRowsInEveryTypeAndMode) {
   }
 }
 
-TEST_P(ColumnSum, NoRowsGiveZeroAndThreadsDoNotChangeABit) {
+TEST_P(ColumnSum, ZeroRowsGiveZeroAndBitsDoNotDependOnThreadCount) {
   const Tensor target = Tensor::from<float>({1, 2, 3}, {3}, device());
   ops::column_sum(stream(), Tensor::empty({0, 3}, DType::float32, device()), {target, GradientMode::overwrite});
   EXPECT_EQ(target.to_vector<float>(), std::vector<float>(3));

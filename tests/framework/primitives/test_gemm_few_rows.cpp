@@ -14,7 +14,7 @@ FURLONG_INSTANTIATE_ENGINES(FewRows);
 
 constexpr Sizes few_rows[] = {{1, 70, 65}, {2, 33, 130}, {2, 1, 576}, {3, 33, 130}};
 
-TEST_P(FewRows, BiasActivationAndColumnRangesAreAsOfMoreRows) {
+TEST_P(FewRows, BiasActivationAndColumnRangesMatchManyRows) {
   for (const Sizes& sizes : few_rows) {
     for (GemmActivation activation : gemm_activations) {
       for (bool with_bias : {false, true}) {
@@ -55,7 +55,7 @@ TEST_P(FewRows, BiasActivationAndColumnRangesAreAsOfMoreRows) {
 /// One term outweighs the others: in a single chain that begins with it each of them is rounded away, for 2^24 + 1 is
 /// 2^24 in float32. Generation has such rows (a token that all others attend to makes one activation of thousands), and
 /// sums that run side by side keep most.
-TEST(FewRowsOnTheCpu, ALargeTermDoesNotSwallowTheOthers) {
+TEST(FewRowsOnTheCpu, LargeTermDoesNotAbsorbTheOthers) {
   constexpr std::int64_t inner = 1536, columns = 40;
   for (std::int64_t rows : {1, 2}) {
     std::vector<double> values(static_cast<std::size_t>(rows * inner), 1.0);
@@ -76,7 +76,7 @@ Stream stream_of(bool short_sums) {
   return stream;
 }
 
-TEST(ShortSums, ErrLessThanOneChain) {
+TEST(ShortSums, HaveSmallerErrorThanOneChain) {
   constexpr std::int64_t rows = 48, inner = 1536, columns = 64;
   const auto error = [&](bool short_sums, bool transpose_a, bool transpose_b) {
     const Operands in(all_types[0], {rows, columns, inner}, transpose_a, transpose_b, false);
@@ -101,7 +101,7 @@ TEST(ShortSums, ErrLessThanOneChain) {
   }
 }
 
-TEST(ShortSums, BiasActivationAndWhatIsAddedToStay) {
+TEST(ShortSums, SupportBiasActivationAndAccumulation) {
   constexpr std::int64_t rows = 5, inner = 600, columns = 37;
   const Operands in(all_types[0], {rows, columns, inner}, false, true, true);
   const Tensor bias = tensor_of(normal_values(columns, "bias"), {columns}, DType::float32);

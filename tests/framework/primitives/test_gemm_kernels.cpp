@@ -14,7 +14,7 @@ FURLONG_INSTANTIATE_GPUS(GemmKernels);
 constexpr std::pair<bool, bool> transposes[] = {{false, false}, {false, true}, {true, false}, {true, true}};
 constexpr Sizes kernel_sizes[] = {{1, 1, 1}, {5, 1, 9}, {13, 17, 1}, {33, 37, 50}, {16, 16, 16}};
 
-TEST_P(GemmKernels, TheTiledProductTakesEveryTransposeTypeAndStride) {
+TEST_P(GemmKernels, TiledProductSupportsEveryTransposeDtypeAndStride) {
   for (const Types& types : all_types) {
     for (const Sizes& sizes : kernel_sizes) {
       for (const auto& [transpose_a, transpose_b] : transposes) {
@@ -89,17 +89,17 @@ void check_epilogues(bool fused) {
   }
 }
 
-TEST_P(GemmKernels, TheTiledProductFusesBiasAndActivation) { check_epilogues(true); }
-TEST_P(GemmKernels, TheEpilogueRoundsOnceFromAWideProduct) { check_epilogues(false); }
+TEST_P(GemmKernels, TiledProductFusesBiasAndActivation) { check_epilogues(true); }
+TEST_P(GemmKernels, EpilogueRoundsOnceFromWideProduct) { check_epilogues(false); }
 
-TEST_P(GemmKernels, TheEpilogueWorksInPlace) {
+TEST_P(GemmKernels, EpilogueWorksInPlace) {
   const Tensor c = tensor_of({-1, 0, 2, 3, -4, 5}, {2, 3}, DType::float32),
                bias = tensor_of({1, 1, -3}, {3}, DType::float32);
   ops::gemm_epilogue_gpu(stream(), c, c, {&bias, GemmActivation::relu});
   EXPECT_EQ(values_of(c), (std::vector<double>{0, 1, 0, 4, 0, 2}));
 }
 
-TEST_P(GemmKernels, InfinitiesAndEmptySums) {
+TEST_P(GemmKernels, HandlesInfinitiesAndEmptySums) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (DType dtype : float_dtypes) {
     const Tensor a = tensor_of({1, 2, infinity, 1, 1, 1}, {3, 2}, dtype), b = tensor_of({1, 0, 0, 1}, {2, 2}, dtype);

@@ -57,7 +57,7 @@ struct View {
   }
 };
 
-TEST(GemmPlan, SaysTheProductInColumnMajorOrder) {
+TEST(GemmPlan, DescribesProductInColumnMajorOrder) {
   const RandomKey key{3, 0, random_stream("gemm_plan")};
   std::uint64_t draw = 0;
   const auto choose = [&](std::int64_t most) {
@@ -97,7 +97,7 @@ TEST(GemmPlan, SaysTheProductInColumnMajorOrder) {
   }
 }
 
-TEST(GemmPlan, ABiasGradientIsTheLibrarysSumOfTheRightOperand) {
+TEST(GemmPlan, BiasGradientIsTheSumOfTheRightOperand) {
   // As in a weight's gradient: d_y [rows, outer] transposed by x [rows, inner].
   for (const Sizes& sizes : {Sizes{1, 1, 1}, Sizes{5, 3, 7}, Sizes{2, 6, 4}}) {
     const View d_y(sizes.inner, sizes.rows, 2, 1, "d_y", DType::float32),
@@ -114,7 +114,7 @@ TEST(GemmPlan, ABiasGradientIsTheLibrarysSumOfTheRightOperand) {
   }
 }
 
-TEST(GemmPlan, AsksForTheLibrarysGeluAndGradientsWhereTheyAreDocumented) {
+TEST(GemmPlan, FusesGeluAndGradientsWithinDocumentedLimits) {
   using enum DType;
   const Tensor a = Tensor::zeros({4, 8}, bfloat16), b = Tensor::zeros({8, 16}, bfloat16),
                c = Tensor::zeros({4, 16}, bfloat16), c32 = Tensor::zeros({4, 16}, float32),
@@ -163,7 +163,7 @@ TEST(GemmPlan, AsksForTheLibrarysGeluAndGradientsWhereTheyAreDocumented) {
   EXPECT_TRUE(in_steps(sums(float64, float64, Tensor::zeros({16}, float64))));
 }
 
-TEST(GemmPlan, FusesOnlyWhatALibraryDefinesAsWeDo) {
+TEST(GemmPlan, FusesOnlyMatchingDefinitions) {
   struct Case {
     DType inputs, output, bias;
     bool biased;
@@ -205,7 +205,7 @@ TEST(GemmPlan, FusesOnlyWhatALibraryDefinesAsWeDo) {
   }
 }
 
-TEST(GemmPlan, ASingleRowIsAsLongAsItIsWide) {
+TEST(GemmPlan, SingleRowHasItsWidthAsStride) {
   // One row of a matrix whose rows are shorter than this one's view of them could be: the stride says nothing, and
   // libraries look at it.
   const Tensor a = Tensor::zeros({4, 1}, DType::float32).narrow(0, 2, 1), b = Tensor::zeros({1, 4}, DType::float32);

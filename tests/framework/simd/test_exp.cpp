@@ -42,7 +42,7 @@ std::vector<float> exponentials(const std::vector<float>& x) {
   return y;
 }
 
-TEST(Exp, FloatIsWithinOneUlpAndAHundredth) {
+TEST(Exp, FloatIsWithin101HundredthsOfAnUlp) {
   std::vector<float> x;
   for (double value = -87.3365; value < 88.7228; value += 3.7e-4) x.push_back(static_cast<float>(value));
   for (double value = 1e-9; value < 1; value *= 1.01) {
@@ -62,7 +62,7 @@ TEST(Exp, FloatIsWithinOneUlpAndAHundredth) {
   });
 }
 
-TEST(Exp, FloatEndsWhereItShould) {
+TEST(Exp, FloatSaturatesAtItsLimits) {
   const float infinity = std::numeric_limits<float>::infinity();
   testing::for_each_instruction_set([&] {
     const std::vector<float> y = exponentials(

@@ -124,7 +124,7 @@ void check(char kind, std::int64_t M, std::int64_t N, std::int64_t K, bool accum
   }
 }
 
-TEST(SmallGemm, EveryKindOverOddSizesInEveryInstructionSet) {
+TEST(SmallGemm, MatchesReferenceForOddSizesInEveryInstructionSet) {
   for_each_target([] {
     for (const char kind : {'n', 't', 'b'}) {
       for (const bool accumulate : {false, true}) {
@@ -142,7 +142,7 @@ TEST(SmallGemm, EveryKindOverOddSizesInEveryInstructionSet) {
   });
 }
 
-TEST(SmallGemm, AnElementsBitsDependOnItsOwnRowAndColumnAlone) {
+TEST(SmallGemm, ElementBitsDependOnlyOnItsRowAndColumn) {
   for_each_target([] {
     constexpr std::int64_t M = 23, N = 71, K = 37;
     const auto a = random_values<float>(M * K, 4), b = random_values<float>(K * N, 5);
@@ -159,7 +159,7 @@ TEST(SmallGemm, AnElementsBitsDependOnItsOwnRowAndColumnAlone) {
   });
 }
 
-TEST(SmallGemm, DepthZeroGivesZeroOrLeavesTheSum) {
+TEST(SmallGemm, DepthZeroGivesZeroOrKeepsTheSum) {
   for_each_target([] {
     std::vector<float> c{1, 2, 3, 4};
     HWY_DYNAMIC_DISPATCH(RunFloat)
@@ -190,7 +190,7 @@ void check_transpose(std::int64_t rows, std::int64_t columns) {
   }
 }
 
-TEST(SmallGemm, TransposeOverOddSizes) {
+TEST(SmallGemm, TransposesOddSizes) {
   for_each_target([] {
     for (const std::int64_t rows : {1, 2, 3, 4, 9, 16, 31}) {
       for (const std::int64_t columns : {1, 2, 3, 4, 10, 17, 32}) {

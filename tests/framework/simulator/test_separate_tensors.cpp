@@ -33,7 +33,7 @@ class SeparateTensors : public EngineTest {
 };
 FURLONG_INSTANTIATE_GPUS(SeparateTensors);
 
-TEST_P(SeparateTensors, KeepWhatWasWritten) {
+TEST_P(SeparateTensors, KeepTheirContents) {
   Arena arena(device(), gibibyte, ArenaBlocks::separate);
   std::vector<std::pair<void*, std::int64_t>> blocks;
   for (const std::int64_t bytes : {1, 3, 244, 256, 257, 512, 4097, 3000001}) {
@@ -65,7 +65,7 @@ TEST_P(SeparateTensors, KeepWhatWasWritten) {
   EXPECT_NE(arena.allocate(0), nullptr);
 }
 
-TEST_P(SeparateTensors, AreCountedAsInOneRange) {
+TEST_P(SeparateTensors, AreCountedLikeOneRange) {
   Arena separate(device(), gibibyte, ArenaBlocks::separate), together(device(), gibibyte);
   const auto step = [](Arena& arena) {
     std::vector<void*> kept;
@@ -92,7 +92,7 @@ TEST_P(SeparateTensors, AreCountedAsInOneRange) {
       << "a steady step needs no more than the one before";
 }
 
-TEST_P(SeparateTensors, PassingTheCapacityNamesTheNumbersAndLeavesTheArenaWhole) {
+TEST_P(SeparateTensors, ExceedingCapacityReportsSizesAndKeepsTheArenaUsable) {
   Arena arena(device(), 16 << 20, ArenaBlocks::separate);
   void* const held = arena.allocate(10 << 20);
   const std::string message = message_of<MachineError>([&] { arena.allocate(8 << 20); });
@@ -105,7 +105,7 @@ TEST_P(SeparateTensors, PassingTheCapacityNamesTheNumbersAndLeavesTheArenaWhole)
 }
 
 /// Nothing can be freed on CUDA while work is being recorded.
-TEST_P(SeparateTensors, MayGoWhileWorkIsBeingRecorded) {
+TEST_P(SeparateTensors, CanBeFreedDuringRecording) {
   Arena arena(device(), gibibyte, ArenaBlocks::separate);
   void* const target = arena.allocate(1000);
   void* const going = arena.allocate(1000);
@@ -126,7 +126,7 @@ TEST_P(SeparateTensors, MayGoWhileWorkIsBeingRecorded) {
   EXPECT_EQ(read(target, 1000), expected);
 }
 
-TEST(SeparateTensorsEnvironment, IsOneOrNothing) {
+TEST(SeparateTensorsEnvironment, AcceptsOneOrEmpty) {
   EXPECT_EQ(arena_blocks_from(nullptr), ArenaBlocks::together);
   EXPECT_EQ(arena_blocks_from(""), ArenaBlocks::together);
   EXPECT_EQ(arena_blocks_from("0"), ArenaBlocks::together);
@@ -155,7 +155,7 @@ Ended run(const std::string& command) {
   return ended;
 }
 
-TEST_P(SeparateTensors, AreWhatTheProgramTakesWhenAsked) {
+TEST_P(SeparateTensors, AreEnabledByEnvironment) {
   const std::string command = "'" + program_under_test() + "' bench attention --device " +
                               (on_simulator() ? "simulated" : "cuda") +
                               " --n 96 --heads 1 --d 16 --features 16 --train --repeat 1";

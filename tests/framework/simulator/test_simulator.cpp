@@ -54,7 +54,7 @@ __global__ void indices(std::int32_t* out) {
   out[place] = static_cast<std::int32_t>(threadIdx.x + 100 * threadIdx.y + 10000 * threadIdx.z + 1000000 * block);
 }
 
-TEST(Simulator, runs_each_thread_of_each_block_once) {
+TEST(Simulator, RunsEachThreadOfEachBlockOnce) {
   for (const Options& options : all_orders()) {
     const OptionsScope scope(options);
     const dim3 grid(3, 2, 2), block(8, 4, 3);
@@ -98,7 +98,7 @@ __global__ void reduce(const float* values, std::int64_t n, float* partial, floa
   }
 }
 
-TEST(Simulator, a_correct_reduction_gives_the_same_bits_in_every_order) {
+TEST(Simulator, CorrectReductionHasTheSameBitsInEveryOrder) {
   std::vector<float> values(5000);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = random_uniform({1, 2, 3}, i) - 0.3f;
   double expected = 0;
@@ -135,7 +135,7 @@ __global__ void shuffles(std::int32_t* out, int width) {
   mine[7] = __shfl_xor_sync(full_warp, lane, 16, width);
 }
 
-TEST(Simulator, shuffles_give_what_the_guide_says) {
+TEST(Simulator, ShufflesFollowTheProgrammingGuide) {
   for (const Options& options : all_orders()) {
     const OptionsScope scope(options);
     for (const int width : {32, 16, 4}) {
@@ -169,7 +169,7 @@ __global__ void votes(std::int32_t* out) {
   mine[7] = __syncthreads_count(t < 7);
 }
 
-TEST(Simulator, votes_of_warps_and_blocks) {
+TEST(Simulator, VotesOfWarpsAndBlocks) {
   for (const Options& options : all_orders()) {
     const OptionsScope scope(options);
     const Tensor out = Tensor::zeros({8 * 64}, DType::int32, simulated.device);
@@ -197,7 +197,7 @@ __global__ void atomics(std::int32_t* integers, float* sum, unsigned long long* 
   atomicAdd(wide, 1ull << 33);
 }
 
-TEST(Simulator, atomics_lose_nothing) {
+TEST(Simulator, AtomicsLoseNoUpdate) {
   const Tensor integers = Tensor::zeros({6}, DType::int32, simulated.device),
                sum = Tensor::zeros({1}, DType::float32, simulated.device);
   const Tensor wide = Tensor::zeros({1}, DType::float64, simulated.device);  // 8 bytes
@@ -213,7 +213,7 @@ __global__ void random_words(RandomKey key, std::uint64_t first, std::int32_t* w
   uniform[threadIdx.x] = gpu_random_uniform(key, first + threadIdx.x);
 }
 
-TEST(Simulator, random_numbers_are_the_cpus) {
+TEST(Simulator, RandomNumbersMatchTheCpu) {
   const RandomKey key{0x123456789abcdefull, 7, random_stream("blocks.0.dropout")};
   const std::uint64_t first = (std::uint64_t{1} << 34) - 11;
   const Tensor words = Tensor::zeros({32}, DType::int32, simulated.device),
@@ -238,7 +238,7 @@ __global__ void convert(const T* x, T* y, int n) {
   }
 }
 
-TEST(Simulator, elements_of_each_dtype_are_read_computed_and_rounded) {
+TEST(Simulator, ReadsComputesAndRoundsEachDtype) {
   for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     with_gpu_float_type(dtype, "convert", [&]<class T>(std::type_identity<T>) {
       using Host = std::conditional_t<std::is_same_v<T, __nv_bfloat16>, bfloat16, T>;
@@ -272,7 +272,7 @@ __global__ void copy_parts(const float* source, float* out) {
   out[3 * threadIdx.x + 2] = tile[2][threadIdx.x];
 }
 
-TEST(Simulator, copies_in_groups_fill_up_with_zeros) {
+TEST(Simulator, GroupedCopiesFillWithZeros) {
   std::vector<float> values(64);
   for (int i = 0; i < 64; ++i) values[i] = static_cast<float>(i + 1);
   const Tensor source = on_device(values), out = Tensor::zeros({48}, DType::float32, simulated.device);
@@ -296,7 +296,7 @@ TEST(Simulator, copies_in_groups_fill_up_with_zeros) {
   }
 }
 
-TEST(Simulator, launches_from_several_threads_take_turns) {
+TEST(Simulator, SerializesLaunchesFromSeveralThreads) {
   std::vector<std::thread> threads;
   std::vector<Tensor> sums;
   for (int i = 0; i < 4; ++i) sums.push_back(Tensor::zeros({1}, DType::float32, simulated.device));
@@ -312,7 +312,7 @@ TEST(Simulator, launches_from_several_threads_take_turns) {
 
 // ---- What wrong kernels get ----
 
-TEST(SimulatorFaults, a_divergent_barrier_names_both_lines_the_kernel_the_block_and_the_thread) {
+TEST(SimulatorFaults, DivergentBarrierNamesLinesKernelBlockAndThread) {
   const std::string lines[] = {fmt::format("planted_faults.h:{} ", planted::divergent_line),
                                fmt::format("planted_faults.h:{} ", planted::divergent_line + 2)};
   const std::string fault = fault_of(planted::divergent_barrier, dim3(1), dim3(64));
@@ -322,7 +322,7 @@ TEST(SimulatorFaults, a_divergent_barrier_names_both_lines_the_kernel_the_block_
   EXPECT_THAT(fault, ::testing::Not(HasSubstr("\n")));
 }
 
-TEST(SimulatorFaults, barriers_that_not_all_threads_reach) {
+TEST(SimulatorFaults, DetectsBarrierThatNotAllThreadsReach) {
   for (const Options& options : all_orders()) {
     const OptionsScope scope(options);
     EXPECT_THAT(fault_of(planted::barrier_after_end, dim3(2), dim3(64)),
@@ -335,7 +335,7 @@ TEST(SimulatorFaults, barriers_that_not_all_threads_reach) {
   }
 }
 
-TEST(SimulatorFaults, warp_operations_without_all_of_their_lanes) {
+TEST(SimulatorFaults, DetectsWarpOperationWithMissingLanes) {
   const Tensor floats = Tensor::zeros({64}, DType::float32, simulated.device),
                integers = Tensor::zeros({64}, DType::int32, simulated.device);
   for (const Options& options : all_orders()) {
@@ -351,7 +351,7 @@ TEST(SimulatorFaults, warp_operations_without_all_of_their_lanes) {
   }
 }
 
-TEST(SimulatorFaults, writes_outside_shared_memory) {
+TEST(SimulatorFaults, DetectsWritesOutsideSharedMemory) {
   if (simulator::under_address_sanitizer()) GTEST_SKIP() << "AddressSanitizer stops there: planted_kernel_overrun";
   const Tensor out = Tensor::zeros({1}, DType::float32, simulated.device);
   const auto run = [&](int written, int written_dynamic) {
@@ -371,13 +371,13 @@ TEST(SimulatorFaults, writes_outside_shared_memory) {
   EXPECT_EQ(message(32, 10), "");
 }
 
-TEST(SimulatorFaults, shared_memory_that_nobody_wrote_is_nan) {
+TEST(SimulatorFaults, UnwrittenSharedMemoryIsNan) {
   const Tensor out = Tensor::zeros({32}, DType::float32, simulated.device);
   launch(simulated, planted::unwritten, dim3(1), dim3(32), 0, gpu_data<float>(out));
   for (const float value : out.to_vector<float>()) EXPECT_TRUE(std::isnan(value));
 }
 
-TEST(SimulatorFaults, copies_not_waited_for) {
+TEST(SimulatorFaults, DetectsCopiesWithoutWait) {
   if (simulator::under_thread_sanitizer()) GTEST_SKIP() << "a race as well, which ThreadSanitizer would report";
   std::vector<float> values(128, 2.0f);
   const Tensor source = on_device(values), out = Tensor::zeros({128}, DType::float32, simulated.device);
@@ -395,13 +395,13 @@ TEST(SimulatorFaults, copies_not_waited_for) {
   EXPECT_EQ(out.to_vector<float>(), values);
 }
 
-TEST(SimulatorFaults, an_end_with_copies_under_way) {
+TEST(SimulatorFaults, DetectsExitWithPendingCopies) {
   const Tensor source = Tensor::zeros({128}, DType::float32, simulated.device);
   EXPECT_THAT(fault_of(planted::copy_left_alone, dim3(1), dim3(32), gpu_data<float>(source)),
               HasSubstr("copies (cp.async)"));
 }
 
-TEST(SimulatorFaults, a_missing_barrier_shows_in_one_order_or_another) {
+TEST(SimulatorFaults, MissingBarrierShowsInSomeOrder) {
   if (simulator::under_thread_sanitizer())
     GTEST_SKIP() << "a race, which ThreadSanitizer would report: planted_kernel_race";
   std::vector<float> expected(64);
@@ -422,7 +422,7 @@ TEST(SimulatorFaults, a_missing_barrier_shows_in_one_order_or_another) {
   EXPECT_EQ(wrong, static_cast<int>(all_orders().size()));
 }
 
-TEST(SimulatorFaults, vector_accesses_need_alignment) {
+TEST(SimulatorFaults, DetectsMisalignedVectorAccess) {
   if (simulator::under_address_sanitizer()) GTEST_SKIP() << "the load reads past the end too";
   const Tensor source = Tensor::zeros({64}, DType::float32, simulated.device),
                out = Tensor::zeros({32}, DType::float32, simulated.device);
@@ -430,7 +430,7 @@ TEST(SimulatorFaults, vector_accesses_need_alignment) {
               HasSubstr("misaligned vector access"));
 }
 
-TEST(SimulatorFaults, limits_of_shared_memory_and_of_launches) {
+TEST(SimulatorFaults, RejectsLaunchesBeyondLimits) {
   const Tensor out = Tensor::zeros({64}, DType::float32, simulated.device);
   EXPECT_THAT(fault_of(planted::too_much_shared, dim3(1), dim3(32), gpu_data<float>(out)),
               HasSubstr("the limit is 49152"));
@@ -464,7 +464,7 @@ __global__ void throws(int thread) {
   __syncthreads();
 }
 
-TEST(SimulatorFaults, the_next_launch_works_after_each_fault) {
+TEST(SimulatorFaults, NextLaunchWorksAfterEachFault) {
   const Tensor out = Tensor::zeros({64}, DType::float32, simulated.device);
   const int rounds = simulator::under_thread_sanitizer() ? 2 : 30;  // it takes long to make so many threads anew
   for (int round = 0; round < rounds; ++round) {
@@ -476,7 +476,7 @@ TEST(SimulatorFaults, the_next_launch_works_after_each_fault) {
   }
 }
 
-TEST(SimulatorFaults, an_unknown_order_is_the_users_mistake) {
+TEST(SimulatorFaults, RejectsUnknownOrder) {
   Options options;
   simulator::set_order(options, "random:12");
   EXPECT_EQ(options.order, Order::random);

@@ -27,7 +27,7 @@ CudaFindings complete() {
   return found;
 }
 
-TEST(CudaAvailability, TheMissingPartIsNamed) {
+TEST(CudaAvailability, NamesTheMissingPart) {
   EXPECT_EQ(why_unavailable(complete(), 0), "");
   EXPECT_EQ(why_unavailable(complete(), 1), "");
 
@@ -96,7 +96,7 @@ TEST(CudaAvailability, TheMissingPartIsNamed) {
             "its memory");
 }
 
-TEST(CudaAvailability, CodeRunsOnItsOwnMajorVersionAndIntermediateCodeOnLaterOnes) {
+TEST(CudaAvailability, MachineCodeRunsOnItsMajorVersionAndPtxOnLaterOnes) {
   const std::string usual = "80-real 90-real 90-virtual";
   for (int capability : {80, 86, 87, 89, 90, 100, 103, 120}) EXPECT_TRUE(runs_on(usual, capability)) << capability;
   for (int capability : {61, 70, 75}) EXPECT_FALSE(runs_on(usual, capability)) << capability;
@@ -113,7 +113,7 @@ TEST(CudaAvailability, CodeRunsOnItsOwnMajorVersionAndIntermediateCodeOnLaterOne
   EXPECT_FALSE(runs_on("", 90));
 }
 
-TEST(CudaDevice, CannotBeHadWithTheReasonAndAutoTakesTheCpu) {
+TEST(CudaDevice, UnavailableDeviceGivesReasonAndAutoSelectsCpu) {
   GpuEngine* engine = gpu_engine(DeviceType::cuda);
   const std::string reason = engine ? engine->unavailable(0) : "this program has no CUDA engine";
   if (reason.empty()) GTEST_SKIP() << "there is a GPU that can be used: " << engine->describe(0).name;
@@ -129,7 +129,7 @@ TEST(CudaDevice, CannotBeHadWithTheReasonAndAutoTakesTheCpu) {
   }
 }
 
-TEST(CudaDevice, AnIndexBeyondTheDevicesIsRefused) {
+TEST(CudaDevice, RejectsIndexBeyondDeviceCount) {
   GpuEngine* engine = gpu_engine(DeviceType::cuda);
   if (engine == nullptr) GTEST_SKIP() << "this program has no CUDA engine";
   EXPECT_NE(engine->unavailable(1000), "");
@@ -139,7 +139,7 @@ TEST(CudaDevice, AnIndexBeyondTheDevicesIsRefused) {
   EXPECT_TRUE(count >= 1 || !engine->unavailable(0).empty());
 }
 
-TEST(CudaDevice, ThereIsAReportOfEachEngineThatWasBuilt) {
+TEST(CudaDevice, ReportsEachBuiltEngine) {
   const auto report = cuda_report();
   ASSERT_EQ(report.has_value(), gpu_engine(DeviceType::cuda) != nullptr);
   if (!report) GTEST_SKIP() << "this program has no CUDA engine";
@@ -160,7 +160,7 @@ std::string output_of(const std::string& command) {
   return output;
 }
 
-TEST(CudaProgram, NeedsNoLibraryOfCudasToStart) {
+TEST(CudaProgram, StartsWithoutCudaLibraries) {
   const std::string needed = output_of("ldd '" + program_under_test() + "'");
   EXPECT_NE(needed.find("libc.so"), std::string::npos) << needed;
   for (const char* library : {"libcuda", "libcublas", "libnccl", "libnvidia"}) {
@@ -186,7 +186,7 @@ TEST(CudaProgram, StartsInATenthOfASecond) {
 class GpuMemory : public EngineTest {};
 FURLONG_INSTANTIATE_GPUS(GpuMemory);
 
-TEST_P(GpuMemory, GrowsInOneRangeAndKeepsWhatWasWritten) {
+TEST_P(GpuMemory, GrowsInOneRangeAndKeepsContents) {
   GpuEngine& engine = require_gpu_engine(device().type);
   Arena arena(device(), std::int64_t{1} << 30);
   constexpr std::int64_t block = (std::int64_t{3} << 20) + 512;  // neither a page nor a step of growth
@@ -213,7 +213,7 @@ TEST_P(GpuMemory, GrowsInOneRangeAndKeepsWhatWasWritten) {
   EXPECT_EQ(arena.counters().bytes_in_use, 0);
 }
 
-TEST_P(GpuMemory, CopiesOfNothingAreNothing) {
+TEST_P(GpuMemory, CopyOfZeroBytesDoesNothing) {
   GpuEngine& engine = require_gpu_engine(device().type);
   EXPECT_NO_THROW(engine.copy(stream(), nullptr, nullptr, 0));
   EXPECT_NO_THROW(engine.fill_zero(stream(), nullptr, 0));
@@ -232,7 +232,7 @@ class CudaMemory : public EngineTest {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaMemory);
 INSTANTIATE_TEST_SUITE_P(Engines, CudaMemory, ::testing::ValuesIn(available({DeviceType::cuda})), engine_name);
 
-TEST_P(CudaMemory, EndsWithTheNumbers) {
+TEST_P(CudaMemory, ReportsSizesWhenOutOfMemory) {
   const GpuDescription description = require_gpu_engine(DeviceType::cuda).describe(0);
   Arena arena(device(), description.memory_bytes * 2);
   const std::string message =

@@ -65,7 +65,7 @@ class LibraryTable : public testing::WithTemporaryFolder {
   WithEnvironment folder_unset_{"FURLONG_CUDA_LIBDIR", std::nullopt}, environment_unset_{"VIRTUAL_ENV", std::nullopt};
 };
 
-TEST_F(LibraryTable, ALibraryInTheFolderThatTheEnvironmentNamesIsLoadedAndCalled) {
+TEST_F(LibraryTable, LoadsLibraryFromEnvironmentFolder) {
   build("libs/libdoubler.so.3", doubler("third"));
   const WithEnvironment folder("FURLONG_CUDA_LIBDIR", path("libs"));
   const Table table;
@@ -76,7 +76,7 @@ TEST_F(LibraryTable, ALibraryInTheFolderThatTheEnvironmentNamesIsLoadedAndCalled
   EXPECT_STREQ(table.name(), "third");
 }
 
-TEST_F(LibraryTable, NamesAreTriedInTheirOrder) {
+TEST_F(LibraryTable, TriesFileNamesInOrder) {
   build("both/libdoubler.so.2", doubler("second"));
   {
     const WithEnvironment folder("FURLONG_CUDA_LIBDIR", path("both"));
@@ -88,7 +88,7 @@ TEST_F(LibraryTable, NamesAreTriedInTheirOrder) {
   EXPECT_STREQ(Table().name(), "third");
 }
 
-TEST_F(LibraryTable, AMissingFunctionIsNamedAndTheNextLibraryTaken) {
+TEST_F(LibraryTable, NamesMissingFunctionAndTriesNextLibrary) {
   build("libs/libdoubler.so.3", "int furlong_test_twice(int x) { return 2 * x; }");
   const WithEnvironment folder("FURLONG_CUDA_LIBDIR", path("libs"));
   {
@@ -105,7 +105,7 @@ TEST_F(LibraryTable, AMissingFunctionIsNamedAndTheNextLibraryTaken) {
   EXPECT_STREQ(table.name(), "second");
 }
 
-TEST_F(LibraryTable, AFileThatIsNoLibraryIsPassedOverWithTheLoadersWords) {
+TEST_F(LibraryTable, SkipsInvalidFileAndReportsLoaderError) {
   file("libdoubler.so.3", "no library");
   const WithEnvironment folder("FURLONG_CUDA_LIBDIR", folder_.string());
   const Table table;
@@ -114,7 +114,7 @@ TEST_F(LibraryTable, AFileThatIsNoLibraryIsPassedOverWithTheLoadersWords) {
       << table.library.problem;
 }
 
-TEST_F(LibraryTable, PackagesOfPipAreSearched) {
+TEST_F(LibraryTable, SearchesPipPackages) {
   build("environment/lib/python3.11/site-packages/nvidia/doubler/lib/libdoubler.so.2", doubler("pip"));
   const WithEnvironment environment("VIRTUAL_ENV", path("environment"));
   const Table table;
@@ -122,7 +122,7 @@ TEST_F(LibraryTable, PackagesOfPipAreSearched) {
   EXPECT_STREQ(table.name(), "pip");
 }
 
-TEST_F(LibraryTable, WhereThereIsNoneThePlacesAreSaidInOneLine) {
+TEST_F(LibraryTable, ListsSearchedPlacesInOneLine) {
   const Table table;
   ASSERT_EQ(table.library.handle, nullptr);
   const std::string& problem = table.library.problem;
@@ -135,7 +135,7 @@ TEST_F(LibraryTable, WhereThereIsNoneThePlacesAreSaidInOneLine) {
   EXPECT_EQ(problem.find("cannot open"), std::string::npos) << "a file that is nowhere is no fault: " << problem;
 }
 
-TEST(Nccl, IsLoadedOrSaysWhyNot) {
+TEST(Nccl, IsLoadedOrReportsWhyNot) {
   const nccl::Table& table = nccl::table();
   EXPECT_NE(table.loaded(), table.version().empty());
   EXPECT_EQ(table.loaded(), table.library.problem.empty());

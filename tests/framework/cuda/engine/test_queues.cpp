@@ -55,7 +55,7 @@ TEST_P(Queues, EventsPutQueuesInOrder) {
   EXPECT_TRUE(event->done());
 }
 
-TEST_P(Queues, AnEventThatWasNeverRecordedHoldsNobodyUp) {
+TEST_P(Queues, UnrecordedEventDoesNotBlock) {
   const auto event = engine().make_event(0);
   EXPECT_TRUE(event->done());
   event->wait(stream());
@@ -70,7 +70,7 @@ TEST_P(Queues, EventsCannotBeRecordedInAGraph) {
   engine().abandon_capture(stream());
 }
 
-TEST_P(Queues, ADeviceHasAnIdentity) { EXPECT_FALSE(engine().describe(0).identity.empty()); }
+TEST_P(Queues, DeviceHasIdentity) { EXPECT_FALSE(engine().describe(0).identity.empty()); }
 
 }  // namespace
 }  // namespace furlong

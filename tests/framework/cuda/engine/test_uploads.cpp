@@ -30,7 +30,7 @@ void begin(GpuUpload& upload, const std::vector<std::int32_t>& numbers, const Te
   upload.begin(target.address(), bytes);
 }
 
-TEST_P(Uploads, WorkBehindTheWaitFindsTheCopyWhole) {
+TEST_P(Uploads, WorkAfterTheWaitSeesTheCompleteCopy) {
   const auto way = upload();
   for (const std::int64_t n : {5, 1, 100000, 33, 300001}) {  // host memory grows, and stays
     const Tensor target = Tensor::zeros({n}, DType::int32, device()), copy = Tensor::zeros({n}, DType::int32, device());
@@ -49,7 +49,7 @@ TEST_P(Uploads, WorkBehindTheWaitFindsTheCopyWhole) {
   }
 }
 
-TEST_P(Uploads, NothingIsCopiedAtOnce) {
+TEST_P(Uploads, DoesNotCopyImmediately) {
   const auto way = upload();
   way->wait(stream());  // for no copy at all
   way->used(stream());
@@ -62,7 +62,7 @@ TEST_P(Uploads, NothingIsCopiedAtOnce) {
   EXPECT_THROW(way->begin(target.address(), 8), ContractError) << "more than there is";
 }
 
-TEST_P(Uploads, CannotBeWaitedForInARecording) {
+TEST_P(Uploads, RejectsWaitDuringRecording) {
   const auto way = upload();
   GpuEngine& engine = require_gpu_engine(device().type);
   engine.begin_capture(stream());
@@ -84,7 +84,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SimulatedUploads);
 INSTANTIATE_TEST_SUITE_P(Engines, SimulatedUploads, ::testing::ValuesIn(available({DeviceType::simulated})),
                          engine_name);
 
-TEST_P(SimulatedUploads, AMissingWaitFindsNonsense) {
+TEST_P(SimulatedUploads, MissingWaitReadsGarbage) {
   const Tensor target = Tensor::from(numbers_from(7, 9), {9}, device()),
                copy = Tensor::zeros({9}, DType::int32, device());
   begin(*way_, numbers_from(7, 9), target);  // even where the numbers are those that were there
@@ -95,7 +95,7 @@ TEST_P(SimulatedUploads, AMissingWaitFindsNonsense) {
   EXPECT_EQ(copy.to_vector<std::int32_t>(), numbers_from(7, 9));
 }
 
-TEST_P(SimulatedUploads, ACopyThatDoesNotWaitForItsReadersIsRefused) {
+TEST_P(SimulatedUploads, RejectsCopyThatDoesNotWaitForReaders) {
   const Tensor target = Tensor::zeros({9}, DType::int32, device());
   begin(*way_, numbers_from(0, 9), target);
   way_->wait(stream());
@@ -106,7 +106,7 @@ TEST_P(SimulatedUploads, ACopyThatDoesNotWaitForItsReadersIsRefused) {
   EXPECT_EQ(target.to_vector<std::int32_t>(), numbers_from(2, 9));
 }
 
-TEST_P(SimulatedUploads, HostMemoryWrittenTooEarlyIsCopied) {
+TEST_P(SimulatedUploads, EarlyWriteToHostMemoryIsCopied) {
   const Tensor target = Tensor::zeros({4}, DType::int32, device());
   auto* host = static_cast<std::int32_t*>(way_->host(16));
   std::fill_n(host, 4, 1);

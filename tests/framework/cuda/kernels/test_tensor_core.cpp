@@ -70,7 +70,7 @@ void expect_product(const A* a, const B* b, const float* c, const float* d, int 
   }
 }
 
-TEST(TensorCore, product_of_bfloat16_matches_float64) {
+TEST(TensorCore, Bfloat16ProductMatchesFloat64) {
   const auto a = rounded(random_values(1, 3 * 256)), b = rounded(random_values(2, 3 * 128));
   const auto c = random_values(3, 3 * 128);
   for (const char* order : {"forward", "reverse", "warp_first", "random:3"}) {
@@ -102,7 +102,7 @@ __global__ void product_tf32(const float* a, const float* b, float* d, bool roun
   for (int r = 0; r < 4; ++r) d[(g + r / 2 * 8) * 8 + 2 * t + r % 2] = sums[r];
 }
 
-TEST(TensorCore, product_of_tf32_matches_float64_of_the_bits_it_looks_at) {
+TEST(TensorCore, Tf32ProductMatchesFloat64OfTruncatedInputs) {
   const auto a = random_values(4, 128), b = random_values(5, 64), c = random_values(6, 128);
   const auto cut = [](float x) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xffffe000u); };
   const auto nearest = [&](float x) { return cut(std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) + 0x1000u)); };
@@ -137,7 +137,7 @@ __global__ void load_matrices(const std::int32_t* elements, std::int32_t* out) {
     mine[8 + r] = static_cast<std::int32_t>(two[r]), mine[10 + r] = static_cast<std::int32_t>(two_transposed[r]);
 }
 
-TEST(TensorCore, ldmatrix_distributes_rows_or_columns) {
+TEST(TensorCore, LdmatrixDistributesRowsOrColumns) {
   std::vector<std::int32_t> elements(32 * 16);
   for (int i = 0; i < 32 * 16; ++i) elements[i] = i * 7 + 1;
   const Tensor on_elements = Tensor::from(elements, {32, 16}, simulated.device),
@@ -167,7 +167,7 @@ __global__ void pack(const float* values, std::int32_t* pairs, float* halves) {
   halves[2 * threadIdx.x + 1] = high_bf16(pair);
 }
 
-TEST(TensorCore, pairs_of_bfloat16_round_to_nearest_even) {
+TEST(TensorCore, Bfloat16PairsRoundToNearestEven) {
   auto values = random_values(7, 64);
   values[0] = 1.00390625f;  // halfway between 1 and the next, 1.0078125: to even
   values[1] = 1.01171875f;  // halfway, upwards to even

@@ -58,7 +58,7 @@ TEST_P(Embedding, ReadsTokensOfAColumnRange) {
             reference::embedding(tokens.to_vector<std::int32_t>(), doubles(table.value()), {}, 8, 5, 0));
 }
 
-TEST_P(Embedding, GivesEachTokenAPositionOfItsOwn) {
+TEST_P(Embedding, GathersPerTokenPositions) {
   const Tensor tokens = integer_tensor({2, 6}, 0, 5, "tokens"),
                positions = integers({0, 1, 0, 0, 1, 2, 0, 1, 2, 3, 4, 0}, {2, 6});
   const Tensor table = normal_tensor({5, 3}, DType::float32, "table"),
@@ -98,7 +98,7 @@ TEST_P(Embedding, GradientsMatchFiniteDifferences) {
   }
 }
 
-TEST_P(Embedding, AddsToAGradientAndSkipsAConstant) {
+TEST_P(Embedding, AccumulatesGradientAndSkipsConstant) {
   const Tensor tokens = integer_tensor({2, 6}, 0, 5, "tokens"), other = integer_tensor({2, 6}, 0, 5, "other");
   const Tensor frozen = normal_tensor({5, 3}, DType::float64, "table");
   const auto three_uses = [&](Tape& tape, const std::vector<Variable>& inputs) {
@@ -169,7 +169,7 @@ TEST_P(Embedding, SumsFrequentAndRareTokens) {
 }
 
 /// Rows that do not begin where vectors may are read number by number.
-TEST_P(Embedding, ViewsThatAreNotAlignedGiveTheSameBits) {
+TEST_P(Embedding, UnalignedViewsGiveTheSameBits) {
   const Tensor tokens = integer_tensor({2, 40}, 0, 5, "tokens");
   for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     const std::vector<double> values = doubles(normal_tensor({161}, dtype, "table"));
@@ -186,7 +186,7 @@ TEST_P(Embedding, ViewsThatAreNotAlignedGiveTheSameBits) {
 }
 
 /// The host does not look at ids that lie on a GPU: what is no token makes a row of NaN, and no gradient.
-TEST_P(EmbeddingOnGpu, AnIdOutsideTheTableIsNotOverlooked) {
+TEST_P(EmbeddingOnGpu, IdOutsideTheTableGivesNan) {
   const Tensor table0 = normal_tensor({4, 8}, DType::float32, "table"),
                places0 = normal_tensor({6, 8}, DType::float32, "places");
   const Variable table = Variable::leaf(table0), places = Variable::leaf(places0);
@@ -204,7 +204,7 @@ TEST_P(EmbeddingOnGpu, AnIdOutsideTheTableIsNotOverlooked) {
   }
 }
 
-TEST(EmbeddingOnCpu, IsTheSameOnAnyNumberOfThreads) {
+TEST(EmbeddingOnCpu, BitsDoNotDependOnThreadCount) {
   const auto run = [] {
     const Tensor tokens = integer_tensor({2, 601}, 0, 50, "tokens");
     const Variable table = Variable::leaf(normal_tensor({50, 130}, DType::float32, "table"));
@@ -218,7 +218,7 @@ TEST(EmbeddingOnCpu, IsTheSameOnAnyNumberOfThreads) {
   EXPECT_EQ(with_threads(1, run), with_threads(5, run));
 }
 
-TEST(EmbeddingOnCpu, NamesATokenOutsideTheVocabulary) {
+TEST(EmbeddingOnCpu, NamesTokenOutsideTheVocabulary) {
   const Variable table(normal_tensor({4, 2}, DType::float32, "table"));
   Tape tape{testing::stream()};
   for (std::int32_t wrong : {4, -1}) {
@@ -235,7 +235,7 @@ TEST(EmbeddingOnCpu, NamesATokenOutsideTheVocabulary) {
                ContractError);
 }
 
-TEST(EmbeddingOnCpu, ShapeOnlyTakesTheSameSteps) {
+TEST(EmbeddingOnCpu, ShapeOnlyRunsTheSameSteps) {
   const Device device{DeviceType::shape_only, 0};
   Tape tape{Stream{device}};
   const Variable table = Variable::leaf(Tensor::empty({50, 8}, DType::bfloat16, device));

@@ -76,7 +76,7 @@ const Layout layouts[] = {{{1}, 1, 1},
                           {{2, 3, 8}, 13, 8, true, false},
                           {{33, 16}, 64, 16, false}};
 
-TEST_P(FeedForward, ValuesAndGradientsAreThoseOfTheSeparateOpsBitForBit) {
+TEST_P(FeedForward, MatchesSeparateOpsBitForBit) {
   const WithoutEpilogues all_in_steps;
   for (const auto& [kind, name] : ops::activation_names) {
     for (DType dtype : float_dtypes) {
@@ -98,7 +98,7 @@ TEST_P(FeedForward, ValuesAndGradientsAreThoseOfTheSeparateOpsBitForBit) {
   }
 }
 
-TEST_P(FeedForward, ValuesAgreeWithTheReference) {
+TEST_P(FeedForward, ValuesMatchTheReference) {
   for (const auto& [kind, name] : ops::activation_names) {
     for (DType dtype : float_dtypes) {
       for (const Layout& layout : layouts) {
@@ -132,7 +132,7 @@ TEST_P(FeedForward, ValuesAgreeWithTheReference) {
   }
 }
 
-TEST_P(FeedForward, GradientsAgreeWithFiniteDifferences) {
+TEST_P(FeedForward, GradientsMatchFiniteDifferences) {
   for (const auto& entry : ops::activation_names) {
     const ActivationKind kind = entry.kind;
     for (const Layout& layout : {Layout{{1}, 1, 1}, Layout{{2, 2, 3}, 4, 2}, Layout{{3, 4}, 5, 3, false, false},
@@ -151,7 +151,7 @@ TEST_P(FeedForward, GradientsAgreeWithFiniteDifferences) {
   }
 }
 
-TEST_P(FeedForward, EverythingUsedTwiceAccumulates) {
+TEST_P(FeedForward, AccumulatesGradientsOfInputsUsedTwice) {
   const Layout layout{{3, 4}, 4, 4};
   for (bool transposed_use : {false, true}) {  // one matrix for both weights, too
     const auto result = check_gradients(
@@ -166,7 +166,7 @@ TEST_P(FeedForward, EverythingUsedTwiceAccumulates) {
   }
 }
 
-TEST_P(FeedForward, BFloat16AccumulatesInFloat32AndAgreesWithDouble) {
+TEST_P(FeedForward, Bfloat16AccumulatesInFloat32AndMatchesDouble) {
   // Rows of 8 and of 12: the library's epilogues take the one and not the other.
   for (std::int64_t hidden : {24, 12}) {
     for (bool epilogues : {true, false}) {
@@ -202,7 +202,7 @@ TEST_P(FeedForward, BFloat16AccumulatesInFloat32AndAgreesWithDouble) {
   }
 }
 
-TEST_P(FeedForward, KeepsWhatTheSeparateOpsKeepAndPassesOnWhatIsWanted) {
+TEST_P(FeedForward, SavesTheTensorsOfSeparateOpsAndComputesOnlyWantedGradients) {
   const Layout layout{{6, 5}, 7, 4};
   const auto values = inputs_of(layout, DType::float64);
   const std::int64_t weights = values[1].bytes() + values[2].bytes(), hidden = std::int64_t{6} * 7 * 8;
@@ -244,7 +244,7 @@ TEST_P(FeedForward, KeepsWhatTheSeparateOpsKeepAndPassesOnWhatIsWanted) {
   }
 }
 
-TEST_P(FeedForward, ARecomputedSegmentFindsTheSameBits) {
+TEST_P(FeedForward, RecomputedSegmentHasTheSameBits) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     const Layout layout{{9, 16}, 32, 16};
     const auto again = [](Tape& tape, const Layout& at, const std::vector<Variable>& in, ActivationKind kind) {
@@ -261,7 +261,7 @@ TEST_P(FeedForward, ARecomputedSegmentFindsTheSameBits) {
   }
 }
 
-TEST_P(FeedForward, XMayBeAColumnRange) {
+TEST_P(FeedForward, AcceptsColumnRangeAsInput) {
   for (DType dtype : float_dtypes) {
     const Tensor whole = tensor_of(normal_values(5 * 20, "whole"), {5, 20}, dtype), part = whole.narrow(1, 4, 7);
     const Tensor copied = tensor_of(values_of(part), {5, 7}, dtype);
@@ -276,7 +276,7 @@ TEST_P(FeedForward, XMayBeAColumnRange) {
   }
 }
 
-TEST_P(FeedForward, NoRowsGiveZeroGradients) {
+TEST_P(FeedForward, ZeroRowsGiveZeroGradients) {
   const Layout layout{{0, 8}, 16, 8};
   const auto results = run(fused, layout, DType::float32, ActivationKind::gelu_tanh, true);
   EXPECT_EQ(results[0].shape(), (Shape{0, 8}));
@@ -300,7 +300,7 @@ std::map<FusedEpilogue, std::int64_t> products_of(const Work& work) {
   return counts;
 }
 
-TEST(FeedForwardOnTheSimulator, AsksTheLibraryForWhatItHas) {
+TEST(FeedForwardOnTheSimulator, UsesTheFusedEpiloguesOfTheLibrary) {
   if (const std::string reason = engine_missing({DeviceType::simulated, 0}); !reason.empty()) GTEST_SKIP() << reason;
   const OnDevice simulated({DeviceType::simulated, 0});
   using Counts = std::map<FusedEpilogue, std::int64_t>;
@@ -333,7 +333,7 @@ TEST(FeedForwardOnTheSimulator, AsksTheLibraryForWhatItHas) {
   }
 }
 
-TEST(FeedForwardOnTheSimulator, RecordedWorkIsRunAgainOnWhatItsMemoryThenHolds) {
+TEST(FeedForwardOnTheSimulator, ReplayUsesCurrentMemoryContents) {
   if (const std::string reason = engine_missing({DeviceType::simulated, 0}); !reason.empty()) GTEST_SKIP() << reason;
   const OnDevice simulated({DeviceType::simulated, 0});
   GpuEngine& engine = *gpu_engine(DeviceType::simulated);
@@ -368,7 +368,7 @@ TEST(FeedForwardOnTheSimulator, RecordedWorkIsRunAgainOnWhatItsMemoryThenHolds) 
   EXPECT_EQ(results(y), expected);
 }
 
-TEST(FeedForwardShapes, WhatDoesNotFitIsRefused) {
+TEST(FeedForwardShapes, RejectsMismatchedShapes) {
   Tape tape(stream());
   const auto zeros = [](const Shape& shape) { return Variable(Tensor::zeros(shape, DType::float32)); };
   const auto call = [&](const Shape& x, const Shape& in, const Shape& out, std::int64_t bias) {

@@ -43,7 +43,7 @@ TEST_P(HeadLinear, MatchesTheReference) {
   }
 }
 
-TEST_P(HeadLinear, AColumnRangeGivesTheSameBits) {
+TEST_P(HeadLinear, ColumnRangeGivesTheSameBits) {
   for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     const Tensor fused = normal_tensor({2, 9, 40}, dtype, "fused"), x = fused.narrow(2, 7, 12);
     const Tensor weight = normal_tensor({3, 5, 4}, dtype, "weight"), copy = tensor_of(doubles(x), x.shape(), dtype);
@@ -66,7 +66,7 @@ TEST_P(HeadLinear, GradientsMatchFiniteDifferences) {
 
 /// x is a column range that is used twice, and the weight twice: both gradients are sums, and x's lies in that of the
 /// whole.
-TEST_P(HeadLinear, AddsToGradientsOfColumnRanges) {
+TEST_P(HeadLinear, AccumulatesGradientsOfColumnRanges) {
   const auto function = [](Tape& tape, const std::vector<Variable>& inputs) {
     const Variable whole = ops::head_linear(tape, inputs[0], inputs[1], 2);
     const Variable range = tape.split_last(whole, {2, 6, 4})[1];
@@ -79,7 +79,7 @@ TEST_P(HeadLinear, AddsToGradientsOfColumnRanges) {
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
-TEST_P(HeadLinear, ConstantsGetNoGradient) {
+TEST_P(HeadLinear, ConstantsReceiveNoGradient) {
   const Tensor x = normal_tensor({2, 3, 4}, DType::float32, "x"),
                weight = normal_tensor({2, 2, 2}, DType::float32, "weight");
   const Tensor d_y = normal_tensor({2, 3, 4}, DType::float32, "d_y");
@@ -114,7 +114,7 @@ TEST_P(HeadLinear, Bfloat16WeightGradientIsFloat32) {
   EXPECT_LE(relative_difference(gradient(DType::bfloat16), gradient(DType::float64)), 1e-6);
 }
 
-TEST(HeadLinearOnCpu, IsTheSameOnAnyNumberOfThreads) {
+TEST(HeadLinearOnCpu, BitsDoNotDependOnThreadCount) {
   const auto run = [] {
     const Variable x = Variable::leaf(normal_tensor({3, 41, 12}, DType::float64, "x"));
     const Variable weight = Variable::leaf(normal_tensor({3, 5, 4}, DType::float64, "weight"));
@@ -126,7 +126,7 @@ TEST(HeadLinearOnCpu, IsTheSameOnAnyNumberOfThreads) {
   EXPECT_EQ(with_threads(1, run), with_threads(5, run));
 }
 
-TEST(HeadLinearOnCpu, RefusesWhatDoesNotFit) {
+TEST(HeadLinearOnCpu, RejectsMismatchedShapes) {
   Tape tape{testing::stream()};
   const auto tensor = [](const Shape& shape, DType dtype = DType::float32) {
     return Variable(normal_tensor(shape, dtype, "t"));
@@ -139,7 +139,7 @@ TEST(HeadLinearOnCpu, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ops::head_linear(tape, tensor({6, 6}), tensor({3, 4, 2}), 3), ContractError);
 }
 
-TEST(HeadLinearOnCpu, ShapeOnlyTakesTheSameSteps) {
+TEST(HeadLinearOnCpu, ShapeOnlyRunsTheSameSteps) {
   const Device device{DeviceType::shape_only, 0};
   Tape tape{Stream{device}};
   const Variable fused = Variable::leaf(Tensor::empty({2, 7, 24}, DType::bfloat16, device)),

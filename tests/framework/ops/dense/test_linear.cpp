@@ -51,7 +51,7 @@ TEST_P(Linear, MultipliesTheLastDimension) {
   }
 }
 
-TEST_P(Linear, GradientsAgreeWithFiniteDifferences) {
+TEST_P(Linear, GradientsMatchFiniteDifferences) {
   for (const Shape& shape : {Shape{1, 1}, Shape{7}, Shape{5, 3}, Shape{2, 3, 9}}) {
     for (std::int64_t outer : {1, 6}) {
       for (bool with_bias : {false, true}) {
@@ -70,7 +70,7 @@ TEST_P(Linear, GradientsAgreeWithFiniteDifferences) {
   }
 }
 
-TEST_P(Linear, EverythingUsedTwiceAccumulates) {
+TEST_P(Linear, AccumulatesGradientsOfInputsUsedTwice) {
   const std::vector<Tensor> inputs{tensor_of(normal_values(12, "x"), {3, 4}, DType::float64),
                                    tensor_of(normal_values(16, "weight"), {4, 4}, DType::float64),
                                    tensor_of(normal_values(4, "bias"), {4}, DType::float64)};
@@ -82,7 +82,7 @@ TEST_P(Linear, EverythingUsedTwiceAccumulates) {
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
-TEST_P(Linear, OnlyWhatIsWantedIsSavedAndPassedOn) {
+TEST_P(Linear, SavesAndComputesOnlyWhatIsNeeded) {
   const Tensor x = tensor_of(normal_values(12, "x"), {3, 4}, DType::float64),
                weight = tensor_of(normal_values(8, "weight"), {2, 4}, DType::float64);
   const Tensor d_y = tensor_of(normal_values(6, "d_y"), {3, 2}, DType::float64);
@@ -115,7 +115,7 @@ TEST_P(Linear, OnlyWhatIsWantedIsSavedAndPassedOn) {
   }
 }
 
-TEST_P(Linear, AColumnRangeOfAMatrixIsReadWhereItLies) {
+TEST_P(Linear, ReadsColumnRangeWithoutCopy) {
   for (DType dtype : float_dtypes) {
     const Tensor whole = tensor_of(normal_values(5 * 20, "whole"), {5, 20}, dtype), part = whole.narrow(1, 4, 7);
     const Tensor weight = tensor_of(normal_values(21, "weight"), {3, 7}, dtype);
@@ -126,7 +126,7 @@ TEST_P(Linear, AColumnRangeOfAMatrixIsReadWhereItLies) {
   }
 }
 
-TEST_P(Linear, BFloat16ParametersHaveFloat32Gradients) {
+TEST_P(Linear, Bfloat16ParametersHaveFloat32Gradients) {
   const Tensor x = tensor_of(normal_values(40 * 6, "x"), {40, 6}, DType::bfloat16);
   const Tensor weight = tensor_of(normal_values(3 * 6, "weight"), {3, 6}, DType::bfloat16),
                bias = tensor_of(normal_values(3, "bias"), {3}, DType::bfloat16);
@@ -153,7 +153,7 @@ TEST_P(Linear, BFloat16ParametersHaveFloat32Gradients) {
       40 * 0x1p-24);
 }
 
-TEST_P(Linear, AnActivationIsFusedOnlyWhereNothingIsRecorded) {
+TEST_P(Linear, FusesActivationOnlyWithoutRecording) {
   const Tensor x = tensor_of(normal_values(15, "x"), {3, 5}, DType::float32),
                weight = tensor_of(normal_values(20, "weight"), {4, 5}, DType::float32);
   Tape tape(stream());
@@ -166,7 +166,7 @@ TEST_P(Linear, AnActivationIsFusedOnlyWhereNothingIsRecorded) {
   EXPECT_LE(relative_error(values_of(y.value()), expected), 1e-6);
 }
 
-TEST(LinearShapes, ShapesThatDoNotFitAreRefused) {
+TEST(LinearShapes, RejectsMismatchedShapes) {
   Tape tape(stream());
   const auto zeros = [](const Shape& shape) { return Variable(Tensor::zeros(shape, DType::float32)); };
   const Variable bias = zeros({3});

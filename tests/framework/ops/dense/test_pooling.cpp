@@ -43,7 +43,7 @@ std::vector<double> naive(const Tensor& x, const Tensor& mask, Pooling kind) {
   return pooled;
 }
 
-TEST_P(Pool, AgreesWithItsDefinition) {
+TEST_P(Pool, MatchesItsDefinition) {
   for (const auto& [batch, n, d] : {std::array<std::int64_t, 3>{1, 1, 1}, {3, 7, 5}, {4, 130, 33}, {2, 1100, 16}}) {
     for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
       for (Pooling kind : {Pooling::first, Pooling::mean}) {
@@ -81,7 +81,7 @@ TEST_P(Pool, GradientsMatchFiniteDifferences) {
   }
 }
 
-TEST_P(Pool, GradientsOfEveryTypeAreWrittenAndAdded) {
+TEST_P(Pool, WritesAndAccumulatesGradientsInEveryDtype) {
   const std::int64_t batch = 3, n = 7, d = 16;
   const Tensor mask = mask_of(batch, n);
   for (DType dtype : {DType::float32, DType::bfloat16}) {
@@ -108,7 +108,7 @@ TEST_P(Pool, GradientsOfEveryTypeAreWrittenAndAdded) {
   }
 }
 
-TEST_P(PairFeatures, AreBothTheirProductAndTheirDifference) {
+TEST_P(PairFeatures, AreBothRowsTheirProductAndDifference) {
   const Tensor x = tensor_of({1, 2, 5, -3, 0.5, 4, 0, 7}, {4, 2}, DType::float32);
   Tape tape{testing::stream()};
   const Tensor y = ops::pair_features(tape, Variable(x)).value();

@@ -75,7 +75,7 @@ TEST_P(ShortConvolution, PiecesWithHistoryEqualTheWhole) {
   EXPECT_EQ(doubles(history), doubles(x.narrow(1, 20, 3)));
 }
 
-TEST_P(ShortConvolution, LaterInputsLeaveEarlierOutputsAlone) {
+TEST_P(ShortConvolution, IsCausal) {
   const Tensor x = normal_tensor({1, 12, 7}, DType::float32, "x"), changed = x.clone();
   ops::fill(testing::stream(), changed.narrow(1, 8, 4), 1e30);
   const Variable weight(normal_tensor({7, 4}, DType::float32, "weight"));
@@ -117,7 +117,7 @@ Tensor packed_documents() {
 
 /// Forward bit for bit as if each document were a sequence of its own, and so the gradient of x; the weight's is a sum
 /// in another order.
-TEST_P(ShortConvolution, PackedDocumentsAreSequencesOfTheirOwn) {
+TEST_P(ShortConvolution, PackedDocumentsMatchSeparateSequences) {
   const Tensor documents = packed_documents();
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     for (const std::int64_t width : {1, 4, 9}) {
@@ -162,7 +162,7 @@ TEST_P(ShortConvolution, GradientsOfPackedDocumentsMatchFiniteDifferences) {
 }
 
 /// x and the weight are used twice, once with a constant partner; the history is overwritten before backward needs it.
-TEST_P(ShortConvolution, AddsToGradientsAndKeepsAnOverwrittenHistory) {
+TEST_P(ShortConvolution, AccumulatesGradientsWithOverwrittenHistory) {
   const Tensor start = normal_tensor({2, 3, 5}, DType::float64, "history");
   const Tensor x0 = normal_tensor({2, 6, 5}, DType::float64, "x0"),
                weight0 = normal_tensor({5, 4}, DType::float64, "w0");
@@ -227,7 +227,7 @@ TEST_P(ShortConvolution, Bfloat16WeightGradientIsFloat32) {
 
 /// Columns [1, 9) of 12, which do not begin where vectors may, against the same in memory of their own; d_x is added to
 /// such columns too.
-TEST_P(ShortConvolution, ViewsThatAreNotAlignedGiveTheSameBits) {
+TEST_P(ShortConvolution, UnalignedViewsGiveTheSameBits) {
   for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     const Tensor fused = normal_tensor({2, 11, 12}, dtype, "fused"), weight = normal_tensor({8, 4}, dtype, "weight");
     const auto run = [&](const Variable& whole, const Variable& columns) {
@@ -247,7 +247,7 @@ TEST_P(ShortConvolution, ViewsThatAreNotAlignedGiveTheSameBits) {
 }
 
 /// Where the channels are whole vectors, rows several blocks of them, and sums over rows go on in other blocks.
-TEST_P(ShortConvolution, GradientsOfManyRowsAgreeWithDouble) {
+TEST_P(ShortConvolution, GradientsOfManyRowsMatchDouble) {
   const Sizes s{2, 131, 40, 4};
   const auto gradients = [&](DType dtype, DType inputs_dtype) {
     const auto widened = [&](const Tensor& tensor) { return tensor_of(doubles(tensor), tensor.shape(), dtype); };
@@ -267,7 +267,7 @@ TEST_P(ShortConvolution, GradientsOfManyRowsAgreeWithDouble) {
   }
 }
 
-TEST(ShortConvolutionOnCpu, IsTheSameOnAnyNumberOfThreads) {
+TEST(ShortConvolutionOnCpu, BitsDoNotDependOnThreadCount) {
   const auto run = [] {
     const Variable x = Variable::leaf(normal_tensor({3, 501, 70}, DType::float32, "x"));
     const Variable weight = Variable::leaf(normal_tensor({70, 4}, DType::float32, "weight"));
@@ -279,7 +279,7 @@ TEST(ShortConvolutionOnCpu, IsTheSameOnAnyNumberOfThreads) {
   EXPECT_EQ(with_threads(1, run), with_threads(5, run));
 }
 
-TEST(ShortConvolutionOnCpu, RefusesWhatDoesNotFit) {
+TEST(ShortConvolutionOnCpu, RejectsMismatchedShapes) {
   Tape tape{testing::stream()};
   const Variable x(normal_tensor({2, 3, 5}, DType::float32, "x")),
       weight(normal_tensor({5, 4}, DType::float32, "weight"));
@@ -296,7 +296,7 @@ TEST(ShortConvolutionOnCpu, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ops::short_convolution(tape, x, weight, nullptr, nullptr, &longer), ContractError);
 }
 
-TEST(ShortConvolutionOnCpu, ShapeOnlyTakesTheSameSteps) {
+TEST(ShortConvolutionOnCpu, ShapeOnlyRunsTheSameSteps) {
   const Device device{DeviceType::shape_only, 0};
   Tape tape{Stream{device}};
   const Variable x = Variable::leaf(Tensor::empty({2, 7, 8}, DType::bfloat16, device)),

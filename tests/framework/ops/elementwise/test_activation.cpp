@@ -30,7 +30,7 @@ Variable gated(Tape& tape, const std::vector<Variable>& inputs, ActivationKind k
   return ops::gated_activation(tape, inputs[0], kind);
 }
 
-TEST_P(Activation, ValuesAndDerivativesAgreeWithTheReference) {
+TEST_P(Activation, ValuesAndDerivativesMatchTheReference) {
   for_each_instruction_set([] {
     for (const auto& [kind, name] : ops::activation_names) {
       for (DType dtype : float_dtypes) {
@@ -88,7 +88,7 @@ TEST_P(Activation, Float32KeepsItsRelativeAccuracyInBothTails) {
   EXPECT_EQ(worst_ulp(ActivationKind::relu, -10, 10), 0);
 }
 
-TEST_P(Activation, ExtremeValuesStayFiniteAndANaNStays) {
+TEST_P(Activation, ExtremeValuesStayFiniteAndNanStaysNan) {
   const float infinity = std::numeric_limits<float>::infinity();
   for_each_instruction_set([&] {
     for (const auto& [kind, name] : ops::activation_names) {
@@ -117,7 +117,7 @@ TEST_P(Activation, ExtremeValuesStayFiniteAndANaNStays) {
   });
 }
 
-TEST_P(Activation, GradientsPassTheCheckAndAccumulate) {
+TEST_P(Activation, GradientsMatchFiniteDifferencesAndAccumulate) {
   for (const auto& entry : ops::activation_names) {
     const ActivationKind kind = entry.kind;
     for (const Shape& shape : {Shape{1}, Shape{3, 7}}) {
@@ -143,7 +143,7 @@ TEST_P(Activation, GradientsPassTheCheckAndAccumulate) {
   }
 }
 
-TEST_P(GatedActivation, ValuesAgreeWithTheReferenceAndGradientsPassTheCheck) {
+TEST_P(GatedActivation, ValuesMatchTheReferenceAndGradientsMatchFiniteDifferences) {
   for (const auto& entry : ops::activation_names) {
     const ActivationKind kind = entry.kind;
     for (const auto& [rows, f] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 5}, {5, 33}}) {
@@ -175,7 +175,7 @@ TEST_P(GatedActivation, ValuesAgreeWithTheReferenceAndGradientsPassTheCheck) {
   }
 }
 
-TEST_P(GatedActivation, BackwardInFloat32AgreesWithDoubleAndAccumulates) {
+TEST_P(GatedActivation, BackwardInFloat32MatchesDoubleAndAccumulates) {
   const Shape shape{9, 74};
   const auto x = stored(normal_values(shape.elements(), "x", 2), DType::float32);
   const auto d_y = stored(normal_values(shape.elements() / 2, "d_y"), DType::float32);
@@ -192,7 +192,7 @@ TEST_P(GatedActivation, BackwardInFloat32AgreesWithDoubleAndAccumulates) {
   EXPECT_LT(relative_error(gradients[0], gradients[1]), 4e-7);
 }
 
-TEST_P(Activation, ColumnRangesAreReadAndWrittenInPlace) {
+TEST_P(Activation, ReadsAndWritesColumnRangesInPlace) {
   // Two ranges of one matrix, neither contiguous: values and gradients as of their copies.
   for (DType dtype : float_dtypes) {
     const Shape shape{6, 23};
@@ -221,7 +221,7 @@ TEST_P(Activation, ColumnRangesAreReadAndWrittenInPlace) {
   }
 }
 
-TEST_P(Activation, StridedRowsOfEveryAlignmentAndSizeGiveWhatTheirCopiesGive) {
+TEST_P(Activation, StridedRowsMatchContiguousCopies) {
   // Several blocks of threads, rows that may and may not be read as vectors, an outer dimension that does not follow
   // on.
   for (DType dtype : {DType::float32, DType::bfloat16}) {
@@ -245,7 +245,7 @@ TEST_P(Activation, StridedRowsOfEveryAlignmentAndSizeGiveWhatTheirCopiesGive) {
 /// The CPU rounds a product and a sum at once, as GPUs do.
 bool cpu_fuses() { return (hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3 | HWY_NEON)) != 0; }
 
-TEST_P(Activation, NarrowTypesGiveTheCpusBits) {
+TEST_P(Activation, Float32AndBfloat16GiveTheBitsOfTheCpu) {
   if (!cpu_fuses()) GTEST_SKIP() << "this CPU has no fused multiply-add";
   for (const auto& entry : ops::activation_names) {
     for (DType dtype : {DType::float32, DType::bfloat16}) {
@@ -263,7 +263,7 @@ TEST_P(Activation, NarrowTypesGiveTheCpusBits) {
   }
 }
 
-TEST(ActivationOnTheCpu, ThreadsDoNotChangeABit) {
+TEST(ActivationOnTheCpu, BitsDoNotDependOnThreadCount) {
   const Shape shape{301, 402};
   for (const auto& [kind, name] : ops::activation_names) {
     const Tensor x = tensor_of(normal_values(shape.elements(), "x", 2), shape, DType::float32),
@@ -282,7 +282,7 @@ TEST(ActivationOnTheCpu, ThreadsDoNotChangeABit) {
   }
 }
 
-TEST_P(Activation, AConstantRecordsNothingAndOddGatesAreRefused) {
+TEST_P(Activation, ConstantRecordsNothingAndOddGateWidthIsRejected) {
   Tape tape(stream());
   EXPECT_FALSE(ops::activation(tape, Variable(Tensor::zeros({2, 3}, DType::float32, device())), ActivationKind::gelu)
                    .requires_gradient());

@@ -30,7 +30,7 @@ TEST_P(ColumnGain, IsTheProductColumnByColumn) {
   }
 }
 
-TEST_P(ColumnGain, GradientsAgreeWithFiniteDifferences) {
+TEST_P(ColumnGain, GradientsMatchFiniteDifferences) {
   const std::int64_t n = on_simulator() ? 9 : 70;
   const auto gradients = check_gradients(
       [](Tape& tape, const std::vector<Variable>& inputs) {
@@ -42,7 +42,7 @@ TEST_P(ColumnGain, GradientsAgreeWithFiniteDifferences) {
   EXPECT_LE(gradients.worst_relative_error, 1e-9) << gradients.where;
 }
 
-TEST_P(ColumnGain, GradientsOfGainsAreSummedInFloat32AndByNoThreadCount) {
+TEST_P(ColumnGain, GainGradientIsSummedInFloat32ForAnyThreadCount) {
   const std::int64_t rows = 1000, columns = 19;
   const auto x = stored(normal_values(rows * columns, "x"), DType::bfloat16),
              d_y = stored(normal_values(rows * columns, "d"), DType::bfloat16);
@@ -62,7 +62,7 @@ TEST_P(ColumnGain, GradientsOfGainsAreSummedInFloat32AndByNoThreadCount) {
   EXPECT_EQ(gradient(3), one);
 }
 
-TEST_P(ColumnGain, GradientsOfAColumnRangeAreReadAndWrittenWhereTheyLie) {
+TEST_P(ColumnGain, ReadsAndWritesColumnRangeGradientsInPlace) {
   // y's gradient is a column range of a wider one, and x's too: the same bits as by way of copies.
   const std::int64_t rows = 67, columns = 40;
   for (DType dtype : {DType::float32, DType::bfloat16}) {
@@ -84,7 +84,7 @@ TEST_P(ColumnGain, GradientsOfAColumnRangeAreReadAndWrittenWhereTheyLie) {
   }
 }
 
-TEST_P(ColumnGain, ShapesThatDoNotFitAreRefused) {
+TEST_P(ColumnGain, RejectsMismatchedShapes) {
   Tape tape(stream());
   const Variable x(Tensor::zeros({2, 4}, DType::float32, device())), gain(Tensor::zeros({3}, DType::float32, device()));
   EXPECT_THROW(column_gain(tape, x, gain), ContractError);

@@ -50,7 +50,7 @@ TEST_P(ColumnRanges, GradientsOfUsedAndUnusedRangesAddUp) {
   EXPECT_LE(gradients.worst_relative_error, 1e-9) << gradients.where;
 }
 
-TEST(ColumnRangesOnCpu, LengthsThatDoNotFitAreRefused) {
+TEST(ColumnRangesOnCpu, RejectsMismatchedLengths) {
   Tape tape(Stream{});
   const Variable x(Tensor::zeros({2, 6}, DType::float32));
   EXPECT_THROW(column_ranges(tape, x, {1, 2}), ContractError);

@@ -14,7 +14,7 @@ using namespace reference;
 class Concatenate : public testing::EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(Concatenate);
 
-TEST_P(Concatenate, PutsColumnsSideBySide) {
+TEST_P(Concatenate, ConcatenatesColumns) {
   for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     const Tensor a = normal_tensor({2, 3, 1}, dtype, "a"), b = normal_tensor({2, 3, 70}, dtype, "b").narrow(2, 3, 33),
                  c = normal_tensor({2, 3, 4}, dtype, "c");
@@ -28,7 +28,7 @@ TEST_P(Concatenate, PutsColumnsSideBySide) {
   }
 }
 
-TEST_P(Concatenate, OneAloneIsHandedBack) {
+TEST_P(Concatenate, ReturnsSinglePartUnchanged) {
   const Variable part(normal_tensor({2, 3}, DType::float32, "part"));
   Tape tape{testing::stream()};
   EXPECT_TRUE(ops::concatenate_last(tape, {part}).value().shares_memory_with(part.value()));
@@ -49,7 +49,7 @@ TEST_P(Concatenate, GradientsMatchFiniteDifferences) {
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
-TEST_P(Concatenate, LeavesGetTheirColumnsOnly) {
+TEST_P(Concatenate, LeavesReceiveOnlyTheirColumns) {
   const Variable a = Variable::leaf(normal_tensor({4, 3}, DType::bfloat16, "a")),
                  b(normal_tensor({4, 2}, DType::bfloat16, "b")),
                  c = Variable::leaf(normal_tensor({4, 5}, DType::bfloat16, "c"));
@@ -62,7 +62,7 @@ TEST_P(Concatenate, LeavesGetTheirColumnsOnly) {
   EXPECT_FALSE(b.gradient().defined());
 }
 
-TEST(ConcatenateOnCpu, RefusesWhatDoesNotFit) {
+TEST(ConcatenateOnCpu, RejectsMismatchedShapes) {
   Tape tape{testing::stream()};
   const auto tensor = [](const Shape& shape, DType dtype = DType::float32) {
     return Variable(normal_tensor(shape, dtype, "t"));
@@ -73,7 +73,7 @@ TEST(ConcatenateOnCpu, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ops::concatenate_last(tape, {tensor({2, 3}), tensor({2, 3}, DType::bfloat16)}), ContractError);
 }
 
-TEST(ConcatenateOnCpu, ShapeOnlyTakesTheSameSteps) {
+TEST(ConcatenateOnCpu, ShapeOnlyRunsTheSameSteps) {
   const Device device{DeviceType::shape_only, 0};
   Tape tape{Stream{device}};
   const Variable a = Variable::leaf(Tensor::empty({2, 3}, DType::float32, device)),

@@ -22,7 +22,7 @@ std::vector<double> expected_values(const std::vector<double>& x, double rate, s
   return y;
 }
 
-TEST_P(Dropout, TheMaskIsTheDocumentedFunctionOfTheIndex) {
+TEST_P(Dropout, MaskIsTheDocumentedFunctionOfTheIndex) {
   for_each_instruction_set([] {
     for (DType dtype : float_dtypes) {
       for (std::int64_t n : {1, 3, 64, 255, 256, 257, 1031}) {
@@ -48,7 +48,7 @@ TEST_P(Dropout, TheMaskIsTheDocumentedFunctionOfTheIndex) {
   });
 }
 
-TEST_P(Dropout, KeepsTheStatedShareAndTheMean) {
+TEST_P(Dropout, KeepsTheRequestedFractionAndTheMean) {
   const std::int64_t n = on_sanitized_simulator() ? 1 << 11 : on_simulator() ? 1 << 15 : 1 << 20;
   for (double rate : {0.1, 0.5, 0.9}) {
     Tape tape(stream());
@@ -104,7 +104,7 @@ TEST_P(Dropout, PartsWithTheirFirstIndexEqualTheWhole) {
   EXPECT_EQ(parts, whole);
 }
 
-TEST_P(Dropout, PartsOfEachRowEqualThoseOfTheWholeAndSoDoGradients) {
+TEST_P(Dropout, PartsOfEachRowEqualTheWhole) {
   const std::int64_t rows = 3, n = 11, width = 5;
   const Tensor x = tensor_of(normal_values(rows * n * width, "x"), {rows, n, width}, DType::float32);
   Tape tape(stream());
@@ -126,7 +126,7 @@ TEST_P(Dropout, PartsOfEachRowEqualThoseOfTheWholeAndSoDoGradients) {
   }
 }
 
-TEST_P(Dropout, AnotherStepOrStreamIsAnotherMask) {
+TEST_P(Dropout, MaskDependsOnStepAndStream) {
   Tape tape(stream());
   const Variable x(tensor_of(std::vector<double>(4096, 1.0), {4096}, DType::float32));
   const auto mask = [&](const RandomKey& of) { return values_of(ops::dropout(tape, x, 0.5, of).value()); };
@@ -142,7 +142,7 @@ TEST_P(Dropout, AnotherStepOrStreamIsAnotherMask) {
   }
 }
 
-TEST_P(Dropout, ColumnRangesAndThreadsGiveTheSame) {
+TEST_P(Dropout, ColumnRangesAndThreadCountsGiveTheSameBits) {
   const std::int64_t rows = on_simulator() ? 70 : 700;
   const Tensor x = tensor_of(normal_values(rows * 64, "x"), {rows, 64}, DType::float32);
   const Tensor range = x.narrow(1, 10, 50), copy = Tensor::empty({rows, 50}, DType::float32, device());
@@ -157,7 +157,7 @@ TEST_P(Dropout, ColumnRangesAndThreadsGiveTheSame) {
   for (const Tensor& other : results) EXPECT_TRUE(same_bits(results[0], other));
 }
 
-TEST_P(Dropout, AStepInTheDevicesMemoryTakesThePlaceOfTheKeys) {
+TEST_P(Dropout, DeviceStepReplacesKeyStep) {
   for (DType dtype : float_dtypes) {
     const Tensor value = tensor_of(normal_values(301, "x"), {301}, dtype),
                  step = Tensor::from<double>({9}, {1}, device());
@@ -176,7 +176,7 @@ TEST_P(Dropout, AStepInTheDevicesMemoryTakesThePlaceOfTheKeys) {
   }
 }
 
-TEST_P(Dropout, IsTheCpusBitForBit) {
+TEST_P(Dropout, MatchesTheCpuBitForBit) {
   for (DType dtype : float_dtypes) {
     for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 1031}, {7, 64}, {5, 33}}) {
       const auto run = [&, rows = rows, columns = columns] {
@@ -196,7 +196,7 @@ TEST_P(Dropout, IsTheCpusBitForBit) {
   }
 }
 
-TEST(DropoutRecord, RateZeroIsTheInputItselfAndOtherRatesAreRefused) {
+TEST(DropoutRecord, RateZeroReturnsInputAndInvalidRatesAreRejected) {
   Tape tape(stream());
   const Variable x = Variable::leaf(Tensor::zeros({3}, DType::float32));
   EXPECT_EQ(ops::dropout(tape, x, 0, key).slot(), x.slot());
@@ -204,7 +204,7 @@ TEST(DropoutRecord, RateZeroIsTheInputItselfAndOtherRatesAreRefused) {
   for (double rate : {-0.1, 1.0, std::nan("")}) EXPECT_THROW(ops::dropout(tape, x, rate, key), ContractError) << rate;
 }
 
-TEST(DropoutRecord, NothingIsKeptForBackward) {
+TEST(DropoutRecord, SavesNothingForBackward) {
   Tape tape(stream());
   ops::dropout(tape, Variable::leaf(Tensor::zeros({1000}, DType::float32)), 0.5, key);
   EXPECT_EQ(tape.node_count(), 1u);

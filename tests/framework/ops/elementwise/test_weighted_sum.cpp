@@ -35,7 +35,7 @@ TEST_P(WeightedSum, IsRoundedOnce) {
   }
 }
 
-TEST_P(WeightedSum, OfZerosIsTheOtherBitForBit) {
+TEST_P(WeightedSum, AddingZerosChangesNoBit) {
   const Tensor x = normal_tensor({4, 9}, DType::float32, "x"),
                zeros = Tensor::zeros({4, 9}, DType::float32, testing::device());
   Tape tape{testing::stream()};
@@ -56,7 +56,7 @@ TEST_P(WeightedSum, GradientsMatchFiniteDifferences) {
   }
 }
 
-TEST_P(WeightedSum, RefusesWhatDoesNotFit) {
+TEST_P(WeightedSum, RejectsMismatchedTensors) {
   Tape tape{testing::stream()};
   const Variable x(normal_tensor({2, 3}, DType::float32, "x"));
   EXPECT_THROW(ops::weighted_sum(tape, x, Variable(normal_tensor({3, 2}, DType::float32, "y"))), ContractError);
@@ -65,7 +65,7 @@ TEST_P(WeightedSum, RefusesWhatDoesNotFit) {
                ContractError);
 }
 
-TEST_P(Contiguous, CopiesColumnRangesAndNothingElse) {
+TEST_P(Contiguous, CopiesOnlyColumnRanges) {
   const Tensor whole = normal_tensor({2, 3, 10}, DType::float32, "x");
   Tape tape{testing::stream()};
   EXPECT_TRUE(ops::contiguous(tape, Variable(whole)).value().shares_memory_with(whole));

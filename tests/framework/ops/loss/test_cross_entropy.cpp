@@ -148,7 +148,7 @@ TEST_P(CrossEntropy, GradientsMatchFiniteDifferences) {
 }
 
 /// Hidden and weight are one tensor, and two losses share it; a third has a constant weight.
-TEST_P(CrossEntropy, AddsToGradients) {
+TEST_P(CrossEntropy, AccumulatesGradients) {
   const Tensor targets = integers({2, -1, 0, 3}, {4}), constant = normal_tensor({4, 3}, DType::float64, "constant");
   const auto function = [&](Tape& tape, const std::vector<Variable>& v) {
     const Variable a = ops::cross_entropy(tape, v[0], v[0], nullptr, targets).loss,
@@ -164,7 +164,7 @@ TEST_P(CrossEntropy, AddsToGradients) {
   EXPECT_LE(result.worst_relative_error, 1e-8) << result.where;
 }
 
-TEST_P(CrossEntropy, IsZeroWhenAllRowsAreLeftOut) {
+TEST_P(CrossEntropy, IsZeroWhenAllRowsAreIgnored) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     const Case c{.rows = 5, .d = 4, .vocabulary = 9, .dtype = dtype};
     Inputs inputs(c);
@@ -179,7 +179,7 @@ TEST_P(CrossEntropy, IsZeroWhenAllRowsAreLeftOut) {
   }
 }
 
-TEST_P(CrossEntropy, TakesBatchesWithTargetsOfAColumnRange) {
+TEST_P(CrossEntropy, AcceptsTargetsOfAColumnRange) {
   const Tensor tokens = integer_tensor({3, 9}, 0, 11, "tokens"), targets = tokens.narrow(1, 1, 8);
   const Tensor hidden = normal_tensor({3, 8, 5}, DType::float32, "hidden"),
                weight = normal_tensor({11, 5}, DType::float32, "weight");
@@ -211,7 +211,7 @@ TEST_P(CrossEntropy, CountsTheFirstOfEqualLogits) {
 }
 
 /// Targets behind one another with gaps of two kinds, which no single stride describes.
-TEST_P(CrossEntropy, TakesTargetsOfAnyStrides) {
+TEST_P(CrossEntropy, AcceptsTargetsWithAnyStrides) {
   const Tensor all = integer_tensor({4, 5, 6}, -1, 7, "targets"),
                targets = all.narrow(0, 1, 2).narrow(1, 1, 3).narrow(2, 2, 4);
   const Tensor hidden = normal_tensor({24, 5}, DType::float64, "hidden"),
@@ -227,7 +227,7 @@ TEST_P(CrossEntropy, TakesTargetsOfAnyStrides) {
 
 /// The host does not look at targets that lie on a GPU: what is no token makes the loss NaN, and the other rows'
 /// gradients stay right.
-TEST_P(CrossEntropy, ATargetOutsideTheVocabularyIsNotOverlooked) {
+TEST_P(CrossEntropy, TargetOutsideTheVocabularyIsReported) {
   const Tensor hidden = normal_tensor({4, 3}, DType::float32, "hidden"),
                weight = normal_tensor({5, 3}, DType::float32, "weight");
   for (const std::int32_t wrong : {5, -2, 1 << 30}) {
@@ -257,7 +257,7 @@ TEST_P(CrossEntropy, ATargetOutsideTheVocabularyIsNotOverlooked) {
 
 /// As masks of tokens make them: -infinity is a probability of zero, also where a GPU's thread sees nothing else; NaN
 /// and +infinity are not lost.
-TEST_P(CrossEntropy, InfiniteLogits) {
+TEST_P(CrossEntropy, HandlesInfiniteLogits) {
   constexpr std::int64_t vocabulary = 600;
   std::vector<double> bias(vocabulary, -INFINITY);
   for (std::size_t i : {0, 5, 6, 599}) bias[i] = static_cast<double>(i % 4);
@@ -287,7 +287,7 @@ TEST_P(CrossEntropy, InfiniteLogits) {
 
 /// On GPUs rows of logits begin at multiples of 8 elements: what is made of them are the same bits as without the gaps,
 /// which nothing reads or writes.
-TEST_P(CrossEntropy, GapsBetweenRowsOfLogitsChangeNoBit) {
+TEST_P(CrossEntropy, RowPaddingOfLogitsChangesNoBit) {
   const Tensor chunk = ops::logits_chunk(testing::device(), 3, 50, DType::bfloat16);
   EXPECT_EQ(chunk.shape(), Shape({3, 50}));
   EXPECT_EQ(chunk.strides()[0], testing::on_gpu() ? 56 : 50);
@@ -338,7 +338,7 @@ TEST_P(CrossEntropy, GapsBetweenRowsOfLogitsChangeNoBit) {
   }
 }
 
-TEST_P(CrossEntropy, NoRowsGiveNothing) {
+TEST_P(CrossEntropy, ZeroRowsGiveZeroLoss) {
   Tape tape{testing::stream()};
   const Variable hidden(Tensor::empty({0, 3}, DType::float32, testing::device())),
       weight = Variable::leaf(normal_tensor({4, 3}, DType::float32, "weight"));
@@ -349,7 +349,7 @@ TEST_P(CrossEntropy, NoRowsGiveNothing) {
   EXPECT_EQ(doubles(weight.gradient()), std::vector<double>(12, 0));
 }
 
-TEST(CrossEntropyOnCpu, HoldsOneChunkOfLogitsAtATime) {
+TEST(CrossEntropyOnCpu, StoresOneChunkOfLogitsAtATime) {
   constexpr std::int64_t rows = 4096, vocabulary = 8192, d = 8;  // all logits: 128 MiB
   const Variable hidden = Variable::leaf(normal_tensor({rows, d}, DType::float32, "hidden")),
                  weight(normal_tensor({vocabulary, d}, DType::float32, "weight"));
@@ -364,7 +364,7 @@ TEST(CrossEntropyOnCpu, HoldsOneChunkOfLogitsAtATime) {
   tape.clear();
 }
 
-TEST(CrossEntropyOnCpu, IsTheSameOnAnyNumberOfThreads) {
+TEST(CrossEntropyOnCpu, BitsDoNotDependOnThreadCount) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     const Case c{.rows = 600, .d = 24, .vocabulary = 300, .dtype = dtype};
     const Inputs inputs(c);
@@ -376,7 +376,7 @@ TEST(CrossEntropyOnCpu, IsTheSameOnAnyNumberOfThreads) {
   }
 }
 
-TEST(CrossEntropyOnCpu, RefusesWhatDoesNotFit) {
+TEST(CrossEntropyOnCpu, RejectsMismatchedArguments) {
   Tape tape{testing::stream()};
   const Variable hidden(normal_tensor({2, 3}, DType::float32, "hidden")),
       weight(normal_tensor({4, 3}, DType::float32, "weight"));

@@ -112,7 +112,7 @@ void compare(const Case& c) {
 
 /// A GPU's rows of logits may be apart, as long as both sides' and the gradients' are alike: the same bits as without
 /// gaps.
-TEST_P(DistillationOnGpu, GapsBetweenRowsOfLogitsChangeNoBit) {
+TEST_P(DistillationOnGpu, RowPaddingOfLogitsChangesNoBit) {
   constexpr std::int64_t rows = 5, vocabulary = 50;
   for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     const DType sum_dtype = accumulate_dtype(dtype);
@@ -188,7 +188,7 @@ TEST_P(Distillation, MatchesTheReference) {
   }
 }
 
-TEST_P(Distillation, TakesATeacherOfAnotherDtype) {
+TEST_P(Distillation, AcceptsTeacherOfAnotherDtype) {
   compare({.rows = 12,
            .d = 6,
            .teacher_d = 10,
@@ -251,7 +251,7 @@ TEST_P(Distillation, GradientsMatchFiniteDifferences) {
   }
 }
 
-TEST_P(Distillation, OfItselfIsZero) {
+TEST_P(Distillation, IsZeroForEqualStudentAndTeacher) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     Case c{.rows = 11,
            .d = 6,
@@ -272,7 +272,7 @@ TEST_P(Distillation, OfItselfIsZero) {
 }
 
 /// A teacher that is all but certain gives what the targets themselves would: cross_entropy.
-TEST_P(Distillation, FromACertainTeacherIsCrossEntropy) {
+TEST_P(Distillation, EqualsCrossEntropyForOneHotTeacher) {
   constexpr std::int64_t rows = 6, d = 5, vocabulary = 40;
   const std::vector<std::int32_t> numbers{3, 39, 0, 17, -1, 17};
   std::vector<double> certain(rows * vocabulary, 0);
@@ -297,7 +297,7 @@ TEST_P(Distillation, FromACertainTeacherIsCrossEntropy) {
   EXPECT_LE(relative_difference(leaf.gradient(), doubles(other.gradient())), 1e-14);
 }
 
-TEST_P(Distillation, IsZeroWhenAllRowsAreLeftOut) {
+TEST_P(Distillation, IsZeroWhenAllRowsAreIgnored) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     const Case c{.rows = 5, .d = 4, .teacher_d = 3, .vocabulary = 9, .dtype = dtype, .teacher_dtype = dtype};
     Inputs inputs(c);
@@ -312,7 +312,7 @@ TEST_P(Distillation, IsZeroWhenAllRowsAreLeftOut) {
   }
 }
 
-TEST_P(Distillation, TakesBatchesWithTargetsOfAColumnRange) {
+TEST_P(Distillation, AcceptsTargetsOfAColumnRange) {
   const Tensor tokens = integer_tensor({3, 9}, -1, 11, "tokens"), targets = tokens.narrow(1, 1, 8);
   const Tensor hidden = normal_tensor({3, 8, 5}, DType::float32, "hidden"),
                weight = normal_tensor({11, 5}, DType::float32, "weight");
@@ -332,7 +332,7 @@ TEST_P(Distillation, TakesBatchesWithTargetsOfAColumnRange) {
   EXPECT_LE(relative_difference(leaf.gradient(), want.d_hidden), 4e-6);
 }
 
-TEST_P(Distillation, TheNormalizerMayLieOnTheDevice) {
+TEST_P(Distillation, AcceptsDeviceNormalizer) {
   const Case c{
       .rows = 8, .d = 4, .teacher_d = 4, .vocabulary = 12, .dtype = DType::float64, .teacher_dtype = DType::float64};
   const Inputs inputs(c);
@@ -348,7 +348,7 @@ TEST_P(Distillation, TheNormalizerMayLieOnTheDevice) {
 }
 
 /// Rows of logits given by the biases alone, with one value of either side changed; all rows are the same.
-TEST_P(Distillation, InfiniteLogits) {
+TEST_P(Distillation, HandlesInfiniteLogits) {
   constexpr std::int64_t vocabulary = 600;
   std::vector<double> bias(vocabulary, -INFINITY), teacher(vocabulary, -INFINITY);
   for (std::size_t i : {0, 5, 6, 599}) {
@@ -420,7 +420,7 @@ TEST_P(Distillation, CountsTheFirstOfEqualLogits) {
   EXPECT_FALSE(result.loss.requires_gradient());
 }
 
-TEST_P(Distillation, ATargetOutsideTheVocabularyIsNotOverlooked) {
+TEST_P(Distillation, TargetOutsideTheVocabularyIsReported) {
   const Case c{
       .rows = 3, .d = 4, .teacher_d = 4, .vocabulary = 5, .dtype = DType::float32, .teacher_dtype = DType::float32};
   Inputs inputs(c);
@@ -432,7 +432,7 @@ TEST_P(Distillation, ATargetOutsideTheVocabularyIsNotOverlooked) {
   }
 }
 
-TEST_P(Distillation, NoRowsGiveNothing) {
+TEST_P(Distillation, ZeroRowsGiveZeroLoss) {
   Tape tape{testing::stream()};
   const Tensor none = Tensor::empty({0, 3}, DType::float32, testing::device()),
                weight = normal_tensor({4, 3}, DType::float32, "weight");
@@ -444,7 +444,7 @@ TEST_P(Distillation, NoRowsGiveNothing) {
   EXPECT_EQ(doubles(leaf.gradient()), std::vector<double>(12, 0));
 }
 
-TEST(DistillationOnCpu, IsTheSameOnAnyNumberOfThreads) {
+TEST(DistillationOnCpu, BitsDoNotDependOnThreadCount) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     const Case c{.rows = 600, .d = 24, .teacher_d = 16, .vocabulary = 300, .dtype = dtype, .teacher_dtype = dtype};
     const Inputs inputs(c);

@@ -14,7 +14,7 @@ namespace {
 
 using namespace reference;
 
-TEST(DistillationOnCpu, HoldsOneChunkOfLogitsOfEachSideAtATime) {
+TEST(DistillationOnCpu, StoresOneChunkOfStudentAndTeacherLogitsAtATime) {
   constexpr std::int64_t rows = 4096, vocabulary = 8192, d = 8;  // all logits of one side: 128 MiB
   const Variable hidden = Variable::leaf(normal_tensor({rows, d}, DType::float32, "hidden")),
                  weight(normal_tensor({vocabulary, d}, DType::float32, "weight"));
@@ -31,7 +31,7 @@ TEST(DistillationOnCpu, HoldsOneChunkOfLogitsOfEachSideAtATime) {
   tape.clear();
 }
 
-TEST(DistillationOnCpu, RefusesWhatDoesNotFit) {
+TEST(DistillationOnCpu, RejectsMismatchedArguments) {
   Tape tape{testing::stream()};
   const Tensor hidden = normal_tensor({2, 3}, DType::float32, "hidden"),
                weight = normal_tensor({4, 3}, DType::float32, "weight");

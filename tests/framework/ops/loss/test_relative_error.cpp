@@ -92,7 +92,7 @@ TEST_P(RelativeError, GradientsMatchFiniteDifferences) {
 
 /// x is one column range of a wider value whose other range has a gradient too, the reference and the mask are parts of
 /// larger tensors, and the loss is taken twice.
-TEST_P(RelativeError, TakesViewsAndAddsToGradients) {
+TEST_P(RelativeError, AcceptsViewsAndAccumulatesGradients) {
   const Tensor all = normal_tensor({4, 6, 9}, DType::float64, "all"), reference = all.narrow(2, 2, 5);
   const Tensor mask = integer_tensor({4, 8}, 0, 2, "mask").narrow(1, 1, 6);
   const auto function = [&](Tape& tape, const std::vector<Variable>& v) {
@@ -110,7 +110,7 @@ TEST_P(RelativeError, TakesViewsAndAddsToGradients) {
   EXPECT_LE(result.worst_relative_error, 1e-8) << result.where;
 }
 
-TEST_P(RelativeError, RowsThatDoNotCountMayHoldAnything) {
+TEST_P(RelativeError, IgnoredRowsMayHoldAnyValue) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     const Tensor x = normal_tensor({3, 10}, dtype, "x"), reference = normal_tensor({3, 10}, dtype, "reference");
     ops::fill(testing::stream(), x.narrow(0, 1, 1), NAN);
@@ -127,7 +127,7 @@ TEST_P(RelativeError, RowsThatDoNotCountMayHoldAnything) {
   }
 }
 
-TEST_P(RelativeError, OfNothingIsZero) {
+TEST_P(RelativeError, IsZeroWithoutRowsOrReference) {
   const Tensor x = normal_tensor({3, 4}, DType::float32, "x"),
                zero = Tensor::zeros({3, 4}, DType::float32, testing::device());
   const Tensor nobody = Tensor::zeros({3}, DType::int32, testing::device());
@@ -145,7 +145,7 @@ TEST_P(RelativeError, OfNothingIsZero) {
   check_zero(none, none, nullptr);
 }
 
-TEST_P(RelativeError, AReferenceOfAnotherDtypeIsRoundedToXs) {
+TEST_P(RelativeError, RoundsReferenceToDtypeOfInput) {
   const Tensor x = normal_tensor({4, 9}, DType::bfloat16, "x"),
                reference = normal_tensor({4, 9}, DType::float32, "reference");
   const Tensor rounded = tensor_of(doubles(reference), {4, 9}, DType::bfloat16);
@@ -154,7 +154,7 @@ TEST_P(RelativeError, AReferenceOfAnotherDtypeIsRoundedToXs) {
             doubles(ops::relative_error(tape, Variable(x), rounded).value()));
 }
 
-TEST(RelativeErrorOnCpu, IsTheSameOnAnyNumberOfThreads) {
+TEST(RelativeErrorOnCpu, BitsDoNotDependOnThreadCount) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     const Tensor x = normal_tensor({900, 130}, dtype, "x"), reference = normal_tensor({900, 130}, dtype, "reference");
     const auto all = [&] {
@@ -168,7 +168,7 @@ TEST(RelativeErrorOnCpu, IsTheSameOnAnyNumberOfThreads) {
   }
 }
 
-TEST(RelativeErrorOnCpu, RefusesWhatDoesNotFit) {
+TEST(RelativeErrorOnCpu, RejectsMismatchedArguments) {
   Tape tape{testing::stream()};
   const Tensor x = normal_tensor({2, 3}, DType::float32, "x");
   const auto with = [&](const Tensor& reference, const Tensor* mask = nullptr) {

@@ -63,7 +63,7 @@ Result run(const Problem& p, NormKind kind, DType dtype) {
           branch.gradient(), gain.gradient(), bias.gradient()};
 }
 
-TEST_P(Norm, ValuesAgreeWithTheReference) {
+TEST_P(Norm, ValuesMatchTheReference) {
   for_each_instruction_set([] {
     for (NormKind kind : kinds) {
       for (DType dtype : float_dtypes) {
@@ -89,7 +89,7 @@ TEST_P(Norm, ValuesAgreeWithTheReference) {
   });
 }
 
-TEST_P(Norm, GradientsPassTheCheckInDouble) {
+TEST_P(Norm, GradientsMatchFiniteDifferences) {
   const std::vector<Shape> few{{1, 3}, {3, 2}}, many{{1, 1}, {1, 7}, {3, 1}, {5, 9}};
   for (NormKind kind : kinds) {
     for (const Shape& shape : on_simulator() ? few : many) {
@@ -121,7 +121,7 @@ TEST_P(Norm, GradientsPassTheCheckInDouble) {
   }
 }
 
-TEST_P(Norm, GradientsInFloat32AndBfloat16AgreeWithDouble) {
+TEST_P(Norm, GradientsInFloat32AndBfloat16MatchDouble) {
   for_each_instruction_set([] {
     for (NormKind kind : kinds) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
@@ -151,7 +151,7 @@ TEST_P(Norm, GradientsInFloat32AndBfloat16AgreeWithDouble) {
   });
 }
 
-TEST_P(Norm, AGradientThatReachedOnlyTheResidualGoesThroughUnchanged) {
+TEST_P(Norm, PassesResidualGradientThroughUnchanged) {
   Tape tape(stream());
   const Variable x = Variable::leaf(tensor_of({1, 2, 4}, {1, 3}, DType::float32)),
                  branch = Variable::leaf(tensor_of({3, 1, 2}, {1, 3}, DType::float32));
@@ -163,7 +163,7 @@ TEST_P(Norm, AGradientThatReachedOnlyTheResidualGoesThroughUnchanged) {
   EXPECT_FALSE(gain.gradient().defined());
 }
 
-TEST_P(Norm, WithoutABranchTheResidualIsTheInputItself) {
+TEST_P(Norm, ReturnsInputAsResidualWithoutBranch) {
   Tape tape(stream());
   const Variable x = Variable::leaf(Tensor::zeros({2, 3}, DType::float32, device())),
                  gain(Tensor::zeros({3}, DType::float32, device()));
@@ -172,7 +172,7 @@ TEST_P(Norm, WithoutABranchTheResidualIsTheInputItself) {
   EXPECT_EQ(outputs.residual.value().address(), x.value().address());
 }
 
-TEST_P(Norm, ConstantsAreSkippedAndUsesOfTheGainAdd) {
+TEST_P(Norm, SkipsConstantsAndAccumulatesGainGradient) {
   const Shape shape{4, 6};
   const Problem p = problem(shape, {true, true}, DType::float64);
   const Tensor d = tensor_of(p.d_normed, shape, DType::float64);
@@ -197,7 +197,7 @@ TEST_P(Norm, ConstantsAreSkippedAndUsesOfTheGainAdd) {
   EXPECT_EQ(twice, once);
 }
 
-TEST_P(Norm, ParametersMayHaveAnotherDtypeThanValues) {
+TEST_P(Norm, AcceptsParametersOfAnotherDtype) {
   // bfloat16 values with float32 gain: what the gain's gradient is stored as is the leaf's choice.
   const Shape shape{9, 40};
   const Problem p = problem(shape, {true, true}, DType::bfloat16);
@@ -215,7 +215,7 @@ TEST_P(Norm, ParametersMayHaveAnotherDtypeThanValues) {
   EXPECT_LE(relative_error(values_of(same.d_bias), values_of(bias.gradient())), rounding_unit(DType::bfloat16));
 }
 
-TEST_P(Norm, AChainOfBlocksPassesTheCheck) {
+TEST_P(Norm, GradientsOfABlockChainMatchFiniteDifferences) {
   // x + f(norm(x)) twice, as a pre-norm model does: gradients of the residual travel in place from norm to norm.
   const auto function = [](Tape& tape, const std::vector<Variable>& in) {
     Variable residual = in[0], branch;
@@ -240,7 +240,7 @@ TEST_P(Norm, AChainOfBlocksPassesTheCheck) {
 }
 
 /// A view whose rows do not begin where vectors may is read number by number, in the same order.
-TEST_P(Norm, ViewsThatAreNotAlignedGiveTheSameBits) {
+TEST_P(Norm, UnalignedViewsGiveTheSameBits) {
   const Shape shape{5, 64};
   for (DType dtype : float_dtypes) {
     Problem p = problem(shape, {true, true}, dtype);
@@ -264,7 +264,7 @@ TEST_P(Norm, ViewsThatAreNotAlignedGiveTheSameBits) {
   }
 }
 
-TEST_P(Norm, NoRowsGiveNothing) {
+TEST_P(Norm, ZeroRowsGiveEmptyOutput) {
   const Problem p = problem({0, 5}, {false, true}, DType::float32);
   const Result found = run(p, NormKind::layernorm, DType::float32);
   EXPECT_EQ(found.normed.shape(), p.shape);
@@ -272,7 +272,7 @@ TEST_P(Norm, NoRowsGiveNothing) {
   EXPECT_EQ(values_of(found.d_bias), std::vector<double>(5, 0));
 }
 
-TEST(NormOnCpu, ThreadsDoNotChangeABit) {
+TEST(NormOnCpu, BitsDoNotDependOnThreadCount) {
   const Problem p = problem({401, 320}, {true, true}, DType::float32);
   for (NormKind kind : kinds) {
     std::vector<Result> results;
@@ -287,7 +287,7 @@ TEST(NormOnCpu, ThreadsDoNotChangeABit) {
   }
 }
 
-TEST(NormOnCpu, ShapesThatDoNotFitAreRefused) {
+TEST(NormOnCpu, RejectsMismatchedShapes) {
   Tape tape(stream());
   const Variable x(Tensor::zeros({2, 3}, DType::float32)), gain(Tensor::zeros({3}, DType::float32)),
       wrong(Tensor::zeros({2}, DType::float32));
@@ -296,7 +296,7 @@ TEST(NormOnCpu, ShapesThatDoNotFitAreRefused) {
   EXPECT_THROW(ops::norm(tape, x, &wrong, gain, nullptr, NormKind::layernorm, 1e-5), ContractError);
 }
 
-TEST(NormOnCpu, ShapeOnlyAllocatesAndTouchesNothing) {
+TEST(NormOnCpu, ShapeOnlyAllocatesWithoutMemoryAccess) {
   const Device device{DeviceType::shape_only, 0};
   Tape tape(Stream{device});
   const Shape shape{64, 128};

@@ -49,7 +49,7 @@ TEST_P(AdamW, FollowsTheReferenceOverManySteps) {
   });
 }
 
-TEST_P(AdamW, TheFirstStepMovesEachValueByTheLearningRate) {
+TEST_P(AdamW, FirstStepMovesEachValueByTheLearningRate) {
   // m_hat / sqrt(v_hat) = sign(g) at step 1, whatever the betas: what the bias corrections are for.
   State state({1, 1, 1}, DType::float64);
   ops::adamw_step(stream(), state.values, Tensor::from<double>({1e-3, -5, 40}, {3}, device()), state.first_moment,
@@ -68,7 +68,7 @@ TEST_P(AdamW, DecayIsDecoupledFromTheGradient) {
   EXPECT_EQ(state.first_moment.to_vector<double>(), (std::vector<double>{0, 0}));
 }
 
-TEST_P(AdamW, TheBfloat16CopyIsTheNewValuesRounded) {
+TEST_P(AdamW, Bfloat16CopyIsTheRoundedNewValue) {
   for_each_instruction_set([] {
     for (std::int64_t n : {1, 33, 1003}) {
       State state(normal_values(n, "start"), DType::float32), without(normal_values(n, "start"), DType::float32);
@@ -83,7 +83,7 @@ TEST_P(AdamW, TheBfloat16CopyIsTheNewValuesRounded) {
   });
 }
 
-TEST_P(AdamW, Float32GivesTheCpusBits) {
+TEST_P(AdamW, Float32GivesTheBitsOfTheCpu) {
   if ((hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3 | HWY_NEON)) == 0)
     GTEST_SKIP() << "this CPU has no fused multiply-add";
   const std::int64_t n = 3001;
@@ -112,7 +112,7 @@ ops::AdamWDeviceStep device_step(double learning_rate, double step, double gradi
   return {Tensor::from<double>({learning_rate, step, gradient_scale, skipped}, {4}, device())};
 }
 
-TEST_P(AdamW, NumbersFromTheDevicesMemoryGiveTheSameBits) {
+TEST_P(AdamW, DeviceStepGivesTheSameBits) {
   for_each_instruction_set([] {
     for (DType dtype : {DType::float32, DType::float64}) {
       const std::int64_t n = 2111;
@@ -147,7 +147,7 @@ TEST_P(AdamW, NumbersFromTheDevicesMemoryGiveTheSameBits) {
   });
 }
 
-TEST_P(AdamW, AStepThatIsSkippedLeavesEverythingAsItWas) {
+TEST_P(AdamW, SkippedStepChangesNothing) {
   const std::int64_t n = 37;
   State state(normal_values(n, "start"), DType::float32);
   const Tensor d_values = tensor_of(normal_values(n, "gradient"), {n}, DType::float32),
@@ -215,7 +215,7 @@ TEST_P(AdamW, StochasticRoundingIsTheDocumentedFunctionOfTheElement) {
   });
 }
 
-TEST_P(AdamW, ACopyCanBeMadeAgainAsTheStepMadeIt) {
+TEST_P(AdamW, RoundStochasticallyRecreatesTheCopyOfAStep) {
   for_each_instruction_set([] {
     for (std::int64_t n : {0, 1, 5, 259, 5003}) {
       // Views that begin off the borders of vectors, too.
@@ -262,7 +262,7 @@ TEST_P(AdamW, StochasticRoundingKeepsTheMean) {
       << "the step has to change what is drawn";
 }
 
-TEST(AdamWOnTheCpu, ThreadsDoNotChangeABit) {
+TEST(AdamWOnTheCpu, BitsDoNotDependOnThreadCount) {
   const std::int64_t n = 200003;
   std::vector<Tensor> results;
   for (int threads : {1, 3}) {
@@ -275,7 +275,7 @@ TEST(AdamWOnTheCpu, ThreadsDoNotChangeABit) {
   EXPECT_TRUE(same_bits(results[0], results[1]));
 }
 
-TEST_P(AdamW, TensorsThatDoNotFitAreRefused) {
+TEST_P(AdamW, RejectsMismatchedTensors) {
   const Tensor a = Tensor::zeros({4}, DType::float32, device()), shorter = Tensor::zeros({3}, DType::float32, device()),
                half = Tensor::zeros({4}, DType::bfloat16, device());
   EXPECT_THROW(ops::adamw_step(stream(), a, shorter, a, a, {}), ContractError);

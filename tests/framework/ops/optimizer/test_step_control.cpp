@@ -25,7 +25,7 @@ class StepControl : public testing::EngineTest {
 };
 FURLONG_INSTANTIATE_ENGINES(StepControl);
 
-TEST_P(StepControl, ScalesDownToTheClipAndNeverUp) {
+TEST_P(StepControl, ScalesDownToTheClipButNeverUp) {
   for (const auto& [clip, scale] : {std::pair{1.0, 0.25}, {8.0, 1.0}, {4.0, 1.0}, {0.0, 1.0}}) {
     const auto found = decided(clip, 0, 2, 16);
     EXPECT_EQ(found[step_gradient_norm], 4);
@@ -35,7 +35,7 @@ TEST_P(StepControl, ScalesDownToTheClipAndNeverUp) {
   }
 }
 
-TEST_P(StepControl, SkipsWhatIsAboveTheThresholdOrNotFinite) {
+TEST_P(StepControl, SkipsStepsAboveTheThresholdOrNotFinite) {
   constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(decided(1, 3.9, 2, 16)[step_skipped], 1);
   EXPECT_EQ(decided(1, 4, 2, 16)[step_skipped], 0);
@@ -45,7 +45,7 @@ TEST_P(StepControl, SkipsWhatIsAboveTheThresholdOrNotFinite) {
   EXPECT_EQ(decided(1, 0, 2, nan)[step_skipped], 1);
 }
 
-TEST(StepControlContract, RefusesOtherTensors) {
+TEST(StepControlContract, RejectsOtherTensors) {
   EXPECT_THROW(control_step(Stream{}, Tensor::zeros({4}, DType::float64)), ContractError);
   EXPECT_THROW(control_step(Stream{}, Tensor::zeros({step_numbers}, DType::float32)), ContractError);
 }
