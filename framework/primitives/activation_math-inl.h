@@ -60,11 +60,11 @@ struct Gelu {
 struct GeluTanh {
   template <class L>
   static FURLONG_LANE_FUNCTION ValueAndDerivative<L> both(L x) {
-    constexpr double slope = 1.5957691216057307117, cubic = 0.044715;  // 2 sqrt(2 / pi)
+    constexpr double linear = 1.5957691216057307117, cubic = 0.044715;  // 2 sqrt(2 / pi)
     // Beyond 64 the sigmoid is 0 or 1. Clamping x keeps its cube finite.
     const L bounded = at_least(at_most(x, L(64.0)), L(-64.0)), square = bounded * bounded;
-    const auto s = sigmoid(L(slope) * bounded * multiply_add(L(cubic), square, L(1.0)));
-    const L inner = L(slope) * multiply_add(L(3 * cubic), square, L(1.0));
+    const auto s = sigmoid(L(linear) * bounded * multiply_add(L(cubic), square, L(1.0)));
+    const L inner = L(linear) * multiply_add(L(3 * cubic), square, L(1.0));
     return {x * s.value, multiply_add(bounded * inner, s.derivative, s.value)};
   }
 };

@@ -37,8 +37,8 @@ std::int64_t count_non_finite(const Stream& stream, const Tensor& tensor) {
   if (stream.device.is_shape_only() || tensor.elements() == 0) return 0;
   if (stream.device.is_cpu()) return count_non_finite_cpu(tensor);
   check_device("count_non_finite", stream, tensor);
-  constexpr std::int64_t most_blocks = 1024, elements_of_block = 4096;
-  const std::int64_t blocks = std::min(most_blocks, (tensor.elements() + elements_of_block - 1) / elements_of_block);
+  constexpr std::int64_t max_blocks = 1024, elements_of_block = 4096;
+  const std::int64_t blocks = std::min(max_blocks, (tensor.elements() + elements_of_block - 1) / elements_of_block);
   const Tensor counts = Tensor::empty({blocks}, DType::float64, stream.device);
   count_non_finite_gpu(stream, tensor, counts);
   synchronize(stream);

@@ -116,9 +116,9 @@ void count_non_finite(const Stream& stream, const Tensor& tensor, const Tensor& 
 void sum_of_squares(const Stream& stream, const Tensor& tensor, const Tensor& result) {
   // At most this many thread blocks, all with the same number of blocks of elements, so that the order of sums depends
   // only on the size.
-  constexpr std::int64_t most_blocks = 2048;
+  constexpr std::int64_t max_blocks = 2048;
   const std::int64_t n = tensor.elements(), element_blocks = ceil_div(n, sum_of_squares_block);
-  const std::int64_t per_block = gpu_max<std::int64_t>(1, ceil_div(element_blocks, most_blocks)) * sum_of_squares_block;
+  const std::int64_t per_block = gpu_max<std::int64_t>(1, ceil_div(element_blocks, max_blocks)) * sum_of_squares_block;
   const std::int64_t blocks = ceil_div(n, per_block);
   const Tensor partial = Tensor::empty({gpu_max<std::int64_t>(1, blocks)}, DType::float64, stream.device);
   if (blocks > 0) {

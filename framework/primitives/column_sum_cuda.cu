@@ -8,7 +8,7 @@ namespace furlong::ops {
 namespace FURLONG_GPU {
 
 constexpr int columns_of_block = 32, rows_at_once = 8;
-constexpr std::int64_t least_rows = 256, most_blocks = 1024;
+constexpr std::int64_t min_rows = 256, max_blocks = 1024;
 
 /// sums[block of rows, column]. Thread (x, y) adds rows y, y + 8, ... of its column; then the eight sums are added in
 /// order.
@@ -50,7 +50,7 @@ void column_sum(const Stream& stream, const Tensor& matrix, const Tensor& target
   require(target.shape().rank() == 0 || target.has_contiguous_rows(),
           "column_sum: rows of the target {} are not contiguous", target.shape().text());
   // Depends only on the number of rows.
-  const std::int64_t rows_of_block = gpu_max(least_rows, ceil_div(rows, most_blocks)),
+  const std::int64_t rows_of_block = gpu_max(min_rows, ceil_div(rows, max_blocks)),
                      blocks = ceil_div(rows, rows_of_block);
   const Tensor sums = Tensor::empty({blocks, columns}, accumulate_dtype(target.dtype()), stream.device);
   const auto run = [&]<class From, class To>(std::type_identity<From>, std::type_identity<To>) {

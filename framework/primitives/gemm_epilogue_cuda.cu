@@ -114,12 +114,12 @@ __global__ void __launch_bounds__(tile* tile)
   }
 }
 
-constexpr std::int64_t most_rows_of_blocks = 65535;
+constexpr std::int64_t max_grid_rows = 65535;
 
 void gemm_epilogue(const Stream& stream, const Tensor& product, const Tensor& c, const GemmEpilogue& epilogue) {
   const std::int64_t rows = c.extent(0), columns = c.extent(1);
   if (c.elements() == 0) return;
-  const dim3 grid(grid_blocks(columns, 256), static_cast<unsigned>(gpu_min(rows, most_rows_of_blocks)));
+  const dim3 grid(grid_blocks(columns, 256), static_cast<unsigned>(gpu_min(rows, max_grid_rows)));
   with_gpu_float_type(c.dtype(), "gemm", [&]<class Out>(std::type_identity<Out>) {
     launch(stream, gemm_epilogue_kernel<Out>, grid, dim3(256), 0, gpu_data<gpu_compute_t<Out>>(product),
            product.strides()[0], gpu_data<Out>(c), c.strides()[0], rows, columns,
@@ -131,8 +131,7 @@ void gemm_tiled(const Stream& stream, const Tensor& a, bool transpose_a, const T
                 const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
   const std::int64_t rows = c.extent(0), columns = c.extent(1), inner = a.extent(transpose_a ? 0 : 1);
   if (c.elements() == 0) return;
-  const dim3 grid(grid_blocks(columns, tile),
-                  static_cast<unsigned>(gpu_min(ceil_div(rows, tile), most_rows_of_blocks)));
+  const dim3 grid(grid_blocks(columns, tile), static_cast<unsigned>(gpu_min(ceil_div(rows, tile), max_grid_rows)));
   const auto run = [&]<class In, class Out>(std::type_identity<In>, std::type_identity<Out>) {
     const auto steps = [](const Tensor& m, bool transposed) {
       return Steps<In>{gpu_data<In>(m), transposed ? 1 : m.strides()[0], transposed ? m.strides()[0] : 1};

@@ -21,10 +21,10 @@ class GpuBody {
   GpuBody& operator=(const GpuBody&) = delete;
 
   /// Returns whether the engine of `type` has this kernel.
-  bool has(DeviceType type) const { return of(type) != nullptr; }
+  bool has(DeviceType type) const { return function_for(type) != nullptr; }
 
   void operator()(const Stream& stream, Arguments... arguments) const {
-    const Function function = of(stream.device.type);
+    const Function function = function_for(stream.device.type);
     require(function != nullptr, "{}: no kernel for {} in this build", op_, stream.device.text());
     function(stream, std::forward<Arguments>(arguments)...);
   }
@@ -32,7 +32,7 @@ class GpuBody {
   void set(DeviceType type, Function function) { (type == DeviceType::cuda ? cuda_ : simulated_) = function; }
 
  private:
-  Function of(DeviceType type) const {
+  Function function_for(DeviceType type) const {
     return type == DeviceType::cuda ? cuda_ : type == DeviceType::simulated ? simulated_ : nullptr;
   }
 

@@ -67,7 +67,7 @@ class SimulatedQueue final : public GpuQueue, public SimulatedQueueHandle {
 /// One recorded place in a queue. An event that is recorded again refers to another mark; waiters keep the first one.
 class Mark {
  public:
-  void reach() {
+  void signal() {
     const std::lock_guard lock(mutex_);
     reached_ = true;
     changed_.notify_all();
@@ -90,16 +90,16 @@ class Mark {
 class SimulatedEvent final : public GpuEvent {
  public:
   void record(const Stream& stream) override {
-    refuse_while_recording();
+    check_not_recording();
     const auto mark = std::make_shared<Mark>();
     {
       const std::lock_guard lock(mutex_);
       mark_ = mark;
     }
-    put_on_simulated_queue(stream, [mark] { mark->reach(); });
+    put_on_simulated_queue(stream, [mark] { mark->signal(); });
   }
   void wait(const Stream& stream) override {
-    refuse_while_recording();
+    check_not_recording();
     if (const auto mark = latest()) put_on_simulated_queue(stream, [mark] { mark->wait(); });
   }
   bool done() override {
@@ -108,7 +108,7 @@ class SimulatedEvent final : public GpuEvent {
   }
 
  private:
-  static void refuse_while_recording() {
+  static void check_not_recording() {
     if (simulator::is_recording()) throw CaptureError("cannot record an event that two streams wait for");
   }
   std::shared_ptr<Mark> latest() {
@@ -138,7 +138,7 @@ void put_on_simulated_queue(const Stream& stream, std::function<void()> work) {
 
 void wait_for_simulated_queue(const Stream& stream) {
   Mark mark;
-  put_on_simulated_queue(stream, [&mark] { mark.reach(); });
+  put_on_simulated_queue(stream, [&mark] { mark.signal(); });
   mark.wait();
 }
 

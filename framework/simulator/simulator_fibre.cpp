@@ -85,11 +85,11 @@ void release(void* token) {
   if (__tsan_release != nullptr) __tsan_release(token);
 }
 
-Unseen::Unseen() {
+TsanIgnore::TsanIgnore() {
   if (AnnotateIgnoreReadsBegin != nullptr) AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   if (AnnotateIgnoreWritesBegin != nullptr) AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
 }
-Unseen::~Unseen() {
+TsanIgnore::~TsanIgnore() {
   if (AnnotateIgnoreWritesEnd != nullptr) AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
   if (AnnotateIgnoreReadsEnd != nullptr) AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 }

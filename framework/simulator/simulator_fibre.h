@@ -27,12 +27,12 @@ void release(void* token);
 
 /// ThreadSanitizer: ignores this thread's accesses and allocations during the scope. For data that the simulator shares
 /// between threads.
-class Unseen {
+class TsanIgnore {
  public:
-  Unseen();
-  ~Unseen();
-  Unseen(const Unseen&) = delete;
-  Unseen& operator=(const Unseen&) = delete;
+  TsanIgnore();
+  ~TsanIgnore();
+  TsanIgnore(const TsanIgnore&) = delete;
+  TsanIgnore& operator=(const TsanIgnore&) = delete;
 };
 
 /// Memory in whole pages, initially zero, committed on first access. Throws MachineError if it cannot be mapped.

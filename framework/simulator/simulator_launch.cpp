@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t guard_bytes = 4096;
 // ThreadSanitizer supports 8128 threads at a time and uses nearly a MiB for each. The number is prime, so that a block
 // that reuses fibres of an earlier block gets fibres of other thread indices.
-constexpr unsigned most_identities = 2039;
+constexpr unsigned max_identities = 2039;
 
 std::size_t stack_bytes() { return under_address_sanitizer() || under_thread_sanitizer() ? 512 * 1024 : 128 * 1024; }
 
@@ -83,7 +83,7 @@ void Machine::start_block(std::uint64_t number) {
     tokens_ = block_pages_.data();
     shared_.use_region(tokens_ + token_bytes);
     first_fibre_ += n_threads_;
-    while (fibres_.size() < std::min<std::uint64_t>(first_fibre_ + n_threads_, most_identities)) make_fibre();
+    while (fibres_.size() < std::min<std::uint64_t>(first_fibre_ + n_threads_, max_identities)) make_fibre();
     release(&start_token_);  // mapping memory counts as a write by this thread
   }
   make_all_ready(0, n_threads_, 0xffffffffu);
@@ -143,7 +143,7 @@ void Machine::run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& 
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z,
                       blocks = std::uint64_t{grid.x} * grid.y * grid.z;
   if (blocks == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 || threads == 0 ||
-      threads > most_threads) {
+      threads > max_threads) {
     throw KernelFault("{}: no device supports a grid of {} blocks of {} threads", text(launch_site), text_of(grid),
                       text_of(block));
   }
@@ -165,7 +165,7 @@ void Machine::run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& 
   host_.adopt_thread();
   running_ = &host_;
   first_fibre_ = 0;
-  for (Warp& of : warps_) of.groups_used = 0;
+  for (Warp& entry : warps_) entry.groups_used = 0;
   for (std::uint64_t place = 0; place < blocks && error_.empty(); ++place) {
     start_block(block_at(place, blocks));
     shared_.begin(dynamic_bytes, options().shared_limit);

@@ -14,7 +14,7 @@ bool same(const Site& a, const Site& b) {
 }
 
 /// Copies 8 bytes at a time, hidden from ThreadSanitizer.
-void copy_unseen(void* target, const void* source, std::size_t bytes) {
+void copy_untracked(void* target, const void* source, std::size_t bytes) {
   using Word [[gnu::may_alias]] = std::uint64_t;
   auto* to = static_cast<volatile Word*>(target);
   const auto* from = static_cast<const Word*>(source);
@@ -81,7 +81,7 @@ void Machine::fibre_entry() {
     try {
       self.body_(self.context_);
       self.end_thread();
-    } catch (const Stopped&) {
+    } catch (const KernelAborted&) {
       stopped = true;
     } catch (const std::exception& exception) {
       self.describe_fault(fmt::format("the kernel threw an exception: {}", exception.what()));
@@ -134,14 +134,14 @@ void Machine::leave_block() {
 }
 
 void Machine::describe_fault(const std::string& what) {
-  const Unseen unseen;
+  const TsanIgnore ignore;
   error_ = fmt::format("the kernel launched at {}: block {}, thread {}: {}", text(launch_site_), text_of(::blockIdx),
                        text_of(current_->index), what);
 }
 
 void Machine::fault(const std::string& what) {
   describe_fault(what);
-  throw Stopped{};
+  throw KernelAborted{};
 }
 
 void Machine::deadlock() {
@@ -195,13 +195,13 @@ int Machine::barrier(Vote vote, int predicate, const char* operation, const Site
 }
 
 Group& Machine::group(std::uint32_t mask) {
-  Warp& of = warp();
-  for (std::size_t i = 0; i < of.groups_used; ++i) {
-    if (of.groups[i]->mask == mask) return *of.groups[i];
+  Warp& owner = warp();
+  for (std::size_t i = 0; i < owner.groups_used; ++i) {
+    if (owner.groups[i]->mask == mask) return *owner.groups[i];
   }
-  const Unseen unseen;
-  if (of.groups_used == of.groups.size()) of.groups.push_back(std::make_unique<Group>());
-  Group& fresh = *of.groups[of.groups_used++];
+  const TsanIgnore ignore;
+  if (owner.groups_used == owner.groups.size()) owner.groups.push_back(std::make_unique<Group>());
+  Group& fresh = *owner.groups[owner.groups_used++];
   fresh.mask = mask;
   fresh.arrived = 0;
   std::fill_n(reinterpret_cast<unsigned char*>(&fresh.lanes), sizeof(fresh.lanes), static_cast<unsigned char>(0xff));
@@ -211,33 +211,33 @@ Group& Machine::group(std::uint32_t mask) {
 const LaneData* Machine::exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes,
                                   void (*combine)(LaneData*), const Site& site) {
   Thread& self = *current_;
-  Warp& of = warp();
+  Warp& owner = warp();
   const unsigned lane = self.linear & 31;
   self.site = site;
   self.operation = operation;
   self.mask = mask;
   if ((mask >> lane & 1u) == 0)
     fault(fmt::format("{} at {}: lane {} is not in its own mask {:#010x}", operation, text(site), lane, mask));
-  const std::uint32_t needed = mask & of.exists;
-  if ((needed & ~of.alive) != 0) {
+  const std::uint32_t needed = mask & owner.exists;
+  if ((needed & ~owner.alive) != 0) {
     fault(fmt::format("{} at {}: mask {:#010x} includes lanes that have exited ({:#010x})", operation, text(site), mask,
-                      needed & ~of.alive));
+                      needed & ~owner.alive));
   }
-  Group& meeting = group(mask);
-  if (meeting.arrived == 0) {
-    meeting.operation = operation;
-    meeting.site = site;
-  } else if (!same(meeting.site, site) || !same(meeting.operation, operation)) {
+  Group& waiting = group(mask);
+  if (waiting.arrived == 0) {
+    waiting.operation = operation;
+    waiting.site = site;
+  } else if (!same(waiting.site, site) || !same(waiting.operation, operation)) {
     fault(fmt::format("divergent warp: this lane is in {} at {}, lanes {:#010x} wait in {} at {}", operation,
-                      text(site), meeting.arrived, meeting.operation, text(meeting.site)));
+                      text(site), waiting.arrived, waiting.operation, text(waiting.site)));
   }
-  auto& lanes = meeting.lanes[meeting.generation & 1u];
-  copy_unseen(lanes[lane].bytes, data, bytes);
-  meeting.arrived |= 1u << lane;
+  auto& lanes = waiting.lanes[waiting.generation & 1u];
+  copy_untracked(lanes[lane].bytes, data, bytes);
+  waiting.arrived |= 1u << lane;
   self.status = Status::at_warp_operation;
-  if (meeting.arrived == needed) {
-    meeting.arrived = 0;
-    ++meeting.generation;
+  if (waiting.arrived == needed) {
+    waiting.arrived = 0;
+    ++waiting.generation;
     if (combine != nullptr) combine(lanes.data());
     make_all_ready(self.linear - lane, 32, needed);
   }

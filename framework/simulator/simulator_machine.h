@@ -12,7 +12,7 @@
 
 namespace furlong::simulator {
 
-inline constexpr unsigned most_threads = 1024;  // per block
+inline constexpr unsigned max_threads = 1024;  // per block
 
 enum class Status : std::uint8_t { ready, at_barrier, at_warp_operation, done };
 
@@ -60,7 +60,7 @@ std::string text_of(const Index& index) {
 }
 
 /// Thrown to unwind a thread after its fault has been recorded.
-struct Stopped {};
+struct KernelAborted {};
 
 /// The single simulated GPU. A launch runs its blocks one after another and interleaves the threads of a block.
 class Machine {
@@ -112,10 +112,10 @@ class Machine {
   // The block
   unsigned n_threads_ = 0, done_ = 0;
   SharedMemory shared_;
-  std::array<Thread, most_threads> threads_;
-  std::array<Warp, most_threads / 32> warps_;
+  std::array<Thread, max_threads> threads_;
+  std::array<Warp, max_threads / 32> warps_;
   Thread* current_ = nullptr;
-  std::array<std::uint16_t, 2 * most_threads> ready_;  // a ring; a thread is in it at most once
+  std::array<std::uint16_t, 2 * max_threads> ready_;  // a ring; a thread is in it at most once
   unsigned head_ = 0, tail_ = 0;
   // Its barrier
   unsigned arrived_ = 0, generation_ = 0;

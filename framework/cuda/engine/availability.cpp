@@ -9,19 +9,19 @@ namespace {
 
 std::string capability_text(int capability) { return fmt::format("{}.{}", capability / 10, capability % 10); }
 
-std::string hidden_by(const CudaFindings& found) {
+std::string visible_devices_note(const CudaFindings& found) {
   return found.visible_devices ? fmt::format(" (CUDA_VISIBLE_DEVICES is set to '{}')", *found.visible_devices) : "";
 }
 
-std::string without_devices(const CudaFindings& found) {
+std::string why_no_device(const CudaFindings& found) {
   if (found.driver_version == 0) return "no NVIDIA driver is installed (libcuda.so.1 was not found)";
   const std::string driver =
       fmt::format("the NVIDIA driver, which supports CUDA {},", cuda_version_text(found.driver_version));
   if (found.driver_too_old)
     return fmt::format("{} is too old for this build, which uses CUDA {}; install a later driver", driver,
                        cuda_version_text(found.toolkit_version));
-  if (found.no_device) return fmt::format("{} reports no device{}", driver, hidden_by(found));
-  return fmt::format("{} does not work: {}{}", driver, found.count_error, hidden_by(found));
+  if (found.no_device) return fmt::format("{} reports no device{}", driver, visible_devices_note(found));
+  return fmt::format("{} does not work: {}{}", driver, found.count_error, visible_devices_note(found));
 }
 
 bool has_code(const std::string& architectures, int capability, bool intermediate_too) {
@@ -51,18 +51,18 @@ bool has_machine_code(const std::string& architectures, int capability) {
 }
 
 std::string why_unavailable(const CudaFindings& found, int index) {
-  if (!found.count_error.empty() || found.device_count == 0) return without_devices(found);
+  if (!found.count_error.empty() || found.device_count == 0) return why_no_device(found);
   if (index < 0 || index >= found.device_count) {
     return found.device_count == 1
                ? fmt::format("device {} does not exist: the driver reports one device, cuda:0{}", index,
-                             hidden_by(found))
+                             visible_devices_note(found))
                : fmt::format("device {} does not exist: the driver reports {} devices, cuda:0 to cuda:{}{}", index,
-                             found.device_count, found.device_count - 1, hidden_by(found));
+                             found.device_count, found.device_count - 1, visible_devices_note(found));
   }
   if (!found.device_error.empty()) return fmt::format("device {} does not respond: {}", index, found.device_error);
-  if (found.capability < least_capability)
+  if (found.capability < min_capability)
     return fmt::format("{} is too old: it has compute capability {}, expected {} or later", found.device_name,
-                       capability_text(found.capability), capability_text(least_capability));
+                       capability_text(found.capability), capability_text(min_capability));
   if (!runs_on(found.architectures, found.capability))
     return fmt::format("this build has no code for {}: it has compute capability {}, the build has code for {}",
                        found.device_name, capability_text(found.capability), found.architectures);

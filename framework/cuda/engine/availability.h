@@ -37,7 +37,7 @@ struct CudaFindings {
 };
 
 /// The lowest compute capability that the kernels support. They need bfloat16 tensor cores and asynchronous copies.
-inline constexpr int least_capability = 80;
+inline constexpr int min_capability = 80;
 
 /// Returns whether code for `architectures` (CMake syntax; "90" means both kinds) runs on a device. Machine code runs
 /// on the same major version and the same or a later minor version. Intermediate code (PTX) runs on the same and any

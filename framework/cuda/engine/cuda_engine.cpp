@@ -277,12 +277,12 @@ std::string CudaEngine::find_unavailable(int index) {
     } else {
       found.device_name = properties.name;
       found.capability = 10 * properties.major + properties.minor;
-      int offered = 0;
+      int supported = 0;
       found.virtual_memory =
           driver().complete &&
-          driver().device_get_attribute(&offered, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, index) ==
+          driver().device_get_attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, index) ==
               CUDA_SUCCESS &&
-          offered != 0;
+          supported != 0;
       found.library_problem = cublaslt::table(found.driver_version).library.problem;
     }
   }
@@ -298,7 +298,7 @@ std::string CudaEngine::find_unavailable(int index) {
 }
 
 /// `held`: bytes that Furlong holds.
-[[noreturn]] void refuse_memory(int index, std::int64_t bytes, std::int64_t held) {
+[[noreturn]] void throw_out_of_memory(int index, std::int64_t bytes, std::int64_t held) {
   std::size_t free = 0, total = 0;
   cudaMemGetInfo(&free, &total);
   throw MachineError(
@@ -370,18 +370,18 @@ std::int64_t CudaEngine::back(int index, void* base, std::int64_t from, std::int
               to <= found->second.bytes,
           "cuda:{}: memory requested outside a reserved range", index);
   Range& range = found->second;
-  const std::int64_t least = rounded_up(to, range.granularity) - range.backed;
-  if (least <= 0) return range.backed;
+  const std::int64_t needed = rounded_up(to, range.granularity) - range.backed;
+  if (needed <= 0) return range.backed;
   std::int64_t step =
-      std::min(std::max(least, rounded_up(growth_bytes, range.granularity)), range.bytes - range.backed);
+      std::min(std::max(needed, rounded_up(growth_bytes, range.granularity)), range.bytes - range.backed);
   const CUmemAllocationProp properties = properties_of_memory(index);
   CUmemGenericAllocationHandle memory = 0;
   CUresult result = driver().create(&memory, static_cast<std::size_t>(step), &properties, 0);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && step > least) {
-    step = least;
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && step > needed) {
+    step = needed;
     result = driver().create(&memory, static_cast<std::size_t>(step), &properties, 0);
   }
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) refuse_memory(index, step, range.backed);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) throw_out_of_memory(index, step, range.backed);
   if (result != CUDA_SUCCESS)
     throw MachineError("cuda:{}: cannot allocate {} MiB of memory: {}", index, step >> 20, driver().text_of(result));
   const CUdeviceptr address = reinterpret_cast<CUdeviceptr>(base) + static_cast<CUdeviceptr>(range.backed);
@@ -410,7 +410,7 @@ void* CudaEngine::allocate(int index, std::int64_t bytes) {
     cudaGetLastError();  // clear the error, so that the next launch does not report it
     std::int64_t held = 0;
     for (const auto& [base, range] : ranges_) held += range.index == index ? range.backed : 0;
-    refuse_memory(index, bytes, held);
+    throw_out_of_memory(index, bytes, held);
   }
   check_cuda(error, "allocating memory", index);
   Range range;

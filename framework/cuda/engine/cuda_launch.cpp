@@ -16,7 +16,7 @@ void check_before_launch(const Stream& stream) {
   if (error != cudaSuccess) check_cuda(error, "an earlier call whose error was not checked", stream.device.index);
 }
 
-void refuse_launch(const Stream& stream, int status, const std::string& launch) {
+void throw_launch_error(const Stream& stream, int status, const std::string& launch) {
   const auto error = static_cast<cudaError_t>(status);
   if (is_device_fault(error)) check_cuda(error, "", stream.device.index);
   throw MachineError("{} on {}: {}", launch, stream.device.text(), cuda_error_text(error));
@@ -27,11 +27,11 @@ void allow_shared_memory(const Stream& stream, const void* kernel, std::size_t b
   static std::mutex mutex;
   static auto* const allowed = new std::map<std::pair<const void*, int>, std::size_t>;
   const std::lock_guard lock(mutex);
-  std::size_t& most = (*allowed)[{kernel, stream.device.index}];
-  if (bytes <= most) return;
+  std::size_t& limit = (*allowed)[{kernel, stream.device.index}];
+  if (bytes <= limit) return;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
              "raising a kernel's shared memory limit", stream.device.index);
-  most = bytes;
+  limit = bytes;
 }
 
 }  // namespace furlong

@@ -49,11 +49,11 @@ class CudaEvent final : public GpuEvent {
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   void record(const Stream& stream) override {
-    refuse_while_recording(stream);
+    check_not_recording(stream);
     check_cuda(cudaEventRecord(event_, stream_of(stream)), "recording an event", index_);
   }
   void wait(const Stream& stream) override {
-    refuse_while_recording(stream);
+    check_not_recording(stream);
     check_cuda(cudaStreamWaitEvent(stream_of(stream), event_, 0), "waiting for another stream", index_);
   }
   bool done() override {
@@ -67,7 +67,7 @@ class CudaEvent final : public GpuEvent {
   }
 
  private:
-  void refuse_while_recording(const Stream& stream) const {
+  void check_not_recording(const Stream& stream) const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check_cuda(cudaStreamIsCapturing(stream_of(stream), &status), "querying the capture status", index_);
     if (status != cudaStreamCaptureStatusNone) throw CaptureError("cannot record an event that two streams wait for");

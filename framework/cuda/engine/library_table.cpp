@@ -42,17 +42,17 @@ std::vector<fs::path> folders_like(const fs::path& parent, const std::string& pr
   return found;
 }
 
-void add_if_there(std::vector<Place>& places, const fs::path& folder) {
+void add_if_exists(std::vector<Place>& places, const fs::path& folder) {
   std::error_code failed;
-  const bool there = !folder.empty() && fs::is_directory(folder, failed);
+  const bool exists = !folder.empty() && fs::is_directory(folder, failed);
   const auto same = [&](const Place& place) { return place.folder == folder; };
-  if (there && std::none_of(places.begin(), places.end(), same)) places.push_back({folder, folder.string()});
+  if (exists && std::none_of(places.begin(), places.end(), same)) places.push_back({folder, folder.string()});
 }
 
 void add_packages(std::vector<Place>& places, const fs::path& prefix, const std::vector<std::string>& pip_folders) {
   for (const fs::path& python : folders_like(prefix, "python3")) {
     for (const char* packages : {"site-packages", "dist-packages"}) {
-      for (const std::string& folder : pip_folders) add_if_there(places, python / packages / folder);
+      for (const std::string& folder : pip_folders) add_if_exists(places, python / packages / folder);
     }
   }
 }
@@ -64,21 +64,21 @@ std::vector<Place> places_of(const LibraryWanted& wanted) {
   std::error_code failed;
   const fs::path program = fs::read_symlink("/proc/self/exe", failed);
   if (!failed) {
-    const fs::path beside = (program.parent_path().parent_path() / "lib").lexically_normal();
-    places.push_back({beside, beside.string()});
+    const fs::path sibling = (program.parent_path().parent_path() / "lib").lexically_normal();
+    places.push_back({sibling, sibling.string()});
   }
   places.push_back({"", "the loader's search path"});
   for (const char* variable : {"CUDA_HOME", "CUDA_PATH"}) {
     const std::string toolkit = environment(variable);
-    if (!toolkit.empty()) add_if_there(places, fs::path(toolkit) / "lib64");
+    if (!toolkit.empty()) add_if_exists(places, fs::path(toolkit) / "lib64");
   }
-  add_if_there(places, "/usr/local/cuda/lib64");
-  for (const fs::path& toolkit : folders_like("/usr/local", "cuda-")) add_if_there(places, toolkit / "lib64");
+  add_if_exists(places, "/usr/local/cuda/lib64");
+  for (const fs::path& toolkit : folders_like("/usr/local", "cuda-")) add_if_exists(places, toolkit / "lib64");
   const std::string virtual_environment = environment("VIRTUAL_ENV"), conda = environment("CONDA_PREFIX"),
                     home = environment("HOME");
   if (!virtual_environment.empty()) add_packages(places, fs::path(virtual_environment) / "lib", wanted.pip_folders);
   if (!conda.empty()) {
-    add_if_there(places, fs::path(conda) / "lib");
+    add_if_exists(places, fs::path(conda) / "lib");
     add_packages(places, fs::path(conda) / "lib", wanted.pip_folders);
   }
   if (!home.empty()) add_packages(places, fs::path(home) / ".local/lib", wanted.pip_folders);
@@ -86,11 +86,11 @@ std::vector<Place> places_of(const LibraryWanted& wanted) {
   return places;
 }
 
-std::string path_of(void* handle, const std::string& asked) {
+std::string path_of(void* handle, const std::string& requested) {
   link_map* map = nullptr;
   return dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr && map->l_name != nullptr && *map->l_name
              ? map->l_name
-             : asked;
+             : requested;
 }
 
 /// Returns dlerror() without line breaks.
@@ -120,16 +120,16 @@ Library load_library(const LibraryWanted& wanted) {
           faults.push_back(error);
         continue;
       }
-      std::vector<std::string> lacking;
+      std::vector<std::string> missing;
       for (const std::string& function : wanted.functions) {
-        if (dlsym(handle, function.c_str()) == nullptr) lacking.push_back(function);
+        if (dlsym(handle, function.c_str()) == nullptr) missing.push_back(function);
       }
-      if (lacking.empty()) {
+      if (missing.empty()) {
         library.handle = handle;
         library.path = path_of(handle, file);
         return library;
       }
-      faults.push_back(fmt::format("{} lacks {}", path_of(handle, file), fmt::join(lacking, ", ")));
+      faults.push_back(fmt::format("{} lacks {}", path_of(handle, file), fmt::join(missing, ", ")));
       dlclose(handle);
     }
   }

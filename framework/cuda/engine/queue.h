@@ -17,7 +17,7 @@ void* gpu_queue(const Stream& stream);
 void check_before_launch(const Stream& stream);
 /// Throws MachineError with CUDA's error (`status`, a cudaError_t) for the launch that `launch` describes. Throws
 /// DeviceFault if earlier work caused the error.
-[[noreturn]] void refuse_launch(const Stream& stream, int status, const std::string& launch);
+[[noreturn]] void throw_launch_error(const Stream& stream, int status, const std::string& launch);
 
 /// Allows a kernel to use `bytes` of dynamic shared memory on the stream's device, beyond the default limit. Throws
 /// MachineError if the device has less.

@@ -102,7 +102,7 @@ void launch(const LaunchTarget& target, void (*kernel)(Parameters...), dim3 grid
     allow_shared_memory(target.stream, reinterpret_cast<const void*>(kernel), dynamic_shared_bytes);
   kernel<<<grid, block, dynamic_shared_bytes, queue>>>(static_cast<Parameters>(arguments)...);
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess)
-    refuse_launch(
+    throw_launch_error(
         target.stream, static_cast<int>(status),
         fmt::format("{}:{}: CUDA rejected the launch of {} blocks of {} threads with {} bytes of dynamic shared memory",
                     target.site.file_name(), target.site.line(), std::uint64_t{grid.x} * grid.y * grid.z, threads,
@@ -151,10 +151,10 @@ __host__ __device__ constexpr Integer ceil_div(Integer amount, std::type_identit
 
 /// Returns the number of blocks that gives each of `elements` (> 0) a thread, with `per_block` elements per block. At
 /// most `most`, for kernels that loop with grid_stride().
-inline unsigned grid_blocks(std::int64_t elements, std::int64_t per_block, std::int64_t most = 0x7fffffff) {
+inline unsigned grid_blocks(std::int64_t elements, std::int64_t per_block, std::int64_t limit = 0x7fffffff) {
   const std::int64_t blocks = ceil_div(elements, per_block);
   require(elements > 0, "grid_blocks: {} elements, expected at least one", elements);
-  return static_cast<unsigned>(blocks < most ? blocks : most);
+  return static_cast<unsigned>(blocks < limit ? blocks : limit);
 }
 
 /// The type that kernels use for the elements of a tensor: bfloat16 is CUDA's own.

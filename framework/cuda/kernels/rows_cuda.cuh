@@ -50,9 +50,9 @@ bool all_aligned(const Pointers*... addresses) {
   return (is_aligned(addresses, 16) && ...);
 }
 
-inline unsigned power_of_two_up_to(std::int64_t wanted, unsigned most) {
+inline unsigned power_of_two_up_to(std::int64_t wanted, unsigned limit) {
   unsigned power = 1;
-  while (power < most && power < wanted) power *= 2;
+  while (power < limit && power < wanted) power *= 2;
   return power;
 }
 

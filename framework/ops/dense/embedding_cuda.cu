@@ -16,7 +16,7 @@ struct EmbeddingPointers {
   const T *table, *places;        // places: position table, or null
   const std::int32_t* positions;  // [batch, n], or null: 0 ... n - 1 in each row
   T* output;
-  std::int64_t tokens_in_all, n, token_stride, d, vocabulary, length;
+  std::int64_t n_tokens, n, token_stride, d, vocabulary, length;
   bool aligned;
 };
 
@@ -25,7 +25,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(256) embedding_kernel(EmbeddingPointers<T> work) {
   using Compute = gpu_compute_t<T>;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y, d = work.d;
-  if (row >= work.tokens_in_all) return;
+  if (row >= work.n_tokens) return;
   const std::int64_t id = work.tokens[row / work.n * work.token_stride + row % work.n];
   const std::int64_t place = work.positions != nullptr ? work.positions[row] : row % work.n;
   const bool known = id >= 0 && id < work.vocabulary && (work.places == nullptr || (place >= 0 && place < work.length));
@@ -186,11 +186,11 @@ __global__ void __launch_bounds__(128) sum_tiles_kernel(TableGradientPointers<T>
     load_values<N>(work.d_output + token_of(key) * d + column, work.aligned, d_y);
     FURLONG_UNROLL
     for (int k = 0; k < N; ++k) sum[k] += d_y[k];
-    const bool goes_on = i + 1 < work.rows && id_of(work.sorted[i + 1]) == id_of(key);
-    if (goes_on && i + 1 < last) continue;
+    const bool continues = i + 1 < work.rows && id_of(work.sorted[i + 1]) == id_of(key);
+    if (continues && i + 1 < last) continue;
     if (from_before) {
       store_values<N>(ends, work.aligned, sum);
-    } else if (goes_on) {
+    } else if (continues) {
       store_values<N>(ends + d, work.aligned, sum);
     } else {
       add_values<N>(work.d_table + id_of(key) * d + column, work.aligned, sum);

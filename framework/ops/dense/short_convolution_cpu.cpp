@@ -37,12 +37,12 @@ struct Inputs {
     if (t >= back) return x + (t - back) * stride;
     return history ? history + (before + t - back) * channels : nullptr;
   }
-  /// Returns the number of rows from t on, at most `most`, that lie in one document. For all of them the null rows come
-  /// first.
-  std::int64_t together(std::int64_t t, std::int64_t most) const {
-    if (!place) return most;
+  /// Returns the number of rows from t on, at most `limit`, that lie in one document. For all of them the null rows
+  /// come first.
+  std::int64_t rows_in_document(std::int64_t t, std::int64_t limit) const {
+    if (!place) return limit;
     std::int64_t count = 1;
-    while (count < most && place[t + count] > 0) ++count;
+    while (count < limit && place[t + count] > 0) ++count;
     return count;
   }
 };
@@ -136,21 +136,21 @@ void weight_gradient_blocks(const Tensor& x, const Tensor& history, const Tensor
   const std::int64_t blocks = partial.extent(0), width = partial.extent(1), channels = partial.extent(2);
   const T* dy = d_y.data<T>();
   auto* sums = partial.data<compute_t<T>>();
-  parallel_ranges(
-      blocks, std::max<std::int64_t>(1, grain * blocks / (rows * channels + 1)),
-      [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t block = begin; block < end; ++block) {
-          auto* block_sums = sums + block * width * channels;
-          std::fill_n(block_sums, width * channels, compute_t<T>{0});
-          const std::int64_t last = rows * (block + 1) / blocks;
-          for (std::int64_t row = rows * block / blocks; row < last;) {
-            const Inputs<T> inputs(x, history, positions, row / n, width);
-            const std::int64_t t = row % n, count = inputs.together(t, std::min({std::int64_t{8}, last - row, n - t}));
-            add_tap_sums(inputs, dy + row * channels, t, count, width, channels, block_sums);
-            row += count;
-          }
-        }
-      });
+  parallel_ranges(blocks, std::max<std::int64_t>(1, grain * blocks / (rows * channels + 1)),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t block = begin; block < end; ++block) {
+                      auto* block_sums = sums + block * width * channels;
+                      std::fill_n(block_sums, width * channels, compute_t<T>{0});
+                      const std::int64_t last = rows * (block + 1) / blocks;
+                      for (std::int64_t row = rows * block / blocks; row < last;) {
+                        const Inputs<T> inputs(x, history, positions, row / n, width);
+                        const std::int64_t t = row % n, count = inputs.rows_in_document(
+                                                            t, std::min({std::int64_t{8}, last - row, n - t}));
+                        add_tap_sums(inputs, dy + row * channels, t, count, width, channels, block_sums);
+                        row += count;
+                      }
+                    }
+                  });
 }
 
 void Convolve(const Tensor& x, const Tensor& by_tap, const Tensor& history, const Tensor& positions, const Tensor& y) {

@@ -62,7 +62,7 @@ struct ConvolutionGrid {
 struct ConvolutionPlace {
   std::int64_t group, batch, t, channel;
   template <int N>
-  __device__ static ConvolutionPlace of(std::integral_constant<int, N>, std::int64_t groups_a_sequence) {
+  __device__ static ConvolutionPlace current(std::integral_constant<int, N>, std::int64_t groups_a_sequence) {
     const std::int64_t group = static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
     return {group, group / groups_a_sequence, group % groups_a_sequence * rows_a_thread,
             (static_cast<std::int64_t>(blockIdx.y) * 32 + threadIdx.x) * N};
@@ -74,7 +74,8 @@ __global__ void __launch_bounds__(256)
     convolution_kernel(ConvolutionInputs<T> inputs, const gpu_compute_t<T>* taps, T* y, std::int64_t groups,
                        std::int64_t groups_a_sequence, bool aligned) {
   using Compute = gpu_compute_t<T>;
-  const auto [group, batch, first, channel] = ConvolutionPlace::of(std::integral_constant<int, N>{}, groups_a_sequence);
+  const auto [group, batch, first, channel] =
+      ConvolutionPlace::current(std::integral_constant<int, N>{}, groups_a_sequence);
   if (group >= groups || channel >= inputs.channels) return;
   Compute sums[rows_a_thread][N] = {};
   for (std::int64_t back = inputs.before; back >= 0; --back) {
@@ -127,7 +128,8 @@ template <class T, int N>
 __global__ void __launch_bounds__(256)
     convolution_d_x_kernel(InputGradientPointers<T> work, std::int64_t groups, std::int64_t groups_a_sequence) {
   using Compute = gpu_compute_t<T>;
-  const auto [group, batch, first, channel] = ConvolutionPlace::of(std::integral_constant<int, N>{}, groups_a_sequence);
+  const auto [group, batch, first, channel] =
+      ConvolutionPlace::current(std::integral_constant<int, N>{}, groups_a_sequence);
   if (group >= groups || channel >= work.channels) return;
   T* d_x = work.d_x + batch * work.batch_stride + channel;
   Compute sums[rows_a_thread][N] = {};

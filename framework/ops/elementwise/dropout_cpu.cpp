@@ -26,9 +26,9 @@ void masked_span(const T* source, T* target, const std::uint32_t* words, std::in
     const typename Lanes<T>::D d;
     const hn::RebindToUnsigned<decltype(d)> du;
     const auto factor = hn::Set(d, static_cast<Compute>(scale));
-    const auto least = hn::Set(du, threshold);
+    const auto bound = hn::Set(du, threshold);
     for_lanes<T>(size, [&](std::int64_t i, std::int64_t n) {
-      const auto dropped = hn::RebindMask(d, hn::Lt(hn::LoadU(du, words + i), least));
+      const auto dropped = hn::RebindMask(d, hn::Lt(hn::LoadU(du, words + i), bound));
       auto value = hn::IfThenZeroElse(dropped, hn::Mul(load_n(source + i, n), factor));
       if (accumulate) value = hn::Add(value, load_n(target + i, n));
       store_n(value, target + i, n);

@@ -32,9 +32,9 @@ void backward(BackwardContext& context, std::size_t inputs) {
 
 std::int64_t logits_chunk_rows(const Device& device, std::int64_t rows, std::int64_t vocabulary) {
   const bool many = device.type == DeviceType::cuda;
-  const std::int64_t chunk_elements = many ? 1 << 25 : 1 << 21, least_rows = many ? 512 : 64;
-  const std::int64_t most = std::max(least_rows, chunk_elements / vocabulary);
-  const std::int64_t chunks = std::max<std::int64_t>(1, (rows + most - 1) / most);
+  const std::int64_t chunk_elements = many ? 1 << 25 : 1 << 21, min_rows = many ? 512 : 64;
+  const std::int64_t max_rows = std::max(min_rows, chunk_elements / vocabulary);
+  const std::int64_t chunks = std::max<std::int64_t>(1, (rows + max_rows - 1) / max_rows);
   return std::max<std::int64_t>(1, (rows + chunks - 1) / chunks);
 }
 

@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(single_block)
   if (threadIdx.x > 0) return;
   counts[0] = valid;
   counts[1] = 0;
-  const double asked = given ? given[0] : normalizer, divisor = asked > 0 ? asked : static_cast<double>(valid);
+  const double requested = given ? given[0] : normalizer,
+               divisor = requested > 0 ? requested : static_cast<double>(valid);
   inverse_normalizer[0] = static_cast<T>(divisor > 0 ? 1 / divisor : 0);
 }
 

@@ -18,16 +18,16 @@ struct Classifier {
   const Tensor* bias;
 };
 
-void check_classifier(const char* whose, const Classifier& side) {
+void check_classifier(const char* role, const Classifier& side) {
   require(
       side.hidden.shape().rank() >= 1 && side.hidden.is_contiguous() && side.weight.shape().rank() == 2 &&
           side.weight.extent(1) == side.hidden.extent(-1) && side.weight.has_contiguous_rows() &&
           side.weight.dtype() == side.hidden.dtype(),
       "distillation: the {}'s hidden is {} {} and weight is {} {}, expected [rows, d] and [vocabulary, d] of one dtype",
-      whose, name_of(side.hidden.dtype()), side.hidden.shape().text(), name_of(side.weight.dtype()),
+      role, name_of(side.hidden.dtype()), side.hidden.shape().text(), name_of(side.weight.dtype()),
       side.weight.shape().text());
   require(!side.bias || (side.bias->shape() == Shape{side.weight.extent(0)} && side.bias->is_contiguous()),
-          "distillation: the {}'s bias is {}, expected [{}]", whose, side.bias ? side.bias->shape().text() : "",
+          "distillation: the {}'s bias is {}, expected [{}]", role, side.bias ? side.bias->shape().text() : "",
           side.weight.extent(0));
 }
 

@@ -11,7 +11,7 @@ namespace {
 /// exp(x · scale) for x = the change of a running maximum; 1 if the maximum did not change, whether it is infinite or
 /// the initial value.
 template <class C>
-__device__ inline C left_behind(C before, C now, C scale) {
+__device__ inline C rescaling(C before, C now, C scale) {
   return before == now ? C(1) : gpu_exp((before - now) * scale);
 }
 
@@ -31,15 +31,15 @@ struct OnlineDivergence {
   int student_first = 0, teacher_first = 0;
 
   /// Rescales the sums to larger maxima.
-  __device__ void rise(C student_larger, C teacher_larger, C inverse_temperature) {
+  __device__ void rescale(C student_larger, C teacher_larger, C inverse_temperature) {
     const C student_step = below(student_maximum, student_larger),
             teacher_step = below(teacher_maximum, teacher_larger);
     // With no terms so far, or only zero teacher probabilities, the difference stays zero however far the maxima move.
     if (teacher_sum != 0) difference += teacher_sum * (teacher_step - student_step);
-    const C teacher_factor = left_behind(teacher_maximum, teacher_larger, inverse_temperature);
+    const C teacher_factor = rescaling(teacher_maximum, teacher_larger, inverse_temperature);
     if (teacher_sum != 0) difference = teacher_factor > 0 ? difference * teacher_factor : C(0);
     teacher_sum *= teacher_factor;
-    student_sum *= left_behind(student_maximum, student_larger, inverse_temperature);
+    student_sum *= rescaling(student_maximum, student_larger, inverse_temperature);
     student_maximum = student_larger;
     teacher_maximum = teacher_larger;
   }
@@ -53,7 +53,7 @@ struct OnlineDivergence {
       student_larger = gpu_max(student_larger, student[k]);
       teacher_larger = gpu_max(teacher_larger, teacher[k]);
     }
-    rise(student_larger, teacher_larger, inverse_temperature);
+    rescale(student_larger, teacher_larger, inverse_temperature);
     FURLONG_UNROLL
     for (int k = 0; k < N; ++k) {
       // -infinity adds nothing, even before any other value; a NaN propagates into the sums.
@@ -75,14 +75,14 @@ struct OnlineDivergence {
     }
     const C student_larger = gpu_max(student_maximum, other.student_maximum);
     const C teacher_larger = gpu_max(teacher_maximum, other.teacher_maximum);
-    rise(student_larger, teacher_larger, inverse_temperature);
-    other.rise(student_larger, teacher_larger, inverse_temperature);
+    rescale(student_larger, teacher_larger, inverse_temperature);
+    other.rescale(student_larger, teacher_larger, inverse_temperature);
     student_sum += other.student_sum;
     teacher_sum += other.teacher_sum;
     difference += other.difference;
   }
   /// Returns the values of the lane at a distance of `step`.
-  __device__ OnlineDivergence of_lane(int step) const {
+  __device__ OnlineDivergence from_lane(int step) const {
     OnlineDivergence other;
     other.student_maximum = __shfl_xor_sync(full_warp, student_maximum, step);
     other.teacher_maximum = __shfl_xor_sync(full_warp, teacher_maximum, step);
@@ -98,7 +98,7 @@ struct OnlineDivergence {
     FURLONG_SHARED(C, sums, [16][5]);
     FURLONG_SHARED(int, places, [16][2]);
     FURLONG_UNROLL
-    for (int step = 16; step > 0; step /= 2) merge(of_lane(step), inverse_temperature);
+    for (int step = 16; step > 0; step /= 2) merge(from_lane(step), inverse_temperature);
     if (lane_index() == 0) {
       C(&mine)[5] = sums[warp_index()];
       mine[0] = student_maximum;
@@ -110,7 +110,7 @@ struct OnlineDivergence {
       places[warp_index()][1] = teacher_first;
     }
     __syncthreads();
-    const auto of_warp = [&](int warp) {
+    const auto from_warp = [&](int warp) {
       OnlineDivergence other;
       other.student_maximum = sums[warp][0];
       other.teacher_maximum = sums[warp][1];
@@ -121,8 +121,8 @@ struct OnlineDivergence {
       other.teacher_first = places[warp][1];
       return other;
     };
-    *this = of_warp(0);
-    for (int warp = 1; warp < warps_in_block(); ++warp) merge(of_warp(warp), inverse_temperature);
+    *this = from_warp(0);
+    for (int warp = 1; warp < warps_in_block(); ++warp) merge(from_warp(warp), inverse_temperature);
   }
 };
 
@@ -140,12 +140,12 @@ struct DistillationPointers {
 };
 
 inline constexpr int logits_at_a_time = 4;
-inline constexpr unsigned most_threads = 512;
+inline constexpr unsigned max_threads = 512;
 
 /// One block per row: one pass for maxima and sums, one for the gradients. A thread writes gradients where it read
 /// logits.
 template <class C, class G>
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(max_threads)
     distillation_rows_kernel(DistillationPointers<C, G> work, RowIntegers targets) {
   const std::int64_t row = work.first_row + blockIdx.x, target = targets[row];
   const int vocabulary = static_cast<int>(work.vocabulary), threads = static_cast<int>(blockDim.x);
@@ -211,7 +211,7 @@ void launch_rows(const Stream& stream, const DistillationRows& rows) {
   require(rows.teacher.strides()[0] == stride && (!rows.d_logits.defined() || rows.d_logits.strides()[0] == stride),
           "distillation: row strides {} and {} of the logits differ", stride, rows.teacher.strides()[0]);
   const unsigned threads =
-      32 * power_of_two_up_to(ceil_div<std::int64_t>(vocabulary, 2 * logits_at_a_time * 32), most_threads / 32);
+      32 * power_of_two_up_to(ceil_div<std::int64_t>(vocabulary, 2 * logits_at_a_time * 32), max_threads / 32);
   const DistillationPointers<C, G> work{gpu_data<C>(rows.student),
                                         gpu_data<C>(rows.teacher),
                                         rows.first_row,

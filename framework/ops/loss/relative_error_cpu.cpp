@@ -44,10 +44,10 @@ void sum_errors(const Tensor& x, const Tensor& reference, const Tensor& mask, co
       ErrorSums total;
       for (std::int64_t row = block * rows_of_block; row < std::min(rows, (block + 1) * rows_of_block); ++row) {
         if (mask.defined() && simd::integer_at(mask, row) == 0) continue;
-        const ErrorSums of_row = row_sums(x.data<T>() + simd::row_offset(x, row),
-                                          reference.data<T>() + simd::row_offset(reference, row), columns);
-        total.error += of_row.error;
-        total.size += of_row.size;
+        const ErrorSums row_total = row_sums(x.data<T>() + simd::row_offset(x, row),
+                                             reference.data<T>() + simd::row_offset(reference, row), columns);
+        total.error += row_total.error;
+        total.size += row_total.size;
       }
       blocks[static_cast<std::size_t>(block)] = total;
     }

@@ -8,7 +8,7 @@ namespace furlong::ops {
 namespace FURLONG_GPU {
 namespace {
 
-constexpr std::int64_t most_blocks =
+constexpr std::int64_t max_blocks =
     1024;  // all with the same number of chunks, so that the order of sums depends only on the sizes
 
 /// partial [blocks, 2] = the sums of |x - reference|² and |reference|² over chunks [block * per_block, (block + 1) *
@@ -93,7 +93,7 @@ void relative_error(const Stream& stream, const Tensor& x, const Tensor& referen
   with_gpu_float_type(x.dtype(), "relative_error", [&]<class T>(std::type_identity<T>) {
     const auto layout = span_layout<chunk_width<T>>(std::array{x, reference}, true);
     const std::int64_t per_block =
-        gpu_max<std::int64_t>(1, ceil_div(ceil_div(layout.chunks, span_threads), most_blocks)) * span_threads;
+        gpu_max<std::int64_t>(1, ceil_div(ceil_div(layout.chunks, span_threads), max_blocks)) * span_threads;
     const std::int64_t blocks = ceil_div(layout.chunks, per_block);
     const Tensor partial = Tensor::empty({gpu_max<std::int64_t>(1, blocks), 2}, DType::float64, stream.device);
     if (blocks > 0) {

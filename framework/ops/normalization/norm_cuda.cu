@@ -33,7 +33,7 @@ __device__ inline T sum_over_row(T value) {
 /// Loads elements [column, column + N) of the residual; with a branch, computes and stores them first. Statistics use
 /// the sum as it is stored, so that backward uses the same numbers.
 template <int N, class T>
-__device__ inline void take_residual(const NormForwardPointers<T>& work, std::int64_t at, gpu_compute_t<T> (&x)[N]) {
+__device__ inline void load_residual(const NormForwardPointers<T>& work, std::int64_t at, gpu_compute_t<T> (&x)[N]) {
   load_values<N>(work.residual_in + at, work.aligned, x);
   if (work.branch == nullptr) return;
   gpu_compute_t<T> branch[N];
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(norm_forward_threads, 4) norm_forward_kernel(N
   if (row >= work.rows) return;  // whole warps, which reach no barrier
   const std::int64_t first = row * columns, step = static_cast<std::int64_t>(blockDim.x) * N,
                      own = static_cast<std::int64_t>(threadIdx.x) * N;
-  const T* x_again = work.branch != nullptr ? work.residual : work.residual_in;
+  const T* stored_x = work.branch != nullptr ? work.residual : work.residual_in;
   Compute held[norm_chunks][N], beyond[N];
 
   Compute sum = 0;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(norm_forward_threads, 4) norm_forward_kernel(N
   for (int chunk = 0; chunk < norm_chunks; ++chunk) {
     const std::int64_t column = chunk * step + own;
     if (column < columns) {
-      take_residual<N>(work, first + column, held[chunk]);
+      load_residual<N>(work, first + column, held[chunk]);
     } else {
       FURLONG_UNROLL
       for (int i = 0; i < N; ++i) held[chunk][i] = 0;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(norm_forward_threads, 4) norm_forward_kernel(N
     for (int i = 0; i < N; ++i) sum += held[chunk][i];
   }
   for (std::int64_t column = norm_chunks * step + own; column < columns; column += step) {
-    take_residual<N>(work, first + column, beyond);
+    load_residual<N>(work, first + column, beyond);
     FURLONG_UNROLL
     for (int i = 0; i < N; ++i) sum += beyond[i];
   }
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(norm_forward_threads, 4) norm_forward_kernel(N
     }
   }
   for (std::int64_t column = norm_chunks * step + own; column < columns; column += step) {
-    load_values<N>(x_again + first + column, work.aligned, beyond);
+    load_values<N>(stored_x + first + column, work.aligned, beyond);
     FURLONG_UNROLL
     for (int i = 0; i < N; ++i) squares = gpu_fma(beyond[i] - mean, beyond[i] - mean, squares);
   }
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(norm_forward_threads, 4) norm_forward_kernel(N
     if (column < columns) store_normed<N>(work, row, column, held[chunk], mean, reciprocal_deviation);
   }
   for (std::int64_t column = norm_chunks * step + own; column < columns; column += step) {
-    load_values<N>(x_again + first + column, work.aligned, beyond);
+    load_values<N>(stored_x + first + column, work.aligned, beyond);
     store_normed<N>(work, row, column, beyond, mean, reciprocal_deviation);
   }
 }
@@ -177,8 +177,8 @@ __device__ inline NormRowSums<T> sum_over_block(NormRowSums<T> mine, int turn) {
   const int lane = lane_index();
   if (lane == 0) warps[turn][warp_index()] = mine;
   __syncthreads();
-  const NormRowSums<T> of_warp = lane < warps_in_block() ? warps[turn][lane] : NormRowSums<T>{0, 0};
-  return {warp_sum(of_warp.g), warp_sum(of_warp.g_x_hat)};
+  const NormRowSums<T> warp_part = lane < warps_in_block() ? warps[turn][lane] : NormRowSums<T>{0, 0};
+  return {warp_sum(warp_part.g), warp_sum(warp_part.g_x_hat)};
 }
 
 /// d_x = (g - x_hat mean(g x_hat) - mean(g)) / deviation plus the addend, with g = d_normed gain; the last mean only
@@ -191,7 +191,7 @@ struct NormRow {
     return gpu_fma(gpu_fma(-x_hat(x), mean_g_x_hat, g) - mean_g, reciprocal_deviation, addend);
   }
   template <class Work>
-  __device__ static NormRow of(const Work& work, std::int64_t row) {
+  __device__ static NormRow load(const Work& work, std::int64_t row) {
     return {work.mean != nullptr ? work.mean[row] : T(0), work.reciprocal_deviation[row], 0, 0};
   }
   template <class Work>
@@ -203,8 +203,8 @@ struct NormRow {
 
 /// One block of rows for each thread block, one vector of columns for each thread. The next row is loaded while this
 /// one is summed.
-template <class T, int N, int most_threads>
-__global__ void __launch_bounds__(most_threads) norm_backward_kernel(NormBackwardPointers<T> work) {
+template <class T, int N, int max_threads>
+__global__ void __launch_bounds__(max_threads) norm_backward_kernel(NormBackwardPointers<T> work) {
   using Compute = gpu_compute_t<T>;
   const std::int64_t blocks = gridDim.x, columns = work.columns, column = static_cast<std::int64_t>(threadIdx.x) * N;
   const std::int64_t first = work.rows * blockIdx.x / blocks, last = work.rows * (blockIdx.x + 1) / blocks;
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(most_threads) norm_backward_kernel(NormBackwar
     load_values<N>(work.d_normed + first * columns + column, work.aligned, d_y);
   }
   for (std::int64_t row = first; row < last; ++row) {
-    NormRow<Compute> of_row = NormRow<Compute>::of(work, row);
+    NormRow<Compute> norm_row = NormRow<Compute>::load(work, row);
     Compute next_x[N] = {}, next_d_y[N] = {}, addend[N] = {}, g[N];
     if (inside) {
       const std::int64_t next = (row + 1) * columns + column;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(most_threads) norm_backward_kernel(NormBackwar
     NormRowSums<Compute> sums{0, 0};
     FURLONG_UNROLL
     for (int i = 0; i < N; ++i) {  // past the end d_y is zero and adds nothing to the sums
-      const Compute x_hat = of_row.x_hat(x[i]);
+      const Compute x_hat = norm_row.x_hat(x[i]);
       g[i] = d_y[i] * gain[i];
       sums.g += g[i];
       sums.g_x_hat = gpu_fma(g[i], x_hat, sums.g_x_hat);
@@ -237,10 +237,10 @@ __global__ void __launch_bounds__(most_threads) norm_backward_kernel(NormBackwar
       d_bias[i] += d_y[i];
     }
     if (work.d_residual != nullptr) {
-      of_row.set_means(work, sum_over_block(sums, static_cast<int>(row & 1)));
+      norm_row.set_means(work, sum_over_block(sums, static_cast<int>(row & 1)));
       if (inside) {
         FURLONG_UNROLL
-        for (int i = 0; i < N; ++i) addend[i] = of_row.d_x(x[i], g[i], addend[i]);
+        for (int i = 0; i < N; ++i) addend[i] = norm_row.d_x(x[i], g[i], addend[i]);
         store_values<N>(work.d_residual + row * columns + column, work.aligned, addend);
       }
     }
@@ -266,10 +266,10 @@ __global__ void __launch_bounds__(512) norm_backward_wide_kernel(NormBackwardPoi
   const std::int64_t first = work.rows * blockIdx.x / blocks, last = work.rows * (blockIdx.x + 1) / blocks;
   Compute* d_gain = work.sums != nullptr ? work.sums + static_cast<std::int64_t>(blockIdx.x) * 2 * columns : nullptr;
   for (std::int64_t row = first; row < last; ++row) {
-    NormRow<Compute> of_row = NormRow<Compute>::of(work, row);
+    NormRow<Compute> norm_row = NormRow<Compute>::load(work, row);
     NormRowSums<Compute> sums{0, 0};
     for (std::int64_t column = threadIdx.x; column < columns; column += blockDim.x) {
-      const Compute x_hat = of_row.x_hat(to_compute(work.residual[row * columns + column]));
+      const Compute x_hat = norm_row.x_hat(to_compute(work.residual[row * columns + column]));
       const Compute d_y = to_compute(work.d_normed[row * columns + column]), g = d_y * work.gain[column];
       sums.g += g;
       sums.g_x_hat = gpu_fma(g, x_hat, sums.g_x_hat);
@@ -279,12 +279,12 @@ __global__ void __launch_bounds__(512) norm_backward_wide_kernel(NormBackwardPoi
       }
     }
     if (work.d_residual == nullptr) continue;
-    of_row.set_means(work, sum_over_block(sums, static_cast<int>(row & 1)));
+    norm_row.set_means(work, sum_over_block(sums, static_cast<int>(row & 1)));
     for (std::int64_t column = threadIdx.x; column < columns; column += blockDim.x) {
       const std::int64_t at = row * columns + column;
       const Compute addend = work.addend != nullptr ? to_compute(work.addend[at]) : Compute(0);
       const Compute g = to_compute(work.d_normed[at]) * work.gain[column];
-      work.d_residual[at] = from_compute<T>(of_row.d_x(to_compute(work.residual[at]), g, addend));
+      work.d_residual[at] = from_compute<T>(norm_row.d_x(to_compute(work.residual[at]), g, addend));
     }
   }
 }
@@ -325,10 +325,10 @@ void norm_backward(const Stream& stream, const NormBackward& work) {
     const std::int64_t blocks = norm_row_blocks(stream.device, rows, columns);
     if (rows > 0) {
       with_vector_width<T>(columns, [&]<int N>(std::integral_constant<int, N>) {
-        constexpr int most_threads = N > 4 ? 512 : 1024;  // limited by the registers that N needs
+        constexpr int max_threads = N > 4 ? 512 : 1024;  // limited by the registers that N needs
         const std::int64_t threads = ceil_div<std::int64_t>(columns, 32 * N) * 32;
-        if (threads <= most_threads) {
-          launch(stream, norm_backward_kernel<T, N, most_threads>, static_cast<unsigned>(blocks),
+        if (threads <= max_threads) {
+          launch(stream, norm_backward_kernel<T, N, max_threads>, static_cast<unsigned>(blocks),
                  static_cast<unsigned>(threads), 0, pointers);
         } else {
           launch(stream, norm_backward_wide_kernel<T>, static_cast<unsigned>(blocks), 512, 0, pointers);
