@@ -1,4 +1,4 @@
-// What ctest proves main.cpp with (Harness.*): the first test has to fail, the others not to.
+// Tests for main.cpp (ctest's Harness.*): the first one must fail, the others must not.
 #include <gtest/gtest.h>
 
 namespace {

@@ -1,11 +1,11 @@
 #pragma once
-// Counts the assertions that GoogleTest's macros evaluate: its listeners see only those that fail. Included into every
-// test source by the precompiled header, after GoogleTest.
+// Counts the assertions that GoogleTest's macros evaluate; GoogleTest's listeners are called only for failures. The
+// precompiled header includes this into every test source, after GoogleTest.
 #include <gtest/gtest.h>
 
 #include <atomic>
 
-// Not in a namespace of the project: tests write testing:: for GoogleTest's.
+// Outside the project's namespace, because tests use testing:: for GoogleTest's.
 namespace furlong_assertions {
 
 /// Assertions evaluated by this process so far.
@@ -17,7 +17,7 @@ inline void count_assertion() { assertion_count().fetch_add(1, std::memory_order
 
 }  // namespace furlong_assertions
 
-// Every EXPECT_ and ASSERT_ begins with this macro, which keeps its `if` apart from a surrounding `if … else`.
+// Every EXPECT_ and ASSERT_ starts with this macro, which separates its `if` from a surrounding `if … else`.
 #undef GTEST_AMBIGUOUS_ELSE_BLOCKER_
 #define GTEST_AMBIGUOUS_ELSE_BLOCKER_                 \
   switch (::furlong_assertions::count_assertion(), 0) \

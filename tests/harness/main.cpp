@@ -26,7 +26,7 @@ class EveryTestAsserts : public ::testing::EmptyTestEventListener {
 };
 
 /// Writes "note NOTE", and "begun NAME", then "passed NAME", "failed NAME" or "skipped NAME" to a file for
-/// scripts/test.sh, each line as it comes: a program that dies has begun a test and not ended it.
+/// scripts/test.sh. Lines are written immediately: if a program crashes, its last test has begun but not ended.
 class Results : public ::testing::EmptyTestEventListener {
  public:
   Results(const char* path, const std::string& note) : file_(path) {
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   const std::string note = missing.empty() ? "" : "no tests on CUDA: " + missing;
   if (!note.empty()) std::cerr << note << '\n';
   ::testing::InitGoogleMock(&argc, argv);
-  // Their owner; it calls the last one's OnTestEnd first.
+  // `listeners` owns them. It calls the OnTestEnd of the last one first.
   ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (const char* path = std::getenv("FURLONG_TEST_RESULTS"))
     listeners.Append(new furlong::testing::Results(path, note));

@@ -1,5 +1,5 @@
 #pragma once
-// Activations from their definitions, in long double: they are the yardstick for double too.
+// Activations from their definitions, in long double, so that they can check double too.
 #include <cmath>
 
 #include "framework/ops/elementwise/activation.h"
@@ -12,7 +12,7 @@ inline long double activation(ops::ActivationKind kind, long double x) {
     case ops::ActivationKind::gelu:
       return x * 0.5L * std::erfc(-x / std::sqrt(2.0L));
     case ops::ActivationKind::gelu_tanh:
-      // 0.5 x (1 + tanh(u)), which is x / (1 + e^-2u): the latter form has no cancellation to lose the lower tail to.
+      // 0.5 x (1 + tanh(u)) = x / (1 + e^-2u). The latter has no cancellation in the lower tail.
       return x / (1 + std::exp(-2 * std::sqrt(2 / pi) * (x + 0.044715L * x * x * x)));
     case ops::ActivationKind::relu:
       return x > 0 ? x : 0.0L;

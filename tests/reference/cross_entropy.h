@@ -7,14 +7,14 @@
 namespace furlong::reference {
 
 struct CrossEntropy {
-  std::vector<double> row_losses;  // 0 where left out
+  std::vector<double> row_losses;  // 0 for ignored rows
   std::int32_t valid = 0, correct = 0;
   double loss = 0;
   std::vector<double> d_hidden, d_weight, d_bias;  // of `loss`
 };
 
-/// hidden [rows, d], weight [vocabulary, d], bias [vocabulary] or empty; all logits at once. normalizer 0: the number
-/// of valid targets.
+/// hidden [rows, d], weight [vocabulary, d], bias [vocabulary] or empty; computes all logits at once. normalizer 0: the
+/// number of valid targets.
 inline CrossEntropy cross_entropy(const std::vector<double>& hidden, const std::vector<double>& weight,
                                   const std::vector<double>& bias, const std::vector<std::int32_t>& targets,
                                   std::size_t d, double normalizer) {

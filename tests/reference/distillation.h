@@ -6,7 +6,7 @@
 
 namespace furlong::reference {
 
-/// One side of a distillation: hidden [rows, d], weight [vocabulary, d], bias [vocabulary] or empty.
+/// The student or the teacher: hidden [rows, d], weight [vocabulary, d], bias [vocabulary] or empty.
 struct ClassifierValues {
   std::vector<double> hidden, weight, bias;
   std::size_t d;
@@ -35,7 +35,7 @@ inline std::vector<double> log_probabilities(std::vector<double> logits, double 
   return logits;
 }
 
-/// All logits at once. normalizer 0: the number of valid targets.
+/// Computes all logits at once. normalizer 0: the number of valid targets.
 inline Distillation distillation(const ClassifierValues& student, const ClassifierValues& teacher,
                                  const std::vector<std::int32_t>& targets, double temperature, double normalizer) {
   const std::size_t vocabulary = student.weight.size() / student.d;

@@ -1,5 +1,5 @@
 #pragma once
-// Feature maps of single rows, straight from their definitions, in double (docs/numerics.md).
+// Feature maps of single rows, computed from their definitions in double (docs/numerics.md).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -14,12 +14,12 @@ struct FeatureMapCase {
   ops::FeatureMap map;
   ops::FeatureMapOptions options{};
   std::int64_t d = 0, n_directions = 0;
-  std::vector<double> directions{};  // [n_directions, d]
+  std::vector<double> directions{};  // [n_directions, d]: the random projection
   double oprf_a = 0;
 };
 
 struct FeatureRow {
-  std::vector<double> features{};  // logarithms or values, as the map's form says
+  std::vector<double> features{};  // logarithms or values, depending on the map
   double row_log = 0;
 };
 
@@ -31,8 +31,8 @@ inline double inner(const double* a, const double* b, std::int64_t d) {
 
 namespace feature_maps {
 
-/// sqrt(c_r r! / Π α_i!) Π x'_i^α_i for every multi-index of degree r, given as ascending lists of indices in
-/// lexicographic order.
+/// sqrt(c_r r! / Π α_i!) Π x'_i^α_i for every multi-index of degree r. A multi-index is an ascending list of indices;
+/// the lists are in lexicographic order.
 inline void monomials(const std::vector<double>& x, std::int64_t r, double coefficient,
                       std::vector<std::size_t>& indices, std::vector<double>& features) {
   if (static_cast<std::int64_t>(indices.size()) < r) {
@@ -72,13 +72,13 @@ inline double half_square(const Row& x) {
   return inner(x_scaled.data(), x_scaled.data(), static_cast<std::int64_t>(x.size())) / 2;
 }
 
-/// Log features of keys end in -|x'|²/2; queries have it, and -log m, in the row's logarithm.
+/// Log features of keys include -|x'|²/2. For queries this term, and -log m, are in the row's logarithm.
 inline FeatureRow positive_features(Row logs, const Row& x, bool is_key) {
   const double half = half_square(x), m = static_cast<double>(logs.size());
   for (double& log : logs) log -= is_key ? half : 0;
   return {logs, is_key ? 0 : -half - std::log(m)};
 }
-/// Coefficient(r) is that of (q'·k')^r.
+/// Coefficient(r) is the coefficient of (q'·k')^r.
 template <class Coefficient>
 FeatureRow polynomial(const FeatureMapCase& c, const Row& x, const Coefficient& coefficient) {
   FeatureRow row;
@@ -97,7 +97,7 @@ inline void softmax_logs(const Row& x, double sign, Row& features) {
   for (double value : x) features.push_back(sign * value - top - std::log(total));
 }
 
-/// φ of row x by the map's definition, one for each name in the list of maps; a map without does not compile.
+/// φ of row x by the map's definition, specialized for each map; a map without a specialization does not compile.
 template <ops::FeatureMap map>
 FeatureRow defined(const FeatureMapCase& c, const Row& x, bool is_key) = delete;
 
@@ -194,7 +194,7 @@ inline FeatureRow feature_row(const FeatureMapCase& c, const double* x, bool is_
   return {};
 }
 
-/// Σ_f φ_f(q) φ_f(k) with both rows' logarithms: the kernel, or this draw's estimate of it.
+/// Σ_f φ_f(q) φ_f(k) with both rows' logarithms: the kernel, or the estimate of it with this random projection.
 inline double kernel_of_rows(const FeatureMapCase& c, const FeatureRow& query, const FeatureRow& key) {
   const bool logarithms = ops::feature_map_info(c.map).form == ops::FeatureForm::logarithms;
   double sum = 0;

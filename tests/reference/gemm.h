@@ -25,12 +25,12 @@ inline double activation_after_product(ops::GemmEpilogue::Activation activation,
   return std::nan("");
 }
 
-/// A product and, for each element, the sum of the magnitudes of its terms: what rounding errors are in proportion to.
+/// A product and, for each element, the sum of the magnitudes of its terms, to which rounding errors are proportional.
 struct Product {
   std::vector<double> value, magnitude;  // [rows, columns]
 };
 
-/// op(a) · op(b) of row-major matrices: a is [rows, inner], or [inner, rows] when transposed; b is [inner, columns] or
+/// op(a) · op(b) of row-major matrices: a is [rows, inner], or [inner, rows] if transposed; b is [inner, columns] or
 /// [columns, inner].
 inline Product product(const std::vector<double>& a, bool transpose_a, const std::vector<double>& b, bool transpose_b,
                        std::int64_t rows, std::int64_t columns, std::int64_t inner) {

@@ -1,5 +1,5 @@
 #pragma once
-// Linear attention as performer-pytorch and pytorch-fast-transformers compute it, epsilons and stabilizers included, in
+// Linear attention as in performer-pytorch and pytorch-fast-transformers, including epsilons and stabilizers, in
 // float64, pair by pair, for one head. The table in docs/numerics.md compares their definitions with ours.
 #include "tests/reference/linear_attention.h"
 
@@ -11,11 +11,11 @@ struct LibraryAttentionCase {
   bool causal = true;
   double input_scale = 1;          ///< of q and k, before the feature map
   double feature_epsilon = 0;      ///< φ = (f(x) + feature_epsilon) / √m
-  double sum_epsilon = 0;          ///< every Σ_j φ_f(k_j) begins with it
+  double sum_epsilon = 0;          ///< initial value of every Σ_j φ_f(k_j)
   double denominator_epsilon = 0;  ///< added to every denominator
-  bool subtract_maximum = false;   ///< exponents less their maximum: a query's own, that of all keys
-  bool subtract_norm = false;      ///< exponents less the largest |x'|² of the sequence
-  bool mask_features = true;       ///< a masked key is left out of both sums; otherwise its value alone is zero
+  bool subtract_maximum = false;   ///< subtract the maximum exponent: the query's own, or that of all keys
+  bool subtract_norm = false;      ///< subtract the largest |x'|² of the sequence from the exponents
+  bool mask_features = true;       ///< a masked key is excluded from both sums; otherwise only its value is zero
   std::vector<int> mask{};         ///< [n_key], empty: none
 };
 
@@ -34,7 +34,7 @@ inline std::vector<std::vector<double>> features(const LibraryAttentionCase& c, 
   double norm = -HUGE_VAL;
   for (std::int64_t i = 0; i < n; ++i) {
     const double* at = x.data() + i * c.features.d;
-    // A key's row: its features hold all of φ but the constant factor.
+    // A key's row: its features contain all of φ except the constant factor.
     rows.push_back(feature_row(c.features, at, true).features);
     maxima.push_back(*std::max_element(rows.back().begin(), rows.back().end()) + square_norm(c, at) / 2);
     norm = std::max(norm, square_norm(c, at));

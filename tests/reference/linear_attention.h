@@ -1,6 +1,6 @@
 #pragma once
-// Linear attention by its definition, in float64, pair by pair, for one head. No tricks but the one maximum per query
-// that exp needs.
+// Linear attention by its definition, in float64, pair by pair, for one head. The only numerical device is the maximum
+// per query that exp needs.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -26,10 +26,10 @@ struct LinearAttentionCase {
 };
 
 struct Weight {
-  double log, sign;  // log -inf: nothing
+  double log, sign;  // log -inf: weight 0
 };
 
-/// log |φ(q)·φ(k)| and its sign; `row_log` of the query is left out.
+/// log |φ(q)·φ(k)| and its sign, without the query's `row_log`.
 inline Weight feature_weight(const FeatureMapCase& c, const FeatureRow& q, const FeatureRow& k) {
   if (ops::feature_map_info(c.map).form == ops::FeatureForm::logarithms) {
     double top = -HUGE_VAL, sum = 0;
@@ -42,8 +42,8 @@ inline Weight feature_weight(const FeatureMapCase& c, const FeatureRow& q, const
   return {std::log(std::fabs(sum)) + k.row_log, sum < 0 ? -1.0 : 1.0};
 }
 
-/// Cosines and sines of distance · base^(-2f/m) for the pairs of m features, at distances from -(n_query - 1) to n_key
-/// - 1.
+/// Cosines and sines of distance · base^(-2f/m) for the pairs of m features, at distances from -(n_query - 1) to
+/// n_key - 1.
 struct Rotations {
   std::int64_t n_query = 0, half = 0;
   std::vector<double> cosines, sines;
@@ -61,7 +61,7 @@ struct Rotations {
   std::size_t row(std::int64_t distance) const { return static_cast<std::size_t>((distance + n_query - 1) * half); }
 };
 
-/// feature_weight of φ(q) · R φ(k), R turning features (f, f + ⌊m/2⌋): what R_i φ(q) · R_j φ(k) is for distance j - i.
+/// feature_weight of φ(q) · R φ(k), where R rotates features (f, f + ⌊m/2⌋): R_i φ(q) · R_j φ(k) for distance j - i.
 inline Weight rotated_weight(const LinearAttentionCase& c, const FeatureRow& q, const FeatureRow& k,
                              const Rotations& rotations, std::int64_t distance) {
   const bool logarithms = ops::feature_map_info(c.features.map).form == ops::FeatureForm::logarithms;
@@ -82,7 +82,7 @@ inline Weight rotated_weight(const LinearAttentionCase& c, const FeatureRow& q, 
   return {std::log(std::fabs(sum)) + shift, sum < 0 ? -1.0 : 1.0};
 }
 
-/// Whether query i sees key j at all.
+/// Returns whether query i attends to key j.
 inline bool visible(const LinearAttentionCase& c, std::int64_t i, std::int64_t j) {
   const auto at = [](const std::vector<int>& values, std::int64_t index) {
     return values[static_cast<std::size_t>(index)];
@@ -91,7 +91,7 @@ inline bool visible(const LinearAttentionCase& c, std::int64_t i, std::int64_t j
   if (c.window > 0 && std::abs(i - j) >= c.window) return false;
   if (!c.mask.empty() && at(c.mask, j) == 0) return false;
   return c.documents.empty() ||
-         at(c.documents, i) == at(c.documents, j);  // runs of equal numbers: the tests repeat none
+         at(c.documents, i) == at(c.documents, j);  // runs of equal numbers; the tests repeat none
 }
 
 /// query [n_query, d], key [n_key, d], value [n_key, d_value] -> [n_query, d_value].
@@ -143,7 +143,7 @@ inline Matrix linear_attention(const LinearAttentionCase& c, const Matrix& query
       weights.push_back({j, w, numerator});
       top = std::max({top, w.log, numerator.log});
     }
-    if (top == -HUGE_VAL) continue;  // nothing seen, or every weight zero
+    if (top == -HUGE_VAL) continue;  // no visible key, or all weights are zero
     double total = 0, square = 0;
     double* out = output.data() + i * width;
     for (const auto& [j, w, numerator] : weights) {

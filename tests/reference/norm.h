@@ -1,5 +1,5 @@
 #pragma once
-// layernorm and rmsnorm with a residual sum in front, in double, from their definitions.
+// layernorm and rmsnorm after a residual sum, in double, from their definitions.
 #include <cmath>
 #include <vector>
 

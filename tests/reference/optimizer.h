@@ -1,5 +1,5 @@
 #pragma once
-// AdamW and the moving average in double, written as in the papers.
+// AdamW and EMA in double, as written in the papers.
 #include <cmath>
 #include <vector>
 

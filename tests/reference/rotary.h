@@ -5,8 +5,8 @@
 
 namespace furlong::reference {
 
-/// Rows [batch * n, columns]: in each head the pair (i, i + d_head / 2), as a complex number, times exp(i position
-/// base^(-2i / d_head)).
+/// Rows [batch * n, columns]. In each head the pair (i, i + d_head / 2) is a complex number, multiplied by exp(i
+/// position base^(-2i / d_head)).
 inline std::vector<double> rotary(std::vector<double> x, std::size_t n, std::size_t columns, std::size_t n_heads,
                                   std::size_t d_head, std::size_t first, double base) {
   for (std::size_t row = 0; row < x.size() / columns; ++row) {

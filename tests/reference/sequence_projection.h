@@ -7,8 +7,8 @@
 
 namespace furlong::reference {
 
-/// x [batch, n, n_heads·d] -> [batch, rows, n_heads·d], channel by channel as the definitions say. `weight` in either
-/// of the op's shapes; `shared` says which. `keys` [batch, n], empty: all kept.
+/// x [batch, n, n_heads·d] -> [batch, rows, n_heads·d], channel by channel from the definitions. `weight` has one of
+/// the op's two shapes, selected by `shared`. `keys` [batch, n]; empty keeps all.
 inline std::vector<double> sequence_projection(const std::vector<double>& x, const std::vector<double>& weight,
                                                bool shared, const std::vector<std::int32_t>& keys, std::size_t batch,
                                                std::size_t n, std::size_t d,

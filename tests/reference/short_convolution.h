@@ -3,8 +3,8 @@
 
 namespace furlong::reference {
 
-/// y[b, t, c] = Σ_j weight[c, j] · x[b, t - (width - 1) + j, c]; before the start comes `history` [batch, width - 1,
-/// channels], zero when empty.
+/// y[b, t, c] = Σ_j weight[c, j] · x[b, t - (width - 1) + j, c]. Before the start comes `history` [batch, width - 1,
+/// channels]; empty means zeros.
 inline std::vector<double> short_convolution(const std::vector<double>& x, const std::vector<double>& weight,
                                              const std::vector<double>& history, std::size_t batch, std::size_t n,
                                              std::size_t channels, std::size_t width) {
@@ -14,7 +14,7 @@ inline std::vector<double> short_convolution(const std::vector<double>& x, const
       for (std::size_t c = 0; c < channels; ++c) {
         double sum = 0;
         for (std::size_t j = 0; j < width; ++j) {
-          const std::size_t at = t + j;  // in history and x, one after the other
+          const std::size_t at = t + j;  // index in history followed by x
           double input = 0;
           if (at >= width - 1) {
             input = x[(b * n + at - (width - 1)) * channels + c];

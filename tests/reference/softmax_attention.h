@@ -1,5 +1,5 @@
 #pragma once
-// Softmax attention as it is defined, in float64, by plain loops.
+// Softmax attention from its definition, in float64, with plain loops.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -16,10 +16,10 @@ struct SoftmaxAttentionCase {
   std::int64_t first_query_position = 0;
   double scale = 0;                       // 0: d_key^(-1/2)
   std::int64_t window = 0;                // 0: none
-  std::vector<std::int32_t> keys{};       // [batch, n_key], 0 masks; empty: all are kept
+  std::vector<std::int32_t> keys{};       // [batch, n_key], 0 masks; empty keeps all
   std::vector<std::int32_t> documents{};  // [batch, n_key], runs of equal numbers; empty: one
 
-  /// Whether query i of sequence b sees key j.
+  /// Returns whether query i of sequence b attends to key j.
   bool sees(std::int64_t b, std::int64_t i, std::int64_t j) const {
     const std::int64_t distance = first_query_position + i - j;
     if (causal && distance < 0) return false;
@@ -54,7 +54,7 @@ struct SoftmaxAttentionResult {
   std::vector<double> log_sum_exp;  // [batch, n_heads, n_query]
 };
 
-/// A query that sees nothing has output 0 and log_sum_exp -infinity.
+/// A query without visible keys has output 0 and log_sum_exp -infinity.
 /// query [batch, n_query, n_heads, d_key], key and value [batch, n_key, n_kv_heads, d]; row-major.
 inline SoftmaxAttentionResult softmax_attention(const SoftmaxAttentionCase& c, const std::vector<double>& query,
                                                 const std::vector<double>& key, const std::vector<double>& value) {
@@ -96,9 +96,9 @@ struct SoftmaxAttentionGradient {
   std::vector<double> d_query, d_key, d_value;  // in the shapes of query, key and value
 };
 
-/// `stored_output`, where given, is what D = dO·O is made from (as a backward does that keeps only a rounded output);
-/// otherwise D is exact. With weights p, D = Σ_j p_j (dO·v_j) and dS_j = p_j (dO·v_j - D): dQ = scale Σ_j dS_j k_j,
-/// dK_j = scale Σ_i dS_ij q_i, dV_j = Σ_i p_ij dO_i.
+/// D = dO·O is computed from `stored_output` if given, as in a backward that stores only a rounded output; otherwise D
+/// is exact. With weights p, D = Σ_j p_j (dO·v_j) and dS_j = p_j (dO·v_j - D): dQ = scale Σ_j dS_j k_j, dK_j = scale
+/// Σ_i dS_ij q_i, dV_j = Σ_i p_ij dO_i.
 inline SoftmaxAttentionGradient softmax_attention_gradient(const SoftmaxAttentionCase& c,
                                                            const std::vector<double>& query,
                                                            const std::vector<double>& key,

@@ -1,6 +1,6 @@
 #pragma once
-// A whole transformer with softmax attention as it is defined, in float64, by plain loops: what every key of
-// ModelConfig means.
+// A whole transformer with softmax attention from its definition, in float64, with plain loops. It defines every key of
+// ModelConfig.
 #include <map>
 #include <set>
 #include <string>
@@ -46,7 +46,7 @@ class Transformer {
     result.logits = predict(result.hidden);
     return result;
   }
-  /// Parameters that no run has looked at.
+  /// Returns the parameters that no run has used.
   std::set<std::string> unused() const {
     std::set<std::string> names;
     for (const auto& [name, values] : values_)
@@ -116,7 +116,7 @@ class Transformer {
     return config_.d_embedding > 0 ? linear(x, "embedding_projection", width) : x;
   }
 
-  /// Heads normalised and rotated; x [batch * n, heads * d_head].
+  /// Normalizes and rotates the heads; x [batch * n, heads * d_head].
   Rows turned(Rows x, const std::string& norm_name, std::int64_t n) const {
     const auto d = static_cast<std::size_t>(config_.attention.d_head), half = d / 2;
     if (config_.query_key_norm == layers::QueryKeyNorm::rmsnorm) x = norm(x, norm_name, true);

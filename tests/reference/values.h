@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of ops share: random tensors on the device under test, and comparison with values in double.
+// Shared by tests of ops: random tensors on the device under test, and comparison with values in double.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -23,7 +23,7 @@ inline Tensor tensor_of(const std::vector<double>& values, const Shape& shape, D
   return Tensor::from(rounded, shape, device);
 }
 
-/// Independent normal values of standard deviation `scale`, rounded to `dtype`; the same for the same name.
+/// Independent normal values of standard deviation `scale`, rounded to `dtype`; equal names give equal values.
 inline Tensor normal_tensor(const Shape& shape, DType dtype, const std::string& name, double scale = 1.0) {
   std::vector<double> values(static_cast<std::size_t>(shape.elements()));
   const RandomKey key{1, 0, random_stream(name)};
@@ -40,7 +40,7 @@ inline Tensor integer_tensor(const Shape& shape, std::int64_t low, std::int64_t 
   return Tensor::from(values, shape, furlong::testing::device());
 }
 
-/// The elements as double, whatever the (floating) dtype and strides.
+/// Returns the elements as double, for any floating dtype and strides.
 inline std::vector<double> doubles(const Tensor& tensor) {
   if (tensor.dtype() == DType::float64) return tensor.to_vector<double>();
   std::vector<double> values;
@@ -52,7 +52,7 @@ inline std::vector<double> doubles(const Tensor& tensor) {
   return values;
 }
 
-/// Largest |actual - expected| over the largest |expected|; infinite when the sizes differ or a value is NaN.
+/// Returns the largest |actual - expected| over the largest |expected|; infinite if the sizes differ or a value is NaN.
 inline double relative_difference(const std::vector<double>& actual, const std::vector<double>& expected) {
   if (actual.size() != expected.size()) return HUGE_VAL;
   double difference = 0, largest = 1e-300;
@@ -68,13 +68,13 @@ inline double relative_difference(const Tensor& actual, const std::vector<double
   return relative_difference(doubles(actual), expected);
 }
 
-/// What one rounding to `dtype` costs, relative to the value.
+/// The relative error of one rounding to `dtype`.
 inline double rounding_of(DType dtype) {
   if (dtype == DType::bfloat16) return 0x1p-8;
   return dtype == DType::float32 ? 0x1p-24 : 0x1p-53;
 }
 
-/// Runs with the given number of threads, then with the number from before.
+/// Runs `body` with the given number of threads, then restores the number.
 template <class Body>
 auto with_threads(int threads, const Body& body) {
   const struct Restore {

@@ -7,7 +7,7 @@
 namespace furlong {
 namespace {
 
-/// sum_j x_j^3 y_j as one number, with d_x multiplied by `factor`: 1 is right, anything else is a planted fault.
+/// sum_j x_j^3 y_j as one number, with d_x multiplied by `factor`: 1 is correct, any other value is a planted fault.
 Variable cubic(Tape& tape, const std::vector<Variable>& inputs, double factor, std::int64_t wrong_element = -1) {
   const Tensor x = inputs[0].value(), y = inputs[1].value();
   const auto a = x.to_vector<double>(), b = y.to_vector<double>();

@@ -14,9 +14,9 @@
 namespace furlong {
 namespace {
 
-constexpr std::int64_t border = 64;  // elements at which each parameter begins
+constexpr std::int64_t border = 64;  // alignment of each parameter, in elements
 
-/// Two matrices that decay, a bias and a gain that do not, declared alternately, and a buffer.
+/// Two matrices with weight decay, a bias and a gain without, declared alternately, and a buffer.
 struct Model {
   ParameterStore store;
   Parameter &first, &bias, &directions, &second, &gain;
@@ -151,8 +151,8 @@ TEST(ParameterStore, Float64ParametersHaveFloat64Masters) {
   EXPECT_TRUE(model.first.variable().value().shares_memory_with(model.store.values()));
 }
 
-/// first(x) · ones: the loss whose gradient with respect to first.weight is the column sum of x in each row, and with
-/// respect to the bias the rows.
+/// first(x) · ones. The gradient of this loss with respect to each row of first.weight is the column sum of x. That
+/// with respect to the bias is the number of rows.
 Variable forward(Tape& tape, Model& model, const Tensor& x) {
   const Variable bias = model.bias.variable();
   return ops::linear(tape, Variable(x), model.first.variable(), &bias);
@@ -167,7 +167,7 @@ TEST(ParameterStore, WritesGradientsToFlatTensorAndZeroesOthers) {
   for (DType compute : {DType::float32, DType::bfloat16}) {
     Model model(compute);
     model.store.allocate(1);
-    // What an earlier step left must not show, padding stays zero.
+    // Values left by an earlier step must not affect the result; padding stays zero.
     for (const Parameter* parameter : {&model.first, &model.bias, &model.second, &model.gain})
       ops::fill(Stream{}, parameter->gradient(), 99.0);
     model.store.forget_gradients();
@@ -245,7 +245,7 @@ TEST(ParameterStore, CallsBackOncePerParameterWhenGradientIsFinal) {
 
 TEST(ParameterStore, ShapeOnlyAllocatesNoMemory) {
   ParameterStore store(DType::bfloat16, Device{DeviceType::shape_only, 0});
-  store.add("large", {1 << 20, 1 << 16}, Initializer::normal(1), true);  // 256 GiB of masters
+  store.add("large", {1 << 20, 1 << 16}, Initializer::normal(1), true);  // 256 GiB of master values
   store.allocate(1);
   store.forget_gradients();
   store.complete_gradients(Stream{store.device()});
@@ -253,7 +253,7 @@ TEST(ParameterStore, ShapeOnlyAllocatesNoMemory) {
   EXPECT_EQ(store.compute_values().bytes(), std::int64_t{1} << 37);
 }
 
-/// The model with first.weight and norm.gain frozen: one that would decay and one that would not.
+/// The model with first.weight and norm.gain frozen: one with weight decay and one without.
 Model partly_frozen(DType compute = DType::float32, Device device = {}) {
   Model model(compute, device);
   model.store.freeze([](const Parameter& parameter) { return parameter.name() == "first.weight"; });

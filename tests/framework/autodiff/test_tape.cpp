@@ -22,8 +22,8 @@ double& at(const Tensor& tensor, std::int64_t row, std::int64_t column) {
 }
 std::int64_t rows_of(const Tensor& tensor) { return tensor.shape().rank() > 1 ? tensor.extent(0) : 1; }
 
-/// y = x * x element by element on [n] or [rows, n], saving x, written out so that these tests lean on no op. Notes the
-/// modes it was asked for.
+/// y = x * x element by element on [n] or [rows, n], saving x. Written out so that these tests depend on no op. Records
+/// the requested gradient modes.
 Variable square(Tape& tape, const Variable& x, std::vector<GradientMode>* modes = nullptr, int* runs = nullptr) {
   if (runs) ++*runs;
   const Tensor y = Tensor::empty(x.shape(), DType::float64);
@@ -44,7 +44,7 @@ Variable square(Tape& tape, const Variable& x, std::vector<GradientMode>* modes 
   });
 }
 
-/// x * y element by element; asks for both gradients.
+/// x * y element by element; requests both gradients.
 Variable multiply(Tape& tape, const Variable& x, const Variable& y, std::vector<GradientMode>* modes = nullptr) {
   const Tensor z = Tensor::empty(x.shape(), DType::float64);
   for (std::int64_t i = 0; i < z.elements(); ++i) at(z, 0, i) = at(x.value(), 0, i) * at(y.value(), 0, i);
@@ -63,7 +63,7 @@ Variable multiply(Tape& tape, const Variable& x, const Variable& y, std::vector<
   });
 }
 
-/// x + y: gradients passed on without a copy.
+/// x + y: gradients are passed on without a copy.
 Variable sum_of(Tape& tape, const Variable& x, const Variable& y) {
   const Tensor z = x.value().clone();
   ops::add(tape.stream(), z, y.value(), GradientMode::accumulate);
@@ -74,7 +74,7 @@ Variable sum_of(Tape& tape, const Variable& x, const Variable& y) {
   });
 }
 
-/// x *= factor in x's own memory.
+/// x *= factor, in place.
 Variable scale_in_place(Tape& tape, const Variable& x, double factor) {
   const auto scale = [factor](const Tensor& tensor) {
     for (std::int64_t r = 0; r < rows_of(tensor); ++r) {
@@ -174,7 +174,7 @@ TEST(TapeSplit, LeafCanBeSplitAgainInTheNextStep) {
     Tape tape(Stream{});
     backward_with_ones(tape, square(tape, tape.split_last(x, {3, 2})[1]));
     EXPECT_EQ(x.gradient().to_vector<double>(), (Values{0, 0, 0, 8, 10, 0, 0, 0, -8, -10}));
-    x.slot()->written = false;  // what a parameter store does between steps
+    x.slot()->written = false;  // as a parameter store does between steps
   }
 }
 
@@ -301,7 +301,7 @@ TEST(TapeRecompute, SavesOnlyTheSegmentInputs) {
   const Variable y = tape.recompute("segment", {x}, chain).front();
   const std::int64_t one = arena({}).counters().bytes_in_use - before;
   EXPECT_GE(one, 8000);
-  EXPECT_LT(one, 2 * 8000);  // the output alone: seven inner values are gone
+  EXPECT_LT(one, 2 * 8000);  // only the output: seven inner values have been freed
   EXPECT_EQ(tape.saved_bytes().at("segment"), 8000);
 }
 
@@ -366,7 +366,8 @@ TEST(TapeMemory, FreesSavedTensorsAndGradientsWhenConsumed) {
   }
   ASSERT_EQ(in_use.size(), static_cast<std::size_t>(length));
   for (std::size_t i = 1; i < in_use.size(); ++i) {
-    // Each square frees one saved value and one gradient, and makes one gradient. (The first owns the caller's.)
+    // Each square frees one saved value and one gradient, and allocates one gradient. (The caller owns the first
+    // value.)
     EXPECT_EQ(in_use[i] - in_use[i - 1], i == 1 ? 0 : -bytes) << i;
   }
   EXPECT_EQ(arena({}).counters().bytes_in_use - before, bytes) << "the leaf's gradient and nothing else";

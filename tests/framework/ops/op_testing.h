@@ -1,10 +1,10 @@
 #pragma once
-// What tests of element-wise and row-wise ops share: tensors of any dtype from doubles and back, thread counts,
+// Shared by tests of element-wise and row-wise ops: tensors of any dtype from doubles and back, thread counts,
 // instruction sets.
 #include <gtest/gtest.h>
 
 #include "framework/simd/targets.h"
-// After targets.h, which says what is compiled.
+// After targets.h, which selects the compiled targets.
 #include <hwy/targets.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace furlong::testing {
 
-/// Kernels on the simulator under a sanitizer: slower by another factor of ten to a hundred.
+/// Kernels on the simulator under a sanitizer are slower by another factor of ten to a hundred.
 inline bool on_sanitized_simulator() {
 #ifdef FURLONG_SANITIZED
   return on_simulator();
@@ -39,7 +39,7 @@ inline std::vector<double> normal_values(std::int64_t n, std::string_view stream
   return values;
 }
 
-/// On the device under test.
+/// Creates a tensor on the device under test.
 inline Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype) {
   Tensor tensor;
   ops::with_float_type(dtype, "tensor_of", [&]<class T>(std::type_identity<T>) {
@@ -58,12 +58,12 @@ inline std::vector<double> values_of(const Tensor& tensor) {
   return values;
 }
 
-/// Values as they are once stored in `dtype`: a reference is given the same inputs as the op.
+/// Returns values as stored in `dtype`, so that a reference gets the same inputs as the op.
 inline std::vector<double> stored(const std::vector<double>& values, DType dtype) {
   return values_of(tensor_of(values, {static_cast<std::int64_t>(values.size())}, dtype));
 }
 
-/// Largest |found - expected| over the largest |expected|; infinite when a NaN or another number of elements was found.
+/// Returns the largest |found - expected| over the largest |expected|; infinite if a value is NaN or the sizes differ.
 inline double relative_error(const std::vector<double>& found, const std::vector<double>& expected) {
   if (found.size() != expected.size()) return std::numeric_limits<double>::infinity();
   double worst = 0, largest = 0;
@@ -86,7 +86,7 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
   return std::memcmp(host_a.address(), host_b.address(), static_cast<std::size_t>(a.bytes())) == 0;
 }
 
-/// Another number of threads while it lives.
+/// Sets another number of threads during its lifetime.
 class WithThreads {
  public:
   explicit WithThreads(int threads) : before_(thread_count()) { set_thread_count(threads); }
@@ -98,8 +98,8 @@ class WithThreads {
   int before_;
 };
 
-/// Calls body() once with each instruction set that this CPU has and the build knows, the baseline included; on a GPU
-/// just once.
+/// Calls body() once for each instruction set that both this CPU and the build support, including the baseline. On a
+/// GPU calls it once.
 template <class Body>
 void for_each_instruction_set(const Body& body) {
   if (on_gpu()) return body();

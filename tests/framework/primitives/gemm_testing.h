@@ -1,6 +1,6 @@
 #pragma once
-// What tests of matrix products share: sizes, types, operands as views of wider matrices, and the error that rounding
-// may make.
+// Shared by tests of matrix products: sizes, types, operands as views of wider matrices, and the bound on rounding
+// errors.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -24,7 +24,7 @@ inline constexpr Sizes all_sizes[] = {{1, 1, 1},     {1, 7, 3},    {5, 1, 9},   
                                       {33, 65, 127}, {64, 64, 64}, {129, 3, 70}};
 inline constexpr Sizes few_sizes[] = {{1, 1, 1}, {13, 17, 5}, {33, 70, 65}};
 
-/// What goes in and what comes out.
+/// Dtypes of the operands and the result.
 struct Types {
   DType inputs, output;
 };
@@ -39,7 +39,7 @@ inline std::string text_of(const Types& types, const Sizes& sizes, bool transpos
                      transpose_b ? ", b transposed" : "");
 }
 
-/// The operands of one product, as views of wider matrices when `strided`.
+/// The operands of one product; views of wider matrices if `strided`.
 struct Operands {
   Tensor a, b, c, whole_c;
   std::vector<double> values_a, values_b, values_c;
@@ -63,10 +63,10 @@ struct Operands {
   }
 };
 
-/// Largest error over the error that rounding can make, element by element: a sum of n terms in any order, with or
-/// without fused multiply-adds, is within n u Σ|terms| (Higham 2002, section 3.1), u belonging to the type that sums
-/// are kept in; one more rounding stores it. Activations grow an error by at most their steepest slope, 1.13, and have
-/// errors of their own, `activation_error` times the magnitude.
+/// Returns the largest error relative to the rounding error bound, over all elements. A sum of n terms in any order,
+/// with or without fused multiply-adds, is within n u Σ|terms| (Higham 2002, section 3.1), where u is the unit of the
+/// accumulation dtype. One more rounding stores it. Activations amplify an error by at most their largest
+/// derivative, 1.13, and add errors of their own: `activation_error` times the magnitude.
 inline double error_over_bound(const std::vector<double>& found, const std::vector<double>& expected,
                                const std::vector<double>& magnitude, std::int64_t terms, DType output,
                                double activation_error) {

@@ -175,7 +175,7 @@ TEST_P(Arithmetic, SumsSquaresInDoubleForAnyThreadCount) {
 }
 
 TEST_P(Arithmetic, SumOfSquaresStaysOnTheDevice) {
-  // More blocks of elements than a GPU has blocks of threads for; every partial sum is a number that double has.
+  // More blocks of elements than a GPU launch has thread blocks; every partial sum is exact in double.
   const std::int64_t n = (on_sanitized_simulator() ? 5 : 2049) * 4096 + 77;
   const Tensor values = Tensor::from(std::vector<float>(static_cast<std::size_t>(n), 0.5f), {n}, device()),
                result = Tensor::empty({3}, DType::float64, device());

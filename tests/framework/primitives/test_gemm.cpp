@@ -18,7 +18,7 @@ FURLONG_INSTANTIATE_ENGINES(Gemm);
 class ColumnSum : public EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(ColumnSum);
 
-/// cuBLASLt does not say how it evaluates tanh; the GPU's own instruction has a relative error of 2^-11.
+/// cuBLASLt does not document how it evaluates tanh; the GPU's own instruction has a relative error of 2^-11.
 constexpr double library_gelu_error = 0x1p-11;
 bool is_library_gelu(const Types& types, Activation activation) {
   return device().type == DeviceType::cuda && types.output == DType::bfloat16 && activation == Activation::gelu_tanh;
@@ -106,10 +106,10 @@ TEST_P(Gemm, AppliesBiasAndActivationBeforeTheStore) {
             }
             ops::gemm(stream(), in.a, false, in.b, true, in.c, GradientMode::overwrite,
                       {with_bias ? &bias : nullptr, activation});
-            // oneDNN's error function is the five-term formula 7.1.26 of Abramowitz and Stegun, absolute error 1.5e-7,
-            // plus its exponential's rounding; its tanh and sigmoid are good to a few units in the last place. In
-            // double our own use libm. On CUDA all are our own kernel's, whose functions are good to a few units in the
-            // last place in either precision, but for the library's GELU.
+            // oneDNN's error function is the five-term formula 7.1.26 of Abramowitz and Stegun: absolute error 1.5e-7
+            // plus the exponential's rounding. Its tanh and sigmoid are accurate to a few ulp. Our own in double use
+            // libm. On CUDA our own kernel computes all activations except the library's GELU, accurate to a few ulp in
+            // both precisions.
             const double own = activation == Activation::none || activation == Activation::relu ? 0
                                : types.inputs == DType::float64     ? 4 * rounding_unit(DType::float64)
                                : is_library_gelu(types, activation) ? library_gelu_error
@@ -132,7 +132,7 @@ ops::ActivationKind kind_of(Activation activation) {
   return ops::ActivationKind::relu;
 }
 
-/// An auxiliary beside c, dense or a range of a wider matrix, which the library's alignment may or may not fit.
+/// An auxiliary for c, dense or a range of a wider matrix, which may or may not meet the library's alignment.
 Tensor auxiliary_of(const Tensor& c, std::int64_t margin) {
   const std::int64_t rows = c.extent(0), columns = c.extent(1);
   return tensor_of(normal_values(rows * (columns + 2 * margin), "auxiliary", 2), {rows, columns + 2 * margin},
@@ -168,7 +168,7 @@ TEST_P(Gemm, AuxiliaryReceivesTheActivationInput) {
           EXPECT_LE(error_over_bound(values_of(auxiliary), expected.value, expected.magnitude, sizes.inner + 1,
                                      types.output, 0),
                     1);
-          // Taken of the auxiliary as it was stored, or of the sum before that: one store's rounding apart.
+          // The activation of the auxiliary as stored, or of the sum before that: they differ by one store's rounding.
           const double own = (types.output == DType::bfloat16 ? 1.2 : 32) * rounding_unit(types.output) +
                              (is_library_gelu(types, activation) ? library_gelu_error : 0);
           for (double& value : expected.value)
@@ -204,8 +204,8 @@ TEST_P(Gemm, ActivationGradientUsesTheAuxiliary) {
           epilogue.activation_gradient = true;
           ops::gemm(stream(), in.a, false, in.b, false, in.c, GradientMode::overwrite, epilogue);
           EXPECT_EQ(values_of(auxiliary), at);
-          // The product may be rounded before it is multiplied; derivatives are at most 1.13, and the library's tanh
-          // stands in them with its square times x.
+          // The product may be rounded before it is multiplied. Derivatives are at most 1.13; the library's tanh enters
+          // them squared, times x.
           const double own = (types.output == DType::bfloat16 ? 1.2 : 32) * rounding_unit(types.output) +
                              (is_library_gelu(types, activation) ? 4 * library_gelu_error : 0);
           EXPECT_LE(
@@ -293,7 +293,7 @@ TEST_P(Gemm, PropagatesInfinityAndNan) {
 }
 
 TEST_P(Gemm, RepeatedProductHasTheSameBits) {
-  // Tall, wide, and the long inner dimension of a weight's gradient, which oneDNN shares among threads.
+  // Tall, wide, and the long inner dimension of a weight's gradient, which oneDNN splits among threads.
   for (const Sizes& sizes : {Sizes{300, 70, 65}, Sizes{24, 300, 129}, Sizes{48, 40, 4096}}) {
     for (const Types& types : all_types) {
       const ::testing::ScopedTrace trace(__FILE__, __LINE__, text_of(types, sizes, true, false));

@@ -1,4 +1,4 @@
-// Products of one or two rows, which the CPU multiplies by other code than larger ones.
+// Products of one or two rows, for which the CPU uses other code than for larger ones.
 #include "framework/primitives/gemm.h"
 
 #include "tests/framework/primitives/gemm_testing.h"
@@ -52,9 +52,9 @@ TEST_P(FewRows, BiasActivationAndColumnRangesMatchManyRows) {
   }
 }
 
-/// One term outweighs the others: in a single chain that begins with it each of them is rounded away, for 2^24 + 1 is
-/// 2^24 in float32. Generation has such rows (a token that all others attend to makes one activation of thousands), and
-/// sums that run side by side keep most.
+/// One term outweighs the others: in a single chain that starts with it each of them is rounded away, because 2^24 + 1
+/// is 2^24 in float32. Such rows occur in generation (a token that all others attend to has one activation in the
+/// thousands). Parallel partial sums keep most of the small terms.
 TEST(FewRowsOnTheCpu, LargeTermDoesNotAbsorbTheOthers) {
   constexpr std::int64_t inner = 1536, columns = 40;
   for (std::int64_t rows : {1, 2}) {
@@ -69,7 +69,7 @@ TEST(FewRowsOnTheCpu, LargeTermDoesNotAbsorbTheOthers) {
   }
 }
 
-/// The same of any number of rows, where that is asked for.
+/// Returns a stream with or without short sums.
 Stream stream_of(bool short_sums) {
   Stream stream;
   stream.products.short_sums = short_sums;
@@ -88,9 +88,9 @@ TEST(ShortSums, HaveSmallerErrorThanOneChain) {
       sum += (found[i] - expected.value[i]) * (found[i] - expected.value[i]);
     return std::sqrt(sum / static_cast<double>(found.size()));
   };
-  // A chain of k standard normal products errs by about 0.29 units of its last place, of sums up to sqrt(k): together
-  // 0.3 k / sqrt(2) units of 2^-24. Six chains of 256 make 130, one of 1,536 makes 330, which is what oneDNN has with
-  // AVX-512; without, it has blocks of its own.
+  // A chain of k standard normal products has an error of about 0.29 ulp per addition, of sums up to sqrt(k): in total
+  // 0.3 k / sqrt(2) units of 2^-24. Six chains of 256 give 130, one of 1536 gives 330, which oneDNN has with AVX-512;
+  // without AVX-512 it uses blocks of its own.
   const double unit = 0x1p-24;
   for (bool transpose_a : {false, true}) {
     for (bool transpose_b : {false, true}) {

@@ -1,5 +1,5 @@
-// The kernels beside cuBLASLt: the plain product, which CUDA uses only where cuBLASLt has no algorithm, and the
-// epilogue of its own.
+// The kernels that complement cuBLASLt: the tiled product, which CUDA uses only if cuBLASLt has no algorithm, and the
+// separate epilogue.
 #include "framework/primitives/gemm_kernels.h"
 #include "tests/framework/primitives/gemm_testing.h"
 
@@ -48,7 +48,7 @@ TEST_P(GemmKernels, TiledProductSupportsEveryTransposeDtypeAndStride) {
   }
 }
 
-/// Bias and activation on top of a product, as one of the two kernels gives them.
+/// Checks bias and activation after a product, computed by one of the two kernels.
 void check_epilogues(bool fused) {
   const Sizes sizes{19, 300, 5};
   for (const Types& types : all_types) {
@@ -76,7 +76,7 @@ void check_epilogues(bool fused) {
             ops::gemm_tiled_gpu(stream(), in.a, false, in.b, true, product, false, {});
             ops::gemm_epilogue_gpu(stream(), product, in.c, epilogue);
           }
-          // erfc, exp and a division, each good to a few units in the last place.
+          // erfc, exp and a division, each accurate to a few ulp.
           const double own = activation == GemmActivation::none || activation == GemmActivation::relu
                                  ? 0
                                  : 8 * rounding_unit(accumulate_dtype(types.output));

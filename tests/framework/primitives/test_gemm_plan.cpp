@@ -1,4 +1,4 @@
-// The description of a product for a column-major library, carried out by the definition of such a library.
+// The description of a product for a column-major library, executed by the definition of such a library.
 #include "framework/primitives/gemm_plan.h"
 
 #include "framework/core/random.h"
@@ -20,8 +20,8 @@ double element(const std::vector<double>& memory, const ops::ColumnMajorMatrix& 
   return memory.at(static_cast<std::size_t>(i + j * matrix.leading_dimension));
 }
 
-/// What a column-major library does with the plan, in double: left, right and result are the memory from the operands'
-/// first elements on.
+/// Executes the plan in double as a column-major library would. left, right and result are the memory from the
+/// operands' first elements on.
 void carry_out(const GemmPlan& plan, const std::vector<double>& left, const std::vector<double>& right,
                std::vector<double>& result, std::vector<double>& vector) {
   for (std::int64_t column = 0; plan.fused == FusedEpilogue::bias_gradient && column < plan.n; ++column) {
@@ -206,8 +206,7 @@ TEST(GemmPlan, FusesOnlyMatchingDefinitions) {
 }
 
 TEST(GemmPlan, SingleRowHasItsWidthAsStride) {
-  // One row of a matrix whose rows are shorter than this one's view of them could be: the stride says nothing, and
-  // libraries look at it.
+  // One row whose stride in its matrix is less than its own length. The stride is meaningless, but libraries check it.
   const Tensor a = Tensor::zeros({4, 1}, DType::float32).narrow(0, 2, 1), b = Tensor::zeros({1, 4}, DType::float32);
   const Tensor c = Tensor::zeros({1, 4}, DType::float32);
   const GemmPlan plan = plan_gemm(a, false, b, false, c, false, {});

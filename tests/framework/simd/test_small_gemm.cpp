@@ -1,4 +1,4 @@
-// The small products are compiled for every instruction set; each one that this machine has is tested.
+// The small products are compiled for every instruction set; each one that this machine supports is tested.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/framework/simd/test_small_gemm.cpp"
 #include "framework/simd/targets.h"
@@ -60,7 +60,7 @@ struct Sizes {
   bool accumulate;
 };
 
-/// Runs `body` once for each instruction set that both the build and this machine have.
+/// Runs `body` once for each instruction set that both the build and this machine support.
 template <class Body>
 void for_each_target(const Body& body) {
   std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
@@ -82,8 +82,8 @@ std::vector<T> random_values(std::int64_t n, unsigned seed) {
   return values;
 }
 
-/// Compares with a sum in float64. The bound is the classical one for a chain of K multiply-adds: K·u·Σ|a||b|, u half a
-/// unit in the last place.
+/// Compares with a sum in float64. The bound is the classical one for a chain of K multiply-adds: K·u·Σ|a||b|, where u
+/// is half an ulp.
 template <class T>
 void check(char kind, std::int64_t M, std::int64_t N, std::int64_t K, bool accumulate) {
   SCOPED_TRACE(fmt::format("{} {}x{}x{} accumulate {}", kind, M, N, K, accumulate));
@@ -117,7 +117,7 @@ void check(char kind, std::int64_t M, std::int64_t N, std::int64_t K, bool accum
         sum += product;
         magnitude += std::abs(product);
       }
-      // One rounding more for each product where the instruction set has no fused multiply-add.
+      // One more rounding for each product if the instruction set has no fused multiply-add.
       ASSERT_LE(std::abs(static_cast<double>(c[at] - sum)), static_cast<double>(2 * (K + 1) * magnitude) * u)
           << "element " << i << ", " << j;
     }

@@ -1,10 +1,10 @@
 #pragma once
-// Kernels with faults on purpose: the simulator's silence about other kernels means something only if it finds these.
+// Kernels with deliberate faults: a clean run of other kernels means something only if the simulator detects these.
 #include "framework/cuda/kernels/kernel.h"
 
 namespace furlong::planted {
 
-/// Each thread reads what its neighbour wrote to shared memory; `wait` is the barrier that must lie between.
+/// Each thread reads what its neighbour wrote to shared memory; `wait` adds the barrier that must lie between.
 __global__ inline void neighbour(float* out, bool wait) {
   FURLONG_SHARED(float, values, [64]);
   values[threadIdx.x] = static_cast<float>(threadIdx.x);
@@ -12,7 +12,7 @@ __global__ inline void neighbour(float* out, bool wait) {
   out[threadIdx.x] = values[(threadIdx.x + 1) % 64];
 }
 
-/// Every block adds to one number, without an atomic unless asked for one.
+/// Every block adds to one number, with an atomic if `atomic`.
 __global__ inline void add_to_one(float* out, bool atomic) {
   if (threadIdx.x != 0) return;
   if (atomic) {
@@ -22,12 +22,12 @@ __global__ inline void add_to_one(float* out, bool atomic) {
   }
 }
 
-/// Writes `written` elements of 32 in static shared memory, and as many of the dynamic shared memory.
+/// Writes `written` of 32 elements in static shared memory, and `written_dynamic` elements in dynamic shared memory.
 __global__ inline void fill_shared(int written, int written_dynamic, float* out) {
   FURLONG_SHARED(float, tile, [32]);
   FURLONG_DYNAMIC_SHARED(float, all);
   if (threadIdx.x == 0) {
-    float* element = tile;  // behind a pointer, or the compiler would reason from the array's bounds
+    float* element = tile;  // through a pointer, so that the compiler does not reason from the array's bounds
     for (int i = 0; i < written; ++i) element[i] = 1.0f;
     for (int i = 0; i < written_dynamic; ++i) all[i] = 2.0f;
   }
@@ -35,12 +35,12 @@ __global__ inline void fill_shared(int written, int written_dynamic, float* out)
   if (global_thread() == 0) *out = tile[0];
 }
 
-/// Writes one element more than `n` to global memory.
+/// Writes n + 1 elements to global memory.
 __global__ inline void write_behind(float* out, std::int64_t n) {
   for (std::int64_t i = global_thread(); i <= n; i += grid_stride()) out[i] = 1.0f;
 }
 
-/// Copies 128 floats through shared memory by cp.async; without waiting for the copies before it reads unless asked to.
+/// Copies 128 floats through shared memory with cp.async; waits for the copies before reading only if `wait`.
 __global__ inline void copy_through_shared(const float* source, float* out, bool wait) {
   FURLONG_SHARED(float, tile, [128]);
   cp_async16(&tile[4 * threadIdx.x], source + 4 * threadIdx.x);
@@ -52,7 +52,7 @@ __global__ inline void copy_through_shared(const float* source, float* out, bool
   cp_async_wait<0>();
 }
 
-/// Ends with a copy that nobody has waited for.
+/// Exits with a copy that no thread has waited for.
 __global__ inline void copy_left_alone(const float* source) {
   FURLONG_SHARED(float, tile, [128]);
   cp_async16(&tile[4 * threadIdx.x], source + 4 * threadIdx.x);
@@ -60,7 +60,7 @@ __global__ inline void copy_left_alone(const float* source) {
 }
 
 inline constexpr int divergent_line = __LINE__ + 4;
-/// Half of the block in one barrier, half in another.
+/// Half of the block waits in one barrier, half in another.
 __global__ inline void divergent_barrier() {
   if (threadIdx.x < 32) {
     __syncthreads();
@@ -69,7 +69,7 @@ __global__ inline void divergent_barrier() {
   }
 }
 
-/// A barrier after some threads have ended.
+/// A barrier after some threads have exited.
 __global__ inline void barrier_after_end() {
   if (threadIdx.x >= 48) return;
   __syncthreads();
@@ -84,13 +84,13 @@ __global__ inline void deadlock() {
   }
 }
 
-/// A sum over a warp of which lanes have ended.
+/// A sum over a warp in which some lanes have exited.
 __global__ inline void warp_sum_after_end(float* out) {
   if (threadIdx.x % 32 >= 20) return;
   out[threadIdx.x] = warp_sum(1.0f);
 }
 
-/// Two branches of one warp, each in a shuffle of its own with the whole warp's mask.
+/// Two branches of one warp, each in its own shuffle with the whole warp's mask.
 __global__ inline void divergent_shuffle(int* out) {
   if (threadIdx.x % 2 == 0) {
     out[threadIdx.x] = __shfl_sync(full_warp, 1, 0);
@@ -99,7 +99,7 @@ __global__ inline void divergent_shuffle(int* out) {
   }
 }
 
-/// A shuffle whose mask leaves out the caller; a shuffle from a lane outside its mask.
+/// A shuffle whose mask excludes the caller, and a shuffle from a lane outside its mask.
 __global__ inline void foreign_mask(int* out) { out[threadIdx.x] = __shfl_sync(0x0000ffffu, 1, 0); }
 __global__ inline void foreign_source(int* out) {
   if (threadIdx.x < 16) out[threadIdx.x] = __shfl_sync(0x0000ffffu, 1, 20);
@@ -110,13 +110,13 @@ __global__ inline void unaligned_vector(const float* source, float* out) {
   out[threadIdx.x] = load_vector<4>(source + threadIdx.x)[0];
 }
 
-/// Reads shared memory that nobody wrote.
+/// Reads unwritten shared memory.
 __global__ inline void unwritten(float* out) {
   FURLONG_SHARED(float, values, [32]);
   out[threadIdx.x] = values[threadIdx.x];
 }
 
-/// More static shared memory than a kernel may declare.
+/// Declares more static shared memory than allowed.
 __global__ inline void too_much_shared(float* out) {
   FURLONG_SHARED(float, values, [12 * 1024 + 1]);
   values[threadIdx.x] = 1.0f;

@@ -1,5 +1,5 @@
-// Memory of a GPU in which each tensor is an allocation of its own: for tools that watch memory. What AddressSanitizer
-// then sees is tested in its builds (tests/sanitizers).
+// GPU memory in which each tensor is a separate allocation, for tools that check memory. Reports of AddressSanitizer
+// are tested in its builds (tests/sanitizers).
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ TEST_P(SeparateTensors, KeepTheirContents) {
     }
   };
   expect_kept();
-  // Some go and others come.
+  // Some are freed and others are allocated.
   for (const std::size_t i : {1, 4, 6}) {
     arena.release(blocks[i].first);
     blocks[i].first = arena.allocate(blocks[i].second);

@@ -20,13 +20,13 @@ using ::testing::HasSubstr;
 
 const Stream simulated{{DeviceType::simulated, 0}};
 
-/// A tensor on the simulated device, so that AddressSanitizer sees its end.
+/// A tensor on the simulated device, so that AddressSanitizer knows its end.
 template <class T>
 Tensor on_device(const std::vector<T>& values) {
   return Tensor::from(values, {static_cast<std::int64_t>(values.size())}, simulated.device);
 }
 
-/// What the launch throws; empty if nothing.
+/// Returns the message that the launch throws; empty if it succeeds.
 template <class... Parameters, class... Arguments>
 std::string fault_of(void (*kernel)(Parameters...), dim3 grid, dim3 block, Arguments... arguments) {
   try {
@@ -46,7 +46,7 @@ std::vector<Options> all_orders() {
   return result;
 }
 
-// ---- What correct kernels give ----
+// ---- Correct kernels ----
 
 __global__ void indices(std::int32_t* out) {
   const std::int64_t block = blockIdx.x + gridDim.x * (blockIdx.y + static_cast<std::int64_t>(gridDim.y) * blockIdx.z);
@@ -71,8 +71,8 @@ TEST(Simulator, RunsEachThreadOfEachBlockOnce) {
   }
 }
 
-/// Sums of blocks by barriers and warps, then the whole sum by the last block to come: every means by which threads
-/// meet.
+/// Sums of blocks by barriers and warps, then the whole sum by the last block to arrive. Uses every means of
+/// synchronization.
 __global__ void reduce(const float* values, std::int64_t n, float* partial, float* maxima, float* sum, int* counter) {
   FURLONG_SHARED(int, last);
   float own = 0, greatest = gpu_lowest<float>();
@@ -280,7 +280,7 @@ TEST(Simulator, GroupedCopiesFillWithZeros) {
     Options options = simulator::options();
     options.async_copies = mode;
     const OptionsScope scope(options);
-    // 32 threads are the least a launch may have; the last 16 copy what the first have copied.
+    // 32 threads is the minimum of a launch; the last 16 copy what the first have copied.
     launch(
         simulated,
         +[](const float* from, float* to) {
@@ -310,7 +310,7 @@ TEST(Simulator, SerializesLaunchesFromSeveralThreads) {
   for (const Tensor& sum : sums) EXPECT_EQ(sum.to_vector<float>()[0], 100.0f);
 }
 
-// ---- What wrong kernels get ----
+// ---- Faulty kernels ----
 
 TEST(SimulatorFaults, DivergentBarrierNamesLinesKernelBlockAndThread) {
   const std::string lines[] = {fmt::format("planted_faults.h:{} ", planted::divergent_line),
@@ -466,7 +466,7 @@ __global__ void throws(int thread) {
 
 TEST(SimulatorFaults, NextLaunchWorksAfterEachFault) {
   const Tensor out = Tensor::zeros({64}, DType::float32, simulated.device);
-  const int rounds = simulator::under_thread_sanitizer() ? 2 : 30;  // it takes long to make so many threads anew
+  const int rounds = simulator::under_thread_sanitizer() ? 2 : 30;  // creating so many threads is slow
   for (int round = 0; round < rounds; ++round) {
     EXPECT_THAT(fault_of(throws, dim3(3), dim3(64), round),
                 HasSubstr(fmt::format("the kernel threw an exception: from thread {}", round)));

@@ -15,7 +15,7 @@ namespace {
 
 using namespace furlong::testing;
 
-/// A machine where everything is there.
+/// A machine on which everything is available.
 CudaFindings complete() {
   CudaFindings found;
   found.toolkit_version = 13000;
@@ -39,7 +39,7 @@ TEST(CudaAvailability, NamesTheMissingPart) {
       why_unavailable(found, 0),
       "the NVIDIA driver, which supports CUDA 13.1, is too old for this build, which uses CUDA 13.0; install a later "
       "driver");
-  found.driver_version = 0;  // CUDA says the same where there is no driver at all
+  found.driver_version = 0;  // CUDA reports the same error if there is no driver at all
   EXPECT_EQ(why_unavailable(found, 0), "no NVIDIA driver is installed (libcuda.so.1 was not found)");
 
   found = complete();
@@ -149,7 +149,7 @@ TEST(CudaDevice, ReportsEachBuiltEngine) {
   EXPECT_FALSE(report->driver.empty() && report->unavailable.empty()) << "nothing works without a driver";
 }
 
-/// Standard output of a command.
+/// Returns the standard output of a command.
 std::string output_of(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   EXPECT_NE(pipe, nullptr);
@@ -172,7 +172,7 @@ TEST(CudaProgram, StartsInATenthOfASecond) {
 #ifdef FURLONG_SANITIZED
   GTEST_SKIP() << "sanitizers start slowly";
 #endif
-  // The fastest of several: what the machine does besides is no matter.
+  // The minimum of several runs, because other load on the machine does not matter.
   double best = 1e9;
   for (int attempt = 0; attempt < 10 && best > 0.1; ++attempt) {
     const auto begin = std::chrono::steady_clock::now();
@@ -182,7 +182,7 @@ TEST(CudaProgram, StartsInATenthOfASecond) {
   EXPECT_LT(best, 0.1) << "seconds";
 }
 
-/// Memory and copies, on whichever GPU engine there is.
+/// Memory and copies, on every available GPU engine.
 class GpuMemory : public EngineTest {};
 FURLONG_INSTANTIATE_GPUS(GpuMemory);
 

@@ -9,7 +9,7 @@
 namespace furlong {
 namespace {
 
-/// A variable of the environment, set or unset for a scope.
+/// Sets or unsets an environment variable for a scope.
 class WithEnvironment {
  public:
   WithEnvironment(const char* name, const std::optional<std::string>& value) : name_(name) {
@@ -32,7 +32,7 @@ class WithEnvironment {
   std::optional<std::string> before_;
 };
 
-/// The table of a library that there is only in these tests.
+/// The table of a library that exists only in these tests.
 struct Table {
   LibraryFunction<int(int)> twice{"furlong_test_twice"};
   LibraryFunction<const char*()> name{"furlong_test_name"};
@@ -49,7 +49,7 @@ class LibraryTable : public testing::WithTemporaryFolder {
     if (std::system("command -v c++ >/dev/null 2>&1") != 0)
       GTEST_SKIP() << "there is no compiler to build a library with";
   }
-  /// A shared library at `place` below the test's folder whose functions are those of `source`.
+  /// Builds a shared library at `place` below the test's folder from `source`.
   void build(const std::string& place, const std::string& source) const {
     const std::filesystem::path target = folder_ / place;
     std::filesystem::create_directories(target.parent_path());

@@ -1,4 +1,4 @@
-// Queues beside the main stream, and events between them.
+// Queues other than the main stream, and events between them.
 #include <numeric>
 
 #include "framework/core/error.h"
@@ -35,7 +35,7 @@ TEST_P(Queues, CopiesKeepTheOrderOfTheirQueue) {
   EXPECT_EQ(first.to_vector<std::int32_t>(), std::vector<std::int32_t>(1000, 0));
 }
 
-// A chain from queue to queue; each link would find the zeros of the one before it if it did not wait.
+// A chain across queues. Without waiting, each link would read the zeros written before the previous link ran.
 TEST_P(Queues, EventsPutQueuesInOrder) {
   constexpr std::int64_t n = 1 << 20;
   constexpr int links = 20;

@@ -1,5 +1,5 @@
-// Copies from the host that nobody waits for: on the simulator they come as late as they may, so that a missing wait
-// shows.
+// Asynchronous copies from the host. On the simulator they arrive as late as allowed, so that a missing wait is
+// detected.
 #include <cstring>
 #include <numeric>
 
@@ -32,7 +32,7 @@ void begin(GpuUpload& upload, const std::vector<std::int32_t>& numbers, const Te
 
 TEST_P(Uploads, WorkAfterTheWaitSeesTheCompleteCopy) {
   const auto way = upload();
-  for (const std::int64_t n : {5, 1, 100000, 33, 300001}) {  // host memory grows, and stays
+  for (const std::int64_t n : {5, 1, 100000, 33, 300001}) {  // host memory grows and is kept
     const Tensor target = Tensor::zeros({n}, DType::int32, device()), copy = Tensor::zeros({n}, DType::int32, device());
     synchronize(stream());  // the copy does not wait for the zeros
     for (std::int32_t round = 0; round < 5; ++round) {
@@ -40,7 +40,7 @@ TEST_P(Uploads, WorkAfterTheWaitSeesTheCompleteCopy) {
       way->wait(stream());
       copy.copy_from(target);
       way->used(stream());
-      begin(*way, numbers_from(-round, n), target);  // behind the line above, not before it
+      begin(*way, numbers_from(-round, n), target);  // must run after the line above
       EXPECT_EQ(copy.to_vector<std::int32_t>(), numbers_from(round, n));
       way->wait(stream());
       way->used(stream());
@@ -51,7 +51,7 @@ TEST_P(Uploads, WorkAfterTheWaitSeesTheCompleteCopy) {
 
 TEST_P(Uploads, DoesNotCopyImmediately) {
   const auto way = upload();
-  way->wait(stream());  // for no copy at all
+  way->wait(stream());  // without any copy
   way->used(stream());
   way->host(0);
   way->begin(nullptr, 0);
@@ -71,7 +71,7 @@ TEST_P(Uploads, RejectsWaitDuringRecording) {
   engine.abandon_capture(stream());
 }
 
-// Planted faults: what the simulator is there to find.
+// Planted faults that the simulator must detect.
 class SimulatedUploads : public EngineTest {
  protected:
   void SetUp() override {
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, SimulatedUploads, ::testing::ValuesIn(availabl
 TEST_P(SimulatedUploads, MissingWaitReadsGarbage) {
   const Tensor target = Tensor::from(numbers_from(7, 9), {9}, device()),
                copy = Tensor::zeros({9}, DType::int32, device());
-  begin(*way_, numbers_from(7, 9), target);  // even where the numbers are those that were there
+  begin(*way_, numbers_from(7, 9), target);  // even if the numbers equal the previous contents
   copy.copy_from(target);
   EXPECT_EQ(copy.to_vector<std::int32_t>(), std::vector<std::int32_t>(9, static_cast<std::int32_t>(0xcdcdcdcd)));
   way_->wait(stream());

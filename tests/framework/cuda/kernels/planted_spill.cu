@@ -1,5 +1,5 @@
-// Kernels that scripts/cuda_gates.py must refuse: one whose registers do not suffice, one that indexes an array by what
-// is known only when it runs.
+// Kernels that scripts/cuda_gates.py must reject: one that spills registers, and one that indexes an array by a value
+// known only at run time.
 __global__ void __launch_bounds__(1024, 2) spills(const float* x, float* y, int n) {
   float values[64];
 #pragma unroll

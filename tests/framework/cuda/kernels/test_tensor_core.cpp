@@ -22,8 +22,8 @@ std::vector<bfloat16> rounded(const std::vector<float>& values) {
   return result;
 }
 
-/// d[16, 8] += a[16, 16] b[16, 8] by one warp; each of 3 warps has matrices of its own. Fragments come from global
-/// memory element by element, as the layout says, or through shared memory by ldmatrix.
+/// d[16, 8] += a[16, 16] b[16, 8] by one warp; each of 3 warps has its own matrices. Fragments are read from global
+/// memory element by element according to the layout, or through shared memory with ldmatrix.
 __global__ void product_bf16(const __nv_bfloat16* a_all, const __nv_bfloat16* b_all, float* d_all, bool by_ldmatrix) {
   FURLONG_SHARED(__nv_bfloat16,
                  tile, [3][2][16][24]);  // rows apart by 48 bytes: a multiple of 16 that is not the row's width
@@ -53,7 +53,7 @@ __global__ void product_bf16(const __nv_bfloat16* a_all, const __nv_bfloat16* b_
   for (int r = 0; r < 4; ++r) d[(g + r / 2 * 8) * 8 + 2 * t + r % 2] = sums[r];
 }
 
-/// d - (c + a b) of one 16 x 8 tile, against the error that `depth` rounded additions and the last one can make.
+/// d - (c + a b) of one 16 x 8 tile, relative to the error that `depth` rounded additions and the last one can make.
 template <class A, class B>
 void expect_product(const A* a, const B* b, const float* c, const float* d, int depth) {
   for (int row = 0; row < 16; ++row) {

@@ -41,8 +41,8 @@ TEST_P(Embedding, GathersAndAddsPositions) {
       EXPECT_EQ(doubles(plain.value()), reference::embedding(ids, doubles(table.value()), {}, length, size, 0));
       const auto placed = ops::embedding(tape, tokens, table, &positions, 3);
       EXPECT_EQ(placed.shape(), Shape({batch, n, d}));
-      // One rounding: the sum of two stored values, made in the compute type, which for bfloat16 rounds a second time
-      // by 2^-24.
+      // One rounding: the sum of two stored values in the compute type. For bfloat16 the compute type adds a second
+      // rounding of 2^-24.
       EXPECT_LE(relative_difference(placed.value(), reference::embedding(ids, doubles(table.value()),
                                                                          doubles(positions.value()), length, size, 3)),
                 rounding_of(dtype) * 1.001);
@@ -118,10 +118,10 @@ TEST_P(Embedding, AccumulatesGradientAndSkipsConstant) {
 }
 
 TEST_P(Embedding, Bfloat16TableGradientsAreSummedInFloat32) {
-  // 300 uses of one row: a sum kept in bfloat16 would stop growing at 256.
+  // 300 uses of one row: a sum in bfloat16 would stop growing at 256.
   const Tensor tokens = integers(std::vector<std::int32_t>(300, 1), {1, 300});
   Variable table = Variable::leaf(normal_tensor({3, 4}, DType::bfloat16, "table"));
-  table.slot()->dtype = DType::float32;  // as the parameter store has it
+  table.slot()->dtype = DType::float32;  // as in the parameter store
   Tape tape{testing::stream()};
   const Variable y = ops::embedding(tape, tokens, table, nullptr, 0);
   const Tensor ones = Tensor::empty(y.shape(), y.dtype(), testing::device());
@@ -135,8 +135,8 @@ TEST_P(Embedding, Bfloat16TableGradientsAreSummedInFloat32) {
   EXPECT_EQ(doubles(leaf.gradient())[4], 300.0);
 }
 
-/// Ids as a text has them: one that fills many tiles, some that meet in one, and each place in a tile as the beginning
-/// of a run of equal ids. 3000 tokens are several runs of the sort.
+/// Ids as in text: one id that fills many tiles, several that share one tile, and runs of equal ids that start at each
+/// place in a tile. 3000 tokens make several runs of the sort.
 TEST_P(Embedding, SumsFrequentAndRareTokens) {
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     for (const std::int64_t d : {3, 72}) {
@@ -168,7 +168,7 @@ TEST_P(Embedding, SumsFrequentAndRareTokens) {
   }
 }
 
-/// Rows that do not begin where vectors may are read number by number.
+/// Rows that are not aligned for vector accesses are read element by element.
 TEST_P(Embedding, UnalignedViewsGiveTheSameBits) {
   const Tensor tokens = integer_tensor({2, 40}, 0, 5, "tokens");
   for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
@@ -185,7 +185,7 @@ TEST_P(Embedding, UnalignedViewsGiveTheSameBits) {
   }
 }
 
-/// The host does not look at ids that lie on a GPU: what is no token makes a row of NaN, and no gradient.
+/// The host does not check ids in GPU memory: an invalid id gives a row of NaN and no gradient.
 TEST_P(EmbeddingOnGpu, IdOutsideTheTableGivesNan) {
   const Tensor table0 = normal_tensor({4, 8}, DType::float32, "table"),
                places0 = normal_tensor({6, 8}, DType::float32, "places");
@@ -256,7 +256,7 @@ TEST_P(SinusoidalPositions, FollowTheFormula) {
         for (std::int64_t i = 0; i < d; ++i) {
           const double angle = static_cast<double>(p) *
                                std::exp(-std::log(10000.0) * static_cast<double>(i / 2 * 2) / static_cast<double>(d));
-          // A rounding of the result; in double the angle's own rounding, up to 300 · 2^-52, shows as well.
+          // One rounding of the result; in double also the rounding of the angle, up to 300 · 2^-52.
           EXPECT_NEAR(table[static_cast<std::size_t>(p * d + i)], i % 2 ? std::cos(angle) : std::sin(angle),
                       rounding_of(dtype) + 2e-13);
         }

@@ -16,7 +16,7 @@ using ops::FusedEpilogue;
 class FeedForward : public EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(FeedForward);
 
-/// The simulator's library without GELU and gradients in its epilogues, while it lives.
+/// Disables GELU and gradients in the epilogues of the simulator's library during its lifetime.
 class WithoutEpilogues {
  public:
   WithoutEpilogues() { ops::simulated_gemm_library().has_all = false; }
@@ -25,14 +25,14 @@ class WithoutEpilogues {
   WithoutEpilogues& operator=(const WithoutEpilogues&) = delete;
 };
 
-/// Sizes of one map, and which of its inputs exist.
+/// Sizes of one feed-forward map, and which of its inputs exist.
 struct Layout {
   Shape x;
   std::int64_t hidden, outer;
   bool input_bias = true, output_bias = true;
 };
 
-/// x, input weight, output weight, then the biases that there are.
+/// x, input weight, output weight, then the existing biases.
 std::vector<Tensor> inputs_of(const Layout& layout, DType dtype) {
   const std::int64_t inner = layout.x[-1];
   std::vector<Tensor> inputs{
@@ -53,7 +53,7 @@ Variable separate(Tape& tape, const Layout& layout, const std::vector<Variable>&
   return ops::linear(tape, ops::activation(tape, before, kind), in[2], layout.output_bias ? &in.back() : nullptr);
 }
 
-/// The output, then the gradients of all inputs; parameters' gradients in float32 as the store keeps them, or in
+/// Returns the output, then the gradients of all inputs. Gradients of parameters are in float32, as in the store, or in
 /// double.
 template <class Map>
 std::vector<Tensor> run(const Map& map, const Layout& layout, DType dtype, ActivationKind kind, bool remake) {
@@ -80,7 +80,7 @@ TEST_P(FeedForward, MatchesSeparateOpsBitForBit) {
   const WithoutEpilogues all_in_steps;
   for (const auto& [kind, name] : ops::activation_names) {
     for (DType dtype : float_dtypes) {
-      // cuBLASLt's GELU is not ours.
+      // cuBLASLt's GELU differs from ours.
       if (device().type == DeviceType::cuda && kind == ActivationKind::gelu_tanh && dtype == DType::bfloat16) continue;
       for (const Layout& layout : layouts) {
         for (bool remake : {false, true}) {
@@ -114,12 +114,12 @@ TEST_P(FeedForward, ValuesMatchTheReference) {
         for (double& value : hidden) value = static_cast<double>(reference::activation(kind, value));
         auto y = reference::product(hidden, false, values_of(in[2]), true, rows, layout.outer, layout.hidden).value;
         if (layout.output_bias) add_bias(y, in.back());
-        // Each of up to 64 terms has the rounding of its two stores in bfloat16, which mostly cancel; in wider types
-        // the sums' roundings.
+        // Each of up to 64 terms has the rounding of its two stores in bfloat16, which mostly cancel. In wider types
+        // the rounding of the sums dominates.
         const double tolerance = dtype == DType::bfloat16 ? 4 * rounding_unit(dtype) : 64 * rounding_unit(dtype);
         EXPECT_LE(relative_error(values_of(run(fused, layout, dtype, kind, true)[0]), y), tolerance)
             << name << " " << layout.x.text();
-        // Where nothing is recorded, the activation may be a library's.
+        // Without recording, a library may compute the activation.
         Tape tape(stream());
         const Tape::NoGradient guard(tape);
         std::vector<Variable> constants(in.begin(), in.end());
@@ -167,7 +167,7 @@ TEST_P(FeedForward, AccumulatesGradientsOfInputsUsedTwice) {
 }
 
 TEST_P(FeedForward, Bfloat16AccumulatesInFloat32AndMatchesDouble) {
-  // Rows of 8 and of 12: the library's epilogues take the one and not the other.
+  // Row lengths 8 and 12: the library's epilogues support only one of them.
   for (std::int64_t hidden : {24, 12}) {
     for (bool epilogues : {true, false}) {
       const Layout layout{{40, 16}, hidden, 8};
@@ -193,7 +193,7 @@ TEST_P(FeedForward, Bfloat16AccumulatesInFloat32AndMatchesDouble) {
           (dtype == DType::bfloat16 ? found : expected).push_back(values_of(one.gradient()));
       }
       for (std::size_t i = 0; i < found.size(); ++i) {
-        // The bias of the output sees gradients alone: sums in float32 of numbers with 8 bits. Others see what was
+        // The output bias depends only on gradients: float32 sums of numbers with 8 bits. The others depend on values
         // rounded to 8 bits.
         EXPECT_LE(relative_error(found[i], expected[i]), i == 4 ? 80 * 0x1p-24 : 4 * rounding_unit(DType::bfloat16))
             << "input " << i << ", hidden " << hidden << (epilogues ? "" : ", in steps");
@@ -285,7 +285,7 @@ TEST_P(FeedForward, ZeroRowsGiveZeroGradients) {
   }
 }
 
-/// Products that the simulator's library was asked for by `work`, by epilogue.
+/// Returns the number of products that `work` requests from the simulator's library, by epilogue.
 template <class Work>
 std::map<FusedEpilogue, std::int64_t> products_of(const Work& work) {
   auto& library = ops::simulated_gemm_library();
@@ -309,8 +309,8 @@ TEST(FeedForwardOnTheSimulator, UsesTheFusedEpiloguesOfTheLibrary) {
     return products_of([&] { run(fused, layout, dtype, kind, true); });
   };
   using enum FusedEpilogue;
-  // Forward: the first product with its activation, the second with its bias. Backward: through the activation, two
-  // weights with their biases, x.
+  // Forward: the first product with its activation, the second with its bias. Backward: the activation, two weights
+  // with their biases, x.
   EXPECT_EQ(asked(aligned, DType::bfloat16, ActivationKind::gelu_tanh),
             (Counts{{none, 1}, {bias, 1}, {gelu_auxiliary_bias, 1}, {gelu_gradient, 1}, {bias_gradient, 2}}));
   EXPECT_EQ(asked(bare, DType::bfloat16, ActivationKind::gelu_tanh),

@@ -35,7 +35,7 @@ TEST_P(HeadLinear, MatchesTheReference) {
       Tape tape{testing::stream()};
       const Variable y = ops::head_linear(tape, Variable(x), Variable(weight), s.n_heads);
       ASSERT_EQ(y.shape(), Shape({s.batch, s.n, s.n_heads * s.d_out}));
-      // One rounding for each of d terms; bfloat16 sums are float32, rounded once in the end.
+      // One rounding for each of d terms; bfloat16 sums are float32, rounded once at the end.
       const double tolerance = dtype == DType::bfloat16 ? 0x1p-8 * 1.01 : static_cast<double>(s.d) * rounding_of(dtype);
       EXPECT_LE(relative_difference(y.value(), expected(x, weight, s)), tolerance)
           << s.n << " " << s.d << " " << name_of(dtype);
@@ -64,8 +64,8 @@ TEST_P(HeadLinear, GradientsMatchFiniteDifferences) {
   }
 }
 
-/// x is a column range that is used twice, and the weight twice: both gradients are sums, and x's lies in that of the
-/// whole.
+/// x is a column range that is used twice, and the weight is used twice: both gradients are sums, and x's is part of
+/// the whole's.
 TEST_P(HeadLinear, AccumulatesGradientsOfColumnRanges) {
   const auto function = [](Tape& tape, const std::vector<Variable>& inputs) {
     const Variable whole = ops::head_linear(tape, inputs[0], inputs[1], 2);

@@ -38,8 +38,8 @@ TEST_P(Linear, MultipliesTheLastDimension) {
           ASSERT_EQ(y.shape(), expected_shape);
           EXPECT_EQ(y.dtype(), dtype);
           EXPECT_FALSE(y.requires_gradient());
-          // Sums of at most 34 normal terms, some of which cancel: the worst element is within 40 roundings of the
-          // largest, plus the store's.
+          // Sums of at most 34 normal terms, some of which cancel. The worst element is within 40 roundings of the
+          // largest, plus the rounding of the store.
           const double tolerance = 40 * rounding_unit(accumulate_dtype(dtype)) + rounding_unit(dtype);
           EXPECT_LE(
               relative_error(values_of(y.value()), expected_output(x, weight, with_bias ? &bias.value() : nullptr)),
@@ -86,8 +86,8 @@ TEST_P(Linear, SavesAndComputesOnlyWhatIsNeeded) {
   const Tensor x = tensor_of(normal_values(12, "x"), {3, 4}, DType::float64),
                weight = tensor_of(normal_values(8, "weight"), {2, 4}, DType::float64);
   const Tensor d_y = tensor_of(normal_values(6, "d_y"), {3, 2}, DType::float64);
-  // Our own product in double adds as the reference does; CUDA's fuses multiplication and addition, in an order of its
-  // own.
+  // Our own product in double adds in the order of the reference. CUDA fuses multiplication and addition, in its own
+  // order.
   const double tolerance = device().type == DeviceType::cuda ? 4 * rounding_unit(DType::float64) : 0;
   for (bool wants_x : {false, true}) {
     for (bool wants_weight : {false, true}) {
@@ -131,7 +131,7 @@ TEST_P(Linear, Bfloat16ParametersHaveFloat32Gradients) {
   const Tensor weight = tensor_of(normal_values(3 * 6, "weight"), {3, 6}, DType::bfloat16),
                bias = tensor_of(normal_values(3, "bias"), {3}, DType::bfloat16);
   const Tensor d_y = tensor_of(normal_values(120, "d_y"), {40, 3}, DType::bfloat16);
-  // As the parameter store makes them: values in 16 bits, a slot in 32.
+  // As in the parameter store: values in 16 bits, the slot in 32.
   const auto parameter = [](const Tensor& value) {
     const Variable leaf = Variable::leaf(value);
     leaf.slot()->dtype = DType::float32;
@@ -143,7 +143,7 @@ TEST_P(Linear, Bfloat16ParametersHaveFloat32Gradients) {
   tape.backward({y}, {d_y});
   ASSERT_EQ(vw.gradient().dtype(), DType::float32);
   ASSERT_EQ(vb.gradient().dtype(), DType::float32);
-  // Products of 16-bit numbers are exact in float32; what is left are the roundings of 40 additions.
+  // Products of 16-bit numbers are exact in float32, so only the rounding of 40 additions remains.
   EXPECT_LE(relative_error(values_of(vw.gradient()),
                            reference::product(values_of(d_y), true, values_of(x), false, 3, 6, 40).value),
             40 * 0x1p-24);

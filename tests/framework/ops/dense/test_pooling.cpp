@@ -17,7 +17,7 @@ FURLONG_INSTANTIATE_ENGINES(Pool);
 class PairFeatures : public testing::EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(PairFeatures);
 
-/// A mask whose first row keeps nothing, whose second keeps all, and whose others are mixed.
+/// A mask whose first row keeps no position, whose second keeps all, and whose others are mixed.
 Tensor mask_of(std::int64_t batch, std::int64_t n) {
   auto values = integer_tensor({batch, n}, 0, 2, "mask").to_vector<std::int32_t>();
   std::fill_n(values.begin(), n, 0);
@@ -122,8 +122,8 @@ TEST_P(PairFeatures, GradientsMatchFiniteDifferences) {
       check_gradients([](Tape& tape, const std::vector<Variable>& in) { return ops::pair_features(tape, in[0]); },
                       {normal_tensor({6, 3}, DType::float64, "x")});
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
-  // Twice, so that the second adds; a width that is read as vectors. Then in the other types, against float64 of the
-  // same numbers.
+  // Two uses, so that the second accumulates; one width is read as vectors. Then the other types, against float64 of
+  // the same numbers.
   for (std::int64_t d : {3, 16}) {
     std::vector<std::vector<double>> gradients;
     for (DType dtype : {DType::bfloat16, DType::float32, DType::float64}) {

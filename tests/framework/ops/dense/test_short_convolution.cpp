@@ -35,7 +35,7 @@ TEST_P(ShortConvolution, MatchesTheReferenceWithAndWithoutHistory) {
                    weight = normal_tensor({s.channels, s.width}, dtype, "weight");
       const Tensor history = normal_tensor({s.batch, s.width - 1, s.channels}, dtype, "history");
       Tape tape{testing::stream()};
-      // A fused multiply-add rounds once for each of `width` terms, and bfloat16 once more in the end.
+      // A fused multiply-add rounds once for each of `width` terms; bfloat16 rounds once more at the end.
       const double tolerance =
           dtype == DType::bfloat16 ? 0x1p-8 * 1.01 : static_cast<double>(s.width) * 2 * rounding_of(dtype);
       const Variable fresh = ops::short_convolution(tape, Variable(x), Variable(weight));
@@ -56,8 +56,8 @@ TEST_P(ShortConvolution, ReadsAColumnRangeAndFloat32Weights) {
   EXPECT_LE(relative_difference(y.value(), expected(x, weight, {}, {2, 9, 13, 4})), 0x1p-8 * 1.01);
 }
 
-/// What generation does: token by token, or in uneven pieces, with the history updated in place, equals the whole bit
-/// for bit.
+/// As in generation: token by token, or in uneven pieces, with the history updated in place, equals the whole bit for
+/// bit.
 TEST_P(ShortConvolution, PiecesWithHistoryEqualTheWhole) {
   const Tensor x = normal_tensor({2, 23, 10}, DType::float32, "x");
   const Variable weight(normal_tensor({10, 4}, DType::float32, "weight"));
@@ -102,8 +102,8 @@ TEST_P(ShortConvolution, GradientsMatchFiniteDifferences) {
   }
 }
 
-/// Lengths of documents packed into rows of 23: single tokens, some shorter than the convolution is wide, one number
-/// used twice.
+/// Lengths of documents packed into rows of 23: single tokens, documents shorter than the convolution's width, one
+/// number used twice.
 const std::vector<std::vector<std::pair<std::int64_t, std::int32_t>>> packed_rows{
     {{1, 4}, {2, 0}, {3, 4}, {9, 1}, {1, 2}, {7, 3}}, {{23, 0}}, {{12, 1}, {11, 0}}};
 
@@ -115,8 +115,8 @@ Tensor packed_documents() {
   return Tensor::from(numbers, {3, 23}, testing::device());
 }
 
-/// Forward bit for bit as if each document were a sequence of its own, and so the gradient of x; the weight's is a sum
-/// in another order.
+/// The output and the gradient of x match separate sequences bit for bit. The weight's gradient is summed in another
+/// order.
 TEST_P(ShortConvolution, PackedDocumentsMatchSeparateSequences) {
   const Tensor documents = packed_documents();
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
@@ -183,8 +183,8 @@ TEST_P(ShortConvolution, AccumulatesGradientsWithOverwrittenHistory) {
   const Variable y = function(tape, {x, weight});
   const Tensor d_y = normal_tensor(y.shape(), DType::float64, "d_y");
   tape.backward({y}, {d_y});
-  // By hand for one weight: d/dw by central difference along a direction would let the histories move with x, which
-  // have no gradient; so the same sum is differentiated with the two histories held at their values.
+  // A numeric derivative of the weight would also change the histories, which receive no gradient. So the same sum is
+  // differentiated with both histories held fixed.
   const Tensor first_history = start.clone(),
                second_history = tensor_of(doubles(x0.narrow(1, 3, 3)), start.shape(), DType::float64);
   const auto frozen = [&](Tape& t, const std::vector<Variable>& inputs) {
@@ -225,8 +225,8 @@ TEST_P(ShortConvolution, Bfloat16WeightGradientIsFloat32) {
   EXPECT_LE(relative_difference(weight_gradient(x, d_y, DType::bfloat16), wide), 1e-6);
 }
 
-/// Columns [1, 9) of 12, which do not begin where vectors may, against the same in memory of their own; d_x is added to
-/// such columns too.
+/// Columns [1, 9) of 12, which are not aligned for vector accesses, against a contiguous copy. d_x is also added to
+/// such columns.
 TEST_P(ShortConvolution, UnalignedViewsGiveTheSameBits) {
   for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
     const Tensor fused = normal_tensor({2, 11, 12}, dtype, "fused"), weight = normal_tensor({8, 4}, dtype, "weight");
@@ -246,7 +246,7 @@ TEST_P(ShortConvolution, UnalignedViewsGiveTheSameBits) {
   }
 }
 
-/// Where the channels are whole vectors, rows several blocks of them, and sums over rows go on in other blocks.
+/// Channels are whole vectors, rows span several blocks, and sums over rows continue in other blocks.
 TEST_P(ShortConvolution, GradientsOfManyRowsMatchDouble) {
   const Sizes s{2, 131, 40, 4};
   const auto gradients = [&](DType dtype, DType inputs_dtype) {
@@ -263,7 +263,7 @@ TEST_P(ShortConvolution, GradientsOfManyRowsMatchDouble) {
     const auto found = gradients(dtype, dtype), wanted = gradients(DType::float64, dtype);
     EXPECT_LE(relative_difference(found.first, wanted.first), dtype == DType::bfloat16 ? 0x1p-8 * 1.01 : 8 * 0x1p-24);
     EXPECT_LE(relative_difference(found.second, wanted.second),
-              1e-6);  // 262 products each, of which float32 holds the sums
+              1e-6);  // 262 products each, summed in float32
   }
 }
 

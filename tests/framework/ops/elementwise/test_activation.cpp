@@ -43,8 +43,8 @@ TEST_P(Activation, ValuesAndDerivativesMatchTheReference) {
             y.push_back(static_cast<double>(reference::activation(kind, x[i])));
             d_x.push_back(d_y[i] * static_cast<double>(reference::activation_derivative(kind, x[i])));
           }
-          // One rounding at the store and a few in between; gelu_tanh's cubic argument passes its own through the
-          // exponential.
+          // One rounding at the store and a few before it; the rounding of gelu_tanh's cubic argument is amplified by
+          // the exponential.
           const double tolerance = (dtype == DType::bfloat16            ? 1.1
                                     : kind == ActivationKind::gelu_tanh ? 32
                                                                         : 8) *
@@ -59,7 +59,7 @@ TEST_P(Activation, ValuesAndDerivativesMatchTheReference) {
   });
 }
 
-/// Largest error of float32 values in units of the last place of the exact result, over x in [low, high].
+/// Returns the largest error of float32 values, in ulp of the exact result, over x in [low, high].
 double worst_ulp(ActivationKind kind, double low, double high) {
   const std::int64_t n = on_sanitized_simulator() ? 1 << 10 : on_simulator() ? 1 << 14 : 1 << 18;
   std::vector<double> x;
@@ -70,7 +70,7 @@ double worst_ulp(ActivationKind kind, double low, double high) {
   double worst = 0;
   for (std::size_t i = 0; i < y.size(); ++i) {
     const auto exact = static_cast<double>(reference::activation(kind, x[i]));
-    if (std::abs(exact) < 0x1p-126) continue;  // below the normal numbers
+    if (std::abs(exact) < 0x1p-126) continue;  // subnormal
     const double ulp = std::ldexp(1.0, std::ilogb(exact) - 23);
     worst = std::max(worst, std::abs(static_cast<double>(y[i]) - exact) / ulp);
   }
@@ -98,7 +98,7 @@ TEST_P(Activation, ExtremeValuesStayFiniteAndNanStaysNan) {
         const Result found = run(kind, x, tensor_of(std::vector<double>(7, 1.0), {7}, dtype));
         const auto y = values_of(found.y), d_x = values_of(found.d_x);
         EXPECT_DOUBLE_EQ(y[0], values_of(x)[0]) << name;
-        EXPECT_LT(std::abs(y[1]), 4.0) << name;  // big times a sigmoid that is held at the least normal number
+        EXPECT_LT(std::abs(y[1]), 4.0) << name;  // a large number times a sigmoid clamped at the least normal number
         EXPECT_EQ(y[2], 100) << name;
         EXPECT_LT(std::abs(y[3]), 1e-30) << name;
         EXPECT_EQ(y[4], 0) << name;
@@ -122,12 +122,12 @@ TEST_P(Activation, GradientsMatchFiniteDifferencesAndAccumulate) {
     const ActivationKind kind = entry.kind;
     for (const Shape& shape : {Shape{1}, Shape{3, 7}}) {
       auto x = normal_values(shape.elements(), "gradient", 1.5);
-      for (double& value : x) value += value > 0 ? 0.01 : -0.01;  // away from relu's corner
+      for (double& value : x) value += value > 0 ? 0.01 : -0.01;  // away from relu's kink
       const auto once =
           check_gradients([kind](Tape& tape, const auto& in) { return ops::activation(tape, in[0], kind); },
                           {Tensor::from(x, shape, device())});
       EXPECT_LT(once.worst_relative_error, 1e-9) << entry.name << " " << once.where;
-      // x reaches the result along two ways: the second to arrive in backward accumulates.
+      // x reaches the result in two ways: the second one in backward accumulates.
       const auto twice = [kind](Tape& tape, const std::vector<Variable>& in) {
         const Variable y = ops::activation(tape, in[0], kind), z = ops::activation(tape, in[0], ActivationKind::silu);
         const Tensor sum = y.value().clone();
@@ -193,7 +193,7 @@ TEST_P(GatedActivation, BackwardInFloat32MatchesDoubleAndAccumulates) {
 }
 
 TEST_P(Activation, ReadsAndWritesColumnRangesInPlace) {
-  // Two ranges of one matrix, neither contiguous: values and gradients as of their copies.
+  // Two ranges of one matrix, neither contiguous. Values and gradients must equal those of contiguous copies.
   for (DType dtype : float_dtypes) {
     const Shape shape{6, 23};
     const Tensor x = tensor_of(normal_values(shape.elements(), "x"), shape, dtype);
@@ -222,8 +222,8 @@ TEST_P(Activation, ReadsAndWritesColumnRangesInPlace) {
 }
 
 TEST_P(Activation, StridedRowsMatchContiguousCopies) {
-  // Several blocks of threads, rows that may and may not be read as vectors, an outer dimension that does not follow
-  // on.
+  // Several thread blocks, rows that allow vector accesses and rows that do not, and an outer dimension that cannot be
+  // merged.
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     for (const auto& [start, columns, whole] :
          {std::array<std::int64_t, 3>{8, 64, 96}, {8, 61, 80}, {3, 64, 96}, {1, 7, 9}}) {
@@ -242,7 +242,7 @@ TEST_P(Activation, StridedRowsMatchContiguousCopies) {
       (Shape{0, 5}));
 }
 
-/// The CPU rounds a product and a sum at once, as GPUs do.
+/// Returns whether the CPU rounds a product and a sum once, as GPUs do.
 bool cpu_fuses() { return (hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3 | HWY_NEON)) != 0; }
 
 TEST_P(Activation, Float32AndBfloat16GiveTheBitsOfTheCpu) {

@@ -34,7 +34,7 @@ TEST_P(ColumnGain, GradientsMatchFiniteDifferences) {
   const std::int64_t n = on_simulator() ? 9 : 70;
   const auto gradients = check_gradients(
       [](Tape& tape, const std::vector<Variable>& inputs) {
-        // Twice, so that the second use adds to what the first wrote.
+        // Two uses, so that the second adds to the first one's gradient.
         return column_gain(tape, column_gain(tape, inputs[0], inputs[1]), inputs[1]);
       },
       {tensor_of(normal_values(2 * n * 5, "x"), {2, n, 5}, DType::float64),
@@ -63,7 +63,7 @@ TEST_P(ColumnGain, GainGradientIsSummedInFloat32ForAnyThreadCount) {
 }
 
 TEST_P(ColumnGain, ReadsAndWritesColumnRangeGradientsInPlace) {
-  // y's gradient is a column range of a wider one, and x's too: the same bits as by way of copies.
+  // The gradients of y and x are column ranges of wider ones: the same bits as with copies.
   const std::int64_t rows = 67, columns = 40;
   for (DType dtype : {DType::float32, DType::bfloat16}) {
     const Tensor gains = tensor_of(normal_values(columns, "gain"), {columns}, dtype);

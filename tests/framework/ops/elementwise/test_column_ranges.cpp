@@ -20,13 +20,13 @@ TEST_P(ColumnRanges, AreViewsOfTheColumns) {
   for (const Variable& range : ranges) EXPECT_TRUE(range.value().shares_memory_with(x));
 }
 
-/// Ranges of a range of `x`, each multiplied by another gain; the last one is not used.
+/// Ranges of a range of `x`, each multiplied by a different gain; the last one is unused.
 Variable products(Tape& tape, const std::vector<Variable>& inputs) {
   const auto halves = tape.split_last(column_gain(tape, inputs[0], inputs[1]), {6, 4});
   const auto ranges = column_ranges(tape, halves[0], {1, 3, 2});
   const auto again = column_ranges(tape, halves[0], {4, 2});
   const auto contiguous = [&](const Variable& view, std::int64_t width) {
-    // A gain needs contiguous rows behind each other: single rows are.
+    // A gain needs contiguous rows at a constant stride; single rows always are.
     return column_gain(tape, view, Variable(tensor_of(normal_values(width, "gain"), {width}, DType::float64)));
   };
   const Variable a = contiguous(ranges[1], 3), b = contiguous(again[0], 4);

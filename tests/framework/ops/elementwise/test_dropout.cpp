@@ -13,7 +13,7 @@ FURLONG_INSTANTIATE_ENGINES(Dropout);
 
 constexpr RandomKey key{.seed = 0x123456789abcdefull, .step = 7, .stream = random_stream("blocks.2.dropout")};
 
-/// The definition, one element at a time.
+/// The definition, element by element.
 std::vector<double> expected_values(const std::vector<double>& x, double rate, std::uint64_t first_index) {
   std::vector<double> y;
   const auto threshold = static_cast<std::uint64_t>(std::llround(rate * 0x1p32));
@@ -26,7 +26,7 @@ TEST_P(Dropout, MaskIsTheDocumentedFunctionOfTheIndex) {
   for_each_instruction_set([] {
     for (DType dtype : float_dtypes) {
       for (std::int64_t n : {1, 3, 64, 255, 256, 257, 1031}) {
-        // Block 2^32 begins at index 2^34: a run across it carries into the upper half of the counter.
+        // Block 2^32 starts at index 2^34: a run across it carries into the upper half of the counter.
         for (std::uint64_t first_index :
              {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, (std::uint64_t{1} << 34) - 27}) {
           const auto x = stored(normal_values(n, "x"), dtype);
@@ -36,8 +36,7 @@ TEST_P(Dropout, MaskIsTheDocumentedFunctionOfTheIndex) {
           const auto expected = expected_values(x, 0.3, first_index);
           ASSERT_EQ(y.size(), expected.size());
           for (std::size_t i = 0; i < y.size(); ++i) {
-            // Two roundings: of 1 / (1 - rate), and of the product (bfloat16 rounds only the latter, and the former as
-            // float32).
+            // Two roundings: of 1 / (1 - rate) and of the product. For bfloat16 the first is in float32.
             EXPECT_NEAR(y[i], expected[i], std::abs(expected[i]) * 2 * rounding_unit(dtype))
                 << name_of(dtype) << " " << n << " " << i;
             EXPECT_EQ(y[i] == 0, expected[i] == 0) << i;
@@ -118,7 +117,7 @@ TEST_P(Dropout, PartsOfEachRowEqualTheWhole) {
     const Variable out = drop(in), first = drop(twice), second = drop(twice);
     EXPECT_EQ(values_of(out.value()), values_of(expected));
     tape.backward({out, first, second},
-                  {part, part, part});  // x itself as its gradient: what is left of it is the output
+                  {part, part, part});  // x itself as its gradient, so that the remaining part is the output
     EXPECT_EQ(values_of(in.gradient()), values_of(expected));
     std::vector<double> doubled = values_of(expected);
     for (double& value : doubled) value *= 2;
@@ -138,7 +137,7 @@ TEST_P(Dropout, MaskDependsOnStepAndStream) {
     const auto a = mask(key), b = mask(other);
     int equal = 0;
     for (std::size_t i = 0; i < a.size(); ++i) equal += a[i] == b[i];
-    EXPECT_NEAR(equal, 2048, 5 * 32);  // independent masks at one half agree in half the places, deviation 32
+    EXPECT_NEAR(equal, 2048, 5 * 32);  // independent masks at rate 1/2 agree in half the places, deviation 32
   }
 }
 

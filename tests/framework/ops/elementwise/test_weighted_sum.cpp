@@ -24,7 +24,7 @@ TEST_P(WeightedSum, IsRoundedOnce) {
         const auto a = doubles(x), b = doubles(y);
         for (std::size_t i = 0; i < found.size(); ++i) {
           const double expected = a[i] + scale * b[i];
-          // The sum's rounding; of float32 and float64 the product's as well, where it is not fused.
+          // The rounding of the sum; for float32 and float64 also that of the product if it is not fused.
           const double tolerance =
               rounding_of(dtype) * std::abs(expected) +
               rounding_of(dtype == DType::float64 ? dtype : DType::float32) * std::abs(scale * b[i]);

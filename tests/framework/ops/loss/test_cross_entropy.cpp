@@ -28,8 +28,8 @@ struct Case {
   std::int64_t rows, d, vocabulary;
   DType dtype;
   bool with_bias = true;
-  double scale = 1.0;     // of the weights: larger, sharper
-  double normalizer = 0;  // 0: by the number of targets
+  double scale = 1.0;     // of the weights: larger values give sharper distributions
+  double normalizer = 0;  // 0: the number of targets
   double d_loss = 1.0;
 };
 
@@ -51,7 +51,7 @@ struct Inputs {
 Outcome run(const Case& c, const Inputs& inputs) {
   const Variable hidden = Variable::leaf(inputs.hidden), weight = Variable::leaf(inputs.weight),
                  bias = Variable::leaf(inputs.bias);
-  weight.slot()->dtype = bias.slot()->dtype = accumulate_dtype(c.dtype);  // as the parameter store has it
+  weight.slot()->dtype = bias.slot()->dtype = accumulate_dtype(c.dtype);  // as in the parameter store
   Tape tape{testing::stream()};
   ops::CrossEntropyOptions options{.count_correct = true, .keep_row_losses = true};
   if (c.normalizer > 0) options.normalizer = c.normalizer;
@@ -72,7 +72,7 @@ reference::CrossEntropy expected(const Case& c, const Inputs& inputs) {
   return result;
 }
 
-/// Errors that a logit may have, absolute: its products are summed in float32; they set the error of everything else.
+/// Absolute error bound of a logit: its products are summed in float32. All other errors follow from it.
 double logit_error(const Case& c) {
   return 4 * rounding_of(accumulate_dtype(c.dtype)) * c.scale * static_cast<double>(c.d + 16);
 }
@@ -88,7 +88,7 @@ void compare(const Case& c) {
   ASSERT_EQ(got.row_losses.size(), want.row_losses.size());
   for (std::size_t r = 0; r < want.row_losses.size(); ++r)
     EXPECT_NEAR(got.row_losses[r], want.row_losses[r], error + 1e-6 * want.row_losses[r]);
-  // bfloat16: gradients of the logits are rounded to 2^-8 before the products, d_hidden after them too, and once more
+  // bfloat16: gradients of the logits are rounded to 2^-8 before the products, d_hidden also after them, and once more
   // after scaling.
   const double gradient_error = c.dtype == DType::bfloat16 ? 3 * 0x1p-8 : 3 * error;
   EXPECT_LE(relative_difference(got.d_hidden, want.d_hidden), gradient_error);
@@ -113,7 +113,7 @@ TEST_P(CrossEntropy, MatchesTheReference) {
 }
 
 TEST_P(CrossEntropy, AgreesAcrossChunksOfRows) {
-  // 2^21 logits are held at a time: 523 rows of 4001 make two chunks, of 262 and 261 rows. CUDA holds 2^25.
+  // 2^21 logits are stored at a time: 523 rows of 4001 make two chunks, of 262 and 261 rows. On CUDA 2^25.
   const std::int64_t rows = testing::device().type == DeviceType::cuda ? 9000 : 523;
   compare({.rows = rows, .d = 3, .vocabulary = 4001, .dtype = DType::float32});
   compare({.rows = rows, .d = 3, .vocabulary = 4001, .dtype = DType::bfloat16});
@@ -147,7 +147,7 @@ TEST_P(CrossEntropy, GradientsMatchFiniteDifferences) {
   }
 }
 
-/// Hidden and weight are one tensor, and two losses share it; a third has a constant weight.
+/// Hidden and weight are one tensor shared by two losses; a third loss has a constant weight.
 TEST_P(CrossEntropy, AccumulatesGradients) {
   const Tensor targets = integers({2, -1, 0, 3}, {4}), constant = normal_tensor({4, 3}, DType::float64, "constant");
   const auto function = [&](Tape& tape, const std::vector<Variable>& v) {
@@ -169,7 +169,7 @@ TEST_P(CrossEntropy, IsZeroWhenAllRowsAreIgnored) {
     const Case c{.rows = 5, .d = 4, .vocabulary = 9, .dtype = dtype};
     Inputs inputs(c);
     inputs.targets = integers(std::vector<std::int32_t>(5, -1), {5});
-    // What is left out may hold anything, and must not get into the gradients.
+    // Ignored rows may hold any value, which must not affect the gradients.
     ops::fill(testing::stream(), inputs.hidden.narrow(0, 2, 1), 1e30);
     const Outcome got = run(c, inputs);
     EXPECT_EQ(got.loss, 0);
@@ -210,7 +210,7 @@ TEST_P(CrossEntropy, CountsTheFirstOfEqualLogits) {
       0);
 }
 
-/// Targets behind one another with gaps of two kinds, which no single stride describes.
+/// Targets with gaps of two sizes, which no single stride describes.
 TEST_P(CrossEntropy, AcceptsTargetsWithAnyStrides) {
   const Tensor all = integer_tensor({4, 5, 6}, -1, 7, "targets"),
                targets = all.narrow(0, 1, 2).narrow(1, 1, 3).narrow(2, 2, 4);
@@ -225,8 +225,8 @@ TEST_P(CrossEntropy, AcceptsTargetsWithAnyStrides) {
   EXPECT_EQ(found.counts.to_vector<std::int32_t>()[0], want.valid);
 }
 
-/// The host does not look at targets that lie on a GPU: what is no token makes the loss NaN, and the other rows'
-/// gradients stay right.
+/// The host does not check targets in GPU memory: an invalid target makes the loss NaN, and the other rows' gradients
+/// stay correct.
 TEST_P(CrossEntropy, TargetOutsideTheVocabularyIsReported) {
   const Tensor hidden = normal_tensor({4, 3}, DType::float32, "hidden"),
                weight = normal_tensor({5, 3}, DType::float32, "weight");
@@ -255,8 +255,8 @@ TEST_P(CrossEntropy, TargetOutsideTheVocabularyIsReported) {
   }
 }
 
-/// As masks of tokens make them: -infinity is a probability of zero, also where a GPU's thread sees nothing else; NaN
-/// and +infinity are not lost.
+/// Logits as token masks produce them: -infinity is a probability of zero, even if a GPU thread reads nothing else. NaN
+/// and +infinity propagate.
 TEST_P(CrossEntropy, HandlesInfiniteLogits) {
   constexpr std::int64_t vocabulary = 600;
   std::vector<double> bias(vocabulary, -INFINITY);
@@ -285,8 +285,8 @@ TEST_P(CrossEntropy, HandlesInfiniteLogits) {
   EXPECT_TRUE(std::isnan(loss_with(300, INFINITY, 6)));
 }
 
-/// On GPUs rows of logits begin at multiples of 8 elements: what is made of them are the same bits as without the gaps,
-/// which nothing reads or writes.
+/// On GPUs rows of logits start at multiples of 8 elements. The results have the same bits as without padding, and the
+/// padding is neither read nor written.
 TEST_P(CrossEntropy, RowPaddingOfLogitsChangesNoBit) {
   const Tensor chunk = ops::logits_chunk(testing::device(), 3, 50, DType::bfloat16);
   EXPECT_EQ(chunk.shape(), Shape({3, 50}));
@@ -324,7 +324,7 @@ TEST_P(CrossEntropy, RowPaddingOfLogitsChangesNoBit) {
         EXPECT_EQ(doubles(d_logits), compact_d_logits);
         for (const Tensor& between : {wide.narrow(1, vocabulary, gap), d_wide.narrow(1, vocabulary, gap)})
           EXPECT_THAT(doubles(between), ::testing::Each(77.0));
-        // Products of float32 may be summed in an order that follows from strides; the simulator's of float64 are not.
+        // Sums of float32 products may depend on strides; the simulator's float64 sums do not.
         if (!testing::on_simulator() || dtype != DType::float64) continue;
         const Outcome whole = run(c, inputs);
         EXPECT_EQ(whole.row_losses, compact_losses);
@@ -421,7 +421,7 @@ TEST(CrossEntropyOnCpu, ShapeOnlyCountsTheSameMemory) {
   };
   const Bytes real = measure(Device{}), counted = measure(Device{DeviceType::shape_only, 0});
   EXPECT_EQ(counted.kept, real.kept);
-  // Beside its tensors the CPU has the scratch of oneDNN's products, which is the library's to decide.
+  // In addition to its tensors the CPU uses scratch of oneDNN's products, whose size the library chooses.
   EXPECT_LE(counted.peak, real.peak);
   EXPECT_LE(real.peak, counted.peak + (4 << 20));
 }

@@ -31,8 +31,8 @@ struct Case {
   DType teacher_dtype;
   double temperature = 1.0;
   bool with_bias = true, with_teacher_bias = true;
-  double scale = 1.0;     // of the weights: larger, sharper
-  double normalizer = 0;  // 0: by the number of rows that count
+  double scale = 1.0;     // of the weights: larger values give sharper distributions
+  double normalizer = 0;  // 0: the number of rows that count
   double d_loss = 1.0;
 };
 
@@ -57,7 +57,7 @@ struct Outcome {
 Outcome run(const Case& c, const Inputs& inputs) {
   const Variable hidden = Variable::leaf(inputs.hidden), weight = Variable::leaf(inputs.weight),
                  bias = Variable::leaf(inputs.bias);
-  weight.slot()->dtype = bias.slot()->dtype = accumulate_dtype(c.dtype);  // as the parameter store has it
+  weight.slot()->dtype = bias.slot()->dtype = accumulate_dtype(c.dtype);  // as in the parameter store
   Tape tape{testing::stream()};
   ops::DistillationOptions options{.temperature = c.temperature, .count_agreement = true};
   if (c.normalizer > 0) options.normalizer = c.normalizer;
@@ -85,7 +85,7 @@ reference::Distillation expected(const Case& c, const Inputs& inputs) {
   return result;
 }
 
-/// Errors that a logit may have, absolute: its products are summed in float32; they set the error of everything else.
+/// Absolute error bound of a logit: its products are summed in float32. All other errors follow from it.
 double logit_error(const Case& c) {
   return 4 * rounding_of(accumulate_dtype(c.dtype)) * c.scale * static_cast<double>(std::max(c.d, c.teacher_d) + 16);
 }
@@ -96,11 +96,11 @@ void compare(const Case& c) {
   const Inputs inputs(c);
   const auto want = expected(c, inputs);
   const Outcome got = run(c, inputs);
-  // d loss / d logit is at most T for either side (T² of the loss by 1/T of the logits).
+  // |d loss / d logit| is at most T for student and teacher (T² of the loss by 1/T of the logits).
   const double error = 2 * c.temperature * logit_error(c);
   EXPECT_THAT(got.counts, ::testing::ElementsAre(want.valid, want.agreeing));
   EXPECT_NEAR(got.loss, want.loss, error + rounding_of(accumulate_dtype(c.dtype)) * 4 * std::abs(want.loss));
-  // bfloat16: gradients of the logits are rounded to 2^-8 before the products, d_hidden after them too, and once more
+  // bfloat16: gradients of the logits are rounded to 2^-8 before the products, d_hidden also after them, and once more
   // after scaling.
   const double gradient_error = c.dtype == DType::bfloat16 ? 3 * 0x1p-8 : 6 * logit_error(c);
   EXPECT_LE(relative_difference(got.d_hidden, want.d_hidden), gradient_error);
@@ -110,8 +110,8 @@ void compare(const Case& c) {
   }
 }
 
-/// A GPU's rows of logits may be apart, as long as both sides' and the gradients' are alike: the same bits as without
-/// gaps.
+/// A GPU's rows of logits may be padded, if student, teacher and gradients have the same stride. The results have the
+/// same bits as without padding.
 TEST_P(DistillationOnGpu, RowPaddingOfLogitsChangesNoBit) {
   constexpr std::int64_t rows = 5, vocabulary = 50;
   for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
@@ -204,7 +204,7 @@ TEST_P(Distillation, AcceptsTeacherOfAnotherDtype) {
 }
 
 TEST_P(Distillation, AgreesAcrossChunksOfRows) {
-  // 2^21 logits are held at a time: 523 rows of 4001 make two chunks, of 262 and 261 rows. CUDA holds 2^25.
+  // 2^21 logits are stored at a time: 523 rows of 4001 make two chunks, of 262 and 261 rows. On CUDA 2^25.
   const std::int64_t rows = testing::device().type == DeviceType::cuda ? 9000 : 523;
   for (DType dtype : {DType::float32, DType::bfloat16})
     compare({.rows = rows,
@@ -271,7 +271,7 @@ TEST_P(Distillation, IsZeroForEqualStudentAndTeacher) {
   }
 }
 
-/// A teacher that is all but certain gives what the targets themselves would: cross_entropy.
+/// A teacher with a nearly one-hot distribution gives the loss of the targets themselves: cross_entropy.
 TEST_P(Distillation, EqualsCrossEntropyForOneHotTeacher) {
   constexpr std::int64_t rows = 6, d = 5, vocabulary = 40;
   const std::vector<std::int32_t> numbers{3, 39, 0, 17, -1, 17};
@@ -302,7 +302,7 @@ TEST_P(Distillation, IsZeroWhenAllRowsAreIgnored) {
     const Case c{.rows = 5, .d = 4, .teacher_d = 3, .vocabulary = 9, .dtype = dtype, .teacher_dtype = dtype};
     Inputs inputs(c);
     inputs.targets = integers(std::vector<std::int32_t>(5, -1), {5});
-    // What is left out may hold anything, and must not get into the gradients.
+    // Ignored rows may hold any value, which must not affect the gradients.
     ops::fill(testing::stream(), inputs.hidden.narrow(0, 2, 1), 1e30);
     ops::fill(testing::stream(), inputs.teacher_hidden.narrow(0, 1, 1), 1e30);
     const Outcome got = run(c, inputs);
@@ -347,7 +347,7 @@ TEST_P(Distillation, AcceptsDeviceNormalizer) {
   EXPECT_NEAR(loss_with({.normalizer = 3.0}) * 3, loss_with({.normalizer = 40.0}) * 40, 1e-14);
 }
 
-/// Rows of logits given by the biases alone, with one value of either side changed; all rows are the same.
+/// Rows of logits given by the biases alone, with one value of student or teacher changed; all rows are equal.
 TEST_P(Distillation, HandlesInfiniteLogits) {
   constexpr std::int64_t vocabulary = 600;
   std::vector<double> bias(vocabulary, -INFINITY), teacher(vocabulary, -INFINITY);
@@ -374,7 +374,7 @@ TEST_P(Distillation, HandlesInfiniteLogits) {
     change.side[change.place] = before;
     return doubles(result.loss.value())[0];
   };
-  // What neither side can say costs nothing.
+  // A token with zero probability on both sides adds nothing.
   Tensor d_bias;
   std::vector<double> few, few_teacher;
   for (std::size_t i : {0, 5, 6, 599}) {
@@ -399,8 +399,7 @@ TEST_P(Distillation, HandlesInfiniteLogits) {
   }
 }
 
-/// Agreement is by the first of equal logits; a maximum of all -infinity or a tie across a GPU's threads does not
-/// change that.
+/// Agreement uses the first of equal logits. A maximum of -infinity, or a tie across GPU threads, does not change that.
 TEST_P(Distillation, CountsTheFirstOfEqualLogits) {
   constexpr std::int64_t vocabulary = 700;
   std::vector<double> student(3 * vocabulary, 0), teacher(3 * vocabulary, 0);
@@ -408,7 +407,7 @@ TEST_P(Distillation, CountsTheFirstOfEqualLogits) {
   teacher[40] = 3;                                          // agrees
   student[vocabulary + 40] = student[vocabulary + 39] = 2;  // row 1: 39 comes first
   teacher[vocabulary + 40] = 3;                             // disagrees
-  // Row 2: all equal on both sides, so both say the first token.
+  // Row 2: all logits are equal on both sides, so both predict the first token.
   std::vector<double> identity(vocabulary * vocabulary, 0);
   for (std::size_t i = 0; i < vocabulary; ++i) identity[i * vocabulary + i] = 1;
   const Tensor weight = tensor_of(identity, {vocabulary, vocabulary}, DType::float32);

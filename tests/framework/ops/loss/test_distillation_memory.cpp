@@ -1,4 +1,4 @@
-// What distillation keeps in memory, and what it refuses.
+// Memory use of distillation, and the arguments that it rejects.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 using namespace reference;
 
 TEST(DistillationOnCpu, StoresOneChunkOfStudentAndTeacherLogitsAtATime) {
-  constexpr std::int64_t rows = 4096, vocabulary = 8192, d = 8;  // all logits of one side: 128 MiB
+  constexpr std::int64_t rows = 4096, vocabulary = 8192, d = 8;  // all logits of student or teacher: 128 MiB
   const Variable hidden = Variable::leaf(normal_tensor({rows, d}, DType::float32, "hidden")),
                  weight(normal_tensor({vocabulary, d}, DType::float32, "weight"));
   const Tensor teacher_hidden = normal_tensor({rows, d}, DType::float32, "teacher"),

@@ -24,7 +24,7 @@ Expected expected(const Tensor& x_, const Tensor& reference_, const std::vector<
   const std::vector<double> x = doubles(x_), reference = doubles(reference_);
   const std::size_t d = static_cast<std::size_t>(x_.extent(-1));
   const auto counts = [&](std::size_t i) { return mask.empty() || mask[i / d] != 0; };
-  long double error = 0, size = 0;  // so that the reference has no error of its own
+  long double error = 0, size = 0;  // so that the reference has no rounding error
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (!counts(i)) continue;
     const long double difference = static_cast<long double>(x[i]) - reference[i];
@@ -72,7 +72,7 @@ TEST_P(RelativeError, SpansSeveralBlocks) {
     compare(normal_tensor(shape, dtype, "x"), normal_tensor(shape, dtype, "reference"), nullptr, 1.0);
 }
 
-/// Small differences beside large values, as a student that has all but learned its teacher has them.
+/// Small differences of large values, as between a student and its teacher late in distillation.
 TEST_P(RelativeError, IsExactForSmallErrors) {
   const Tensor reference = normal_tensor({40, 32}, DType::float32, "reference", 100);
   std::vector<double> values = doubles(reference);
@@ -90,8 +90,8 @@ TEST_P(RelativeError, GradientsMatchFiniteDifferences) {
   EXPECT_LE(result.worst_relative_error, 1e-8) << result.where;
 }
 
-/// x is one column range of a wider value whose other range has a gradient too, the reference and the mask are parts of
-/// larger tensors, and the loss is taken twice.
+/// x is one column range of a wider value whose other range has a gradient too. The reference and the mask are parts of
+/// larger tensors, and the loss is computed twice.
 TEST_P(RelativeError, AcceptsViewsAndAccumulatesGradients) {
   const Tensor all = normal_tensor({4, 6, 9}, DType::float64, "all"), reference = all.narrow(2, 2, 5);
   const Tensor mask = integer_tensor({4, 8}, 0, 2, "mask").narrow(1, 1, 6);

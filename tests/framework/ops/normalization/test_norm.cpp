@@ -14,11 +14,11 @@ class Norm : public EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(Norm);
 
 constexpr NormKind kinds[] = {NormKind::layernorm, NormKind::rmsnorm};
-/// Rows of one number, of odd widths, of whole vectors, and wider than a GPU's block holds: of 8192 columns as vectors,
-/// of 1024 one by one.
+/// Rows of one number, of odd widths, of whole vectors, and wider than a GPU block can hold (8192 columns as vectors,
+/// 1024 one by one).
 const std::vector<Shape> shapes{{1, 1}, {1, 7}, {3, 1}, {5, 33}, {2, 3, 64}, {70, 129}, {3, 1031}, {2, 8200}};
 
-/// Which operands a case has besides residual_in and gain.
+/// The operands of a case in addition to residual_in and gain.
 struct Operands {
   bool branch, bias;
 };
@@ -34,7 +34,7 @@ Problem problem(const Shape& shape, Operands operands, DType dtype) {
   Problem p{
       shape, stored(normal_values(n, "residual"), dtype), {}, stored(normal_values(columns, "gain"), dtype), {}, {},
       {}};
-  for (double& value : p.residual_in) value += 3;  // a mean that the variance must not be lost beside
+  for (double& value : p.residual_in) value += 3;  // a large mean must not spoil the variance
   p.residual_in = stored(p.residual_in, dtype);
   if (operands.branch) p.branch = stored(normal_values(n, "branch"), dtype);
   if (operands.bias) p.bias = stored(normal_values(columns, "bias"), dtype);
@@ -76,8 +76,8 @@ TEST_P(Norm, ValuesMatchTheReference) {
             EXPECT_LE(relative_error(values_of(found.residual), expected.residual), rounding_unit(dtype))
                 << shape.text();
             expected = reference::norm(values_of(found.residual), {}, p.gain, p.bias, kind, 1e-5);
-            // A deviation near 1 beside a mean of 3 costs a few units, the mean of thousands some more; a single column
-            // leaves nothing but the mean's own rounding over sqrt(epsilon).
+            // A deviation near 1 with a mean of 3 costs a few ulp, the mean of thousands some more. With a single
+            // column only the mean's own rounding over sqrt(epsilon) remains.
             const double units = dtype == DType::bfloat16 ? 1.1 : shape[-1] == 1 ? 400 : shape[-1] > 1024 ? 100 : 30;
             EXPECT_LE(relative_error(values_of(found.normed), expected.normed), units * rounding_unit(dtype))
                 << shape.text() << " " << name_of(dtype) << " kind " << static_cast<int>(kind) << " branch "
@@ -130,7 +130,7 @@ TEST_P(Norm, GradientsInFloat32AndBfloat16MatchDouble) {
           for (Operands operands : operand_sets) {
             Problem p = problem(shape, operands, dtype);
             const Result found = run(p, kind, dtype);
-            // Double sees the residual that the other type stored.
+            // The reference in double uses the residual as stored in the other type.
             p.residual_in = values_of(found.residual);
             for (double& value : p.branch) value = 0;
             const Result exact = run(p, kind, DType::float64);
@@ -198,7 +198,7 @@ TEST_P(Norm, SkipsConstantsAndAccumulatesGainGradient) {
 }
 
 TEST_P(Norm, AcceptsParametersOfAnotherDtype) {
-  // bfloat16 values with float32 gain: what the gain's gradient is stored as is the leaf's choice.
+  // bfloat16 values with float32 gain: the leaf chooses the dtype of the gain's gradient.
   const Shape shape{9, 40};
   const Problem p = problem(shape, {true, true}, DType::bfloat16);
   Tape tape(stream());
@@ -216,7 +216,7 @@ TEST_P(Norm, AcceptsParametersOfAnotherDtype) {
 }
 
 TEST_P(Norm, GradientsOfABlockChainMatchFiniteDifferences) {
-  // x + f(norm(x)) twice, as a pre-norm model does: gradients of the residual travel in place from norm to norm.
+  // x + f(norm(x)) twice, as in a pre-norm model: gradients of the residual are passed in place from norm to norm.
   const auto function = [](Tape& tape, const std::vector<Variable>& in) {
     Variable residual = in[0], branch;
     for (std::size_t layer = 0; layer < 3; ++layer) {
@@ -239,7 +239,7 @@ TEST_P(Norm, GradientsOfABlockChainMatchFiniteDifferences) {
   EXPECT_LT(result.worst_relative_error, 1e-7) << result.where;
 }
 
-/// A view whose rows do not begin where vectors may is read number by number, in the same order.
+/// A view whose rows are not aligned for vector accesses is read element by element, in the same order.
 TEST_P(Norm, UnalignedViewsGiveTheSameBits) {
   const Shape shape{5, 64};
   for (DType dtype : float_dtypes) {

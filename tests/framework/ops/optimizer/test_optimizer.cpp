@@ -38,8 +38,8 @@ TEST_P(AdamW, FollowsTheReferenceOverManySteps) {
                           state.second_moment, {learning_rate, 0.9, 0.95, 1e-8, 0.1, step, 0.25});
           expected.step(scaled, step, learning_rate, 0.9, 0.95, 1e-8, 0.1);
         }
-        // Twenty steps of a few roundings each, whose errors are independent; a moment that nearly cancels adds to its
-        // own relative error.
+        // Twenty steps of a few roundings each, with independent errors; a moment that nearly cancels has a larger
+        // relative error.
         const double tolerance = 20 * rounding_unit(dtype);
         EXPECT_LT(relative_error(values_of(state.values), expected.values), tolerance) << n;
         EXPECT_LT(relative_error(values_of(state.first_moment), expected.first_moment), tolerance) << n;
@@ -50,7 +50,7 @@ TEST_P(AdamW, FollowsTheReferenceOverManySteps) {
 }
 
 TEST_P(AdamW, FirstStepMovesEachValueByTheLearningRate) {
-  // m_hat / sqrt(v_hat) = sign(g) at step 1, whatever the betas: what the bias corrections are for.
+  // At step 1 m_hat / sqrt(v_hat) = sign(g) for any betas, because of the bias corrections.
   State state({1, 1, 1}, DType::float64);
   ops::adamw_step(stream(), state.values, Tensor::from<double>({1e-3, -5, 40}, {3}, device()), state.first_moment,
                   state.second_moment, {.learning_rate = 0.01, .epsilon = 0, .step = 1});
@@ -132,7 +132,7 @@ TEST_P(AdamW, DeviceStepGivesTheSameBits) {
         ops::adamw_step(stream(), given.values, d_values, given.first_moment, given.second_moment, settings,
                         copies ? &given_copy : nullptr);
         const auto numbers = device_step(settings.learning_rate, static_cast<double>(step), settings.gradient_scale, 0);
-        settings.learning_rate = 7;  // those of the settings must not be used
+        settings.learning_rate = 7;  // the settings' own values must not be used
         settings.step = 9;
         settings.gradient_scale = 11;
         ops::adamw_step(stream(), read.values, d_values, read.first_moment, read.second_moment, settings, numbers,
@@ -171,8 +171,8 @@ TEST_P(AdamW, SkippedStepChangesNothing) {
                ContractError);
 }
 
-/// The bfloat16 copy that one step without a gradient and at learning rate 0, which changes no value, makes of
-/// `values`.
+/// Returns the bfloat16 copy of `values` made by one step with zero gradient and learning rate 0, which changes no
+/// value.
 Tensor rounded_at_random(const Tensor& values, std::int64_t step, std::uint64_t first_element) {
   const Tensor zeros = Tensor::zeros(values.shape(), DType::float32, device()), first = zeros.clone(),
                second = zeros.clone();
@@ -186,15 +186,15 @@ Tensor rounded_at_random(const Tensor& values, std::int64_t step, std::uint64_t 
 TEST_P(AdamW, StochasticRoundingIsTheDocumentedFunctionOfTheElement) {
   for_each_instruction_set([] {
     for (std::int64_t n : {1, 5, 64, 259, 1031}) {
-      // A run across block 2^32 of the words carries into the upper half of their counter.
+      // A run across block 2^32 of the words carries into the upper half of the counter.
       for (std::uint64_t first :
            {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4098}, (std::uint64_t{1} << 34) - 27}) {
         std::vector<float> values;
         for (double value : normal_values(n, "values")) values.push_back(static_cast<float>(value));
         values[0] = std::numeric_limits<float>::infinity();
         if (n > 4) {
-          values[3] = std::bit_cast<float>(0x7f800001u);  // a NaN whose payload bfloat16 does not have
-          values[4] = 1.5f;                               // a number that it has
+          values[3] = std::bit_cast<float>(0x7f800001u);  // a NaN whose payload does not fit in bfloat16
+          values[4] = 1.5f;                               // representable in bfloat16
         }
         const auto found = rounded_at_random(Tensor::from(values, {n}, device()), 6, first).to_vector<bfloat16>();
         const RandomKey key{17, 6, ops::StochasticRounding{}.stream};
@@ -218,7 +218,7 @@ TEST_P(AdamW, StochasticRoundingIsTheDocumentedFunctionOfTheElement) {
 TEST_P(AdamW, RoundStochasticallyRecreatesTheCopyOfAStep) {
   for_each_instruction_set([] {
     for (std::int64_t n : {0, 1, 5, 259, 5003}) {
-      // Views that begin off the borders of vectors, too.
+      // Includes views that are not aligned for vector accesses.
       const Tensor values = tensor_of(normal_values(n + 3, "values"), {n + 3}, DType::float32).narrow(0, 3, n);
       const Tensor copy = Tensor::zeros({n + 1}, DType::bfloat16, device()).narrow(0, 1, n);
       for (std::int64_t step : {1, 6}) {

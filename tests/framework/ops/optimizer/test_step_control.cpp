@@ -31,7 +31,7 @@ TEST_P(StepControl, ScalesDownToTheClipButNeverUp) {
     EXPECT_EQ(found[step_gradient_norm], 4);
     EXPECT_EQ(found[step_gradient_scale], scale);
     EXPECT_EQ(found[step_skipped], 0);
-    EXPECT_EQ(found[step_learning_rate], -1);  // as it was
+    EXPECT_EQ(found[step_learning_rate], -1);  // unchanged
   }
 }
 
