@@ -67,8 +67,8 @@ void limit_cpu_isa() {
   const std::vector<InstructionSet> sets = available();
   const auto set = find(sets);
   if (set == sets.end())
-    throw UserError("FURLONG_CPU_ISA is {}, which this CPU does not support; expected one of {}", wanted(),
-                    sets.empty() ? "none: it has no instruction set to limit" : names_of(sets));
+    throw UserError("FURLONG_CPU_ISA is {}, which this CPU does not support; it supports {}", wanted(),
+                    sets.empty() ? "no instruction set that can be limited" : names_of(sets));
   hwy::DisableTargets(set->highway - 1);
   if (dnnl::set_max_cpu_isa(set->onednn) != dnnl::status::success)
     throw MachineError("oneDNN rejected FURLONG_CPU_ISA={}: it was built without this limit, or has already been used",

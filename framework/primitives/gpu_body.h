@@ -58,7 +58,7 @@ void run_body(const Stream& stream, const Cpu& cpu, const GpuBody<Expected...>& 
 
 }  // namespace furlong::ops
 
-#ifdef FURLONG_GPU  // in a kernel file, compiled for one of the two engines: a name of its own in each
+#ifdef FURLONG_GPU  // in a kernel file, compiled for one of the two engines, with a different namespace in each
 namespace furlong {
 inline namespace FURLONG_GPU {
 

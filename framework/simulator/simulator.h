@@ -5,7 +5,7 @@
 //   - a barrier that not all threads reach, or a warp operation that one of its lanes does not reach;
 //   - shared memory read before it is written (it holds NaN) or written past its end;
 //   - asynchronous copies that are never waited for.
-// Under ThreadSanitizer each simulated thread counts as a thread of its own, ordered only by barriers. Not detected:
+// Under ThreadSanitizer each simulated thread counts as a separate thread, ordered only by barriers. Not detected:
 // bank conflicts, missing memory fences, blocks that wait for one another (they deadlock).
 #include <cuda_bf16.h>
 #include <vector_functions.h>

@@ -3,9 +3,9 @@
 
 namespace {
 
-TEST(Planted, asserts_nothing) { SUCCEED(); }
+TEST(Planted, AssertsNothing) { SUCCEED(); }
 
-TEST(Planted, asserts_in_branches) {
+TEST(Planted, AssertsInBranches) {
   for (const bool condition : {true, false})
     if (condition)
       EXPECT_TRUE(condition);
@@ -13,6 +13,6 @@ TEST(Planted, asserts_in_branches) {
       EXPECT_FALSE(condition);
 }
 
-TEST(Planted, skipped) { GTEST_SKIP(); }
+TEST(Planted, IsSkipped) { GTEST_SKIP(); }
 
 }  // namespace

@@ -70,9 +70,9 @@ void embedding(const Stream& stream, const Tensor& tokens, const Tensor& token_t
 
 // ---- gradient of a table ----
 //
-// Tokens are sorted by id, and by index within one id. One block sums each tile of 32 sorted tokens, whatever their
-// ids: a frequent id takes many blocks, rare ids share one. If an id continues past its tile, the tile in which it
-// starts adds the partial sums afterwards, tile by tile. The bits therefore depend only on the ids.
+// Tokens are sorted by id, and by index within one id. One block sums each tile of 32 sorted tokens, regardless of
+// their ids: a frequent id takes many blocks, rare ids share one. If an id continues past its tile, the tile in which
+// it starts adds the partial sums afterwards, tile by tile. The bits therefore depend only on the ids.
 
 using SortKey = unsigned long long;  // (id, token): all different, so that any sort is stable
 

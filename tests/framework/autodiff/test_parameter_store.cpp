@@ -280,7 +280,7 @@ TEST(FrozenParameters, FollowTrainedParametersOutsideFlatTensors) {
               !model.store.is_buffer(model.first));
   EXPECT_TRUE(model.store.is_trained(model.second) && !model.store.is_frozen(model.second));
   EXPECT_TRUE(model.store.is_buffer(model.directions) && !model.store.is_frozen(model.directions))
-      << "buffers are not asked about";
+      << "the predicate is not called for buffers";
   EXPECT_THROW(model.store.slice(values, model.first), ContractError);
   EXPECT_FALSE(model.first.gradient().defined());
   EXPECT_FALSE(model.first.variable().requires_gradient());
@@ -344,7 +344,7 @@ TEST(FrozenParameters, MayBeAllParameters) {
     Tape tape(Stream{});
     const Tensor x = Tensor::zeros({2, 5}, compute);
     EXPECT_FALSE(forward(tape, model, x).requires_gradient());
-    EXPECT_EQ(tape.node_count(), 0u) << "nothing is kept for a backward that will not come";
+    EXPECT_EQ(tape.node_count(), 0u) << "nothing is saved if there is no backward";
   }
 }
 

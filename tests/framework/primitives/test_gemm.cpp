@@ -76,7 +76,7 @@ TEST_P(Gemm, ReadsAndWritesOnlyTheGivenColumnRanges) {
           for (std::size_t i = 0; i < around.size(); ++i) {
             const std::int64_t column = static_cast<std::int64_t>(i) % width;
             if (column < 3 || column >= sizes.columns + 3) {
-              ASSERT_EQ(after[i], around[i]) << "element " << i << " beside the range changed";
+              ASSERT_EQ(after[i], around[i]) << "element " << i << " outside the range changed";
             }
           }
         }

@@ -43,7 +43,7 @@ TEST_P(FewRows, BiasActivationAndColumnRangesMatchManyRows) {
           for (std::size_t i = 0; i < around.size(); ++i) {
             const std::int64_t column = static_cast<std::int64_t>(i) % width;
             if (column < margin || column >= sizes.columns + margin) {
-              ASSERT_EQ(after[i], around[i]) << "element " << i << " beside the range changed";
+              ASSERT_EQ(after[i], around[i]) << "element " << i << " outside the range changed";
             }
           }
         }
@@ -90,7 +90,7 @@ TEST(ShortSums, HaveSmallerErrorThanOneChain) {
   };
   // A chain of k standard normal products has an error of about 0.29 ulp per addition, of sums up to sqrt(k): in total
   // 0.3 k / sqrt(2) units of 2^-24. Six chains of 256 give 130, one of 1536 gives 330, which oneDNN has with AVX-512;
-  // without AVX-512 it uses blocks of its own.
+  // without AVX-512 it uses other blocks.
   const double unit = 0x1p-24;
   for (bool transpose_a : {false, true}) {
     for (bool transpose_b : {false, true}) {

@@ -38,7 +38,7 @@ TEST_P(GemmKernels, TiledProductSupportsEveryTransposeDtypeAndStride) {
             for (std::size_t i = 0; i < around.size(); ++i) {
               const std::int64_t column = static_cast<std::int64_t>(i) % width;
               if (column < margin || column >= sizes.columns + margin) {
-                ASSERT_EQ(after[i], around[i]) << "element " << i << " beside the range changed";
+                ASSERT_EQ(after[i], around[i]) << "element " << i << " outside the range changed";
               }
             }
           }

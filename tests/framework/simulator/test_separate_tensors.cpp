@@ -89,7 +89,7 @@ TEST_P(SeparateTensors, AreCountedLikeOneRange) {
   EXPECT_EQ(before.system_bytes, before.peak_bytes);
   step(separate);
   EXPECT_EQ(separate.counters().system_requests, before.system_requests)
-      << "a steady step needs no more than the one before";
+      << "a steady step needs no more memory than the previous one";
 }
 
 TEST_P(SeparateTensors, ExceedingCapacityReportsSizesAndKeepsTheArenaUsable) {
@@ -136,8 +136,7 @@ TEST(SeparateTensorsEnvironment, AcceptsOneOrEmpty) {
     EXPECT_EQ(message.rfind(std::string("FURLONG_SEPARATE_TENSORS: '") + text + "' ", 0), 0u) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
-  EXPECT_THROW(Arena(Device{}, gibibyte, ArenaBlocks::separate), ContractError)
-      << "memory of the host has tools of its own";
+  EXPECT_THROW(Arena(Device{}, gibibyte, ArenaBlocks::separate), ContractError) << "host memory has its own tools";
 }
 
 struct Ended {

@@ -352,7 +352,8 @@ TEST(SimulatorFaults, DetectsWarpOperationWithMissingLanes) {
 }
 
 TEST(SimulatorFaults, DetectsWritesOutsideSharedMemory) {
-  if (simulator::under_address_sanitizer()) GTEST_SKIP() << "AddressSanitizer stops there: planted_kernel_overrun";
+  if (simulator::under_address_sanitizer())
+    GTEST_SKIP() << "AddressSanitizer stops at the access; see planted_kernel_overrun";
   const Tensor out = Tensor::zeros({1}, DType::float32, simulated.device);
   const auto run = [&](int written, int written_dynamic) {
     launch(simulated, planted::fill_shared, dim3(2), dim3(32), 40, written, written_dynamic, gpu_data<float>(out));
@@ -378,7 +379,7 @@ TEST(SimulatorFaults, UnwrittenSharedMemoryIsNan) {
 }
 
 TEST(SimulatorFaults, DetectsCopiesWithoutWait) {
-  if (simulator::under_thread_sanitizer()) GTEST_SKIP() << "a race as well, which ThreadSanitizer would report";
+  if (simulator::under_thread_sanitizer()) GTEST_SKIP() << "this is also a race, which ThreadSanitizer reports";
   std::vector<float> values(128, 2.0f);
   const Tensor source = on_device(values), out = Tensor::zeros({128}, DType::float32, simulated.device);
   launch(simulated, planted::copy_through_shared, dim3(1), dim3(32), 0, gpu_data<float>(source), gpu_data<float>(out),
@@ -403,7 +404,7 @@ TEST(SimulatorFaults, DetectsExitWithPendingCopies) {
 
 TEST(SimulatorFaults, MissingBarrierShowsInSomeOrder) {
   if (simulator::under_thread_sanitizer())
-    GTEST_SKIP() << "a race, which ThreadSanitizer would report: planted_kernel_race";
+    GTEST_SKIP() << "this is a race, which ThreadSanitizer reports; see planted_kernel_race";
   std::vector<float> expected(64);
   for (int i = 0; i < 64; ++i) expected[i] = static_cast<float>((i + 1) % 64);
   int wrong = 0;
@@ -423,7 +424,7 @@ TEST(SimulatorFaults, MissingBarrierShowsInSomeOrder) {
 }
 
 TEST(SimulatorFaults, DetectsMisalignedVectorAccess) {
-  if (simulator::under_address_sanitizer()) GTEST_SKIP() << "the load reads past the end too";
+  if (simulator::under_address_sanitizer()) GTEST_SKIP() << "the load also reads past the end";
   const Tensor source = Tensor::zeros({64}, DType::float32, simulated.device),
                out = Tensor::zeros({32}, DType::float32, simulated.device);
   EXPECT_THAT(fault_of(planted::unaligned_vector, dim3(1), dim3(32), gpu_data<float>(source), gpu_data<float>(out)),

@@ -104,11 +104,11 @@ TEST(CudaAvailability, MachineCodeRunsOnItsMajorVersionAndPtxOnLaterOnes) {
   for (int capability : {80, 86, 87, 89, 90}) EXPECT_TRUE(has_machine_code(usual, capability)) << capability;
   for (int capability : {75, 100, 103, 120}) EXPECT_FALSE(has_machine_code(usual, capability)) << capability;
   EXPECT_FALSE(runs_on("90-real", 100));
-  EXPECT_FALSE(runs_on("86-real", 80)) << "code of a later minor version";
+  EXPECT_FALSE(runs_on("86-real", 80)) << "code for a later minor version";
   EXPECT_TRUE(runs_on("80", 120)) << "both kinds";
   EXPECT_TRUE(runs_on("80-virtual", 90));
   EXPECT_TRUE(runs_on("90a-real", 90));
-  EXPECT_FALSE(runs_on("90a", 100)) << "for that architecture alone";
+  EXPECT_FALSE(runs_on("90a", 100)) << "only for that architecture";
   EXPECT_FALSE(runs_on("native", 90));
   EXPECT_FALSE(runs_on("", 90));
 }
@@ -116,7 +116,7 @@ TEST(CudaAvailability, MachineCodeRunsOnItsMajorVersionAndPtxOnLaterOnes) {
 TEST(CudaDevice, UnavailableDeviceGivesReasonAndAutoSelectsCpu) {
   GpuEngine* engine = gpu_engine(DeviceType::cuda);
   const std::string reason = engine ? engine->unavailable(0) : "this program has no CUDA engine";
-  if (reason.empty()) GTEST_SKIP() << "there is a GPU that can be used: " << engine->describe(0).name;
+  if (reason.empty()) GTEST_SKIP() << "a GPU is available: " << engine->describe(0).name;
   EXPECT_TRUE(device_from_name("auto").is_cpu());
   for (const char* name : {"cuda", "cuda:0", "cuda:7"}) {
     const std::string message = message_of<UserError>([&] { device_from_name(name); });
@@ -146,7 +146,7 @@ TEST(CudaDevice, ReportsEachBuiltEngine) {
   EXPECT_EQ(report->unavailable, gpu_engine(DeviceType::cuda)->unavailable(0));
   EXPECT_FALSE(report->toolkit.empty());
   EXPECT_NE(report->architectures.find_first_of("0123456789"), std::string::npos);
-  EXPECT_FALSE(report->driver.empty() && report->unavailable.empty()) << "nothing works without a driver";
+  EXPECT_FALSE(report->driver.empty() && report->unavailable.empty()) << "CUDA cannot be available without a driver";
 }
 
 /// Returns the standard output of a command.
@@ -239,7 +239,7 @@ TEST_P(CudaMemory, ReportsSizesWhenOutOfMemory) {
       message_of<MachineError>([&] { arena.allocate(description.memory_bytes + (std::int64_t{1} << 30)); });
   EXPECT_EQ(message.rfind("out of memory on cuda:0: ", 0), 0u) << message;
   EXPECT_NE(message.find("MiB are free"), std::string::npos) << message;
-  arena.release(arena.allocate(1 << 20));  // and goes on
+  arena.release(arena.allocate(1 << 20));  // the arena stays usable
 }
 
 }  // namespace

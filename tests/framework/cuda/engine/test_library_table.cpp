@@ -47,7 +47,7 @@ class LibraryTable : public testing::WithTemporaryFolder {
  protected:
   void SetUp() override {
     if (std::system("command -v c++ >/dev/null 2>&1") != 0)
-      GTEST_SKIP() << "there is no compiler to build a library with";
+      GTEST_SKIP() << "no compiler is available to build a library";
   }
   /// Builds a shared library at `place` below the test's folder from `source`.
   void build(const std::string& place, const std::string& source) const {
@@ -97,7 +97,7 @@ TEST_F(LibraryTable, NamesMissingFunctionAndTriesNextLibrary) {
     EXPECT_EQ(table.twice.pointer, nullptr);
     EXPECT_NE(table.library.problem.find(path("libs/libdoubler.so.3") + " lacks furlong_test_name"), std::string::npos)
         << table.library.problem;
-    EXPECT_EQ(table.library.problem.find("furlong_test_twice"), std::string::npos) << "that one is there";
+    EXPECT_EQ(table.library.problem.find("furlong_test_twice"), std::string::npos) << "that function exists";
   }
   build("libs/libdoubler.so.2", doubler("second"));
   const Table table;
@@ -132,7 +132,7 @@ TEST_F(LibraryTable, ListsSearchedPlacesInOneLine) {
     EXPECT_NE(problem.find(place), std::string::npos) << place << " in " << problem;
   }
   EXPECT_EQ(problem.find('\n'), std::string::npos);
-  EXPECT_EQ(problem.find("cannot open"), std::string::npos) << "a file that is nowhere is no fault: " << problem;
+  EXPECT_EQ(problem.find("cannot open"), std::string::npos) << "a missing file is not a fault: " << problem;
 }
 
 TEST(Nccl, IsLoadedOrReportsWhyNot) {

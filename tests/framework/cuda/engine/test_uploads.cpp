@@ -59,7 +59,7 @@ TEST_P(Uploads, DoesNotCopyImmediately) {
   way->used(stream());
   way->host(4);
   const Tensor target = Tensor::zeros({2}, DType::int32, device());
-  EXPECT_THROW(way->begin(target.address(), 8), ContractError) << "more than there is";
+  EXPECT_THROW(way->begin(target.address(), 8), ContractError) << "more than the buffer holds";
 }
 
 TEST_P(Uploads, RejectsWaitDuringRecording) {

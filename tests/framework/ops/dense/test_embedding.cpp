@@ -224,7 +224,7 @@ TEST(EmbeddingOnCpu, NamesTokenOutsideTheVocabulary) {
   for (std::int32_t wrong : {4, -1}) {
     try {
       ops::embedding(tape, Tensor::from(std::vector<std::int32_t>{0, 1, 2, wrong, 3, 0}, {2, 3}), table, nullptr, 0);
-      ADD_FAILURE() << "token " << wrong << " was taken";
+      ADD_FAILURE() << "token " << wrong << " was accepted";
     } catch (const ContractError& error) {
       EXPECT_THAT(error.what(),
                   ::testing::HasSubstr(fmt::format("token id {} at [1, 0] is outside the vocabulary of 4", wrong)));

@@ -90,7 +90,7 @@ TEST_P(FeedForward, MatchesSeparateOpsBitForBit) {
           ASSERT_EQ(found.size(), expected.size());
           for (std::size_t i = 0; i < found.size(); ++i) {
             EXPECT_TRUE(same_bits(found[i], expected[i])) << name << " " << name_of(dtype) << " " << layout.x.text()
-                                                          << (remake ? ", remade: " : ": ") << "result " << i;
+                                                          << (remake ? ", recomputed: " : ": ") << "result " << i;
           }
         }
       }
@@ -125,7 +125,7 @@ TEST_P(FeedForward, ValuesMatchTheReference) {
         std::vector<Variable> constants(in.begin(), in.end());
         EXPECT_LE(relative_error(values_of(fused(tape, layout, constants, kind).value()), y),
                   std::max(tolerance, dtype == DType::float32 ? 64 * 0x1p-24 : 0.0))
-            << name << " " << layout.x.text() << ", nothing recorded";
+            << name << " " << layout.x.text() << ", not recorded";
         EXPECT_EQ(tape.node_count(), 0u);
       }
     }

@@ -227,7 +227,7 @@ TEST_P(CrossEntropy, AcceptsTargetsWithAnyStrides) {
 
 /// The host does not check targets in GPU memory: an invalid target makes the loss NaN, and the other rows' gradients
 /// stay correct.
-TEST_P(CrossEntropy, TargetOutsideTheVocabularyIsReported) {
+TEST_P(CrossEntropy, TargetOutsideTheVocabularyIsDetected) {
   const Tensor hidden = normal_tensor({4, 3}, DType::float32, "hidden"),
                weight = normal_tensor({5, 3}, DType::float32, "weight");
   for (const std::int32_t wrong : {5, -2, 1 << 30}) {
@@ -360,7 +360,7 @@ TEST(CrossEntropyOnCpu, StoresOneChunkOfLogitsAtATime) {
   memory.reset_peak();
   const auto result = ops::cross_entropy(tape, hidden, weight, nullptr, targets);
   EXPECT_LE(memory.counters().peak_bytes - before, 10 << 20);
-  EXPECT_LE(memory.counters().bytes_in_use - before, rows * d * 4 + 4096) << "only d_hidden is kept";
+  EXPECT_LE(memory.counters().bytes_in_use - before, rows * d * 4 + 4096) << "only d_hidden is stored";
   tape.clear();
 }
 

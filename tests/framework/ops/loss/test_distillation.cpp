@@ -327,7 +327,7 @@ TEST_P(Distillation, AcceptsTargetsOfAColumnRange) {
                                             {doubles(teacher_hidden), doubles(teacher_weight), {}, 4},
                                             targets.to_vector<std::int32_t>(), 1, 0);
   EXPECT_NEAR(doubles(result.loss.value())[0], want.loss, 4e-6);
-  EXPECT_EQ(result.counts.to_vector<std::int32_t>()[1], 0) << "agreement was not asked for";
+  EXPECT_EQ(result.counts.to_vector<std::int32_t>()[1], 0) << "agreement was not requested";
   EXPECT_EQ(leaf.gradient().shape(), hidden.shape());
   EXPECT_LE(relative_difference(leaf.gradient(), want.d_hidden), 4e-6);
 }
@@ -391,7 +391,8 @@ TEST_P(Distillation, HandlesInfiniteLogits) {
     EXPECT_NEAR(gradient[i], finite ? 2 * (std::exp(q[k]) - std::exp(p[k])) : 0, 1e-6) << i;
     k += finite;
   }
-  EXPECT_EQ(loss_with({bias, 5, -INFINITY}), INFINITY) << "what the teacher says must not be impossible";
+  EXPECT_EQ(loss_with({bias, 5, -INFINITY}), INFINITY)
+      << "a token of the teacher must not have zero student probability";
   EXPECT_TRUE(std::isfinite(loss_with({teacher, 5, -INFINITY})));
   for (std::vector<double>* side : {&bias, &teacher}) {
     EXPECT_TRUE(std::isnan(loss_with({*side, 300, NAN})));
@@ -419,7 +420,7 @@ TEST_P(Distillation, CountsTheFirstOfEqualLogits) {
   EXPECT_FALSE(result.loss.requires_gradient());
 }
 
-TEST_P(Distillation, TargetOutsideTheVocabularyIsReported) {
+TEST_P(Distillation, TargetOutsideTheVocabularyIsDetected) {
   const Case c{
       .rows = 3, .d = 4, .teacher_d = 4, .vocabulary = 5, .dtype = DType::float32, .teacher_dtype = DType::float32};
   Inputs inputs(c);

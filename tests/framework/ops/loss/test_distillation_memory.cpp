@@ -27,7 +27,7 @@ TEST(DistillationOnCpu, StoresOneChunkOfStudentAndTeacherLogitsAtATime) {
   const auto result =
       ops::distillation(tape, hidden, weight, nullptr, teacher_hidden, weight.value(), nullptr, targets);
   EXPECT_LE(memory.counters().peak_bytes - before, 18 << 20);
-  EXPECT_LE(memory.counters().bytes_in_use - before, rows * d * 4 + 4096) << "only d_hidden is kept";
+  EXPECT_LE(memory.counters().bytes_in_use - before, rows * d * 4 + 4096) << "only d_hidden is stored";
   tape.clear();
 }
 
