@@ -20,7 +20,7 @@ namespace {
 using Activation = GemmEpilogue::Activation;
 
 /// Returns the device on which the product runs: the host, also for operands of a device with host memory.
-Device worker_of(const Tensor& c) { return c.device().has_host_memory() ? Device{} : c.device(); }
+Device compute_device(const Tensor& c) { return c.device().has_host_memory() ? Device{} : c.device(); }
 
 dnnl::engine& cpu_engine() {
   static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -142,7 +142,7 @@ bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpo
   if (!product) return false;
   const auto& engine = cpu_engine();
   const auto scratch_bytes = static_cast<std::int64_t>(product->scratch.get_size());
-  const Tensor scratch = Tensor::empty({scratch_bytes}, DType::uint8, worker_of(c));
+  const Tensor scratch = Tensor::empty({scratch_bytes}, DType::uint8, compute_device(c));
   if (c.device().is_shape_only()) return true;
   std::unordered_map<int, dnnl::memory> arguments{
       {DNNL_ARG_SRC, dnnl::memory(product->a, engine, a.address())},
@@ -213,7 +213,7 @@ bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool 
 /// bfloat16 without oneDNN support: the same product in float32 on converted copies.
 void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
                    bool accumulate, const GemmEpilogue& epilogue) {
-  const Device worker = worker_of(c);
+  const Device worker = compute_device(c);
   const Stream stream{worker};
   const Tensor a32 = Tensor::empty(a.shape(), DType::float32, worker),
                b32 = Tensor::empty(b.shape(), DType::float32, worker);
@@ -277,7 +277,7 @@ void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Ten
   if (a.elements() == 0) {  // an empty sum
     require(epilogue.bias == nullptr && epilogue.activation == Activation::none,
             "gemm: bias or activation for an empty sum");
-    if (!accumulate) fill(Stream{worker_of(c)}, c, 0.0);
+    if (!accumulate) fill(Stream{compute_device(c)}, c, 0.0);
     return;
   }
   if (a.dtype() == DType::float64) {

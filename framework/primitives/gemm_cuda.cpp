@@ -125,7 +125,7 @@ cublasLtMatrixLayout_t layout_of(const ColumnMajorMatrix& matrix, DType dtype) {
 }
 
 /// Returns whether the status means that the library has no implementation, as opposed to a failure.
-bool is_refusal(cublasStatus_t status) {
+bool is_unsupported(cublasStatus_t status) {
   return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
          status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
@@ -166,7 +166,7 @@ class Products : public GemmLibrary {
         in_double ? static_cast<const void*>(&beta_double) : static_cast<const void*>(&beta), result.address(),
         product->result, result.address(), product->result, &product->algorithm, workspace.address(),
         static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue));
-    if (may_be_missing(plan.fused) && is_refusal(status)) {  // the heuristics were wrong
+    if (may_be_missing(plan.fused) && is_unsupported(status)) {  // the heuristics were wrong
       log_warn(
           "cuBLASLt rejected a fused epilogue for which it had reported an algorithm (status {}); using separate steps",
           static_cast<int>(status));
@@ -243,7 +243,7 @@ class Products : public GemmLibrary {
     const cublasStatus_t status =
         table().find_algorithm(handle_of(key.device), product->description, product->left, product->right,
                                product->result, product->result, product->preference, 1, &found, &count);
-    if (is_refusal(status) ||
+    if (is_unsupported(status) ||
         (status == CUBLAS_STATUS_SUCCESS && (count == 0 || found.state != CUBLAS_STATUS_SUCCESS))) {
       if (may_be_missing(plan.fused)) {
         log_debug(

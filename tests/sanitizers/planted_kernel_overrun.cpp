@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   };
   // Elements 0 to `last`.
   const auto write = [&](std::int64_t last) {
-    launch(stream, planted::write_behind, dim3(1), dim3(32), 0, gpu_data<float>(out), last);
+    launch(stream, planted::write_past_end, dim3(1), dim3(32), 0, gpu_data<float>(out), last);
   };
   fill(32, 10);
   write(n - 1);

@@ -55,10 +55,10 @@ TEST(GradientCheck, DetectsNanGradient) {
 }
 
 TEST(GradientCheck, DetectsMissingGradient) {
-  const auto forgets_y = [](Tape& tape, const std::vector<Variable>& in) {
+  const auto omits_y_gradient = [](Tape& tape, const std::vector<Variable>& in) {
     return cubic(tape, {in[0], Variable(in[1].value())}, 1.0);
   };
-  const auto result = check_gradients(forgets_y, inputs());
+  const auto result = check_gradients(omits_y_gradient, inputs());
   EXPECT_NEAR(result.worst_relative_error, 1.0, 1e-9);
   EXPECT_EQ(result.where.find("input 1"), 0u) << result.where;
 }

@@ -340,8 +340,9 @@ TEST(GemmShapes, RejectsMismatchedShapesAndNamesThem) {
   const auto matrix = [](std::int64_t rows, std::int64_t columns, DType dtype = DType::float32) {
     return Tensor::zeros({rows, columns}, dtype);
   };
-  const auto refuse = [](const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c, const std::string& part,
-                         GradientMode mode = GradientMode::overwrite, const GemmEpilogue& epilogue = {}) {
+  const auto expect_rejected = [](const Tensor& a, bool ta, const Tensor& b, bool tb, const Tensor& c,
+                                  const std::string& part, GradientMode mode = GradientMode::overwrite,
+                                  const GemmEpilogue& epilogue = {}) {
     try {
       ops::gemm(stream(), a, ta, b, tb, c, mode, epilogue);
       ADD_FAILURE() << "accepted; expected " << part;
@@ -349,47 +350,51 @@ TEST(GemmShapes, RejectsMismatchedShapesAndNamesThem) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   };
-  refuse(matrix(2, 3), false, matrix(4, 5), false, matrix(2, 5), "[2, 3] · [4, 5] do not match the result [2, 5]");
-  refuse(matrix(2, 3), true, matrix(3, 5), false, matrix(3, 5), "[2, 3]ᵀ · [3, 5]");
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(5, 2), "result [5, 2]");
-  refuse(Tensor::zeros({6}, DType::float32), false, matrix(6, 1), false, matrix(1, 1), "[6]");
-  refuse(matrix(2, 3).permute({1, 0}), false, matrix(2, 5), false, matrix(3, 5), "contiguous rows");
-  refuse(matrix(2, 3, DType::bfloat16), false, matrix(3, 5), false, matrix(2, 5), "operands bfloat16 and float32");
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5, DType::bfloat16), "result bfloat16");
+  expect_rejected(matrix(2, 3), false, matrix(4, 5), false, matrix(2, 5),
+                  "[2, 3] · [4, 5] do not match the result [2, 5]");
+  expect_rejected(matrix(2, 3), true, matrix(3, 5), false, matrix(3, 5), "[2, 3]ᵀ · [3, 5]");
+  expect_rejected(matrix(2, 3), false, matrix(3, 5), false, matrix(5, 2), "result [5, 2]");
+  expect_rejected(Tensor::zeros({6}, DType::float32), false, matrix(6, 1), false, matrix(1, 1), "[6]");
+  expect_rejected(matrix(2, 3).permute({1, 0}), false, matrix(2, 5), false, matrix(3, 5), "contiguous rows");
+  expect_rejected(matrix(2, 3, DType::bfloat16), false, matrix(3, 5), false, matrix(2, 5),
+                  "operands bfloat16 and float32");
+  expect_rejected(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5, DType::bfloat16), "result bfloat16");
   const Tensor bias = Tensor::zeros({5}, DType::float32), short_bias = Tensor::zeros({4}, DType::float32);
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite mode", GradientMode::accumulate,
-         {&bias, Activation::none});
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite mode", GradientMode::accumulate,
-         {nullptr, Activation::relu});
-  refuse(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "bias is [4], expected 5", GradientMode::overwrite,
-         {&short_bias, Activation::none});
+  expect_rejected(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite mode", GradientMode::accumulate,
+                  {&bias, Activation::none});
+  expect_rejected(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "overwrite mode", GradientMode::accumulate,
+                  {nullptr, Activation::relu});
+  expect_rejected(matrix(2, 3), false, matrix(3, 5), false, matrix(2, 5), "bias is [4], expected 5",
+                  GradientMode::overwrite, {&short_bias, Activation::none});
 
   const Tensor c = matrix(2, 5), wide = matrix(2, 6), narrow_type = matrix(2, 5, DType::bfloat16);
-  const auto refuse_epilogue = [&](const GemmEpilogue& epilogue, const std::string& part, bool transpose_a = false) {
-    refuse(transpose_a ? matrix(3, 2) : matrix(2, 3), transpose_a, matrix(3, 5), false, matrix(2, 5), part,
-           GradientMode::overwrite, epilogue);
+  const auto expect_epilogue_rejected = [&](const GemmEpilogue& epilogue, const std::string& part,
+                                            bool transpose_a = false) {
+    expect_rejected(transpose_a ? matrix(3, 2) : matrix(2, 3), transpose_a, matrix(3, 5), false, matrix(2, 5), part,
+                    GradientMode::overwrite, epilogue);
   };
   GemmEpilogue epilogue;
   epilogue.auxiliary = &c;
-  refuse_epilogue(epilogue, "requires an activation");
+  expect_epilogue_rejected(epilogue, "requires an activation");
   epilogue.activation = Activation::gelu;
   epilogue.auxiliary = &wide;
-  refuse_epilogue(epilogue, "auxiliary is float32 [2, 6], expected float32 [2, 5]");
+  expect_epilogue_rejected(epilogue, "auxiliary is float32 [2, 6], expected float32 [2, 5]");
   epilogue.auxiliary = &narrow_type;
-  refuse_epilogue(epilogue, "auxiliary is bfloat16 [2, 5]");
+  expect_epilogue_rejected(epilogue, "auxiliary is bfloat16 [2, 5]");
   epilogue.auxiliary = nullptr;
   epilogue.activation_gradient = true;
-  refuse_epilogue(epilogue, "requires an auxiliary");
+  expect_epilogue_rejected(epilogue, "requires an auxiliary");
   epilogue.auxiliary = &c;
   epilogue.bias = &bias;
-  refuse_epilogue(epilogue, "and no bias");
+  expect_epilogue_rejected(epilogue, "and no bias");
   GemmEpilogue sums;
   sums.bias_gradient = {bias, GradientMode::overwrite};
-  refuse_epilogue(sums, "requires a transposed a");
-  refuse_epilogue(sums, "bias gradient is [5], expected 2", true);
-  refuse(matrix(3, 5), true, matrix(3, 5), false, matrix(5, 5), "without the product", GradientMode::skip, sums);
+  expect_epilogue_rejected(sums, "requires a transposed a");
+  expect_epilogue_rejected(sums, "bias gradient is [5], expected 2", true);
+  expect_rejected(matrix(3, 5), true, matrix(3, 5), false, matrix(5, 5), "without the product", GradientMode::skip,
+                  sums);
   sums.activation = Activation::relu;
-  refuse_epilogue(sums, "requires a transposed a", true);
+  expect_epilogue_rejected(sums, "requires a transposed a", true);
 }
 
 TEST_P(ColumnSum, AddsRowsInEveryDtypeAndMode) {

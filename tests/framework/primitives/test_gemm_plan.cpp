@@ -22,8 +22,8 @@ double element(const std::vector<double>& memory, const ops::ColumnMajorMatrix& 
 
 /// Executes the plan in double as a column-major library would. left, right and result are the memory from the
 /// operands' first elements on.
-void carry_out(const GemmPlan& plan, const std::vector<double>& left, const std::vector<double>& right,
-               std::vector<double>& result, std::vector<double>& vector) {
+void execute(const GemmPlan& plan, const std::vector<double>& left, const std::vector<double>& right,
+             std::vector<double>& result, std::vector<double>& vector) {
   for (std::int64_t column = 0; plan.fused == FusedEpilogue::bias_gradient && column < plan.n; ++column) {
     double& sum = vector.at(static_cast<std::size_t>(column)) = 0;
     for (std::int64_t k = 0; k < plan.k; ++k) sum += element(right, plan.right, k, column);
@@ -80,7 +80,7 @@ TEST(GemmPlan, DescribesProductInColumnMajorOrder) {
     EXPECT_GE(plan.right.leading_dimension, plan.right.rows);
     std::vector<double> result = c.memory;
     std::vector<double> added = values_of(bias);
-    carry_out(plan, b.memory, a.memory, result, added);
+    execute(plan, b.memory, a.memory, result, added);
     std::vector<double> expected = c.memory;
     const auto product =
         reference::product(values_of(a.tensor), transpose_a, values_of(b.tensor), transpose_b, rows, columns, inner);
@@ -108,7 +108,7 @@ TEST(GemmPlan, BiasGradientIsTheSumOfTheRightOperand) {
     const GemmPlan plan = plan_gemm(d_y.tensor, true, x.tensor, false, c.tensor, false, epilogue);
     ASSERT_EQ(plan.fused, FusedEpilogue::bias_gradient);
     std::vector<double> result = c.memory, sums(static_cast<std::size_t>(sizes.rows));
-    carry_out(plan, x.memory, d_y.memory, result, sums);
+    execute(plan, x.memory, d_y.memory, result, sums);
     const std::vector<double> ones(static_cast<std::size_t>(sizes.inner), 1.0);
     EXPECT_EQ(sums, reference::product(values_of(d_y.tensor), true, ones, false, sizes.rows, 1, sizes.inner).value);
   }

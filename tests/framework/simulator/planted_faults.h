@@ -36,7 +36,7 @@ __global__ inline void fill_shared(int written, int written_dynamic, float* out)
 }
 
 /// Writes n + 1 elements to global memory.
-__global__ inline void write_behind(float* out, std::int64_t n) {
+__global__ inline void write_past_end(float* out, std::int64_t n) {
   for (std::int64_t i = global_thread(); i <= n; i += grid_stride()) out[i] = 1.0f;
 }
 
@@ -53,7 +53,7 @@ __global__ inline void copy_through_shared(const float* source, float* out, bool
 }
 
 /// Exits with a copy that no thread has waited for.
-__global__ inline void copy_left_alone(const float* source) {
+__global__ inline void exit_with_pending_copy(const float* source) {
   FURLONG_SHARED(float, tile, [128]);
   cp_async16(&tile[4 * threadIdx.x], source + 4 * threadIdx.x);
   cp_async_commit();

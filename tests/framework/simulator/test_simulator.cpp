@@ -398,7 +398,7 @@ TEST(SimulatorFaults, DetectsCopiesWithoutWait) {
 
 TEST(SimulatorFaults, DetectsExitWithPendingCopies) {
   const Tensor source = Tensor::zeros({128}, DType::float32, simulated.device);
-  EXPECT_THAT(fault_of(planted::copy_left_alone, dim3(1), dim3(32), gpu_data<float>(source)),
+  EXPECT_THAT(fault_of(planted::exit_with_pending_copy, dim3(1), dim3(32), gpu_data<float>(source)),
               HasSubstr("copies (cp.async)"));
 }
 

@@ -268,10 +268,10 @@ TEST_P(FeedForward, AcceptsColumnRangeAsInput) {
     const Variable in(tensor_of(normal_values(21, "in"), {3, 7}, dtype)),
         out(tensor_of(normal_values(6, "out"), {2, 3}, dtype));
     Tape tape(stream());
-    const auto of = [&](const Tensor& x) {
+    const auto results_of = [&](const Tensor& x) {
       return values_of(ops::feed_forward(tape, Variable(x), in, nullptr, out, nullptr, ActivationKind::relu).value());
     };
-    EXPECT_LE(relative_error(of(part), of(copied)),
+    EXPECT_LE(relative_error(results_of(part), results_of(copied)),
               10 * rounding_unit(accumulate_dtype(dtype)) + 2 * rounding_unit(dtype));
   }
 }
@@ -305,27 +305,28 @@ TEST(FeedForwardOnTheSimulator, UsesTheFusedEpiloguesOfTheLibrary) {
   const OnDevice simulated({DeviceType::simulated, 0});
   using Counts = std::map<FusedEpilogue, std::int64_t>;
   const Layout aligned{{20, 16}, 32, 16}, narrow{{20, 16}, 12, 16}, bare{{20, 16}, 32, 16, false, false};
-  const auto asked = [](const Layout& layout, DType dtype, ActivationKind kind) {
+  const auto requested = [](const Layout& layout, DType dtype, ActivationKind kind) {
     return products_of([&] { run(fused, layout, dtype, kind, true); });
   };
   using enum FusedEpilogue;
   // Forward: the first product with its activation, the second with its bias. Backward: the activation, two weights
   // with their biases, x.
-  EXPECT_EQ(asked(aligned, DType::bfloat16, ActivationKind::gelu_tanh),
+  EXPECT_EQ(requested(aligned, DType::bfloat16, ActivationKind::gelu_tanh),
             (Counts{{none, 1}, {bias, 1}, {gelu_auxiliary_bias, 1}, {gelu_gradient, 1}, {bias_gradient, 2}}));
-  EXPECT_EQ(asked(bare, DType::bfloat16, ActivationKind::gelu_tanh),
+  EXPECT_EQ(requested(bare, DType::bfloat16, ActivationKind::gelu_tanh),
             (Counts{{none, 4}, {gelu_auxiliary, 1}, {gelu_gradient, 1}}));
-  EXPECT_EQ(asked(narrow, DType::bfloat16, ActivationKind::gelu_tanh),
+  EXPECT_EQ(requested(narrow, DType::bfloat16, ActivationKind::gelu_tanh),
             (Counts{{none, 2}, {bias, 2}, {bias_gradient, 2}}));
-  EXPECT_EQ(asked(aligned, DType::bfloat16, ActivationKind::gelu), (Counts{{none, 2}, {bias, 2}, {bias_gradient, 2}}));
-  EXPECT_EQ(asked(aligned, DType::float32, ActivationKind::gelu_tanh),
+  EXPECT_EQ(requested(aligned, DType::bfloat16, ActivationKind::gelu),
             (Counts{{none, 2}, {bias, 2}, {bias_gradient, 2}}));
-  EXPECT_EQ(asked(aligned, DType::float64, ActivationKind::gelu_tanh), (Counts{{none, 6}}));
+  EXPECT_EQ(requested(aligned, DType::float32, ActivationKind::gelu_tanh),
+            (Counts{{none, 2}, {bias, 2}, {bias_gradient, 2}}));
+  EXPECT_EQ(requested(aligned, DType::float64, ActivationKind::gelu_tanh), (Counts{{none, 6}}));
   EXPECT_EQ(ops::simulated_gemm_library().refused, 0);
 
   const auto with = run(fused, aligned, DType::bfloat16, ActivationKind::gelu_tanh, true);
   const WithoutEpilogues in_steps;
-  EXPECT_EQ(asked(aligned, DType::bfloat16, ActivationKind::gelu_tanh), (Counts{{none, 4}, {bias, 2}}));
+  EXPECT_EQ(requested(aligned, DType::bfloat16, ActivationKind::gelu_tanh), (Counts{{none, 4}, {bias, 2}}));
   EXPECT_EQ(ops::simulated_gemm_library().refused, 4);
   const auto without = run(fused, aligned, DType::bfloat16, ActivationKind::gelu_tanh, true);
   for (std::size_t i = 0; i < with.size(); ++i) {

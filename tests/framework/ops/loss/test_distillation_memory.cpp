@@ -60,7 +60,7 @@ TEST(DistillationOnCpu, RejectsMismatchedArguments) {
 }
 
 TEST(DistillationOnCpu, ShapeOnlyCountsTheSameMemory) {
-  const auto kept_on = [](const Device& device) {
+  const auto bytes_on = [](const Device& device) {
     Tape tape{Stream{device}};
     const auto filled = [&](const Shape& shape) {
       const Tensor tensor = Tensor::empty(shape, DType::float32, device);
@@ -78,7 +78,7 @@ TEST(DistillationOnCpu, ShapeOnlyCountsTheSameMemory) {
     tape.backward(result.loss, 0.5);
     return kept;
   };
-  EXPECT_EQ(kept_on(Device{DeviceType::shape_only, 0}), kept_on(Device{}));
+  EXPECT_EQ(bytes_on(Device{DeviceType::shape_only, 0}), bytes_on(Device{}));
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ TEST_P(AdamW, SkippedStepChangesNothing) {
 
 /// Returns the bfloat16 copy of `values` made by one step with zero gradient and learning rate 0, which changes no
 /// value.
-Tensor rounded_at_random(const Tensor& values, std::int64_t step, std::uint64_t first_element) {
+Tensor stochastically_rounded(const Tensor& values, std::int64_t step, std::uint64_t first_element) {
   const Tensor zeros = Tensor::zeros(values.shape(), DType::float32, device()), first = zeros.clone(),
                second = zeros.clone();
   const Tensor copy = Tensor::zeros(values.shape(), DType::bfloat16, device());
@@ -196,7 +196,7 @@ TEST_P(AdamW, StochasticRoundingIsTheDocumentedFunctionOfTheElement) {
           values[3] = std::bit_cast<float>(0x7f800001u);  // a NaN whose payload does not fit in bfloat16
           values[4] = 1.5f;                               // representable in bfloat16
         }
-        const auto found = rounded_at_random(Tensor::from(values, {n}, device()), 6, first).to_vector<bfloat16>();
+        const auto found = stochastically_rounded(Tensor::from(values, {n}, device()), 6, first).to_vector<bfloat16>();
         const RandomKey key{17, 6, ops::StochasticRounding{}.stream};
         for (std::size_t i = 0; i < values.size(); ++i) {
           const auto bits = std::bit_cast<std::uint32_t>(values[i]);
@@ -226,7 +226,7 @@ TEST_P(AdamW, RoundStochasticallyRecreatesTheCopyOfAStep) {
         rounding.seed = 17;
         rounding.first_element = 7;
         ops::round_stochastically(stream(), copy, values, rounding, step);
-        EXPECT_TRUE(same_bits(copy, rounded_at_random(values, step, 7))) << n;
+        EXPECT_TRUE(same_bits(copy, stochastically_rounded(values, step, 7))) << n;
       }
     }
   });
@@ -248,7 +248,7 @@ TEST_P(AdamW, StochasticRoundingKeepsTheMean) {
       for (std::int64_t step : {1, 2}) {
         const Tensor values =
             tensor_of(std::vector<double>(static_cast<std::size_t>(n), sign * value), {n}, DType::float32);
-        for (double drawn : values_of(rounded_at_random(values, step, 0))) {
+        for (double drawn : values_of(stochastically_rounded(values, step, 0))) {
           ASSERT_TRUE(drawn == sign || drawn == sign * (1 + 0x1p-7)) << drawn;
           sum += drawn;
         }
@@ -258,7 +258,7 @@ TEST_P(AdamW, StochasticRoundingKeepsTheMean) {
     }
   }
   const Tensor values = tensor_of(std::vector<double>(64, 1 + 0x1p-8), {64}, DType::float32);
-  EXPECT_FALSE(same_bits(rounded_at_random(values, 1, 0), rounded_at_random(values, 2, 0)))
+  EXPECT_FALSE(same_bits(stochastically_rounded(values, 1, 0), stochastically_rounded(values, 2, 0)))
       << "the step has to change what is drawn";
 }
 
