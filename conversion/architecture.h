@@ -1,7 +1,6 @@
 #pragma once
-// The families of models that come from elsewhere: what their config.json says in our settings, and which of their
-// tensors are which of our parameters. One file each in architectures/; to add one, write it there and name it in
-// architecture.cpp.
+// Model families of other programs: how config.json becomes Furlong settings, and which tensor is which parameter. Each
+// family is one file in architectures/. To add a family, add its file there and list it in architecture.cpp.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -17,48 +16,50 @@ namespace furlong {
 
 class GgufFile;
 
-/// How one checkpoint spells the names of its tensors.
+/// Naming scheme of the tensors in one checkpoint.
 struct Spelling {
-  std::string prefix;       ///< of all tensors but those of heads: "bert.", "model.", "transformer.", or nothing
-  bool gamma_beta = false;  ///< LayerNorm.gamma and .beta, as BERTs converted from TensorFlow have them
+  std::string prefix;       ///< of all tensors except those of heads: "bert.", "model.", "transformer.", or empty
+  bool gamma_beta = false;  ///< norms are called LayerNorm.gamma and .beta (BERT converted from TensorFlow)
   bool gguf = false;        ///< llama.cpp's names and layout
-  bool head = true;  ///< encoders: whether there is a head that fills in tokens (model.prediction_head other than none)
-  /// The name of a norm's gain or bias after `stem`, "....LayerNorm".
+  bool head = true;         ///< encoders: the checkpoint has a masked-token head (model.prediction_head is not none)
+  /// Returns the name of a norm's gain or bias. `stem` is the name up to "LayerNorm".
   std::string norm(const std::string& stem, bool bias) const;
   bool operator==(const Spelling&) const = default;
 };
 
+/// One model family.
 struct Architecture {
-  const char* model_type;             ///< in config.json, and in Furlong's own files
-  const char* class_name;             ///< in config.json's "architectures", of the model with its head
-  const char* headless_class_name;    ///< the same without it, for families that come so; else null
-  std::vector<std::string> prefixes;  ///< that the trunk's tensors may have, the usual one first
-  std::string anchor;                 ///< behind the prefix: a tensor that every checkpoint of the family has
+  const char* model_type;             ///< in config.json and in Furlong's own files
+  const char* class_name;             ///< in config.json's "architectures", for the model with its head
+  const char* headless_class_name;    ///< the class without the head; null if the family has none
+  std::vector<std::string> prefixes;  ///< possible prefixes of the trunk's tensors, the usual one first
+  std::string anchor;                 ///< a tensor that every checkpoint of the family has, without the prefix
 
-  std::string head_anchor;  ///< a tensor of the head that fills in tokens; empty: the head belongs to the family
+  std::string head_anchor;  ///< a tensor of the masked-token head; empty if every checkpoint has the head
 
-  /// The model part of our settings, and the objective. Throws UserError naming the key where the config asks for
-  /// something that is not computed here.
+  /// Returns the model settings and the objective. Throws UserError naming the key if the config asks for something
+  /// that Furlong does not support.
   Settings (*settings)(const ForeignConfig& config, const Spelling& spelling);
-  /// The whole table for such settings.
+  /// Returns the complete table of tensors for these model settings.
   std::vector<Mapping> (*mappings)(const layers::ModelConfig& model, const Spelling& spelling);
   std::vector<Duplicate> (*duplicates)(const layers::ModelConfig& model, const Spelling& spelling);
-  /// Whether a tensor, known but not computed with, is to be kept for export: poolers, buffers.
+  /// Returns true for a known tensor that Furlong does not compute with but stores for export: poolers, buffers.
   bool (*is_carried)(std::string_view name);
-  /// config.json for such settings, as far as the family can express them; that nothing is lost shows when it is read
-  /// back.
+  /// Returns config.json for these model settings, as far as the family can express them. Read the result back to check
+  /// that nothing was lost.
   nlohmann::ordered_json (*config)(const layers::ModelConfig& model);
 };
 
+/// Returns all known families.
 const std::vector<Architecture>& architectures();
-/// Throws UserError naming the known ones.
+/// Returns the family of config.json's model_type. Throws UserError listing the known families if it is unknown.
 const Architecture& architecture_of(const ForeignConfig& config);
-/// The one of that name; nullptr where there is none.
+/// Returns the family with this name, or null if it is unknown.
 const Architecture* find_architecture(std::string_view model_type);
-/// Finds prefix and spelling in the tensors that are there. Throws UserError where the anchor is nowhere.
+/// Derives the naming scheme from the tensors in the file. Throws UserError if the anchor tensor is missing.
 Spelling spelling_of(const Architecture& architecture, const TensorFile& file);
 
-/// A GGUF file's metadata as the config.json that the same model has at Hugging Face. Throws UserError for
+/// Converts a GGUF file's metadata to the config.json that the same model has on Hugging Face. Throws UserError for
 /// architectures other than llama.
 nlohmann::ordered_json config_of_gguf(const GgufFile& file);
 

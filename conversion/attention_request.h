@@ -1,5 +1,5 @@
 #pragma once
-// What a user asks for with --attention, --layers and --heads-keep-softmax, as settings.
+// Turns --attention, --layers and --heads-keep-softmax into settings.
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,37 +9,38 @@
 
 namespace furlong {
 
-/// MAP, windowed:W, windowed:W+MAP, linformer, linformer:R or softmax, where MAP is NAME[:ORDER][+centering][+saderf]
-/// of a feature map.
+/// A parsed --attention: MAP, windowed:W, windowed:W+MAP, linformer, linformer:R or softmax. MAP is a feature map:
+/// NAME[:ORDER][+centering][+saderf].
 struct AttentionRequest {
   std::string mechanism = layers::softmax_attention;
-  std::int64_t size = 0;                        ///< windowed: W; linformer: R, 0 for its default
-  std::optional<AttentionCandidate> candidate;  ///< linear, windowed
+  std::int64_t size = 0;                        ///< windowed: W; linformer: R, 0 for the default
+  std::optional<AttentionCandidate> candidate;  ///< the feature map of linear and windowed
 };
-/// Throws UserError for a text that is not of that form.
+/// Parses --attention. Throws UserError if the text does not have one of these forms.
 AttentionRequest attention_request(const std::string& text);
 
-/// Mechanisms by layer and head.
+/// Names of mechanisms, indexed by layer and head.
 using HeadMechanisms = std::vector<std::vector<std::string>>;
-/// Those that settings say.
+/// Returns the mechanism of every head of a model.
 HeadMechanisms head_mechanisms(const layers::ModelConfig& model);
-/// Says them in as few words as there are. Throws UserError for layers that share one block and differ.
+/// Stores the mechanisms in the shortest form: one for the model, one for each head, or a list for each layer. Throws
+/// UserError if layers share one block but have different mechanisms.
 void set_head_mechanisms(layers::ModelConfig& model, const HeadMechanisms& mechanisms);
 
-/// "0,1,5-7" as a choice among `count` things, numbered from 0; empty text: all. Throws UserError, in terms of
-/// `option`.
+/// Parses a selection such as "0,1,5-7" among `count` items numbered from 0. An empty text selects all. Throws
+/// UserError naming `option` and `things` if the text is invalid or a number is out of range.
 std::vector<bool> chosen_numbers(const std::string& text, std::int64_t count, const std::string& option,
                                  const std::string& things);
-/// "0:3,2:1-2": of each layer the heads that are named. Throws UserError, in terms of --heads-keep-softmax.
+/// Parses a selection of heads by layer, such as "0:3,2:1-2". Throws UserError naming --heads-keep-softmax.
 std::vector<std::vector<bool>> chosen_heads(const std::string& text, const layers::ModelConfig& model);
 
-/// Gives the chosen layers, but for the heads in `keep_softmax`, the attention asked for, and others what they have.
-/// `features`: m of random features, 0 for the default. Throws UserError where layers that stay as they are need
-/// another feature map than those that change.
+/// Sets the requested attention for the selected layers, except the heads in `keep_softmax`, which keep softmax. Other
+/// layers stay unchanged. `features` is the number m of random features, 0 for the default. Throws UserError if
+/// unchanged layers need another feature map than the requested one.
 void apply_request(const AttentionRequest& request, std::int64_t features, const std::vector<bool>& layers,
                    const std::vector<std::vector<bool>>& keep_softmax, layers::ModelConfig& model);
 
-/// Sets the keys of a feature map.
+/// Sets the keys of a feature map in `attention`.
 void set_features(const AttentionCandidate& candidate, std::int64_t features, layers::AttentionConfig& attention);
 
 }  // namespace furlong

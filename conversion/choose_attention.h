@@ -1,5 +1,5 @@
 #pragma once
-// --attention auto: which heads of a softmax model can do without softmax, and with what, by measurement.
+// --attention auto: measures which heads of a softmax model can use linear attention, and with which feature map.
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -13,40 +13,41 @@ namespace furlong {
 
 struct AutomaticOptions {
   double target_error = 0.1;
-  std::int64_t most_features = 1024, draws = 3, length = 0;  ///< as AdviceOptions
-  bool bounds_polynomials = false;                           ///< likewise
+  std::int64_t most_features = 1024, draws = 3, length = 0;  ///< as in AdviceOptions
+  bool bounds_polynomials = false;                           ///< as in AdviceOptions
   std::uint64_t seed = 0;
-  std::vector<bool> layers;                     ///< those that may change
-  std::vector<std::vector<bool>> keep_softmax;  ///< heads that may not
+  std::vector<bool> layers;                     ///< the layers that may change
+  std::vector<std::vector<bool>> keep_softmax;  ///< the heads that must keep softmax
 };
 
-/// What one head would take for itself, and what it gets.
+/// The best choice for one head alone, and the choice made for it.
 struct HeadChoice {
   std::int64_t layer = 0, head = 0;
-  std::string own;  ///< the cheapest under the target, or "softmax"
+  std::string own;  ///< the cheapest map within the target error for this head alone, or "softmax"
   double own_error = 0, own_flops = 0;
-  bool linear = false;      ///< whether it leaves softmax
-  double error = 0;         ///< of the model's feature map in this head, chosen or not
-  std::string why_softmax;  ///< where it stays
+  bool linear = false;      ///< true if the head changes to linear attention
+  double error = 0;         ///< error of the model's feature map in this head, whether the head uses it or not
+  std::string why_softmax;  ///< why the head keeps softmax; empty if it changes
 };
 
 struct AutomaticChoice {
-  std::optional<LinearChoice> map;  ///< the one feature map and m of the model; none: every head stays softmax
-  std::int64_t length = 0;          ///< n that costs are told for
-  double softmax_flops = 0;  ///< floating point operations a token, all heads of the chosen layers together: as it was,
-  double flops = 0;          ///< as chosen,
-  double ideal_flops = 0;    ///< and if each head could have its own map and m
+  std::optional<LinearChoice> map;  ///< the model's one feature map and m; empty if every head keeps softmax
+  std::int64_t length = 0;          ///< sequence length n that the costs hold for
+  // Floating point operations per token, summed over all heads of the selected layers.
+  double softmax_flops = 0;  ///< with softmax in every head
+  double flops = 0;          ///< with the chosen attention
+  double ideal_flops = 0;    ///< if each head could have its own map and m
   std::vector<HeadChoice> heads;
-  std::vector<HeadMechanisms::value_type> mechanisms;  ///< of all layers
+  std::vector<HeadMechanisms::value_type> mechanisms;  ///< of all layers and heads
   nlohmann::ordered_json json() const;
   std::string text() const;
 };
 
-/// A model has one feature map, m, centring and scaling for all of its heads, and heads that share keys and values one
-/// mechanism. Each head's own cheapest choice is found first (advise()); every map and m that some head would take is
-/// then measured in all heads, and the one taken that makes the whole cheapest, where a head (or group of heads) is
-/// linear if its error is within the target and it costs less than softmax. Throws UserError for a model that has no
-/// softmax head to change.
+/// Chooses one feature map and m for the model, and the heads that use it. A model has one feature map, m, centering
+/// and scaling for all heads, and heads that share keys and values have one mechanism. First, advise() finds the
+/// cheapest choice of each head alone. Then every map and m found is measured in all heads. The one with the lowest
+/// total cost is chosen. A head (or group of heads) becomes linear if its error is within the target and it costs less
+/// than softmax. Throws UserError if a selected layer is not a softmax layer.
 AutomaticChoice choose_attention(ObservedModel& teacher, const layers::ModelConfig& model,
                                  const AutomaticOptions& options);
 

@@ -1,5 +1,5 @@
 #pragma once
-// From a model with softmax attention to one with another attention and the same weights: furlong convert.
+// furlong convert: replaces the attention of a softmax model and keeps its weights.
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -15,42 +15,42 @@ namespace furlong {
 struct ConvertOptions {
   std::filesystem::path source, destination;
   ImportOptions import;
-  std::string attention;                 ///< AttentionRequest as text, "auto", or empty: what the source has
-  std::int64_t features = 0;             ///< m of random features; 0: the default
-  std::string layers;                    ///< which of them change; empty: all
+  std::string attention;                 ///< text of an AttentionRequest, "auto", or empty to keep the source's
+  std::int64_t features = 0;             ///< number m of random features; 0: the default
+  std::string layers;                    ///< the layers that change, as in "0,1,5-7"; empty: all
   std::string heads_keep_softmax;        ///< LAYER:HEAD,...
   std::vector<std::string> overrides;    ///< "model.attention.x=y", "seed=n"
   std::int64_t max_sequence_length = 0;  ///< 0: the source's
-  std::optional<ObservedBatches> data;   ///< for measurements
+  std::optional<ObservedBatches> data;   ///< data for the measurements
   bool fold_scaling = false;
-  double target_error = 0.1;          ///< auto
-  std::int64_t most_features = 1024;  ///< auto: of random features
-  bool bounds_polynomials = false;    ///< auto: whether most_features binds polynomials too
-  std::int64_t cost_at = 0;           ///< n that costs are told for; 0: the data's length, or the longest sequence
+  double target_error = 0.1;          ///< auto: target error of a head
+  std::int64_t most_features = 1024;  ///< auto: largest number of random features
+  bool bounds_polynomials = false;    ///< auto: most_features limits polynomial features too
+  std::int64_t cost_at = 0;  ///< sequence length n of the reported costs; 0: the data's, or max_sequence_length
   bool overwrite = false;
 };
 
 struct ConversionResult {
-  std::string source;  ///< what it was
+  std::string source;  ///< description of the source model
   TensorReport tensors;
   Settings settings;  ///< of the model written
   std::optional<AutomaticChoice> automatic;
   std::optional<FoldReport> fold;
-  std::vector<HeadApproximation> approximation;  ///< with data, of the layers that changed
-  std::string data;                              ///< where it was measured
+  std::vector<HeadApproximation> approximation;  ///< of the changed layers; empty without data
+  std::string data;                              ///< path of the data measured on
   std::int64_t data_tokens = 0;
   std::int64_t cost_length = 0;
-  double source_flops = 0, flops = 0;  ///< of all attentions, a token at cost_length
+  double source_flops = 0, flops = 0;  ///< per token, over all attention layers, at length cost_length
   nlohmann::ordered_json json() const;
   std::string text() const;
 };
 
-/// Reads, converts and measures; then writes the checkpoint, which appears whole or not at all. Throws UserError for
-/// whatever does not fit together, before anything is written.
+/// Reads the source, converts it, measures it, and writes the checkpoint atomically. Throws UserError for options that
+/// do not fit together or do not fit the model, before anything is written.
 ConversionResult convert(const ConvertOptions& options);
 
-/// Floating point operations a token of forward through all attentions of a model, for sequences of n tokens, as
-/// layers::AttentionCost counts.
+/// Returns the floating point operations per token of the forward pass through all attention layers, for sequences of n
+/// tokens. Counts as layers::AttentionCost does.
 double attention_flops_per_token(const Settings& settings, std::int64_t n);
 
 }  // namespace furlong

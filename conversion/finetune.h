@@ -1,5 +1,5 @@
 #pragma once
-// From a model with softmax attention to one with another attention, in stages: furlong finetune.
+// furlong finetune: trains a model with another attention from a softmax model, in stages.
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -13,50 +13,54 @@ namespace furlong {
 struct FinetuneOptions {
   std::filesystem::path config;
   std::vector<std::string> overrides;
-  std::filesystem::path run_directory;  ///< empty: as the config says
-  std::string only_stage;               ///< empty: all of them, and then the evaluation
-  bool evaluate_only = false;           ///< no training: what there is of each stage
+  std::filesystem::path run_directory;  ///< empty: from the config
+  std::string only_stage;               ///< run this stage alone; empty: all stages, then the evaluation
+  bool evaluate_only = false;           ///< evaluate the existing stages without training
 };
 
 struct FinetuneResult {
-  bool interrupted = false;    ///< a signal asked it to stop; the checkpoint of the stage is written
-  bool in_evaluation = false;  ///< interrupted behind the stages: nothing was to be saved
-  std::string stage;           ///< the last one that ran; empty: none did
+  bool interrupted = false;    ///< stopped by a signal, after writing the stage's checkpoint
+  bool in_evaluation = false;  ///< interrupted after the stages: there was nothing to save
+  std::string stage;           ///< the last stage that ran; empty if none did
   std::filesystem::path run_directory;
-  std::optional<Recovery> recovery;     ///< none where it stopped before, or for one stage alone
-  std::filesystem::path recovery_file;  ///< where that is written
+  std::optional<Recovery> recovery;     ///< empty if interrupted, or if one stage alone ran
+  std::filesystem::path recovery_file;  ///< the file that holds `recovery`
 };
 
-/// A stage as an ordinary run: what furlong train would be given.
+/// One stage, as an ordinary run of furlong train.
 struct FinetuneStage {
   std::string name;
-  LoadedSettings settings;  ///< run_directory: RUN/1_transfer and so on
+  LoadedSettings settings;  ///< its run_directory is RUN/1_transfer and so on
 };
 
 struct FinetunePlan {
   std::filesystem::path teacher;  ///< a checkpoint
-  std::filesystem::path
-      beginning;           ///< the checkpoint that the first stage begins from: finetune.student's, or RUN/student.h5
-  bool converted = false;  ///< the former
-  Settings student;        ///< of the evaluation: data and lengths for all stages
+  /// The checkpoint that the first stage starts from: finetune.student, or RUN/student.h5.
+  std::filesystem::path beginning;
+  bool converted = false;  ///< true if `beginning` is finetune.student
+  Settings student;        ///< settings of the evaluation, with the data and lengths of all stages
   std::vector<FinetuneStage> stages;
 };
 
-/// RUN/1_transfer and so on.
+/// Returns the run directory of a stage: RUN/1_transfer and so on.
 std::filesystem::path stage_directory(const std::filesystem::path& run, std::size_t index, const std::string& stage);
 
-/// What the config means for a teacher of its own: the teacher's `model` and objective with the config's keys on top.
-/// Throws UserError with both values where the config sets a key of the model's shape otherwise than the teacher has
-/// it; with finetune.student, otherwise than that has it, its attention included.
+/// Reads the config with the teacher's `model` and objective as defaults, and returns the plan. Throws UserError with
+/// both values if the config sets a key of the model's shape to another value than the teacher has. With
+/// finetune.student, the keys must match that model, including its attention.
 FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& teachers,
                            const std::filesystem::path& teacher);
+/// Reads the teacher's settings from its checkpoint and returns the plan.
 FinetunePlan plan_finetune(const FinetuneOptions& options, const std::filesystem::path& teacher);
 
-/// Imports finetune.source where it is another program's (RUN/teacher.h5), makes the student with its constants
-/// measured (RUN/student.h5), trains stage after stage, each from the weights of the one before (its best checkpoint),
-/// and measures what was recovered. Started again it goes on where it stopped; a stage that has ended is left as it is.
-/// What the run and its stages were made from is in RUN/finetune.json: another source, student or stage before is
-/// refused. Throws what train() throws, and UserError for sources and configs that do not fit.
+/// Runs furlong finetune:
+///  - imports finetune.source to RUN/teacher.h5 if it is a model of another program;
+///  - writes the student with measured constants to RUN/student.h5;
+///  - trains the stages in order, each from the best checkpoint of the stage before it;
+///  - measures the recovery.
+/// A second call resumes where the run stopped and skips finished stages. RUN/finetune.json records what the run and
+/// its stages were made from; another source, student or preceding stage is rejected. Throws UserError for sources and
+/// configs that do not fit, and everything that train() throws.
 FinetuneResult finetune(const FinetuneOptions& options);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// What a run directory of furlong finetune was made from, so that nothing in it is taken for something else.
+// Records what a run directory of furlong finetune was made from, so that a later run cannot mix up its models.
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -7,24 +7,26 @@
 
 namespace furlong {
 
-/// The content of a model, whatever its path: of our checkpoints the checksum that they state, of a foreign model a
-/// hash of config.json, the tokenizer's files and its weights, read whole.
+/// Returns a hash of a model's content, independent of its path. For a Furlong checkpoint it is the stored checksum.
+/// For a foreign model it covers config.json, the tokenizer's files and all weights.
 std::string fingerprint_of_source(const std::filesystem::path& source);
+/// Returns the stored checksum of a Furlong checkpoint. Throws UserError if the file is not one.
 std::string fingerprint_of_checkpoint(const std::filesystem::path& checkpoint);
 
-/// RUN/finetune.json.
+/// The file RUN/finetune.json.
 class FinetuneRecord {
  public:
-  /// Reads the file where there is one. Throws UserError where it is not what write() leaves.
+  /// Reads the file if it exists. Throws UserError if its content is not what write() produces.
   explicit FinetuneRecord(std::filesystem::path run_directory);
 
-  std::string source;              ///< path, for people
-  std::string source_fingerprint;  ///< empty: nothing has been made here
-  std::map<std::string, std::string>
-      beginnings;  ///< by folder (1_transfer): fingerprint of the checkpoint that the stage began from
+  std::string source;              ///< path of the source, for messages
+  std::string source_fingerprint;  ///< empty: the run has no files yet
+  /// Fingerprint of the checkpoint that each stage started from, by folder name (1_transfer).
+  std::map<std::string, std::string> beginnings;
 
-  /// Throws UserError where the run was made from another model than `source`.
+  /// Throws UserError if the run was made from another model than `wanted`.
   void check_source(const std::filesystem::path& wanted, const std::string& fingerprint) const;
+  /// Writes the file atomically.
   void write() const;
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
-// config.json of a Hugging Face directory, read strictly: what changes the arithmetic is honoured or refused by name.
+// Strict reader of a Hugging Face config.json: a key that changes the computation is either honoured or rejected by
+// name.
 #include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
@@ -11,17 +12,17 @@ namespace furlong {
 
 class ForeignConfig {
  public:
-  /// `origin` names the file in errors.
+  /// `origin` names the file in error messages.
   ForeignConfig(nlohmann::ordered_json json, std::string origin);
-  /// Throws UserError where the file is missing, not JSON, or no object.
+  /// Reads a file. Throws UserError if it is missing or is not a JSON object.
   static ForeignConfig read(const std::filesystem::path& file);
 
   const std::string& origin() const { return origin_; }
   const nlohmann::ordered_json& json() const { return json_; }
-  /// Whether the key is there and not null.
+  /// Returns true if the key exists and is not null.
   bool has(const std::string& key) const;
-  /// Values by key; throw UserError where one is missing (without a fallback) or of another type. Sizes are from 1 to
-  /// 2^31.
+  /// Return a value by key. Throw UserError if the key is missing and has no fallback, or if the value has another
+  /// type. Sizes are integers from 1 to 2^31.
   std::int64_t size(const std::string& key) const;
   std::int64_t size(const std::string& key, std::int64_t fallback) const;
   double real(const std::string& key) const;
@@ -29,15 +30,15 @@ class ForeignConfig {
   bool boolean(const std::string& key, bool fallback) const;
   std::string text(const std::string& key) const;
   std::string text(const std::string& key, const std::string& fallback) const;
-  /// An object inside, under its dotted name in errors; an empty one where there is none.
+  /// Returns a nested object; error messages show its dotted name. Returns an empty object if the key is missing.
   ForeignConfig section(const std::string& key) const;
 
-  /// Throws UserError, naming the key, what is there and what this model could be, where a key is there, not null, and
-  /// other than what is `supported`; `why` ends the message.
+  /// Throws UserError if the key exists, is not null, and has another value than `supported`. The message names the
+  /// key, both values, and ends with `why`.
   void only(const std::string& key, const nlohmann::ordered_json& supported, const std::string& why) const;
-  /// Our name of an activation ("gelu_new" is gelu_tanh). `gated`: the feedforward multiplies by a gate (swiglu).
+  /// Returns Furlong's name of an activation: "gelu_new" is gelu_tanh. `gated`: the feedforward has a gate (swiglu).
   layers::Activation activation(const std::string& key, const std::string& fallback, bool gated) const;
-  /// Throws UserError "ORIGIN: KEY: message".
+  /// Throws UserError with the text "ORIGIN: KEY: message".
   [[noreturn]] void fail(const std::string& key, const std::string& message) const;
 
  private:
@@ -46,8 +47,8 @@ class ForeignConfig {
   std::string origin_, prefix_;
 };
 
-/// The name that Hugging Face gives to one of our activations, of a gated one to its nonlinearity; empty where it has
-/// none.
+/// Returns Hugging Face's name of an activation; for a gated activation, the name of its nonlinearity. Returns an empty
+/// string if it has no name there.
 std::string foreign_activation(layers::Activation activation);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// Models that were trained elsewhere, as ours.
+// Imports models of other programs, and opens Furlong's own.
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -12,41 +12,42 @@ namespace furlong {
 
 struct ImportOptions {
   std::filesystem::path tokenizer;  ///< a directory or file; empty: the source's own
-  bool allow_missing =
-      false;  ///< tensors that the file lacks begin with initial values, and are reported as reinitialised
-  bool allow_unexpected = false;  ///< tensors that belong nowhere are reported, and carried along for export
-  /// Called with the whole report where it is faulty, before the UserError that sums it up.
+  /// Accept missing tensors: their parameters keep initial values and are reported as reinitialised.
+  bool allow_missing = false;
+  /// Accept unexpected tensors: they are reported and stored for export.
+  bool allow_unexpected = false;
+  /// Called with the complete report if it has faults, before the UserError that summarises it.
   std::function<void(const TensorReport&)> on_fault;
 };
 
-/// A model that is to be converted, from wherever it came, on the CPU and in float32.
+/// An opened source model, on the CPU and in float32.
 struct SourceModel {
   Model model;
-  std::optional<Origin> origin;  ///< none for a model that was trained here from its first step
+  std::optional<Origin> origin;  ///< empty for a model that Furlong trained from scratch
   TensorReport report;
   std::string description;  ///< "bert of 8 layers from models/antiberty (pytorch)"
 };
 
-/// Whether a path is a model of another program: a directory with config.json, a file of weights with config.json
-/// beside it, or GGUF.
+/// Returns true if the path is a model of another program: a directory with config.json, a GGUF file, or a weights file
+/// (.safetensors, .bin, .pt).
 bool is_foreign_model(const std::filesystem::path& path);
 
-/// Reads a Hugging Face directory (gpt2, llama, bert, albert; safetensors or PyTorch), a GGUF file (llama), what
-/// furlong export has written, or a checkpoint or run directory of our own. Throws UserError in one line that names the
-/// file, and the key or tensors, where the config asks for what is not computed here, or the tensors are not those that
-/// it describes, and all of them.
+/// Opens a Hugging Face directory (gpt2, llama, bert, albert; safetensors or PyTorch), a GGUF file (llama), a directory
+/// written by furlong export, or a Furlong checkpoint or run directory. Throws a one-line UserError naming the file and
+/// the key if the config asks for something that Furlong does not support. Throws a UserError naming the tensors if
+/// they do not match the config.
 SourceModel open_source_model(const std::filesystem::path& path, const ImportOptions& options = {});
 
-/// Writes a checkpoint of a model before its first step: config, vocabulary, parameters, and what its origin brought
-/// along. Nothing appears where it throws, and it throws StoppedBySignal for the signals of StopRequests.
+/// Writes a checkpoint of an untrained model atomically: config, vocabulary, parameters, and the files and tensors of
+/// its origin. Throws StoppedBySignal on the signals of StopRequests.
 void write_model(const Model& model, const std::optional<Origin>& origin, const std::filesystem::path& path);
 
-/// Settings in which a model of another program stands until somebody sets others: the architecture's, and for data
-/// what suits it. `origin` begins errors.
+/// Completes the settings of an imported model with defaults: the sequence length and, for encoders, the sampler.
+/// Throws UserError starting with `origin` if the result is invalid.
 Settings complete_settings(Settings settings, const std::string& origin);
 
-/// For models that are read, changed and written, and never trained: frozen parameters have no gradients, which would
-/// double the memory.
+/// Selects every parameter as frozen, for models that are converted and never trained. Frozen parameters have no
+/// gradients, which halves the memory.
 bool all_frozen(const Parameter& parameter);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// Where an imported model came from, as its checkpoint tells it: enough to give it back.
+// What a checkpoint stores about the origin of an imported model: enough to export it bit for bit.
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -13,33 +13,33 @@
 namespace furlong {
 
 struct Origin {
-  std::string model_type;  ///< of the architecture in whose terms the tensors were read
+  std::string model_type;  ///< the Architecture that read the tensors
   std::string source;      ///< last component of the path
   std::string format;      ///< safetensors, pytorch, gguf
-  std::string config;      ///< config.json as it was, byte by byte; of GGUF what it would have been
+  std::string config;      ///< config.json byte for byte; for GGUF, the equivalent config.json
   Spelling spelling;
-  std::map<std::string, std::string> stored_types;  ///< of every tensor of the file, by its name
-  std::vector<std::string> file_names;              ///< of the tokenizer and its like; contents in `files`
-  std::vector<std::string> files;
+  std::map<std::string, std::string> stored_types;  ///< dtype of every tensor in the file, by name
+  std::vector<std::string> file_names;              ///< of the tokenizer and related files
+  std::vector<std::string> files;                   ///< their contents, in the same order
   std::vector<CheckpointOrigin::Tensor> carried;
 
-  /// The content of one of `files`; empty where it is not there.
+  /// Returns the content of one of `files`, or an empty string if it is missing.
   std::string file(std::string_view name) const;
 
   CheckpointOrigin to_checkpoint() const;
-  /// Throws UserError, beginning with `path`, for what to_checkpoint() does not write.
+  /// Throws UserError starting with `path` if the text is not what to_checkpoint() writes.
   static Origin from_checkpoint(const CheckpointOrigin& origin, const std::string& path);
 };
 
-/// Where Hugging Face keeps a chat template, in Jinja; a GGUF file has it in its metadata, and its origin under this
-/// name.
+/// Hugging Face's file name of a chat template (Jinja). A GGUF file stores the template in its metadata; its Origin
+/// stores it under this name.
 inline constexpr const char* chat_template_file = "chat_template.jinja";
 
-/// Names, inside a model's directory, of the files that collect_files() takes.
+/// Returns the names of the files that collect_files() reads, relative to the model's directory.
 const std::vector<std::string>& files_beside_models();
 
-/// Adds the files beside a Hugging Face model that say how its tokens are made and its outputs used, as far as they are
-/// there, none of them larger than 256 MiB.
+/// Reads the tokenizer's and related files of a Hugging Face directory into `origin`. Missing files are skipped. Throws
+/// UserError if a file is larger than 256 MiB.
 void collect_files(const std::filesystem::path& directory, Origin& origin);
 
 }  // namespace furlong

@@ -1,6 +1,5 @@
 #pragma once
-// Which tensors of somebody else's checkpoint are which of our parameters. One table serves import, export and the
-// report of both.
+// Maps the tensors of a foreign checkpoint to Furlong's parameters. One table serves import, export and their reports.
 #include <span>
 #include <string>
 #include <vector>
@@ -9,40 +8,40 @@
 
 namespace furlong {
 
-/// How the rows of a foreign matrix lie relative to ours, [outer, inner].
+/// Layout of a foreign matrix, compared with Furlong's [outer, inner].
 enum class Layout : std::uint8_t {
   plain,
-  transposed,  ///< [inner, outer], as GPT-2's Conv1D keeps its weights
-  /// Rotary pairs of a head are rows 2i and 2i + 1 (GGUF's Llama), where ours are i and i + d_head / 2.
+  transposed,  ///< [inner, outer], as in GPT-2's Conv1D
+  /// The rotary pair i of a head is in rows 2i and 2i + 1 (GGUF's Llama) instead of i and i + d_head / 2.
   interleaved
 };
 
-/// One foreign tensor: a parameter of ours, or some of its rows.
+/// One foreign tensor: a whole parameter, or some of its rows.
 struct Part {
   std::string name;
   Shape shape;  ///< in the foreign file
   Layout layout = Layout::plain;
-  std::int64_t d_head = 0;  ///< interleaved: rows of a head
+  std::int64_t d_head = 0;  ///< interleaved: number of rows of a head
 
   std::int64_t elements() const { return shape.elements(); }
 };
 
-/// A parameter of ours, and the foreign tensors that its rows are, one below the other.
+/// A parameter, and the foreign tensors whose concatenated rows it holds.
 struct Mapping {
   std::string parameter;
   std::vector<Part> parts;
-  /// The parameter's shape that the parts make.
+  /// Returns the shape of the parameter.
   Shape shape() const;
 };
 
-/// A foreign tensor that repeats another: checked to be equal where both are there, and taken in its place where only
-/// it is.
+/// A foreign tensor `name` that repeats the tensor `of`. If both exist they must be equal; if only `name` exists, it is
+/// read instead of `of`.
 struct Duplicate {
   std::string name, of;
 };
 
-/// Copies a part between the foreign layout and ours; both spans hold its elements. Nothing is rounded: the bits are
-/// the same there and back.
+/// Copy a part from the foreign layout to Furlong's, and back. Both spans hold part.elements() values. Nothing is
+/// rounded.
 void to_ours(const Part& part, std::span<const float> foreign, std::span<float> ours);
 void to_foreign(const Part& part, std::span<const float> ours, std::span<float> foreign);
 

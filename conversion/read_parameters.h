@@ -1,5 +1,5 @@
 #pragma once
-// The tensors of a foreign file against a table of mappings: comparing, reading, keeping.
+// Compares the tensors of a foreign file with a table of mappings, and reads them.
 #include <functional>
 #include <span>
 #include <string_view>
@@ -15,24 +15,24 @@ namespace furlong {
 
 struct ImportOptions;
 
-/// What is matched, missing, misshapen or unequal under a table, and of the other tensors what is carried and what
-/// unexpected.
+/// Compares the file with the table. Returns the matched, missing, misshapen and unequal tensors; the remaining tensors
+/// are carried or unexpected.
 TensorReport match_tensors(const TensorFile& file, const std::vector<Mapping>& table,
                            const std::vector<Duplicate>& duplicates,
                            const std::function<bool(std::string_view)>& is_carried);
-/// Throws UserError where the report is not faultless under the options, which are shown the report before.
+/// Throws UserError if the report has faults that `options` do not allow. Calls options.on_fault first.
 void check_report(const TensorReport& report, const TensorFile& file, const std::string& described_by,
                   const ImportOptions& options);
 
-/// Reads a matched parameter, part by part, into `values`. Throws UserError for values that are not finite.
+/// Reads a matched parameter, part by part, into `values`. Throws UserError if a value is not finite.
 void read_parameter(const TensorFile& file, const Mapping& mapping, const std::vector<Duplicate>& duplicates,
                     std::span<float> values);
-/// The values of a parameter in host memory; the store is on the CPU, in float32.
+/// Returns the values of a parameter in host memory. Its store must be on the CPU, in float32.
 std::span<float> values_of(const Parameter& parameter);
 
-/// A tensor to be kept for export as it is: integers as int64, everything else as float32.
+/// Reads a tensor that is stored for export only: integers as int64, other types as float32.
 CheckpointOrigin::Tensor carried_tensor(const TensorFile& file, const ForeignTensor& tensor);
-/// Whether a checkpoint can keep a tensor of that name.
+/// Returns true if a checkpoint can store a tensor with this name.
 bool can_be_kept(const std::string& name);
 
 }  // namespace furlong

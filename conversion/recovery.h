@@ -1,5 +1,6 @@
 #pragma once
-// How much of a teacher's ability its student has, before and after each stage of furlong finetune.
+// Measures how much of its teacher's accuracy and loss a student recovers, before and after each stage of furlong
+// finetune.
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -14,20 +15,21 @@ namespace furlong {
 
 /// A model to measure.
 struct Candidate {
-  std::string name;  ///< "teacher", "before" (the student before its first step), or a stage
+  std::string name;  ///< "teacher", "before" (the student before its first step), or the name of a stage
   std::filesystem::path checkpoint;
+  /// Training cost of the whole stage, even if its best checkpoint is an earlier one.
   std::int64_t steps = 0, tokens = 0;
-  double seconds = 0;  ///< steps and tokens spent on the stage, and the time that they took, whichever of its
-                       ///< checkpoints is the best
+  double seconds = 0;
 };
 
-/// (student - chance) / (teacher - chance): 1 is the teacher, 0 chance. Nothing where the last two are equal.
+/// Returns (student - chance) / (teacher - chance): 1 at the teacher's level, 0 at the baseline. Empty if teacher and
+/// baseline are equal.
 std::optional<double> relative_recovery(double student, double teacher, double chance);
-/// Standard error of a recovery of accuracy, from that of the student's accuracy alone, its targets taken as
-/// independent. Nothing where that says nothing: all of the targets right or none, or a teacher no better than chance.
+/// Returns the standard error of the recovery of accuracy. It covers the student's accuracy only and treats its targets
+/// as independent. Empty if all targets are right or all wrong, or if the teacher is not better than the baseline.
 std::optional<double> recovery_error(const Evaluation& student, double teacher, double chance);
 
-/// Relative recoveries of a student, each only beside a teacher that is better than chance in it.
+/// Relative recoveries of a student. A value is empty if the teacher is not better than the baseline.
 struct Recovered {
   std::optional<double> accuracy, accuracy_error, loss;
 };
@@ -37,10 +39,9 @@ struct MeasuredModel {
   Candidate candidate;
   Evaluation found;
   Recovered recovered;
-  /// Relative error of the output of each attention beside the teacher's, on the teacher's hidden states.
+  /// Relative error of each attention layer's output compared with the teacher's, on the teacher's hidden states.
   std::vector<std::pair<std::size_t, double>> layer_errors;
-  /// The same with the exact weights of softmax windows off (mechanism windowed), so that what the linear part has
-  /// learned shows.
+  /// Evaluation without the exact weights of softmax windows (mechanism windowed): shows what the linear part learned.
   std::optional<Evaluation> window_off;
   Recovered window_off_recovered;
 };
@@ -50,8 +51,8 @@ struct MeasuredLength {
   std::int64_t length = 0;
   struct Pass {
     double seconds = 0;
-    std::int64_t peak_bytes = 0;  ///< of tensors, beside the weights
-    std::string failure;          ///< why there is none; empty
+    std::int64_t peak_bytes = 0;  ///< of tensors, without the weights
+    std::string failure;          ///< why the pass was not measured; empty if it was
   } teacher, student;
 };
 
@@ -64,16 +65,17 @@ struct Recovery {
   std::vector<MeasuredLength> lengths;
 };
 
-/// Measures the teacher, then the students, on the test split of settings.data.store (where it is empty on the
-/// validation split) as settings.finetune says; `settings` are the student's. A teacher that was trained for another
-/// objective is left out, and there is no recovery then. All figures are of the same batches. `say` is told what is
-/// measured. Nothing where one of `stop_requests` was received between two of them.
+/// Measures the teacher, then the students, on the test split of the dataset (data.dataset), or on the validation split
+/// if the test split is empty. `settings` are the student's; settings.finetune gives the number of batches and the
+/// lengths. All models are evaluated on the same batches. A teacher with another objective is left out, and recoveries
+/// are then empty. `say` receives a line about each measurement. Returns nothing if one of `stop_requests` was
+/// received.
 std::optional<Recovery> measure_recovery(const Settings& settings, const std::filesystem::path& teacher,
                                          const std::vector<Candidate>& students, const StopRequests& stop_requests,
                                          const std::function<void(const std::string&)>& say);
 
 nlohmann::ordered_json to_json(const Recovery& recovery);
-/// A table for people, and one of speed and memory where lengths were measured.
+/// Returns a table for display, and a second one of speed and memory if lengths were measured.
 std::string to_text(const Recovery& recovery);
 
 }  // namespace furlong

@@ -1,14 +1,14 @@
 #pragma once
-// Where furlong finetune leaves what it has measured.
+// Writes the measurements of furlong finetune.
 #include <filesystem>
 
 #include "conversion/finetune.h"
 
 namespace furlong {
 
-/// Writes RUN/recovery.json: what was measured, and with which config, overrides and settings each stage was trained.
-/// Where the file that is there has a stage that was not measured now and is still in the run, that file stays, and
-/// RUN/recovery_1_transfer.json (of the stages measured) is written. Returns the path.
+/// Writes RUN/recovery.json: the measurements, and the config, overrides and settings of each stage. If the existing
+/// file covers a stage that still exists but was not measured now, that file stays unchanged. The measurements are then
+/// written to a file named after the measured stages, such as RUN/recovery_1_transfer.json. Returns the path written.
 std::filesystem::path write_recovery(const FinetunePlan& plan, const FinetuneOptions& options,
                                      const Recovery& recovery);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What became of every tensor of an import or a conversion.
+// Lists what happened to every tensor of an import or a conversion.
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace furlong {
 
-/// Tensors of a source, and parameters of the model that is made of it.
+/// Tensors of a source, and parameters of the model made from it.
 struct TensorReport {
   struct Matched {
     std::string parameter;
     Shape shape;
-    std::vector<std::string>
-        foreign;              ///< one, or those whose rows lie one below the other; empty: our own of that name
-    std::string stored_type;  ///< of the first
+    /// The foreign tensors whose concatenated rows are the parameter; empty for a parameter of a Furlong model.
+    std::vector<std::string> foreign;
+    std::string stored_type;  ///< of the first foreign tensor
   };
   struct Named {
     std::string name;
@@ -23,20 +23,21 @@ struct TensorReport {
     std::string note;
   };
   std::vector<Matched> matched;
-  std::vector<Named>
-      missing;  ///< foreign tensors that the model needs and the file lacks; the note says for which parameter
-  std::vector<Named> unexpected;  ///< foreign tensors that belong nowhere
-  std::vector<Named> misshapen;   ///< foreign tensors with another shape than the config asks for; the note says which
-  std::vector<Named> unequal;     ///< tensors that should repeat another and do not
-  std::vector<Named>
-      reinitialised;               ///< parameters with initial values, or others than the source's; the note says which
-  std::vector<Named> left_behind;  ///< of our own source: what only its attention needed
-  std::vector<Named> carried;      ///< kept for export, not computed with
+  std::vector<Named> missing;     ///< foreign tensors that the model needs and the file lacks
+  std::vector<Named> unexpected;  ///< foreign tensors without a place in the model
+  std::vector<Named> misshapen;   ///< foreign tensors with another shape than the config gives; the note has that shape
+  std::vector<Named> unequal;     ///< tensors that should repeat another tensor and do not
+  /// Parameters with initial values, or with values other than the source's; the note says which.
+  std::vector<Named> reinitialised;
+  std::vector<Named> left_behind;  ///< parameters of a Furlong source that only its attention needed
+  std::vector<Named> carried;      ///< tensors stored for export and not computed with
 
+  /// Returns true if there are no faults: missing and unexpected tensors (unless allowed), misshapen and unequal ones.
   bool is_faultless(bool allow_missing, bool allow_unexpected) const;
-  /// "2 missing (h.0.ln_1.weight [4], h.0.ln_1.bias [4])": what is_faultless objects to, counted, the first few named.
+  /// Returns the faults in one line, with counts and the first names:
+  /// "2 missing (h.0.ln_1.weight [4]; h.0.ln_1.bias [4])".
   std::string faults(bool allow_missing, bool allow_unexpected) const;
-  /// A line for each tensor; those that differ in nothing but the layer's number share one.
+  /// Returns one line for each tensor. Tensors that differ only in the layer's number share a line.
   std::string text() const;
   nlohmann::ordered_json json() const;
 };

@@ -7,10 +7,10 @@
 
 namespace furlong {
 
-/// Names and contents of the files that say the vocabulary's tokenizer to Hugging Face: tokenizer.json and
-/// tokenizer_config.json, or tokenizer.model (with a chat template tokenizer_config.json too), or vocab.txt. Nothing
-/// for vocabularies without a tokenizer. `chat_template`: in Jinja, as transformers' apply_chat_template takes it;
-/// empty: none.
+/// Returns names and contents of the files that describe the vocabulary's tokenizer to Hugging Face. These are
+/// tokenizer.json and tokenizer_config.json, or tokenizer.model (with a chat template also tokenizer_config.json), or
+/// vocab.txt. Returns nothing for a vocabulary without a tokenizer. `chat_template` is Jinja text, as transformers'
+/// apply_chat_template expects it; empty: no template.
 std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabulary& vocabulary,
                                                                  const std::string& chat_template = {});
 

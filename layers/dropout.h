@@ -6,8 +6,8 @@
 
 namespace furlong::layers {
 
-/// Dropout of x [batch, ...] while training; which elements fall depends on (seed, step, name, global sample, element)
-/// alone. Of a segment of each sequence x is [batch, n, width], and its elements are those of the whole.
+/// Applies dropout to x [batch, ...] in training. The dropped elements depend only on (seed, step, name, global sample,
+/// element). If x [batch, n, width] is a segment of each sequence, elements are numbered as in the whole sequence.
 inline Variable dropout(ForwardContext& context, const Variable& x, double rate, const std::string& name) {
   if (!context.training || rate == 0) return x;
   const RandomKey key{context.seed, context.step, random_stream(name)};

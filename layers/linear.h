@@ -10,30 +10,30 @@
 
 namespace furlong::layers {
 
-/// Whether a parameter of this name goes on being trained where a model has adapters and all else is frozen: the
-/// adapters themselves, and what attention has besides its two linear maps (feature maps, gates, norms of queries and
-/// keys, gains, convolutions, projections along the sequence), which a checkpoint of another mechanism has no values
-/// for.
+/// Returns true if a parameter is trained in a model with adapters, where all other weights are frozen. These are the
+/// adapters, and all parameters of attention other than its two linear maps: feature maps, gates, norms of queries and
+/// keys, gains, convolutions and projections along the sequence. A checkpoint of another mechanism has no values for
+/// them.
 bool trains_beside_adapters(std::string_view parameter);
 
-/// y = x · weightᵀ + bias with named parameters `name`.weight [outer, inner] and, when asked for, `name`.bias [outer].
-/// With an adapter, y + (alpha / rank) (x · lora_aᵀ) · lora_bᵀ: `name`.lora_a.weight [rank, inner] begins normal with
-/// variance 1 / inner, and `name`.lora_b.weight [outer, rank] as zeros, so that the map begins as the one without.
-/// Which of them are trained is the store's to say.
+/// y = x · weightᵀ + bias, with parameters `name`.weight [outer, inner] and, if `bias`, `name`.bias [outer]. With an
+/// adapter: y + (alpha / rank) (x · lora_aᵀ) · lora_bᵀ. `name`.lora_a.weight [rank, inner] is initialised as
+/// N(0, 1 / inner) and `name`.lora_b.weight [outer, rank] as zeros, so the adapter initially changes nothing. The store
+/// decides which parameters are trained.
 class Linear {
  public:
   Linear(ParameterStore& store, const std::string& name, std::int64_t inner, std::int64_t outer, bool bias,
          double initial_deviation, const AdapterConfig& adapter = {});
 
   Variable forward(ForwardContext& context, const Variable& x) const;
-  /// activation(forward(x)); where nothing is kept for backward, the activation rides along with the product, and its
-  /// last bits are then not those of the op.
+  /// Returns activation(forward(x)). If nothing is stored for backward, the activation is fused with the product; the
+  /// last bits of the result may then differ from the separate op.
   Variable activated(ForwardContext& context, const Variable& x, ops::ActivationKind activation) const;
 
   bool has_adapter() const { return lora_a_ != nullptr; }
-  /// The map's own parameters, for ops that take them; the adapter, where there is one, comes on top.
+  /// The map's own parameters, without the adapter, for ops that take them.
   Variable weight() const { return weight_->variable(); }
-  Variable bias() const { return bias_ ? bias_->variable() : Variable{}; }  ///< undefined where there is none
+  Variable bias() const { return bias_ ? bias_->variable() : Variable{}; }  ///< undefined without a bias
 
  private:
   Variable product(ForwardContext& context, const Variable& x, ops::GemmEpilogue::Activation activation) const;

@@ -12,7 +12,7 @@ namespace furlong::layers {
 
 enum class Architecture : std::uint8_t {
   decoder,  ///< causal
-  encoder   ///< each token sees all others
+  encoder   ///< each token attends to all others
 };
 constexpr auto names_of(Architecture) { return std::array{"decoder", "encoder"}; }
 
@@ -22,11 +22,12 @@ constexpr auto names_of(Activation) { return std::array{"gelu", "gelu_tanh", "re
 constexpr bool is_gated(Activation activation) {
   return activation == Activation::swiglu || activation == Activation::geglu;
 }
-/// Of a gated one, the nonlinearity of its gate.
+/// Returns the activation function; for a gated activation, that of its gate.
 ops::ActivationKind kind_of(Activation activation);
 
-/// Where norms stand: before attention and feedforward, whose outputs are added to a residual stream that no norm
-/// touches (GPT-2, Llama), or after the additions, on the stream itself (BERT; Vaswani et al. 2017).
+/// Placement of norms. Pre-norm (before): in front of attention and feedforward, whose outputs are added to a residual
+/// stream without norms (GPT-2, Llama). Post-norm (after): on the residual stream, after each addition (BERT; Vaswani
+/// et al. 2017).
 enum class NormPlacement : std::uint8_t { before, after };
 constexpr auto names_of(NormPlacement) { return std::array{"before", "after"}; }
 
@@ -34,8 +35,8 @@ enum class QueryKeyNorm : std::uint8_t { none, rmsnorm };
 constexpr auto names_of(QueryKeyNorm) { return std::array{"none", "rmsnorm"}; }
 
 enum class PredictionHead : std::uint8_t {
-  linear,     ///< the output product alone
-  transform,  ///< a linear map, the activation and a norm in front of it
+  linear,     ///< the output projection alone
+  transform,  ///< a linear map, an activation and a norm before the output projection
   none        ///< no output layer over tokens
 };
 constexpr auto names_of(PredictionHead) { return std::array{"linear", "transform", "none"}; }
@@ -45,19 +46,19 @@ constexpr auto names_of(Position) { return std::array{"none", "learned", "sinuso
 
 enum class RotaryPlacement : std::uint8_t {
   before_features,  ///< queries and keys are rotated
-  numerator         ///< only the features that weigh values (linear attention)
+  numerator         ///< only the features that weight the values are rotated (linear attention)
 };
 constexpr auto names_of(RotaryPlacement) { return std::array{"before_features", "numerator"}; }
 
-/// What backward computes again instead of keeping it: the same bits.
+/// Activation checkpointing: what backward recomputes instead of storing it. Results are bit-identical.
 enum class Recompute : std::uint8_t {
   none,
   elementwise,  ///< norms and activations
-  blocks        ///< blocks, from the residual stream between them, and inside each what elementwise does
+  blocks        ///< whole blocks, from the residual stream between them; inside each block, also as elementwise
 };
 constexpr auto names_of(Recompute) { return std::array{"none", "elementwise", "blocks"}; }
 
-/// Low-rank adapters beside frozen weights (Hu et al. 2021, "LoRA").
+/// Low-rank adapters of frozen weights (Hu et al. 2021, "LoRA").
 struct AdapterConfig {
   std::int64_t rank = 0;  ///< 0: none
   double alpha = 16;
@@ -65,11 +66,13 @@ struct AdapterConfig {
   bool operator==(const AdapterConfig&) const = default;
 };
 
-/// A model: the keys under `model`, whose table (trainers/settings/model_keys.cpp) fills it, with the member
-/// initialisers for defaults, and says what each means. Layers read it as it is. GPT-2 (layernorm, biases, gelu_tanh,
-/// learned positions, tied embeddings), Llama (rmsnorm, swiglu, rotary, grouped key-value heads), BERT (norms after, of
-/// embeddings too, segments, a transform in front of the output) and ALBERT (one block for all layers, narrow
-/// embeddings) are just values of this. Layers need every size resolved: nothing is 0 that has to be known.
+/// A model: the keys under `model`. Their table (trainers/settings/model_keys.cpp) fills this struct, takes the
+/// defaults from the member initialisers, and documents each key. These models are values of it:
+///  - GPT-2: layernorm, biases, gelu_tanh, learned positions, tied embeddings;
+///  - Llama: rmsnorm, swiglu, rotary positions, grouped key-value heads;
+///  - BERT: post-norm, a norm of the embeddings, segments, a transform before the output;
+///  - ALBERT: as BERT, one block for all layers, narrow embeddings.
+/// Layers need resolved sizes: no required size may be 0.
 struct ModelConfig {
   Architecture architecture = Architecture::decoder;
   std::int64_t vocabulary_size = 0, n_layers = 4, d_model = 128, d_feedforward = 0, max_sequence_length = 0;
@@ -96,22 +99,23 @@ struct ModelConfig {
   double initializer_range = 0.02;
   AdapterConfig adapter;
   DType dtype = DType::float32;   ///< of the parameter store that the model is declared in
-  std::filesystem::path weights;  ///< the checkpoint that training starts from, if any
+  std::filesystem::path weights;  ///< the checkpoint that training starts from; may be empty
 
   bool rotates(RotaryPlacement placement) const {
     return position == Position::rotary && rotary_placement == placement;
   }
-  /// Width of the embeddings, which a linear map brings to d_model where d_embedding is set.
+  /// Returns the width of the embeddings. If d_embedding is set, a linear map projects them to d_model.
   std::int64_t embedding_width() const { return d_embedding > 0 ? d_embedding : d_model; }
-  /// Each layer adds two branches to the residual stream; scaled so that its variance does not grow with depth (Radford
-  /// et al. 2019, section 2.3).
+  /// Returns the standard deviation of the initial weights of residual branches. Each layer adds two branches; the
+  /// scaling keeps the variance of the residual stream independent of depth (Radford et al. 2019, section 2.3).
   double branch_initializer_range() const { return initializer_range / std::sqrt(2.0 * static_cast<double>(n_layers)); }
   bool operator==(const ModelConfig&) const = default;
 };
 
-/// config.attention with what attention has to know of the rest of the model.
+/// Returns config.attention, completed with the values that attention needs from the rest of the model.
 AttentionConfig attention_config(const ModelConfig& config);
-/// The same with the mechanism, or those of the heads, that layer_mechanisms names for `layer`, where it names any.
+/// Returns attention_config() for one layer, with the mechanism (or the mechanisms of its heads) that layer_mechanisms
+/// names for it.
 AttentionConfig attention_of_layer(const ModelConfig& config, std::int64_t layer);
 
 }  // namespace furlong::layers

@@ -1,21 +1,22 @@
 #pragma once
-// What BERT and its kin share: encoders with learned positions and segments, norms behind each half of a block, and a
-// head that fills in tokens.
+// Shared by BERT and ALBERT: encoders with learned positions and segments, post-norm blocks, and a masked-token head.
 #include <utility>
 
 #include "conversion/architecture.h"
 
 namespace furlong {
 
-/// What a key that is missing in config.json stands for.
+/// Values of keys that are missing in config.json.
 struct EncoderDefaults {
   std::int64_t vocabulary_size, d_model, n_heads, d_feedforward;
   const char* activation;
 };
+/// Returns the settings of an encoder. Throws UserError as Architecture::settings does.
 Settings encoder_settings(const ForeignConfig& config, const Spelling& spelling, const EncoderDefaults& defaults);
+/// Returns the keys of config.json that BERT and ALBERT share.
 nlohmann::ordered_json encoder_config(const layers::ModelConfig& model);
 
-/// The table of an encoder's tensors. Each name of ours comes before the foreign one.
+/// Builds the table of an encoder's tensors. In every function Furlong's name comes before the foreign name.
 class EncoderTable {
  public:
   EncoderTable(const layers::ModelConfig& model, const Spelling& spelling, std::int64_t d_embedding)
@@ -23,12 +24,12 @@ class EncoderTable {
 
   void norm(const std::string& ours, const std::string& theirs, std::int64_t width);
   void linear(const std::string& ours, const std::string& theirs, std::int64_t in, std::int64_t out);
-  /// Three tables of vectors as wide as the embedding, and their norm.
+  /// Adds the token, position and segment embeddings, each [count, d_embedding], and their norm.
   void embeddings();
-  /// `theirs` goes before "query", "key" and "value".
+  /// Adds the fused query-key-value projection. `theirs` is the prefix of "query", "key" and "value".
   void query_key_value(const std::string& ours, const std::string& theirs);
-  /// `predictions` goes before the output layer's tensors, `transform` before what comes ahead of it: "dense" and
-  /// "LayerNorm".
+  /// Adds the masked-token head. `predictions` is the prefix of the output layer's tensors, `transform` the prefix of
+  /// the transform's "dense" and "LayerNorm".
   void head(const std::string& predictions, const std::string& transform);
   std::vector<Mapping> take() { return std::move(table_); }
 
@@ -39,7 +40,7 @@ class EncoderTable {
   std::vector<Mapping> table_;
 };
 
-/// The output layer's tensors that repeat others.
+/// Returns the output layer's tensors that repeat other tensors.
 std::vector<Duplicate> encoder_duplicates(const layers::ModelConfig& model, const Spelling& spelling,
                                           const std::string& predictions);
 

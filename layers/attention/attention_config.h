@@ -15,34 +15,34 @@ constexpr auto names_of(Normalizer) { return std::array{"sum", "none"}; }
 
 namespace furlong::layers {
 
-/// Exact attention, from which approximations are converted.
+/// Exact attention; the mechanism that conversions start from.
 inline constexpr const char* softmax_attention = "softmax";
-/// Attention through the features of a map alone.
+/// Linear attention: a feature map of queries and keys, without softmax.
 inline constexpr const char* linear_attention = "linear";
 
-/// Scaling of queries and keys that leaves q·k as it is.
+/// Scaling of queries and keys that leaves q·k unchanged.
 enum class Scaling : std::uint8_t { none, saderf };
 constexpr auto names_of(Scaling) { return std::array{"none", "saderf"}; }
 
-/// Who has a Linformer projection of his own.
+/// Which parts of the model have their own Linformer projections E (of keys) and F (of values).
 enum class ProjectionSharing : std::uint8_t {
-  none,       ///< each head, E for keys and F for values
-  heads,      ///< each layer, E and F
-  key_value,  ///< each layer, E = F
-  layers      ///< nobody: one E = F for the model
+  none,       ///< each head has its own E and F
+  heads,      ///< each layer has its own E and F
+  key_value,  ///< each layer has its own E = F
+  layers      ///< the model has one E = F
 };
 constexpr auto names_of(ProjectionSharing) { return std::array{"none", "heads", "key_value", "layers"}; }
 
-/// The keys under model.attention and the heads, whose table fills them, and what the rest of the model says about its
-/// attention (attention_config).
+/// Settings of attention: the keys under model.attention, the head counts and widths, and what attention_config() adds
+/// from the rest of the model.
 struct AttentionConfig {
   std::string mechanism = softmax_attention;
   std::vector<std::string> layer_mechanisms{};  ///< empty, or the mechanism of each layer
   std::vector<std::string> head_mechanisms{};   ///< empty, or the mechanism of each head
-  std::int64_t window = 0;                      ///< keys farther away are not seen, 0 = all are
-  std::int64_t softmax_window = 0;              ///< windowed: how many of the nearest keys have exact weights
-  std::string feature_map = "favor_positive";   ///< of mechanisms with features
-  std::int64_t n_features = 0;                  ///< with random features: m; 0 = 2 d_head
+  std::int64_t window = 0;          ///< sliding window: query i attends to keys j with |i - j| < window; 0 = all keys
+  std::int64_t softmax_window = 0;  ///< windowed: the nearest keys, |i - j| < softmax_window, have exact weights
+  std::string feature_map = "favor_positive";  ///< of mechanisms with features
+  std::int64_t n_features = 0;                 ///< number m of random features; 0 = 2 d_head
   ops::FeatureMapOptions map_options{};
   ops::Normalizer normalizer = ops::Normalizer::sum;
   bool centering = false;
@@ -62,9 +62,9 @@ struct AttentionConfig {
   std::int64_t max_sequence_length = 0;
   bool causal = true;
   bool rotate_numerator = false;  ///< rotary positions in the numerator's features (ops::LinearAttentionOptions)
-  double rotary_base = 10000;     ///< with rotate_numerator
+  double rotary_base = 10000;     ///< used with rotate_numerator
 
-  /// The same heads, and every key under model.attention at its default.
+  /// Returns a config with the same heads and every key under model.attention at its default.
   AttentionConfig plain() const { return {.n_heads = n_heads, .n_kv_heads = n_kv_heads, .d_head = d_head}; }
   std::int64_t value_width() const { return d_value > 0 ? d_value : d_head; }
   bool operator==(const AttentionConfig&) const = default;

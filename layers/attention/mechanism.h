@@ -1,6 +1,7 @@
 #pragma once
-// What a layer can do with query, key and value. A mechanism is a folder beside this file: its layer, its cost and what
-// it is capable of. mechanism.cpp lists them; settings and tools ask that list, and know no mechanism by name.
+// The interface of attention mechanisms, and their registry. Each mechanism is a folder next to this file with its
+// layer, its cost and its capabilities. mechanism.cpp lists them. Settings and tools query the registry and know no
+// mechanism by name.
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,17 +14,17 @@
 
 namespace furlong::layers {
 
-/// What generation keeps of one layer's past: a recurrent state, or keys and values.
+/// The past of one layer in generation: a recurrent state, or cached keys and values.
 class AttentionState {
  public:
   virtual ~AttentionState() = default;
-  /// Bytes held: constant for recurrent states, growing with the tokens for a cache (up to its window, where it has
-  /// one).
+  /// Returns the bytes held. Constant for a recurrent state; grows with the tokens for a cache, up to its window if it
+  /// has one.
   virtual std::int64_t bytes() const = 0;
 };
 
-/// Tensors in the place of a mechanism's own parameters and constants: `furlong attend` reads them from a file.
-/// Undefined ones are neutral.
+/// Tensors used instead of a mechanism's own parameters and constants (`furlong attend` reads them from a file).
+/// Undefined tensors are neutral.
 struct AttentionTensors {
   Variable gate;                              ///< hybrids: [n_heads]
   Variable key_projection, value_projection;  ///< along the sequence: ops::sequence_projection_weight_shape
@@ -33,94 +34,95 @@ struct AttentionTensors {
 class AttentionMechanism {
  public:
   virtual ~AttentionMechanism() = default;
-  /// query [batch, n, n_heads·d_head], key and value [batch, n, n_kv_heads·d_head] -> [batch, n, n_heads·d_head], under
-  /// context.attention_mask. With `carried` the tokens follow those in it, through which no gradient flows, and it is
-  /// advanced; a mechanism whose state grows with length throws UserError.
+  /// Computes attention under context.attention_mask. query is [batch, n, n_heads·d_head], key and value are
+  /// [batch, n, n_kv_heads·d_head]; returns [batch, n, n_heads·d_head]. With `carried`, the tokens follow those in that
+  /// state, and the state is advanced; no gradient flows into it. Throws UserError if `carried` is given and the
+  /// mechanism's state grows with length.
   virtual Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
                            AttentionState* carried = nullptr) const = 0;
-  /// A past of no tokens, for sequences of at most `max_tokens`.
+  /// Returns an empty state for sequences of at most `max_tokens`.
   virtual std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
                                                     const Device& device) const = 0;
-  /// The same as forward for tokens that follow those in `state`, which is advanced. Nothing is recorded. `key_mask`
-  /// int32 [batch, n], 0 for keys that nobody sees; defined for all tokens of a sequence or for none.
+  /// Computes the same as forward for tokens that follow those in `state`, and advances the state. Records no
+  /// gradients. `key_mask` is int32 [batch, n], 0 for masked keys; give it for all tokens of a sequence or for none.
   virtual Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
                         AttentionState& state, const Tensor& key_mask = {},
                         ops::DenominatorReport* denominators = nullptr) const = 0;
-  /// Computes with `tensors` from now on; the store may then stay without memory. False: it takes none of them.
+  /// Uses `tensors` from now on; the store may then stay unallocated. Returns false if the mechanism takes no tensors.
   virtual bool substitute(const AttentionTensors& /*tensors*/) { return false; }
-  /// Before optimizer step `step` (0: the model's first): draws again what is due. Keyed by (seed, step, layer): the
-  /// same on every rank and after a resume.
+  /// Draws a new random projection if one is due before optimizer step `step` (step 0: the first one). The draw is
+  /// keyed by (seed, step, layer): it is the same on every rank and after a resume.
   virtual void redraw(std::uint64_t /*seed*/, std::int64_t /*step*/) {}
-  /// Constants from what training has seen so far, for mechanisms that have any (HeadConstants); after each step that
-  /// has run this one in training, and after no other.
+  /// Updates constants from the statistics of training (HeadConstants), if the mechanism has any. Call it only after a
+  /// step that ran this layer in training.
   virtual void update_constants() {}
 };
 
-/// Floating point operations, a multiply-add counted as two, of one sequence through all heads: products alone, without
-/// exponentials and divisions.
+/// Floating point operations of one sequence through all heads. A multiply-add counts as two; exponentials and
+/// divisions are not counted.
 struct AttentionCost {
-  double forward = 0, with_backward = 0;  ///< with_backward has what backward computes again
-  double maps = 0;                        ///< forward of learned maps of queries and keys; backward is twice that
-  /// Of mechanisms that exchange segments: what each segment adds to forward, and again to backward.
+  double forward = 0, with_backward = 0;  ///< with_backward includes what backward recomputes
+  double maps = 0;  ///< forward of learned maps of queries and keys; their backward takes twice as much
+  /// What each segment adds to forward, and again to backward, for mechanisms that exchange segments.
   double segment = 0;
 };
 
-/// What a past is to generation and to carried state.
+/// The kind of past that a mechanism keeps for generation and stateful training.
 enum class Past : std::uint8_t {
-  none,     ///< all tokens at once
-  growing,  ///< keys and values
+  none,     ///< needs all tokens at once
+  growing,  ///< cached keys and values
   constant  ///< a recurrent state
 };
 
-/// A mechanism as the registry has it.
+/// A mechanism's entry in the registry.
 struct MechanismInfo {
   const char* name;
-  const char* summary;  ///< for help texts and the reference of settings
+  const char* summary;  ///< for help texts and the settings reference
   std::unique_ptr<AttentionMechanism> (*make)(ParameterStore&, const std::string& name, const AttentionConfig&);
   AttentionCost (*cost)(const AttentionConfig&, std::int64_t n);
 
-  bool is_softmax = false;          ///< exact softmax over all keys that its window lets through
-  bool has_features = false;        ///< of config.feature_map
-  bool is_hybrid = false;           ///< exact weights inside its window, which it needs, under a learned gate
-  bool projects_sequence = false;   ///< keys and values, to config.projected_length rows
-  bool chooses_normalizer = false;  ///< config.normalizer
-  bool rotates_numerator = false;   ///< config.rotate_numerator
-  bool exchanges_segments = false;  ///< of one sequence between processes, without a window
+  bool is_softmax = false;          ///< exact softmax over all keys inside its window
+  bool has_features = false;        ///< uses config.feature_map
+  bool is_hybrid = false;           ///< exact weights inside a mandatory window, with a learned gate
+  bool projects_sequence = false;   ///< projects keys and values to config.projected_length rows
+  bool chooses_normalizer = false;  ///< uses config.normalizer
+  bool rotates_numerator = false;   ///< uses config.rotate_numerator
+  bool exchanges_segments = false;  ///< supports context parallelism, without a window
 
   bool can_be_causal = true;
   bool separates_documents = true;
   bool weighs_tokens = true;  ///< an output is a weighted sum of single tokens' values
   Past past = Past::none;
-  const char* limits = "";  ///< why it can not be causal, separate documents or have a past
+  const char* limits = "";  ///< why it cannot be causal, separate documents or have a past
 
-  std::int64_t AttentionConfig::*window = nullptr;  ///< the key of its window, where it has one
-  std::int64_t AttentionConfig::*size = nullptr;    ///< what N is in --attention NAME:N, where it takes one
+  std::int64_t AttentionConfig::*window = nullptr;  ///< the member that holds its window; null without a window
+  std::int64_t AttentionConfig::*size = nullptr;  ///< the member set by N in --attention NAME:N; null if it takes none
 
   std::int64_t window_in(const AttentionConfig& config) const { return window ? config.*window : 0; }
 };
 
-/// Every mechanism that a config can name.
+/// Returns every mechanism that a config can name.
 const std::vector<MechanismInfo>& attention_mechanisms();
-/// Null for an unknown name.
+/// Returns a mechanism by name, or null if the name is unknown.
 const MechanismInfo* find_mechanism(const std::string& name);
-/// Throws UserError naming the known ones.
+/// Returns a mechanism by name. Throws UserError listing the known names if it is unknown.
 const MechanismInfo& mechanism_info(const std::string& name);
-/// "linear, windowed": those for which `wanted` holds.
+/// Returns the names of the mechanisms for which `wanted` returns true.
 std::vector<std::string> mechanisms_where(const std::function<bool(const MechanismInfo&)>& wanted);
 
-/// The mechanisms that an entry of config.layer_mechanisms names: one, or one for each head, separated by spaces.
+/// Splits an entry of config.layer_mechanisms: one mechanism, or one for each head, separated by spaces.
 std::vector<std::string> mechanisms_in(const std::string& entry);
-/// Of the heads of one layer, or one for all of them.
+/// Returns the mechanisms of one layer: one for each head, or a single one for all heads.
 std::vector<std::string> head_mechanisms_of(const AttentionConfig& config, std::size_t layer);
-/// Those of all layers and heads, each once. Throws UserError for an unknown name.
+/// Returns the mechanisms of all layers and heads, without duplicates. Throws UserError for an unknown name.
 std::vector<const MechanismInfo*> mechanisms_of(const AttentionConfig& config);
-/// The first of them that has, or with `has` false lacks, a capability; null: there is none.
+/// Returns the first mechanism of the config that has a capability, or lacks it if `has` is false; null if none does.
 const MechanismInfo* first_mechanism(const AttentionConfig& config, bool MechanismInfo::*capability, bool has = true);
 inline bool uses(const AttentionConfig& config, bool MechanismInfo::*capability) {
   return first_mechanism(config, capability) != nullptr;
 }
 
-/// Throws UserError for a name that is unknown.
+/// Creates the mechanism that the config names and declares its parameters. Throws UserError for an unknown name.
 std::unique_ptr<AttentionMechanism> make_attention(ParameterStore& store, const std::string& name,
                                                    const AttentionConfig& config);
 

@@ -3,20 +3,20 @@
 
 namespace furlong::layers {
 
-/// Called with the name and the memory of one tensor of a state; it may put another of the same dtype in its place.
+/// Receives the name and the memory of one tensor of a state. It may replace the tensor with another of the same dtype.
 using StateVisitor = std::function<void(const std::string& name, Tensor& tensor)>;
 
-/// A past whose size does not grow with its length, so that training on consecutive segments of one long sequence can
-/// carry it along.
+/// A state whose size does not grow with length. Stateful training passes it from one segment of a long sequence to the
+/// next.
 class RecurrentAttentionState : public AttentionState {
  public:
-  /// A copy with memory of its own: recomputation in backward has to begin where the first run began.
+  /// Returns a deep copy. Recomputation in backward starts from it.
   virtual std::unique_ptr<AttentionState> clone() const = 0;
-  /// All that the state holds, so that a checkpoint can keep it: names begin with `prefix`.
+  /// Visits every tensor of the state, for checkpoints. Names start with `prefix`.
   virtual void visit(const std::string& prefix, const StateVisitor& visitor) = 0;
 };
 
-/// Throws UserError for a state that grows.
+/// Call RecurrentAttentionState::clone and ::visit. Throw UserError if the state grows with length.
 std::unique_ptr<AttentionState> clone_recurrent_state(const AttentionState& state);
 void visit_recurrent_state(AttentionState& state, const std::string& prefix, const StateVisitor& visitor);
 

@@ -9,38 +9,41 @@
 
 namespace furlong::layers {
 
-/// What generation, and training on consecutive segments, keep of one self-attention layer.
+/// The past of one self-attention layer, in generation and in stateful training.
 struct SelfAttentionState {
   std::unique_ptr<AttentionState> attention;
   Tensor convolution;  // [batch, width - 1, columns of the fused projection]; undefined without short convolution
   std::int64_t bytes() const { return attention->bytes() + (convolution.defined() ? convolution.bytes() : 0); }
-  /// A copy with memory of its own. Recurrent states only.
+  /// Returns a deep copy. Throws UserError unless the state is recurrent.
   SelfAttentionState clone() const;
-  /// Every tensor of a recurrent state, for checkpoints; names begin with `prefix`.
+  /// Visits every tensor of a recurrent state, for checkpoints. Names start with `prefix`.
   void visit(const std::string& prefix, const StateVisitor& visitor);
 };
 
-/// x [batch, n, d_model] -> the same: one fused projection to query, key and value, short convolution, norm of queries
-/// and keys, rotary positions, the mechanism, and the output projection. Parameters:
-/// `name`.query_key_value.{weight,bias}, `name`.short_convolution.weight, `name`.{query_norm,key_norm}.gain [d_head],
-/// `name`.output.{weight,bias}, those of adapters (Linear), and the mechanism's.
+/// Self-attention, [batch, n, d_model] -> [batch, n, d_model]: one fused projection to query, key and value, short
+/// convolution, norms of queries and keys, rotary positions, the mechanism, and the output projection.
+///
+/// Parameters: `name`.query_key_value.{weight,bias}, `name`.short_convolution.weight,
+/// `name`.{query_norm,key_norm}.gain [d_head], `name`.output.{weight,bias}, and those of adapters (Linear) and of the
+/// mechanism.
 class SelfAttention {
  public:
-  /// `attention` is that of the layer. `rotary` turns queries and keys, where it is not null. Throws UserError for
-  /// names that do not exist.
+  /// Declares the parameters in `store`. `attention` is the config of this layer. `rotary` rotates queries and keys; it
+  /// may be null. Throws UserError for unknown names.
   SelfAttention(ParameterStore& store, const std::string& name, const ModelConfig& config,
                 const AttentionConfig& attention, ops::RotaryTable* rotary);
-  /// The parameters and the mechanism of `first`, constants and random directions included, under another name.
+  /// Shares the parameters and the mechanism of `first`, including constants and the random projection, under another
+  /// name.
   SelfAttention(const SelfAttention& first, const std::string& name);
 
-  /// Under context.attention_mask. With `carried` the tokens stand at positions from `first_position`, after those that
-  /// it has seen, and it is advanced; no gradient flows into it. Throws UserError where the mechanism's state grows
-  /// with length.
+  /// Computes the layer under context.attention_mask. With `carried`, the tokens follow those in that state, at
+  /// positions from `first_position`, and the state is advanced; no gradient flows into it. Throws UserError if the
+  /// mechanism's state grows with length.
   Variable forward(ForwardContext& context, const Variable& x, std::int64_t first_position = 0,
                    SelfAttentionState* carried = nullptr) const;
   SelfAttentionState new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const;
-  /// The same for tokens at positions from `first_position`, after those that `state` has seen. Nothing may be
-  /// recorded.
+  /// Computes the same as forward for tokens that follow those in `state`, at positions from `first_position`. The tape
+  /// must not be recording.
   Variable extend(ForwardContext& context, const Variable& x, std::int64_t first_position,
                   SelfAttentionState& state) const;
   void redraw(std::uint64_t seed, std::int64_t step) {
@@ -51,7 +54,7 @@ class SelfAttention {
   }
 
  private:
-  /// What the mechanism is given.
+  /// Inputs of the mechanism.
   struct Heads {
     Variable query, key, value;
   };
@@ -67,7 +70,7 @@ class SelfAttention {
   Parameter* convolution_ = nullptr;
   std::optional<Norm> query_norm_, key_norm_;
   std::shared_ptr<AttentionMechanism> mechanism_;
-  bool shared_ = false;  // the mechanism is another's to redraw
+  bool shared_ = false;  // the layer that declared the mechanism redraws it
 };
 
 }  // namespace furlong::layers

@@ -5,21 +5,22 @@
 
 namespace furlong::layers {
 
-/// The residual stream between blocks: `sum` plus `branch`, which the next norm adds while it reads both (one pass less
-/// over memory).
+/// The residual stream between blocks: `sum` plus `branch`. The next norm adds the two while it reads them, which saves
+/// one pass over memory.
 struct ResidualStream {
   Variable sum;
-  Variable branch;  // undefined before the first block, and always with norms after the additions
+  Variable branch;  // undefined before the first block, and always with post-norm
 };
 
-/// Transformer block, with dropout on both branches. Norms before: x + attention(norm(x)), then x +
-/// feedforward(norm(x)). After: norm(x + attention(x)), then norm(x + feedforward(x)). Parameters:
-/// blocks.`layer`.{attention_norm,attention,feedforward_norm,feedforward}.
+/// Transformer block, with dropout on both branches.
+///  - Pre-norm: x + attention(norm(x)), then x + feedforward(norm(x)).
+///  - Post-norm: norm(x + attention(x)), then norm(x + feedforward(x)).
+/// Parameters: blocks.`layer`.{attention_norm,attention,feedforward_norm,feedforward}.
 class Block {
  public:
   Block(ParameterStore& store, const ModelConfig& config, std::int64_t layer, ops::RotaryTable* rotary);
-  /// The same block once more, as another layer: its parameters, and all that its attention has, are those of `first`;
-  /// its dropout and its name in messages and observations are its own.
+  /// Uses the block `first` again as another layer. Both share all parameters and the attention mechanism. The new
+  /// layer has its own dropout and its own name in messages and observations.
   Block(const Block& first, std::int64_t layer);
 
   /// `first_position` and `carried` as in SelfAttention::forward.
@@ -30,7 +31,7 @@ class Block {
   }
   ResidualStream extend(ForwardContext& context, const ResidualStream& in, std::int64_t first_position,
                         SelfAttentionState& state) const;
-  /// The attention alone, on what stands in the place of its input.
+  /// Computes the attention alone on `input`, which replaces the attention's input.
   Variable attention_output(ForwardContext& context, const Variable& input, std::int64_t first_position) const;
   void redraw(std::uint64_t seed, std::int64_t step) { attention_.redraw(seed, step); }
   void update_constants() { attention_.update_constants(); }

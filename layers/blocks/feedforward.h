@@ -3,12 +3,12 @@
 
 namespace furlong::layers {
 
-/// An activation between two projections, or a gate beside the first. Parameters: `name`.input (gated: gate rows first,
-/// then up), `name`.output.
+/// Feedforward network: two projections with an activation between them, or with a gate (swiglu, geglu). Parameters:
+/// `name`.input (gated: rows of the gate first, then of the up projection), `name`.output.
 class FeedForward {
  public:
   FeedForward(ParameterStore& store, const std::string& name, const ModelConfig& config);
-  /// x [..., d_model] -> the same shape.
+  /// Maps x [..., d_model] to the same shape.
   Variable forward(ForwardContext& context, const Variable& x) const;
 
  private:

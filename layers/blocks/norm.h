@@ -6,8 +6,8 @@
 
 namespace furlong::layers {
 
-/// layernorm or rmsnorm over the last dimension with a residual sum in front. Parameters: `name`.gain, and `name`.bias
-/// where asked for.
+/// layernorm or rmsnorm over the last dimension, fused with a residual addition before it. Parameters: `name`.gain, and
+/// `name`.bias if `bias` is true.
 class Norm {
  public:
   Norm(ParameterStore& store, const std::string& name, std::int64_t d_model, ops::NormKind kind, double epsilon,
@@ -17,11 +17,11 @@ class Norm {
         gain_(&store.add(name + ".gain", {d_model}, Initializer::ones(), false)),
         bias_(bias ? &store.add(name + ".bias", {d_model}, Initializer::zeros(), false) : nullptr) {}
 
-  /// As the model's other norms.
+  /// Uses the norm, epsilon and bias of the model's config.
   Norm(ParameterStore& store, const std::string& name, std::int64_t width, const ModelConfig& config)
       : Norm(store, name, width, config.norm, config.norm_epsilon, config.bias) {}
 
-  /// residual + branch (branch may be null) and its normalised value.
+  /// Returns residual + branch and its normalised value. `branch` may be null.
   ops::NormOutputs forward(ForwardContext& context, const Variable& residual, const Variable* branch) const {
     const Variable bias = bias_ ? bias_->variable() : Variable{};
     return ops::norm(context.tape, residual, branch, gain_->variable(), bias_ ? &bias : nullptr, kind_, epsilon_);

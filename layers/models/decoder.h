@@ -8,63 +8,65 @@
 
 namespace furlong::layers {
 
-/// The past of sequences being generated, or, where every layer's state is recurrent, of long sequences trained on
-/// segment by segment.
+/// The past of sequences being generated. If every layer's state is recurrent, also the state of stateful training.
 struct GenerationState {
-  std::int64_t position = 0;  ///< tokens seen
+  std::int64_t position = 0;  ///< number of tokens processed
   std::vector<SelfAttentionState> layers;
   std::int64_t bytes() const;
-  /// Every tensor of recurrent states, for checkpoints (`layers.0.attention.sum`, ...); `position` is the caller's to
-  /// keep.
+  /// Visits every tensor of recurrent states, for checkpoints (`layers.0.attention.sum`, ...). The caller saves
+  /// `position`.
   void visit(const StateVisitor& visitor);
 };
 
-/// A language model, or an encoder's trunk. Parameters: token_embedding.weight; as configured
-/// position_embedding.weight, segment_embedding.weight, embedding_norm.{gain,bias}, embedding_projection.{weight,bias};
-/// blocks.N (shared_layers: blocks.0 alone); final_norm.{gain,bias} (norms before); prediction.transform.{weight,bias}
-/// and prediction.norm.{gain,bias}; classifier.weight (embeddings not tied); output_bias.
+/// A language model, or the trunk of an encoder. Parameters, as configured:
+///  - token_embedding.weight, position_embedding.weight, segment_embedding.weight, embedding_norm.{gain,bias},
+///    embedding_projection.{weight,bias};
+///  - blocks.N (with shared_layers only blocks.0);
+///  - final_norm.{gain,bias} (pre-norm);
+///  - prediction.transform.{weight,bias}, prediction.norm.{gain,bias};
+///  - classifier.weight (without tied embeddings), output_bias.
 class Decoder {
  public:
-  /// Declares its parameters in `store`, which the caller then allocates. Throws UserError for names that do not exist.
+  /// Declares the parameters in `store`; the caller allocates it afterwards. Throws UserError for unknown names.
   Decoder(ParameterStore& store, const ModelConfig& config, Recompute recompute = Recompute::elementwise);
 
-  /// Final hidden states [batch, n, d_model] of tokens int32 [batch, n]. With `carried` (of new_state) the tokens
-  /// follow those that it has seen: positions, convolutions and attention go on where they ended, no gradient flows
-  /// across the border, and it is advanced. Throws UserError where a mechanism's state grows with length (softmax) or
-  /// there is none.
+  /// Returns the final hidden states [batch, n, d_model] of tokens int32 [batch, n]. With `carried` (from new_state),
+  /// the tokens follow those in that state: positions, convolutions and attention continue from it, and it is advanced.
+  /// No gradient flows between segments. Throws UserError if a mechanism has no state or one that grows with length
+  /// (softmax).
   Variable hidden(ForwardContext& context, const Tensor& tokens, GenerationState* carried = nullptr);
-  /// Mean cross-entropy of targets int32 [batch, n] (-1: left out).
+  /// Returns the mean cross-entropy of targets int32 [batch, n]; targets of -1 are ignored.
   ops::CrossEntropyResult loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets,
                                const ops::CrossEntropyOptions& options = {}, GenerationState* carried = nullptr);
-  /// Logits [rows, vocabulary], float32 (float64 in tests), of hidden states [rows, d_model]: prediction_states ·
-  /// output_weightᵀ + output_bias.
+  /// Returns the logits [rows, vocabulary] of hidden states [rows, d_model]: prediction_states · output_weightᵀ +
+  /// output_bias. They are float32, or float64 for float64 states.
   Tensor logits(const Stream& stream, const Tensor& hidden) const;
-  /// What the output product is taken of: `hidden` itself, or with prediction_head transform
+  /// Returns the input of the output projection: `hidden` itself, or with prediction_head transform
   /// norm(activation(dense(hidden))) [..., d_embedding].
   Variable prediction_states(ForwardContext& context, const Variable& hidden) const;
-  /// [vocabulary, width of prediction_states]; the token embedding's where that is tied.
+  /// Returns the weight of the output projection [vocabulary, width of prediction_states]: the token embedding's if
+  /// tied.
   const Parameter& output_weight() const {
     require(config_.prediction_head != PredictionHead::none, "a model without an output layer over tokens");
     return *(config_.tied_embeddings ? token_embedding_ : classifier_);
   }
-  /// [vocabulary], or null.
+  /// Returns the output bias [vocabulary], or null.
   const Parameter* output_bias() const { return output_bias_; }
 
-  /// The attention of one layer alone (from 0) on `input` [batch, n, d_model], which stands where the block's attention
-  /// has its own (after the norm where that stands before), output projection included: what ObservedAttention calls
-  /// projected. Recorded as usual.
+  /// Computes the attention of one layer (numbered from 0) on `input` [batch, n, d_model], including the output
+  /// projection. `input` replaces the attention's own input (with pre-norm, after the norm). The result is what
+  /// ObservedAttention calls projected. Gradients are recorded as usual.
   Variable attention_output(ForwardContext& context, std::size_t layer, const Variable& input,
                             std::int64_t first_position = 0) const;
 
-  /// For sequences of at most `max_tokens`, prompt included.
+  /// Returns an empty state for sequences of at most `max_tokens`, including the prompt.
   GenerationState new_state(std::int64_t batch, std::int64_t max_tokens) const;
-  /// Hidden states of tokens that follow those in `state`. Nothing may be recorded.
+  /// Returns the hidden states of tokens that follow those in `state`. The tape must not be recording.
   Variable extend(ForwardContext& context, const Tensor& tokens, GenerationState& state);
 
-  /// Random directions that are due before optimizer step `step` (step 0 gives the model its first), and constants from
-  /// the steps before. `only`: the one layer that the step before has run in training; the constants of others, and the
-  /// statistics that they are made of, stay as they are, instead of fading in steps that they had no part in.
-  /// Undefined: all layers.
+  /// Draws the random projections that are due before optimizer step `step` (step 0 draws the first ones) and updates
+  /// the constants from the steps before. `only` is the one layer that ran in training in the step before: constants
+  /// and statistics of other layers then stay unchanged instead of decaying. Without `only`, updates all layers.
   void redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only = std::nullopt);
   const ModelConfig& config() const { return config_; }
 
@@ -85,7 +87,7 @@ class Decoder {
   ModelConfig config_;
   Recompute recompute_;
   ParameterStore& store_;
-  // Null and empty where the config has none.
+  // Null or empty if the config does not have the part.
   Parameter* token_embedding_;
   Parameter* position_embedding_ = nullptr;
   Parameter* segment_embedding_ = nullptr;

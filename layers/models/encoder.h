@@ -8,31 +8,31 @@
 
 namespace furlong::layers {
 
-/// A bidirectional model with one head. Padding is told by context.attention_mask.keys; tokens there may be any of the
-/// vocabulary. With short convolution a token still sees only those before it there, so that padding belongs behind the
-/// tokens.
+/// A bidirectional model with one head. context.attention_mask.keys marks padding; padding tokens may have any id of
+/// the vocabulary. With short convolution a token still depends only on tokens before it there, so padding must follow
+/// the tokens.
 class Encoder {
  public:
-  /// Declares its parameters in `store`, which the caller then allocates. `head`: one for labels, in the place of the
-  /// output layer over tokens. Throws UserError for names that do not exist.
+  /// Declares the parameters in `store`; the caller allocates it afterwards. `head` is a head for labels that replaces
+  /// the output layer over tokens. Throws UserError for unknown names.
   Encoder(ParameterStore& store, const ModelConfig& config, const std::optional<LabelHeadConfig>& head,
           Recompute recompute = Recompute::elementwise);
 
-  /// Final hidden states [rows, n, d_model] of tokens int32 [rows, n].
+  /// Returns the final hidden states [rows, n, d_model] of tokens int32 [rows, n].
   Variable hidden(ForwardContext& context, const Tensor& tokens) { return trunk_.hidden(context, tokens); }
 
-  /// Mean cross-entropy of the tokens that were hidden: targets int32 [rows, n], -1 for all others. The output layer is
-  /// a decoder's.
+  /// Returns the mean cross-entropy of masked tokens. Targets are int32 [rows, n], -1 for tokens that are not masked.
+  /// The output layer is the decoder's.
   ops::CrossEntropyResult masked_token_loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets,
                                             const ops::CrossEntropyOptions& options = {});
-  /// Mean cross-entropy of labels int32 [samples], -1 for those left out; a sample is a row (classification) or rows 2i
-  /// and 2i + 1 (matching).
+  /// Returns the mean cross-entropy of labels int32 [samples]; labels of -1 are ignored. A sample is one row
+  /// (classification) or the rows 2i and 2i + 1 (pair classification).
   ops::CrossEntropyResult label_loss(ForwardContext& context, const Tensor& tokens, const Tensor& labels,
                                      const ops::CrossEntropyOptions& options = {});
-  /// Logits of the labels [samples, n_classes].
+  /// Returns the logits of the labels [samples, n_classes].
   Tensor label_logits(ForwardContext& context, const Tensor& tokens);
 
-  /// The output layer over tokens (masked_tokens) and single attentions: as the decoder's functions of these names.
+  /// The output layer over tokens (masked_tokens) and single attention layers; see the functions of Decoder.
   Tensor logits(const Stream& stream, const Tensor& hidden) const { return trunk_.logits(stream, hidden); }
   Variable prediction_states(ForwardContext& context, const Variable& hidden) const {
     return trunk_.prediction_states(context, hidden);

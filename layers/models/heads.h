@@ -1,5 +1,5 @@
 #pragma once
-// What stands on top of an encoder.
+// Heads of encoders.
 #include <optional>
 #include <string>
 
@@ -9,25 +9,26 @@
 
 namespace furlong::layers {
 
-/// What the data and the objective say about a head.
+/// Settings of a head, from the data and the objective.
 struct LabelHeadConfig {
   std::int64_t n_classes = 0;
-  bool pairs = false;  ///< a label for each two sequences, rows 2i and 2i + 1
+  bool pairs = false;  ///< one label for each pair of sequences, rows 2i and 2i + 1
   ops::Pooling pooling = ops::Pooling::mean;
 };
 
-/// Hidden states [rows, n, d_model] -> pooled to one vector a sequence -> a class. Of a pair the features u, v, u v, u
-/// - v go through a layer of d_model with gelu first. Dropout stands in front of the classifier. Parameters:
-/// classifier.{weight [n_classes, d_model], bias}; pairs: matching.{weight [d_model, 4 d_model], bias}.
+/// Classifier: pools hidden states [rows, n, d_model] to one vector for each sequence and predicts a class. For pairs,
+/// the features u, v, u·v and u - v first go through a layer of width d_model with gelu. Dropout precedes the
+/// classifier. Parameters: classifier.{weight [n_classes, d_model], bias}; for pairs also matching.{weight [d_model,
+/// 4 d_model], bias}.
 class LabelHead {
  public:
   LabelHead(ParameterStore& store, const ModelConfig& config, const LabelHeadConfig& head);
 
-  /// Mean cross-entropy of labels int32 [samples] (-1: left out). Only positions that context.attention_mask keeps are
-  /// pooled.
+  /// Returns the mean cross-entropy of labels int32 [samples]; labels of -1 are ignored. Pools only positions that
+  /// context.attention_mask keeps.
   ops::CrossEntropyResult loss(ForwardContext& context, const Variable& hidden, const Tensor& labels,
                                const ops::CrossEntropyOptions& options) const;
-  /// [samples, n_classes], float32 (float64 for float64).
+  /// Returns the logits [samples, n_classes], float32 (float64 for float64 states).
   Tensor logits(ForwardContext& context, const Variable& hidden) const;
 
  private:

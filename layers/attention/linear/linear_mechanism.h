@@ -7,18 +7,19 @@
 
 namespace furlong::layers {
 
-/// Linear attention with the config's feature map; with `softmax_window` the windowed hybrid. What a layer keeps, where
-/// it applies:
-///  - buffer `name`.directions [n_directions, d_head]: ω, one set for all heads of the layer;
+/// Linear attention with the config's feature map; with `softmax_window`, the windowed hybrid. A layer has these
+/// parameters and buffers, as far as the config needs them:
+///  - buffer `name`.directions [n_directions, d_head]: ω, one random projection for all heads of the layer;
 ///  - buffers of HeadConstants;
 ///  - `name`.query_features.weight [n_heads, d_head, d_head] and `name`.key_features.weight
-///    [n_kv_heads, d_head, d_head] (hedgehog), which begin as identities;
-///  - `name`.output_norm.weight [n_heads · d_head] (normalizer none), the gain of each head's RMS norm, which begins
-///    at 1;
-///  - `name`.gate [n_heads] (softmax_window): added to the scores inside the window, begins at 0.
+///    [n_kv_heads, d_head, d_head] (hedgehog), initialised to identities;
+///  - `name`.output_norm.weight [n_heads · d_head] (normalizer none): the gain of each head's RMS norm, initialised to
+///    1;
+///  - `name`.gate [n_heads] (softmax_window): added to the scores inside the window, initialised to 0.
 class LinearMechanism : public AttentionMechanism {
  public:
-  /// Throws UserError for names that do not exist and for combinations that mean nothing.
+  /// Declares the parameters and buffers in `store`. Throws UserError for unknown names and for invalid combinations of
+  /// settings.
   LinearMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config,
                   std::int64_t softmax_window = 0);
 
@@ -37,7 +38,7 @@ class LinearMechanism : public AttentionMechanism {
   void choose_options(std::int64_t softmax_window);
   void declare_parameters(ParameterStore& store, const std::string& name);
   void check_recurrent() const;
-  /// Not in a layer for maps of positive features, whose sums cannot be lost.
+  /// Returns false if the denominators cannot vanish: feature maps with positive features.
   bool counts_denominators() const;
   Variable mapped(Tape& tape, const Variable& x, const Parameter* weight, std::int64_t n_heads) const;
   Variable attend(Tape& tape, const ops::LinearAttentionInputs& inputs) const;
@@ -57,12 +58,14 @@ class LinearMechanism : public AttentionMechanism {
 
 MechanismInfo linear_mechanism();
 
-/// Random projections and features of each head.
+/// Sizes of the features of each head.
 struct FeatureSizes {
-  std::int64_t directions = 0, features = 0;
+  std::int64_t directions = 0;  ///< rows of the random projection
+  std::int64_t features = 0;
 };
-/// Throws UserError where the map cannot have config.n_features of them.
+/// Returns the sizes for this config. Throws UserError if the feature map cannot have config.n_features features.
 FeatureSizes feature_sizes(const AttentionConfig& config);
+/// Returns the cost of linear attention over n tokens. `window` is a sliding window, 0 for none.
 AttentionCost linear_cost(const AttentionConfig& config, std::int64_t n, std::int64_t window);
 
 }  // namespace furlong::layers

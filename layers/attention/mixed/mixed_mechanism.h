@@ -3,10 +3,10 @@
 
 namespace furlong::layers {
 
-/// Several mechanisms in one layer: config.head_mechanisms names that of each query head. Neighbouring heads of one
-/// mechanism form a run, which is a mechanism of its own named `name`.heads_FIRST_LAST, over its columns of query, key
-/// and value. Throws UserError when the number of names is not that of the heads, or heads that share a key-value head
-/// differ.
+/// Creates a layer with several mechanisms: config.head_mechanisms has one name for each query head. Adjacent heads
+/// with the same mechanism form a run. Each run is a separate mechanism named `name`.heads_FIRST_LAST over its columns
+/// of query, key and value. Throws UserError if the number of names differs from the number of heads, or if heads that
+/// share a key-value head have different mechanisms.
 std::unique_ptr<AttentionMechanism> make_mixed_mechanism(ParameterStore& store, const std::string& name,
                                                          const AttentionConfig& config);
 

@@ -3,12 +3,13 @@
 
 namespace furlong::layers {
 
-/// Exact softmax attention; generation keeps a key-value cache, of little more than the window where there is one.
+/// Exact softmax attention. Generation uses a key-value cache; with a window the cache is little longer than the
+/// window.
 MechanismInfo softmax_mechanism();
 
-/// Pairs of n tokens that see each other; window 0: none.
+/// Returns the number of (query, key) pairs among n tokens that attend to each other. `window` 0: no window.
 double attended_pairs(bool causal, std::int64_t n, std::int64_t window);
-/// Cost of exact attention over `pairs` pairs in one head of width d.
+/// Returns the cost of exact attention over `pairs` pairs in one head of width d.
 AttentionCost softmax_cost(double pairs, double d);
 
 }  // namespace furlong::layers

@@ -3,9 +3,10 @@
 
 namespace furlong::layers {
 
-/// The windowed hybrid: keys nearer than config.softmax_window, on either side where the model is bidirectional, carry
-/// softmax's own weight exp(q·k/√d + gate_h), all others the feature map's, under one normaliser; the gate of each head
-/// is learned. config.window does not concern it. Throws UserError without a softmax_window.
+/// The windowed hybrid of softmax and linear attention. Keys with a distance below config.softmax_window have the exact
+/// softmax weight exp(q·k/√d + gate_h); the window extends to both sides in a bidirectional model. All other keys have
+/// the feature map's weight, under one normaliser. The gate of each head is learned. config.window is not used. Throws
+/// UserError without a softmax_window.
 MechanismInfo windowed_mechanism();
 
 }  // namespace furlong::layers
