@@ -13,7 +13,7 @@
 namespace furlong {
 namespace {
 
-/// The mechanisms of a model by layer, found by running it over a few tokens.
+/// Returns the mechanism of each layer, found by running the model over a few tokens.
 std::vector<const layers::AttentionMechanism*> mechanisms_of(Model& model, const DeviceBatch& batch) {
   std::vector<const layers::AttentionMechanism*> found;
   Tape tape(Stream{});
@@ -43,7 +43,7 @@ void run_layers(ObservedModel& teacher, const See& see) {
               });
 }
 
-/// What a mechanism makes of a layer's queries, keys and values, under the same masks and positions.
+/// Applies a mechanism to a layer's queries, keys and values, with the same masks and positions.
 Tensor applied(const layers::AttentionMechanism& mechanism, const layers::ForwardContext& context,
                const layers::ObservedAttention& seen, bool training) {
   layers::ForwardContext inner = context;
@@ -52,7 +52,7 @@ Tensor applied(const layers::AttentionMechanism& mechanism, const layers::Forwar
   return mechanism.forward(inner, seen.query, seen.key, seen.value).value();
 }
 
-/// Layers whose samples fit in a gigabyte, at least one.
+/// Returns the number of layers, at least one, whose samples fit in 1 GiB.
 std::int64_t layers_at_once(const ObservedModel& teacher) {
   const layers::AttentionConfig config = layers::attention_config(teacher.settings().model);
   double numbers = 0;
@@ -106,18 +106,18 @@ void warn_of_few_tokens(const ObservedModel& observed, const char* constants) {
   const std::int64_t enough = tokens_for_constants(observed.settings());
   if (observed.tokens() >= enough) return;
   log_warn(
-      "{} are measured on {} tokens of {}, and noisy: heads of this width take {} or more (more batches, or longer "
-      "ones)",
+      "{} are noisy: measured on {} tokens of {}; expected at least {} tokens for heads of this width, so use more or "
+      "longer batches",
       constants, observed.tokens(), observed.data_path(), enough);
 }
 
 void calibrate(ObservedModel& teacher, Model& student) {
   if (!has_constants(student.settings)) return;
-  warn_of_few_tokens(teacher, "centres, scales and constants of feature maps");
+  warn_of_few_tokens(teacher, "centers, scales and constants of feature maps");
   const auto mechanisms = mechanisms_of(student, teacher.batch(0));
   run_layers(teacher, [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t,
                           std::int64_t layer) { applied(*mechanisms[at(layer)], context, seen, true); });
-  student.redraw(0);  // the directions of step 0 again, and constants from what was seen
+  student.redraw(0);  // draws the random projection of step 0 again and updates the constants
 }
 
 std::vector<HeadApproximation> measure_approximation(ObservedModel& teacher, Model& student,

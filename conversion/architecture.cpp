@@ -48,10 +48,10 @@ Spelling spelling_of(const Architecture& architecture, const TensorFile& file) {
     if (file.find(prefix + architecture.anchor)) return spelling;
   }
   throw UserError(
-      "{}: there is no tensor {}{}, which every {} has; found {} tensors{}; is this the checkpoint that config.json "
-      "describes?",
+      "{}: tensor {}{} is missing, which every {} model has; found {} tensors{}, so check that this is the checkpoint "
+      "that config.json describes",
       file.path(), architecture.prefixes[0], architecture.anchor, architecture.model_type, file.tensors().size(),
-      file.tensors().empty() ? "" : ", the first of them " + foreign::printable(file.tensors()[0].name));
+      file.tensors().empty() ? "" : " starting with " + foreign::printable(file.tensors()[0].name));
 }
 
 }  // namespace furlong

@@ -26,7 +26,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-/// Marks "5" or "5-7" in `chosen`.
+/// Selects "5" or "5-7" in `chosen`.
 void mark(std::string_view item, std::vector<bool>& chosen, const std::string& option, std::string_view whole,
           const std::string& things) {
   const std::vector<std::string_view> ends = split(item, '-');
@@ -36,7 +36,8 @@ void mark(std::string_view item, std::vector<bool>& chosen, const std::string& o
     throw UserError("{} {}: '{}' is neither a number nor a range; expected {} like 0,1,5-7", option, whole, item,
                     things);
   if (*last >= count)
-    throw UserError("{} {}: there is no number {} among {} {}; they count from 0", option, whole, *last, count, things);
+    throw UserError("{} {}: there is no number {} among {} {}; they are numbered from 0", option, whole, *last, count,
+                    things);
   std::fill(chosen.begin() + *first, chosen.begin() + *last + 1, true);
 }
 
@@ -56,7 +57,7 @@ AttentionRequest attention_request(const std::string& text) {
   AttentionRequest request;
   const std::string head = text.substr(0, text.find_first_of(":+"));
   const layers::MechanismInfo* info = layers::find_mechanism(head);
-  if (!info || head == layers::linear_attention) {  // a map's name stands for linear attention
+  if (!info || head == layers::linear_attention) {  // the name of a feature map selects linear attention
     request.mechanism = layers::linear_attention;
     request.candidate = attention_candidate(text, "--attention");
     return request;
@@ -79,8 +80,7 @@ AttentionRequest attention_request(const std::string& text) {
     return request;
   }
   if (info->is_hybrid && request.size == 0)
-    throw UserError("--attention {}: expected how many of the nearest tokens keep softmax's exact weights, as in {}:64",
-                    text, head);
+    throw UserError("--attention {}: the window is missing; expected its number of tokens, as in {}:64", text, head);
   request.candidate =
       attention_candidate(plus == text.size() ? "favor_positive" : text.substr(plus + 1), "--attention");
   return request;
@@ -111,9 +111,8 @@ void set_head_mechanisms(layers::ModelConfig& model, const HeadMechanisms& mecha
   } else if (same) {
     attention.head_mechanisms = mechanisms[0];
   } else if (model.shared_layers) {
-    throw UserError(
-        "--layers: the layers of this model are one block, used {} times; expected the same attention in all of them",
-        model.n_layers);
+    throw UserError("--layers: all {} layers of this model share one block; expected the same attention in all of them",
+                    model.n_layers);
   } else {
     for (const auto& heads : mechanisms)
       attention.layer_mechanisms.push_back(uniform(heads) ? heads[0] : config::join(heads, " "));
@@ -136,7 +135,8 @@ std::vector<std::vector<bool>> chosen_heads(const std::string& text, const layer
   for (const std::string_view item : split(text, ',')) {
     const std::vector<std::string_view> parts = split(item, ':');
     if (parts.size() != 2)
-      throw UserError("{} {}: '{}' is not of the form LAYER:HEAD; expected for instance 0:3,2:0-1", option, text, item);
+      throw UserError("{} {}: '{}' is not of the form LAYER:HEAD; expected a list such as 0:3,2:0-1", option, text,
+                      item);
     std::vector<bool> layers(chosen.size());
     mark(parts[0], layers, option, text, "layers");
     for (std::size_t layer = 0; layer < layers.size(); ++layer) {
@@ -167,7 +167,7 @@ void set_features(const AttentionCandidate& candidate, std::int64_t features, la
 void apply_request(const AttentionRequest& request, std::int64_t features, const std::vector<bool>& layers,
                    const std::vector<std::vector<bool>>& keep_softmax, layers::ModelConfig& model) {
   HeadMechanisms mechanisms = head_mechanisms(model);
-  HeadMechanisms others;  // of layers that stay as they are
+  HeadMechanisms others;  // of unchanged layers
   for (std::size_t layer = 0; layer < mechanisms.size(); ++layer) {
     if (!layers[layer]) {
       others.push_back(mechanisms[layer]);
@@ -182,13 +182,13 @@ void apply_request(const AttentionRequest& request, std::int64_t features, const
     set_features(*request.candidate, features, attention);
     if (any_of_heads(others, has_features) && !(attention == before))
       throw UserError(
-          "--attention: layers that --layers leaves as they are have {}, and a model has one feature map for all of "
-          "its heads; convert them too, or take the same",
+          "--attention: the layers that --layers leaves unchanged use {}, and a model has one feature map for all "
+          "heads; convert these layers too, or choose the same feature map",
           before.feature_map);
   } else if (features > 0) {
     throw UserError("--features {}: {} has no features; leave it out", features, request.mechanism);
   }
-  if (!any_of_heads(mechanisms, has_features)) {  // no key of features may stay where nothing reads it
+  if (!any_of_heads(mechanisms, has_features)) {  // reset all keys that only features use
     layers::AttentionConfig plain = attention.plain();
     plain.window = attention.window;
     plain.projected_length = attention.projected_length;

@@ -14,10 +14,10 @@
 namespace furlong {
 namespace {
 
-/// A feature map with its number of features; candidates are told apart by their names.
+/// Name of a feature map, and its number of features.
 using MapAndFeatures = std::pair<std::string, std::int64_t>;
 
-/// What is known of one layer after the first pass.
+/// Advice for the heads of one layer, from the first pass.
 struct LayerAdvice {
   std::int64_t layer = 0;
   std::vector<Advice> heads;
@@ -25,7 +25,7 @@ struct LayerAdvice {
 
 struct Search {
   std::vector<LayerAdvice> advice;
-  std::map<MapAndFeatures, LinearChoice> tried;                                  // costs for one head
+  std::map<MapAndFeatures, LinearChoice> tried;                                  // with the cost of one head
   std::map<MapAndFeatures, std::map<std::int64_t, std::vector<double>>> errors;  // by layer and head
 };
 
@@ -40,7 +40,7 @@ AdviceOptions advice_options(const AutomaticOptions& options) {
   return advice;
 }
 
-/// Every map that some head would take, with each m that some head would take it with.
+/// Adds the map and m that a head would choose alone.
 void collect(const Advice& advice, Search& search) {
   if (!advice.linear || advice.takes_softmax()) return;
   search.tried.emplace(MapAndFeatures{advice.linear->candidate.name(), advice.linear->m}, *advice.linear);
@@ -52,11 +52,11 @@ class Chooser {
       : options_(options), search_(search) {
     group_ = model.attention.n_heads /
              (model.attention.n_kv_heads > 0 ? model.attention.n_kv_heads : model.attention.n_heads);
-    // One block that is used in every layer: its heads are linear everywhere or nowhere.
+    // With one block shared by all layers, a head is linear in all layers or in none.
     shared_ = model.shared_layers;
   }
 
-  /// For a map and m: whether each head of a layer leaves softmax.
+  /// Returns for each head of a layer whether it becomes linear with this map and m.
   std::vector<bool> linear_heads(const MapAndFeatures& map, const LayerAdvice& layer) const {
     const double flops = search_.tried.at(map).flops_per_token;
     const auto fits = [&](const LayerAdvice& of, std::size_t head) {
@@ -90,14 +90,14 @@ class Chooser {
     const Advice& advice = layer.heads[head];
     if (options_.keep_softmax[at(layer.layer)][head]) return "asked for";
     if (!advice.linear)
-      return fmt::format("nothing tried reaches the target, {} up to {}; the nearest, {}, has error {:.3g}",
-                         options_.bounds_polynomials ? "features" : "random features", options_.most_features,
+      return fmt::format("no map reaches the target error with up to {} {}; the nearest, {}, has error {:.3g}",
+                         options_.most_features, options_.bounds_polynomials ? "features" : "random features",
                          advice.nearest.candidate.name(), advice.nearest.error);
     if (advice.takes_softmax()) return fmt::format("softmax costs less up to n = {}", advice.cheaper_from);
     if (!map) return "no map serves";
     const double error = search_.errors.at(*map).at(layer.layer)[head];
     if (error > options_.target_error)
-      return fmt::format("its own choice would be {}, m = {}; with the model's one map its error is {:.3g}",
+      return fmt::format("alone it would use {}, m = {}; with the model's map its error is {:.3g}",
                          advice.linear->candidate.name(), advice.linear->m, error);
     return shared_ ? "another use of this block, or a head that shares its keys and values, needs softmax"
                    : "a head that shares its keys and values needs softmax";
@@ -113,7 +113,7 @@ class Chooser {
 Search search_of(ObservedModel& teacher, const AutomaticOptions& options) {
   Search search;
   const AdviceOptions advice = advice_options(options);
-  // Two passes over the data's queries and keys: what each head would take, and what all of that does in every head.
+  // Two passes over the data: what each head would choose alone, then the error of each such choice in every head.
   sample_layers(teacher, options.layers, nullptr, [&](LayerSample&& sample) {
     LayerAdvice& layer = search.advice.emplace_back();
     layer.layer = sample.layer;
@@ -142,8 +142,8 @@ AutomaticChoice choose_attention(ObservedModel& teacher, const layers::ModelConf
     for (const std::string& name : choice.mechanisms[layer]) {
       if (options.layers[layer] && !layers::mechanism_info(name).is_softmax)
         throw UserError(
-            "--attention auto: layer {} (from 0) has {}; it chooses among softmax layers: leave others out with "
-            "--layers",
+            "--attention auto: layer {} (from 0) has {}; expected softmax in every selected layer, so exclude the "
+            "others with --layers",
             layer, name);
     }
   }
@@ -191,12 +191,12 @@ std::string AutomaticChoice::text() const {
       map ? fmt::format("chosen: {} in {} of {} heads, softmax in the others\n", map_text(*map), linear, heads.size())
           : fmt::format("chosen: softmax in all {} heads\n", heads.size());
   result += fmt::format(
-      "  cost of these attentions at n = {}: {} a token, softmax throughout {}; with a map of its own for each head "
-      "{}\n",
+      "  cost of these attention layers at n = {}: {} per token, {} with softmax everywhere, {} with a separate map "
+      "for each head\n",
       length, kilo(flops), kilo(softmax_flops), kilo(ideal_flops));
   result +=
-      "  a model has one feature map, m, centring and scaling for all of its heads: what a head would take for itself "
-      "stands beside\n";
+      "  a model has one feature map, m, centering and scaling for all heads; 'alone' is what each head would choose "
+      "by itself\n";
   for (const HeadChoice& one : heads) {
     const std::string got =
         one.linear ? fmt::format("linear, error {:.3g}", one.error) : "softmax (" + one.why_softmax + ")";

@@ -15,28 +15,28 @@ namespace fs = std::filesystem;
 
 bool changes_attention(const ConvertOptions& options) { return !options.attention.empty(); }
 
-/// What says how a model was trained or will be has no place here: its checkpoint would not obey it.
+/// Throws UserError for keys of training: the converted checkpoint would ignore them.
 void check_overrides(const std::vector<std::string>& overrides) {
   for (const std::string& one : overrides) {
     const std::string key = one.substr(0, one.find('='));
     if (key.starts_with("model.") || key == "seed") continue;
     throw UserError(
-        "--set {}: a checkpoint holds a model; expected a key below model, or seed, from which new directions and "
-        "weights are drawn; all others belong to the config of furlong train or furlong finetune",
+        "--set {}: a converted checkpoint has no such key; expected a key under model, or seed (of new random "
+        "projections and weights): set other keys in the config of furlong train or furlong finetune",
         one);
   }
 }
 
 void check_options(const ConvertOptions& options) {
   if (!options.overwrite && fs::exists(options.destination))
-    throw UserError("{}: is there already; choose another name, or give --force to write over it",
+    throw UserError("{}: the file exists already; choose another name, or pass --force to overwrite it",
                     options.destination.string());
   const fs::path folder = options.destination.has_parent_path() ? options.destination.parent_path() : fs::path(".");
   if (!fs::is_directory(folder))
-    throw UserError("{}: there is no folder {}; make it first", options.destination.string(), folder.string());
+    throw UserError("{}: the folder {} is missing; create it first", options.destination.string(), folder.string());
   check_overrides(options.overrides);
   const auto needs = [](bool given, const char* option, const char* what) {
-    if (given) throw UserError("{}: does nothing without {}", option, what);
+    if (given) throw UserError("{}: has no effect without {}; remove it, or add the other", option, what);
   };
   if (!changes_attention(options)) {
     needs(options.features > 0, "--features", "--attention");
@@ -46,14 +46,14 @@ void check_options(const ConvertOptions& options) {
       needs(options.data.has_value(), "--data", "--attention or --fold-scaling");
   }
   if (options.attention == "auto")
-    needs(options.features > 0, "--features", "an attention; auto chooses m by itself: --max-features bounds it");
+    needs(options.features > 0, "--features", "a named attention: auto chooses m, up to --max-features");
   const bool measures = options.attention == "auto" || options.fold_scaling;
   if (measures && !options.data)
-    throw UserError("{}: chooses by measurement; expected --data STORE, whose tokens it measures on",
+    throw UserError("{}: data to measure on is missing; expected --data with a tokenized dataset",
                     options.attention == "auto" ? "--attention auto" : "--fold-scaling");
 }
 
-/// Which layers and heads an --attention is for.
+/// The layers and heads that --attention applies to.
 struct Selection {
   std::vector<bool> layers;
   std::vector<std::vector<bool>> keep_softmax;
@@ -62,8 +62,8 @@ struct Selection {
         keep_softmax(chosen_heads(options.heads_keep_softmax, model)) {}
 };
 
-/// A model that is yet to be trained has no lessons behind it; and what its attention or length cannot be trained with
-/// is left to the config that will say how, since nothing here could take it back.
+/// Removes settings of distillation, and relaxes settings of data that the new attention or length cannot be trained
+/// with. The config of the later training sets them again.
 void forget_training(Settings& settings) {
   settings.teacher = {};
   settings.finetune = {};
@@ -74,7 +74,7 @@ void forget_training(Settings& settings) {
     settings.data.sequence_length = std::min(settings.data.sequence_length, settings.model.max_sequence_length);
 }
 
-/// The option that has given a key another value than the source has.
+/// Returns the option that set a key to another value than the source's.
 std::string option_of(const std::string& key, const ConvertOptions& options) {
   if (key == "model.max_sequence_length") return fmt::format("--max-sequence-length {}", options.max_sequence_length);
   if (key == "model.attention.n_features" && options.features > 0)
@@ -85,8 +85,7 @@ std::string option_of(const std::string& key, const ConvertOptions& options) {
   return option;
 }
 
-/// What nobody has asked for and does nothing here, such as a feature map where the last linear head has gone, is at
-/// its default.
+/// Resets keys that have no effect, such as a feature map without linear heads, unless the user set them.
 void forget_what_does_nothing(const config::Table& table, const config::Origins& asked) {
   Settings unset;
   const config::Table defaults = settings_table(unset);
@@ -95,11 +94,11 @@ void forget_what_does_nothing(const config::Table& table, const config::Origins&
   }
 }
 
-/// Lays the overrides over the model and the seed; null takes a key back to its default.
+/// Applies the overrides to the model and the seed. null resets a key to its default.
 void apply_overrides(Settings& settings, const std::vector<std::string>& overrides, const std::string& name,
                      config::Origins& asked) {
   Settings changed = settings, unset;
-  changed.teacher = {};  // its required keys are not what is read here
+  changed.teacher = {};  // its required keys do not apply here
   changed.finetune = {};
   const config::Table table = settings_table(changed, false), defaults = settings_table(unset);
   for (const std::string& one : overrides) {
@@ -113,8 +112,8 @@ void apply_overrides(Settings& settings, const std::vector<std::string>& overrid
   settings.seed = changed.seed;
 }
 
-/// `wanted` with the overrides on top, checked and resolved. Errors begin with the option that a value comes from, or,
-/// where it is the source's own, with `name`.
+/// Returns `wanted` with the overrides applied, checked and resolved. Errors start with the option that a value comes
+/// from, or with `name` if it is the source's.
 Settings with_overrides(const Settings& wanted, const ConvertOptions& options, Settings source,
                         const std::string& name) {
   Settings changed = wanted;
@@ -141,7 +140,7 @@ Settings with_overrides(const Settings& wanted, const ConvertOptions& options, S
   }
   try {
     return finish_settings({std::move(changed), std::move(asked), {}}).settings;
-  } catch (const UserError& error) {  // a message may name the source's keys alone, and they fitted together
+  } catch (const UserError& error) {  // the message may name only keys of the source, which were valid together
     const std::string message = error.what();
     const auto is_named = [&](const std::string& option) { return message.find(option) != std::string::npos; };
     if (given.empty() || std::any_of(given.begin(), given.end(), is_named)) throw;
@@ -149,14 +148,14 @@ Settings with_overrides(const Settings& wanted, const ConvertOptions& options, S
   }
 }
 
-/// Of one head.
+/// Returns the cost of one head.
 double flops_per_token(const Settings& settings, const std::string& mechanism, std::int64_t n) {
   layers::AttentionConfig config = layers::attention_config(settings.model);
   config.n_heads = config.n_kv_heads = 1;
   return layers::mechanism_info(mechanism).cost(config, n).forward / static_cast<double>(n);
 }
 
-/// Position p takes what position p modulo their number learned, as Longformer's do (Beltagy, Peters and Cohan 2020,
+/// Position p gets the learned vector of p modulo their number, as in Longformer (Beltagy, Peters and Cohan 2020,
 /// section 5).
 void repeat_rows(std::span<const float> source, std::span<float> target) {
   for (std::size_t begin = 0; begin < target.size(); begin += source.size())
@@ -175,7 +174,7 @@ class Conversion {
   ConversionResult run() {
     const Selection selection(options_, source_.model.settings.model);
     Settings wanted = source_.model.settings;
-    wanted.model.weights.clear();  // what the source's training began from
+    wanted.model.weights.clear();  // the checkpoint that the source's training started from
     if (options_.max_sequence_length > 0) lengthen(wanted.model);
     std::optional<ObservedModel> observed;
     if (options_.data) {
@@ -195,7 +194,7 @@ class Conversion {
     }
     const Settings settings = with_overrides(wanted, options_, source_.model.settings, source_.description);
     if (!settings.model.weights.empty())
-      throw UserError("--set model.weights: a converted model has the weights of {}; leave it out",
+      throw UserError("--set model.weights: a converted model has the weights of {}; remove it",
                       options_.source.string());
     Model student = make_model(settings, source_.model.vocabulary, Device{}, DType::float32, all_frozen);
     take_parameters(student);
@@ -210,7 +209,7 @@ class Conversion {
  private:
   void lengthen(layers::ModelConfig& model) const {
     if (model.position == layers::Position::learned && options_.max_sequence_length < model.max_sequence_length)
-      throw UserError("--max-sequence-length {}: the source has learned {} positions; expected at least as many",
+      throw UserError("--max-sequence-length {}: the source has {} learned positions; expected at least as many",
                       options_.max_sequence_length, model.max_sequence_length);
     model.max_sequence_length = options_.max_sequence_length;
   }
@@ -230,7 +229,7 @@ class Conversion {
     set_head_mechanisms(model, result_.automatic->mechanisms);
   }
 
-  /// Values of the source where it has the parameter, initial ones elsewhere.
+  /// Copies the source's values to parameters that it has; other parameters keep initial values.
   void take_parameters(Model& student) {
     std::map<std::string, const Parameter*> source;
     for (const Parameter& parameter : source_.model.store->parameters()) source.emplace(parameter.name(), &parameter);
@@ -249,17 +248,17 @@ class Conversion {
       const bool of_attention = name.find(".attention.") != std::string::npos;
       (of_attention ? report.left_behind : report.unexpected).push_back({name, parameter->shape(), ""});
     }
-    // Faults of the import were refused there; what is left over now is the settings' doing.
+    // Faults of the import are already rejected; remaining faults come from the requested settings.
     if (report.misshapen.empty() && (source_left_over().empty() || options_.import.allow_unexpected)) {
       student.store->refresh_compute_values(Stream{});
       return;
     }
     if (options_.import.on_fault) options_.import.on_fault(report);
-    throw UserError("{}: the settings asked for have no place for its weights as they are: {}",
-                    options_.source.string(), report.faults(true, options_.import.allow_unexpected));
+    throw UserError("{}: the requested settings do not fit its weights: {}", options_.source.string(),
+                    report.faults(true, options_.import.allow_unexpected));
   }
 
-  /// Parameters, rather than foreign tensors, among the unexpected.
+  /// Returns the unexpected entries that are parameters of the source, not foreign tensors.
   std::vector<TensorReport::Named> source_left_over() const {
     std::vector<TensorReport::Named> list;
     for (const TensorReport::Named& one : result_.tensors.unexpected) {
@@ -278,7 +277,7 @@ class Conversion {
       repeat_rows(values_of(from), values_of(to));
       result_.tensors.reinitialised.push_back(
           {to.name(), to.shape(),
-           fmt::format("position p from {} on begins as p modulo {}", from.shape()[0], from.shape()[0])});
+           fmt::format("positions from {} on are initialised as p modulo {}", from.shape()[0], from.shape()[0])});
     } else if (source_.model.store->is_buffer(from)) {
       result_.tensors.reinitialised.push_back({to.name(), to.shape(), "drawn again: another number of features"});
     } else {
@@ -289,8 +288,8 @@ class Conversion {
   void measure(ObservedModel& observed, Model& student, const Selection& selection) {
     if (student.settings.model.rotary_placement != source_.model.settings.model.rotary_placement)
       throw UserError(
-          "--data: with model.rotary_placement: {} queries and keys are not the source's, so that there is nothing to "
-          "compare; leave --data out, and measure with furlong analyze after training",
+          "--data: with model.rotary_placement: {} the queries and keys differ from the source's and cannot be "
+          "compared; remove --data, and measure with furlong analyze after training",
           name_of(student.settings.model.rotary_placement));
     calibrate(observed, student);
     for (TensorReport::Named& one : result_.tensors.reinitialised) {
@@ -389,15 +388,15 @@ std::string ConversionResult::text() const {
   std::string result = source + "\n" + tensors.text();
   if (fold) result += fold_text(*fold);
   if (automatic) result += automatic->text();
-  result += fmt::format("attention: {}; {:.1f} kFLOP a token at n = {} (the source: {:.1f})\n",
-                        attention_text(settings), flops * 1e-3, cost_length, source_flops * 1e-3);
+  result += fmt::format("attention: {}; {:.1f} kFLOP per token at n = {} (source: {:.1f})\n", attention_text(settings),
+                        flops * 1e-3, cost_length, source_flops * 1e-3);
   if (flops > source_flops)
     result +=
-        "  at this length it costs more than the source; --cost-at N tells the cost at another, and costs grow with n "
-        "for softmax alone\n";
+        "  at this length it costs more than the source; --cost-at N prints the cost at another length (the cost per "
+        "token grows with n for softmax only)\n";
   if (approximation.empty()) return result;
   return result +
-         fmt::format("errors of its heads relative to exact softmax, before any training, on {} tokens of {}:\n",
+         fmt::format("errors of the heads relative to exact softmax, before training, on {} tokens of {}:\n",
                      data_tokens, data) +
          approximation_text(approximation);
 }

@@ -18,8 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// What another program would compute with: keys that only matter in training, or not at all in this combination, at
-/// their defaults.
+/// Returns the settings that determine the computation. Keys that matter only in training, or have no effect here, are
+/// at their defaults.
 layers::ModelConfig essence(const Settings& settings, std::int64_t vocabulary_size) {
   const layers::ModelConfig defaults;
   layers::ModelConfig model = settings.model;
@@ -35,7 +35,7 @@ layers::ModelConfig essence(const Settings& settings, std::int64_t vocabulary_si
   return model;
 }
 
-/// The first key of the model's settings that differs, with both values; empty where none does.
+/// Describes the first model key that differs, with both values; empty if none differs.
 std::string first_difference(const layers::ModelConfig& wanted, const layers::ModelConfig& found) {
   Settings a, b;
   a.model = wanted;
@@ -44,22 +44,22 @@ std::string first_difference(const layers::ModelConfig& wanted, const layers::Mo
   for (const config::Key& key : first.keys()) {
     const config::Value other = second.find(key.path())->get();
     if (key.get() != other && key.section() == "model.attention")
-      return "model.attention is other than softmax over all that a token may see";
+      return "model.attention is not softmax over all visible tokens";
     if (key.get() != other)
-      return fmt::format("{} is {}, and there it would be {}", key.path(), config::to_text(key.get()),
+      return fmt::format("{} is {}, and in that family it would be {}", key.path(), config::to_text(key.get()),
                          config::to_text(other));
   }
   return {};
 }
 
-/// How a model is to be written.
+/// How to write a model.
 struct Plan {
-  const Architecture* architecture = nullptr;  ///< whose names tensors have; null: ours alone
+  const Architecture* architecture = nullptr;  ///< the family whose tensor names are used; null: Furlong's names only
   Spelling spelling;
   bool for_hugging_face = false;
   std::string reason;
   Json config;
-  std::string verbatim;  ///< config.json as it came, where nothing in it has changed
+  std::string verbatim;  ///< the original config.json, if nothing in it changed
 };
 
 class Planner {
@@ -73,7 +73,7 @@ class Planner {
       Plan plan = plan_as(*find_architecture(origin_->model_type), origin_spelling());
       if (plan.for_hugging_face) return plan;
       std::optional<Origin> written = origin_;
-      written->spelling = plan.spelling;  // the one that tensors are written in
+      written->spelling = plan.spelling;  // the naming scheme of the written tensors
       plan.config = performer_config(model_, written);
       return plan;
     }
@@ -92,32 +92,33 @@ class Planner {
  private:
   bool has_head() const { return model_.settings.model.prediction_head != layers::PredictionHead::none; }
 
-  /// As the family usually has it.
+  /// Returns the family's usual naming scheme.
   Spelling spelling_as(const Architecture& architecture) const {
     Spelling spelling{architecture.prefixes[0]};
     spelling.head = has_head() || !architecture.headless_class_name;
     return spelling;
   }
 
-  /// A model that has been given a head, or has lost it, is a model of its family as others are.
+  /// Returns the original naming scheme, unless the model gained or lost its head.
   Spelling origin_spelling() const {
     if (origin_->format == "gguf" || origin_->spelling.head != has_head())
       return spelling_as(*find_architecture(origin_->model_type));
     return origin_->spelling;
   }
 
-  /// Writes the settings as the family's config, and reads that back: what comes back different cannot be said there.
+  /// Writes the settings as the family's config and reads them back. A difference means that the family cannot express
+  /// the model.
   Plan plan_as(const Architecture& architecture, const Spelling& spelling) const {
     Plan plan{&architecture, spelling, false, {}, architecture.config(wanted_), {}};
     const std::string type = architecture.model_type;
     if (model_.settings.objective.learns_labels()) {
-      plan.reason = fmt::format("{} has no place for the head that learns labels", type);
+      plan.reason = fmt::format("{} has no head for labels", type);
       return plan;
     }
     try {
       const Settings back = complete_settings(architecture.settings(ForeignConfig(plan.config, type), spelling), type);
       plan.reason = first_difference(wanted_, essence(back, back.model.vocabulary_size));
-      if (!plan.reason.empty()) plan.reason = fmt::format("{} cannot say it: {}", type, plan.reason);
+      if (!plan.reason.empty()) plan.reason = fmt::format("{} cannot express the model: {}", type, plan.reason);
     } catch (const UserError& error) {
       plan.reason = error.what();
     }
@@ -126,7 +127,7 @@ class Planner {
     return plan;
   }
 
-  /// Keys that the original config has beside those of the model stay as they are.
+  /// Keeps the keys of the original config that do not describe the model.
   void merge_origin(Plan& plan) const {
     const Architecture& architecture = *plan.architecture;
     Json config{{"architectures", {plan.spelling.head ? architecture.class_name : architecture.headless_class_name}},
@@ -159,8 +160,8 @@ class Planner {
 struct Output {
   ForeignTensor tensor;
   Part part;
-  const Parameter* parameter = nullptr;  ///< null: carried
-  std::size_t begin = 0;                 ///< elements into the parameter
+  const Parameter* parameter = nullptr;  ///< null: a carried tensor
+  std::size_t begin = 0;                 ///< offset of the first element in the parameter
 };
 
 const char* foreign_dtype(const std::string& dtype) {
@@ -202,12 +203,12 @@ class Exporter {
     const bool holds_model =
         there("config.json") || there("model.safetensors") || there("model.safetensors.index.json");
     if (!options_.overwrite && holds_model)
-      throw UserError("{}: there is a {} already; choose another directory, or give --force to write over it",
+      throw UserError("{}: the directory holds a {} already; choose another one, or pass --force to overwrite it",
                       directory.string(), there("config.json") ? "config.json" : "model without config.json");
     write_tensors(directory);
     if (holds_model) remove_earlier(directory);
     write_files(directory);
-    write_file(directory, "config.json", config_text());  // last: a directory that has it is whole
+    write_file(directory, "config.json", config_text());  // last: it marks the directory as complete
     return report_;
   }
 
@@ -236,7 +237,7 @@ class Exporter {
       mapped_.insert(mapping.parameter);
       std::size_t begin = 0;
       for (const Part& part : mapping.parts) {
-        // A file that had a tensor under its other name alone gets it back under that.
+        // If the file had only the duplicate name of a tensor, the tensor is written under that name.
         bool own = !origin_ || of_gguf() || there_originally(part.name);
         for (const Duplicate& duplicate : duplicates) {
           if (duplicate.of != part.name || of_gguf() || !there_originally(duplicate.name)) continue;
@@ -244,7 +245,7 @@ class Exporter {
           other.name = duplicate.name;
           add(other, parameter, begin);
         }
-        // What the source lacked and was given initial values belongs to the model too.
+        // A tensor that the source lacked, and that was initialised here, is written too.
         const bool written = std::any_of(outputs_.begin(), outputs_.end(), [&](const Output& one) {
           return one.parameter == &parameter && one.begin == begin && one.part.shape == part.shape;
         });
@@ -263,7 +264,7 @@ class Exporter {
       }
       const Part part{performer_tensor_prefix + parameter.name(), parameter.shape()};
       add(part, parameter, 0);
-      // Directions and constants of features are what they are, whatever the weights are stored in.
+      // Random projections and constants stay in float32, whatever the type of the weights.
       if (model_.store->is_buffer(parameter)) outputs_.back().tensor.stored_type = "F32";
     }
   }
@@ -311,7 +312,7 @@ class Exporter {
     }
     if (origin_ && !of_gguf()) write_carried(file);
     file.flush();
-    remove_file(directory, "config.json");  // from here on the earlier model is not whole, and nothing loads it
+    remove_file(directory, "config.json");  // from here on the earlier model is incomplete and cannot be loaded
     file.finish();
     report_.tensors = static_cast<std::int64_t>(outputs_.size());
     report_.files.emplace_back("model.safetensors");
@@ -329,8 +330,8 @@ class Exporter {
     }
   }
 
-  /// What an earlier model has left and this one may not have: its tokenizer's files and shards of its weights. Nothing
-  /// else that lies there.
+  /// Removes files of an earlier model that the new model may not have: tokenizer files and shards of weights. Leaves
+  /// all other files.
   void remove_earlier(const fs::path& directory) {
     static const std::regex shard("model-[0-9]{5}-of-[0-9]{5}\\.safetensors");
     std::vector<std::string> names = files_beside_models();
@@ -382,7 +383,7 @@ class Exporter {
     if (!plan_.verbatim.empty() && (options_.dtype == "original" && !of_gguf())) return plan_.verbatim;
     Json config = plan_.config;
     const std::string dtype = options_.dtype == "original" ? "float32" : options_.dtype;
-    // Transformers calls it dtype since version 5.
+    // transformers 5 and later call it dtype.
     const bool typed = options_.dtype != "original" || of_gguf() || !origin_;
     if (typed) config[config.contains("dtype") ? "dtype" : "torch_dtype"] = dtype;
     return config.dump(2) + "\n";
@@ -397,7 +398,7 @@ class Exporter {
   ExportReport report_;
 };
 
-/// Adds (alpha / rank) B A to each weight that an adapter stands beside.
+/// Adds (alpha / rank) B A to each weight with an adapter.
 void merge_adapters(Model& model) {
   const layers::ModelConfig& settings = model.settings.model;
   if (settings.adapter.rank == 0) return;
@@ -417,7 +418,7 @@ void merge_adapters(Model& model) {
       }
     }
   }
-  model.settings.model.adapter.rank = 0;  // what is written has no adapters
+  model.settings.model.adapter.rank = 0;  // the written model has no adapters
 }
 
 }  // namespace

@@ -22,24 +22,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A launcher that started several would have each of them write the same files.
+/// Throws UserError if a launcher started several processes: each would write the same files.
 void refuse_several_processes() {
   const LaunchEnvironment launch = discover_launch();
   if (launch.world_size == 1) return;
   throw UserError(
-      "furlong finetune runs in one process, but the launcher ({}) started {}: a model learns from a teacher in one; "
-      "start one, or train without a teacher in several by furlong train, with model.weights to begin from what "
-      "finetune has made",
+      "furlong finetune: the launcher ({}) started {} processes; expected one, so start one, or use furlong train "
+      "without a teacher on several ranks, with model.weights set to a checkpoint of finetune",
       launch.launcher, launch.world_size);
 }
 
-/// What the config says about itself, before the teacher is known.
+/// Reads the config, before the teacher is known.
 Settings recipe_of(const FinetuneOptions& options) {
   const LoadedSettings read = read_settings_file(options.config, options.overrides, Settings());
   if (read.settings.finetune.source.empty())
     throw UserError(
-        "{}: finetune.source is missing; expected the model to begin from: a directory of Hugging Face, a GGUF file, "
-        "or a checkpoint or run directory of Furlong; furlong train is for models without one",
+        "{}: finetune.source is missing; expected a Hugging Face directory, a GGUF file, or a Furlong checkpoint or "
+        "run directory, or use furlong train to start without a model",
         options.config.string());
   log_warnings(read);
   Settings settings = read.settings;
@@ -47,11 +46,11 @@ Settings recipe_of(const FinetuneOptions& options) {
   return settings;
 }
 
-/// The teacher: a checkpoint of ours, or what is to be one when its settings have been found to fit.
+/// The teacher: a Furlong checkpoint, or an imported model that becomes one after its settings are checked.
 struct TeacherSource {
   fs::path checkpoint;
   Settings settings;
-  std::optional<SourceModel> imported;  // where the checkpoint is still to be written
+  std::optional<SourceModel> imported;  // set while the checkpoint is not written yet
 };
 
 Settings settings_of(const fs::path& checkpoint) {
@@ -67,7 +66,7 @@ TeacherSource open_teacher(const Settings& recipe) {
   }
   const fs::path imported = recipe.run_directory / "teacher.h5";
   if (fs::exists(imported)) {
-    log_info("the teacher was imported before: {}", imported.string());
+    log_info("using the teacher imported earlier: {}", imported.string());
     return {imported, settings_of(imported), std::nullopt};
   }
   SourceModel model = open_source_model(source);
@@ -83,16 +82,15 @@ void write_teacher(const TeacherSource& teacher) {
            model.report.matched.size());
 }
 
-/// Centres, scales and the like from the first tokens of the training split, as the teacher sees them.
+/// Measures the student's constants on the first tokens of the training split, with the teacher's queries and keys.
 void measure_constants(const Settings& settings, SourceModel& teacher, Model& student) {
-  constexpr std::int64_t enough_tokens =
-      16384;  // means over them are good to about a hundredth of a standard deviation
+  constexpr std::int64_t enough_tokens = 16384;  // gives means a standard error of about 1/100 of a standard deviation
   Settings& theirs = teacher.model.settings;
   if (!has_constants(settings)) return;
   if (settings.model.rotary_placement != theirs.model.rotary_placement ||
       settings.model.query_key_norm != theirs.model.query_key_norm) {
     log_info(
-        "the student's queries and keys are not the teacher's: constants of its feature map are found in training");
+        "the student's queries and keys differ from the teacher's: training finds the constants of its feature map");
     return;
   }
   theirs.data = settings.data;
@@ -110,7 +108,7 @@ void measure_constants(const Settings& settings, SourceModel& teacher, Model& st
   log_info("measured the constants of {} on {} tokens", settings.model.attention.feature_map, observed.tokens());
 }
 
-/// The student before its first step: the teacher's weights under the new attention.
+/// Writes the student before its first step: the teacher's weights with the new attention.
 void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
   if (!teacher.imported) teacher.imported = open_source_model(teacher.checkpoint);
   Settings settings = plan.student;
@@ -119,14 +117,14 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
   Model student = make_model(settings, open_data(settings.data)->vocabulary(), Device{}, DType::float32, all_frozen);
   const WeightsReport report = begin_from(CheckpointReader::open(teacher.checkpoint), student);
   if (report.positions_before > 0)
-    log_warn("{}: has {} learned positions; each one later repeats that which stands so many before it",
+    log_warn("{}: has {} learned positions; position p beyond them is initialised as p modulo that number",
              teacher.checkpoint.string(), report.positions_before);
   measure_constants(settings, *teacher.imported, student);
   write_model(student, teacher.imported->origin, plan.beginning);
-  log_info("the student before training: {}", plan.beginning.string());
+  log_info("wrote the student before training: {}", plan.beginning.string());
 }
 
-/// That the data's tokens are the teacher's, before anything is written.
+/// Throws UserError if the data's vocabulary differs from the teacher's. Runs before anything is written.
 void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
   const Settings& settings = plan.student;
   const Vocabulary data = model_vocabulary(settings, open_data(settings.data)->vocabulary()).with_labels({});
@@ -137,19 +135,19 @@ void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
           .with_labels({});
   if (data == theirs) return;
   throw UserError(
-      "data.store: {} has another vocabulary ({}, {} tokens) than the model in {} ({}, {} tokens); expected the same, "
-      "so that ids mean the same: prepare the data with furlong prepare --tokenizer {}",
+      "data.store: the vocabulary of {} ({}, {} tokens) differs from that of the model in {} ({}, {} tokens); expected "
+      "the same one, so prepare the data with furlong prepare --tokenizer {}",
       settings.data.store.string(), data.description(), data.size(), settings.finetune.source.string(),
       theirs.description(), theirs.size(), settings.finetune.source.string());
 }
 
-/// Whether a stage has a checkpoint.
+/// Returns true if a stage has a checkpoint.
 bool has_begun(const FinetuneStage& stage) {
   const fs::path checkpoints = stage.settings.settings.run_directory / "checkpoints";
   return fs::exists(checkpoints) && !fs::is_empty(checkpoints);
 }
 
-/// Keys of some sections that have another value now than then, in words; none that changes no step.
+/// Describes the keys of some sections that changed, except keys that do not affect training steps.
 std::vector<std::string> changed_since(const Settings& before, const Settings& now,
                                        const std::vector<std::string>& sections) {
   static const std::vector<std::string> without_effect{
@@ -171,8 +169,7 @@ std::vector<std::string> changed_since(const Settings& before, const Settings& n
   return changed;
 }
 
-/// The student before its first step, of this config: made again where another config's is there and no stage has
-/// begun.
+/// Writes the student if it is missing, or if it was made with another config and no stage has started.
 void prepare_student(const FinetunePlan& plan, TeacherSource& teacher) {
   if (!fs::exists(plan.beginning)) return write_student(plan, teacher);
   const Settings before = settings_of(plan.beginning);
@@ -182,30 +179,30 @@ void prepare_student(const FinetunePlan& plan, TeacherSource& teacher) {
   if (const auto difference = model_difference(before, plan.student)) changed.push_back(*difference);
   if (changed.empty()) return;
   if (std::none_of(plan.stages.begin(), plan.stages.end(), has_begun)) return write_student(plan, teacher);
-  throw UserError("{}: this run began with another student: {}; choose another --run-dir, or remove this run",
+  throw UserError("{}: this run started with another student: {}; choose another --run-dir, or remove this run",
                   plan.beginning.string(), config::join(changed, ", "));
 }
 
-/// That a student made by furlong convert is one of this source: all but its attention is the teacher's.
+/// Warns if a student made by furlong convert differs from its source in more than its attention.
 void check_converted(const FinetunePlan& plan) {
   const CheckpointReader student = CheckpointReader::open(plan.beginning),
                          teacher = CheckpointReader::open(plan.teacher);
   std::vector<char> ours, theirs;
   for (const TensorInfo& tensor : teacher.tensors("parameters/")) {
     if (tensor.name.find(".attention.") != std::string::npos || !student.has(tensor.name)) continue;
-    if (student.info(tensor.name).bytes != tensor.bytes) continue;  // more positions, an output layer of its own
+    if (student.info(tensor.name).bytes != tensor.bytes) continue;  // more positions, or another output layer
     ours.resize(tensor.bytes);
     theirs.resize(tensor.bytes);
     student.read(tensor.name, ours.data(), ours.size());
     teacher.read(tensor.name, theirs.data(), theirs.size());
     if (ours == theirs) continue;
-    log_warn("finetune.student: {} is no mere conversion of {}: {} differs", plan.beginning.string(),
+    log_warn("finetune.student: {} is not a plain conversion of {}: {} differs", plan.beginning.string(),
              plan.student.finetune.source.string(), tensor.name.substr(std::string_view("parameters/").size()));
     return;
   }
 }
 
-/// Makes what the stages begin from, as far as it is not there.
+/// Writes the files that the stages start from, if they are missing.
 void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& record) {
   const fs::path& directory = plan.student.run_directory;
   const fs::path& source = plan.student.finetune.source;
@@ -215,8 +212,8 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
                                std::any_of(plan.stages.begin(), plan.stages.end(), has_begun);
   if (record.source_fingerprint.empty() && holds_something)
     throw UserError(
-        "{}: holds a run without a finetune.json that tells what it was made from; choose another --run-dir, or remove "
-        "it",
+        "{}: holds a run without a finetune.json, so its source is unknown; choose another --run-dir, or remove this "
+        "run",
         directory.string());
   check_data(plan, teacher);
   std::error_code failure;
@@ -235,7 +232,7 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
   }
 }
 
-/// The steps of the newest checkpoint of a stage, and the checkpoint that stands for it; nothing where there is none.
+/// Returns the newest step count of a stage and its best checkpoint; nothing without a checkpoint.
 std::optional<Candidate> state_of(const FinetuneStage& stage) {
   const fs::path& directory = stage.settings.settings.run_directory;
   if (!fs::exists(directory / "checkpoints")) return std::nullopt;
@@ -256,13 +253,14 @@ void check_options(const FinetuneOptions& options, const Settings& recipe) {
   const auto& stages = recipe.finetune.stages;
   if (options.only_stage.empty()) return;
   if (options.evaluate_only)
-    throw UserError("--stage {} cannot be with --evaluate-only, which trains nothing", options.only_stage);
+    throw UserError("--stage {} conflicts with --evaluate-only, which trains nothing; remove one of the two",
+                    options.only_stage);
   if (std::find(stages.begin(), stages.end(), options.only_stage) == stages.end())
     throw UserError("--stage: found {}; expected one of finetune.stages: {}", options.only_stage,
                     config::join(stages, ", "));
 }
 
-/// That the stage asked for has what it begins from, before a teacher is imported for it.
+/// Throws UserError if the stage before the requested one has no checkpoint. Runs before a teacher is imported.
 void check_stage_before(const FinetuneOptions& options, const Settings& recipe) {
   const auto& stages = recipe.finetune.stages;
   if (options.only_stage.empty() || options.only_stage == stages.front()) return;
@@ -270,11 +268,12 @@ void check_stage_before(const FinetuneOptions& options, const Settings& recipe) 
       static_cast<std::size_t>(std::find(stages.begin(), stages.end(), options.only_stage) - stages.begin()) - 1;
   const fs::path before = stage_directory(recipe.run_directory, index, stages[index]);
   if (fs::exists(before / "checkpoints") && newest_whole_checkpoint(before / "checkpoints")) return;
-  throw UserError("--stage {}: begins from what {} has trained, and there is no checkpoint in {}; run that stage first",
+  throw UserError("--stage {}: starts from stage {}, which has no checkpoint in {}; run that stage first",
                   options.only_stage, stages[index], before.string());
 }
 
-/// That what there is of a stage was trained as the config says, from what it would begin from now.
+/// Throws UserError if an existing stage was trained with another model or from another checkpoint. Warns about other
+/// changed settings.
 void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
   const auto state = state_of(stage);
   if (!state) return;
@@ -289,16 +288,16 @@ void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
   const auto beginning = record.beginnings.find(settings.run_directory.filename().string());
   if (beginning == record.beginnings.end() ||
       beginning->second != fingerprint_of_checkpoint(checkpoint_of(settings.model.weights)))
-    throw UserError("{}: this stage did not begin from {} as it is now; remove {} to train it again", directory,
-                    settings.model.weights.string(), directory);
+    throw UserError("{}: this stage did not start from the present content of {}; remove {} to train it again",
+                    directory, settings.model.weights.string(), directory);
   const auto changed =
       changed_since(before, settings, {"seed", "data", "objective", "teacher", "optimizer", "schedule", "trainer"});
   if (!changed.empty())
-    log_warn("stage {} was trained with other settings so far: {}; remove {} to train it again", stage.name,
+    log_warn("stage {} was trained with other settings: {}; remove {} to train it again", stage.name,
              config::join(changed, ", "), directory);
 }
 
-/// Trains the stages that are to be; whether a signal stopped it.
+/// Trains the unfinished stages. Returns true if a signal stopped the training.
 bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, FinetuneRecord& record,
                   const StopRequests& stop_requests, FinetuneResult& result) {
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
@@ -308,7 +307,7 @@ bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, Fine
     result.stage = stage.name;
     check_stage(stage, record);
     if (has_ended(stage)) {
-      log_info("stage {} has ended before: {}", stage.name, stage.settings.settings.run_directory.string());
+      log_info("stage {} is finished: {}", stage.name, stage.settings.settings.run_directory.string());
       continue;
     }
     log_info("stage {} ({} of {})", stage.name, i + 1, plan.stages.size());

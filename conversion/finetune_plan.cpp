@@ -7,8 +7,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Keys below `model` that a student may have otherwise than the model whose weights it takes: what shapes none of
-/// them, and, where it is the softmax model that these are of, its attention.
+/// Returns true for keys under `model` in which a student may differ from the model that its weights come from: keys
+/// that do not affect shapes, and, if that is the softmax model, the attention.
 bool is_students_own(const std::string& key, bool converted) {
   static const std::vector<std::string> always{"model.dropout",   "model.dtype",      "model.max_sequence_length",
                                                "model.lora_rank", "model.lora_alpha", "model.initializer_range",
@@ -18,8 +18,8 @@ bool is_students_own(const std::string& key, bool converted) {
          (key.starts_with("model.attention.") || key == "model.rotary_placement" || key == "model.query_key_norm");
 }
 
-/// What a student has where its config says nothing. `base`: the model whose weights it takes, `converted` where that
-/// has the student's attention already.
+/// Returns the defaults of the student's config. `base` is the model whose weights it takes. `converted` is true if
+/// that model already has the student's attention.
 Settings defaults_from(const Settings& base, bool converted) {
   Settings defaults;
   const layers::ModelConfig unset = defaults.model;
@@ -41,7 +41,7 @@ Settings defaults_from(const Settings& base, bool converted) {
   return defaults;
 }
 
-/// What means nothing to the student (an output layer over tokens, to one that learns labels) is not taken over.
+/// Resets keys that have no effect on the student, such as those of an output layer over tokens if it learns labels.
 void forget_what_does_nothing(LoadedSettings& read) {
   Settings unset;
   const config::Table table = settings_table(read.settings), defaults = settings_table(unset);
@@ -58,7 +58,7 @@ void check_shape(const LoadedSettings& read, const Settings& base, const fs::pat
       continue;
     const config::Value here = key.get(), there = teachers.find(key.path())->get();
     if (here == there) continue;
-    throw UserError("{}: {}: found {}; expected {}, as the model in {} has it, whose weights are taken over; remove {}",
+    throw UserError("{}: {}: found {}; expected {} as in {}, whose weights the student takes; remove {}",
                     origin->second.text(), key.path(), config::to_text(here), config::to_text(there), source.string(),
                     key.name());
   }
@@ -71,7 +71,7 @@ std::int64_t longest_stage(const Settings& settings) {
   return longest;
 }
 
-/// The settings of one stage, which know of no others.
+/// Returns the settings of one stage, without the finetune section.
 LoadedSettings stage_settings(const LoadedSettings& read, const std::string& name, const fs::path& teacher,
                               const fs::path& weights, const fs::path& directory) {
   LoadedSettings stage = read;
@@ -139,7 +139,7 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& their
   check_shape(read, base, converted ? given : read.settings.finetune.source, converted);
   forget_what_does_nothing(read);
   const fs::path& directory = read.settings.run_directory;
-  // One model for all stages, whatever their lengths.
+  // All stages share one model, whatever their sequence lengths.
   if (read.settings.model.max_sequence_length == 0)
     read.settings.model.max_sequence_length = longest_stage(read.settings);
 
@@ -153,10 +153,10 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& their
   if (plan.student.model.attention == theirs.model.attention &&
       std::any_of(stages.begin(), stages.end(), learns_from_teacher))
     throw UserError(
-        "{}: the model in {} has the attention that {} already, and nothing to teach; expected the softmax model that "
-        "it was made from, or another {}",
+        "{}: the model in {} already has the attention of {}, so there is nothing to distill; expected the softmax "
+        "model that it was made from, or another {}",
         converted ? "finetune.student" : "finetune.source", read.settings.finetune.source.string(),
-        converted ? given.string() + " has" : "the config asks for", converted ? "student" : "model.attention");
+        converted ? given.string() : "the config", converted ? "student" : "model.attention");
   fs::path weights = plan.beginning;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const fs::path own = stage_directory(directory, i, stages[i]);

@@ -45,8 +45,8 @@ class Hash {
   XXH3_state_t* state_;
 };
 
-/// config.json, the tokenizer's files, and the weights that the importer takes with their index; of GGUF the file
-/// itself. `earlier`: without those that fingerprints left out at first.
+/// Returns the files that a fingerprint covers: config.json, the tokenizer's files, the weights and their index; for
+/// GGUF the file itself. `earlier` leaves out files that older fingerprints did not cover.
 std::vector<fs::path> files_of(const fs::path& source, bool earlier = false) {
   if (source.extension() == ".gguf" ||
       (fs::is_regular_file(source) && !fs::exists(source.parent_path() / "config.json")))
@@ -95,12 +95,12 @@ std::string fingerprint_of_files(const std::vector<fs::path>& files) {
 
 std::string fingerprint_of_checkpoint(const fs::path& checkpoint) {
   const auto checksum = checkpoint_checksum(checkpoint);
-  if (!checksum) throw UserError("{}: is no checkpoint of Furlong", checkpoint.string());
+  if (!checksum) throw UserError("{}: is not a Furlong checkpoint", checkpoint.string());
   return fmt::format("{:016x}", *checksum);
 }
 
 std::string fingerprint_of_source(const fs::path& source) {
-  if (!fs::exists(source)) throw UserError("finetune.source: {}: there is no such model", source.string());
+  if (!fs::exists(source)) throw UserError("finetune.source: {}: no such model", source.string());
   if (!is_foreign_model(source)) return fingerprint_of_checkpoint(checkpoint_of(source));
   return fingerprint_of_files(files_of(source));
 }
@@ -128,8 +128,8 @@ void FinetuneRecord::check_source(const fs::path& wanted, const std::string& fin
   if (source_fingerprint.empty() || source_fingerprint == fingerprint) return;
   if (is_foreign_model(wanted) && source_fingerprint == fingerprint_of_files(files_of(wanted, true))) return;
   throw UserError(
-      "{}: was made from another model than {} is now (from {}, by its finetune.json); choose another --run-dir, or "
-      "remove this one",
+      "{}: was made from another model than {} has now (finetune.json names {}); choose another --run-dir, or remove "
+      "this run",
       directory_.string(), wanted.string(), source);
 }
 

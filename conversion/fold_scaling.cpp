@@ -16,19 +16,19 @@ void check_foldable(const Settings& settings) {
   const layers::ModelConfig& model = settings.model;
   const auto refuse = [](const std::string& what) {
     throw UserError(
-        "--fold-scaling: {}; leave it out, or set model.attention.scaling: saderf, which scales inside the feature map",
+        "--fold-scaling: {}; remove it, or set model.attention.scaling: saderf, which scales inside the feature map",
         what);
   };
   if (model.query_key_norm != layers::QueryKeyNorm::none)
     refuse(std::string("model.query_key_norm: ") + name_of(model.query_key_norm) +
-           " normalises queries and keys behind the weights");
-  if (model.adapter.rank > 0) refuse("adapters stand beside the weights of queries and keys");
+           " normalises queries and keys after the weights");
+  if (model.adapter.rank > 0) refuse("the weights of queries and keys have adapters");
   const bool features = layers::uses(model.attention, &layers::MechanismInfo::has_features);
   if (features && !ops::feature_map_info(model.attention.feature_map).estimates_softmax)
-    refuse("it would change what the feature map " + model.attention.feature_map + " means");
+    refuse("it would change the meaning of the feature map " + model.attention.feature_map);
 }
 
-/// Mean squares of queries and keys by block and key head.
+/// Mean squares of queries and keys of one block, by key head.
 struct BlockMoments {
   std::vector<layers::HeadMoments> key_heads;
 };
@@ -38,7 +38,7 @@ void add_to(std::vector<double>& sum, const std::vector<double>& values, double 
   for (std::size_t i = 0; i < values.size(); ++i) sum[i] += weight * values[i];
 }
 
-/// Both of a rotary pair get their mean.
+/// Replaces both values of a rotary pair by their mean.
 void average_pairs(std::vector<double>& squares) {
   const std::size_t half = squares.size() / 2;
   for (std::size_t i = 0; i < half; ++i) squares[i] = squares[i + half] = (squares[i] + squares[i + half]) / 2;
@@ -78,7 +78,7 @@ void scale_rows(Model& model, const std::string& block, std::int64_t first_row, 
     bias[at(first_row) + i] = static_cast<float>(static_cast<double>(bias[at(first_row) + i]) * factors[i]);
 }
 
-/// Means over heads of the mean norms of queries and keys.
+/// Returns the mean norms of queries and keys, averaged over heads.
 std::pair<double, double> mean_norms(const AttentionData& data) {
   double query = 0, key = 0;
   for (const RowNorms& norm : query_norms(data)) query += norm.mean;
@@ -121,7 +121,7 @@ FoldReport fold_scaling(ObservedModel& observed, Model& model) {
         average_pairs(moments.query_square);
         average_pairs(moments.key_square);
       }
-      moments.query_mean.resize(moments.query_square.size());  // not centred: of no account
+      moments.query_mean.resize(moments.query_square.size());  // not used without centering
       moments.key_mean.resize(moments.key_square.size());
       const std::vector<double> scaling = layers::saderf_scaling(moments, false);
       std::vector<double> inverse;
@@ -143,7 +143,7 @@ FoldReport fold_scaling(ObservedModel& observed, Model& model) {
         std::max(report.largest_logit_change, std::abs(static_cast<double>(after[i]) - static_cast<double>(before[i])));
   }
   const bool exact = !layers::first_mechanism(config, &layers::MechanismInfo::is_softmax, false);
-  // Rounding of float32 through the layers; features of other queries and keys are other estimates.
+  // The bound covers float32 rounding through the layers. With other mechanisms the estimates themselves change.
   require(!exact || report.largest_logit_change <= 1e-3 * std::max(1.0, report.largest_logit),
           "fold_scaling: logits of softmax attention changed by {} of {}", report.largest_logit_change,
           report.largest_logit);

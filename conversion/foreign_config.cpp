@@ -21,14 +21,14 @@ struct ActivationName {
   Activation ours;
   std::optional<Activation> gated;
 };
-// The first of several with one meaning is the one written.
+// If several foreign names have one meaning, the first is written on export.
 constexpr ActivationName activation_names[] = {
     {"gelu", Activation::gelu, Activation::geglu},        {"gelu_new", Activation::gelu_tanh, {}},
     {"gelu_pytorch_tanh", Activation::gelu_tanh, {}},     {"gelu_fast", Activation::gelu_tanh, {}},
     {"gelu_python", Activation::gelu, Activation::geglu}, {"relu", Activation::relu, {}},
     {"silu", Activation::silu, Activation::swiglu},       {"swish", Activation::silu, Activation::swiglu}};
 
-/// A value as messages show it, short and in one line.
+/// Formats a value for messages: short and on one line.
 std::string shown(const nlohmann::ordered_json& value) { return foreign::printable(value.dump()); }
 
 }  // namespace
@@ -41,7 +41,7 @@ ForeignConfig ForeignConfig::read(const std::filesystem::path& file) {
   foreign::check_ordered_json(text, file.string());
   auto json = nlohmann::ordered_json::parse(text, nullptr, false);
   if (!json.is_object())
-    throw UserError("{}: expected a JSON object that describes a model, as Hugging Face writes it", file.string());
+    throw UserError("{}: expected a JSON object that describes a model (Hugging Face's config.json)", file.string());
   return {std::move(json), file.string()};
 }
 
@@ -104,7 +104,7 @@ ForeignConfig ForeignConfig::section(const std::string& key) const {
 void ForeignConfig::only(const std::string& key, const nlohmann::ordered_json& supported,
                          const std::string& why) const {
   if (!has(key) || json_.at(key) == supported) return;
-  fail(key, fmt::format("found {}, which Furlong does not compute; expected {}: {}", shown(json_.at(key)),
+  fail(key, fmt::format("found {}, which Furlong does not support; expected {}: {}", shown(json_.at(key)),
                         shown(supported), why));
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A foreign checkpoint, described but not read.
+/// An opened foreign checkpoint whose tensors are not read yet.
 struct ForeignSource {
   std::unique_ptr<TensorFile> file;
   ForeignConfig config;
@@ -47,7 +47,7 @@ ForeignSource open_foreign(const fs::path& path) {
   ForeignConfig config = ForeignConfig::read(directory / "config.json");
   std::string text = text_of(directory / "config.json");
   std::unique_ptr<TensorFile> file = open_tensor_file(path);
-  // Of a directory safetensors are taken where there are some.
+  // open_tensor_file prefers safetensors in a directory that has them.
   const bool safetensors = fs::is_directory(path) ? fs::exists(path / "model.safetensors") ||
                                                         fs::exists(path / "model.safetensors.index.json")
                                                   : path.extension() == ".safetensors";
@@ -62,17 +62,17 @@ Vocabulary vocabulary_of(const fs::path& path, const ImportOptions& options, std
     tokenizer = load_tokenizer(from);
   } catch (const UserError& error) {
     if (!options.tokenizer.empty()) throw;
-    throw UserError("{}; --tokenizer PATH takes one from elsewhere", error.what());
+    throw UserError("{}; pass another tokenizer with --tokenizer PATH", error.what());
   }
   if (tokenizer->size() > most)
     throw UserError(
-        "{}: this tokenizer has {} tokens, but the model's embedding {}; give the one that it was trained with "
-        "(--tokenizer)",
+        "{}: this tokenizer has {} tokens, but the model's embedding has {}; pass the tokenizer that the model was "
+        "trained with (--tokenizer)",
         from.string(), tokenizer->size(), most);
   return Vocabulary::of_tokenizer(std::move(tokenizer));
 }
 
-/// GGUF's own list of several templates is left where it is: the first key has the usual one.
+/// Keeps a GGUF file's default chat template. Its list of further templates is ignored.
 void keep_chat_template(const GgufFile& file, Origin& origin) {
   const auto found = file.metadata().find("tokenizer.chat_template");
   if (found == file.metadata().end() || !std::holds_alternative<std::string>(found->second)) return;
@@ -108,13 +108,13 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
       read_parameter(file, mapping, duplicates, values_of(parameter));
     } else {
       result.report.reinitialised.push_back(
-          {mapping.parameter, parameter.shape(), "initial values, for the file lacks it"});
+          {mapping.parameter, parameter.shape(), "initial values: the file lacks it"});
     }
   }
   for (const Parameter& parameter : result.model.store->parameters()) {
     if (!mapped.contains(parameter.name()))
       result.report.reinitialised.push_back(
-          {parameter.name(), parameter.shape(), "initial values, for the source has no such head"});
+          {parameter.name(), parameter.shape(), "initial values: the source has no such head"});
   }
   result.model.store->refresh_compute_values(Stream{});
 
@@ -137,7 +137,7 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
 
 SourceModel open_own(const fs::path& path, const ImportOptions& options) {
   if (!options.tokenizer.empty())
-    throw UserError("--tokenizer: {} is a checkpoint of Furlong, which has its vocabulary with it; leave it out",
+    throw UserError("--tokenizer: {} is a Furlong checkpoint, which contains its vocabulary; remove --tokenizer",
                     path.string());
   const fs::path file = checkpoint_of(path);
   const CheckpointReader checkpoint = CheckpointReader::open(file);
@@ -157,13 +157,13 @@ SourceModel open_own(const fs::path& path, const ImportOptions& options) {
 SourceModel open_model(const fs::path& path, const ImportOptions& options) {
   if (!fs::exists(path))
     throw UserError(
-        "{}: there is no such model; expected a Hugging Face directory, a GGUF file, a checkpoint or a run directory",
+        "{}: no such model; expected a Hugging Face directory, a GGUF file, a checkpoint or a run directory",
         path.string());
   if (is_foreign_model(path)) return import_foreign(path, options);
   if (fs::is_directory(path) && !fs::exists(path / "checkpoints") && !fs::exists(path / "config.yaml")) {
     for (const auto& entry : fs::directory_iterator(path)) {
       if (entry.path().extension() == ".gguf")
-        throw UserError("{}: there is no config.json in this directory; to import {}, name the file itself",
+        throw UserError("{}: config.json is missing in this directory; to import {}, name that file itself",
                         path.string(), entry.path().filename().string());
     }
   }
@@ -188,11 +188,11 @@ Settings complete_settings(Settings settings, const std::string& origin) {
   DataSettings& data = settings.data;
   data.sequence_length = std::min<std::int64_t>(settings.model.max_sequence_length, 1024);
   if (settings.model.architecture == layers::Architecture::encoder) data.sampler = "documents";
-  // What the strict reader of configs would have refused.
+  // Checks the values that the strict config reader would reject.
   const config::Table table = settings_table(settings, false);
   for (const config::Key& key : table.keys()) {
     if (!key.accepts(key.get()))
-      throw UserError("{}: as our {} it says {}; expected {}", origin, key.path(), config::to_text(key.get()),
+      throw UserError("{}: gives {} the value {}; expected {}", origin, key.path(), config::to_text(key.get()),
                       key.expected());
   }
   try {

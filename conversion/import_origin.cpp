@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Tokenizers', generation's, and sentence-transformers' files; config.json and weights are kept otherwise.
+/// Files of tokenizers, generation and sentence-transformers. config.json and weights are stored elsewhere.
 constexpr const char* known_files[] = {"tokenizer.json",
                                        "tokenizer_config.json",
                                        "special_tokens_map.json",
@@ -80,12 +80,12 @@ Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& 
   if (!nlohmann::ordered_json::accept(origin.config))
     throw UserError("{}: config.json in its text 'origin' is not valid JSON; import the model again", path);
   if (origin.file_names.size() != kept.files.size())
-    throw UserError("{}: its text 'origin' names {} files, and there are {}; import the model again", path,
+    throw UserError("{}: its text 'origin' names {} files, but there are {}; import the model again", path,
                     origin.file_names.size(), kept.files.size());
   for (const std::string& name : origin.file_names) {
     const fs::path file(name);
     if (file.is_absolute() || name.empty() || std::find(file.begin(), file.end(), "..") != file.end())
-      throw UserError("{}: its text 'origin' names the file {}; expected a name inside a directory", path,
+      throw UserError("{}: its text 'origin' names the file {}; expected a relative path inside the directory", path,
                       foreign::printable(name));
   }
   origin.files = kept.files;
@@ -106,7 +106,8 @@ void collect_files(const fs::path& directory, Origin& origin) {
     const std::uintmax_t size = fs::file_size(file, missing);
     if (missing) continue;
     if (size > most)
-      throw UserError("{}: {} bytes; expected a file of at most 256 MiB beside a model", file.string(), size);
+      throw UserError("{}: has {} bytes; expected at most 256 MiB for a file of a model's tokenizer", file.string(),
+                      size);
     origin.file_names.emplace_back(name);
     origin.files.push_back(read_text_file(file, most));
   }

@@ -20,7 +20,7 @@ void for_rows(const Part& part, const Move& move) {
 }
 
 void transpose(std::span<const float> from, std::int64_t rows, std::int64_t columns, std::span<float> to) {
-  // In tiles that fit the first cache: one of the two is read or written with a stride of whole rows.
+  // Works in tiles that fit the L1 cache, because one of the matrices is accessed with a stride of whole rows.
   constexpr std::int64_t tile = 32;
   for (std::int64_t r = 0; r < rows; r += tile) {
     for (std::int64_t c = 0; c < columns; c += tile) {
@@ -60,7 +60,7 @@ Shape Mapping::shape() const {
   require(!parts.empty(), "mapping of {} has no parts", parameter);
   Shape whole = parts[0].layout == Layout::transposed ? Shape{parts[0].shape[1], parts[0].shape[0]} : parts[0].shape;
   for (std::size_t i = 1; i < parts.size(); ++i) {
-    require(parts[i].layout != Layout::transposed, "mapping of {}: a transposed part has no rows to put below others",
+    require(parts[i].layout != Layout::transposed, "mapping of {}: a transposed part cannot be concatenated by rows",
             parameter);
     whole[0] += parts[i].shape[0];
   }

@@ -19,7 +19,7 @@ std::optional<Origin> origin_of(const ForeignConfig& section, const fs::path& di
   if (!section.has("origin")) return std::nullopt;
   CheckpointOrigin kept;
   Json json = section.json().at("origin");
-  if (json.is_object()) json["files"] = Json::array();  // they lie beside, and are collected there
+  if (json.is_object()) json["files"] = Json::array();  // collect_files() reads the files from the directory
   kept.json = json.dump();
   Origin origin = Origin::from_checkpoint(kept, section.origin());
   collect_files(directory, origin);
@@ -31,7 +31,7 @@ Vocabulary vocabulary_of(const fs::path& directory) {
   return Vocabulary::from_json(read_text_file(file, std::uint64_t{256} << 20), file.string());
 }
 
-/// The settings without what means something on one machine alone: paths, and the lessons that name them.
+/// Returns the settings without machine-specific paths, and without the sections of distillation that contain them.
 Json portable_settings(Settings settings) {
   settings.teacher = {};
   settings.finetune = {};
@@ -82,11 +82,12 @@ Json performer_config(const Model& model, const std::optional<Origin>& origin) {
 SourceModel open_performer_directory(const fs::path& directory, const ForeignConfig& config, const TensorFile& file,
                                      const ImportOptions& options) {
   if (!options.tokenizer.empty())
-    throw UserError("--tokenizer: {} has its vocabulary in {}; leave it out", directory.string(),
+    throw UserError("--tokenizer: {} has its vocabulary in {}; remove --tokenizer", directory.string(),
                     performer_vocabulary_file);
   const ForeignConfig section = config.section("furlong");
-  if (!section.has("settings")) section.fail("settings", "this key is missing; expected what furlong export writes");
-  // JSON is YAML, so that the strict reader of configs reads these settings too.
+  if (!section.has("settings"))
+    section.fail("settings", "this key is missing; expected the settings that furlong export writes");
+  // JSON is a subset of YAML, so the strict config reader can read these settings.
   const Settings settings =
       from_checkpoint_text(section.json().at("settings").dump(), config.origin() + " (furlong.settings)").settings;
   std::optional<Origin> origin = origin_of(section, directory);
@@ -116,7 +117,7 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
       read_parameter(file, mapping, duplicates, values_of(parameter));
     } else {
       result.report.reinitialised.push_back(
-          {mapping.parameter, parameter.shape(), "initial values, for the file lacks it"});
+          {mapping.parameter, parameter.shape(), "initial values: the file lacks it"});
     }
   }
   result.model.store->refresh_compute_values(Stream{});

@@ -11,7 +11,7 @@
 namespace furlong {
 namespace {
 
-/// The tensor that a part is read from: its own, or one that repeats it.
+/// Returns the tensor that a part is read from: its own, or a duplicate. Null if both are missing.
 const ForeignTensor* find_part(const TensorFile& file, const Part& part, const std::vector<Duplicate>& duplicates) {
   if (const ForeignTensor* own = file.find(part.name)) return own;
   for (const Duplicate& duplicate : duplicates) {
@@ -22,7 +22,7 @@ const ForeignTensor* find_part(const TensorFile& file, const Part& part, const s
   return nullptr;
 }
 
-/// Compares what is there with what the table asks for.
+/// Compares the tensors of a file with the table.
 class Matching {
  public:
   Matching(const TensorFile& file, const std::vector<Mapping>& table, const std::vector<Duplicate>& duplicates)
@@ -64,7 +64,7 @@ class Matching {
   void compare(const Duplicate& duplicate) {
     const ForeignTensor* other = file_.find(duplicate.name);
     const ForeignTensor* own = file_.find(duplicate.of);
-    if (!other || used_.contains(duplicate.name)) return;  // not there, or taken in the other's place
+    if (!other || used_.contains(duplicate.name)) return;  // missing, or already used instead of the original
     used_.insert(duplicate.name);
     if (!own) return;  // reported as missing already
     if (!(own->shape == other->shape)) {
@@ -89,7 +89,7 @@ void check_finite(const TensorFile& file, const std::string& name, std::span<con
   for (const float value : values) {
     if (!std::isfinite(value))
       throw UserError(
-          "{}: tensor {} holds {}; expected finite weights: the file is damaged, or its training had diverged",
+          "{}: tensor {} contains {}; expected finite weights, so the file is damaged or its training diverged",
           file.path(), name, value);
   }
 }
@@ -106,7 +106,7 @@ void check_report(const TensorReport& report, const TensorFile& file, const std:
                   const ImportOptions& options) {
   if (report.is_faultless(options.allow_missing, options.allow_unexpected)) return;
   if (options.on_fault) options.on_fault(report);
-  throw UserError("{}: its tensors are not those that {} describes: {}", file.path(), described_by,
+  throw UserError("{}: its tensors do not match those that {} describes: {}", file.path(), described_by,
                   report.faults(options.allow_missing, options.allow_unexpected));
 }
 
@@ -153,8 +153,7 @@ CheckpointOrigin::Tensor carried_tensor(const TensorFile& file, const ForeignTen
 }
 
 bool can_be_kept(const std::string& name) {
-  const bool numeral =
-      name.find_first_not_of("0123456789") == std::string::npos;  // groups of a checkpoint are called so
+  const bool numeral = name.find_first_not_of("0123456789") == std::string::npos;  // names of groups in a checkpoint
   return !numeral && name.find('/') == std::string::npos && name != "." && name.size() < 1000;
 }
 

@@ -21,14 +21,14 @@ using Json = nlohmann::ordered_json;
 
 bool all_frozen(const Parameter&) { return true; }
 
-/// The student of `settings` with a checkpoint's weights.
+/// Creates the student of `settings` with a checkpoint's weights.
 Model student_from(const Settings& settings, const Dataset& data, const Device& device, const fs::path& checkpoint) {
   Model model = make_model(settings, data.vocabulary(), device, std::nullopt, all_frozen);
   begin_from(CheckpointReader::open(checkpoint), model);
   return model;
 }
 
-/// The same model with the linear part of its hybrids alone.
+/// Returns the settings with the linear part alone in every hybrid.
 Settings without_windows(Settings settings) {
   HeadMechanisms mechanisms = head_mechanisms(settings.model);
   for (auto& layer : mechanisms)
@@ -39,7 +39,7 @@ Settings without_windows(Settings settings) {
   return settings;
 }
 
-/// A pass over random tokens, repeated while that is quick; the fastest.
+/// Measures a forward pass over random tokens. Repeats short passes and returns the fastest.
 MeasuredLength::Pass measure_pass(Model& model, std::int64_t length) {
   constexpr int most_repetitions = 5;
   constexpr double enough_seconds = 1;
@@ -95,9 +95,9 @@ class Measurement {
     comparable_ = predicts_ && theirs.objective.name == settings.objective.name;
     const bool has_layers = !layers_to_transfer(theirs, settings_).empty();
     settings_.teacher.loss = has_layers ? "transfer" : "distillation";
-    if (!has_layers && !comparable_) return;  // nothing of the two can be compared
+    if (!has_layers && !comparable_) return;  // the two models cannot be compared
     teacher_.emplace(settings_, data_->vocabulary(), device_, std::nullopt);
-    // Measured on the same batches, whatever it was trained on.
+    // The teacher is measured on the student's batches, whatever data it was trained on.
     Settings& own = teacher_->model().settings;
     own.seed = settings_.seed;
     own.data = settings_.data;
@@ -134,7 +134,7 @@ class Measurement {
   }
 
  private:
-  /// Of a model that has hidden states alone there is nothing to tell.
+  /// Returns NaN for a model that has hidden states only.
   Evaluation evaluate_model(Model& model) const {
     if (!predicts_) return {.loss = NAN, .accuracy = NAN};
     const DataSettings& data = settings_.data;
@@ -224,7 +224,7 @@ double mean_error(const MeasuredModel& model) {
 
 std::string percent(const std::optional<double>& share) { return share ? fmt::format("{:.2f}%", 100 * *share) : "-"; }
 
-/// What stands beside loss, perplexity and accuracy.
+/// The columns after loss, perplexity and accuracy.
 struct Beside {
   Recovered recovered;
   std::string error = "-", read = "-", minutes = "-";
@@ -272,7 +272,7 @@ Recovered recovered(const Evaluation& student, const Evaluation& teacher, const 
 std::optional<Recovery> measure_recovery(const Settings& settings, const fs::path& teacher,
                                          const std::vector<Candidate>& students, const StopRequests& stop_requests,
                                          const std::function<void(const std::string&)>& say) {
-  require(!students.empty(), "there is no student to measure");
+  require(!students.empty(), "measure_recovery without students");
   return Measurement(settings, teacher, say).run(students, stop_requests);
 }
 
@@ -318,7 +318,7 @@ Json to_json(const Recovery& recovery) {
 std::string to_text(const Recovery& recovery) {
   const bool tokens = predicts_tokens(recovery);
   std::string text =
-      fmt::format("{} split of {}, {}, {} targets, sequences of {}; by chance: loss {}, accuracy {}\n",
+      fmt::format("{} split of {}, {}, {} targets, sequences of {}; baseline: loss {}, accuracy {}\n",
                   name_of(recovery.split), recovery.data, recovery.objective, recovery.chance.targets,
                   recovery.sequence_length, figure(recovery.chance.loss), figure(recovery.chance.accuracy));
   text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity",
@@ -334,8 +334,9 @@ std::string to_text(const Recovery& recovery) {
     if (model.window_off) text += row("  window off", *model.window_off, tokens, {model.window_off_recovered});
   }
   text +=
-      "  recovery: (accuracy - chance) / (teacher's - chance), ± a standard error, and the same of the loss; error: of "
-      "attention outputs beside the teacher's, mean over layers; tokens and minutes: of training, stage by stage\n";
+      "  recovery: (accuracy - baseline) / (teacher - baseline) ± standard error, and the same for the loss; error: "
+      "relative error of attention outputs compared with the teacher's, mean over layers; tokens and minutes: of each "
+      "training stage\n";
   if (recovery.lengths.empty()) return text;
   text += fmt::format("\n  one forward pass\n  {:>8} {:>25} {:>25}\n", "tokens", "teacher: tokens/s, memory",
                       "student: tokens/s, memory");

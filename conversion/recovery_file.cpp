@@ -23,7 +23,7 @@ constexpr std::uint64_t longest_record = std::uint64_t{1} << 26;
 
 bool is_stage(const std::string& name) { return name != "teacher" && name != "before"; }
 
-/// "1_transfer" of RUN/1_transfer/checkpoints/best.h5.
+/// Returns "1_transfer" for RUN/1_transfer/checkpoints/best.h5.
 std::string folder_of(const fs::path& checkpoint) { return checkpoint.parent_path().parent_path().filename().string(); }
 
 std::vector<std::string> folders_of(const Recovery& recovery) {
@@ -33,8 +33,7 @@ std::vector<std::string> folders_of(const Recovery& recovery) {
   return folders;
 }
 
-/// Folders of the stages that a recovery.json has, as far as they are still there; none of a file that is no such
-/// thing.
+/// Returns the folders of the stages in a recovery.json that still exist. Returns none if the file has another format.
 std::vector<std::string> folders_in(const fs::path& file) {
   std::vector<std::string> folders;
   Json json;
@@ -64,7 +63,7 @@ fs::path place_of(const fs::path& run, const std::vector<std::string>& measured)
   if (std::all_of(before.begin(), before.end(), is_measured)) return usual;
   const fs::path place =
       run / fmt::format("recovery_{}.json", measured.empty() ? "before" : config::join(measured, "_"));
-  log_info("{} has other stages ({}) and stays as it is; these figures go to {}", usual.string(),
+  log_info("{} holds other stages ({}) and stays unchanged; writing these measurements to {}", usual.string(),
            config::join(before, ", "), place.string());
   return place;
 }

@@ -12,8 +12,8 @@
 namespace furlong {
 namespace {
 
-/// The name with the layer's number as "N", and the number; -1 where there is none. Layers are what follows the words
-/// that say so.
+/// Replaces the layer index in a name by "N" and returns it, or -1 without one. The index follows a word such as
+/// "blocks" or "layers".
 std::pair<std::string, std::int64_t> without_layer(const std::string& name) {
   for (std::size_t begin = 0; begin < name.size();) {
     const std::size_t dot = std::min(name.find('.', begin), name.size());
@@ -30,7 +30,7 @@ std::pair<std::string, std::int64_t> without_layer(const std::string& name) {
   return {name, -1};
 }
 
-/// Lines in the order of their first appearance; the layers of lines that are alike are gathered.
+/// Collects lines in the order of their first appearance. Equal lines share the list of their layers.
 class Lines {
  public:
   void add(const std::string& text, std::int64_t layer) {
@@ -124,7 +124,7 @@ std::string TensorReport::faults(bool allow_missing, bool allow_unexpected) cons
   add_fault(text, "misshapen", misshapen);
   if (!allow_missing) add_fault(text, "missing", missing);
   if (!allow_unexpected) add_fault(text, "unexpected", unexpected);
-  add_fault(text, "unequal to what they should repeat", unequal);
+  add_fault(text, "unequal to the tensor that they should repeat", unequal);
   return text;
 }
 
@@ -135,12 +135,12 @@ std::string TensorReport::text() const {
   };
   section("matched", matched.size(), matched_text(matched));
   section("reinitialised", reinitialised.size(), named_text(reinitialised));
-  section("carried along for export, not computed with", carried.size(), named_text(carried));
-  section("left behind with the attention that needed them", left_behind.size(), named_text(left_behind));
+  section("stored for export only", carried.size(), named_text(carried));
+  section("dropped with the old attention", left_behind.size(), named_text(left_behind));
   section("missing", missing.size(), named_text(missing));
   section("unexpected", unexpected.size(), named_text(unexpected));
   section("misshapen", misshapen.size(), named_text(misshapen));
-  section("unequal to what they should repeat", unequal.size(), named_text(unequal));
+  section("unequal to the tensor that they should repeat", unequal.size(), named_text(unequal));
   return result;
 }
 

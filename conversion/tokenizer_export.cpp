@@ -27,7 +27,7 @@ std::string from_base64(const std::string& text) {
   return bytes;
 }
 
-/// Which of the tokens are special, in Hugging Face's words.
+/// Returns the special tokens under Hugging Face's keys.
 Json special_tokens(const Tokenizer& tokenizer, const char* class_name) {
   const SpecialTokens& special = tokenizer.special();
   Json config{{"tokenizer_class", class_name}, {"clean_up_tokenization_spaces", false}};

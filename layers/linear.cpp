@@ -8,7 +8,7 @@ namespace furlong::layers {
 
 bool trains_beside_adapters(std::string_view parameter) {
   if (parameter.ends_with(".lora_a.weight") || parameter.ends_with(".lora_b.weight")) return true;
-  // One projection along the sequence for all layers has no block's name.
+  // The projection along the sequence that all layers share is not part of a block.
   if (parameter.starts_with("attention.")) return true;
   const auto names = [&](std::string_view part) { return parameter.find(part) != std::string_view::npos; };
   return names(".attention.") && !names(".attention.query_key_value.") && !names(".attention.output.");

@@ -1,5 +1,5 @@
-// ALBERT (Lan et al. 2020) as Hugging Face keeps it: AlbertModel, AlbertForMaskedLM. One block is used n_layers times,
-// and the embedding is narrower than the block.
+// ALBERT (Lan et al. 2020) in Hugging Face's format: AlbertModel, AlbertForMaskedLM. All layers share one block, and
+// the embedding is narrower than the block.
 #include "conversion/architectures/encoder.h"
 
 namespace furlong {
@@ -10,9 +10,9 @@ constexpr const char *predictions = "predictions.", *head_anchor = "predictions.
 Settings settings_of(const ForeignConfig& config, const Spelling& spelling) {
   config.only("num_hidden_groups", 1, "one block for all layers");
   config.only("inner_group_num", 1, "one block in a group");
-  config.only("down_scale_factor", 1, "all tokens in all layers");
-  config.only("gap_size", 0, "no pass over layers");
-  config.only("num_memory_blocks", 0, "no memory");
+  config.only("down_scale_factor", 1, "all tokens pass through all layers");
+  config.only("gap_size", 0, "no layer is skipped");
+  config.only("num_memory_blocks", 0, "no memory blocks");
   Settings settings = encoder_settings(config, spelling, {30000, 4096, 64, 16384, "gelu_new"});
   settings.model.shared_layers = true;
   settings.model.d_embedding = config.size("embedding_size", 128);
@@ -41,8 +41,7 @@ std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spe
   return encoder_duplicates(model, spelling, predictions);
 }
 
-/// The pooler, the head of sentence order over it, numbered positions, and, where embeddings are not tied, a bias that
-/// nothing reads.
+/// The pooler, the sentence-order head, position ids, and the bias that is unused without tied embeddings.
 bool is_carried(std::string_view name) {
   return name.starts_with("albert.pooler.") || name.starts_with("pooler.") || name.starts_with("sop_classifier.") ||
          name == "predictions.bias" || name.ends_with("embeddings.position_ids") ||

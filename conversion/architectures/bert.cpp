@@ -1,4 +1,4 @@
-// BERT (Devlin et al. 2019) as Hugging Face keeps it: BertModel, BertForMaskedLM, BertForPreTraining.
+// BERT (Devlin et al. 2019) in Hugging Face's format: BertModel, BertForMaskedLM, BertForPreTraining.
 #include "conversion/architectures/encoder.h"
 
 namespace furlong {
@@ -8,7 +8,7 @@ constexpr const char *predictions = "cls.predictions.", *transform = "cls.predic
                      *head_anchor = "cls.predictions.transform.dense.weight";
 
 Settings settings_of(const ForeignConfig& config, const Spelling& spelling) {
-  config.only("add_cross_attention", false, "an encoder alone");
+  config.only("add_cross_attention", false, "an encoder without cross-attention");
   return encoder_settings(config, spelling, {30522, 768, 12, 3072, "gelu"});
 }
 
@@ -34,8 +34,8 @@ std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spe
   return encoder_duplicates(model, spelling, predictions);
 }
 
-/// The pooler, the heads over it (next sentence; AntiBERTy's species, chain and graft), numbered positions, and, where
-/// embeddings are not tied, a bias that nothing reads.
+/// The pooler, its heads (next sentence; AntiBERTy's species, chain and graft), position ids, and the bias that is
+/// unused without tied embeddings.
 bool is_carried(std::string_view name) {
   for (const char* part : {"pooler.dense.", "embeddings.position_ids", "embeddings.token_type_ids"}) {
     if (name.find(part) != std::string_view::npos) return true;

@@ -4,7 +4,7 @@ namespace furlong {
 
 Settings encoder_settings(const ForeignConfig& config, const Spelling& spelling, const EncoderDefaults& defaults) {
   config.only("position_embedding_type", "absolute", "learned positions, added to the embedding");
-  config.only("is_decoder", false, "an encoder, each of whose tokens sees all others");
+  config.only("is_decoder", false, "an encoder, in which each token attends to all others");
   Settings settings;
   settings.objective.name = Objective::masked_tokens;
   layers::ModelConfig& model = settings.model;
@@ -79,7 +79,7 @@ void EncoderTable::head(const std::string& predictions, const std::string& trans
     linear("prediction.transform", transform + "dense", model_.d_model, d_embedding_);
     norm("prediction.norm", transform + "LayerNorm", d_embedding_);
   }
-  // Where embeddings are not tied, the output layer has a bias of its own.
+  // Without tied embeddings the output layer has its own bias.
   const std::string bias = predictions + (model_.tied_embeddings ? "bias" : "decoder.bias");
   if (model_.output_bias) table_.push_back({"output_bias", {{bias, {model_.vocabulary_size}}}});
   if (!model_.tied_embeddings)

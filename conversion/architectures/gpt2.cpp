@@ -1,4 +1,4 @@
-// GPT-2 (Radford et al. 2019) as Hugging Face keeps it: GPT2Model and GPT2LMHeadModel. Weights are [inner, outer]
+// GPT-2 (Radford et al. 2019) in Hugging Face's format: GPT2Model and GPT2LMHeadModel. Weights are [inner, outer]
 // (Conv1D).
 #include "conversion/architecture.h"
 
@@ -6,9 +6,9 @@ namespace furlong {
 namespace {
 
 Settings settings_of(const ForeignConfig& config, const Spelling&) {
-  config.only("scale_attn_weights", true, "scores are divided by the root of the head's width");
-  config.only("scale_attn_by_inverse_layer_idx", false, "scores do not depend on the layer's number");
-  config.only("add_cross_attention", false, "a decoder alone");
+  config.only("scale_attn_weights", true, "scores are divided by the square root of the head width");
+  config.only("scale_attn_by_inverse_layer_idx", false, "scores do not depend on the layer index");
+  config.only("add_cross_attention", false, "a decoder without cross-attention");
   Settings settings;
   settings.objective.name = Objective::next_token;
   layers::ModelConfig& model = settings.model;
@@ -62,7 +62,7 @@ std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spe
   return {{"lm_head.weight", spelling.prefix + "wte.weight"}};
 }
 
-/// The causal mask and the number that masked scores once were set to.
+/// The causal mask and the value of masked scores, which old checkpoints contain.
 bool is_carried(std::string_view name) { return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"); }
 
 nlohmann::ordered_json config_of(const layers::ModelConfig& model) {

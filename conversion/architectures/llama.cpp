@@ -1,4 +1,4 @@
-// Llama (Touvron et al. 2023) as Hugging Face keeps it, LlamaModel and LlamaForCausalLM, and as llama.cpp does (GGUF).
+// Llama (Touvron et al. 2023) in Hugging Face's format (LlamaModel, LlamaForCausalLM) and in llama.cpp's (GGUF).
 #include <cmath>
 #include <set>
 
@@ -11,12 +11,11 @@
 namespace furlong {
 namespace {
 
-/// 0.1 m ln(factor) + 1, or 1 where nothing is stretched (Peng et al. 2023, "YaRN", equation 22; m as DeepSeek-V2 has
-/// it).
+/// Returns 0.1 m ln(factor) + 1, or 1 if factor <= 1 (Peng et al. 2023, "YaRN", equation 22; m as in DeepSeek-V2).
 double yarn_magnitude(double factor, double m) { return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1; }
 
 void read_yarn(const ForeignConfig& rope, layers::ModelConfig& model) {
-  rope.only("truncate", true, "the ramp begins and ends at whole pairs");
+  rope.only("truncate", true, "the ramp starts and ends at whole pairs");
   model.rotary_scaling.original_length = rope.size("original_max_position_embeddings", model.max_sequence_length);
   if (!rope.has("factor")) {
     model.rotary_scaling.factor =
@@ -33,20 +32,20 @@ void read_yarn(const ForeignConfig& rope, layers::ModelConfig& model) {
   }
 }
 
-/// rope_parameters (transformers from 5 on), or rope_scaling and rope_theta.
+/// Reads rope_parameters (transformers 5 and later), or rope_scaling and rope_theta.
 void read_rotary(const ForeignConfig& config, layers::ModelConfig& model) {
   const ForeignConfig rope = config.section(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   model.rotary_base = rope.real("rope_theta", config.real("rope_theta", 10000));
-  config.only("partial_rotary_factor", 1.0, "whole heads are turned");
-  rope.only("partial_rotary_factor", 1.0, "whole heads are turned");
+  config.only("partial_rotary_factor", 1.0, "whole heads are rotated");
+  rope.only("partial_rotary_factor", 1.0, "whole heads are rotated");
   const std::string kind = rope.text("rope_type", rope.text("type", "default"));
   if (kind == "default") return;
   if (kind != "linear" && kind != "llama3" && kind != "yarn") {
-    rope.fail(rope.has("rope_type") ? "rope_type" : "type",
-              fmt::format("found {}; expected default, linear, llama3 or yarn{}", foreign::printable(kind),
-                          kind == "dynamic"
-                              ? ": dynamic turns a token differently in a longer text, so that no past can be kept"
-                              : ""));
+    rope.fail(
+        rope.has("rope_type") ? "rope_type" : "type",
+        fmt::format(
+            "found {}; expected default, linear, llama3 or yarn{}", foreign::printable(kind),
+            kind == "dynamic" ? ": dynamic rotates a token differently in a longer text, which prevents caching" : ""));
   }
   if (rope.has("factor") || kind != "yarn") model.rotary_scaling.factor = rope.real("factor");
   if (rope.has("factor") && model.rotary_scaling.factor == 1) return;  // nothing is scaled
@@ -62,8 +61,8 @@ void read_rotary(const ForeignConfig& config, layers::ModelConfig& model) {
 Settings settings_of(const ForeignConfig& config, const Spelling&) {
   config.only("attention_bias", false, "linear maps without biases");
   config.only("mlp_bias", false, "linear maps without biases");
-  config.only("sliding_window", nullptr, "Llama's attention sees the whole past");
-  config.only("use_sliding_window", false, "Llama's attention sees the whole past");
+  config.only("sliding_window", nullptr, "Llama's attention has no window");
+  config.only("use_sliding_window", false, "Llama's attention has no window");
   config.only("is_decoder", true, "a decoder");
   Settings settings;
   settings.objective.name = Objective::next_token;
@@ -87,7 +86,7 @@ Settings settings_of(const ForeignConfig& config, const Spelling&) {
   return settings;
 }
 
-/// Names of tensors behind the prefix, and behind the layer's.
+/// Names of tensors, without the model's and the layer's prefix.
 struct Names {
   const char *embedding, *final_norm, *output, *layers, *attention_norm, *query, *key, *value, *projection,
       *feedforward_norm, *gate, *up, *down;
@@ -136,7 +135,7 @@ std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spe
   return {{names.output, spelling.prefix + names.embedding}};
 }
 
-/// Rotary frequencies, which follow from the config.
+/// Rotary frequencies, which the config determines.
 bool is_carried(std::string_view name) { return name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight"; }
 
 nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
@@ -172,11 +171,11 @@ nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
   return config;
 }
 
-/// The number that somebody wrote before it became a float32: 1e-05, not 9.999999747378752e-06.
+/// Returns the decimal number that was written before rounding to float32: 1e-05, not 9.999999747378752e-06.
 double as_written(double value) { return std::stod(fmt::format("{}", static_cast<float>(value))); }
 
-/// Llama 3.1's and 3.2's scaling is stored as what each frequency is divided by; its parameters are the published ones
-/// or none that are known here.
+/// Converts Llama 3's stored frequency divisors to rope_scaling. Only the published parameters of Llama 3.1 and 3.2 are
+/// recognised.
 nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor& tensor, std::int64_t d_head,
                                       double base) {
   std::vector<float> divisors(static_cast<std::size_t>(tensor.shape.elements()));
@@ -200,14 +199,14 @@ nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor&
     }
   }
   throw UserError(
-      "{}: tensor {}: its divisors of rotary frequencies are not those of Llama 3.1 or 3.2, and no others are known; "
-      "import the model from its Hugging Face directory, whose config.json has the parameters",
+      "{}: tensor {}: unknown divisors of rotary frequencies; expected those of Llama 3.1 or 3.2, so import the model "
+      "from its Hugging Face directory, whose config.json has the parameters",
       file.path(), tensor.name);
 }
 
 constexpr std::string_view scaling_prefix = "llama.rope.scaling.";
 
-/// What llama.cpp divides positions by: the factor, in older files under another key; 1 where neither is there, or 0.
+/// Returns llama.cpp's divisor of positions and its key. Older files use another key; without either, or at 0, it is 1.
 std::pair<std::string, double> scaling_factor(const GgufFile& file) {
   const std::string key = std::string(scaling_prefix) + "factor", old_key = "llama.rope.scale_linear";
   const std::string& used = file.has(key) || !file.has(old_key) ? key : old_key;
@@ -215,8 +214,7 @@ std::pair<std::string, double> scaling_factor(const GgufFile& file) {
   return {used, factor == 0 ? 1 : as_written(factor)};
 }
 
-/// Keys of scaling that change the arithmetic and are not read here, at other values than those with which they change
-/// nothing.
+/// Throws UserError for keys of rotary scaling that change the computation and are not supported.
 void refuse_other_scaling(const GgufFile& file) {
   static const std::set<std::string_view> read{"type",      "factor",         "original_context_length",
                                                "finetuned", "yarn_beta_fast", "yarn_beta_slow"};
@@ -226,12 +224,12 @@ void refuse_other_scaling(const GgufFile& file) {
     const bool plain = (name == "attn_factor" && file.real(key) == 1) || (name == "alpha" && file.real(key) == 0);
     if (read.contains(name) || plain) continue;
     throw UserError(
-        "{}: {}: this key of rotary scaling is not computed here; import the model from its Hugging Face directory",
+        "{}: {}: this key of rotary scaling is not supported; import the model from its Hugging Face directory",
         file.path(), foreign::printable(key));
   }
 }
 
-/// As llama.cpp reads it: a file that says a factor and no type is scaled linearly.
+/// Reads the scaling as llama.cpp does: a file with a factor and without a type is scaled linearly.
 nlohmann::ordered_json rope_scaling_of(const GgufFile& file, std::int64_t d_head, double base) {
   refuse_other_scaling(file);
   const std::string type_key = std::string(scaling_prefix) + "type", kind = file.text(type_key, "linear");
@@ -242,8 +240,8 @@ nlohmann::ordered_json rope_scaling_of(const GgufFile& file, std::int64_t d_head
   if (const ForeignTensor* divisors = file.find("rope_freqs.weight")) {
     if (scaled)
       throw UserError(
-          "{}: {}: found {} beside the tensor rope_freqs.weight; expected one of the two: both together are not "
-          "computed here",
+          "{}: {}: found {} together with the tensor rope_freqs.weight; expected one of the two, as Furlong does not "
+          "support both together",
           file.path(), key, factor);
     return llama3_scaling(file, *divisors, d_head, base);
   }
@@ -264,24 +262,23 @@ nlohmann::ordered_json rope_scaling_of(const GgufFile& file, std::int64_t d_head
 nlohmann::ordered_json config_of_gguf(const GgufFile& file) {
   const std::string architecture = file.text("general.architecture");
   if (architecture != "llama")
-    throw UserError("{}: general.architecture: found {}; expected llama, the one that Furlong imports from GGUF",
+    throw UserError("{}: general.architecture: found {}; expected llama, the only one that Furlong imports from GGUF",
                     file.path(), foreign::printable(architecture));
   if (file.integer("llama.expert_count", 0) != 0)
-    throw UserError("{}: llama.expert_count: found {}; expected 0: mixtures of experts are not computed here",
+    throw UserError("{}: llama.expert_count: found {}; expected 0, as mixtures of experts are not supported",
                     file.path(), file.integer("llama.expert_count"));
   const std::int64_t d = file.integer("llama.embedding_length"), heads = file.integer("llama.attention.head_count");
   if (heads < 1 || d < 1)
-    throw UserError("{}: llama.attention.head_count {} and llama.embedding_length {}: expected at least 1 of each",
+    throw UserError("{}: llama.attention.head_count {} and llama.embedding_length {}: expected both to be at least 1",
                     file.path(), heads, d);
   const std::int64_t d_head = file.integer("llama.attention.key_length", d / heads);
   for (const char* key : {"llama.rope.dimension_count", "llama.attention.value_length"}) {
     if (file.integer(key, d_head) != d_head)
-      throw UserError("{}: {}: found {}; expected {}, the width of a head", file.path(), key, file.integer(key),
-                      d_head);
+      throw UserError("{}: {}: found {}; expected {}, the head width", file.path(), key, file.integer(key), d_head);
   }
   const ForeignTensor* embedding = file.find("token_embd.weight");
   if (!embedding || embedding->shape.rank() != 2)
-    throw UserError("{}: there is no matrix token_embd.weight; expected one", file.path());
+    throw UserError("{}: the matrix token_embd.weight is missing; expected a rank-2 tensor", file.path());
   const double base = as_written(file.real("llama.rope.freq_base", 10000));
   nlohmann::ordered_json config{{"architectures", {"LlamaForCausalLM"}},
                                 {"model_type", "llama"},

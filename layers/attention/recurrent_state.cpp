@@ -8,9 +8,8 @@ To& recurrent(From& state) {
   auto* found = dynamic_cast<To*>(&state);
   if (!found) {
     throw UserError(
-        "state can be carried from segment to segment only where it does not grow with the text, and a softmax layer "
-        "keeps all keys and values; expected mechanism linear or windowed in every layer, or training without carried "
-        "state");
+        "model.attention.mechanism: stateful training needs a state of constant size, but a softmax layer stores all "
+        "keys and values; expected mechanism linear or windowed in every layer, or data.carry_state: false");
   }
   return *found;
 }

@@ -55,7 +55,7 @@ SelfAttention::Heads SelfAttention::split(ForwardContext& context, const Variabl
   return {parts[0], parts[1], parts[2]};
 }
 
-/// Each head of x [batch, n, heads · d_head] on its own.
+/// Normalises each head of x [batch, n, heads · d_head] separately.
 Variable SelfAttention::normed(ForwardContext& context, const Variable& x, const Norm& norm) const {
   const std::int64_t d_head = attention_.d_head, heads = x.extent(2) / d_head;
   const Variable rows = ops::contiguous(context.tape, x).reshape({x.extent(0), x.extent(1) * heads, d_head});
@@ -67,7 +67,7 @@ SelfAttention::Heads SelfAttention::heads_of(ForwardContext& context, const Vari
   const Tensor* history = state && state->convolution.defined() ? &state->convolution : nullptr;
   Variable fused = query_key_value_.forward(context, x);  // [batch, n, (n_heads + 2 n_kv_heads) d_head]
   if (convolution_) {
-    require(!context.exchange, "segments of a sequence on different processes with a short convolution");
+    require(!context.exchange, "segments of a sequence on different ranks with a short convolution");
     const Tensor& documents = context.attention_mask.documents;
     fused = ops::short_convolution(context.tape, fused, convolution_->variable(), history, history,
                                    documents.defined() ? &documents : nullptr);
@@ -78,7 +78,7 @@ SelfAttention::Heads SelfAttention::heads_of(ForwardContext& context, const Vari
                        own.defined() ? &own : nullptr);
   };
   if (!query_norm_) {
-    // Query and key heads lie side by side in front of the value heads, so that one pass turns both.
+    // The columns of query and key heads precede those of value heads, so one pass rotates both.
     return split(context, rotary_ ? rotate(fused, attention_.n_heads + attention_.n_kv_heads) : fused);
   }
   Heads heads = split(context, fused);
@@ -113,7 +113,7 @@ SelfAttentionState SelfAttention::new_state(std::int64_t batch, std::int64_t max
 
 Variable SelfAttention::extend(ForwardContext& context, const Variable& x, std::int64_t first_position,
                                SelfAttentionState& state) const {
-  require(!context.tape.recording(), "a sequence is extended without recording");
+  require(!context.tape.recording(), "SelfAttention::extend with a recording tape");
   const Heads heads = heads_of(context, x, first_position, &state);
   return output_.forward(context, Variable(mechanism_->extend(context.stream(), heads.query.value(), heads.key.value(),
                                                               heads.value.value(), *state.attention)));

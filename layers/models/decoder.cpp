@@ -48,7 +48,7 @@ void Decoder::declare_embeddings() {
 
 void Decoder::declare_blocks() {
   require(!config_.shared_layers || config_.attention.layer_mechanisms.empty(),
-          "decoder: mechanisms of layers that share one block");
+          "decoder: layer_mechanisms with layers that share one block");
   if (config_.rotates(RotaryPlacement::before_features))
     rotary_ = std::make_unique<ops::RotaryTable>(config_.attention.d_head, config_.rotary_base, config_.rotary_scaling);
   for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -62,9 +62,9 @@ void Decoder::declare_output() {
   if (config_.norm_placement == NormPlacement::before)
     final_norm_.emplace(store_, "final_norm", config_.d_model, config_);
   if (config_.prediction_head == PredictionHead::none) return;
-  std::int64_t width = config_.d_model;  // of what the output product is taken of
+  std::int64_t width = config_.d_model;  // of the input of the output projection
   if (config_.prediction_head == PredictionHead::transform) {
-    require(!is_gated(config_.activation), "decoder: a gated activation in front of the output");
+    require(!is_gated(config_.activation), "decoder: a gated activation before the output projection");
     width = config_.embedding_width();
     prediction_transform_.emplace(store_, "prediction.transform", config_.d_model, width, config_.bias,
                                   config_.initializer_range);
@@ -80,8 +80,8 @@ void Decoder::declare_output() {
     output_bias_ = &store_.add("output_bias", {config_.vocabulary_size}, Initializer::zeros(), false);
 }
 
-/// Keeps a table of a GPU that became too short, for a recorded step goes on reading it. Returns twice its length: with
-/// that for the least of the next, all that are kept are no longer than the last.
+/// Keeps a GPU table that became too short, because a captured step still reads it. Returns twice its length as the
+/// minimum of the next table, so that all kept tables together are no longer than the last one.
 std::int64_t Decoder::keep_replaced(const Tensor& table) {
   if (!table.defined() || !table.device().is_gpu()) return 0;
   replaced_.push_back(table);
@@ -99,10 +99,10 @@ Variable Decoder::position_table(ForwardContext& context, std::int64_t needed) {
   return Variable(sinusoidal_);
 }
 
-/// The segment embedding of each token; undefined where there is none.
+/// Returns the segment embedding of each token; undefined for a model without segments.
 Variable Decoder::segments_of(ForwardContext& context, const Tensor& tokens) {
   if (!segment_embedding_) {
-    require(!context.segments.defined(), "segments for a model that has none");
+    require(!context.segments.defined(), "segments for a model without segment embedding");
     return {};
   }
   Tensor segments = context.segments;
@@ -145,7 +145,7 @@ ResidualStream Decoder::recompute_block(ForwardContext& context, std::size_t lay
                                         GenerationState* carried) const {
   std::vector<Variable> inputs{in.sum};
   if (in.branch.defined()) inputs.push_back(in.branch);
-  // The first run advances what is carried; backward has to run again from what it was before.
+  // The first run advances the carried state; backward recomputes from the state before it.
   std::shared_ptr<SelfAttentionState> before;
   if (carried && context.tape.recording())
     before = std::make_shared<SelfAttentionState>(carried->layers[layer].clone());
@@ -174,7 +174,7 @@ Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens, Generati
   return normed(context, stream);
 }
 
-/// What comes after the last block: the final norm, or with norms after the additions nothing more.
+/// Applies what follows the last block: the final norm with pre-norm, nothing with post-norm.
 Variable Decoder::normed(ForwardContext& context, const ResidualStream& stream) const {
   if (!final_norm_) return stream.sum;
   const Tape::Scope scope(context.tape, "final_norm");

@@ -4,7 +4,7 @@ namespace furlong::layers {
 namespace {
 
 ModelConfig trunk_of(const ModelConfig& config, bool labels) {
-  require(config.architecture == Architecture::encoder, "an encoder of the architecture {}",
+  require(config.architecture == Architecture::encoder, "encoder: a config with architecture {}",
           name_of(config.architecture));
   ModelConfig trunk = config;
   if (labels) trunk.prediction_head = PredictionHead::none;
@@ -20,7 +20,7 @@ Encoder::Encoder(ParameterStore& store, const ModelConfig& config, const std::op
 }
 
 const LabelHead& Encoder::head() const {
-  require(head_.has_value(), "an encoder without a head for labels");
+  require(head_.has_value(), "encoder: no head for labels");
   return *head_;
 }
 

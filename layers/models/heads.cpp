@@ -9,7 +9,7 @@ namespace furlong::layers {
 
 LabelHead::LabelHead(ParameterStore& store, const ModelConfig& config, const LabelHeadConfig& head)
     : head_(head), dropout_(config.dropout) {
-  require(config.d_model > 0 && head.n_classes > 0, "a head for {} classes on a width of {}", head.n_classes,
+  require(config.d_model > 0 && head.n_classes > 0, "label head: {} classes with d_model {}", head.n_classes,
           config.d_model);
   if (head.pairs)
     matching_.emplace(store, "matching", 4 * config.d_model, config.d_model, true, config.initializer_range);
@@ -20,7 +20,7 @@ LabelHead::LabelHead(ParameterStore& store, const ModelConfig& config, const Lab
 
 Variable LabelHead::features(ForwardContext& context, const Variable& hidden) const {
   Variable pooled = ops::pool(context.tape, hidden, context.attention_mask.keys, head_.pooling);
-  // Random numbers go by samples, of which a pair is one.
+  // Random numbers are keyed by samples; a pair is one sample.
   ForwardContext of_samples = context;
   if (matching_) {
     of_samples.first_sample /= 2;

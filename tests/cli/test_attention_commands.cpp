@@ -116,7 +116,7 @@ TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--seed", "1"}, "--seed: elu1 has no random directions");
   refused({"--mechanism", "linear", "--feature-map", "favor_trig", "--features", "9"}, "--features 9: ");
   refused({"--mechanism", "windowed"}, "add --window W");
-  refused({"--mechanism", "linformer", "--causal"}, "a query would see later tokens");
+  refused({"--mechanism", "linformer", "--causal"}, "linformer cannot be causal");
   refused({"--mechanism", "linformer", "--projected-length", "4"},
           "belongs to --mechanism linformer --projection mean");
   refused({"--mechanism", "linformer", "--projection", "mean"}, "add --projected-length R");
@@ -222,7 +222,7 @@ TEST_F(AttentionCommandTest, BenchRefusesBeforeItMeasures) {
   refused({"--n", "99999999999999"},
           "--n 99999999999999: query, key, value, output take at least 819199999999991808 bytes");
   refused({"--mechanism", "softmax", "--features", "4"}, "--features: belongs to");
-  refused({"--mechanism", "linformer", "--causal"}, "a query would see later tokens");
+  refused({"--mechanism", "linformer", "--causal"}, "linformer cannot be causal");
   refused({"--feature-map", "elu1,favor_trig", "--features", "7"}, "--features 7: ");
   refused({"--feature-map", "taylor", "--order", "3"}, "47905 features");
   refused({"--n", "16", "--json", path("missing/bench.json")}, "missing/bench.json");

@@ -151,14 +151,16 @@ TEST_F(Convert, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message(tiny_llama(), [](auto& o) { o.attention = "elu1", o.heads_keep_softmax = "0:1"; }),
               HasSubstr("share a key and value head"));
   EXPECT_THAT(message(tiny_albert(), [](auto& o) { o.attention = "elu1", o.layers = "0"; }),
-              HasSubstr("one block, used 3 times"));
+              AllOf(HasSubstr("--layers"), HasSubstr("all 3 layers"), HasSubstr("one block")));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "linformer"; }), HasSubstr("linformer"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.layers = "0"; }),
-              HasSubstr("--layers: does nothing without --attention"));
+              AllOf(HasSubstr("--layers: "), HasSubstr("without --attention")));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "softmax", o.features = 8; }),
               HasSubstr("--features 8"));
-  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "auto"; }), HasSubstr("--data STORE"));
-  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.fold_scaling = true; }), HasSubstr("--data STORE"));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "auto"; }),
+              AllOf(HasSubstr("--attention auto"), HasSubstr("--data")));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.fold_scaling = true; }),
+              AllOf(HasSubstr("--fold-scaling"), HasSubstr("--data")));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.n_layers=1"}; }), HasSubstr("unexpected"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.d_feedforward=24"}; }),
               HasSubstr("6 misshapen"));
@@ -168,10 +170,11 @@ TEST_F(Convert, RefusesWhatDoesNotFit) {
   for (const std::string key :
        {"data.batch_size=3", "optimizer.name=adamw", "trainer.max_steps=3", "objective.name=next_token", "model"})
     EXPECT_THAT(message(tiny_gpt2(), [&](auto& o) { o.overrides = {key}; }),
-                AllOf(HasSubstr("--set " + key), HasSubstr("expected a key below model, or seed")));
-  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.max_sequence_length = 4; }), HasSubstr("learned 12 positions"));
+                AllOf(HasSubstr("--set " + key), HasSubstr("expected a key under model, or seed")));
+  EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.max_sequence_length = 4; }),
+              AllOf(HasSubstr("--max-sequence-length 4"), HasSubstr("12 learned positions")));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.destination = "/nowhere/at/all.h5"; }),
-              HasSubstr("there is no folder /nowhere/at"));
+              HasSubstr("folder /nowhere/at is missing"));
   ConvertOptions options = from(tiny_gpt2());
   options.overwrite = false;
   convert(options);
@@ -279,15 +282,14 @@ TEST_F(Convert, FewTokensForConstantsAreRemarkedOn) {
   options.data = store();
   EXPECT_THAT(said_by([&] { convert(options); }), Not(HasSubstr("noisy")));
   options.data->batches = 1;
-  EXPECT_THAT(said_by([&] { convert(options); }),
-              AllOf(HasSubstr("centres, scales and constants of feature maps are measured on 44 tokens"),
-                    HasSubstr("take 64 or more")));
+  EXPECT_THAT(said_by([&] { convert(options); }), AllOf(HasSubstr("constants of feature maps are noisy"),
+                                                        HasSubstr("44 tokens"), HasSubstr("at least 64 tokens")));
   options.attention = "favor_positive";  // without constants
   EXPECT_THAT(said_by([&] { convert(options); }), Not(HasSubstr("noisy")));
   options.attention.clear();
   options.fold_scaling = true;
   EXPECT_THAT(said_by([&] { convert(options); }),
-              HasSubstr("factors to be folded into the weights are measured on 44 tokens"));
+              AllOf(HasSubstr("factors to be folded into the weights are noisy"), HasSubstr("44 tokens")));
 }
 
 TEST_F(Convert, MorePositionsRepeatTheLearnedOnes) {
@@ -405,7 +407,7 @@ TEST_F(Convert, ABoundOfFeaturesCanHoldForPolynomialsToo) {
     EXPECT_LE(bound.automatic->map->m, 8);
   }
   for (const HeadChoice& one : bound.automatic->heads)
-    EXPECT_THAT(one.why_softmax, Not(HasSubstr("random features up to")));
+    EXPECT_THAT(one.why_softmax, Not(HasSubstr("random features")));
 }
 
 TEST_F(Convert, AutomaticChoiceLeavesSoftmaxWhereNothingServes) {

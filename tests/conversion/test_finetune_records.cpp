@@ -106,7 +106,7 @@ TEST_F(FinetuneRecords, AStageWithoutTheOneBeforeIsRefusedBeforeAnythingIsMade) 
   FinetuneOptions task = options(config(testing::performer_attention), {"finetune.source=" + path("nowhere")});
   task.only_stage = "task";
   EXPECT_THAT(message_of<UserError>([&] { finetune(task); }),
-              HasSubstr("--stage task: begins from what distillation has trained"));
+              AllOf(HasSubstr("--stage task"), HasSubstr("stage distillation, which has no checkpoint")));
   EXPECT_FALSE(fs::exists(path("run")));
 }
 

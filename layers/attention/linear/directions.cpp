@@ -11,13 +11,13 @@
 namespace furlong::layers {
 namespace {
 
-/// Random numbers of one key, one block of words after another.
+/// A sequence of random numbers from one key.
 class Draws {
  public:
   explicit Draws(const RandomKey& key) : key_(key) {}
   double normal() { return random_normal(key_, next_++); }
   double sign() { return philox(key_, next_++)[0] >> 31 ? -1.0 : 1.0; }
-  /// Uniform in [0, n): of 64 random bits, so that what the division leaves over is nothing.
+  /// Returns a number in [0, n). It uses 64 random bits, so the bias of the division is negligible.
   std::uint64_t below(std::uint64_t n) {
     const auto words = philox(key_, next_++);
     return ((std::uint64_t{words[0]} << 32) | words[1]) % n;
@@ -28,8 +28,8 @@ class Draws {
   std::uint64_t next_ = 0;
 };
 
-/// Orthonormal rows from Gaussian ones by modified Gram-Schmidt, twice. The triangular factor's diagonal is positive by
-/// construction, which is the sign convention under which Q is Haar-distributed (Mezzadri 2007, "How to generate random
+/// Orthonormalises Gaussian rows by modified Gram-Schmidt, applied twice. The triangular factor has a positive
+/// diagonal, which is the sign convention that makes Q Haar-distributed (Mezzadri 2007, "How to generate random
 /// matrices from the classical compact groups").
 void orthonormalise(std::vector<double>& rows, std::int64_t d) {
   for (std::int64_t i = 0; i < d; ++i) {
@@ -48,7 +48,7 @@ void orthonormalise(std::vector<double>& rows, std::int64_t d) {
   }
 }
 
-/// Quantiles i/(m+1) of χ_d in a random order: which feature has which norm tells nothing.
+/// Returns the quantiles i/(m+1) of χ_d in random order, so that a feature's index does not determine its norm.
 std::vector<double> stratified_norms(std::int64_t m, std::int64_t d, Draws& draws) {
   std::vector<double> norms;
   for (std::int64_t i = 1; i <= m; ++i)
@@ -57,7 +57,7 @@ std::vector<double> stratified_norms(std::int64_t m, std::int64_t d, Draws& draw
   return norms;
 }
 
-/// The norm of a Gaussian row of its own.
+/// Returns the norm of an independent Gaussian row.
 double chi_norm(std::int64_t d, Draws& draws) {
   double square = 0;
   for (std::int64_t c = 0; c < d; ++c) {
@@ -84,7 +84,7 @@ std::vector<double> orthogonal_rows(DirectionsKind kind, std::int64_t m, std::in
   return rows;
 }
 
-/// row ← row H, by butterflies; H is symmetric, orthonormal and of size row.size(), a power of two.
+/// Computes row ← row H by butterflies. H is symmetric, orthonormal and of size row.size(), a power of two.
 void walsh_hadamard(std::vector<double>& row) {
   for (std::size_t half = 1; half < row.size(); half *= 2) {
     for (std::size_t start = 0; start < row.size(); start += 2 * half) {
@@ -114,8 +114,8 @@ std::vector<double> structured_rows(std::int64_t m, std::int64_t d, Draws& draws
   return rows;
 }
 
-/// P(a, x), the regularised lower incomplete gamma function: its power series below a + 1, Lentz's continued fraction
-/// of 1 - P above.
+/// P(a, x), the regularised lower incomplete gamma function. Uses its power series for x < a + 1, and Lentz's continued
+/// fraction of 1 - P otherwise.
 double lower_gamma(double a, double x) {
   const double front = std::exp(a * std::log(x) - x - std::lgamma(a));
   if (x < a + 1) {
@@ -143,7 +143,7 @@ double chi_quantile(double probability, std::int64_t d) {
   const double a = static_cast<double>(d) / 2;
   double low = 0, high = a + 1;
   while (lower_gamma(a, high) < probability) high *= 2;
-  // Newton's method in x = r²/2, held inside a bracket that every step narrows.
+  // Newton's method in x = r²/2, inside a bracket that shrinks at every step.
   double x = a;
   for (int step = 0; step < 200; ++step) {
     const double excess = lower_gamma(a, x) - probability;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double largest_scaling = 64;
 
-/// E x², or the variance; rounding must not make it negative.
+/// Returns E x², or the variance if `centering`; rounding must not make it negative.
 double second_moment(double square, double mean, bool centering) {
   return centering ? std::max(square - mean * mean, 0.0) : square;
 }
@@ -29,7 +29,7 @@ void set_values(const Tensor& target, const std::vector<double>& values) {
   }
 }
 
-/// From one row of the statistics: tokens, Σ q, Σ k, Σ q², Σ k². All zero where there were no tokens.
+/// Reads one row of the statistics: tokens, Σ q, Σ k, Σ q², Σ k². All moments are zero without tokens.
 HeadMoments moments_of(const double* row, std::int64_t d) {
   const double tokens = row[0];
   const auto means = [&](std::int64_t part) {
@@ -46,8 +46,8 @@ void check_map(const AttentionConfig& config) {
   if (info.estimates_softmax) return;
   if (!config.centering && config.scaling == Scaling::none) return;
   throw UserError(
-      "model.attention.{} is exact for maps that estimate softmax's exp(q·k/√d) only, and would give {} another "
-      "meaning; remove it, or take such a map (favor_positive)",
+      "model.attention.{} is exact only for feature maps that estimate softmax's exp(q·k/√d), and would change the "
+      "meaning of {}; remove it, or use such a map (favor_positive)",
       config.centering ? "centering" : "scaling", info.name);
 }
 
@@ -94,7 +94,7 @@ HeadConstants::HeadConstants(ParameterStore& store, const std::string& name, con
 }
 
 void HeadConstants::observe(const ForwardContext& context, const Tensor& query, const Tensor& key) const {
-  // The first run of a recomputed segment is left out: backward will run the same again.
+  // Skips the first run of a recomputed segment: backward runs it again.
   if (!statistics_ || !context.training || context.tape.runs_again()) return;
   ops::add_head_statistics(context.stream(), query, key, context.attention_mask.keys, config_.n_heads,
                            config_.n_kv_heads, statistics_->master());

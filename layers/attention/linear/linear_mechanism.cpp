@@ -29,7 +29,7 @@ class RecurrentState : public RecurrentAttentionState {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       if (parts[i]->defined()) visitor(prefix + "." + names[i], *parts[i]);
     }
-    // 62 bits of the count in two numbers: tensors have no 64-bit integers.
+    // Stores 62 bits of the count in two numbers, because tensors have no 64-bit integers.
     constexpr std::int64_t low_bits = 0x7fffffff;
     Tensor tokens = Tensor::from(std::vector<std::int32_t>{static_cast<std::int32_t>(state.tokens & low_bits),
                                                            static_cast<std::int32_t>(state.tokens >> 31)},
@@ -93,7 +93,7 @@ Variable LinearMechanism::mapped(Tape& tape, const Variable& x, const Parameter*
   return weight ? ops::head_linear(tape, x, weight->variable(), n_heads) : x;
 }
 
-/// `inputs` but for what the layer itself knows.
+/// Adds the layer's own parameters, constants and options to `inputs` and runs the op.
 Variable LinearMechanism::attend(Tape& tape, const ops::LinearAttentionInputs& inputs) const {
   ops::LinearAttentionInputs all = inputs;
   if (substitutes_) {
@@ -120,7 +120,7 @@ Variable LinearMechanism::forward(ForwardContext& context, const Variable& query
   inputs.mask = context.attention_mask;
   if (carried) inputs.state = &dynamic_cast<RecurrentState&>(*carried).state;
   inputs.segments = context.exchange;
-  // Of a segment that backward runs again, the second run counts.
+  // In a segment that backward recomputes, only the second run is counted.
   if (counts_denominators() && !context.tape.runs_again()) inputs.report = context.denominators;
   constants_.observe(context, query.value(), key.value());
   return attend(context.tape, inputs);
@@ -141,8 +141,8 @@ bool LinearMechanism::counts_denominators() const {
 void LinearMechanism::check_recurrent() const {
   if (!config_.causal)
     throw UserError(
-        "a bidirectional model has no recurrent form: each token sees later ones; generation and carried state need a "
-        "decoder");
+        "a bidirectional model has no recurrent form, because each token attends to later ones; use a decoder for "
+        "generation and stateful training");
 }
 
 std::unique_ptr<AttentionState> LinearMechanism::new_state(std::int64_t batch, std::int64_t /*max_tokens*/, DType dtype,
@@ -190,8 +190,8 @@ std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::strin
 
 AttentionCost cost(const AttentionConfig& config, std::int64_t n) { return linear_cost(config, n, config.window); }
 
-/// Pairs of a causal chunk as linear attention takes them: 16 queries at a time, each block over the keys up to its
-/// last one's.
+/// Returns the pairs computed for a causal chunk: blocks of 16 queries, each over the keys up to the block's last
+/// query.
 double pairs_in_blocks(double chunk) {
   double count = 0;
   for (double row = 0; row < chunk; row += 16) count += std::min(16.0, chunk - row) * std::min(row + 16, chunk);
@@ -209,12 +209,14 @@ FeatureSizes feature_sizes(const AttentionConfig& config) {
   return sizes;
 }
 
-/// With p the pairs of tokens that see each other, D directions, chunks of c, b = n(c+16)/2 the pairs of all causal
-/// chunks in blocks of 16 queries (c a multiple of 16; exact for others too), and values as wide as keys:
-///   forward 4nDd + 4nmd, backward 12nDd + 10nmd; causal: forward 4nDd + 4nmd + 2b(m+d), backward 14nDd + 10nmd +
-///   2b(3m+2d); with a window, each product of the definition once: forward 4nDd + p·2(m+d), backward 8nDd +
-///   p·2(3m+2d). A segment makes the features of its keys once more (in backward of its queries), and their sum, which
-///   goes to the others: 2nDd + 2nmd.
+/// Cost formulas. p is the number of pairs that attend to each other, D the number of rows of the random projection, c
+/// the chunk size, and b = n(c+16)/2 the pairs of all causal chunks in blocks of 16 queries (for c a multiple of 16;
+/// the code is exact for all c). Values are as wide as keys.
+///   bidirectional: forward 4nDd + 4nmd, backward 12nDd + 10nmd
+///   causal:        forward 4nDd + 4nmd + 2b(m+d), backward 14nDd + 10nmd + 2b(3m+2d)
+///   with a window: forward 4nDd + p·2(m+d), backward 8nDd + p·2(3m+2d)
+/// A segment computes the features of its keys once more (in backward those of its queries), and their sum, which goes
+/// to the other ranks: 2nDd + 2nmd.
 AttentionCost linear_cost(const AttentionConfig& config, std::int64_t n_tokens, std::int64_t window) {
   const FeatureSizes sizes = feature_sizes(config);
   const double n = static_cast<double>(n_tokens), d = static_cast<double>(config.d_head),
@@ -230,8 +232,9 @@ AttentionCost linear_cost(const AttentionConfig& config, std::int64_t n_tokens, 
     cost.with_backward = heads * (12 * n * directions * d + pairs + seen * 2 * (3 * m + 2 * d));
     return cost;
   }
-  // Both sweeps make the features of queries and keys again; gradients go back through the directions once for each,
-  // and causal once more for queries, whose gradient comes from the state in one sweep and from pairs in the other.
+  // Both sweeps recompute the features of queries and keys. Gradients go back through the random projection once for
+  // each, and in causal models once more for queries: their gradient comes from the state in one sweep and from the
+  // pairs in the other.
   const double in_blocks = config.causal ? n / c * pairs_in_blocks(c) : 0, pairs = in_blocks * 2 * (m + d);
   const double forward = 4 * n * directions * d + 4 * n * m * d,
                backward = (config.causal ? 14 : 12) * n * directions * d + 10 * n * m * d;

@@ -20,14 +20,14 @@ Initializer initial_projection(const ops::SequenceProjectionOptions& options) {
   return Initializer::normal(1 / std::sqrt(static_cast<double>(terms)));
 }
 
-/// The model's only projection: the first layer declares it.
+/// Returns the model's one projection, which the first layer declares.
 Parameter& shared_projection(ParameterStore& store, const Shape& shape, const Initializer& initializer) {
   for (const Parameter& parameter : store.parameters()) {
     if (parameter.name() != shared_name) continue;
     if (!(parameter.shape() == shape)) {
       throw UserError(
-          "{} is {} in one layer and {} in another: layers that share a projection must agree in length, projected "
-          "length and head width; use sharing: key_value",
+          "{} is {} in one layer and {} in another; expected layers that share a projection to agree in length, "
+          "projected length and head width, or sharing: key_value",
           shared_name, parameter.shape().text(), shape.text());
     }
     return store.find(shared_name);
@@ -50,18 +50,18 @@ class LinformerMechanism : public AttentionMechanism {
 
   Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
                    AttentionState* carried) const override {
-    require(!context.exchange, "segments of a sequence on different processes with linformer attention");
-    if (carried) refuse("state cannot be carried from segment to segment");
+    require(!context.exchange, "segments of a sequence on different ranks with linformer attention");
+    if (carried) refuse("has no recurrent state");
     if (context.attention_mask.documents.defined()) {
       throw UserError(
-          "{}: linformer cannot keep packed documents apart: its projection mixes all positions of a sequence; pack "
-          "one document a sequence, or use mechanism softmax or linear",
+          "{}: linformer cannot separate packed documents, because its projection mixes all positions of a sequence; "
+          "put one document in each sequence, or use mechanism softmax or linear",
           name_);
     }
     if (key.extent(1) > projection_.max_length) {
       throw UserError(
-          "{}: a sequence of {} tokens, but linformer's projection was made for at most {}: shorten the input, or "
-          "train with a larger model.max_sequence_length",
+          "{}: a sequence of {} tokens; expected at most {}, the length of linformer's projection, so shorten the "
+          "input or train with a larger model.max_sequence_length",
           name_, key.extent(1), projection_.max_length);
     }
     const Tensor& keys = context.attention_mask.keys;
@@ -109,14 +109,14 @@ class LinformerMechanism : public AttentionMechanism {
 
   [[noreturn]] void refuse(const char* what) const {
     throw UserError(
-        "{}: linformer {}: its projection needs the whole sequence at once; use mechanism softmax or linear", name_,
-        what);
+        "{}: linformer {}, because its projection needs the whole sequence at once; use mechanism softmax or linear",
+        name_, what);
   }
 
   std::string name_;
   ops::SequenceProjectionOptions projection_;
   ops::SoftmaxAttentionOptions attention_;
-  Parameter *key_ = nullptr, *value_ = nullptr;  // null for the mean
+  Parameter *key_ = nullptr, *value_ = nullptr;  // null for projection mean
   std::optional<AttentionTensors> substitutes_;
 };
 
@@ -131,22 +131,22 @@ namespace {
 
 std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::string& name,
                                          const AttentionConfig& config) {
-  require(config.max_sequence_length >= 1, "{}: linformer needs to know max_sequence_length", name);
+  require(config.max_sequence_length >= 1, "{}: linformer without max_sequence_length", name);
   if (config.causal) {
     throw UserError(
-        "{}: linformer cannot be causal: each row of its projection mixes all positions, so that a query would see "
-        "later tokens; use it in an encoder, or mechanism softmax or linear",
+        "{}: linformer cannot be causal, because each row of its projection mixes all positions and a query would "
+        "attend to later tokens; use it in an encoder, or use mechanism softmax or linear",
         name);
   }
   const std::int64_t r = resolved_projected_length(config);
   if (r < 1 || r > config.max_sequence_length) {
-    throw UserError("{}: a projected_length of {} for sequences of at most {} tokens, expected 1 to {}; 0 picks one",
+    throw UserError("{}: projected_length {} for sequences of at most {} tokens; expected 1 to {}, or 0 for a default",
                     name, r, config.max_sequence_length, config.max_sequence_length);
   }
   return std::make_unique<LinformerMechanism>(store, name, config);
 }
 
-/// Forward 4nrd + nr·4d, backward 8nrd + nr·10d; mean pooling and convolution without the 4nrd and 8nrd.
+/// Forward 4nrd + 4nrd, backward 8nrd + 10nrd. Mean and convolution lack the first term of each.
 AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
   const double r = static_cast<double>(std::min(resolved_projected_length(config), n)),
                pairs = static_cast<double>(n) * r, d = static_cast<double>(config.d_head),

@@ -6,8 +6,8 @@
 namespace furlong::layers {
 namespace {
 
-/// Keys and values so far; with a window those that a later token may still see, and at most `spare` others. The memory
-/// doubles as it fills, up to the longest sequence announced, or to window + spare rows.
+/// Key-value cache. With a window it holds the keys and values that a later token may still attend to, and at most
+/// `spare` older ones. The memory doubles as it fills, up to max_tokens rows, or to window + spare rows.
 class KeyValueCache : public AttentionState {
  public:
   KeyValueCache(std::int64_t batch, std::int64_t max_tokens, const AttentionConfig& config, DType dtype,
@@ -49,20 +49,20 @@ class KeyValueCache : public AttentionState {
     tokens_ += added;
   }
 
-  /// After attention: a long prompt may have needed more rows at once than are worth keeping.
+  /// Call after attention: a long prompt may have needed more rows at once than the cache should hold.
   void trim(const Stream& stream) {
     if (key_.extent(1) > most_rows_) move(stream, seen_by_the_next(), most_rows_);
   }
 
  private:
-  static constexpr std::int64_t spare = 256;  // how many tokens go by between moves, each of which copies the window
+  static constexpr std::int64_t spare = 256;  // tokens between two moves, each of which copies the window
 
   Tensor empty(std::int64_t width, DType dtype, const Device& device) const {
     return Tensor::empty({static_cast<std::int64_t>(mask_.size()), std::min(most_rows_, spare), width}, dtype, device);
   }
   std::int64_t seen_by_the_next() const { return window_ > 0 ? std::min(rows_, window_ - 1) : rows_; }
 
-  /// The last `kept` rows to the front of new memory, since they may overlap where they go.
+  /// Moves the last `kept` rows to the front of new memory; in place, source and target could overlap.
   void move(const Stream& stream, std::int64_t kept, std::int64_t capacity) {
     for (Tensor* cache : {&key_, &value_}) {
       const Tensor target =
@@ -76,8 +76,8 @@ class KeyValueCache : public AttentionState {
   }
 
   std::int64_t max_tokens_, window_, most_rows_;
-  std::int64_t tokens_ = 0, rows_ = 0;           // rows_ of them are held
-  std::vector<std::vector<std::int32_t>> mask_;  // of each sequence; empty without masks
+  std::int64_t tokens_ = 0, rows_ = 0;           // tokens appended, and rows held
+  std::vector<std::vector<std::int32_t>> mask_;  // one row for each sequence; empty without masks
   Tensor key_, value_;
 };
 
@@ -92,11 +92,11 @@ class SoftmaxMechanism : public AttentionMechanism {
 
   Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
                    AttentionState* carried = nullptr) const override {
-    require(!context.exchange, "segments of a sequence on different processes with softmax attention");
+    require(!context.exchange, "segments of a sequence on different ranks with softmax attention");
     if (carried) {
       throw UserError(
-          "model.attention.mechanism: softmax carries no state from one segment to the next, since what it keeps grows "
-          "with the length; expected mechanism linear in every layer, or training without carried state");
+          "model.attention.mechanism: softmax has no recurrent state, because its cache grows with the length; "
+          "expected mechanism linear in every layer, or data.carry_state: false");
     }
     return ops::softmax_attention(context.tape, query, key, value, options_, context.attention_mask);
   }
@@ -112,8 +112,7 @@ class SoftmaxMechanism : public AttentionMechanism {
     auto& cache = dynamic_cast<KeyValueCache&>(state);
     ops::SoftmaxAttentionOptions options = options_;
     cache.append(stream, key, value, key_mask);
-    options.first_query_position =
-        cache.rows() - query.extent(1);  // among the keys that are left, where only distances count
+    options.first_query_position = cache.rows() - query.extent(1);  // index among the held keys; only distances matter
     const std::int64_t width = config_.value_width();
     const Tensor output =
         Tensor::empty({query.extent(0), query.extent(1), config_.n_heads * width}, query.dtype(), stream.device);

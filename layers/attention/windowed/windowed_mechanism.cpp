@@ -11,17 +11,17 @@ std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::strin
                                          const AttentionConfig& config) {
   if (config.softmax_window <= 0)
     throw UserError(
-        "model.attention.softmax_window: {} with mechanism windowed; expected the number of nearest tokens that get "
-        "exact weights",
+        "model.attention.softmax_window: {} with mechanism windowed; expected the number of nearest tokens with exact "
+        "weights, at least 1",
         config.softmax_window);
   if (config.normalizer != ops::Normalizer::sum)
     throw UserError(
-        "model.attention.normalizer: {} with mechanism windowed, whose two parts meet under one sum; expected sum",
+        "model.attention.normalizer: {} with mechanism windowed; expected sum, which both of its parts share",
         name_of(config.normalizer));
   return std::make_unique<LinearMechanism>(store, name, config, config.softmax_window);
 }
 
-/// Softmax over the pairs inside the window, and linear attention without one.
+/// The cost of softmax over the pairs inside the window, plus that of linear attention over all tokens.
 AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
   const double d = static_cast<double>(config.d_head), heads = static_cast<double>(config.n_heads);
   const AttentionCost inside = softmax_cost(attended_pairs(config.causal, n, config.softmax_window), d);

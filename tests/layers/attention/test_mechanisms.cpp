@@ -432,7 +432,7 @@ TEST(Refusals, SayWhatCannotBeAndWhy) {
   refuses("expected sum", [](AttentionConfig& c) {
     c.mechanism = "windowed", c.softmax_window = 4, c.normalizer = ops::Normalizer::rms;
   });
-  refuses("sees later ones", [](AttentionConfig& c) { c.causal = false; });
+  refuses("no recurrent form", [](AttentionConfig& c) { c.causal = false; });
   refuses("'lineer'", [](AttentionConfig& c) { c.head_mechanisms = {"softmax", "softmax", "lineer", "lineer"}; });
 }
 

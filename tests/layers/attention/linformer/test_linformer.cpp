@@ -350,7 +350,7 @@ TEST(Linformer, RefusesUsesWithTheReason) {
         ForwardContext context{tape};
         layers.mechanisms[0]->forward(context, Variable(inputs[0]), Variable(inputs[1]), Variable(inputs[2]), &state);
       },
-      {"carried", "whole sequence"});
+      {"recurrent state", "whole sequence"});
 }
 
 TEST(Linformer, LayersThatShareMustAgree) {

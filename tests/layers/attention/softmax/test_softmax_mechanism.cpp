@@ -133,7 +133,7 @@ TEST(SoftmaxMechanism, RefusesCarriedState) {
     FAIL() << "no error";
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(),
-                ::testing::AllOf(::testing::HasSubstr("softmax carries no state"), ::testing::HasSubstr("linear")));
+                ::testing::AllOf(::testing::HasSubstr("softmax has no recurrent state"), ::testing::HasSubstr("linear")));
   }
 }
 
