@@ -54,7 +54,7 @@ class Convert : public WithTemporaryFolder {
   Settings settings_of_result() { return open_source_model(path("out.h5")).model.settings; }
 };
 
-TEST(AttentionRequest, ReadsEveryForm) {
+TEST(AttentionRequest, ParsesEveryForm) {
   EXPECT_EQ(attention_request("softmax").mechanism, "softmax");
   const AttentionRequest map = attention_request("taylor:2+centering");
   EXPECT_EQ(map.mechanism, "linear");
@@ -69,7 +69,7 @@ TEST(AttentionRequest, ReadsEveryForm) {
   EXPECT_EQ(attention_request("linformer").size, 0);
 }
 
-TEST(AttentionRequest, RefusesOthers) {
+TEST(AttentionRequest, RejectsInvalidText) {
   for (const char* text : {"", "sofmax", "favor_positive:2", "taylor:9x", "windowed", "windowed:0", "windowed:x",
                            "windowed:8+none", "linformer:4+relu", "hedgehog+centering", "favor_positive+", "linear"}) {
     const std::string message = message_of<UserError>([&] { attention_request(text); });
@@ -77,7 +77,7 @@ TEST(AttentionRequest, RefusesOthers) {
   }
 }
 
-TEST(AttentionRequest, NumbersAndHeads) {
+TEST(AttentionRequest, ParsesLayersAndHeads) {
   EXPECT_EQ(chosen_numbers("", 3, "--layers", "layers"), (std::vector<bool>{true, true, true}));
   EXPECT_EQ(chosen_numbers("0,2-3", 5, "--layers", "layers"), (std::vector<bool>{true, false, true, true, false}));
   for (const char* text : {"5", "-1", "2-1", "a", "1,,2", "0-5", "1-2-3", "1 2"})
@@ -92,7 +92,7 @@ TEST(AttentionRequest, NumbersAndHeads) {
     EXPECT_THAT(message_of<UserError>([&] { chosen_heads(text, model); }), HasSubstr("--heads-keep-softmax")) << text;
 }
 
-TEST_F(Convert, KeepsEveryWeightAndListsWhatIsNew) {
+TEST_F(Convert, KeepsWeightsAndListsNewParameters) {
   ConvertOptions options = from(tiny_gpt2());
   options.attention = "hedgehog";
   const ConversionResult result = convert(options);
@@ -109,7 +109,7 @@ TEST_F(Convert, KeepsEveryWeightAndListsWhatIsNew) {
   EXPECT_LT(far.flops, far.source_flops / 100);
 }
 
-TEST_F(Convert, SomeLayersAndHeads) {
+TEST_F(Convert, ConvertsSelectedLayersAndHeads) {
   ConvertOptions options = from(tiny_gpt2());
   options.attention = "favor_positive";
   options.features = 24;
@@ -141,7 +141,7 @@ TEST_F(Convert, SomeLayersAndHeads) {
   EXPECT_EQ(back.tensors.left_behind.size(), 2U);  // directions
 }
 
-TEST_F(Convert, RefusesWhatDoesNotFit) {
+TEST_F(Convert, RejectsInvalidOptions) {
   const auto message = [&](const TinyModel& model, const std::function<void(ConvertOptions&)>& change) {
     ConvertOptions options = from(model);
     change(options);
@@ -182,7 +182,7 @@ TEST_F(Convert, RefusesWhatDoesNotFit) {
 }
 
 // Nobody wrote the settings that an option changes: no line of theirs is of use to anybody.
-TEST_F(Convert, ErrorsNameTheOption) {
+TEST_F(Convert, ErrorsStartWithTheOption) {
   using ::testing::StartsWith;
   const auto message = [&](const TinyModel& model, const std::function<void(ConvertOptions&)>& change) {
     ConvertOptions options = from(model);
@@ -207,7 +207,7 @@ TEST_F(Convert, ErrorsNameTheOption) {
 }
 
 // null takes a key back to its default, and so goes what only another attention needed.
-TEST_F(Convert, WhatAnOverrideTakesAwayIsGone) {
+TEST_F(Convert, NullOverrideResetsKeys) {
   ConvertOptions options = from(tiny_llama());
   options.attention = "favor_positive";
   options.overrides = {"model.attention.redraw_every=100"};
@@ -226,7 +226,7 @@ TEST_F(Convert, WhatAnOverrideTakesAwayIsGone) {
 }
 
 // Another seed draws other directions; weights are the source's whatever it is.
-TEST_F(Convert, TheSeedIsTheModelsToo) {
+TEST_F(Convert, SeedChangesRandomProjectionOnly) {
   ConvertOptions options = from(tiny_llama());
   options.attention = "favor_positive";
   const auto parameter = [&](const char* name) {
@@ -243,7 +243,7 @@ TEST_F(Convert, TheSeedIsTheModelsToo) {
 }
 
 // How the source was trained does not stand in the way of what the model becomes, since no key here could take it back.
-TEST_F(Convert, WhatTrainingAskedForIsLeftBehind) {
+TEST_F(Convert, DropsTrainingSettingsOfTheSource) {
   Settings settings;
   settings.model.n_layers = 1;
   settings.model.d_model = 8;
@@ -275,7 +275,7 @@ std::string said_by(const std::function<void()>& action) {
 }
 
 // 88 tokens are enough for heads of width 4, whose constants take 64, and 44 are not.
-TEST_F(Convert, FewTokensForConstantsAreRemarkedOn) {
+TEST_F(Convert, WarnsOfTooFewTokensForConstants) {
   ConvertOptions options = from(tiny_llama());
   EXPECT_EQ(tokens_for_constants(open_source_model(options.source).model.settings), 64);
   options.attention = "favor_positive+centering";
@@ -292,7 +292,7 @@ TEST_F(Convert, FewTokensForConstantsAreRemarkedOn) {
               AllOf(HasSubstr("factors to be folded into the weights are noisy"), HasSubstr("44 tokens")));
 }
 
-TEST_F(Convert, MorePositionsRepeatTheLearnedOnes) {
+TEST_F(Convert, AddedPositionsRepeatLearnedOnes) {
   ConvertOptions options = from(tiny_gpt2());
   options.max_sequence_length = 30;
   const ConversionResult result = convert(options);
@@ -305,7 +305,7 @@ TEST_F(Convert, MorePositionsRepeatTheLearnedOnes) {
   for (std::size_t i = 0; i < table.size(); ++i) EXPECT_EQ(table[i], learned[i % learned.size()]);
 }
 
-TEST_F(Convert, MeasuresEachHeadAgainstSoftmax) {
+TEST_F(Convert, MeasuresErrorOfEachHead) {
   ConvertOptions options = from(tiny_llama());
   options.data = store();
   options.attention = "taylor:2";
@@ -327,7 +327,7 @@ TEST_F(Convert, MeasuresEachHeadAgainstSoftmax) {
 }
 
 // FAVOR++'s constant comes from the data: at most 0, and not 0 for queries and keys that are not zero.
-TEST_F(Convert, CalibratesConstantsOnTheData) {
+TEST_F(Convert, CalibratesConstantsOnData) {
   ConvertOptions options = from(tiny_llama());
   options.attention = "oprf";
   convert(options);
@@ -341,7 +341,7 @@ TEST_F(Convert, CalibratesConstantsOnTheData) {
 }
 
 // Nothing of a measurement is of predictions.
-TEST_F(Convert, ModelsWithoutAnOutputLayerAreMeasuredToo) {
+TEST_F(Convert, MeasuresModelsWithoutOutputLayer) {
   ConvertOptions options = from(tiny_bert(false));
   options.data = store();
   options.fold_scaling = true;
@@ -355,7 +355,7 @@ TEST_F(Convert, ModelsWithoutAnOutputLayerAreMeasuredToo) {
   EXPECT_TRUE(convert(options).automatic->map);
 }
 
-TEST_F(Convert, AutomaticChoiceKeepsToItsTarget) {
+TEST_F(Convert, AutoKeepsErrorsWithinTarget) {
   ConvertOptions options = from(tiny_llama());
   options.data = store();
   options.attention = "auto";
@@ -391,7 +391,7 @@ TEST_F(Convert, AutomaticChoiceKeepsToItsTarget) {
   }
 }
 
-TEST_F(Convert, ABoundOfFeaturesCanHoldForPolynomialsToo) {
+TEST_F(Convert, AutoCanLimitPolynomialFeatures) {
   ConvertOptions options = from(tiny_llama());
   options.data = store();
   options.attention = "auto";
@@ -406,11 +406,10 @@ TEST_F(Convert, ABoundOfFeaturesCanHoldForPolynomialsToo) {
   if (bound.automatic->map) {
     EXPECT_LE(bound.automatic->map->m, 8);
   }
-  for (const HeadChoice& one : bound.automatic->heads)
-    EXPECT_THAT(one.why_softmax, Not(HasSubstr("random features")));
+  for (const HeadChoice& one : bound.automatic->heads) EXPECT_THAT(one.why_softmax, Not(HasSubstr("random features")));
 }
 
-TEST_F(Convert, AutomaticChoiceLeavesSoftmaxWhereNothingServes) {
+TEST_F(Convert, AutoKeepsSoftmaxIfNoMapReachesTarget) {
   ConvertOptions options = from(tiny_gpt2());
   options.data = store();
   options.attention = "auto";
@@ -422,7 +421,7 @@ TEST_F(Convert, AutomaticChoiceLeavesSoftmaxWhereNothingServes) {
   EXPECT_THAT(result.text(), HasSubstr("softmax in all 4 heads"));
 }
 
-TEST_F(Convert, FoldedScalingChangesNoLogit) {
+TEST_F(Convert, FoldedScalingKeepsLogits) {
   for (const TinyModel& model : {tiny_gpt2(), tiny_llama(), tiny_bert(), tiny_albert()}) {
     ConvertOptions options = from(model);
     options.data = store();

@@ -50,7 +50,7 @@ class Export : public WithTemporaryFolder {
   }
 };
 
-TEST_F(Export, GivesBackWhatWasImported) {
+TEST_F(Export, RestoresImportedModels) {
   int number = 0;
   for (const TinyModel& model :
        {tiny_gpt2(), tiny_gpt2(""), tiny_llama(), tiny_bert(), tiny_bert(false), tiny_albert()}) {
@@ -67,7 +67,7 @@ TEST_F(Export, GivesBackWhatWasImported) {
 }
 
 // The head that tied embeddings make is written under the names that the file had.
-TEST_F(Export, KeepsNamesOfRepeatedTensors) {
+TEST_F(Export, KeepsNamesOfDuplicateTensors) {
   TinyModel only_head = tiny_gpt2();
   only_head.described["lm_head.weight"] = {"lm_head.weight", only_head.described.at("transformer.wte.weight").shape,
                                            "F32"};
@@ -76,7 +76,7 @@ TEST_F(Export, KeepsNamesOfRepeatedTensors) {
   expect_same_tensors(only_head, "back");
 }
 
-TEST_F(Export, InAnotherType) {
+TEST_F(Export, ConvertsDtype) {
   ExportOptions options;
   options.dtype = "bfloat16";
   TinyModel model = tiny_gpt2();
@@ -89,7 +89,7 @@ TEST_F(Export, InAnotherType) {
   EXPECT_EQ(config.at("eos_token_id"), 3);
 }
 
-TEST_F(Export, RefusesToWriteOverAModel) {
+TEST_F(Export, RejectsExistingModel) {
   there_and_back(tiny_gpt2());
   EXPECT_THAT(message_of<UserError>([&] { exported("model.h5", "back"); }), HasSubstr("--force"));
   ExportOptions options;
@@ -98,7 +98,7 @@ TEST_F(Export, RefusesToWriteOverAModel) {
 }
 
 // Only what an earlier model left, by the names that such files have.
-TEST_F(Export, WritingOverAModelRemovesWhatIsNotThisOnes) {
+TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
   ConvertOptions options;
   options.source = tiny_bert().write(folder_ / "source");
   options.destination = path("linear.h5");
@@ -139,7 +139,7 @@ TEST_F(Export, WritingOverAModelRemovesWhatIsNotThisOnes) {
   EXPECT_EQ(Json::parse(content(path("out/config.json"))).at("model_type"), "bert");
 }
 
-TEST_F(Export, ConfigsNameNoPlaceOfThisMachine) {
+TEST_F(Export, ConfigContainsNoLocalPaths) {
   SourceModel source = open_source_model(tiny_gpt2().write(folder_ / "source"));
   Settings& settings = source.model.settings;
   settings.model.attention.mechanism = "linear";
@@ -163,7 +163,7 @@ TEST_F(Export, ConfigsNameNoPlaceOfThisMachine) {
   EXPECT_EQ(open_source_model(path("out")).model.settings, expected);
 }
 
-TEST_F(Export, ConvertedModelsComeBackWhole) {
+TEST_F(Export, ConvertedModelsRoundTrip) {
   ConvertOptions options;
   options.source = tiny_bert().write(folder_ / "source");
   options.destination = path("linear.h5");
@@ -193,7 +193,7 @@ TEST_F(Export, ConvertedModelsComeBackWhole) {
 }
 
 // BertModel, changed in its attention, given a head, and our own.
-TEST_F(Export, ModelsWithoutAHead) {
+TEST_F(Export, ExportsModelsWithoutHead) {
   ConvertOptions options;
   options.source = tiny_bert(false).write(folder_ / "source");
   options.destination = path("linear.h5");
@@ -236,7 +236,7 @@ TEST_F(Export, ModelsWithoutAHead) {
   EXPECT_EQ(Json::parse(content(path("own/config.json"))).at("architectures"), Json({"BertModel"}));
 }
 
-TEST_F(Export, ChatTemplatesOfGguf) {
+TEST_F(Export, KeepsChatTemplateOfGguf) {
   const std::string chat = "{% for message in messages %}{{ message['content'] + '<|im_end|>\n' }}{% endfor %}";
   ConvertOptions options;
   options.source = file("chat.gguf", tiny_gguf({gguf_text_pair("tokenizer.chat_template", chat)}));
@@ -267,7 +267,7 @@ TEST_F(Export, ChatTemplatesOfGguf) {
   EXPECT_FALSE(Json::parse(content(path("plain/tokenizer_config.json"))).contains("chat_template"));
 }
 
-TEST_F(Export, DamagedDirectoriesOfOursAreRefused) {
+TEST_F(Export, RejectsDamagedFurlongDirectories) {
   ConvertOptions options;
   options.source = tiny_gpt2().write(folder_ / "source");
   options.destination = path("linear.h5");
@@ -289,7 +289,7 @@ TEST_F(Export, DamagedDirectoriesOfOursAreRefused) {
 }
 
 // A model of our own that happens to be a GPT-2 is written as one.
-TEST_F(Export, OwnModelsOfAKnownFamily) {
+TEST_F(Export, WritesOwnModelsAsKnownFamily) {
   Settings settings;
   settings.model.n_layers = 2;
   settings.model.d_model = 16;
@@ -313,7 +313,7 @@ TEST_F(Export, OwnModelsOfAKnownFamily) {
 }
 
 // y = x Wᵀ + (alpha / rank) x Aᵀ Bᵀ, as one matrix.
-TEST_F(Export, AdaptersAreAddedToTheWeights) {
+TEST_F(Export, MergesAdaptersIntoWeights) {
   ConvertOptions options;
   options.source = tiny_llama().write(folder_ / "source");
   options.destination = path("lora.h5");

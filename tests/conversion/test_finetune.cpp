@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 using testing::message_of;
 using FinetuneTest = testing::FinetuneTest;
 
-TEST(RelativeRecovery, IsAShareOfTheTeachersAdvantage) {
+TEST(RelativeRecovery, IsFractionOfTeacherAdvantage) {
   EXPECT_DOUBLE_EQ(*relative_recovery(0.5, 0.5, 0.1), 1);
   EXPECT_DOUBLE_EQ(*relative_recovery(0.1, 0.5, 0.1), 0);
   EXPECT_DOUBLE_EQ(*relative_recovery(0.3, 0.5, 0.1), 0.5);
@@ -32,7 +32,7 @@ TEST(RelativeRecovery, IsAShareOfTheTeachersAdvantage) {
   EXPECT_FALSE(relative_recovery(0.3, 0.1, 0.1));
 }
 
-TEST(FinetuneUnderALauncher, SeveralProcessesAreRefusedAtOnce) {
+TEST(FinetuneLauncher, RejectsSeveralProcesses) {
   const std::vector<std::pair<const char*, const char*>> variables{{"RANK", "1"},
                                                                    {"WORLD_SIZE", "2"},
                                                                    {"LOCAL_RANK", "1"},
@@ -50,7 +50,7 @@ TEST(FinetuneUnderALauncher, SeveralProcessesAreRefusedAtOnce) {
 
 constexpr const char* performer = testing::performer_attention;
 
-TEST_F(FinetuneTest, GoesThroughItsStagesAndMeasuresWhatIsRecovered) {
+TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
   const std::string yaml = config(performer);
   const FinetuneResult result = finetune(options(yaml));
   EXPECT_FALSE(result.interrupted);
@@ -122,7 +122,7 @@ TEST_F(FinetuneTest, GoesThroughItsStagesAndMeasuresWhatIsRecovered) {
   EXPECT_EQ(repeated["models"], json["models"]);
 }
 
-TEST_F(FinetuneTest, AHybridCannotHideItsLinearPart) {
+TEST_F(FinetuneTest, MeasuresLinearPartOfHybrids) {
   const std::string yaml = config("{mechanism: windowed, softmax_window: 8, n_features: 16}");
   const FinetuneResult result = finetune(options(yaml, {"finetune.stages=[transfer]"}));
   ASSERT_TRUE(result.recovery);
@@ -142,7 +142,7 @@ TEST_F(FinetuneTest, AHybridCannotHideItsLinearPart) {
   }
 }
 
-TEST_F(FinetuneTest, StagesCanBeRunOneByOne) {
+TEST_F(FinetuneTest, RunsStagesSeparately) {
   const std::string yaml = config(performer);
   FinetuneOptions second = options(yaml);
   second.only_stage = "distillation";
@@ -157,7 +157,7 @@ TEST_F(FinetuneTest, StagesCanBeRunOneByOne) {
   EXPECT_THAT(message_of<UserError>([&] { finetune(unknown); }), HasSubstr("found polishing"));
 }
 
-TEST_F(FinetuneTest, AStageThatWasInterruptedGoesOnBitForBit) {
+TEST_F(FinetuneTest, ResumesInterruptedStageBitForBit) {
   const std::string yaml = config(performer);
   FinetuneOptions only = options(yaml);
   only.only_stage = "transfer";
@@ -176,7 +176,7 @@ TEST_F(FinetuneTest, AStageThatWasInterruptedGoesOnBitForBit) {
   testing::expect_equal_tensors(newest_checkpoint_of(path("run/1_transfer")), newest_checkpoint_of(path("stopped")));
 }
 
-TEST_F(FinetuneTest, ConstantsAreMeasuredBeforeTheFirstStep) {
+TEST_F(FinetuneTest, MeasuresConstantsBeforeFirstStep) {
   const std::string yaml =
       config("{mechanism: linear, feature_map: favor_positive, n_features: 16, centering: true, scaling: saderf}");
   FinetuneOptions first = options(yaml, {"finetune.transfer.max_steps=1", "finetune.transfer.warmup_steps=1"});
@@ -201,7 +201,7 @@ TEST_F(FinetuneTest, ConstantsAreMeasuredBeforeTheFirstStep) {
   }
 }
 
-TEST_F(FinetuneTest, BeginsFromAConvertedStudent) {
+TEST_F(FinetuneTest, StartsFromConvertedStudent) {
   ConvertOptions wanted;
   wanted.source = path("teacher");
   wanted.destination = path("converted.h5");
@@ -224,7 +224,7 @@ TEST_F(FinetuneTest, BeginsFromAConvertedStudent) {
       AllOf(HasSubstr("model.attention"), HasSubstr("converted.h5")));
 }
 
-TEST_F(FinetuneTest, OfAModelWithHiddenStatesAloneErrorsOfAttentionAreTold) {
+TEST_F(FinetuneTest, ReportsAttentionErrorsWithoutOutputLayer) {
   const Settings headless =
       testing::small_settings(store, {"model.architecture=encoder", "objective.name=masked_tokens",
                                       "model.prediction_head=none", "model.initializer_range=0.3"})
@@ -246,7 +246,7 @@ TEST_F(FinetuneTest, OfAModelWithHiddenStatesAloneErrorsOfAttentionAreTold) {
   EXPECT_TRUE(Json::parse(content(path("run/recovery.json")))["chance"]["loss"].is_null());
 }
 
-TEST_F(FinetuneTest, ARunKnowsWhatItWasMadeFrom) {
+TEST_F(FinetuneTest, RejectsRunMadeFromAnotherModel) {
   const std::string yaml = config(performer);
   finetune(options(yaml));
   EXPECT_THAT(message_of<UserError>([&] {
@@ -284,7 +284,7 @@ TEST_F(FinetuneTest, ARunKnowsWhatItWasMadeFrom) {
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, longer)); }), HasSubstr("another model"));
 }
 
-TEST_F(FinetuneTest, AStudentThatNoStageHasTrainedIsMadeAgain) {
+TEST_F(FinetuneTest, RewritesUntrainedStudent) {
   const auto directions = [&](const std::vector<std::string>& overrides) {
     FinetuneOptions look = options(config(performer), overrides);
     look.evaluate_only = true;
@@ -299,7 +299,7 @@ TEST_F(FinetuneTest, AStudentThatNoStageHasTrainedIsMadeAgain) {
   EXPECT_EQ(directions({"model.attention.n_features=32"}).size(), 2 * first.size());
 }
 
-TEST_F(FinetuneTest, WhatDoesNotFitTheTeacherIsRefused) {
+TEST_F(FinetuneTest, RejectsConfigsThatDoNotFitTheTeacher) {
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"model.n_layers=3"})); }),
               AllOf(HasSubstr("model.n_layers: found 3; expected 2"), HasSubstr("teacher")));
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"model.norm=layernorm"})); }),

@@ -33,7 +33,7 @@ class FinetuneRecords : public testing::FinetuneTest {
   }
 };
 
-TEST_F(FinetuneRecords, RecoverySaysHowEachStageWasTrained) {
+TEST_F(FinetuneRecords, RecoveryRecordsStageSettings) {
   const std::vector<std::string> overrides = short_stages("[transfer, distillation]");
   const FinetuneResult result = finetune(options(config(testing::performer_attention), overrides));
   EXPECT_EQ(result.recovery_file, fs::path(path("run/recovery.json")));
@@ -50,7 +50,7 @@ TEST_F(FinetuneRecords, RecoverySaysHowEachStageWasTrained) {
   EXPECT_EQ(distillation["data"]["batch_size"], 2);
 }
 
-TEST_F(FinetuneRecords, FewerStagesAreWrittenBesideTheOthers) {
+TEST_F(FinetuneRecords, WritesFewerStagesToAnotherFile) {
   finetune(options(config(testing::performer_attention), short_stages("[transfer, distillation]")));
   const std::string whole = content(path("run/recovery.json"));
   const FinetuneResult one = looked(testing::performer_attention, short_stages("[transfer]"));
@@ -72,7 +72,7 @@ TEST_F(FinetuneRecords, FewerStagesAreWrittenBesideTheOthers) {
 }
 
 // After a the teacher has learned b, and here it is a: chance, which knows that, is far better.
-TEST_F(FinetuneRecords, ATeacherBelowChanceHasNothingToRecover) {
+TEST_F(FinetuneRecords, RecoveryIsEmptyForTeacherBelowBaseline) {
   std::string text;
   for (std::size_t i = 0; i < 4000; ++i) text.push_back(i % 10 == 9 ? 'b' : 'a');
   std::vector<std::string> overrides = short_stages("[transfer]");
@@ -90,7 +90,7 @@ TEST_F(FinetuneRecords, ATeacherBelowChanceHasNothingToRecover) {
   EXPECT_TRUE(recovery()["models"][1]["window_off"]["recovery"]["accuracy"].is_null());
 }
 
-TEST_F(FinetuneRecords, TheLinearPartOfAHybridIsToldInAllWords) {
+TEST_F(FinetuneRecords, TableShowsLinearPartOfHybrids) {
   const FinetuneResult result =
       looked("{mechanism: windowed, softmax_window: 8, n_features: 16}", short_stages("[transfer]"));
   const Chance& chance = result.recovery->chance;
@@ -102,7 +102,7 @@ TEST_F(FinetuneRecords, TheLinearPartOfAHybridIsToldInAllWords) {
   EXPECT_GT(found["accuracy_standard_error"].get<double>(), 0);
 }
 
-TEST_F(FinetuneRecords, AStageWithoutTheOneBeforeIsRefusedBeforeAnythingIsMade) {
+TEST_F(FinetuneRecords, RejectsStageWithoutPrecedingStage) {
   FinetuneOptions task = options(config(testing::performer_attention), {"finetune.source=" + path("nowhere")});
   task.only_stage = "task";
   EXPECT_THAT(message_of<UserError>([&] { finetune(task); }),
@@ -110,7 +110,7 @@ TEST_F(FinetuneRecords, AStageWithoutTheOneBeforeIsRefusedBeforeAnythingIsMade) 
   EXPECT_FALSE(fs::exists(path("run")));
 }
 
-TEST_F(FinetuneRecords, ASignalWhileTheStudentIsWrittenLeavesNoPartOfIt) {
+TEST_F(FinetuneRecords, SignalLeavesNoPartialStudent) {
   const StopRequests stop_requests;
   ASSERT_EQ(std::raise(SIGTERM), 0);
   const FinetuneResult result = finetune(options(config(testing::performer_attention), short_stages("[transfer]")));
@@ -122,7 +122,7 @@ TEST_F(FinetuneRecords, ASignalWhileTheStudentIsWrittenLeavesNoPartOfIt) {
 
 class Fingerprint : public testing::WithTemporaryFolder {};
 
-TEST_F(Fingerprint, IsOfAllFilesThatTheModelIsReadFrom) {
+TEST_F(Fingerprint, CoversAllFilesOfTheModel) {
   const std::string source = testing::tiny_gpt2().write(folder_ / "source");
   std::string last = fingerprint_of_source(source);
   EXPECT_EQ(fingerprint_of_source(source), last);
@@ -140,7 +140,7 @@ TEST_F(Fingerprint, IsOfAllFilesThatTheModelIsReadFrom) {
   }
 }
 
-TEST_F(Fingerprint, OfAnEarlierRunMayLeaveSomeOut) {
+TEST_F(Fingerprint, AcceptsFingerprintsOfEarlierVersions) {
   const std::string source = testing::tiny_gpt2().write(folder_ / "source");
   FinetuneRecord record(folder_);
   record.source_fingerprint = fingerprint_of_source(source);

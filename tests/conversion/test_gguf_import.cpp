@@ -25,7 +25,7 @@ class GgufImport : public WithTemporaryFolder {
 const auto type = [](const char* name) { return gguf_text_pair("llama.rope.scaling.type", name); };
 const auto factor = [](float value) { return gguf_real("llama.rope.scaling.factor", value); };
 
-TEST_F(GgufImport, AFactorWithoutATypeIsLinear) {
+TEST_F(GgufImport, FactorWithoutTypeIsLinear) {
   for (const auto& metadata : {std::vector{factor(2.5F)}, std::vector{gguf_real("llama.rope.scale_linear", 2.5F)},
                                std::vector{type("linear"), gguf_real("llama.rope.scale_linear", 2.5F)},
                                std::vector{gguf_real("llama.rope.scale_linear", 8), factor(2.5F)}}) {
@@ -35,7 +35,7 @@ TEST_F(GgufImport, AFactorWithoutATypeIsLinear) {
   }
 }
 
-TEST_F(GgufImport, WhatScalesNothing) {
+TEST_F(GgufImport, IgnoresNeutralScaling) {
   const std::vector<std::vector<std::string>> cases{{},
                                                     {factor(1)},
                                                     {factor(0)},
@@ -47,7 +47,7 @@ TEST_F(GgufImport, WhatScalesNothing) {
   for (const auto& metadata : cases) EXPECT_EQ(imported(metadata).rotary_scaling.kind, ops::RotaryScalingKind::none);
 }
 
-TEST_F(GgufImport, YarnAndItsParameters) {
+TEST_F(GgufImport, ReadsYarnParameters) {
   const layers::ModelConfig plain = imported({type("yarn"), factor(4)});
   EXPECT_EQ(plain.rotary_scaling.kind, ops::RotaryScalingKind::yarn);
   EXPECT_EQ(plain.rotary_scaling.original_length, 16);  // the context length
@@ -60,7 +60,7 @@ TEST_F(GgufImport, YarnAndItsParameters) {
   EXPECT_EQ(given.rotary_scaling.beta_slow, 2);
 }
 
-TEST_F(GgufImport, WhatIsNotComputedIsRefusedByName) {
+TEST_F(GgufImport, RejectsUnsupportedKeysByName) {
   EXPECT_THAT(refused({type("longrope"), factor(4)}),
               HasSubstr("llama.rope.scaling.type: found longrope; expected none, linear or yarn"));
   EXPECT_THAT(refused({type("a\x1b\xff")}), HasSubstr("found a\\x1b\\xff; expected none"));

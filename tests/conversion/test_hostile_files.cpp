@@ -37,7 +37,7 @@ class HostileFiles : public WithTemporaryFolder {
   }
 };
 
-TEST_F(HostileFiles, NestingIsBoundedWhereverJsonIsRead) {
+TEST_F(HostileFiles, RejectsDeeplyNestedJson) {
   const std::string source = written();
   const std::string good = content(source + "/config.json");
   for (const std::string& text :
@@ -60,7 +60,7 @@ TEST_F(HostileFiles, NestingIsBoundedWhereverJsonIsRead) {
   EXPECT_THAT(refused_origin([](Origin& origin) { origin.config = nested(); }), HasSubstr("nested more than 64 deep"));
 }
 
-TEST_F(HostileFiles, OriginsThatNobodyKnowsAreRefused) {
+TEST_F(HostileFiles, RejectsUnknownOrigins) {
   EXPECT_THAT(refused_origin([](Origin& origin) { origin.model_type = "mamba\x1b"; }),
               AllOf(HasSubstr("changed.h5: its text 'origin' has the model_type 'mamba\\x1b'"),
                     HasSubstr("expected one of gpt2, llama")));
@@ -70,7 +70,7 @@ TEST_F(HostileFiles, OriginsThatNobodyKnowsAreRefused) {
               HasSubstr("names the file ../\\x0a"));
 }
 
-TEST_F(HostileFiles, OriginsAndRecordsOfOtherKindsAreToldInOurWords) {
+TEST_F(HostileFiles, RejectsMalformedOriginsAndRecords) {
   EXPECT_EQ(message_of<UserError>([] {
               Origin::from_checkpoint({R"({"model_type": 5})", {}, {}}, "f.h5");
             }),
@@ -88,7 +88,7 @@ TEST_F(HostileFiles, OriginsAndRecordsOfOtherKindsAreToldInOurWords) {
   close(writer);
 }
 
-TEST_F(HostileFiles, TextsOfFilesAreShownInOneShortLine) {
+TEST_F(HostileFiles, EscapesAndShortensTextInMessages) {
   const std::string harm = "\x1b[2J\n\xc2\x85" + std::string(10'000, 'x');
   for (const char* key : {"model_type", "activation_function", "n_layer", "scale_attn_weights"}) {
     TinyModel tiny = tiny_gpt2();
@@ -104,7 +104,7 @@ TEST_F(HostileFiles, TextsOfFilesAreShownInOneShortLine) {
               AllOf(HasSubstr("rope_type: found \\x1b[2J\\x0a"), HasSubstr("...; expected default")));
 }
 
-TEST_F(HostileFiles, NamesOfTensorsAreShownInOneLineEach) {
+TEST_F(HostileFiles, EscapesTensorNamesInReports) {
   TinyModel tiny = tiny_gpt2();
   tiny.add("more\x1b[2J\n", {2}, 1);
   std::string report;

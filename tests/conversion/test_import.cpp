@@ -66,7 +66,7 @@ class Import : public WithTemporaryFolder {
 using ::testing::HasSubstr;
 const std::vector<int> row{5, 9, 24, 3, 7, 7, 11};
 
-TEST_F(Import, LlamaComputesWhatTheDefinitionsSay) {
+TEST_F(Import, LlamaMatchesReference) {
   const TinyModel tiny = tiny_llama();
   SourceModel source = open_source_model(written(tiny));
   expect_near(computed(source.model, row, {}, false), NaiveTransformer(tiny).llama(row));
@@ -75,7 +75,7 @@ TEST_F(Import, LlamaComputesWhatTheDefinitionsSay) {
   EXPECT_TRUE(source.report.reinitialised.empty());
 }
 
-TEST_F(Import, BertComputesWhatTheDefinitionsSay) {
+TEST_F(Import, BertMatchesReference) {
   const TinyModel tiny = tiny_bert();
   SourceModel source = open_source_model(written(tiny));
   const std::vector<int> segments{0, 0, 0, 1, 1, 1, 1}, none(row.size());
@@ -83,7 +83,7 @@ TEST_F(Import, BertComputesWhatTheDefinitionsSay) {
   expect_near(computed(source.model, row, {}, false), NaiveTransformer(tiny).bert_logits(row, none));
 }
 
-TEST_F(Import, BertWithoutAHeadGivesItsStates) {
+TEST_F(Import, BertWithoutHeadReturnsHiddenStates) {
   const TinyModel tiny = tiny_bert(false);
   SourceModel source = open_source_model(written(tiny));
   expect_near(computed(source.model, row, {}, true),
@@ -102,7 +102,7 @@ TEST_F(Import, BertWithoutAHeadGivesItsStates) {
 }
 
 // A head of labels is one of its own, which the weights of a model without another fit.
-TEST_F(Import, AModelWithoutAHeadLearnsLabels) {
+TEST_F(Import, ModelWithoutHeadCanTrainOnLabels) {
   SourceModel source = open_source_model(written(tiny_bert(false)));
   write_model(source.model, source.origin, path("headless.h5"));
   Settings settings = source.model.settings;
@@ -118,7 +118,7 @@ TEST_F(Import, AModelWithoutAHeadLearnsLabels) {
 }
 
 // The older name of a file's gains and biases.
-TEST_F(Import, GammaAndBetaAreWeightAndBias) {
+TEST_F(Import, ReadsGammaAndBeta) {
   TinyModel tiny = tiny_bert();
   const TinyModel before = tiny;
   for (const auto& [name, tensor] : before.described) {
@@ -135,7 +135,7 @@ TEST_F(Import, GammaAndBetaAreWeightAndBias) {
               NaiveTransformer(before).bert_logits(row, std::vector<int>(row.size())));
 }
 
-TEST_F(Import, SettingsOfEachFamily) {
+TEST_F(Import, ReadsSettingsOfEachFamily) {
   const layers::ModelConfig gpt2 = open_source_model(tiny_gpt2().write(folder_ / "gpt2")).model.settings.model;
   EXPECT_EQ(gpt2.activation, layers::Activation::gelu_tanh);
   EXPECT_EQ(gpt2.position, layers::Position::learned);
@@ -155,7 +155,7 @@ TEST_F(Import, SettingsOfEachFamily) {
   EXPECT_EQ(albert.model.vocabulary.size(), 25);
 }
 
-TEST_F(Import, RotaryScalingVariants) {
+TEST_F(Import, ReadsRotaryScaling) {
   const auto of = [&](const char* key, const Json& rope) {
     TinyModel tiny = tiny_llama();
     tiny.config[key] = rope;
@@ -185,7 +185,7 @@ TEST_F(Import, RotaryScalingVariants) {
 }
 
 // Keys that change the arithmetic are refused by their name.
-TEST_F(Import, RefusesWhatIsNotComputed) {
+TEST_F(Import, RejectsUnsupportedKeys) {
   struct Case {
     TinyModel model;
     const char* key;
@@ -222,7 +222,7 @@ TEST_F(Import, RefusesWhatIsNotComputed) {
 }
 
 // Whatever a key says, an import works or is refused in one line; nothing else, and not after minutes or gigabytes.
-TEST_F(Import, AnyValueOfAnyKey) {
+TEST_F(Import, HandlesAnyValueOfAnyKey) {
   const std::vector<Json> values{nullptr,
                                  true,
                                  false,
@@ -270,7 +270,7 @@ TEST_F(Import, AnyValueOfAnyKey) {
   EXPECT_GT(refused, 500);
 }
 
-TEST_F(Import, EveryTensorIsAccountedFor) {
+TEST_F(Import, AccountsForEveryTensor) {
   TinyModel missing = tiny_gpt2();
   missing.remove("transformer.h.1.ln_2.bias");
   EXPECT_THAT(refused(missing.write(folder_ / "missing")), HasSubstr("1 missing (transformer.h.1.ln_2.bias [8])"));
@@ -301,7 +301,7 @@ TEST_F(Import, EveryTensorIsAccountedFor) {
   EXPECT_THAT(refused(other.write(folder_ / "other")), HasSubstr("tensor transformer.wte.weight is missing"));
 }
 
-TEST_F(Import, AllowsWhatItIsToldToAllow) {
+TEST_F(Import, HonoursAllowMissingAndAllowUnexpected) {
   TinyModel tiny = tiny_gpt2();
   tiny.remove("transformer.h.1.ln_2.bias");
   tiny.add("score.weight", {3, 8}, 1);
@@ -317,7 +317,7 @@ TEST_F(Import, AllowsWhatItIsToldToAllow) {
   EXPECT_EQ(found.origin->carried[2].name, "score.weight");
 }
 
-TEST_F(Import, ShowsTheReportOfAFault) {
+TEST_F(Import, ReportsFaults) {
   TinyModel tiny = tiny_llama();
   tiny.remove("model.layers.0.mlp.up_proj.weight");
   tiny.remove("model.layers.1.mlp.up_proj.weight");
@@ -329,7 +329,7 @@ TEST_F(Import, ShowsTheReportOfAFault) {
   EXPECT_THAT(text, HasSubstr("2 missing"));
 }
 
-TEST_F(Import, DamagedAndMissingFiles) {
+TEST_F(Import, RejectsDamagedAndMissingFiles) {
   const std::string source = written(tiny_gpt2());
   const std::string weights = content(source + "/model.safetensors");
   for (const std::size_t length :
@@ -350,7 +350,7 @@ TEST_F(Import, DamagedAndMissingFiles) {
   EXPECT_THAT(refused(path("nowhere")), HasSubstr("no such model"));
 }
 
-TEST_F(Import, NeedsATokenizerThatFits) {
+TEST_F(Import, RejectsMismatchedTokenizer) {
   const std::string source = written(tiny_gpt2());
   std::filesystem::remove(source + "/vocab.txt");
   EXPECT_THAT(refused(source), HasSubstr("--tokenizer PATH"));
@@ -362,7 +362,7 @@ TEST_F(Import, NeedsATokenizerThatFits) {
 }
 
 // Rows that llama.cpp keeps as pairs (2i, 2i + 1) are halves of a head here.
-TEST(Mapping, InterleavedRows) {
+TEST(Mapping, ReordersInterleavedRows) {
   const Part part{"q", {8, 1}, Layout::interleaved, 4};
   const std::vector<float> foreign{0, 10, 1, 11, 20, 30, 21, 31};
   std::vector<float> ours(8), back(8);
@@ -372,7 +372,7 @@ TEST(Mapping, InterleavedRows) {
   EXPECT_EQ(back, foreign);
 }
 
-TEST(Mapping, TransposedAndBack) {
+TEST(Mapping, TransposeRoundTrips) {
   const Part part{"w", {37, 70}, Layout::transposed};  // more than a tile each way
   std::vector<float> foreign(37 * 70), ours(foreign.size()), back(foreign.size());
   for (std::size_t i = 0; i < foreign.size(); ++i) foreign[i] = static_cast<float>(i);

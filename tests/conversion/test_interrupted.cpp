@@ -33,7 +33,7 @@ class Interrupted : public WithTemporaryFolder {
   bool is_partly_there(const char* name) const { return !partial_files(path(name)).empty(); }
 };
 
-TEST_F(Interrupted, ASignalEndsTheConversionAndNoPartOfAFileStays) {
+TEST_F(Interrupted, SignalLeavesNoPartialFile) {
   const std::string source = large_checkpoint();
   Program program(folder_, {"convert", source, path("out.h5"), "--threads", "1"});
   program.wait_until([&] { return is_partly_there("out.h5"); });
@@ -47,7 +47,7 @@ TEST_F(Interrupted, ASignalEndsTheConversionAndNoPartOfAFileStays) {
   EXPECT_EQ(exists("out.h5"), found.status == 0);
 }
 
-TEST_F(Interrupted, AFileThatMayNotGrowIsAnErrorAndGoes) {
+TEST_F(Interrupted, FileSizeLimitLeavesNoPartialFile) {
   const std::string source = large_checkpoint();
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -63,7 +63,7 @@ TEST_F(Interrupted, AFileThatMayNotGrowIsAnErrorAndGoes) {
   EXPECT_FALSE(exists("out.h5"));
 }
 
-TEST_F(Interrupted, WritersLookAtSignals) {
+TEST_F(Interrupted, WritersCheckSignals) {
   SourceModel model = open_source_model(tiny_gpt2().write(folder_ / "source"));
   const StopRequests stop_requests;
   ASSERT_EQ(std::raise(SIGTERM), 0);

@@ -62,7 +62,7 @@ std::string refusal(const Body& body) {
   return "";
 }
 
-TEST(Windowed, WithAWindowOverEverythingIsSoftmaxWhateverTheMap) {
+TEST(Windowed, FullWindowEqualsSoftmax) {
   for (const bool causal : {true, false}) {
     AttentionConfig softmax = attention_config("softmax");
     softmax.causal = causal;
@@ -80,7 +80,7 @@ TEST(Windowed, WithAWindowOverEverythingIsSoftmaxWhateverTheMap) {
   }
 }
 
-TEST(Windowed, ItsWindowIsNotThatOfOtherHeads) {
+TEST(Windowed, WindowDoesNotAffectOtherHeads) {
   AttentionConfig config = attention_config("softmax");
   const std::vector<double> softmax = doubles(Alone(config).run());
   config.head_mechanisms = {"softmax", "softmax", "windowed", "windowed"};
@@ -102,7 +102,7 @@ TEST(Windowed, ItsWindowIsNotThatOfOtherHeads) {
       << "windowed beside a sliding window is as before";
 }
 
-TEST(Windowed, CentringAndScalingLeaveTheExactPartAsItIs) {
+TEST(Windowed, CenteringAndScalingKeepExactPart) {
   AttentionConfig config = attention_config("windowed");
   config.softmax_window = 11;
   config.centering = true;
@@ -113,7 +113,7 @@ TEST(Windowed, CentringAndScalingLeaveTheExactPartAsItIs) {
   EXPECT_LE(relative_difference(whole.run(), doubles(Alone(attention_config("softmax")).run())), 1e-13);
 }
 
-TEST(HeadConstants, AreNeutralUntilAStepHasBeenSeen) {
+TEST(HeadConstants, AreNeutralBeforeFirstStep) {
   for (const char* map : {"favor_positive", "oprf"}) {
     AttentionConfig config = attention_config("linear", map);
     config.centering = true;
@@ -129,7 +129,7 @@ TEST(HeadConstants, AreNeutralUntilAStepHasBeenSeen) {
   }
 }
 
-TEST(HeadConstants, FollowTheirFormulas) {
+TEST(HeadConstants, MatchFormulas) {
   AttentionConfig config = attention_config("linear", "oprf");
   config.centering = true;
   config.scaling = Scaling::saderf;
@@ -171,7 +171,7 @@ TEST(HeadConstants, FollowTheirFormulas) {
 }
 
 // A layer that a step did not run keeps what it has seen, and what was made of it, whatever the number of such steps.
-TEST(HeadConstants, FadeInStepsOfTheirOwnLayerAlone) {
+TEST(HeadConstants, DecayOnlyInStepsOfTheirLayer) {
   ModelConfig config = small_config({"linear", "favor_positive", "constants"}, Position::none, 0, Style::gpt2);
   TestModel model(config, DType::float32);
   ASSERT_TRUE(model.invent_statistics());
@@ -189,7 +189,7 @@ TEST(HeadConstants, FadeInStepsOfTheirOwnLayerAlone) {
   EXPECT_NE(buffer(1, "statistics"), others);
 }
 
-TEST(HeadConstants, OprfIsPairsMeanSquareBySums) {
+TEST(HeadConstants, OprfConstantMatchesPairwiseDefinition) {
   // φ by the definition, over all pairs, without centring or scaling.
   Alone attention(attention_config("linear", "oprf"));
   attention.run(true);
@@ -206,7 +206,7 @@ TEST(HeadConstants, OprfIsPairsMeanSquareBySums) {
               1e-12);
 }
 
-TEST(HeadConstants, DegenerateMomentsGiveUsableConstants) {
+TEST(HeadConstants, DegenerateMomentsGiveFiniteConstants) {
   HeadMoments moments{{0, 1, 0}, {0, 0, 0}, {0, 1, 1e-30}, {1, 0, 1e30}};
   const std::vector<double> scaling = saderf_scaling(moments, false);
   EXPECT_EQ(scaling[0], 1);
@@ -215,7 +215,7 @@ TEST(HeadConstants, DegenerateMomentsGiveUsableConstants) {
   EXPECT_EQ(oprf_constant({{0}, {0}, {0}, {0}}, false, nullptr), 0);
 }
 
-TEST(HeadConstants, LeaveEvaluationAndPaddingOut) {
+TEST(HeadConstants, IgnoreEvaluationAndPadding) {
   AttentionConfig config = attention_config("linear");
   config.centering = true;
   Alone attention(config);
@@ -227,7 +227,7 @@ TEST(HeadConstants, LeaveEvaluationAndPaddingOut) {
   EXPECT_EQ(attention.buffer("statistics")[0], 16);
 }
 
-TEST(Hedgehog, BeginsAsTheSoftmaxOfPlusAndMinusX) {
+TEST(Hedgehog, StartsAsSoftmaxOfPlusAndMinusX) {
   const AttentionConfig config = attention_config("linear", "hedgehog");
   Alone attention(config);
   EXPECT_EQ(attention.store.find("attention.query_features.weight").shape(), Shape({4, 6, 6}));
@@ -253,7 +253,7 @@ TEST(Hedgehog, BeginsAsTheSoftmaxOfPlusAndMinusX) {
   }
 }
 
-TEST(Hedgehog, BothWeightsGetTheirGradients) {
+TEST(Hedgehog, BothWeightsGetGradients) {
   Alone attention(attention_config("linear", "hedgehog"), DType::float64, 7);
   const Tensor direction = normal_tensor({2, 7, 24}, DType::float64, "direction");
   Tape tape(Stream{});
@@ -285,7 +285,7 @@ TEST(Hedgehog, BothWeightsGetTheirGradients) {
   }
 }
 
-TEST(Unnormalized, HeadsHaveUnitMeanSquareTimesTheirGain) {
+TEST(Unnormalized, HeadsHaveUnitMeanSquareTimesGain) {
   AttentionConfig config = attention_config("linear", "elu1");
   config.normalizer = ops::Normalizer::rms;
   Alone attention(config);
@@ -299,7 +299,7 @@ TEST(Unnormalized, HeadsHaveUnitMeanSquareTimesTheirGain) {
   }
 }
 
-TEST(MixedHeads, EachRunIsItsOwnMechanism) {
+TEST(MixedHeads, RunsAreSeparateMechanisms) {
   AttentionConfig config = attention_config("softmax", "elu1");
   config.head_mechanisms = {"linear", "linear", "softmax", "softmax"};
   Alone mixed(config);
@@ -311,7 +311,7 @@ TEST(MixedHeads, EachRunIsItsOwnMechanism) {
   EXPECT_LE(relative_difference(both.narrow(2, 12, 12), doubles(softmax.narrow(2, 12, 12))), 1e-14);
 }
 
-TEST(MixedHeads, OfOneMechanismAreThatMechanism) {
+TEST(MixedHeads, UniformHeadsEqualOneMechanism) {
   AttentionConfig config = attention_config("softmax", "elu1");
   config.head_mechanisms.assign(4, "linear");
   Alone mixed(config);
@@ -320,7 +320,7 @@ TEST(MixedHeads, OfOneMechanismAreThatMechanism) {
   EXPECT_EQ(doubles(mixed.run()), doubles(Alone(config).run()));
 }
 
-TEST(MixedHeads, NameTheirPartsAfterTheHeads) {
+TEST(MixedHeads, NamesContainHeadRange) {
   AttentionConfig config = attention_config("softmax");
   config.n_kv_heads = 4;
   config.head_mechanisms = {"linear", "softmax", "linear", "linear"};
@@ -329,7 +329,7 @@ TEST(MixedHeads, NameTheirPartsAfterTheHeads) {
   EXPECT_NE(mixed.buffer("heads_0_0.directions"), mixed.buffer("heads_2_3.directions"));
 }
 
-TEST(MixedHeads, ThatShareKeysMustAgree) {
+TEST(MixedHeads, RejectsMixedKeyValueGroups) {
   AttentionConfig config = attention_config("softmax");
   config.head_mechanisms = {"linear", "softmax", "softmax", "softmax"};
   const std::string message = refusal([&] { Alone{config}; });
@@ -372,7 +372,7 @@ void copy_model(const TestModel& from, TestModel& to) {
   to.store.refresh_compute_values(Stream{});
 }
 
-TEST(Statistics, OfACheckpointGoOnAsIfNothingHadHappened) {
+TEST(Statistics, ResumeFromCheckpointIsExact) {
   const ModelConfig config = small_config({"linear", "oprf", "constants"}, Position::rotary, 4, Style::llama);
   const Tensor tokens = random_tokens(2, 9, config), targets = random_targets(2, 9, config);
   TestModel model(config, DType::float32), resumed(config, DType::float32);
@@ -388,7 +388,7 @@ TEST(Statistics, OfACheckpointGoOnAsIfNothingHadHappened) {
     EXPECT_TRUE(same_bits(parameter.master(), resumed.store.find(parameter.name()).master())) << parameter.name();
 }
 
-TEST(Registry, CollectsTheMechanismsOfLayersAndHeads) {
+TEST(Registry, CollectsMechanismsOfLayersAndHeads) {
   AttentionConfig config;
   config.layer_mechanisms = {"linear", "softmax linear linear softmax"};
   const auto used = mechanisms_of(config);
@@ -411,7 +411,7 @@ TEST(Registry, RejectsUnknownNames) {
   EXPECT_NE(refusal([&] { mechanisms_of(config); }).find("'lineer'"), std::string::npos);
 }
 
-TEST(Refusals, SayWhatCannotBeAndWhy) {
+TEST(Mechanisms, RejectInvalidConfigs) {
   const auto refuses = [](const std::string& words, const auto& change) {
     AttentionConfig config = attention_config("linear");
     change(config);

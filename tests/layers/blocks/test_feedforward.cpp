@@ -57,7 +57,7 @@ Variable whole(ForwardContext& context, const FeedForward& layer, ParameterStore
   return layer.forward(context, x);
 }
 
-TEST(FeedForward, IsOneOpThatGivesWhatItsPartsGive) {
+TEST(FeedForward, FusedOpMatchesSeparateOps) {
   for (const Activation activation : all_values<Activation>()) {
     if (is_gated(activation)) continue;
     const ops::ActivationKind kind = kind_of(activation);
@@ -86,7 +86,7 @@ TEST(FeedForward, IsOneOpThatGivesWhatItsPartsGive) {
   }
 }
 
-TEST(FeedForward, GatesAndAdaptersGoAnotherWay) {
+TEST(FeedForward, GatesAndAdaptersUseSeparateOps) {
   for (const Activation gated : {Activation::swiglu, Activation::geglu})
     EXPECT_FALSE(run(gated, true, {}, whole).kept.contains("feed_forward")) << name_of(gated);
   const AdapterConfig adapter{.rank = 2, .alpha = 6};

@@ -149,7 +149,7 @@ void for_each_variant(const Attending& attending, Position position, const Body&
           __FILE__, __LINE__,
           fmt::format("{}, positions {}, {}, short convolution {}", attending.name(), name_of(position),
                       style == Style::gpt2 ? "GPT-2" : "Llama", short_convolution));
-      // Threads cost more than they save on models of this size; ThreadsDoNotChangeABitOfTheGradients has them.
+      // Threads cost more than they save on models of this size; GradientsAreBitIdenticalForAnyThreadCount has them.
       reference::with_threads(1, [&] { body(small_config(attending, position, short_convolution, style)); });
     }
   }

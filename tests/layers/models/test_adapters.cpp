@@ -26,7 +26,7 @@ struct AdaptedModel {
   }
 };
 
-TEST(Adapters, BeginAsTheModelWithoutThemAndTrainAlone) {
+TEST(Adapters, StartNeutralAndTrainAlone) {
   const OneThread one_thread;
   for (const Attending& attending : std::vector<Attending>{{"softmax", ""}, {"linear", "hedgehog"}}) {
     for (const Style style : {Style::gpt2, Style::llama}) {
@@ -81,7 +81,7 @@ TEST(Adapters, BeginAsTheModelWithoutThemAndTrainAlone) {
   }
 }
 
-TEST(Adapters, TrainWhatAttentionHasOfItsOwnAndNoOtherWeights) {
+TEST(Adapters, TrainAttentionParametersAndNoOtherWeights) {
   for (const char* name : {"blocks.0.attention.gate", "blocks.11.attention.output_norm.weight",
                            "attention.sequence_projection.weight", "blocks.2.attention.heads_0_1.key_features.weight",
                            "blocks.0.feedforward.input.lora_b.weight", "blocks.0.attention.output.lora_a.weight"})

@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Named, CausalArchitecture,
                          })),
                          architecture_name);
 
-TEST_P(SoftmaxArchitecture, IsWhatItsDefinitionSays) {
+TEST_P(SoftmaxArchitecture, MatchesReference) {
   ModelConfig config = GetParam().config;
   config.short_convolution = 0;
   for (const DType dtype : {DType::float64, DType::float32}) {
@@ -178,7 +178,7 @@ TEST_P(SoftmaxArchitecture, IsWhatItsDefinitionSays) {
   }
 }
 
-TEST_P(EveryArchitecture, GradientsOfTheLossAgreeWithFiniteDifferences) {
+TEST_P(EveryArchitecture, GradientsMatchFiniteDifferences) {
   ModelConfig config = GetParam().config;
   config.dropout = 0.1;
   FilledModel model(config, DType::float64);
@@ -187,7 +187,7 @@ TEST_P(EveryArchitecture, GradientsOfTheLossAgreeWithFiniteDifferences) {
   EXPECT_LE(worst.error, 1e-6) << worst.where;
 }
 
-TEST_P(EveryArchitecture, RecomputationChangesNoBit) {
+TEST_P(EveryArchitecture, RecomputationIsBitIdentical) {
   ModelConfig config = GetParam().config;
   config.dropout = 0.1;
   const Tensor tokens = random_tokens(2, 9, config), targets = random_targets(2, 9, config);
@@ -203,7 +203,7 @@ TEST_P(EveryArchitecture, RecomputationChangesNoBit) {
   }
 }
 
-TEST_P(CausalArchitecture, GenerationEqualsTheParallelForward) {
+TEST_P(CausalArchitecture, GenerationMatchesParallelForward) {
   const ModelConfig& config = GetParam().config;
   for (const DType dtype : {DType::float64, DType::float32}) {
     FilledModel model(config, dtype);
@@ -224,7 +224,7 @@ TEST_P(CausalArchitecture, GenerationEqualsTheParallelForward) {
   }
 }
 
-TEST_P(EveryArchitecture, OneLayersAttentionRunsOnWhatItIsGiven) {
+TEST_P(EveryArchitecture, AttentionOutputRunsOneLayerOnGivenInput) {
   ModelConfig config = GetParam().config;
   FilledModel model(config, DType::float64);
   const Tensor tokens = random_tokens(2, 9, config);
@@ -290,7 +290,7 @@ LossAndGradients one_step(const ModelConfig& config, const Device& device) {
   return {loss, doubles(store.gradients())};
 }
 
-TEST_P(ArchitectureOnEngines, LossAndGradientsAreThoseOfTheCpu) {
+TEST_P(ArchitectureOnEngines, LossAndGradientsMatchCpu) {
   for (const NamedConfig& architecture : architectures()) {
     ModelConfig config = architecture.config;
     config.dropout = 0.1;
@@ -300,7 +300,7 @@ TEST_P(ArchitectureOnEngines, LossAndGradientsAreThoseOfTheCpu) {
   }
 }
 
-TEST(SharedLayers, AreTheSameAsLayersOfEqualParameters) {
+TEST(SharedLayers, EqualLayersWithEqualParameters) {
   const OneThread one_thread;
   for (const char* mechanism : {"softmax", "linear"}) {
     ModelConfig config =
@@ -329,7 +329,7 @@ TEST(SharedLayers, AreTheSameAsLayersOfEqualParameters) {
   }
 }
 
-TEST(SharedLayers, HaveOneBlockOfParametersAndAStateEach) {
+TEST(SharedLayers, ShareParametersButNotStates) {
   ModelConfig config = small_config({"linear", "favor_positive", "constants"}, Position::rotary, 4, Style::gpt2);
   config.shared_layers = true;
   config.n_layers = 3;
@@ -351,7 +351,7 @@ TEST(SharedLayers, HaveOneBlockOfParametersAndAStateEach) {
   EXPECT_THROW(TestModel(mixed, DType::float32), ContractError);
 }
 
-TEST(Architectures, ParametersAreNamedAfterTheirPlace) {
+TEST(Architectures, ParameterNamesShowTheirPlace) {
   ModelConfig config = bert({"softmax", ""});
   config.d_embedding = 7;
   config.shared_layers = true;
@@ -376,7 +376,7 @@ TEST(Architectures, ParametersAreNamedAfterTheirPlace) {
   EXPECT_EQ(model.decoder.output_bias(), &model.store.find("output_bias"));
 }
 
-TEST(Architectures, BertAndAlbertHaveThePublishedSizes) {
+TEST(Architectures, BertAndAlbertHavePublishedSizes) {
   const auto count = [](const ModelConfig& config) {
     const TestModel model(config, DType::bfloat16, Device{DeviceType::shape_only, 0});
     return model.store.parameter_count();
@@ -397,13 +397,13 @@ TEST(Architectures, BertAndAlbertHaveThePublishedSizes) {
   EXPECT_EQ(count(config), 11221680);  // AlbertForMaskedLM, albert-base-v2
 }
 
-TEST(Architectures, TiedEmbeddingsAreAsWideAsTheHiddenStates) {
+TEST(Architectures, RejectsTiedEmbeddingsOfOtherWidth) {
   ModelConfig config = small_config({"softmax", ""}, Position::learned, 0, Style::gpt2);
   config.d_embedding = 7;
   EXPECT_THROW(TestModel(config, DType::float32), ContractError);
 }
 
-TEST(Architectures, AnEncoderForLabelsHasNoOutputLayerOverTokens) {
+TEST(Architectures, LabelEncoderHasNoTokenOutputLayer) {
   ModelConfig config = bert({"softmax", ""});
   config.tied_embeddings = false;
   ParameterStore store(DType::float32, Device{});
@@ -416,7 +416,7 @@ TEST(Architectures, AnEncoderForLabelsHasNoOutputLayerOverTokens) {
   EXPECT_THROW(encoder.output_weight(), ContractError);
 }
 
-TEST(Architectures, SegmentsAreForModelsThatHaveThem) {
+TEST(Architectures, RejectsSegmentsWithoutSegmentEmbedding) {
   ModelConfig config = small_config({"softmax", ""}, Position::learned, 0, Style::gpt2);
   TestModel model(config, DType::float32);
   Tape tape(Stream{});

@@ -19,8 +19,8 @@ std::vector<Case> recurrent_cases() {
   return cases;
 }
 
-class EveryCarrier : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(AllNames, EveryCarrier, ::testing::ValuesIn(recurrent_cases()), case_name);
+class EveryRecurrentModel : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(AllNames, EveryRecurrentModel, ::testing::ValuesIn(recurrent_cases()), case_name);
 
 /// Hidden states over segments of these lengths, joined as [batch, n, d]; recorded, as in training.
 std::vector<double> in_segments(TestModel& model, const Tensor& tokens, const std::vector<std::int64_t>& lengths) {
@@ -42,7 +42,7 @@ std::vector<double> in_segments(TestModel& model, const Tensor& tokens, const st
   return joined;
 }
 
-TEST_P(EveryCarrier, SegmentsEqualTheWhole) {
+TEST_P(EveryRecurrentModel, SegmentsMatchWholeSequence) {
   for_each_variant(GetParam().attending, GetParam().position, [](const ModelConfig& config) {
     const Tensor tokens = random_tokens(2, 22, config);
     TestModel in_double(config, DType::float64);
@@ -78,7 +78,7 @@ TwoSteps two_steps(TestModel& model, const Tensor& tokens, const Tensor& targets
   return result;
 }
 
-TEST_P(EveryCarrier, RecomputationBeginsWhereTheFirstRunBegan) {
+TEST_P(EveryRecurrentModel, RecomputationStartsFromSameState) {
   const OneThread one_thread;
   ModelConfig config = small_config(GetParam().attending, GetParam().position, 4, Style::llama);
   config.dropout = 0.1;
@@ -90,7 +90,7 @@ TEST_P(EveryCarrier, RecomputationBeginsWhereTheFirstRunBegan) {
   EXPECT_EQ(one.gradients, other.gradients);
 }
 
-TEST_P(EveryCarrier, GradientsAgreeWithDifferencesWhereThePastIsAConstant) {
+TEST_P(EveryRecurrentModel, GradientsMatchFiniteDifferencesWithConstantPast) {
   const OneThread one_thread;
   const ModelConfig config = small_config(GetParam().attending, GetParam().position, 4, Style::gpt2);
   const Tensor tokens = random_tokens(1, 12, config), targets = random_targets(1, 12, config);
@@ -150,7 +150,7 @@ TEST_P(EveryCarrier, GradientsAgreeWithDifferencesWhereThePastIsAConstant) {
   }
 }
 
-TEST(Carried, IsRefusedWhereThePastGrows) {
+TEST(StatefulTraining, RejectsGrowingStates) {
   for (const Attending& attending : {Attending{"softmax", ""}, Attending{"linear", "favor_positive", "heads"},
                                      Attending{"linear", "favor_positive", "layers"}}) {
     for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
@@ -170,7 +170,7 @@ TEST(Carried, IsRefusedWhereThePastGrows) {
   }
 }
 
-TEST(Carried, AlternatingSequencesKeepTheirOwnPasts) {
+TEST(StatefulTraining, AlternatingSequencesHaveSeparateStates) {
   // Two sequences whose segments alternate: each as if alone.
   const ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama);
   TestModel model(config, DType::float32);

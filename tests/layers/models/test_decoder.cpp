@@ -21,7 +21,7 @@ class EveryDecoder : public ::testing::TestWithParam<Case> {
 };
 INSTANTIATE_TEST_SUITE_P(AllNames, EveryDecoder, ::testing::ValuesIn(all_cases()), case_name);
 
-TEST_P(EveryDecoder, GradientsOfTheLossAgreeWithFiniteDifferences) {
+TEST_P(EveryDecoder, GradientsMatchFiniteDifferences) {
   const double step = GetParam().attending.is_smooth() ? 1e-3 : 1e-5;
   for_each([&](ModelConfig config) {
     config.dropout = 0.1;
@@ -33,7 +33,7 @@ TEST_P(EveryDecoder, GradientsOfTheLossAgreeWithFiniteDifferences) {
   });
 }
 
-TEST(Decoder, EveryActivationHasItsGradient) {
+TEST(Decoder, GradientsOfActivationsMatchFiniteDifferences) {
   for (const Activation activation : all_values<Activation>()) {
     ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::gpt2);
     config.activation = activation;
@@ -43,7 +43,7 @@ TEST(Decoder, EveryActivationHasItsGradient) {
   }
 }
 
-TEST(Decoder, OneTokenHasGradientsToo) {
+TEST(Decoder, SingleTokenTrainsOnlyValues) {
   for (const Attending& attending : all_attending()) {
     for_each_variant(attending, Position::rotary, [](ModelConfig config) {
       TestModel model(config, DType::float64);
@@ -65,7 +65,7 @@ TEST(Decoder, OneTokenHasGradientsToo) {
   }
 }
 
-TEST_P(EveryDecoder, RecomputedBlocksHaveTheSameGradientsBitForBit) {
+TEST_P(EveryDecoder, RecomputedBlocksGiveBitIdenticalGradients) {
   for_each([](ModelConfig config) {
     config.dropout = 0.2;
     const Tensor tokens = random_tokens(3, 22, config), targets = random_targets(3, 22, config);
@@ -82,7 +82,7 @@ TEST_P(EveryDecoder, RecomputedBlocksHaveTheSameGradientsBitForBit) {
   });
 }
 
-TEST_P(EveryDecoder, LaterTokensDoNotChangeEarlierStatesByABit) {
+TEST_P(EveryDecoder, LaterTokensDoNotChangeEarlierStates) {
   for_each([](const ModelConfig& config) {
     constexpr std::int64_t n = 22;
     for (DType dtype : {DType::float32, DType::bfloat16}) {
@@ -112,7 +112,7 @@ TEST_P(EveryDecoder, LaterTokensDoNotChangeEarlierStatesByABit) {
   });
 }
 
-TEST_P(EveryDecoder, DropoutIsAFunctionOfSeedStepAndSample) {
+TEST_P(EveryDecoder, DropoutDependsOnSeedStepAndSample) {
   for_each([](ModelConfig config) {
     config.dropout = 0.3;
     // In double our own products are used, whose bits do not depend on the number of rows.
@@ -141,7 +141,7 @@ TEST_P(EveryDecoder, DropoutIsAFunctionOfSeedStepAndSample) {
   });
 }
 
-TEST(Decoder, SplittingABatchSplitsItsGradient) {
+TEST(Decoder, GradientsOfSplitBatchAddUp) {
   ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama);
   config.dropout = 0.3;
   TestModel model(config, DType::float64);
@@ -165,7 +165,7 @@ TEST(Decoder, SplittingABatchSplitsItsGradient) {
   EXPECT_LE(furlong::reference::relative_difference(model.store.gradients(), whole), 1e-14);  // sums in another order
 }
 
-TEST(Decoder, ThreadsDoNotChangeABitOfTheGradients) {
+TEST(Decoder, GradientsAreBitIdenticalForAnyThreadCount) {
   // In double, where products are our own; oneDNN's may sum in another order.
   for (const Attending& attending : some_attending()) {
     ModelConfig config = small_config(attending, Position::rotary, 4, Style::llama);
@@ -202,7 +202,7 @@ TEST(Decoder, ChunkSizeAndPrecisionChangeResultsByRoundingOnly) {
   }
 }
 
-TEST(Decoder, ADrawOfDirectionsFollowsItsSchedule) {
+TEST(Decoder, RedrawFollowsSchedule) {
   ModelConfig config = small_config({"linear", "favor_positive"}, Position::none, 0, Style::gpt2);
   config.attention.redraw_every = 3;
   TestModel model(config, DType::float32);
@@ -240,7 +240,7 @@ TEST(Decoder, ADrawOfDirectionsFollowsItsSchedule) {
   EXPECT_EQ(drawn(never, 0), first);
 }
 
-TEST(Decoder, ParametersAreNamedAfterTheirPlace) {
+TEST(Decoder, ParameterNamesShowTheirPlace) {
   const auto names = [](const ModelConfig& config) {
     TestModel model(config, DType::float32);
     std::set<std::string> found;
@@ -269,7 +269,7 @@ TEST(Decoder, ParametersAreNamedAfterTheirPlace) {
                 "blocks.0.feedforward.input.weight", "blocks.0.feedforward.output.weight", "final_norm.gain"}));
 }
 
-TEST(Decoder, Gpt2AndLlamaAreJustConfigs) {
+TEST(Decoder, Gpt2AndLlamaHavePublishedSizes) {
   // Parameter counts of the published models, on the device that has no memory.
   const auto count = [](const ModelConfig& config) {
     const TestModel model(config, DType::bfloat16, Device{DeviceType::shape_only, 0});
@@ -303,7 +303,7 @@ TEST(Decoder, Gpt2AndLlamaAreJustConfigs) {
   EXPECT_EQ(count(llama), 1100048384);  // TinyLlama 1.1B: grouped heads
 }
 
-TEST(Decoder, BeginsNearTheUniformDistribution) {
+TEST(Decoder, InitialLossIsNearUniform) {
   ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::gpt2);
   config.initializer_range = 0.02;
   ParameterStore store(DType::float32, Device{});
@@ -318,7 +318,7 @@ TEST(Decoder, BeginsNearTheUniformDistribution) {
   EXPECT_NEAR(loss, std::log(11.0), 0.05);  // logits have a deviation of 0.02 √10, which adds half its square
 }
 
-TEST(Decoder, UnknownNamesAreTheUsersMistake) {
+TEST(Decoder, RejectsUnknownNames) {
   const auto refuse = [](const auto& change, const std::string& found, const std::string& hint) {
     ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 0, Style::gpt2);
     change(config);
@@ -335,7 +335,7 @@ TEST(Decoder, UnknownNamesAreTheUsersMistake) {
   refuse([](ModelConfig& config) { config.attention.feature_map = "elu"; }, "elu", "elu1");
 }
 
-TEST(Decoder, PositionsInTheNumeratorAreForLinearAttentionAlone) {
+TEST(Decoder, RejectsNumeratorPositionsWithoutLinearAttention) {
   for (const Attending& attending : std::vector<Attending>{{"softmax", ""},
                                                            {"windowed", "favor_positive"},
                                                            {"linear", "favor_positive", "layers"},

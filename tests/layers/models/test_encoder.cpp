@@ -80,7 +80,7 @@ class EveryEncoder : public ::testing::TestWithParam<Attending> {};
 INSTANTIATE_TEST_SUITE_P(AllNames, EveryEncoder, ::testing::ValuesIn(all_attending()),
                          [](const auto& instance) { return instance.param.name(); });
 
-TEST_P(EveryEncoder, LooksBothWays) {
+TEST_P(EveryEncoder, AttendsInBothDirections) {
   TestEncoder model(encoder_config(GetParam()), Head::masked_tokens);
   const Tensor tokens = random_tokens(1, 9, model.encoder.config());
   auto values = tokens.to_vector<std::int32_t>();
@@ -115,7 +115,7 @@ TEST_P(EveryEncoder, PaddingChangesNothing) {
   }
 }
 
-TEST_P(EveryEncoder, PaddingTakesNoPartInGradients) {
+TEST_P(EveryEncoder, PaddingDoesNotAffectGradients) {
   TestEncoder model(encoder_config(GetParam()), Head::classification);
   const Tensor tokens = random_tokens(3, 6, model.encoder.config()),
                labels = reference::integer_tensor({3}, 0, 3, "labels");
@@ -175,7 +175,7 @@ TEST_P(EveryEncoder, GradientsOfEveryHeadMatchFiniteDifferences) {
   }
 }
 
-TEST(Encoder, APairIsTwoRows) {
+TEST(Encoder, PairsAreTwoRows) {
   TestEncoder model(encoder_config({"softmax", ""}), Head::matching);
   const Tensor tokens = random_tokens(4, 7, model.encoder.config());
   Tape tape(Stream{});
@@ -195,7 +195,7 @@ TEST(Encoder, APairIsTwoRows) {
   EXPECT_GT(std::abs(logits(Tensor::from(swapped, {4, 7}))[0] - both[0]), 1e-6);
 }
 
-TEST(Encoder, LogitsAreTheOnesOfTheLoss) {
+TEST(Encoder, LogitsMatchLoss) {
   for (const Head head : {Head::classification, Head::matching}) {
     TestEncoder model(encoder_config({"softmax", ""}), head);
     const Tensor tokens = random_tokens(6, 5, model.encoder.config());
@@ -217,7 +217,7 @@ TEST(Encoder, LogitsAreTheOnesOfTheLoss) {
 }
 
 // Dropout goes by the number of the sample, whatever batch it comes in.
-TEST(Encoder, DropoutDoesNotDependOnHowABatchIsSplit) {
+TEST(Encoder, DropoutDoesNotDependOnBatchSplit) {
   for (const Head head : {Head::classification, Head::matching}) {
     ModelConfig config = encoder_config({"softmax", ""});
     config.dropout = 0.3;

@@ -47,7 +47,7 @@ void compare(const ModelConfig& config, Recompute recompute, const std::string& 
   }
 }
 
-TEST(FrozenParameters, DoNotChangeTheGradientsOfTheOthers) {
+TEST(FrozenParameters, DoNotChangeOtherGradients) {
   for (const Attending& attending : some_attending()) {
     for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
       for_each_variant(attending, Position::rotary, [&](ModelConfig config) {

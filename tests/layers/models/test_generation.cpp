@@ -19,7 +19,7 @@ class EveryGenerator : public ::testing::TestWithParam<Case> {
 };
 INSTANTIATE_TEST_SUITE_P(AllNames, EveryGenerator, ::testing::ValuesIn(all_cases()), case_name);
 
-TEST_P(EveryGenerator, PromptAndSingleTokensEqualTheParallelForward) {
+TEST_P(EveryGenerator, PromptAndSingleTokensMatchParallelForward) {
   for_each([](const ModelConfig& config) {
     TestModel model(config, DType::float32);
     const Tensor tokens = random_tokens(2, 22, config);
@@ -48,7 +48,7 @@ TEST_P(EveryGenerator, PromptAndSingleTokensEqualTheParallelForward) {
   });
 }
 
-TEST_P(EveryGenerator, InDoubleTheyDifferByRoundingAlone) {
+TEST_P(EveryGenerator, MatchesParallelForwardInDouble) {
   for_each([](const ModelConfig& config) {
     TestModel model(config, DType::float64);
     const Tensor tokens = random_tokens(1, 22, config);
@@ -58,7 +58,7 @@ TEST_P(EveryGenerator, InDoubleTheyDifferByRoundingAlone) {
   });
 }
 
-TEST(Generation, SequencesBeyondTheFirstCacheAndChunkOfUsualSizeAgreeToo) {
+TEST(Generation, MatchesForwardBeyondInitialCacheAndChunk) {
   for (const Attending& attending : some_attending()) {
     ModelConfig config = small_config(attending, Position::rotary, 4, Style::llama);
     config.attention.chunk_size = 64;
@@ -76,7 +76,7 @@ TEST(Generation, SequencesBeyondTheFirstCacheAndChunkOfUsualSizeAgreeToo) {
   }
 }
 
-TEST(Generation, LargeNormsAgreeToo) {
+TEST(Generation, MatchesForwardWithLargeNorms) {
   // Weights so large that attention is nearly a choice of one key: where features with an epsilon would fail.
   for (const Attending& attending : all_attending()) {
     ModelConfig config = small_config(attending, Position::none, 0, Style::llama);
@@ -91,7 +91,7 @@ TEST(Generation, LargeNormsAgreeToo) {
   }
 }
 
-TEST(Generation, ARecurrentStateDoesNotGrowAndACacheDoes) {
+TEST(Generation, OnlyCachesGrow) {
   const OneThread one_thread;
   for (const Attending& attending : all_attending()) {
     for (std::int64_t short_convolution : {0, 4}) {
@@ -130,7 +130,7 @@ TEST(Generation, ARecurrentStateDoesNotGrowAndACacheDoes) {
   }
 }
 
-TEST(Generation, ATokenOfLinearAttentionAsksTheSystemForNothing) {
+TEST(Generation, LinearAttentionTokenAllocatesNothing) {
   ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama);
   TestModel model(config, DType::float32);
   Tape tape(Stream{});
@@ -171,7 +171,7 @@ TEST(Generation, StatesAreIndependentOfEachOther) {
   }
 }
 
-TEST(Generation, PositionsInTheNumeratorTellTheOrderOfTokens) {
+TEST(Generation, NumeratorPositionsDistinguishTokenOrder) {
   // One layer without convolution sums what it has seen: without positions the last token cannot tell in which order.
   ModelConfig config = small_config({"linear", "elu1"}, Position::rotary, 0, Style::gpt2);
   config.n_layers = 1;
@@ -195,7 +195,7 @@ TEST(Generation, PositionsInTheNumeratorTellTheOrderOfTokens) {
   EXPECT_LE(relative_difference(extended(model, tokens, {6}, state), doubles(hidden_of(model, tokens))), 1e-12);
 }
 
-TEST(Generation, IsNotRecorded) {
+TEST(Generation, RejectsRecordingTape) {
   ModelConfig config = small_config({"linear", "elu1"}, Position::learned, 0, Style::gpt2);
   TestModel model(config, DType::float32);
   Tape tape(Stream{});

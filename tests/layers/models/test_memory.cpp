@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(AllNames, EveryStep,
                                            Attending{"windowed", "favor_positive"}),
                          [](const auto& instance) { return instance.param.name(); });
 
-TEST_P(EveryStep, ShapeOnlyPredictsThePeakOfTheCpu) {
+TEST_P(EveryStep, ShapeOnlyPredictsCpuPeak) {
   for (Style style : {Style::gpt2, Style::llama}) {
     for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
@@ -73,7 +73,7 @@ TEST_P(EveryStep, ShapeOnlyPredictsThePeakOfTheCpu) {
   }
 }
 
-TEST_P(EveryStep, RecomputingNormsAndActivationsSavesMemoryAndChangesNoBit) {
+TEST_P(EveryStep, ElementwiseRecomputationSavesMemoryAndIsBitIdentical) {
   const OneThread one_thread;
   for (Style style : {Style::gpt2, Style::llama}) {
     ModelConfig config = larger_config(GetParam(), style);
@@ -90,7 +90,7 @@ TEST_P(EveryStep, RecomputingNormsAndActivationsSavesMemoryAndChangesNoBit) {
   }
 }
 
-TEST_P(EveryStep, RecomputingBlocksSavesMemory) {
+TEST_P(EveryStep, BlockRecomputationSavesMemory) {
   const OneThread one_thread;
   ModelConfig config = larger_config(GetParam(), Style::gpt2);
   config.n_layers = 8;
@@ -100,7 +100,7 @@ TEST_P(EveryStep, RecomputingBlocksSavesMemory) {
   EXPECT_LT(recomputed.peak - recomputed.model, (kept.peak - kept.model) / 3);
 }
 
-TEST_P(EveryStep, ASteadyStepAsksTheSystemForNothing) {
+TEST_P(EveryStep, SteadyStepAllocatesNothing) {
   TestModel model(larger_config(GetParam(), Style::llama), DType::float32);
   const Tensor tokens = random_tokens(3, 200, model.decoder.config()),
                targets = random_targets(3, 200, model.decoder.config());
@@ -115,7 +115,7 @@ TEST_P(EveryStep, ASteadyStepAsksTheSystemForNothing) {
   EXPECT_EQ(after.bytes_in_use, before.bytes_in_use);
 }
 
-TEST(ShapeOnly, AStepThatNoMachineHoldsIsCountedAtOnce) {
+TEST(ShapeOnly, PredictsStepLargerThanAnyMachine) {
   // Llama 7B at 262,144 tokens with linear attention: memory grows with the length, not with its square.
   const Attending attending{"linear", "favor_positive"};
   const auto activations = [&](std::int64_t n) {

@@ -42,14 +42,14 @@ std::vector<double> hidden_from(std::int64_t first, Position position, std::int6
   return doubles(model.decoder.hidden(context, tokens).value());
 }
 
-TEST(SegmentPositions, SinusoidalOnesGoOnBehindTheLengthThatTheModelIsMadeFor) {
+TEST(SegmentPositions, SinusoidalPositionsExtendBeyondMaxLength) {
   const std::vector<double> states = hidden_from(6, Position::sinusoidal, 48);
   EXPECT_EQ(hidden_from(6, Position::sinusoidal, 12), states);
   EXPECT_EQ(hidden_from(6, Position::sinusoidal, 4), states);
   EXPECT_NE(hidden_from(7, Position::sinusoidal, 48), states) << "positions make no difference";
 }
 
-TEST(SegmentPositions, TooFewLearnedOnesAreRefused) {
+TEST(SegmentPositions, RejectsTooFewLearnedPositions) {
   EXPECT_NO_THROW(hidden_from(6, Position::learned, 12));
   EXPECT_THROW(hidden_from(6, Position::learned, 11), ContractError);
 }

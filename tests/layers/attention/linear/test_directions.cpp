@@ -35,7 +35,7 @@ Moments moments(const std::vector<double>& values) {
   return result;
 }
 
-TEST(Directions, TheKeyDecidesEverything) {
+TEST(RandomProjection, KeyDeterminesValues) {
   for (const DirectionsKind kind : all_values<DirectionsKind>()) {
     const std::string name = name_of(kind);
     const std::vector<float> drawn = draw_directions(kind, 20, 8, key_of(0));
@@ -47,7 +47,7 @@ TEST(Directions, TheKeyDecidesEverything) {
   }
 }
 
-TEST(Directions, AreBFloat16Numbers) {
+TEST(RandomProjection, ValuesAreBFloat16) {
   for (const DirectionsKind kind : all_values<DirectionsKind>()) {
     const std::string name = name_of(kind);
     for (const auto& [m, d] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 3}, {40, 16}, {256, 64}}) {
@@ -59,7 +59,7 @@ TEST(Directions, AreBFloat16Numbers) {
   }
 }
 
-TEST(Directions, OrthogonalRowsAreOrthogonalInTheirBlockOnly) {
+TEST(RandomProjection, RowsAreOrthogonalWithinBlocks) {
   for (const DirectionsKind kind : all_values<DirectionsKind>()) {
     const std::string name = name_of(kind);
     if (kind == DirectionsKind::iid) continue;
@@ -85,7 +85,7 @@ TEST(Directions, OrthogonalRowsAreOrthogonalInTheirBlockOnly) {
   }
 }
 
-TEST(Directions, NormsAreThoseOfGaussianRows) {
+TEST(RandomProjection, NormsMatchGaussianRows) {
   // χ_d has mean √2 Γ((d + 1) / 2) / Γ(d / 2) and mean square d; its kurtosis is at most 3.25 for d >= 2, so that
   // the standard error of a variance is at most √(2.25 / n) of it.
   for (const auto& [kind, name] : {std::pair{DirectionsKind::iid, "iid"}, {DirectionsKind::orthogonal, "orthogonal"}}) {
@@ -107,7 +107,7 @@ TEST(Directions, NormsAreThoseOfGaussianRows) {
   }
 }
 
-TEST(Directions, NormsInABlockAreIndependent) {
+TEST(RandomProjection, NormsWithinBlockAreIndependent) {
   // One norm for a whole block, or norms that vary together, would show in the correlation of neighbours.
   const std::int64_t d = 4;
   double sum = 0, variance = 0, mean = 0;
@@ -125,7 +125,7 @@ TEST(Directions, NormsInABlockAreIndependent) {
   EXPECT_LT(std::abs(sum / variance), 4 / std::sqrt(4000.0));
 }
 
-TEST(Directions, AllAxesAndSignsAreEquallyLikely) {
+TEST(RandomProjection, AxesAndSignsAreEquallyLikely) {
   // A QR factorisation whose signs are not put right leaves its Q with a diagonal of one sign; Haar's has mean 0 and
   // mean square 1 / d in every entry, so that a mean square norm of d makes it 1. The quantiles that stratified norms
   // are made of leave the tails out.
@@ -151,7 +151,7 @@ TEST(Directions, AllAxesAndSignsAreEquallyLikely) {
   }
 }
 
-TEST(Directions, FixedAndStructuredNorms) {
+TEST(RandomProjection, FixedAndStructuredNormsMatchDefinition) {
   for (DirectionsKind kind : {DirectionsKind::orthogonal_fixed_norm, DirectionsKind::structured}) {
     for (const auto& [m, d] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {11, 4}, {70, 64}}) {
       const std::vector<float> rows = draw_directions(kind, m, d, key_of(0));
@@ -172,7 +172,7 @@ TEST(Directions, FixedAndStructuredNorms) {
   EXPECT_NEAR(mean, d, 2 * bfloat16_unit * d / std::sqrt(50.0));
 }
 
-TEST(Directions, StratifiedNormsAreTheQuantilesInARandomOrder) {
+TEST(RandomProjection, StratifiedNormsAreShuffledQuantiles) {
   const std::int64_t m = 21, d = 4;
   std::vector<double> first_norms;
   for (std::uint32_t step = 0; step < 2000; ++step) {
@@ -200,7 +200,7 @@ TEST(Directions, StratifiedNormsAreTheQuantilesInARandomOrder) {
   EXPECT_NEAR(found.variance, square - mean * mean, 0.15 * (square - mean * mean));
 }
 
-TEST(Directions, QuantilesOfChi) {
+TEST(RandomProjection, ChiQuantilesMatchDistribution) {
   for (double p : {1e-6, 0.01, 1.0 / 257, 0.3, 0.5, 0.9, 256.0 / 257, 0.9999}) {
     // d = 1 is |N(0, 1)|, d = 2 Rayleigh's; for even d the distribution is a finite sum.
     EXPECT_NEAR(std::erf(chi_quantile(p, 1) / std::sqrt(2.0)), p, 1e-14) << p;
@@ -231,7 +231,7 @@ double kernel_estimate(const std::vector<float>& rows, const std::vector<double>
   return sum / static_cast<double>(m);
 }
 
-TEST(Directions, TheSoftmaxKernelIsEstimatedWithoutBiasAndOrthogonalRowsVaryLess) {
+TEST(RandomProjection, SoftmaxEstimateIsUnbiasedAndOrthogonalRowsReduceVariance) {
   constexpr std::uint32_t draws = 20000;
   const std::int64_t d = 8;
   std::vector<double> query(8), key(8);

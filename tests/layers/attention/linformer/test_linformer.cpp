@@ -122,7 +122,7 @@ std::vector<std::vector<double>> weights_of(const Layers& layers) {
   return {weights.front(), weights.back()};
 }
 
-TEST(Linformer, ParametersAreThoseOfTheSharing) {
+TEST(Linformer, SharingDeterminesParameters) {
   const auto names = [](const std::string& projection, const std::string& sharing) {
     return Layers(config_of(projection, sharing), 2).names();
   };
@@ -144,7 +144,7 @@ TEST(Linformer, ParametersAreThoseOfTheSharing) {
   for (const std::string& sharing : names_of_all<ProjectionSharing>()) EXPECT_TRUE(names("mean", sharing).empty());
 }
 
-TEST(Linformer, InitialValuesKeepTheScale) {
+TEST(Linformer, InitializationPreservesScale) {
   AttentionConfig config = config_of("linear", "key_value");
   config.projected_length = 64;
   config.max_sequence_length = 256;
@@ -156,7 +156,7 @@ TEST(Linformer, InitialValuesKeepTheScale) {
   EXPECT_NEAR(sum / (64 * 256) * (64 + 256), 1, 0.05);
 }
 
-TEST(Linformer, TheProjectedLengthIsAQuarterWhenItIsNotGiven) {
+TEST(Linformer, DefaultProjectedLengthIsAQuarter) {
   AttentionConfig config;
   for (const auto& [length, r] :
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 1}, {512, 128}, {1024, 256}, {65536, 256}}) {
@@ -177,7 +177,7 @@ void for_each_kind(const Body& body) {
   }
 }
 
-TEST(Linformer, MatchesTheReference) {
+TEST(Linformer, MatchesReference) {
   for_each_kind([](const AttentionConfig& config) {
     for (DType dtype : {DType::float64, DType::float32, DType::bfloat16}) {
       const Layers layers(config, 1, dtype);
@@ -197,7 +197,7 @@ TEST(Linformer, MatchesTheReference) {
   });
 }
 
-TEST(Linformer, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
+TEST(Linformer, MaskedKeysHaveNoInfluence) {
   for_each_kind([](const AttentionConfig& config) {
     const Layers layers(config, 1, DType::float32);
     const Tensor keys = some_keys(3, 9);
@@ -288,7 +288,7 @@ TEST(Linformer, GradientsOfProjectionsMatchFiniteDifferences) {
   });
 }
 
-TEST(Linformer, LayersThatShareAddUpOneGradient) {
+TEST(Linformer, SharedProjectionAccumulatesGradients) {
   const Layers one(config_of("linear", "layers"), 2), two(config_of("linear", "key_value"), 2);
   for (const Parameter& parameter : two.store.parameters())
     parameter.master().copy_from(one.store.parameters()[0].master());
@@ -309,7 +309,7 @@ void expect_refused(const std::function<void()>& what, const std::vector<std::st
   }
 }
 
-TEST(Linformer, RefusesConfigsWithTheReason) {
+TEST(Linformer, RejectsInvalidConfigs) {
   const auto make = [](const auto& change) {
     AttentionConfig config = config_of("linear", "heads");
     change(config);
@@ -321,7 +321,7 @@ TEST(Linformer, RefusesConfigsWithTheReason) {
   expect_refused(make([](AttentionConfig& config) { config.projected_length = -1; }), {"projected_length", "-1"});
 }
 
-TEST(Linformer, RefusesUsesWithTheReason) {
+TEST(Linformer, RejectsUnsupportedUses) {
   const Layers layers(config_of("linear", "heads"));
   const auto forward = [&](std::int64_t n, const Tensor& documents) {
     return [&, n, documents] {
@@ -353,7 +353,7 @@ TEST(Linformer, RefusesUsesWithTheReason) {
       {"recurrent state", "whole sequence"});
 }
 
-TEST(Linformer, LayersThatShareMustAgree) {
+TEST(Linformer, RejectsSharedProjectionOfOtherShape) {
   ParameterStore store(DType::float32, Device{});
   AttentionConfig config = config_of("convolution", "layers");
   const auto first = make_attention(store, "a", config);

@@ -40,7 +40,7 @@ Tensor forward(const AttentionConfig& config, const Inputs& in, const ops::Atten
       .value();
 }
 
-TEST(SoftmaxMechanism, HandsWindowAndMaskToTheOp) {
+TEST(SoftmaxMechanism, PassesWindowAndMaskToOp) {
   const Inputs in;
   std::vector<std::int32_t> keys(2 * n, 1), documents(2 * n, 0);
   for (std::size_t i = 0; i < keys.size(); i += 3) keys[i] = 0;
@@ -63,7 +63,7 @@ TEST(SoftmaxMechanism, HandsWindowAndMaskToTheOp) {
 }
 
 /// A prompt and then token by token; the sums of a window are made in another order there.
-TEST(SoftmaxMechanism, GeneratesAsInOneCall) {
+TEST(SoftmaxMechanism, GenerationMatchesForward) {
   const Inputs in;
   ParameterStore store(DType::float32, Device{});
   for (const std::int64_t window : {0, 1, 20, 1000}) {
@@ -85,7 +85,7 @@ TEST(SoftmaxMechanism, GeneratesAsInOneCall) {
 
 /// Past what the cache holds at once, by single tokens, segments and a prompt longer than all of it: a window's cache
 /// holds no more than the window and 256 rows, and answers as the parallel form.
-TEST(SoftmaxMechanism, AWindowsCacheStopsGrowing) {
+TEST(SoftmaxMechanism, WindowLimitsCacheSize) {
   constexpr std::int64_t long_n = 1500, batch = 2, row_bytes = 2 * batch * n_kv_heads * d * 4;
   const auto random = [](const char* name, std::int64_t width) {
     return testing::tensor_of(testing::normal_values(batch * long_n * width, name), {batch, long_n, width},
@@ -124,7 +124,7 @@ TEST(SoftmaxMechanism, AWindowsCacheStopsGrowing) {
   }
 }
 
-TEST(SoftmaxMechanism, RefusesCarriedState) {
+TEST(SoftmaxMechanism, RejectsCarriedState) {
   ParameterStore store(DType::float32, Device{});
   const auto state = make_attention(store, "attention", config(0))->new_state(2, n, DType::float32, Device{});
   const Inputs in;
@@ -132,8 +132,8 @@ TEST(SoftmaxMechanism, RefusesCarriedState) {
     forward(config(0), in, {}, state.get());
     FAIL() << "no error";
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(),
-                ::testing::AllOf(::testing::HasSubstr("softmax has no recurrent state"), ::testing::HasSubstr("linear")));
+    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("softmax has no recurrent state"),
+                                               ::testing::HasSubstr("linear")));
   }
 }
 
