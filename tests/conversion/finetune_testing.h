@@ -1,12 +1,12 @@
 #pragma once
-// A teacher that learns within seconds, and the config of a student.
+// A teacher that trains within seconds, and the config of a student.
 #include "conversion/finetune.h"
 #include "tests/trainers/training.h"
 #include "trainers/train/train.h"
 
 namespace furlong::testing {
 
-/// Letters a to h: each follows from the one before it with probability 3/4, which a small model learns within seconds.
+/// Letters a to h: each follows from the one before it with probability 3/4, so a small model learns it within seconds.
 inline std::string easy_text(std::size_t length) {
   std::string text = "a";
   for (std::size_t i = 1; i < length; ++i) {

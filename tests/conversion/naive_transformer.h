@@ -1,5 +1,5 @@
 #pragma once
-// Llama and BERT in float64, written from their papers over the tensors as foreign files have them.
+// Reference implementations of Llama and BERT in float64, written from the papers, over tensors in foreign layout.
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -15,7 +15,7 @@ class NaiveTransformer {
  public:
   explicit NaiveTransformer(const TinyModel& model) : model_(model) {}
 
-  /// Logits [tokens, vocabulary] of tiny_llama.
+  /// Returns the logits [tokens, vocabulary] of tiny_llama.
   Rows llama(const std::vector<int>& tokens) const {
     const Json& c = model_.config;
     Rows x = lookup("model.embed_tokens.weight", tokens);
@@ -40,7 +40,7 @@ class NaiveTransformer {
     return linear(rms_norm(x, "model.norm.weight", c.at("rms_norm_eps")), "lm_head");
   }
 
-  /// Final hidden states of tiny_bert, whose names begin with `prefix`.
+  /// Returns the final hidden states of tiny_bert, whose tensor names start with `prefix`.
   Rows bert_states(const std::vector<int>& tokens, const std::vector<int>& segments, const std::string& prefix) const {
     Rows x = lookup(prefix + "embeddings.word_embeddings.weight", tokens);
     std::vector<int> positions(tokens.size());

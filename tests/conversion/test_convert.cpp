@@ -1,4 +1,4 @@
-// Another attention over the same weights: what is asked for, what it is measured to be, and what is refused.
+// furlong convert: requests for another attention, measurements, and rejected options.
 #include "conversion/convert.h"
 
 #include <sstream>
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 class Convert : public WithTemporaryFolder {
  protected:
-  /// Options for a model, written below the test's folder.
+  /// Returns options for a model, written to the test's folder.
   ConvertOptions from(const TinyModel& model) {
     ConvertOptions options;
     options.source = model.write(folder_ / "source");
@@ -26,7 +26,7 @@ class Convert : public WithTemporaryFolder {
     options.overwrite = true;
     return options;
   }
-  /// Random letters in documents of 11, as the tokenizer of every tiny model reads them.
+  /// Writes random letters in documents of 11 tokens, with the tokenizer of every tiny model.
   ObservedBatches store() {
     const Vocabulary vocabulary = Vocabulary::of_tokenizer(load_tokenizer(letters_tokenizer(folder_ / "letters")));
     StoreWriter writer(path("store.h5"), vocabulary, {});
@@ -96,14 +96,14 @@ TEST_F(Convert, KeepsWeightsAndListsNewParameters) {
   ConvertOptions options = from(tiny_gpt2());
   options.attention = "hedgehog";
   const ConversionResult result = convert(options);
-  ASSERT_EQ(result.tensors.reinitialised.size(), 4U);  // two learned maps in each layer
+  ASSERT_EQ(result.tensors.reinitialised.size(), 4U);  // two learned feature maps in each layer
   EXPECT_EQ(result.tensors.reinitialised[0].name, "blocks.0.attention.query_features.weight");
   const SourceModel source = open_source_model(options.source), student = open_source_model(options.destination);
   EXPECT_EQ(student.model.settings.model.attention.mechanism, "linear");
   for (const Parameter& parameter : source.model.store->parameters())
     EXPECT_EQ(parameter.master().to_vector<float>(),
               student.model.store->find(parameter.name()).master().to_vector<float>());
-  // 12 positions: softmax costs less there; at 65,536 it does not.
+  // At 12 positions softmax costs less; at 65,536 it costs more.
   options.cost_at = 65536;
   const ConversionResult far = convert(options);
   EXPECT_LT(far.flops, far.source_flops / 100);
@@ -129,7 +129,7 @@ TEST_F(Convert, ConvertsSelectedLayersAndHeads) {
   EXPECT_TRUE(settings_of_result().model.attention.layer_mechanisms.empty());
   EXPECT_EQ(settings_of_result().model.attention.head_mechanisms, (std::vector<std::string>{"softmax", "linear"}));
 
-  // A second conversion, of the first one's result, back to softmax everywhere.
+  // Converts the first result back to softmax everywhere.
   std::filesystem::copy(path("out.h5"), path("first.h5"));
   ConvertOptions again = options;
   again.source = path("first.h5");
@@ -138,7 +138,7 @@ TEST_F(Convert, ConvertsSelectedLayersAndHeads) {
   again.heads_keep_softmax.clear();
   const ConversionResult back = convert(again);
   EXPECT_EQ(settings_of_result().model.attention, settings_of_result().model.attention.plain());
-  EXPECT_EQ(back.tensors.left_behind.size(), 2U);  // directions
+  EXPECT_EQ(back.tensors.left_behind.size(), 2U);  // random projections
 }
 
 TEST_F(Convert, RejectsInvalidOptions) {
@@ -181,7 +181,7 @@ TEST_F(Convert, RejectsInvalidOptions) {
   EXPECT_THAT(message_of<UserError>([&] { convert(options); }), HasSubstr("--force"));
 }
 
-// Nobody wrote the settings that an option changes: no line of theirs is of use to anybody.
+// Settings changed by an option come from no file, so errors must not show a line number.
 TEST_F(Convert, ErrorsStartWithTheOption) {
   using ::testing::StartsWith;
   const auto message = [&](const TinyModel& model, const std::function<void(ConvertOptions&)>& change) {
@@ -206,7 +206,7 @@ TEST_F(Convert, ErrorsStartWithTheOption) {
               HasSubstr("--set model.n_key_value_heads=3: "));
 }
 
-// null takes a key back to its default, and so goes what only another attention needed.
+// null resets a key to its default, and with it the keys that only the removed attention used.
 TEST_F(Convert, NullOverrideResetsKeys) {
   ConvertOptions options = from(tiny_llama());
   options.attention = "favor_positive";
@@ -225,7 +225,7 @@ TEST_F(Convert, NullOverrideResetsKeys) {
   EXPECT_EQ(settings_of_result().model.attention, settings_of_result().model.attention.plain());
 }
 
-// Another seed draws other directions; weights are the source's whatever it is.
+// Another seed draws another random projection and keeps the source's weights.
 TEST_F(Convert, SeedChangesRandomProjectionOnly) {
   ConvertOptions options = from(tiny_llama());
   options.attention = "favor_positive";
@@ -242,7 +242,7 @@ TEST_F(Convert, SeedChangesRandomProjectionOnly) {
   EXPECT_EQ(settings_of_result().seed, 9);
 }
 
-// How the source was trained does not stand in the way of what the model becomes, since no key here could take it back.
+// Training settings of the source must not restrict the converted model, because no option could change them.
 TEST_F(Convert, DropsTrainingSettingsOfTheSource) {
   Settings settings;
   settings.model.n_layers = 1;
@@ -267,14 +267,14 @@ TEST_F(Convert, DropsTrainingSettingsOfTheSource) {
   EXPECT_EQ(settings_of_result().model.weights, "") << "a stage of furlong finetune names the stage before it";
 }
 
-/// What is said while `action` runs.
+/// Returns the log lines printed by `action`.
 std::string said_by(const std::function<void()>& action) {
   const LogCapture said;
   action();
   return said.text();
 }
 
-// 88 tokens are enough for heads of width 4, whose constants take 64, and 44 are not.
+// Heads of width 4 need 64 tokens: 88 are enough, 44 are not.
 TEST_F(Convert, WarnsOfTooFewTokensForConstants) {
   ConvertOptions options = from(tiny_llama());
   EXPECT_EQ(tokens_for_constants(open_source_model(options.source).model.settings), 64);
@@ -312,13 +312,13 @@ TEST_F(Convert, MeasuresErrorOfEachHead) {
   options.layers = "1";
   const ConversionResult polynomial = convert(options);
   ASSERT_EQ(polynomial.approximation.size(), 4U);
-  EXPECT_EQ(polynomial.data_tokens, 2 * 4 * 11);  // windows, the last target of each in the next
+  EXPECT_EQ(polynomial.data_tokens, 2 * 4 * 11);  // windows; the last target of each is in the next
   for (const HeadApproximation& one : polynomial.approximation) {
     EXPECT_EQ(one.layer, 1);
     EXPECT_GT(one.uniform_error, 0.01);
     EXPECT_LT(one.error, one.uniform_error);
   }
-  // The window holds all of the 11 tokens: exact.
+  // The window covers all 11 tokens, so the attention is exact.
   options.attention = "windowed:16";
   options.layers.clear();
   const ConversionResult exact = convert(options);
@@ -326,7 +326,7 @@ TEST_F(Convert, MeasuresErrorOfEachHead) {
   for (const HeadApproximation& one : exact.approximation) EXPECT_LT(one.error, 1e-5) << one.layer << " " << one.head;
 }
 
-// FAVOR++'s constant comes from the data: at most 0, and not 0 for queries and keys that are not zero.
+// FAVOR++'s constant comes from the data: it is at most 0, and negative for nonzero queries and keys.
 TEST_F(Convert, CalibratesConstantsOnData) {
   ConvertOptions options = from(tiny_llama());
   options.attention = "oprf";
@@ -340,7 +340,7 @@ TEST_F(Convert, CalibratesConstantsOnData) {
   for (const float a : constants()) EXPECT_LT(a, -1e-3F);
 }
 
-// Nothing of a measurement is of predictions.
+// The measurements do not use predictions.
 TEST_F(Convert, MeasuresModelsWithoutOutputLayer) {
   ConvertOptions options = from(tiny_bert(false));
   options.data = store();
@@ -361,7 +361,7 @@ TEST_F(Convert, AutoKeepsErrorsWithinTarget) {
   options.attention = "auto";
   options.target_error = 0.2;
   options.most_features = 64;
-  options.cost_at = 1 << 20;  // linear attention costs less than softmax, whatever the map
+  options.cost_at = 1 << 20;  // here linear attention costs less than softmax with any map
   const ConversionResult result = convert(options);
   ASSERT_TRUE(result.automatic);
   ASSERT_EQ(result.automatic->heads.size(), 8U);
@@ -382,7 +382,7 @@ TEST_F(Convert, AutoKeepsErrorsWithinTarget) {
   EXPECT_LT(result.automatic->flops, result.automatic->softmax_flops);
   EXPECT_LE(result.automatic->ideal_flops, result.automatic->flops * (1 + 1e-12));
   EXPECT_NEAR(result.flops, result.automatic->flops, 1e-6 * result.flops);
-  // What the written model does, with directions of its own: a map without random features is as measured.
+  // The written model draws its own random projections; maps without random features match the measurement.
   if (!result.automatic->map->candidate.is_random()) {
     for (const HeadApproximation& one : result.approximation)
       if (one.mechanism == "linear") {
@@ -428,10 +428,10 @@ TEST_F(Convert, FoldedScalingKeepsLogits) {
     options.fold_scaling = true;
     const ConversionResult result = convert(options);
     ASSERT_TRUE(result.fold);
-    EXPECT_GT(result.fold->largest_scaling, 1.05);  // something was there to scale
+    EXPECT_GT(result.fold->largest_scaling, 1.05);  // the model needed scaling
     EXPECT_GT(result.fold->largest_logit, 1);
     EXPECT_LT(result.fold->largest_logit_change, 2e-5 * result.fold->largest_logit);
-    // Scaling brings the squares of each dimension together; their sum is least where they are equal.
+    // Scaling equalises the mean squares of each dimension, which minimises their sum.
     EXPECT_LT(result.fold->query_norm_after * result.fold->key_norm_after,
               1.05 * result.fold->query_norm * result.fold->key_norm);
     EXPECT_FALSE(open_source_model(options.source)

@@ -1,4 +1,4 @@
-// The way back: what was imported goes out bit for bit, what is ours comes in again.
+// furlong export: imported models are restored bit for bit, and Furlong's own models round-trip.
 #include "conversion/export.h"
 
 #include "conversion/convert.h"
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 class Export : public WithTemporaryFolder {
  protected:
-  /// Imports into a checkpoint and writes that out again.
+  /// Imports a model to a checkpoint and exports it again.
   ExportReport there_and_back(const TinyModel& model, const ExportOptions& options = {}) {
     ConvertOptions conversion;
     conversion.source = model.write(folder_ / "source");
@@ -66,7 +66,7 @@ TEST_F(Export, RestoresImportedModels) {
   }
 }
 
-// The head that tied embeddings make is written under the names that the file had.
+// The output layer of tied embeddings is written under the names that the file had.
 TEST_F(Export, KeepsNamesOfDuplicateTensors) {
   TinyModel only_head = tiny_gpt2();
   only_head.described["lm_head.weight"] = {"lm_head.weight", only_head.described.at("transformer.wte.weight").shape,
@@ -80,7 +80,7 @@ TEST_F(Export, ConvertsDtype) {
   ExportOptions options;
   options.dtype = "bfloat16";
   TinyModel model = tiny_gpt2();
-  model.values["transformer.wte.weight"][0] = 0.1F;  // which bfloat16 does not have
+  model.values["transformer.wte.weight"][0] = 0.1F;  // not representable in bfloat16
   const ExportReport report = there_and_back(model, options);
   EXPECT_EQ(report.rounded, 1);
   EXPECT_EQ(open_safetensors(path("back"))->find("transformer.wte.weight")->stored_type, "BF16");
@@ -97,7 +97,7 @@ TEST_F(Export, RejectsExistingModel) {
   exported("model.h5", "back", options);
 }
 
-// Only what an earlier model left, by the names that such files have.
+// Removes only files of an earlier model, recognised by their names.
 TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
   ConvertOptions options;
   options.source = tiny_bert().write(folder_ / "source");
@@ -123,7 +123,7 @@ TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
   for (const std::string& name : earlier) EXPECT_TRUE(std::filesystem::exists(path("out/" + name))) << name;
   ExportOptions over;
   over.overwrite = true;
-  // Without a config.json there is no model, and what lies there is somebody else's.
+  // Without config.json there is no model, so existing files belong to the user.
   std::filesystem::create_directories(path("mine"));
   file("mine/merges.txt", "{}");
   EXPECT_THAT(exported("softmax.h5", "mine", over).removed, ::testing::IsEmpty());
@@ -192,7 +192,7 @@ TEST_F(Export, ConvertedModelsRoundTrip) {
   EXPECT_EQ(before.origin->config, after.origin->config);
 }
 
-// BertModel, changed in its attention, given a head, and our own.
+// BertModel, with another attention, with an added head, and as a Furlong model.
 TEST_F(Export, ExportsModelsWithoutHead) {
   ConvertOptions options;
   options.source = tiny_bert(false).write(folder_ / "source");
@@ -219,7 +219,7 @@ TEST_F(Export, ExportsModelsWithoutHead) {
   EXPECT_NE(file->find("bert.encoder.layer.1.output.dense.weight"), nullptr);
   EXPECT_NE(file->find("cls.predictions.transform.dense.weight"), nullptr);
   EXPECT_EQ(open_source_model(path("headed")).model.settings.model, headed.settings.model);
-  // With other attention as well, the names are those that its config.json tells.
+  // With another attention, tensors keep the names of the original config.json.
   options.source = path("headed.h5");
   options.overrides.clear();
   options.attention = "elu1";
@@ -248,7 +248,7 @@ TEST_F(Export, KeepsChatTemplateOfGguf) {
   EXPECT_EQ(config.at("eos_token"), "<|im_end|>");
   EXPECT_TRUE(std::filesystem::exists(path("chat/tokenizer.json")));
   EXPECT_FALSE(std::filesystem::exists(path("chat/chat_template.jinja")));
-  // The attention may change, and the template stays.
+  // The template is kept if the attention changes.
   options.source = path("chat.h5");
   options.destination = path("linear.h5");
   options.attention = "elu1";
@@ -288,7 +288,7 @@ TEST_F(Export, RejectsDamagedFurlongDirectories) {
   EXPECT_THAT(refused(no_origin), HasSubstr("origin"));
 }
 
-// A model of our own that happens to be a GPT-2 is written as one.
+// A Furlong model that is equivalent to a GPT-2 is written as GPT-2.
 TEST_F(Export, WritesOwnModelsAsKnownFamily) {
   Settings settings;
   settings.model.n_layers = 2;

@@ -1,4 +1,4 @@
-// furlong finetune: from a teacher to the recovered student, as the command does it.
+// furlong finetune: from a teacher to the recovered student.
 #include "conversion/finetune.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ TEST(RelativeRecovery, IsFractionOfTeacherAdvantage) {
   EXPECT_DOUBLE_EQ(*relative_recovery(0.5, 0.5, 0.1), 1);
   EXPECT_DOUBLE_EQ(*relative_recovery(0.1, 0.5, 0.1), 0);
   EXPECT_DOUBLE_EQ(*relative_recovery(0.3, 0.5, 0.1), 0.5);
-  EXPECT_DOUBLE_EQ(*relative_recovery(2.5, 2, 3), 0.5);  // losses fall
+  EXPECT_DOUBLE_EQ(*relative_recovery(2.5, 2, 3), 0.5);  // for losses, lower is better
   EXPECT_FALSE(relative_recovery(0.3, 0.1, 0.1));
 }
 
@@ -41,7 +41,7 @@ TEST(FinetuneLauncher, RejectsSeveralProcesses) {
                                                                    {"MASTER_PORT", "29500"}};
   for (const auto& [name, value] : variables) setenv(name, value, 1);
   FinetuneOptions options;
-  options.config = "no such file";  // what it says is not asked for
+  options.config = "no such file";  // the launcher is checked before the config is read
   EXPECT_THAT(message_of<UserError>([&] { finetune(options); }),
               AllOf(HasSubstr("furlong finetune"), HasSubstr("the launcher (torchrun) started 2 processes")));
   for (const auto& [name, value] : variables) unsetenv(name);
@@ -75,7 +75,7 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
   EXPECT_LT(of(2, "0"), of(1, "0"));
   EXPECT_LT(of(2, "1"), of(1, "1"));
   EXPECT_LT(json["models"][3]["loss"].get<double>(), json["models"][1]["loss"].get<double>());
-  // Tokens of each stage: steps × batch × length.
+  // Tokens of each stage are steps × batch × length.
   EXPECT_EQ(json["models"][2]["tokens"], 30 * 4 * 32);
   EXPECT_EQ(json["models"][3]["tokens"], 30 * 2 * 32);
   EXPECT_EQ(json["models"][4]["tokens"], 10 * 4 * 64);
@@ -96,13 +96,13 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
                 std::sqrt(accuracy * (1 - accuracy) / targets) / (teacher - chance), 1e-12);
   }
 
-  // The student before training has the teacher's weights under the new attention, and nothing else new.
+  // Before training, the student has the teacher's weights with the new attention.
   EXPECT_EQ(fs::path(json["models"][1]["checkpoint"].get<std::string>()), fs::path(path("run/student.h5")));
   const CheckpointReader before = CheckpointReader::open(path("run/student.h5"));
   const CheckpointReader teachers = CheckpointReader::open(checkpoint_of(path("teacher")));
   for (const TensorInfo& tensor : teachers.tensors("parameters/"))
     EXPECT_EQ(floats(before, tensor.name), floats(teachers, tensor.name));
-  // Each stage is a run that others can use.
+  // Each stage is an ordinary run directory.
   const Settings last =
       from_yaml_text(CheckpointReader::open(checkpoint_of(path("run/3_task"))).text("config"), "task").settings;
   EXPECT_EQ(last.model.norm, ops::NormKind::rmsnorm);
@@ -111,7 +111,7 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
   EXPECT_EQ(last.teacher.loss, "none");
   EXPECT_EQ(last.data.sequence_length, 64);
 
-  // Nothing is trained twice.
+  // A second call trains nothing.
   const auto written = fs::last_write_time(path("run/2_distillation/checkpoints"));
   FinetuneOptions again = options(yaml);
   again.evaluate_only = true;
@@ -131,7 +131,7 @@ TEST_F(FinetuneTest, MeasuresLinearPartOfHybrids) {
     ASSERT_TRUE(model.window_off);
     EXPECT_NE(model.window_off->loss, model.found.loss);
     EXPECT_EQ(model.window_off->targets, model.found.targets);
-    // The same weights in a model that is linear from the beginning.
+    // The same weights in a model that was linear from the start.
     const TokenStore data = TokenStore::open(store);
     const Settings linear =
         plan_finetune(options(config(performer), {"finetune.stages=[transfer]"}), checkpoint_of(path("teacher")))
@@ -164,7 +164,7 @@ TEST_F(FinetuneTest, ResumesInterruptedStageBitForBit) {
   finetune(only);
   const FinetunePlan plan = plan_finetune(options(yaml), checkpoint_of(path("teacher")));
   LoadedSettings part = plan.stages[0].settings;
-  // What a signal after step 13 leaves behind: the stage's own settings, stopped there.
+  // Simulates a signal after step 13: the stage's settings, stopped there.
   part.settings.run_directory = path("stopped");
   const TokenStore data = TokenStore::open(store);
   Trainer stopped(part.settings, data, Device{});
@@ -182,7 +182,7 @@ TEST_F(FinetuneTest, MeasuresConstantsBeforeFirstStep) {
   FinetuneOptions first = options(yaml, {"finetune.transfer.max_steps=1", "finetune.transfer.warmup_steps=1"});
   first.only_stage = "transfer";
   finetune(first);
-  // What furlong convert finds on the same tokens.
+  // The constants that furlong convert measures on the same tokens.
   ConvertOptions wanted;
   wanted.source = path("teacher");
   wanted.destination = path("converted.h5");
@@ -216,7 +216,7 @@ TEST_F(FinetuneTest, StartsFromConvertedStudent) {
   const FinetuneResult result = finetune(only);
   ASSERT_EQ(result.recovery->models.size(), 3u);
   EXPECT_EQ(result.recovery->models[1].candidate.checkpoint, fs::path(path("converted.h5")));
-  EXPECT_EQ(result.recovery->models[1].layer_errors.size(), 1u);  // layer 0 has softmax still
+  EXPECT_EQ(result.recovery->models[1].layer_errors.size(), 1u);  // layer 0 still has softmax
   EXPECT_LT(result.recovery->models[2].layer_errors[0].second, result.recovery->models[1].layer_errors[0].second);
   EXPECT_FALSE(fs::exists(path("run/student.h5")));
   EXPECT_THAT(
@@ -236,7 +236,7 @@ TEST_F(FinetuneTest, ReportsAttentionErrorsWithoutOutputLayer) {
               HasSubstr("prediction_head: none"));
   const FinetuneResult result = finetune(options(config(performer), {source, "finetune.stages=[transfer]"}));
   ASSERT_TRUE(result.recovery);
-  ASSERT_EQ(result.recovery->models.size(), 2u);  // before and after; there is nothing to tell of the teacher
+  ASSERT_EQ(result.recovery->models.size(), 2u);  // before and after; the teacher has no measurements
   for (const MeasuredModel& one : result.recovery->models) {
     EXPECT_TRUE(std::isnan(one.found.loss));
     EXPECT_FALSE(one.recovered.accuracy);
@@ -259,7 +259,7 @@ TEST_F(FinetuneTest, RejectsRunMadeFromAnotherModel) {
 
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, {"seed=77"})); }), HasSubstr("seed (1 then, 77 now)"));
 
-  // A first stage that goes further leaves the later ones behind.
+  // A longer first stage invalidates the later ones.
   const std::vector<std::string> longer{"finetune.transfer.max_steps=60"};
   FinetuneOptions first = options(config(performer), longer);
   first.only_stage = "transfer";
@@ -270,13 +270,13 @@ TEST_F(FinetuneTest, RejectsRunMadeFromAnotherModel) {
   fs::remove_all(path("run/3_task"));
   EXPECT_TRUE(finetune(options(yaml, longer)).recovery);
 
-  // Nobody knows what a run without its record was made from.
+  // Without its record a run's source is unknown.
   const std::string record = content(path("run/finetune.json"));
   fs::remove(path("run/finetune.json"));
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, longer)); }), HasSubstr("without a finetune.json"));
   std::ofstream(path("run/finetune.json")) << record;
 
-  // Another teacher behind the same path.
+  // Another teacher at the same path.
   fs::remove_all(path("teacher"));
   train(
       testing::small_settings(store, {"run_directory=" + path("teacher"), "trainer.max_steps=5", "model.norm=rmsnorm"}),

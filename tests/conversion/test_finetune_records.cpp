@@ -1,4 +1,4 @@
-// What a run of furlong finetune says about itself: figures, settings, and what it was made from.
+// Files written by furlong finetune: measurements, settings, and fingerprints of the sources.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -57,7 +57,7 @@ TEST_F(FinetuneRecords, WritesFewerStagesToAnotherFile) {
   EXPECT_EQ(one.recovery_file, fs::path(path("run/recovery_1_transfer.json")));
   EXPECT_EQ(content(path("run/recovery.json")), whole);
   EXPECT_EQ(recovery("recovery_1_transfer.json")["models"].size(), 3U);
-  // The same stages are written over; a stage whose folder has been removed holds nothing up.
+  // The same stages are overwritten, and a stage whose folder was removed is ignored.
   EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer, distillation]")).recovery_file,
             fs::path(path("run/recovery.json")));
   EXPECT_EQ(recovery()["models"], Json::parse(whole)["models"]);
@@ -65,13 +65,13 @@ TEST_F(FinetuneRecords, WritesFewerStagesToAnotherFile) {
   EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer]")).recovery_file,
             fs::path(path("run/recovery.json")));
   EXPECT_EQ(recovery()["models"].size(), 3U);
-  // What is no recovery.json is replaced.
+  // A file that is not a valid recovery.json is replaced.
   file("run/recovery.json", "[1, 2");
   EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer]")).recovery_file,
             fs::path(path("run/recovery.json")));
 }
 
-// After a the teacher has learned b, and here it is a: chance, which knows that, is far better.
+// The teacher has learned b after a, but the data has a: the baseline, measured on the data, is far better.
 TEST_F(FinetuneRecords, RecoveryIsEmptyForTeacherBelowBaseline) {
   std::string text;
   for (std::size_t i = 0; i < 4000; ++i) text.push_back(i % 10 == 9 ? 'b' : 'a');

@@ -1,4 +1,4 @@
-// GGUF's own words for rotary scaling, read as llama.cpp reads them.
+// Rotary scaling in GGUF metadata, read as llama.cpp reads it.
 #include <gmock/gmock.h>
 
 #include "conversion/import_model.h"

@@ -1,5 +1,4 @@
-// Files that were made to do harm: nested without end, with control characters in names, from architectures that nobody
-// knows.
+// Malicious files: deep nesting, control characters in names, unknown architectures.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -28,7 +27,7 @@ class HostileFiles : public WithTemporaryFolder {
   static std::string refused(const std::filesystem::path& source, const ImportOptions& options = {}) {
     return message_of<UserError>([&] { open_source_model(source, options); });
   }
-  /// The error about a checkpoint whose origin was changed.
+  /// Returns the error about a checkpoint whose origin was changed.
   std::string refused_origin(const std::function<void(Origin&)>& change) {
     SourceModel model = open_source_model(written());
     change(*model.origin);
@@ -83,7 +82,7 @@ TEST_F(HostileFiles, RejectsMalformedOriginsAndRecords) {
               HasSubstr("finetune.json: nested more than 64 deep"));
   std::filesystem::remove(path("finetune.json"));
   ASSERT_EQ(mkfifo(path("finetune.json").c_str(), 0666), 0);
-  const int writer = open(path("finetune.json").c_str(), O_RDWR | O_CLOEXEC);  // so that a reader would wait
+  const int writer = open(path("finetune.json").c_str(), O_RDWR | O_CLOEXEC);  // makes a reader of the pipe block
   EXPECT_THAT(message_of<UserError>([&] { FinetuneRecord record(folder_); }), HasSubstr("finetune.json: "));
   close(writer);
 }

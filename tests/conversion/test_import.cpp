@@ -1,4 +1,4 @@
-// Models of other programs, imported: what they compute, and what is refused.
+// Imports of other programs' models: results compared with references, and rejected files.
 #include "conversion/import_model.h"
 
 #include "conversion/convert.h"
@@ -16,7 +16,7 @@ class Import : public WithTemporaryFolder {
  protected:
   std::string written(const TinyModel& model) { return model.write(folder_ / "source"); }
 
-  /// Logits or hidden states of one row.
+  /// Returns the logits or hidden states of one row.
   static std::vector<float> computed(Model& model, const std::vector<int>& tokens, const std::vector<int>& segments,
                                      bool hidden) {
     Tape tape(Stream{});
@@ -37,8 +37,8 @@ class Import : public WithTemporaryFolder {
   }
 
   static void expect_near(const std::vector<float>& found, const Rows& wanted) {
-    // Two layers of float32 products of at most 20 numbers below 2: a few hundred roundings of 6e-8 each, relative to
-    // logits around 3.
+    // Two layers of float32 products of at most 20 numbers below 2: a few hundred rounding errors of 6e-8 each,
+    // relative to logits around 3.
     constexpr double tolerance = 2e-5;
     ASSERT_EQ(found.size(), wanted.size() * wanted[0].size());
     double largest = 0;
@@ -50,7 +50,7 @@ class Import : public WithTemporaryFolder {
     EXPECT_GT(largest, 1) << "logits too small to tell anything";
   }
 
-  /// The error of an import, which writes nothing.
+  /// Returns the error of an import, and checks that nothing was written.
   std::string refused(const std::filesystem::path& source, const ImportOptions& import = {}) {
     ConvertOptions options;
     options.source = source;
@@ -101,7 +101,7 @@ TEST_F(Import, BertWithoutHeadReturnsHiddenStates) {
   EXPECT_EQ(open_source_model(written(albert)).model.settings.model.prediction_head, layers::PredictionHead::none);
 }
 
-// A head of labels is one of its own, which the weights of a model without another fit.
+// A model without a masked-token head can be trained with a label head.
 TEST_F(Import, ModelWithoutHeadCanTrainOnLabels) {
   SourceModel source = open_source_model(written(tiny_bert(false)));
   write_model(source.model, source.origin, path("headless.h5"));
@@ -117,7 +117,7 @@ TEST_F(Import, ModelWithoutHeadCanTrainOnLabels) {
   EXPECT_FALSE(report.missing.empty());
 }
 
-// The older name of a file's gains and biases.
+// Older names of gains and biases.
 TEST_F(Import, ReadsGammaAndBeta) {
   TinyModel tiny = tiny_bert();
   const TinyModel before = tiny;
@@ -184,7 +184,7 @@ TEST_F(Import, ReadsRotaryScaling) {
             ops::RotaryScalingKind::none);
 }
 
-// Keys that change the arithmetic are refused by their name.
+// Unsupported keys that change the computation are rejected by name.
 TEST_F(Import, RejectsUnsupportedKeys) {
   struct Case {
     TinyModel model;
@@ -214,14 +214,14 @@ TEST_F(Import, RejectsUnsupportedKeys) {
     model.config[one.key] = one.value;
     const std::string key = one.key, message = refused(model.write(folder_ / "refused"));
     EXPECT_THAT(message, HasSubstr("config.json")) << message;
-    // n_head is our model.n_heads by then.
+    // After the config is read, n_head is called model.n_heads.
     if (key != "n_head") {
       EXPECT_THAT(message, HasSubstr(key == "rope_scaling" ? "rope_scaling.type" : key)) << message;
     }
   }
 }
 
-// Whatever a key says, an import works or is refused in one line; nothing else, and not after minutes or gigabytes.
+// For any value of any key an import succeeds or fails in one line, without taking minutes or gigabytes.
 TEST_F(Import, HandlesAnyValueOfAnyKey) {
   const std::vector<Json> values{nullptr,
                                  true,
@@ -246,7 +246,7 @@ TEST_F(Import, HandlesAnyValueOfAnyKey) {
   for (const TinyModel& tiny : {tiny_gpt2(), tiny_llama(), tiny_bert(), tiny_albert()}) {
     const std::filesystem::path source = tiny.write(folder_ / "any");
     Json keys = tiny.config;
-    keys["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 2.0}};  // and keys that are not there
+    keys["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 2.0}};  // and missing keys
     keys["tie_word_embeddings"] = true;
     keys["n_inner"] = nullptr;
     for (const auto& [key, before] : keys.items()) {
@@ -284,7 +284,7 @@ TEST_F(Import, AccountsForEveryTensor) {
   EXPECT_THAT(refused(misshapen.write(folder_ / "misshapen")),
               HasSubstr("1 misshapen (transformer.wpe.weight [13, 8], expected [12, 8])"));
 
-  // Square matrices of the wrong way round have the right shape: that of c_attn shows it.
+  // A transposed square matrix has the right shape; the shape of c_attn reveals the wrong layout.
   TinyModel turned = tiny_gpt2();
   turned.add("transformer.h.0.attn.c_attn.weight", {24, 8}, 1);
   EXPECT_THAT(refused(turned.write(folder_ / "turned")), HasSubstr("expected [8, 24]"));
@@ -313,7 +313,7 @@ TEST_F(Import, HonoursAllowMissingAndAllowUnexpected) {
   const SourceModel found = open_source_model(source, options);
   ASSERT_EQ(found.report.reinitialised.size(), 1U);
   EXPECT_EQ(found.report.reinitialised[0].name, "blocks.1.feedforward_norm.bias");
-  ASSERT_EQ(found.origin->carried.size(), 3U);  // two causal masks, and the head
+  ASSERT_EQ(found.origin->carried.size(), 3U);  // two causal masks and the head
   EXPECT_EQ(found.origin->carried[2].name, "score.weight");
 }
 
@@ -361,7 +361,7 @@ TEST_F(Import, RejectsMismatchedTokenizer) {
   EXPECT_EQ(open_source_model(source, options).model.vocabulary.size(), 25);
 }
 
-// Rows that llama.cpp keeps as pairs (2i, 2i + 1) are halves of a head here.
+// llama.cpp stores rotary pairs in rows 2i and 2i + 1; Furlong stores them in the halves of a head.
 TEST(Mapping, ReordersInterleavedRows) {
   const Part part{"q", {8, 1}, Layout::interleaved, 4};
   const std::vector<float> foreign{0, 10, 1, 11, 20, 30, 21, 31};
@@ -373,7 +373,7 @@ TEST(Mapping, ReordersInterleavedRows) {
 }
 
 TEST(Mapping, TransposeRoundTrips) {
-  const Part part{"w", {37, 70}, Layout::transposed};  // more than a tile each way
+  const Part part{"w", {37, 70}, Layout::transposed};  // more than one tile in each direction
   std::vector<float> foreign(37 * 70), ours(foreign.size()), back(foreign.size());
   for (std::size_t i = 0; i < foreign.size(); ++i) foreign[i] = static_cast<float>(i);
   to_ours(part, foreign, ours);

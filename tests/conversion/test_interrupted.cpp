@@ -1,4 +1,4 @@
-// Conversions that a signal or a limit stops leave nothing behind.
+// Conversions stopped by a signal or a limit leave no files behind.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 class Interrupted : public WithTemporaryFolder {
  protected:
-  /// A checkpoint of 57 MB, which takes a while to write.
+  /// A checkpoint of 57 MB, large enough to interrupt its writing.
   std::string large_checkpoint() {
     Settings settings;
     settings.model.n_layers = 2;
@@ -40,7 +40,7 @@ TEST_F(Interrupted, SignalLeavesNoPartialFile) {
   program.send(SIGTERM);
   const Finished found = program.wait();
   EXPECT_FALSE(is_partly_there("out.h5"));
-  if (found.status != 0) {  // else all was written by then
+  if (found.status != 0) {  // otherwise the writing finished first
     EXPECT_EQ(found.status, 3);
     EXPECT_EQ(found.err, "error: " + path("out.h5") + ": not written: stopped by signal 15\n");
   }
@@ -52,7 +52,7 @@ TEST_F(Interrupted, FileSizeLimitLeavesNoPartialFile) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const rlimit limit{1 << 20, before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);  // which the program inherits
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);  // inherited by the program
   Program program(folder_, {"convert", source, path("out.h5"), "--threads", "1"});
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   const Finished found = program.wait();

@@ -1,5 +1,5 @@
 #pragma once
-// A model as llama.cpp keeps it, small enough to write in a test.
+// A model in llama.cpp's format, small enough to write in a test.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,8 +17,8 @@ inline std::string gguf_text_pair(const char* key, std::string_view value) {
   return gguf_pair(key, 8, gguf_text(value));
 }
 
-/// A Llama of one layer, whose tokenizer is byte-level BPE without a merge. `more`: metadata behind the usual.
-/// `divisors`: of rotary frequencies, where there are some.
+/// A Llama of one layer with a byte-level BPE tokenizer without merges. `more` is additional metadata. `divisors` are
+/// divisors of rotary frequencies; may be empty.
 inline std::string tiny_gguf(const std::vector<std::string>& more = {}, const std::vector<float>& divisors = {}) {
   constexpr std::uint64_t d = 4, inner = 6;
   std::string tokens, types;

@@ -1,5 +1,5 @@
 #pragma once
-// Models of other programs, small enough to compute by hand: directories as Hugging Face writes them.
+// Tiny models of other programs, as Hugging Face directories.
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -15,7 +15,7 @@ namespace furlong::testing {
 
 using Json = nlohmann::ordered_json;
 
-/// Tensors by name, and what config.json says; write() makes the directory.
+/// Tensors by name, and the content of config.json; write() creates the directory.
 struct TinyModel {
   Json config;
   std::map<std::string, ForeignTensor> described;
@@ -64,7 +64,7 @@ struct TinyModel {
   std::mt19937_64 random_{11};
 };
 
-/// The letters' tokenizer has 25 tokens; embeddings have room for two more.
+/// The tokenizer of letters has 25 tokens; embeddings have two rows more.
 inline constexpr std::int64_t tiny_vocabulary = 27;
 
 inline TinyModel tiny_gpt2(const std::string& prefix = "transformer.") {

@@ -1,5 +1,5 @@
-// What mechanisms add to the ops: constants from statistics, learned parts, choices by layer and head, and what they
-// refuse.
+// Features of mechanisms beyond the ops: constants from statistics, learned parameters, choices by layer and head, and
+// rejected configs.
 #include <cmath>
 
 #include "layers/attention/linear/head_constants.h"
@@ -28,7 +28,7 @@ AttentionConfig attention_config(const std::string& mechanism, const std::string
   return config;
 }
 
-/// One mechanism with inputs of its own.
+/// A single mechanism and its inputs.
 struct Alone {
   ParameterStore store;
   std::unique_ptr<AttentionMechanism> mechanism;
@@ -85,7 +85,7 @@ TEST(Windowed, WindowDoesNotAffectOtherHeads) {
   const std::vector<double> softmax = doubles(Alone(config).run());
   config.head_mechanisms = {"softmax", "softmax", "windowed", "windowed"};
   config.softmax_window = 3;
-  const auto heads = [](const std::vector<double>& all, std::size_t first) {  // of four heads of 6, two
+  const auto heads = [](const std::vector<double>& all, std::size_t first) {  // two of four heads of width 6
     std::vector<double> some;
     for (std::size_t row = 0; row < all.size(); row += 24)
       some.insert(some.end(), all.begin() + static_cast<std::ptrdiff_t>(row + first * 6),
@@ -119,7 +119,7 @@ TEST(HeadConstants, AreNeutralBeforeFirstStep) {
     config.centering = true;
     config.scaling = Scaling::saderf;
     Alone with(config);
-    // The first features of oprf have A = 0, which makes them those of favor_positive.
+    // Initially oprf has A = 0, which makes it favor_positive.
     const std::vector<double> plain = doubles(Alone(attention_config("linear", "favor_positive")).run());
     EXPECT_LE(relative_difference(with.run(true), plain), 1e-14) << map;
     EXPECT_LE(relative_difference(with.run(true), plain), 1e-14)
@@ -163,14 +163,14 @@ TEST(HeadConstants, MatchFormulas) {
     EXPECT_NEAR(attention.buffer("oprf_a")[static_cast<std::size_t>(head)], a, 1e-12);
     EXPECT_LT(a, -0.01);
   }
-  // What was seen weighs less with each step, but means stay where they are.
+  // Older statistics lose weight with each step, but means do not change.
   const std::vector<double> before = attention.buffer("query_center");
   EXPECT_NEAR(attention.buffer("statistics")[0], 22 * statistics_decay, 1e-12);
   attention.mechanism->update_constants();
   EXPECT_LE(relative_difference(attention.buffer("query_center"), before), 1e-14);
 }
 
-// A layer that a step did not run keeps what it has seen, and what was made of it, whatever the number of such steps.
+// A layer that a step did not run keeps its statistics and constants, however many such steps follow.
 TEST(HeadConstants, DecayOnlyInStepsOfTheirLayer) {
   ModelConfig config = small_config({"linear", "favor_positive", "constants"}, Position::none, 0, Style::gpt2);
   TestModel model(config, DType::float32);
@@ -182,7 +182,7 @@ TEST(HeadConstants, DecayOnlyInStepsOfTheirLayer) {
   const auto statistics = buffer(0, "statistics"), centers = buffer(0, "query_center"),
              others = buffer(1, "statistics");
   EXPECT_NE(centers, std::vector<float>(centers.size()));
-  // Faded by 0.99 in each, float32 statistics would be zero after so many, and constants neutral.
+  // With a decay of 0.99 in each step, float32 statistics would be zero by now, and constants neutral.
   for (std::int64_t step = 2; step < 20000; ++step) model.decoder.redraw(5, step, 1);
   EXPECT_EQ(buffer(0, "statistics"), statistics);
   EXPECT_EQ(buffer(0, "query_center"), centers);
@@ -190,7 +190,7 @@ TEST(HeadConstants, DecayOnlyInStepsOfTheirLayer) {
 }
 
 TEST(HeadConstants, OprfConstantMatchesPairwiseDefinition) {
-  // φ by the definition, over all pairs, without centring or scaling.
+  // φ by its definition, over all pairs, without centering or scaling.
   Alone attention(attention_config("linear", "oprf"));
   attention.run(true);
   attention.mechanism->update_constants();
@@ -244,7 +244,7 @@ TEST(Hedgehog, StartsAsSoftmaxOfPlusAndMinusX) {
   Tape tape(Stream{});
   const std::vector<double> expected = doubles(ops::linear_attention(tape, inputs, options).value());
   EXPECT_LE(relative_difference(attention.run(), expected), 1e-14);
-  // Either weight is used: each moves the output.
+  // Both weights are used: each changes the output.
   for (const char* name : {"attention.query_features.weight", "attention.key_features.weight"}) {
     double& weight = attention.store.find(name).master().data<double>()[0];
     weight += 0.5;
@@ -365,7 +365,7 @@ TEST(Statistics, AreCountedOnceUnderRecomputation) {
   EXPECT_EQ(statistics(Recompute::blocks), kept);
 }
 
-/// All parameters and buffers of one model in another: what a checkpoint does.
+/// Copies all parameters and buffers of one model to another, as a checkpoint does.
 void copy_model(const TestModel& from, TestModel& to) {
   for (const Parameter& parameter : from.store.parameters())
     to.store.find(parameter.name()).master().copy_from(parameter.master());

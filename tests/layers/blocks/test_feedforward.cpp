@@ -1,4 +1,4 @@
-// The two-layer map of a block: one op where nothing stands in the way, and what its parts give.
+// The feedforward of a block: one fused op if possible, equal to its separate ops.
 #include "layers/blocks/feedforward.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ Tensor values(const Shape& shape, const char* name) {
   return Tensor::from(numbers, shape);
 }
 
-/// Forward and backward of `map` on the parameters of a feedforward.
+/// Runs forward and backward of `map` on the parameters of a feedforward.
 template <class Map>
 Result run(Activation activation, bool bias, const AdapterConfig& adapter, const Map& map) {
   ParameterStore store(DType::float32, Device{});
@@ -34,7 +34,7 @@ Result run(Activation activation, bool bias, const AdapterConfig& adapter, const
   config.adapter = adapter;
   const FeedForward layer(store, "ff", config);
   store.allocate(8);
-  for (const Parameter& parameter : store.parameters()) {  // biases and adapters begin as zero
+  for (const Parameter& parameter : store.parameters()) {  // biases and adapters are initialised to zero
     const Tensor drawn = values(parameter.shape(), parameter.name().c_str());
     ops::add(Stream{}, parameter.master(), drawn, GradientMode::accumulate);
   }
@@ -75,7 +75,7 @@ TEST(FeedForward, FusedOpMatchesSeparateOps) {
               });
       EXPECT_EQ(found.kept.size(), 1u);
       ASSERT_TRUE(found.kept.contains("feed_forward"));
-      // x, the activation's input and two weights, as the three nodes keep them.
+      // x, the activation's input and two weights, as the three separate ops store them.
       std::int64_t of_parts = 0;
       for (const auto& [name, bytes] : expected.kept) of_parts += bytes;
       EXPECT_EQ(found.kept.at("feed_forward"), of_parts);

@@ -16,26 +16,26 @@
 
 namespace furlong::layers::testing {
 
-/// One way of attending: a mechanism, where it takes one a feature map, and what else is chosen.
+/// One kind of attention: a mechanism, its feature map if it has one, and one option.
 struct Attending {
   std::string mechanism, feature_map, option{};
   std::string name() const {
     return mechanism + (feature_map.empty() ? "" : "_" + feature_map) + (option.empty() ? "" : "_" + option);
   }
-  /// Whether what is kept of the past stays the same size.
+  /// Returns true if its state has a constant size.
   bool is_recurrent() const { return mechanism != "softmax" && option != "heads" && option != "layers"; }
-  /// Those that every variant of a model is made of; of the others one is enough.
+  /// Returns true for the kinds that are tested in every variant; the others are tested in one variant.
   bool is_basic() const {
     return option.empty() && (mechanism == "softmax" ||
                               (mechanism == "linear" && (feature_map == "elu1" || feature_map == "favor_positive")));
   }
-  /// Without kinks, and denominators near zero: there differences need small steps.
+  /// Returns true if finite differences work with large steps: no kinks and no denominators near zero.
   bool is_smooth() const {
     return feature_map != "elu1" && feature_map != "relu" && feature_map != "favor_relu" && feature_map != "favor_trig";
   }
 };
 inline void PrintTo(const Attending& attending, std::ostream* stream) { *stream << attending.name(); }
-/// Every mechanism that a decoder can have, with every feature map, and every option once.
+/// Returns every mechanism of a decoder with every feature map, and every option once.
 inline std::vector<Attending> all_attending() {
   std::vector<Attending> all;
   for (const MechanismInfo& mechanism : attention_mechanisms()) {
@@ -52,7 +52,7 @@ inline std::vector<Attending> all_attending() {
   all.push_back({"linear", "oprf", "constants"});
   return all;
 }
-/// The basic ones, and one of each other kind of state and arithmetic, for what takes long.
+/// Returns the basic kinds, and one of each other kind of state and arithmetic, for slow tests.
 inline std::vector<Attending> some_attending() {
   std::vector<Attending> some;
   for (const Attending& attending : all_attending()) {
@@ -63,8 +63,8 @@ inline std::vector<Attending> some_attending() {
   return some;
 }
 
-/// Each way of attending with position kinds: the basic ones with all, the others with rotary and one more, another for
-/// each.
+/// Kinds of attention with kinds of positions: basic kinds with all positions, others with rotary and one more, which
+/// alternates.
 struct Case {
   Attending attending;
   Position position;
@@ -89,8 +89,7 @@ inline std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
 
 enum class Style { gpt2, llama };
 
-/// A model of two layers whose sizes are odd where they may be: heads of 6 that do not add up to d_model, chunks of 4
-/// tokens.
+/// A model of two layers with odd sizes where possible: heads of 6 that do not add up to d_model, chunks of 4 tokens.
 inline ModelConfig small_config(const Attending& attending, Position position, std::int64_t short_convolution,
                                 Style style) {
   ModelConfig config;
@@ -111,12 +110,12 @@ inline ModelConfig small_config(const Attending& attending, Position position, s
     config.attention.scaling = Scaling::saderf;
   }
   if (attending.option == "rotated")
-    config.rotary_placement = RotaryPlacement::numerator;  // where positions are rotary
+    config.rotary_placement = RotaryPlacement::numerator;  // used with rotary positions
   if (attending.option == "layers") config.attention.layer_mechanisms = {"softmax", "linear"};
   config.attention.d_head = 6;
   config.position = position;
   config.short_convolution = short_convolution;
-  config.initializer_range = 0.4;  // far from the linear regime that the usual 0.02 begins in
+  config.initializer_range = 0.4;  // far from the linear regime of the usual 0.02
   if (style == Style::gpt2) {
     config.attention.n_heads = config.attention.n_kv_heads = 2;
     config.activation = Activation::gelu_tanh;
@@ -136,8 +135,8 @@ inline ModelConfig small_config(const Attending& attending, Position position, s
   return config;
 }
 
-/// Calls body(config) for both styles, with and without short convolution, each traced by name; but for the basic ones
-/// for one of the four alone, another for each name.
+/// Calls body(config) for both styles, with and without short convolution, each with a trace. Kinds that are not basic
+/// run in one of the four variants, which alternates with the name.
 template <class Body>
 void for_each_variant(const Attending& attending, Position position, const Body& body) {
   const std::uint64_t chosen = random_stream(attending.name() + name_of(position)) % 4;
@@ -149,7 +148,7 @@ void for_each_variant(const Attending& attending, Position position, const Body&
           __FILE__, __LINE__,
           fmt::format("{}, positions {}, {}, short convolution {}", attending.name(), name_of(position),
                       style == Style::gpt2 ? "GPT-2" : "Llama", short_convolution));
-      // Threads cost more than they save on models of this size; GradientsAreBitIdenticalForAnyThreadCount has them.
+      // Threads cost more than they save on models of this size. GradientsAreBitIdenticalForAnyThreadCount tests them.
       reference::with_threads(1, [&] { body(small_config(attending, position, short_convolution, style)); });
     }
   }
@@ -171,8 +170,8 @@ struct TestModel {
 
   TestModel(const ModelConfig& config, DType dtype, Recompute recompute) : TestModel(config, dtype, {}, 5, recompute) {}
 
-  /// Moments of queries and keys as if steps had gone before, so that the constants made of them are not neutral. False
-  /// where there are none.
+  /// Sets moments of queries and keys as after some steps, so that constants are not neutral. Returns false if the
+  /// model has no statistics.
   bool invent_statistics() {
     bool any = false;
     for (const Parameter& parameter : store.parameters()) {
@@ -197,7 +196,7 @@ struct TestModel {
     return any;
   }
 
-  /// Gains that are not all one and biases that are not all zero, or their gradients would be untested.
+  /// Sets gains that are not all one and biases that are not all zero, so that their gradients are tested.
   void disturb() {
     for (const Parameter& parameter : store.parameters()) {
       if (store.is_buffer(parameter) || parameter.decays()) continue;
@@ -215,7 +214,7 @@ struct TestModel {
   }
 };
 
-/// Where a training pass stands: what its random numbers are keyed by.
+/// Keys of a training pass's random numbers.
 struct Pass {
   bool training = false;
   std::uint64_t seed = 1;
@@ -234,14 +233,14 @@ inline Tensor random_tokens(std::int64_t batch, std::int64_t n, const ModelConfi
                             const std::string& name = "tokens") {
   return reference::integer_tensor({batch, n}, 0, config.vocabulary_size, name);
 }
-/// Some of them -1, which are left out.
+/// Some targets are -1, which are ignored.
 inline Tensor random_targets(std::int64_t batch, std::int64_t n, const ModelConfig& config) {
   return reference::integer_tensor({batch, n}, -1, config.vocabulary_size, "targets");
 }
 
 inline double scalar(const Tensor& tensor) { return reference::doubles(tensor)[0]; }
 
-/// The loss alone.
+/// Returns the loss alone.
 inline double loss_of(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass = {}) {
   Tape tape(Stream{});
   const Tape::NoGradient guard(tape);
@@ -249,7 +248,7 @@ inline double loss_of(TestModel& model, const Tensor& tokens, const Tensor& targ
   return scalar(model.decoder.loss(context, tokens, targets).loss.value());
 }
 
-/// One forward and backward pass; the gradients are in the store.
+/// Runs one forward and backward pass; the gradients are in the store.
 inline double run_step(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass = {}) {
   const Stream stream{model.store.device()};
   model.store.forget_gradients();
@@ -265,7 +264,7 @@ inline double run_step(TestModel& model, const Tensor& tokens, const Tensor& tar
   return loss;
 }
 
-/// While it lives, parallel loops run in one thread.
+/// Runs parallel loops in one thread during its lifetime.
 struct OneThread {
   int before = thread_count();
   OneThread() { set_thread_count(1); }
@@ -274,7 +273,7 @@ struct OneThread {
   OneThread& operator=(const OneThread&) = delete;
 };
 
-/// Final hidden states, nothing recorded.
+/// Returns the final hidden states, without recording.
 inline Tensor hidden_of(TestModel& model, const Tensor& tokens, const Pass& pass = {}) {
   Tape tape(Stream{});
   const Tape::NoGradient guard(tape);
@@ -292,8 +291,8 @@ struct Worst {
   std::string where;
 };
 
-/// Gradients of the loss against central differences of fourth order, for up to three elements of every parameter,
-/// relative to the largest gradient of that parameter.
+/// Compares gradients of the loss with fourth-order central differences, for up to three elements of every parameter.
+/// Errors are relative to the largest gradient of the parameter.
 inline Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass,
                                  double step) {
   run_step(model, tokens, targets, pass);
@@ -328,12 +327,12 @@ inline Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const T
 
 inline Worst check_loss_gradients(TestModel& model, const Tensor& tokens, const Tensor& targets, const Pass& pass,
                                   double step = 1e-3) {
-  // Hundreds of passes, each too small to share.
+  // Hundreds of passes, each too small for several threads.
   return furlong::reference::with_threads(1, [&] { return check_in_one_thread(model, tokens, targets, pass, step); });
 }
 
-/// Hidden states of `tokens` given to the model in pieces of these lengths, one after another, then one token at a
-/// time; joined as [batch, n, d].
+/// Returns the hidden states of `tokens` processed in pieces of these lengths and then one token at a time, joined as
+/// [batch, n, d].
 inline std::vector<double> extended(TestModel& model, const Tensor& tokens, const std::vector<std::int64_t>& pieces,
                                     GenerationState& state) {
   Tape tape(Stream{});

@@ -1,4 +1,4 @@
-// Adapters of low rank beside frozen weights.
+// Low-rank adapters of frozen weights.
 #include <set>
 
 #include "tests/layers/models/decoder_testing.h"
@@ -10,7 +10,7 @@ namespace {
 using namespace furlong::layers::testing;
 using furlong::reference::doubles;
 
-/// All but what trains with adapters is frozen, as the trainer does.
+/// Freezes all parameters except those trained with adapters, as the trainer does.
 void freeze(ParameterStore& store) {
   store.freeze([](const Parameter& parameter) { return !trains_beside_adapters(parameter.name()); });
 }
@@ -48,7 +48,7 @@ TEST(Adapters, StartNeutralAndTrainAlone) {
           return scalar(decoder.loss(context, tokens, targets).loss.value());
         };
         EXPECT_EQ(loss_of(model.decoder, true), loss_of(base, true));
-        // Not recorded, the activation is not fused with a product that has an adapter.
+        // Without recording, the activation is not fused with a product that has an adapter.
         EXPECT_NEAR(loss_of(model.decoder, false), loss_of(base, false), 1e-5);
 
         model.store.forget_gradients();
@@ -66,7 +66,7 @@ TEST(Adapters, StartNeutralAndTrainAlone) {
           const auto gradient = doubles(parameter.gradient());
           const bool any = std::any_of(gradient.begin(), gradient.end(), [](double value) { return value != 0; });
           EXPECT_EQ(any, !parameter.name().ends_with(".lora_a.weight"))
-              << parameter.name();  // behind a factor of zeros
+              << parameter.name();  // its gradient passes through zeros
         }
         std::set<std::string> expected{"attention.short_convolution.weight", "attention.query_norm.gain",
                                        "attention.key_norm.gain"};

@@ -1,5 +1,5 @@
-// Models whose shape is set by keys beyond GPT-2's and Llama's: norms after, normed and narrow embeddings, segments,
-// shared layers, a transform in front of the output, normed queries and keys, scaled rotary positions, adapters.
+// Models with settings beyond GPT-2's and Llama's: post-norm, embedding norms, narrow embeddings, segments, shared
+// layers, a transform before the output, norms of queries and keys, scaled rotary positions, adapters.
 #include <set>
 
 #include "layers/models/encoder.h"
@@ -35,7 +35,7 @@ ModelConfig bert(const Attending& attending) {
   return config;
 }
 
-/// With softmax attention, and with linear where it makes a difference.
+/// With softmax attention, and with linear attention where it makes a difference.
 std::vector<NamedConfig> architectures() {
   std::vector<NamedConfig> all;
   for (const Attending& attending : std::vector<Attending>{{"softmax", ""}, {"linear", "favor_positive"}}) {
@@ -81,7 +81,7 @@ std::vector<NamedConfig> architectures() {
   return all;
 }
 
-/// Adapters do something: their second factor is not zero.
+/// Sets the second factor of adapters to nonzero values, so that they have an effect.
 void fill_adapters(TestModel& model) {
   for (const Parameter& parameter : model.store.parameters()) {
     if (!parameter.name().ends_with(".lora_b.weight")) continue;
@@ -109,7 +109,7 @@ std::vector<NamedConfig> architectures_that(const Wanted& wanted) {
 
 class EveryArchitecture : public ::testing::TestWithParam<NamedConfig> {
  protected:
-  const OneThread one_thread_;  // models of this size are not worth sharing
+  const OneThread one_thread_;  // models of this size are too small for several threads
 };
 class SoftmaxArchitecture : public EveryArchitecture {};
 class CausalArchitecture : public EveryArchitecture {};
@@ -146,7 +146,7 @@ TEST_P(SoftmaxArchitecture, MatchesReference) {
       ForwardContext context{tape};
       if (with_segments) context.segments = segments;
       std::size_t layer = 0;
-      // Sums of about ten terms, a dozen of them deep.
+      // Sums of about ten terms, about twelve deep.
       const double tolerance = dtype == DType::float64 ? 1e-13 : 2e-5;
       context.observe_attention = [&](const ObservedAttention& seen) {
         EXPECT_EQ(seen.layer, fmt::format("blocks.{}.attention", layer));
@@ -243,7 +243,7 @@ TEST_P(EveryArchitecture, AttentionOutputRunsOneLayerOnGivenInput) {
   }
   context.observe_attention = nullptr;
   for (std::size_t layer = 0; layer < seen.size(); ++layer) {
-    // Each layer's own, not another's, and recorded: its parameters get gradients and no others do.
+    // Only the parameters of this layer get gradients.
     model.store.forget_gradients();
     const Variable output = model.decoder.attention_output(context, layer, Variable(seen[layer].input));
     EXPECT_TRUE(same_bits(output.value(), seen[layer].projected)) << "layer " << layer;
@@ -315,7 +315,7 @@ TEST(SharedLayers, EqualLayersWithEqualParameters) {
       if (name.starts_with("blocks.")) name[7] = '0';
       parameter.master().copy_from(shared.store.find(name).master());
     }
-    // Bit for bit with dropout, which is drawn by the layer's own name and not by that of its parameters.
+    // Bit for bit with dropout, which is keyed by the layer's own name, not by the name of its parameters.
     const Tensor tokens = random_tokens(2, 20, config), targets = random_targets(2, 20, config);
     const Pass pass{.training = true};
     EXPECT_EQ(run_step(shared, tokens, targets, pass), run_step(apart, tokens, targets, pass));
@@ -338,7 +338,7 @@ TEST(SharedLayers, ShareParametersButNotStates) {
     EXPECT_TRUE(!parameter.name().starts_with("blocks.") || parameter.name().starts_with("blocks.0."))
         << parameter.name();
   EXPECT_EQ(model.decoder.new_state(1, 9).layers.size(), 3u);
-  // Constants decay by one factor a step, not by one a layer.
+  // Constants decay by one factor per step, not per layer.
   ASSERT_TRUE(model.invent_statistics());
   const auto statistics = [&] { return doubles(model.store.find("blocks.0.attention.statistics").master()); };
   const auto before = statistics();

@@ -1,4 +1,4 @@
-// Training on consecutive segments of one long sequence, the state carried from each to the next.
+// Stateful training: consecutive segments of one long sequence pass their state on.
 #include <algorithm>
 
 #include "tests/layers/models/decoder_testing.h"
@@ -10,7 +10,7 @@ using namespace furlong::layers::testing;
 using furlong::reference::doubles;
 using furlong::reference::relative_difference;
 
-/// Those that can carry a state.
+/// Kinds of attention with a recurrent state.
 std::vector<Case> recurrent_cases() {
   std::vector<Case> cases;
   for (const Case& named : all_cases()) {
@@ -22,7 +22,7 @@ std::vector<Case> recurrent_cases() {
 class EveryRecurrentModel : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(AllNames, EveryRecurrentModel, ::testing::ValuesIn(recurrent_cases()), case_name);
 
-/// Hidden states over segments of these lengths, joined as [batch, n, d]; recorded, as in training.
+/// Returns the hidden states over segments of these lengths, joined as [batch, n, d]; recorded, as in training.
 std::vector<double> in_segments(TestModel& model, const Tensor& tokens, const std::vector<std::int64_t>& lengths) {
   const std::int64_t batch = tokens.extent(0), n = tokens.extent(1), d = model.decoder.config().d_model;
   std::vector<double> joined(static_cast<std::size_t>(batch * n * d));
@@ -49,14 +49,14 @@ TEST_P(EveryRecurrentModel, SegmentsMatchWholeSequence) {
     EXPECT_LE(relative_difference(in_segments(in_double, tokens, {7, 1, 9, 5}), doubles(hidden_of(in_double, tokens))),
               1e-11);
     TestModel single(config, DType::float32);
-    // Signed sums near zero lose more; nothing else does.
+    // Signed sums near zero lose more precision.
     const double tolerance = config.attention.feature_map == "favor_trig" ? 1e-3 : 2e-5;
     EXPECT_LE(relative_difference(in_segments(single, tokens, {7, 1, 9, 5}), doubles(hidden_of(single, tokens))),
               tolerance);
   });
 }
 
-/// Losses and gradients of two segments, one after another.
+/// Losses and gradients of two consecutive segments.
 struct TwoSteps {
   std::vector<double> losses, gradients;
   GenerationState state;
@@ -97,12 +97,12 @@ TEST_P(EveryRecurrentModel, GradientsMatchFiniteDifferencesWithConstantPast) {
   TestModel model(config, DType::float64);
   GenerationState past = model.decoder.new_state(1, 12);
   const auto loss_after = [&](bool backward) {
-    // The same past each time, made with the weights as they were: a copy of its tensors.
+    // Every evaluation starts from a copy of the same past, made with the original weights.
     GenerationState state = model.decoder.new_state(1, 12);
     std::vector<Tensor> tensors;
     past.visit([&](const std::string&, Tensor& tensor) { tensors.push_back(tensor.clone()); });
     std::size_t next = 0;
-    // An empty state has no window yet: begin with a segment of the same length, then put the tensors in.
+    // An empty state has no window yet: run a segment of the same length first, then set the tensors.
     {
       Tape tape(Stream{});
       const Tape::NoGradient guard(tape);
@@ -171,7 +171,7 @@ TEST(StatefulTraining, RejectsGrowingStates) {
 }
 
 TEST(StatefulTraining, AlternatingSequencesHaveSeparateStates) {
-  // Two sequences whose segments alternate: each as if alone.
+  // Two sequences whose segments alternate give the same results as separate runs.
   const ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama);
   TestModel model(config, DType::float32);
   const Tensor one = random_tokens(1, 18, config, "one"), other = random_tokens(1, 18, config, "other");

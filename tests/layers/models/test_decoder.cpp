@@ -26,7 +26,7 @@ TEST_P(EveryDecoder, GradientsMatchFiniteDifferences) {
   for_each([&](ModelConfig config) {
     config.dropout = 0.1;
     TestModel model(config, DType::float64);
-    // 9 tokens: two chunks and a piece.
+    // 9 tokens: two chunks and a part of one.
     const Worst worst = check_loss_gradients(model, random_tokens(2, 9, config), random_targets(2, 9, config),
                                              {.training = true}, step);
     EXPECT_LE(worst.error, 1e-6) << worst.where;
@@ -49,7 +49,7 @@ TEST(Decoder, SingleTokenTrainsOnlyValues) {
       TestModel model(config, DType::float64);
       const Tensor tokens = random_tokens(3, 1, config), targets = Tensor::from<std::int32_t>({1, 10, 4}, {3, 1});
       run_step(model, tokens, targets);
-      // Of one key alone the weight is 1 whatever query and key are: only values learn.
+      // With one key its weight is 1 for any query and key, so only values get gradients.
       const std::vector<double> gradient =
           model.store.find("blocks.0.attention.query_key_value.weight").gradient().to_vector<double>();
       const std::int64_t query_key =
@@ -89,7 +89,7 @@ TEST_P(EveryDecoder, LaterTokensDoNotChangeEarlierStates) {
       TestModel model(config, dtype);
       const Tensor tokens = random_tokens(2, n, config);
       const Tensor before = hidden_of(model, tokens);
-      // Inside a chunk of 4, at its borders, and the last token alone.
+      // Inside a chunk of 4, at its borders, and at the last token.
       for (std::int64_t changed : {1, 3, 4, 5, 14, 21}) {
         const Tensor others = tokens.clone();
         for (std::int64_t sequence = 0; sequence < 2; ++sequence) {
@@ -115,7 +115,7 @@ TEST_P(EveryDecoder, LaterTokensDoNotChangeEarlierStates) {
 TEST_P(EveryDecoder, DropoutDependsOnSeedStepAndSample) {
   for_each([](ModelConfig config) {
     config.dropout = 0.3;
-    // In double our own products are used, whose bits do not depend on the number of rows.
+    // In double, Furlong's own matrix products are used, whose bits do not depend on the number of rows.
     TestModel model(config, DType::float64);
     const Tensor tokens = random_tokens(4, 10, config), targets = random_targets(4, 10, config);
     const Pass pass{.training = true, .seed = 3, .step = 7};
@@ -123,11 +123,11 @@ TEST_P(EveryDecoder, DropoutDependsOnSeedStepAndSample) {
     EXPECT_EQ(loss_of(model, tokens, targets, pass), loss);
     EXPECT_EQ(run_step(model, tokens, targets, pass), run_step(model, tokens, targets, pass));
     EXPECT_NEAR(run_step(model, tokens, targets, pass), loss,
-                1e-13);  // activations are fused where nothing is recorded
+                1e-13);  // activations are fused without recording
     EXPECT_NE(loss_of(model, tokens, targets, {.training = true, .seed = 3, .step = 8}), loss);
     EXPECT_NE(loss_of(model, tokens, targets, {.training = true, .seed = 4, .step = 7}), loss);
     EXPECT_NE(loss_of(model, tokens, targets, {.training = true, .seed = 3, .step = 7, .first_sample = 4}), loss);
-    // Evaluation drops nothing.
+    // Evaluation does not use dropout.
     EXPECT_EQ(loss_of(model, tokens, targets, {.seed = 3, .step = 7}),
               loss_of(model, tokens, targets, {.seed = 4, .step = 8}));
 
@@ -162,11 +162,11 @@ TEST(Decoder, GradientsOfSplitBatchAddUp) {
             .loss(context, tokens.narrow(0, 2 * half, 2), targets.narrow(0, 2 * half, 2), {.normalizer = count})
             .loss);
   }
-  EXPECT_LE(furlong::reference::relative_difference(model.store.gradients(), whole), 1e-14);  // sums in another order
+  EXPECT_LE(furlong::reference::relative_difference(model.store.gradients(), whole), 1e-14);  // another order of sums
 }
 
 TEST(Decoder, GradientsAreBitIdenticalForAnyThreadCount) {
-  // In double, where products are our own; oneDNN's may sum in another order.
+  // In double, where matrix products are Furlong's own; oneDNN's may sum in another order.
   for (const Attending& attending : some_attending()) {
     ModelConfig config = small_config(attending, Position::rotary, 4, Style::llama);
     config.dropout = 0.1;
@@ -225,11 +225,11 @@ TEST(Decoder, RedrawFollowsSchedule) {
   model.decoder.redraw(5, 4);
   EXPECT_EQ(drawn(model, 0), third);
 
-  // The same at step 3 for a model that was not there before: a resumed run.
+  // A new model, as after a resume, draws the same values at step 3.
   TestModel resumed(config, DType::float32);
   resumed.decoder.redraw(5, 3);
   EXPECT_EQ(drawn(resumed, 0), third);
-  // And the same numbers in double.
+  // The same values in double.
   TestModel in_double(config, DType::float64);
   const auto wide = in_double.store.find("blocks.0.attention.directions").master().to_vector<double>();
   for (std::size_t i = 0; i < wide.size(); ++i) ASSERT_EQ(wide[i], static_cast<double>(first[i]));
@@ -270,7 +270,7 @@ TEST(Decoder, ParameterNamesShowTheirPlace) {
 }
 
 TEST(Decoder, Gpt2AndLlamaHavePublishedSizes) {
-  // Parameter counts of the published models, on the device that has no memory.
+  // Parameter counts of the published models, on the shape-only device.
   const auto count = [](const ModelConfig& config) {
     const TestModel model(config, DType::bfloat16, Device{DeviceType::shape_only, 0});
     return model.store.parameter_count();
@@ -315,7 +315,7 @@ TEST(Decoder, InitialLossIsNearUniform) {
   ForwardContext context{tape};
   const double loss =
       scalar(decoder.loss(context, random_tokens(4, 40, config), random_targets(4, 40, config)).loss.value());
-  EXPECT_NEAR(loss, std::log(11.0), 0.05);  // logits have a deviation of 0.02 √10, which adds half its square
+  EXPECT_NEAR(loss, std::log(11.0), 0.05);  // logits have standard deviation 0.02 √10, which adds half its square
 }
 
 TEST(Decoder, RejectsUnknownNames) {

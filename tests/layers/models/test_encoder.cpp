@@ -38,7 +38,7 @@ struct TestEncoder {
   }
 };
 
-/// Rows of `tokens` with `extra` more positions behind each, holding `filler`.
+/// Returns rows of `tokens` with `extra` positions appended, filled with `filler`.
 Tensor padded(const Tensor& tokens, std::int64_t extra, std::int32_t filler) {
   const std::int64_t rows = tokens.extent(0), n = tokens.extent(1);
   const auto values = tokens.to_vector<std::int32_t>();
@@ -56,7 +56,7 @@ Tensor mask_of(std::int64_t rows, std::int64_t n, std::int64_t kept) {
 
 Tensor ones(std::int64_t rows, std::int64_t n) { return mask_of(rows, n, n); }
 
-/// The loss under a mask (undefined: none), nothing recorded.
+/// Returns the loss under a mask (undefined: no mask), without recording.
 double loss_under(TestEncoder& model, const Tensor& tokens, const Tensor& goal, const Tensor& mask) {
   Tape tape(Stream{});
   const Tape::NoGradient guard(tape);
@@ -89,7 +89,7 @@ TEST_P(EveryEncoder, AttendsInBothDirections) {
   const std::vector<double> after = hidden_under(model, Tensor::from(values, {1, 9}), {});
   double first = 0;
   for (std::size_t i = 0; i < 10; ++i) first = std::max(first, std::abs(before[i] - after[i]));
-  EXPECT_GT(first, 1e-6);  // the last token is seen by the first
+  EXPECT_GT(first, 1e-6);  // the first token attends to the last
 }
 
 TEST_P(EveryEncoder, PaddingChangesNothing) {
@@ -106,7 +106,7 @@ TEST_P(EveryEncoder, PaddingChangesNothing) {
       const Tensor padded_goal = head == Head::masked_tokens ? padded(targets, 4, -1) : labels;
       const double expected = loss_under(model, tokens, goal, {});
       EXPECT_NEAR(loss_under(model, tokens, goal, ones(4, 7)), expected, 1e-12);
-      // Whatever tokens stand in the padding.
+      // The result does not depend on the tokens in the padding.
       for (const std::int32_t filler : {0, 10})
         EXPECT_NEAR(loss_under(model, padded(tokens, 4, filler), padded_goal, mask_of(4, 11, 7)), expected, 1e-12)
             << name_of(position);
@@ -132,12 +132,12 @@ TEST_P(EveryEncoder, PaddingDoesNotAffectGradients) {
   EXPECT_LE(relative_difference(gradients(padded(tokens, 5, 3), mask_of(3, 11, 6)), expected), 1e-11);
 }
 
-// Finite differences of the loss along one random direction through all parameters, against the gradients.
+// Compares the gradients with finite differences of the loss along one random direction through all parameters.
 TEST_P(EveryEncoder, GradientsOfEveryHeadMatchFiniteDifferences) {
   for (const Head head : {Head::masked_tokens, Head::classification, Head::matching}) {
     ModelConfig config = encoder_config(GetParam());
     config.initializer_range =
-        0.2;  // denominators of signed feature maps stay far from zero, where finite differences fail
+        0.2;  // keeps denominators of signed feature maps away from zero, where finite differences fail
     TestEncoder model(config, head);
     const Tensor tokens = random_tokens(4, 8, model.encoder.config());
     const Tensor goal = head == Head::masked_tokens
@@ -168,9 +168,9 @@ TEST_P(EveryEncoder, GradientsOfEveryHeadMatchFiniteDifferences) {
       model.store.refresh_compute_values(Stream{});
       return loss_under(model, tokens, goal, mask);
     };
-    constexpr double h = 1e-6;  // short, so that hardly any feature of the relu maps crosses its kink
+    constexpr double h = 1e-6;  // small, so that hardly any feature of the relu maps crosses its kink
     const double numeric = (8 * (loss_at(h) - loss_at(-h)) - (loss_at(2 * h) - loss_at(-2 * h))) / (12 * h);
-    // Rounding of the loss, some 1e-15, over h.
+    // Rounding of the loss, about 1e-15, divided by h.
     EXPECT_NEAR(slope, numeric, 1e-7 * std::max(1.0, std::abs(numeric)));
   }
 }
@@ -189,7 +189,7 @@ TEST(Encoder, PairsAreTwoRows) {
     EXPECT_NEAR(both[i], first[i], 1e-13);
     EXPECT_NEAR(both[3 + i], second[i], 1e-13);
   }
-  // The order inside a pair is seen: u - v.
+  // The order within a pair matters: u - v.
   auto swapped = tokens.to_vector<std::int32_t>();
   std::swap_ranges(swapped.begin(), swapped.begin() + 7, swapped.begin() + 7);
   EXPECT_GT(std::abs(logits(Tensor::from(swapped, {4, 7}))[0] - both[0]), 1e-6);
@@ -216,7 +216,7 @@ TEST(Encoder, LogitsMatchLoss) {
   }
 }
 
-// Dropout goes by the number of the sample, whatever batch it comes in.
+// Dropout is keyed by the number of the sample, in any batch.
 TEST(Encoder, DropoutDoesNotDependOnBatchSplit) {
   for (const Head head : {Head::classification, Head::matching}) {
     ModelConfig config = encoder_config({"softmax", ""});
@@ -224,7 +224,7 @@ TEST(Encoder, DropoutDoesNotDependOnBatchSplit) {
     TestEncoder model(config, head);
     const std::int64_t rows = 8, samples = head == Head::matching ? 4 : 8;
     const Tensor tokens = random_tokens(rows, 5, config), labels = reference::integer_tensor({samples}, 0, 3, "labels");
-    const auto sum_of = [&](std::int64_t first, std::int64_t count) {  // of samples
+    const auto sum_of = [&](std::int64_t first, std::int64_t count) {  // over samples
       const std::int64_t each = rows / samples;
       Tape tape(Stream{});
       const Tape::NoGradient guard(tape);

@@ -1,4 +1,4 @@
-// Models of which some parameters are frozen: the others have the same gradients, bit for bit.
+// Frozen parameters: the gradients of all others stay bit-identical.
 #include <gtest/gtest.h>
 
 #include "tests/layers/models/decoder_testing.h"
@@ -13,7 +13,7 @@ struct Outcome {
   std::map<std::string, std::vector<double>> gradients;
 };
 
-/// One step of training with those frozen for which `frozen` is true.
+/// Runs one training step with those parameters frozen for which `frozen` returns true.
 Outcome step_with(const ModelConfig& config, Recompute recompute, const std::function<bool(const Parameter&)>& frozen) {
   const Tensor tokens = random_tokens(2, 22, config), targets = random_targets(2, 22, config);
   ParameterStore store(DType::float64, Device{});

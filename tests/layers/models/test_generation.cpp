@@ -27,15 +27,14 @@ TEST_P(EveryGenerator, PromptAndSingleTokensMatchParallelForward) {
     const std::vector<double> expected = doubles(hidden),
                               expected_logits =
                                   doubles(model.decoder.logits(Stream{}, hidden.reshape({44, config.d_model})));
-    // Features of either sign (favor_trig) can sum up to denominators near zero. Single tokens are multiplied by other
-    // code than many, so that each way errs by itself, and where the parallel one alone is far from float64 they cannot
-    // be nearer to one another.
+    // Signed features (favor_trig) can sum to denominators near zero. Single tokens and many tokens use different
+    // kernels, each with its own error. If the parallel result alone is far from float64, the two cannot be closer.
     const bool is_signed = config.attention.feature_map == "favor_trig";
     TestModel wide(config, DType::float64);
     const double own_error = relative_difference(expected, doubles(hidden_of(wide, tokens))),
                  bound = is_signed ? std::max(1e-4, 3 * own_error) : 1e-4;
     EXPECT_LE(own_error, 2e-4);
-    // No prompt, one token, less than a chunk, a chunk, two and a bit, all but one, all; and prompts in pieces.
+    // No prompt, one token, part of a chunk, one chunk, two and a part, all but one, all; and prompts in pieces.
     for (const std::vector<std::int64_t>& pieces :
          std::vector<std::vector<std::int64_t>>{{}, {1}, {3}, {4}, {9}, {21}, {22}, {5, 1, 8}, {2, 2, 13}}) {
       GenerationState state = model.decoder.new_state(2, 22);
@@ -65,7 +64,7 @@ TEST(Generation, MatchesForwardBeyondInitialCacheAndChunk) {
     config.attention.d_head = 16;
     config.attention.n_features = 0;
     TestModel model(config, DType::float32);
-    const std::int64_t n = 400;  // the key-value cache begins with room for 256
+    const std::int64_t n = 400;  // the key-value cache initially fits 256
     const Tensor tokens = random_tokens(2, n, config);
     const std::vector<double> expected = doubles(hidden_of(model, tokens));
     for (const std::vector<std::int64_t>& pieces : std::vector<std::vector<std::int64_t>>{{}, {250}, {300, 70}}) {
@@ -77,10 +76,10 @@ TEST(Generation, MatchesForwardBeyondInitialCacheAndChunk) {
 }
 
 TEST(Generation, MatchesForwardWithLargeNorms) {
-  // Weights so large that attention is nearly a choice of one key: where features with an epsilon would fail.
+  // Weights so large that attention nearly selects one key; features with an epsilon would fail here.
   for (const Attending& attending : all_attending()) {
     ModelConfig config = small_config(attending, Position::none, 0, Style::llama);
-    if (attending.option == "layers") continue;  // one layer alone
+    if (attending.option == "layers") continue;  // the model has one layer
     config.n_layers = 1;
     config.initializer_range = 2;
     TestModel model(config, DType::float32);
@@ -109,7 +108,7 @@ TEST(Generation, OnlyCachesGrow) {
       model.decoder.extend(context, random_tokens(1, 800, config), state);
       const std::int64_t after_1000 = state.bytes();
       if (attending.mechanism == "softmax") {
-        // Keys and values of two heads of 6, in both layers: exact once full, since it never holds more than was
+        // Keys and values of two heads of 6, in both layers. Exact once full: the cache never holds more than
         // announced.
         EXPECT_EQ(after_1000, convolution + config.n_layers * n * 2 * 2 * 6 * 4);
         EXPECT_THROW(model.decoder.extend(context, random_tokens(1, 1, config), state), ContractError);
@@ -119,7 +118,7 @@ TEST(Generation, OnlyCachesGrow) {
         continue;
       }
       EXPECT_EQ(after_1000, after_200) << attending.name();
-      if (config.attention.window > 0 || config.attention.softmax_window > 0) continue;  // which first has to fill
+      if (config.attention.window > 0 || config.attention.softmax_window > 0) continue;  // their windows fill first
       const ops::FeatureMapInfo& map = ops::feature_map_info(attending.feature_map);
       const std::int64_t features = ops::feature_count(map.map, config.attention.map_options, 6,
                                                        map.needs_directions ? ops::direction_count(map.map, 10) : 0);
@@ -154,7 +153,7 @@ TEST(Generation, StatesAreIndependentOfEachOther) {
     const Tensor one = random_tokens(1, 15, config, "one"), other = random_tokens(1, 15, config, "other");
     GenerationState alone = model.decoder.new_state(1, 15);
     const std::vector<double> expected = extended(model, one, {4}, alone);
-    // The same, with another sequence generated between its tokens.
+    // Another sequence is generated between its tokens.
     GenerationState first = model.decoder.new_state(1, 15), second = model.decoder.new_state(1, 15);
     Tape tape(Stream{});
     const Tape::NoGradient guard(tape);
@@ -172,10 +171,10 @@ TEST(Generation, StatesAreIndependentOfEachOther) {
 }
 
 TEST(Generation, NumeratorPositionsDistinguishTokenOrder) {
-  // One layer without convolution sums what it has seen: without positions the last token cannot tell in which order.
+  // One layer without convolution computes sums over its past; without positions the order of tokens is lost.
   ModelConfig config = small_config({"linear", "elu1"}, Position::rotary, 0, Style::gpt2);
   config.n_layers = 1;
-  config.attention.d_head = 5;  // features are rotated and not queries, so that this may be odd
+  config.attention.d_head = 5;  // features are rotated instead of queries, so the width may be odd
   const Tensor tokens = random_tokens(1, 20, config);
   std::vector<std::int32_t> reversed = tokens.to_vector<std::int32_t>();
   std::reverse(reversed.begin(), reversed.end() - 1);

@@ -1,4 +1,4 @@
-// What the shape-only device says a step will need, beside what the CPU's arena hands out in the same step.
+// The memory that the shape-only device predicts for a step, compared with the CPU arena's in the same step.
 #include <tuple>
 
 #include "framework/core/arena.h"
@@ -10,10 +10,10 @@ namespace {
 using namespace furlong::layers::testing;
 
 struct Measured {
-  std::int64_t model, peak;  // bytes: parameters and gradients; the same and the step on top
+  std::int64_t model, peak;  // bytes: parameters and gradients; the same plus the step
 };
 
-/// A model and its first two steps on `device`, in the arena's own counters.
+/// A model and its first two steps on `device`, measured by the arena's counters.
 Measured measure(const ModelConfig& config, DType dtype, const Device& device, std::int64_t batch, std::int64_t n,
                  Recompute recompute = Recompute::elementwise) {
   Arena& home = arena(device);
@@ -25,7 +25,7 @@ Measured measure(const ModelConfig& config, DType dtype, const Device& device, s
   };
   const Tensor tokens = on_device(random_tokens(batch, n, config)),
                targets = on_device(random_targets(batch, n, config));
-  run_step(model, tokens, targets, {.training = true});  // tables of positions are made in the first
+  run_step(model, tokens, targets, {.training = true});  // the first step creates the position tables
   home.reset_peak();
   run_step(model, tokens, targets, {.training = true});
   return {with_model - before, home.counters().peak_bytes - before};
@@ -116,7 +116,7 @@ TEST_P(EveryStep, SteadyStepAllocatesNothing) {
 }
 
 TEST(ShapeOnly, PredictsStepLargerThanAnyMachine) {
-  // Llama 7B at 262,144 tokens with linear attention: memory grows with the length, not with its square.
+  // Llama 7B at 262,144 tokens with linear attention: memory is linear in the length.
   const Attending attending{"linear", "favor_positive"};
   const auto activations = [&](std::int64_t n) {
     ModelConfig config = small_config(attending, Position::rotary, 4, Style::llama);

@@ -1,4 +1,4 @@
-// Where the tokens of a segment stand, when other processes have the rest of each sequence.
+// Positions of a segment's tokens in context parallelism, where other ranks hold the other segments.
 #include "tests/layers/models/decoder_testing.h"
 
 namespace furlong::layers {
@@ -7,7 +7,7 @@ namespace {
 using namespace furlong::layers::testing;
 using furlong::reference::doubles;
 
-/// A segment of a longer sequence, the others of which attention has nothing of.
+/// A segment of a longer sequence whose other segments contribute nothing to attention.
 class LoneSegment final : public ops::SegmentExchange {
  public:
   explicit LoneSegment(std::int64_t first) : first_(first) {}
@@ -25,7 +25,7 @@ class LoneSegment final : public ops::SegmentExchange {
   std::int64_t first_;
 };
 
-/// Hidden states of tokens at positions from `first` on, in a model made for sequences of max_sequence_length.
+/// Returns the hidden states of tokens at positions from `first` on, in a model made for max_sequence_length tokens.
 std::vector<double> hidden_from(std::int64_t first, Position position, std::int64_t max_sequence_length) {
   ModelConfig config = small_config({"linear", "elu1"}, position, 0, Style::gpt2);
   config.max_sequence_length = max_sequence_length;

@@ -11,7 +11,7 @@
 namespace furlong::layers {
 namespace {
 
-constexpr double bfloat16_unit = 0x1p-8;  // the largest relative error of rounding to bfloat16
+constexpr double bfloat16_unit = 0x1p-8;  // largest relative error of rounding to bfloat16
 
 RandomKey key_of(std::uint32_t step, std::uint64_t seed = 3) { return {seed, step, random_stream("directions")}; }
 
@@ -70,7 +70,7 @@ TEST(RandomProjection, RowsAreOrthogonalWithinBlocks) {
         for (std::int64_t j = 0; j < i; ++j) {
           const double cosine = std::abs(dot(rows, d, i, j)) / (norm(rows, d, i) * norm(rows, d, j));
           if (i / d == j / d) {
-            // Rounding turns each row by at most its unit: |ω_i · δ_j| + |δ_i · ω_j| over the norms.
+            // Rounding changes each row by at most one unit: |ω_i · δ_j| + |δ_i · ω_j| over the norms.
             ASSERT_LE(cosine, 2 * bfloat16_unit + bfloat16_unit * bfloat16_unit)
                 << name << ", rows " << i << " and " << j << " of " << m << " x " << d;
           } else {
@@ -86,13 +86,13 @@ TEST(RandomProjection, RowsAreOrthogonalWithinBlocks) {
 }
 
 TEST(RandomProjection, NormsMatchGaussianRows) {
-  // χ_d has mean √2 Γ((d + 1) / 2) / Γ(d / 2) and mean square d; its kurtosis is at most 3.25 for d >= 2, so that
-  // the standard error of a variance is at most √(2.25 / n) of it.
+  // χ_d has mean √2 Γ((d + 1) / 2) / Γ(d / 2) and mean square d. Its kurtosis is at most 3.25 for d >= 2, so the
+  // relative standard error of a variance is at most √(2.25 / n).
   for (const auto& [kind, name] : {std::pair{DirectionsKind::iid, "iid"}, {DirectionsKind::orthogonal, "orthogonal"}}) {
     for (std::int64_t d : {2, 8, 64}) {
       std::vector<double> norms;
       for (std::uint32_t step = 0; step < 40; ++step) {
-        const std::int64_t m = 2 * d + d / 2;  // a block begun and not finished
+        const std::int64_t m = 2 * d + d / 2;  // the last block is cut
         const std::vector<float> rows = draw_directions(kind, m, d, key_of(step));
         for (std::int64_t i = 0; i < m; ++i) norms.push_back(norm(rows, d, i));
       }
@@ -100,7 +100,7 @@ TEST(RandomProjection, NormsMatchGaussianRows) {
       const double mean = std::sqrt(2.0) * std::exp(std::lgamma(half + 0.5) - std::lgamma(half)),
                    variance = static_cast<double>(d) - mean * mean;
       const Moments found = moments(norms);
-      // Rounding moves a norm by at most one unit, and on average by far less.
+      // Rounding changes a norm by at most one unit, and on average by far less.
       EXPECT_NEAR(found.mean, mean, 4 * std::sqrt(variance / n) + 1e-3 * mean) << name << ", d = " << d;
       EXPECT_NEAR(found.variance, variance, 4 * variance * std::sqrt(2.25 / n) + 1e-3) << name << ", d = " << d;
     }
@@ -108,7 +108,7 @@ TEST(RandomProjection, NormsMatchGaussianRows) {
 }
 
 TEST(RandomProjection, NormsWithinBlockAreIndependent) {
-  // One norm for a whole block, or norms that vary together, would show in the correlation of neighbours.
+  // A common norm, or norms that vary together, would show as correlation of neighbours.
   const std::int64_t d = 4;
   double sum = 0, variance = 0, mean = 0;
   std::vector<double> first, second;
@@ -126,9 +126,8 @@ TEST(RandomProjection, NormsWithinBlockAreIndependent) {
 }
 
 TEST(RandomProjection, AxesAndSignsAreEquallyLikely) {
-  // A QR factorisation whose signs are not put right leaves its Q with a diagonal of one sign; Haar's has mean 0 and
-  // mean square 1 / d in every entry, so that a mean square norm of d makes it 1. The quantiles that stratified norms
-  // are made of leave the tails out.
+  // A QR factorisation without sign correction gives a Q whose diagonal has one sign. Haar's has mean 0 and mean square
+  // 1 / d in every entry, so a mean square norm of d makes it 1. The quantiles of stratified norms exclude the tails.
   const std::int64_t d = 5, draws = 20000;
   double stratified = 0;
   for (int i = 1; i <= 5; ++i) stratified += std::pow(chi_quantile(i / 6.0, d), 2) / 25;
@@ -144,7 +143,7 @@ TEST(RandomProjection, AxesAndSignsAreEquallyLikely) {
       }
     }
     for (std::size_t i = 0; i < 25; ++i) {
-      // 4.5 standard errors: fifty are looked at, of numbers that are standard normal.
+      // 4.5 standard errors, for fifty standard normal numbers.
       EXPECT_NEAR(sum[i], 0, 4.5 / std::sqrt(draws)) << name << ", entry " << i;
       EXPECT_NEAR(square[i], expected, 4.5 * std::sqrt(2.0 / draws)) << name << ", entry " << i;
     }
@@ -161,14 +160,14 @@ TEST(RandomProjection, FixedAndStructuredNormsMatchDefinition) {
             << m << " " << d;
     }
   }
-  // Where d is no power of two: columns of rows of norm √p are cut off, and the mean square norm is d.
+  // If d is not a power of two, columns of rows of norm √p are cut, and the mean square norm is d.
   const std::int64_t d = 48, m = 64;
   double mean = 0;
   for (std::uint32_t step = 0; step < 50; ++step) {
     const std::vector<float> rows = draw_directions(DirectionsKind::structured, m, d, key_of(step));
     for (std::int64_t i = 0; i < m; ++i) mean += dot(rows, d, i, i) / (50 * m);
   }
-  // All rows of a block together have exactly the square of their columns: p for each of d columns.
+  // Over all rows of a block, each of the d columns has exactly the square p.
   EXPECT_NEAR(mean, d, 2 * bfloat16_unit * d / std::sqrt(50.0));
 }
 
@@ -183,7 +182,7 @@ TEST(RandomProjection, StratifiedNormsAreShuffledQuantiles) {
     std::sort(norms.begin(), norms.end());
     for (std::int64_t i = 0; i < m; ++i) {
       const double quantile = chi_quantile(static_cast<double>(i + 1) / (m + 1), d);
-      // Neighbours may change places in rounding, which moves neither further than the rounding itself.
+      // Rounding may swap neighbours, which moves neither further than the rounding error.
       ASSERT_NEAR(norms[static_cast<std::size_t>(i)], quantile, bfloat16_unit * quantile)
           << "step " << step << ", i = " << i;
     }
@@ -216,8 +215,8 @@ TEST(RandomProjection, ChiQuantilesMatchDistribution) {
   for (std::int64_t d : {1, 3, 65}) EXPECT_LT(chi_quantile(0.4999, d), chi_quantile(0.5, d));
 }
 
-/// The estimate of exp(q · k) that one set of directions gives: the mean over rows of exp(ω·(q + k) - (|q|² + |k|²) /
-/// 2).
+/// Returns the estimate of exp(q · k) from one random projection: the mean over rows of
+/// exp(ω·(q + k) - (|q|² + |k|²) / 2).
 double kernel_estimate(const std::vector<float>& rows, const std::vector<double>& query,
                        const std::vector<double>& key) {
   const std::size_t d = query.size(), m = rows.size() / d;
@@ -254,7 +253,7 @@ TEST(RandomProjection, SoftmaxEstimateIsUnbiasedAndOrthogonalRowsReduceVariance)
       variance[at] = found.variance;
       for (double value : estimates) fourth[at] += std::pow(value - found.mean, 4) / draws;
     }
-    // The standard error of a sample variance is √((μ₄ - σ⁴) / n); the difference must be beyond chance.
+    // The standard error of a sample variance is √((μ₄ - σ⁴) / n); the difference must be significant.
     const double error =
         std::sqrt((fourth[0] - variance[0] * variance[0] + fourth[1] - variance[1] * variance[1]) / draws);
     EXPECT_LT(variance[1], variance[0] - 4 * error) << "m = " << m;

@@ -30,7 +30,7 @@ AttentionConfig config_of(const std::string& projection, const std::string& shar
   return config;
 }
 
-/// Layers of one model, alone.
+/// The Linformer layers of one model.
 struct Layers {
   ParameterStore store;
   std::vector<std::unique_ptr<AttentionMechanism>> mechanisms;
@@ -61,7 +61,7 @@ std::vector<Tensor> inputs_of(std::int64_t batch, std::int64_t n, DType dtype = 
 }
 std::vector<Variable> constants(const std::vector<Tensor>& tensors) { return {tensors.begin(), tensors.end()}; }
 
-/// Keys 0 to 3 (the first window of any kind), 6 and the end are masked in sequence 0, everything in the last.
+/// Masks keys 0 to 3 (the first window of every projection), 6 and the end in sequence 0, and all keys in the last one.
 Tensor some_keys(std::int64_t batch, std::int64_t n) {
   std::vector<std::int32_t> keys(static_cast<std::size_t>(batch * n), 1);
   for (std::int64_t t = 0; t < n; ++t) {
@@ -76,7 +76,7 @@ std::vector<double> slice(const std::vector<double>& values, std::int64_t index,
   return {values.begin() + index * length, values.begin() + (index + 1) * length};
 }
 
-/// softmax(q (E k)ᵀ/√d) (F v), one sequence after another, with the rows that masked keys alone go into left out.
+/// Reference: softmax(q (E k)ᵀ/√d) (F v), one sequence at a time, without the rows that only masked keys contribute to.
 std::vector<double> expected(const AttentionConfig& config, const std::vector<Tensor>& inputs,
                              const std::vector<std::vector<double>>& weights, const Tensor& keys) {
   const std::int64_t batch = inputs[0].extent(0), n = inputs[0].extent(1), width = n_kv_heads * d;
@@ -114,7 +114,7 @@ std::vector<double> expected(const AttentionConfig& config, const std::vector<Te
   return output;
 }
 
-/// Values of the projection of keys and that of values; empty for a mean.
+/// Returns the weights of the key and the value projection; empty for a mean.
 std::vector<std::vector<double>> weights_of(const Layers& layers) {
   std::vector<std::vector<double>> weights;
   for (const Parameter& parameter : layers.store.parameters()) weights.push_back(doubles(parameter.variable().value()));
@@ -152,7 +152,7 @@ TEST(Linformer, InitializationPreservesScale) {
   double sum = 0;
   const std::vector<double> weight = weights_of(layers)[0];
   for (double value : weight) sum += value * value;
-  // 16,384 normal values: their mean square is within 5 % of its expectation, by 4.5 standard deviations.
+  // With 16,384 normal values the mean square is within 5% of its expectation: 4.5 standard deviations.
   EXPECT_NEAR(sum / (64 * 256) * (64 + 256), 1, 0.05);
 }
 
@@ -186,8 +186,8 @@ TEST(Linformer, MatchesReference) {
         for (const Tensor& keys : {Tensor{}, some_keys(3, n)}) {
           Tape tape{Stream{}};
           const Tensor output = layers.forward(tape, constants(inputs), keys).value();
-          // Two sums of at most 11 terms and a softmax over at most 4 rows; bfloat16 rounds E k, F v and the output,
-          // and a relative error of 2^-8 in a score of order 1 is one in its weight.
+          // Two sums of at most 11 terms and a softmax over at most 4 rows. bfloat16 rounds E k, F v and the output; a
+          // relative error of 2^-8 in a score of order 1 causes the same error in its weight.
           const double tolerance = dtype == DType::bfloat16 ? 5 * 0x1p-8 : 30 * rounding_of(dtype);
           EXPECT_LE(relative_difference(output, expected(config, inputs, weights_of(layers), keys)), tolerance)
               << name_of(dtype) << " n = " << n << (keys.defined() ? " masked" : "");
@@ -218,14 +218,14 @@ TEST(Linformer, MaskedKeysHaveNoInfluence) {
     const auto clean = run(0);
     EXPECT_EQ(run(NAN), clean);
     EXPECT_EQ(run(INFINITY), clean);
-    // The last sequence sees nothing: no output, and nothing flows back.
+    // The last sequence attends to nothing: its output and its gradients are zero.
     for (const auto& values : clean) {
       for (double value : slice(values, 2, 3)) EXPECT_EQ(value, 0);
     }
   });
 }
 
-/// Sequence 1 sees nothing, so only the first is differentiated; one thread, since all is tiny.
+/// All keys of sequence 1 are masked, so only sequence 0 is differentiated. One thread, because the tensors are tiny.
 TEST(Linformer, GradientsOfInputsMatchFiniteDifferences) {
   for (const char* projection : {"linear", "mean", "convolution"}) {
     const Layers layers(config_of(projection, "heads"));
@@ -239,7 +239,7 @@ TEST(Linformer, GradientsOfInputsMatchFiniteDifferences) {
   }
 }
 
-/// Two layers, the second on the first's output, projected on a fixed direction.
+/// Loss of two layers, the second on the output of the first, projected on a fixed vector.
 double projected_output(const Layers& layers, const Tensor& keys, bool backward) {
   const std::vector<Tensor> inputs = inputs_of(2, 9);
   Tape tape{Stream{}};
@@ -256,7 +256,7 @@ double projected_output(const Layers& layers, const Tensor& keys, bool backward)
   return sum;
 }
 
-/// Central differences of fourth order over one parameter.
+/// Returns fourth-order central differences over one parameter.
 std::vector<double> numeric_gradient(const Layers& layers, const Parameter& parameter, const Tensor& keys) {
   double* values = parameter.master().data<double>();
   const double h = 1e-3;

@@ -62,7 +62,7 @@ TEST(SoftmaxMechanism, PassesWindowAndMaskToOp) {
   }
 }
 
-/// A prompt and then token by token; the sums of a window are made in another order there.
+/// Processes a prompt and then single tokens; with a window, sums are taken in another order.
 TEST(SoftmaxMechanism, GenerationMatchesForward) {
   const Inputs in;
   ParameterStore store(DType::float32, Device{});
@@ -83,8 +83,8 @@ TEST(SoftmaxMechanism, GenerationMatchesForward) {
   }
 }
 
-/// Past what the cache holds at once, by single tokens, segments and a prompt longer than all of it: a window's cache
-/// holds no more than the window and 256 rows, and answers as the parallel form.
+/// Exceeds the cache by single tokens, by segments, and by a prompt longer than the cache. With a window the cache
+/// holds at most window + 256 rows, and the outputs match the parallel form.
 TEST(SoftmaxMechanism, WindowLimitsCacheSize) {
   constexpr std::int64_t long_n = 1500, batch = 2, row_bytes = 2 * batch * n_kv_heads * d * 4;
   const auto random = [](const char* name, std::int64_t width) {
