@@ -30,16 +30,16 @@ std::vector<const layers::AttentionMechanism*> mechanisms_of(Model& model, const
   return found;
 }
 
-/// Runs the teacher over all batches and calls see(context, attention, batch, layer).
-template <class See>
-void run_layers(ObservedModel& teacher, const See& see) {
+/// Runs the teacher over all batches and calls visit(context, attention, batch, layer).
+template <class Visit>
+void run_layers(ObservedModel& teacher, const Visit& visit) {
   std::size_t batch = 0;
   std::int64_t layer = 0;
   teacher.run(teacher.batches(),
               [&](layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t now) {
                 if (now != batch) layer = 0;
                 batch = now;
-                see(context, seen, now, layer++);
+                visit(context, seen, now, layer++);
               });
 }
 

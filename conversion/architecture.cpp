@@ -8,7 +8,7 @@
 
 namespace furlong {
 
-std::string Spelling::norm(const std::string& stem, bool bias) const {
+std::string TensorNaming::norm(const std::string& stem, bool bias) const {
   if (gamma_beta) return stem + (bias ? ".beta" : ".gamma");
   return stem + (bias ? ".bias" : ".weight");
 }
@@ -35,17 +35,17 @@ const Architecture& architecture_of(const ForeignConfig& config) {
               fmt::format("found {}; expected one of {}", foreign::printable(type), fmt::join(known, ", ")));
 }
 
-Spelling spelling_of(const Architecture& architecture, const TensorFile& file) {
-  Spelling spelling;
-  spelling.gguf = dynamic_cast<const GgufFile*>(&file) != nullptr;
-  if (spelling.gguf) return spelling;
+TensorNaming detect_naming(const Architecture& architecture, const TensorFile& file) {
+  TensorNaming naming;
+  naming.gguf = dynamic_cast<const GgufFile*>(&file) != nullptr;
+  if (naming.gguf) return naming;
   for (const ForeignTensor& tensor : file.tensors()) {
-    if (tensor.name.ends_with("LayerNorm.gamma")) spelling.gamma_beta = true;
+    if (tensor.name.ends_with("LayerNorm.gamma")) naming.gamma_beta = true;
   }
-  spelling.head = architecture.head_anchor.empty() || file.find(architecture.head_anchor);
+  naming.head = architecture.head_anchor.empty() || file.find(architecture.head_anchor);
   for (const std::string& prefix : architecture.prefixes) {
-    spelling.prefix = prefix;
-    if (file.find(prefix + architecture.anchor)) return spelling;
+    naming.prefix = prefix;
+    if (file.find(prefix + architecture.anchor)) return naming;
   }
   throw UserError(
       "{}: tensor {}{} is missing, which every {} model has; found {} tensors{}, so check that this is the checkpoint "

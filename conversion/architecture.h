@@ -17,14 +17,14 @@ namespace furlong {
 class GgufFile;
 
 /// Naming scheme of the tensors in one checkpoint.
-struct Spelling {
+struct TensorNaming {
   std::string prefix;       ///< of all tensors except those of heads: "bert.", "model.", "transformer.", or empty
   bool gamma_beta = false;  ///< norms are called LayerNorm.gamma and .beta (BERT converted from TensorFlow)
   bool gguf = false;        ///< llama.cpp's names and layout
   bool head = true;         ///< encoders: the checkpoint has a masked-token head (model.prediction_head is not none)
   /// Returns the name of a norm's gain or bias. `stem` is the name up to "LayerNorm".
   std::string norm(const std::string& stem, bool bias) const;
-  bool operator==(const Spelling&) const = default;
+  bool operator==(const TensorNaming&) const = default;
 };
 
 /// One model family.
@@ -39,10 +39,10 @@ struct Architecture {
 
   /// Returns the model settings and the objective. Throws UserError naming the key if the config asks for something
   /// that Furlong does not support.
-  Settings (*settings)(const ForeignConfig& config, const Spelling& spelling);
+  Settings (*settings)(const ForeignConfig& config, const TensorNaming& naming);
   /// Returns the complete table of tensors for these model settings.
-  std::vector<Mapping> (*mappings)(const layers::ModelConfig& model, const Spelling& spelling);
-  std::vector<Duplicate> (*duplicates)(const layers::ModelConfig& model, const Spelling& spelling);
+  std::vector<Mapping> (*mappings)(const layers::ModelConfig& model, const TensorNaming& naming);
+  std::vector<Duplicate> (*duplicates)(const layers::ModelConfig& model, const TensorNaming& naming);
   /// Returns true for a known tensor that Furlong does not compute with but stores for export: poolers, buffers.
   bool (*is_carried)(std::string_view name);
   /// Returns config.json for these model settings, as far as the family can express them. Read the result back to check
@@ -57,7 +57,7 @@ const Architecture& architecture_of(const ForeignConfig& config);
 /// Returns the family with this name, or null if it is unknown.
 const Architecture* find_architecture(std::string_view model_type);
 /// Derives the naming scheme from the tensors in the file. Throws UserError if the anchor tensor is missing.
-Spelling spelling_of(const Architecture& architecture, const TensorFile& file);
+TensorNaming detect_naming(const Architecture& architecture, const TensorFile& file);
 
 /// Converts a GGUF file's metadata to the config.json that the same model has on Hugging Face. Throws UserError for
 /// architectures other than llama.

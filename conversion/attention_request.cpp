@@ -119,15 +119,15 @@ void set_head_mechanisms(layers::ModelConfig& model, const HeadMechanisms& mecha
   }
 }
 
-std::vector<bool> chosen_numbers(const std::string& text, std::int64_t count, const std::string& option,
-                                 const std::string& things) {
+std::vector<bool> parse_selection(const std::string& text, std::int64_t count, const std::string& option,
+                                  const std::string& things) {
   std::vector<bool> chosen(static_cast<std::size_t>(count), text.empty());
   if (text.empty()) return chosen;
   for (const std::string_view item : split(text, ',')) mark(item, chosen, option, text, things);
   return chosen;
 }
 
-std::vector<std::vector<bool>> chosen_heads(const std::string& text, const layers::ModelConfig& model) {
+std::vector<std::vector<bool>> parse_head_selection(const std::string& text, const layers::ModelConfig& model) {
   constexpr const char* option = "--heads-keep-softmax";
   std::vector<std::vector<bool>> chosen(static_cast<std::size_t>(model.n_layers),
                                         std::vector<bool>(static_cast<std::size_t>(model.attention.n_heads)));

@@ -29,10 +29,10 @@ void set_head_mechanisms(layers::ModelConfig& model, const HeadMechanisms& mecha
 
 /// Parses a selection such as "0,1,5-7" among `count` items numbered from 0. An empty text selects all. Throws
 /// UserError naming `option` and `things` if the text is invalid or a number is out of range.
-std::vector<bool> chosen_numbers(const std::string& text, std::int64_t count, const std::string& option,
-                                 const std::string& things);
+std::vector<bool> parse_selection(const std::string& text, std::int64_t count, const std::string& option,
+                                  const std::string& things);
 /// Parses a selection of heads by layer, such as "0:3,2:1-2". Throws UserError naming --heads-keep-softmax.
-std::vector<std::vector<bool>> chosen_heads(const std::string& text, const layers::ModelConfig& model);
+std::vector<std::vector<bool>> parse_head_selection(const std::string& text, const layers::ModelConfig& model);
 
 /// Sets the requested attention for the selected layers, except the heads in `keep_softmax`, which keep softmax. Other
 /// layers stay unchanged. `features` is the number m of random features, 0 for the default. Throws UserError if

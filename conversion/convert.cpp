@@ -58,13 +58,13 @@ struct Selection {
   std::vector<bool> layers;
   std::vector<std::vector<bool>> keep_softmax;
   Selection(const ConvertOptions& options, const layers::ModelConfig& model)
-      : layers(chosen_numbers(options.layers, model.n_layers, "--layers", "layers")),
-        keep_softmax(chosen_heads(options.heads_keep_softmax, model)) {}
+      : layers(parse_selection(options.layers, model.n_layers, "--layers", "layers")),
+        keep_softmax(parse_head_selection(options.heads_keep_softmax, model)) {}
 };
 
 /// Removes settings of distillation, and relaxes settings of data that the new attention or length cannot be trained
 /// with. The config of the later training sets them again.
-void forget_training(Settings& settings) {
+void drop_training_settings(Settings& settings) {
   settings.teacher = {};
   settings.finetune = {};
   settings.data.carry_state = false;
@@ -86,7 +86,7 @@ std::string option_of(const std::string& key, const ConvertOptions& options) {
 }
 
 /// Resets keys that have no effect, such as a feature map without linear heads, unless the user set them.
-void forget_what_does_nothing(const config::Table& table, const config::Origins& asked) {
+void reset_unused_keys(const config::Table& table, const config::Origins& asked) {
   Settings unset;
   const config::Table defaults = settings_table(unset);
   for (const config::Key& key : table.keys()) {
@@ -123,10 +123,10 @@ Settings with_overrides(const Settings& wanted, const ConvertOptions& options, S
     if (key.path() == "model.weights" || table.unmet(key) || key.get() == before.find(key.path())->get()) continue;
     asked[key.path()] = {option_of(key.path(), options), 0, 0};
   }
-  forget_what_does_nothing(table, asked);
+  reset_unused_keys(table, asked);
   apply_overrides(changed, options.overrides, name, asked);
-  forget_what_does_nothing(table, asked);
-  if (!(changed.model == source.model)) forget_training(changed);
+  reset_unused_keys(table, asked);
+  if (!(changed.model == source.model)) drop_training_settings(changed);
   std::vector<std::string> given;
   for (const auto& [path, place] : asked) {
     if (std::find(given.begin(), given.end(), place.source) == given.end()) given.push_back(place.source);
@@ -197,10 +197,10 @@ class Conversion {
       throw UserError("--set model.weights: a converted model has the weights of {}; remove it",
                       options_.source.string());
     Model student = make_model(settings, source_.model.vocabulary, Device{}, DType::float32, all_frozen);
-    take_parameters(student);
+    copy_parameters(student);
     if (observed && !(settings.model.attention == source_.model.settings.model.attention))
       measure(*observed, student, selection);
-    costs(settings, observed ? observed->length() : 0);
+    compute_costs(settings, observed ? observed->length() : 0);
     write_model(student, source_.origin, options_.destination);
     result_.settings = settings;
     return std::move(result_);
@@ -230,7 +230,7 @@ class Conversion {
   }
 
   /// Copies the source's values to parameters that it has; other parameters keep initial values.
-  void take_parameters(Model& student) {
+  void copy_parameters(Model& student) {
     std::map<std::string, const Parameter*> source;
     for (const Parameter& parameter : source_.model.store->parameters()) source.emplace(parameter.name(), &parameter);
     TensorReport& report = result_.tensors;
@@ -240,7 +240,7 @@ class Conversion {
         report.reinitialised.push_back({parameter.name(), parameter.shape(), "new, with initial values"});
         continue;
       }
-      take(*found->second, parameter);
+      copy_parameter(*found->second, parameter);
       source.erase(found);
     }
     for (const auto& [name, parameter] : source) {
@@ -269,7 +269,7 @@ class Conversion {
     return list;
   }
 
-  void take(const Parameter& from, const Parameter& to) {
+  void copy_parameter(const Parameter& from, const Parameter& to) {
     if (from.shape() == to.shape()) {
       std::copy_n(values_of(from).begin(), values_of(from).size(), values_of(to).begin());
     } else if (to.name() == "position_embedding.weight" && to.shape()[1] == from.shape()[1] &&
@@ -306,7 +306,7 @@ class Conversion {
     result_.approximation = measure_approximation(observed, student, changed);
   }
 
-  void costs(const Settings& settings, std::int64_t data_length) {
+  void compute_costs(const Settings& settings, std::int64_t data_length) {
     result_.cost_length = options_.cost_at > 0 ? options_.cost_at
                           : data_length > 0    ? data_length
                                                : settings.model.max_sequence_length;

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 /// Returns the settings that determine the computation. Keys that matter only in training, or have no effect here, are
 /// at their defaults.
-layers::ModelConfig essence(const Settings& settings, std::int64_t vocabulary_size) {
+layers::ModelConfig computation_settings(const Settings& settings, std::int64_t vocabulary_size) {
   const layers::ModelConfig defaults;
   layers::ModelConfig model = settings.model;
   model.vocabulary_size = vocabulary_size;
@@ -55,7 +55,7 @@ std::string first_difference(const layers::ModelConfig& wanted, const layers::Mo
 /// How to write a model.
 struct Plan {
   const Architecture* architecture = nullptr;  ///< the family whose tensor names are used; null: Furlong's names only
-  Spelling spelling;
+  TensorNaming naming;
   bool for_hugging_face = false;
   std::string reason;
   Json config;
@@ -65,21 +65,21 @@ struct Plan {
 class Planner {
  public:
   Planner(const Model& model, const std::optional<Origin>& origin) : model_(model), origin_(origin) {
-    wanted_ = essence(model.settings, model.store->find("token_embedding.weight").shape()[0]);
+    wanted_ = computation_settings(model.settings, model.store->find("token_embedding.weight").shape()[0]);
   }
 
   Plan plan() const {
     if (origin_) {
-      Plan plan = plan_as(*find_architecture(origin_->model_type), origin_spelling());
+      Plan plan = plan_as(*find_architecture(origin_->model_type), origin_naming());
       if (plan.for_hugging_face) return plan;
       std::optional<Origin> written = origin_;
-      written->spelling = plan.spelling;  // the naming scheme of the written tensors
+      written->naming = plan.naming;  // the naming scheme of the written tensors
       plan.config = performer_config(model_, written);
       return plan;
     }
     std::string reasons;
     for (const Architecture& architecture : architectures()) {
-      Plan plan = plan_as(architecture, spelling_as(architecture));
+      Plan plan = plan_as(architecture, default_naming(architecture));
       if (plan.for_hugging_face) return plan;
       reasons += (reasons.empty() ? "" : "; ") + plan.reason;
     }
@@ -93,31 +93,31 @@ class Planner {
   bool has_head() const { return model_.settings.model.prediction_head != layers::PredictionHead::none; }
 
   /// Returns the family's usual naming scheme.
-  Spelling spelling_as(const Architecture& architecture) const {
-    Spelling spelling{architecture.prefixes[0]};
-    spelling.head = has_head() || !architecture.headless_class_name;
-    return spelling;
+  TensorNaming default_naming(const Architecture& architecture) const {
+    TensorNaming naming{architecture.prefixes[0]};
+    naming.head = has_head() || !architecture.headless_class_name;
+    return naming;
   }
 
   /// Returns the original naming scheme, unless the model gained or lost its head.
-  Spelling origin_spelling() const {
-    if (origin_->format == "gguf" || origin_->spelling.head != has_head())
-      return spelling_as(*find_architecture(origin_->model_type));
-    return origin_->spelling;
+  TensorNaming origin_naming() const {
+    if (origin_->format == "gguf" || origin_->naming.head != has_head())
+      return default_naming(*find_architecture(origin_->model_type));
+    return origin_->naming;
   }
 
   /// Writes the settings as the family's config and reads them back. A difference means that the family cannot express
   /// the model.
-  Plan plan_as(const Architecture& architecture, const Spelling& spelling) const {
-    Plan plan{&architecture, spelling, false, {}, architecture.config(wanted_), {}};
+  Plan plan_as(const Architecture& architecture, const TensorNaming& naming) const {
+    Plan plan{&architecture, naming, false, {}, architecture.config(wanted_), {}};
     const std::string type = architecture.model_type;
     if (model_.settings.objective.learns_labels()) {
       plan.reason = fmt::format("{} has no head for labels", type);
       return plan;
     }
     try {
-      const Settings back = complete_settings(architecture.settings(ForeignConfig(plan.config, type), spelling), type);
-      plan.reason = first_difference(wanted_, essence(back, back.model.vocabulary_size));
+      const Settings back = complete_settings(architecture.settings(ForeignConfig(plan.config, type), naming), type);
+      plan.reason = first_difference(wanted_, computation_settings(back, back.model.vocabulary_size));
       if (!plan.reason.empty()) plan.reason = fmt::format("{} cannot express the model: {}", type, plan.reason);
     } catch (const UserError& error) {
       plan.reason = error.what();
@@ -130,7 +130,7 @@ class Planner {
   /// Keeps the keys of the original config that do not describe the model.
   void merge_origin(Plan& plan) const {
     const Architecture& architecture = *plan.architecture;
-    Json config{{"architectures", {plan.spelling.head ? architecture.class_name : architecture.headless_class_name}},
+    Json config{{"architectures", {plan.naming.head ? architecture.class_name : architecture.headless_class_name}},
                 {"model_type", architecture.model_type}};
     config.update(plan.config);
     if (!origin_) {
@@ -138,11 +138,11 @@ class Planner {
       return;
     }
     const Json original = Json::parse(origin_->config);
-    Spelling spelling = plan.spelling;
-    spelling.head = origin_->spelling.head;
+    TensorNaming naming = plan.naming;
+    naming.head = origin_->naming.head;
     const Settings before =
-        complete_settings(architecture.settings(ForeignConfig(original, "config.json"), spelling), "config.json");
-    if (essence(before, before.model.vocabulary_size) == wanted_) {
+        complete_settings(architecture.settings(ForeignConfig(original, "config.json"), naming), "config.json");
+    if (computation_settings(before, before.model.vocabulary_size) == wanted_) {
       plan.verbatim = origin_->config;
       plan.config = original;
     } else {
@@ -214,7 +214,7 @@ class Exporter {
 
  private:
   bool of_gguf() const { return origin_ && origin_->format == "gguf"; }
-  bool there_originally(const std::string& name) const { return origin_ && origin_->stored_types.contains(name); }
+  bool was_in_source(const std::string& name) const { return origin_ && origin_->stored_types.contains(name); }
 
   std::string type_of(const std::string& name) const {
     if (options_.dtype != "original") return foreign_dtype(options_.dtype);
@@ -231,16 +231,16 @@ class Exporter {
   void add_table() {
     layers::ModelConfig settings = model_.settings.model;
     settings.vocabulary_size = model_.store->find("token_embedding.weight").shape()[0];
-    const std::vector<Duplicate> duplicates = plan_.architecture->duplicates(settings, plan_.spelling);
-    for (const Mapping& mapping : shared_mappings(*plan_.architecture, model_, plan_.spelling)) {
+    const std::vector<Duplicate> duplicates = plan_.architecture->duplicates(settings, plan_.naming);
+    for (const Mapping& mapping : shared_mappings(*plan_.architecture, model_, plan_.naming)) {
       const Parameter& parameter = model_.store->find(mapping.parameter);
       mapped_.insert(mapping.parameter);
       std::size_t begin = 0;
       for (const Part& part : mapping.parts) {
         // If the file had only the duplicate name of a tensor, the tensor is written under that name.
-        bool own = !origin_ || of_gguf() || there_originally(part.name);
+        bool own = !origin_ || of_gguf() || was_in_source(part.name);
         for (const Duplicate& duplicate : duplicates) {
-          if (duplicate.of != part.name || of_gguf() || !there_originally(duplicate.name)) continue;
+          if (duplicate.of != part.name || of_gguf() || !was_in_source(duplicate.name)) continue;
           Part other = part;
           other.name = duplicate.name;
           add(other, parameter, begin);
@@ -334,7 +334,7 @@ class Exporter {
   /// all other files.
   void remove_earlier(const fs::path& directory) {
     static const std::regex shard("model-[0-9]{5}-of-[0-9]{5}\\.safetensors");
-    std::vector<std::string> names = files_beside_models();
+    std::vector<std::string> names = model_file_names();
     names.insert(names.end(), {performer_vocabulary_file, "model.safetensors.index.json"});
     for (const auto& entry : fs::directory_iterator(directory)) {
       const std::string name = entry.path().filename().string();

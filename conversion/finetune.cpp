@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Throws UserError if a launcher started several processes: each would write the same files.
-void refuse_several_processes() {
+void require_single_process() {
   const LaunchEnvironment launch = discover_launch();
   if (launch.world_size == 1) return;
   throw UserError(
@@ -120,8 +120,8 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
     log_warn("{}: has {} learned positions; position p beyond them is initialised as p modulo that number",
              teacher.checkpoint.string(), report.positions_before);
   measure_constants(settings, *teacher.imported, student);
-  write_model(student, teacher.imported->origin, plan.beginning);
-  log_info("wrote the student before training: {}", plan.beginning.string());
+  write_model(student, teacher.imported->origin, plan.start_checkpoint);
+  log_info("wrote the student before training: {}", plan.start_checkpoint.string());
 }
 
 /// Throws UserError if the data's vocabulary differs from the teacher's. Runs before anything is written.
@@ -142,7 +142,7 @@ void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
 }
 
 /// Returns true if a stage has a checkpoint.
-bool has_begun(const FinetuneStage& stage) {
+bool has_started(const FinetuneStage& stage) {
   const fs::path checkpoints = stage.settings.settings.run_directory / "checkpoints";
   return fs::exists(checkpoints) && !fs::is_empty(checkpoints);
 }
@@ -171,21 +171,21 @@ std::vector<std::string> changed_since(const Settings& before, const Settings& n
 
 /// Writes the student if it is missing, or if it was made with another config and no stage has started.
 void prepare_student(const FinetunePlan& plan, TeacherSource& teacher) {
-  if (!fs::exists(plan.beginning)) return write_student(plan, teacher);
-  const Settings before = settings_of(plan.beginning);
+  if (!fs::exists(plan.start_checkpoint)) return write_student(plan, teacher);
+  const Settings before = settings_of(plan.start_checkpoint);
   std::vector<std::string> changed = changed_since(before, plan.student, {"seed", "objective"});
   for (const std::string& key : changed_since(before, plan.student, {"data"}))
     if (has_constants(plan.student)) changed.push_back(key);
   if (const auto difference = model_difference(before, plan.student)) changed.push_back(*difference);
   if (changed.empty()) return;
-  if (std::none_of(plan.stages.begin(), plan.stages.end(), has_begun)) return write_student(plan, teacher);
+  if (std::none_of(plan.stages.begin(), plan.stages.end(), has_started)) return write_student(plan, teacher);
   throw UserError("{}: this run started with another student: {}; choose another --run-dir, or remove this run",
-                  plan.beginning.string(), config::join(changed, ", "));
+                  plan.start_checkpoint.string(), config::join(changed, ", "));
 }
 
 /// Warns if a student made by furlong convert differs from its source in more than its attention.
 void check_converted(const FinetunePlan& plan) {
-  const CheckpointReader student = CheckpointReader::open(plan.beginning),
+  const CheckpointReader student = CheckpointReader::open(plan.start_checkpoint),
                          teacher = CheckpointReader::open(plan.teacher);
   std::vector<char> ours, theirs;
   for (const TensorInfo& tensor : teacher.tensors("parameters/")) {
@@ -196,7 +196,7 @@ void check_converted(const FinetunePlan& plan) {
     student.read(tensor.name, ours.data(), ours.size());
     teacher.read(tensor.name, theirs.data(), theirs.size());
     if (ours == theirs) continue;
-    log_warn("finetune.student: {} is not a plain conversion of {}: {} differs", plan.beginning.string(),
+    log_warn("finetune.student: {} is not a plain conversion of {}: {} differs", plan.start_checkpoint.string(),
              plan.student.finetune.source.string(), tensor.name.substr(std::string_view("parameters/").size()));
     return;
   }
@@ -209,7 +209,7 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
   const std::string fingerprint = fingerprint_of_source(source);
   record.check_source(source, fingerprint);
   const bool holds_something = fs::exists(directory / "teacher.h5") || fs::exists(directory / "student.h5") ||
-                               std::any_of(plan.stages.begin(), plan.stages.end(), has_begun);
+                               std::any_of(plan.stages.begin(), plan.stages.end(), has_started);
   if (record.source_fingerprint.empty() && holds_something)
     throw UserError(
         "{}: holds a run without a finetune.json, so its source is unknown; choose another --run-dir, or remove this "
@@ -233,7 +233,7 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
 }
 
 /// Returns the newest step count of a stage and its best checkpoint; nothing without a checkpoint.
-std::optional<Candidate> state_of(const FinetuneStage& stage) {
+std::optional<Candidate> stage_candidate(const FinetuneStage& stage) {
   const fs::path& directory = stage.settings.settings.run_directory;
   if (!fs::exists(directory / "checkpoints")) return std::nullopt;
   const std::optional<fs::path> newest = newest_whole_checkpoint(directory / "checkpoints");
@@ -244,8 +244,8 @@ std::optional<Candidate> state_of(const FinetuneStage& stage) {
                    training_seconds(directory / "metrics.jsonl", steps)};
 }
 
-bool has_ended(const FinetuneStage& stage) {
-  const auto state = state_of(stage);
+bool is_finished(const FinetuneStage& stage) {
+  const auto state = stage_candidate(stage);
   return state && state->steps >= stage.settings.settings.trainer.max_steps;
 }
 
@@ -261,7 +261,7 @@ void check_options(const FinetuneOptions& options, const Settings& recipe) {
 }
 
 /// Throws UserError if the stage before the requested one has no checkpoint. Runs before a teacher is imported.
-void check_stage_before(const FinetuneOptions& options, const Settings& recipe) {
+void check_preceding_stage(const FinetuneOptions& options, const Settings& recipe) {
   const auto& stages = recipe.finetune.stages;
   if (options.only_stage.empty() || options.only_stage == stages.front()) return;
   const auto index =
@@ -275,7 +275,7 @@ void check_stage_before(const FinetuneOptions& options, const Settings& recipe) 
 /// Throws UserError if an existing stage was trained with another model or from another checkpoint. Warns about other
 /// changed settings.
 void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
-  const auto state = state_of(stage);
+  const auto state = stage_candidate(stage);
   if (!state) return;
   const Settings& settings = stage.settings.settings;
   const std::string directory = settings.run_directory.string();
@@ -285,9 +285,9 @@ void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
   if (const auto difference = model_difference(before, settings))
     throw UserError("{}: this stage was trained with another model: {}; choose another --run-dir, or remove this run",
                     directory, *difference);
-  const auto beginning = record.beginnings.find(settings.run_directory.filename().string());
-  if (beginning == record.beginnings.end() ||
-      beginning->second != fingerprint_of_checkpoint(checkpoint_of(settings.model.weights)))
+  const auto start = record.start_fingerprints.find(settings.run_directory.filename().string());
+  if (start == record.start_fingerprints.end() ||
+      start->second != fingerprint_of_checkpoint(checkpoint_of(settings.model.weights)))
     throw UserError("{}: this stage did not start from the present content of {}; remove {} to train it again",
                     directory, settings.model.weights.string(), directory);
   const auto changed =
@@ -306,12 +306,12 @@ bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, Fine
     if (!options.only_stage.empty() && stage.name != options.only_stage) continue;
     result.stage = stage.name;
     check_stage(stage, record);
-    if (has_ended(stage)) {
+    if (is_finished(stage)) {
       log_info("stage {} is finished: {}", stage.name, stage.settings.settings.run_directory.string());
       continue;
     }
     log_info("stage {} ({} of {})", stage.name, i + 1, plan.stages.size());
-    record.beginnings[stage.settings.settings.run_directory.filename().string()] =
+    record.start_fingerprints[stage.settings.settings.run_directory.filename().string()] =
         fingerprint_of_checkpoint(checkpoint_of(stage.settings.settings.model.weights));
     record.write();
     if (train(stage.settings, {}).interrupted) return true;
@@ -320,19 +320,19 @@ bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, Fine
 }
 
 std::vector<Candidate> students_of(const FinetunePlan& plan) {
-  std::vector<Candidate> students{{"before", plan.beginning, 0, 0, 0}};
+  std::vector<Candidate> students{{"before", plan.start_checkpoint, 0, 0, 0}};
   for (const FinetuneStage& stage : plan.stages)
-    if (const auto state = state_of(stage)) students.push_back(*state);
+    if (const auto state = stage_candidate(stage)) students.push_back(*state);
   return students;
 }
 
 }  // namespace
 
 FinetuneResult finetune(const FinetuneOptions& options) {
-  refuse_several_processes();
+  require_single_process();
   const Settings recipe = recipe_of(options);
   check_options(options, recipe);
-  check_stage_before(options, recipe);
+  check_preceding_stage(options, recipe);
   configure_logging(recipe.log.level);
   set_thread_count(static_cast<int>(recipe.threads));
   const StopRequests stop_requests;

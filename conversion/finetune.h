@@ -36,8 +36,8 @@ struct FinetuneStage {
 struct FinetunePlan {
   std::filesystem::path teacher;  ///< a checkpoint
   /// The checkpoint that the first stage starts from: finetune.student, or RUN/student.h5.
-  std::filesystem::path beginning;
-  bool converted = false;  ///< true if `beginning` is finetune.student
+  std::filesystem::path start_checkpoint;
+  bool converted = false;  ///< true if `start_checkpoint` is finetune.student
   Settings student;        ///< settings of the evaluation, with the data and lengths of all stages
   std::vector<FinetuneStage> stages;
 };

@@ -9,7 +9,7 @@ namespace fs = std::filesystem;
 
 /// Returns true for keys under `model` in which a student may differ from the model that its weights come from: keys
 /// that do not affect shapes, and, if that is the softmax model, the attention.
-bool is_students_own(const std::string& key, bool converted) {
+bool may_differ_from_base(const std::string& key, bool converted) {
   static const std::vector<std::string> always{"model.dropout",   "model.dtype",      "model.max_sequence_length",
                                                "model.lora_rank", "model.lora_alpha", "model.initializer_range",
                                                "model.weights"};
@@ -42,7 +42,7 @@ Settings defaults_from(const Settings& base, bool converted) {
 }
 
 /// Resets keys that have no effect on the student, such as those of an output layer over tokens if it learns labels.
-void forget_what_does_nothing(LoadedSettings& read) {
+void reset_unused_keys(LoadedSettings& read) {
   Settings unset;
   const config::Table table = settings_table(read.settings), defaults = settings_table(unset);
   for (const config::Key& key : table.keys())
@@ -54,7 +54,8 @@ void check_shape(const LoadedSettings& read, const Settings& base, const fs::pat
   const config::Table table = settings_table(ours), teachers = settings_table(theirs);
   for (const config::Key& key : table.keys()) {
     const auto origin = read.origins.find(key.path());
-    if (origin == read.origins.end() || !key.path().starts_with("model.") || is_students_own(key.path(), converted))
+    if (origin == read.origins.end() || !key.path().starts_with("model.") ||
+        may_differ_from_base(key.path(), converted))
       continue;
     const config::Value here = key.get(), there = teachers.find(key.path())->get();
     if (here == there) continue;
@@ -137,7 +138,7 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& their
   LoadedSettings read = read_settings_file(options.config, options.overrides, defaults_from(base, converted));
   if (!options.run_directory.empty()) read.settings.run_directory = options.run_directory;
   check_shape(read, base, converted ? given : read.settings.finetune.source, converted);
-  forget_what_does_nothing(read);
+  reset_unused_keys(read);
   const fs::path& directory = read.settings.run_directory;
   // All stages share one model, whatever their sequence lengths.
   if (read.settings.model.max_sequence_length == 0)
@@ -157,7 +158,7 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& their
         "model that it was made from, or another {}",
         converted ? "finetune.student" : "finetune.source", read.settings.finetune.source.string(),
         converted ? given.string() : "the config", converted ? "student" : "model.attention");
-  fs::path weights = plan.beginning;
+  fs::path weights = plan.start_checkpoint;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const fs::path own = stage_directory(directory, i, stages[i]);
     plan.stages.push_back({stages[i], stage_settings(read, stages[i], teacher, weights, own)});

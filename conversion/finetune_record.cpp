@@ -118,7 +118,7 @@ FinetuneRecord::FinetuneRecord(fs::path run_directory) : directory_(std::move(ru
   try {
     json.at("source").get_to(source);
     json.at("source_fingerprint").get_to(source_fingerprint);
-    json.at("beginnings").get_to(beginnings);
+    json.at("beginnings").get_to(start_fingerprints);
   } catch (const nlohmann::json::exception&) {
     throw UserError("{}: is not what furlong finetune writes; {}", path.string(), remedy);
   }
@@ -135,7 +135,7 @@ void FinetuneRecord::check_source(const fs::path& wanted, const std::string& fin
 
 void FinetuneRecord::write() const {
   const nlohmann::ordered_json json{
-      {"source", source}, {"source_fingerprint", source_fingerprint}, {"beginnings", beginnings}};
+      {"source", source}, {"source_fingerprint", source_fingerprint}, {"beginnings", start_fingerprints}};
   write_file_atomically(directory_ / "finetune.json", json.dump(2) + "\n");
 }
 

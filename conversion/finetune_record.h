@@ -22,7 +22,7 @@ class FinetuneRecord {
   std::string source;              ///< path of the source, for messages
   std::string source_fingerprint;  ///< empty: the run has no files yet
   /// Fingerprint of the checkpoint that each stage started from, by folder name (1_transfer).
-  std::map<std::string, std::string> beginnings;
+  std::map<std::string, std::string> start_fingerprints;
 
   /// Throws UserError if the run was made from another model than `wanted`.
   void check_source(const std::filesystem::path& wanted, const std::string& fingerprint) const;

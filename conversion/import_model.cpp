@@ -86,10 +86,10 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
     return open_performer_directory(source.directory, source.config, *source.file, options);
   const TensorFile& file = *source.file;
   const Architecture& architecture = architecture_of(source.config);
-  const Spelling spelling = spelling_of(architecture, file);
-  const Settings settings = complete_settings(architecture.settings(source.config, spelling), source.config.origin());
-  const std::vector<Mapping> table = architecture.mappings(settings.model, spelling);
-  const std::vector<Duplicate> duplicates = architecture.duplicates(settings.model, spelling);
+  const TensorNaming naming = detect_naming(architecture, file);
+  const Settings settings = complete_settings(architecture.settings(source.config, naming), source.config.origin());
+  const std::vector<Mapping> table = architecture.mappings(settings.model, naming);
+  const std::vector<Duplicate> duplicates = architecture.duplicates(settings.model, naming);
   TensorReport report = match_tensors(file, table, duplicates, architecture.is_carried);
   check_report(report, file, source.config.origin(), options);
   SourceModel result{make_model(settings, vocabulary_of(path, options, settings.model.vocabulary_size), Device{},
@@ -123,11 +123,11 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
   origin.source = fs::weakly_canonical(path).filename().string();
   origin.format = source.format;
   origin.config = source.config_text;
-  origin.spelling = spelling;
+  origin.naming = naming;
   for (const ForeignTensor& tensor : file.tensors()) origin.stored_types[tensor.name] = tensor.stored_type;
   for (const auto* list : {&result.report.carried, &result.report.unexpected}) {
     for (const TensorReport::Named& one : *list) {
-      if (can_be_kept(one.name)) origin.carried.push_back(carried_tensor(file, *file.find(one.name)));
+      if (can_be_stored(one.name)) origin.carried.push_back(carried_tensor(file, *file.find(one.name)));
     }
   }
   if (!source.directory.empty()) collect_files(source.directory, origin);

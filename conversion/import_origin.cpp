@@ -45,9 +45,9 @@ CheckpointOrigin Origin::to_checkpoint() const {
   const nlohmann::ordered_json object{{"model_type", model_type},
                                       {"source", source},
                                       {"format", format},
-                                      {"prefix", spelling.prefix},
-                                      {"gamma_beta", spelling.gamma_beta},
-                                      {"head", spelling.head},
+                                      {"prefix", naming.prefix},
+                                      {"gamma_beta", naming.gamma_beta},
+                                      {"head", naming.head},
                                       {"config", config},
                                       {"stored_types", stored_types},
                                       {"files", file_names}};
@@ -61,9 +61,9 @@ Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& 
     object.at("model_type").get_to(origin.model_type);
     object.at("source").get_to(origin.source);
     object.at("format").get_to(origin.format);
-    object.at("prefix").get_to(origin.spelling.prefix);
-    object.at("gamma_beta").get_to(origin.spelling.gamma_beta);
-    object.at("head").get_to(origin.spelling.head);
+    object.at("prefix").get_to(origin.naming.prefix);
+    object.at("gamma_beta").get_to(origin.naming.gamma_beta);
+    object.at("head").get_to(origin.naming.head);
     object.at("config").get_to(origin.config);
     object.at("stored_types").get_to(origin.stored_types);
     object.at("files").get_to(origin.file_names);
@@ -93,7 +93,7 @@ Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& 
   return origin;
 }
 
-const std::vector<std::string>& files_beside_models() {
+const std::vector<std::string>& model_file_names() {
   static const std::vector<std::string> names(std::begin(known_files), std::end(known_files));
   return names;
 }

@@ -17,7 +17,7 @@ struct Origin {
   std::string source;      ///< last component of the path
   std::string format;      ///< safetensors, pytorch, gguf
   std::string config;      ///< config.json byte for byte; for GGUF, the equivalent config.json
-  Spelling spelling;
+  TensorNaming naming;
   std::map<std::string, std::string> stored_types;  ///< dtype of every tensor in the file, by name
   std::vector<std::string> file_names;              ///< of the tokenizer and related files
   std::vector<std::string> files;                   ///< their contents, in the same order
@@ -36,7 +36,7 @@ struct Origin {
 inline constexpr const char* chat_template_file = "chat_template.jinja";
 
 /// Returns the names of the files that collect_files() reads, relative to the model's directory.
-const std::vector<std::string>& files_beside_models();
+const std::vector<std::string>& model_file_names();
 
 /// Reads the tokenizer's and related files of a Hugging Face directory into `origin`. Missing files are skipped. Throws
 /// UserError if a file is larger than 256 MiB.

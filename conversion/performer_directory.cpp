@@ -52,13 +52,13 @@ bool is_performer_config(const ForeignConfig& config) {
   return config.has("model_type") && config.json().at("model_type") == performer_model_type;
 }
 
-std::vector<Mapping> shared_mappings(const Architecture& architecture, const Model& model, const Spelling& spelling) {
+std::vector<Mapping> shared_mappings(const Architecture& architecture, const Model& model, const TensorNaming& naming) {
   layers::ModelConfig settings = model.settings.model;
   settings.vocabulary_size = model.store->find("token_embedding.weight").shape()[0];
   std::map<std::string, Shape> shapes;
   for (const Parameter& parameter : model.store->parameters()) shapes.emplace(parameter.name(), parameter.shape());
   std::vector<Mapping> shared;
-  for (Mapping& mapping : architecture.mappings(settings, spelling)) {
+  for (Mapping& mapping : architecture.mappings(settings, naming)) {
     const auto found = shapes.find(mapping.parameter);
     if (found != shapes.end() && found->second == mapping.shape()) shared.push_back(std::move(mapping));
   }
@@ -71,7 +71,7 @@ Json performer_config(const Model& model, const std::optional<Origin>& origin) {
     Origin written = *origin;
     if (origin->format == "gguf") {  // its tensors get the names and types of a Hugging Face directory
       written.format = "safetensors";
-      written.spelling = {find_architecture(origin->model_type)->prefixes[0]};
+      written.naming = {find_architecture(origin->model_type)->prefixes[0]};
       written.stored_types.clear();
     }
     section["origin"] = Json::parse(written.to_checkpoint().json);
@@ -96,9 +96,9 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
   std::vector<Duplicate> duplicates;
   const Architecture* architecture = origin ? find_architecture(origin->model_type) : nullptr;
   if (architecture) {
-    Spelling spelling = origin->spelling;
-    table = shared_mappings(*architecture, result.model, spelling);
-    duplicates = architecture->duplicates(settings.model, spelling);
+    TensorNaming naming = origin->naming;
+    table = shared_mappings(*architecture, result.model, naming);
+    duplicates = architecture->duplicates(settings.model, naming);
   }
   std::set<std::string> mapped;
   for (const Mapping& mapping : table) mapped.insert(mapping.parameter);
@@ -123,7 +123,7 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
   result.model.store->refresh_compute_values(Stream{});
   if (origin) {
     for (const TensorReport::Named& one : result.report.carried) {
-      if (can_be_kept(one.name)) origin->carried.push_back(carried_tensor(file, *file.find(one.name)));
+      if (can_be_stored(one.name)) origin->carried.push_back(carried_tensor(file, *file.find(one.name)));
     }
   }
   result.origin = std::move(origin);

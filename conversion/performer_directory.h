@@ -13,7 +13,7 @@ inline constexpr const char* performer_vocabulary_file = "furlong_vocabulary.jso
 bool is_performer_config(const ForeignConfig& config);
 
 /// Returns the rows of the architecture's table whose parameter exists in this model with the table's shape.
-std::vector<Mapping> shared_mappings(const Architecture& architecture, const Model& model, const Spelling& spelling);
+std::vector<Mapping> shared_mappings(const Architecture& architecture, const Model& model, const TensorNaming& naming);
 
 /// Returns the config.json of such a directory.
 nlohmann::ordered_json performer_config(const Model& model, const std::optional<Origin>& origin);

@@ -152,7 +152,7 @@ CheckpointOrigin::Tensor carried_tensor(const TensorFile& file, const ForeignTen
   return kept;
 }
 
-bool can_be_kept(const std::string& name) {
+bool can_be_stored(const std::string& name) {
   const bool numeral = name.find_first_not_of("0123456789") == std::string::npos;  // names of groups in a checkpoint
   return !numeral && name.find('/') == std::string::npos && name != "." && name.size() < 1000;
 }

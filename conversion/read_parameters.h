@@ -33,6 +33,6 @@ std::span<float> values_of(const Parameter& parameter);
 /// Reads a tensor that is stored for export only: integers as int64, other types as float32.
 CheckpointOrigin::Tensor carried_tensor(const TensorFile& file, const ForeignTensor& tensor);
 /// Returns true if a checkpoint can store a tensor with this name.
-bool can_be_kept(const std::string& name);
+bool can_be_stored(const std::string& name);
 
 }  // namespace furlong

@@ -84,8 +84,11 @@ MeasuredLength::Pass measure_pass(Model& model, std::int64_t length) {
 
 class Measurement {
  public:
-  Measurement(const Settings& settings, const fs::path& teacher, const std::function<void(const std::string&)>& say)
-      : settings_(settings), device_(device_from_name(settings.device)), say_(say), data_(open_data(settings.data)) {
+  Measurement(const Settings& settings, const fs::path& teacher, const std::function<void(const std::string&)>& report)
+      : settings_(settings),
+        device_(device_from_name(settings.device)),
+        report_(report),
+        data_(open_data(settings.data)) {
     split_ = data_->size(Split::test) >= 2 ? Split::test : Split::validation;
     settings_.teacher = {};
     settings_.teacher.checkpoint = teacher;
@@ -117,7 +120,7 @@ class Measurement {
                                data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches);
     std::optional<Evaluation> teachers;
     if (teacher_ && comparable_) {
-      say_("evaluating the teacher");
+      report_("evaluating the teacher");
       teachers = evaluate_model(teacher_->model());
       MeasuredModel teacher;
       teacher.candidate = {"teacher", checkpoint_of(settings_.teacher.checkpoint), 0, 0, 0};
@@ -143,8 +146,8 @@ class Measurement {
   }
 
   MeasuredModel measure(const Candidate& candidate, const std::optional<Evaluation>& teacher, const Chance& chance) {
-    say_(fmt::format("evaluating the student {}",
-                     candidate.name == "before" ? "before training" : "after " + candidate.name));
+    report_(fmt::format("evaluating the student {}",
+                        candidate.name == "before" ? "before training" : "after " + candidate.name));
     MeasuredModel measured;
     measured.candidate = candidate;
     Model model = student_from(settings_, *data_, device_, candidate.checkpoint);
@@ -170,7 +173,7 @@ class Measurement {
     for (const std::string& text : settings_.finetune.lengths) {
       MeasuredLength one;
       one.length = std::stoll(text);
-      say_(fmt::format("measuring speed and memory at {} tokens", one.length));
+      report_(fmt::format("measuring speed and memory at {} tokens", one.length));
       if (teacher_) {
         one.teacher = measure_pass(teacher_->model(), one.length);
       } else {
@@ -183,7 +186,7 @@ class Measurement {
 
   Settings settings_;
   Device device_;
-  const std::function<void(const std::string&)>& say_;
+  const std::function<void(const std::string&)>& report_;
   std::unique_ptr<Dataset> data_;
   Split split_ = Split::test;
   bool predicts_ = false, comparable_ = false;
@@ -225,23 +228,23 @@ double mean_error(const MeasuredModel& model) {
 std::string percent(const std::optional<double>& share) { return share ? fmt::format("{:.2f}%", 100 * *share) : "-"; }
 
 /// The columns after loss, perplexity and accuracy.
-struct Beside {
+struct ExtraColumns {
   Recovered recovered;
   std::string error = "-", read = "-", minutes = "-";
 };
 
-std::string figure(double value) { return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-"; }
+std::string number_text(double value) { return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-"; }
 
-std::string row(const std::string& name, const Evaluation& found, bool tokens, const Beside& beside) {
-  const Recovered& share = beside.recovered;
+std::string row(const std::string& name, const Evaluation& found, bool tokens, const ExtraColumns& extra) {
+  const Recovered& share = extra.recovered;
   const std::string recovery =
       percent(share.accuracy) + (share.accuracy_error ? fmt::format(" ±{:.2f}", 100 * *share.accuracy_error) : "");
-  return fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", name, figure(found.loss),
-                     tokens ? figure(found.perplexity()) : "-", figure(found.accuracy), recovery, percent(share.loss),
-                     beside.error, beside.read, beside.minutes);
+  return fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", name, number_text(found.loss),
+                     tokens ? number_text(found.perplexity()) : "-", number_text(found.accuracy), recovery,
+                     percent(share.loss), extra.error, extra.read, extra.minutes);
 }
 
-std::string in_words(const MeasuredLength::Pass& pass, std::int64_t length) {
+std::string pass_text(const MeasuredLength::Pass& pass, std::int64_t length) {
   if (!pass.failure.empty()) return fmt::format("{:>24}", "- (" + pass.failure + ")");
   return fmt::format("{:>12.0f} {:>9.1f} MB", static_cast<double>(length) / pass.seconds,
                      static_cast<double>(pass.peak_bytes) / 1e6);
@@ -271,9 +274,9 @@ Recovered recovered(const Evaluation& student, const Evaluation& teacher, const 
 
 std::optional<Recovery> measure_recovery(const Settings& settings, const fs::path& teacher,
                                          const std::vector<Candidate>& students, const StopRequests& stop_requests,
-                                         const std::function<void(const std::string&)>& say) {
+                                         const std::function<void(const std::string&)>& report) {
   require(!students.empty(), "measure_recovery without students");
-  return Measurement(settings, teacher, say).run(students, stop_requests);
+  return Measurement(settings, teacher, report).run(students, stop_requests);
 }
 
 Json to_json(const Recovery& recovery) {
@@ -320,17 +323,17 @@ std::string to_text(const Recovery& recovery) {
   std::string text =
       fmt::format("{} split of {}, {}, {} targets, sequences of {}; baseline: loss {}, accuracy {}\n",
                   name_of(recovery.split), recovery.data, recovery.objective, recovery.chance.targets,
-                  recovery.sequence_length, figure(recovery.chance.loss), figure(recovery.chance.accuracy));
+                  recovery.sequence_length, number_text(recovery.chance.loss), number_text(recovery.chance.accuracy));
   text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity",
                       "accuracy", "recovery", "of loss", "error", "tokens", "minutes");
   for (const MeasuredModel& model : recovery.models) {
-    Beside beside{model.recovered};
-    if (!model.layer_errors.empty()) beside.error = fmt::format("{:.4f}", mean_error(model));
+    ExtraColumns extra{model.recovered};
+    if (!model.layer_errors.empty()) extra.error = fmt::format("{:.4f}", mean_error(model));
     if (model.candidate.steps > 0) {
-      beside.read = std::to_string(model.candidate.tokens);
-      beside.minutes = fmt::format("{:.1f}", model.candidate.seconds / 60);
+      extra.read = std::to_string(model.candidate.tokens);
+      extra.minutes = fmt::format("{:.1f}", model.candidate.seconds / 60);
     }
-    text += row(model.candidate.name, model.found, tokens, beside);
+    text += row(model.candidate.name, model.found, tokens, extra);
     if (model.window_off) text += row("  window off", *model.window_off, tokens, {model.window_off_recovered});
   }
   text +=
@@ -341,8 +344,8 @@ std::string to_text(const Recovery& recovery) {
   text += fmt::format("\n  one forward pass\n  {:>8} {:>25} {:>25}\n", "tokens", "teacher: tokens/s, memory",
                       "student: tokens/s, memory");
   for (const MeasuredLength& one : recovery.lengths)
-    text += fmt::format("  {:>8} {} {}\n", one.length, in_words(one.teacher, one.length),
-                        in_words(one.student, one.length));
+    text += fmt::format("  {:>8} {} {}\n", one.length, pass_text(one.teacher, one.length),
+                        pass_text(one.student, one.length));
   return text;
 }
 

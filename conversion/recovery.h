@@ -68,11 +68,11 @@ struct Recovery {
 /// Measures the teacher, then the students, on the test split of the dataset (data.dataset), or on the validation split
 /// if the test split is empty. `settings` are the student's; settings.finetune gives the number of batches and the
 /// lengths. All models are evaluated on the same batches. A teacher with another objective is left out, and recoveries
-/// are then empty. `say` receives a line about each measurement. Returns nothing if one of `stop_requests` was
+/// are then empty. `report` receives a line about each measurement. Returns nothing if one of `stop_requests` was
 /// received.
 std::optional<Recovery> measure_recovery(const Settings& settings, const std::filesystem::path& teacher,
                                          const std::vector<Candidate>& students, const StopRequests& stop_requests,
-                                         const std::function<void(const std::string&)>& say);
+                                         const std::function<void(const std::string&)>& report);
 
 nlohmann::ordered_json to_json(const Recovery& recovery);
 /// Returns a table for display, and a second one of speed and memory if lengths were measured.

@@ -7,23 +7,23 @@ namespace {
 
 constexpr const char *predictions = "predictions.", *head_anchor = "predictions.dense.weight";
 
-Settings settings_of(const ForeignConfig& config, const Spelling& spelling) {
+Settings settings_of(const ForeignConfig& config, const TensorNaming& naming) {
   config.only("num_hidden_groups", 1, "one block for all layers");
   config.only("inner_group_num", 1, "one block in a group");
   config.only("down_scale_factor", 1, "all tokens pass through all layers");
   config.only("gap_size", 0, "no layer is skipped");
   config.only("num_memory_blocks", 0, "no memory blocks");
-  Settings settings = encoder_settings(config, spelling, {30000, 4096, 64, 16384, "gelu_new"});
+  Settings settings = encoder_settings(config, naming, {30000, 4096, 64, 16384, "gelu_new"});
   settings.model.shared_layers = true;
   settings.model.d_embedding = config.size("embedding_size", 128);
   return settings;
 }
 
-std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spelling& spelling) {
+std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const TensorNaming& naming) {
   const std::int64_t d = model.d_model, e = model.embedding_width(), inner = model.d_feedforward;
-  const std::string encoder = spelling.prefix + "encoder.", block = encoder + "albert_layer_groups.0.albert_layers.0.",
+  const std::string encoder = naming.prefix + "encoder.", block = encoder + "albert_layer_groups.0.albert_layers.0.",
                     attention = block + "attention.";
-  EncoderTable table(model, spelling, e);
+  EncoderTable table(model, naming, e);
   table.embeddings();
   table.linear("embedding_projection", encoder + "embedding_hidden_mapping_in", e, d);
   table.query_key_value("blocks.0.attention.query_key_value", attention);
@@ -32,13 +32,13 @@ std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spellin
   table.linear("blocks.0.feedforward.input", block + "ffn", d, inner);
   table.linear("blocks.0.feedforward.output", block + "ffn_output", inner, d);
   table.norm("blocks.0.feedforward_norm", block + "full_layer_layer_norm", d);
-  if (spelling.head) table.head(predictions, predictions);
+  if (naming.head) table.head(predictions, predictions);
   return table.take();
 }
 
-std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spelling& spelling) {
-  if (!spelling.head) return {};
-  return encoder_duplicates(model, spelling, predictions);
+std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const TensorNaming& naming) {
+  if (!naming.head) return {};
+  return encoder_duplicates(model, naming, predictions);
 }
 
 /// The pooler, the sentence-order head, position ids, and the bias that is unused without tied embeddings.

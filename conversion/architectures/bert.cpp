@@ -7,18 +7,18 @@ namespace {
 constexpr const char *predictions = "cls.predictions.", *transform = "cls.predictions.transform.",
                      *head_anchor = "cls.predictions.transform.dense.weight";
 
-Settings settings_of(const ForeignConfig& config, const Spelling& spelling) {
+Settings settings_of(const ForeignConfig& config, const TensorNaming& naming) {
   config.only("add_cross_attention", false, "an encoder without cross-attention");
-  return encoder_settings(config, spelling, {30522, 768, 12, 3072, "gelu"});
+  return encoder_settings(config, naming, {30522, 768, 12, 3072, "gelu"});
 }
 
-std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spelling& spelling) {
+std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const TensorNaming& naming) {
   const std::int64_t d = model.d_model, inner = model.d_feedforward;
-  EncoderTable table(model, spelling, d);
+  EncoderTable table(model, naming, d);
   table.embeddings();
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
     const std::string ours = "blocks." + std::to_string(layer) + ".",
-                      theirs = spelling.prefix + "encoder.layer." + std::to_string(layer) + ".";
+                      theirs = naming.prefix + "encoder.layer." + std::to_string(layer) + ".";
     table.query_key_value(ours + "attention.query_key_value", theirs + "attention.self.");
     table.linear(ours + "attention.output", theirs + "attention.output.dense", d, d);
     table.norm(ours + "attention_norm", theirs + "attention.output.LayerNorm", d);
@@ -30,8 +30,8 @@ std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spellin
   return table.take();
 }
 
-std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spelling& spelling) {
-  return encoder_duplicates(model, spelling, predictions);
+std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const TensorNaming& naming) {
+  return encoder_duplicates(model, naming, predictions);
 }
 
 /// The pooler, its heads (next sentence; AntiBERTy's species, chain and graft), position ids, and the bias that is

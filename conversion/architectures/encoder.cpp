@@ -2,7 +2,7 @@
 
 namespace furlong {
 
-Settings encoder_settings(const ForeignConfig& config, const Spelling& spelling, const EncoderDefaults& defaults) {
+Settings encoder_settings(const ForeignConfig& config, const TensorNaming& naming, const EncoderDefaults& defaults) {
   config.only("position_embedding_type", "absolute", "learned positions, added to the embedding");
   config.only("is_decoder", false, "an encoder, in which each token attends to all others");
   Settings settings;
@@ -23,9 +23,9 @@ Settings encoder_settings(const ForeignConfig& config, const Spelling& spelling,
   model.embedding_norm = true;
   model.bias = true;
   model.position = layers::Position::learned;
-  model.prediction_head = spelling.head ? layers::PredictionHead::transform : layers::PredictionHead::none;
-  model.output_bias = spelling.head;
-  model.tied_embeddings = !spelling.head || config.boolean("tie_word_embeddings", true);
+  model.prediction_head = naming.head ? layers::PredictionHead::transform : layers::PredictionHead::none;
+  model.output_bias = naming.head;
+  model.tied_embeddings = !naming.head || config.boolean("tie_word_embeddings", true);
   return settings;
 }
 
@@ -45,8 +45,8 @@ nlohmann::ordered_json encoder_config(const layers::ModelConfig& model) {
 }
 
 void EncoderTable::norm(const std::string& ours, const std::string& theirs, std::int64_t width) {
-  table_.push_back({ours + ".gain", {{spelling_.norm(theirs, false), {width}}}});
-  table_.push_back({ours + ".bias", {{spelling_.norm(theirs, true), {width}}}});
+  table_.push_back({ours + ".gain", {{naming_.norm(theirs, false), {width}}}});
+  table_.push_back({ours + ".bias", {{naming_.norm(theirs, true), {width}}}});
 }
 
 void EncoderTable::linear(const std::string& ours, const std::string& theirs, std::int64_t in, std::int64_t out) {
@@ -55,7 +55,7 @@ void EncoderTable::linear(const std::string& ours, const std::string& theirs, st
 }
 
 void EncoderTable::embeddings() {
-  const std::string theirs = spelling_.prefix + "embeddings.";
+  const std::string theirs = naming_.prefix + "embeddings.";
   const auto vectors = [&](const char* ours, const char* name, std::int64_t count) {
     table_.push_back({ours, {{theirs + name, {count, d_embedding_}}}});
   };
@@ -86,11 +86,11 @@ void EncoderTable::head(const std::string& predictions, const std::string& trans
     table_.push_back({"classifier.weight", {{predictions + "decoder.weight", {model_.vocabulary_size, d_embedding_}}}});
 }
 
-std::vector<Duplicate> encoder_duplicates(const layers::ModelConfig& model, const Spelling& spelling,
+std::vector<Duplicate> encoder_duplicates(const layers::ModelConfig& model, const TensorNaming& naming,
                                           const std::string& predictions) {
   if (!model.output_bias || !model.tied_embeddings) return {};
   return {{predictions + "decoder.bias", predictions + "bias"},
-          {predictions + "decoder.weight", spelling.prefix + "embeddings.word_embeddings.weight"}};
+          {predictions + "decoder.weight", naming.prefix + "embeddings.word_embeddings.weight"}};
 }
 
 }  // namespace furlong

@@ -12,15 +12,15 @@ struct EncoderDefaults {
   const char* activation;
 };
 /// Returns the settings of an encoder. Throws UserError as Architecture::settings does.
-Settings encoder_settings(const ForeignConfig& config, const Spelling& spelling, const EncoderDefaults& defaults);
+Settings encoder_settings(const ForeignConfig& config, const TensorNaming& naming, const EncoderDefaults& defaults);
 /// Returns the keys of config.json that BERT and ALBERT share.
 nlohmann::ordered_json encoder_config(const layers::ModelConfig& model);
 
 /// Builds the table of an encoder's tensors. In every function Furlong's name comes before the foreign name.
 class EncoderTable {
  public:
-  EncoderTable(const layers::ModelConfig& model, const Spelling& spelling, std::int64_t d_embedding)
-      : model_(model), spelling_(spelling), d_embedding_(d_embedding) {}
+  EncoderTable(const layers::ModelConfig& model, const TensorNaming& naming, std::int64_t d_embedding)
+      : model_(model), naming_(naming), d_embedding_(d_embedding) {}
 
   void norm(const std::string& ours, const std::string& theirs, std::int64_t width);
   void linear(const std::string& ours, const std::string& theirs, std::int64_t in, std::int64_t out);
@@ -35,13 +35,13 @@ class EncoderTable {
 
  private:
   const layers::ModelConfig& model_;
-  const Spelling& spelling_;
+  const TensorNaming& naming_;
   std::int64_t d_embedding_;
   std::vector<Mapping> table_;
 };
 
 /// Returns the output layer's tensors that repeat other tensors.
-std::vector<Duplicate> encoder_duplicates(const layers::ModelConfig& model, const Spelling& spelling,
+std::vector<Duplicate> encoder_duplicates(const layers::ModelConfig& model, const TensorNaming& naming,
                                           const std::string& predictions);
 
 }  // namespace furlong

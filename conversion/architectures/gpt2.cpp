@@ -5,7 +5,7 @@
 namespace furlong {
 namespace {
 
-Settings settings_of(const ForeignConfig& config, const Spelling&) {
+Settings settings_of(const ForeignConfig& config, const TensorNaming&) {
   config.only("scale_attn_weights", true, "scores are divided by the square root of the head width");
   config.only("scale_attn_by_inverse_layer_idx", false, "scores do not depend on the layer index");
   config.only("add_cross_attention", false, "a decoder without cross-attention");
@@ -28,9 +28,9 @@ Settings settings_of(const ForeignConfig& config, const Spelling&) {
   return settings;
 }
 
-std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spelling& spelling) {
+std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const TensorNaming& naming) {
   const std::int64_t d = model.d_model, inner = model.d_feedforward, V = model.vocabulary_size;
-  const std::string& prefix = spelling.prefix;
+  const std::string& prefix = naming.prefix;
   std::vector<Mapping> table{{"token_embedding.weight", {{prefix + "wte.weight", {V, d}}}},
                              {"position_embedding.weight", {{prefix + "wpe.weight", {model.max_sequence_length, d}}}},
                              {"final_norm.gain", {{prefix + "ln_f.weight", {d}}}},
@@ -57,9 +57,9 @@ std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spellin
   return table;
 }
 
-std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spelling& spelling) {
+std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const TensorNaming& naming) {
   if (!model.tied_embeddings) return {};
-  return {{"lm_head.weight", spelling.prefix + "wte.weight"}};
+  return {{"lm_head.weight", naming.prefix + "wte.weight"}};
 }
 
 /// The causal mask and the value of masked scores, which old checkpoints contain.

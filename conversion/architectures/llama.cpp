@@ -58,7 +58,7 @@ void read_rotary(const ForeignConfig& config, layers::ModelConfig& model) {
   if (kind == "yarn") read_yarn(rope, model);
 }
 
-Settings settings_of(const ForeignConfig& config, const Spelling&) {
+Settings settings_of(const ForeignConfig& config, const TensorNaming&) {
   config.only("attention_bias", false, "linear maps without biases");
   config.only("mlp_bias", false, "linear maps without biases");
   config.only("sliding_window", nullptr, "Llama's attention has no window");
@@ -103,21 +103,21 @@ constexpr Names llama_cpp{"token_embd.weight",  "output_norm.weight", "output.we
                           "attn_output.weight", "ffn_norm.weight",    "ffn_gate.weight", "ffn_up.weight",
                           "ffn_down.weight"};
 
-std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spelling& spelling) {
-  const Names& names = spelling.gguf ? llama_cpp : hugging_face;
+std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const TensorNaming& naming) {
+  const Names& names = naming.gguf ? llama_cpp : hugging_face;
   const std::int64_t d = model.d_model, inner = model.d_feedforward, V = model.vocabulary_size,
                      d_head = model.attention.d_head;
   const std::int64_t queries = model.attention.n_heads * d_head, keys = model.attention.n_kv_heads * d_head;
-  std::vector<Mapping> table{{"token_embedding.weight", {{spelling.prefix + names.embedding, {V, d}}}},
-                             {"final_norm.gain", {{spelling.prefix + names.final_norm, {d}}}}};
+  std::vector<Mapping> table{{"token_embedding.weight", {{naming.prefix + names.embedding, {V, d}}}},
+                             {"final_norm.gain", {{naming.prefix + names.final_norm, {d}}}}};
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
     const std::string ours = "blocks." + std::to_string(layer) + ".",
-                      theirs = spelling.prefix + names.layers + std::to_string(layer) + ".";
-    const Layout turned = spelling.gguf ? Layout::interleaved : Layout::plain;
+                      theirs = naming.prefix + names.layers + std::to_string(layer) + ".";
+    const Layout rotary_layout = naming.gguf ? Layout::interleaved : Layout::plain;
     table.push_back({ours + "attention_norm.gain", {{theirs + names.attention_norm, {d}}}});
     table.push_back({ours + "attention.query_key_value.weight",
-                     {{theirs + names.query, {queries, d}, turned, d_head},
-                      {theirs + names.key, {keys, d}, turned, d_head},
+                     {{theirs + names.query, {queries, d}, rotary_layout, d_head},
+                      {theirs + names.key, {keys, d}, rotary_layout, d_head},
                       {theirs + names.value, {keys, d}}}});
     table.push_back({ours + "attention.output.weight", {{theirs + names.projection, {d, queries}}}});
     table.push_back({ours + "feedforward_norm.gain", {{theirs + names.feedforward_norm, {d}}}});
@@ -129,10 +129,10 @@ std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const Spellin
   return table;
 }
 
-std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const Spelling& spelling) {
-  const Names& names = spelling.gguf ? llama_cpp : hugging_face;
+std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const TensorNaming& naming) {
+  const Names& names = naming.gguf ? llama_cpp : hugging_face;
   if (!model.tied_embeddings) return {};
-  return {{names.output, spelling.prefix + names.embedding}};
+  return {{names.output, naming.prefix + names.embedding}};
 }
 
 /// Rotary frequencies, which the config determines.

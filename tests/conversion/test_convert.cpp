@@ -78,18 +78,19 @@ TEST(AttentionRequest, RejectsInvalidText) {
 }
 
 TEST(AttentionRequest, ParsesLayersAndHeads) {
-  EXPECT_EQ(chosen_numbers("", 3, "--layers", "layers"), (std::vector<bool>{true, true, true}));
-  EXPECT_EQ(chosen_numbers("0,2-3", 5, "--layers", "layers"), (std::vector<bool>{true, false, true, true, false}));
+  EXPECT_EQ(parse_selection("", 3, "--layers", "layers"), (std::vector<bool>{true, true, true}));
+  EXPECT_EQ(parse_selection("0,2-3", 5, "--layers", "layers"), (std::vector<bool>{true, false, true, true, false}));
   for (const char* text : {"5", "-1", "2-1", "a", "1,,2", "0-5", "1-2-3", "1 2"})
-    EXPECT_THAT(message_of<UserError>([&] { chosen_numbers(text, 5, "--layers", "layers"); }), HasSubstr("--layers"))
+    EXPECT_THAT(message_of<UserError>([&] { parse_selection(text, 5, "--layers", "layers"); }), HasSubstr("--layers"))
         << text;
   layers::ModelConfig model;
   model.n_layers = 2;
   model.attention.n_heads = 4;
-  EXPECT_EQ(chosen_heads("1:0,1:2-3", model),
+  EXPECT_EQ(parse_head_selection("1:0,1:2-3", model),
             (std::vector<std::vector<bool>>{{false, false, false, false}, {true, false, true, true}}));
   for (const char* text : {"1", "2:0", "0:4", "0:1:2", ":", "0:"})
-    EXPECT_THAT(message_of<UserError>([&] { chosen_heads(text, model); }), HasSubstr("--heads-keep-softmax")) << text;
+    EXPECT_THAT(message_of<UserError>([&] { parse_head_selection(text, model); }), HasSubstr("--heads-keep-softmax"))
+        << text;
 }
 
 TEST_F(Convert, KeepsWeightsAndListsNewParameters) {
