@@ -186,7 +186,7 @@ void apply_request(const AttentionRequest& request, std::int64_t features, const
           "heads; convert these layers too, or choose the same feature map",
           before.feature_map);
   } else if (features > 0) {
-    throw UserError("--features {}: {} has no features; leave it out", features, request.mechanism);
+    throw UserError("--features {}: {} has no features; remove --features", features, request.mechanism);
   }
   if (!any_of_heads(mechanisms, has_features)) {  // reset all keys that only features use
     layers::AttentionConfig plain = attention.plain();

@@ -310,7 +310,7 @@ bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, Fine
       log_info("stage {} is finished: {}", stage.name, stage.settings.settings.run_directory.string());
       continue;
     }
-    log_info("stage {} ({} of {})", stage.name, i + 1, plan.stages.size());
+    log_info("starting stage {} ({} of {})", stage.name, i + 1, plan.stages.size());
     record.start_fingerprints[stage.settings.settings.run_directory.filename().string()] =
         fingerprint_of_checkpoint(checkpoint_of(stage.settings.settings.model.weights));
     record.write();

@@ -86,7 +86,7 @@ bool ForeignConfig::boolean(const std::string& key, bool fallback) const {
 
 std::string ForeignConfig::text(const std::string& key) const {
   const auto& value = at(key);
-  if (!value.is_string()) fail(key, fmt::format("found {}; expected text", shown(value)));
+  if (!value.is_string()) fail(key, fmt::format("found {}; expected a string", shown(value)));
   return value.get<std::string>();
 }
 std::string ForeignConfig::text(const std::string& key, const std::string& fallback) const {

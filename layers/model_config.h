@@ -25,9 +25,8 @@ constexpr bool is_gated(Activation activation) {
 /// Returns the activation function; for a gated activation, that of its gate.
 ops::ActivationKind kind_of(Activation activation);
 
-/// Placement of norms. Pre-norm (before): in front of attention and feedforward, whose outputs are added to a residual
-/// stream without norms (GPT-2, Llama). Post-norm (after): on the residual stream, after each addition (BERT; Vaswani
-/// et al. 2017).
+/// Placement of norms. Pre-norm: in front of attention and feedforward, whose outputs are added to a residual stream
+/// without norms (GPT-2, Llama). Post-norm: on the residual stream, after each addition (BERT; Vaswani et al. 2017).
 enum class NormPlacement : std::uint8_t { before, after };
 constexpr auto names_of(NormPlacement) { return std::array{"before", "after"}; }
 

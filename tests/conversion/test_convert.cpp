@@ -265,11 +265,11 @@ TEST_F(Convert, DropsTrainingSettingsOfTheSource) {
   convert(options);
   EXPECT_FALSE(settings_of_result().data.carry_state);
   EXPECT_EQ(settings_of_result().data.sequence_length, 16);
-  EXPECT_EQ(settings_of_result().model.weights, "") << "a stage of furlong finetune names the stage before it";
+  EXPECT_EQ(settings_of_result().model.weights, "") << "the source came from a stage of furlong finetune";
 }
 
 /// Returns the log lines printed by `action`.
-std::string said_by(const std::function<void()>& action) {
+std::string log_output_of(const std::function<void()>& action) {
   const LogCapture said;
   action();
   return said.text();
@@ -281,15 +281,15 @@ TEST_F(Convert, WarnsOfTooFewTokensForConstants) {
   EXPECT_EQ(tokens_for_constants(open_source_model(options.source).model.settings), 64);
   options.attention = "favor_positive+centering";
   options.data = store();
-  EXPECT_THAT(said_by([&] { convert(options); }), Not(HasSubstr("noisy")));
+  EXPECT_THAT(log_output_of([&] { convert(options); }), Not(HasSubstr("noisy")));
   options.data->batches = 1;
-  EXPECT_THAT(said_by([&] { convert(options); }), AllOf(HasSubstr("constants of feature maps are noisy"),
-                                                        HasSubstr("44 tokens"), HasSubstr("at least 64 tokens")));
+  EXPECT_THAT(log_output_of([&] { convert(options); }), AllOf(HasSubstr("constants of feature maps are noisy"),
+                                                              HasSubstr("44 tokens"), HasSubstr("at least 64 tokens")));
   options.attention = "favor_positive";  // without constants
-  EXPECT_THAT(said_by([&] { convert(options); }), Not(HasSubstr("noisy")));
+  EXPECT_THAT(log_output_of([&] { convert(options); }), Not(HasSubstr("noisy")));
   options.attention.clear();
   options.fold_scaling = true;
-  EXPECT_THAT(said_by([&] { convert(options); }),
+  EXPECT_THAT(log_output_of([&] { convert(options); }),
               AllOf(HasSubstr("factors to be folded into the weights are noisy"), HasSubstr("44 tokens")));
 }
 
@@ -401,7 +401,7 @@ TEST_F(Convert, AutoCanLimitPolynomialFeatures) {
   options.cost_at = 1 << 20;
   const ConversionResult loose = convert(options);
   ASSERT_TRUE(loose.automatic->map);
-  EXPECT_GT(loose.automatic->map->m, 8) << "the test wants a polynomial to be the choice";
+  EXPECT_GT(loose.automatic->map->m, 8) << "the test needs a polynomial choice";
   options.bounds_polynomials = true;
   const ConversionResult bound = convert(options);
   if (bound.automatic->map) {

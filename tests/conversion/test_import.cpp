@@ -47,7 +47,7 @@ class Import : public WithTemporaryFolder {
       EXPECT_NEAR(static_cast<double>(found[i]), expected, tolerance) << "number " << i;
       largest = std::max(largest, std::abs(expected));
     }
-    EXPECT_GT(largest, 1) << "logits too small to tell anything";
+    EXPECT_GT(largest, 1) << "logits too small for a comparison";
   }
 
   /// Returns the error of an import, and checks that nothing was written.

@@ -93,13 +93,13 @@ TEST(Windowed, WindowDoesNotAffectOtherHeads) {
     return some;
   };
   const std::vector<double> mixed = doubles(Alone(config).run());
-  EXPECT_LE(relative_difference(heads(mixed, 0), heads(softmax, 0)), 1e-14) << "softmax beside windowed sees all";
+  EXPECT_LE(relative_difference(heads(mixed, 0), heads(softmax, 0)), 1e-14)
+      << "softmax heads next to windowed heads have no window";
   EXPECT_GT(relative_difference(heads(mixed, 2), heads(softmax, 2)), 1e-3);
   config.window = 2;
   const std::vector<double> local = doubles(Alone(config).run());
   EXPECT_GT(relative_difference(heads(local, 0), heads(softmax, 0)), 1e-3);
-  EXPECT_LE(relative_difference(heads(local, 2), heads(mixed, 2)), 1e-14)
-      << "windowed beside a sliding window is as before";
+  EXPECT_LE(relative_difference(heads(local, 2), heads(mixed, 2)), 1e-14) << "windowed heads ignore the sliding window";
 }
 
 TEST(Windowed, CenteringAndScalingKeepExactPart) {
@@ -122,8 +122,7 @@ TEST(HeadConstants, AreNeutralBeforeFirstStep) {
     // Initially oprf has A = 0, which makes it favor_positive.
     const std::vector<double> plain = doubles(Alone(attention_config("linear", "favor_positive")).run());
     EXPECT_LE(relative_difference(with.run(true), plain), 1e-14) << map;
-    EXPECT_LE(relative_difference(with.run(true), plain), 1e-14)
-        << map << ": statistics of this step change nothing in this step";
+    EXPECT_LE(relative_difference(with.run(true), plain), 1e-14) << map << ": statistics affected their own step";
     with.mechanism->update_constants();
     EXPECT_GT(relative_difference(with.run(), plain), 1e-3) << map;
   }

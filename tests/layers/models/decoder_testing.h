@@ -302,7 +302,7 @@ inline Worst check_in_one_thread(TestModel& model, const Tensor& tokens, const T
     const std::vector<double> gradient = parameter.gradient().to_vector<double>();
     double largest = 0;
     for (double value : gradient) largest = std::max(largest, std::abs(value));
-    EXPECT_GT(largest, 1e-5) << parameter.name() << " has no gradient worth checking";
+    EXPECT_GT(largest, 1e-5) << parameter.name() << " has too small a gradient";
     std::set<std::uint32_t> elements;
     for (std::uint64_t i = 0; i < 3; ++i)
       elements.insert(random_word({4, 0, random_stream(parameter.name())}, i) %

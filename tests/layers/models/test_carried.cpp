@@ -161,7 +161,7 @@ TEST(StatefulTraining, RejectsGrowingStates) {
       ForwardContext context = Pass{}.context(tape);
       try {
         model.decoder.hidden(context, random_tokens(2, 5, config), &state);
-        ADD_FAILURE() << attending.name() << " carried a cache";
+        ADD_FAILURE() << attending.name() << " accepted carried state";
       } catch (const UserError& error) {
         EXPECT_NE(std::string(error.what()).find("expected mechanism linear"), std::string::npos) << error.what();
       }
