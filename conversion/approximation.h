@@ -52,6 +52,7 @@ struct HeadApproximation {
 std::vector<HeadApproximation> measure_approximation(ObservedModel& teacher, Model& student,
                                                      const std::vector<bool>& wanted);
 
+/// Returns a JSON array with one object for each head.
 nlohmann::ordered_json as_json(const std::vector<HeadApproximation>& heads);
 
 }  // namespace furlong

@@ -30,7 +30,7 @@ struct FinetuneResult {
 /// One stage, as an ordinary run of furlong train.
 struct FinetuneStage {
   std::string name;
-  LoadedSettings settings;  ///< its run_directory is RUN/1_transfer and so on
+  LoadedSettings settings;  ///< its run_directory is RUN/1_attention_transfer and so on
 };
 
 struct FinetunePlan {
@@ -42,7 +42,7 @@ struct FinetunePlan {
   std::vector<FinetuneStage> stages;
 };
 
-/// Returns the run directory of a stage: RUN/1_transfer and so on.
+/// Returns the run directory of a stage: RUN/1_attention_transfer and so on.
 std::filesystem::path stage_directory(const std::filesystem::path& run, std::size_t index, const std::string& stage);
 
 /// Reads the config with the teacher's `model` and objective as defaults, and returns the plan. Throws UserError with

@@ -21,7 +21,7 @@ class FinetuneRecord {
 
   std::string source;              ///< path of the source, for messages
   std::string source_fingerprint;  ///< empty: the run has no files yet
-  /// Fingerprint of the checkpoint that each stage started from, by folder name (1_transfer).
+  /// Fingerprint of the checkpoint that each stage started from, by folder name (1_attention_transfer).
   std::map<std::string, std::string> start_fingerprints;
 
   /// Throws UserError if the run was made from another model than `wanted`.

@@ -252,23 +252,23 @@ std::string pass_text(const MeasuredLength::Pass& pass, std::int64_t length) {
 
 }  // namespace
 
-std::optional<double> relative_recovery(double student, double teacher, double chance) {
-  if (teacher == chance) return std::nullopt;
-  return (student - chance) / (teacher - chance);
+std::optional<double> relative_recovery(double student, double teacher, double baseline) {
+  if (teacher == baseline) return std::nullopt;
+  return (student - baseline) / (teacher - baseline);
 }
 
-std::optional<double> recovery_error(const Evaluation& student, double teacher, double chance) {
+std::optional<double> recovery_error(const Evaluation& student, double teacher, double baseline) {
   const double p = student.accuracy;
-  if (teacher <= chance || student.targets == 0 || p <= 0 || p >= 1) return std::nullopt;
-  return std::sqrt(p * (1 - p) / static_cast<double>(student.targets)) / std::abs(teacher - chance);
+  if (teacher <= baseline || student.targets == 0 || p <= 0 || p >= 1) return std::nullopt;
+  return std::sqrt(p * (1 - p) / static_cast<double>(student.targets)) / std::abs(teacher - baseline);
 }
 
-Recovered recovered(const Evaluation& student, const Evaluation& teacher, const Chance& chance) {
+Recovered recovered(const Evaluation& student, const Evaluation& teacher, const Chance& baseline) {
   Recovered share;
-  if (teacher.accuracy > chance.accuracy)
-    share.accuracy = relative_recovery(student.accuracy, teacher.accuracy, chance.accuracy);
-  if (teacher.loss < chance.loss) share.loss = relative_recovery(student.loss, teacher.loss, chance.loss);
-  share.accuracy_error = recovery_error(student, teacher.accuracy, chance.accuracy);
+  if (teacher.accuracy > baseline.accuracy)
+    share.accuracy = relative_recovery(student.accuracy, teacher.accuracy, baseline.accuracy);
+  if (teacher.loss < baseline.loss) share.loss = relative_recovery(student.loss, teacher.loss, baseline.loss);
+  share.accuracy_error = recovery_error(student, teacher.accuracy, baseline.accuracy);
   return share;
 }
 

@@ -22,18 +22,19 @@ struct Candidate {
   double seconds = 0;
 };
 
-/// Returns (student - chance) / (teacher - chance): 1 at the teacher's level, 0 at the baseline. Empty if teacher and
-/// baseline are equal.
-std::optional<double> relative_recovery(double student, double teacher, double chance);
+/// Returns (student - baseline) / (teacher - baseline): 1 at the teacher's level, 0 at the baseline. Empty if teacher
+/// and baseline are equal.
+std::optional<double> relative_recovery(double student, double teacher, double baseline);
 /// Returns the standard error of the recovery of accuracy. It covers the student's accuracy only and treats its targets
 /// as independent. Empty if all targets are right or all wrong, or if the teacher is not better than the baseline.
-std::optional<double> recovery_error(const Evaluation& student, double teacher, double chance);
+std::optional<double> recovery_error(const Evaluation& student, double teacher, double baseline);
 
 /// Relative recoveries of a student. A value is empty if the teacher is not better than the baseline.
 struct Recovered {
   std::optional<double> accuracy, accuracy_error, loss;
 };
-Recovered recovered(const Evaluation& student, const Evaluation& teacher, const Chance& chance);
+/// Returns the relative recoveries of a student in accuracy and loss.
+Recovered recovered(const Evaluation& student, const Evaluation& teacher, const Chance& baseline);
 
 struct MeasuredModel {
   Candidate candidate;

@@ -23,7 +23,7 @@ constexpr std::uint64_t longest_record = std::uint64_t{1} << 26;
 
 bool is_stage(const std::string& name) { return name != "teacher" && name != "before"; }
 
-/// Returns "1_transfer" for RUN/1_transfer/checkpoints/best.h5.
+/// Returns "1_attention_transfer" for RUN/1_attention_transfer/checkpoints/best.h5.
 std::string folder_of(const fs::path& checkpoint) { return checkpoint.parent_path().parent_path().filename().string(); }
 
 std::vector<std::string> folders_of(const Recovery& recovery) {

@@ -22,6 +22,7 @@ bool trains_beside_adapters(std::string_view parameter);
 /// decides which parameters are trained.
 class Linear {
  public:
+  /// Declares the parameters in `store`. The initial weights are N(0, initial_deviation²).
   Linear(ParameterStore& store, const std::string& name, std::int64_t inner, std::int64_t outer, bool bias,
          double initial_deviation, const AdapterConfig& adapter = {});
 

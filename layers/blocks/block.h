@@ -18,6 +18,7 @@ struct ResidualStream {
 /// Parameters: blocks.`layer`.{attention_norm,attention,feedforward_norm,feedforward}.
 class Block {
  public:
+  /// Declares the parameters of one layer in `store`. `rotary` may be null.
   Block(ParameterStore& store, const ModelConfig& config, std::int64_t layer, ops::RotaryTable* rotary);
   /// Uses the block `first` again as another layer. Both share all parameters and the attention mechanism. The new
   /// layer has its own dropout and its own name in messages and observations.

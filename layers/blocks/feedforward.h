@@ -7,6 +7,7 @@ namespace furlong::layers {
 /// `name`.input (gated: rows of the gate first, then of the up projection), `name`.output.
 class FeedForward {
  public:
+  /// Declares the parameters in `store`.
   FeedForward(ParameterStore& store, const std::string& name, const ModelConfig& config);
   /// Maps x [..., d_model] to the same shape.
   Variable forward(ForwardContext& context, const Variable& x) const;

@@ -22,6 +22,7 @@ struct LabelHeadConfig {
 /// 4 d_model], bias}.
 class LabelHead {
  public:
+  /// Declares the parameters in `store`.
   LabelHead(ParameterStore& store, const ModelConfig& config, const LabelHeadConfig& head);
 
   /// Returns the mean cross-entropy of labels int32 [samples]; labels of -1 are ignored. Pools only positions that

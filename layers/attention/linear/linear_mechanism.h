@@ -56,6 +56,7 @@ class LinearMechanism : public AttentionMechanism {
   std::optional<AttentionTensors> substitutes_;
 };
 
+/// Returns the registry entry of linear attention.
 MechanismInfo linear_mechanism();
 
 /// Sizes of the features of each head.
