@@ -1,11 +1,12 @@
-// The feature maps as an engine compiles them. Each engine includes this inside its own namespace, once for each
+// The feature maps, compiled for one device. Each device includes this file inside its own namespace, once for each
 // instruction set, after it has defined
-//   FURLONG_LANE_FUNCTION  how functions over lanes are declared there
-//   FURLONG_MAPS_ON_CPU or FURLONG_MAPS_ON_GPU  which engine it is; neither where only properties are read
-// maps/NAME-inl.h specialises Map for one map: its `properties`, and arithmetic of one of three kinds. Arithmetic that
-// can be is written once, over a lane type L (framework/simd/lane_value-inl.h): a vector on the CPU, a number on GPUs.
+//   FURLONG_LANE_FUNCTION  how functions over lanes are declared
+//   FURLONG_MAPS_ON_CPU or FURLONG_MAPS_ON_GPU  the device; neither if only properties are needed
+// maps/NAME-inl.h specialises Map for one map: its `properties`, and arithmetic of one of three kinds. Where possible
+// arithmetic is written once, over a lane type L (framework/simd/lane_value-inl.h): a vector on the CPU, a number on
+// GPUs.
 //
-// Forms, row logarithms and derivatives are those of FeatureMapFunctions (feature_map_cpu.h).
+// FeatureMapFunctions (feature_map_cpu.h) defines feature forms, row logarithms and derivatives.
 
 template <FeatureMap map>
 struct Map;
@@ -20,19 +21,19 @@ struct EntryMap {
   static constexpr std::int64_t count(std::int64_t d) { return d; }
 };
 
-/// How |x'|²/2 enters a map with random projections.
+/// How a map with random projections uses |x'|²/2.
 enum class HalfSquare {
   unused,
-  in_features,  ///< of keys, whose log features end in -|k'|²/2; queries leave it to the row's logarithm
-  in_row_log    ///< of queries and keys, +|x'|²/2
+  in_features,  ///< keys: log features include -|k'|²/2; queries: it is part of the row logarithm
+  in_row_log    ///< queries and keys: the row logarithm includes +|x'|²/2
 };
 
 /// Features are functions of the random projection u = ω_f·x, of the unscaled x: with 16-bit x every term is exact in
-/// float32. Where they depend on |x'|²/2, half_square says how. One feature of each projection:
-///   L feature(const MapNumbers<L>& c, L u, L square, L shift)  square: |ω_f|², where needs_oprf_a; shift: what
-///                                                              HalfSquare::in_features takes from keys, else 0
+/// float32. half_square says how they depend on |x'|²/2. One feature per projection:
+///   L feature(const MapNumbers<L>& c, L u, L square, L shift)  square: |ω_f|² if needs_oprf_a; shift: what
+///                                                              HalfSquare::in_features subtracts for keys, else 0
 ///   L backward(const MapNumbers<L>& c, L feature, L d_feature)  ∂ loss / ∂ (factor · u); missing: d_feature
-/// or two, f and n_directions + f:
+/// or two features per projection, f and n_directions + f:
 ///   Pair<L> features(const MapNumbers<L>& c, L u, L shift)
 ///   L backward(Pair<L> features, Pair<L> d_features)
 struct ProjectionMap {
@@ -40,12 +41,12 @@ struct ProjectionMap {
   static constexpr HalfSquare half_square = HalfSquare::unused;
 };
 
-/// Features need the whole row; each engine has its own arithmetic:
+/// Features need the whole row; each device has its own arithmetic:
 ///   on the CPU  void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, T* features) and
 ///               void backward(tile, x, rows, const T* features, T* d_features, T* d_x)
 ///   on GPUs     void features(const GpuFeatureRows<T>& rows, const T* x, T* features) and
-///               void backward(rows, x, const T* features, T* d_features, T* d_x), a warp for one row
-/// and says how many there are: count(d).
+///               void backward(rows, x, const T* features, T* d_features, T* d_x), one warp per row
+/// and count(d) returns the number of features.
 struct RowMap {
   static constexpr MapKind kind = MapKind::rows;
 };
@@ -61,14 +62,14 @@ struct Pair {
   L first, second;
 };
 
-// ---- what |x'|²/2 = half and the mean over features are to a row ----
+// ---- How |x'|²/2 = half and the mean over features enter a row ----
 
-/// What u is multiplied with.
+/// Returns the factor of u.
 template <class T>
 FURLONG_LANE_FUNCTION T projection_factor(T scale, T oprf_a) {
   return scale * static_cast<T>(std::sqrt(1 - 4 * static_cast<double>(oprf_a)));
 }
-/// The constant part of a query's row logarithm, for a kernel that is the mean over `mean_over` features.
+/// Returns the constant part of a query's row logarithm, for a kernel that is the mean over `mean_over` features.
 template <class T>
 FURLONG_LANE_FUNCTION T query_constant(std::int64_t d, std::int64_t mean_over, T oprf_a) {
   const double both_sides = static_cast<double>(d) / 2 * std::log1p(-4 * static_cast<double>(oprf_a));
@@ -80,7 +81,8 @@ FURLONG_LANE_FUNCTION T row_log_of(T query_constant, bool is_key, T half) {
   if (is_key) return T(0);
   return M::half_square == HalfSquare::in_features ? query_constant - half : query_constant;
 }
-/// ∂ loss / ∂ half: from the sum over what reaches a key's log features, and from what reaches the row's logarithm.
+/// Returns ∂ loss / ∂ half, from the sum of the gradients of a key's log features and the gradient of the row
+/// logarithm.
 template <class M, class T>
 FURLONG_LANE_FUNCTION T d_half_of(bool is_key, T sum_of_d_features, T d_row_log) {
   if constexpr (M::half_square == HalfSquare::in_row_log) return d_row_log;

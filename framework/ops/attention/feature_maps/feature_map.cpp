@@ -9,7 +9,7 @@
 namespace furlong::ops {
 namespace {
 
-// Neither FURLONG_MAPS_ON_CPU nor FURLONG_MAPS_ON_GPU: properties alone.
+// Neither FURLONG_MAPS_ON_CPU nor FURLONG_MAPS_ON_GPU is defined: the maps declare properties only.
 #include "framework/ops/attention/feature_maps/feature_map-inl.h"
 
 constexpr bool is_projected(FusedForm fused) {
@@ -29,7 +29,7 @@ FeatureMapInfo info_of(const char* name) {
   static_assert(projects == (properties.features_a_direction > 0));
   static_assert(properties.fused == FusedForm::none ||
                     (is_projected(properties.fused) == projects && form_of(properties.fused) == properties.form),
-                "a map names a fused form of its own kind");
+                "a map's fused form must match its kind and feature form");
   FeatureMapInfo info{properties, map, name, projects, nullptr};
   if constexpr (requires { &M::count; }) info.count = &M::count;
   return info;
@@ -70,7 +70,8 @@ bool can_be_negative(FeatureMap map, const FeatureMapOptions& options) {
 
 namespace {
 
-/// Monomials of degree 0 to `order` in d variables: C(d + order, order), in double since it need not fit an integer.
+/// Number of monomials of degree 0 to `order` in d variables: C(d + order, order). A double, because an integer may
+/// overflow.
 double monomial_count(std::int64_t d, std::int64_t order) {
   double count = 1;
   for (std::int64_t r = 1; r <= order; ++r) count = count * static_cast<double>(d + r) / static_cast<double>(r);
@@ -107,8 +108,8 @@ std::int64_t direction_count(FeatureMap map, std::int64_t m) {
   if (!info.needs_directions) return 0;
   if (m < 1 || m % info.features_a_direction != 0)
     throw UserError(
-        "feature map {} has {} feature{} a direction, so that the number of features is a positive multiple of it; "
-        "found {}",
+        "feature map {} has {} feature{} per random projection: the number of features must be a positive multiple of "
+        "it, found {}",
         info.name, info.features_a_direction, info.features_a_direction == 1 ? "" : "s", m);
   return m / info.features_a_direction;
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The feature maps φ of linear attention: names, properties, and how many features each has. A map is what its file in
-// maps/ says; feature_map_list.h lists them; docs/numerics.md has their definitions and sources.
+// The feature maps φ of linear attention: names, properties and numbers of features. Each map is defined by its file in
+// maps/; feature_map_list.h lists them; docs/numerics.md has definitions and sources.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,16 +16,16 @@ enum class FeatureMap : std::uint8_t {
 #undef FURLONG_FEATURE_MAP_ENUMERATOR
 };
 
-/// How a map hands over its features.
+/// How a map represents its features.
 enum class FeatureForm : std::uint8_t {
-  logarithms,  ///< positive features as logarithms [rows, m]: any range of magnitudes
-  values       ///< plain numbers [rows, m], of either sign, times exp of one logarithm a row
+  logarithms,  ///< positive features as their logarithms [rows, m]: no limit on the range of magnitudes
+  values       ///< plain values [rows, m], of either sign, times exp of one logarithm per row
 };
 
-/// What the fused kernels of linear attention on GPUs (linear/cuda/fused_tile.cuh) compute features as; u is ω·x or an
+/// Feature types that the fused CUDA kernels of linear attention compute (linear/cuda/fused_tile.cuh). u is ω·x or an
 /// entry of the row.
 enum class FusedForm : std::uint8_t {
-  none,                  ///< the fused kernels do not compute this map: it takes the general form
+  none,                  ///< not supported by the fused kernels: the general kernels compute this map
   projection,            ///< logarithm: ω·x', keys - |k'|²/2
   stretched_projection,  ///< logarithm: A|ω|² + √(1-4A) ω·x', keys - |k'|²/2
   rectified_projection,  ///< value: max(ω·x', 0) + kernel_epsilon
@@ -35,53 +35,54 @@ enum class FusedForm : std::uint8_t {
   relu                   ///< value: max(u, 0)
 };
 
-/// What a map's file says of it, besides its arithmetic.
+/// Properties that a map's file declares, besides its arithmetic.
 struct FeatureMapProperties {
-  const char* summary;  ///< for the reference of settings
+  const char* summary;  ///< for the configuration reference
   FeatureForm form;
-  int features_a_direction = 0;       ///< of random projections; 0 without them
-  bool mean_over_directions = false;  ///< the kernel is the mean over random projections, not over features
-  int highest_order = 0;              ///< of polynomials, which have FeatureMapOptions::order
-  bool estimates_softmax = false;  ///< of exp(q·k/√d), so that centring and scaling of q and k change no expectation
-  bool can_vanish = false;         ///< the denominator may be exactly zero for finite rows; logarithms have no zero
-  bool can_cancel = false;         ///< features have both signs, so that a sum of weights can cancel down to rounding
-                                   ///< noise: denominators are guarded
-  bool can_be_negative = false;    ///< single weights φ(q)·φ(k) can; those of polynomials only in odd orders
+  int features_a_direction = 0;       ///< features per random projection; 0: the map has no random projections
+  bool mean_over_directions = false;  ///< the kernel is the mean over random projections instead of features
+  int highest_order = 0;              ///< of polynomials, which use FeatureMapOptions::order; 0: not a polynomial
+  bool estimates_softmax = false;     ///< estimates exp(q·k/√d): centring and scaling q and k keep the expectation
+  bool can_vanish = false;            ///< the denominator may be exactly zero for finite rows; never for logarithms
+  /// Features have both signs, so a sum of weights can cancel down to rounding noise. Denominators are guarded.
+  bool can_cancel = false;
+  bool can_be_negative = false;  ///< single weights φ(q)·φ(k) can be negative; for polynomials only in odd orders
   bool uses_kernel_epsilon = false;
-  bool needs_oprf_a = false;   ///< a constant A <= 0 of each head
-  bool learns_inputs = false;  ///< rows come from a learned matrix
+  bool needs_oprf_a = false;   ///< needs a constant A <= 0 for each head
+  bool learns_inputs = false;  ///< the rows come from a learned matrix
   FusedForm fused = FusedForm::none;
 };
 
 struct FeatureMapInfo : FeatureMapProperties {
   FeatureMap map;
   const char* name;
-  bool needs_directions;                  ///< random ω
-  std::int64_t (*count)(std::int64_t d);  ///< features of heads of width d; null: they depend on more
+  bool needs_directions;                  ///< needs a random projection ω
+  std::int64_t (*count)(std::int64_t d);  ///< features for heads of width d; null: the number depends on more than d
 };
-/// One row for each feature map: what names, checks, help texts and tests loop over.
+/// Returns one row per feature map. Names, checks, help texts and tests loop over this table.
 const std::vector<FeatureMapInfo>& feature_maps();
-/// Throws UserError naming the known ones.
+/// Returns the row of the map `name`. Throws UserError, listing the known names, if there is none.
 const FeatureMapInfo& feature_map_info(const std::string& name);
 const FeatureMapInfo& feature_map_info(FeatureMap map);
 
-/// Numbers that belong to a map's definition.
+/// Parameters of a map's definition.
 struct FeatureMapOptions {
   std::int64_t order = 2;             ///< taylor: 1 to 3; limit: 1 to 4
   double kernel_epsilon = 1e-3;       ///< favor_relu: added to every feature
-  std::int64_t most_features = 4096;  ///< taylor and limit are refused above it
+  std::int64_t most_features = 4096;  ///< limit for taylor and limit: more features are an error
   bool operator==(const FeatureMapOptions&) const = default;
 };
-/// Whether single weights φ(q)·φ(k) can be negative.
+/// Returns whether single weights φ(q)·φ(k) can be negative.
 bool can_be_negative(FeatureMap map, const FeatureMapOptions& options);
-/// Whether features have both signs, so that a sum of weights can cancel down to rounding noise: denominators of such
-/// maps are guarded.
+/// Returns whether features have both signs, so that a sum of weights can cancel down to rounding noise. The
+/// denominators of such maps are guarded.
 bool can_cancel(FeatureMap map);
-/// m for heads of width d and `n_directions` directions (ignored where the map takes none). Throws UserError, with the
-/// number, where taylor or limit would have more than most_features, or for an order that the map does not have.
+/// Returns the number of features m for heads of width d. `n_directions` is the number of random projections, ignored
+/// for maps without them. Throws UserError if the map does not have options.order, or if taylor or limit would have
+/// more than most_features; the message gives the number.
 std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std::int64_t d, std::int64_t n_directions);
-/// The directions that m features need: the inverse of the above. Throws UserError when m is not a multiple of
-/// features_a_direction.
+/// Returns the number of random projections for m features, the inverse of feature_count(). Throws UserError if m is
+/// not a positive multiple of features_a_direction.
 std::int64_t direction_count(FeatureMap map, std::int64_t m);
 
 }  // namespace furlong::ops

@@ -1,4 +1,4 @@
-// Feature maps of whole rows on GPUs: a block takes sixteen rows.
+// Feature maps of whole rows on GPUs: one block computes sixteen rows.
 #include "framework/cuda/kernels/kernel.h"
 //
 #include "framework/ops/attention/feature_maps/feature_map_gpu.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int rows_a_block = 16, threads_a_block = 64;
 
-/// What both kernels are told; rows of the map's tiles are those of the tensors. T is float or double.
+/// Arguments of both kernels. T is float or double.
 template <class T>
 struct MapArguments {
   FeatureMap map;
@@ -23,7 +23,7 @@ struct MapArguments {
   T *d_features, *d_row_log, *half_slopes, *d_x;  // half_slopes [rows], scratch
 };
 
-/// One thread: the map of this call.
+/// Describes this call's map to `tile`. Run by one thread.
 template <class T>
 __device__ inline void describe(const MapArguments<T>& a, GpuFeatureRows<T>& tile) {
   tile.map = a.map;
@@ -97,7 +97,8 @@ template <class T>
 MapArguments<T> arguments_of(const FeatureMapCall& call, const Tensor& x, const Tensor& features) {
   require(x.is_contiguous() && features.is_contiguous() && x.shape().rank() == 2 && features.shape().rank() == 2 &&
               x.extent(0) == features.extent(0) && x.elements() < (std::int64_t{1} << 31),
-          "feature_map: rows {}, features {}", x.shape().text(), features.shape().text());
+          "feature_map: x is {} and features are {}, expected two contiguous matrices with equal numbers of rows",
+          x.shape().text(), features.shape().text());
   const FeatureMapInfo& info = feature_map_info(call.map);
   MapArguments<T> a{};
   a.map = call.map;
@@ -115,7 +116,7 @@ MapArguments<T> arguments_of(const FeatureMapCall& call, const Tensor& x, const 
   return a;
 }
 
-/// |ω_f|² where the map asks for it, given to the arguments; alive as long as what is returned.
+/// Computes |ω_f|² if the map needs it, and sets a.norms. The returned tensor owns the memory.
 template <class T>
 Tensor prepare_norms(const Stream& stream, const FeatureMapCall& call, MapArguments<T>& a) {
   if (!feature_map_info(call.map).needs_oprf_a) return {};

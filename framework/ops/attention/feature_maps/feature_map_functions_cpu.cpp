@@ -19,7 +19,7 @@ namespace furlong::ops::HWY_NAMESPACE {
 
 #include "framework/ops/attention/feature_maps/feature_map-inl.h"
 
-/// Functions of a map whose feature f depends on entry f alone.
+/// Functions of a map whose feature f depends only on entry f.
 template <class T, class M>
 struct EntryRows {
   using L = LaneValue<T>;
@@ -41,7 +41,7 @@ struct EntryRows {
   }
 };
 
-/// Of a map that brings its own for whole rows.
+/// Functions of a map that has its own arithmetic for whole rows.
 template <class T, class M>
 struct WholeRows {
   static void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool /*is_key*/, T* features,
@@ -55,7 +55,7 @@ struct WholeRows {
   }
 };
 
-/// Of a map with random projections.
+/// Functions of a map with random projections.
 template <class T, class M>
 struct ProjectionRows {
   using L = LaneValue<T>;

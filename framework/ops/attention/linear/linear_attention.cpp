@@ -19,19 +19,20 @@ using Arguments = LinearAttentionArguments;
 
 void check_options(const LinearAttentionOptions& options) {
   require(options.n_heads > 0 && options.n_kv_heads > 0 && options.n_heads % options.n_kv_heads == 0,
-          "{}: {} heads over {} key-value heads", op, options.n_heads, options.n_kv_heads);
-  require(options.chunk_size >= 1, "{}: chunk_size {}", op, options.chunk_size);
-  require(options.window >= 0 && options.softmax_window >= 0, "{}: window {}, softmax_window {}", op, options.window,
-          options.softmax_window);
-  require(options.softmax_window == 0 || options.window == 0,
-          "{}: softmax_window {} gives nearer keys other weights, and window {} would hide those that have none", op,
-          options.softmax_window, options.window);
+          "{}: n_heads is {} and n_kv_heads is {}, expected a positive multiple", op, options.n_heads,
+          options.n_kv_heads);
+  require(options.chunk_size >= 1, "{}: chunk_size is {}, expected at least 1", op, options.chunk_size);
+  require(options.window >= 0 && options.softmax_window >= 0,
+          "{}: window is {} and softmax_window is {}, expected at least 0", op, options.window, options.softmax_window);
+  require(options.softmax_window == 0 || options.window == 0, "{}: softmax_window {} cannot be combined with window {}",
+          op, options.softmax_window, options.window);
   require(!options.rotate_numerator || options.softmax_window == 0,
-          "{}: rotate_numerator has no exact pairs, whose one weight serves numerator and denominator", op);
-  require(!options.rotate_numerator || options.rotary_base > 0, "{}: rotary_base {}", op, options.rotary_base);
+          "{}: rotate_numerator cannot be combined with softmax_window", op);
+  require(!options.rotate_numerator || options.rotary_base > 0, "{}: rotary_base is {}, expected a positive number", op,
+          options.rotary_base);
 }
 
-/// [n_heads, d] (or [n_heads] for d = 0) in the compute dtype, where defined.
+/// Checks that a defined tensor is [n_heads, d] (or [n_heads] for d = 0) in the compute dtype.
 void check_constant(const Tensor& tensor, const char* name, std::int64_t n_heads, std::int64_t d, DType dtype) {
   if (!tensor.defined()) return;
   const Shape expected = d > 0 ? Shape({n_heads, d}) : Shape({n_heads});
@@ -51,23 +52,23 @@ void check_constants(Arguments& arguments, DType dtype) {
                 (directions.shape().rank() == 2 || directions.shape().rank() == 3) && directions.extent(-1) == d &&
                 (directions.shape().rank() == 2 || directions.extent(0) == options.n_heads) &&
                 directions.dtype() == dtype,
-            "{}: directions {} for {} heads of width {}", op,
-            directions.defined() ? directions.shape().text() : "undefined", options.n_heads, d);
+            "{}: directions are {}, expected a contiguous {} tensor [n, {}] or [{}, n, {}]", op,
+            directions.defined() ? directions.shape().text() : "undefined", name_of(dtype), d, options.n_heads, d);
     arguments.n_directions = directions.extent(-2);
   } else {
-    require(!directions.defined(), "{}: {} takes no directions", op, info.name);
+    require(!directions.defined(), "{}: feature map {} takes no directions", op, info.name);
   }
   arguments.features = feature_count(options.feature_map, options.map_options, d, arguments.n_directions);
   require(info.estimates_softmax ||
               !(constants.query_center.defined() || constants.key_center.defined() || constants.scaling.defined()),
-          "{}: centring and scaling change the kernel of {}", op, info.name);
+          "{}: query_center, key_center and scaling are for maps that estimate softmax, not for {}", op, info.name);
   check_constant(constants.query_center, "query_center", options.n_heads, d, dtype);
   check_constant(constants.key_center, "key_center", options.n_heads, d, dtype);
   check_constant(constants.scaling, "scaling", options.n_heads, d, dtype);
   check_constant(constants.oprf_a, "oprf_a", options.n_heads, 0, dtype);
 }
 
-/// query, key and value as [batch, n, heads·d]. `earlier`: keys that come before the first query.
+/// Checks the inputs; query, key and value are [batch, n, heads·d]. `earlier`: number of keys before the first query.
 Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& gate,
                 const LinearAttentionConstants& constants, const AttentionMask& mask,
                 const LinearAttentionOptions& options, std::int64_t earlier) {
@@ -78,10 +79,11 @@ Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, con
   arguments.key = split_heads(key, options.n_kv_heads, op, "key");
   arguments.value = split_heads(value, options.n_kv_heads, op, "value");
   const AttentionShape shape = AttentionShape::of(arguments.query, arguments.key, arguments.value, op);
-  require(!options.causal || shape.n_key == shape.n_query + earlier, "{}: causal attention of {} queries over {} keys",
-          op, shape.n_query, shape.n_key);
+  require(!options.causal || shape.n_key == shape.n_query + earlier,
+          "{}: {} queries and {} keys, but causal attention needs as many keys as queries", op, shape.n_query,
+          shape.n_key);
   require((options.window == 0 && options.softmax_window == 0) || shape.n_key == shape.n_query + earlier,
-          "{}: a window of {} queries over {} keys", op, shape.n_query, shape.n_key);
+          "{}: {} queries and {} keys, but a window needs as many keys as queries", op, shape.n_query, shape.n_key);
   arguments.query_offset = options.causal ? earlier : 0;
   const DType dtype = accumulate_dtype(query.dtype());
   arguments.constants = constants;
@@ -90,8 +92,8 @@ Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, con
   arguments.mask = mask;
   require(!gate.defined() ||
               (options.softmax_window > 0 && gate.shape() == Shape({options.n_heads}) && gate.is_contiguous()),
-          "{}: a gate of {} for {} heads, softmax_window {}", op, gate.defined() ? gate.shape().text() : "",
-          options.n_heads, options.softmax_window);
+          "{}: gate is {}, expected [{}] with a softmax_window, which is {}", op,
+          gate.defined() ? gate.shape().text() : "", options.n_heads, options.softmax_window);
   arguments.gate = gate;
   arguments.guarded = can_cancel(options.feature_map);
 
@@ -102,18 +104,18 @@ Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, con
   sizes.chunk = std::min(options.chunk_size, std::max({std::int64_t{1}, shape.n_query, shape.n_key}));
   sizes.softmax_pairs = options.softmax_window > 0;
   sizes.two_sweeps = sizes.softmax_pairs && !options.causal;
-  const std::int64_t sides = options.causal || sizes.two_sweeps ? 1 : 2;  // on which a chunk's near keys lie
+  const std::int64_t sides = options.causal || sizes.two_sweeps ? 1 : 2;  // of a chunk that have near keys
   sizes.near = std::min(sizes.chunk + Arguments::recent_keys(options) * sides, std::max(sizes.chunk, shape.n_key));
-  // A causal output is as exact as the sum so far is long; where every output is of all keys, each has the error of the
-  // longest.
+  // Without causality every output is a sum over all keys, and has the rounding error of the longest sum. With
+  // causality the error of an output grows with its own number of keys only.
   sizes.compensated = !options.causal && options.window == 0 && dtype == DType::float32;
   sizes.rotates = options.rotate_numerator;
   sizes.finish();
   return arguments;
 }
 
-/// What the CPU's body works in: `elements` for each thread, by thread_index(), and the directions turned for the
-/// feature maps.
+/// Allocates what the CPU kernel writes: `elements` of scratch per thread, indexed by thread_index(), the transposed
+/// random projection, and the rotation table.
 void allocate_scratch(Arguments& arguments, std::int64_t elements) {
   const DType dtype = accumulate_dtype(arguments.query.dtype());
   const Device& device = arguments.query.device();
@@ -126,7 +128,7 @@ void allocate_scratch(Arguments& arguments, std::int64_t elements) {
     arguments.direction_norms = Tensor::empty({sets, arguments.n_directions}, dtype, device);
   }
   if (arguments.sizes.rotates) {
-    std::int64_t before = 0;  // the first key
+    std::int64_t before = 0;  // largest position of a first key
     for (const std::int64_t tokens : arguments.open_document_tokens) before = std::max(before, tokens);
     const std::int64_t last =
         before + std::max(arguments.query_offset + arguments.query.extent(1), arguments.key.extent(1)) - 1;
@@ -157,7 +159,7 @@ enum class Saved : std::uint8_t {
   start_magnitude
 };
 
-/// What backward needs to know of forward besides tensors.
+/// Non-tensor arguments of forward that backward needs.
 struct Call {
   LinearAttentionOptions options;
   std::int64_t earlier = 0, first_position = 0;
@@ -165,7 +167,7 @@ struct Call {
   std::vector<std::int64_t> open_document_tokens{};
 };
 
-/// Of the document at one end of a segment, or of those at both.
+/// Returns an empty state for the document at one end of a segment, or for those at both ends.
 LinearAttentionState state_of_segment(const Arguments& arguments) {
   const bool both_ends = !arguments.options.causal && arguments.mask.documents.defined();
   return empty_linear_attention_state(arguments.options, (both_ends ? 2 : 1) * arguments.query.extent(0),
@@ -173,18 +175,20 @@ LinearAttentionState state_of_segment(const Arguments& arguments) {
                                       arguments.query.dtype(), arguments.query.device());
 }
 
-/// What the other segments' keys sum up to, as the start of forward and of backward's sweep over queries.
+/// Exchanges the sums over the segments' keys. Forward and backward's sweep over queries start from the result.
 void start_from_segments(const Stream& stream, Arguments& arguments, SegmentExchange& segments) {
   const LinearAttentionOptions& options = arguments.options;
   const bool is_cpu = stream.device.is_cpu();
-  require(is_cpu || stream.device.is_shape_only(), "{}: segments of a sequence on different processes are for the CPU",
-          op);
-  require(options.window == 0 && options.softmax_window == 0, "{}: segments of a sequence take no window", op);
+  require(is_cpu || stream.device.is_shape_only(),
+          "{}: a sequence split over several ranks is supported on the CPU only, found device {}", op,
+          stream.device.text());
+  require(options.window == 0 && options.softmax_window == 0,
+          "{}: a sequence split over several ranks cannot be combined with a window", op);
   const bool packed = arguments.mask.documents.defined();
   arguments.open_document_tokens = segments.open_document_tokens();
   require(arguments.open_document_tokens.size() == (packed ? static_cast<std::size_t>(arguments.query.extent(0)) : 0),
-          "{}: open documents of {} rows, of {} with {}", op, arguments.open_document_tokens.size(),
-          arguments.query.extent(0), packed ? "packed documents" : "none");
+          "{}: open_document_tokens has {} rows for batch {} with {}", op, arguments.open_document_tokens.size(),
+          arguments.query.extent(0), packed ? "packed documents" : "no packed documents");
   if (!packed) arguments.first_position = segments.first_position();
   LinearAttentionState state = state_of_segment(arguments);
   Arguments keys_alone = arguments;
@@ -198,7 +202,7 @@ void start_from_segments(const Stream& stream, Arguments& arguments, SegmentExch
   arguments.start_magnitude = state.magnitude;
 }
 
-/// What the other segments' queries sum up to, as the start of backward's sweep over keys.
+/// Exchanges the sums over the segments' queries. Backward's sweep over keys starts from the result.
 void end_with_segments(const Stream& stream, Arguments& arguments, const LinearAttentionGradients& gradients,
                        SegmentExchange& segments) {
   LinearAttentionState state = state_of_segment(arguments);
@@ -263,14 +267,14 @@ void check_state(const LinearAttentionState& state, const Arguments& arguments) 
   const LinearAttentionOptions& options = arguments.options;
   const std::int64_t batch = arguments.query.extent(0), d_value = arguments.value.extent(3);
   require(options.causal && !arguments.mask.documents.defined(),
-          "{}: only causal attention to one document goes on from a state", op);
+          "{}: a state needs causal attention without a document mask", op);
   require(state.sum.shape() == Shape({batch, options.n_heads, arguments.features, d_value}) &&
               state.sum.dtype() == accumulate_dtype(arguments.query.dtype()),
-          "{}: a state of {} for {} heads, {} features, values of width {}", op, state.sum.shape().text(),
+          "{}: state is {}, expected {} heads, {} features and values of width {}", op, state.sum.shape().text(),
           options.n_heads, arguments.features, d_value);
 }
 
-/// Rows of `earlier`, where there are any, and then of `now`, along the sequence.
+/// Concatenates `earlier_rows` rows of `earlier` and all of `now` along the sequence.
 Tensor joined(const Stream& stream, const Tensor& earlier, std::int64_t earlier_rows, const Tensor& now) {
   if (earlier_rows == 0) return now;
   const Tensor both =
@@ -280,7 +284,7 @@ Tensor joined(const Stream& stream, const Tensor& earlier, std::int64_t earlier_
   return both;
 }
 
-/// The last rows of `all`, as many as a window may still reach.
+/// Returns a copy of the last rows of `all`, which a window may still reach.
 Tensor kept(const Stream& stream, const Tensor& all, std::int64_t rows) {
   const Tensor last = Tensor::empty({all.extent(0), rows, all.extent(2)}, all.dtype(), all.device());
   convert(stream, last, all.narrow(1, all.extent(1) - rows, rows));
@@ -323,7 +327,7 @@ std::int64_t LinearAttentionState::bytes() const {
 
 namespace {
 
-/// One head of one sequence: T float or double.
+/// Joins one head of one sequence. T is float or double.
 template <class T>
 void join_head(LinearAttentionState& state, const LinearAttentionState& other, std::int64_t head) {
   const std::int64_t features = state.sum.extent(2), width = state.sum.extent(3);
@@ -337,8 +341,8 @@ void join_head(LinearAttentionState& state, const LinearAttentionState& other, s
             two = std::exp(maximum2[f] - top);
     for (std::int64_t j = 0; j < width; ++j) sum[f * width + j] = one * sum[f * width + j] + two * sum2[f * width + j];
     normalizer[f] = one * normalizer[f] + two * normalizer2[f];
-    if (f == 0)
-      *magnitude = one * *magnitude + two * *magnitude2;  // where it is not zero all features have one maximum
+    // Only map forms with one maximum for all features have a magnitude, so any feature's factors are right.
+    if (f == 0) *magnitude = one * *magnitude + two * *magnitude2;
     maximum[f] = top;
   }
 }
@@ -354,14 +358,15 @@ LinearAttentionState empty_like(const Stream& stream, const LinearAttentionState
   empty.normalizer = zeros(state.normalizer);
   empty.magnitude = zeros(state.magnitude);
   empty.maximum = Tensor::empty(state.maximum.shape(), state.maximum.dtype(), state.maximum.device());
-  fill(stream, empty.maximum, -1e30);  // weighs nothing beside any real maximum, and differences of two such are no NaN
+  fill(stream, empty.maximum, -1e30);  // negligible next to any real maximum; the difference of two is 0, not NaN
   return empty;
 }
 
 void join(LinearAttentionState& state, const LinearAttentionState& other) {
   require(
       state.sum.shape() == other.sum.shape() && state.sum.dtype() == other.sum.dtype() && state.sum.device().is_cpu(),
-      "{}: states of {} and {} cannot be joined", op, state.sum.shape().text(), other.sum.shape().text());
+      "{}: cannot join states of {} and {}; expected equal shapes and dtypes on the CPU", op, state.sum.shape().text(),
+      other.sum.shape().text());
   const std::int64_t heads = state.sum.extent(0) * state.sum.extent(1);
   parallel_tasks(heads, [&](std::int64_t head) {
     if (state.sum.dtype() == DType::float64) {
@@ -395,7 +400,7 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
   const Tensor value =
       recent > 0 ? joined(stream, state->recent_value, recent, inputs.value.value()) : inputs.value.value();
   require(!state || Arguments::recent_keys(options) == 0 || !inputs.mask.keys.defined(),
-          "{}: a window that goes on from a state takes no key mask", op);
+          "{}: a window with a state cannot be combined with a key mask", op);
   Arguments arguments = check(query, key, value, inputs.gate.defined() ? inputs.gate.value() : Tensor{},
                               inputs.constants, inputs.mask, options, recent);
   const std::int64_t batch = query.extent(0), n = query.extent(1), d_value = arguments.value.extent(3);
@@ -404,9 +409,8 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
                                              : tape.records({&inputs.query, &inputs.key, &inputs.value});
   if (state) {
     check_state(*state, arguments);
-    const auto before = [&](const Tensor& tensor) {
-      return records ? tensor.clone() : tensor;
-    };  // backward needs the state as it was
+    // Backward needs the state before this call.
+    const auto before = [&](const Tensor& tensor) { return records ? tensor.clone() : tensor; };
     arguments.start_sum = before(state->sum);
     arguments.start_normalizer = before(state->normalizer);
     arguments.start_maximum = before(state->maximum);
@@ -415,7 +419,7 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
     arguments.first_position = state->tokens - recent;
   }
   if (inputs.segments) {
-    require(!state, "{}: a segment of a sequence goes on from no state", op);
+    require(!state, "{}: a segment of a sequence cannot be combined with a state", op);
     start_from_segments(stream, arguments, *inputs.segments);
   }
   const Tensor output = Tensor::empty({batch, n, options.n_heads * d_value}, query.dtype(), tape.device());

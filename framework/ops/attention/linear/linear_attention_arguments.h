@@ -7,17 +7,16 @@
 
 namespace furlong::ops {
 
-/// Extents of the tiles that one thread works on, and the scratch they take. Rows are padded to 16 elements.
+/// Extents of the tiles of one thread, and the size of its scratch. Rows are padded to 16 elements.
 struct LinearAttentionSizes {
   std::int64_t chunk = 0, d = 0, d_value = 0, m = 0;
-  std::int64_t near = 0;  // most keys that a chunk of queries meets pair by pair: its own chunk, and a window's
+  std::int64_t near = 0;  // maximum number of keys that a chunk of queries meets pair by pair: its chunk and a window's
   bool softmax_pairs = false;
-  bool two_sweeps = false;  // keys on either side of a query in a causal sweep each (softmax_pairs, not causal)
-  bool compensated =
-      false;  // sums over all keys keep what each addition rounded off (Kahan 1965): there are n / chunk of them
-  bool rotates = false;  // the numerator's features are turned by position
+  bool two_sweeps = false;   // softmax_pairs, not causal: keys on each side of a query are visited in a causal sweep
+  bool compensated = false;  // sums over all n / chunk chunks use compensated summation (Kahan 1965)
+  bool rotates = false;      // the numerator's features are rotated by position
   std::int64_t ld_d = 0, ld_v = 0, ld_m = 0, ld_n = 0;
-  std::int64_t ld_rotations = 0;  // cosines, and sines, of a row's turns
+  std::int64_t ld_rotations = 0;  // cosines, and sines, of one row's rotations
 
   static std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
   void finish() {
@@ -27,14 +26,14 @@ struct LinearAttentionSizes {
     ld_n = padded(near);
     ld_rotations = padded(m / 2);
   }
-  /// Backward takes keys a chunk at a time, whatever the window.
+  /// Backward visits keys one chunk at a time, whatever the window.
   LinearAttentionSizes for_backward() const {
     LinearAttentionSizes sizes = *this;
     sizes.near = sizes.chunk;
     sizes.finish();
     return sizes;
   }
-  /// Elements of a tile's scratch: O(m · d_value + (chunk + window) · (m + d)), whatever the length of the sequence.
+  /// Elements of a tile's scratch: O(m · d_value + (chunk + window) · (m + d)), independent of the sequence length.
   std::int64_t forward_tile_elements() const {
     const std::int64_t rows = chunk + near, widest = std::max(chunk, near);
     const std::int64_t pairs = padded(chunk) * ld_n;
@@ -42,58 +41,57 @@ struct LinearAttentionSizes {
            std::max(ld_m, softmax_pairs ? ld_d : 0) * ld_n + 8 * padded(widest) + widest * (ld_m + ld_d) +
            (rotates ? rows * (ld_m + 2 * ld_rotations) + pairs : 0) + (compensated ? 2 * sum_elements() + 2 * ld_m : 0);
   }
-  /// The same, and what the first of two sweeps leaves of each query.
+  /// forward_tile_elements(), plus what the first of two sweeps stores for each query.
   std::int64_t forward_elements(std::int64_t n_query) const {
     return forward_tile_elements() + (two_sweeps ? n_query * ld_v + 3 * padded(n_query) : 0);
   }
-  /// Elements of the state, turned or not.
+  /// Elements of the state, in either layout.
   std::int64_t sum_elements() const { return std::max(m * ld_v, d_value * ld_m); }
   std::int64_t backward_tile_elements() const {
     const std::int64_t pairs = padded(chunk) * ld_n;
     return forward_tile_elements() + ld_v * ld_m + chunk * (2 * ld_v + 3 * ld_d + 2 * ld_m) +
            (softmax_pairs ? 3 : 2) * pairs + ld_v * ld_n + 3 * padded(chunk) + (rotates ? pairs : 0);
   }
-  /// The same in backward, and the gradients of one key-value head: sums over chunks and query heads need all its rows.
+  /// backward_tile_elements(), plus the gradients of one key-value head: sums over chunks and query heads need all
+  /// rows.
   std::int64_t backward_elements(std::int64_t n_query, std::int64_t n_key) const {
     return backward_tile_elements() + n_query * ld_d + n_key * (ld_d + ld_v);
   }
 };
 
-/// What the bodies of all engines are given; checked before. Those of GPUs have scratch and prepared constants of their
-/// own.
+/// Checked arguments of the CPU and CUDA kernels. The CUDA kernels allocate their own scratch and prepared constants.
 struct LinearAttentionArguments {
   LinearAttentionOptions options;
   std::int64_t features = 0;  // m
   std::int64_t n_directions = 0;
-  std::int64_t query_offset = 0;     // causal: query i stands at key query_offset + i
-  std::int64_t first_position = 0;   // of key 0, where features are turned by position and all is one document
+  std::int64_t query_offset = 0;     // causal: query i is at the position of key query_offset + i
+  std::int64_t first_position = 0;   // position of key 0, if features are rotated and the row is one document
   bool guarded = false;              // denominators can be rounding noise
   Tensor query, key, value, output;  // 4-D views [batch, n, heads, d]
   Tensor gate;                       // [n_heads], any floating dtype; undefined: zero
   LinearAttentionConstants constants;
   AttentionMask mask;
-  Tensor top, inverse_denominator;  // [batch, n_heads, n], compute dtype: the stabiliser and 1 / denominator of each
-                                    // query; undefined when not kept
-  Tensor denominators;  // [batch, n_heads, 2], compute dtype: guarded rows and least relative denominator; undefined
-                        // when not asked
-  /// Read at the start when its tensors are defined; of segments with packed documents as SegmentExchange has them.
+  /// [batch, n_heads, n], compute dtype: stabiliser and 1 / denominator of each query; undefined if not stored.
+  Tensor top, inverse_denominator;
+  /// [batch, n_heads, 2], compute dtype: guarded rows and least relative denominator; undefined if not requested.
+  Tensor denominators;
+  /// State at the start, read if defined. For segments with packed documents, as SegmentExchange describes.
   Tensor start_sum, start_normalizer, start_maximum, start_magnitude;
   LinearAttentionState* state = nullptr;  // written at the end
-  /// Backward, of segments: queries of other segments, in gathered form.
+  /// Backward of segments: gathered sums over the queries of other segments.
   Tensor end_sum, end_normalizer, end_maximum, end_magnitude;
-  /// Of segments with packed documents: where key 0 of each row stands in its document.
+  /// Segments with packed documents: position of key 0 of each row in its document.
   std::vector<std::int64_t> open_document_tokens{};
-  /// Where given, forward sums up keys and backward queries as SegmentExchange wants them, and do nothing else.
+  /// If not null, forward only sums up keys and backward only sums up queries, as SegmentExchange needs them.
   LinearAttentionState* gathered = nullptr;
   LinearAttentionSizes sizes;
-  // The CPU's.
-  Tensor directions_transposed;  // [1 or n_heads, d, padded n_directions], compute dtype, to be written; undefined
-                                 // without directions
-  Tensor direction_norms;        // [1 or n_heads, n_directions], likewise
-  Tensor rotation;  // [1 + powers, 2, padded features / 2], float64, likewise; undefined where nothing is turned
-  Tensor scratch;   // [threads, elements], compute dtype
+  // CPU only; the kernels write all four.
+  Tensor directions_transposed;  // [1 or n_heads, d, padded n_directions], compute dtype; undefined without projections
+  Tensor direction_norms;        // [1 or n_heads, n_directions], compute dtype
+  Tensor rotation;               // [1 + powers, 2, padded features / 2], float64; undefined without rotation
+  Tensor scratch;                // [threads, elements], compute dtype
 
-  /// Keys of the past that a state must keep as they are: those that a later query can still meet pair by pair.
+  /// Number of past keys that a state must store unchanged: those that a later query can still meet pair by pair.
   static std::int64_t recent_keys(const LinearAttentionOptions& options) {
     return std::max<std::int64_t>({options.window, options.softmax_window, 1}) - 1;
   }
@@ -101,15 +99,14 @@ struct LinearAttentionArguments {
 
 struct LinearAttentionGradients {
   Tensor d_output;                         // [batch, n, n_heads, d_value]
-  GradientTarget d_query, d_key, d_value;  // 4-D views like their values; d_key and d_value from key query_offset on
-  Tensor d_gate;                           // [batch, n_heads], compute dtype; undefined when not wanted
+  GradientTarget d_query, d_key, d_value;  // 4-D views like their values; d_key and d_value start at key query_offset
+  Tensor d_gate;                           // [batch, n_heads], compute dtype; undefined if not needed
 };
 
 void linear_attention_forward_cpu(const LinearAttentionArguments& arguments);
 void linear_attention_backward_cpu(const LinearAttentionArguments& arguments,
                                    const LinearAttentionGradients& gradients);
-/// The two forms of features, each in a file of its own (log_features_cpu.cpp,
-/// plain_features_cpu.cpp).
+/// Kernels for the two feature forms, in log_features_cpu.cpp and plain_features_cpu.cpp.
 void log_features_forward_cpu(const LinearAttentionArguments& arguments);
 void log_features_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);
 void plain_features_forward_cpu(const LinearAttentionArguments& arguments);

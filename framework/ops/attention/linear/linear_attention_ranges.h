@@ -1,17 +1,17 @@
 #pragma once
-// The documents that linear attention goes through one by one, on the CPU.
+// The documents that linear attention processes one after another, on the CPU.
 #include <vector>
 
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
 
 namespace furlong::ops {
 
-/// Queries and keys of one document; all of them where nothing is packed.
+/// Queries and keys of one document, or of the whole row without a document mask.
 struct LinearAttentionRange {
   std::int64_t first_query, end_query, first_key, end_key;
 };
 
-/// Of row b, in the order in which a walk meets them: `reversed`, tokens are numbered from the row's end.
+/// Returns the ranges of row b in the order of the walk. With `reversed`, tokens are numbered from the row's end.
 inline std::vector<LinearAttentionRange> linear_attention_ranges(const LinearAttentionArguments& arguments,
                                                                  std::int64_t b, bool reversed) {
   const std::int64_t n_query = arguments.query.extent(1), n_key = arguments.key.extent(1);

@@ -8,7 +8,7 @@
 namespace furlong::ops {
 namespace {
 
-/// x only where the weight needs a gradient; of a convolution the weights by tap.
+/// x is saved only if the weight needs a gradient. For a convolution `weight` is saved by tap.
 enum class Saved : std::uint8_t { x, weight, keys };
 
 // Linear --------------------------------------------------------------------------------------------------------------
@@ -20,7 +20,8 @@ Tensor entry_matrix(const Tensor& tensor, std::int64_t batch) {
   return entry(tensor, batch).reshape({tensor.extent(1), tensor.extent(2)});
 }
 
-/// Tokens of one sequence as a matrix [n, columns] with zeros where masked; a view where nothing has to be done.
+/// Returns the tokens of one sequence as a matrix [n, columns], with zeros for masked tokens; a view if nothing has to
+/// be copied.
 Tensor kept_rows(const Stream& stream, const Tensor& x, const Tensor& keys, std::int64_t batch) {
   if (!keys.defined() && x.is_contiguous()) return entry_matrix(x, batch);
   const Tensor rows = Tensor::empty({1, x.extent(1), x.extent(2)}, x.dtype(), x.device());
@@ -28,8 +29,8 @@ Tensor kept_rows(const Stream& stream, const Tensor& x, const Tensor& keys, std:
   return entry_matrix(rows, 0);
 }
 
-/// Calls body(matrix, columns) for each weight matrix, as far as the first n of its columns, with the columns of x that
-/// it applies to: all of them, or one head's.
+/// Calls body(matrix, columns) for each weight matrix, narrowed to its first n columns. `columns` selects the columns
+/// of x that the matrix applies to: all of them, or one head's.
 template <class Body>
 void for_weights(const Tensor& weight, std::int64_t n, std::int64_t width, const Body& body) {
   if (weight.shape().rank() == 2) return body(weight.narrow(1, 0, n), [](const Tensor& rows) { return rows; });
@@ -48,7 +49,7 @@ void project(const Stream& stream, const Tensor& x, const Tensor& weight, const 
   }
 }
 
-/// d_x_t = Σ_i weight[i, t] d_y_i where token t was kept.
+/// d_x_t = Σ_i weight[i, t] d_y_i for each kept token t.
 void project_d_x(const Stream& stream, const Tensor& d_y, const Tensor& weight, const Tensor& keys,
                  const GradientTarget& d_x) {
   const bool direct = !keys.defined() && d_x.tensor.is_contiguous();
@@ -99,10 +100,10 @@ Variable linear_projection(Tape& tape, const Variable& x, const Variable& weight
 
 // Mean and convolution ------------------------------------------------------------------------------------------------
 
-/// `weight` undefined: the mean.
+/// Mean if `weight` is undefined, otherwise convolution.
 Variable window_projection(Tape& tape, const Variable& x, const Variable& weight, const Tensor& keys,
                            std::int64_t stride, const Tensor& y) {
-  Tensor by_tap;  // [stride, channels], as the loops over channels want it, in the dtype of the sums
+  Tensor by_tap;  // [stride, channels], in the dtype of the sums
   if (weight.defined()) by_tap = Tensor::empty({stride, x.extent(2)}, accumulate_dtype(x.dtype()), tape.device());
   if (weight.defined()) run_body(tape.stream(), projection_taps_cpu, projection_taps_gpu, weight.value(), by_tap);
   run_body(tape.stream(), pool_windows_cpu, pool_windows_gpu, x.value(), by_tap, keys, stride, y);
@@ -125,20 +126,21 @@ Variable window_projection(Tape& tape, const Variable& x, const Variable& weight
 
 void check_options(const SequenceProjectionOptions& options) {
   require(options.projected_length >= 1 && options.projected_length <= options.max_length && options.n_heads >= 1,
-          "sequence_projection: {} tokens to {} rows, {} heads", options.max_length, options.projected_length,
-          options.n_heads);
+          "sequence_projection: max_length is {}, projected_length is {} and n_heads is {}, expected 1 <= "
+          "projected_length <= max_length and at least one head",
+          options.max_length, options.projected_length, options.n_heads);
 }
 
 void check_keys(const Tensor& keys, std::int64_t batch, std::int64_t n) {
   require(
       !keys.defined() || (keys.dtype() == DType::int32 && keys.is_contiguous() && keys.shape() == Shape({batch, n})),
-      "sequence_projection: a key mask of {} {}, expected int32 [{}, {}]", keys.defined() ? name_of(keys.dtype()) : "",
+      "sequence_projection: key mask is {} {}, expected int32 [{}, {}]", keys.defined() ? name_of(keys.dtype()) : "",
       keys.shape().text(), batch, n);
 }
 
 void check_weight(const Variable& x, const Variable& weight, const SequenceProjectionOptions& options) {
   if (options.kind == SequenceProjection::mean) {
-    require(!weight.defined(), "sequence_projection: a mean has no weight");
+    require(!weight.defined(), "sequence_projection: kind mean takes no weight");
     return;
   }
   const std::int64_t d = x.extent(2) / options.n_heads;
@@ -146,9 +148,9 @@ void check_weight(const Variable& x, const Variable& weight, const SequenceProje
               own = sequence_projection_weight_shape(options, d, false);
   require(weight.defined() && weight.value().is_contiguous() && weight.dtype() == x.dtype() &&
               (weight.shape() == shared || weight.shape() == own),
-          "sequence_projection: {} weight {} for {} x, expected {} or {}",
-          weight.defined() ? name_of(weight.dtype()) : "no", weight.shape().text(), name_of(x.dtype()), shared.text(),
-          own.text());
+          "sequence_projection: weight is {} {} for x of {}, expected {} or {}",
+          weight.defined() ? name_of(weight.dtype()) : "undefined", weight.shape().text(), name_of(x.dtype()),
+          shared.text(), own.text());
 }
 
 }  // namespace
@@ -171,7 +173,7 @@ Variable sequence_projection(Tape& tape, const Variable& x, const Variable& weig
   check_options(options);
   require(x.shape().rank() == 3 && x.value().has_contiguous_rows() && x.extent(2) % options.n_heads == 0 &&
               x.extent(1) >= 1 && x.extent(1) <= options.max_length,
-          "sequence_projection: x {}, expected [batch, 1 to {}, {} heads·d] with contiguous rows", x.shape().text(),
+          "sequence_projection: x is {}, expected [batch, 1 to {}, {} heads·d] with contiguous rows", x.shape().text(),
           options.max_length, options.n_heads);
   check_keys(keys, x.extent(0), x.extent(1));
   check_weight(x, weight, options);
@@ -184,7 +186,7 @@ Tensor sequence_projection_mask(const Stream& stream, const Tensor& keys, const 
   if (!keys.defined()) return {};
   check_options(options);
   require(keys.shape().rank() == 2 && keys.extent(1) >= 1 && keys.extent(1) <= options.max_length,
-          "sequence_projection: a key mask of {}, expected [batch, 1 to {}]", keys.shape().text(), options.max_length);
+          "sequence_projection: key mask is {}, expected [batch, 1 to {}]", keys.shape().text(), options.max_length);
   check_keys(keys, keys.extent(0), keys.extent(1));
   const std::int64_t n = keys.extent(1);
   const Tensor row_keys = Tensor::empty({keys.extent(0), options.rows(n)}, DType::int32, stream.device);

@@ -1,16 +1,16 @@
 #pragma once
-// What the bodies of sequence_projection are called with, on any engine. Its linear kind is made of products besides.
+// Interface of the kernels of sequence_projection on CPU and GPU. Its linear kind uses matrix products as well.
 #include "framework/autodiff/variable.h"
 #include "framework/primitives/gpu_body.h"
 
 namespace furlong::ops {
 
-/// target (+)= source with zeros where a token is masked, which is not read. [batch, n, channels] both, keys [batch, n]
-/// or undefined.
+/// target (+)= source, with zeros for masked tokens, whose source is not read. Both [batch, n, channels]; keys
+/// [batch, n] or undefined.
 void masked_rows_cpu(const Tensor& target, const Tensor& source, const Tensor& keys, bool accumulate);
-/// by_tap[j, c] = weight[c mod rows, j]: a weight shared by heads is repeated for each.
+/// by_tap[j, c] = weight[c mod rows, j]: a weight shared by heads is repeated for each head.
 void projection_taps_cpu(const Tensor& weight, const Tensor& by_tap);
-/// y [batch, windows, channels]: Σ_j by_tap[j] x_j over each window's kept tokens; their mean where `by_tap` is
+/// y [batch, windows, channels]: Σ_j by_tap[j] x_j over each window's kept tokens, or their mean if `by_tap` is
 /// undefined.
 void pool_windows_cpu(const Tensor& x, const Tensor& by_tap, const Tensor& keys, std::int64_t stride, const Tensor& y);
 void pool_windows_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor& keys, std::int64_t stride,
@@ -18,8 +18,8 @@ void pool_windows_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor&
 /// `by_tap_sums` [stride, channels] is scratch.
 void pool_windows_d_weight_cpu(const Tensor& x, const Tensor& d_y, const Tensor& keys, const Tensor& by_tap_sums,
                                const GradientTarget& d_weight);
-/// row_keys [batch, rows] = 1 where a key of the row's window is kept; stride 0: one window, the whole sequence, for
-/// all rows.
+/// row_keys [batch, rows] = 1 if a key of the row's window is kept. stride 0: the window of every row is the whole
+/// sequence.
 void projection_mask_cpu(const Tensor& keys, std::int64_t stride, const Tensor& row_keys);
 
 inline GpuBody<const Tensor&, const Tensor&, const Tensor&, bool> masked_rows_gpu{"sequence_projection"};

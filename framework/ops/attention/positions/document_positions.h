@@ -3,9 +3,9 @@
 
 namespace furlong::ops {
 
-/// Where each token stands in its document: documents int32 [batch, n], whose runs of equal numbers are documents
-/// packed one after another, give int32 [batch, n] that counts 0, 1, 2 ... from the beginning of each run. Throws
-/// ContractError on another dtype or shape.
+/// Returns each token's position in its document, int32 [batch, n]. `documents` is int32 [batch, n]; each run of equal
+/// numbers is one document, and positions count 0, 1, 2 ... from its start. Throws ContractError if dtype or shape
+/// differs.
 Tensor document_positions(const Stream& stream, const Tensor& documents);
 
 }  // namespace furlong::ops

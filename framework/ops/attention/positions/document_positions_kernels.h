@@ -4,7 +4,7 @@
 
 namespace furlong::ops {
 
-/// Both int32 [batch, n], contiguous.
+/// Both tensors are int32 [batch, n], contiguous.
 void document_positions_cpu(const Tensor& documents, const Tensor& positions);
 
 inline GpuBody<const Tensor& /*documents*/, const Tensor& /*positions*/> document_positions_gpu{"document_positions"};

@@ -13,7 +13,7 @@ std::int64_t largest_position(const Tensor& positions) {
   const auto* first = positions.data<std::int32_t>();
   std::int64_t largest = 0;
   for (std::int64_t i = 0; i < positions.elements(); ++i) {
-    require(first[i] >= 0, "rotary: position {}", first[i]);
+    require(first[i] >= 0, "rotary: position {} of token {} is negative", first[i], i);
     largest = std::max<std::int64_t>(largest, first[i]);
   }
   return largest;
@@ -23,7 +23,7 @@ void multiply(const Stream& stream, const Tensor& table, double factor) {
   if (factor != 1) add(stream, table, table, GradientMode::overwrite, factor);
 }
 
-/// One row for each position, in order.
+/// Computes one row for each position, in order.
 Tensor rows_of(const Stream& stream, DType dtype, const Tensor& positions, const Tensor& frequencies, double factor) {
   const Tensor table = Tensor::empty({positions.elements(), 2, frequencies.extent(0)}, dtype, stream.device);
   run_body(stream, rotary_rows_cpu, rotary_rows_gpu, table, frequencies, positions);
@@ -45,8 +45,7 @@ const Tensor& RotaryTable::frequencies(const Device& device) {
   return frequencies_;
 }
 
-/// Rows [first, first + n) of `part`; where it does not have them, it is made again with `kept` rows from `first_kept`
-/// on.
+/// Returns rows [first, first + n) of `part`. If it lacks them, recomputes it with `kept` rows from `first_kept` on.
 Tensor RotaryTable::rows(const Stream& stream, DType dtype, Part& part, std::int64_t first, std::int64_t n,
                          std::int64_t first_kept, std::int64_t kept) {
   const bool fits = part.table.defined() && part.table.dtype() == dtype && part.table.device() == stream.device;
@@ -60,11 +59,12 @@ Tensor RotaryTable::rows(const Stream& stream, DType dtype, Part& part, std::int
 }
 
 Tensor RotaryTable::get(const Stream& stream, DType dtype, std::int64_t first_position, std::int64_t n) {
-  require(first_position >= 0 && n >= 0, "rotary: {} positions from {}", n, first_position);
+  require(first_position >= 0 && n >= 0, "rotary: {} positions from {}, expected no negative number", n,
+          first_position);
   const std::int64_t needed = first_position + n;
   if (first_position == 0 || needed <= most_kept) {
-    // Beyond most_kept too on a GPU, where replaced tables stay: all of them together are then no longer than twice the
-    // last.
+    // On a GPU also beyond most_kept: replaced tables stay allocated, and doubling bounds their total by twice the last
+    // one.
     const bool beyond = stream.device.is_gpu() && needed > most_kept;
     const std::int64_t most = beyond ? std::numeric_limits<std::int64_t>::max() : most_kept;
     const std::int64_t doubled = beginning_.table.defined() ? std::min(most, 2 * beginning_.table.extent(0)) : 1;
@@ -77,7 +77,7 @@ RotaryTable::Rows RotaryTable::at(const Stream& stream, DType dtype, const Tenso
   if (stream.device.is_gpu()) return {rows_of(stream, dtype, positions, frequencies(stream.device), factor_), {}};
   const std::int64_t largest = stream.device.is_cpu() ? largest_position(positions) : positions.extent(-1) - 1;
   if (largest < most_kept) return {get(stream, dtype, 0, largest + 1), positions};
-  // The tensor is kept, so that its memory is not given to other positions; nobody changes it.
+  // far_positions_ keeps the tensor alive, so its memory is not reused for other positions; nothing changes it.
   if (!far_positions_.defined() || !far_positions_.shares_memory_with(positions) ||
       far_positions_.shape() != positions.shape() || far_.table.dtype() != dtype) {
     far_ = {rows_of(stream, dtype, positions, frequencies(stream.device), factor_), {}};
@@ -91,12 +91,13 @@ Variable rotary(Tape& tape, const Variable& x, std::int64_t n_heads, std::int64_
   require(x.shape().rank() >= 2 && n_heads > 0 && x.extent(-1) >= n_heads * d_head && x.value().has_contiguous_rows(),
           "rotary: x is {}, expected [batch, n, at least {} heads x {}] with contiguous rows", x.shape().text(),
           n_heads, d_head);
-  require(table.d_head() == d_head, "rotary: heads of {} dimensions with a table for {}", d_head, table.d_head());
-  // Asked here as well as by record_in_place, which would find out after the values have changed.
+  require(table.d_head() == d_head, "rotary: heads have {} dimensions, but the table is for {}", d_head,
+          table.d_head());
+  // record_in_place checks this too, but only after the values have changed.
   require(!tape.records({&x}) || !x.slot()->persistent, "rotary: a parameter or leaf cannot be changed in place");
   require(!positions || (positions->dtype() == DType::int32 && positions->is_contiguous() && x.shape().rank() == 3 &&
                          first_position == 0 && positions->shape() == Shape({x.extent(0), x.extent(1)})),
-          "rotary: positions {} {} from {} for x {}, expected int32 [batch, n] from 0",
+          "rotary: positions are {} {} with first_position {} for x {}, expected int32 [batch, n] and first_position 0",
           positions ? name_of(positions->dtype()) : "", positions ? positions->shape().text() : "", first_position,
           x.shape().text());
   const DType dtype = accumulate_dtype(x.dtype());
@@ -105,7 +106,7 @@ Variable rotary(Tape& tape, const Variable& x, std::int64_t n_heads, std::int64_
                 : RotaryTable::Rows{table.get(tape.stream(), dtype, first_position, x.extent(-2)), {}};
   run_body(tape.stream(), rotary_cpu, rotary_gpu, x.value(), angles.table, angles.row, n_heads, false);
   if (positions && tape.device().is_gpu()) {
-    // The rows of these positions are made again in backward: kept, they would be another tensor of every layer.
+    // Backward recomputes the rows of these positions. Stored, they would be one more tensor for every layer.
     const std::vector<Tensor> saved{*positions, table.frequencies(tape.device())};
     return tape.record_in_place(
         "rotary", x, saved, [n_heads, dtype, factor = table.attention_factor()](BackwardContext& context) {

@@ -4,14 +4,14 @@
 
 namespace furlong::ops {
 
-/// Turns the heads of x [..., n, columns] in place by table [rows, 2, d_head / 2], or back where `inverse` says so.
-/// `rows` (int32, or undefined) says which row of the table each token is turned by; undefined: the rows one after
-/// another, from the beginning again when they are used up.
+/// Rotates the heads of x [..., n, columns] in place by table [rows, 2, d_head / 2], or back if `inverse`. `rows`
+/// (int32) gives each token's row of the table. If undefined, tokens use the rows in order and start again at row 0
+/// after the last one.
 void rotary_cpu(const Tensor& x, const Tensor& table, const Tensor& rows, std::int64_t n_heads, bool inverse);
-/// table[p, 0 and 1, i] = cosine and sine of (first_position + p) frequencies[i]; float64 [d_head / 2] on the table's
-/// device.
+/// table[p, 0 and 1, i] = cosine and sine of (first_position + p) frequencies[i]. frequencies is float64 [d_head / 2]
+/// on the table's device.
 void rotary_table_cpu(const Tensor& table, const Tensor& frequencies, std::int64_t first_position);
-/// The same of positions[p] frequencies[i].
+/// Like rotary_table_cpu(), with the angles positions[p] frequencies[i].
 void rotary_rows_cpu(const Tensor& table, const Tensor& frequencies, const Tensor& positions);
 
 inline GpuBody<const Tensor& /*x*/, const Tensor& /*table*/, const Tensor& /*rows*/, std::int64_t /*n_heads*/,

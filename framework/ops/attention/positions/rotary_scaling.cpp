@@ -20,18 +20,18 @@ double llama3_frequency(double theta, const RotaryScaling& scaling) {
   return (1 - kept) * theta / scaling.factor + kept * theta;
 }
 
-/// Where on the ramp from kept (0) to interpolated (1) frequencies each pair stands.
+/// Position of each pair on the ramp from unchanged (0) to interpolated (1) frequencies.
 class YarnRamp {
  public:
   YarnRamp(std::int64_t d_head, double base, const RotaryScaling& scaling) {
     const double width = static_cast<double>(d_head);
-    // The pair, as a real number, that turns so many times in the original length.
+    // The pair, as a real number, that rotates `turns` times in the original length.
     const auto pair_of = [&](double turns) {
       return width * std::log(static_cast<double>(scaling.original_length) / (turns * two_pi)) / (2 * std::log(base));
     };
     first_ = std::max(std::floor(pair_of(scaling.beta_fast)), 0.0);
     last_ = std::min(std::ceil(pair_of(scaling.beta_slow)), width - 1);
-    if (first_ == last_) last_ += 0.001;  // as the reference does, where the ramp would have no width
+    if (first_ == last_) last_ += 0.001;  // as in the reference implementation, to avoid a ramp of width 0
   }
   double at(std::int64_t pair) const {
     return std::clamp((static_cast<double>(pair) - first_) / (last_ - first_), 0.0, 1.0);
@@ -42,17 +42,17 @@ class YarnRamp {
 };
 
 void check(std::int64_t d_head, double base, const RotaryScaling& scaling) {
-  require(d_head > 0 && d_head % 2 == 0, "rotary: heads of {} dimensions, expected an even number", d_head);
-  require(base > 0, "rotary: base {}, expected a positive number", base);
-  require(scaling.factor >= 1, "rotary: a scaling factor of {}, expected at least 1", scaling.factor);
+  require(d_head > 0 && d_head % 2 == 0, "rotary: heads have {} dimensions, expected a positive even number", d_head);
+  require(base > 0, "rotary: base is {}, expected a positive number", base);
+  require(scaling.factor >= 1, "rotary: the scaling factor is {}, expected at least 1", scaling.factor);
   require(!scaling.counts_original_length() || scaling.original_length > 0,
-          "rotary: an original length of {}, expected a positive number", scaling.original_length);
+          "rotary: the original length is {}, expected a positive number", scaling.original_length);
   require(scaling.kind != RotaryScalingKind::llama3 || scaling.high_frequency_factor > scaling.low_frequency_factor,
-          "rotary: a high frequency factor of {} with a low one of {}, expected more", scaling.high_frequency_factor,
-          scaling.low_frequency_factor);
+          "rotary: the high frequency factor is {}, expected more than the low frequency factor {}",
+          scaling.high_frequency_factor, scaling.low_frequency_factor);
   require(
       scaling.kind != RotaryScalingKind::yarn || (scaling.beta_fast > scaling.beta_slow && base > 1),
-      "rotary: yarn with beta_fast {}, beta_slow {} and base {}, expected beta_fast above beta_slow and a base above 1",
+      "rotary: yarn has beta_fast {}, beta_slow {} and base {}, expected beta_fast above beta_slow and base above 1",
       scaling.beta_fast, scaling.beta_slow, base);
 }
 

@@ -14,11 +14,12 @@ using Sizes = SoftmaxAttentionSizes;
 
 void check_reach(const AttentionShape& shape, const SoftmaxAttentionOptions& options, const AttentionMask& mask) {
   mask.check(shape.batch, shape.n_query, shape.n_key, op);
-  require(!mask.documents.defined() || options.first_query_position == 0, "{}: documents with first_query_position {}",
-          op, options.first_query_position);
-  require(options.window >= 0, "{}: window {}", op, options.window);
+  require(!mask.documents.defined() || options.first_query_position == 0,
+          "{}: first_query_position is {}, expected 0 with a document mask", op, options.first_query_position);
+  require(options.window >= 0, "{}: window is {}, expected at least 0", op, options.window);
   require(options.window == 0 || options.causal || shape.n_query == shape.n_key || options.first_query_position > 0,
-          "{}: a window over {} keys for {} queries without a position", op, shape.n_key, shape.n_query);
+          "{}: {} keys and {} queries with a window, expected as many queries as keys or a first_query_position", op,
+          shape.n_key, shape.n_query);
 }
 
 SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
@@ -28,22 +29,24 @@ SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Te
   arguments.shape = AttentionShape::of(query, key, value, op);
   const AttentionShape& shape = arguments.shape;
   require(shape.n_heads == options.n_heads && shape.n_kv_heads == options.n_kv_heads,
-          "{}: views of {} and {} heads, options for {} and {}", op, shape.n_heads, shape.n_kv_heads, options.n_heads,
-          options.n_kv_heads);
-  require(options.first_query_position >= 0, "{}: first_query_position {}", op, options.first_query_position);
-  require(std::isfinite(options.scale), "{}: scale {}", op, options.scale);
+          "{}: views have {} and {} heads, but options are for {} and {}", op, shape.n_heads, shape.n_kv_heads,
+          options.n_heads, options.n_kv_heads);
+  require(options.first_query_position >= 0, "{}: first_query_position is {}, expected at least 0", op,
+          options.first_query_position);
+  require(std::isfinite(options.scale), "{}: scale is {}, expected a finite number", op, options.scale);
   require(output.shape() == shape.output() && output.dtype() == query.dtype() && output.has_contiguous_rows(),
-          "{}: output {} of {}, expected {} of {}", op, output.shape().text(), name_of(output.dtype()),
-          shape.output().text(), name_of(query.dtype()));
+          "{}: output is {} {}, expected {} {}", op, name_of(output.dtype()), output.shape().text(),
+          name_of(query.dtype()), shape.output().text());
   if (log_sum_exp.defined()) {
     require(log_sum_exp.shape() == Shape({shape.batch, shape.n_heads, shape.n_query}) && log_sum_exp.is_contiguous() &&
                 log_sum_exp.dtype() == accumulate_dtype(query.dtype()),
-            "{}: log_sum_exp {} of {}", op, log_sum_exp.shape().text(), name_of(log_sum_exp.dtype()));
+            "{}: log_sum_exp is {} {}, expected {} {}", op, name_of(log_sum_exp.dtype()), log_sum_exp.shape().text(),
+            name_of(accumulate_dtype(query.dtype())), Shape({shape.batch, shape.n_heads, shape.n_query}).text());
   }
   check_reach(shape, options, mask);
   if (query.device().is_gpu() && std::max(shape.d_key, shape.d_value) > widest_gpu_head) {
     throw UserError(
-        "{}: heads {} wide on {}, where at most {} fit into a kernel's registers: use more heads, or device: cpu", op,
+        "{}: heads are {} wide on {}, but the CUDA kernels support at most {}: use more heads, or device: cpu", op,
         std::max(shape.d_key, shape.d_value), query.device().text(), widest_gpu_head);
   }
   const std::int64_t reach = options.window > 0 ? std::min(options.window - 1, SoftmaxAttentionArguments::unbounded)
@@ -105,16 +108,17 @@ void softmax_attention_backward(const Stream& stream, const Tensor& query, const
                                 const GradientTarget& d_query, const GradientTarget& d_key,
                                 const GradientTarget& d_value, const SoftmaxAttentionOptions& options,
                                 const AttentionMask& mask) {
-  require(log_sum_exp.defined(), "{}: backward needs the log_sum_exp of forward", op);
+  require(log_sum_exp.defined(), "{}: backward needs the log_sum_exp that forward writes", op);
   SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options, mask);
   const AttentionShape& shape = arguments.shape;
   require(d_output.shape() == shape.output() && d_output.dtype() == query.dtype() && d_output.has_contiguous_rows(),
-          "{}: d_output {} of {}", op, d_output.shape().text(), name_of(d_output.dtype()));
+          "{}: d_output is {} {}, expected {} {}", op, name_of(d_output.dtype()), d_output.shape().text(),
+          name_of(query.dtype()), shape.output().text());
   const auto fits = [](const GradientTarget& target, const Shape& expected) {
     return !target.wanted() || (target.tensor.shape() == expected && target.tensor.has_contiguous_rows());
   };
   require(fits(d_query, shape.query()) && fits(d_key, shape.key()) && fits(d_value, shape.value()),
-          "{}: gradients unlike their inputs", op);
+          "{}: the shapes of gradients differ from those of their inputs", op);
   if (!d_query.wanted() && !d_key.wanted() && !d_value.wanted()) return;
 
   SoftmaxAttentionGradients gradients{d_output, d_query, d_key, d_value, 1, {}, {}};

@@ -6,13 +6,12 @@
 
 namespace furlong::ops {
 
-/// Extents of the tiles and the scratch that they take: functions of the shapes alone, so that results do not depend on
-/// threads.
+/// Extents of tiles and scratch. They depend only on the shapes, so results do not depend on the number of threads.
 struct SoftmaxAttentionSizes {
-  static constexpr std::int64_t query_block = 64;  // a row of a tile is then four AVX-512 vectors of floats
+  static constexpr std::int64_t query_block = 64;  // a row of a tile is four AVX-512 vectors of floats
   static constexpr std::int64_t key_block = 64;
-  /// Backward cuts the queries of a key-value head into segments where there are fewer (sequence, key-value head) pairs
-  /// than this.
+  /// Minimum number of tasks. With fewer (sequence, key-value head) pairs, backward splits the queries of each
+  /// key-value head into segments.
   static constexpr std::int64_t fewest_tasks = 8;
 
   static std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
@@ -20,7 +19,7 @@ struct SoftmaxAttentionSizes {
     return (shape.n_query + query_block - 1) / query_block;
   }
 
-  /// Elements of one thread's scratch.
+  /// Elements of one thread's scratch in forward.
   static std::int64_t forward_elements(const AttentionShape& shape) {
     const std::int64_t widths = padded(shape.d_key) + padded(shape.d_value);
     return query_block * (2 * widths + key_block + 2) + key_block * widths;
@@ -29,13 +28,13 @@ struct SoftmaxAttentionSizes {
     const std::int64_t widths = padded(shape.d_key) + padded(shape.d_value);
     return query_block * (3 * widths + padded(shape.d_key) + 2 * key_block + 2) + key_block * widths;
   }
-  /// Elements in which the gradients of one key-value head's keys and values are summed.
+  /// Elements of the sums for the key and value gradients of one key-value head.
   static std::int64_t sums_elements(const AttentionShape& shape) {
     return shape.n_key * (padded(shape.d_key) + padded(shape.d_value));
   }
 
-  /// Usually 1: each (sequence, key-value head) is one task, which computes each tile's weights once for all three
-  /// gradients.
+  /// Number of segments of a key-value head's queries in backward. Usually 1: each (sequence, key-value head) is one
+  /// task, which computes each tile's weights once for all three gradients.
   static std::int64_t segments(const AttentionShape& shape) {
     const std::int64_t tasks = std::max<std::int64_t>(1, shape.batch * shape.n_kv_heads);
     return std::clamp<std::int64_t>((fewest_tasks + tasks - 1) / tasks, 1,
@@ -43,25 +42,25 @@ struct SoftmaxAttentionSizes {
   }
 };
 
-/// What both engines' bodies are given; checked before.
+/// Checked arguments of the CPU and CUDA kernels.
 struct SoftmaxAttentionArguments {
-  static constexpr std::int64_t unbounded = std::int64_t{1} << 40;  // farther than any key
+  static constexpr std::int64_t unbounded = std::int64_t{1} << 40;  // a distance greater than any sequence length
 
   AttentionShape shape;
   bool causal = true;
   std::int64_t first_query_position = 0;
-  /// The query at position p sees the keys p - behind .. p + ahead.
+  /// The query at position p attends to keys p - behind .. p + ahead.
   std::int64_t behind = unbounded, ahead = 0;
   double scale = 1;
   Tensor query, key, value, output;  // 4-D views
-  Tensor log_sum_exp;                // [batch, n_heads, n_query]; undefined when not kept
+  Tensor log_sum_exp;                // [batch, n_heads, n_query]; undefined if not stored
   AttentionMask mask;
-  /// With documents, int32. For the CPU [batch, query_blocks, 2]: where the document of a block's first token begins,
-  /// and that of its last one ends. For GPUs [2, batch, n]: where each token's document begins, and where it ends.
+  /// With a document mask, int32. CPU: [batch, query_blocks, 2], the start of the document of a block's first token,
+  /// and the end of the document of its last token. GPU: [2, batch, n], the start and end of each token's document.
   Tensor borders;
-  Tensor scratch;  // [threads, elements], compute dtype; undefined on GPUs, as are the gradients' sums
+  Tensor scratch;  // CPU only: [threads, elements], compute dtype
 
-  /// mask.keys of one sequence; null without.
+  /// mask.keys of one sequence; null without a key mask.
   const std::int32_t* kept_keys(std::int64_t batch) const {
     return mask.keys.defined() ? mask.keys.data<std::int32_t>() + batch * shape.n_key : nullptr;
   }
@@ -71,12 +70,13 @@ struct SoftmaxAttentionGradients {
   Tensor d_output;
   GradientTarget d_query, d_key, d_value;  // 4-D views
   std::int64_t segments = 1;
-  Tensor sums;  // [threads, or tasks × segments when segments > 1; sums_elements]: undefined when neither d_key nor
-                // d_value is wanted
-  Tensor row_dots;  // for GPUs: [batch, n_heads, n_query] in the compute dtype, for Σ_f d_output output
+  /// CPU only: [threads, sums_elements], or [tasks × segments, sums_elements] if segments > 1. Undefined if neither
+  /// d_key nor d_value is wanted.
+  Tensor sums;
+  Tensor row_dots;  // GPU only: Σ_f d_output output, [batch, n_heads, n_query] in the compute dtype
 };
 
-/// Heads wider than this, keys' or values', have no body for GPUs.
+/// The CUDA kernels support key and value heads up to this width.
 inline constexpr std::int64_t widest_gpu_head = 256;
 
 void softmax_attention_forward_cpu(const SoftmaxAttentionArguments& arguments);

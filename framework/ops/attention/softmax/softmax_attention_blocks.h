@@ -1,12 +1,11 @@
 #pragma once
-// Which queries the CPU bodies take together: up to query_block neighbours that see keys of one document. Blocks are
-// laid from the start of each document, so that a document among others is computed in the very steps in which it would
-// be alone.
+// Which queries the CPU kernels process together: up to query_block neighbours of one document. Blocks are aligned to
+// the start of each document, so a packed document is computed in the same steps as the document alone.
 #include "framework/ops/attention/softmax/softmax_attention_arguments.h"
 
 namespace furlong::ops {
 
-/// Queries [first, first + n), which see keys of [first_key, end_key) at most: their document, or all keys.
+/// Queries [first, first + n). They attend to keys in [first_key, end_key) at most: their document, or all keys.
 struct SoftmaxAttentionBlock {
   std::int64_t first = 0, n = 0, first_key = 0, end_key = 0;
 };
@@ -29,8 +28,8 @@ inline void find_document_borders(const SoftmaxAttentionArguments& arguments) {
   }
 }
 
-/// Calls body(block) for the blocks whose first query is in [index, index + 1) × query_block: over all indices, every
-/// query once.
+/// Calls body(block) for the blocks whose first query is in [index, index + 1) × query_block. All indices together
+/// cover each query once.
 template <class Body>
 void for_query_blocks(const SoftmaxAttentionArguments& arguments, std::int64_t batch, std::int64_t index,
                       const Body& body) {
@@ -44,7 +43,7 @@ void for_query_blocks(const SoftmaxAttentionArguments& arguments, std::int64_t b
   const std::int32_t* borders = arguments.borders.data<std::int32_t>() +
                                 (batch * SoftmaxAttentionSizes::query_blocks(arguments.shape) + index) * 2;
   for (std::int64_t document = borders[0]; document < end;) {
-    std::int64_t stop = std::max(document, begin);  // the document's end as far as this range goes
+    std::int64_t stop = std::max(document, begin);  // end of the document, limited to this range
     const std::int64_t first = document + (stop - document + width - 1) / width * width;
     while (stop < end && ids[stop] == ids[std::max(document, begin)]) ++stop;
     const std::int64_t document_end = stop < end ? stop : borders[1];

@@ -1,20 +1,22 @@
 #pragma once
-// First and second moments of queries and keys, head by head: what centring, scaling and FAVOR++ take their constants
-// from.
+// First and second moments of queries and keys per head. Centring, scaling and FAVOR++ compute their constants from
+// them.
 #include "framework/core/device.h"
 #include "framework/core/tensor.h"
 
 namespace furlong::ops {
 
-/// Numbers that head_statistics keeps for a head of width d: tokens, Σ q, Σ k, Σ q², Σ k² (the last four for each
+/// Returns the number of statistics for a head of width d: token count, Σ q, Σ k, Σ q², Σ k² (the last four per
 /// dimension).
 inline std::int64_t head_statistics_width(std::int64_t d) { return 1 + 4 * d; }
 
-/// Adds the sums over the tokens of query [batch, n, n_heads·d] and key [batch, n, n_kv_heads·d], views with contiguous
-/// rows, to `statistics` [n_heads, 1 + 4 d], float32 or float64; query head h goes with key head h / (n_heads /
-/// n_kv_heads). `kept`, where defined, int32 [batch, n], leaves out the tokens that it marks with 0. A head whose sums
-/// are not finite is left as it was: the fault shows in the loss, and must not stay in the constants. The same bits for
-/// any number of threads. Throws ContractError on shapes that do not fit.
+/// Adds sums over the tokens of query [batch, n, n_heads·d] and key [batch, n, n_kv_heads·d] to `statistics`
+/// [n_heads, 1 + 4 d], float32 or float64. Query and key are views with contiguous rows. Query head h uses key head
+/// h / (n_heads / n_kv_heads). `kept`, if defined, is int32 [batch, n]; tokens with 0 are left out.
+///
+/// A head whose sums are not finite is left unchanged, so that a non-finite batch does not spoil the constants; the
+/// failure shows in the loss. Results are bitwise equal for any number of threads. Throws ContractError if shapes do
+/// not match.
 void add_head_statistics(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& kept,
                          std::int64_t n_heads, std::int64_t n_kv_heads, const Tensor& statistics);
 

@@ -1,5 +1,5 @@
 #pragma once
-// How linear attention on CPUs walks over keys: which of them a query meets pair by pair, and in how many sweeps.
+// How linear attention on CPUs visits keys: which keys a query meets pair by pair, and in how many sweeps.
 #include <algorithm>
 #include <cstdint>
 
@@ -7,16 +7,16 @@
 
 namespace furlong::ops {
 
-/// Which keys of a block of near keys each query of a chunk meets pair by pair.
+/// The keys of a block of near keys that each query of a chunk meets pair by pair.
 struct NearPairs {
-  std::int64_t offset = 0;   // position of query 0 less the position of near key 0
-  std::int64_t columns = 0;  // near keys
+  std::int64_t offset = 0;   // position of query 0 minus the position of near key 0
+  std::int64_t columns = 0;  // number of near keys
   bool causal = true;
   std::int64_t window = 0, softmax_window = 0;
-  bool own_key = true;  // causal: whether a query sees the key at its own position
+  bool own_key = true;  // causal: whether a query attends to the key at its own position
 
   struct Row {
-    std::int64_t first, soft, end;  // features for [first, soft), exact weights for [soft, end)
+    std::int64_t first, soft, end;  // feature weights for [first, soft), exact softmax weights for [soft, end)
   };
   Row row(std::int64_t i) const {
     const std::int64_t at = offset + i;
@@ -32,12 +32,12 @@ struct NearPairs {
   }
 };
 
-/// Which keys a walk takes: all that queries see, or in two sweeps those up to each query's own and then those after
-/// it.
+/// Keys that one sweep visits: `only` visits all visible keys. Otherwise `first` visits those up to each query's own
+/// position, and `second` those after it.
 enum class Sweep : std::uint8_t { only, first, second };
 
-/// What the first of two sweeps leaves of each query: Σ_j w_ij v_j [ld_v], Σ_j w_ij and its magnitude, under a
-/// stabiliser of their own.
+/// What the first of two sweeps stores for each query: Σ_j w_ij v_j [ld_v], Σ_j w_ij and its magnitude, with its own
+/// stabiliser.
 template <class T>
 struct SweptRows {
   T *sum, *top, *total, *magnitude;

@@ -1,6 +1,6 @@
 #pragma once
-// The general form of linear attention on GPUs: which steps a block takes for each job. Included by kernels, after
-// kernel.h.
+// The general kernels of linear attention on GPUs: the steps that a block executes for each job. Included by kernels,
+// after kernel.h.
 #include <cstdint>
 #include <initializer_list>
 
@@ -9,8 +9,8 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// What a block does by all its threads between two barriers. Rows of features, products and turns of rows are told
-/// apart by what they work on (linear_attention_general_steps.cuh).
+/// Work of all threads of a block between two barriers. Feature maps, products and rotations of rows are distinguished
+/// by the tensors they work on (general_steps.cuh).
 enum class GeneralStep : std::uint8_t {
   end,
   // rows in
@@ -84,7 +84,7 @@ enum class GeneralStep : std::uint8_t {
   write_d_key
 };
 
-/// What is done with a chunk: a list of steps, without those that the options do not ask for.
+/// Work on one chunk: a list of steps, without the steps that the options do not need.
 enum class GeneralJob : std::uint8_t {
   none,
   clear_state,
@@ -95,15 +95,15 @@ enum class GeneralJob : std::uint8_t {
   write_report,
   write_d_gate,
   // by steps
-  absorb,       ///< a chunk of keys into the state
-  attend,       ///< outputs of a chunk of queries from the state and near keys
-  attend_all,   ///< from the state alone
-  advance,      ///< the keys of attend into the state
-  gather,       ///< a chunk of queries into the state
-  begin_query,  ///< d_query of a chunk of queries from the state
-  near_query,   ///< and from a chunk of near keys
-  end_query,    ///< and through the map
-  begin_key,    ///< likewise d_key and d_value of a chunk of keys
+  absorb,       ///< adds a chunk of keys to the state
+  attend,       ///< computes outputs of a chunk of queries from the state and near keys
+  attend_all,   ///< computes outputs from the state alone
+  advance,      ///< adds the keys of `attend` to the state
+  gather,       ///< adds a chunk of queries to the state
+  begin_query,  ///< d_query of a chunk of queries: the part from the state
+  near_query,   ///< d_query: the part from a chunk of near keys
+  end_query,    ///< d_query: backward through the feature map
+  begin_key,    ///< the same three parts for d_key and d_value of a chunk of keys
   near_key,
   end_key,
   count
@@ -114,7 +114,8 @@ struct GeneralProgram {
   static constexpr int most_steps = 24;
   GeneralStep steps[static_cast<int>(GeneralJob::count)][most_steps];
 
-  /// Of a map with or without directions, in the form given, with or without exact pairs and turned features.
+  /// Returns the steps for a map with or without random projections, in the given feature form, with or without exact
+  /// softmax pairs and rotated features.
   static GeneralProgram of(bool directed, bool logarithms, bool exact, bool turned);
 };
 
@@ -126,7 +127,7 @@ inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool ex
     GeneralStep* at = program.steps[static_cast<int>(job)];
     int used = 0;
     while (at[used] != end) ++used;
-    require(used + static_cast<int>(steps.size()) < most_steps, "a job of linear attention has more than {} steps",
+    require(used + static_cast<int>(steps.size()) < most_steps, "linear_attention: a job has more than {} steps",
             most_steps);
     for (const GeneralStep step : steps) {
       if (wanted) at[used++] = step;
