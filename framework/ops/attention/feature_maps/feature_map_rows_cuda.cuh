@@ -1,6 +1,6 @@
 #pragma once
-// Feature maps of a tile of rows, by all threads of a block of one dimension: the GPU's side of FeatureMapFunctions
-// (feature_map_cpu.h), by the arithmetic of maps/NAME-inl.h. A warp takes a row. For kernels only.
+// Feature maps of a tile of rows, computed by all threads of a one-dimensional block: FeatureMapFunctions
+// (feature_map_cpu.h) on the GPU, with the arithmetic of maps/NAME-inl.h. One warp computes one row. For kernels only.
 #include "framework/cuda/kernels/block_gemm.cuh"
 #include "framework/cuda/kernels/cos_sin.h"
 #include "framework/cuda/kernels/lane_value.h"
@@ -12,17 +12,17 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Calls body(row) with rows [0, rows), a warp for each.
+/// Calls body(row) for rows [0, rows), one warp per row.
 template <class Body>
 __device__ inline void for_rows(int rows, const Body& body) {
   for (int i = warp_index(); i < rows; i += warps_in_block()) body(i);
 }
-/// Calls body(column) with the lane's columns of [0, width).
+/// Calls body(column) for this lane's columns of [0, width).
 template <class Body>
 __device__ inline void for_columns(int width, const Body& body) {
   for (int j = lane_index(); j < width; j += 32) body(j);
 }
-/// The sum over columns of term(column), in every lane.
+/// Returns the sum of term(column) over all columns, in every lane.
 template <class T, class Term>
 __device__ inline T row_sum(int width, const Term& term) {
   T sum = 0;
@@ -39,17 +39,17 @@ __device__ inline T row_dot(const T* a, const T* b, int width) {
 
 #include "framework/ops/attention/feature_maps/feature_map-inl.h"
 
-/// One head's numbers. T is float or double.
+/// Constants of one head. T is float or double.
 template <class T>
 struct GpuMapConstants {
-  T factor;          // of u
-  T scale;           // of each of q and k: d^(-1/4)
-  T oprf_a;          // A; 0 of maps without
+  T factor;          // factor of u
+  T scale;           // applied to both q and k: d^(-1/4)
+  T oprf_a;          // A; 0 for maps without it
   T kernel_epsilon;  // favor_relu
-  T query_constant;  // of the query's row logarithm: -log m and the like
+  T query_constant;  // constant part of the query's row logarithm, such as -log m
 };
-/// Of a head of width d, whose kernel is the mean over `mean_over` features; oprf_a is its A (0 elsewhere). In double
-/// where that is free of cost: once a block.
+/// Returns the constants of a head of width d. The kernel is the mean over `mean_over` features; oprf_a is the head's A
+/// (0 for other maps). Computed in double precision, because it runs once per block.
 template <class T>
 __device__ inline GpuMapConstants<T> gpu_map_constants(const FeatureMapOptions& options, std::int64_t d,
                                                        std::int64_t mean_over, T oprf_a) {
@@ -57,33 +57,35 @@ __device__ inline GpuMapConstants<T> gpu_map_constants(const FeatureMapOptions& 
   return {projection_factor(scale, oprf_a), scale, oprf_a, static_cast<T>(options.kernel_epsilon),
           query_constant(d, mean_over, oprf_a)};
 }
-/// What the kernel of a map is the mean over.
+/// Returns the number of features or projections that the map's kernel is the mean over.
 inline int features_in_mean(const FeatureMapInfo& info, std::int64_t m, std::int64_t n_directions) {
   return static_cast<int>(info.mean_over_directions ? n_directions : m);
 }
 
-/// One head's constants and the layout of its tiles, as FeatureTile on the CPU; no padding is needed. Lies in shared
-/// memory. Maps with random projections are computed in three steps, the others in the middle one: features by
-/// projection() and then feature_row of every row, derivatives by slope_row of every row, back_projection() and
-/// finished() of every element; between them a barrier.
+/// One head's constants and the layout of its tiles, like FeatureTile on the CPU but without padding. Stored in shared
+/// memory.
+///
+/// Features: projection(), then feature_row() for each row. Gradients: gradient_row() for each row, then
+/// back_projection(), then finished() for each element. Maps without random projections use only feature_row() and
+/// gradient_row(). A barrier separates the steps.
 template <class T>
 class GpuFeatureRows {
  public:
   FeatureMap map;
   int d, m, n_directions, order;
   std::int64_t ld_x, ld_m;   // elements from one row to the next of [rows, d] and [rows, m] tiles
-  const T* directions;       // ω [n_directions, d]; null without
-  const T* direction_norms;  // |ω_f|² [n_directions]; where the map needs_oprf_a
+  const T* directions;       // ω [n_directions, d]; null if the map has no random projections
+  const T* direction_norms;  // |ω_f|² [n_directions], if the map needs_oprf_a
   GpuMapConstants<T> constants;
 
   __device__ bool is_directed() const { return directions != nullptr; }
 
-  /// features [rows, n_directions] = x ωᵀ: without the scale, so that with 16-bit inputs every term is exact in
+  /// features [rows, n_directions] = x ωᵀ, without the scale, so that with 16-bit inputs every term is exact in
   /// float32.
   __device__ BlockProduct<T> projection(const T* x, int rows, T* features) const {
     return {rows, n_directions, d, by_rows(x, ld_x), by_columns(directions, d), {features, ld_m}};
   }
-  /// A warp: one row of features and, where row_log is not null, its logarithm. `form` is the map's.
+  /// Run by one warp: computes one row of features and, if row_log is not null, its logarithm. `form` is the map's.
   template <FeatureForm form>
   __device__ void feature_row(const T* x, bool is_key, T* features, T* row_log) const {
     with_feature_map(map, [&](auto chosen) {
@@ -101,8 +103,9 @@ class GpuFeatureRows {
     });
   }
 
-  /// A warp: the row's d_x [d] from d_features [m], which are used up, and d_row_log. Of maps with random projections
-  /// the first part, d_features becoming the slopes of the projection and half_slope that of |x'|²/2.
+  /// Run by one warp: computes the row's d_x [d] from d_features [m], which is used as scratch, and d_row_log. For maps
+  /// with random projections it computes only the first part: d_features becomes the gradient of the projection, and
+  /// half_slope receives the gradient of |x'|²/2.
   template <FeatureForm form>
   __device__ void slope_row(const T* x, bool is_key, const T* features, T* d_features, T d_row_log, T* half_slope,
                             T* d_x) const {
@@ -122,7 +125,7 @@ class GpuFeatureRows {
   __device__ BlockProduct<T> back_projection(const T* d_features, int rows, T* d_x) const {
     return {rows, d, n_directions, by_rows(d_features, ld_m), by_rows(directions, d), {d_x, ld_x}};
   }
-  /// The derivative of functions of u and |x'|²/2, where the map has random projections; otherwise d_x as it is.
+  /// Returns the gradient of functions of u and |x'|²/2 if the map has random projections, otherwise d_x unchanged.
   __device__ T finished(T x, T half_slope, T d_x) const {
     return is_directed() ? gpu_fma(x, half_slope * constants.scale * constants.scale, d_x * constants.factor) : d_x;
   }

@@ -1,29 +1,29 @@
-// Polynomial kernels Σ_r c_r (q'·k')^r with every monomial stored once: the feature of a multi-index α with |α| = r is
+// Polynomial kernels Σ_r c_r (q'·k')^r, with every monomial stored once. The feature of a multi-index α with |α| = r is
 // sqrt(c_r r! / Π α_i!) Π x'_i^α_i.
 //
-// The monomials of degree r with indices i_1 <= ... <= i_r are in lexicographic order, so that those of degree r - 1
+// The monomials of degree r with indices i_1 <= ... <= i_r are in lexicographic order. So the monomials of degree r - 1
 // with all indices >= i are the end of their block, and x_i times that end is a run of degree r. Inside the end,
-// monomials with i itself a times come before those with fewer: a run for each a, each with one coefficient.
+// monomials with index i exactly a times come before those with fewer: one run for each a, each with one coefficient.
 
 /// r c_r / c_(r-1), as a fraction; c_0 = 1.
 struct Growth {
   int numerator, denominator;
 };
 
-/// Self::growth(order, r) is that of the coefficients. Order up to 4.
+/// Self::growth(order, r) returns the growth of the map's coefficients. The order is at most 4.
 template <class Self>
 struct PolynomialMap : RowMap {
   static constexpr int highest_degree = 4;
 
 #if defined(FURLONG_MAPS_ON_CPU)
 
-  /// Monomials of degree r in v variables.
+  /// Returns the number of monomials of degree r in v variables.
   static std::int64_t monomials(std::int64_t v, std::int64_t r) {
     std::int64_t count = 1;
     for (std::int64_t i = 0; i < r; ++i) count = count * (v + i) / (i + 1);
     return count;
   }
-  /// From a feature of degree r - 1 whose index i occurs a times, times x_i, to one of degree r.
+  /// Returns the factor from a feature of degree r - 1 whose index i occurs a times, multiplied by x_i, to degree r.
   template <class T>
   static T factor(const FeatureTile<T>& tile, std::int64_t r, std::int64_t a) {
     const Growth growth = Self::growth(static_cast<int>(tile.order), static_cast<int>(r));
@@ -42,7 +42,7 @@ struct PolynomialMap : RowMap {
     for (std::int64_t i = 0; i < tile.d; ++i) {
       std::int64_t from = source;
       for (std::int64_t a = r - 1; a >= 0; --a) {
-        if (a == 0) source = from;  // where the end with all indices >= i + 1 begins
+        if (a == 0) source = from;  // start of the end with all indices >= i + 1
         const std::int64_t n = monomials(tile.d - i - 1, r - 1 - a);
         run(i, factors[a], from, target, n);
         from += n;
@@ -50,7 +50,7 @@ struct PolynomialMap : RowMap {
       }
     }
   }
-  /// Where degree r begins.
+  /// Returns the first column of degree r.
   static std::int64_t offset(std::int64_t d, std::int64_t r) {
     std::int64_t at = 0;
     for (std::int64_t lower = 0; lower < r; ++lower) at += monomials(d, lower);
@@ -75,7 +75,7 @@ struct PolynomialMap : RowMap {
                    const T weight = x[i * tile.ld_x + c] * coefficient;
                    const auto v_weight = hn::Set(d, weight);
                    std::int64_t f = 0;
-                   // Whole vectors may run over into places that later runs, or nobody, will fill.
+                   // Whole vectors may write beyond the run, into columns that later runs overwrite or nobody reads.
                    for (; f < n && target + f + lanes <= tile.ld_m; f += lanes)
                      hn::StoreU(hn::Mul(hn::LoadU(d, row + source + f), v_weight), d, row + target + f);
                    for (; f < n; ++f) row[target + f] = row[source + f] * weight;
@@ -90,7 +90,7 @@ struct PolynomialMap : RowMap {
     const typename Lanes<T>::D d;
     const std::int64_t lanes = Lanes<T>::count();
     for (std::int64_t i = 0; i < rows; ++i) std::fill_n(d_x + i * tile.ld_x, tile.d, T{0});
-    // From the highest degree down, since d_features of a degree gather what came through higher ones.
+    // From the highest degree down, because d_features of a degree receives gradients through higher degrees.
     for (std::int64_t r = tile.order; r >= 2; --r) {
       for_runs(tile, r, offset(tile.d, r - 1),
                [&](std::int64_t c, T coefficient, std::int64_t source, std::int64_t target, std::int64_t n) HWY_ATTR {
@@ -128,20 +128,20 @@ struct PolynomialMap : RowMap {
 
 #elif defined(FURLONG_MAPS_ON_GPU)
 
-  /// Monomials of degree r in v variables.
+  /// Returns the number of monomials of degree r in v variables.
   static __device__ int monomials(int v, int r) {
     int count = 1;
     for (int i = 0; i < r; ++i) count = count * (v + i) / (i + 1);
     return count;
   }
-  /// From a feature of degree r - 1 whose index i occurs a times, times x_i, to one of degree r.
+  /// Returns the factor from a feature of degree r - 1 whose index i occurs a times, multiplied by x_i, to degree r.
   template <class T>
   static __device__ T factor(int order, T scale, int r, int a) {
     const Growth growth = Self::growth(order, r);
     const T ratio = static_cast<T>(growth.numerator) / static_cast<T>(growth.denominator);
     return scale * gpu_sqrt(ratio / static_cast<T>(a + 1));
   }
-  /// Calls run(i, factor, source, target, n) for the runs of degree r, whose sources begin at offset `source` of the
+  /// Calls run(i, factor, source, target, n) for the runs of degree r. Their sources start at offset `source` of the
   /// row.
   template <class Rows, class Run>
   static __device__ void for_runs(const Rows& rows, int r, int source, const Run& run) {
@@ -150,7 +150,7 @@ struct PolynomialMap : RowMap {
     for (int i = 0; i < d; ++i) {
       int from = source;
       for (int a = r - 1; a >= 0; --a) {
-        if (a == 0) source = from;  // where the end with all indices >= i + 1 begins
+        if (a == 0) source = from;  // start of the end with all indices >= i + 1
         const int n = monomials(d - i - 1, r - 1 - a);
         run(i, factor(rows.order, rows.constants.scale, r, a), from, target, n);
         from += n;
@@ -177,7 +177,7 @@ struct PolynomialMap : RowMap {
       });
     }
   }
-  /// From the highest degree down, since d_features of a degree gather what came through higher ones.
+  /// From the highest degree down, because d_features of a degree receives gradients through higher degrees.
   template <class Rows, class T>
   static __device__ void backward(const Rows& rows, const T* row, const T* phi, T* g, T* target) {
     const int d = rows.d;

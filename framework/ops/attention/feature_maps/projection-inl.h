@@ -1,4 +1,4 @@
-// What maps with random directions share: u = ω·x' and |x'|²/2 with x' = scale · x, and their derivatives. Per-target
+// Shared by maps with a random projection: u = ω·x' and |x'|²/2 with x' = scale · x, and their gradients. Per-target
 // include guard; see framework/simd/simd-inl.h.
 #if defined(FURLONG_FEATURE_MAP_PROJECTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_FEATURE_MAP_PROJECTION_INL_H_
@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// target [rows, n_directions] = x ωᵀ, rows ld_m apart: without the scale, so that with 16-bit inputs every term is
+/// target [rows, n_directions] = x ωᵀ, rows ld_m apart. It omits the scale, so that with 16-bit inputs every term is
 /// exact in float32.
 template <class T>
 HWY_INLINE void project(const FeatureTile<T>& tile, const T* x, std::int64_t rows, T* target) {
@@ -26,8 +26,8 @@ HWY_INLINE T half_square(const FeatureTile<T>& tile, const T* row) {
   return dot(row, row, tile.d) * tile.scale * tile.scale / 2;
 }
 
-/// d_x [rows, d] = factor · d_u ω + d_half_square(i) ∂(|x'|²/2)/∂x: the whole derivative of functions of u and |x'|²/2.
-/// d_u has its rows ld_m apart, and `factor` is what u was multiplied with.
+/// d_x [rows, d] = factor · d_u ω + d_half_square(i) ∂(|x'|²/2)/∂x: the complete gradient of functions of u and
+/// |x'|²/2. d_u has rows ld_m apart; `factor` is the factor of u.
 template <class T, class DHalfSquare>
 HWY_INLINE void project_back(const FeatureTile<T>& tile, const T* x, std::int64_t rows, const T* d_u, T factor,
                              const DHalfSquare& d_half_square, T* d_x) {
@@ -42,8 +42,8 @@ HWY_INLINE void project_back(const FeatureTile<T>& tile, const T* x, std::int64_
   }
 }
 
-/// In log features that end in -|k'|²/2 for keys, and leave it to the row's logarithm for queries: what reaches |x'|²/2
-/// of row i.
+/// Returns ∂ loss / ∂(|x'|²/2) of row i, for log features that include -|k'|²/2 for keys and leave it to the row
+/// logarithm for queries.
 template <class T>
 HWY_INLINE T d_half_square_of_logs(const FeatureTile<T>& tile, std::int64_t i, bool is_key, const T* d_features,
                                    const T* d_row_log) {

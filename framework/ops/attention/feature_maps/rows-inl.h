@@ -1,4 +1,4 @@
-// Single rows of a tile, as feature maps need them. Per-target include guard; see framework/simd/simd-inl.h.
+// Operations on single rows of a tile, for feature maps. Per-target include guard; see framework/simd/simd-inl.h.
 #if defined(FURLONG_FEATURE_MAP_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_FEATURE_MAP_ROWS_INL_H_
 #undef FURLONG_FEATURE_MAP_ROWS_INL_H_
@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
 
-/// Σ_f term(f, n), a vector of zeros in the lanes beyond n for each run of lanes.
+/// Returns Σ_f term(f, n). For each run of lanes, term must return zeros in the lanes from n on.
 template <class T, class Term>
 HWY_INLINE T row_sum(std::int64_t size, const Term& term) {
   const typename Lanes<T>::D d;
@@ -36,7 +36,7 @@ HWY_INLINE T dot(const T* a, const T* b, std::int64_t size) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-/// target[f] = value(x[f]) for vectors of x.
+/// target[f] = value(x[f]), on vectors of x.
 template <class T, class Value>
 HWY_INLINE void map_row(const T* x, std::int64_t size, T* target, const Value& value) {
   for_lanes<T>(size, [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(value(load_n(x + f, n)), target + f, n); });
@@ -47,7 +47,7 @@ HWY_INLINE void map_rows(const T* a, const T* b, std::int64_t size, T* target, c
                          HWY_ATTR { store_n(value(load_n(a + f, n), load_n(b + f, n)), target + f, n); });
 }
 
-/// Whatever features leave out, where they leave nothing out.
+/// Sets row logarithms to zero, for features that leave nothing out.
 template <class T>
 HWY_INLINE void no_row_log(T* row_log, std::int64_t rows) {
   if (row_log) std::fill_n(row_log, rows, T{0});

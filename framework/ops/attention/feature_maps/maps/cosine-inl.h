@@ -1,4 +1,4 @@
-// Features (1, x / |x|) of the kernel 1 + q̂·k̂, which is never negative; a zero row has (1, 0).
+// Features (1, x / |x|) of the kernel 1 + q̂·k̂, which is never negative. A zero row has the features (1, 0).
 template <>
 struct Map<FeatureMap::cosine> : RowMap {
   static constexpr FeatureMapProperties properties{
@@ -7,12 +7,12 @@ struct Map<FeatureMap::cosine> : RowMap {
 
   template <class T>
   struct Norm {
-    T largest, rest;  // |x| is their product, which may leave the range of T where neither factor does
+    T largest, rest;  // |x| is their product, which may overflow or underflow although neither factor does
   };
 
 #if defined(FURLONG_MAPS_ON_CPU)
 
-  /// Of a row of zeros: {1, 0}. With a NaN in the row, `rest` is one.
+  /// Returns {1, 0} for a row of zeros. If the row has a NaN, `rest` is NaN.
   template <class T>
   static Norm<T> norm_of(const T* row, std::int64_t size) {
     const typename Lanes<T>::D d;
@@ -41,7 +41,7 @@ struct Map<FeatureMap::cosine> : RowMap {
       map_row(row, tile.d, target + 1, [&](auto value) HWY_ATTR { return hn::Mul(hn::Div(value, divisor), inverse); });
     }
   }
-  /// d_x = (g - (g·x̂) x̂) / |x|, and zero for a row of zeros, where there is no derivative.
+  /// d_x = (g - (g·x̂) x̂) / |x|; zero for a row of zeros, which has no derivative.
   template <class T>
   static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, const T* features, T* d_features,
                        T* d_x) {
@@ -60,7 +60,7 @@ struct Map<FeatureMap::cosine> : RowMap {
 
 #elif defined(FURLONG_MAPS_ON_GPU)
 
-  /// Of a row of zeros: {1, 0}. With a NaN in the row, `rest` is one.
+  /// Returns {1, 0} for a row of zeros. If the row has a NaN, `rest` is NaN.
   template <class T>
   static __device__ Norm<T> norm_of(const T* row, int d) {
     T largest = 0;
@@ -76,7 +76,7 @@ struct Map<FeatureMap::cosine> : RowMap {
     for_columns(rows.d, [&](int f) { features[1 + f] = x[f] / norm.largest * inverse; });
     if (lane_index() == 0) features[0] = 1;
   }
-  /// d_x = (g - (g·x̂) x̂) / |x|, and zero for a row of zeros, where there is no derivative.
+  /// d_x = (g - (g·x̂) x̂) / |x|; zero for a row of zeros, which has no derivative.
   template <class Rows, class T>
   static __device__ void backward(const Rows& rows, const T* x, const T* features, T* d_features, T* d_x) {
     const T *const unit = features + 1, *const g = d_features + 1;

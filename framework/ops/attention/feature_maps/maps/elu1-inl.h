@@ -1,4 +1,4 @@
-// elu(x) + 1 in log form: x where x <= 0, log(1 + x) above (Katharopoulos et al. 2020, equation 7).
+// elu(x) + 1 as a logarithm: x if x <= 0, log(1 + x) above 0 (Katharopoulos et al. 2020, equation 7).
 template <>
 struct Map<FeatureMap::elu1> : EntryMap {
   static constexpr FeatureMapProperties properties{
@@ -8,7 +8,7 @@ struct Map<FeatureMap::elu1> : EntryMap {
   static FURLONG_LANE_FUNCTION L feature(L x) {
     return select(less(L(0.0), x), log1p(x), x);
   }
-  /// ∂ log φ / ∂x is 1 where x <= 0 and 1 / (1 + x) above.
+  /// ∂ log φ / ∂x is 1 if x <= 0 and 1 / (1 + x) above 0.
   template <class L>
   static FURLONG_LANE_FUNCTION L backward(L x, L d_feature) {
     return d_feature / (L(1.0) + select(less(x, L(0.0)), L(0.0), x));

@@ -1,13 +1,14 @@
-// Positive random features for ω and for -ω: log φ(k) = ±ω·k' - |k'|²/2, feature f of the first half with ω_f, feature
-// f of the second with -ω_f (Choromanski et al. 2021, lemma 1). Queries leave the last term and -log m to the row's
+// Positive random features for ω and -ω: log φ(k) = ±ω·k' - |k'|²/2. Feature f of the first half uses ω_f, feature f of
+// the second half -ω_f (Choromanski et al. 2021, lemma 1). For queries the last term and -log m are part of the row
 // logarithm, as in favor_positive.
 template <>
 struct Map<FeatureMap::favor_hyperbolic> : ProjectionMap {
-  static constexpr FeatureMapProperties properties{.summary = "likewise, two of each projection: exp(±u)",
-                                                   .form = FeatureForm::logarithms,
-                                                   .features_a_direction = 2,
-                                                   .estimates_softmax = true,
-                                                   .fused = FusedForm::projection};
+  static constexpr FeatureMapProperties properties{
+      .summary = "like favor_positive, two features per projection: exp(±u)",
+      .form = FeatureForm::logarithms,
+      .features_a_direction = 2,
+      .estimates_softmax = true,
+      .fused = FusedForm::projection};
   static constexpr HalfSquare half_square = HalfSquare::in_features;
 
   template <class L>

@@ -1,5 +1,5 @@
 // Positive random features of the softmax kernel: log φ_f(k) = ω_f·k' - |k'|²/2 (Choromanski et al. 2021, lemma 1). For
-// queries the last term and -log m cancel in the ratio and are the row's logarithm.
+// queries the last term and -log m cancel in the ratio and are the row logarithm.
 template <>
 struct Map<FeatureMap::favor_positive> : ProjectionMap {
   static constexpr FeatureMapProperties properties{.summary = "positive random features of softmax (Performer, FAVOR+)",

@@ -1,10 +1,10 @@
-// Trigonometric random features of the softmax kernel (Rahimi & Recht 2007): values cos(ω_f·x') and, m/2 places later,
-// sin(ω_f·x'), under the row's logarithm |x'|²/2 (for queries less log(m/2)).
+// Trigonometric random features of the softmax kernel (Rahimi & Recht 2007): values cos(ω_f·x') and, m/2 columns later,
+// sin(ω_f·x'), with the row logarithm |x'|²/2 (for queries minus log(m/2)).
 
 #if defined(FURLONG_MAPS_ON_CPU)
 
-/// cos and sin. float32: within 3 ulp of those of the number x for |x| up to 39000, where x itself has long been
-/// rounded to steps of 0.004; larger arguments are held there. double: the library's, for any x.
+/// Cosine and sine. float32: within 3 ulp for |x| up to 39000, where x itself is rounded to steps of 0.004; larger
+/// arguments are clamped to 39000. double: the library functions, for any x.
 template <class T>
 HWY_INLINE Pair<LaneValue<T>> cos_sin(LaneValue<T> x) {
   const typename Lanes<T>::D d;
@@ -18,7 +18,7 @@ HWY_INLINE Pair<LaneValue<T>> cos_sin(LaneValue<T> x) {
     return {map_lanes(x, [](T lane) { return std::cos(lane); }), map_lanes(x, [](T lane) { return std::sin(lane); })};
   }
 }
-/// a b + c d; which product is rounded first is the engine's.
+/// a b + c d. Which product is rounded first depends on the device.
 template <class T>
 HWY_INLINE LaneValue<T> sum_of_products(LaneValue<T> a, LaneValue<T> b, LaneValue<T> c, LaneValue<T> d) {
   return multiply_add(c, d, a * b);
@@ -55,7 +55,7 @@ struct Map<FeatureMap::favor_trig> : ProjectionMap {
   static FURLONG_LANE_FUNCTION Pair<L> features(const MapNumbers<L>& c, L u, L /*shift*/) {
     return cos_sin(u * c.factor);
   }
-  /// ∂cos/∂u = -sin and ∂sin/∂u = cos, both of which the features have.
+  /// ∂cos/∂u = -sin and ∂sin/∂u = cos; the features contain both.
   template <class L>
   static FURLONG_LANE_FUNCTION L backward(Pair<L> features, Pair<L> d_features) {
     return sum_of_products(features.first, d_features.second, -features.second, d_features.first);

@@ -1,6 +1,6 @@
 // log softmax(x), then log softmax(-x), each over the d entries of the row (Zhang et al. 2024, with the softmax over
-// the feature dimension that its authors use in the place of bare exponentials). x comes from a learned matrix, which
-// is no part of the map.
+// the feature dimension that its authors use instead of plain exponentials). x comes from a learned matrix, which is
+// not part of the map.
 template <>
 struct Map<FeatureMap::hedgehog> : RowMap {
   static constexpr FeatureMapProperties properties{.summary = "softmax of learned features",
@@ -44,7 +44,7 @@ struct Map<FeatureMap::hedgehog> : RowMap {
       }
     }
   }
-  /// For each half ± (g - softmax Σ g).
+  /// ± (g - softmax Σ g) for each half.
   template <class T>
   static void backward(const FeatureTile<T>& tile, const T* /*x*/, std::int64_t rows, const T* features, T* d_features,
                        T* d_x) {
@@ -80,7 +80,7 @@ struct Map<FeatureMap::hedgehog> : RowMap {
       for_columns(d, [&](int f) { target[f] = sign * x[f] - total; });
     }
   }
-  /// For each half ± (g - softmax Σ g).
+  /// ± (g - softmax Σ g) for each half.
   template <class Rows, class T>
   static __device__ void backward(const Rows& rows, const T* /*x*/, const T* phi, T* g, T* d_x) {
     const int d = rows.d;

@@ -1,4 +1,4 @@
-// (1 + q'·k' / order)^order, whose limit is exp; symmetric monomials stored once.
+// (1 + q'·k' / order)^order, which converges to exp; symmetric monomials are stored once.
 template <>
 struct Map<FeatureMap::limit> : PolynomialMap<Map<FeatureMap::limit>> {
   static constexpr FeatureMapProperties properties{.summary = "(1 + q·k/order)^order",

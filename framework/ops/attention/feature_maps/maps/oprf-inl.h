@@ -1,6 +1,6 @@
 // Optimal positive random features: log φ_f(k) = A|ω_f|² + √(1-4A) ω_f·k' - |k'|²/2 + (d/4) log(1-4A), A <= 0
-// (Likhosherstov et al. 2022, FAVOR++): favor_positive with a constant A of each head. The constant of both sides,
-// -log m and the query's own square are in the query's row logarithm.
+// (Likhosherstov et al. 2022, FAVOR++): favor_positive with a constant A for each head. The constant of both sides,
+// -log m and the query's squared norm are part of the query's row logarithm.
 template <>
 struct Map<FeatureMap::oprf> : ProjectionMap {
   static constexpr FeatureMapProperties properties{.summary = "favor_positive with variance from the data (FAVOR++)",

@@ -6,7 +6,7 @@ struct Map<FeatureMap::relu> : EntryMap {
 
   template <class L>
   static FURLONG_LANE_FUNCTION L feature(L x) {
-    return select(less(x, L(0.0)), L(0.0), x);  // a NaN stays one
+    return select(less(x, L(0.0)), L(0.0), x);  // propagates NaN
   }
   template <class L>
   static FURLONG_LANE_FUNCTION L backward(L x, L d_feature) {

@@ -1,10 +1,10 @@
-// The walk over chunks of linear attention, forward and backward, whatever the form of the features. Per-target include
-// guard; see framework/simd/simd-inl.h.
+// The CPU kernels of linear attention, forward and backward: the walk over chunks, for both feature forms. Per-target
+// include guard; see framework/simd/simd-inl.h.
 //
-// A chunk of queries meets keys in two ways: through the state, which sums up all keys before, and pair by pair (near
-// keys): its own chunk when causal, the keys of a window. The windowed hybrid that is not causal takes two causal
-// walks: one forward in time over the keys up to each query's own, one backward in time over those after it. Their
-// unnormalised rows meet under one stabiliser.
+// A chunk of queries meets keys in two ways: through the state, which holds the sums over all earlier keys, and pair by
+// pair (near keys): the keys of its own chunk if causal, and the keys of a window. The windowed hybrid without
+// causality makes two causal walks: one forward in time over the keys up to each query's own, and one backward in time
+// over later keys. Their unnormalised rows are combined under one stabiliser.
 #if defined(FURLONG_LINEAR_ATTENTION_BODY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_BODY_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_BODY_INL_H_
@@ -23,7 +23,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// T is float or double, Tile one of the two forms.
+/// T is float or double; TileOf is the tile of one of the two feature forms.
 template <class T, template <class> class TileOf>
 class LinearAttentionBody {
   using Tile = TileOf<T>;
@@ -60,8 +60,8 @@ class LinearAttentionBody {
   }
 
   void backward(const LinearAttentionGradients& gradients) {
-    // One task for each key-value head: its query heads one after another, so that d_key and d_value are summed in a
-    // fixed order.
+    // One task per key-value head. Its query heads run one after another, so d_key and d_value are summed in a fixed
+    // order.
     const auto& options = arguments_.options;
     const LinearAttentionSizes sizes = arguments_.sizes.for_backward();
     const std::int64_t kv_heads = options.n_kv_heads, group = options.n_heads / kv_heads;
@@ -91,10 +91,10 @@ class LinearAttentionBody {
   }
 
  private:
-  /// parallel_tasks where there is enough to do for waking other threads.
+  /// Calls parallel_tasks if there is enough work to wake other threads.
   template <class Task>
   void run_tasks(std::int64_t tasks, const Task& task) const {
-    constexpr std::int64_t grain = 1 << 19;  // multiply-adds: some microseconds
+    constexpr std::int64_t grain = 1 << 19;  // multiply-adds: a few microseconds
     const auto& sizes = arguments_.sizes;
     const std::int64_t rows = arguments_.query.extent(0) * (arguments_.query.extent(1) + arguments_.key.extent(1));
     if (rows * arguments_.options.n_heads * sizes.m * (sizes.d + sizes.d_value) < grain) {
@@ -104,7 +104,7 @@ class LinearAttentionBody {
     }
   }
 
-  /// ωᵀ of each head (or of all), laid out for the feature maps, and the squares of their norms.
+  /// Writes ωᵀ of each head (or of all heads), in the layout of the feature maps, and the squared norms.
   void prepare_directions() {
     const Tensor& directions = arguments_.constants.directions;
     if (!directions.defined()) return;

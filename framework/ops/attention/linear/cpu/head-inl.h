@@ -18,8 +18,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// Gradients of one head in the compute type, rows padded as in tiles: d_query [n_query, ld_d], d_key [n_key, ld_d],
-/// d_value [n_key, ld_v].
+/// Gradients of one head in the compute type, with rows padded as in tiles: d_query [n_query, ld_d], d_key
+/// [n_key, ld_d], d_value [n_key, ld_v].
 template <class T>
 struct HeadGradients {
   T *d_query, *d_key, *d_value;
@@ -51,14 +51,14 @@ class LinearAttentionHead {
     tile.gate = gate();
   }
 
-  /// `swept` is for what the first of two sweeps leaves.
+  /// `swept` stores the rows of the first of two sweeps.
   void forward(const SweptRows<T>& swept) {
     for_sweeps([&] {
       for (const Range& range : documents()) forward(range, swept);
     });
   }
 
-  /// d_query is written to its target; d_key and d_value are added to the sums.
+  /// Writes d_query to its target; adds d_key and d_value to `sums`.
   void backward(const LinearAttentionGradients& gradients, const HeadGradients<T>& sums) {
     tile_.d_gate = 0;
     for_sweeps([&] {
@@ -72,11 +72,11 @@ class LinearAttentionHead {
     if (gradients.d_gate.defined())
       gradients.d_gate.data<T>()[b_ * options_.n_heads + head_] = static_cast<T>(tile_.d_gate);
   }
-  /// What later segments have to know of this one's keys.
+  /// Gathers the sums over this segment's keys that later segments need.
   void gather_keys() {
     gather(true, [&](const Range& range) { absorb(range.first_key, range.end_key); });
   }
-  /// What earlier segments have to know of this one's queries: what sweep_keys would have gathered of all.
+  /// Gathers the sums over this segment's queries that earlier segments need, as sweep_keys would over all queries.
   void gather_queries(const LinearAttentionGradients& gradients) {
     gather(false, [&](const Range& range) {
       for (std::int64_t chunk = query_chunks(range) - 1; chunk >= 0; --chunk) {
@@ -86,14 +86,14 @@ class LinearAttentionHead {
     });
   }
   void write_key_gradients(const LinearAttentionGradients& gradients, const HeadGradients<T>& sums) const {
-    const std::int64_t skip = a_.query_offset;  // keys kept from before have no gradient
+    const std::int64_t skip = a_.query_offset;  // earlier keys from the state have no gradient
     if (gradients.d_key.wanted()) write(gradients.d_key, kv_head_, skip, sums.d_key, s_.d, s_.ld_d);
     if (gradients.d_value.wanted()) write(gradients.d_value, kv_head_, skip, sums.d_value, s_.d_value, s_.ld_v);
   }
 
  private:
-  /// Sums of the last document, or of the first, or where attention looks both ways of the first and then of the last,
-  /// into a_.gathered.
+  /// Writes the sums of the last or the first document to a_.gathered; without causality first those of the first, then
+  /// those of the last.
   template <class Sum>
   void gather(bool last, const Sum& sum) {
     const std::vector<Range> ranges = documents();
@@ -109,9 +109,9 @@ class LinearAttentionHead {
     }
   }
 
-  // Given the stabiliser and the denominator of all that a query sees, each key's part of the gradients is its own:
-  // both directions take the same two sweeps. The second one is the causal walk over the tokens in reverse, where a
-  // query does not see its own key.
+  // Given the stabiliser and the denominator over all visible keys, each key's part of the gradients is independent of
+  // other keys. So forward and backward use the same two sweeps. The second is the causal walk over the tokens in
+  // reverse order, in which a query does not attend to its own key.
   template <class Walk>
   void for_sweeps(const Walk& walk) {
     if (!s_.two_sweeps) return walk();
@@ -125,12 +125,12 @@ class LinearAttentionHead {
   }
   bool reversed() const { return tile_.sweep == Sweep::second; }
   bool causal() const { return options_.causal || s_.two_sweeps; }
-  /// Where the token is in memory that the sweep calls number `token`.
+  /// Returns the memory position of the token that the sweep numbers `token`.
   std::int64_t place(std::int64_t token) const { return reversed() ? n_key_ - 1 - token : token; }
 
   using Range = LinearAttentionRange;
   std::vector<Range> documents() const { return linear_attention_ranges(a_, b_, reversed()); }
-  /// Positions begin anew with each document. That of a segment's first one may lie before it.
+  /// Starts a document: positions restart at 0. The first document of a segment may start in an earlier segment.
   void enter(const Range& range) {
     const bool open = range.first_key == 0 && !a_.open_document_tokens.empty();
     document_start_ = open ? -a_.open_document_tokens[static_cast<std::size_t>(b_)] : range.first_key;
@@ -183,7 +183,7 @@ class LinearAttentionHead {
   }
   bool is_masked(std::int64_t key) const { return mask_ && mask_[place(key)] == 0; }
 
-  /// Keys [start, start + rows) with their features; a masked key is a row of zeros whose weight is nothing.
+  /// Loads keys [start, start + rows) with their features. A masked key is a row of zeros with a weight of zero.
   void load_keys(std::int64_t start, std::int64_t rows) {
     read(a_.key, kv_head_, start, rows, tile_.k, s_.ld_d);
     read(a_.value, kv_head_, start, rows, tile_.v, s_.ld_v);
@@ -230,7 +230,7 @@ class LinearAttentionHead {
     for_lanes<T>(s_.d, [&](std::int64_t f, std::int64_t n)
                            HWY_ATTR { store_n(function(load_n(row + f, n), f, n), row + f, n); });
   }
-  /// g = d_output of a chunk of queries, with what forward kept of them.
+  /// Loads g = d_output of a chunk of queries, and the stored results of forward for them.
   void load_gradients(const LinearAttentionGradients& gradients, std::int64_t start, std::int64_t rows) {
     read(gradients.d_output, head_, start, rows, tile_.g, s_.ld_v);
     read(a_.output, head_, start, rows, tile_.out, s_.ld_v);
@@ -241,7 +241,8 @@ class LinearAttentionHead {
 
   bool has_state_keys() const { return options_.window == 0; }
   bool has_near_keys() const { return causal() || options_.window > 0; }
-  /// The first near key of a chunk of queries that begins at key position `at`, and the one behind the last.
+  /// first_near, end_near: range of the near keys of a chunk of queries that starts (ends) at key position `at`
+  /// (`end`).
   std::int64_t first_near(const Range& range, std::int64_t at) const {
     const std::int64_t reach = std::max<std::int64_t>({options_.window, options_.softmax_window, 1}) - 1;
     return std::max(range.first_key, at - reach);
@@ -283,8 +284,7 @@ class LinearAttentionHead {
       tile_.attend(rows, pairs, per_query(a_.top, start), per_query(a_.inverse_denominator, start));
       if (tile_.sweep != Sweep::first)
         write_rows<T>({a_.output, b_, head_, place(start), tile_.step}, false, rows, s_.d_value, tile_.out, s_.ld_v);
-      if (pure_ &&
-          (a_.state || start + rows < range.end_query)) {  // the near keys are the chunk's own, and already here
+      if (pure_ && (a_.state || start + rows < range.end_query)) {  // the near keys are the chunk's own, already loaded
         tile_.advance_state(rows);
         absorbed = at + rows;
       }
@@ -301,8 +301,8 @@ class LinearAttentionHead {
   void end_state(const Range& range) {
     load_state(range, true, a_.end_sum, a_.end_normalizer, a_.end_maximum, a_.end_magnitude);
   }
-  /// Of what comes before the first document, or behind the last one (not causal: both); empty for others, and where
-  /// the tensors are undefined.
+  /// Loads the state of earlier or (`behind`) later segments; if not causal, of both. It applies to the first or last
+  /// document of this segment; other documents, and undefined tensors, start from an empty state.
   void load_state(const Range& range, bool behind, const Tensor& sum, const Tensor& normalizer, const Tensor& maximum,
                   const Tensor& magnitude) {
     tile_.clear_state();
@@ -313,7 +313,7 @@ class LinearAttentionHead {
     tile_.load_state(sum.template data<T>() + at * m * s_.d_value, normalizer.template data<T>() + at * m,
                      maximum.template data<T>() + at * m, magnitude.template data<T>() + at);
   }
-  /// Where this head is in a state of the documents at the one end or at both.
+  /// Returns this head's row in a state that covers the documents at one end or at both ends.
   std::int64_t state_row(std::int64_t end) const { return (end * a_.query.extent(0) + b_) * options_.n_heads + head_; }
   void store_state(const LinearAttentionState& state, std::int64_t end) const {
     const std::int64_t at = state_row(end), m = s_.m;
@@ -322,8 +322,8 @@ class LinearAttentionHead {
   }
 
   // ---- backward ----
-  // Keys go by chunks of the range here, and a pair of chunks is taken pair by pair where forward could have done so
-  // for any of its pairs: for what a feature pair weighs the two ways agree but for rounding.
+  // Here keys are visited in chunks of the range. A pair of chunks is computed pair by pair if forward could have
+  // computed any of its pairs so. Both ways give the same feature weights, except for rounding.
 
   std::int64_t key_chunks(const Range& range) const {
     return (range.end_key - range.first_key + s_.chunk - 1) / s_.chunk;
@@ -331,7 +331,7 @@ class LinearAttentionHead {
   std::int64_t query_chunks(const Range& range) const {
     return (range.end_query - range.first_query + s_.chunk - 1) / s_.chunk;
   }
-  /// Where the queries of a chunk stand among the keys of the range: queries before `query_offset` do not exist.
+  /// Returns the key position of the chunk's first query in the range. Queries before `query_offset` do not exist.
   std::int64_t query_position(const Range& range, std::int64_t chunk) const {
     return range.first_query + chunk * s_.chunk + a_.query_offset - range.first_key;
   }
@@ -341,7 +341,7 @@ class LinearAttentionHead {
   std::int64_t key_rows(const Range& range, std::int64_t chunk) const {
     return std::min(s_.chunk, range.end_key - range.first_key - chunk * s_.chunk);
   }
-  /// The first chunk of keys that a chunk of queries meets pair by pair; key_chunks() when it meets none so.
+  /// Returns the first chunk of keys that a chunk of queries meets pair by pair, or key_chunks() if there is none.
   std::int64_t first_near_chunk(const Range& range, std::int64_t chunk) const {
     if (!has_near_keys()) return key_chunks(range);
     return (first_near(range, query_position(range, chunk) + range.first_key) - range.first_key) / s_.chunk;
@@ -353,7 +353,7 @@ class LinearAttentionHead {
     return (end + s_.chunk - 1) / s_.chunk;
   }
 
-  /// No chunk of queries before this one meets the chunk of keys pair by pair.
+  /// Returns a lower bound on the chunks of queries that meet this chunk of keys pair by pair.
   std::int64_t earliest_near(std::int64_t chunk) const {
     const std::int64_t ahead = causal() ? a_.query_offset : options_.window;
     return std::max<std::int64_t>(0, chunk - (ahead + s_.chunk - 1) / s_.chunk - 1);
@@ -368,8 +368,8 @@ class LinearAttentionHead {
     load_gradients(gradients, start, rows);
   }
 
-  /// d_x of queries through their features, for the rows in the tile, into target (added when `add`). With `exact`,
-  /// what softmax pairs gave.
+  /// Computes d_x of the tile's queries from the gradients of their features, and writes it to target (adds it if
+  /// `add`). `exact` includes the gradients of softmax pairs.
   void finish_queries(std::int64_t rows, bool exact, bool add, T* target) {
     functions_.backward(features_, tile_.q, rows, false, tile_.feature_q, tile_.d_feature_q,
                         exact ? tile_.d_log_q : nullptr, tile_.d_x);
@@ -409,12 +409,12 @@ class LinearAttentionHead {
     add_rows(sums.d_value + place(start) * s_.ld_v, tile_.step, tile_.d_v, rows, s_.d_value, s_.ld_v);
   }
 
-  /// Of the query that is the chunk's first.
+  /// Returns the row of the chunk's first query.
   T* d_query_of(const HeadGradients<T>& sums, const Range& range, std::int64_t chunk) const {
     return sums.d_query + place(range.first_query + chunk * s_.chunk) * s_.ld_d;
   }
 
-  /// Forward over the range: the part of d_query that comes through the state.
+  /// First sweep, forward over the range: the part of d_query that comes from the state.
   void sweep_queries(const LinearAttentionGradients& gradients, const Range& range, const HeadGradients<T>& sums) {
     start_state(range);
     if (tile_.seen) tile_.turn_state();
@@ -437,7 +437,8 @@ class LinearAttentionHead {
     }
   }
 
-  /// Then back over it: d_key and d_value from later queries through their gathered gradients, and all near pairs.
+  /// Second sweep, backward over the range: d_key and d_value from the gathered gradients of later queries, and all
+  /// near pairs.
   void sweep_keys(const LinearAttentionGradients& gradients, const Range& range, const HeadGradients<T>& sums) {
     end_state(range);
     const bool exact = options_.softmax_window > 0;
@@ -454,7 +455,7 @@ class LinearAttentionHead {
       tile_.d_key_from_later(columns);
       std::fill_n(tile_.d_key_weight, s_.padded(s_.chunk), T{0});
       if (exact) std::fill_n(tile_.d_x_k, s_.chunk * s_.ld_d, T{0});
-      // The last of the near chunks of queries is the next to be gathered.
+      // In order, so that the last near chunk of queries is in the tile when it is gathered next.
       for (std::int64_t other = earliest_near(chunk); has_near_keys() && other < gathered; ++other) {
         if (end_near_chunk(range, other) <= chunk) continue;
         if (first_near_chunk(range, other) > chunk) break;
@@ -482,7 +483,7 @@ class LinearAttentionHead {
   const LinearAttentionSizes& s_;
   const std::int64_t b_, head_;
   std::int64_t kv_head_ = 0, n_query_ = 0, n_key_ = 0;
-  std::int64_t document_start_ = 0;  // where positions begin
+  std::int64_t document_start_ = 0;  // token with position 0
   bool pure_ = false, weighted_ = false;
   const std::int32_t* mask_ = nullptr;
   const T *query_center_ = nullptr, *key_center_ = nullptr, *scaling_ = nullptr;

@@ -1,4 +1,4 @@
-// Chooses between the two forms of features; each is a translation unit of its own.
+// Dispatches to the kernels of the two feature forms; each has its own translation unit.
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
 
 namespace furlong::ops {

@@ -1,14 +1,14 @@
 // Tiles for positive features, given as logarithms. Per-target include guard; see framework/simd/simd-inl.h.
 //
-// Notation (one head): a_i = log-features of query i [m], b_j = log-features of key j [m], its weight's logarithm
-// included, c = running maximum of b over the keys in the state [m], S = Σ_j exp(b_j - c) v_jᵀ [m, d_value], z = Σ_j
-// exp(b_j - c) [m]. For query i: top_i the stabiliser, N_i = Σ_j w_ij exp(-top_i) its denominator.
+// Notation (one head): a_i = log-features of query i [m], b_j = log-features of key j [m], including the logarithm of
+// its weight, c = running maximum of b over the keys in the state [m], S = Σ_j exp(b_j - c) v_jᵀ [m, d_value],
+// z = Σ_j exp(b_j - c) [m]. For query i: top_i is the stabiliser, N_i = Σ_j w_ij exp(-top_i) the denominator.
 //
-// With positions in the numerator S holds R_j exp(b_j - c) and meets R_i exp(a_i + c - top_i), c being one number for
-// both features of a pair, and of each sum that backward has over S and z, S's part is rotated back.
+// With a rotated numerator S holds R_j exp(b_j - c) and is multiplied by R_i exp(a_i + c - top_i); both features of a
+// pair share one c. In backward's sums over S and z, the part from S is rotated back.
 //
-// Of two large logarithms that nearly cancel (c_f and top_i, both as large as a huge key's) the difference comes first:
-// it is exact.
+// Two large logarithms that nearly cancel (c_f and top_i, both as large as a huge key's) are subtracted first: their
+// difference is exact.
 #if defined(FURLONG_LOG_FEATURES_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LOG_FEATURES_TILE_INL_H_
 #undef FURLONG_LOG_FEATURES_TILE_INL_H_
@@ -26,9 +26,9 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   using Base = LinearAttentionTile<T>;
   using Base::d;
   using typename Base::V;
-  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed):
-  // such a pair is summed again directly. Above it, m <= 850 features of at most the least normal number are no more
-  // than 1e-5 of the product; for larger m it grows with them.
+  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed
+  // to zero), and the pair is recomputed directly. Above it, up to 850 features below the smallest normal number are at
+  // most 1e-5 of the product; for larger m the threshold grows with m.
   const T least_product = static_cast<T>(1e-30) * std::max<T>(1, static_cast<T>(this->s.m) / 850);
 
  public:
@@ -46,7 +46,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     std::fill_n(running_maximum, s.ld_m, nothing);
   }
   void load_state(const T* sum, const T* normalizers, const T* maxima, const T* /*magnitude*/) {
-    this->load_sums(sum, normalizers);  // an empty state's maximum makes it weigh nothing
+    this->load_sums(sum, normalizers);  // the maximum of an empty state gives it weight zero
     std::copy_n(maxima, s.m, running_maximum);
   }
   void store_state(T* sum, T* normalizers, T* maxima, T* magnitude) const {
@@ -55,7 +55,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     *magnitude = 0;
   }
 
-  /// Rows of near keys with their weights' logarithms, where they have any.
+  /// Adds the logarithms of the keys' weights, if they have any, to the features of near keys.
   void weigh_keys(std::int64_t rows, bool weighted) {
     if (!weighted) return;
     for (std::int64_t j = 0; j < rows; ++j) {
@@ -69,7 +69,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
 
   // ---- forward ----
 
-  /// normal_q, normal_k: features with each row's own maximum taken out (kept in row_q, row_k); product = normal_q ·
+  /// normal_q, normal_k: exp(features - row maximum), with the maxima in row_q and row_k. product = normal_q ·
   /// normal_kᵀ, in [0, m].
   void pair_products(std::int64_t rows, const NearPairs& pairs) {
     this->softmax_scores(rows, pairs);
@@ -81,7 +81,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     if (s.rotates) this->rotated_products(rows, pairs, normal_q, normal_k);
   }
 
-  /// out [rows, d_value] from the state (when anything was seen) and, where there are any, from near keys.
+  /// out [rows, d_value] from the state, if it is not empty, and from near keys, if there are any.
   void attend(std::int64_t rows, const NearPairs& pairs, T* keep_top, T* keep_inverse) {
     const bool near = pairs.columns > 0;
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -93,7 +93,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       }
       if (seen) top = std::max(top, past_top(i));
       top = this->joint_top(i, top);
-      if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
+      if (top < nothing / 2) top = -nothing;  // no visible key: every weight is zero
       T total = 0;
       if (near) {
         total = s.rotates ? pair_weights<true>(i, pairs, row, top) : pair_weights<false>(i, pairs, row, top);
@@ -124,7 +124,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
 
   // ---- backward ----
 
-  /// The same as advance_state for Sᵀ [d_value, m], which d_query_from_state multiplies with.
+  /// Like advance_state, for Sᵀ [d_value, m], the operand of d_query_from_state.
   void advance_transposed_state(std::int64_t rows) {
     raise_maximum(rows, feature_k, nullptr, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR {
       const auto scale = [&](T* at) HWY_ATTR { store_n(hn::Mul(load_n(at, n), factor), at, n); };
@@ -158,8 +158,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     }
   }
 
-  /// Adds this chunk's queries to what earlier keys will need: state = Σ_i exp(a_i - top_i - e) / N_i g_i [m, d_value],
-  /// normalizer = the same over -δ_i, e (in running_maximum) the running maximum of a_i - top_i.
+  /// Adds this chunk's queries to the sums for earlier keys: state = Σ_i exp(a_i - top_i - e) / N_i g_i [m, d_value],
+  /// normalizer = the same sum over -δ_i. e (in running_maximum) is the running maximum of a_i - top_i.
   void gather_queries(std::int64_t rows) {
     raise_maximum(rows, feature_q, top_,
                   [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
@@ -171,9 +171,9 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     seen = true;
   }
 
-  /// d_feature_k [rows, m] and d_v [rows, d_value] of this chunk's keys from the queries gathered so far:
-  /// d b_jf = exp(b_jf + e_f) (state_f · v_j + normalizer_f), d_v_j = Σ_f exp(b_jf + e_f) state_f. Zero when none were
-  /// gathered.
+  /// Computes d_feature_k [rows, m] and d_v [rows, d_value] of this chunk's keys from the queries gathered so far:
+  /// d b_jf = exp(b_jf + e_f) (state_f · v_j + normalizer_f), d_v_j = Σ_f exp(b_jf + e_f) state_f. Zero if no queries
+  /// were gathered.
   void d_key_from_later(std::int64_t rows) {
     if (!seen) {
       std::fill_n(d_feature_k, rows * s.ld_m, T{0});
@@ -195,8 +195,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
   }
 
-  /// After pair_products: d_feature_q (overwritten), d_feature_k and d_v (added to) from the pairs of a chunk of
-  /// queries and one of keys.
+  /// Call after pair_products. Overwrites d_feature_q and adds to d_feature_k and d_v, for the pairs of a chunk of
+  /// queries and a chunk of keys.
   void pair_gradients(std::int64_t rows, const NearPairs& pairs) {
     const std::int64_t columns = pairs.columns;
     this->gradient_products(rows, pairs);
@@ -207,7 +207,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       if (s.rotates) this->join_slopes_of_own_key(i, pairs);
       if (pairs.softmax_window > 0) this->softmax_slopes(i, pairs, row);
     }
-    // d a_if = normal_q_if Σ_j d_product_ij normal_k_jf, and for keys alike.
+    // d a_if = normal_q_if Σ_j d_product_ij normal_k_jf, and likewise for keys.
     if (s.rotates) {
       this->rotated_feature_slopes(rows, columns, normal_q, normal_k);
     } else {
@@ -227,7 +227,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     if (pairs.softmax_window > 0) this->softmax_inputs(rows, pairs);
   }
 
-  /// ∂ loss / ∂ the logarithm of each key's weight, added to d_key_weight; null: features carry it all.
+  /// Adds ∂ loss / ∂ the logarithm of each key's weight to d_key_weight. Returns null: keys have no row logarithm.
   const T* d_key_logs(std::int64_t rows, bool weighted) {
     if (weighted) {
       for (std::int64_t j = 0; j < rows; ++j) {
@@ -255,7 +255,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     }
   }
 
-  /// Features [f, f + n) of the state and normalizer under their new maximum.
+  /// Rescales features [f, f + n) of the state and the normalizer to their new maximum.
   void rescale_state(std::int64_t f, V factor, std::int64_t n) {
     store_n(hn::Mul(load_n(normalizer + f, n), factor), normalizer + f, n);
     alignas(64) T factors[64 / sizeof(T)];
@@ -281,15 +281,15 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     return maximum;
   }
 
-  /// Calls body(j, in) for the vectors of product row i that hold columns [from, to).
+  /// Calls body(j, in) for the vectors of product row i that contain columns [from, to).
   template <class Body>
   static void for_columns(std::int64_t from, std::int64_t to, const Body& body) {
     const std::int64_t lanes = Lanes<T>::count();
     for (std::int64_t j = from / lanes * lanes; j < to; j += lanes) body(j, Base::between(j, from, to));
   }
 
-  /// The logarithm of a power of two that is at most max_j w_ij and more than half of it: rowmax_q + max_j (rowmax_k +
-  /// ⌊log2 product⌋ ln 2).
+  /// Returns the logarithm of a power of two that is at most max_j w_ij and more than half of it: rowmax_q +
+  /// max_j (rowmax_k + ⌊log2 product⌋ ln 2).
   template <bool rotated>
   T pair_top(std::int64_t i, const NearPairs::Row& row, const NearPairs& pairs) {
     V best = hn::Set(d, nothing);
@@ -312,7 +312,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     }
     return top;
   }
-  /// ⌊log2 p⌋ ln 2 of positive normal numbers, from their exponent bits.
+  /// Returns ⌊log2 p⌋ ln 2 of positive normal numbers, from their exponent bits.
   static V exponent(V p) {
     const hn::RebindToSigned<typename Base::D> di;
     constexpr int mantissa_bits = sizeof(T) == 8 ? 52 : 23, bias = sizeof(T) == 8 ? 1023 : 127;
@@ -321,7 +321,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
                    hn::Set(d, static_cast<T>(0.69314718055994530942)));
   }
 
-  /// log Σ_f exp(a_if + b_jf) the long way.
+  /// Returns log Σ_f exp(a_if + b_jf), computed directly.
   T direct_log_weight(std::int64_t i, std::int64_t j) const {
     const T *a = feature_q + i * s.ld_m, *b = feature_k + j * s.ld_m;
     V best = hn::Set(d, nothing);
@@ -341,8 +341,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     return {feature_q + i * s.ld_m, feature_k + j * s.ld_m, rotations_q, i, rotations_k, j};
   }
 
-  /// weight row i = w_ij exp(-top) for the feature pairs of the row, 0 elsewhere; returns its sum. `rotated`: the row
-  /// holds the numerator's weights, the sum is the denominator's.
+  /// weight row i = w_ij exp(-top) for the row's feature pairs, 0 elsewhere. Returns the sum. If `rotated`, the row
+  /// holds the weights of the numerator, and the sum is the denominator's.
   template <bool rotated>
   T pair_weights(std::int64_t i, const NearPairs& pairs, const NearPairs::Row& row, T top) {
     const V shift = hn::Set(d, top), own = hn::Set(d, row_q[i]);
@@ -353,7 +353,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       const auto in = Base::between(j, row.first, row.soft);
       const auto large = hn::Ge(p, hn::Set(d, least_product));
       direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
-      // Where the pair is hidden or summed directly the factor may be anything.
+      // If the pair is not visible or computed directly, the factor may have any value.
       const V factor = exp(d, hn::Add(hn::Sub(hn::LoadU(d, row_k + j), shift), own));
       const V w = hn::IfThenElseZero(hn::And(in, large), hn::Mul(p, factor));
       sum = hn::Add(sum, w);
@@ -383,7 +383,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     return hn::GetLane(hn::MaxOfLanes(d, best));
   }
 
-  /// work row i = exp(a_i + c - top); returns its product with z.
+  /// work row i = exp(a_i + c - top). Returns its dot product with z.
   T past_weights(std::int64_t i, T top) {
     const V shift = hn::Set(d, top);
     V sum = hn::Zero(d);
@@ -391,13 +391,13 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       const V e =
           exp(d, hn::Add(load_n(feature_q + i * s.ld_m + f, n), hn::Sub(load_n(running_maximum + f, n), shift)));
       store_n(e, work + i * s.ld_m + f, n);
-      sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);  // lanes beyond m: z is zero there
+      sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);  // z is zero in the lanes beyond m
     });
     return hn::GetLane(hn::SumOfLanes(d, sum));
   }
 
-  /// running_maximum = max(running_maximum, max_i (rows_i - less_i)); `rescale` is given exp(old - new) for each run of
-  /// features. Of features that are rotated with each other both have the larger maximum.
+  /// running_maximum = max(running_maximum, max_i (rows_i - less_i)). Calls `rescale` with exp(old - new) for each run
+  /// of features. Both features of a rotated pair get the larger maximum.
   template <class Rescale>
   void raise_maximum(std::int64_t rows, const T* log_rows, const T* less, const Rescale& rescale) {
     const auto raised = [&](V after, std::int64_t f, std::int64_t n) HWY_ATTR {
@@ -436,9 +436,9 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     }
   }
 
-  /// weight row i becomes w_ij / Σ_j w_ij, d_product row i = ∂ loss / ∂ product_ij, both zero where the pair is hidden.
-  /// True when a pair needs the direct way. `rotated`: weights of the numerator over Σ_j w_ij, and their part of the
-  /// slopes in d_rotated.
+  /// weight row i becomes w_ij / Σ_j w_ij, d_product row i = ∂ loss / ∂ product_ij; both are zero for pairs that are
+  /// not visible. Returns whether a pair must be computed directly. If `rotated`: weights of the numerator over Σ_j
+  /// w_ij, and the gradients of the rotated product in d_rotated.
   template <bool rotated>
   bool pair_slopes(std::int64_t i, std::int64_t columns, const NearPairs::Row& row) {
     const V top = hn::Set(d, top_[i]), own = hn::Set(d, row_q[i]), inverse = hn::Set(d, inverse_[i]),

@@ -1,10 +1,10 @@
-// Tiles for features that are plain numbers, of either sign, with one logarithm a row. Per-target include guard; see
+// Tiles for features that are plain values, of either sign, with one logarithm per row. Per-target include guard; see
 // framework/simd/simd-inl.h.
 //
 // Notation (one head): ψ_i, ψ_j = features of query i and key j [m], s_j = logarithm of key j's weight, c = running
-// maximum of s over the keys in the state, S = Σ_j exp(s_j - c) ψ_j v_jᵀ [m, d_value], z = Σ_j exp(s_j - c) ψ_j [m], M
-// = Σ_j exp(s_j - c) |ψ_j|. With positions in the numerator S holds R_j ψ_j and meets R_i ψ_i, and of each sum that
-// backward has over both, S's part is rotated back.
+// maximum of s over the keys in the state, S = Σ_j exp(s_j - c) ψ_j v_jᵀ [m, d_value], z = Σ_j exp(s_j - c) ψ_j [m],
+// M = Σ_j exp(s_j - c) |ψ_j|. With a rotated numerator S holds R_j ψ_j and is multiplied by R_i ψ_i; in backward's sums
+// over S and z, the part from S is rotated back.
 #if defined(FURLONG_PLAIN_FEATURES_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_PLAIN_FEATURES_TILE_INL_H_
 #undef FURLONG_PLAIN_FEATURES_TILE_INL_H_
@@ -49,7 +49,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     *magnitude = magnitude_;
   }
 
-  /// row_k holds the map's own logarithms; sizes |ψ_j| are needed for the guard.
+  /// row_k holds the map's row logarithms. The guard needs the norms |ψ_j|.
   void weigh_keys(std::int64_t rows, bool weighted) {
     for (std::int64_t j = 0; j < rows; ++j) {
       if (weighted) row_k[j] += key_weight[j];
@@ -77,7 +77,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
       for (std::int64_t j = row.first; near && j < row.soft; ++j) top = std::max(top, row_k[j]);
       if (near && row.soft < row.end) top = std::max(this->softmax_top(i, row), top);
       top = this->joint_top(i, top);
-      if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
+      if (top < nothing / 2) top = -nothing;  // no visible key: every weight is zero
       T total = 0, magnitude = 0;
       if (near) {
         total = s.rotates ? pair_weights<true>(i, pairs, row, top, magnitude)
@@ -135,7 +135,8 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     }
   }
 
-  /// state = Σ_i exp(-top_i - e) / N_i ψ_i g_iᵀ, normalizer = the same over -δ_i, e the running maximum of -top_i.
+  /// state = Σ_i exp(-top_i - e) / N_i ψ_i g_iᵀ, normalizer = the same sum over -δ_i; e is the running maximum of
+  /// -top_i.
   void gather_queries(std::int64_t rows) {
     const T factor = raise_maximum(rows, top_, T{-1});
     rescale_sums(factor, state, s.m, s.d_value, s.ld_v);
@@ -196,8 +197,8 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     if (pairs.softmax_window > 0) this->softmax_inputs(rows, pairs);
   }
 
-  /// Feature pairs and keys in the state weigh exp(s_j), so ∂ loss / ∂ s_j = ψ_j · d ψ_j; exact pairs have put theirs
-  /// into d_key_weight, which knows only the key's own weight and not the map's logarithm.
+  /// The weights of feature pairs and of keys in the state have the factor exp(s_j), so ∂ loss / ∂ s_j = ψ_j · d ψ_j.
+  /// Exact pairs have added theirs to d_key_weight; they depend on the key's own weight, not on the map's logarithm.
   const T* d_key_logs(std::int64_t rows, bool /*weighted*/) {
     for (std::int64_t j = 0; j < rows; ++j) {
       spare[j] = Base::product_of(feature_k + j * s.ld_m, d_feature_k + j * s.ld_m, s.m);
@@ -209,7 +210,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
  private:
   T maximum_ = Base::nothing, magnitude_ = 0;
 
-  /// The state's sums, turned or not, under a new maximum.
+  /// Rescales the state's sums, in either layout, to a new maximum.
   void rescale_sums(T factor, T* sum, std::int64_t rows, std::int64_t width, std::int64_t ld) {
     if (factor == 1) return;
     Base::scale_row(normalizer, s.m, factor);
@@ -222,8 +223,8 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
   static T exponential(T x) { return hn::GetLane(exp(d, hn::Set(d, x))); }
   T size_of_row(const T* row) const { return std::sqrt(Base::product_of(row, row, s.m)); }
 
-  /// weight row i = ψ_i·ψ_j exp(s_j - top) for feature pairs, 0 elsewhere; returns its sum, and adds the sum of sizes
-  /// to `magnitude`. `rotated`: the row holds the numerator's weights, the sum is the denominator's.
+  /// weight row i = ψ_i·ψ_j exp(s_j - top) for feature pairs, 0 elsewhere. Returns the sum, and adds the sum of norms
+  /// to `magnitude`. If `rotated`, the row holds the weights of the numerator, and the sum is the denominator's.
   template <bool rotated>
   T pair_weights(std::int64_t i, const NearPairs& pairs, const NearPairs::Row& row, T top, T& magnitude) {
     const V shift = hn::Set(d, top);
@@ -243,7 +244,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     return hn::GetLane(hn::SumOfLanes(d, sum));
   }
 
-  /// work row i = ψ_i exp(c - top); returns its product with z.
+  /// work row i = ψ_i exp(c - top). Returns its dot product with z.
   T past_weights(std::int64_t i, T top, T& magnitude) {
     const T factor = exponential(maximum_ - top);
     magnitude += magnitude_ * factor * row_q[i];
@@ -257,7 +258,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     return hn::GetLane(hn::SumOfLanes(d, sum));
   }
 
-  /// The maximum over sign · logs as well, and the factor that this costs what was summed under the old one. M follows.
+  /// Raises the maximum to include sign · logs, and rescales M. Returns the factor for sums under the old maximum.
   T raise_maximum(std::int64_t rows, const T* logs, T sign) {
     T after = maximum_;
     for (std::int64_t i = 0; i < rows; ++i) after = std::max(after, sign * logs[i]);
@@ -267,7 +268,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     return factor;
   }
 
-  /// work = rows · exp(sign · logs - maximum) · factor; with factor null (keys) their sizes join M.
+  /// work = rows · exp(sign · logs - maximum) · factor. If factor is null (keys), adds their norms to M.
   void weighted_rows(std::int64_t rows, const T* features, const T* logs, T sign, const T* factor) {
     for (std::int64_t i = 0; i < rows; ++i) {
       const T e = exponential(sign * logs[i] - maximum_) * (factor ? factor[i] : T{1});
@@ -279,8 +280,8 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     }
   }
 
-  /// weight row i = weights of the numerator over N_i, d_product row i = ∂ loss / ∂ product_ij; `rotated`: the
-  /// numerator's part of that in d_rotated.
+  /// weight row i = weights of the numerator over N_i, d_product row i = ∂ loss / ∂ product_ij. If `rotated`, d_rotated
+  /// has the part of the numerator.
   template <bool rotated>
   void pair_slopes(std::int64_t i, std::int64_t columns, const NearPairs::Row& row) {
     const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), less = hn::Set(d, delta[i]);

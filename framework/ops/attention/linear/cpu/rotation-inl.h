@@ -1,8 +1,8 @@
-// Rotary positions in the numerator of linear attention: turns of feature pairs. Per-target include guard; see
+// Rotary positions in the numerator of linear attention: rotations of feature pairs. Per-target include guard; see
 // framework/simd/simd-inl.h.
 //
-// R_p turns the pair of features (f, f + half), half = ⌊m/2⌋, by the angle p·base^(-2f/m); the last of an odd number of
-// features stays.
+// R_p rotates the feature pair (f, f + half), half = ⌊m/2⌋, by the angle p·base^(-2f/m). The last of an odd number of
+// features is not rotated.
 #if defined(FURLONG_LINEAR_ATTENTION_ROTATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_ROTATION_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_ROTATION_INL_H_
@@ -21,9 +21,9 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
 
-/// Cosines and sines of the call's first position and of 1, 2, 4, … tokens, from which those of every token are put
-/// together: a [1 + powers, 2, padded half] table in double, so that angles at the millionth token are as good as at
-/// the first.
+/// Cosines and sines for the call's first position and for 1, 2, 4, … tokens, from which those of every token are
+/// composed. The table is [1 + powers, 2, padded half] in double precision, so that angles at the millionth token are
+/// as accurate as at the first.
 class RotationPowers {
  public:
   explicit RotationPowers(const Tensor& table) : table_(table.data<double>()), ld_(table.extent(2)) {}
@@ -38,21 +38,21 @@ class RotationPowers {
         sine(row)[f] = std::sin(angle);
       }
     }
-    for (std::int64_t row = 0; row <= powers; ++row) {  // lanes that are computed with and never used
+    for (std::int64_t row = 0; row <= powers; ++row) {  // padding lanes: computed with, never used
       std::fill(cosine(row) + half, cosine(row) + ld_, 1.0);
       std::fill(sine(row) + half, sine(row) + ld_, 0.0);
     }
   }
 
-  /// row t = cosines and then sines [2, ld] of token start + t of this call.
+  /// Row t of target = cosines, then sines [2, ld], of token start + t of this call.
   template <class T>
   void rotations(std::int64_t start, std::int64_t rows, T* target) const {
     const std::int64_t lanes = Lanes<double>::count();
     for (std::int64_t f = 0; f < ld_; f += lanes) {
       Rotation first = load(0, f);
       for (std::int64_t rest = start; rest > 0; rest &= rest - 1) first = both(first, load(1 + lowest_bit(rest), f));
-      // latest[b]: the last token t whose lowest bit is b. Less its lowest bit, a token is one of those: every one
-      // takes one product.
+      // latest[b]: the latest token t whose lowest set bit is b. A token without its lowest bit is one of them, so each
+      // token takes one product.
       Rotation latest[most_powers];
       store(first, target + f);
       for (std::int64_t t = 1; t < rows; ++t) {
@@ -96,8 +96,7 @@ class RotationPowers {
   std::int64_t ld_;
 };
 
-/// Rotations of a run of tokens, as one tile holds them: kept from one head to the next where those stand at the same
-/// positions.
+/// Rotations of a run of tokens, stored in one tile. They are reused for the next head if it has the same positions.
 template <class T>
 struct TokenRotations {
   T* table = nullptr;  // [rows, 2, ld]
@@ -113,7 +112,7 @@ struct TokenRotations {
   const T* cosine(std::int64_t row) const { return table + row * 2 * ld; }
   const T* sine(std::int64_t row) const { return cosine(row) + ld; }
 
-  /// target = R source for rows of features (which may be the same), or Rᵀ source: `back`.
+  /// target = R source for rows of features, or Rᵀ source if `back`. source and target may be equal.
   void rotate(std::int64_t n_rows, const T* source, T* target, std::int64_t ld_rows, bool back = false) const {
     for (std::int64_t i = 0; i < n_rows; ++i) rotate_row(i, source + i * ld_rows, target + i * ld_rows, back);
   }
@@ -132,9 +131,9 @@ struct TokenRotations {
   }
 };
 
-/// One query and one key whose small product has underflown: their rotated product feature by feature, from logarithms
-/// a and b. With Δ the key's position less the query's, and x = exp(a), y = exp(b): Σ_f cos Δθ_f (x_f y_f + x_f' y_f')
-/// + sin Δθ_f (x_f' y_f - x_f y_f').
+/// The rotated product of one query and one key whose small product has underflowed, computed feature by feature from
+/// the logarithms a and b. With Δ the key's position minus the query's, x = exp(a) and y = exp(b):
+/// Σ_f cos Δθ_f (x_f y_f + x_f' y_f') + sin Δθ_f (x_f' y_f - x_f y_f').
 template <class T>
 class RotatedPair {
   using D = typename Lanes<T>::D;
@@ -153,7 +152,7 @@ class RotatedPair {
         cosine_k_(rotations_k.cosine(j)),
         sine_k_(rotations_k.sine(j)) {}
 
-  /// At least the logarithm of every term, of the rotated product and of the other.
+  /// Returns an upper bound on the logarithm of every term, of the rotated and of the plain product.
   T bound() const {
     T best = features_ % 2 != 0 ? a_[features_ - 1] + b_[features_ - 1] : static_cast<T>(-1e30);
     for (std::int64_t f = 0; f < half_; ++f)
@@ -161,7 +160,7 @@ class RotatedPair {
     return best;
   }
 
-  /// exp(-top) times the rotated product.
+  /// Returns exp(-top) times the rotated product.
   T product(T top) const {
     V sum = hn::Zero(d);
     for_lanes<T>(half_, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
@@ -173,8 +172,8 @@ class RotatedPair {
     return hn::GetLane(hn::SumOfLanes(d, sum)) + last(top);
   }
 
-  /// Adds to d_a and d_b what a slope on exp(-top) times the rotated product, and one on exp(-top) times the product as
-  /// it is, come to; returns the former.
+  /// Adds the gradients of the features to d_a and d_b. rotated_slope is the gradient of exp(-top) times the rotated
+  /// product, slope that of exp(-top) times the plain product. Returns the former product.
   T add_gradients(T top, T rotated_slope, T slope, T* d_a, T* d_b) const {
     const V by = hn::Set(d, rotated_slope), plain = hn::Set(d, slope);
     V sum = hn::Zero(d);

@@ -1,4 +1,4 @@
-// Rows of tokens between a model's tensors and the tiles of linear attention. Per-target include guard; see
+// Copies rows of tokens between a model's tensors and the tiles of linear attention. Per-target include guard; see
 // framework/simd/simd-inl.h.
 #if defined(FURLONG_LINEAR_ATTENTION_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_ROWS_INL_H_
@@ -17,13 +17,13 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
 
-/// Tokens of one head of a [batch, n, heads, width] view: `first`, first + step, ...; step is 1, or -1 backward in
-/// time.
+/// Tokens `first`, first + step, ... of one head of a [batch, n, heads, width] view. step is 1, or -1 to walk backward
+/// in time.
 struct HeadRows {
   const Tensor& tensor;
   std::int64_t batch, head, first, step;
 
-  /// body(first row's address, elements from a row to the next), where the tensor's type computes in T.
+  /// Calls body(address of the first row, elements from one row to the next) if the tensor's compute type is T.
   template <class T, class Body>
   void visit(const Body& body) const {
     with_float_type(tensor.dtype(), "linear_attention", [&]<class X>(std::type_identity<X>) {
@@ -35,7 +35,7 @@ struct HeadRows {
   }
 };
 
-/// Into a tile whose rows are `ld` apart.
+/// Reads rows into a tile whose rows are `ld` apart.
 template <class T>
 void read_rows(const HeadRows& source, std::int64_t rows, T* tile, std::int64_t ld) {
   const std::int64_t width = source.tensor.extent(3);
@@ -62,7 +62,7 @@ void write_rows(const HeadRows& target, bool accumulate, std::int64_t rows, std:
   });
 }
 
-/// Adds row i of the source to row i · step of the target, both `ld` wide.
+/// Adds row i of the source to row i · step of the target; rows of both are `ld` apart.
 template <class T>
 void add_rows(T* target, std::int64_t step, const T* source, std::int64_t rows, std::int64_t width, std::int64_t ld) {
   for (std::int64_t i = 0; i < rows; ++i) {

@@ -1,4 +1,4 @@
-// What the tiles of linear attention share, whatever the form of the features. Per-target include guard; see
+// What the tiles of linear attention share in both feature forms. Per-target include guard; see
 // framework/simd/simd-inl.h.
 #if defined(FURLONG_LINEAR_ATTENTION_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_TILE_INL_H_
@@ -20,18 +20,18 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
 
-/// One head's tile of a chunk of queries and a block of keys, and the state of the keys before.
+/// One head's tile of a chunk of queries and a block of keys, and the state of earlier keys.
 template <class T>
 class LinearAttentionTile {
  public:
   using D = typename Lanes<T>::D;
   using V = typename Lanes<T>::V;
   static constexpr D d{};
-  // The logarithm of nothing: finite, so that the difference of two such is not NaN; its exponential is zero beside any
-  // real one.
+  // The logarithm of zero: finite, so that the difference of two is not NaN; its exponential is zero next to any real
+  // one.
   static constexpr T nothing = static_cast<T>(-1e30);
-  // Positive features with a rotated numerator: a denominator that is smaller beside the numerator's terms is nothing
-  // but underflow.
+  // Positive features with a rotated numerator: a denominator that is smaller than this, relative to the numerator's
+  // terms, is underflow.
   static constexpr T least_rotated_denominator = static_cast<T>(1e-30);
 
   LinearAttentionTile(const LinearAttentionSizes& sizes, T* memory, std::int64_t elements, bool with_backward)
@@ -84,39 +84,39 @@ class LinearAttentionTile {
       v_transposed = take(s.ld_v * s.ld_n);
       for (T** row : {&d_log_q, &d_key_weight, &spare}) *row = take(s.padded(s.chunk));
     }
-    require(next_ - memory <= elements, "linear_attention: {} elements of scratch, {} needed", elements,
+    require(next_ - memory <= elements, "linear_attention: scratch has {} elements, expected at least {}", elements,
             next_ - memory);
   }
 
   const LinearAttentionSizes& s;
-  bool seen = false;  // whether the state holds anything
+  bool seen = false;  // whether the state is not empty
   bool rms = false, guarded = false;
   T guard = 0, gate = 0, score_scale = 1;
   double d_gate = 0;
   Sweep sweep = Sweep::only;
-  std::int64_t step = 1;  // from a query's row in memory to the next: -1 where a sweep walks backward in time
-  SweptRows<T> swept{};   // of the chunk's queries, in two sweeps
-  // What became of the denominators so far.
+  std::int64_t step = 1;  // from one query's row in memory to the next: -1 if a sweep walks backward in time
+  SweptRows<T> swept{};   // rows of the chunk's queries from the first of two sweeps
+  // Statistics of the denominators so far.
   std::int64_t lost_rows = 0;
   T least_denominator = 1;
 
   T *state, *normalizer, *running_maximum;
   T *q, *k, *v, *out, *feature_q, *feature_k, *normal_q, *normal_k, *work, *product, *weight, *score = nullptr, *turned;
-  T *row_q, *row_k;  // logarithms taken out of each row
-  T* log_q;          // what features leave out of the kernel (softmax pairs need it)
-  T* key_weight;     // logarithm of each near key's weight: centring, mask
+  T *row_q, *row_k;  // logarithms subtracted from each row
+  T* log_q;          // row logarithms of the queries (softmax pairs need them)
+  T* key_weight;     // logarithm of each near key's weight, from centring and mask
   T *top_, *inverse_, *delta, *size_k, *map_scratch;
   T *transposed = nullptr, *g = nullptr, *d_v = nullptr, *d_x = nullptr, *d_x_q = nullptr, *d_x_k = nullptr;
   T *d_feature_q = nullptr, *d_feature_k = nullptr, *d_product = nullptr, *g_v = nullptr, *d_score = nullptr,
     *v_transposed = nullptr;
   T *d_log_q = nullptr, *d_key_weight = nullptr, *spare = nullptr;
   T *sum_term = nullptr, *sum_lost = nullptr, *normalizer_term = nullptr, *normalizer_lost = nullptr;
-  // With positions in the numerator: features and their products rotated.
+  // With a rotated numerator: rotated features and their products.
   T *rotated_q = nullptr, *rotated_k = nullptr, *rotated_product = nullptr, *d_rotated = nullptr;
   TokenRotations<T> rotations_q, rotations_k;
 
-  /// δ_i = g_i · output_i, and the saved stabilisers of this chunk's queries. Through a root mean square flows what is
-  /// left of g across the output's own direction, and no δ.
+  /// Computes δ_i = g_i · output_i, and loads the saved stabilisers of this chunk's queries. With rms, δ is zero, and g
+  /// loses its component along the output.
   void gradient_rows(std::int64_t rows, const T* top, const T* inverse) {
     for (std::int64_t i = 0; i < rows; ++i) {
       top_[i] = top[i * step];
@@ -132,7 +132,7 @@ class LinearAttentionTile {
     }
   }
 
-  /// The state as the first sweep of backward wants it.
+  /// Transposes the state for the first sweep of backward.
   void turn_state() { transpose<T>(s.m, s.d_value, state, s.ld_v, transposed, s.ld_m); }
 
   static T product_of(const T* x, const T* y, std::int64_t width) {
@@ -148,7 +148,7 @@ class LinearAttentionTile {
   }
 
  protected:
-  /// Lanes [from, to) of the vector that begins at column j.
+  /// Mask of lanes [from, to) in the vector that starts at column j.
   static auto between(std::int64_t j, std::int64_t from, std::int64_t to) {
     const std::int64_t lanes = Lanes<T>::count();
     const auto below = [&](std::int64_t end) {
@@ -157,8 +157,8 @@ class LinearAttentionTile {
     return hn::AndNot(below(from), below(to));
   }
 
-  /// score = scaled products of queries and near keys, with the gate and the key's weight, less what the features leave
-  /// out: beside feature pairs' logarithms.
+  /// score = scaled products of queries and near keys plus the gate and the key's weight, minus the query's row
+  /// logarithm, so that scores are comparable to the logarithms of feature pairs.
   void softmax_scores(std::int64_t rows, const NearPairs& pairs) {
     if (pairs.softmax_window == 0) return;
     transpose<T>(pairs.columns, s.d, k, s.ld_d, turned, s.ld_n);
@@ -180,7 +180,7 @@ class LinearAttentionTile {
     }
     return best;
   }
-  /// Weights of the exact pairs of row i, under its top; returns their sum.
+  /// Computes the weights of row i's exact pairs, under its stabiliser. Returns their sum.
   T softmax_weights(std::int64_t i, const NearPairs::Row& row, T top) {
     const V shift = hn::Set(d, top);
     V sum = hn::Zero(d);
@@ -194,7 +194,7 @@ class LinearAttentionTile {
     }
     return hn::GetLane(hn::SumOfLanes(d, sum));
   }
-  /// Gradients of row i's exact pairs: weight, and d_score = ∂ loss / ∂ score; zero elsewhere in d_score.
+  /// Computes the gradients of row i's exact pairs: weight, and d_score = ∂ loss / ∂ score, zero for other pairs.
   void softmax_slopes(std::int64_t i, const NearPairs& pairs, const NearPairs::Row& row) {
     const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), less = hn::Set(d, delta[i]);
     V total = hn::Zero(d);
@@ -213,7 +213,7 @@ class LinearAttentionTile {
     d_gate += static_cast<double>(sum);
     d_log_q[i] = -sum;
   }
-  /// d_x_q (overwritten) and d_x_k (added to) from d_score.
+  /// Overwrites d_x_q and adds to d_x_k, from d_score.
   void softmax_inputs(std::int64_t rows, const NearPairs& pairs) {
     small_gemm_nn<T>(rows, s.d, pairs.columns, d_score, s.ld_n, k, s.ld_d, d_x_q, s.ld_d, false);
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -223,16 +223,16 @@ class LinearAttentionTile {
     small_gemm_tn<T>(pairs.columns, s.d, rows, d_score, s.ld_n, q, s.ld_d, d_x_k, s.ld_d, true);
   }
 
-  /// The stabiliser of row i, and of what the first sweep left of it.
+  /// Returns the stabiliser of row i, joined with that of the first sweep.
   T joint_top(std::int64_t i, T top) const {
-    return sweep == Sweep::second ? std::max(swept.top[i * step], top) : top;  // a NaN of the first sweep stays
+    return sweep == Sweep::second ? std::max(swept.top[i * step], top) : top;  // propagates a NaN of the first sweep
   }
   T first_factor(std::int64_t i) const { return std::exp(swept.top[i * step] - top_[i]); }
-  /// The sums of row i's weights under its stabiliser: divided by, or left to the second sweep.
+  /// Closes row i with the sums of its weights under `top`: computes the inverse, or stores them for the second sweep.
   void close_row(std::int64_t i, T top, T total, T magnitude) {
     top_[i] = top;
     if (sweep == Sweep::first) {
-      swept.top[i] = top > -nothing / 2 ? nothing : top;  // not one key was seen
+      swept.top[i] = top > -nothing / 2 ? nothing : top;  // no visible key
       swept.total[i] = total;
       swept.magnitude[i] = magnitude;
       return;
@@ -244,9 +244,9 @@ class LinearAttentionTile {
     inverse_[i] = inverse_of(total, magnitude);
   }
 
-  /// What is divided by: 1 / N, or zero where N is zero, nothing was seen, or N is rounding noise beside `magnitude` =
-  /// Σ_j |φ(q_i)| |φ(k_j)| (of logarithms' tiles with a rotated numerator: 1, which bounds the numerator's largest
-  /// term; otherwise 0).
+  /// Returns 1 / N, or zero if N is zero, no key was visible, or N is rounding noise compared with `magnitude`.
+  /// magnitude is Σ_j |φ(q_i)| |φ(k_j)|; for log features with a rotated numerator it is 1, a bound on the numerator's
+  /// largest term; otherwise 0.
   T inverse_of(T total, T magnitude) {
     if (rms) return T{1};  // finish() divides
     if (guarded && magnitude > 0) {
@@ -258,14 +258,14 @@ class LinearAttentionTile {
       least_denominator = std::min(least_denominator, relative);
       if (relative < least_rotated_denominator) total = 0;
     }
-    if (std::abs(total) <
-        std::numeric_limits<T>::min()) {  // nothing, or a subnormal number, whose inverse may be infinite
+    // Zero, or a subnormal number, whose inverse may be infinite.
+    if (std::abs(total) < std::numeric_limits<T>::min()) {
       ++lost_rows;
       return T{0};
     }
     return 1 / total;
   }
-  /// Of a row of d_value numbers of any magnitude; zero for a row of zeros.
+  /// Returns the inverse root mean square of a row of d_value numbers of any magnitude; zero for a row of zeros.
   T inverse_root_mean_square(const T* row) const {
     V most = hn::Zero(d);
     for_lanes<T>(s.d_value,
@@ -281,7 +281,7 @@ class LinearAttentionTile {
     return 1 / std::sqrt(hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<T>(s.d_value)) / largest;
   }
 
-  /// Rows of `out` divided by what normalises them, or left to the second sweep.
+  /// Normalises the rows of `out`, or stores them for the second sweep.
   void finish(std::int64_t rows, T* keep_top, T* keep_inverse) {
     if (sweep == Sweep::first) {
       std::copy_n(out, rows * s.ld_v, swept.sum);
@@ -305,8 +305,8 @@ class LinearAttentionTile {
     }
   }
 
-  /// out = weight · v. A weight of 0 times a later value that is not finite would reach an earlier row as NaN: then
-  /// each row sums only what it sees, in the same order and so with the same bits.
+  /// out = weight · v. If a value is not finite, a weight of 0 times a later value would put NaN into an earlier row.
+  /// Then each row sums only its visible values, in the same order, so with the same bits.
   void weighted_values(std::int64_t rows, const NearPairs& pairs) {
     V sum = hn::Zero(d);
     for (std::int64_t j = 0; j < pairs.columns; ++j) {
@@ -324,12 +324,11 @@ class LinearAttentionTile {
     }
   }
 
-  // ---- products over pairs: in blocks of rows, or of columns, each over what it can see; half a causal chunk is
-  // nothing ----
+  // ---- products over pairs, in blocks of rows or of columns, limited to what each block can see: about half of a
+  // causal chunk is invisible ----
   static constexpr std::int64_t pair_block = 16;
 
-  /// target[i, j] = a_i · b_j for the pairs that exist; what others hold is undefined. b is transposed [depth,
-  /// columns].
+  /// target[i, j] = a_i · b_j for visible pairs; other elements are undefined. b_transposed is [depth, columns].
   void products(std::int64_t rows, const NearPairs& pairs, const T* a, std::int64_t depth, std::int64_t lda,
                 const T* b_transposed, T* target) {
     for (std::int64_t i = 0; i < rows; i += pair_block) {
@@ -340,7 +339,7 @@ class LinearAttentionTile {
                          s.ld_n, false);
     }
   }
-  /// target[i] = Σ_j matrix[i, j] b_j; matrix is zero for pairs that do not exist.
+  /// target[i] = Σ_j matrix[i, j] b_j; matrix is zero for pairs that are not visible.
   void from_columns(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* b, std::int64_t width,
                     std::int64_t ld, T* target) {
     for (std::int64_t i = 0; i < rows; i += pair_block) {
@@ -350,7 +349,7 @@ class LinearAttentionTile {
                        false);
     }
   }
-  /// target[j] (+)= Σ_i matrix[i, j] a_i, likewise.
+  /// target[j] (+)= Σ_i matrix[i, j] a_i; matrix is zero for pairs that are not visible.
   void from_rows(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* a, std::int64_t width,
                  std::int64_t ld, T* target, bool accumulate) {
     for (std::int64_t j = 0; j < pairs.columns; j += pair_block) {
@@ -369,7 +368,7 @@ class LinearAttentionTile {
 
   // ---- sums over all chunks ----
 
-  /// normalizer += Σ_i factor_i matrix_i (factor null: 1).
+  /// normalizer += Σ_i factor_i matrix_i; factor null: 1.
   void add_to_normalizer(std::int64_t rows, const T* matrix, const T* factor = nullptr) {
     T* target = s.compensated ? normalizer_term : normalizer;
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
@@ -386,7 +385,7 @@ class LinearAttentionTile {
     small_gemm_tn<T>(M, N, rows, a, lda, b, ldb, s.compensated ? sum_term : sum, ld, !s.compensated);
     if (s.compensated) compensate(M, N, ld, sum_term, sum, sum_lost);
   }
-  // S and z of the state, whose rows are padded here and not where they are stored: [m, d_value] and [m].
+  // S and z of the state. Rows are padded in the tile, but not in storage: [m, d_value] and [m].
   void clear_sums() {
     seen = false;
     std::fill_n(state, s.m * s.ld_v, T{0});
@@ -408,7 +407,7 @@ class LinearAttentionTile {
     std::fill_n(sum_lost, s.sum_elements(), T{0});
     std::fill_n(normalizer_lost, s.ld_m, T{0});
   }
-  /// target += term, where `lost` is what earlier additions have added too much.
+  /// target += term. `lost` holds the rounding error of earlier additions.
   static void compensate(std::int64_t rows, std::int64_t width, std::int64_t ld, const T* term, T* target, T* lost) {
     for (std::int64_t i = 0; i < rows; ++i) {
       for_lanes<T>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
@@ -421,9 +420,8 @@ class LinearAttentionTile {
     }
   }
 
-  /// rotated_product = R normal_q · R normal_k, of rows that `features_q` and `features_k` hold. At the same position
-  /// the two rotations are one and the product is the other product: taken from there, so that a query that sees only
-  /// itself has exactly its own value.
+  /// rotated_product = R features_q · R features_k. At equal positions the rotations cancel, and the plain product is
+  /// copied, so that a query that attends only to itself has exactly its own value.
   void rotated_products(std::int64_t rows, const NearPairs& pairs, const T* features_q, const T* features_k) {
     rotations_q.rotate(rows, features_q, rotated_q, s.ld_m);
     rotations_k.rotate(pairs.columns, features_k, rotated_k, s.ld_m);
@@ -434,15 +432,15 @@ class LinearAttentionTile {
       if (own >= 0 && own < pairs.columns) rotated_product[i * s.ld_n + own] = product[i * s.ld_n + own];
     }
   }
-  /// The slope of a product at the same position is that of both products.
+  /// At equal positions the products are the same: moves the gradient of the rotated product to the plain product.
   void join_slopes_of_own_key(std::int64_t i, const NearPairs& pairs) {
     const std::int64_t own = pairs.offset + i;
     if (own < 0 || own >= pairs.columns) return;
     d_product[i * s.ld_n + own] += d_rotated[i * s.ld_n + own];
     d_rotated[i * s.ld_n + own] = 0;
   }
-  /// d_feature_q (overwritten) and work [columns, m] (for keys) from the slopes of both products; the rows as in
-  /// rotated_products.
+  /// Overwrites d_feature_q and work [columns, m] (for keys), from the gradients of both products; the rows are those
+  /// of rotated_products.
   void rotated_feature_slopes(std::int64_t rows, std::int64_t columns, const T* features_q, const T* features_k) {
     small_gemm_nn<T>(rows, s.m, columns, d_rotated, s.ld_n, rotated_k, s.ld_m, d_feature_q, s.ld_m, false);
     rotations_q.rotate(rows, d_feature_q, d_feature_q, s.ld_m, true);
