@@ -19,7 +19,7 @@ using Arguments = LinearAttentionArguments;
 
 void check_options(const LinearAttentionOptions& options) {
   require(options.n_heads > 0 && options.n_kv_heads > 0 && options.n_heads % options.n_kv_heads == 0,
-          "{}: n_heads is {} and n_kv_heads is {}, expected a positive multiple", op, options.n_heads,
+          "{}: n_heads is {}, expected a positive multiple of n_kv_heads, which is {}", op, options.n_heads,
           options.n_kv_heads);
   require(options.chunk_size >= 1, "{}: chunk_size is {}, expected at least 1", op, options.chunk_size);
   require(options.window >= 0 && options.softmax_window >= 0,

@@ -13,16 +13,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
-constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread costs more than it saves
+constexpr std::int64_t grain = 1 << 14;  // elements per thread below which another thread does not pay off
 
 std::int64_t rows_for_a_thread(std::int64_t elements_a_row) {
   return std::max<std::int64_t>(1, grain / std::max<std::int64_t>(elements_a_row, 1));
 }
 
-/// The tokens that one row of the result is made of.
+/// The tokens that contribute to one row of the result.
 template <class T>
 struct Window {
-  const T* x = nullptr;  // its first token; rows `row_stride` apart
+  const T* x = nullptr;  // first token; rows `row_stride` apart
   const std::int32_t* keys = nullptr;
   std::int64_t tokens = 0, row_stride = 0, channels = 0;
 
@@ -36,7 +36,7 @@ struct Window {
     if (mask.defined()) keys = mask.data<std::int32_t>() + batch * n + first;
   }
   bool kept(std::int64_t j) const { return keys == nullptr || keys[j] != 0; }
-  /// 1 / kept tokens; 0 when there are none.
+  /// Returns 1 / number of kept tokens; 0 if there are none.
   compute_t<T> weight_of_mean() const {
     std::int64_t count = 0;
     for (std::int64_t j = 0; j < tokens; ++j) count += kept(j);
@@ -44,8 +44,8 @@ struct Window {
   }
 };
 
-/// y = scale Σ_j taps[j] x_j over kept tokens, `Vectors` vectors of channels from `c` on (the only one has `k` lanes);
-/// taps null: all 1.
+/// y = scale Σ_j taps[j] x_j over kept tokens, for `Vectors` vectors of channels from `c` on (a single one has `k`
+/// lanes); taps null: all 1.
 template <class T, int Vectors>
 HWY_INLINE void pool_channels(const Window<T>& window, const compute_t<T>* taps, compute_t<T> scale, std::int64_t c,
                               std::int64_t k, T* y) {
@@ -89,7 +89,7 @@ void pool_windows(const Tensor& x, const Tensor& by_tap, const Tensor& keys, std
   });
 }
 
-/// target (+)= taps · d_y over the channels, or scale · d_y without taps.
+/// target (+)= taps · d_y over the channels, or scale · d_y if taps is null.
 template <class T>
 HWY_INLINE void scaled_row(const T* d_y, const compute_t<T>* taps, compute_t<T> scale, std::int64_t channels, T* target,
                            bool accumulate) {
@@ -127,8 +127,8 @@ void pool_windows_d_x(const Tensor& d_y, const Tensor& by_tap, const Tensor& key
   });
 }
 
-/// sums[j, c] = Σ over all windows of d_y[c] x_j[c] for one tap j and `Vectors` vectors of channels (the only one has
-/// `k` lanes). Windows are summed in blocks, so that rounding does not grow with their number.
+/// sums[j, c] = Σ over all windows of d_y[c] x_j[c] for one tap j and `Vectors` vectors of channels (a single one has
+/// `k` lanes). Windows are summed in blocks, so that rounding errors do not grow with their number.
 template <class T, int Vectors>
 HWY_INLINE void sum_tap(const Tensor& x, const Tensor& d_y, const Tensor& keys, const Tensor& sums, std::int64_t j,
                         std::int64_t c, std::int64_t k) {
@@ -156,7 +156,7 @@ HWY_INLINE void sum_tap(const Tensor& x, const Tensor& d_y, const Tensor& keys, 
     Vectors == 1 ? store_n(totals[v], to, k) : Lanes<compute_t<T>>::store(totals[v], to + v * step);
 }
 
-/// A task has one tap and a few channels, so no two write to one place.
+/// Each task has one tap and a few channels, so no two tasks write to the same place.
 template <class T>
 void pool_windows_d_taps(const Tensor& x, const Tensor& d_y, const Tensor& keys, const Tensor& sums) {
   const std::int64_t channels = sums.extent(1), step = Lanes<T>::count(), width = 4 * step;
@@ -176,8 +176,8 @@ void pool_windows_d_taps(const Tensor& x, const Tensor& d_y, const Tensor& keys,
                   });
 }
 
-/// target (+)= source with zeros where a token is masked, which is not read. [batch, n, channels] both, keys [batch, n]
-/// or none.
+/// target (+)= source, with zeros for masked tokens, whose source is not read. Both [batch, n, channels]; keys
+/// [batch, n] or undefined.
 template <class T>
 void masked_rows(const Tensor& target, const Tensor& source, const Tensor& keys, bool accumulate) {
   const std::int64_t channels = target.extent(2);
@@ -234,7 +234,7 @@ void pool_windows_d_x_cpu(const Tensor& d_y, const Tensor& by_tap, const Tensor&
   HWY_DYNAMIC_DISPATCH(PoolWindowsDX)(d_y, by_tap, keys, stride, d_x);
 }
 
-/// by_tap[j, c] = weight[c mod rows, j]: a weight shared by heads is repeated for each.
+/// by_tap[j, c] = weight[c mod rows, j]: a weight shared by heads is repeated for each head.
 void projection_taps_cpu(const Tensor& weight, const Tensor& by_tap) {
   const std::int64_t stride = by_tap.extent(0), channels = by_tap.extent(1), rows = weight.extent(0);
   with_float_type(weight.dtype(), "sequence_projection", [&]<class T>(std::type_identity<T>) {
@@ -269,7 +269,7 @@ void pool_windows_d_weight_cpu(const Tensor& x, const Tensor& d_y, const Tensor&
   });
 }
 
-/// stride 0: one window, the whole sequence, for all rows.
+/// stride 0: the window of every row is the whole sequence.
 void projection_mask_cpu(const Tensor& keys, std::int64_t stride, const Tensor& row_keys) {
   const std::int64_t n = keys.extent(1), rows = row_keys.extent(1);
   const std::int32_t* kept = keys.data<std::int32_t>();

@@ -25,10 +25,10 @@ struct Sequences {
   }
 };
 
-/// Blocks of 32 vectors of channels by `y` of something; blockIdx.y goes over the ranges of channels.
+/// Grid of `blocks` times blocks of 32 vectors of channels; blockIdx.y is the range of channels.
 inline dim3 projection_grid(std::int64_t blocks, std::int64_t channels, int vector) {
   const std::int64_t ranges = ceil_div<std::int64_t>(channels, 32 * vector);
-  require(ranges <= 65535, "sequence_projection: {} channels", channels);
+  require(ranges <= 65535, "sequence_projection: {} channels are more than a grid can have", channels);
   return dim3(grid_blocks(blocks, 1), static_cast<unsigned>(ranges));
 }
 template <int N>
@@ -36,7 +36,7 @@ __device__ inline std::int64_t own_channel() {
   return (static_cast<std::int64_t>(blockIdx.y) * 32 + threadIdx.x) * N;
 }
 
-// ---- rows left out ----
+// ---- masked rows ----
 
 template <class T, int N>
 __global__ void __launch_bounds__(256)
@@ -77,19 +77,19 @@ void masked_rows(const Stream& stream, const Tensor& target, const Tensor& sourc
 
 // ---- windows ----
 
-/// The tokens that one row of the result is made of.
+/// The tokens that contribute to one row of the result.
 struct Windows {
   const std::int32_t* keys;  // [batch, n], or null
   std::int64_t n, stride, windows_a_sequence;
 
   Windows(const Tensor& mask, std::int64_t length, std::int64_t stride_)
       : keys(gpu_data<std::int32_t>(mask)), n(length), stride(stride_), windows_a_sequence(ceil_div(length, stride_)) {}
-  /// Threads of a block that share a window's tokens: a function of the stride alone, so that sums do not depend on
-  /// what is masked.
+  /// Returns the number of threads of a block that share a window's tokens. It depends on the stride alone, so that
+  /// sums do not depend on the mask.
   unsigned sharers() const { return power_of_two_up_to(stride, 8); }
 };
 struct Window {
-  const std::int32_t* keys;  // of its first token, or null
+  const std::int32_t* keys;  // of the first token, or null
   std::int64_t batch, first, tokens;
 
   __device__ Window(const Windows& all, std::int64_t index) {
@@ -99,7 +99,7 @@ struct Window {
     keys = all.keys != nullptr ? all.keys + batch * all.n + first : nullptr;
   }
   __device__ bool kept(std::int64_t j) const { return keys == nullptr || keys[j] != 0; }
-  /// 1 / kept tokens; 0 when there are none.
+  /// Returns 1 / number of kept tokens; 0 if there are none.
   template <class C>
   __device__ C weight_of_mean() const {
     std::int64_t count = keys == nullptr ? tokens : 0;
@@ -108,8 +108,8 @@ struct Window {
   }
 };
 
-/// y = Σ_j taps[j] x_j over kept tokens, their mean without taps. A window to each blockIdx.x; the threads of one x
-/// take its tokens in turn.
+/// y = Σ_j taps[j] x_j over kept tokens, or their mean without taps. One window per blockIdx.x; the threads with equal
+/// x take its tokens in turn.
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     pool_windows_kernel(Windows windows, Sequences<const T> x, const gpu_compute_t<T>* taps, T* y,
@@ -164,7 +164,7 @@ void pool_windows(const Stream& stream, const Tensor& x, const Tensor& by_tap, c
   });
 }
 
-/// d_x_j (+)= taps[j] d_y of its window, or d_y over the number of kept tokens; zero where a token is masked.
+/// d_x_j (+)= taps[j] d_y of its window, or d_y / number of kept tokens; zero for masked tokens.
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     pool_windows_d_x_kernel(Windows windows, const T* d_y, const gpu_compute_t<T>* taps, Sequences<T> d_x,
@@ -209,8 +209,8 @@ void pool_windows_d_x(const Stream& stream, const Tensor& d_y, const Tensor& by_
   });
 }
 
-/// sums[part, j, c] = Σ over the part's windows of d_y[c] x_j[c]: a tap to each threadIdx.y of blockIdx.x, a part to
-/// each blockIdx.z.
+/// sums[part, j, c] = Σ over the part's windows of d_y[c] x_j[c]: one tap per threadIdx.y of blockIdx.x, one part per
+/// blockIdx.z.
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     pool_windows_d_taps_kernel(Windows windows, std::int64_t count, Sequences<const T> x, const T* d_y,
@@ -251,7 +251,7 @@ void pool_windows_d_weight(const Stream& stream, const Tensor& x, const Tensor& 
                            const Tensor& by_tap_sums, const GradientTarget& d_weight) {
   const std::int64_t stride = by_tap_sums.extent(0), channels = by_tap_sums.extent(1), count = d_y.shape().rows();
   if (d_weight.tensor.elements() == 0) return;
-  // Few taps and many windows would leave most of a GPU idle, so the windows are summed in parts of 64 or more.
+  // Few taps and many windows would leave most of a GPU idle, so windows are summed in parts of at least 64.
   const std::int64_t parts = std::clamp<std::int64_t>(count / 64, 1, 64);
   const Tensor partial = parts == 1 ? by_tap_sums.reshape({1, stride, channels})
                                     : Tensor::empty({parts, stride, channels}, by_tap_sums.dtype(), stream.device);
@@ -292,7 +292,7 @@ void projection_taps(const Stream& stream, const Tensor& weight, const Tensor& b
   });
 }
 
-/// A window to each block. `stride` 0: one for all rows of a sequence.
+/// One window per block. `stride` 0: one window for all rows of a sequence.
 __global__ void __launch_bounds__(256)
     projection_mask_kernel(const std::int32_t* keys, std::int64_t n, std::int64_t rows, std::int64_t stride,
                            std::int32_t* row_keys) {

@@ -7,15 +7,15 @@ namespace {
 
 constexpr int most_threads = 1024, tokens_of_thread = 4;
 
-/// A block for each row, which it goes along in tiles: a token's place is its distance from the latest beginning of a
-/// document, found by a scan for the maximum.
+/// One block per row, in tiles of tokens: a token's position is its distance from the latest start of a document, found
+/// by a maximum scan.
 __global__ void __launch_bounds__(most_threads)
     document_positions_kernel(const std::int32_t* documents, std::int32_t* positions, std::int64_t n) {
   FURLONG_SHARED(std::int32_t, warp_latest, [most_threads / 32]);
   documents += blockIdx.x * n;
   positions += blockIdx.x * n;
   const int lane = lane_index(), warp = warp_index();
-  std::int32_t carried = 0;  // where the document that reaches into this tile began
+  std::int32_t carried = 0;  // start of the document that continues into this tile
   for (std::int64_t tile = 0; tile < n; tile += std::int64_t{blockDim.x} * tokens_of_thread) {
     const std::int64_t first = tile + std::int64_t{threadIdx.x} * tokens_of_thread;
     std::int32_t latest[tokens_of_thread], own = -1;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(most_threads)
       if (first + i < n) positions[first + i] = static_cast<std::int32_t>(first + i) - gpu_max(reaching, latest[i]);
     }
     carried = next;
-    __syncthreads();  // the next tile writes warp_latest
+    __syncthreads();  // the next tile overwrites warp_latest
   }
 }
 

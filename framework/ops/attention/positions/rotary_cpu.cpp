@@ -13,9 +13,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
-constexpr std::int64_t grain = 1 << 14;  // elements below which a second thread costs more than it saves
+constexpr std::int64_t grain = 1 << 14;  // elements per thread below which another thread does not pay off
 
-/// All heads of one row; each run of angles is loaded once for all of them.
+/// Rotates all heads of one row; each run of angles is loaded once for all heads.
 template <class T>
 HWY_INLINE void rotate_row(T* row, const compute_t<T>* cosines, const compute_t<T>* sines, std::int64_t n_heads,
                            std::int64_t half, bool inverse) {
@@ -68,7 +68,7 @@ void rotary_cpu(const Tensor& x, const Tensor& table, const Tensor& rows, std::i
 
 namespace {
 
-/// Row i of the table is given the angles of position_of(i).
+/// Fills row i of the table with the angles of position_of(i).
 template <class PositionOf>
 void fill_rows(const Tensor& table, const Tensor& frequencies, const PositionOf& position_of) {
   const std::int64_t half = table.extent(2);

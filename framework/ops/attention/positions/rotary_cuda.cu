@@ -6,22 +6,22 @@ namespace furlong::ops {
 namespace FURLONG_GPU {
 namespace {
 
-/// Coefficient of r^n in the series of sine or cosine.
+/// Returns the coefficient of r^n in the series of sine or cosine.
 constexpr double series_coefficient(int n) {
   double factorial = 1;
   for (int i = 2; i <= n; ++i) factorial *= i;
   return n / 2 % 2 == 0 ? 1 / factorial : -1 / factorial;
 }
 
-/// Both of a double below 2^45, within 2 units of the last place of 1: the angle less the nearest multiple of pi/2,
-/// whose product with either part of pi/2 is exact inside the fused operation, and then the series. (CUDA's own
-/// functions keep a table for huge angles in local memory.)
+/// Computes sine and cosine of a double below 2^45, within 2 units of the last place of 1: subtracts the nearest
+/// multiple of pi/2, whose product with either part of pi/2 is exact inside the fused operation, then evaluates the
+/// series. (CUDA's own functions use a table in local memory for huge angles.)
 __device__ inline void sine_and_cosine(double angle, double& sine, double& cosine) {
   const double quarters = rint(angle * 0.63661977236758134308);
   double r = gpu_fma(-quarters, 0x1.921fb54442d18p0, angle);
   r = gpu_fma(-quarters, 0x1.1a62633145c07p-54, r);
   const double square = r * r;
-  double odd = series_coefficient(19), even = series_coefficient(18);  // |r| <= pi/4: what is left out is below 2^-60
+  double odd = series_coefficient(19), even = series_coefficient(18);  // |r| <= pi/4: the remainder is below 2^-60
   FURLONG_UNROLL
   for (int n = 17; n >= 3; n -= 2) odd = gpu_fma(odd, square, series_coefficient(n));
   FURLONG_UNROLL
@@ -34,8 +34,8 @@ __device__ inline void sine_and_cosine(double angle, double& sine, double& cosin
   if (quadrant == 1 || quadrant == 2) cosine = -cosine;
 }
 
-/// table [rows, 2, half], a thread for each pair of a cosine and a sine. Row p is that of positions[p], or without
-/// these of first + p.
+/// Fills table [rows, 2, half], one thread per pair of a cosine and a sine. Row p has the angles of positions[p], or of
+/// first + p if positions is null.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
     rotary_rows_kernel(T* table, const double* frequencies, const std::int32_t* positions, std::int64_t first,
@@ -50,8 +50,8 @@ __global__ void __launch_bounds__(span_threads)
   table[(2 * row + 1) * half + i] = static_cast<T>(sine);
 }
 
-/// A thread for each chunk of the first half of each head: `layout` is of x [..., n_heads, half] and of what lies half
-/// a head further.
+/// One thread per chunk of the first half of each head: `layout` describes x [..., n_heads, half] and the second halves
+/// of the heads.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
     rotary_kernel(T* x, const gpu_compute_t<T>* table, const std::int32_t* rows, std::int64_t table_rows,
@@ -103,7 +103,7 @@ void rotary(const Stream& stream, const Tensor& x, const Tensor& table, const Te
   const Tensor first = heads.narrow(last, 0, half), second = heads.narrow(last, half, half);
   with_gpu_float_type(x.dtype(), "rotary", [&]<class T>(std::type_identity<T>) {
     constexpr int width = chunk_width<T>;
-    // `second` is there for its alignment; the kernel finds it from the first half.
+    // `second` is passed for its alignment; the kernel computes its address from the first half.
     launch_spans(stream, rotary_kernel<T>, span_layout<width>(std::array{first, second}, true), gpu_data<T>(x),
                  gpu_data<gpu_compute_t<T>>(table), gpu_data<std::int32_t>(rows), table.extent(0), n_heads, inverse,
                  is_aligned(table.address(), 16) && half % width == 0);

@@ -9,10 +9,10 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
-/// parallel_tasks where there is enough to do for waking other threads.
+/// Calls parallel_tasks if there is enough work to wake other threads.
 template <class Body>
 void run_tasks(const AttentionShape& shape, std::int64_t tasks, const Body& body) {
-  constexpr std::int64_t grain = 1 << 19;  // multiply-adds: some microseconds
+  constexpr std::int64_t grain = 1 << 19;  // multiply-adds: a few microseconds
   if (shape.batch * shape.n_heads * shape.n_query * shape.n_key * (shape.d_key + shape.d_value) < grain) {
     for (std::int64_t task = 0; task < tasks; ++task) body(task);
   } else {
@@ -20,7 +20,7 @@ void run_tasks(const AttentionShape& shape, std::int64_t tasks, const Body& body
   }
 }
 
-/// One block of queries of one head over all keys that it sees.
+/// One block of queries of one head, over all keys visible to it.
 template <class T>
 class ForwardBlock : QueryBlock<T> {
   using Base = QueryBlock<T>;
@@ -47,7 +47,7 @@ class ForwardBlock : QueryBlock<T> {
     load_rows(head_rows<T>(a_.query, batch, head), first_, n_, s_.d_key, a_.scale * log2_e, rows_, ld_k_);
     transpose_queries(n_, s_.d_key, rows_, ld_k_, query_t_);
     std::fill_n(output_t_, s_.d_value * query_block, C{0});
-    // Finite, so that the difference of two such is not NaN.
+    // Finite, so that the difference of two is not NaN.
     std::fill_n(maximum_, query_block, std::numeric_limits<C>::lowest());
     std::fill_n(sum_, query_block, C{0});
     bool any = false;
@@ -86,7 +86,7 @@ class ForwardBlock : QueryBlock<T> {
     }
   }
 
-  /// Scores that a query does not see become -infinity.
+  /// Sets scores of keys that are not visible to -infinity.
   HWY_INLINE void blind(std::int64_t strip, std::int64_t begin, std::int64_t end) {
     for (std::int64_t j = begin; j < end; ++j) {
       if (this->all_see(strip, j)) continue;
@@ -96,8 +96,7 @@ class ForwardBlock : QueryBlock<T> {
     }
   }
 
-  /// Scores of one strip of queries to weights under the strip's new maximum; what was summed under the old one is
-  /// scaled down to it.
+  /// Turns the scores of one strip of queries into weights under the strip's new maximum, and rescales the sums so far.
   HWY_INLINE void weigh(std::int64_t strip, std::int64_t begin, std::int64_t end) {
     C* column = weights_ + strip;
     const auto before = hn::LoadU(d_, maximum_ + strip);
@@ -112,7 +111,7 @@ class ForwardBlock : QueryBlock<T> {
     const auto shrink = exp2(d_, hn::Sub(before, maximum));
     hn::StoreU(maximum, d_, maximum_ + strip);
     hn::StoreU(hn::MulAdd(hn::LoadU(d_, sum_ + strip), shrink, sum), d_, sum_ + strip);
-    if (hn::AllTrue(d_, hn::Eq(before, maximum))) return;  // multiplying by 1 would change nothing
+    if (hn::AllTrue(d_, hn::Eq(before, maximum))) return;  // all factors are 1
     for (std::int64_t f = 0; f < s_.d_value; ++f) {
       C* row = output_t_ + f * query_block + strip;
       hn::StoreU(hn::Mul(hn::LoadU(d_, row), shrink), d_, row);
@@ -120,7 +119,7 @@ class ForwardBlock : QueryBlock<T> {
   }
 
   bool are_finite(const HeadRows<const C>& values, std::int64_t n) const {
-    auto sum = hn::Zero(d_);  // stays zero but for 0 × infinity and 0 × NaN
+    auto sum = hn::Zero(d_);  // stays zero, except for 0 × infinity and 0 × NaN
     for (std::int64_t j = 0; j < n; ++j) {
       for_lanes<C>(s_.d_value, [&](std::int64_t f, std::int64_t lanes) {
         sum = hn::MulAdd(load_n(values.data + j * values.stride + f, lanes), hn::Zero(d_), sum);
@@ -129,8 +128,8 @@ class ForwardBlock : QueryBlock<T> {
     return hn::AllFalse(d_, hn::IsNaN(sum));
   }
 
-  /// The product of the values and a strip's weights where a weight of zero does not silence a value: by selection, in
-  /// the same order.
+  /// Adds the product of the values and a strip's weights, skipping pairs with weight zero, because zero does not
+  /// remove a value that is not finite. The order of the sum is the same.
   void add_seen(std::int64_t strip, std::int64_t begin, std::int64_t end, const HeadRows<const C>& values) {
     for (std::int64_t f = 0; f < s_.d_value; ++f) {
       auto sum = hn::Zero(d_);
@@ -154,7 +153,7 @@ class ForwardBlock : QueryBlock<T> {
   void finish(std::int64_t batch, std::int64_t head, bool any) {
     for (std::int64_t i = 0; i < n_; ++i) {
       if (sum_[i] != 0 || (any && !sees_nothing(i))) continue;
-      sum_[i] = 1;  // divides an output of zero, and has the logarithm 0
+      sum_[i] = 1;  // divides an output of zero; its logarithm is 0
       maximum_[i] = -std::numeric_limits<C>::infinity();
     }
     for (std::int64_t strip = 0; strip < columns_; strip += lanes_) {
@@ -162,7 +161,7 @@ class ForwardBlock : QueryBlock<T> {
       const auto inverse = hn::Div(hn::Set(d_, C{1}), sum);
       for (std::int64_t f = 0; f < s_.d_value; ++f) {
         C* row = output_t_ + f * query_block + strip;
-        // Adding zero makes a zero positive: its sign could come from a value that is not seen.
+        // Adding zero makes a zero positive: its sign could come from a value that is not visible.
         hn::StoreU(hn::Add(hn::Mul(hn::LoadU(d_, row), inverse), hn::Zero(d_)), d_, row);
       }
       hn::StoreU(hn::MulAdd(hn::LoadU(d_, maximum_ + strip), hn::Set(d_, static_cast<C>(ln_2)), hn::Log(d_, sum)), d_,
@@ -185,14 +184,14 @@ void Forward(const SoftmaxAttentionArguments& arguments) {
     run_tasks(shape, shape.batch * shape.n_heads * blocks, [&](std::int64_t task) {
       const std::int64_t row = task / blocks, batch = row / shape.n_heads;
       ForwardBlock<T> body(arguments);
-      // The last blocks of a causal head see most: started first, they leave the threads evenly busy at the end.
+      // The last blocks of a causal head have the most keys: they start first, so that threads finish at similar times.
       for_query_blocks(arguments, batch, blocks - 1 - task % blocks,
                        [&](const SoftmaxAttentionBlock& block) { body.run(batch, row % shape.n_heads, block); });
     });
   });
 }
 
-/// The gradients from one segment of the queries of all heads that share a key-value head:
+/// Gradients from one segment of the queries of all heads that share a key-value head:
 ///   dV = Pᵀ dO,  dS = P ∘ (dO Vᵀ - rowsum(dO ∘ O)),  dQ = scale dS K,  dK = scale dSᵀ Q.
 template <class T>
 class BackwardSegment : QueryBlock<T> {
@@ -239,7 +238,7 @@ class BackwardSegment : QueryBlock<T> {
 
   /// Writes the gathered sums of keys [first, first + n).
   void store_sums(std::int64_t batch, std::int64_t kv_head, std::int64_t first, std::int64_t n) const {
-    // The query carried scale × log2(e), so its products with d_scores lack ln 2.
+    // The query was multiplied by scale × log2(e), so its products with d_scores lack the factor ln 2.
     if (g_.d_key.wanted())
       store_rows<C>(g_.d_key.tensor, g_.d_key.accumulates(), batch, kv_head, first, n, ln_2, key_sums_ + first * ld_k_,
                     ld_k_);
@@ -259,8 +258,8 @@ class BackwardSegment : QueryBlock<T> {
     if (g_.d_query.wanted()) std::fill_n(d_query_t_, s_.d_key * query_block, C{0});
     const C* log_sum_exp = a_.log_sum_exp.template data<C>() + (batch * s_.n_heads + head) * s_.n_query + first_;
     for (std::int64_t i = 0; i < query_block; ++i) {
-      // A query that a last block lacks has weight 2^-inf = 0 for every key. One that sees nothing has none through its
-      // tiles' masks.
+      // Queries beyond the end of a last block have weight 2^-inf = 0 for every key. A query without visible keys gets
+      // zero weights from its tiles' masks.
       log_sum_exp_[i] = i < n_ ? log_sum_exp[i] * static_cast<C>(log2_e) : std::numeric_limits<C>::infinity();
       row_dots_[i] = i < n_ ? dot(d_output_ + i * ld_v_, output_ + i * ld_v_) : C{0};
     }
@@ -300,7 +299,7 @@ class BackwardSegment : QueryBlock<T> {
     }
   }
 
-  /// Scores to weights, and gradients of weights to gradients of scores, for one strip of queries.
+  /// Turns scores into weights, and gradients of weights into gradients of scores, for one strip of queries.
   template <bool masked>
   HWY_INLINE void weigh(std::int64_t strip, std::int64_t n_keys, bool scores_wanted) {
     const auto log_sum_exp = hn::LoadU(d_, log_sum_exp_ + strip), row_dots = hn::LoadU(d_, row_dots_ + strip);
@@ -325,7 +324,7 @@ class BackwardSegment : QueryBlock<T> {
       *log_sum_exp_, *row_dots_;
 };
 
-/// First block of a segment, such that segments cost about the same: a block costs as many tiles as it sees.
+/// Returns the first block of a segment, such that segments cost about the same: a block costs one per visible tile.
 std::int64_t segment_begin(const SoftmaxAttentionArguments& arguments, std::int64_t batch, std::int64_t segment,
                            std::int64_t segments) {
   const AttentionShape& shape = arguments.shape;
@@ -341,7 +340,7 @@ std::int64_t segment_begin(const SoftmaxAttentionArguments& arguments, std::int6
       end = std::min<std::int64_t>(end, borders[1]);
     }
     return static_cast<double>(std::max<std::int64_t>(end - begin, 0) +
-                               1);  // a block that sees nothing costs something too
+                               1);  // a block without visible keys has a cost too
   };
   double total = 0, sum = 0;
   for (std::int64_t block = 0; block < blocks; ++block) total += cost(block);

@@ -241,8 +241,7 @@ class LinearAttentionHead {
 
   bool has_state_keys() const { return options_.window == 0; }
   bool has_near_keys() const { return causal() || options_.window > 0; }
-  /// first_near, end_near: range of the near keys of a chunk of queries that starts (ends) at key position `at`
-  /// (`end`).
+  /// first_near, end_near: range of near keys for a chunk of queries at key positions [at, end).
   std::int64_t first_near(const Range& range, std::int64_t at) const {
     const std::int64_t reach = std::max<std::int64_t>({options_.window, options_.softmax_window, 1}) - 1;
     return std::max(range.first_key, at - reach);

@@ -1,20 +1,19 @@
 #pragma once
-// The gradients of the fused form of linear attention. Two sweeps that mirror each other, by one kernel: its *rows* are
-// the tokens whose gradient it computes, its *columns* those that they meet.
-//   rows queries, columns keys, forward in time: the sum over earlier keys S is advanced and d_query comes out;
-//   rows keys, columns queries, backward in time: the sum R over later queries is advanced, and d_key and d_value
-//     come out.
-// With a = features of rows, b = of columns, each under its shift (queries: minus the stabiliser top), factors μ
-// (queries: 1 / denominator), vectors y (queries: g = d_output, keys: v) and one extra entry each (queries: -δ =
-// -g·output, keys: 1):
+// Gradients of linear attention in the fused kernels. Two sweeps that mirror each other use one kernel. Its *rows* are
+// the tokens whose gradient it computes; its *columns* are the tokens they meet.
+//   rows queries, columns keys, forward in time: advances the sum S over earlier keys and computes d_query;
+//   rows keys, columns queries, backward in time: advances the sum R over later queries and computes d_key and d_value.
+// Notation: a = features of rows, b = features of columns, each with its shift (queries: minus the stabiliser top),
+// factors μ (queries: 1 / denominator), vectors y (queries: g = d_output, keys: v) and one extra entry each (queries:
+// -δ = -g·output, keys: 1):
 //   slope_ij = μ_i μ_j (y_i·y_j + extra),    d a_if = Σ_j exp(a_if + b_jf) slope_ij
 //            = exp(a_if + c_f) μ_i (y_i·S_f + extra_i S_f,extra) over the columns in the sum
-//              + pair by pair over those of its own chunk,
-//   d_value_j = Σ_i w_ij μ_i g_i the same two ways.
-// Pairs are taken tile of features by tile of features under the maxima of the rows in that tile: a sum over tiles
-// needs no others. Where the two maxima are more than exp(60) above the stabiliser the pair's features there lie so far
-// below them (the pair weighs at most about 1) that they may have been lost to underflow: they are summed again
-// directly; elsewhere what underflow takes is below m · 1e-12 of the row.
+//              + pair by pair over the columns of its own chunk,
+//   d_value_j = Σ_i w_ij μ_i g_i in the same two ways.
+// Pairs are computed one feature tile at a time under the maxima of the rows in that tile, so a sum over tiles needs no
+// other maxima. If the two maxima are more than exp(60) above the stabiliser, the pair's features are so far below them
+// (a pair weighs at most about 1) that they may have underflowed: they are recomputed directly. Otherwise underflow
+// takes less than m · 1e-12 of the row.
 #include "framework/ops/attention/linear/cuda/fused_backward_memory.cuh"
 
 namespace furlong::ops {
@@ -59,7 +58,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     const CarriedRun run =
         p.causal ? carried_run(run_start(), !Keys, first, last, row_side.n) : CarriedRun{first, last, true};
     if (at.stages == 1 || turn == 0) {
-      __syncthreads();  // the tiles of the chunk before are done with
+      __syncthreads();  // all warps have read the tiles of the previous chunk
       load_chunk(turn);
       cp_async_commit();
     }
@@ -143,7 +142,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     for (int warp = 0; warp < fused_warps; ++warp) most = gpu_max(most, column_maximum()[64 * warp + place]);
     return most;
   }
-  /// The sums of the tile's features [own, own + 16) with this chunk's columns.
+  /// Advances the sums of the tile's features [own, own + 16) by this chunk's columns.
   __device__ void advance_sum(int turn, int tile, const CarriedRun& run) {
     const bool keeps = run.keeps && has_sum;
     float before[2], after[2];
@@ -202,14 +201,14 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     to_inputs(tile, omega, rows, features, slopes);
   }
 
-  /// slopes += exp(feature + c) μ (y · S + extra · S_extra); keys also gather exp(feature + c) S. In Split half of the
-  /// features at a time: there are not registers enough for all.
+  /// slopes += exp(feature + c) μ (y · S + extra · S_extra); keys also gather exp(feature + c) S. Split processes half
+  /// of the features at a time, because registers do not suffice for all.
   __device__ __forceinline__ void through_sum(int turn, int tile, const Rows& rows, ConstSums features, Sums slopes) {
     constexpr int blocks = Exact ? 8 : 4;
     FURLONG_UNROLL
     for (int from = 0; from < 8; from += blocks) through_sum_of<blocks>(turn, tile, from, rows, features, slopes);
   }
-  /// Of `Blocks` blocks of 8 features.
+  /// Processes `Blocks` blocks of 8 features.
   template <int Blocks>
   __device__ __forceinline__ void through_sum_of(int turn, int tile, int from, const Rows& rows, ConstSums features,
                                                  Sums slopes) {
@@ -270,8 +269,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       write_block(vectors_out(), at.ld_d_vectors, c, block);
     }
   }
-  /// The logarithm of exp(maximum of the row) exp(maximum of the column) beside the stabiliser; of two large numbers
-  /// that nearly cancel the difference comes first.
+  /// Returns the logarithm of exp(maximum of the row) exp(maximum of the column) relative to the stabiliser. Two large
+  /// numbers that nearly cancel are subtracted first.
   __device__ __forceinline__ float exponent_of(float row_most, float row_shift, int j) const {
     return Keys ? (row_most + column_term(1)[j]) + column_term(0)[j] : (column_term(0)[j] + row_shift) + row_most;
   }
@@ -279,7 +278,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     return Keys ? column_term(2)[j] * (product + column_term(3)[j]) : weight.factor * (product + weight.extra);
   }
 
-  /// exp(feature - maximum of the row) of 16 features.
+  /// Returns exp(feature - maximum of the row) of 16 features.
   __device__ __forceinline__ OperandA<parts> normal_operand(ConstSums features, const float (&most)[2], int k) const {
     OperandA<parts> a;
     FURLONG_UNROLL
@@ -290,7 +289,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     }
     return a;
   }
-  /// slopes, zero before, from the columns of the chunk itself.
+  /// Computes slopes, zero before, from the columns of the chunk itself.
   __device__ __forceinline__ void through_pairs(int turn, int first, int tile, const Rows& rows, ConstSums features,
                                                 Sums slopes) {
     const Tile<parts> y = staged(at.row_vectors, turn), other = staged(at.column_vectors, turn);
@@ -305,7 +304,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         most[half] = gpu_max(most[half], gpu_max(features[n8][2 * half], features[n8][2 * half + 1]));
       most[half] = quad_max(most[half]);
     }
-    // In Split there are not registers enough to keep them.
+    // Split has too few registers to store them.
     [[maybe_unused]] OperandA<parts> normal_rows[4];
     if constexpr (Keys && Exact) {
       FURLONG_UNROLL
@@ -314,7 +313,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     bool direct = false;
     FURLONG_ONE_BY_ONE
     for (int c = 0; c < fused_chunk; c += 16) {
-      if (Keys ? c < own : c > own) continue;  // not one pair
+      if (Keys ? c < own : c > own) continue;  // no visible pair
       float products[2][4], pair_weights[2][4];
       clear(products);
       clear(pair_weights);
@@ -369,10 +368,10 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       }
     }
     if (!__any_sync(full_warp, direct)) return;
-    __syncwarp();  // gather_pairs has written to vectors_out what other lanes add to
+    __syncwarp();  // gather_pairs has written to vectors_out, to which other lanes add
     directly(turn, first, tile, rows, most, features, slopes);
   }
-  /// d_value of the warp's keys from 16 queries.
+  /// Adds the contributions of 16 queries to d_value of the warp's keys.
   __device__ __forceinline__ void gather_pairs(const Tile<parts>& other, int c, const float (&pair_weights)[2][4]) {
     OperandA<parts> a;
     a.from_accumulators(pair_weights, 0);
@@ -388,7 +387,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     }
   }
 
-  /// Pairs whose features in this tile may have been lost to underflow, from the logarithms. Rare, and slow.
+  /// Recomputes, from the logarithms, pairs whose features in this tile may have underflowed. Rare and slow.
   __device__ void directly(int turn, int first, int tile, const Rows& rows, const float (&most)[2], ConstSums features,
                            Sums slopes) {
     const Tile<parts> y = staged(at.row_vectors, turn), other = staged(at.column_vectors, turn);
@@ -408,7 +407,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
           const int place = 8 * (feature >> 1) + 2 * t + (feature & 1);
           const float b = feature_of_row<Projected>(p, head, column, terms, first + j, first_tile() + tile, place);
           FURLONG_UNROLL
-          for (int i = 0; i < 16; ++i) {  // accumulators have no index at run time
+          for (int i = 0; i < 16; ++i) {  // accumulators cannot be indexed at run time
             if (i != feature) continue;
             const float a = features[i >> 1][2 * half + (i & 1)];
             const float weight = gpu_exp_fast(Keys ? (a + column_term(1)[j]) + b : (b + rows.weights[half].shift) + a);
@@ -426,7 +425,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     }
   }
 
-  /// From slopes of features to those of the inputs.
+  /// Transforms gradients of features to gradients of the inputs.
   __device__ __forceinline__ void to_inputs(int tile, const Bf16* omega, Rows& rows, ConstSums features, Sums slopes) {
     with_fused_form<Projected>(p.form, [&](auto form) {
       FURLONG_UNROLL
@@ -462,7 +461,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         write_block(inputs(), at.ld_inputs, c, block);
       }
     } else {
-      // The two halves of softmax features may meet in one entry.
+      // The two halves of softmax features may belong to one entry.
       FURLONG_UNROLL
       for (int pass = 0; pass < 2; ++pass) {
         FURLONG_UNROLL
@@ -482,8 +481,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   }
 };
 
-/// Grid: (segments, feature tiles / tiles to a block, batch · n_heads). `has_start`: states hold what the segments
-/// begin with. Keys: rows are keys, whose vectors' gradients go to d_vectors.
+/// Grid: (segments, feature tiles / tiles per block, batch · n_heads). `has_start`: `states` holds the state at the
+/// start of each segment. Keys: rows are keys, and the gradients of their vectors go to d_vectors.
 template <bool Exact, bool Projected, bool Keys>
 __global__ void __launch_bounds__(fused_threads, Exact ? 2 : 1)
     fused_gradients(FusedProblem p, FusedSide rows, FusedSide columns, FusedStates states, bool has_start,

@@ -1,16 +1,16 @@
 #pragma once
-// Gradients of the fused form of linear attention: what a block is told, its shared memory, and where gradients go.
+// Gradients of linear attention in the fused kernels: arguments, shared memory, and gradient output.
 #include "framework/ops/attention/linear/cuda/fused_states.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Where a gradient goes: at once, or as one of `parts` to be added up in order.
+/// Target of a gradient: written directly, or as one of `parts` that are added up in order.
 struct FusedGradient {
-  void* data = nullptr;  // null: not wanted
+  void* data = nullptr;  // null: not needed
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
   bool is_bfloat16 = false, accumulates = false, vectors = false;
-  float* parts = nullptr;  // [parts, batch, heads, n, width]; null: there is one part, and it is written at once
+  float* parts = nullptr;  // [parts, batch, heads, n, width]; null: one part, written directly
   int batch = 0, heads = 0, n = 0, width = 0;
 };
 
@@ -41,7 +41,7 @@ __device__ __forceinline__ void store_gradient(const FusedGradient& target, int 
   FURLONG_UNROLL
   for (int i = 0; i < 8; ++i) static_cast<float*>(target.data)[at + i] = sums[i];
 }
-/// Eight entries of one part of a row's gradient.
+/// Stores eight entries of one part of a row's gradient.
 __device__ __forceinline__ void store_part(const FusedGradient& target, int part, int batch, int head, int row,
                                            int column, const float (&values)[8]) {
   if (target.parts == nullptr) return store_gradient(target, batch, head, row, column, values);
@@ -76,7 +76,8 @@ __global__ void __launch_bounds__(256) fused_sum_parts(FusedGradient target, std
   }
 }
 
-/// Shared memory of fused_gradients, in bytes from its start, and how the work is cut: `tiles` of features to a block.
+/// Shared memory of fused_gradients, in bytes from its start, and the partition of the work: `tiles` feature tiles per
+/// block.
 template <bool Exact, bool Projected, bool Keys>
 struct GradientsLayout {
   static constexpr int parts = Exact ? 1 : 2, plane = fused_chunk * fused_ld;
@@ -97,8 +98,8 @@ struct GradientsLayout {
     column_maxima = take(fused_warps * 64 * 4);
     column_terms = take(7 * 64 * 4);  // maximum in the tile, shift, factor, extra, and three of RowTerms
     row_terms = take(4 * 64 * 4);     // sums over features of either sign, and two of RowTerms
-    // With one tile the gradients of a chunk's values are done with before those of its keys begin: one place, rows
-    // equally far apart.
+    // With one tile the gradients of a chunk's values are complete before those of its keys start: both use the same
+    // memory, with the same row distance.
     const bool shared = Keys && tiles == 1;
     ld_d_vectors = shared && ld_inputs > ld_sum ? ld_inputs : ld_sum;
     ld_inputs = shared && ld_sum > ld_inputs ? ld_sum : ld_inputs;
@@ -113,7 +114,7 @@ struct GradientsLayout {
   }
 };
 
-/// The block's place, arguments and shared memory, and what is read into it and written from it.
+/// The block's position, arguments and shared memory, with loads and stores.
 template <bool Exact, bool Projected, bool Keys>
 class FusedGradientsMemory {
  protected:
@@ -124,7 +125,7 @@ class FusedGradientsMemory {
     RowTerms terms[2];
     RowWeight weights[2];
     bool meets_sum[2];
-    float sums_plus[2], sums_minus[2];  // over features of what reaches them
+    float sums_plus[2], sums_minus[2];  // sums of the features' gradients, for either sign
   };
 
  public:
@@ -147,7 +148,7 @@ class FusedGradientsMemory {
         own(16 * warp_index()) {}
 
  protected:
-  // ---- what comes from memory ----
+  // ---- loads from global memory ----
 
   __device__ void load_sum(const FusedStates& states, std::int64_t index) {
     const std::int64_t from = index * p.m_padded + first_tile() * fused_tile;
@@ -182,7 +183,7 @@ class FusedGradientsMemory {
     if constexpr (of_key) return {0.0f, 1.0f, 1.0f};
     return query_weight(p, head, side, line);
   }
-  /// The warp's rows, their gradients at zero.
+  /// Prepares the warp's rows, with zero gradients.
   __device__ void prepare_rows(int first, int last, Rows& rows) {
     row_terms<Projected>(p, row, first + own, rows.terms);
     FURLONG_UNROLL
@@ -191,7 +192,7 @@ class FusedGradientsMemory {
       rows.weights[half] = row_weight<Keys>(row_side, line);
       rows.sums_plus[half] = rows.sums_minus[half] = 0;
       rows.meets_sum[half] = true;
-      // Of one document with what was summed up before (of queries: behind) the chunk.
+      // Rows that belong to the document of the sum carried into the chunk.
       if (run_start() && line < row_side.n)
         rows.meets_sum[half] = Keys ? last < row_side.n && run_start()[last] <= line : run_start()[line] < first;
     }
@@ -201,14 +202,14 @@ class FusedGradientsMemory {
     if (!shares_output()) clear_inputs();
     __syncwarp();
   }
-  /// Gradients of values and of keys take turns in one place.
+  /// Returns whether gradients of values and of keys use the same memory.
   __device__ bool shares_output() const { return Keys && vectors_out() == inputs(); }
   __device__ void clear_inputs() const {
     for (int i = lane; i < 16 * at.ld_inputs; i += 32) inputs()[own * at.ld_inputs + i] = 0;
   }
   __device__ float* column_term(int which) const { return floats(at.column_terms) + 64 * which; }
 
-  /// The warp's rows of 16 columns of a float32 tile in shared memory, as accumulators.
+  /// Reads the warp's rows of 16 columns of a float32 tile in shared memory, as accumulators.
   __device__ __forceinline__ void read_block(const float* tile, int ld, int c, float (&block)[2][4]) const {
     FURLONG_UNROLL
     for (int side = 0; side < 2; ++side) {
@@ -229,7 +230,7 @@ class FusedGradientsMemory {
     }
   }
 
-  // ---- gradients out ----
+  // ---- gradient output ----
 
   __device__ void write(int first, Rows& rows) {
     FURLONG_UNROLL
@@ -257,7 +258,7 @@ class FusedGradientsMemory {
     __syncwarp();
   }
   __device__ int part() const { return static_cast<int>(blockIdx.y + (Keys ? head.head % p.group * gridDim.y : 0)); }
-  /// d_value of the warp's keys.
+  /// Writes d_value of the warp's keys.
   __device__ void write_vectors(int first) const {
     __syncwarp();
     for (int i = lane; d_vector.data && i < 16 * (p.d_value / 8); i += 32) {
@@ -270,7 +271,7 @@ class FusedGradientsMemory {
       store_part(d_vector, part(), head.batch, head.kv_head, first + line, c, values);
     }
   }
-  /// Entries [c, c + 8) of the gradient of row `at` of the chunk.
+  /// Returns entries [c, c + 8) of the gradient of row `line` of the chunk.
   __device__ __forceinline__ void input_gradients(int first, int line, int c, float (&values)[8]) const {
     const float plus = own_terms()[line], minus = own_terms()[64 + line], scale = p.scale * p.scale;
     const bool radial = Keys && shifts_keys(p.form);
@@ -296,7 +297,7 @@ class FusedGradientsMemory {
     }
   }
 
-  // ---- shared memory: offsets are the kernel's arguments and cost no registers ----
+  // ---- shared memory: offsets are kernel arguments and use no registers ----
 
   __device__ __forceinline__ float* floats(int offset) const { return reinterpret_cast<float*>(memory + offset); }
   __device__ __forceinline__ Tile<parts> tile(int offset) const {
@@ -317,7 +318,7 @@ class FusedGradientsMemory {
     return {reinterpret_cast<Bf16*>(memory + offset) + turn % at.stages * parts * plane, at.ld_vectors, plane};
   }
   __device__ __forceinline__ const std::int32_t* run_start() const { return head.run_start(p, row_side.n); }
-  /// Whether row i of the chunk and column j meet pair by pair.
+  /// Returns whether row i of the chunk and column j are a visible pair.
   __device__ __forceinline__ bool meet(int first, int i, int j) const {
     const int query = Keys ? j : i, key = Keys ? i : j;
     if (key > query) return false;

@@ -1,14 +1,13 @@
 #pragma once
-// The outputs of the fused form of linear attention: a block goes over one segment of one head, chunk by chunk, with
-// the sum over all earlier keys (S, z and their maxima) in shared memory, and within a chunk feature tile by feature
-// tile:
-//   keys     features of the warp's 16 keys; normalised by each key's running maximum s_j they go to shared memory
+// Outputs of linear attention in the fused kernels. A block processes one segment of one head, chunk by chunk, with the
+// sum over all earlier keys (S, z and their maxima) in shared memory. Within a chunk it goes through the feature tiles:
+//   keys     features of the warp's 16 keys, normalised by each key's running maximum s_j, go to shared memory
 //   queries  features of its 16 queries: against S under the running maximum t_i, against the keys of the chunk
 //            under r_i: P_ij
 //   keys     exp(b_jf - c_f) under the new maximum c_f of each feature: S and z of this tile
-// and behind the last tile weights of pairs from P, r, s under top_i = max(t_i, largest pair). Running maxima of rows
-// rescale what was summed up under smaller ones (Milakov and Gimelshein 2018), so that features of a tile are computed
-// once and kept nowhere.
+// After the last tile it computes weights of pairs from P, r, s under top_i = max(t_i, largest pair). When a running
+// maximum of a row rises, earlier sums are rescaled (Milakov and Gimelshein 2018). So features of a tile are computed
+// once and never stored.
 #include "framework/ops/attention/linear/cuda/fused_forward_memory.cuh"
 
 namespace furlong::ops {
@@ -66,7 +65,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     bool has_bad = false;
     for (int tile = 0; tile < tiles; ++tile) {
       if (at.stages == 1) {
-        __syncthreads();  // the tiles before are done with
+        __syncthreads();  // all warps have read the previous tiles
         if constexpr (Projected) {
           if (tiles > 1) load_directions(p, head, tile, directions());
         }
@@ -102,8 +101,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
 
   // ---- keys ----
 
-  /// exp(feature - running maximum of the key) to shared memory, and what a rise of that maximum does to products so
-  /// far.
+  /// Writes exp(feature - running maximum of the key) to shared memory, and rescales earlier products if that maximum
+  /// rises.
   __device__ __forceinline__ void normalise_keys(ConstSums features, float (&top)[2]) {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -137,7 +136,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     for (int warp = 0; warp < fused_warps; ++warp) most = gpu_max(most, column_maximum()[64 * warp + place]);
     return most;
   }
-  /// What the tile's sum takes of each key: exp(feature - c) under the maximum that the chunk raises c to.
+  /// Computes each key's term in the tile's sum: exp(feature - c), under the maximum to which the chunk raises c.
   __device__ __forceinline__ void weigh_keys(ConstSums features, const RowTerms (&terms)[2], int first,
                                              const CarriedRun& run, int tile) {
     FURLONG_UNROLL
@@ -154,13 +153,13 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       }
     }
   }
-  /// Sᵀ [width(), features] and z of the tile; the warp's are features [own, own + 16).
+  /// Advances Sᵀ [width(), features] and z of the tile; the warp owns features [own, own + 16).
   __device__ __forceinline__ void advance_sum(const Tile<parts>& v, const CarriedRun& run, int first, int tile,
                                               bool has_bad) {
     float added[8][4], ones[2][4];  // blocks of 16 columns of v by two of 8 features
     clear(added);
     clear(ones);
-    OperandA<1> one;  // a row of ones, which sums up the weights
+    OperandA<1> one;  // a row of ones, to sum up the weights
     one.set(0, g == 0 ? 1.0f : 0.0f, g == 0 ? 1.0f : 0.0f);
     one.set(1, 0.0f, 0.0f);
     one.set(2, g == 0 ? 1.0f : 0.0f, g == 0 ? 1.0f : 0.0f);
@@ -220,7 +219,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     if (p.causal) add_products(features, query_top, products);
   }
 
-  /// outputs += exp(feature + c - t) S, under the running maximum t of the row.
+  /// outputs += exp(feature + c - t) S, under the row's running maximum t.
   __device__ __forceinline__ void add_past(ConstSums features, int tile, float (&top)[2], Sums outputs,
                                            float (&denominators)[4]) {
     const float* c = maximum() + tile * fused_tile + 2 * t;
@@ -236,7 +235,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       most = quad_max(most);
       before[half] = gpu_exp_fast(top[half] - most);
       top[half] = most;
-      shift[half] = most < fused_nothing / 2 ? -fused_nothing : most;  // nothing but masked keys: every weight is zero
+      shift[half] = most < fused_nothing / 2 ? -fused_nothing : most;  // only masked keys: every weight is zero
     }
     FURLONG_UNROLL
     for (int e = 0; e < 4; ++e) {
@@ -273,8 +272,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     return b;
   }
 
-  /// products += exp(query feature - r) · exp(key feature - s), r and s the running maxima of the rows. Keys behind the
-  /// warp's last query are left out.
+  /// products += exp(query feature - r) · exp(key feature - s), with the running maxima r and s of the rows. Keys after
+  /// the warp's last query are skipped.
   __device__ __forceinline__ void add_products(Sums features, float (&top)[2], Sums products) {
     if (!p.values) {
       FURLONG_UNROLL
@@ -310,7 +309,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     }
   }
 
-  // ---- behind the last tile ----
+  // ---- after the last tile ----
 
   __device__ __forceinline__ void keep_terms(const RowTerms (&keys)[2], const RowTerms (&queries)[2],
                                              const float (&top)[2]) {
@@ -327,7 +326,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     __syncthreads();
   }
 
-  /// log Σ_f exp(feature of query i + feature of key j), the long way, by the whole warp.
+  /// Returns log Σ_f exp(feature of query i + feature of key j), computed directly by the whole warp.
   __device__ float direct_log_weight(int first, int i, int j) const {
     const RowTerms q{0.0f, query_plus()[i], query_minus()[i]}, k{key_shift()[j], key_plus()[j], key_minus()[j]};
     float most = fused_nothing, total = 0;
@@ -343,7 +342,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     return all + gpu_log(total);
   }
 
-  /// Bit 4 n + e: the pair's product has lost too much to underflow, and holds the logarithm of its weight instead.
+  /// Returns bit 4 n + e if the pair's product has underflowed; it then holds the logarithm of its weight instead.
   __device__ __forceinline__ std::uint32_t mend_products(int first, std::uint32_t visible, Sums products) {
     std::uint32_t lost = 0;
     if (p.values) return lost;
@@ -375,7 +374,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     }
   }
 
-  /// Bit 4 n + e: the query of the accumulator's row sees the key of its column.
+  /// Returns bit 4 n + e if the key of the accumulator's column is visible to the query of its row.
   __device__ __forceinline__ std::uint32_t visible_pairs(int first) const {
     std::uint32_t visible = 0;
     FURLONG_UNROLL
@@ -396,7 +395,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     return visible;
   }
 
-  /// ⌊log2 x⌋ ln 2 of a positive normal number, from its exponent.
+  /// Returns ⌊log2 x⌋ ln 2 of a positive normal number, from its exponent bits.
   __device__ __forceinline__ static float log_of_exponent(float x) {
     return static_cast<float>(static_cast<int>(__float_as_uint(x) >> 23) - 127) * 0.69314718055994530942f;
   }
@@ -413,7 +412,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int row = first + own + g + 8 * half;
-      // The document of the query began in this chunk: what was summed before is not its own.
+      // The query's document starts in this chunk, so the carried sum belongs to another document.
       const bool fresh = !has_sum || (run_start() && row < query_side.n && run_start()[row] >= first);
       if (fresh) past_top[half] = fused_nothing;
       float most = fused_nothing;
@@ -433,7 +432,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
         most = quad_max(most) + query_top[half];
       }
       top[half] = gpu_max(most, past_top[half]);
-      if (top[half] < fused_nothing / 2) top[half] = -fused_nothing;  // not one key was seen: every weight is zero
+      if (top[half] < fused_nothing / 2) top[half] = -fused_nothing;  // no visible key: every weight is zero
       const float factor = fresh ? 0.0f : gpu_exp_fast(past_top[half] - top[half]);
       FURLONG_UNROLL
       for (int e = 0; e < 2; ++e) {
@@ -457,7 +456,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     write(first, top, has_bad, outputs, denominators[0]);
   }
 
-  /// outputs += weights · v, and the row's sum of the weights as they were rounded.
+  /// outputs += weights · v, and the row's sum of the rounded weights.
   __device__ __forceinline__ void add_pairs(const Tile<parts>& v, Sums outputs, float (&denominators)[4],
                                             ConstSums pair_weights) {
     OperandB<1> ones;
@@ -481,7 +480,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
   }
 };
 
-/// Grid: (segments, slices of v, batch · n_heads). `has_start`: states hold what the segments begin with.
+/// Grid: (segments, slices of v, batch · n_heads). `has_start`: `states` holds the state at the start of each segment.
 template <bool Exact, bool Projected>
 __global__ void __launch_bounds__(fused_threads, Exact ? 2 : 1)
     fused_outputs(FusedProblem p, FusedSide queries, FusedSide keys, FusedStates states, bool has_start,

@@ -1,11 +1,11 @@
 #pragma once
-// Outputs of the fused form of linear attention: what a block is told, and its shared memory.
+// Outputs of linear attention in the fused kernels: arguments and shared memory.
 #include "framework/ops/attention/linear/cuda/fused_states.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Where outputs go: output [batch, n, n_heads, d_value]; top and inverse [batch, n_heads, n], null where nobody asks.
+/// Output targets: output [batch, n, n_heads, d_value]; top and inverse [batch, n_heads, n], null if not needed.
 struct FusedOutputs {
   void* output = nullptr;
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
@@ -13,15 +13,15 @@ struct FusedOutputs {
   float *top = nullptr, *inverse = nullptr;
 };
 
-/// Shared memory of fused_outputs, in bytes from its start; columns of v are taken at most 64 at a time.
+/// Shared memory of fused_outputs, in bytes from its start. A block processes at most 64 columns of v.
 template <bool Exact, bool Projected>
 struct OutputsLayout {
   static constexpr int parts = Exact ? 1 : 2, plane = fused_chunk * fused_ld;
   int width, stages, ld_sum, sum, extra, maximum, column_maxima, column_factor, key_maximum, key_shift, key_plus,
       key_minus, query_plus, query_minus, bad, normal, weights, vectors, directions, all;
 
-  /// `columns`: those of v that a block takes. `buffers`: 2 where the tiles of the next chunk, and of the next 64
-  /// directions, are read ahead.
+  /// `columns`: columns of v per block. `buffers`: 2 to prefetch the tiles of the next chunk and the next 64 rows of
+  /// the random projection.
   OutputsLayout(int m_padded, int d_padded, int columns, int buffers) : width(columns), stages(buffers) {
     int at = 0;
     const auto take = [&](int bytes) {
@@ -45,7 +45,7 @@ struct OutputsLayout {
   }
 };
 
-/// The block's place, arguments and shared memory, and what is read into it.
+/// The block's position, arguments and shared memory, with loads.
 template <bool Exact, bool Projected>
 class FusedOutputsMemory {
  protected:
@@ -70,7 +70,7 @@ class FusedOutputsMemory {
         own(16 * warp_index()) {}
 
  protected:
-  // ---- what comes from memory ----
+  // ---- loads from global memory ----
 
   __device__ void load_sum(const FusedStates& states, std::int64_t index) {
     const float* source = states.sum + index * p.m_padded * p.d_value + slice();
@@ -88,8 +88,8 @@ class FusedOutputsMemory {
                  slice(), width(), values_of(turn));
   }
 
-  /// A value that is not finite must not reach queries before it as 0 · NaN: such values become zero, and bad[column]
-  /// says, key by key, where they were. True where there are any. Ends with a barrier.
+  /// Sets values that are not finite to zero, because 0 · NaN must not reach earlier queries; bad[column] records their
+  /// keys, one bit per key. Returns whether there are any. Ends with a barrier.
   __device__ bool take_out_bad_values(int turn) {
     const Tile<parts> tile = values_of(turn);
     const int pairs = width() / 2;
@@ -114,19 +114,19 @@ class FusedOutputsMemory {
     return true;
   }
 
-  /// The tile's directions in shared memory; those of the next tile are asked for.
+  /// Returns the tile's random projection in shared memory, and starts to load that of the next tile.
   __device__ const Bf16* next_directions(int turn, int tile, int tiles, bool more) {
     if constexpr (!Projected) return nullptr;
     const int size = fused_tile * (p.d_padded + 8);
     if (tiles == 1 || at.stages == 1) return directions();
-    const bool here = tiles == 2 && turn >= 1;  // both stay where they are
+    const bool here = tiles == 2 && turn >= 1;  // both tiles are already loaded
     if (more && !here) load_directions(p, head, (tile + 1) % tiles, directions() + ((turn + 1) & 1) * size);
     return directions() + (turn & 1) * size;
   }
 
-  // ---- what goes to memory ----
+  // ---- stores to global memory ----
 
-  /// The warp's rows of outputs, divided by their denominators, and what backward reads of them.
+  /// Writes the warp's rows of outputs, divided by their denominators, and the values that backward needs.
   __device__ __forceinline__ void write(int first, const float (&top)[2], bool has_bad, const float (&outputs)[8][4],
                                         const float (&denominators)[4]) {
     FURLONG_UNROLL
@@ -150,7 +150,7 @@ class FusedOutputsMemory {
         FURLONG_UNROLL
         for (int e = 0; e < 2; ++e) {
           value[e] = outputs[n][2 * half + e] * inverse;
-          // Keys start to i of the chunk, with a value that is not finite.
+          // Visible keys start to i of the chunk include a value that is not finite.
           if (has_bad && (bad()[column + e] & (~std::uint64_t{0} >> (63 - i))) >> start != 0)
             value[e] = __int_as_float(0x7fffffff);
         }
@@ -164,7 +164,7 @@ class FusedOutputsMemory {
     }
   }
 
-  // ---- shared memory: offsets are the kernel's arguments and cost no registers ----
+  // ---- shared memory: offsets are kernel arguments and use no registers ----
 
   __device__ __forceinline__ float* floats(int offset) const { return reinterpret_cast<float*>(memory + offset); }
   __device__ __forceinline__ Tile<parts> tile(int offset) const {

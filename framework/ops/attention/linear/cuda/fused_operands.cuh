@@ -1,14 +1,14 @@
 #pragma once
-// Operands of tensor cores for the fused form of linear attention, in one or more parts of bfloat16, and products of
+// Tensor-core operands for the fused kernels of linear attention, in one or more parts of bfloat16, and products of
 // tiles in shared memory.
 //
 // Order of 32 entries. A lane reads 8 neighbouring entries of a row at once (16 bytes of bfloat16). So entry 8 t + 4 s
-// + 2 h + e of a group of 32 is given to lane t (of the four that share a row) at place 16 s + 8 h + 2 t + e of the
-// product: columns of ω are stored in that order, features of element-wise maps are numbered in it (`place`), and
-// everything leaves the kernels in its own order again.
+// + 2 h + e of a group of 32 goes to lane t (of the four that share a row) at place 16 s + 8 h + 2 t + e of the
+// product. Columns of ω are stored in that order, and features of element-wise maps are numbered in it (`place`). All
+// results leave the kernels in their original order.
 #include "framework/cuda/kernels/kernel.h"
 
-// A loop whose copies would only make the program larger.
+// For loops whose unrolling would only make the program larger.
 #ifdef __CUDACC__
 #define FURLONG_ONE_BY_ONE _Pragma("unroll 1")
 #else
@@ -21,10 +21,10 @@ namespace FURLONG_GPU {
 inline constexpr int fused_threads = 128, fused_warps = 4;
 inline constexpr int fused_chunk = 64;           // tokens
 inline constexpr int fused_tile = 64;            // features
-inline constexpr int fused_ld = fused_tile + 8;  // of tiles [64, 64]: rows of ldmatrix begin in different banks
+inline constexpr int fused_ld = fused_tile + 8;  // for tiles [64, 64]: rows of ldmatrix start in different banks
 using Bf16 = __nv_bfloat16;
 
-/// The entry of a group of 32 that stands at `place` of a product; and the other way round.
+/// Returns the entry of a group of 32 that is at `place` of a product, and the inverse.
 __host__ __device__ constexpr int fused_entry(int place) {
   return 8 * ((place >> 1) & 3) + 2 * (place >> 3) + (place & 1);
 }
@@ -34,7 +34,7 @@ __host__ __device__ constexpr int fused_place(int entry) {
 
 // ---- operands ----
 
-/// Two numbers as `Parts` pairs of bfloat16 whose sum they nearly are, the largest first.
+/// Splits two numbers into `Parts` pairs of bfloat16 whose sum approximates them, the largest first.
 template <int Parts>
 __device__ __forceinline__ void split_pair(float low, float high, std::uint32_t (&words)[Parts]) {
   FURLONG_UNROLL
@@ -53,7 +53,7 @@ struct OperandA {
     FURLONG_UNROLL
     for (int part = 0; part < Parts; ++part) parts[part][word] = words[part];
   }
-  /// Columns [16 k, 16 k + 16) of accumulators: the two layouts are one.
+  /// Takes columns [16 k, 16 k + 16) of accumulators: both layouts are the same.
   template <int N>
   __device__ __forceinline__ void from_accumulators(const float (&sums)[N][4], int k) {
     set(0, sums[2 * k][0], sums[2 * k][1]);
@@ -73,7 +73,7 @@ struct OperandB {
   }
 };
 
-/// sums += a b, the smallest parts first; products of two lower parts are below what is kept.
+/// sums += a b, the smallest parts first. Products of two lower parts are below the precision and omitted.
 template <int A, int B>
 __device__ __forceinline__ void multiply(float (&sums)[4], const OperandA<A>& a, const OperandB<B>& b) {
   constexpr int most = A > B ? A : B;
@@ -86,10 +86,9 @@ __device__ __forceinline__ void multiply(float (&sums)[4], const OperandA<A>& a,
   }
 }
 
-/// Offsets of the row that this lane names to ldmatrix, in a block of 16 × 16 with rows `ld` apart. `by_rows`: of
-/// operand A from rows of the product, or, transposed as it is read, of two operands B from rows that are summed over.
-/// `by_columns`: of two operands B from columns of the product, or, transposed as it is read, of operand A from rows
-/// that are summed over.
+/// Row offset of this lane for ldmatrix, in a block of 16 × 16 with rows `ld` apart. `by_rows`: for operand A from rows
+/// of the product, or, transposed on load, for two operands B from rows that are summed over. `by_columns`: for two
+/// operands B from columns of the product, or, transposed on load, for operand A from rows that are summed over.
 __device__ __forceinline__ int by_rows_offset(int ld) {
   const int lane = lane_index();
   return (lane & 15) * ld + (lane >> 4) * 8;
@@ -99,7 +98,7 @@ __device__ __forceinline__ int by_columns_offset(int ld) {
   return ((lane >> 4) * 8 + (lane & 7)) * ld + ((lane >> 3) & 1) * 8;
 }
 
-/// A tile of rows in shared memory, in `Parts` planes of bfloat16.
+/// A tile of rows in shared memory, as `Parts` planes of bfloat16.
 template <int Parts>
 struct Tile {
   Bf16* data;
@@ -112,7 +111,7 @@ struct Tile {
       ldmatrix_x4(operand.parts[part], data + part * plane + row * ld + column + by_rows_offset(ld));
     return operand;
   }
-  /// Of the product's row `column` on, summed over rows [row, row + 16).
+  /// Returns operand A for the product's rows from `column` on, summed over rows [row, row + 16).
   __device__ __forceinline__ OperandA<Parts> a_transposed(int row, int column) const {
     OperandA<Parts> operand;
     FURLONG_UNROLL
@@ -120,7 +119,7 @@ struct Tile {
       ldmatrix_x4_transposed(operand.parts[part], data + part * plane + row * ld + column + by_columns_offset(ld));
     return operand;
   }
-  /// The product's columns [row, row + 16), summed over `column` on.
+  /// Returns operands B for the product's columns [row, row + 16), summed from `column` on.
   __device__ __forceinline__ void b(int row, int column, OperandB<Parts> (&operands)[2]) const {
     FURLONG_UNROLL
     for (int part = 0; part < Parts; ++part) {
@@ -129,7 +128,7 @@ struct Tile {
       hand_out(words, part, operands);
     }
   }
-  /// The product's columns [column, column + 16), summed over rows [row, row + 16).
+  /// Returns operands B for the product's columns [column, column + 16), summed over rows [row, row + 16).
   __device__ __forceinline__ void b_transposed(int row, int column, OperandB<Parts> (&operands)[2]) const {
     FURLONG_UNROLL
     for (int part = 0; part < Parts; ++part) {
@@ -138,14 +137,14 @@ struct Tile {
       hand_out(words, part, operands);
     }
   }
-  /// One entry, of all its parts.
+  /// Returns one entry, the sum of all its parts.
   __device__ __forceinline__ float value(int row, int column) const {
     float sum = 0;
     FURLONG_UNROLL
     for (int part = Parts - 1; part >= 0; --part) sum += to_compute(data[part * plane + row * ld + column]);
     return sum;
   }
-  /// Two neighbours of a row; the column is even.
+  /// Stores two neighbouring entries of a row; `column` is even.
   __device__ __forceinline__ void put(int row, int column, float low, float high) const {
     std::uint32_t words[Parts];
     split_pair<Parts>(low, high, words);
@@ -171,7 +170,7 @@ __device__ __forceinline__ void clear(float (&sums)[N][4]) {
   }
 }
 
-/// Over the four lanes that share a row of accumulators.
+/// Maximum over the four lanes that share a row of accumulators.
 __device__ __forceinline__ float quad_max(float x) {
   x = gpu_max(x, __shfl_xor_sync(full_warp, x, 1));
   return gpu_max(x, __shfl_xor_sync(full_warp, x, 2));
@@ -182,7 +181,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 }
 
 /// sums[f, c] += Σ_j weights[j, f] vectors[j, c] for features [own, own + 16) of the tile and columns [0, width) (at
-/// most 64), and in column 0 of extra_sums Σ_j weights[j, f] extra[j]. All lanes come.
+/// most 64). Column 0 of extra_sums gets Σ_j weights[j, f] extra[j]. Called by all lanes.
 template <int Parts>
 __device__ __forceinline__ void add_outer_products(const Tile<Parts>& weights, const Tile<Parts>& vectors,
                                                    const float* extra, int own, int width, float (&sums)[8][4],

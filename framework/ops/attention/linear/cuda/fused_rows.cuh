@@ -1,68 +1,67 @@
 #pragma once
-// What the kernels of the fused form of linear attention are told, and rows of queries and keys as the feature map sees
-// them.
+// Arguments of the fused kernels of linear attention, and rows of queries and keys as the feature map reads them.
 #include "framework/ops/attention/linear/cuda/fused_operands.cuh"
-// After kernel.h, which has to come before fmt.
+// After kernel.h, which must precede fmt.
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
 inline constexpr float fused_nothing =
-    -1e30f;  // the logarithm of nothing: finite, so that a difference of two such is not NaN
-inline constexpr float fused_least_product = 1e-30f;  // below it a pair is summed again directly (docs/numerics.md)
+    -1e30f;  // the logarithm of zero: finite, so that the difference of two is not NaN
+inline constexpr float fused_least_product = 1e-30f;  // below it a pair is recomputed directly (docs/numerics.md)
 
 /// Rows of all heads of all sequences; strides in elements.
 struct FusedRows {
   const void* data = nullptr;
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
   bool is_bfloat16 = false;
-  bool vectors = false;  // every 8 entries can be read by 16-byte accesses
+  bool vectors = false;  // each group of 8 entries supports 16-byte accesses
 };
 
-/// Queries with what flows back to them, or keys with their values: what is summed over, or what is multiplied with the
-/// sum.
+/// Queries with their output gradients, or keys with their values: one side is summed over, the other is multiplied
+/// with the sum.
 struct FusedSide {
   FusedRows rows, vectors;  // x [.., d]; g or v [.., width]
   int n = 0;
-  // [batch, n_heads, n] of queries in backward: the stabiliser, 1 / denominator and g·output. Null: 0, 1 and none.
+  // [batch, n_heads, n], queries in backward: the stabiliser, 1 / denominator and g·output. Null: 0, 1 and 0.
   const float *top = nullptr, *inverse = nullptr, *delta = nullptr;
 };
 
-/// What every kernel is told about the op.
+/// Arguments of the op that all kernels use.
 struct FusedProblem {
   FusedForm form = FusedForm::none;  // of the feature map
-  bool values = false;               // features are numbers, not logarithms
+  bool values = false;               // features are values, not logarithms
   bool causal = false;
-  int batch = 0, n_heads = 0, group = 1;  // query heads to a key-value head
+  int batch = 0, n_heads = 0, group = 1;  // group: query heads per key-value head
   int d = 0, d_padded = 0, d_value = 0, m = 0, m_padded = 0;
   float scale = 1, kernel_epsilon = 0;
   const Bf16* directions =
-      nullptr;  // [sets, m_padded, d_padded], columns in the order of products, ω and where a map has it -ω
+      nullptr;  // [sets, m_padded, d_padded], columns in the order of products: ω, then -ω if the map uses it
   const float* squares = nullptr;  // [sets, m_padded]: |ω|²
   bool directions_per_head = false;
   const float *oprf_a = nullptr, *query_center = nullptr, *key_center = nullptr, *scaling = nullptr;
   const std::int32_t* kept = nullptr;       // [batch, n_key]; null: all
-  const std::int32_t* run_start = nullptr;  // [batch, n]: where each token's document begins; null: one document
+  const std::int32_t* run_start = nullptr;  // [batch, n]: start of each token's document; null: one document
   int segments = 1, segment_chunks = 1;     // along the sequence
 };
 
-/// Sums over the tokens before (or, of gradients, behind) each segment: sum [batch · n_heads, segments, m_padded,
-/// d_value], the others [batch · n_heads, segments, m_padded]. Features in the order of products.
+/// Sums over the tokens before each segment (for gradients: after it): sum [batch · n_heads, segments, m_padded,
+/// d_value], the others [batch · n_heads, segments, m_padded]. Features are in the order of products.
 struct FusedStates {
   float *sum = nullptr, *extra = nullptr, *maximum = nullptr;
   int segments = 1;
-  /// Where a segment's begins; not causal: the head's one.
+  /// Returns the index of a segment's state; if not causal, of the head's only state.
   __device__ std::int64_t at(int head, int segment, bool causal) const {
     return static_cast<std::int64_t>(head) * segments + (causal ? segment : 0);
   }
 };
 
-/// The head that a block works on. What can be found from the kernel's arguments is found where it is used: registers
-/// are few.
+/// The head that a block works on. To save registers, values that follow from the kernel's arguments are computed where
+/// they are used.
 struct FusedHead {
   int batch, head, kv_head;
-  float factor;  // of ω·x
+  float factor;  // factor of ω·x
   float oprf_a;
 
   __device__ __forceinline__ const Bf16* directions(const FusedProblem& p) const {
@@ -71,7 +70,7 @@ struct FusedHead {
   __device__ __forceinline__ const float* squares(const FusedProblem& p) const {
     return p.squares + (p.directions_per_head ? head * p.m_padded : 0);
   }
-  /// Of tokens of this sequence; null where all are one document.
+  /// Returns the document starts of this sequence; null if all tokens are one document.
   __device__ __forceinline__ const std::int32_t* run_start(const FusedProblem& p, int n) const {
     return p.run_start ? p.run_start + static_cast<std::int64_t>(batch) * n : nullptr;
   }
@@ -86,7 +85,7 @@ __device__ inline FusedHead fused_head(const FusedProblem& p, int index) {
 
 // ---- rows of queries and keys ----
 
-/// Where the rows of one head of one sequence begin, and which of them exist.
+/// The rows of one head of one sequence: their address and which of them exist.
 struct FusedHeadRows {
   const void* data;
   std::int64_t row_stride;
@@ -100,7 +99,7 @@ __device__ inline FusedHeadRows fused_rows_of(const FusedRows& rows, int batch, 
   return {data, rows.row_stride, n, rows.is_bfloat16, rows.vectors};
 }
 
-/// Eight neighbouring entries of a bfloat16 row in four words.
+/// Reads eight neighbouring entries of a bfloat16 row into four words.
 __device__ __forceinline__ void read_words(const FusedHeadRows& rows, int row, int column, std::uint32_t (&words)[4]) {
   const Bf16* at = static_cast<const Bf16*>(rows.data) + row * rows.row_stride + column;
   if (rows.vectors) {
@@ -112,7 +111,7 @@ __device__ __forceinline__ void read_words(const FusedHeadRows& rows, int row, i
   FURLONG_UNROLL
   for (int i = 0; i < 4; ++i) words[i] = pack_bf16(to_compute(at[2 * i]), to_compute(at[2 * i + 1]));
 }
-/// Eight neighbouring entries of a row of either type.
+/// Reads eight neighbouring entries of a row of either type.
 __device__ __forceinline__ void read_entries(const FusedHeadRows& rows, int row, int column, float (&entries)[8]) {
   if (rows.is_bfloat16) {
     std::uint32_t words[4];
@@ -135,14 +134,14 @@ __device__ __forceinline__ void read_entries(const FusedHeadRows& rows, int row,
   for (int i = 0; i < 8; ++i) entries[i] = at[i];
 }
 
-/// The inputs of one side of one head, as the map sees them: centred, scaled, zeros where there is none (past the end,
-/// masked, column >= d).
+/// The inputs of one side of one head, as the map reads them: centred, scaled, and zero for missing entries (past the
+/// end, masked, column >= d).
 template <bool Exact, bool Keys>
 struct FusedInputs {
   const FusedProblem& p;
   const FusedSide& side;
   const void* data;
-  int batch, head;  // the query head, whose constants these are
+  int batch, head;  // query head, which selects the constants
 
   __device__ FusedInputs(const FusedProblem& problem, const FusedHead& own, const FusedSide& of)
       : p(problem),
@@ -159,7 +158,7 @@ struct FusedInputs {
       return row < side.n && !(p.kept && p.kept[static_cast<std::int64_t>(batch) * side.n + row] == 0);
     return row < side.n;
   }
-  /// Entries [column, column + n) centred and scaled.
+  /// Centres and scales entries [column, column + n).
   template <int N>
   __device__ __forceinline__ void transform(int column, float (&x)[N]) const {
     if constexpr (Exact) return;
@@ -191,7 +190,7 @@ struct FusedInputs {
     for (int i = 0; i < 4; ++i) x[i] = 0u;
     if (column < p.d && exists(row)) read_words(rows(), row, column, x);
   }
-  /// Of this lane's rows first + g and first + g + 8, entries [column, column + 32) as two operands.
+  /// Loads entries [column, column + 32) of this lane's rows first + g and first + g + 8, as two operands.
   template <int Parts>
   __device__ __forceinline__ void operands(int first, int column, OperandA<Parts> (&a)[2]) const {
     const int lane = lane_index(), g = lane >> 2, at = column + 8 * (lane & 3);
@@ -212,16 +211,17 @@ struct FusedInputs {
     }
   }
 };
-/// Whether log features of keys end in -|k'|²/2.
+/// Returns whether log features of keys include -|k'|²/2.
 __device__ __forceinline__ bool shifts_keys(FusedForm form) {
   return form == FusedForm::projection || form == FusedForm::stretched_projection;
 }
-/// What a row adds to all of its log features (or to its logarithm in the form `values`): keys -|k'|²/2 where the map
-/// has it, centring's and the mask's weight; and what softmax takes out, for either sign.
+/// Terms of a row. shift is added to all log features, or to the row logarithm in the form `values`: for keys -|k'|²/2
+/// if the map uses it, and the weight from centring and mask. log_plus and log_minus are what softmax subtracts, for
+/// either sign.
 struct RowTerms {
   float shift, log_plus, log_minus;
 };
-/// Of the lane's rows first + g and first + g + 8. All lanes come.
+/// Computes the terms of the lane's rows first + g and first + g + 8. Called by all lanes.
 template <bool Projected, bool Exact, bool Keys>
 __device__ inline void row_terms(const FusedProblem& p, const FusedInputs<Exact, Keys>& inputs, int first,
                                  RowTerms (&terms)[2]) {

@@ -1,19 +1,19 @@
 #pragma once
-// Sums over segments of the sequence for the fused form of linear attention: of keys and values, which queries behind a
-// segment meet, and in backward of queries and what flows back to them, which keys before it meet. First each segment's
-// own sum, all segments at once; then, feature by feature, what reaches each segment from those before it (of queries:
-// behind it).
+// Sums over segments of the sequence for the fused kernels of linear attention: sums over keys and values, for queries
+// after a segment, and in backward sums over queries and their gradients, for keys before it. First each segment's own
+// sum, all segments in parallel; then a scan per feature adds the sums of the segments before (for queries: after) each
+// segment.
 #include "framework/ops/attention/linear/cuda/fused_tile.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Directions as operand B wants them: rounded to bfloat16 (ω is defined as that), columns in the order of products,
-/// zeros behind row m and column d; with two features a direction the second half is -ω.
+/// Prepares the random projection as operand B: rounded to bfloat16 (which is exact, ω is defined in bfloat16), columns
+/// in the order of products, zeros after row m and column d. With two features per projection the second half is -ω.
 __global__ void __launch_bounds__(256)
     fused_prepare_directions(const float* directions, Bf16* target, float* squares, std::int64_t sets, int n_directions,
                              int d, int m_padded, int d_padded, bool both_signs) {
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * 8 + warp_index();  // a warp a row
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * 8 + warp_index();  // one warp per row
   if (row >= sets * m_padded) return;
   const int f = static_cast<int>(row % m_padded), lane = lane_index();
   const int features = both_signs ? 2 * n_directions : n_directions,
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(256)
   if (lane == 0) squares[row] = square;
 }
 
-/// Where the document of each token begins: a block a sequence, which goes over it 256 tokens at a time.
+/// Finds the start of each token's document. One block per sequence, 256 tokens at a time.
 __global__ void __launch_bounds__(256)
     fused_run_starts(const std::int32_t* documents, std::int32_t* starts, std::int64_t n) {
   FURLONG_SHARED(int, warp_last, [8]);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// delta = d_output · output for each query of each head: a warp each. Grid: (queries / 8, 1, batch · n_heads).
+/// delta = d_output · output for each query of each head, one warp each. Grid: (queries / 8, 1, batch · n_heads).
 __global__ void __launch_bounds__(256)
     fused_deltas(FusedRows d_output, FusedRows output, float* delta, int n_heads, int n, int width) {
   const int i = static_cast<int>(blockIdx.x) * 8 + warp_index(), index = static_cast<int>(blockIdx.z),
@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(256)
   if (lane_index() == 0) delta[static_cast<std::int64_t>(index) * n + i] = sum;
 }
 
-/// Which tokens of a chunk [first, end) belong to the sum that is carried on from it, and whether what was summed
-/// before stays: keys go on with the document of the chunk's last token, queries (whose sums run backward in time) with
-/// that of its first.
+/// Which tokens of a chunk [first, end) contribute to the sum that is carried to the next chunk, and whether the sum so
+/// far is kept. Keys continue with the document of the chunk's last token; queries, whose sums run backward in time,
+/// with that of its first token.
 struct CarriedRun {
   int from, until;  // rows of the chunk
   bool keeps;
@@ -92,11 +92,11 @@ __device__ inline CarriedRun carried_run(const std::int32_t* run_start, bool key
   return {first, until, end < n && run_start[end] <= first};
 }
 
-/// What a row of queries brings to a sum besides its features; for keys {0, 1, 1}.
+/// Numbers that a row of queries adds to a sum besides its features; {0, 1, 1} for keys.
 struct RowWeight {
-  float shift;   // of its logarithms: minus the stabiliser
+  float shift;   // added to its logarithms: minus the stabiliser
   float factor;  // 1 / denominator
-  float extra;   // what the extra column sums up: minus delta
+  float extra;   // its entry of the extra column: minus delta
 };
 __device__ __forceinline__ RowWeight query_weight(const FusedProblem& p, const FusedHead& head, const FusedSide& side,
                                                   int row) {
@@ -109,7 +109,7 @@ __device__ __forceinline__ RowWeight query_weight(const FusedProblem& p, const F
 template <bool Exact, bool Projected>
 struct LocalStatesLayout {
   static constexpr int parts = Exact ? 1 : 2, plane = fused_chunk * fused_ld;
-  static constexpr int maxima = 0;                   // float [4 + 1, 64]: of each warp's rows, and the running ones
+  static constexpr int maxima = 0;                   // float [4 + 1, 64]: of each warp's rows, and the running maxima
   static constexpr int extra = maxima + 5 * 64 * 4;  // float [64]
   static constexpr int features = extra + 64 * 4;    // tile
   static constexpr int vectors = features + parts * plane * 2;  // two tiles
@@ -119,8 +119,9 @@ struct LocalStatesLayout {
   }
 };
 
-/// Each segment's own sum S[f, c] = Σ_j exp(b_jf - maximum_f) μ_j v_jc, the same over the extra column, and the
-/// maximum, for one tile of features and at most 64 columns. Grid: (segments, tiles · column slices, batch · n_heads).
+/// Computes each segment's own sum S[f, c] = Σ_j exp(b_jf - maximum_f) μ_j v_jc, the same sum over the extra column,
+/// and the maximum, for one feature tile and at most 64 columns. Grid: (segments, tiles · column slices, batch ·
+/// n_heads).
 template <bool Exact, bool Projected, bool Keys>
 __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
     fused_local_states(FusedProblem p, FusedSide side, FusedStates states) {
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
       const float low = raised(place), high = raised(place + 1);
       FURLONG_UNROLL
       for (int half = 0; half < 2; ++half) {
-        // Stabiliser and maximum may be large, and nearly cancel: their difference comes first.
+        // Stabiliser and maximum may be large and nearly cancel, so they are subtracted first.
         const float a =
             counts[half] ? weighted(p, features[n][2 * half], row_shift[half], shift[half] - low) * factor[half] : 0.0f;
         const float b = counts[half]
@@ -223,7 +224,7 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
     add_outer_products<parts>(weights, vectors(turn), extra, own, width, added, extra_added[0]);
     FURLONG_UNROLL
     for (int e = 0; e < 4; ++e) {
-      // Rounded to nearest here: the additions inside a product are not.
+      // Rounded to nearest here, because additions inside a tensor-core product are not.
       FURLONG_UNROLL
       for (int n = 0; n < 8; ++n) sums[n][e] = gpu_fma(sums[n][e], before[e >> 1], added[n][e]);
       extra_sums[0][e] = gpu_fma(extra_sums[0][e], before[e >> 1], extra_added[0][e]);
@@ -247,15 +248,14 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
   }
 }
 
-/// Where a scan begins and what it leaves behind, in the map's own order of features: [batch, n_heads, m, ..]. Null:
-/// nothing.
+/// Initial and final state of a scan, in the map's own feature order: [batch, n_heads, m, ..]. Null: none.
 struct FusedCarried {
   const float *start_sum = nullptr, *start_extra = nullptr, *start_maximum = nullptr;
   float *final_sum = nullptr, *final_extra = nullptr, *final_maximum = nullptr, *final_magnitude = nullptr;
 };
 
-/// Replaces each segment's own sum by that of the segments before it (`keys`) or behind it, in order; not causal: the
-/// first one's by the sum of all. A warp for each feature. Grid: (m_padded / 4, 1, batch · n_heads).
+/// Replaces each segment's own sum by the sum over the segments before it (`keys`) or after it, in order; if not
+/// causal, replaces the first one by the total. One warp per feature. Grid: (m_padded / 4, 1, batch · n_heads).
 template <bool Projected>
 __global__ void __launch_bounds__(fused_threads, 8)
     fused_scan_states(FusedProblem p, bool keys, int n, FusedStates states, FusedCarried carried) {
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(fused_threads, 8)
     return carried_run(run_start, keys, segment * length, gpu_min(n, (segment + 1) * length), n).keeps;
   };
   const auto segment_at = [&](int step) { return keys ? step : p.segments - 1 - step; };
-  // Columns of sum, and behind them the extra one.
+  // Columns of sum, then the extra column.
   for (int column = lane; column <= p.d_value; column += 32) {
     const bool is_extra = column == p.d_value;
     float sum = 0, maximum = fused_nothing;
@@ -309,8 +309,8 @@ __global__ void __launch_bounds__(fused_threads, 8)
   if (ends && feature == 0) carried.final_magnitude[index] = 0;
 }
 
-/// Rows whose denominator was lost, of each head, beside the least relative one: positive features lose none but by
-/// vanishing.
+/// Reports, for each head, the rows whose denominator was lost, and the least relative denominator, which is 1:
+/// positive features lose a row only if its denominator vanishes.
 __global__ void __launch_bounds__(256) fused_report(const float* inverse, float* report, int n) {
   float lost = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += 256)

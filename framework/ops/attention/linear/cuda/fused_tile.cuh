@@ -1,16 +1,15 @@
 #pragma once
-// What the kernels of the fused form of linear attention share: features of 64 rows at a time.
+// Shared by the fused kernels of linear attention: features of 64 rows at a time.
 //
 // A block has four warps and works on chunks of 64 tokens and tiles of 64 features. Warp w owns rows 16 w to 16 w + 15
-// of a chunk, so that what it computes for them (features, sums over keys) stays in its registers, in the layout of
-// mma's accumulators, from which operand A of the next product is only a rounding away; a row's maximum is one over
-// four lanes. Whatever all warps need goes through shared memory.
+// of a chunk. What it computes for them (features, sums over keys) stays in its registers in the layout of mma
+// accumulators, which only need rounding to become operand A of the next product. A row's maximum is a maximum over
+// four lanes. Data that all warps need goes through shared memory.
 //
-// Two precisions. Exact: queries and keys are bfloat16 as they are stored, so that ω·x is exact in float32
-// accumulation, and other operands are rounded to bfloat16 once. Split (Exact = false): float32 inputs, and bfloat16
-// ones that centring or scaling moves; x has three bfloat16 parts, which hold all of it, other operands have two
-// (2^-17), and products of two lower parts are left out. States are float32 either way, and enter products in two
-// parts.
+// Two precisions. Exact: queries and keys are bfloat16 as stored, so ω·x is exact in float32 accumulation; other
+// operands are rounded to bfloat16 once. Split (Exact = false), for float32 inputs and for bfloat16 inputs that are
+// centred or scaled: x has three bfloat16 parts, which represent it fully; other operands have two (2^-17), and
+// products of two lower parts are omitted. States are float32 in both, and enter products in two parts.
 #include "framework/ops/attention/linear/cuda/fused_rows.cuh"
 
 namespace furlong::ops {
@@ -18,22 +17,22 @@ namespace FURLONG_GPU {
 
 // ---- features ----
 
-/// The feature that stands at `place` of a tile's 64.
+/// Returns the feature at `place` of a tile's 64.
 template <bool Projected>
 __device__ __forceinline__ int feature_at(int tile, int place) {
   return tile * fused_tile + (Projected ? place : (place & 32) + fused_entry(place & 31));
 }
 
-/// No thread comes here: a fault on the simulator, and what the compiler may assume on GPUs.
+/// Unreachable: a fault in the simulator; on GPUs the compiler may assume it never runs.
 __device__ __forceinline__ void not_a_fused_form() {
 #ifdef __CUDACC__
   __builtin_unreachable();
 #else
-  simulator::fault("a feature map that the fused form does not have", std::source_location::current());
+  simulator::fault("a feature map that the fused kernels do not support", std::source_location::current());
 #endif
 }
-/// Calls body(integral constant of the form). linear_attention_fused_supports refuses maps of any other form. entry is
-/// softmax but for its constants, which are zero.
+/// Calls body(integral constant of the form). linear_attention_fused_supports() excludes maps of other forms. `entry`
+/// is computed as softmax with zero constants.
 template <bool Projected, class Body>
 __device__ __forceinline__ void with_fused_form(FusedForm form, const Body& body) {
   using enum FusedForm;
@@ -50,14 +49,14 @@ __device__ __forceinline__ void with_fused_form(FusedForm form, const Body& body
   }
 }
 
-/// A log feature, or a feature in the form `values`, from u: ω·x or the entry itself, its sign included.
+/// Returns a log feature, or a feature in the form `values`, from u: ω·x or the entry itself, including its sign.
 template <FusedForm form>
 __device__ __forceinline__ float feature_of(const FusedProblem& p, const FusedHead& head, const RowTerms& row, float u,
                                             int feature) {
   using enum FusedForm;
   float value;
   if constexpr (form == rectified_projection) {
-    value = gpu_fma(u < 0 ? 0.0f : u, head.factor, p.kernel_epsilon);  // a NaN stays one
+    value = gpu_fma(u < 0 ? 0.0f : u, head.factor, p.kernel_epsilon);  // propagates NaN
   } else if constexpr (form == stretched_projection) {
     value = gpu_fma(u, head.factor, gpu_fma(head.squares(p)[feature], head.oprf_a, row.shift));
   } else if constexpr (form == projection) {
@@ -74,20 +73,21 @@ __device__ __forceinline__ float feature_of(const FusedProblem& p, const FusedHe
   return feature < p.m ? value : values ? 0.0f : fused_nothing;
 }
 
-/// ∂ loss / ∂ u, but for the factor of maps with directions, from that of the feature.
+/// Returns ∂ loss / ∂ u from that of the feature, without the factor of maps with random projections.
 template <FusedForm form>
 __device__ __forceinline__ float slope_of_input(const FusedProblem& p, float feature, float row_shift, float slope) {
   if constexpr (form == FusedForm::rectified_projection) return feature <= p.kernel_epsilon ? 0.0f : slope;
   if constexpr (form == FusedForm::relu) return feature <= 0 ? 0.0f : slope;
   if constexpr (form == FusedForm::elu1) {
-    const float log_feature = feature - row_shift;  // log(1 + x) where that is positive
+    const float log_feature = feature - row_shift;  // log(1 + x) if positive
     return log_feature > 0 ? slope * gpu_exp_fast(-log_feature) : slope;
   }
   return slope;
 }
 
-/// The features of a tile for the lane's rows first + g and first + g + 8: entry [n][e] is of row g + 8 (e / 2) and
-/// place 8 n + 2 t + e % 2. `directions`: the tile of ω in shared memory, d_padded + 8 apart. All lanes come.
+/// Computes a tile's features for the lane's rows first + g and first + g + 8: entry [n][e] is for row g + 8 (e / 2)
+/// and place 8 n + 2 t + e % 2. `directions`: the tile of ω in shared memory, rows d_padded + 8 apart. Called by all
+/// lanes.
 template <bool Projected, bool Exact, bool Keys>
 __device__ __forceinline__ void features_of_rows(const FusedProblem& p, const FusedHead& head,
                                                  const FusedInputs<Exact, Keys>& inputs, int first, int tile,
@@ -128,7 +128,7 @@ __device__ __forceinline__ void features_of_rows(const FusedProblem& p, const Fu
       }
     }
   }
-  // One branch for all of them, not one for each.
+  // One branch for all features instead of one per feature.
   const auto apply = [&](auto form) {
     FURLONG_UNROLL
     for (int n = 0; n < 8; ++n) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void features_of_rows(const FusedProblem& p, const Fu
   with_fused_form<Projected>(p.form, apply);
 }
 
-/// One feature of one row, the slow way. `column`: its place among all m_padded.
+/// Computes one feature of one row, slowly. `column`: its place among all m_padded features.
 template <bool Projected, bool Exact, bool Keys>
 __device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& head,
                                        const FusedInputs<Exact, Keys>& inputs, const RowTerms& terms, int row, int tile,
@@ -154,8 +154,7 @@ __device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& h
     const Bf16* omega = head.directions(p) + static_cast<std::int64_t>(feature) * p.d_padded;
     for (int column = 0; column < p.d; column += 8) {
       inputs.entries(row, column, x);
-      const Bf16* group =
-          omega + (column & ~31) + 2 * ((column >> 3) & 3);  // entry 8 t + 2 r + e stands at 8 r + 2 t + e
+      const Bf16* group = omega + (column & ~31) + 2 * ((column >> 3) & 3);  // entry 8 t + 2 r + e is at 8 r + 2 t + e
       FURLONG_UNROLL
       for (int i = 0; i < 8; ++i) u = gpu_fma(x[i], to_compute(group[8 * (i >> 1) + (i & 1)]), u);
     }
@@ -169,19 +168,19 @@ __device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& h
   return value;
 }
 
-/// exp(shift) times the feature; of a log feature exp(feature + shift). In the form `values` the row's own logarithm is
-/// its shift.
+/// Returns exp(shift) times the feature; for a log feature exp(feature + shift). In the form `values` the row logarithm
+/// is row_shift.
 __device__ __forceinline__ float weighted(const FusedProblem& p, float feature, float row_shift, float shift) {
   const float e = gpu_exp_fast((p.values ? row_shift : feature) + shift);
   return p.values ? feature * e : e;
 }
-/// The part of it that maxima are taken of.
+/// Returns the part of its logarithm that maxima are taken over.
 __device__ __forceinline__ float log_size(const FusedProblem& p, float feature, float row_shift) {
   return p.values ? row_shift : feature;
 }
 
-/// The maximum over the warp's 16 rows of each column, plus `shift` of its row, written to target[64] by the lanes that
-/// end up with it: halves of the columns change hands with each step.
+/// Computes, for each column, the maximum over the warp's 16 rows plus the row's `shift`, into target[64]. In each step
+/// the lanes exchange half of their columns; the lane that ends up with a column writes it.
 __device__ __forceinline__ void column_maxima(const FusedProblem& p, const float (&features)[8][4],
                                               const float (&row_shift)[2], const float (&shift)[2],
                                               const bool (&counts)[2], float* target) {
@@ -213,15 +212,15 @@ __device__ __forceinline__ void column_maxima(const FusedProblem& p, const float
     const float other = __shfl_xor_sync(full_warp, high_4 ? four[i] : four[2 + i], 4);
     two[i] = gpu_max(high_4 ? four[2 + i] : four[i], other);
   }
-  // Lane 16 a + 8 b + 4 c holds the pair of column block n = 4 a + 2 b + c, which is g.
+  // Lane 16 a + 8 b + 4 c holds the pair of columns in block n = 4 a + 2 b + c, which equals g.
   target[8 * g + 2 * t] = two[0];
   target[8 * g + 2 * t + 1] = two[1];
 }
 
-// ---- tiles from memory ----
+// ---- loads of tiles from global memory ----
 
-/// Begins to copy the tile of directions to shared memory, rows d_padded + 8 apart. Committed and waited for by the
-/// caller.
+/// Starts to copy the tile of the random projection to shared memory, rows d_padded + 8 apart. The caller commits and
+/// waits.
 __device__ inline void load_directions(const FusedProblem& p, const FusedHead& head, int tile, Bf16* target) {
   const int vectors = p.d_padded / 8, ld = p.d_padded + 8;
   const Bf16* source = head.directions(p) + static_cast<std::int64_t>(tile) * fused_tile * p.d_padded;
@@ -231,8 +230,8 @@ __device__ inline void load_directions(const FusedProblem& p, const FusedHead& h
   }
 }
 
-/// Rows [first, first + 64) and columns [column, column + width) of v or g, zeros outside [from, until) and where
-/// `inputs` has no row. In Exact copies of whole vectors are only begun; committed and waited for by the caller.
+/// Loads rows [first, first + 64) and columns [column, column + width) of v or g; zeros outside [from, until) and for
+/// missing rows of `inputs`. Exact only starts copies of whole vectors; the caller commits and waits.
 template <bool Exact, bool Keys>
 __device__ inline void load_vectors(const FusedHeadRows& rows, const FusedInputs<Exact, Keys>& inputs, int first,
                                     int from, int until, int column, int width, const Tile<Exact ? 1 : 2>& target) {

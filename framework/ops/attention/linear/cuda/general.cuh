@@ -1,14 +1,14 @@
 #pragma once
-// The general form of linear attention on GPUs: every map and option of linear_attention.h. What its kernels are given,
-// and the tile that a block works on. Notation and definitions are those of log_features_tile-inl.h and
+// The general kernels of linear attention on GPUs: every map and option of linear_attention.h. Arguments of the
+// kernels, and the tile that a block works on. Notation and definitions are those of log_features_tile-inl.h and
 // plain_features_tile-inl.h.
 //
-// A block takes one segment of one head of one sequence: a run of chunks whose borders follow from shapes (and document
-// borders) alone. States at the borders of segments come from the segments' own sums and a scan over them
-// (linear_attention_general_states.cuh).
+// A block processes one segment of one head of one sequence: a run of chunks whose borders depend only on shapes (and
+// document borders). States at segment borders come from the segments' own sums and a scan over them
+// (general_states.cuh).
 //
-// The windowed hybrid that is not causal is two causal sweeps, as on the CPU: over the keys up to each query's own,
-// and, over the tokens in reverse, over those after it.
+// The windowed hybrid without causality makes two causal sweeps, as on the CPU: over the keys up to each query's own,
+// and, over the tokens in reverse order, over later keys.
 #include "framework/ops/attention/feature_maps/feature_map_rows_cuda.cuh"
 #include "framework/ops/attention/linear/cuda/general_program.h"
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
@@ -16,9 +16,9 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Rows of one [batch, n, heads, width] view; strides in elements. T computes, the storage type may be bfloat16.
+/// Rows of one [batch, n, heads, width] view; strides in elements. T is the compute type; storage may be bfloat16.
 struct GeneralRows {
-  void* data;  // null: not wanted
+  void* data;  // null: not needed
   std::int64_t batch, row, head;
   bool bfloat16, accumulates;
 };
@@ -42,13 +42,13 @@ __device__ inline void write_element(const GeneralRows& rows, std::int64_t at, T
   static_cast<T*>(rows.data)[at] = value;
 }
 
-/// What a kernel does with its segments.
+/// Work of a kernel on its segments.
 enum class GeneralPhase : std::uint8_t {
-  local_states,  ///< forward in time: sums over the keys of one segment alone
-  outputs,       ///< from the state where the segment begins
-  d_query,       ///< likewise
-  local_gather,  ///< backward in time: sums over the queries of one segment alone
-  d_key          ///< d_key and d_value from the queries gathered behind the segment
+  local_states,  ///< forward in time: sums over the keys of one segment
+  outputs,       ///< outputs, from the state at the start of the segment
+  d_query,       ///< d_query, from the state at the start of the segment
+  local_gather,  ///< backward in time: sums over the queries of one segment
+  d_key          ///< d_key and d_value, from the queries gathered after the segment
 };
 
 /// Extents of a block's tiles.
@@ -56,7 +56,7 @@ struct GeneralSizes {
   int chunk, near, d, d_value, m;
   bool logarithms, softmax_pairs, compensated, rotates;
 
-  /// Rows lie so far apart that the lanes of a tensor-core operand meet different banks.
+  /// Pads row lengths so that the lanes of a tensor-core operand access different banks.
   __host__ __device__ static int padded(int n) { return (n + 3) / 4 * 4 + 4; }
   __host__ __device__ int ld_d() const { return padded(d); }
   __host__ __device__ int ld_v() const { return padded(d_value); }
@@ -65,12 +65,12 @@ struct GeneralSizes {
   __host__ __device__ int half() const { return m / 2; }
 };
 
-/// A state at the border of a segment, as slots of memory hold it.
+/// A state at a segment border, stored in a slot of global memory.
 template <class T>
 struct GeneralSlot {
   T *sum, *normalizer;       // [m, d_value], [m]
-  T *own_maximum, *maximum;  // [m]: of the segment alone, and with all before
-  T* scalars;                // own magnitude, magnitude, whether the segments before do not matter
+  T *own_maximum, *maximum;  // [m]: of the segment alone, and including all before
+  T* scalars;                // own magnitude, magnitude, whether the segments before are another document
 
   __host__ __device__ static std::int64_t elements(const GeneralSizes& s) {
     return (static_cast<std::int64_t>(s.m) * (s.d_value + 3) + 3 + 3) / 4 * 4;
@@ -82,12 +82,12 @@ struct GeneralSlot {
   }
 };
 
-/// Everything that a kernel is told. T is float or double.
+/// Arguments of the kernels. T is float or double.
 template <class T>
 struct GeneralArguments {
   GeneralSizes sizes;
   FeatureMap map;
-  int mean_over;  // what the map's kernel is the mean over
+  int mean_over;  // number of features that the map's kernel is the mean over
   FeatureMapOptions map_options;
   bool causal, rms, guarded, weighted, three_parts;
   std::int64_t batch, n_query, n_key, n_heads, n_kv_heads, window, softmax_window, query_offset, first_position;
@@ -98,47 +98,47 @@ struct GeneralArguments {
   const T *directions, *direction_norms, *query_center, *key_center, *scaling, *oprf_a;
   std::int64_t n_directions, direction_sets;
   const std::int32_t *mask, *document_first,
-      *document_end;             // [batch, n]; the latter two: of the document that a token is in
+      *document_end;             // [batch, n]; the latter two: borders of each token's document
   T *top, *inverse_denominator;  // [batch, n_heads, n_query]
   const T *start_sum, *start_normalizer, *start_maximum, *start_magnitude;
   T *end_sum, *end_normalizer, *end_maximum, *end_magnitude;
   const double* rotation;  // [1 + powers, 2, half]
-  // In two sweeps: whether this is the second, whose token t is token n - 1 - t of memory (the strides of rows are
-  // turned around already); and of outputs [batch, n_heads, n, d_value + 3]: Σ_j w_ij v_j, stabiliser, Σ_j w_ij and its
-  // magnitude, as the first one leaves them.
+  // Two sweeps. reversed: whether this is the second sweep, whose token t is token n - 1 - t in memory (row strides are
+  // already negated). swept: results of the first sweep [batch, n_heads, n, d_value + 3]: Σ_j w_ij v_j, stabiliser,
+  // Σ_j w_ij and its magnitude.
   bool reversed;
   T* swept;
-  // Segments: how many tokens each has (a multiple of the chunk), how many there are, and the slots of all heads.
+  // Segments: tokens per segment (a multiple of the chunk), number of segments, and the slots of all heads.
   std::int64_t query_length, query_segments, key_length, key_segments, slots_a_head;
   T* slots;
   GeneralProgram program;
   GeneralPhase phase;
-  /// Backward looks at keys by whole chunks of a document, forward from the first that a chunk of queries meets.
+  /// Backward visits keys in whole chunks of a document, starting with the first chunk that a chunk of queries meets.
   bool whole_chunks;
   T* report;       // [batch, n_heads, query_segments, 2]
   double* d_gate;  // [batch, n_heads, query_segments]
-  char* scratch;   // of each block
+  char* scratch;   // for all blocks
   std::int64_t scratch_bytes, shared_bytes;
 
-  /// Where a token is in memory, of arrays without strides of their own.
+  /// Returns a token's position in memory, for arrays without explicit strides.
   __device__ std::int64_t place(std::int64_t token) const { return reversed ? n_key - 1 - token : token; }
   __host__ __device__ bool has_state_keys() const { return window == 0; }
   __host__ __device__ bool has_near_keys() const { return causal || window > 0; }
   __host__ __device__ bool pure() const { return causal && window == 0 && softmax_window == 0; }
-  /// How far back from a query the keys lie that it may meet pair by pair.
+  /// Returns how far before a query a key can be that the query meets pair by pair.
   __host__ __device__ std::int64_t reach() const { return gpu_max(gpu_max(window, softmax_window), 1) - 1; }
 };
 
-/// Which keys of a block of near keys each query of a chunk meets pair by pair.
+/// The keys of a block of near keys that each query of a chunk meets pair by pair.
 struct GeneralPairs {
-  std::int64_t offset;  // position of query 0 less the position of near key 0
-  int columns;          // near keys
+  std::int64_t offset;  // position of query 0 minus the position of near key 0
+  int columns;          // number of near keys
   bool causal;
   std::int64_t window, softmax_window;
-  bool own_key;  // causal: whether a query sees the key at its own position
+  bool own_key;  // causal: whether a query attends to the key at its own position
 
   struct Row {
-    int first, soft, end;  // features for [first, soft), exact weights for [soft, end)
+    int first, soft, end;  // feature weights for [first, soft), exact softmax weights for [soft, end)
   };
   __device__ static std::int64_t clamp(std::int64_t x, std::int64_t least, std::int64_t most) {
     return x < least ? least : x > most ? most : x;
@@ -150,15 +150,15 @@ struct GeneralPairs {
     const std::int64_t soft = softmax_window > 0 ? clamp(at - softmax_window + 1, first, end) : end;
     return {static_cast<int>(first), static_cast<int>(soft), static_cast<int>(end)};
   }
-  /// The near key at the position of query i, or -1.
+  /// Returns the near key at the position of query i, or -1.
   __device__ int own(int i) const {
     const std::int64_t at = offset + i;
     return at >= 0 && at < columns ? static_cast<int>(at) : -1;
   }
 };
 
-/// What a block works on; lies in shared memory. Its arrays lie there too as far as they fit, the others in the block's
-/// scratch, which the second-level cache holds. Names are those of LinearAttentionTile.
+/// Working set of a block, in shared memory. Arrays that do not fit are in the block's global scratch, which stays in
+/// the L2 cache. Names are those of LinearAttentionTile.
 template <class T>
 struct GeneralTile {
   GeneralArguments<T> a;
@@ -168,14 +168,14 @@ struct GeneralTile {
   const std::int32_t* mask;
   const T *query_center, *key_center, *scaling;
   T gate;
-  int not_finite;  // of the near values
-  // What is being done, as the thread that walks has said: chunks of queries and of keys, the first token of their
-  // document (where positions begin), whether the state holds anything, whether earlier pairs have left slopes.
+  int not_finite;  // among the near values
+  // The current job, set by the thread that walks: chunks of queries and keys, the first token of their document (which
+  // has position 0), whether the state is not empty, whether earlier pairs have added gradients.
   std::int64_t query_start, key_start, document_start;
   int query_rows, key_rows;
   GeneralPairs pairs;
   bool seen, had_pairs;
-  // Small rows.
+  // Vectors with one entry per row or feature.
   T *row_q, *log_q, *top, *inverse, *delta, *half_slopes, *d_log_q, *row_k, *key_weight, *size_k, *d_key_weight, *spare;
   T *normalizer, *normalizer_lost, *feature_max, *factors;
   // Products of pairs [chunk, near].
@@ -186,15 +186,15 @@ struct GeneralTile {
   // Rows of features.
   T *feature_q, *feature_k, *normal_q, *normal_k, *rotated_q, *rotated_k, *near_slope, *d_feature;
   T *rotations_q, *rotations_k;  // [rows, 2, half]: cosines, sines
-  // Of features that are values: c and M of the state.
+  // Form `values`: c and M of the state.
   T maximum, magnitude, next_maximum, next_magnitude;
-  // What the rows that each warp took came to: denominators that were lost, the least relative one, ∂ loss / ∂ gate.
+  // Statistics per warp: lost denominators, the least relative denominator, ∂ loss / ∂ gate.
   int warp_lost[32];
   T warp_least[32];
   double warp_gate[32];
 };
 
-/// Hands out memory: shared while it lasts, then the block's scratch. Both may be null, to count.
+/// Allocates shared memory until it is full, then the block's scratch. With both null it only counts.
 struct GeneralPlacement {
   char *shared, *scratch;
   std::int64_t shared_left, scratch_bytes = 0;
@@ -217,7 +217,7 @@ struct GeneralPlacement {
   }
 };
 
-/// The arrays that a phase needs, those that are touched most often first.
+/// Allocates the arrays that a phase needs, the most frequently used first.
 template <class T>
 __host__ __device__ inline void place_tile(GeneralTile<T>& t, const GeneralSizes& s, GeneralPhase phase,
                                            GeneralPlacement& place) {
@@ -273,7 +273,7 @@ __host__ __device__ inline void place_tile(GeneralTile<T>& t, const GeneralSizes
   }
 }
 
-/// Tokens [first, end) of one document; of all where nothing is packed.
+/// Tokens [first, end) of one document, or of the whole sequence without a document mask.
 struct GeneralRange {
   std::int64_t first_query, end_query, first_key, end_key;
 };
@@ -289,13 +289,13 @@ __device__ inline GeneralRange general_range(const GeneralArguments<T>& a, std::
   }
   return {first, end, first, end};
 }
-/// The first chunk of `n` tokens that begins at `token` or later; n when there is none. Chunks begin anew with each
-/// document.
+/// Returns the first chunk of `n` tokens that starts at `token` or later, or n if there is none. Chunks restart with
+/// each document.
 template <class T>
 __device__ inline std::int64_t general_chunk_from(const GeneralArguments<T>& a, std::int64_t b, std::int64_t token,
                                                   std::int64_t n) {
   if (token >= n) return n;
-  if (!a.document_first) return token;  // segments are of whole chunks
+  if (!a.document_first) return token;  // segments consist of whole chunks
   const GeneralRange range = general_range(a, b, token);
   const std::int64_t start = range.first_key + ceil_div(token - range.first_key, a.sizes.chunk) * a.sizes.chunk;
   return gpu_min(start, range.end_key);

@@ -1,6 +1,6 @@
 #pragma once
-// The general form of linear attention on GPUs for positive features, given as logarithms: what LogFeaturesTile does,
-// row by row. The arithmetic is explained in log_features_tile-inl.h.
+// The general kernels of linear attention on GPUs for positive features, given as logarithms: LogFeaturesTile, row by
+// row. log_features_tile-inl.h explains the arithmetic.
 #include "framework/ops/attention/linear/cuda/general_rows.cuh"
 
 namespace furlong::ops {
@@ -23,10 +23,10 @@ class GeneralLogarithms : public GeneralHead<T> {
     if (block_thread() == 0) *magnitude = 0;
   }
 
-  /// Features as products of pairs take them: with each row's own maximum taken out, which row_q and row_k keep.
+  /// Features for products of pairs: each row's maximum is subtracted, and stored in row_q and row_k.
   __device__ T* near_q() const { return this->normal_q; }
   __device__ T* near_k() const { return this->normal_k; }
-  /// The weights with which keys meet the queries gathered behind them, before and after they are turned.
+  /// Weights of keys for the queries gathered after them, before and after rotation.
   __device__ T* later_weights() const { return this->normal_k; }
   __device__ T* turned_later_weights() const { return this->normal_k; }
 
@@ -54,8 +54,8 @@ class GeneralLogarithms : public GeneralHead<T> {
 
   // ---- forward ----
 
-  /// Weights of query i: of near pairs in weight, of the state in feature_q, which is used up; its stabiliser and
-  /// denominator.
+  /// Computes the weights of query i, its stabiliser and its denominator. Weights of near pairs go to weight; those of
+  /// the state replace the features in feature_q.
   __device__ void weigh(int i) {
     const GeneralPairs::Row row = this->pairs.row(i);
     const bool near = this->pairs.columns > 0;
@@ -63,15 +63,15 @@ class GeneralLogarithms : public GeneralHead<T> {
     if (near) top = pair_top(i, row);
     if (row.soft < row.end) {
       const T exact = this->softmax_top(i, row);
-      top = exact < top ? top : exact;  // a NaN stays
+      top = exact < top ? top : exact;  // propagates NaN
     }
     if (this->seen) top = larger(top, past_top(i));
     top = this->joint_top(i, top);
-    if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
+    if (top < nothing / 2) top = -nothing;  // no visible key: every weight is zero
     if (near) total = pair_weights(i, row, top);
     if (row.soft < row.end) total += this->softmax_weights(i, row, top);
     if (this->seen) {
-      __syncwarp();  // pairs summed directly have read the features that are now used up
+      __syncwarp();  // direct pairs have read the features that are overwritten now
       total += past_weights(i, top);
       if (this->s.rotates) {
         __syncwarp();
@@ -82,15 +82,16 @@ class GeneralLogarithms : public GeneralHead<T> {
     this->close_row(i, top, total, this->s.rotates && top < -nothing / 2 ? T(1) : T(0));
   }
 
-  /// Keys, or queries, to be added to the state: their features become their weights there; c and z follow. A block.
+  /// Turns features of keys or queries into their weights in the state, and updates c and z. Run by a block.
   __device__ void absorb_keys() { absorb(this->key_rows, this->feature_k, nullptr, nullptr, nullptr); }
-  /// Of queries: exp(a_i - top_i - e) / N_i, e (in feature_max) the running maximum of a_i - top_i; z over -δ_i.
+  /// For queries: exp(a_i - top_i - e) / N_i, with e (in feature_max) the running maximum of a_i - top_i; z over -δ_i.
   __device__ void absorb_queries() { absorb(this->query_rows, this->feature_q, this->top, this->inverse, this->delta); }
   __device__ void publish_scale() {}
 
   // ---- backward ----
 
-  /// d_feature, of which S_f · g_i is there: ∂ loss / ∂ a_if = exp(a_if + c_f - top_i) / N_i · (S_f · g_i - δ_i z_f).
+  /// Completes d_feature, which holds S_f · g_i: ∂ loss / ∂ a_if = exp(a_if + c_f - top_i) / N_i · (S_f · g_i - δ_i
+  /// z_f).
   __device__ void finish_slopes_from_state(int i) const {
     for_columns(this->s.m, [&](int f) {
       const int at = i * this->s.ld_m() + f;
@@ -98,7 +99,7 @@ class GeneralLogarithms : public GeneralHead<T> {
       this->d_feature[at] = e * this->inverse[i] * gpu_fma(-this->delta[i], this->normalizer[f], this->d_feature[at]);
     });
   }
-  /// d_feature, of which state_f · v_j is there, and the weights of d_v:
+  /// Completes d_feature, which holds state_f · v_j, and computes the weights for d_v:
   /// d b_jf = exp(b_jf + e_f) (state_f · v_j + normalizer_f), d_v_j = Σ_f exp(b_jf + e_f) state_f.
   __device__ void finish_slopes_from_later(int j) const {
     for_columns(this->s.m, [&](int f) {
@@ -110,7 +111,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   }
   __device__ void finish_later_values(int /*j*/) const {}
 
-  /// Slopes of row i's pairs; where they are summed directly, what they add to d_feature of the query.
+  /// Computes the gradients of row i's pairs; those of direct pairs are added to d_feature of the query.
   __device__ void query_slopes(int i) {
     const GeneralPairs::Row row = this->pairs.row(i);
     pair_slopes(i, row, false);
@@ -122,14 +123,14 @@ class GeneralLogarithms : public GeneralHead<T> {
     pair_slopes(i, row, true);
     this->finish_slopes(i, row, true);
   }
-  /// d a_if = normal_q_if Σ_j d_product_ij normal_k_jf, and for keys alike.
+  /// d a_if = normal_q_if Σ_j d_product_ij normal_k_jf, and likewise for keys.
   __device__ void take_near_slopes(int row, const T* normal) const {
     for_columns(this->s.m, [&](int f) {
       const int at = row * this->s.ld_m() + f;
       this->d_feature[at] = gpu_fma(this->near_slope[at], normal[at], this->d_feature[at]);
     });
   }
-  /// ∂ loss / ∂ the logarithm of key j's weight, added to d_key_weight; features carry it all.
+  /// Adds ∂ loss / ∂ the logarithm of key j's weight to d_key_weight; keys have no row logarithm.
   __device__ void key_logarithm(int j) const {
     if (!this->a.weighted) return;
     const T sum = row_sum<T>(this->s.m, [&](int f) { return this->d_feature[j * this->s.ld_m() + f]; });
@@ -137,7 +138,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   }
   __device__ T d_row_log(int /*j*/) const { return T(0); }
 
-  /// What pairs of key j that are summed directly add to its d_feature, query after query.
+  /// Adds the gradients of key j's direct pairs to its d_feature, query after query.
   __device__ void direct_key_slopes(int j) const {
     const int rows = this->query_rows;
     T* const d_b = this->d_feature + j * this->s.ld_m();
@@ -164,15 +165,15 @@ class GeneralLogarithms : public GeneralHead<T> {
   }
 
  private:
-  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed):
-  // such a pair is summed again directly. Above it, m <= 850 features of at most the least normal number are no more
-  // than 1e-5 of the product; for larger m it grows with them.
+  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed
+  // to zero), and the pair is recomputed directly. Above it, up to 850 features below the smallest normal number are at
+  // most 1e-5 of the product; for larger m the threshold grows with m.
   __device__ T least_product() const {
     return this->s.m > 850 ? static_cast<T>(1e-30) * (static_cast<T>(this->s.m) / 850) : static_cast<T>(1e-30);
   }
   __device__ static T larger(T a, T b) { return a < b ? b : a; }
 
-  /// writes exp(row - max(row)) and the maximum.
+  /// Writes exp(row - max(row)) and the maximum.
   __device__ void normalise_row(const T* row, T* target, T* maximum) const {
     T best = nothing;
     for_columns(this->s.m, [&](int f) { best = gpu_max(best, row[f]); });
@@ -181,7 +182,7 @@ class GeneralLogarithms : public GeneralHead<T> {
     if (lane_index() == 0) *maximum = best;
   }
 
-  /// ⌊log2 p⌋ ln 2 of positive normal numbers, from their exponent bits.
+  /// Returns ⌊log2 p⌋ ln 2 of positive normal numbers, from their exponent bits.
   __device__ static T exponent(T p) {
     int power;
     if constexpr (sizeof(T) == 4) {
@@ -196,7 +197,7 @@ class GeneralLogarithms : public GeneralHead<T> {
     return static_cast<T>(power) * static_cast<T>(0.69314718055994530942);
   }
 
-  /// body(j) for the pairs (i, j), j in [from, to), whose small product has underflown; all lanes come to each.
+  /// Calls body(j) for pairs (i, j), j in [from, to), whose small product has underflowed; with all lanes each time.
   template <class Body>
   __device__ void for_direct(int i, int from, int to, const Body& body) const {
     const T least = least_product();
@@ -207,7 +208,7 @@ class GeneralLogarithms : public GeneralHead<T> {
     }
   }
 
-  /// the logarithm of a power of two that is at most max_j w_ij and more than half of it:
+  /// Returns the logarithm of a power of two that is at most max_j w_ij and more than half of it:
   /// rowmax_q + max_j (rowmax_k + ⌊log2 product⌋ ln 2).
   __device__ T pair_top(int i, const GeneralPairs::Row& row) const {
     const T least = least_product();
@@ -227,7 +228,7 @@ class GeneralLogarithms : public GeneralHead<T> {
     return top;
   }
 
-  /// log Σ_f exp(a_if + b_jf) the long way.
+  /// Returns log Σ_f exp(a_if + b_jf), computed directly.
   __device__ T direct_log_weight(int i, int j) const {
     const T *a = this->feature_q + i * this->s.ld_m(), *b = this->feature_k + j * this->s.ld_m();
     T best = nothing;
@@ -236,8 +237,8 @@ class GeneralLogarithms : public GeneralHead<T> {
     return best + gpu_log(row_sum<T>(this->s.m, [&](int f) { return exponential(a[f] + b[f] - best); }));
   }
 
-  /// weight row i = w_ij exp(-top) for the feature pairs of the row, 0 elsewhere; returns its sum. With positions in
-  /// the numerator the row holds the numerator's weights, and the sum is the denominator's.
+  /// weight row i = w_ij exp(-top) for the row's feature pairs, 0 elsewhere. Returns the sum. With a rotated numerator
+  /// the row holds the weights of the numerator, and the sum is the denominator's.
   __device__ T pair_weights(int i, const GeneralPairs::Row& row, T top) const {
     const T least = least_product(), own_max = this->row_q[i];
     T total = 0;
@@ -271,7 +272,7 @@ class GeneralLogarithms : public GeneralHead<T> {
                 [&](int f) { best = gpu_max(best, this->feature_q[i * this->s.ld_m() + f] + this->feature_max[f]); });
     return warp_max(best);
   }
-  /// feature_q row i = exp(a_i + c - top); returns its product with z.
+  /// feature_q row i = exp(a_i + c - top). Returns its dot product with z.
   __device__ T past_weights(int i, T top) const {
     return row_sum<T>(this->s.m, [&](int f) {
       T& at = this->feature_q[i * this->s.ld_m() + f];
@@ -280,9 +281,9 @@ class GeneralLogarithms : public GeneralHead<T> {
     });
   }
 
-  /// feature_max = max(feature_max, max_i (rows_i - less_i)); factors = what this costs the sums so far; rows =
-  /// exp(rows - less - feature_max) · by; normalizer = factors · normalizer + Σ_i rows_i, over -δ_i where δ is given. A
-  /// thread takes a feature; of features that are rotated with each other both have the larger maximum.
+  /// feature_max = max(feature_max, max_i (rows_i - less_i)); factors = rescaling of the sums so far; rows =
+  /// exp(rows - less - feature_max) · by; normalizer = factors · normalizer + Σ_i rows_i, over -δ_i if δ is given. One
+  /// thread per feature. Both features of a rotated pair get the larger maximum.
   __device__ void absorb(int rows, T* log_rows, const T* less, const T* by, const T* slopes) const {
     const int half = this->s.rotates ? this->s.half() : 0;
     const auto raised = [&](T after, int f) {
@@ -301,7 +302,7 @@ class GeneralLogarithms : public GeneralHead<T> {
       this->factors[f] = factor;
       this->feature_max[f] = after;
     };
-    // With positions: pairs of features first, then the last of an odd number.
+    // With rotation: pairs of features first, then the last of an odd number.
     for (int f = block_thread(); f < this->s.m - half; f += static_cast<int>(blockDim.x)) {
       if (f < half) {
         const T after = raised(raised(this->feature_max[f], f), half + f);
@@ -313,9 +314,9 @@ class GeneralLogarithms : public GeneralHead<T> {
     }
   }
 
-  /// d_product row i = ∂ loss / ∂ product_ij, zero where the pair is hidden or summed directly; with `weights` also
-  /// w_ij / Σ_j w_ij. With positions in the numerator: weights of the numerator over Σ_j w_ij, and their part of the
-  /// slopes in d_rotated.
+  /// d_product row i = ∂ loss / ∂ product_ij, zero for pairs that are invisible or computed directly; with `weights`
+  /// also w_ij / Σ_j w_ij. With a rotated numerator: weights of the numerator over Σ_j w_ij, and the gradients of the
+  /// rotated product in d_rotated.
   __device__ void pair_slopes(int i, const GeneralPairs::Row& row, bool weights) const {
     const T least = least_product(), own_max = this->row_q[i];
     for_columns(this->pairs.columns, [&](int j) {
@@ -348,7 +349,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   __device__ T direct_weight(int i, int j) const {
     return row_sum<T>(this->s.m, [&](int f) { return direct_term(i, j, f); });
   }
-  /// what the pair (i, j) adds to d_feature of query i.
+  /// Adds the gradients of the direct pair (i, j) to d_feature of query i.
   __device__ void direct_slopes_of_query(int i, int j) const {
     T* const d_a = this->d_feature + i * this->s.ld_m();
     const T g_v = this->g_v[i * this->s.ld_n() + j];
@@ -360,9 +361,9 @@ class GeneralLogarithms : public GeneralHead<T> {
     }
     __syncwarp();
   }
-  // ---- one query and one key whose small product has underflown, with positions in the numerator: from logarithms a
-  // and b. With Δ the key's position less the query's, and x = exp(a), y = exp(b): Σ_f cos Δθ_f (x_f y_f + x_f' y_f') +
-  // sin Δθ_f (x_f' y_f - x_f y_f').
+  // ---- One query and one key whose small product has underflowed, with a rotated numerator: from the logarithms a and
+  // b. With Δ the key's position minus the query's, x = exp(a) and y = exp(b): Σ_f cos Δθ_f (x_f y_f + x_f' y_f') +
+  // sin Δθ_f (x_f' y_f - x_f y_f'). ----
 
   struct RotatedTerms {
     T cosine, sine;                               // of Δθ
@@ -380,13 +381,13 @@ class GeneralLogarithms : public GeneralHead<T> {
             exponential(a[f] + b_second),
             exponential(a[half + f] + b_first)};
   }
-  /// The last of an odd number of features, which is not turned.
+  /// The last of an odd number of features, which is not rotated.
   __device__ T rotated_last(int i, int j, T top) const {
     return this->s.m % 2 != 0 ? exponential(this->feature_q[i * this->s.ld_m() + this->s.m - 1] +
                                             (this->feature_k[j * this->s.ld_m() + this->s.m - 1] - top))
                               : T(0);
   }
-  /// at least the logarithm of every term, of the rotated product and of the other.
+  /// Returns an upper bound on the logarithm of every term, of the rotated and of the plain product.
   __device__ T rotated_bound(int i, int j) const {
     const int half = this->s.half();
     const T *a = this->feature_q + i * this->s.ld_m(), *b = this->feature_k + j * this->s.ld_m();
@@ -394,7 +395,7 @@ class GeneralLogarithms : public GeneralHead<T> {
     for_columns(half, [&](int f) { best = gpu_max(best, gpu_max(a[f], a[half + f]) + gpu_max(b[f], b[half + f])); });
     return warp_max(best);
   }
-  /// exp(-top) times the rotated product.
+  /// Returns exp(-top) times the rotated product.
   __device__ T direct_rotated_product(int i, int j, T top) const {
     return row_sum<T>(this->s.half(),
                       [&](int f) {
@@ -403,8 +404,8 @@ class GeneralLogarithms : public GeneralHead<T> {
                       }) +
            rotated_last(i, j, top);
   }
-  /// adds to d_a (of the query) or d_b (of the key) what a slope on exp(-top) times the rotated product, and one on
-  /// exp(-top) times the product as it is, come to.
+  /// Adds the features' gradients to d_a (of the query) or d_b (of the key). rotated_slope is the gradient of exp(-top)
+  /// times the rotated product, slope that of exp(-top) times the plain product.
   __device__ void rotated_slopes(int i, int j, T rotated_slope, T slope, bool of_query, T* target) const {
     const int half = this->s.half();
     for_columns(half, [&](int f) {

@@ -1,28 +1,28 @@
 #pragma once
-// The general form of linear attention on GPUs: rows in and out of a tile, positions, pairs. What both forms of
-// features share.
+// The general kernels of linear attention on GPUs: rows in and out of a tile, rotations, pairs. Shared by both feature
+// forms.
 #include "framework/ops/attention/linear/cuda/general.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// exp(x), at most the largest finite number, so that nothing times it stays nothing; NaN for NaN.
+/// Returns exp(x), at most the largest finite number, so that zero times it is zero; NaN for NaN.
 __device__ inline float exponential(float x) { return gpu_exp(x > 88.7f ? 88.7f : x); }
 __device__ inline double exponential(double x) { return gpu_exp(x > 709.7 ? 709.7 : x); }
 
-/// One head of one sequence in one block, in shared memory. Functions of a row are called by a warp, the others by all
-/// threads; what they read must lie behind a barrier.
+/// One head of one sequence, processed by one block, in shared memory. A warp calls the functions of a single row; all
+/// threads call the others. Their inputs must have been written before a barrier.
 template <class T>
 class GeneralHead : public GeneralTile<T> {
  public:
-  // The logarithm of nothing: finite, so that the difference of two such is not NaN; its exponential is zero beside any
-  // real one.
+  // The logarithm of zero: finite, so that the difference of two is not NaN; its exponential is zero next to any real
+  // one.
   static constexpr T nothing = static_cast<T>(-1e30);
-  // Positive features with a rotated numerator: a denominator that is smaller beside the numerator's terms is nothing
-  // but underflow.
+  // Positive features with a rotated numerator: a denominator that is smaller than this, relative to the numerator's
+  // terms, is underflow.
   static constexpr T least_rotated_denominator = static_cast<T>(1e-30);
 
-  /// One thread: the numbers of head `head` of sequence `b`.
+  /// Run by one thread: sets the constants of a head of a sequence.
   __device__ void choose(std::int64_t sequence, std::int64_t query_head) {
     const GeneralArguments<T>& a = this->a;
     const GeneralSizes& s = this->s;
@@ -70,8 +70,8 @@ class GeneralHead : public GeneralTile<T> {
   }
   __device__ bool is_masked(int j) const { return this->mask && this->mask[this->a.place(this->key_start + j)] == 0; }
 
-  /// Key j as the map takes it, its value, and the logarithm of its weight. A masked key is a row of zeros whose weight
-  /// is nothing.
+  /// Reads key j as input of the map, its value, and the logarithm of its weight. A masked key is a row of zeros with a
+  /// weight of zero.
   __device__ void read_key(int j) {
     const bool masked = is_masked(j);
     const std::int64_t at = address(this->a.key, this->kv_head, this->key_start + j);
@@ -87,7 +87,7 @@ class GeneralHead : public GeneralTile<T> {
     if (lane_index() == 0) this->key_weight[j] = masked ? nothing : weight;
     if (!read_value(j)) atomicOr(&this->not_finite, 1);
   }
-  /// Value j; false where the lane found a number that is not finite.
+  /// Reads value j. Returns false if the lane found a number that is not finite.
   __device__ bool read_value(int j) const {
     const bool masked = is_masked(j);
     const std::int64_t at = address(this->a.value, this->kv_head, this->key_start + j);
@@ -108,8 +108,8 @@ class GeneralHead : public GeneralTile<T> {
       this->q[i * this->s.ld_d() + c] = x;
     });
   }
-  /// g = d_output of query i, with what forward kept of it, and δ_i = g_i · output_i. Through a root mean square flows
-  /// what is left of g across the output's own direction, and no δ.
+  /// Reads g = d_output of query i and its stored results of forward, and computes δ_i = g_i · output_i. With rms, δ is
+  /// zero, and g loses its component along the output.
   __device__ void read_gradient(int i) {
     const std::int64_t at = address(this->a.d_output, this->head, this->query_start + i);
     const std::int64_t at_output = address(this->a.output, this->head, this->query_start + i);
@@ -129,10 +129,10 @@ class GeneralHead : public GeneralTile<T> {
     this->delta[i] = this->a.rms ? T(0) : dot;
   }
 
-  // ---- positions ----
+  // ---- rotations ----
 
-  /// Cosines and sines of the turn of a token, put together from those of the call's first position and of 1, 2, 4, ...
-  /// tokens in double, so that they are as good at the millionth token as at the first.
+  /// Computes the cosines and sines of a token's rotation, composed from those of the call's first position and of 1,
+  /// 2, 4, ... tokens in double precision, so that they are as accurate at the millionth token as at the first.
   __device__ void turn(std::int64_t position, T* rotation) const {
     const int half = this->s.half();
     for_columns(half, [&](int f) {
@@ -148,7 +148,7 @@ class GeneralHead : public GeneralTile<T> {
       rotation[half + f] = static_cast<T>(sine);
     });
   }
-  /// target = R source, or Rᵀ source, of one row of features; both may be one.
+  /// target = R source, or Rᵀ source, for one row of features; source and target may be equal.
   __device__ void rotate_row(const T* rotation, const T* source, T* target, bool back) const {
     const int half = this->s.half();
     for_columns(half, [&](int f) {
@@ -159,8 +159,8 @@ class GeneralHead : public GeneralTile<T> {
     });
     if (this->s.m % 2 != 0 && lane_index() == 0) target[this->s.m - 1] = source[this->s.m - 1];
   }
-  /// At the same position two rotations are one and the rotated product is the other product: taken from there, so that
-  /// a query that sees only itself has exactly its own value.
+  /// At equal positions the rotations cancel: copies the plain product, so that a query that attends only to itself has
+  /// exactly its own value.
   __device__ void take_own_products() const {
     for (int i = block_thread(); i < this->query_rows; i += static_cast<int>(blockDim.x)) {
       const int own = this->pairs.own(i), at = i * this->s.ld_n() + own;
@@ -170,8 +170,8 @@ class GeneralHead : public GeneralTile<T> {
 
   // ---- exact pairs of the windowed hybrid ----
 
-  /// score = scaled products of query i and near keys, with the gate and the key's weight, less what the features leave
-  /// out: beside feature pairs' logarithms.
+  /// score = scaled products of query i and near keys plus the gate and the key's weight, minus the query's row
+  /// logarithm, so that scores are comparable to the logarithms of feature pairs.
   __device__ void finish_scores(int i) const {
     const T shift = this->gate - this->log_q[i];
     for_columns(this->pairs.columns, [&](int j) {
@@ -179,7 +179,7 @@ class GeneralHead : public GeneralTile<T> {
       at = gpu_fma(at, this->a.score_scale, shift) + this->key_weight[j];
     });
   }
-  /// The largest score of row i; a NaN, where there is one.
+  /// Returns the largest score of row i, or NaN if there is one.
   __device__ T softmax_top(int i, const GeneralPairs::Row& row) const {
     T best = nothing;
     bool lost = false;
@@ -191,7 +191,7 @@ class GeneralHead : public GeneralTile<T> {
     best = warp_max(best);
     return __any_sync(full_warp, lost) ? std::numeric_limits<T>::quiet_NaN() : best;
   }
-  /// Weights of the exact pairs of row i, under its top; returns their sum.
+  /// Computes the weights of row i's exact pairs, under its stabiliser. Returns their sum.
   __device__ T softmax_weights(int i, const GeneralPairs::Row& row, T top) const {
     T sum = 0;
     for (int j = row.soft + lane_index(); j < row.end; j += 32) {
@@ -201,8 +201,8 @@ class GeneralHead : public GeneralTile<T> {
     }
     return warp_sum(sum);
   }
-  /// score becomes ∂ loss / ∂ score of row i's exact pairs, zero elsewhere; of keys their weights go to weight. Returns
-  /// the sum.
+  /// Replaces score by ∂ loss / ∂ score of row i's exact pairs, zero for other pairs. For keys it also stores their
+  /// weights in weight. Returns the sum.
   __device__ T softmax_slopes(int i, const GeneralPairs::Row& row, bool of_keys) const {
     T sum = 0;
     for_columns(this->pairs.columns, [&](int j) {
@@ -218,10 +218,10 @@ class GeneralHead : public GeneralTile<T> {
     });
     return warp_sum(sum);
   }
-  /// After the slopes of row i's feature pairs: what positions and exact pairs ask for.
+  /// Completes the gradients of row i's feature pairs: rotation and exact pairs.
   __device__ void finish_slopes(int i, const GeneralPairs::Row& row, bool of_keys) {
     __syncwarp();
-    if (this->s.rotates && lane_index() == 0) {  // at the same position the slope is that of both products
+    if (this->s.rotates && lane_index() == 0) {  // at equal positions both products share one gradient
       const int own = this->pairs.own(i), at = i * this->s.ld_n() + own;
       if (own >= 0) {
         this->d_product[at] += this->d_rotated[at];
@@ -244,7 +244,7 @@ class GeneralHead : public GeneralTile<T> {
 
   // ---- denominators and outputs ----
 
-  /// What the first of two sweeps leaves of query i.
+  /// Returns what the first of two sweeps stored for query i.
   __device__ T* swept_row(int i) const {
     const std::int64_t row =
         (this->b * this->a.n_heads + this->head) * this->a.n_query + this->a.place(this->query_start + i);
@@ -252,18 +252,19 @@ class GeneralHead : public GeneralTile<T> {
   }
   __device__ bool is_first_sweep() const { return this->a.swept && !this->a.reversed; }
   __device__ bool is_second_sweep() const { return this->a.swept && this->a.reversed; }
-  /// The stabiliser of query i, and of what the first sweep left of it.
+  /// Returns the stabiliser of query i, joined with that of the first sweep.
   __device__ T joint_top(int i, T top) const {
     if (!is_second_sweep()) return top;
     const T first = swept_row(i)[this->s.d_value];
-    return first < top ? top : first;  // a NaN stays
+    return first < top ? top : first;  // propagates NaN
   }
-  /// A warp: the sums of query i's weights under its stabiliser are divided by, or left to the second sweep.
+  /// Run by one warp: closes query i with its sums of weights: computes the inverse, or stores them for the second
+  /// sweep.
   __device__ void close_row(int i, T top, T total, T magnitude) {
     if (is_first_sweep()) {
       T* const numbers = swept_row(i) + this->s.d_value;
       if (lane_index() != 0) return;
-      numbers[0] = top > -nothing / 2 ? nothing : top;  // not one key was seen
+      numbers[0] = top > -nothing / 2 ? nothing : top;  // no visible key
       numbers[1] = total;
       numbers[2] = magnitude;
       return;
@@ -280,9 +281,9 @@ class GeneralHead : public GeneralTile<T> {
     this->inverse[i] = inverse;
   }
 
-  /// What is divided by: 1 / N, or zero where N is zero, nothing was seen, or N is rounding noise beside `magnitude` =
-  /// Σ_j |φ(q_i)| |φ(k_j)| (of logarithms with a rotated numerator: 1, which bounds the numerator's largest term;
-  /// otherwise 0).
+  /// Returns 1 / N, or zero if N is zero, no key was visible, or N is rounding noise compared with `magnitude`.
+  /// magnitude is Σ_j |φ(q_i)| |φ(k_j)|; for logarithms with a rotated numerator it is 1, a bound on the numerator's
+  /// largest term; otherwise 0.
   __device__ T inverse_of(T total, T magnitude) {
     if (this->a.rms) return T(1);  // finish_output divides
     if (magnitude > T(0) && (this->a.guarded || this->s.rotates)) {
@@ -291,14 +292,13 @@ class GeneralHead : public GeneralTile<T> {
       if (lane_index() == 0 && relative < least) least = relative;
       if (relative < (this->a.guarded ? this->a.guard : least_rotated_denominator)) total = 0;
     }
-    if (gpu_abs(total) <
-        std::numeric_limits<T>::min()) {  // nothing, or a subnormal number, whose inverse may be infinite
+    if (gpu_abs(total) < std::numeric_limits<T>::min()) {  // zero, or a subnormal number, whose inverse may be infinite
       if (lane_index() == 0) ++this->warp_lost[warp_index()];
       return T(0);
     }
     return T(1) / total;
   }
-  /// Of a row of d_value numbers of any magnitude; zero for a row of zeros.
+  /// Returns the inverse root mean square of a row of d_value numbers of any magnitude; zero for a row of zeros.
   __device__ T inverse_root_mean_square(const T* row) const {
     T largest = 0;
     for_columns(this->s.d_value, [&](int c) { largest = gpu_max(largest, gpu_abs(row[c])); });
@@ -308,7 +308,7 @@ class GeneralHead : public GeneralTile<T> {
             square = row_sum<T>(this->s.d_value, [&](int c) { return row[c] * by * (row[c] * by); });
     return T(1) / gpu_sqrt(square / static_cast<T>(this->s.d_value)) / largest;
   }
-  /// Row i of `out` divided by what normalises it, to the output; or left to the second sweep.
+  /// Writes the normalised row i of `out` to the output, or stores it for the second sweep.
   __device__ void finish_output(int i) const {
     T* const row = this->out + i * this->s.ld_v();
     if (is_first_sweep()) {
@@ -331,15 +331,15 @@ class GeneralHead : public GeneralTile<T> {
     for_columns(this->s.d_value, [&](int c) { write_element<T>(this->a.output, at + c, row[c] * by); });
   }
 
-  // A weight of 0 times a later value that is not finite would reach an earlier row as NaN: such values are left out of
-  // the product, and added to the rows that see them.
+  // A weight of 0 times a later value that is not finite would put NaN into an earlier row. Such values are left out of
+  // the product, and added to the rows to which they are visible.
   __device__ void patch_values(int j) const {
     for_columns(this->s.d_value, [&](int c) {
       T& at = this->v[j * this->s.ld_v() + c];
       if (!gpu_is_finite(at)) at = 0;
     });
   }
-  /// Row i of outputs; values of keys are read from where they come.
+  /// Adds the values that were left out to output row i; reads them from global memory.
   __device__ void add_patched_values(int i) const {
     const GeneralPairs::Row row = this->pairs.row(i);
     for_columns(this->s.d_value, [&](int c) {
@@ -353,7 +353,7 @@ class GeneralHead : public GeneralTile<T> {
 
   // ---- sums over all chunks ----
 
-  /// normalizer_f = factor · normalizer_f + term, compensated where the sums are.
+  /// normalizer_f = factor · normalizer_f + term, with compensated summation if the sums use it.
   __device__ void add_to_normalizer(int f, T factor, T term) const {
     const BlockTarget<T> target{this->normalizer, 1, true, nullptr,
                                 this->s.compensated ? this->normalizer_lost : nullptr};
@@ -397,7 +397,7 @@ class GeneralHead : public GeneralTile<T> {
     });
   }
 
-  // ---- gradients out ----
+  // ---- gradient output ----
 
   __device__ void write_d_query(int i) const {
     const std::int64_t at = address(this->a.d_query, this->head, this->query_start + i);
@@ -410,7 +410,8 @@ class GeneralHead : public GeneralTile<T> {
     });
   }
   __device__ void write_d_key(int j) const {
-    const std::int64_t key = this->key_start + j - this->a.query_offset;  // keys kept from before have no gradient
+    const std::int64_t key =
+        this->key_start + j - this->a.query_offset;  // earlier keys from the state have no gradient
     if (key < 0) return;
     const bool masked = is_masked(j);
     if (this->a.d_key.data) {
@@ -431,7 +432,7 @@ class GeneralHead : public GeneralTile<T> {
     });
   }
 
-  /// One thread: what the warps counted, in their order.
+  /// Run by one thread: writes the warps' statistics, added in order.
   __device__ void write_report(std::int64_t segment) const {
     int lost = 0;
     T least = 1;

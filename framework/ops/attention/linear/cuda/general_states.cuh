@@ -1,13 +1,13 @@
 #pragma once
-// The general form of linear attention on GPUs: what goes on around the walks over segments. Constants prepared,
-// documents found, states of segments summed up, partial sums of heads and segments added in a fixed order.
+// The general kernels of linear attention on GPUs: work around the walks over segments. Prepares constants, finds
+// documents, sums up the states of segments, and adds partial sums of heads and segments in a fixed order.
 #include "framework/cuda/kernels/cos_sin.h"
 #include "framework/ops/attention/linear/cuda/general_rows.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// norms [count] = |ω_f|². A warp takes a direction.
+/// norms [count] = |ω_f|². One warp per row of the random projection.
 template <class T>
 __global__ void __launch_bounds__(256)
     linear_attention_norms_kernel(const T* directions, std::int64_t count, int d, T* norms) {
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(256)
 }
 
 /// Cosines and sines [1 + powers, 2, half] of the angles p · base^(-2f/m) for p = first_position and 1, 2, 4, ...
-template <class T>  // so that the kernel is made once in each file
+template <class T>  // a template, so that each file compiles its own kernel
 __global__ void __launch_bounds__(256)
     linear_attention_rotations_kernel(double log_base, int m, std::int64_t first_position, std::int64_t powers,
                                       T* table) {
@@ -32,20 +32,20 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// first and end [batch, n]: of the run of equal numbers that each token is in. A block takes a sequence, a thread a
-/// part of it.
+/// first and end [batch, n]: start and end of the run of equal numbers that each token belongs to. One block per
+/// sequence, one thread per part of it.
 template <class Integer>
 __global__ void __launch_bounds__(256)
     linear_attention_documents_kernel(const std::int32_t* documents, std::int64_t n, Integer* first, Integer* end) {
-  FURLONG_SHARED(std::int32_t, latest, [256]);    // the last border in the part of each thread, or -1
-  FURLONG_SHARED(std::int32_t, earliest, [256]);  // the first one, or n
+  FURLONG_SHARED(std::int32_t, latest, [256]);    // the last border in each thread's part, or -1
+  FURLONG_SHARED(std::int32_t, earliest, [256]);  // the first border, or n
   const std::int32_t* ids = documents + blockIdx.x * n;
   first += blockIdx.x * n;
   end += blockIdx.x * n;
   const std::int64_t length = ceil_div(n, std::int64_t{blockDim.x}), begin = block_thread() * length,
                      stop = gpu_min(begin + length, n);
   std::int32_t last_border = -1, first_border = static_cast<std::int32_t>(n);
-  for (std::int64_t i = begin; i < stop; ++i) {  // a border: where a document begins
+  for (std::int64_t i = begin; i < stop; ++i) {  // a border: the start of a document
     if (i > 0 && ids[i] == ids[i - 1]) continue;
     last_border = static_cast<std::int32_t>(i);
     if (first_border == n) first_border = last_border;
@@ -74,15 +74,15 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// How the sums of segments become states.
+/// How sums of segments become states.
 enum class GeneralScan : std::uint8_t {
-  after,   ///< slot k: everything before segment k, from the first on
-  before,  ///< slot k: everything behind it, from the last on
-  total    ///< the slot behind the others: everything
+  after,   ///< slot k: the sum before segment k, scanned from the first segment on
+  before,  ///< slot k: the sum after segment k, scanned from the last segment on
+  total    ///< the slot after the others: the total
 };
 
-/// Element `at` of one head's slots, one after another, each under the running maximum of what came so far. Column
-/// d_value stands for z, c and M.
+/// Scans element `at` of one head's slots in order, each under the running maximum so far. Column d_value stands for z,
+/// c and M.
 template <class T>
 __device__ inline void scan_element(const GeneralArguments<T>& a, GeneralScan scan, std::int64_t head,
                                     std::int64_t at) {
@@ -104,9 +104,9 @@ __device__ inline void scan_element(const GeneralArguments<T>& a, GeneralScan sc
   for (std::int64_t k = 0; k < count; ++k) {
     const GeneralSlot<T> slot =
         GeneralSlot<T>::at(a.slots, head * a.slots_a_head + (scan == GeneralScan::before ? count - 1 - k : k), s);
-    if (k > 0 || scan == GeneralScan::total) {  // otherwise the slot has no sums of its own
+    if (k > 0 || scan == GeneralScan::total) {  // otherwise the slot has no own sums
       const T own = slot.own_maximum[f], mine = is_column ? slot.sum[f * s.d_value + c] : slot.normalizer[f];
-      if (slot.scalars[2] != T(0)) {  // what came before is of another document
+      if (slot.scalars[2] != T(0)) {  // the sum so far is of another document
         value = mine;
         maximum = own;
         magnitude = slot.scalars[0];
@@ -125,7 +125,7 @@ __device__ inline void scan_element(const GeneralArguments<T>& a, GeneralScan sc
   if (scan == GeneralScan::total) put(GeneralSlot<T>::at(a.slots, head * a.slots_a_head + count, s));
 }
 
-/// Of all heads; a thread takes an element.
+/// Scans all heads; one thread per element.
 template <class T>
 __global__ void __launch_bounds__(256, 1) linear_attention_scan_kernel(const GeneralArguments<T> a, GeneralScan scan) {
   const std::int64_t elements = static_cast<std::int64_t>(a.sizes.m) * (a.sizes.d_value + 1),

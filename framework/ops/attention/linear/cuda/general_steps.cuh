@@ -1,7 +1,7 @@
 #pragma once
-// The general form of linear attention on GPUs: the steps of its jobs. Each part of the arithmetic stands here once,
-// and the product of two tiles, which is long, once for all steps that are one: so that a kernel with every option
-// stays small enough to compile.
+// The general kernels of linear attention on GPUs: the steps of their jobs. Each part of the arithmetic appears once,
+// and so does the long code of a tile product, for all steps that are products. So a kernel with every option stays
+// small enough to compile.
 #include "framework/ops/attention/linear/cuda/general_logarithms.cuh"
 #include "framework/ops/attention/linear/cuda/general_values.cuh"
 
@@ -12,7 +12,7 @@ namespace FURLONG_GPU {
 template <class T, class Head>
 class GeneralSteps : public Head {
  public:
-  /// One step by all threads. What it reads must lie behind a barrier; there is none inside.
+  /// Executes one step with all threads. Its inputs must have been written before a barrier; the step has no barrier.
   __device__ __forceinline__ void take(GeneralStep step) {
     BlockProduct<T> product = product_of(step);
     if (product.M > 0) {
@@ -32,7 +32,7 @@ class GeneralSteps : public Head {
   }
 
  private:
-  /// target = R source, or Rᵀ source: `back`, of rows of features.
+  /// target = R source, or Rᵀ source if `back`, for rows of features.
   struct Turn {
     int rows;
     const T *rotations, *source;
@@ -40,7 +40,7 @@ class GeneralSteps : public Head {
     bool back;
   };
 
-  /// The product that a step is; M = 0 where it is none, or there is nothing to be done.
+  /// Returns the product of a step; M = 0 if the step is not a product or has nothing to do.
   __device__ __forceinline__ BlockProduct<T> product_of(GeneralStep step) const {
     const auto& s = this->s;
     const int queries = this->query_rows, keys = this->key_rows, near = this->pairs.columns, m = s.m, d = s.d,

@@ -1,6 +1,6 @@
 #pragma once
-// The general form of linear attention on GPUs for features that are plain numbers, of either sign, with one logarithm
-// a row: what PlainFeaturesTile does, row by row. The arithmetic is explained in plain_features_tile-inl.h.
+// The general kernels of linear attention on GPUs for features that are plain values, of either sign, with one
+// logarithm per row: PlainFeaturesTile, row by row. plain_features_tile-inl.h explains the arithmetic.
 #include "framework/ops/attention/linear/cuda/general_rows.cuh"
 
 namespace furlong::ops {
@@ -27,16 +27,14 @@ class GeneralValues : public GeneralHead<T> {
     if (block_thread() == 0) *magnitude = this->magnitude;
   }
 
-  /// Features as products of pairs take them.
+  /// Features for products of pairs.
   __device__ T* near_q() const { return this->feature_q; }
   __device__ T* near_k() const { return this->feature_k; }
-  /// The weights, but for exp(s_j + e), with which keys meet the queries gathered behind them, before and after they
-  /// are turned.
+  /// Weights of keys for the queries gathered after them, without the factor exp(s_j + e), before and after rotation.
   __device__ T* later_weights() const { return this->feature_k; }
   __device__ T* turned_later_weights() const { return this->s.rotates ? this->rotated_k : this->feature_k; }
 
-  // ---- features; row_k holds the logarithms of keys' weights, size_k and row_q the norms |ψ|, which the guard needs
-  // ----
+  // ---- features; row_k holds the logarithms of keys' weights, size_k and row_q the norms |ψ| for the guard ----
 
   __device__ void map_key(int j) const {
     T* const features = this->feature_k + j * this->s.ld_m();
@@ -59,8 +57,8 @@ class GeneralValues : public GeneralHead<T> {
 
   // ---- forward ----
 
-  /// Weights of query i: of near pairs in weight, of the state in feature_q, which is used up; its stabiliser and
-  /// denominator.
+  /// Computes the weights of query i, its stabiliser and its denominator. Weights of near pairs go to weight; those of
+  /// the state replace the features in feature_q.
   __device__ void weigh(int i) {
     const GeneralPairs::Row row = this->pairs.row(i);
     T top = nothing, total = 0, magnitude = 0;
@@ -69,10 +67,10 @@ class GeneralValues : public GeneralHead<T> {
     if (this->seen) top = gpu_max(top, this->maximum);
     if (row.soft < row.end) {
       const T exact = this->softmax_top(i, row);
-      top = exact < top ? top : exact;  // a NaN stays
+      top = exact < top ? top : exact;  // propagates NaN
     }
     top = this->joint_top(i, top);
-    if (top < nothing / 2) top = -nothing;  // not one key was seen: every weight is zero
+    if (top < nothing / 2) top = -nothing;  // no visible key: every weight is zero
     if (this->pairs.columns > 0) total = pair_weights(i, row, top, magnitude);
     if (row.soft < row.end) {
       const T exact = this->softmax_weights(i, row, top);
@@ -90,10 +88,10 @@ class GeneralValues : public GeneralHead<T> {
     this->close_row(i, top, total, magnitude);
   }
 
-  /// Keys, or queries, to be added to the state: their features become their weights there; z follows, and with the
-  /// next publish_scale c and M. A block.
+  /// Turns features of keys or queries into their weights in the state, and updates z; the next publish_scale updates c
+  /// and M. Run by a block.
   __device__ void absorb_keys() { absorb(this->key_rows, this->feature_k, this->row_k, T(1), nullptr, nullptr); }
-  /// Of queries: exp(-top_i - e) / N_i ψ_i, e the running maximum of -top_i; z over -δ_i.
+  /// For queries: exp(-top_i - e) / N_i ψ_i, with e the running maximum of -top_i; z over -δ_i.
   __device__ void absorb_queries() {
     absorb(this->query_rows, this->feature_q, this->top, T(-1), this->inverse, this->delta);
   }
@@ -101,7 +99,7 @@ class GeneralValues : public GeneralHead<T> {
 
   // ---- backward ----
 
-  /// d_feature, of which S_f · g_i is there: ∂ loss / ∂ ψ_if = exp(c - top_i) / N_i · (S_f · g_i - δ_i z_f).
+  /// Completes d_feature, which holds S_f · g_i: ∂ loss / ∂ ψ_if = exp(c - top_i) / N_i · (S_f · g_i - δ_i z_f).
   __device__ void finish_slopes_from_state(int i) const {
     const T by = this->inverse[i] * exponential(this->maximum - this->top[i]);
     for_columns(this->s.m, [&](int f) {
@@ -109,7 +107,7 @@ class GeneralValues : public GeneralHead<T> {
       at = by * gpu_fma(-this->delta[i], this->normalizer[f], at);
     });
   }
-  /// d_feature, of which state_f · v_j is there, and then d_v, of which ψ_j · state is:
+  /// Completes d_feature, which holds state_f · v_j, and then d_v, which holds ψ_j · state:
   /// d ψ_jf = exp(s_j + e) (state_f · v_j + normalizer_f), d_v_j = exp(s_j + e) Σ_f ψ_jf state_f.
   __device__ void finish_slopes_from_later(int j) const {
     const T by = exponential(this->row_k[j] + this->maximum);
@@ -131,8 +129,8 @@ class GeneralValues : public GeneralHead<T> {
       this->d_feature[row * this->s.ld_m() + f] += this->near_slope[row * this->s.ld_m() + f];
     });
   }
-  /// Feature pairs and keys in the state weigh exp(s_j), so ∂ loss / ∂ s_j = ψ_j · d ψ_j; exact pairs have put theirs
-  /// into d_key_weight, which knows only the key's own weight and not the map's logarithm.
+  /// The weights of feature pairs and of keys in the state have the factor exp(s_j), so ∂ loss / ∂ s_j = ψ_j · d ψ_j.
+  /// Exact pairs have added theirs to d_key_weight; they depend on the key's own weight, not on the map's logarithm.
   __device__ void key_logarithm(int j) const {
     const T sum = row_dot(this->feature_k + j * this->s.ld_m(), this->d_feature + j * this->s.ld_m(), this->s.m);
     if (lane_index() != 0) return;
@@ -142,8 +140,8 @@ class GeneralValues : public GeneralHead<T> {
   __device__ T d_row_log(int j) const { return this->spare[j]; }
 
  private:
-  /// weight row i = ψ_i·ψ_j exp(s_j - top) for feature pairs, 0 elsewhere; returns its sum, and adds the sum of sizes
-  /// to `magnitude`. With positions in the numerator the row holds the numerator's weights, the sum is the
+  /// weight row i = ψ_i·ψ_j exp(s_j - top) for feature pairs, 0 elsewhere. Returns the sum, and adds the sum of norms
+  /// to `magnitude`. With a rotated numerator the row holds the weights of the numerator, and the sum is the
   /// denominator's.
   __device__ T pair_weights(int i, const GeneralPairs::Row& row, T top, T& magnitude) const {
     T sum = 0, sizes = 0;
@@ -163,7 +161,7 @@ class GeneralValues : public GeneralHead<T> {
     return warp_sum(sum);
   }
 
-  /// feature_q row i = ψ_i exp(c - top); returns its product with z.
+  /// feature_q row i = ψ_i exp(c - top). Returns its dot product with z.
   __device__ T past_weights(int i, T top, T& magnitude) const {
     const T factor = exponential(this->maximum - top);
     magnitude += this->magnitude * factor * this->row_q[i];
@@ -180,9 +178,10 @@ class GeneralValues : public GeneralHead<T> {
     this->magnitude = magnitude;
   }
 
-  /// The maximum over sign · logs as well, which every warp finds for itself; factors = what this costs the sums so
-  /// far; rows of features times exp(sign · logs - maximum) · by; M follows keys (by null). normalizer = factor ·
-  /// normalizer + Σ_i rows_i, over -δ_i where δ is given.
+  /// Raises the maximum to include sign · logs (each warp computes it); factors = rescaling of the sums so far; rows =
+  /// features · exp(sign · logs - maximum) · by; adds the norms of keys (by null) to M. normalizer = factor ·
+  /// normalizer
+  /// + Σ_i rows_i, over -δ_i if δ is given.
   __device__ void absorb(int rows, T* features, const T* logs, T sign, const T* by, const T* slopes) {
     T after = this->maximum, sum_of_sizes = this->magnitude;
     for (int i = lane_index(); i < rows; i += 32) after = gpu_max(after, sign * logs[i]);
@@ -210,8 +209,8 @@ class GeneralValues : public GeneralHead<T> {
     this->next_magnitude = sum_of_sizes;
   }
 
-  /// d_product row i = ∂ loss / ∂ product_ij; with positions in the numerator its numerator's part in d_rotated. Of
-  /// keys also weight row i = weights of the numerator over N_i.
+  /// d_product row i = ∂ loss / ∂ product_ij; with a rotated numerator, d_rotated has the numerator's part. For keys
+  /// also weight row i = weights of the numerator over N_i.
   __device__ void slopes(int i, bool of_keys) {
     const GeneralPairs::Row row = this->pairs.row(i);
     for_columns(this->pairs.columns, [&](int j) {

@@ -1,24 +1,24 @@
 #pragma once
-// The general form of linear attention on GPUs: the walk of a block over the chunks of its segment, for each phase, and
+// The general kernels of linear attention on GPUs: a block's walk over the chunks of its segment, for each phase, and
 // the kernel.
 //
-// A chunk of queries meets keys in two ways: through the state, which sums up all keys before (or all there are), and
-// pair by pair (near keys): its own chunk when causal, the keys of a window. Backward goes over queries for d_query and
-// over keys for d_key and d_value, each recomputing the pairs that it needs: so no two blocks add to one row.
+// A chunk of queries meets keys in two ways: through the state, which holds the sums over all earlier keys (or over all
+// keys), and pair by pair (near keys): its own chunk if causal, and the keys of a window. Backward walks over queries
+// for d_query and over keys for d_key and d_value. Each recomputes its pairs, so no two blocks add to the same row.
 //
-// One thread walks: it names the next job and its chunks, and all threads take the job's steps.
+// One thread walks: it sets the next job and its chunks. All threads execute the job's steps.
 #include "framework/ops/attention/linear/cuda/general_steps.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Lies in shared memory; enter() and next() are one thread's.
+/// In shared memory. One thread calls enter() and next().
 template <class T, class Head>
 class GeneralWalk : public GeneralSteps<T, Head> {
  public:
   GeneralJob job;
 
-  /// Before the first job of a segment.
+  /// Prepares for the first job of a segment.
   __device__ void enter(std::int64_t segment) {
     segment_ = segment;
     slot_ = segment;
@@ -41,7 +41,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     }
   }
 
-  /// Sets the next job and what it works on; none when the segment is done.
+  /// Sets the next job and its chunks; `none` if the segment is complete.
   __device__ void next() {
     job = GeneralJob::none;
     while (job == GeneralJob::none && stage_ != Stage::done) {
@@ -76,7 +76,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     }
   }
 
-  /// What next() has named, by all threads, ending with a barrier.
+  /// Executes the job that next() has set, with all threads. Ends with a barrier.
   __device__ __forceinline__ void run() {
     const GeneralArguments<T>& a = this->a;
     const std::int64_t index = head_index(), features = index * this->s.m;
@@ -121,28 +121,28 @@ class GeneralWalk : public GeneralSteps<T, Head> {
 
  private:
   enum class Stage : std::uint8_t {
-    first,   ///< the state where the segment begins
+    first,   ///< the state at the start of the segment
     chunk,   ///< the next chunk, or document
     fill,    ///< keys or queries that the chunk needs in the state
     work,    ///< the chunk itself
     pairs,   ///< its near chunks
-    finish,  ///< what is to be done after them
-    last,    ///< behind the last chunk
+    finish,  ///< work after the near chunks
+    last,    ///< work after the last chunk
     report,
     done
   };
   Stage stage_;
-  bool meets_;  // the job at hand is one of near pairs
-  bool fresh_;  // what comes before the slot's state is of another document
+  bool meets_;  // the current job is one of near pairs
+  bool fresh_;  // the tokens before the slot's state belong to another document
   std::int64_t segment_, slot_;
   std::int64_t start_,
-      end_;  // the next chunk, and where the segment ends; of a walk over keys near queries: where it begins
-  std::int64_t absorbed_, absorb_to_;  // keys [absorbed, absorb_to) are to come into the state
-  std::int64_t gathered_, gather_to_;  // queries [gather_to, gathered), the last first
-  std::int64_t near_, near_end_;       // the next near chunk, and where they end
+      end_;  // the next chunk, and the end of the segment; in a walk over keys with near queries: its start
+  std::int64_t absorbed_, absorb_to_;  // keys [absorbed, absorb_to) have to be added to the state
+  std::int64_t gathered_, gather_to_;  // queries [gather_to, gathered) have to be added, the last first
+  std::int64_t near_, near_end_;       // the next near chunk, and the end of the near chunks
   GeneralRange range_;
 
-  // ---- where things are ----
+  // ---- positions ----
 
   __device__ std::int64_t head_index() const { return this->b * this->a.n_heads + this->head; }
   __device__ bool queries_walk() const {
@@ -158,12 +158,12 @@ class GeneralWalk : public GeneralSteps<T, Head> {
   __device__ std::int64_t chunk_of(std::int64_t token, std::int64_t first) const {
     return token - (token - first) % this->s.chunk;
   }
-  /// The last chunk of keys that begins in the segment.
+  /// Returns the last chunk of keys that starts in the segment.
   __device__ std::int64_t last_key_chunk(std::int64_t segment) const {
     const std::int64_t token = gpu_min((segment + 1) * this->a.key_length, this->a.n_key) - 1;
     return chunk_of(token, range_of(token).first_key);
   }
-  /// The first document that begins at `token` or later; n when there is none.
+  /// Returns the first document that starts at `token` or later, or n if there is none.
   __device__ std::int64_t first_document(std::int64_t token) const {
     if (token >= this->a.n_key) return this->a.n_key;
     const GeneralRange range = range_of(token);
@@ -173,7 +173,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     return static_cast<int>(gpu_min(end - start, this->s.chunk));
   }
 
-  /// The first near key of a chunk of queries that begins at key position `at`, and the one behind the last.
+  /// first_near, end_near: range of near keys for a chunk of queries at key positions [at, end).
   __device__ std::int64_t first_near(const GeneralRange& range, std::int64_t at) const {
     const std::int64_t first = gpu_max(range.first_key, at - this->a.reach());
     return this->a.whole_chunks ? chunk_of(first, range.first_key) : first;
@@ -181,8 +181,8 @@ class GeneralWalk : public GeneralSteps<T, Head> {
   __device__ std::int64_t end_near(std::int64_t end) const {
     return this->a.causal ? end : gpu_min(range_.end_key, end - 1 + this->a.window);
   }
-  /// The first query of the range whose chunk meets the chunk of keys at `start` through the state: its near keys begin
-  /// behind it.
+  /// Returns the first query of the range whose chunk meets the chunk of keys at `start` through the state, because its
+  /// near keys start after it.
   __device__ std::int64_t later_queries(const GeneralRange& range, std::int64_t start) const {
     const std::int64_t far = start - range.first_key + this->s.chunk + this->a.reach() - this->a.query_offset;
     const std::int64_t chunks = far <= 0 ? 0 : ceil_div(far, this->s.chunk);
@@ -198,7 +198,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     this->key_rows = rows_of(start, end);
     this->not_finite = 0;
   }
-  /// The chosen queries meet the chosen keys.
+  /// Pairs the current chunks of queries and keys.
   __device__ void meet() {
     this->pairs.offset = this->query_start + this->a.query_offset - this->key_start;
     this->pairs.columns = this->key_rows;
@@ -206,8 +206,8 @@ class GeneralWalk : public GeneralSteps<T, Head> {
 
   // ---- entering a segment ----
 
-  /// Causal: the keys that enter the state between this segment's first chunk of queries and the next one's, into the
-  /// next one's slot. Bidirectional: the segment's keys, into its own slot.
+  /// Causal: the keys that enter the state between this segment's first chunk of queries and the next segment's, into
+  /// the next segment's slot. Not causal: the segment's keys, into its own slot.
   __device__ void enter_local_states() {
     if (!this->a.causal) {
       absorbed_ = segment_ * this->a.key_length;
@@ -223,8 +223,8 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     absorb_to_ = first_near(range, after + offset);
     this->document_start = range.first_key;
   }
-  /// Causal: the queries that this segment's keys meet through their sum beyond those that the next segment's do, into
-  /// its slot. Bidirectional: the segment's queries, likewise.
+  /// Causal: the queries that this segment's keys, but not the next segment's, meet through their sum, into this
+  /// segment's slot. Not causal: the segment's queries, into its own slot.
   __device__ void enter_local_gather() {
     range_ = range_of(0);
     if (!this->a.causal) {
@@ -274,7 +274,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
 
   __device__ void begin_state() {
     stage_ = is_local() ? Stage::fill : Stage::chunk;
-    const bool is_start = queries_walk() && this->a.query_segments == 1;  // of the whole sequence
+    const bool is_start = queries_walk() && this->a.query_segments == 1;  // the start of the whole sequence
     if (is_local() || !this->a.has_state_keys() || (this->a.document_first && !this->a.has_near_keys())) {
       job = GeneralJob::clear_state;
     } else if (!this->a.has_near_keys()) {
@@ -285,7 +285,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
       const bool empty = !queries_walk() && segment_ + 1 == this->a.key_segments;
       job = empty ? GeneralJob::clear_state : GeneralJob::load_slot;
     }
-    this->seen = job != GeneralJob::clear_state;  // an empty state's maximum makes it weigh nothing
+    this->seen = job != GeneralJob::clear_state;  // the maximum of an empty state gives it weight zero
   }
 
   __device__ void begin_chunk() {
@@ -316,10 +316,10 @@ class GeneralWalk : public GeneralSteps<T, Head> {
       gather_to_ = this->a.has_state_keys() ? later_queries(range_, start_) : gathered_;
     }
   }
-  /// All keys, or queries, of a document are in the state: a new document is taken in first.
+  /// Used if all keys, or queries, of a document are in the state: a new document is added first.
   __device__ void begin_chunk_of_all() {
     const std::int64_t n = queries_walk() ? this->a.n_query : this->a.n_key;
-    // A document that begins in the segment is walked to its end.
+    // A document that starts in the segment is processed to its end.
     if (start_ >= n || (start_ >= end_ && !(this->a.document_first && range_of(start_).first_key < start_))) {
       stage_ = queries_walk() ? Stage::last : Stage::done;
       return;
@@ -389,7 +389,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     } else {
       choose_keys(start_, range_.end_key);
       if (this->a.has_near_keys()) {
-        // No chunk of queries before this one meets the chunk of keys pair by pair.
+        // No earlier chunk of queries meets the chunk of keys pair by pair.
         const std::int64_t ahead = this->a.causal ? this->a.query_offset : this->a.window;
         const std::int64_t chunk = (start_ - range_.first_key) / this->s.chunk - ceil_div(ahead, this->s.chunk) - 1;
         near_ = range_.first_query + gpu_max(std::int64_t{0}, chunk) * this->s.chunk;
@@ -399,7 +399,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     }
   }
 
-  /// The next chunk that the one at hand meets pair by pair.
+  /// Sets the next chunk that the current one meets pair by pair.
   __device__ void meet_next() {
     this->had_pairs = this->had_pairs || meets_;
     meets_ = false;
@@ -433,7 +433,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
       if (this->a.phase == GeneralPhase::d_query) {
         if (this->a.d_query.data) job = GeneralJob::end_query;
       } else if (this->a.pure() && (this->a.end_sum || start_ < range_.end_query)) {
-        // The near keys are the chunk's own, and already here.
+        // The near keys are the chunk's own, already loaded.
         absorbed_ = start_ + this->a.query_offset;
         this->seen = true;
         job = GeneralJob::advance;
@@ -465,7 +465,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
   }
 };
 
-/// All segments of all heads in one phase, the blocks taking them in turn. Blocks have one dimension.
+/// Processes all segments of all heads in one phase; blocks take them in turn. Blocks are one-dimensional.
 template <class T, FeatureForm form>
 __global__ void __launch_bounds__(256, 1)
     linear_attention_general_kernel(const GeneralArguments<T> arguments, std::int64_t segments) {

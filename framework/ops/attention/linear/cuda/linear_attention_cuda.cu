@@ -1,4 +1,4 @@
-// Linear attention on GPUs: the choice between the fused form and the general one, and the general one's launches.
+// Linear attention on GPUs: dispatch between the fused and the general kernels, and launches of the general kernels.
 #include "framework/cuda/kernels/kernel.h"
 //
 #include "framework/ops/attention/linear/cuda/fused.h"
@@ -11,11 +11,11 @@ namespace {
 
 constexpr const char* op = "linear_attention";
 
-/// One call in the general form. T is float or double.
+/// One call of the general kernels. T is float or double.
 template <class T>
 class GeneralLaunch {
  public:
-  /// `near`: keys that a chunk of queries meets pair by pair at a time.
+  /// `near`: number of keys that a chunk of queries meets pair by pair at a time.
   GeneralLaunch(const Stream& stream, const LinearAttentionArguments& arguments, std::int64_t near)
       : stream_(stream), in_(arguments) {
     describe(near);
@@ -76,7 +76,7 @@ class GeneralLaunch {
     run(GeneralPhase::outputs, a_.query_segments);
   }
 
-  /// The same walk over the tokens in reverse, or again as they are.
+  /// Switches between the walk over the tokens in reverse order and the walk in order.
   void reverse() {
     a_.reversed = !a_.reversed;
     for (GeneralRows* view :
@@ -87,11 +87,11 @@ class GeneralLaunch {
       view->row = -view->row;
     }
     for (GeneralRows* view : {&a_.d_query, &a_.d_key, &a_.d_value})
-      view->accumulates = a_.reversed;  // parts, which the first sweep wrote
+      view->accumulates = a_.reversed;  // adds to what the first sweep wrote
   }
   std::int64_t sweeps() const { return in_.sizes.two_sweeps ? 2 : 1; }
-  /// Gradients in both sweeps, where there are two: given the stabiliser and the denominator of all that a query sees,
-  /// each key's part of them is its own.
+  /// Runs both sweeps, if there are two. Given the stabiliser and the denominator over all visible keys, each key's
+  /// part of the gradients is independent of other keys.
   template <class Walk>
   void for_sweeps(const Walk& walk) {
     walk(0);
@@ -113,7 +113,8 @@ class GeneralLaunch {
   void describe(std::int64_t near) {
     const LinearAttentionOptions& options = in_.options;
     const auto narrow = [](std::int64_t extent) {
-      require(extent < (std::int64_t{1} << 30), "{}: a tile of {} rows or columns", op, extent);
+      require(extent < (std::int64_t{1} << 30), "{}: a tile has {} rows or columns, expected fewer than 2^30", op,
+              extent);
       return static_cast<int>(extent);
     };
     const FeatureMapInfo& info = feature_map_info(options.feature_map);
@@ -125,12 +126,12 @@ class GeneralLaunch {
                 info.form == FeatureForm::logarithms,
                 in_.sizes.softmax_pairs,
                 in_.sizes.compensated,
-                in_.sizes.rotates && in_.features > 1};  // a single feature is not turned
+                in_.sizes.rotates && in_.features > 1};  // a single feature is not rotated
     require(static_cast<std::int64_t>(a_.sizes.chunk) * gpu_max(a_.sizes.ld_n(), a_.sizes.ld_m()) <
                     (std::int64_t{1} << 31) &&
                 near * a_.sizes.ld_m() < (std::int64_t{1} << 31) &&
                 in_.features * a_.sizes.ld_v() < (std::int64_t{1} << 31),
-            "{}: {} features of {} near keys are more than a tile can have", op, in_.features, near);
+            "{}: {} features of {} near keys do not fit in a tile", op, in_.features, near);
     a_.map = options.feature_map;
     a_.mean_over = features_in_mean(info, in_.features, in_.n_directions);
     a_.map_options = options.map_options;
@@ -168,8 +169,8 @@ class GeneralLaunch {
     a_.start_magnitude = gpu_data<T>(in_.start_magnitude);
   }
 
-  /// As many segments as fill the device, at most four for each multiprocessor in all, each of some chunks; from shapes
-  /// and the device.
+  /// Chooses as many segments as fill the device, at most four per multiprocessor in total, each of several chunks. The
+  /// choice depends only on shapes and the device.
   void choose_segments() {
     const std::int64_t asked = in_.options.gpu.segments,
                        slot_bytes = GeneralSlot<T>::elements(a_.sizes) * std::int64_t{sizeof(T)};
@@ -180,7 +181,7 @@ class GeneralLaunch {
         gpu_max(std::int64_t{1}, gpu_min(fitting, most_slot_bytes / (slot_bytes * gpu_max(heads(), std::int64_t{1}))));
     const auto divide = [&](std::int64_t n, std::int64_t& length, std::int64_t& segments) {
       const std::int64_t chunk = a_.sizes.chunk, chunks = ceil_div(n, chunk);
-      constexpr std::int64_t least_chunks = 4;  // of a segment: its state costs about as much as a chunk
+      constexpr std::int64_t least_chunks = 4;  // per segment: its state costs about as much as a chunk
       const std::int64_t wanted = gpu_min(most, asked > 0 ? chunks : ceil_div(chunks, least_chunks));
       length = gpu_max(std::int64_t{1}, ceil_div(chunks, gpu_max(wanted, std::int64_t{1}))) * chunk;
       segments = ceil_div(n, length);
@@ -223,12 +224,12 @@ class GeneralLaunch {
     }
   }
 
-  /// All segments of all heads through one phase.
+  /// Runs all segments of all heads through one phase.
   void run(GeneralPhase phase, std::int64_t segments) {
     const std::int64_t tasks = heads() * segments;
     if (tasks <= 0) return;
     const std::int64_t blocks = gpu_min(tasks, std::int64_t{4} * gpu_multiprocessors(stream_));
-    // What is left of a block's shared memory after the tile itself, and at most what lets two blocks share a
+    // The shared memory of a block that remains after the tile itself, limited so that two blocks fit on a
     // multiprocessor.
     constexpr std::size_t of_walk =
         gpu_max(sizeof(GeneralWalk<T, GeneralValues<T>>), sizeof(GeneralWalk<T, GeneralLogarithms<T>>));
@@ -246,7 +247,7 @@ class GeneralLaunch {
                                             : linear_attention_general_kernel<T, FeatureForm::values>;
     launch(stream_, kernel, static_cast<unsigned>(blocks), threads(), static_cast<std::size_t>(shared), a_, segments);
   }
-  /// Small tiles do not have enough rows for eight warps.
+  /// Small tiles have too few rows for eight warps.
   unsigned threads() const { return a_.sizes.chunk * (a_.sizes.m + a_.sizes.d) >= 2048 ? 256 : 64; }
 
   void scan(GeneralScan kind) {
@@ -262,7 +263,7 @@ class GeneralLaunch {
     a_.slots = gpu_data<T>(slots);
     return slots;
   }
-  /// States where segments of queries begin, or the state of all keys; undefined where none are needed.
+  /// Computes the states at the starts of query segments, or the state of all keys; undefined if not needed.
   Tensor states() {
     if (!a_.has_state_keys() || heads() == 0) return {};
     if (a_.causal ? a_.query_segments <= 1 : a_.document_first != nullptr) return {};
@@ -271,7 +272,7 @@ class GeneralLaunch {
     scan(a_.causal ? GeneralScan::after : GeneralScan::total);
     return slots;
   }
-  /// The same of later queries where segments of keys end, or of all queries.
+  /// Computes the sums over later queries at the ends of key segments, or over all queries; undefined if not needed.
   Tensor gathered() {
     if (!a_.has_state_keys() || heads() == 0) return {};
     if (a_.causal ? a_.key_segments <= 1 : a_.document_first != nullptr) return {};
@@ -281,8 +282,8 @@ class GeneralLaunch {
     return slots;
   }
 
-  /// Where the gradient of one input goes: to its target, or to parts of each query head, in the compute type, which
-  /// are added up later.
+  /// Destination of one input's gradient: its target, or one part per query head in the compute type; parts are added
+  /// up afterwards.
   struct Part {
     const GradientTarget& target;
     std::int64_t n_heads, group;

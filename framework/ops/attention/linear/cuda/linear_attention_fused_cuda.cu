@@ -1,6 +1,6 @@
-// Launchers of the fused form of linear attention: which shapes it takes, how the work is cut, what runs after what.
+// Launches of the fused kernels of linear attention: supported shapes, partition of the work, order of kernels.
 #include "framework/cuda/kernels/kernel.h"
-// After kernel.h, which has to come before fmt.
+// After kernel.h, which must precede fmt.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -16,9 +16,9 @@ namespace {
 using Arguments = LinearAttentionArguments;
 constexpr std::int64_t most_features = 512;
 
-/// Bytes of shared memory that a block may have where two share a multiprocessor of the device, and where it is alone:
-/// 113 and 163 KiB on sm_90 (of which no more is taken than sm_80 has, so that both have the same cases), 81 and 163 on
-/// sm_80, 49 and 99 on sm_86 and sm_89.
+/// Shared memory per block, in bytes, if two blocks share a multiprocessor and if a block is alone: 113 and 163 KiB on
+/// sm_90 (limited to what sm_80 has, so that both support the same cases), 81 and 163 on sm_80, 49 and 99 on sm_86 and
+/// sm_89.
 class SharedLimits {
  public:
   explicit SharedLimits(const Stream& stream) : SharedLimits(gpu_shared_limit(stream)) {}
@@ -27,7 +27,7 @@ class SharedLimits {
   std::size_t most() const { return bytes_[1]; }
 
  private:
-  // Of a multiprocessor's memory a block has all but 1 KiB at most, and 1 KiB of it goes with each block.
+  // A block can use all but 1 KiB of a multiprocessor's memory, and each block reserves 1 KiB.
   explicit SharedLimits(std::size_t of_device)
       : bytes_{(of_device + 1024) / 2 - 1024, std::min<std::size_t>(of_device, 163 * 1024)} {}
   std::size_t bytes_[2];
@@ -66,14 +66,14 @@ void with_form(const Arguments& arguments, const Body& body) {
 
 std::int64_t padded_to(std::int64_t amount, std::int64_t step) { return ceil_div(amount, step) * step; }
 
-// ---- how the work is cut ----
+// ---- partition of the work ----
 
 struct OutputsPlan {
   int width = 0, stages = 0;
   std::size_t bytes = 0;
 };
-/// All columns of v at once, up to 64, if that fits at all: features are computed once for each slice. width 0: nothing
-/// fits.
+/// All columns of v per block, up to 64, if they fit, because each slice of columns recomputes the features. width 0:
+/// nothing fits.
 OutputsPlan outputs_plan(const SharedLimits& limits, const Arguments& arguments) {
   OutputsPlan plan;
   with_form(arguments, [&](auto exact, auto projected) {
@@ -98,8 +98,8 @@ struct GradientsPlan {
   int tiles = 0, stages = 0;
   std::size_t bytes = 0;
 };
-/// As many tiles of features to a block as let two blocks share a multiprocessor: each block's sums over its tiles are
-/// parts of the gradient, which have to be written and added up. tiles 0: nothing fits.
+/// As many feature tiles per block as allow two blocks per multiprocessor: each block's sums over its tiles are parts
+/// of the gradient, which have to be written and added up. tiles 0: nothing fits.
 template <bool Keys>
 GradientsPlan gradients_plan(const SharedLimits& limits, const Arguments& arguments) {
   GradientsPlan plan;
@@ -120,9 +120,9 @@ GradientsPlan gradients_plan(const SharedLimits& limits, const Arguments& argume
   return plan;
 }
 
-/// Segments of a sequence of n tokens, so that `blocks` for each segment fill the device twice over: no more than that,
-/// since each costs a pass over its keys; or `asked` where that is not 0; of at least two chunks; from shapes and the
-/// device, never from values.
+/// Splits a sequence of n tokens into segments of at least two chunks. `asked`: their number, or 0 for as many as fill
+/// the device twice with `blocks` blocks per segment; not more, because each costs a pass over its keys. Depends only
+/// on shapes and the device, never on values.
 void cut(FusedProblem& problem, const Stream& stream, std::int64_t asked, int n, std::int64_t blocks) {
   const std::int64_t chunks = ceil_div(n, fused_chunk);
   const std::int64_t least_chunks = asked > 0 ? 1 : 2;
@@ -135,7 +135,7 @@ void cut(FusedProblem& problem, const Stream& stream, std::int64_t asked, int n,
 
 // ---- one call ----
 
-/// What kernels are told, and the memory behind it while they run.
+/// Arguments of the kernels, and their memory while they run.
 class FusedCall {
  public:
   FusedCall(const Stream& stream, const Arguments& arguments)
@@ -174,13 +174,13 @@ class FusedCall {
   }
   int tiles() const { return problem.m_padded / fused_tile; }
 
-  /// A buffer that lives as long as the call.
+  /// Returns a buffer that lives as long as the call.
   float* floats(std::int64_t elements) {
     memory_.push_back(Tensor::empty({elements}, DType::float32, device_));
     return gpu_data<float>(memory_.back());
   }
 
-  /// Sums of `side` that reach each segment; `carried` where there is one.
+  /// Returns, for each segment, the sums of `side` before (after) it, starting from `carried` if there is one.
   template <bool Exact, bool Projected, bool Keys>
   FusedStates states_of(const FusedSide& side, const FusedProblem& cut_problem, const FusedCarried& carried) {
     const std::int64_t rows = std::int64_t{heads()} * cut_problem.segments * problem.m_padded;
@@ -256,8 +256,8 @@ void sum_parts(const Stream& stream, const FusedGradient& gradient, std::int64_t
   launch(stream, fused_sum_parts, dim3(grid_blocks(vectors, 256, 65535)), dim3(256), 0, gradient, parts);
 }
 
-/// One sweep: gradients of `rows` from the sums of `columns` before them (behind them where rows are keys) and their
-/// own chunks.
+/// One sweep: gradients of `rows` from the sums of earlier `columns` (later ones if rows are keys) and from their own
+/// chunks.
 template <bool Exact, bool Projected, bool Keys>
 void sweep(const Stream& stream, const Arguments& arguments, FusedCall& call, const FusedSide& rows,
            const FusedSide& columns, FusedGradient d_inputs, FusedGradient d_vectors) {
@@ -265,8 +265,8 @@ void sweep(const Stream& stream, const Arguments& arguments, FusedCall& call, co
   const int splits = ceil_div(call.tiles(), plan.tiles), parts = splits * (Keys ? call.problem.group : 1);
   const GradientsLayout<Exact, Projected, Keys> layout(plan.tiles, plan.stages, call.problem.d_padded,
                                                        call.problem.d_value);
-  // Keys and values that are one variable have one gradient: that of keys may overwrite what is there, that of values
-  // comes after it.
+  // If keys and values are one variable, they have one gradient: the key gradient may overwrite it, and the value
+  // gradient is added afterwards.
   const bool one_gradient = d_inputs.data && d_inputs.data == d_vectors.data;
   for (FusedGradient* gradient : {&d_inputs, &d_vectors}) {
     if (gradient->data && (parts > 1 || (one_gradient && gradient == &d_vectors)))
@@ -309,7 +309,7 @@ bool linear_attention_fused_supports(const Stream& stream, const LinearAttention
     return false;
   if (arguments.mask.documents.defined() && !options.causal) return false;
   const bool carries = arguments.state != nullptr || arguments.start_sum.defined();
-  // A state's magnitude belongs to the form `values`, and a few tokens would not fill a chunk.
+  // A state's magnitude belongs to the form `values`, and a few tokens do not fill a chunk.
   if (carries && (info.form == FeatureForm::values || n_query < fused_chunk / 2)) return false;
   constexpr std::int64_t most = std::int64_t{1} << 30;
   if (std::max(n_query, n_key) >= most || batch * options.n_heads > 65535)

@@ -1,12 +1,11 @@
 #pragma once
-// Backward of softmax attention in float32 and float64; the formulas and the two kernels are those of
-// softmax_attention_backward_mma.cuh.
+// Backward of softmax attention in float32 and float64, with the formulas and the two kernels of backward_mma.cuh.
 #include "framework/ops/attention/softmax/cuda/fma_tiles.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// `tiles` of weights or of scores' gradients, beside the pieces of what is multiplied.
+/// Shared memory for the pieces of operands and `tiles` tiles of weights or score gradients.
 template <class T, int tiles>
 inline constexpr std::size_t fma_backward_bytes = (1 + tiles) * fma_tile_elements * sizeof(T);
 
@@ -68,13 +67,13 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_query_gradient_fma(con
   }
 }
 
-/// Wide heads have one launch for each of d_key and d_value: registers do not hold the sums of both.
+/// Wide heads use separate launches for d_key and d_value, because registers do not hold the sums of both.
 template <class T, int width, bool with_key, bool with_value>
 __global__ void __launch_bounds__(fma_threads, 1) softmax_key_gradient_fma(const SoftmaxProblem<T> p) {
   constexpr int chunks = width / 64;
   const int first_column = static_cast<int>(blockIdx.y) * width;
   FURLONG_DYNAMIC_SHARED(T, pieces);
-  T* const weight_tile = pieces + fma_tile_elements;  // [query, key], as the other
+  T* const weight_tile = pieces + fma_tile_elements;  // [query, key], like d_score_tile
   T* const d_score_tile = with_key && with_value ? weight_tile + fma_tile_elements : weight_tile;
   const FmaPlace place;
   const BlockTask task = block_task(p.batch, p.n_kv_heads, false);
@@ -94,7 +93,7 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_key_gradient_fma(const
       const int count = tile.count();
       const FmaRows<T> queries(p.query, p.query.head(task.sequence, tile.head), tile.first, count, p.d_key_width),
           d_outputs(p.d_output, p.d_output.head(task.sequence, tile.head), tile.first, count, p.d_value_width);
-      // Rows are keys, columns queries.
+      // Rows are keys, columns are queries.
       T weights[1][4][4], d_scores[1][4][4];
       set_zero(weights);
       set_zero(d_scores);

@@ -1,11 +1,11 @@
 #pragma once
-// Backward of softmax attention in bfloat16 on tensor cores. Weights are made again from the scores and the rows'
+// Backward of softmax attention in bfloat16 on tensor cores. Weights are recomputed from the scores and the rows'
 // log-sum-exp:
 //   P = 2^(scale log2(e) Q Kᵀ - log2(e) lse),  dS = P ∘ (dO Vᵀ - row_dots),
 //   dV = Pᵀ dO,  dK = scale dSᵀ Q,  dQ = scale dS K.
-// No element is ever added to by two blocks: one kernel has blocks of queries and makes dQ, the other has blocks of
-// keys and makes dK and dV from transposed tiles. Both make the scores; that is two products of seven more than a
-// kernel with atomic sums, and the same bits in every run.
+// No two blocks add to the same element: one kernel has blocks of queries and computes dQ, the other has blocks of keys
+// and computes dK and dV from transposed tiles. Both compute the scores, seven products instead of the five of a kernel
+// with atomic sums; in return every run gives the same bits.
 #include "framework/ops/attention/softmax/cuda/tensor_tiles.cuh"
 
 namespace furlong::ops {
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
                 key_elements = tile_elements<width>(keys);
   FURLONG_DYNAMIC_SHARED(Bf16, query_tile);
   Bf16* const d_output_tile = query_tile + tile_elements<width>(Tiles::queries);
-  Bf16* const stages = d_output_tile + tile_elements<width>(Tiles::queries);  // of keys and values, twice
+  Bf16* const stages = d_output_tile + tile_elements<width>(Tiles::queries);  // two stages of keys and values
   const BlockTask task = block_task(p.batch, p.n_heads, true);
   const int lane = lane_index(), warp_row = warp_index() * 16 * m_tiles;
   const int kv_head = task.head / p.heads_per_kv();
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
           }
         }
       }
-      if (kept && !tile.is_full()) {  // what a masked key holds would show through a gradient of 0
-        __syncthreads();              // other warps still multiply with it
+      if (kept && !tile.is_full()) {  // values of masked keys could turn a gradient of 0 into NaN
+        __syncthreads();              // other warps still read the tile
         FURLONG_UNROLL_ONCE
         for (int i = static_cast<int>(threadIdx.x); i < keys * (width / 2); i += mma_threads) {
           const int row = i / (width / 2);
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
   }
 }
 
-/// Registers hold both sums for heads up to 128 wide; for wider ones each has a launch of its own.
+/// Registers hold both sums for heads up to 128 wide; wider heads use a separate launch for each.
 template <int width>
 struct KeyGradientTiles {
   static constexpr int m_tiles = width <= 64 ? 2 : 1;
@@ -135,8 +135,8 @@ struct KeyGradientTiles {
       sizeof(float) * 2 * stages * queries;
 };
 
-/// Transposed scores to weights, and gradients of weights to gradients of scores, from the numbers of each column's
-/// query.
+/// Turns transposed scores into weights, and gradients of weights into gradients of scores, with the log-sum-exp and
+/// row_dots of each column's query.
 template <int m_tiles, int n_tiles>
 __device__ __forceinline__ void weigh_columns(float (&weights)[m_tiles][n_tiles][4],
                                               float (&d_scores)[m_tiles][n_tiles][4], const float* log_sum_exp,
@@ -158,11 +158,11 @@ __device__ __forceinline__ void weigh_columns(float (&weights)[m_tiles][n_tiles]
   }
 }
 
-/// What a lane's warp has of a block of keys.
+/// A lane's part of its warp's rows in a block of keys.
 struct KeyRows {
   const Bf16 *keys, *values;  // the warp's rows of the tiles
-  int first;                  // key of the lane's first row; the others follow 8 apart
-  std::uint32_t kept = 0;     // bit r: the lane's row r is a key that is kept
+  int first;                  // key of the lane's first row; the next rows are 8 apart
+  std::uint32_t kept = 0;     // bit r: key of the lane's row r is not masked
 
   template <int rows>
   __device__ void find_kept(const std::int32_t* mask, int end) {
@@ -173,14 +173,14 @@ struct KeyRows {
   }
 };
 
-/// Some queries of a tile, in shared memory.
+/// Part of a tile of queries, in shared memory.
 struct QueryPart {
   const Bf16 *queries, *d_outputs;
   const float *log_sum_exp, *row_dots;
-  int position, count;  // of the first one, and how many there are from it on
+  int position, count;  // position of the first query, and number of queries from it on
 };
 
-/// Begins to copy a tile's queries, their d_output and their numbers.
+/// Starts to copy a tile's queries, their d_output, log_sum_exp and row_dots.
 template <int width, int queries>
 __device__ __forceinline__ void load_queries(const SoftmaxProblem<Bf16>& p, int sequence, const QueryTiles& tile,
                                              Bf16* target, float* numbers) {
@@ -194,8 +194,8 @@ __device__ __forceinline__ void load_queries(const SoftmaxProblem<Bf16>& p, int 
   cp_async<4>(numbers + queries + i, p.row_dots + row, i < count ? 4 : 0);
 }
 
-/// Adds what 16 queries give to the gradients of the warp's keys and values. Rows are keys, columns queries. `whole`:
-/// each of these queries sees each of the block's keys.
+/// Adds the contributions of 16 queries to the gradients of the warp's keys and values. Rows are keys, columns are
+/// queries. `whole`: all of the block's keys are visible to all of these queries.
 template <int width, bool with_key, bool with_value, int m_tiles, class KeySums, class ValueSums>
 __device__ __forceinline__ void add_queries(KeySums& d_key, ValueSums& d_value, const SoftmaxProblem<Bf16>& p,
                                             const KeyRows& rows, const QueryPart& part, bool whole, int lane) {
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_key_gradient_mma(const So
                                                                           query_tile + tile_elements<width>(queries);
       const float* const numbers = row_numbers + stage * 2 * queries;
       FURLONG_UNROLL_ONCE
-      for (int i = 0; i < queries; i += 16) {  // no more at a time, for want of registers
+      for (int i = 0; i < queries; i += 16) {  // 16 at a time, to limit registers
         const QueryPart part{query_tile + i * ld,   d_output_tile + i * ld, numbers + i,
                              numbers + queries + i, position + i,           count - i};
         add_queries<width, with_key, with_value, m_tiles>(d_key, d_value, p, rows, part, whole, lane);

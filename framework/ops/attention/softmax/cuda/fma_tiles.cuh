@@ -1,31 +1,30 @@
 #pragma once
-// Products of tiles by fused multiply-adds, for softmax attention in float32 and float64: exact to the type's own
-// rounding, which tensor cores are not (a product of float32 split into two parts in bfloat16 each loses the digits
-// below 2^-16, and scores are exponents).
+// Products of tiles by fused multiply-adds, for softmax attention in float32 and float64. They are exact to the type's
+// own rounding. Tensor cores are not: a product of float32 numbers, each split into two bfloat16 parts, loses the
+// digits below 2^-16, and scores are exponents.
 //
-// A block has 16 × 16 threads and works on 64 × 64 scores, 4 × 4 in each thread: rows 4 (thread / 16) + i, columns 4
-// (thread % 16) + j. Operands pass through shared memory in pieces, so that its size does not depend on the heads'
-// width.
+// A block has 16 × 16 threads and computes 64 × 64 scores, 4 × 4 per thread: rows 4 (thread / 16) + i, columns 4
+// (thread % 16) + j. Operands pass through shared memory in pieces, so that its size does not depend on the head width.
 #include "framework/ops/attention/softmax/cuda/gpu.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
 inline constexpr int fma_threads = 256, fma_rows = 64, fma_stride = fma_rows + 4, fma_piece = 32;
-/// Columns of sums that a thread's registers hold, for heads of some width: 4 × 4 elements are 64 columns. The y index
-/// of a block says which of a wider head's it makes, from scores of its own.
+/// Returns the columns of sums that a thread's registers hold, for a head width: 4 × 4 elements are 64 columns. For
+/// wider heads the y index of a block selects the columns; each such block recomputes the scores.
 template <class T>
 constexpr int fma_columns(int head_width) {
   return sizeof(T) == 4 && head_width > 64 ? 128 : 64;
 }
-/// Elements of shared memory: the pieces, and weights with the rows that they are summed over in front.
+/// Elements of shared memory: the pieces, and weights, stored after the rows that they are summed with.
 inline constexpr int fma_tile_elements = fma_rows * fma_stride;
 
 struct FmaPlace {
   int row = static_cast<int>(threadIdx.x) / 16 * 4, column = static_cast<int>(threadIdx.x) % 16 * 4;
 };
 
-/// `count` rows of a head from some token on, at most 64 of them used.
+/// `count` rows of a head from a token on; at most 64 of them are used.
 template <class T>
 struct FmaRows {
   const T* data;
@@ -62,7 +61,7 @@ __device__ __forceinline__ void store_four(T* address, const T (&values)[4]) {
   }
 }
 
-/// sums[i][j] += Σ_f a[i, f] b[j, f]. Has a barrier before its first use of `pieces`.
+/// sums[i][j] += Σ_f a[i, f] b[j, f]. Has a barrier before it first uses `pieces`.
 template <class T>
 __device__ __forceinline__ void add_row_products(T (&sums)[4][4], const FmaRows<T>& a, const FmaRows<T>& b, T* pieces,
                                                  const FmaPlace& place) {
@@ -94,9 +93,9 @@ struct EveryRow {
   __device__ bool keeps(int) const { return true; }
 };
 
-/// sums[c][i][j] += Σ_k weights[k, i] b[k, first_column + 64 c + j], with rows of `b` that `kept` leaves out as zeros.
-/// With `selecting` a weight of 0 silences even what is not finite. Has a barrier before its first use of `pieces`, by
-/// which all weights have to be written.
+/// sums[c][i][j] += Σ_k weights[k, i] b[k, first_column + 64 c + j], with zeros for rows of `b` that `kept` masks. If
+/// `selecting`, a weight of 0 removes even values that are not finite. Has a barrier before it first uses `pieces`; all
+/// weights must be written before the call.
 template <bool selecting, class T, int chunks, class Kept>
 __device__ __forceinline__ void add_weighted_rows(T (&sums)[chunks][4][4], const T* weights, const FmaRows<T>& b,
                                                   int first_column, const Kept& kept, T* pieces,
@@ -128,7 +127,7 @@ __device__ __forceinline__ void add_weighted_rows(T (&sums)[chunks][4][4], const
   }
 }
 
-/// Writes weights[i][j] of each thread as weights[column][row].
+/// Writes weights[i][j] of each thread to weights[column][row].
 template <class T>
 __device__ __forceinline__ void store_weights(T* weights, const T (&values)[4][4], const FmaPlace& place) {
   FURLONG_UNROLL

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_forward_fma(const Soft
         }
         FURLONG_UNROLL
         for (int step = 8; step > 0; step /= 2) most = gpu_max(most, __shfl_xor_sync(full_warp, most, step));
-        // A row that has seen nothing has weights 2^-infinity under any finite maximum.
+        // A row without visible keys has weights 2^-infinity under any finite maximum.
         const T shift = most == gpu_lowest<T>() ? T{0} : rounded_product(most, p.exponent_scale);
         shrink[i] = gpu_exp2(rounded_product(maximum[i], p.exponent_scale) - shift);
         maximum[i] = most;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_forward_fma(const Soft
         FURLONG_UNROLL
         for (int j = 0; j < 4; ++j) {
           const int column = first_column + c * 64 + place.column + j;
-          // Adding zero makes a zero positive: its sign could come from a value that is not seen.
+          // Adding zero makes a zero positive: its sign could come from a value that is not visible.
           if (column < p.d_value_width) target[column] = output[c][i][j] * inverse + T{0};
         }
       }

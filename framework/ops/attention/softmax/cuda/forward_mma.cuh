@@ -1,13 +1,12 @@
 #pragma once
-// Forward of softmax attention in bfloat16 on tensor cores (Dao 2023, "FlashAttention-2": each warp has rows of its
-// own, whose scores, weights and outputs stay in registers; keys and values stream past through shared memory, two
-// tiles deep).
+// Forward of softmax attention in bfloat16 on tensor cores (Dao 2023, "FlashAttention-2"): each warp owns rows whose
+// scores, weights and outputs stay in registers. Keys and values stream through shared memory, in two stages.
 #include "framework/ops/attention/softmax/cuda/tensor_tiles.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Extents by head width: wide heads leave registers for fewer rows.
+/// Tile extents by head width: wide heads leave registers for fewer rows.
 template <int width>
 struct ForwardTiles {
   static constexpr int m_tiles = width <= 128 ? 2 : 1;
@@ -17,8 +16,8 @@ struct ForwardTiles {
   static constexpr std::size_t bytes = sizeof(Bf16) * (tile_elements<width>(queries) + 4 * tile_elements<width>(keys));
 };
 
-/// The running maximum of a row's scores (not yet scaled; in all four lanes that share the row), and this lane's part
-/// of the sum of its weights under that maximum.
+/// The running maximum of a row's scores (not yet scaled; equal in the four lanes that share the row), and this lane's
+/// part of the sum of its weights under that maximum.
 template <int m_tiles>
 struct RowState {
   float maximum[m_tiles][2], sum[m_tiles][2];
@@ -35,7 +34,7 @@ struct RowState {
   }
 };
 
-/// Scores that a query does not see become -infinity.
+/// Sets scores of keys that are not visible to -infinity.
 template <int keys, int m_tiles>
 __device__ __forceinline__ void blind_scores(float (&scores)[m_tiles][keys / 8][4], const SoftmaxProblem<Bf16>& p,
                                              const KeyTile<keys>& tile, int row_position, int lane) {
@@ -57,8 +56,8 @@ __device__ __forceinline__ void blind_scores(float (&scores)[m_tiles][keys / 8][
   }
 }
 
-/// Scores to weights under the rows' new maxima; outputs and sums so far are scaled down to these. `scale` > 0 is that
-/// of the exponents.
+/// Turns scores into weights under the rows' new maxima, and rescales outputs and sums so far. `scale` > 0 is that of
+/// the exponents.
 template <int m_tiles, int n_tiles, int output_tiles>
 __device__ __forceinline__ void weigh_scores(float (&scores)[m_tiles][n_tiles][4], RowState<m_tiles>& state,
                                              float (&output)[m_tiles][output_tiles][4], float scale) {
@@ -76,7 +75,7 @@ __device__ __forceinline__ void weigh_scores(float (&scores)[m_tiles][n_tiles][4
       maximum = gpu_max(maximum, __shfl_xor_sync(full_warp, maximum, 1));
       maximum = gpu_max(maximum, __shfl_xor_sync(full_warp, maximum, 2));
       state.maximum[m][half] = maximum;
-      // A row that has seen nothing has weights 2^-infinity under any finite maximum.
+      // A row without visible keys has weights 2^-infinity under any finite maximum.
       const float shift = maximum == gpu_lowest<float>() ? 0.0f : rounded_product(maximum, scale);
       shrink[m][half] = exp2_fast(rounded_product(before, scale) - shift);
       changed = changed || before != maximum;
@@ -93,7 +92,7 @@ __device__ __forceinline__ void weigh_scores(float (&scores)[m_tiles][n_tiles][4
       state.sum[m][half] = sum;
     }
   }
-  if (!__any_sync(full_warp, changed)) return;  // multiplying by 1 would change nothing
+  if (!__any_sync(full_warp, changed)) return;  // all factors are 1
   FURLONG_UNROLL
   for (int m = 0; m < m_tiles; ++m) {
     FURLONG_UNROLL
@@ -104,9 +103,9 @@ __device__ __forceinline__ void weigh_scores(float (&scores)[m_tiles][n_tiles][4
   }
 }
 
-/// A weight of 0 does not silence an infinity or NaN, so values that some query of the block may not see are made
-/// harmless: rows of masked keys become zeros, and so does each element that is not finite; mark_values and add_marked
-/// give those to the rows that see them in the end. Returns whether there was one, after a barrier.
+/// A weight of 0 does not remove an infinity or NaN. So values that may be invisible to some query of the block are set
+/// to zero: rows of masked keys, and every element that is not finite. mark_values and add_marked later add the latter
+/// to the rows to which they are visible. Returns, after a barrier, whether there was one.
 template <int width, int keys>
 __device__ __forceinline__ bool silence_values(Bf16* values, const KeyTile<keys>& tile, int columns) {
   constexpr int ld = tile_stride<width>, vectors = width / 8;
@@ -130,11 +129,11 @@ __device__ __forceinline__ bool silence_values(Bf16* values, const KeyTile<keys>
   return __syncthreads_or(found);
 }
 
-// How a tile of values is rewritten for what is not finite in it: sums of up to 64 marks, exact in float32, tell
-// infinities of both signs apart. NaN is both at once.
+// Encoding of a tile's values that are not finite. Sums of up to 64 marks, exact in float32, distinguish infinities of
+// both signs; NaN is both at once.
 inline constexpr float infinity_mark = 1.0f, minus_infinity_mark = 128.0f;
 
-/// Marks of the tile's values as they lie in global memory. Has barriers before and behind.
+/// Writes the marks of the tile's values in global memory. Has a barrier before and after.
 template <int width, int keys>
 __device__ __forceinline__ void mark_values(Bf16* values, const SoftmaxProblem<Bf16>& p, const KeyTile<keys>& tile,
                                             const Bf16* head) {
@@ -153,12 +152,12 @@ __device__ __forceinline__ void mark_values(Bf16* values, const SoftmaxProblem<B
   __syncthreads();
 }
 
-/// Makes the sums of rows that see a value which is not finite infinite or NaN.
+/// Makes the sums of rows to which a value that is not finite is visible infinite or NaN.
 template <int width, int m_tiles, int keys>
 __device__ __forceinline__ void add_marked(float (&output)[m_tiles][width / 8][4], const SoftmaxProblem<Bf16>& p,
                                            const KeyTile<keys>& tile, const Bf16* marks, int row_position, int lane) {
   constexpr int ld = tile_stride<width>;
-  std::uint32_t rows[m_tiles][keys / 16][4];  // operand A: 1 in bfloat16 for what is seen
+  std::uint32_t rows[m_tiles][keys / 16][4];  // operand A: 1 in bfloat16 for visible pairs
   FURLONG_UNROLL
   for (int m = 0; m < m_tiles; ++m) {
     FURLONG_UNROLL
@@ -243,7 +242,7 @@ __device__ __forceinline__ void finish_rows(const float (&output)[m_tiles][outpu
       FURLONG_UNROLL
       for (int n = 0; n < output_tiles; ++n) {
         const int column = n * 8 + lane % 4 * 2;
-        // Adding zero makes a zero positive: its sign could come from a value that is not seen.
+        // Adding zero makes a zero positive: its sign could come from a value that is not visible.
         const float low = output[m][n][2 * half] * inverse[m][half] + 0.0f,
                     high = output[m][n][2 * half + 1] * inverse[m][half] + 0.0f;
         if (row < end && column < p.d_value_width)
@@ -259,7 +258,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
   constexpr int keys = Tiles::keys, m_tiles = Tiles::m_tiles, ld = tile_stride<width>,
                 key_elements = tile_elements<width>(keys);
   FURLONG_DYNAMIC_SHARED(Bf16, query_tile);
-  Bf16* const stages = query_tile + tile_elements<width>(Tiles::queries);  // of keys and values, twice
+  Bf16* const stages = query_tile + tile_elements<width>(Tiles::queries);  // two stages of keys and values
   const BlockTask task = block_task(p.batch, p.n_heads, true);
   const int lane = lane_index(), warp_row = warp_index() * 16 * m_tiles;
   const int kv_head = task.head / p.heads_per_kv();
@@ -275,7 +274,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
   TokenBlocks<Tiles::queries> block(p.n_query, task.index);
   while (block.next(p, task.sequence, p.n_query, p.n_key)) {
     const int position = p.first_query_position + block.first;
-    // The grid of tiles starts at the first key that is seen, which depends on no later token.
+    // The grid of tiles starts at the first visible key, which does not depend on later tokens.
     KeyTile<keys> tile;
     const int first_seen = greater(block.begin, position - p.behind),
               end_seen = lesser(block.end, position + block.count + p.ahead);
@@ -291,7 +290,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
       cp_async_commit();
     }
     bool non_finite = false;
-    bool turn_queries = p.negative;  // once, so that scores grow with weights
+    bool turn_queries = p.negative;  // negated once, so that scores grow with weights
     for (int stage = 0; tile.exists(); stage ^= 1) {
       KeyTile<keys> following;
       following.find(kept, tile.first + keys, tile.end);
@@ -324,7 +323,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
       std::uint32_t weights[m_tiles][keys / 16][4];
       pack_operand(weights, scores);
       add_weighted_rows<width>(output, weights, value_tile, p.d_value_width, lane);
-      __syncthreads();  // the tile's memory is free for the one after the next
+      __syncthreads();  // the tile's memory is free for the tile after the next
       tile = following;
     }
     cp_async_wait<0>();

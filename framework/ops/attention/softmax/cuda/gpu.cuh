@@ -1,15 +1,15 @@
 #pragma once
-// What the kernels of softmax attention share: where rows lie, which block of tokens a block of threads works on, which
-// keys a query sees.
+// Shared by the kernels of softmax attention: addresses of rows, the block of tokens that a thread block works on, and
+// which keys are visible to a query.
 #include "framework/cuda/kernels/kernel.h"
-// After kernel.h, which has to come before fmt.
+// After kernel.h, which must precede fmt.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
 
 #include "framework/ops/attention/softmax/softmax_attention_arguments.h"
 
-// How often a loop's body may stand in the code: where more would not leave registers for what the loop sums up.
+// Unroll limits for loops whose further unrolling would not leave registers for their sums.
 #ifdef __CUDACC__
 #define FURLONG_UNROLL_ONCE _Pragma("unroll 1")
 #define FURLONG_UNROLL_TWICE _Pragma("unroll 2")
@@ -28,33 +28,33 @@ template <class T>
 struct HeadView {
   T* data = nullptr;
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
-  bool vectors = false;  // every row begins at a 16-byte border and is a whole number of 16-byte vectors wide
-  bool pairs = false;    // the same for pairs of elements
+  bool vectors = false;  // every row starts at a 16-byte boundary and consists of whole 16-byte vectors
+  bool pairs = false;    // likewise for pairs of elements
 
   __device__ T* head(int batch, int index) const { return data + batch * batch_stride + index * head_stride; }
 };
 
-/// A gradient's memory: elements of the inputs' type, or float32 for inputs in bfloat16 and the other way round.
+/// A gradient's memory: elements of the inputs' type; or float32 for bfloat16 inputs, and vice versa.
 struct GradientView {
-  void* data = nullptr;  // null: not wanted
+  void* data = nullptr;  // null: not needed
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
   bool is_bfloat16 = false, pairs = false, accumulates = false;
 
   __device__ std::int64_t head(int batch, int index) const { return batch * batch_stride + index * head_stride; }
 };
 
-/// Everything that a kernel is told. The compute type is C: double for T = double, else float.
+/// Arguments of the kernels. The compute type C is double for T = double, else float.
 template <class T>
 struct SoftmaxProblem {
   using C = gpu_compute_t<T>;
   HeadView<const T> query, key, value, d_output;
   HeadView<T> output;
   C* log_sum_exp = nullptr;                 // [batch, n_heads, n_query]
-  C* row_dots = nullptr;                    // the same: Σ_f d_output output, for backward
+  C* row_dots = nullptr;                    // [batch, n_heads, n_query]: Σ_f d_output output, for backward
   const std::int32_t* kept = nullptr;       // [batch, n_key], null: all keys are kept
-  const std::int32_t* documents = nullptr;  // [2, batch, n]: where the document of each token begins, and where it ends
+  const std::int32_t* documents = nullptr;  // [2, batch, n]: start and end of each token's document
   GradientView d_query, d_key, d_value;
-  int batch = 0, n_query = 0, n_key = 0, n_heads = 0, n_kv_heads = 0;  // what they address is 64 bits wide
+  int batch = 0, n_query = 0, n_key = 0, n_heads = 0, n_kv_heads = 0;  // addresses are computed in 64 bits
   int d_key_width = 0, d_value_width = 0;
   int first_query_position = 0, behind = 0, ahead = 0;
   C scale = 1;            // of the scores
@@ -72,21 +72,21 @@ struct SoftmaxProblem {
 
 __device__ inline int lesser(int a, int b) { return a < b ? a : b; }
 __device__ inline int greater(int a, int b) { return a < b ? b : a; }
-/// x, or the nearer end of [0, end].
+/// Clamps x to [0, end].
 __device__ inline int clamp_to(int x, int end) { return lesser(greater(x, 0), end); }
 
-/// Blocks of at most `width` tokens whose first lies in [index, index + 1) × width. Without documents that is one; with
-/// documents, blocks begin anew at each document's begin, so that a document is cut as it is when alone: then there may
-/// be none, or many. The same in all threads of a block.
+/// Blocks of at most `width` tokens whose first token is in [index, index + 1) × width. Without documents there is one.
+/// With documents, blocks restart at each document's start, so that a document is split as if it were alone; then there
+/// may be none or many. The same in all threads of a block.
 template <int width>
 struct TokenBlocks {
   int position, range_end;
   int first = 0, count = 0;  // the block's tokens
-  int begin = 0, end = 0;    // tokens of the other side that they may see: their document, or all
+  int begin = 0, end = 0;    // tokens of the other side that can be visible: their document, or all
 
   __device__ TokenBlocks(int n, int index) : position(index * width), range_end(lesser(n, (index + 1) * width)) {}
 
-  /// Finds the next of a sequence with `n` tokens before `n_others`; false when there is none.
+  /// Finds the next block of a sequence with `n` tokens before `n_others`. Returns false if there is none.
   template <class T>
   __device__ bool next(const SoftmaxProblem<T>& p, int sequence, int n, int n_others) {
     while (position < range_end) {
@@ -109,8 +109,8 @@ struct TokenBlocks {
   }
 };
 
-/// A tile of `width` keys (a power of 2) and which of them are kept; `first` beyond `end` when there is none. The same
-/// in all threads of a block. All lanes of a warp have to come to its functions together.
+/// A tile of `width` keys (a power of 2) and which of them are kept; `first` is beyond `end` if there is no tile. The
+/// same in all threads of a block. All lanes of a warp must call its functions together.
 template <int width>
 struct KeyTile {
   static constexpr int words = (width + 31) / 32;
@@ -118,7 +118,7 @@ struct KeyTile {
   int first = 0, end = 0;
   std::uint32_t kept[words] = {};
 
-  /// The first tile from `from` on, in steps of `width`, that has a key that is kept.
+  /// Finds the first tile from `from` on, in steps of `width`, with a kept key.
   __device__ void find(const std::int32_t* keys, int from, int end_key) {
     end = end_key;
     for (first = from; first < end; first += width) {
@@ -153,7 +153,7 @@ struct KeyTile {
   }
 };
 
-/// The range of keys that a query at `position` sees by causality and window, relative to a tile's first.
+/// The range of keys visible to a query at `position` by causality and window, relative to a tile's first key.
 struct SeenRange {
   int begin = 0, end = 0;
   __device__ bool holds(int j) const { return begin <= j && j < end; }
@@ -162,22 +162,22 @@ template <class T>
 __device__ SeenRange seen_keys(const SoftmaxProblem<T>& p, int position, int first_key, int width) {
   return {clamp_to(position - p.behind - first_key, width), clamp_to(position + p.ahead + 1 - first_key, width)};
 }
-/// Whether each of `count` queries from `position` on sees each key of a tile.
+/// Returns whether all keys of a tile are visible to each of `count` queries from `position` on.
 template <class T, int width>
 __device__ bool is_whole(const SoftmaxProblem<T>& p, const KeyTile<width>& tile, int position, int count) {
   return tile.is_full() && tile.first >= position + count - 1 - p.behind &&
          tile.first + width <= position + p.ahead + 1;
 }
-/// The range of queries that see key `key`, relative to a tile whose first query is at `position`; none of them from
-/// `count` on.
+/// Returns the range of queries to which key `key` is visible, relative to a tile whose first query is at `position`;
+/// at most `count`.
 template <class T>
 __device__ SeenRange seeing_queries(const SoftmaxProblem<T>& p, int key, int position, int count) {
   return {clamp_to(key - p.ahead - position, count), clamp_to(key + p.behind + 1 - position, count)};
 }
 
-/// Which (sequence, head, block of tokens) this block of threads has. Blocks of equal index are neighbours; with
-/// `last_first` those of the highest index start first: under a causal mask they see most keys, and started last they
-/// would run alone.
+/// The (sequence, head, block of tokens) of this thread block. Blocks of equal index are neighbours. With `last_first`
+/// the highest index starts first: under a causal mask its block has the most keys, and started last it would run
+/// alone.
 struct BlockTask {
   int sequence, head, index;
 };
@@ -187,12 +187,12 @@ __device__ inline BlockTask block_task(int batch, int heads, bool last_first) {
   return {pair / heads, pair % heads, last_first ? blocks - 1 - index : index};
 }
 
-/// The queries, of all heads that share a key-value head, that see any key of a block: head by head in tiles of
-/// `width`.
+/// The queries to which any key of a block is visible, of all heads that share a key-value head: head by head in tiles
+/// of `width`.
 struct QueryTiles {
-  int begin = 0, end = 0;   // queries of each head that do
-  int head = 0, heads = 0;  // the current tile's head, and where they end
-  int first = 0;            // its first query
+  int begin = 0, end = 0;   // range of such queries in each head
+  int head = 0, heads = 0;  // the current tile's head, and the end of the heads
+  int first = 0;            // the tile's first query
   int width = 0;
 
   template <class T, class Block>
@@ -214,7 +214,8 @@ struct QueryTiles {
   }
 };
 
-/// Whether any key of [first, first + count) is kept; the same in all threads of a block, all of which have to come.
+/// Returns whether any key of [first, first + count) is kept. Called by all threads of a block; the same in all of
+/// them.
 __device__ inline bool any_kept(const std::int32_t* kept, int first, int count) {
   if (!kept) return true;
   bool found = false;
@@ -223,7 +224,7 @@ __device__ inline bool any_kept(const std::int32_t* kept, int first, int count) 
   return __syncthreads_or(found);
 }
 
-/// 2^x by the special-function unit for float32 (relative error 2^-22, results below 2^-126 are 0).
+/// Returns 2^x; for float32 by the special-function unit (relative error 2^-22, results below 2^-126 are 0).
 __device__ inline float exp2_fast(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -234,14 +235,14 @@ __device__ inline float exp2_fast(float x) {
 #endif
 }
 
-/// x y, rounded before it is added to anything. Weights are taken under the rounded product of a row's maximum and the
-/// exponents' scale; what a maximum that stays multiplies the sum so far by, 2^(x y - x y), is 1 only if neither of the
-/// two products keeps more digits.
+/// Returns x y, rounded before it is added to anything. Weights are computed under the rounded product of a row's
+/// maximum and the exponents' scale. If the maximum does not change, the factor of the sum so far, 2^(x y - x y), is 1
+/// only if neither product keeps extra digits.
 __device__ __forceinline__ float rounded_product(float x, float y) {
 #ifdef __CUDACC__
   return __fmul_rn(x, y);
 #else
-  return x * y;  // contracted by no build's options
+  return x * y;  // no build option contracts this to a fused multiply-add
 #endif
 }
 __device__ __forceinline__ double rounded_product(double x, double y) {
@@ -264,7 +265,7 @@ __device__ __forceinline__ void set_zero(T (&sums)[a][b][c]) {
   }
 }
 
-/// Calls store(target) with a pointer of the gradient's element type to where `offset` is.
+/// Calls store(target) with a pointer of the gradient's element type to the element at `offset`.
 template <class C, class Store>
 __device__ __forceinline__ void with_gradient(const GradientView& view, std::int64_t offset, const Store& store) {
   if constexpr (std::is_same_v<C, double>) {
@@ -275,7 +276,7 @@ __device__ __forceinline__ void with_gradient(const GradientView& view, std::int
     store(static_cast<float*>(view.data) + offset);
   }
 }
-/// Writes or adds two neighbouring elements of which the second may lie beyond the row.
+/// Writes or adds two neighbouring elements; the second may be beyond the row.
 template <class Element, class C>
 __device__ __forceinline__ void store_pair(const GradientView& view, Element* target, C first, C second,
                                            bool has_second) {
@@ -291,15 +292,15 @@ __device__ __forceinline__ void store_pair(const GradientView& view, Element* ta
   }
 }
 
-// ---- On the host ----
+// ---- host code ----
 
-/// Widths of heads beyond this are refused (softmax_attention.cpp).
+/// Returns the smallest of `widths` that fits both head widths. softmax_attention.cpp rejects wider heads.
 inline int padded_head_width(const AttentionShape& shape, std::initializer_list<int> widths) {
   const std::int64_t width = std::max(shape.d_key, shape.d_value);
   for (const int padded : widths) {
     if (width <= padded) return padded;
   }
-  throw ContractError("softmax_attention: heads of width {}", width);
+  throw ContractError("softmax_attention: heads are {} wide, more than the CUDA kernels support", width);
 }
 
 template <class View>
@@ -308,8 +309,8 @@ void set_strides(View& view, const Tensor& tensor) {
   view.row_stride = tensor.strides()[1];
   view.head_stride = tensor.strides()[2];
 }
-/// Whether every row of a four-dimensional view begins at a multiple of `elements` elements and is a multiple of them
-/// wide.
+/// Returns whether every row of a four-dimensional view starts at a multiple of `elements` elements and has a width
+/// that is a multiple of them.
 inline bool has_rows_of(const Tensor& tensor, std::int64_t elements) {
   bool all = is_aligned(tensor.address(), static_cast<std::size_t>(elements * size_of(tensor.dtype()))) &&
              tensor.extent(3) % elements == 0;
@@ -335,7 +336,7 @@ GradientView gradient_view(const GradientTarget& target) {
   if (!target.wanted()) return view;
   const DType dtype = target.tensor.dtype();
   require(std::is_same_v<C, double> ? dtype == DType::float64 : dtype == DType::float32 || dtype == DType::bfloat16,
-          "softmax_attention: a gradient of {} for inputs of another precision", name_of(dtype));
+          "softmax_attention: gradient is {}, expected the precision of the inputs", name_of(dtype));
   view.data = target.tensor.address();
   set_strides(view, target.tensor);
   view.is_bfloat16 = dtype == DType::bfloat16;
@@ -344,10 +345,11 @@ GradientView gradient_view(const GradientTarget& target) {
   return view;
 }
 
-/// Tokens, heads and sequences are counted in 32 bits, with room for the sum of two positions and one.
+/// Tokens, heads and sequences are counted in 32 bits; the sum of two positions plus one still fits.
 inline constexpr std::int64_t beyond_all = (std::int64_t{1} << 30) - 1;
 inline int as_int(std::int64_t count) {
-  require(count <= beyond_all, "softmax_attention: {} tokens, heads or sequences, more than kernels count", count);
+  require(count <= beyond_all, "softmax_attention: {} tokens, heads or sequences, expected at most {}", count,
+          beyond_all);
   return static_cast<int>(count);
 }
 
@@ -374,13 +376,13 @@ SoftmaxProblem<T> problem_of(const SoftmaxAttentionArguments& arguments) {
   p.behind = static_cast<int>(std::min(arguments.behind, beyond_all));
   p.ahead = static_cast<int>(std::min(arguments.ahead, beyond_all));
   p.scale = static_cast<C>(arguments.scale);
-  // Not 0: an unseen score is -infinity, and stays it times this.
+  // Not 0, because -infinity (the score of an invisible key) times it must stay -infinity.
   p.exponent_scale = std::max(static_cast<C>(std::abs(arguments.scale) * log2_e), std::numeric_limits<C>::min());
   p.negative = arguments.scale < 0;
   return p;
 }
 
-/// Writes arguments.borders; launched before kernels that read it.
+/// Writes arguments.borders. Launch before kernels that read it.
 void find_document_bounds(const Stream& stream, const SoftmaxAttentionArguments& arguments);
 
 }  // namespace FURLONG_GPU

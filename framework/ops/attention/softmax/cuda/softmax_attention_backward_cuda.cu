@@ -8,13 +8,13 @@ namespace {
 
 constexpr int dot_threads = 256, lanes_per_row = 8;
 
-/// row_dots[b, h, i] = Σ_f d_output[b, i, h, f] output[b, i, h, f], each by eight lanes.
+/// row_dots[b, h, i] = Σ_f d_output[b, i, h, f] output[b, i, h, f], eight lanes each.
 template <class T>
 __global__ void __launch_bounds__(dot_threads) row_dots_kernel(const SoftmaxProblem<T> p) {
   using C = gpu_compute_t<T>;
   const std::int64_t rows = std::int64_t{p.batch} * p.n_query * p.n_heads, place = global_thread() / lanes_per_row;
   const int lane = static_cast<int>(threadIdx.x) % lanes_per_row;
-  // In the order of memory, heads fastest. All lanes stay for the shuffles.
+  // In memory order, heads fastest. All lanes take part in the shuffles.
   const std::int64_t row = place < rows ? place : rows - 1, token = row / p.n_heads;
   const int head = static_cast<int>(row % p.n_heads), i = static_cast<int>(token % p.n_query),
             sequence = static_cast<int>(token / p.n_query);
@@ -72,7 +72,7 @@ struct FmaBackward {
   }
 };
 
-/// d_query first, d_value last: where inputs are one variable, the first gradient overwrites and the others add to it.
+/// d_query first, d_value last: if inputs are one variable, the first gradient overwrites and the others add to it.
 template <class Kernels, bool together, class T>
 void launch_gradients(const Stream& stream, const SoftmaxProblem<T>& p) {
   if (p.d_query.data && p.n_query > 0) Kernels::query_gradient(stream, p);

@@ -1,5 +1,5 @@
-// Softmax attention on GPUs: forward, and where documents begin and end. Bfloat16 runs on tensor cores, float32 and
-// float64 by fused multiply-adds.
+// Softmax attention on GPUs: forward, and document borders. bfloat16 uses tensor cores; float32 and float64 use fused
+// multiply-adds.
 #include "framework/ops/attention/softmax/cuda/forward_fma.cuh"
 #include "framework/ops/attention/softmax/cuda/forward_mma.cuh"
 
@@ -9,9 +9,9 @@ namespace {
 
 constexpr int scan_threads = 256, scan_items = 8;
 
-/// bounds[0, b, i] = first token of the document of token i, bounds[1, b, i] = one past its last. Block (b, 0) walks a
-/// sequence forward and finds the former: a running maximum of the places where a document begins. Block (b, 1) walks
-/// it backward, and all is mirrored.
+/// bounds[0, b, i] = first token of the document of token i, bounds[1, b, i] = one past its last token. Block (b, 0)
+/// walks a sequence forward and computes the former: a running maximum of document starts. Block (b, 1) walks it
+/// backward and mirrors this.
 __global__ void __launch_bounds__(scan_threads)
     document_bounds_kernel(const std::int32_t* documents, std::int32_t* bounds, std::int64_t batch, std::int64_t n) {
   FURLONG_SHARED(int, warp_last, [scan_threads / 32]);
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(scan_threads)
   const std::int32_t* const ids = documents + sequence * n;
   std::int32_t* const target = bounds + ((backward ? batch : 0) + sequence) * n;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  int carried = 0;  // where the last document of all tokens before this round begins
+  int carried = 0;  // start of the last document of all tokens before this round
   for (std::int64_t base = 0; base < n; base += scan_threads * scan_items) {
     const std::int64_t first = base + thread * scan_items;
     std::uint32_t begins = 0;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(scan_threads)
       if (lane >= step && other > last) last = other;
     }
     if (lane == 31) warp_last[warp] = last;
-    int begin = __shfl_up_sync(full_warp, last, 1);  // of the tokens before this thread's
+    int begin = __shfl_up_sync(full_warp, last, 1);  // for the tokens before this thread's
     if (lane == 0) begin = -1;
     __syncthreads();
     int all = carried;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(scan_threads)
         target[i] = begin;
       }
     }
-    __syncthreads();  // warp_last is written again
+    __syncthreads();  // the next round overwrites warp_last
   }
 }
 

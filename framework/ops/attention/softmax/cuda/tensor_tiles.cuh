@@ -1,9 +1,9 @@
 #pragma once
-// Products of tiles in shared memory on tensor cores, for softmax attention in bfloat16. A block has four warps; each
-// works on m_tiles × 16 rows of the block's own operand and on all rows of the tile that streams past.
+// Products of tiles in shared memory on tensor cores, for softmax attention in bfloat16. A block has four warps. Each
+// works on m_tiles × 16 rows of the block's own operand and on all rows of the streamed tile.
 //
-// Rows of a tile are `width` + 8 elements apart: eight rows of ldmatrix then begin in eight different groups of banks,
-// whatever the width.
+// Rows of a tile are `width` + 8 elements apart, so that eight rows of ldmatrix start in eight different groups of
+// banks, whatever the width.
 #include "framework/ops/attention/softmax/cuda/gpu.cuh"
 
 namespace furlong::ops {
@@ -18,8 +18,8 @@ constexpr int tile_elements(int rows) {
   return rows * tile_stride<width>;
 }
 
-/// Begins to copy rows [first, first + count) of a head, `columns` wide, to a tile of `rows` rows: zeros below `count`
-/// and right of `columns`, up to the multiple of 16 that products read. Committed and waited for by the caller.
+/// Starts to copy rows [first, first + count) of a head, `columns` wide, to a tile of `rows` rows, with zeros after
+/// `count` rows and after `columns`, up to the multiple of 16 that products read. The caller commits and waits.
 template <int width, int rows>
 __device__ __forceinline__ void load_tile(Bf16* tile, const HeadView<const Bf16>& view, const Bf16* head, int first,
                                           int count, int columns) {
@@ -47,8 +47,8 @@ __device__ __forceinline__ void load_tile(Bf16* tile, const HeadView<const Bf16>
   }
 }
 
-/// Addresses of ldmatrix: of the 16 × 16 block of a tile whose rows are rows of the product (operand A), of one whose
-/// rows are its columns (operand B, both transposed in memory), of one whose rows are summed over (operand B).
+/// Addresses for ldmatrix in a 16 × 16 block of a tile. address_a: the block's rows are rows of the product (operand
+/// A), or are summed over (operand B, transposed on load). address_b: its rows are columns of the product (operand B).
 template <int ld>
 __device__ __forceinline__ const Bf16* address_a(const Bf16* block, int lane) {
   return block + (lane & 15) * ld + (lane >> 4) * 8;
@@ -80,7 +80,7 @@ __device__ __forceinline__ void add_row_products(float (&sums)[m_tiles][n_tiles]
       }
     }
   };
-  if (width <= 128 && depth > width - 16) {  // the usual case without branches between products
+  if (width <= 128 && depth > width - 16) {  // the common case, without branches between products
     FURLONG_UNROLL
     for (int f = 0; f < width; f += 16) step(f);
   } else {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void add_weighted_rows(float (&sums)[m_tiles][width /
                                                   const std::uint32_t (&weights)[m_tiles][k_tiles][4], const Bf16* b,
                                                   int columns, int lane) {
   constexpr int ld = tile_stride<width>;
-  const Bf16* b_lane = address_a<ld>(b, lane);  // transposed as it is read
+  const Bf16* b_lane = address_a<ld>(b, lane);  // transposed on load
   const auto add = [&](auto exact) {
     FURLONG_UNROLL
     for (int k = 0; k < k_tiles; ++k) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void add_weighted_rows(float (&sums)[m_tiles][width /
   }
 }
 
-/// Sums of one product as operand A of the next, rounded to bfloat16: the registers of both are laid out alike.
+/// Packs sums of one product as operand A of the next, rounded to bfloat16: both have the same register layout.
 template <int m_tiles, int n_tiles>
 __device__ __forceinline__ void pack_operand(std::uint32_t (&operand)[m_tiles][n_tiles / 2][4],
                                              const float (&sums)[m_tiles][n_tiles][4]) {
