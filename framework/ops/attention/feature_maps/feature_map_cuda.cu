@@ -19,8 +19,8 @@ struct MapArguments {
   bool is_key;
   T oprf_a;
   const T *directions, *x;
-  T *norms, *features, *row_log;                  // norms [n_directions], scratch
-  T *d_features, *d_row_log, *half_slopes, *d_x;  // half_slopes [rows], scratch
+  T *norms, *features, *row_log;                     // norms [n_directions], scratch
+  T *d_features, *d_row_log, *half_gradients, *d_x;  // half_gradients [rows], scratch
 };
 
 /// Describes this call's map to `tile`. Run by one thread.
@@ -79,8 +79,9 @@ __global__ void __launch_bounds__(threads_a_block, 1) feature_map_backward_kerne
     const std::int64_t at = static_cast<std::int64_t>(i) * a.m;
     const T* const row = a.features + static_cast<std::int64_t>(first) * a.m + at;
     const T d_row_log = a.d_row_log ? a.d_row_log[first + i] : T(0);
-    T* const half_slope = a.half_slopes + first + i;
-    tile.template slope_row<form>(x + i * a.d, a.is_key, row, d_features + at, d_row_log, half_slope, d_x + i * a.d);
+    T* const half_gradient = a.half_gradients + first + i;
+    tile.template gradient_row<form>(x + i * a.d, a.is_key, row, d_features + at, d_row_log, half_gradient,
+                                     d_x + i * a.d);
   });
   if (!tile.is_directed()) return;
   __syncthreads();
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(threads_a_block, 1) feature_map_backward_kerne
   __syncthreads();
   for_rows(rows, [&](int i) {
     for_columns(a.d, [&](int c) {
-      d_x[i * a.d + c] = tile.finished(x[i * a.d + c], a.half_slopes[first + i], d_x[i * a.d + c]);
+      d_x[i * a.d + c] = tile.finished(x[i * a.d + c], a.half_gradients[first + i], d_x[i * a.d + c]);
     });
   });
 }
@@ -142,10 +143,10 @@ template <class T>
 void run_backward(const Stream& stream, const FeatureMapCall& call, const Tensor& x, const Tensor& features,
                   const Tensor& d_features, const Tensor& d_row_log, const Tensor& d_x) {
   MapArguments<T> a = arguments_of<T>(call, x, features);
-  const Tensor half_slopes = Tensor::empty(Shape({x.extent(0)}), x.dtype(), stream.device);
+  const Tensor half_gradients = Tensor::empty(Shape({x.extent(0)}), x.dtype(), stream.device);
   a.d_features = gpu_data<T>(d_features);
   a.d_row_log = gpu_data<T>(d_row_log);
-  a.half_slopes = gpu_data<T>(half_slopes);
+  a.half_gradients = gpu_data<T>(half_gradients);
   a.d_x = gpu_data<T>(d_x);
   const Tensor norms = prepare_norms(stream, call, a);
   const auto kernel = has_logarithms(call) ? feature_map_backward_kernel<T, FeatureForm::logarithms>

@@ -103,9 +103,9 @@ struct ProjectionRows {
       const T *first = features + i * tile.ld_m, *second = first + tile.n_directions;
       const T sum = shifts_keys && is_key ? row_sum(d_first, tile.m) : T{0};
       d_half[i] = is_key || d_row_log ? d_half_of<M>(is_key, sum, d_row_log ? d_row_log[i] : T{0}) : T{0};
-      const auto transform = [&](const auto& slope) HWY_ATTR {
+      const auto transform = [&](const auto& gradient) HWY_ATTR {
         for_lanes<T>(tile.n_directions,
-                     [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(slope(f, n).v, d_first + f, n); });
+                     [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(gradient(f, n).v, d_first + f, n); });
       };
       if constexpr (two) {
         transform([&](std::int64_t f, std::int64_t n) HWY_ATTR {

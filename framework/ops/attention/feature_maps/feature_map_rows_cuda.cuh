@@ -105,16 +105,16 @@ class GpuFeatureRows {
 
   /// Run by one warp: computes the row's d_x [d] from d_features [m], which is used as scratch, and d_row_log. For maps
   /// with random projections it computes only the first part: d_features becomes the gradient of the projection, and
-  /// half_slope receives the gradient of |x'|²/2.
+  /// half_gradient receives the gradient of |x'|²/2.
   template <FeatureForm form>
-  __device__ void slope_row(const T* x, bool is_key, const T* features, T* d_features, T d_row_log, T* half_slope,
-                            T* d_x) const {
+  __device__ void gradient_row(const T* x, bool is_key, const T* features, T* d_features, T d_row_log, T* half_gradient,
+                               T* d_x) const {
     with_feature_map(map, [&](auto chosen) {
       using M = decltype(chosen);
       if constexpr (M::properties.form != form)
         return;
       else if constexpr (M::kind == MapKind::projections)
-        projected_slopes<M>(is_key, features, d_features, d_row_log, half_slope);
+        projected_gradients<M>(is_key, features, d_features, d_row_log, half_gradient);
       else if constexpr (M::kind == MapKind::entries)
         for_columns(d, [&](int f) { d_x[f] = M::backward(Lane(x[f]), Lane(d_features[f])).v; });
       else
@@ -126,8 +126,8 @@ class GpuFeatureRows {
     return {rows, d, n_directions, by_rows(d_features, ld_m), by_rows(directions, d), {d_x, ld_x}};
   }
   /// Returns the gradient of functions of u and |x'|²/2 if the map has random projections, otherwise d_x unchanged.
-  __device__ T finished(T x, T half_slope, T d_x) const {
-    return is_directed() ? gpu_fma(x, half_slope * constants.scale * constants.scale, d_x * constants.factor) : d_x;
+  __device__ T finished(T x, T half_gradient, T d_x) const {
+    return is_directed() ? gpu_fma(x, half_gradient * constants.scale * constants.scale, d_x * constants.factor) : d_x;
   }
 
  private:
@@ -157,7 +157,8 @@ class GpuFeatureRows {
     if (row_log && lane_index() == 0) *row_log = row_log_of<M>(constants.query_constant, is_key, half);
   }
   template <class M>
-  __device__ void projected_slopes(bool is_key, const T* features, T* d_features, T d_row_log, T* half_slope) const {
+  __device__ void projected_gradients(bool is_key, const T* features, T* d_features, T d_row_log,
+                                      T* half_gradient) const {
     const T sum = row_sum<T>(n_directions, [&](int f) {
       const T d_first = d_features[f];
       if constexpr (M::properties.features_a_direction == 2) {
@@ -173,7 +174,7 @@ class GpuFeatureRows {
         return d_first;
       }
     });
-    if (lane_index() == 0) *half_slope = d_half_of<M>(is_key, sum, d_row_log);
+    if (lane_index() == 0) *half_gradient = d_half_of<M>(is_key, sum, d_row_log);
   }
 };
 

@@ -32,8 +32,8 @@ enum class Normalizer : std::uint8_t {
 
 /// How GPUs compute linear attention, for tests and benchmarks. The settings change results only by rounding.
 struct LinearAttentionGpuSettings {
-  bool general_form = false;  ///< uses the general kernels even if the fused kernels support the call
-  std::int64_t segments = 0;  ///< maximum number of segments of each head's sequence; 0: as many as fill the device
+  bool general_kernels = false;  ///< uses the general kernels even if the fused kernels support the call
+  std::int64_t segments = 0;     ///< maximum number of segments of each head's sequence; 0: as many as fill the device
   std::int64_t shared_bytes = 96 * 1024;  ///< shared memory per block for tiles, in bytes, in the general kernels
 };
 

@@ -25,7 +25,7 @@ template <class T>
 class ForwardBlock : QueryBlock<T> {
   using Base = QueryBlock<T>;
   using Base::a_, Base::s_, Base::d_, Base::lanes_, Base::ld_k_, Base::ld_v_, Base::first_, Base::n_, Base::columns_,
-      Base::position_, Base::first_seen_, Base::end_seen_, Base::kept_, Base::keys_, Base::values_;
+      Base::position_, Base::first_visible_, Base::end_visible_, Base::kept_, Base::keys_, Base::values_;
   using typename Base::C, typename Base::D;
 
  public:
@@ -74,25 +74,25 @@ class ForwardBlock : QueryBlock<T> {
       const std::int64_t begin = std::max<std::int64_t>(0, position_ + strip - a_.behind - tile.first),
                          end = std::min(tile.n, position_ + strip + lanes_ + a_.ahead - tile.first);
       if (begin >= end) continue;
-      blind(strip, begin, end);
+      hide(strip, begin, end);
       weigh(strip, begin, end);
       if (finite) {
         small_gemm_tn<C>(s_.d_value, lanes_, end - begin, tile.values.data + begin * tile.values.stride,
                          tile.values.stride, weights_ + begin * query_block + strip, query_block, output_t_ + strip,
                          query_block, true);
       } else {
-        add_seen(strip, begin, end, tile.values);
+        add_visible(strip, begin, end, tile.values);
       }
     }
   }
 
   /// Sets scores of keys that are not visible to -infinity.
-  HWY_INLINE void blind(std::int64_t strip, std::int64_t begin, std::int64_t end) {
+  HWY_INLINE void hide(std::int64_t strip, std::int64_t begin, std::int64_t end) {
     for (std::int64_t j = begin; j < end; ++j) {
-      if (this->all_see(strip, j)) continue;
+      if (this->all_visible(strip, j)) continue;
       C* row = weights_ + j * query_block + strip;
       const auto unseen = hn::Set(d_, -std::numeric_limits<C>::infinity());
-      hn::StoreU(hn::IfThenElse(this->seers(strip, j), hn::LoadU(d_, row), unseen), d_, row);
+      hn::StoreU(hn::IfThenElse(this->visible_lanes(strip, j), hn::LoadU(d_, row), unseen), d_, row);
     }
   }
 
@@ -130,13 +130,13 @@ class ForwardBlock : QueryBlock<T> {
 
   /// Adds the product of the values and a strip's weights, skipping pairs with weight zero, because zero does not
   /// remove a value that is not finite. The order of the sum is the same.
-  void add_seen(std::int64_t strip, std::int64_t begin, std::int64_t end, const HeadRows<const C>& values) {
+  void add_visible(std::int64_t strip, std::int64_t begin, std::int64_t end, const HeadRows<const C>& values) {
     for (std::int64_t f = 0; f < s_.d_value; ++f) {
       auto sum = hn::Zero(d_);
       for (std::int64_t j = begin; j < end; ++j) {
         const auto value = hn::Set(d_, values.data[j * values.stride + f]);
         const auto added = hn::MulAdd(value, hn::LoadU(d_, weights_ + j * query_block + strip), sum);
-        sum = hn::IfThenElse(this->seers(strip, j), added, sum);
+        sum = hn::IfThenElse(this->visible_lanes(strip, j), added, sum);
       }
       C* row = output_t_ + f * query_block + strip;
       hn::StoreU(hn::Add(sum, hn::LoadU(d_, row)), d_, row);
@@ -144,8 +144,8 @@ class ForwardBlock : QueryBlock<T> {
   }
 
   bool sees_nothing(std::int64_t row) const {
-    const std::int64_t begin = std::max(first_seen_, position_ + row - a_.behind),
-                       end = std::min(end_seen_, position_ + row + a_.ahead + 1);
+    const std::int64_t begin = std::max(first_visible_, position_ + row - a_.behind),
+                       end = std::min(end_visible_, position_ + row + a_.ahead + 1);
     if (begin >= end) return true;
     return kept_ && std::all_of(kept_ + begin, kept_ + end, [](std::int32_t keep) { return keep == 0; });
   }
@@ -183,10 +183,10 @@ void Forward(const SoftmaxAttentionArguments& arguments) {
     const std::int64_t blocks = Sizes::query_blocks(shape);
     run_tasks(shape, shape.batch * shape.n_heads * blocks, [&](std::int64_t task) {
       const std::int64_t row = task / blocks, batch = row / shape.n_heads;
-      ForwardBlock<T> body(arguments);
+      ForwardBlock<T> forward(arguments);
       // The last blocks of a causal head have the most keys: they start first, so that threads finish at similar times.
       for_query_blocks(arguments, batch, blocks - 1 - task % blocks,
-                       [&](const SoftmaxAttentionBlock& block) { body.run(batch, row % shape.n_heads, block); });
+                       [&](const SoftmaxAttentionBlock& block) { forward.run(batch, row % shape.n_heads, block); });
     });
   });
 }
@@ -309,7 +309,7 @@ class BackwardSegment : QueryBlock<T> {
       auto weight = exp2(d_, hn::Sub(hn::LoadU(d_, weight_row), log_sum_exp));
       auto d_score = scores_wanted ? hn::Mul(weight, hn::Sub(hn::LoadU(d_, score_row), row_dots)) : weight;
       if constexpr (masked) {
-        const auto sees = this->seers(strip, j);
+        const auto sees = this->visible_lanes(strip, j);
         weight = hn::IfThenElseZero(sees, weight);
         d_score = hn::IfThenElseZero(sees, d_score);
       }
@@ -389,10 +389,10 @@ void Backward(const SoftmaxAttentionArguments& arguments, const SoftmaxAttention
                          segment = task % segments;
       const std::int64_t slot = segments == 1 ? thread_index() : task;
       C* sums = gradients.sums.defined() ? gradients.sums.data<C>() + slot * gradients.sums.extent(1) : nullptr;
-      BackwardSegment<T> body(arguments, gradients, sums);
-      body.run(batch, kv_head, segment_begin(arguments, batch, segment, segments),
-               segment_begin(arguments, batch, segment + 1, segments));
-      if (sums && segments == 1) body.store_sums(batch, kv_head, 0, shape.n_key);
+      BackwardSegment<T> backward(arguments, gradients, sums);
+      backward.run(batch, kv_head, segment_begin(arguments, batch, segment, segments),
+                   segment_begin(arguments, batch, segment + 1, segments));
+      if (sums && segments == 1) backward.store_sums(batch, kv_head, 0, shape.n_key);
     });
     if (gradients.sums.defined() && segments > 1) add_segments<T>(arguments, gradients);
   });

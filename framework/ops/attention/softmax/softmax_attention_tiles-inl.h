@@ -1,10 +1,10 @@
-// What forward and backward of softmax attention share: a block of queries, and the tile of keys before it. Included
-// once for each instruction set (see framework/simd/simd-inl.h).
+// Shared by forward and backward of softmax attention: a block of queries, and a tile of keys. Included once for each
+// instruction set (see framework/simd/simd-inl.h).
 //
-// Tiles are kept transposed: rows are keys or dimensions of a head, lanes are queries. Then a maximum or sum over keys
-// is one vector operation per key for a whole vector of queries; keys and values are only ever broadcast, element by
-// element, straight from where they lie, whatever their strides; and what is reused (queries, weights, sums) is a few
-// kilobytes that stay in the first level of cache.
+// Tiles are stored transposed: rows are keys or dimensions of a head, lanes are queries. A maximum or sum over keys is
+// then one vector operation per key for a whole vector of queries. Keys and values are only broadcast, element by
+// element, directly from their tensors, whatever the strides. Reused data (queries, weights, sums) is a few kilobytes,
+// which stay in the L1 cache.
 #if defined(FURLONG_OPS_SOFTMAX_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_OPS_SOFTMAX_ATTENTION_TILES_INL_H_
 #undef FURLONG_OPS_SOFTMAX_ATTENTION_TILES_INL_H_
@@ -27,19 +27,19 @@ using Sizes = SoftmaxAttentionSizes;
 constexpr std::int64_t query_block = Sizes::query_block, key_block = Sizes::key_block;
 constexpr double log2_e = 1.4426950408889634, ln_2 = 0.6931471805599453;
 
-/// 2^x for x <= 1 or so; exactly 1 at 0. In float32 within 2 units in the last place, and 0 where the result would be
-/// subnormal; NaN stays NaN. Scores carry the factor log2(e) in the query, so that this, half as long as an
-/// exponential, is all that a weight costs.
+/// Returns 2^x for x up to about 1; exactly 1 at 0. float32: within 2 units in the last place, and 0 if the result
+/// would be subnormal. Propagates NaN. The query includes the factor log2(e), so a weight costs only this function,
+/// which is half as long as an exponential.
 template <class D, class V>
 HWY_INLINE V exp2(D d, V x) {
   if constexpr (sizeof(hn::TFromD<D>) == 8) {
     return hn::Exp(d, hn::Mul(x, hn::Set(d, ln_2)));
   } else {
     const hn::RebindToSigned<D> integers;
-    const auto magic = hn::Set(d, 0x1.8p23f);  // adding it leaves round(x) in the low bits of the significand
+    const auto magic = hn::Set(d, 0x1.8p23f);  // adding it puts round(x) into the low bits of the significand
     const auto shifted = hn::Add(x, magic);
     const auto r = hn::Sub(x, hn::Sub(shifted, magic));  // in [-1/2, 1/2]
-    // (2^r - 1) / r through the Chebyshev nodes of that interval.
+    // (2^r - 1) / r, interpolated at the Chebyshev nodes of that interval.
     auto polynomial = hn::Set(d, 1.545316294512069e-4f);
     polynomial = hn::MulAdd(polynomial, r, hn::Set(d, 1.3390863364671234e-3f));
     polynomial = hn::MulAdd(polynomial, r, hn::Set(d, 9.618082557277852e-3f));
@@ -53,7 +53,7 @@ HWY_INLINE V exp2(D d, V x) {
   }
 }
 
-/// Rows [first, first + n) of a head, times `factor`, into row-major scratch.
+/// Copies rows [first, first + n) of a head, times `factor`, to row-major scratch.
 template <class T, class C = compute_t<T>>
 void load_rows(const HeadRows<T>& rows, std::int64_t first, std::int64_t n, std::int64_t width, double factor,
                C* target, std::int64_t ld) {
@@ -67,8 +67,8 @@ void load_rows(const HeadRows<T>& rows, std::int64_t first, std::int64_t n, std:
   }
 }
 
-/// Rows of keys or values in the compute type, with zeros for those that `keep` (null: all are kept) leaves out: where
-/// they lie when nothing has to change, else in `scratch`.
+/// Returns rows of keys or values in the compute type, with zeros for rows that `keep` (null: keep all) masks. Uses the
+/// tensor's memory if nothing has to change, otherwise `scratch`.
 template <class T, class C = compute_t<T>>
 HeadRows<const C> tile_rows(const HeadRows<T>& rows, std::int64_t first, std::int64_t n, std::int64_t width,
                             const std::int32_t* keep, C* scratch) {
@@ -83,7 +83,7 @@ HeadRows<const C> tile_rows(const HeadRows<T>& rows, std::int64_t first, std::in
   return {scratch, ld};
 }
 
-/// Writes or adds `factor` times row-major scratch to rows of a head of `tensor`, whatever its storage type.
+/// Writes or adds `factor` times row-major scratch to rows of a head of `tensor`, for any storage type.
 template <class C>
 void store_rows(const Tensor& tensor, bool accumulate, std::int64_t batch, std::int64_t head, std::int64_t first,
                 std::int64_t n, double factor, const C* source, std::int64_t ld) {
@@ -101,13 +101,13 @@ void store_rows(const Tensor& tensor, bool accumulate, std::int64_t batch, std::
         });
       }
     } else {
-      throw ContractError("softmax_attention: a gradient of {} for inputs of another precision",
+      throw ContractError("softmax_attention: gradient is {}, expected the precision of the inputs",
                           name_of(tensor.dtype()));
     }
   });
 }
 
-/// target[width, query_block] = rows[n, width]ᵀ with zeros for the queries that a last block lacks.
+/// target[width, query_block] = rows[n, width]ᵀ, with zeros for missing queries of a last block.
 template <class C>
 void transpose_queries(std::int64_t n, std::int64_t width, const C* rows, std::int64_t ld, C* target) {
   transpose<C>(n, width, rows, ld, target, query_block);
@@ -116,7 +116,7 @@ void transpose_queries(std::int64_t n, std::int64_t width, const C* rows, std::i
     std::fill(target + j * query_block + n, target + (j + 1) * query_block, C{0});
 }
 
-/// Hands out consecutive pieces of one thread's scratch.
+/// Allocates consecutive pieces of one thread's scratch.
 template <class C>
 class Pieces {
  public:
@@ -131,15 +131,15 @@ class Pieces {
   C* next_;
 };
 
-/// Up to key_block keys before a block of queries.
+/// Up to key_block keys for a block of queries.
 template <class C>
 struct KeyTile {
   std::int64_t first = 0, n = 0;
   HeadRows<const C> keys, values;
-  bool whole = true;  // every query of the block sees every key
+  bool whole = true;  // every key is visible to every query of the block
 };
 
-/// A block of queries of one head, and which keys it sees.
+/// A block of queries of one head, and the keys visible to it.
 template <class T>
 class QueryBlock {
  protected:
@@ -154,18 +154,18 @@ class QueryBlock {
     n_ = block.n;
     columns_ = (n_ + lanes_ - 1) / lanes_ * lanes_;
     position_ = a_.first_query_position + first_;
-    first_seen_ = std::max(block.first_key, position_ - a_.behind);
-    end_seen_ = std::min(block.end_key, position_ + n_ + a_.ahead);
+    first_visible_ = std::max(block.first_key, position_ - a_.behind);
+    end_visible_ = std::min(block.end_key, position_ + n_ + a_.ahead);
     kept_ = a_.kept_keys(batch);
   }
 
-  /// Calls body(tile) for the keys that any query of the block sees. The grid of tiles starts at the first of them,
-  /// which depends on no later token. Tiles of masked keys are passed over; in others masked rows are zeros, so that
-  /// nothing of theirs can show.
+  /// Calls body(tile) for the keys visible to any query of the block. The grid of tiles starts at the first of them,
+  /// which does not depend on later tokens. Tiles without kept keys are skipped. In other tiles masked rows are zeros,
+  /// so that their values have no effect.
   template <class Body>
   void for_tiles(const HeadRows<T>& keys, const HeadRows<T>& values, const Body& body) {
-    for (std::int64_t first = first_seen_; first < end_seen_; first += key_block) {
-      KeyTile<C> tile{first, std::min(key_block, end_seen_ - first), {}, {}, true};
+    for (std::int64_t first = first_visible_; first < end_visible_; first += key_block) {
+      KeyTile<C> tile{first, std::min(key_block, end_visible_ - first), {}, {}, true};
       std::int64_t kept = tile.n;
       if (kept_)
         kept = std::count_if(kept_ + first, kept_ + first + tile.n, [](std::int32_t keep) { return keep != 0; });
@@ -174,27 +174,27 @@ class QueryBlock {
       tile.keys = tile_rows(keys, first, tile.n, s_.d_key, keep, keys_);
       tile.values = tile_rows(values, first, tile.n, s_.d_value, keep, values_);
       tile.whole = !keep && first >= position_ + n_ - 1 - a_.behind && first + tile.n <= position_ + a_.ahead + 1;
-      if (!tile.whole) find_viewers(tile, keep);
+      if (!tile.whole) find_visibility(tile, keep);
       body(tile);
     }
   }
 
-  /// Key j of the tile is seen by the rows [first_viewer_[j], end_viewer_[j]) of the block.
-  void find_viewers(const KeyTile<C>& tile, const std::int32_t* keep) {
+  /// Key j of the tile is visible to rows [first_visible_row_[j], end_visible_row_[j]) of the block.
+  void find_visibility(const KeyTile<C>& tile, const std::int32_t* keep) {
     for (std::int64_t j = 0; j < tile.n; ++j) {
       const std::int64_t distance = tile.first + j - position_;
       const bool seen = !keep || keep[j] != 0;
-      first_viewer_[j] = seen ? std::clamp<std::int64_t>(distance - a_.ahead, 0, query_block) : 0;
-      end_viewer_[j] = seen ? std::clamp<std::int64_t>(distance + a_.behind + 1, 0, query_block) : 0;
+      first_visible_row_[j] = seen ? std::clamp<std::int64_t>(distance - a_.ahead, 0, query_block) : 0;
+      end_visible_row_[j] = seen ? std::clamp<std::int64_t>(distance + a_.behind + 1, 0, query_block) : 0;
     }
   }
-  bool all_see(std::int64_t strip, std::int64_t j) const {
-    return first_viewer_[j] <= strip && strip + lanes_ <= end_viewer_[j];
+  bool all_visible(std::int64_t strip, std::int64_t j) const {
+    return first_visible_row_[j] <= strip && strip + lanes_ <= end_visible_row_[j];
   }
-  /// The lanes of a strip whose queries see key j of the tile.
-  HWY_INLINE hn::Mask<D> seers(std::int64_t strip, std::int64_t j) const {
-    const auto first = static_cast<std::size_t>(std::clamp<std::int64_t>(first_viewer_[j] - strip, 0, lanes_)),
-               end = static_cast<std::size_t>(std::clamp<std::int64_t>(end_viewer_[j] - strip, 0, lanes_));
+  /// Returns the lanes of a strip whose queries attend to key j of the tile.
+  HWY_INLINE hn::Mask<D> visible_lanes(std::int64_t strip, std::int64_t j) const {
+    const auto first = static_cast<std::size_t>(std::clamp<std::int64_t>(first_visible_row_[j] - strip, 0, lanes_)),
+               end = static_cast<std::size_t>(std::clamp<std::int64_t>(end_visible_row_[j] - strip, 0, lanes_));
     return hn::AndNot(hn::FirstN(d_, first), hn::FirstN(d_, end));
   }
 
@@ -203,11 +203,11 @@ class QueryBlock {
   const D d_{};
   const std::int64_t lanes_ = static_cast<std::int64_t>(hn::Lanes(d_));
   const std::int64_t ld_k_, ld_v_;
-  std::int64_t first_ = 0, n_ = 0, columns_ = 0;  // queries [first, first + n); n rounded up to whole vectors
-  std::int64_t position_ = 0, first_seen_ = 0, end_seen_ = 0;
-  const std::int32_t* kept_ = nullptr;  // of the sequence; null: all
-  std::array<std::int64_t, key_block> first_viewer_{}, end_viewer_{};
-  C *keys_ = nullptr, *values_ = nullptr;  // scratch for a tile that is not used where it lies
+  std::int64_t first_ = 0, n_ = 0, columns_ = 0;  // queries [first_, first_ + n_); columns_: n_ rounded up to vectors
+  std::int64_t position_ = 0, first_visible_ = 0, end_visible_ = 0;
+  const std::int32_t* kept_ = nullptr;  // key mask of the sequence; null: keep all
+  std::array<std::int64_t, key_block> first_visible_row_{}, end_visible_row_{};
+  C *keys_ = nullptr, *values_ = nullptr;  // scratch for a tile that cannot be used in place
 };
 
 }  // namespace furlong::ops::HWY_NAMESPACE

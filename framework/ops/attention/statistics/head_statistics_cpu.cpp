@@ -16,7 +16,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
-constexpr std::int64_t rows_per_partial = 64;  // summed in the compute type before they go to double
+constexpr std::int64_t rows_per_partial = 64;  // summed in the compute type before they are added in double
 
 template <class Compute>
 void flush(Compute* partial, double* total, std::int64_t width) {
@@ -24,7 +24,7 @@ void flush(Compute* partial, double* total, std::int64_t width) {
   std::fill_n(partial, width, Compute{0});
 }
 
-/// Σ x and Σ x² of one head of x [batch, n, heads, d] into total [2 d].
+/// Sums x and x² of one head of x [batch, n, heads, d] into total [2 d].
 template <class T>
 void sum_head(const Tensor& x, const std::int32_t* kept, std::int64_t head, compute_t<T>* partial, double* total) {
   using Compute = compute_t<T>;

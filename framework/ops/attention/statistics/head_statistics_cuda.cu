@@ -7,9 +7,9 @@ namespace FURLONG_GPU {
 namespace {
 
 constexpr int tile_columns = 32, tile_warps = span_threads / tile_columns;
-constexpr int rows_per_partial = 64;  // summed in the compute type before they go to double
+constexpr int rows_per_partial = 64;  // summed in the compute type before they are added in double
 
-/// One of query and key: [batch, n, heads, d].
+/// Query or key: [batch, n, heads, d].
 struct Heads {
   const void* data;
   std::int64_t batch_stride, token_stride, head_stride;
@@ -17,7 +17,7 @@ struct Heads {
 
 Heads heads_of(const Tensor& x) { return {x.address(), x.strides()[0], x.strides()[1], x.strides()[2]}; }
 
-/// The sum over the warps of what each lane has.
+/// Returns the sum of `mine` over the warps, for each lane.
 __device__ inline double sum_of_warps(double (&sums)[tile_warps][tile_columns], double mine) {
   sums[warp_index()][lane_index()] = mine;
   __syncthreads();
@@ -27,8 +27,8 @@ __device__ inline double sum_of_warps(double (&sums)[tile_warps][tile_columns], 
   return sum;
 }
 
-/// partial [segments, heads + kv_heads, 2 d + 1]: sums of x, sums of x^2, tokens. A block of threads takes 32
-/// dimensions of one head over one segment of the tokens, a warp every eighth of these.
+/// partial [segments, heads + kv_heads, 2 d + 1]: sums of x, sums of x², tokens. A block processes 32 dimensions of one
+/// head over one segment of the tokens; a warp processes every eighth token.
 template <class T>
 __global__ void __launch_bounds__(span_threads)
     sum_heads_kernel(Heads query, Heads key, const std::int32_t* kept, double* partial, std::int64_t tokens,
@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(span_threads)
   FURLONG_SHARED(double, sums, [tile_warps][tile_columns]);
   const std::int64_t column = std::int64_t{blockIdx.x} * tile_columns + lane_index();
   const int head = static_cast<int>(blockIdx.y), segment = static_cast<int>(blockIdx.z);
-  const bool of_query =
-      head < n_heads;  // each number by itself: a reference to either would put both into local memory
+  // Each number is selected separately: a reference to either struct would put both into local memory.
+  const bool of_query = head < n_heads;
   const std::int64_t batch_stride = of_query ? query.batch_stride : key.batch_stride;
   const std::int64_t token_stride = of_query ? query.token_stride : key.token_stride;
   const T* x = static_cast<const T*>(of_query ? query.data : key.data) +
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(span_threads)
   if (column == 0) out[2 * d] = token_sum;
 }
 
-/// total [size] = the sum over segments of partial [segments, size].
+/// total [size] = sum over segments of partial [segments, size].
 __global__ void __launch_bounds__(span_threads)
     sum_segments_kernel(const double* partial, double* total, std::int64_t size, int segments) {
   const std::int64_t index = global_thread();
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(span_threads)
   total[index] = sum;
 }
 
-/// A block for each query head. total [heads + kv_heads, 2 d + 1], statistics [heads, 1 + 4 d].
+/// One block per query head. total [heads + kv_heads, 2 d + 1], statistics [heads, 1 + 4 d].
 template <class T>
 __global__ void __launch_bounds__(span_threads)
     add_totals_kernel(const double* total, T* statistics, int n_heads, int group, std::int64_t d) {

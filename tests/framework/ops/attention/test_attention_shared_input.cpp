@@ -18,7 +18,7 @@ class SharedAttentionInput : public EngineTest {
 };
 FURLONG_INSTANTIATE_ENGINES(SharedAttentionInput);
 
-TEST_P(SharedAttentionInput, SoftmaxGivesTheSumOfBothGradients) {
+TEST_P(SharedAttentionInput, SoftmaxSumsGradients) {
   const Shape shape{1, on_simulator() ? 70 : 200, 64};
   const auto tensor = [&](std::uint32_t stream) {
     return tensor_of(normal_values(shape.elements(), stream), shape, DType::float64);
@@ -42,8 +42,9 @@ TEST_P(SharedAttentionInput, SoftmaxGivesTheSumOfBothGradients) {
   }
 }
 
-TEST_P(SharedAttentionInput, LinearGivesTheSumOfTheGradients) {
-  // Gradients of query, key and value, added up into those of one variable for each number in `sharing`.
+TEST_P(SharedAttentionInput, LinearSumsGradients) {
+  // Gradients of query, key and value; inputs with equal numbers in `sharing` are one variable, whose gradient is the
+  // sum.
   using Sharing = std::array<std::size_t, 3>;
   const auto gradients_of = [](const AttentionProblem& p, DType dtype, const Sharing& sharing, bool shared) {
     Tape tape{stream()};
@@ -73,8 +74,8 @@ TEST_P(SharedAttentionInput, LinearGivesTheSumOfTheGradients) {
     std::int64_t kv_heads;
   };
   constexpr Case cases[] = {{{0, 1, 1}, 2}, {{0, 1, 1}, 1}, {{0, 0, 2}, 2}, {{0, 0, 0}, 2}};
-  // One tile of features and several; where each head has its own keys, gradients may be written at once, without parts
-  // to add up.
+  // One feature tile and several. If each head has its own keys, gradients may be written directly, without parts to
+  // add up.
   for (const std::int64_t directions : {24, 150}) {
     for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::elu1, FeatureMap::favor_trig}) {
       if (directions > 24 && map != FeatureMap::favor_positive) continue;
@@ -82,8 +83,8 @@ TEST_P(SharedAttentionInput, LinearGivesTheSumOfTheGradients) {
         for (const auto& [sharing, kv_heads] : cases) {
           for (const bool general : {false, true}) {
             if (general && (!on_gpu() || dtype == DType::float64)) continue;
-            if (general && on_simulator() && dtype == DType::bfloat16) continue;  // which takes its time
-            gpu_settings().general_form = general;
+            if (general && on_simulator() && dtype == DType::bfloat16) continue;  // takes too long
+            gpu_settings().general_kernels = general;
             const AttentionProblem p = attention_problem(map, true, {1, 2, kv_heads, 70, 16, 16, directions, 16});
             const auto expected = gradients_of(p, dtype, sharing, false), found = gradients_of(p, dtype, sharing, true);
             // In bfloat16 the sum is rounded after each part.

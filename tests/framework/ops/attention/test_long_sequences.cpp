@@ -1,10 +1,10 @@
-// Attention over sequences of 131,072 tokens, with many segments and with offsets beyond 2^31 elements: on hardware
-// alone. Only some rows have a gradient from above, so that a reference in float64 takes the time of these rows and not
-// of all pairs; the same reference is held against every engine with short sequences.
+// Attention over sequences of 131,072 tokens, with many segments and with offsets beyond 2^31 elements; on hardware
+// only. Only some rows have an output gradient, so that a float64 reference takes the time of these rows instead of all
+// pairs. Tests with short sequences check the same reference on every device.
 //
-// Bounds are those of short sequences (test_linear_attention_fused.cpp), for float32 widened by what 2^11 additions of
-// chunks may leave, each half a unit of a sum's last place: 2^11 · 2^-24 = 1.2e-4 of outputs, and of each of the sums
-// that gradients are made of.
+// Bounds are those of short sequences (test_linear_attention_fused.cpp). For float32 they also allow for 2^11 additions
+// of chunks, each with an error of half a unit in the last place: 2^11 · 2^-24 = 1.2e-4 of outputs, and of each of the
+// sums that gradients consist of.
 #include <functional>
 
 #include "framework/ops/attention/softmax/softmax_attention.h"
@@ -14,7 +14,7 @@
 namespace furlong::testing {
 namespace {
 
-/// One head, by the exact weights exp(q·k/√d) or by those of a feature map.
+/// One head, with the exact weights exp(q·k/√d) or those of a feature map.
 struct LongCase {
   std::int64_t n;
   bool causal;
@@ -29,12 +29,12 @@ struct LongCase {
 struct LongInputs {
   std::vector<double> query, key, value, d_output;  // [n, d], as the dtype stores them
   std::vector<double> directions;                   // [directions, d]
-  std::vector<std::int64_t> rows;                   // whose output is looked at; of the last eight d_output is not zero
+  std::vector<std::int64_t> rows;                   // rows to compare; d_output is nonzero for the last eight
 };
 
-/// Keys and values that depend on where they stand: a segment that was lost, or taken twice, would show in every mean
-/// over all. Values have a mean near nothing, so that the rounding of bfloat16 outputs is small beside gradients of
-/// queries, which are differences from it.
+/// Keys and values depend on their position, so that a lost or duplicated segment changes every mean over all keys.
+/// Values have a mean near zero, so that the rounding of bfloat16 outputs is small compared with gradients of queries,
+/// which are differences from the mean.
 LongInputs inputs_of(const LongCase& c, DType dtype) {
   LongInputs in;
   const auto number = [](std::uint32_t stream, std::int64_t i) {
@@ -52,7 +52,7 @@ LongInputs inputs_of(const LongCase& c, DType dtype) {
   }
   in.rows = {0, c.n / 70, c.n / 9, c.n / 3};
   for (std::int64_t i = 1; i <= 8; ++i)
-    in.rows.push_back(c.n / 2 + c.n * i / 16 - 1);  // the weights of one key are of one size in all of them
+    in.rows.push_back(c.n / 2 + c.n * i / 16 - 1);  // a key's weights have similar sizes in all of them
   in.d_output.assign(in.query.size(), 0);
   for (std::size_t r = in.rows.size() - 8; r < in.rows.size(); ++r) {
     for (std::int64_t x = 0; x < c.d; ++x)
@@ -67,8 +67,8 @@ LongInputs inputs_of(const LongCase& c, DType dtype) {
 }
 
 struct LongOutcome {
-  std::vector<double> output, d_query;  // of the rows looked at
-  std::vector<double> d_key, d_value;   // of all
+  std::vector<double> output, d_query;  // of the compared rows
+  std::vector<double> d_key, d_value;   // of all rows
 };
 
 std::vector<double> rows_of(const std::vector<double>& values, const LongInputs& in) {
@@ -78,7 +78,8 @@ std::vector<double> rows_of(const std::vector<double>& values, const LongInputs&
   return result;
 }
 
-/// A row as weights see it, and ∂ loss / ∂ the row from ∂ loss / ∂ that.
+/// A row as the weights use it (the row itself, or its features), and the gradient of the row from that of its
+/// features.
 class Representation {
  public:
   Representation(const LongCase& c, const LongInputs& in) : map_(c.map), in_(in) {
@@ -92,8 +93,8 @@ class Representation {
     return features;
   }
   double weight(double inner) const { return map_ ? inner : std::exp(inner * scale_); }
-  double slope(double weight) const { return map_ ? 1 : weight * scale_; }
-  /// A query's -|x'|²/2, which its weights have in common, is left out: their slopes add up to nothing.
+  double derivative(double weight) const { return map_ ? 1 : weight * scale_; }
+  /// Omits a query's -|x'|²/2, a common factor of its weights: its gradients add up to zero.
   std::vector<double> back(const double* x, const double* features, const double* d_features, bool is_key) const {
     if (!map_) return {d_features, d_features + LongCase::d};
     std::vector<double> d_x(LongCase::d);
@@ -149,11 +150,12 @@ LongOutcome reference_of(const LongCase& c, const LongInputs& in) {
     for (std::int64_t r = 0; r < rows; ++r) {
       if (!sees(r, j)) continue;
       const double *g = in.d_output.data() + in.rows[r] * d, w = weights[r * c.n + j];
-      const double slope = (reference::inner(g, in.value.data() + j * d, d) - deltas[r]) / sums[r] * represent.slope(w);
+      const double d_inner =
+          (reference::inner(g, in.value.data() + j * d, d) - deltas[r]) / sums[r] * represent.derivative(w);
       for (std::int64_t x = 0; x < d; ++x) d_value[x] += w / sums[r] * g[x];
       for (std::int64_t f = 0; f < m; ++f) {
-        d_key[f] += slope * queries[r * m + f];
-        d_queries[r * m + f] += slope * key[f];
+        d_key[f] += d_inner * queries[r * m + f];
+        d_queries[r * m + f] += d_inner * key[f];
       }
     }
     const std::vector<double> d_x = represent.back(in.key.data() + j * d, key.data(), d_key.data(), true);
@@ -171,7 +173,7 @@ LongOutcome reference_of(const LongCase& c, const LongInputs& in) {
 struct LongTensors {
   Tensor output, d_query, d_key, d_value;
 };
-/// The op on what is in `inputs`: query, key and value [1, n, d], wherever their rows lie.
+/// Runs the op on `inputs`: query, key and value [1, n, d] with any row stride.
 LongTensors run(const LongCase& c, const LongInputs& in, const std::array<Tensor, 3>& inputs) {
   Tape tape{stream()};
   std::array<Variable, 3> leaves;
@@ -201,20 +203,20 @@ std::array<Tensor, 3> tensors_of(const LongCase& c, const LongInputs& in, DType 
   return {tensor_of(in.query, shape, dtype), tensor_of(in.key, shape, dtype), tensor_of(in.value, shape, dtype)};
 }
 
-void expect_like_the_reference(const LongCase& c, DType dtype) {
+void expect_reference(const LongCase& c, DType dtype) {
   const ::testing::ScopedTrace trace(__FILE__, __LINE__, fmt::format("{}, {}", c.text(), name_of(dtype)));
   const LongInputs in = inputs_of(c, dtype);
   const LongOutcome expected = reference_of(c, in);
   const LongTensors found = run(c, in, tensors_of(c, in, dtype));
   const bool rounded = dtype == DType::bfloat16;
-  const double of_output = rounded ? 0x1p-7 : 3e-4, of_gradients = rounded ? 0x1p-6 : 6e-4;
-  EXPECT_LT(relative_error(rows_of(values_of(found.output), in), expected.output), of_output);
+  const double output_bound = rounded ? 0x1p-7 : 3e-4, gradient_bound = rounded ? 0x1p-6 : 6e-4;
+  EXPECT_LT(relative_error(rows_of(values_of(found.output), in), expected.output), output_bound);
   std::vector<double> d_query = values_of(found.d_query);
-  EXPECT_LT(relative_error(rows_of(d_query, in), expected.d_query), of_gradients);
-  EXPECT_LT(relative_error(values_of(found.d_key), expected.d_key), of_gradients);
-  EXPECT_LT(relative_error(values_of(found.d_value), expected.d_value), of_gradients);
+  EXPECT_LT(relative_error(rows_of(d_query, in), expected.d_query), gradient_bound);
+  EXPECT_LT(relative_error(values_of(found.d_key), expected.d_key), gradient_bound);
+  EXPECT_LT(relative_error(values_of(found.d_value), expected.d_value), gradient_bound);
   for (const std::int64_t row : in.rows) std::fill_n(d_query.begin() + row * c.d, c.d, 0.0);
-  EXPECT_EQ(std::count(d_query.begin(), d_query.end(), 0.0), c.n * c.d) << "rows without a gradient from above";
+  EXPECT_EQ(std::count(d_query.begin(), d_query.end(), 0.0), c.n * c.d) << "rows without an output gradient";
 }
 
 std::vector<LongCase> cases_of(std::int64_t n) {
@@ -228,16 +230,16 @@ std::vector<LongCase> cases_of(std::int64_t n) {
 class ShortSequences : public EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(ShortSequences);
 
-TEST_P(ShortSequences, AgreeWithTheReferenceOfLongOnes) {
+TEST_P(ShortSequences, MatchLongSequenceReference) {
   for (LongCase c : cases_of(on_sanitized_simulator() ? 150 : on_simulator() ? 321 : 1000)) {
     if (on_simulator() && c.map == FeatureMap::favor_positive) c.directions = 40;
-    for (const DType dtype : {DType::float32, DType::bfloat16}) expect_like_the_reference(c, dtype);
+    for (const DType dtype : {DType::float32, DType::bfloat16}) expect_reference(c, dtype);
   }
 }
 
 constexpr std::int64_t long_sequence = 131072;
 
-/// Not of the engines' suites: where memory is watched they would take hours.
+/// Not part of the device suites: under memory checkers these tests would take hours.
 class CudaLongSequences : public ::testing::TestWithParam<LongCase> {
  protected:
   const Device cuda_{DeviceType::cuda, 0};
@@ -253,12 +255,12 @@ INSTANTIATE_TEST_SUITE_P(Hardware, CudaLongSequences, ::testing::ValuesIn(cases_
                                               info.param.causal ? "causal" : "bidirectional");
                          });
 
-TEST_P(CudaLongSequences, AgreeWithTheReference) {
-  for (const DType dtype : {DType::bfloat16, DType::float32}) expect_like_the_reference(GetParam(), dtype);
+TEST_P(CudaLongSequences, MatchReference) {
+  for (const DType dtype : {DType::bfloat16, DType::float32}) expect_reference(GetParam(), dtype);
 }
 
-TEST_P(CudaLongSequences, RowsThatLieFarApartGiveTheSameBits) {
-  constexpr std::int64_t columns = 16448;  // 131,072 rows of so many are more than 2^31 elements
+TEST_P(CudaLongSequences, DistantRowsGiveSameBits) {
+  constexpr std::int64_t columns = 16448;  // 131,072 rows of this width are more than 2^31 elements
   static_assert(long_sequence * columns > std::int64_t{1} << 31);
   constexpr std::int64_t least_bytes = std::int64_t{8} << 30;
   const GpuDescription description = require_gpu_engine(cuda_.type).describe(cuda_.index);

@@ -1,9 +1,9 @@
-// Against other libraries: tests/parity/goldens/*.h5 were made by running them (tests/parity/make_goldens.py).
+// Comparison with other libraries: tests/parity/make_goldens.py ran them to create tests/parity/goldens/*.h5.
 //
-// In float64 both sides compute the same formulas: what is left is the order of sums, a few hundred roundings of 1e-16
-// under the cancellation of gradients. In float32 each side has its own rounding errors: 1e-5 of the largest element.
-// Libraries of linear attention add epsilons that Furlong does not have. The reference takes them and agrees with the
-// goldens; the distance of the op itself is a measured bound.
+// In float64 both sides compute the same formulas and differ by the order of sums: a few hundred roundings of 1e-16,
+// amplified by cancellation in gradients. In float32 each side has its own rounding errors: 1e-5 of the largest
+// element. Libraries of linear attention add epsilons that Furlong does not have. The reference uses them and matches
+// the goldens; the distance of the op itself is a measured bound.
 #include <gtest/gtest.h>
 
 #include "framework/io/hdf5.h"
@@ -64,7 +64,7 @@ struct Precision {
 };
 constexpr Precision precisions[] = {{"f32", DType::float32, 1e-5}, {"f64", DType::float64, 1e-13}};
 
-/// Runs `attention` on leaves of the named inputs and compares output and gradients with what the library gave.
+/// Runs `attention` on leaves of the named inputs and compares output and gradients with the library's.
 using Attention = std::function<Variable(Tape&, const std::map<std::string, Variable>&)>;
 void compare(const hdf5::Group& file, const std::string& case_name, const std::vector<std::string>& names,
              const Precision& precision, const Attention& attention) {
@@ -85,8 +85,8 @@ void compare(const hdf5::Group& file, const std::string& case_name, const std::v
   }
 }
 
-/// What a library adds to the definition of linear attention, and how far our op, which adds nothing, is from its
-/// goldens at most: the largest difference over the largest element, of output and gradients.
+/// What a library adds to the definition of linear attention, and the maximum distance of our op, which adds nothing,
+/// from its goldens: the largest difference over the largest element, for output and gradients.
 struct Library {
   const char* file;
   FeatureMap map;
@@ -107,7 +107,7 @@ class LibraryParity : public ::testing::TestWithParam<Library> {
  protected:
   static constexpr std::int64_t heads = 2;
 
-  /// Calls body with each case of the file.
+  /// Calls body for each case of the file.
   template <class Body>
   void for_each_case(const Body& body) const {
     const hdf5::File file = golden(GetParam().file);
@@ -122,7 +122,7 @@ class LibraryParity : public ::testing::TestWithParam<Library> {
   }
 };
 
-/// The columns of one head in one sequence of [batch, n, heads·width].
+/// Returns the columns of one head in one sequence of [batch, n, heads·width].
 std::vector<double> head_of(const Values& all, std::int64_t sequence, std::int64_t head, std::int64_t heads) {
   const std::int64_t n = all.shape[1], width = all.shape[2] / heads;
   std::vector<double> values;
@@ -133,7 +133,7 @@ std::vector<double> head_of(const Values& all, std::int64_t sequence, std::int64
   return values;
 }
 
-TEST_P(LibraryParity, ReferenceWithTheirEpsilonsComputesTheirOutputs) {
+TEST_P(LibraryParity, ReferenceWithLibraryEpsilonsMatchesOutputs) {
   const Library& library = GetParam();
   for_each_case([&](const hdf5::Group& file, const std::string& name, const hdf5::Group& group) {
     const Values query = read(file, "query"), key = read(file, "key"), value = read(file, "value"),
@@ -168,9 +168,9 @@ TEST_P(LibraryParity, ReferenceWithTheirEpsilonsComputesTheirOutputs) {
   });
 }
 
-/// Where no masked key counts. An epsilon added to exponentials, or to a denominator after features were divided by a
-/// maximum, is no longer small: docs/numerics.md has the measured distances.
-TEST_P(LibraryParity, LinearAttentionDiffersByTheirEpsilonsAlone) {
+/// Only cases in which no masked key counts. An epsilon added to exponentials, or to a denominator after features were
+/// divided by a maximum, is no longer small: docs/numerics.md has the measured distances.
+TEST_P(LibraryParity, LinearAttentionDiffersOnlyByEpsilons) {
   const Library& library = GetParam();
   for_each_case([&](const hdf5::Group& file, const std::string& name, const hdf5::Group& group) {
     const bool masked = group.integer("masked") != 0;
@@ -212,9 +212,9 @@ INSTANTIATE_TEST_SUITE_P(Files, LibraryParity, ::testing::ValuesIn(libraries), [
   return name.substr(0, name.find('.'));
 });
 
-/// Linformer is three ops: E along the keys, F along the values, and exact attention over the r rows that come out.
-/// With `share_kv` the library takes projected keys for values too.
-TEST(LinformerParity, OutputsAndGradientsAreTheLibrarys) {
+/// Linformer is three ops: E along the keys, F along the values, and exact attention over the resulting r rows. With
+/// `share_kv` the library uses projected keys as values too.
+TEST(LinformerParity, OutputsAndGradientsMatchLibrary) {
   for (const char* name : {"linformer_heads.h5", "linformer_one_kv_head.h5"}) {
     const hdf5::File file = golden(name);
     for (const char* case_name : {"separate", "shared"}) {

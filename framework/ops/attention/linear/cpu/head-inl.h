@@ -416,7 +416,7 @@ class LinearAttentionHead {
   /// First sweep, forward over the range: the part of d_query that comes from the state.
   void sweep_queries(const LinearAttentionGradients& gradients, const Range& range, const HeadGradients<T>& sums) {
     start_state(range);
-    if (tile_.seen) tile_.turn_state();
+    if (tile_.seen) tile_.transpose_state();
     std::int64_t absorbed = 0;
     for (std::int64_t chunk = 0; chunk < query_chunks(range); ++chunk) {
       const std::int64_t rows = query_rows(range, chunk);

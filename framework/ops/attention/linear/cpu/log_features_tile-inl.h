@@ -152,8 +152,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const std::int64_t at = i * s.ld_m + f;
         const V e = exp(d, hn::Add(load_n(feature_q + at, n), hn::Sub(load_n(running_maximum + f, n), top)));
-        const V slope = hn::MulAdd(minus_delta, load_n(normalizer + f, n), load_n(d_feature_q + at, n));
-        store_n(hn::Mul(hn::Mul(e, inverse), slope), d_feature_q + at, n);
+        const V gradient = hn::MulAdd(minus_delta, load_n(normalizer + f, n), load_n(d_feature_q + at, n));
+        store_n(hn::Mul(hn::Mul(e, inverse), gradient), d_feature_q + at, n);
       });
     }
   }
@@ -203,13 +203,14 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     bool direct = false;
     for (std::int64_t i = 0; i < rows; ++i) {
       const NearPairs::Row row = pairs.row(i);
-      direct = (s.rotates ? pair_slopes<true>(i, columns, row) : pair_slopes<false>(i, columns, row)) || direct;
-      if (s.rotates) this->join_slopes_of_own_key(i, pairs);
-      if (pairs.softmax_window > 0) this->softmax_slopes(i, pairs, row);
+      direct = (s.rotates ? row_pair_gradients<true>(i, columns, row) : row_pair_gradients<false>(i, columns, row)) ||
+               direct;
+      if (s.rotates) this->join_gradients_of_own_key(i, pairs);
+      if (pairs.softmax_window > 0) this->softmax_gradients(i, pairs, row);
     }
     // d a_if = normal_q_if Σ_j d_product_ij normal_k_jf, and likewise for keys.
     if (s.rotates) {
-      this->rotated_feature_slopes(rows, columns, normal_q, normal_k);
+      this->rotated_feature_gradients(rows, columns, normal_q, normal_k);
     } else {
       this->from_columns(rows, pairs, d_product, normal_k, s.m, s.ld_m, d_feature_q);
       this->from_rows(rows, pairs, d_product, normal_q, s.m, s.ld_m, work, false);
@@ -440,7 +441,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   /// not visible. Returns whether a pair must be computed directly. If `rotated`: weights of the numerator over Σ_j
   /// w_ij, and the gradients of the rotated product in d_rotated.
   template <bool rotated>
-  bool pair_slopes(std::int64_t i, std::int64_t columns, const NearPairs::Row& row) {
+  bool row_pair_gradients(std::int64_t i, std::int64_t columns, const NearPairs::Row& row) {
     const V top = hn::Set(d, top_[i]), own = hn::Set(d, row_q[i]), inverse = hn::Set(d, inverse_[i]),
             less = hn::Set(d, delta[i]);
     bool direct = false;
@@ -477,15 +478,15 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
                                                              d_feature_q + i * s.ld_m, d_feature_k + j * s.ld_m);
           continue;
         }
-        const V top = hn::Set(d, top_[i]), slope = hn::Set(d, (g_v[at] - delta[i]) * inverse_[i]);
+        const V top = hn::Set(d, top_[i]), gradient = hn::Set(d, (g_v[at] - delta[i]) * inverse_[i]);
         V sum = hn::Zero(d);
         for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
           const std::int64_t at_q = i * s.ld_m + f, at_k = j * s.ld_m + f;
           const V e = only(exp(d, hn::Add(load_n(feature_q + at_q, n), hn::Sub(load_n(feature_k + at_k, n), top))), n,
                            hn::Zero(d));
           sum = hn::Add(sum, e);
-          store_n(hn::MulAdd(e, slope, load_n(d_feature_q + at_q, n)), d_feature_q + at_q, n);
-          store_n(hn::MulAdd(e, slope, load_n(d_feature_k + at_k, n)), d_feature_k + at_k, n);
+          store_n(hn::MulAdd(e, gradient, load_n(d_feature_q + at_q, n)), d_feature_q + at_q, n);
+          store_n(hn::MulAdd(e, gradient, load_n(d_feature_k + at_k, n)), d_feature_k + at_k, n);
         });
         weight[at] = hn::GetLane(hn::SumOfLanes(d, sum)) * inverse_[i];
       }

@@ -4,17 +4,17 @@
 
 #include <hwy/foreach_target.h>
 
-#include "framework/ops/attention/linear/cpu/body-inl.h"
+#include "framework/ops/attention/linear/cpu/kernel-inl.h"
 #include "framework/ops/attention/linear/cpu/plain_features_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
 void PlainFeaturesForward(const LinearAttentionArguments& arguments) {
-  with_linear_attention_body<PlainFeaturesTile>(arguments, [](auto&& body) { body.forward(); });
+  with_linear_attention_kernel<PlainFeaturesTile>(arguments, [](auto&& kernel) { kernel.forward(); });
 }
 void PlainFeaturesBackward(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients) {
-  with_linear_attention_body<PlainFeaturesTile>(arguments, [&](auto&& body) { body.backward(gradients); });
+  with_linear_attention_kernel<PlainFeaturesTile>(arguments, [&](auto&& kernel) { kernel.backward(gradients); });
 }
 
 }  // namespace furlong::ops::HWY_NAMESPACE

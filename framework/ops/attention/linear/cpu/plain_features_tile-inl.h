@@ -179,15 +179,15 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     for (std::int64_t i = 0; i < rows; ++i) {
       const NearPairs::Row row = pairs.row(i);
       if (s.rotates) {
-        pair_slopes<true>(i, columns, row);
-        this->join_slopes_of_own_key(i, pairs);
+        row_pair_gradients<true>(i, columns, row);
+        this->join_gradients_of_own_key(i, pairs);
       } else {
-        pair_slopes<false>(i, columns, row);
+        row_pair_gradients<false>(i, columns, row);
       }
-      if (pairs.softmax_window > 0) this->softmax_slopes(i, pairs, row);
+      if (pairs.softmax_window > 0) this->softmax_gradients(i, pairs, row);
     }
     if (s.rotates) {
-      this->rotated_feature_slopes(rows, columns, feature_q, feature_k);
+      this->rotated_feature_gradients(rows, columns, feature_q, feature_k);
       this->add_rows(columns, work, d_feature_k);
     } else {
       this->from_columns(rows, pairs, d_product, feature_k, s.m, s.ld_m, d_feature_q);
@@ -283,7 +283,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
   /// weight row i = weights of the numerator over N_i, d_product row i = ∂ loss / ∂ product_ij. If `rotated`, d_rotated
   /// has the part of the numerator.
   template <bool rotated>
-  void pair_slopes(std::int64_t i, std::int64_t columns, const NearPairs::Row& row) {
+  void row_pair_gradients(std::int64_t i, std::int64_t columns, const NearPairs::Row& row) {
     const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), less = hn::Set(d, delta[i]);
     const std::int64_t lanes = Lanes<T>::count();
     for (std::int64_t j = 0; j < columns; j += lanes) {

@@ -172,10 +172,10 @@ class RotatedPair {
     return hn::GetLane(hn::SumOfLanes(d, sum)) + last(top);
   }
 
-  /// Adds the gradients of the features to d_a and d_b. rotated_slope is the gradient of exp(-top) times the rotated
-  /// product, slope that of exp(-top) times the plain product. Returns the former product.
-  T add_gradients(T top, T rotated_slope, T slope, T* d_a, T* d_b) const {
-    const V by = hn::Set(d, rotated_slope), plain = hn::Set(d, slope);
+  /// Adds the gradients of the features to d_a and d_b. rotated_gradient is the gradient of exp(-top) times the rotated
+  /// product, gradient that of exp(-top) times the plain product. Returns the former product.
+  T add_gradients(T top, T rotated_gradient, T gradient, T* d_a, T* d_b) const {
+    const V by = hn::Set(d, rotated_gradient), plain = hn::Set(d, gradient);
     V sum = hn::Zero(d);
     for_lanes<T>(half_, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
       const Terms t = terms(f, n, top);
@@ -192,8 +192,8 @@ class RotatedPair {
     });
     const T rest = last(top);
     if (features_ % 2 != 0) {
-      d_a[features_ - 1] += (rotated_slope + slope) * rest;
-      d_b[features_ - 1] += (rotated_slope + slope) * rest;
+      d_a[features_ - 1] += (rotated_gradient + gradient) * rest;
+      d_b[features_ - 1] += (rotated_gradient + gradient) * rest;
     }
     return hn::GetLane(hn::SumOfLanes(d, sum)) + rest;
   }

@@ -133,7 +133,7 @@ class LinearAttentionTile {
   }
 
   /// Transposes the state for the first sweep of backward.
-  void turn_state() { transpose<T>(s.m, s.d_value, state, s.ld_v, transposed, s.ld_m); }
+  void transpose_state() { transpose<T>(s.m, s.d_value, state, s.ld_v, transposed, s.ld_m); }
 
   static T product_of(const T* x, const T* y, std::int64_t width) {
     V sum = hn::Zero(d);
@@ -195,7 +195,7 @@ class LinearAttentionTile {
     return hn::GetLane(hn::SumOfLanes(d, sum));
   }
   /// Computes the gradients of row i's exact pairs: weight, and d_score = ∂ loss / ∂ score, zero for other pairs.
-  void softmax_slopes(std::int64_t i, const NearPairs& pairs, const NearPairs::Row& row) {
+  void softmax_gradients(std::int64_t i, const NearPairs& pairs, const NearPairs::Row& row) {
     const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), less = hn::Set(d, delta[i]);
     V total = hn::Zero(d);
     const std::int64_t lanes = Lanes<T>::count();
@@ -203,11 +203,11 @@ class LinearAttentionTile {
       const std::int64_t at = i * s.ld_n + j;
       const auto in = between(j, row.soft, row.end);
       const V w = hn::IfThenElseZero(in, hn::Mul(inverse, exp(d, hn::Sub(hn::LoadU(d, score + at), top))));
-      const V slope = hn::IfThenElseZero(in, hn::Mul(w, hn::Sub(hn::LoadU(d, g_v + at), less)));
+      const V gradient = hn::IfThenElseZero(in, hn::Mul(w, hn::Sub(hn::LoadU(d, g_v + at), less)));
       hn::StoreU(hn::IfThenElse(in, w, hn::LoadU(d, weight + at)), d, weight + at);
-      hn::StoreU(slope, d, d_score + at);
-      hn::StoreU(hn::Add(hn::LoadU(d, d_key_weight + j), slope), d, d_key_weight + j);
-      total = hn::Add(total, slope);
+      hn::StoreU(gradient, d, d_score + at);
+      hn::StoreU(hn::Add(hn::LoadU(d, d_key_weight + j), gradient), d, d_key_weight + j);
+      total = hn::Add(total, gradient);
     }
     const T sum = hn::GetLane(hn::SumOfLanes(d, total));
     d_gate += static_cast<double>(sum);
@@ -433,7 +433,7 @@ class LinearAttentionTile {
     }
   }
   /// At equal positions the products are the same: moves the gradient of the rotated product to the plain product.
-  void join_slopes_of_own_key(std::int64_t i, const NearPairs& pairs) {
+  void join_gradients_of_own_key(std::int64_t i, const NearPairs& pairs) {
     const std::int64_t own = pairs.offset + i;
     if (own < 0 || own >= pairs.columns) return;
     d_product[i * s.ld_n + own] += d_rotated[i * s.ld_n + own];
@@ -441,7 +441,7 @@ class LinearAttentionTile {
   }
   /// Overwrites d_feature_q and work [columns, m] (for keys), from the gradients of both products; the rows are those
   /// of rotated_products.
-  void rotated_feature_slopes(std::int64_t rows, std::int64_t columns, const T* features_q, const T* features_k) {
+  void rotated_feature_gradients(std::int64_t rows, std::int64_t columns, const T* features_q, const T* features_k) {
     small_gemm_nn<T>(rows, s.m, columns, d_rotated, s.ld_n, rotated_k, s.ld_m, d_feature_q, s.ld_m, false);
     rotations_q.rotate(rows, d_feature_q, d_feature_q, s.ld_m, true);
     small_gemm_nn<T>(rows, s.m, columns, d_product, s.ld_n, features_k, s.ld_m, d_feature_q, s.ld_m, true);

@@ -6,7 +6,7 @@
 // Notation: a = features of rows, b = features of columns, each with its shift (queries: minus the stabiliser top),
 // factors μ (queries: 1 / denominator), vectors y (queries: g = d_output, keys: v) and one extra entry each (queries:
 // -δ = -g·output, keys: 1):
-//   slope_ij = μ_i μ_j (y_i·y_j + extra),    d a_if = Σ_j exp(a_if + b_jf) slope_ij
+//   gradient_ij = μ_i μ_j (y_i·y_j + extra),    d a_if = Σ_j exp(a_if + b_jf) gradient_ij
 //            = exp(a_if + c_f) μ_i (y_i·S_f + extra_i S_f,extra) over the columns in the sum
 //              + pair by pair over the columns of its own chunk,
 //   d_value_j = Σ_i w_ij μ_i g_i in the same two ways.
@@ -185,11 +185,11 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   // ---- rows ----
 
   __device__ __forceinline__ void row_tile(int turn, int first, int tile, const Bf16* omega, Rows& rows) {
-    float features[8][4], slopes[8][4];
+    float features[8][4], gradients[8][4];
     features_of_rows<Projected>(p, head, row, first + own, first_tile() + tile, omega, rows.terms, features);
-    clear(slopes);
-    if (p.causal) through_pairs(turn, first, tile, rows, features, slopes);
-    if (has_sum) through_sum(turn, tile, rows, features, slopes);
+    clear(gradients);
+    if (p.causal) through_pairs(turn, first, tile, rows, features, gradients);
+    if (has_sum) through_sum(turn, tile, rows, features, gradients);
     if constexpr (Keys) {
       if (shares_output()) {
         write_vectors(first);
@@ -198,20 +198,21 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         __syncwarp();
       }
     }
-    to_inputs(tile, omega, rows, features, slopes);
+    to_inputs(tile, omega, rows, features, gradients);
   }
 
-  /// slopes += exp(feature + c) μ (y · S + extra · S_extra); keys also gather exp(feature + c) S. Split processes half
-  /// of the features at a time, because registers do not suffice for all.
-  __device__ __forceinline__ void through_sum(int turn, int tile, const Rows& rows, ConstSums features, Sums slopes) {
+  /// gradients += exp(feature + c) μ (y · S + extra · S_extra); keys also gather exp(feature + c) S. Split processes
+  /// half of the features at a time, because registers do not suffice for all.
+  __device__ __forceinline__ void through_sum(int turn, int tile, const Rows& rows, ConstSums features,
+                                              Sums gradients) {
     constexpr int blocks = Exact ? 8 : 4;
     FURLONG_UNROLL
-    for (int from = 0; from < 8; from += blocks) through_sum_of<blocks>(turn, tile, from, rows, features, slopes);
+    for (int from = 0; from < 8; from += blocks) through_sum_of<blocks>(turn, tile, from, rows, features, gradients);
   }
   /// Processes `Blocks` blocks of 8 features.
   template <int Blocks>
   __device__ __forceinline__ void through_sum_of(int turn, int tile, int from, const Rows& rows, ConstSums features,
-                                                 Sums slopes) {
+                                                 Sums gradients) {
     const int first_feature = tile * fused_tile + 8 * from;
     const float* of_block = sum() + first_feature * at.ld_sum;
     const Tile<parts> y = staged(at.row_vectors, turn);
@@ -236,11 +237,11 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       for (int i = 0; i < 4; ++i) {
         const int half = i >> 1, f = first_feature + 8 * block + 2 * t + (i & 1);
         const float shift = maximum()[f] + rows.weights[half].shift, row_shift = rows.terms[half].shift;
-        const float slope =
+        const float gradient =
             rows.weights[half].factor * gpu_fma(rows.weights[half].extra, extra()[f], products[block][i]);
         const float e = rows.meets_sum[half] ? weighted(p, features[from + block][i], row_shift, shift) : 0.0f;
         const float by = !p.values ? e : rows.meets_sum[half] ? gpu_exp_fast(row_shift + shift) : 0.0f;
-        slopes[from + block][i] += rows.meets_sum[half] ? by * slope : 0.0f;
+        gradients[from + block][i] += rows.meets_sum[half] ? by * gradient : 0.0f;
         products[block][i] = e;
       }
     }
@@ -274,7 +275,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   __device__ __forceinline__ float exponent_of(float row_most, float row_shift, int j) const {
     return Keys ? (row_most + column_term(1)[j]) + column_term(0)[j] : (column_term(0)[j] + row_shift) + row_most;
   }
-  __device__ __forceinline__ float slope_of(const RowWeight& weight, int j, float product) const {
+  __device__ __forceinline__ float gradient_of(const RowWeight& weight, int j, float product) const {
     return Keys ? column_term(2)[j] * (product + column_term(3)[j]) : weight.factor * (product + weight.extra);
   }
 
@@ -289,9 +290,9 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     }
     return a;
   }
-  /// Computes slopes, zero before, from the columns of the chunk itself.
+  /// Computes gradients, zero before, from the columns of the chunk itself.
   __device__ __forceinline__ void through_pairs(int turn, int first, int tile, const Rows& rows, ConstSums features,
-                                                Sums slopes) {
+                                                Sums gradients) {
     const Tile<parts> y = staged(at.row_vectors, turn), other = staged(at.column_vectors, turn);
     float most[2];
     FURLONG_UNROLL
@@ -344,7 +345,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
           const bool seen = meet(first, own + g + 8 * half, j), lost = !p.values && exponent > fused_most_exponent;
           direct = direct || (seen && lost);
           const float factor = seen && !lost ? gpu_exp_fast(exponent) : 0.0f;
-          products[side][i] = seen && !lost ? factor * slope_of(rows.weights[half], j, products[side][i]) : 0.0f;
+          products[side][i] = seen && !lost ? factor * gradient_of(rows.weights[half], j, products[side][i]) : 0.0f;
           if constexpr (Keys)
             pair_weights[side][i] = seen && !lost ? pair_weights[side][i] * factor * column_term(2)[j] : 0.0f;
         }
@@ -355,8 +356,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       for (int n8 = 0; n8 < 8; n8 += 2) {
         OperandB<parts> b[2];
         normal().b_transposed(c, 8 * n8, b);
-        multiply(slopes[n8], a, b[0]);
-        multiply(slopes[n8 + 1], a, b[1]);
+        multiply(gradients[n8], a, b[0]);
+        multiply(gradients[n8 + 1], a, b[1]);
       }
       if constexpr (Keys) gather_pairs(other, c, pair_weights);
     }
@@ -364,12 +365,12 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     for (int n8 = 0; n8 < 8; ++n8) {
       FURLONG_UNROLL
       for (int i = 0; i < 4; ++i) {
-        if (!p.values) slopes[n8][i] *= gpu_exp_fast(features[n8][i] - most[i >> 1]);
+        if (!p.values) gradients[n8][i] *= gpu_exp_fast(features[n8][i] - most[i >> 1]);
       }
     }
     if (!__any_sync(full_warp, direct)) return;
     __syncwarp();  // gather_pairs has written to vectors_out, to which other lanes add
-    directly(turn, first, tile, rows, most, features, slopes);
+    directly(turn, first, tile, rows, most, features, gradients);
   }
   /// Adds the contributions of 16 queries to d_value of the warp's keys.
   __device__ __forceinline__ void gather_pairs(const Tile<parts>& other, int c, const float (&pair_weights)[2][4]) {
@@ -389,7 +390,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
 
   /// Recomputes, from the logarithms, pairs whose features in this tile may have underflowed. Rare and slow.
   __device__ void directly(int turn, int first, int tile, const Rows& rows, const float (&most)[2], ConstSums features,
-                           Sums slopes) {
+                           Sums gradients) {
     const Tile<parts> y = staged(at.row_vectors, turn), other = staged(at.column_vectors, turn);
     for (int j = 0; j < fused_chunk; ++j) {
       FURLONG_UNROLL
@@ -400,7 +401,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         if (!__any_sync(full_warp, wanted)) continue;
         float product = 0, total = 0;
         for (int c = t; c < p.d_value; c += 4) product = gpu_fma(y.value(i, c), other.value(j, c), product);
-        const float slope = slope_of(rows.weights[half], j, quad_sum(product));
+        const float gradient = gradient_of(rows.weights[half], j, quad_sum(product));
         const RowTerms terms{column_term(4)[j], column_term(5)[j], column_term(6)[j]};
         FURLONG_ONE_BY_ONE
         for (int feature = 0; feature < 16; ++feature) {
@@ -412,7 +413,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
             const float a = features[i >> 1][2 * half + (i & 1)];
             const float weight = gpu_exp_fast(Keys ? (a + column_term(1)[j]) + b : (b + rows.weights[half].shift) + a);
             total += wanted ? weight : 0.0f;
-            slopes[i >> 1][2 * half + (i & 1)] += wanted ? weight * slope : 0.0f;
+            gradients[i >> 1][2 * half + (i & 1)] += wanted ? weight * gradient : 0.0f;
           }
         }
         if constexpr (Keys) {
@@ -426,26 +427,28 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   }
 
   /// Transforms gradients of features to gradients of the inputs.
-  __device__ __forceinline__ void to_inputs(int tile, const Bf16* omega, Rows& rows, ConstSums features, Sums slopes) {
+  __device__ __forceinline__ void to_inputs(int tile, const Bf16* omega, Rows& rows, ConstSums features,
+                                            Sums gradients) {
     with_fused_form<Projected>(p.form, [&](auto form) {
       FURLONG_UNROLL
       for (int n8 = 0; n8 < 8; ++n8) {
         FURLONG_UNROLL
         for (int i = 0; i < 4; ++i) {
           const int half = i >> 1, feature = feature_at<Projected>(first_tile() + tile, 8 * n8 + 2 * t + (i & 1));
-          float& slope = slopes[n8][i];
-          if (feature >= p.m) slope = 0;
+          float& gradient = gradients[n8][i];
+          if (feature >= p.m) gradient = 0;
           const bool minus = form() == FusedForm::softmax && feature >= p.d;
-          rows.sums_plus[half] += minus ? 0.0f : slope;
-          rows.sums_minus[half] += minus ? slope : 0.0f;
-          slope = slope_of_input<form()>(p, features[n8][i], rows.terms[half].shift, minus ? -slope : slope);
+          rows.sums_plus[half] += minus ? 0.0f : gradient;
+          rows.sums_minus[half] += minus ? gradient : 0.0f;
+          gradient =
+              gradient_of_input<form()>(p, features[n8][i], rows.terms[half].shift, minus ? -gradient : gradient);
         }
       }
     });
     if constexpr (Projected) {
       OperandA<parts> a[4];
       FURLONG_UNROLL
-      for (int k = 0; k < 4; ++k) a[k].from_accumulators(slopes, k);
+      for (int k = 0; k < 4; ++k) a[k].from_accumulators(gradients, k);
       const Tile<1> w{const_cast<Bf16*>(omega), p.d_padded + 8, 0};
       FURLONG_ONE_BY_ONE
       for (int c = 0; c < p.d_padded; c += 16) {
@@ -472,7 +475,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
           FURLONG_UNROLL
           for (int half = 0; half < 2; ++half) {
             float* to = inputs() + (own + g + 8 * half) * at.ld_inputs + (c & ~31) + fused_place(c & 31);
-            to[0] += slopes[n8][2 * half], to[1] += slopes[n8][2 * half + 1];
+            to[0] += gradients[n8][2 * half], to[1] += gradients[n8][2 * half + 1];
           }
         }
         __syncwarp();

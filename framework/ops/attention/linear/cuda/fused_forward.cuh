@@ -343,7 +343,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
   }
 
   /// Returns bit 4 n + e if the pair's product has underflowed; it then holds the logarithm of its weight instead.
-  __device__ __forceinline__ std::uint32_t mend_products(int first, std::uint32_t visible, Sums products) {
+  __device__ __forceinline__ std::uint32_t recompute_products(int first, std::uint32_t visible, Sums products) {
     std::uint32_t lost = 0;
     if (p.values) return lost;
     FURLONG_UNROLL
@@ -407,7 +407,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     std::uint32_t visible = 0, lost = 0;
     if (p.causal) {
       visible = visible_pairs(first);
-      lost = mend_products(first, visible, products);
+      lost = recompute_products(first, visible, products);
     }
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {

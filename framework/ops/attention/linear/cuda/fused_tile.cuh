@@ -75,14 +75,15 @@ __device__ __forceinline__ float feature_of(const FusedProblem& p, const FusedHe
 
 /// Returns ∂ loss / ∂ u from that of the feature, without the factor of maps with random projections.
 template <FusedForm form>
-__device__ __forceinline__ float slope_of_input(const FusedProblem& p, float feature, float row_shift, float slope) {
-  if constexpr (form == FusedForm::rectified_projection) return feature <= p.kernel_epsilon ? 0.0f : slope;
-  if constexpr (form == FusedForm::relu) return feature <= 0 ? 0.0f : slope;
+__device__ __forceinline__ float gradient_of_input(const FusedProblem& p, float feature, float row_shift,
+                                                   float gradient) {
+  if constexpr (form == FusedForm::rectified_projection) return feature <= p.kernel_epsilon ? 0.0f : gradient;
+  if constexpr (form == FusedForm::relu) return feature <= 0 ? 0.0f : gradient;
   if constexpr (form == FusedForm::elu1) {
     const float log_feature = feature - row_shift;  // log(1 + x) if positive
-    return log_feature > 0 ? slope * gpu_exp_fast(-log_feature) : slope;
+    return log_feature > 0 ? gradient * gpu_exp_fast(-log_feature) : gradient;
   }
-  return slope;
+  return gradient;
 }
 
 /// Computes a tile's features for the lane's rows first + g and first + g + 8: entry [n][e] is for row g + 8 (e / 2)

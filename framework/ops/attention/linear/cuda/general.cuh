@@ -176,7 +176,8 @@ struct GeneralTile {
   GeneralPairs pairs;
   bool seen, had_pairs;
   // Vectors with one entry per row or feature.
-  T *row_q, *log_q, *top, *inverse, *delta, *half_slopes, *d_log_q, *row_k, *key_weight, *size_k, *d_key_weight, *spare;
+  T *row_q, *log_q, *top, *inverse, *delta, *half_gradients, *d_log_q, *row_k, *key_weight, *size_k, *d_key_weight,
+      *spare;
   T *normalizer, *normalizer_lost, *feature_max, *factors;
   // Products of pairs [chunk, near].
   T *product, *weight, *score, *rotated_product, *g_v, *d_product, *d_rotated;
@@ -184,7 +185,7 @@ struct GeneralTile {
   T *q, *k, *v, *g, *out, *d_x, *d_x_q, *d_x_k, *d_v;
   T *state, *sum_lost;  // [m, d_value]
   // Rows of features.
-  T *feature_q, *feature_k, *normal_q, *normal_k, *rotated_q, *rotated_k, *near_slope, *d_feature;
+  T *feature_q, *feature_k, *normal_q, *normal_k, *rotated_q, *rotated_k, *near_gradient, *d_feature;
   T *rotations_q, *rotations_k;  // [rows, 2, half]: cosines, sines
   // Form `values`: c and M of the state.
   T maximum, magnitude, next_maximum, next_magnitude;
@@ -226,7 +227,7 @@ __host__ __device__ inline void place_tile(GeneralTile<T>& t, const GeneralSizes
   const bool pairs = queries && keys, d_query = phase == GeneralPhase::d_query, d_key = phase == GeneralPhase::d_key;
   const std::int64_t chunk = s.chunk, near = s.near, products = chunk * s.ld_n(), features_q = chunk * s.ld_m(),
                      features_k = near * s.ld_m();
-  place.all(chunk, t.row_q, t.log_q, t.top, t.inverse, t.delta, t.half_slopes, t.d_log_q);
+  place.all(chunk, t.row_q, t.log_q, t.top, t.inverse, t.delta, t.half_gradients, t.d_log_q);
   place.all(near, t.row_k, t.key_weight, t.size_k);
   if (d_key) place.all(near, t.d_key_weight, t.spare);
   place.all(s.m, t.normalizer, t.normalizer_lost, t.feature_max, t.factors);
@@ -257,7 +258,7 @@ __host__ __device__ inline void place_tile(GeneralTile<T>& t, const GeneralSizes
   }
   if (d_query || d_key) {
     place(t.d_feature, features_q);
-    place(t.near_slope, features_q);
+    place(t.near_gradient, features_q);
     place(t.d_x, chunk * s.ld_d());
     if (s.softmax_pairs) place(d_query ? t.d_x_q : t.d_x_k, chunk * s.ld_d());
     if (d_key) place(t.d_v, chunk * s.ld_v());

@@ -28,7 +28,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   __device__ T* near_k() const { return this->normal_k; }
   /// Weights of keys for the queries gathered after them, before and after rotation.
   __device__ T* later_weights() const { return this->normal_k; }
-  __device__ T* turned_later_weights() const { return this->normal_k; }
+  __device__ T* rotated_later_weights() const { return this->normal_k; }
 
   // ---- features ----
 
@@ -92,7 +92,7 @@ class GeneralLogarithms : public GeneralHead<T> {
 
   /// Completes d_feature, which holds S_f · g_i: ∂ loss / ∂ a_if = exp(a_if + c_f - top_i) / N_i · (S_f · g_i - δ_i
   /// z_f).
-  __device__ void finish_slopes_from_state(int i) const {
+  __device__ void finish_gradients_from_state(int i) const {
     for_columns(this->s.m, [&](int f) {
       const int at = i * this->s.ld_m() + f;
       const T e = exponential(this->feature_q[at] + (this->feature_max[f] - this->top[i]));
@@ -101,7 +101,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   }
   /// Completes d_feature, which holds state_f · v_j, and computes the weights for d_v:
   /// d b_jf = exp(b_jf + e_f) (state_f · v_j + normalizer_f), d_v_j = Σ_f exp(b_jf + e_f) state_f.
-  __device__ void finish_slopes_from_later(int j) const {
+  __device__ void finish_gradients_from_later(int j) const {
     for_columns(this->s.m, [&](int f) {
       const int at = j * this->s.ld_m() + f;
       const T e = exponential(this->feature_k[at] + this->feature_max[f]);
@@ -112,22 +112,22 @@ class GeneralLogarithms : public GeneralHead<T> {
   __device__ void finish_later_values(int /*j*/) const {}
 
   /// Computes the gradients of row i's pairs; those of direct pairs are added to d_feature of the query.
-  __device__ void query_slopes(int i) {
+  __device__ void query_gradients(int i) {
     const GeneralPairs::Row row = this->pairs.row(i);
-    pair_slopes(i, row, false);
-    for_direct(i, row.first, row.soft, [&](int j) { direct_slopes_of_query(i, j); });
-    this->finish_slopes(i, row, false);
+    row_pair_gradients(i, row, false);
+    for_direct(i, row.first, row.soft, [&](int j) { direct_gradients_of_query(i, j); });
+    this->finish_gradients(i, row, false);
   }
-  __device__ void key_slopes(int i) {
+  __device__ void key_gradients(int i) {
     const GeneralPairs::Row row = this->pairs.row(i);
-    pair_slopes(i, row, true);
-    this->finish_slopes(i, row, true);
+    row_pair_gradients(i, row, true);
+    this->finish_gradients(i, row, true);
   }
   /// d a_if = normal_q_if Σ_j d_product_ij normal_k_jf, and likewise for keys.
-  __device__ void take_near_slopes(int row, const T* normal) const {
+  __device__ void take_near_gradients(int row, const T* normal) const {
     for_columns(this->s.m, [&](int f) {
       const int at = row * this->s.ld_m() + f;
-      this->d_feature[at] = gpu_fma(this->near_slope[at], normal[at], this->d_feature[at]);
+      this->d_feature[at] = gpu_fma(this->near_gradient[at], normal[at], this->d_feature[at]);
     });
   }
   /// Adds ∂ loss / ∂ the logarithm of key j's weight to d_key_weight; keys have no row logarithm.
@@ -139,7 +139,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   __device__ T d_row_log(int /*j*/) const { return T(0); }
 
   /// Adds the gradients of key j's direct pairs to its d_feature, query after query.
-  __device__ void direct_key_slopes(int j) const {
+  __device__ void direct_key_gradients(int j) const {
     const int rows = this->query_rows;
     T* const d_b = this->d_feature + j * this->s.ld_m();
     const T least = least_product();
@@ -154,10 +154,10 @@ class GeneralLogarithms : public GeneralHead<T> {
         const int i = i0 + __ffs(static_cast<int>(lanes)) - 1;
         const T g_v = this->g_v[i * this->s.ld_n() + j];
         if (this->s.rotates && j != this->pairs.own(i)) {
-          rotated_slopes(i, j, g_v * this->inverse[i], -this->delta[i] * this->inverse[i], false, d_b);
+          rotated_gradients(i, j, g_v * this->inverse[i], -this->delta[i] * this->inverse[i], false, d_b);
         } else {
-          const T slope = (g_v - this->delta[i]) * this->inverse[i];
-          for_columns(this->s.m, [&](int f) { d_b[f] = gpu_fma(direct_term(i, j, f), slope, d_b[f]); });
+          const T gradient = (g_v - this->delta[i]) * this->inverse[i];
+          for_columns(this->s.m, [&](int f) { d_b[f] = gpu_fma(direct_term(i, j, f), gradient, d_b[f]); });
         }
         __syncwarp();
       }
@@ -284,7 +284,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   /// feature_max = max(feature_max, max_i (rows_i - less_i)); factors = rescaling of the sums so far; rows =
   /// exp(rows - less - feature_max) · by; normalizer = factors · normalizer + Σ_i rows_i, over -δ_i if δ is given. One
   /// thread per feature. Both features of a rotated pair get the larger maximum.
-  __device__ void absorb(int rows, T* log_rows, const T* less, const T* by, const T* slopes) const {
+  __device__ void absorb(int rows, T* log_rows, const T* less, const T* by, const T* gradients) const {
     const int half = this->s.rotates ? this->s.half() : 0;
     const auto raised = [&](T after, int f) {
       for (int i = 0; i < rows; ++i) after = gpu_max(after, log_rows[i * this->s.ld_m() + f] - (less ? less[i] : T(0)));
@@ -296,7 +296,7 @@ class GeneralLogarithms : public GeneralHead<T> {
       for (int i = 0; i < rows; ++i) {
         T& at = log_rows[i * this->s.ld_m() + f];
         at = exponential(at - ((less ? less[i] : T(0)) + after)) * (by ? by[i] : T(1));
-        sum = slopes ? gpu_fma(-slopes[i], at, sum) : sum + at;
+        sum = gradients ? gpu_fma(-gradients[i], at, sum) : sum + at;
       }
       this->add_to_normalizer(f, factor, sum);
       this->factors[f] = factor;
@@ -317,7 +317,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   /// d_product row i = ∂ loss / ∂ product_ij, zero for pairs that are invisible or computed directly; with `weights`
   /// also w_ij / Σ_j w_ij. With a rotated numerator: weights of the numerator over Σ_j w_ij, and the gradients of the
   /// rotated product in d_rotated.
-  __device__ void pair_slopes(int i, const GeneralPairs::Row& row, bool weights) const {
+  __device__ void row_pair_gradients(int i, const GeneralPairs::Row& row, bool weights) const {
     const T least = least_product(), own_max = this->row_q[i];
     for_columns(this->pairs.columns, [&](int j) {
       const int at = i * this->s.ld_n() + j;
@@ -350,14 +350,14 @@ class GeneralLogarithms : public GeneralHead<T> {
     return row_sum<T>(this->s.m, [&](int f) { return direct_term(i, j, f); });
   }
   /// Adds the gradients of the direct pair (i, j) to d_feature of query i.
-  __device__ void direct_slopes_of_query(int i, int j) const {
+  __device__ void direct_gradients_of_query(int i, int j) const {
     T* const d_a = this->d_feature + i * this->s.ld_m();
     const T g_v = this->g_v[i * this->s.ld_n() + j];
     if (this->s.rotates && j != this->pairs.own(i)) {
-      rotated_slopes(i, j, g_v * this->inverse[i], -this->delta[i] * this->inverse[i], true, d_a);
+      rotated_gradients(i, j, g_v * this->inverse[i], -this->delta[i] * this->inverse[i], true, d_a);
     } else {
-      const T slope = (g_v - this->delta[i]) * this->inverse[i];
-      for_columns(this->s.m, [&](int f) { d_a[f] = gpu_fma(direct_term(i, j, f), slope, d_a[f]); });
+      const T gradient = (g_v - this->delta[i]) * this->inverse[i];
+      for_columns(this->s.m, [&](int f) { d_a[f] = gpu_fma(direct_term(i, j, f), gradient, d_a[f]); });
     }
     __syncwarp();
   }
@@ -404,22 +404,22 @@ class GeneralLogarithms : public GeneralHead<T> {
                       }) +
            rotated_last(i, j, top);
   }
-  /// Adds the features' gradients to d_a (of the query) or d_b (of the key). rotated_slope is the gradient of exp(-top)
-  /// times the rotated product, slope that of exp(-top) times the plain product.
-  __device__ void rotated_slopes(int i, int j, T rotated_slope, T slope, bool of_query, T* target) const {
+  /// Adds the features' gradients to d_a (of the query) or d_b (of the key). rotated_gradient is the gradient of
+  /// exp(-top) times the rotated product, gradient that of exp(-top) times the plain product.
+  __device__ void rotated_gradients(int i, int j, T rotated_gradient, T gradient, bool of_query, T* target) const {
     const int half = this->s.half();
     for_columns(half, [&](int f) {
       const RotatedTerms x = rotated_terms(i, j, f, this->top[i]);
       const T first = x.cosine * x.first, second = x.cosine * x.second, second_first = x.sine * x.second_first,
               first_second = x.sine * x.first_second;
-      target[f] = gpu_fma(rotated_slope, of_query ? first - first_second : first + second_first,
-                          gpu_fma(slope, x.first, target[f]));
+      target[f] = gpu_fma(rotated_gradient, of_query ? first - first_second : first + second_first,
+                          gpu_fma(gradient, x.first, target[f]));
       T& other = target[half + f];
-      other = gpu_fma(rotated_slope, of_query ? second + second_first : second - first_second,
-                      gpu_fma(slope, x.second, other));
+      other = gpu_fma(rotated_gradient, of_query ? second + second_first : second - first_second,
+                      gpu_fma(gradient, x.second, other));
     });
     const T rest = rotated_last(i, j, this->top[i]);
-    if (this->s.m % 2 != 0 && lane_index() == 0) target[this->s.m - 1] += (rotated_slope + slope) * rest;
+    if (this->s.m % 2 != 0 && lane_index() == 0) target[this->s.m - 1] += (rotated_gradient + gradient) * rest;
   }
 };
 

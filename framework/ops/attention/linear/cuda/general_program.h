@@ -17,11 +17,11 @@ enum class GeneralStep : std::uint8_t {
   read_keys,
   project_keys,
   map_keys,
-  turns_of_keys,
+  rotations_of_keys,
   read_queries,
   project_queries,
   map_queries,
-  turns_of_queries,
+  rotations_of_queries,
   read_gradients,
   // products of pairs
   scores,
@@ -47,40 +47,40 @@ enum class GeneralStep : std::uint8_t {
   rotate_absorbed_queries,
   add_queries,
   // d_query
-  slopes_from_state,
-  rotate_slopes_from_state,
-  finish_slopes_from_state,
+  gradients_from_state,
+  rotate_gradients_from_state,
+  finish_gradients_from_state,
   gradient_products,
-  query_slopes,
-  near_query_slopes,
-  rotated_query_slopes,
+  query_gradients,
+  near_query_gradients,
+  rotated_query_gradients,
   rotate_back_queries,
-  add_rotated_query_slopes,
-  exact_query_slopes,
-  take_near_query_slopes,
-  map_query_slopes,
-  project_query_slopes,
+  add_rotated_query_gradients,
+  exact_query_gradients,
+  take_near_query_gradients,
+  map_query_gradients,
+  project_query_gradients,
   write_d_query,
   // d_key and d_value
-  slopes_from_later,
-  rotate_slopes_from_later,
-  finish_slopes_from_later,
+  gradients_from_later,
+  rotate_gradients_from_later,
+  finish_gradients_from_later,
   rotate_later_weights,
   later_values,
   finish_later_values,
-  key_slopes,
-  direct_key_slopes,
-  near_key_slopes,
-  rotated_key_slopes,
+  key_gradients,
+  direct_key_gradients,
+  near_key_gradients,
+  rotated_key_gradients,
   rotate_back_keys,
-  add_rotated_key_slopes,
+  add_rotated_key_gradients,
   near_values,
-  exact_key_slopes,
+  exact_key_gradients,
   exact_key_weights,
-  take_near_key_slopes,
+  take_near_key_gradients,
   key_logarithms,
-  map_key_slopes,
-  project_key_slopes,
+  map_key_gradients,
+  project_key_gradients,
   write_d_key
 };
 
@@ -137,13 +137,13 @@ inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool ex
     add(job, {read_keys});
     add(job, {project_keys}, directed);
     add(job, {map_keys});
-    add(job, {turns_of_keys}, turned);
+    add(job, {rotations_of_keys}, turned);
   };
   const auto add_queries_of = [&](GeneralJob job) {
     add(job, {read_queries});
     add(job, {project_queries}, directed);
     add(job, {map_queries});
-    add(job, {turns_of_queries}, turned);
+    add(job, {rotations_of_queries}, turned);
   };
   const auto add_pairs = [&](GeneralJob job) {
     add(job, {scores, finish_scores}, exact);
@@ -169,36 +169,36 @@ inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool ex
   add(GeneralJob::gather, {add_queries});
 
   add_queries_of(GeneralJob::begin_query);
-  add(GeneralJob::begin_query, {read_gradients, slopes_from_state});
-  add(GeneralJob::begin_query, {rotate_slopes_from_state}, turned);
-  add(GeneralJob::begin_query, {finish_slopes_from_state});
+  add(GeneralJob::begin_query, {read_gradients, gradients_from_state});
+  add(GeneralJob::begin_query, {rotate_gradients_from_state}, turned);
+  add(GeneralJob::begin_query, {finish_gradients_from_state});
   add_keys_of(GeneralJob::near_query);
   add_pairs(GeneralJob::near_query);
-  add(GeneralJob::near_query, {gradient_products, query_slopes, near_query_slopes});
-  add(GeneralJob::near_query, {rotated_query_slopes, rotate_back_queries, add_rotated_query_slopes}, turned);
-  add(GeneralJob::near_query, {exact_query_slopes}, exact);
-  add(GeneralJob::end_query, {take_near_query_slopes, map_query_slopes});
-  add(GeneralJob::end_query, {project_query_slopes}, directed);
+  add(GeneralJob::near_query, {gradient_products, query_gradients, near_query_gradients});
+  add(GeneralJob::near_query, {rotated_query_gradients, rotate_back_queries, add_rotated_query_gradients}, turned);
+  add(GeneralJob::near_query, {exact_query_gradients}, exact);
+  add(GeneralJob::end_query, {take_near_query_gradients, map_query_gradients});
+  add(GeneralJob::end_query, {project_query_gradients}, directed);
   add(GeneralJob::end_query, {write_d_query});
 
   add_keys_of(GeneralJob::begin_key);
-  add(GeneralJob::begin_key, {slopes_from_later});
-  add(GeneralJob::begin_key, {rotate_slopes_from_later}, turned);
-  add(GeneralJob::begin_key, {finish_slopes_from_later});
+  add(GeneralJob::begin_key, {gradients_from_later});
+  add(GeneralJob::begin_key, {rotate_gradients_from_later}, turned);
+  add(GeneralJob::begin_key, {finish_gradients_from_later});
   add(GeneralJob::begin_key, {rotate_later_weights}, turned);
   add(GeneralJob::begin_key, {later_values});
   add(GeneralJob::begin_key, {finish_later_values}, !logarithms);
   add_queries_of(GeneralJob::near_key);
   add(GeneralJob::near_key, {read_gradients});
   add_pairs(GeneralJob::near_key);
-  add(GeneralJob::near_key, {gradient_products, key_slopes});
-  add(GeneralJob::near_key, {direct_key_slopes}, logarithms);
-  add(GeneralJob::near_key, {near_key_slopes});
-  add(GeneralJob::near_key, {rotated_key_slopes, rotate_back_keys, add_rotated_key_slopes}, turned);
+  add(GeneralJob::near_key, {gradient_products, key_gradients});
+  add(GeneralJob::near_key, {direct_key_gradients}, logarithms);
+  add(GeneralJob::near_key, {near_key_gradients});
+  add(GeneralJob::near_key, {rotated_key_gradients, rotate_back_keys, add_rotated_key_gradients}, turned);
   add(GeneralJob::near_key, {near_values});
-  add(GeneralJob::near_key, {exact_key_slopes, exact_key_weights}, exact);
-  add(GeneralJob::end_key, {take_near_key_slopes, key_logarithms, map_key_slopes});
-  add(GeneralJob::end_key, {project_key_slopes}, directed);
+  add(GeneralJob::near_key, {exact_key_gradients, exact_key_weights}, exact);
+  add(GeneralJob::end_key, {take_near_key_gradients, key_logarithms, map_key_gradients});
+  add(GeneralJob::end_key, {project_key_gradients}, directed);
   add(GeneralJob::end_key, {write_d_key});
   return program;
 }

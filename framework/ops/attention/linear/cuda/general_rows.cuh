@@ -203,23 +203,23 @@ class GeneralHead : public GeneralTile<T> {
   }
   /// Replaces score by ∂ loss / ∂ score of row i's exact pairs, zero for other pairs. For keys it also stores their
   /// weights in weight. Returns the sum.
-  __device__ T softmax_slopes(int i, const GeneralPairs::Row& row, bool of_keys) const {
+  __device__ T softmax_gradients(int i, const GeneralPairs::Row& row, bool of_keys) const {
     T sum = 0;
     for_columns(this->pairs.columns, [&](int j) {
       const int at = i * this->s.ld_n() + j;
-      T slope = 0;
+      T gradient = 0;
       if (j >= row.soft && j < row.end) {
         const T w = this->inverse[i] * exponential(this->score[at] - this->top[i]);
-        slope = w * (this->g_v[at] - this->delta[i]);
+        gradient = w * (this->g_v[at] - this->delta[i]);
         if (of_keys) this->weight[at] = w;
       }
-      this->score[at] = slope;
-      sum += slope;
+      this->score[at] = gradient;
+      sum += gradient;
     });
     return warp_sum(sum);
   }
   /// Completes the gradients of row i's feature pairs: rotation and exact pairs.
-  __device__ void finish_slopes(int i, const GeneralPairs::Row& row, bool of_keys) {
+  __device__ void finish_gradients(int i, const GeneralPairs::Row& row, bool of_keys) {
     __syncwarp();
     if (this->s.rotates && lane_index() == 0) {  // at equal positions both products share one gradient
       const int own = this->pairs.own(i), at = i * this->s.ld_n() + own;
@@ -229,7 +229,7 @@ class GeneralHead : public GeneralTile<T> {
       }
     }
     if (this->pairs.softmax_window == 0) return;
-    const T sum = softmax_slopes(i, row, of_keys);
+    const T sum = softmax_gradients(i, row, of_keys);
     if (of_keys || lane_index() != 0) return;
     this->warp_gate[warp_index()] += static_cast<double>(sum);
     this->d_log_q[i] -= sum;
@@ -403,7 +403,7 @@ class GeneralHead : public GeneralTile<T> {
     const std::int64_t at = address(this->a.d_query, this->head, this->query_start + i);
     for_columns(this->s.d, [&](int c) {
       const int of_tile = i * this->s.ld_d() + c;
-      T x = this->map.finished(this->q[of_tile], this->half_slopes[i], this->d_x[of_tile]);
+      T x = this->map.finished(this->q[of_tile], this->half_gradients[i], this->d_x[of_tile]);
       if (this->s.softmax_pairs) x = gpu_fma(this->d_x_q[of_tile], this->a.score_scale, x);
       if (this->scaling) x *= this->scaling[c];
       write_element<T>(this->a.d_query, at + c, x);
@@ -418,7 +418,7 @@ class GeneralHead : public GeneralTile<T> {
       const std::int64_t at = address(this->a.d_key, this->head, key);
       for_columns(this->s.d, [&](int c) {
         const int of_tile = j * this->s.ld_d() + c;
-        T x = this->map.finished(this->k[of_tile], this->half_slopes[j], this->d_x[of_tile]);
+        T x = this->map.finished(this->k[of_tile], this->half_gradients[j], this->d_x[of_tile]);
         if (this->s.softmax_pairs && this->had_pairs) x = gpu_fma(this->d_x_k[of_tile], this->a.score_scale, x);
         if (this->scaling) x /= this->scaling[c];
         if (this->query_center) x = gpu_fma(this->d_key_weight[j] * this->a.score_scale, this->query_center[c], x);

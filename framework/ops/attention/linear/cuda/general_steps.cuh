@@ -75,40 +75,44 @@ class GeneralSteps : public Head {
         return {m, d_value, keys, columns(this->feature_k, ld_m), rows(this->v, ld_v), state};
       case GeneralStep::add_queries:
         return {m, d_value, queries, columns(this->feature_q, ld_m), rows(this->g, ld_v), state};
-      case GeneralStep::slopes_from_state:
+      case GeneralStep::gradients_from_state:
         return {this->seen ? queries : 0, m, d_value, rows(this->g, ld_v), columns(this->state, ld_v),
                 {this->d_feature, ld_m}};
       case GeneralStep::gradient_products:
         return {queries, near, d_value, rows(this->g, ld_v), columns(this->v, ld_v), {this->g_v, ld_n}};
-      case GeneralStep::near_query_slopes:
-        return {
-            queries, m, near, rows(this->d_product, ld_n), rows(this->near_k(), ld_m), {this->near_slope, ld_m, more}};
-      case GeneralStep::rotated_query_slopes:
+      case GeneralStep::near_query_gradients:
+        return {queries,
+                m,
+                near,
+                rows(this->d_product, ld_n),
+                rows(this->near_k(), ld_m),
+                {this->near_gradient, ld_m, more}};
+      case GeneralStep::rotated_query_gradients:
         return {queries, m, near, rows(this->d_rotated, ld_n), rows(this->rotated_k, ld_m), {this->rotated_q, ld_m}};
-      case GeneralStep::exact_query_slopes:
+      case GeneralStep::exact_query_gradients:
         return {queries, d, near, rows(this->score, ld_n), rows(this->k, ld_d), {this->d_x_q, ld_d, more}};
-      case GeneralStep::project_query_slopes:
+      case GeneralStep::project_query_gradients:
         return this->map.back_projection(this->d_feature, queries, this->d_x);
-      case GeneralStep::slopes_from_later:
+      case GeneralStep::gradients_from_later:
         return {this->seen ? keys : 0,  m, d_value, rows(this->v, ld_v), columns(this->state, ld_v),
                 {this->d_feature, ld_m}};
       case GeneralStep::later_values:
-        return {this->seen ? keys : 0,   d_value,          m, rows(this->turned_later_weights(), ld_m),
+        return {this->seen ? keys : 0,   d_value,          m, rows(this->rotated_later_weights(), ld_m),
                 rows(this->state, ld_v), {this->d_v, ld_v}};
-      case GeneralStep::near_key_slopes:
+      case GeneralStep::near_key_gradients:
         return {keys,
                 m,
                 queries,
                 columns(this->d_product, ld_n),
                 rows(this->near_q(), ld_m),
-                {this->near_slope, ld_m, more}};
-      case GeneralStep::rotated_key_slopes:
+                {this->near_gradient, ld_m, more}};
+      case GeneralStep::rotated_key_gradients:
         return {keys, m, queries, columns(this->d_rotated, ld_n), rows(this->rotated_q, ld_m), {this->rotated_k, ld_m}};
       case GeneralStep::near_values:
         return {keys, d_value, queries, columns(this->weight, ld_n), rows(this->g, ld_v), {this->d_v, ld_v, true}};
-      case GeneralStep::exact_key_slopes:
+      case GeneralStep::exact_key_gradients:
         return {keys, d, queries, columns(this->score, ld_n), rows(this->q, ld_d), {this->d_x_k, ld_d, more}};
-      case GeneralStep::project_key_slopes:
+      case GeneralStep::project_key_gradients:
         return this->map.back_projection(this->d_feature, keys, this->d_x);
       default:
         return {};
@@ -126,14 +130,14 @@ class GeneralSteps : public Head {
         return {keys, this->rotations_k, this->feature_k, this->feature_k, false};
       case GeneralStep::rotate_absorbed_queries:
         return {queries, this->rotations_q, this->feature_q, this->feature_q, false};
-      case GeneralStep::rotate_slopes_from_state:
+      case GeneralStep::rotate_gradients_from_state:
         return {this->seen ? queries : 0, this->rotations_q, this->d_feature, this->d_feature, true};
       case GeneralStep::rotate_back_queries:
         return {queries, this->rotations_q, this->rotated_q, this->rotated_q, true};
-      case GeneralStep::rotate_slopes_from_later:
+      case GeneralStep::rotate_gradients_from_later:
         return {this->seen ? keys : 0, this->rotations_k, this->d_feature, this->d_feature, true};
       case GeneralStep::rotate_later_weights:
-        return {this->seen ? keys : 0, this->rotations_k, this->later_weights(), this->turned_later_weights(), false};
+        return {this->seen ? keys : 0, this->rotations_k, this->later_weights(), this->rotated_later_weights(), false};
       case GeneralStep::rotate_back_keys:
         return {keys, this->rotations_k, this->rotated_k, this->rotated_k, true};
       default:
@@ -150,7 +154,7 @@ class GeneralSteps : public Head {
       case GeneralStep::map_keys:
         for_rows(keys, [&](int j) { this->map_key(j); });
         break;
-      case GeneralStep::turns_of_keys:
+      case GeneralStep::rotations_of_keys:
         for_rows(keys, [&](int j) {
           this->turn(this->key_start - this->document_start + j,
                      this->rotations_k + static_cast<std::int64_t>(j) * 2 * this->s.half());
@@ -162,7 +166,7 @@ class GeneralSteps : public Head {
       case GeneralStep::map_queries:
         for_rows(queries, [&](int i) { this->map_query(i); });
         break;
-      case GeneralStep::turns_of_queries:
+      case GeneralStep::rotations_of_queries:
         for_rows(queries, [&](int i) {
           this->turn(this->query_start + this->a.query_offset - this->document_start + i,
                      this->rotations_q + i * 2 * this->s.half());
@@ -200,40 +204,41 @@ class GeneralSteps : public Head {
       case GeneralStep::absorb_queries:
         this->absorb_queries();
         break;
-      case GeneralStep::finish_slopes_from_state:
+      case GeneralStep::finish_gradients_from_state:
         for_rows(queries, [&](int i) {
           if (this->s.softmax_pairs && lane_index() == 0) this->d_log_q[i] = 0;
           if (this->seen) {
-            this->finish_slopes_from_state(i);
+            this->finish_gradients_from_state(i);
           } else {
             for_columns(this->s.m, [&](int f) { this->d_feature[i * ld_m + f] = 0; });
           }
         });
         break;
-      case GeneralStep::query_slopes:
-        for_rows(queries, [&](int i) { this->query_slopes(i); });
+      case GeneralStep::query_gradients:
+        for_rows(queries, [&](int i) { this->query_gradients(i); });
         break;
-      case GeneralStep::add_rotated_query_slopes:
-        for_rows(queries, [&](int i) { add_row(this->rotated_q + i * ld_m, this->near_slope + i * ld_m); });
+      case GeneralStep::add_rotated_query_gradients:
+        for_rows(queries, [&](int i) { add_row(this->rotated_q + i * ld_m, this->near_gradient + i * ld_m); });
         break;
-      case GeneralStep::take_near_query_slopes:
-        if (this->had_pairs) for_rows(queries, [&](int i) { this->take_near_slopes(i, this->near_q()); });
+      case GeneralStep::take_near_query_gradients:
+        if (this->had_pairs) for_rows(queries, [&](int i) { this->take_near_gradients(i, this->near_q()); });
         break;
-      case GeneralStep::map_query_slopes:
+      case GeneralStep::map_query_gradients:
         for_rows(queries, [&](int i) {
-          this->map.template slope_row<Head::form>(
-              this->q + i * this->s.ld_d(), false, this->feature_q + i * ld_m, this->d_feature + i * ld_m,
-              this->s.softmax_pairs ? this->d_log_q[i] : T(0), this->half_slopes + i, this->d_x + i * this->s.ld_d());
+          this->map.template gradient_row<Head::form>(this->q + i * this->s.ld_d(), false, this->feature_q + i * ld_m,
+                                                      this->d_feature + i * ld_m,
+                                                      this->s.softmax_pairs ? this->d_log_q[i] : T(0),
+                                                      this->half_gradients + i, this->d_x + i * this->s.ld_d());
         });
         break;
       case GeneralStep::write_d_query:
         for_rows(queries, [&](int i) { this->write_d_query(i); });
         break;
-      case GeneralStep::finish_slopes_from_later:
+      case GeneralStep::finish_gradients_from_later:
         for_rows(keys, [&](int j) {
           if (lane_index() == 0) this->d_key_weight[j] = 0;
           if (this->seen) {
-            this->finish_slopes_from_later(j);
+            this->finish_gradients_from_later(j);
           } else {
             for_columns(this->s.m, [&](int f) { this->d_feature[j * ld_m + f] = 0; });
             for_columns(this->s.d_value, [&](int c) { this->d_v[j * this->s.ld_v() + c] = 0; });
@@ -243,29 +248,29 @@ class GeneralSteps : public Head {
       case GeneralStep::finish_later_values:
         if (this->seen) for_rows(keys, [&](int j) { this->finish_later_values(j); });
         break;
-      case GeneralStep::key_slopes:
-        for_rows(queries, [&](int i) { this->key_slopes(i); });
+      case GeneralStep::key_gradients:
+        for_rows(queries, [&](int i) { this->key_gradients(i); });
         break;
-      case GeneralStep::direct_key_slopes:
-        for_rows(keys, [&](int j) { this->direct_key_slopes(j); });
+      case GeneralStep::direct_key_gradients:
+        for_rows(keys, [&](int j) { this->direct_key_gradients(j); });
         break;
-      case GeneralStep::add_rotated_key_slopes:
-        for_rows(keys, [&](int j) { add_row(this->rotated_k + j * ld_m, this->near_slope + j * ld_m); });
+      case GeneralStep::add_rotated_key_gradients:
+        for_rows(keys, [&](int j) { add_row(this->rotated_k + j * ld_m, this->near_gradient + j * ld_m); });
         break;
       case GeneralStep::exact_key_weights:
         this->add_exact_key_weights();
         break;
-      case GeneralStep::take_near_key_slopes:
-        if (this->had_pairs) for_rows(keys, [&](int j) { this->take_near_slopes(j, this->near_k()); });
+      case GeneralStep::take_near_key_gradients:
+        if (this->had_pairs) for_rows(keys, [&](int j) { this->take_near_gradients(j, this->near_k()); });
         break;
       case GeneralStep::key_logarithms:
         for_rows(keys, [&](int j) { this->key_logarithm(j); });
         break;
-      case GeneralStep::map_key_slopes:
+      case GeneralStep::map_key_gradients:
         for_rows(keys, [&](int j) {
-          this->map.template slope_row<Head::form>(this->k + j * this->s.ld_d(), true, this->feature_k + j * ld_m,
-                                                   this->d_feature + j * ld_m, this->d_row_log(j),
-                                                   this->half_slopes + j, this->d_x + j * this->s.ld_d());
+          this->map.template gradient_row<Head::form>(this->k + j * this->s.ld_d(), true, this->feature_k + j * ld_m,
+                                                      this->d_feature + j * ld_m, this->d_row_log(j),
+                                                      this->half_gradients + j, this->d_x + j * this->s.ld_d());
         });
         break;
       case GeneralStep::write_d_key:

@@ -32,7 +32,7 @@ class GeneralValues : public GeneralHead<T> {
   __device__ T* near_k() const { return this->feature_k; }
   /// Weights of keys for the queries gathered after them, without the factor exp(s_j + e), before and after rotation.
   __device__ T* later_weights() const { return this->feature_k; }
-  __device__ T* turned_later_weights() const { return this->s.rotates ? this->rotated_k : this->feature_k; }
+  __device__ T* rotated_later_weights() const { return this->s.rotates ? this->rotated_k : this->feature_k; }
 
   // ---- features; row_k holds the logarithms of keys' weights, size_k and row_q the norms |ψ| for the guard ----
 
@@ -100,7 +100,7 @@ class GeneralValues : public GeneralHead<T> {
   // ---- backward ----
 
   /// Completes d_feature, which holds S_f · g_i: ∂ loss / ∂ ψ_if = exp(c - top_i) / N_i · (S_f · g_i - δ_i z_f).
-  __device__ void finish_slopes_from_state(int i) const {
+  __device__ void finish_gradients_from_state(int i) const {
     const T by = this->inverse[i] * exponential(this->maximum - this->top[i]);
     for_columns(this->s.m, [&](int f) {
       T& at = this->d_feature[i * this->s.ld_m() + f];
@@ -109,7 +109,7 @@ class GeneralValues : public GeneralHead<T> {
   }
   /// Completes d_feature, which holds state_f · v_j, and then d_v, which holds ψ_j · state:
   /// d ψ_jf = exp(s_j + e) (state_f · v_j + normalizer_f), d_v_j = exp(s_j + e) Σ_f ψ_jf state_f.
-  __device__ void finish_slopes_from_later(int j) const {
+  __device__ void finish_gradients_from_later(int j) const {
     const T by = exponential(this->row_k[j] + this->maximum);
     for_columns(this->s.m, [&](int f) {
       T& at = this->d_feature[j * this->s.ld_m() + f];
@@ -121,12 +121,12 @@ class GeneralValues : public GeneralHead<T> {
     for_columns(this->s.d_value, [&](int c) { this->d_v[j * this->s.ld_v() + c] *= by; });
   }
 
-  __device__ void query_slopes(int i) { slopes(i, false); }
-  __device__ void key_slopes(int i) { slopes(i, true); }
-  __device__ void direct_key_slopes(int /*j*/) const {}
-  __device__ void take_near_slopes(int row, const T* /*features*/) const {
+  __device__ void query_gradients(int i) { pair_gradients(i, false); }
+  __device__ void key_gradients(int i) { pair_gradients(i, true); }
+  __device__ void direct_key_gradients(int /*j*/) const {}
+  __device__ void take_near_gradients(int row, const T* /*features*/) const {
     for_columns(this->s.m, [&](int f) {
-      this->d_feature[row * this->s.ld_m() + f] += this->near_slope[row * this->s.ld_m() + f];
+      this->d_feature[row * this->s.ld_m() + f] += this->near_gradient[row * this->s.ld_m() + f];
     });
   }
   /// The weights of feature pairs and of keys in the state have the factor exp(s_j), so ∂ loss / ∂ s_j = ψ_j · d ψ_j.
@@ -182,7 +182,7 @@ class GeneralValues : public GeneralHead<T> {
   /// features · exp(sign · logs - maximum) · by; adds the norms of keys (by null) to M. normalizer = factor ·
   /// normalizer
   /// + Σ_i rows_i, over -δ_i if δ is given.
-  __device__ void absorb(int rows, T* features, const T* logs, T sign, const T* by, const T* slopes) {
+  __device__ void absorb(int rows, T* features, const T* logs, T sign, const T* by, const T* gradients) {
     T after = this->maximum, sum_of_sizes = this->magnitude;
     for (int i = lane_index(); i < rows; i += 32) after = gpu_max(after, sign * logs[i]);
     after = warp_max(after);
@@ -198,7 +198,7 @@ class GeneralValues : public GeneralHead<T> {
       for (int i = 0; i < rows; ++i) {
         T& at = features[i * this->s.ld_m() + f];
         at *= exponential(sign * logs[i] - after) * (by ? by[i] : T(1));
-        sum = slopes ? gpu_fma(-slopes[i], at, sum) : sum + at;
+        sum = gradients ? gpu_fma(-gradients[i], at, sum) : sum + at;
       }
       this->add_to_normalizer(f, factor, sum);
       this->factors[f] = factor;
@@ -211,7 +211,7 @@ class GeneralValues : public GeneralHead<T> {
 
   /// d_product row i = ∂ loss / ∂ product_ij; with a rotated numerator, d_rotated has the numerator's part. For keys
   /// also weight row i = weights of the numerator over N_i.
-  __device__ void slopes(int i, bool of_keys) {
+  __device__ void pair_gradients(int i, bool of_keys) {
     const GeneralPairs::Row row = this->pairs.row(i);
     for_columns(this->pairs.columns, [&](int j) {
       const int at = i * this->s.ld_n() + j;
@@ -226,7 +226,7 @@ class GeneralValues : public GeneralHead<T> {
         this->d_product[at] = counts ? factor * (this->g_v[at] - this->delta[i]) : T(0);
       }
     });
-    this->finish_slopes(i, row, of_keys);
+    this->finish_gradients(i, row, of_keys);
   }
 };
 

@@ -348,7 +348,7 @@ void with_compute_type(const LinearAttentionArguments& arguments, const Run& run
 }
 
 void forward(const Stream& stream, const LinearAttentionArguments& arguments) {
-  if (!arguments.options.gpu.general_form && linear_attention_fused_supports(stream, arguments)) {
+  if (!arguments.options.gpu.general_kernels && linear_attention_fused_supports(stream, arguments)) {
     linear_attention_fused_forward(stream, arguments);
     return;
   }
@@ -359,7 +359,7 @@ void forward(const Stream& stream, const LinearAttentionArguments& arguments) {
 
 void backward(const Stream& stream, const LinearAttentionArguments& arguments,
               const LinearAttentionGradients& gradients) {
-  if (!arguments.options.gpu.general_form && linear_attention_fused_supports(stream, arguments)) {
+  if (!arguments.options.gpu.general_kernels && linear_attention_fused_supports(stream, arguments)) {
     linear_attention_fused_backward(stream, arguments, gradients);
     return;
   }

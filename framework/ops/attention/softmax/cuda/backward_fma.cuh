@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_query_gradient_fma(con
                        FmaRows<T>(p.value, value_head, tile.first, tile.count(), p.d_value_width), pieces, place);
       FURLONG_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const SeenRange seen = seen_keys(p, position + place.row + i, tile.first, keys);
+        const VisibleRange seen = seen_keys(p, position + place.row + i, tile.first, keys);
         FURLONG_UNROLL
         for (int j = 0; j < 4; ++j) {
           const T weight = gpu_exp2(gpu_fma(scores[0][i][j], exponent_scale, -log_sum_exp[i]));
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_key_gradient_fma(const
         for (int i = 0; i < 4; ++i) {
           const int key = block.first + place.row + i;
           const bool sees = place.row + i < block.count && (!kept || kept[key] != 0) &&
-                            seeing_queries(p, key, position, count).holds(place.column + j);
+                            queries_of_key(p, key, position, count).holds(place.column + j);
           const T weight = gpu_exp2(gpu_fma(weights[0][i][j], exponent_scale, -log_sum_exp));
           weights[0][i][j] = sees ? weight : T{0};
           d_scores[0][i][j] = sees ? weight * (d_scores[0][i][j] - row_dot) : T{0};

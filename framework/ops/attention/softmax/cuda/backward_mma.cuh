@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
       for (int m = 0; m < m_tiles; ++m) {
         FURLONG_UNROLL
         for (int half = 0; half < 2; ++half) {
-          const SeenRange seen = seen_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
+          const VisibleRange seen = seen_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
           FURLONG_UNROLL
           for (int n = 0; n < keys / 8; ++n) {
             FURLONG_UNROLL
@@ -210,8 +210,8 @@ __device__ __forceinline__ void add_queries(KeySums& d_key, ValueSums& d_value, 
   if (!whole) {
     FURLONG_UNROLL
     for (int r = 0; r < 2 * m_tiles; ++r) {
-      const SeenRange seen =
-          seeing_queries(p, rows.first + r * 8, part.position, (rows.kept >> r) & 1 ? part.count : 0);
+      const VisibleRange seen =
+          queries_of_key(p, rows.first + r * 8, part.position, (rows.kept >> r) & 1 ? part.count : 0);
       FURLONG_UNROLL
       for (int n = 0; n < columns / 8; ++n) {
         FURLONG_UNROLL

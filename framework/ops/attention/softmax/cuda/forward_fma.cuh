@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_forward_fma(const Soft
       T shrink[4];
       FURLONG_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const SeenRange seen = seen_keys(p, position + place.row + i, tile.first, keys);
+        const VisibleRange seen = seen_keys(p, position + place.row + i, tile.first, keys);
         T most = maximum[i];
         FURLONG_UNROLL
         for (int j = 0; j < 4; ++j) {

@@ -36,13 +36,13 @@ struct RowState {
 
 /// Sets scores of keys that are not visible to -infinity.
 template <int keys, int m_tiles>
-__device__ __forceinline__ void blind_scores(float (&scores)[m_tiles][keys / 8][4], const SoftmaxProblem<Bf16>& p,
-                                             const KeyTile<keys>& tile, int row_position, int lane) {
+__device__ __forceinline__ void hide_scores(float (&scores)[m_tiles][keys / 8][4], const SoftmaxProblem<Bf16>& p,
+                                            const KeyTile<keys>& tile, int row_position, int lane) {
   FURLONG_UNROLL
   for (int m = 0; m < m_tiles; ++m) {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const SeenRange seen = seen_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
+      const VisibleRange seen = seen_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
       FURLONG_UNROLL
       for (int n = 0; n < keys / 8; ++n) {
         FURLONG_UNROLL
@@ -162,7 +162,7 @@ __device__ __forceinline__ void add_marked(float (&output)[m_tiles][width / 8][4
   for (int m = 0; m < m_tiles; ++m) {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const SeenRange seen = seen_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
+      const VisibleRange seen = seen_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
       FURLONG_UNROLL
       for (int n = 0; n < keys / 8; ++n) {
         const int j = n * 8 + lane % 4 * 2;
@@ -276,9 +276,9 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
     const int position = p.first_query_position + block.first;
     // The grid of tiles starts at the first visible key, which does not depend on later tokens.
     KeyTile<keys> tile;
-    const int first_seen = greater(block.begin, position - p.behind),
+    const int first_visible = greater(block.begin, position - p.behind),
               end_seen = lesser(block.end, position + block.count + p.ahead);
-    tile.find(kept, first_seen, end_seen);
+    tile.find(kept, first_visible, end_seen);
     float output[m_tiles][width / 8][4];
     RowState<m_tiles> state;
     set_zero(output);
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
       cp_async_commit();
     }
     bool non_finite = false;
-    bool turn_queries = p.negative;  // negated once, so that scores grow with weights
+    bool negate_queries = p.negative;  // negated once, so that scores grow with weights
     for (int stage = 0; tile.exists(); stage ^= 1) {
       KeyTile<keys> following;
       following.find(kept, tile.first + keys, tile.end);
@@ -298,13 +298,13 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
       cp_async_commit();
       cp_async_wait<1>();
       __syncthreads();
-      if (turn_queries) {
+      if (negate_queries) {
         FURLONG_UNROLL_ONCE
         for (int i = static_cast<int>(threadIdx.x); i < Tiles::queries * (width / 2); i += mma_threads) {
           auto* word = reinterpret_cast<std::uint32_t*>(query_tile + i / (width / 2) * ld) + i % (width / 2);
           *word ^= 0x80008000u;
         }
-        turn_queries = false;
+        negate_queries = false;
         __syncthreads();
       }
       Bf16* const key_tile = stages + stage * 2 * key_elements;
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
       set_zero(scores);
       add_row_products<width>(scores, query_tile + warp_row * ld, key_tile, p.d_key_width, lane);
       if (!whole) {
-        blind_scores<keys>(scores, p, tile, row_position, lane);
+        hide_scores<keys>(scores, p, tile, row_position, lane);
         if (silence_values<width>(value_tile, tile, p.d_value_width)) non_finite = true;
       }
       weigh_scores(scores, state, output, p.exponent_scale);
@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
     }
     cp_async_wait<0>();
     if (non_finite) {
-      for (tile.find(kept, first_seen, end_seen); tile.exists(); tile.find(kept, tile.first + keys, end_seen)) {
+      for (tile.find(kept, first_visible, end_seen); tile.exists(); tile.find(kept, tile.first + keys, end_seen)) {
         if (is_whole(p, tile, position, block.count)) continue;
         mark_values<width>(stages, p, tile, value_head);
         add_marked<width>(output, p, tile, stages, position + warp_row + lane / 4, lane);

@@ -154,12 +154,12 @@ struct KeyTile {
 };
 
 /// The range of keys visible to a query at `position` by causality and window, relative to a tile's first key.
-struct SeenRange {
+struct VisibleRange {
   int begin = 0, end = 0;
   __device__ bool holds(int j) const { return begin <= j && j < end; }
 };
 template <class T>
-__device__ SeenRange seen_keys(const SoftmaxProblem<T>& p, int position, int first_key, int width) {
+__device__ VisibleRange seen_keys(const SoftmaxProblem<T>& p, int position, int first_key, int width) {
   return {clamp_to(position - p.behind - first_key, width), clamp_to(position + p.ahead + 1 - first_key, width)};
 }
 /// Returns whether all keys of a tile are visible to each of `count` queries from `position` on.
@@ -171,7 +171,7 @@ __device__ bool is_whole(const SoftmaxProblem<T>& p, const KeyTile<width>& tile,
 /// Returns the range of queries to which key `key` is visible, relative to a tile whose first query is at `position`;
 /// at most `count`.
 template <class T>
-__device__ SeenRange seeing_queries(const SoftmaxProblem<T>& p, int key, int position, int count) {
+__device__ VisibleRange queries_of_key(const SoftmaxProblem<T>& p, int key, int position, int count) {
   return {clamp_to(key - p.ahead - position, count), clamp_to(key + p.behind + 1 - position, count)};
 }
 

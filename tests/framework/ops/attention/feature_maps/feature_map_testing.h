@@ -1,6 +1,6 @@
 #pragma once
-// Feature maps called as attention calls them: on the CPU padded tiles, whose padding holds what would be noticed; on
-// GPUs rows by feature_map_gpu.h.
+// Calls feature maps as attention does: on the CPU with padded tiles, whose padding reveals invalid reads; on GPUs with
+// rows, through feature_map_gpu.h.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -20,8 +20,8 @@ inline std::string text(const FeatureMapCase& c) {
                      c.n_directions);
 }
 
-/// One head's tile of `rows` rows. x is padded with NaN, results start as NaN, and a margin behind every array must
-/// keep its value.
+/// One head's tile of `rows` rows. x is padded with NaN, results start as NaN, and a margin after every array must keep
+/// its value.
 template <class T>
 class MapTile {
  public:
@@ -50,7 +50,7 @@ class MapTile {
 
   std::int64_t m() const { return tile_.m; }
 
-  /// Features [rows, m] and, unless told not to ask for them, the rows' logarithms.
+  /// Returns features [rows, m]; with_row_log also computes the rows' logarithms.
   std::vector<double> features(bool is_key, bool with_row_log = true) {
     if (on_gpu()) return features_on_gpu(is_key, with_row_log);
     functions_.features(tile_, x_.data(), rows_, is_key, features_.data(), with_row_log ? row_log_.data() : nullptr);
@@ -59,7 +59,7 @@ class MapTile {
   }
   std::vector<double> row_log() const { return unpadded(row_log_, 1, 1); }
 
-  /// d_x [rows, d]; features() has to come first. An empty d_row_log is none.
+  /// Returns d_x [rows, d]. Call features() first. An empty d_row_log means none.
   std::vector<double> backward(bool is_key, const std::vector<double>& d_features,
                                const std::vector<double>& d_row_log) {
     if (on_gpu()) return backward_on_gpu(is_key, d_features, d_row_log);
@@ -70,7 +70,7 @@ class MapTile {
     functions_.backward(tile_, x_.data(), rows_, is_key, features_.data(), d.data(),
                         d_log.empty() ? nullptr : d_log.data(), d_x_.data());
     check_margins();
-    EXPECT_EQ(d.back(), margin_value) << "written behind d_features";
+    EXPECT_EQ(d.back(), margin_value) << "written beyond d_features";
     return unpadded(d_x_, tile_.d, tile_.ld_x);
   }
 
@@ -100,7 +100,7 @@ class MapTile {
   void check_margins() const {
     for (const std::vector<T>* array : {&x_, &features_, &row_log_, &d_x_}) {
       for (std::size_t i = array->size() - margin; i < array->size(); ++i)
-        ASSERT_EQ((*array)[i], margin_value) << "written behind an array";
+        ASSERT_EQ((*array)[i], margin_value) << "written beyond an array";
     }
   }
   Tensor on_device(const std::vector<double>& values, const Shape& shape) const {

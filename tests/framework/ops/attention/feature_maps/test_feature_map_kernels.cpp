@@ -1,4 +1,4 @@
-// The kernels that random features estimate, over many draws of directions: expectation and variance.
+// Bias and variance of the kernels that random features estimate, over many draws of the random projection.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -15,11 +15,11 @@ using ops::FeatureMap;
 using reference::FeatureMapCase;
 using testing::MapTile;
 
-constexpr std::int64_t d = 8, m = 20, draws = 4000;  // m is no multiple of d, nor is m / 2
+constexpr std::int64_t d = 8, m = 20, draws = 4000;  // neither m nor m / 2 is a multiple of d
 constexpr FeatureMap estimators[] = {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::favor_trig,
                                      FeatureMap::oprf};
 
-/// Rows of queries and keys with |q'| = |k'| = 1/2, x' = x d^(-1/4): equal, opposite, unrelated.
+/// Rows of queries and keys with |q'| = |k'| = 1/2, x' = x d^(-1/4): equal, opposite, or unrelated.
 enum Pair { equal, opposite, unrelated };
 constexpr Pair pairs[] = {equal, opposite, unrelated};
 
@@ -50,14 +50,14 @@ const Rows& rows() {
 const double* query_of(Pair pair) { return rows().query.data() + pair * d; }
 const double* key_of(Pair pair) { return rows().key.data() + pair * d; }
 
-/// |q' + k'|², or with sign -1 of the difference.
+/// Returns |q' + k'|², or |q' - k'|² with sign -1.
 double square_of_sum(Pair pair, double sign = 1) {
   double sum = 0;
   for (std::int64_t c = 0; c < d; ++c) sum += std::pow(query_of(pair)[c] + sign * key_of(pair)[c], 2);
   return sum / std::sqrt(static_cast<double>(d));
 }
 
-/// The A that is best for the equal pair (Likhosherstov et al. 2022).
+/// Returns the optimal A for the equal pair (Likhosherstov et al. 2022).
 double best_a() {
   const double phi = square_of_sum(equal) / static_cast<double>(d);
   return (1 - 2 * phi - std::sqrt(std::pow(2 * phi + 1, 2) + 8 * phi)) / 16;
@@ -104,15 +104,15 @@ const Estimates& measured(DirectionsKind kind) {
   return result;
 }
 
-/// E exp(ω·z) for ω of norm r in a uniform direction, as a function of t = r² |z|²: Σ_k (t/4)^k / (k! (d/2)_k). A
-/// negative t makes it E cos(ω·z).
+/// Returns E exp(ω·z) for ω of norm r in a uniform direction, as a function of t = r² |z|²: Σ_k (t/4)^k / (k! (d/2)_k).
+/// A negative t gives E cos(ω·z).
 double mean_over_sphere(double t) {
   double term = 1, sum = 1;
   for (int k = 1; k < 200; ++k) sum += term *= t / 4 / k / (static_cast<double>(d) / 2 + k - 1);
   return sum;
 }
 
-/// The bias that follows from directions that are uniform with squared norm `square`.
+/// Returns the theoretical bias for uniform directions with squared norm `square`.
 double bias_with_norm(FeatureMap map, Pair pair, double square) {
   if (map == FeatureMap::favor_trig)
     return mean_over_sphere(-square * square_of_sum(pair, -1)) * std::exp(square_of_sum(pair, -1) / 2) - 1;
@@ -133,30 +133,30 @@ void expect_biases(DirectionsKind kind, const std::function<double(FeatureMap, P
   for (const auto& [what, estimate] : measured(kind)) {
     const auto& [map, pair] = what;
     EXPECT_NEAR(estimate.bias, expected(map, pair), 4 * estimate.standard_error + rounding) << label(map, pair);
-    EXPECT_LT(estimate.standard_error, 0.01) << label(map, pair) << ": too few draws to tell";
+    EXPECT_LT(estimate.standard_error, 0.01) << label(map, pair) << ": too few draws";
     ::testing::Test::RecordProperty(label(map, pair),
                                     fmt::format("bias {:.4f} expected {:.4f} +- {:.4f} variance {:.4f}", estimate.bias,
                                                 expected(map, pair), estimate.standard_error, estimate.variance));
   }
 }
 
-// Rounding ω to bfloat16 makes its squared norm wrong by at most 2^-8 or so where it cannot average out (structured:
-// all entries alike).
+// Rounding ω to bfloat16 changes its squared norm by at most about 2^-8 if errors cannot average out (structured: all
+// entries are equal in size).
 
-TEST(FeatureMapKernels, AreUnbiasedWithIndependentDirections) {
+TEST(FeatureMapKernels, UnbiasedWithIidProjection) {
   expect_biases(
       DirectionsKind::iid, [](FeatureMap, Pair) { return 0.0; }, 1e-12);
 }
-TEST(FeatureMapKernels, AreUnbiasedWithOrthogonalDirections) {
+TEST(FeatureMapKernels, UnbiasedWithOrthogonalProjection) {
   expect_biases(
       DirectionsKind::orthogonal, [](FeatureMap, Pair) { return 0.0; }, 1e-12);
 }
-TEST(FeatureMapKernels, BiasOfFixedNorms) {
+TEST(FeatureMapKernels, BiasWithFixedNormsMatchesTheory) {
   expect_biases(
       DirectionsKind::orthogonal_fixed_norm, [](FeatureMap map, Pair pair) { return bias_with_norm(map, pair, d); },
       1e-4);
 }
-TEST(FeatureMapKernels, BiasOfStratifiedNorms) {
+TEST(FeatureMapKernels, BiasWithStratifiedNormsMatchesTheory) {
   expect_biases(
       DirectionsKind::norm_stratified,
       [](FeatureMap map, Pair pair) {
@@ -169,14 +169,14 @@ TEST(FeatureMapKernels, BiasOfStratifiedNorms) {
       },
       1e-4);
 }
-TEST(FeatureMapKernels, BiasOfStructuredDirectionsIsNearThatOfFixedNorms) {
-  // Three rounds are not quite uniform in direction; d = 8 is where that shows most.
+TEST(FeatureMapKernels, StructuredProjectionHasNearlyTheBiasOfFixedNorms) {
+  // Three rounds are not exactly uniform in direction; the difference is largest at d = 8.
   expect_biases(
       DirectionsKind::structured, [](FeatureMap map, Pair pair) { return bias_with_norm(map, pair, d); }, 5e-3);
 }
 TEST(FeatureMapKernels, BiasesAreBounded) {
-  // What docs/numerics.md states, at |q' ± k'| <= 1 and d = 8. oprf counts on the spread of |ω|², which these kinds
-  // take away.
+  // The bounds of docs/numerics.md, at |q' ± k'| <= 1 and d = 8. oprf assumes the spread of |ω|², which these kinds
+  // remove.
   for (DirectionsKind kind :
        {DirectionsKind::orthogonal_fixed_norm, DirectionsKind::norm_stratified, DirectionsKind::structured}) {
     for (const auto& [what, estimate] : measured(kind)) {
@@ -188,9 +188,9 @@ TEST(FeatureMapKernels, BiasesAreBounded) {
 
 double variance(DirectionsKind kind, FeatureMap map, Pair pair) { return measured(kind).at({map, pair}).variance; }
 
-TEST(FeatureMapKernels, VarianceIsThatOfTheory) {
-  // Independent directions: (exp(|q'+k'|²) - 1) / m for positive features (Choromanski et al. 2021, lemma 2), and where
-  // k = -q none at all.
+TEST(FeatureMapKernels, VarianceMatchesTheory) {
+  // Independent directions: (exp(|q'+k'|²) - 1) / m for positive features (Choromanski et al. 2021, lemma 2); zero if
+  // k = -q.
   const double z = square_of_sum(equal), expected = (std::exp(z) - 1) / static_cast<double>(m);
   // The fourth moment of a log-normal makes the standard error of this variance about 5%.
   EXPECT_NEAR(variance(DirectionsKind::iid, FeatureMap::favor_positive, equal), expected, 0.2 * expected);
@@ -199,7 +199,7 @@ TEST(FeatureMapKernels, VarianceIsThatOfTheory) {
   EXPECT_LT(variance(DirectionsKind::iid, FeatureMap::favor_positive, opposite), 1e-25);
   EXPECT_LT(variance(DirectionsKind::iid, FeatureMap::favor_trig, equal), 1e-25);
 }
-TEST(FeatureMapKernels, OrthogonalDirectionsVaryLess) {
+TEST(FeatureMapKernels, OrthogonalProjectionReducesVariance) {
   for (Pair pair : {equal, unrelated}) {
     for (FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::oprf})
       EXPECT_LT(variance(DirectionsKind::orthogonal, map, pair), variance(DirectionsKind::iid, map, pair))
@@ -209,16 +209,16 @@ TEST(FeatureMapKernels, OrthogonalDirectionsVaryLess) {
     EXPECT_LT(variance(DirectionsKind::orthogonal, FeatureMap::favor_trig, pair),
               variance(DirectionsKind::iid, FeatureMap::favor_trig, pair));
 }
-TEST(FeatureMapKernels, NormsThatDoNotVaryVaryLessStill) {
+TEST(FeatureMapKernels, FixedAndStratifiedNormsReduceVariance) {
   for (FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic})
     EXPECT_LT(variance(DirectionsKind::orthogonal_fixed_norm, map, equal),
               0.75 * variance(DirectionsKind::orthogonal, map, equal));
   EXPECT_LT(variance(DirectionsKind::norm_stratified, FeatureMap::favor_trig, opposite),
             variance(DirectionsKind::orthogonal, FeatureMap::favor_trig, opposite));
 }
-TEST(FeatureMapKernels, WhichMapVariesLess) {
+TEST(FeatureMapKernels, MapsRankByVarianceAsInTheory) {
   for (DirectionsKind kind : {DirectionsKind::iid, DirectionsKind::orthogonal}) {
-    // Small kernel values, where trigonometric features are at their worst (Choromanski et al. 2021, figure 2).
+    // Small kernel values, for which trigonometric features are least accurate (Choromanski et al. 2021, figure 2).
     EXPECT_LT(variance(kind, FeatureMap::favor_positive, opposite),
               1e-3 * variance(kind, FeatureMap::favor_trig, opposite));
     for (Pair pair : {equal, unrelated})

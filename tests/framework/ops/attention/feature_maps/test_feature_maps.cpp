@@ -18,7 +18,7 @@ constexpr std::int64_t row_count = 5;
 class FeatureMaps : public testing::EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(FeatureMaps);
 
-/// Once with each instruction set of the CPU; once on a GPU.
+/// Runs once with each instruction set of the CPU, or once on a GPU.
 template <class Body>
 void for_each_instruction_set(const Body& body) {
   testing::on_gpu() ? body() : testing::for_each_instruction_set(body);
@@ -30,7 +30,8 @@ std::vector<double> directions_of(std::int64_t n, std::int64_t d) {
   return {drawn.begin(), drawn.end()};
 }
 
-/// Every map at width d: with directions in several counts, polynomials in every order that has at most 9000 features.
+/// Returns every map at width d: random maps with several projection counts, polynomials of every order with at most
+/// 9000 features.
 std::vector<FeatureMapCase> cases_of(std::int64_t d) {
   std::vector<FeatureMapCase> cases;
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
@@ -53,12 +54,12 @@ std::vector<FeatureMapCase> cases_of(std::int64_t d) {
   return cases;
 }
 
-/// Values that are never negative are those of ReLU.
+/// Returns whether a map has kinks: values that are never negative are those of ReLU.
 bool has_kinks(FeatureMap map) {
   return ops::feature_map_info(map).form == ops::FeatureForm::values && !ops::can_cancel(map);
 }
 
-/// Rows of different sizes: entries of deviation 0.3 to 3.
+/// Rows of different sizes: entries with standard deviation 0.3 to 3.
 std::vector<double> rows_of_width(std::int64_t d, std::int64_t rows = row_count) {
   std::vector<double> x = testing::normal_values(rows * d, "rows");
   for (std::size_t i = 0; i < x.size(); ++i)
@@ -67,7 +68,7 @@ std::vector<double> rows_of_width(std::int64_t d, std::int64_t rows = row_count)
   return x;
 }
 
-/// The largest of what a feature of this row is summed from, to which rounding is relative.
+/// Returns the largest term that a feature of this row is summed from; rounding is relative to it.
 double size_of_terms(const FeatureMapCase& c, const double* x, const FeatureRow& expected) {
   double size = 1, longest = 0;
   for (double value : expected.features) size = std::max(size, std::abs(value));
@@ -77,7 +78,7 @@ double size_of_terms(const FeatureMapCase& c, const double* x, const FeatureRow&
   return std::max(size, std::sqrt(longest * square) + square / 2 - c.oprf_a * longest);
 }
 
-/// Largest error of features and row logarithms over the size of their terms.
+/// Returns the largest error of features and row logarithms, relative to the size of their terms.
 template <class T>
 double worst_error(const FeatureMapCase& c, const std::vector<double>& x, std::int64_t rows, bool is_key,
                    const std::vector<FeatureRow>& expected) {
@@ -101,7 +102,7 @@ double worst_error(const FeatureMapCase& c, const std::vector<double>& x, std::i
   return worst;
 }
 
-TEST_P(FeatureMaps, AreTheirDefinitions) {
+TEST_P(FeatureMaps, MatchDefinitions) {
   double worst32 = 0, worst64 = 0;
   for (std::int64_t d : {1, 3, 16, 64}) {
     const std::vector<double> x = rows_of_width(d);
@@ -115,7 +116,7 @@ TEST_P(FeatureMaps, AreTheirDefinitions) {
           for (std::int64_t rows = 1; rows <= row_count; rows += 2) {
             const double error32 = worst_error<float>(c, x, rows, is_key, expected),
                          error64 = worst_error<double>(c, x, rows, is_key, expected);
-            // Some roundings of a sum of up to 64 terms: of 2^-24 = 6e-8 each, and 1.1e-16 in double.
+            // A few roundings of a sum of up to 64 terms: 2^-24 = 6e-8 each, and 1.1e-16 in double.
             EXPECT_LE(error32, 4e-7);
             EXPECT_LE(error64, 1e-15);
             worst32 = std::max(worst32, error32);
@@ -139,7 +140,7 @@ TEST_P(FeatureMaps, RowLogarithmsAreOptional) {
   }
 }
 
-TEST_P(FeatureMaps, ARowDependsOnItselfAlone) {
+TEST_P(FeatureMaps, RowsAreIndependent) {
   for (const FeatureMapCase& c : cases_of(16)) {
     const std::vector<double> x = rows_of_width(16);
     MapTile<float> all(c, x, row_count), last(c, {x.end() - 16, x.end()}, 1);
@@ -150,7 +151,7 @@ TEST_P(FeatureMaps, ARowDependsOnItselfAlone) {
   }
 }
 
-TEST_P(FeatureMaps, ANaNStaysOne) {
+TEST_P(FeatureMaps, PropagateNaN) {
   for (std::int64_t d : {3, 16, 64}) {
     for (const FeatureMapCase& c : cases_of(d)) {
       std::vector<double> x = rows_of_width(d, 2);
@@ -179,7 +180,7 @@ double projection(const FeatureMapCase& c, const std::vector<double>& x, bool is
   return sum;
 }
 
-TEST_P(FeatureMaps, BackwardIsTheDerivative) {
+TEST_P(FeatureMaps, GradientMatchesFiniteDifference) {
   double worst = 0;
   for (std::int64_t d : {1, 3, 16}) {
     const std::vector<double> x = rows_of_width(d, 2);
@@ -189,12 +190,12 @@ TEST_P(FeatureMaps, BackwardIsTheDerivative) {
       for (const std::vector<double>& row_weights : {std::vector<double>{}, std::vector<double>{0.7, -1.3}}) {
         for (bool is_key : {true, false}) {
           std::vector<double> numeric(x.size());
-          // Fourth order: rounding of about 1e-16 over the step, truncation of its fourth power. The maps with kinks
-          // are linear elsewhere: there the step need only be far from the kinks.
+          // Fourth order: the rounding error is about 1e-16 over the step, the truncation error its fourth power. Maps
+          // with kinks are linear elsewhere, so their step only has to avoid the kinks.
           const double step = has_kinks(c.map) ? 1e-5 : 1e-3;
           for (std::size_t i = 0; i < x.size(); ++i) {
             const auto at = [&](double offset) {
-              const testing::OnDevice cpu{Device{}};  // whose features AreTheirDefinitions holds against them
+              const testing::OnDevice cpu{Device{}};  // its features are checked by MatchDefinitions
               std::vector<double> moved = x;
               moved[i] += offset;
               return projection(c, moved, is_key, weights, row_weights);
@@ -215,7 +216,7 @@ TEST_P(FeatureMaps, BackwardIsTheDerivative) {
   RecordProperty("worst_relative_error", fmt::format("{:.2g}", worst));
 }
 
-TEST_P(FeatureMaps, BackwardInFloat32IsThatOfDouble) {
+TEST_P(FeatureMaps, Float32GradientMatchesFloat64) {
   double worst = 0;
   for (std::int64_t d : {3, 64}) {
     const std::vector<double> x = rows_of_width(d);
@@ -242,7 +243,7 @@ TEST_P(FeatureMaps, BackwardInFloat32IsThatOfDouble) {
 
 // ---- single maps ----
 
-TEST_P(FeatureMaps, CosineOfRowsNearZeroAndNearTheLargestNumber) {
+TEST_P(FeatureMaps, CosineHandlesTinyAndHugeRows) {
   const FeatureMapCase c{FeatureMap::cosine, {}, 4, 0, {}, 0};
   for (double size : {1e-37, 1e-30, 1.0, 1e30, 1e38}) {
     MapTile<float> tile(c, {size, -size, size, size}, 1);
@@ -253,8 +254,8 @@ TEST_P(FeatureMaps, CosineOfRowsNearZeroAndNearTheLargestNumber) {
   EXPECT_EQ(zero.backward(true, {1, 2, 3, 4, 5}, {}), (std::vector<double>{0, 0, 0, 0}));
 }
 
-TEST_P(FeatureMaps, TrigonometryOfLargeArguments) {
-  // One direction along one axis makes u = x' itself, in float32 exactly: what is left is the error of cos and sin.
+TEST_P(FeatureMaps, TrigonometricFeaturesAreAccurateForLargeArguments) {
+  // One direction along one axis gives u = x', exact in float32, so that only the errors of cos and sin remain.
   const std::int64_t rows = 2000;
   const FeatureMapCase c{FeatureMap::favor_trig, {}, 1, 1, {1}, 0};
   std::vector<double> x;
@@ -276,7 +277,7 @@ TEST_P(FeatureMaps, TrigonometryOfLargeArguments) {
   });
 }
 
-TEST_P(FeatureMaps, PolynomialAndCosineFeaturesMultiplyToTheirKernels) {
+TEST_P(FeatureMaps, PolynomialAndCosineFeaturesMatchKernels) {
   double worst = 0;
   for (std::int64_t d : {1, 3, 16, 64, 128}) {
     for (FeatureMapCase c : cases_of(d)) {
@@ -297,7 +298,7 @@ TEST_P(FeatureMaps, PolynomialAndCosineFeaturesMultiplyToTheirKernels) {
 
 // ---- the table ----
 
-TEST(FeatureMapTable, CountsOfFeatures) {
+TEST(FeatureMapTable, FeatureCountsMatchFormulas) {
   const auto count = [](const char* name, std::int64_t order, std::int64_t d, std::int64_t n_directions = 0) {
     FeatureMapOptions options;
     options.order = order;
@@ -318,7 +319,7 @@ TEST(FeatureMapTable, CountsOfFeatures) {
 }
 
 template <class Body>
-std::string refusal(const Body& body) {
+std::string error_message(const Body& body) {
   try {
     body();
   } catch (const UserError& error) {
@@ -327,34 +328,34 @@ std::string refusal(const Body& body) {
   return "accepted";
 }
 
-TEST(FeatureMapTable, RefusalsNameTheNumber) {
+TEST(FeatureMapTable, ErrorsStateNumbersAndLimits) {
   FeatureMapOptions options;
   options.order = 3;
-  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::taylor, options, 64, 0); }),
+  EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::taylor, options, 64, 0); }),
             "feature map taylor of order 3 has 47905 features for heads of width 64, more than most_features = 4096; "
             "order 2 has 2145");
   options.order = 2;
-  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::limit, options, 100000, 0); }),
+  EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::limit, options, 100000, 0); }),
             "feature map limit of order 2 has 5000150001 features for heads of width 100000, more than most_features = "
             "4096; narrower heads have fewer");
   options.order = 5;
-  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::limit, options, 2, 0); }),
+  EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::limit, options, 2, 0); }),
             "feature map limit has orders 1 to 4, found 5");
   options.order = 4;
-  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
+  EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
             "feature map taylor has orders 1 to 3, found 4");
   options.order = 0;
-  EXPECT_EQ(refusal([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
+  EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
             "feature map taylor has orders 1 to 3, found 0");
-  EXPECT_EQ(refusal([&] { ops::direction_count(FeatureMap::favor_trig, 7); }),
-            "feature map favor_trig has 2 features a direction, so that the number of features is a positive multiple "
-            "of it; found 7");
-  const std::string unknown = refusal([&] { ops::feature_map_info("favour"); });
+  EXPECT_EQ(error_message([&] { ops::direction_count(FeatureMap::favor_trig, 7); }),
+            "feature map favor_trig has 2 features per random projection: the number of features must be a positive "
+            "multiple of it, found 7");
+  const std::string unknown = error_message([&] { ops::feature_map_info("favour"); });
   for (const ops::FeatureMapInfo& info : ops::feature_maps())
     EXPECT_NE(unknown.find(info.name), std::string::npos) << unknown;
 }
 
-TEST(FeatureMapTable, DirectionsAndFeaturesAreInverse) {
+TEST(FeatureMapTable, DirectionCountInvertsFeatureCount) {
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     EXPECT_EQ(&ops::feature_map_info(info.name), &info);
     EXPECT_EQ(&ops::feature_map_info(info.map), &info);
@@ -365,8 +366,8 @@ TEST(FeatureMapTable, DirectionsAndFeaturesAreInverse) {
   }
 }
 
-/// The smallest kernel and feature of random rows say what a map may claim.
-TEST(FeatureMapTable, WhichCanBeNegativeAndWhichCanCancel) {
+/// The smallest kernel value and feature of random rows determine the sign properties of a map.
+TEST(FeatureMapTable, SignPropertiesMatchReference) {
   const std::int64_t d = 4, n = 40;
   const std::vector<double> x = testing::normal_values(n * d, "signs");
   for (const FeatureMapCase& c : cases_of(d)) {

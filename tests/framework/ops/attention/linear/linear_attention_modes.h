@@ -1,10 +1,10 @@
 #pragma once
-// The registry of what can be asked of linear attention: every map, causal or not, in every combination of options.
+// Every combination of feature map, causality and options of linear attention, for tests that loop over them.
 #include "tests/framework/ops/attention/linear/linear_attention_testing.h"
 
 namespace furlong::testing {
 
-/// What can be asked of attention beside the map; the registry of modes that tests loop over.
+/// Options besides the map and causality; tests loop over all modes.
 enum class Mode {
   plain,
   window,
@@ -39,7 +39,7 @@ inline bool possible(FeatureMap map, Mode mode) {
 inline void add_mask(AttentionProblem& p) {
   for (std::int64_t i = 0; i < p.batch * p.n_key; ++i) p.mask.push_back((i * 7 + 3) % 5 != 0 || p.n_key == 1 ? 1 : 0);
 }
-/// As many keys as queries.
+/// Sets the number of keys to the number of queries.
 inline void make_square(AttentionProblem& p) {
   p.n_key = p.n;
   p.key.resize(static_cast<std::size_t>(p.key_shape().elements()));
@@ -60,7 +60,7 @@ inline void add_centres(AttentionProblem& p) {
 
 inline void apply(Mode mode, AttentionProblem& p) {
   p.options.rotate_numerator = mode == Mode::rotated || mode == Mode::rotated_masked || mode == Mode::rotated_window;
-  p.options.rotary_base = 50;  // so that short sequences turn far, and no two features alike
+  p.options.rotary_base = 50;  // so that short sequences have large angles, all different
   if (mode == Mode::window || mode == Mode::everything_masked || mode == Mode::rotated_window) {
     p.options.window = p.n > 40 ? 21 : 5;
     make_square(p);
@@ -82,7 +82,7 @@ inline void apply(Mode mode, AttentionProblem& p) {
   if (mode == Mode::rms || mode == Mode::rotated_masked) p.options.normalizer = ops::Normalizer::rms;
 }
 
-/// A problem of that combination.
+/// Returns a problem with this combination.
 inline AttentionProblem attention_problem(const std::tuple<FeatureMap, bool, Mode>& what, const ProblemShape& shape,
                                           double scale = 1) {
   const auto [map, causal, mode] = what;
@@ -105,7 +105,7 @@ inline std::vector<std::tuple<FeatureMap, bool, Mode>> every_attention(
   }
   return all;
 }
-inline bool whatever(const AttentionProblem&) { return true; }
+inline bool any_problem(const AttentionProblem&) { return true; }
 inline bool is_causal(const AttentionProblem& p) { return p.options.causal; }
 inline bool is_masked(const AttentionProblem& p) { return !p.mask.empty(); }
 inline bool is_packed(const AttentionProblem& p) { return !p.documents.empty(); }

@@ -1,6 +1,6 @@
 #pragma once
-// Problems for the tests of linear attention: every option, inputs from fixed random numbers, the op and its definition
-// side by side.
+// Problems for the tests of linear attention: every option, inputs from fixed random numbers, and the op and its
+// definition.
 #include <gtest/gtest.h>
 
 #include "framework/core/parallel.h"
@@ -62,8 +62,8 @@ inline AttentionProblem attention_problem(FeatureMap map, bool causal, const Pro
   return p;
 }
 
-/// Signed maps have denominators near zero: rows where the sum is small beside its terms have large gradients, which
-/// finite differences and rounding cannot meet. Values above 0 by a common part keep the kernel's sums away from it.
+/// Denominators of signed maps can be near zero: rows with a sum that is small compared with its terms have large
+/// gradients and rounding errors. Shifting the values above zero keeps the sums of the kernel away from zero.
 inline void keep_denominators_large(AttentionProblem& p) {
   for (auto* values : {&p.query, &p.key}) {
     for (double& value : *values) value = 0.35 * value + 0.35;
@@ -96,7 +96,7 @@ inline std::vector<double> head_rows_of(const std::vector<double>& values, std::
   return result;
 }
 
-/// The definition on the inputs as they are once stored in `dtype`.
+/// Returns the result of the definition for inputs rounded to `dtype`.
 inline std::vector<double> definition_of(const AttentionProblem& p, DType dtype) {
   const auto query = stored(p.query, dtype), key = stored(p.key, dtype), value = stored(p.value, dtype);
   const std::int64_t heads = p.heads(), kv_heads = p.options.n_kv_heads;
@@ -136,7 +136,7 @@ inline std::vector<double> definition_of(const AttentionProblem& p, DType dtype)
   return output;
 }
 
-/// What attend() gives GPUs; the default again after each test.
+/// GPU settings that attend() uses; reset after each test.
 inline ops::LinearAttentionGpuSettings& gpu_settings() {
   static ops::LinearAttentionGpuSettings settings;
   return settings;
@@ -172,7 +172,7 @@ inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
   return outcome;
 }
 
-/// Forward alone, as in evaluation: nothing is kept for gradients.
+/// Forward only, as in evaluation: nothing is stored for gradients.
 inline std::vector<double> output_of(const AttentionProblem& p, DType dtype) {
   Tape tape{stream()};
   ops::LinearAttentionInputs inputs;
@@ -185,38 +185,38 @@ inline std::vector<double> output_of(const AttentionProblem& p, DType dtype) {
   return values_of(attend(tape, inputs, p.options).value());
 }
 
-/// What the CPU makes of it, whatever the device under test.
+/// Runs on the CPU, whatever the device under test.
 inline Outcome run_on_cpu(const AttentionProblem& p, DType dtype) {
   const OnDevice cpu{Device{}};
   return run_attention(p, dtype);
 }
 
-/// On GPUs the general form, and sequences cut into a few segments where they are long enough. What the fused form does
-/// is tested beside it (test_linear_attention_fused.cpp).
-inline void use_general_form(std::int64_t segments = 3) {
+/// On GPUs uses the general kernels, and splits long enough sequences into a few segments. The fused kernels are tested
+/// in test_linear_attention_fused.cpp.
+inline void use_general_kernels(std::int64_t segments = 3) {
   ops::LinearAttentionGpuSettings settings;
-  settings.general_form = true;
+  settings.general_kernels = true;
   settings.segments = segments;
   gpu_settings() = settings;
 }
-class GeneralFormTest : public EngineTest {
+class GeneralKernelTest : public EngineTest {
  protected:
   void SetUp() override {
     EngineTest::SetUp();
-    use_general_form();
+    use_general_kernels();
   }
   void TearDown() override {
     EngineTest::TearDown();
     gpu_settings() = {};
   }
 };
-/// The same with the engine as the first of several parameters.
+/// The same fixture, with the device as the first of several parameters.
 template <class... Parameters>
-class GeneralFormCase : public ::testing::TestWithParam<std::tuple<DeviceType, Parameters...>> {
+class GeneralKernelCase : public ::testing::TestWithParam<std::tuple<DeviceType, Parameters...>> {
  protected:
   void SetUp() override {
     device_under_test() = Device{std::get<0>(this->GetParam()), 0};
-    use_general_form();
+    use_general_kernels();
   }
   void TearDown() override {
     device_under_test() = Device{};
@@ -229,7 +229,7 @@ inline std::vector<FeatureMap> every_feature_map() {
   for (const auto& info : ops::feature_maps()) maps.push_back(info.map);
   return maps;
 }
-/// Whether all features are positive (or zero): then sums of weights do not cancel.
+/// Returns whether all features are positive or zero, so that sums of weights do not cancel.
 inline bool is_positive(const AttentionProblem& p) { return !can_cancel(p.options.feature_map); }
 
 }  // namespace furlong::testing

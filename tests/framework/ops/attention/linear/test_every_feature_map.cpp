@@ -1,7 +1,7 @@
-// Every feature map in every class of shapes, on every engine, in the form that attention itself chooses there: the
-// fused one where the map names a FusedForm and the shapes allow it, else the general one. Outputs are held against the
-// definition in float64, gradients against those of the CPU in float64, which other tests hold against finite
-// differences. A map that some engine computes as another one fails here.
+// Every feature map in every class of shapes, on every device, with the kernels that attention chooses: the fused
+// kernels if the map has a FusedForm and they support the shapes, otherwise the general kernels. Outputs are compared
+// with the definition in float64. Gradients are compared with those of the CPU in float64, which other tests compare
+// with finite differences. The test fails if a device computes a different map.
 #include <gtest/gtest.h>
 
 #include "tests/framework/ops/attention/linear/linear_attention_testing.h"
@@ -27,7 +27,7 @@ void pack_documents(AttentionProblem& p) {
 }
 void cut_window(AttentionProblem& p) { p.options.window = 20; }
 
-/// Widths that the fused form takes: two tiles of random features, the last one cut; several chunks.
+/// Widths that the fused kernels support: two tiles of random features, the last one partial; several chunks.
 constexpr ProblemShape usual{1, 2, 1, 70, 16, 32, 72, 64};
 const ShapeClass classes[] = {{"causal", usual, true, nothing},
                               {"bidirectional", usual, false, nothing},
@@ -47,7 +47,7 @@ AttentionProblem problem_of(FeatureMap map, const ShapeClass& c, DType dtype) {
   return p;
 }
 
-TEST_P(EveryFeatureMap, IsItsDefinitionInEveryClassOfShapes) {
+TEST_P(EveryFeatureMap, MatchesDefinitionInEveryShapeClass) {
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     int computed = 0;
     for (const ShapeClass& c : classes) {
@@ -59,28 +59,28 @@ TEST_P(EveryFeatureMap, IsItsDefinitionInEveryClassOfShapes) {
         try {
           found = run_attention(p, dtype);
         } catch (const UserError&) {
-          continue;  // refused
+          continue;  // not supported
         }
         ++computed;
         EXPECT_LT(relative_error(found.output, definition_of(p, dtype)), bound);
         const Outcome expected = run_on_cpu(p, DType::float64);
-        // In bfloat16 the output is rounded before g · output, beside which gradients of a smooth map are small.
-        const double of_gradients = dtype == DType::bfloat16 ? 4 * bound : bound;
-        EXPECT_LT(relative_error(found.d_query, expected.d_query), of_gradients);
-        EXPECT_LT(relative_error(found.d_key, expected.d_key), of_gradients);
-        EXPECT_LT(relative_error(found.d_value, expected.d_value), of_gradients);
+        // In bfloat16 the output is rounded before g · output; gradients of a smooth map are small in comparison.
+        const double gradient_bound = dtype == DType::bfloat16 ? 4 * bound : bound;
+        EXPECT_LT(relative_error(found.d_query, expected.d_query), gradient_bound);
+        EXPECT_LT(relative_error(found.d_key, expected.d_key), gradient_bound);
+        EXPECT_LT(relative_error(found.d_value, expected.d_value), gradient_bound);
       }
     }
-    EXPECT_GT(computed, 0) << info.name << " is refused everywhere";
+    EXPECT_GT(computed, 0) << info.name << " is supported by no kernel";
   }
 }
 
-TEST_P(EveryFeatureMap, TakesTheFusedFormWhereItNamesOne) {
+TEST_P(EveryFeatureMap, UsesFusedKernelsIfSupported) {
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       const AttentionProblem p = problem_of(info.map, classes[0], dtype);
       const std::vector<double> chosen = output_of(p, dtype);
-      use_general_form(0);
+      use_general_kernels(0);
       const std::vector<double> general = output_of(p, dtype);
       gpu_settings() = {};
       EXPECT_EQ(chosen != general, on_gpu() && info.fused != ops::FusedForm::none) << info.name;

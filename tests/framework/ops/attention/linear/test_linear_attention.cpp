@@ -1,5 +1,5 @@
-// Every feature map in every mode against its definition, pair by pair, and gradients against finite differences. On
-// GPUs: test_linear_attention_gpu.cpp.
+// Every feature map in every mode against its definition, pair by pair, and gradients against finite differences. For
+// GPUs see test_linear_attention_gpu.cpp.
 #include <gtest/gtest.h>
 
 #include "framework/autodiff/gradient_check.h"
@@ -10,7 +10,7 @@ namespace {
 
 class EveryAttention : public ::testing::TestWithParam<std::tuple<FeatureMap, bool, Mode>> {
  protected:
-  AttentionProblem made(const ProblemShape& shape, double scale = 1) const {
+  AttentionProblem make_problem(const ProblemShape& shape, double scale = 1) const {
     return attention_problem(GetParam(), shape, scale);
   }
 };
@@ -20,7 +20,8 @@ std::string name_of_case(const ::testing::TestParamInfo<std::tuple<FeatureMap, b
 class EveryCausalAttention : public EveryAttention {};
 class EveryMaskedAttention : public EveryAttention {};
 class EveryPackedAttention : public EveryAttention {};
-INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttention, ::testing::ValuesIn(every_attention(whatever)), name_of_case);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttention, ::testing::ValuesIn(every_attention(any_problem)),
+                         name_of_case);
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryCausalAttention, ::testing::ValuesIn(every_attention(is_causal)),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryMaskedAttention, ::testing::ValuesIn(every_attention(is_masked)),
@@ -28,30 +29,29 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryMaskedAttention, ::testing::Value
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPackedAttention, ::testing::ValuesIn(every_attention(is_packed)),
                          name_of_case);
 
-TEST_P(EveryAttention, ForwardEqualsTheDefinition) {
+TEST_P(EveryAttention, ForwardMatchesDefinition) {
   for (const ProblemShape& shape : odd_shapes()) {
-    const AttentionProblem p = made(shape);
-    // Rounding of a signed sum is relative to its terms, and relu's features may all but vanish: there the bound is the
-    // sum's condition.
+    const AttentionProblem p = make_problem(shape);
+    // Rounding of a signed sum is relative to its terms, and relu's features may nearly vanish. The bound then includes
+    // the condition of the sum.
     const double slack = is_positive(p) ? 1 : 30;
     EXPECT_LT(relative_error(run_attention(p, DType::float64).output, definition_of(p, DType::float64)), 2e-13 * slack)
         << shape.n;
     EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 6e-6 * slack)
         << shape.n;
-    // Inputs are the same 16-bit values, so what is left is the rounding of the output: half an ulp of 8 significant
-    // bits is 2^-8.
+    // Inputs are the same 16-bit values, so only the output is rounded: half a unit of 8 significant bits is 2^-8.
     EXPECT_LT(relative_error(run_attention(p, DType::bfloat16).output, definition_of(p, DType::bfloat16)),
               0x1p-8 * 1.05)
         << shape.n;
   }
 }
 
-TEST_P(EveryAttention, GradientsAgreeWithFiniteDifferences) {
+TEST_P(EveryAttention, GradientMatchesFiniteDifference) {
   std::vector<ProblemShape> shapes{{1, 1, 1, 1, 3, 2, 4, 16}, {1, 2, 1, 6, 3, 4, 4, 16}, {2, 2, 1, 9, 4, 3, 6, 4}};
-  if (made(shapes[0]).options.rotate_numerator)
+  if (make_problem(shapes[0]).options.rotate_numerator)
     shapes = {{1, 1, 1, 1, 3, 2, 4, 16}, {1, 2, 1, 13, 4, 3, 7, 4}};  // m even and odd
   for (const ProblemShape& shape : shapes) {
-    AttentionProblem p = made(shape);
+    AttentionProblem p = make_problem(shape);
     for (auto* values : {&p.query, &p.key}) {
       for (double& value : *values)
         value = std::fabs(value) < 0.02 ? value + 0.06 : value;  // elu and relu have kinks at 0
@@ -70,13 +70,13 @@ TEST_P(EveryAttention, GradientsAgreeWithFiniteDifferences) {
           return attend(tape, call, p.options);
         },
         inputs);
-    // Where one key is all that a query sees the gradient is zero, and what differences find is their own rounding.
+    // A query with one visible key has gradient zero, and finite differences give only rounding errors.
     EXPECT_LT(result.worst_relative_error, 5e-7) << result.where << " at n = " << shape.n;
   }
 }
 
-TEST_P(EveryAttention, ChunkSizeAndThreadsChangeNothingButRounding) {
-  AttentionProblem p = made({2, 2, 1, 45, 8, 8, 16, 16});
+TEST_P(EveryAttention, ChunkSizeChangesOnlyRoundingAndThreadsChangeNothing) {
+  AttentionProblem p = make_problem({2, 2, 1, 45, 8, 8, 16, 16});
   const Outcome small = run_attention(p, DType::float64);
   const double slack = is_positive(p) ? 1 : 30;
   for (const std::int64_t chunk : {1, 7, 64}) {
@@ -98,9 +98,9 @@ TEST_P(EveryAttention, ChunkSizeAndThreadsChangeNothingButRounding) {
   EXPECT_EQ(one.d_value, four.d_value);
 }
 
-TEST_P(EveryCausalAttention, ALaterTokenChangesNoEarlierBit) {
+TEST_P(EveryCausalAttention, LaterTokensChangeNoEarlierBit) {
   const std::int64_t n = 90, d = 8;
-  const AttentionProblem p = made({1, 2, 2, n, d, d, 8, 32}, 2);
+  const AttentionProblem p = make_problem({1, 2, 2, n, d, d, 8, 32}, 2);
   const std::vector<double> before = run_attention(p, DType::float32).output;
   for (const std::int64_t cut : {1, 31, 32, 50, 89}) {
     for (const double factor : {-40.0, HUGE_VAL, std::nan("")}) {
@@ -117,8 +117,8 @@ TEST_P(EveryCausalAttention, ALaterTokenChangesNoEarlierBit) {
   }
 }
 
-TEST_P(EveryMaskedAttention, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
-  AttentionProblem p = made({2, 2, 1, 40, 8, 8, 16, 16});
+TEST_P(EveryMaskedAttention, MaskedKeysHaveNoInfluence) {
+  AttentionProblem p = make_problem({2, 2, 1, 40, 8, 8, 16, 16});
   const Outcome before = run_attention(p, DType::float32);
   AttentionProblem changed = p;
   const std::int64_t width = p.options.n_kv_heads * p.d;
@@ -142,8 +142,8 @@ TEST_P(EveryMaskedAttention, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
   }
 }
 
-TEST_P(EveryPackedAttention, PackedDocumentsAreTheDocumentsAlone) {
-  const AttentionProblem p = made({1, 2, 1, 70, 8, 8, 16, 16});
+TEST_P(EveryPackedAttention, PackedDocumentsMatchSeparateDocuments) {
+  const AttentionProblem p = make_problem({1, 2, 1, 70, 8, 8, 16, 16});
   const Outcome packed = run_attention(p, DType::float32);
   for (std::int64_t start = 0, end = 1; start < p.n; start = end++) {
     while (end < p.n && p.documents[static_cast<std::size_t>(end)] == p.documents[static_cast<std::size_t>(start)])
@@ -160,13 +160,13 @@ TEST_P(EveryPackedAttention, PackedDocumentsAreTheDocumentsAlone) {
     if (!p.mask.empty()) alone.mask = {p.mask.begin() + start, p.mask.begin() + end};
     const auto output = run_attention(alone, DType::float32).output;
     const std::int64_t width = p.heads() * p.d_value;
-    // Chunks begin with each document, so that the very same is computed.
+    // Chunks restart with each document, so the computation is exactly the same.
     EXPECT_EQ(std::vector<double>(packed.output.begin() + start * width, packed.output.begin() + end * width), output)
         << start;
   }
 }
 
-// ---- beside the registry: orders, sets and kinds of directions, sums that cancel ----
+// ---- Orders, sets and kinds of random projections, and sums that cancel ----
 
 struct OrderCase {
   FeatureMap map;
@@ -182,20 +182,20 @@ std::string text(const OrderCase& c, bool causal) {
   return fmt::format("{} of order {}, {}", feature_map_info(c.map).name, c.order, causal ? "causal" : "bidirectional");
 }
 
-class LinearAttentionOrders : public GeneralFormTest {};
-class LinearAttentionDirections : public GeneralFormTest {};
-class LinearAttentionSigned : public GeneralFormTest {};
+class LinearAttentionOrders : public GeneralKernelTest {};
+class LinearAttentionDirections : public GeneralKernelTest {};
+class LinearAttentionSigned : public GeneralKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionOrders);
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionDirections);
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionSigned);
 
-void expect_the_definition(const AttentionProblem& p) {
-  const double slack = is_positive(p) ? 1 : 30;  // as in ForwardEqualsTheDefinition
+void expect_definition(const AttentionProblem& p) {
+  const double slack = is_positive(p) ? 1 : 30;  // as in ForwardMatchesDefinition
   EXPECT_LT(relative_error(run_attention(p, DType::float64).output, definition_of(p, DType::float64)), 2e-13 * slack);
   EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 6e-6 * slack);
 }
 
-TEST_P(LinearAttentionOrders, EveryOrderIsItsDefinition) {
+TEST_P(LinearAttentionOrders, EveryOrderMatchesDefinition) {
   for (const OrderCase& c : other_orders) {
     for (const bool causal : {true, false}) {
       SCOPED_TRACE(text(c, causal));
@@ -205,20 +205,20 @@ TEST_P(LinearAttentionOrders, EveryOrderIsItsDefinition) {
         AttentionProblem p = attention_problem(c.map, causal, shape);
         p.options.map_options.order = c.order;
         keep_denominators_large(p);
-        expect_the_definition(p);
+        expect_definition(p);
       }
     }
   }
 }
 
-TEST_P(LinearAttentionOrders, GradientsAgreeWithFiniteDifferences) {
+TEST_P(LinearAttentionOrders, GradientMatchesFiniteDifference) {
   for (const OrderCase& c : other_orders) {
     for (const bool causal : {true, false}) {
       SCOPED_TRACE(text(c, causal));
       AttentionProblem p = attention_problem(c.map, causal, {1, 2, 1, 6, 3, 2, 1, 4});
       p.options.map_options.order = c.order;
       keep_denominators_large(p);
-      if (on_gpu()) {  // the CPU's gradients, which are held against differences
+      if (on_gpu()) {  // compared with the CPU's gradients, which are checked against finite differences
         const Outcome found = run_attention(p, DType::float64), expected = run_on_cpu(p, DType::float64);
         EXPECT_LT(relative_error(found.d_query, expected.d_query), 3e-10);
         EXPECT_LT(relative_error(found.d_key, expected.d_key), 3e-10);
@@ -246,10 +246,10 @@ std::vector<FeatureMap> maps_with_directions() {
   return maps;
 }
 
-TEST_P(LinearAttentionDirections, EveryKindIsTheDefinition) {
+TEST_P(LinearAttentionDirections, EveryProjectionKindMatchesDefinition) {
   for (const FeatureMap map : maps_with_directions()) {
     for (const layers::DirectionsKind kind : all_values<layers::DirectionsKind>()) {
-      if (on_simulator() && kind != layers::DirectionsKind::iid) continue;  // to a kernel they are numbers
+      if (on_simulator() && kind != layers::DirectionsKind::iid) continue;  // kernels do not depend on the kind
       for (const bool causal : {true, false}) {
         SCOPED_TRACE(
             fmt::format("{}, {}, {}", feature_map_info(map).name, name_of(kind), causal ? "causal" : "bidirectional"));
@@ -257,14 +257,14 @@ TEST_P(LinearAttentionDirections, EveryKindIsTheDefinition) {
         p.directions.clear();
         for (float w : layers::draw_directions(kind, 9, 6, {12, 0, 4})) p.directions.push_back(w);
         if (!is_positive(p)) keep_denominators_large(p);
-        expect_the_definition(p);
+        expect_definition(p);
       }
     }
   }
 }
 
-/// Directions [n_heads, m, d]: output and gradient of each head are those of the head alone with its own set.
-TEST_P(LinearAttentionDirections, OfEachHeadAreThoseOfTheHeadAlone) {
+/// Random projections [n_heads, m, d]: each head's output and gradients are those of a single head with its projection.
+TEST_P(LinearAttentionDirections, PerHeadProjectionsMatchSeparateHeads) {
   const std::int64_t heads = 3, m = 9, d = 6, width = 5;
   for (const FeatureMap map : maps_with_directions()) {
     for (const bool causal : {true, false}) {
@@ -320,7 +320,7 @@ TEST_P(LinearAttentionDirections, OfEachHeadAreThoseOfTheHeadAlone) {
   }
 }
 
-/// Σ_j w_ij over Σ_j |φ(q_i)| |φ(k_j)| by the definition, for one head that sees all keys, or none after its own.
+/// Returns Σ_j w_ij over Σ_j |φ(q_i)| |φ(k_j)| by the definition, for one head, causal or not.
 std::vector<double> relative_denominators(const AttentionProblem& p) {
   const reference::FeatureMapCase c{p.options.feature_map, p.options.map_options, p.d, p.n_directions(), p.directions};
   const auto size = [](const std::vector<double>& row) {
@@ -342,9 +342,8 @@ std::vector<double> relative_denominators(const AttentionProblem& p) {
   return relative;
 }
 
-/// Inputs of either sign as they come, so that sums cancel: with the default guard, and with one that a third of the
-/// rows falls below.
-TEST_P(LinearAttentionSigned, RowsBelowTheGuardAreZeroAndNoOthers) {
+/// Inputs of either sign, so that sums cancel: with the default guard, and with a guard above a third of the rows.
+TEST_P(LinearAttentionSigned, GuardZeroesExactlyTheRowsBelowIt) {
   const OrderCase signed_maps[] = {{FeatureMap::favor_trig, 2},
                                    {FeatureMap::taylor, 1},
                                    {FeatureMap::taylor, 3},
@@ -361,7 +360,7 @@ TEST_P(LinearAttentionSigned, RowsBelowTheGuardAreZeroAndNoOthers) {
         std::vector<double> ascending = relative;
         std::sort(ascending.begin(), ascending.end());
         EXPECT_LT(ascending[5], 0.3) << "sums hardly cancel";
-        ASSERT_GT(ascending[20] / ascending[19], 1.0001) << "float32 may not tell these two apart";
+        ASSERT_GT(ascending[20] / ascending[19], 1.0001) << "float32 may not separate these two";
         if (below > 0) p.options.denominator_guard = (ascending[19] + ascending[20]) / 2;
         const double guard = p.options.denominator_guard;
         for (const DType dtype : {DType::float64, DType::float32}) {

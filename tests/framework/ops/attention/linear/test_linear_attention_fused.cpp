@@ -1,11 +1,11 @@
-// The fused form of linear attention on GPUs, against float64 on the CPU (which test_linear_attention.cpp holds against
-// the definition). On the CPU engine the same tests hold its own form, with the same bounds.
+// The fused kernels of linear attention on GPUs, against float64 on the CPU, which test_linear_attention.cpp compares
+// with the definition. On the CPU the same tests check its own kernels, with the same bounds.
 //
-// Bounds. float32: 1e-4 of the largest value; its operands have two bfloat16 parts, 2^-17 a product. bfloat16: what is
-// rounded on the way to an output are features of the query, features of the key and the pair's weight, each by at most
-// 2^-9 and each in numerator and denominator alike, and the output itself: 4 · 2^-9 = 2^-7 of the largest value. A
-// gradient has, beside these, the rounding of the slope that is multiplied with features and directions, and that of
-// the output in δ = g · output: 2^-6.
+// Bounds. float32: 1e-4 of the largest value; operands have two bfloat16 parts, an error of 2^-17 per product.
+// bfloat16: the query features, the key features and the pair's weight are rounded by at most 2^-9 each, equally in
+// numerator and denominator, and the output is rounded once: 4 · 2^-9 = 2^-7 of the largest value. Gradients have two
+// more roundings: of the gradient that is multiplied with features and projections, and of the output in δ = g ·
+// output: 2^-6.
 #include <gtest/gtest.h>
 
 #include "framework/ops/elementwise/column_ranges.h"
@@ -33,7 +33,7 @@ std::vector<FeatureMap> fused_maps() {
   return maps;
 }
 
-/// Inputs as `dtype` stores them, so that the reference is given the same.
+/// Rounds the inputs to `dtype`, so that the reference gets the same values.
 void store_as(AttentionProblem& p, DType dtype) {
   for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, dtype);
 }
@@ -42,7 +42,7 @@ AttentionProblem problem_of(FeatureMap map, bool causal, const ProblemShape& sha
   store_as(p, dtype);
   return p;
 }
-/// Three chunks, the last cut; 72 directions are two tiles of features, the last cut.
+/// Three chunks, the last one partial; 72 projections are two feature tiles, the last one partial.
 constexpr ProblemShape usual{1, 2, 1, 130, 16, 32, 72, 64};
 
 Outcome reference_of(const AttentionProblem& p) {
@@ -53,8 +53,8 @@ struct Bounds {
   double output, gradient;
 };
 Bounds bounds_of(DType dtype) { return dtype == DType::bfloat16 ? Bounds{0x1p-7, 0x1p-6} : Bounds{1e-4, 1e-4}; }
-/// Largest difference over the largest expected value, or over `least` where all are smaller.
-double error_beside(const std::vector<double>& found, const std::vector<double>& expected, double least) {
+/// Returns the largest difference over the largest expected value, or over `least` if all expected values are smaller.
+double scaled_error(const std::vector<double>& found, const std::vector<double>& expected, double least) {
   double largest = least, worst = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
     largest = std::max(largest, std::fabs(expected[i]));
@@ -64,16 +64,16 @@ double error_beside(const std::vector<double>& found, const std::vector<double>&
 }
 void expect_close(const Outcome& found, const Outcome& expected, const Bounds& bounds, const std::string& what,
                   double least = 1e-3) {
-  EXPECT_LT(error_beside(found.output, expected.output, least), bounds.output) << what;
-  EXPECT_LT(error_beside(found.d_query, expected.d_query, least), bounds.gradient) << what;
-  EXPECT_LT(error_beside(found.d_key, expected.d_key, least), bounds.gradient) << what;
-  EXPECT_LT(error_beside(found.d_value, expected.d_value, least), bounds.gradient) << what;
+  EXPECT_LT(scaled_error(found.output, expected.output, least), bounds.output) << what;
+  EXPECT_LT(scaled_error(found.d_query, expected.d_query, least), bounds.gradient) << what;
+  EXPECT_LT(scaled_error(found.d_key, expected.d_key, least), bounds.gradient) << what;
+  EXPECT_LT(scaled_error(found.d_value, expected.d_value, least), bounds.gradient) << what;
 }
 void expect_close(const AttentionProblem& p, DType dtype, const std::string& what) {
   expect_close(run_attention(p, dtype), reference_of(p), bounds_of(dtype), fmt::format("{} {}", what, name_of(dtype)));
 }
 
-TEST_P(LinearAttentionFused, gives_the_reference) {
+TEST_P(LinearAttentionFused, MatchesFloat64Reference) {
   for (const FeatureMap map : fused_maps()) {
     for (const bool causal : {true, false}) {
       for (const DType dtype : {DType::float32, DType::bfloat16})
@@ -82,16 +82,16 @@ TEST_P(LinearAttentionFused, gives_the_reference) {
   }
 }
 
-TEST_P(LinearAttentionFusedOnGpu, is_the_form_that_is_taken) {
+TEST_P(LinearAttentionFusedOnGpu, IsPreferredToGeneralKernels) {
   const AttentionProblem p = problem_of(FeatureMap::favor_positive, true, usual, DType::bfloat16);
   const Outcome fused = run_attention(p, DType::bfloat16);
-  gpu_settings().general_form = true;
+  gpu_settings().general_kernels = true;
   const Outcome general = run_attention(p, DType::bfloat16);
-  EXPECT_NE(fused.output, general.output);  // the general form rounds no operand to bfloat16
-  expect_close(fused, general, bounds_of(DType::bfloat16), "against the general form");
+  EXPECT_NE(fused.output, general.output);  // the general kernels do not round operands to bfloat16
+  expect_close(fused, general, bounds_of(DType::bfloat16), "compared with the general kernels");
 }
 
-TEST_P(LinearAttentionFused, takes_every_width) {
+TEST_P(LinearAttentionFused, SupportsEveryWidth) {
   const ProblemShape shapes[] = {{2, 1, 1, 1, 16, 16, 16, 64},   {1, 1, 1, 64, 48, 16, 64, 64},
                                  {1, 1, 1, 65, 80, 96, 33, 64},  {1, 1, 1, 70, 128, 128, 65, 64},
                                  {1, 1, 1, 66, 64, 64, 256, 64}, {1, 1, 1, 66, 32, 48, 400, 64}};
@@ -108,7 +108,7 @@ TEST_P(LinearAttentionFused, takes_every_width) {
   }
 }
 
-TEST_P(LinearAttentionFused, masks_and_documents) {
+TEST_P(LinearAttentionFused, HandlesMasksAndDocuments) {
   for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::relu, FeatureMap::hedgehog}) {
     for (const bool causal : {true, false}) {
       for (const DType dtype : {DType::float32, DType::bfloat16}) {
@@ -119,7 +119,7 @@ TEST_P(LinearAttentionFused, masks_and_documents) {
         const AttentionProblem masked = p;
         expect_close(masked, dtype, "masked");
         if (!causal) continue;
-        // Borders inside chunks, at a chunk's edge, several in one chunk, numbers that come back.
+        // Borders inside chunks, at a chunk's edge, several in one chunk; document numbers repeat.
         const int borders[] = {0, 10, 64, 70, 75, 90, 191};
         for (std::int64_t i = 0; i < p.batch * p.n_key; ++i) {
           int document = 0;
@@ -138,7 +138,7 @@ TEST_P(LinearAttentionFused, masks_and_documents) {
   }
 }
 
-TEST_P(LinearAttentionFused, centring_and_scaling) {
+TEST_P(LinearAttentionFused, HandlesCentringAndScaling) {
   for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::oprf}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       AttentionProblem p = problem_of(map, true, {1, 2, 2, 100, 16, 16, 48, 64}, dtype);
@@ -153,7 +153,7 @@ TEST_P(LinearAttentionFused, centring_and_scaling) {
   }
 }
 
-TEST_P(LinearAttentionFused, directions_of_each_head) {
+TEST_P(LinearAttentionFused, HandlesPerHeadProjections) {
   AttentionProblem p = problem_of(FeatureMap::favor_positive, true, {1, 2, 1, 80, 16, 16, 32, 64}, DType::bfloat16);
   const auto run = [&](DType dtype) {
     std::vector<double> directions = p.directions;
@@ -180,7 +180,7 @@ TEST_P(LinearAttentionFused, directions_of_each_head) {
   expect_close(run(DType::bfloat16), expected, bounds_of(DType::bfloat16), "");
 }
 
-TEST_P(LinearAttentionFused, segments_change_results_only_by_rounding_and_runs_not_at_all) {
+TEST_P(LinearAttentionFused, SegmentsChangeOnlyRoundingAndRunsAreDeterministic) {
   for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::elu1}) {
     for (const bool causal : {true, false}) {
       for (const DType dtype : {DType::float32, DType::bfloat16}) {
@@ -201,7 +201,7 @@ TEST_P(LinearAttentionFused, segments_change_results_only_by_rounding_and_runs_n
   }
 }
 
-TEST_P(LinearAttentionFused, later_tokens_change_no_bit) {
+TEST_P(LinearAttentionFused, LaterTokensChangeNoEarlierBit) {
   for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::elu1, FeatureMap::relu}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       for (const std::int64_t segments : {1, 3}) {
@@ -240,15 +240,15 @@ TEST_P(LinearAttentionFused, later_tokens_change_no_bit) {
   }
 }
 
-TEST_P(LinearAttentionFused, values_that_are_not_finite_reach_what_sees_them_and_nothing_else) {
+TEST_P(LinearAttentionFused, NonFiniteValuesAffectOnlyVisibleRows) {
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     AttentionProblem p = problem_of(FeatureMap::favor_positive, true, {1, 1, 1, 150, 16, 16, 32, 64}, dtype);
     for (std::int64_t i = 0; i < p.n; ++i) p.documents.push_back(i < 40 ? 1 : i < 90 ? 2 : 3);
     p.mask.assign(150, 1);
     const Outcome before = run_attention(p, dtype);
-    p.value[50 * 16 + 3] = HUGE_VAL;  // seen by tokens 50 to 89, in this column
+    p.value[50 * 16 + 3] = HUGE_VAL;  // visible to tokens 50 to 89, in this column
     p.value[95 * 16 + 5] = std::nan("");
-    p.mask[95] = 0;  // and this one by nobody
+    p.mask[95] = 0;  // masked: visible to no token
     AttentionProblem clean = p;
     clean.value[50 * 16 + 3] = clean.value[95 * 16 + 5] = 0;
     const std::vector<double> expected = run_attention(clean, dtype).output, found = run_attention(p, dtype).output;
@@ -265,7 +265,7 @@ TEST_P(LinearAttentionFused, values_that_are_not_finite_reach_what_sees_them_and
   }
 }
 
-TEST_P(LinearAttentionFused, masked_keys_change_no_bit) {
+TEST_P(LinearAttentionFused, MaskedKeysChangeNoBit) {
   for (const bool causal : {true, false}) {
     AttentionProblem p =
         problem_of(FeatureMap::favor_positive, causal, {1, 1, 1, 100, 16, 16, 32, 64}, DType::bfloat16);
@@ -284,7 +284,7 @@ TEST_P(LinearAttentionFused, masked_keys_change_no_bit) {
   }
 }
 
-TEST_P(LinearAttentionFused, norms_up_to_forty) {
+TEST_P(LinearAttentionFused, AccurateForNormsUpToForty) {
   for (const FeatureMap map : fused_maps()) {
     for (const bool causal : {true, false}) {
       for (const double norm : {8.0, 40.0}) {
@@ -297,7 +297,7 @@ TEST_P(LinearAttentionFused, norms_up_to_forty) {
   }
 }
 
-TEST_P(LinearAttentionFused, opposite_keys_and_a_huge_key) {
+TEST_P(LinearAttentionFused, AccurateForOppositeKeysAndHugeKey) {
   for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::oprf,
                                FeatureMap::exp, FeatureMap::elu1, FeatureMap::hedgehog}) {
     for (const double scale : {1.0, 5.0}) {
@@ -307,21 +307,21 @@ TEST_P(LinearAttentionFused, opposite_keys_and_a_huge_key) {
       expect_close(p, DType::float32, fmt::format("k = -q, {}, scale {}", feature_map_info(map).name, scale));
       for (std::int64_t f = 0; f < 64; ++f) p.key[static_cast<std::size_t>(40 * 64 + f)] *= 1000;
       store_as(p, DType::float32);
-      // Gradients beside those of the huge key are lost in its size.
+      // Gradients that are small compared with those of the huge key are lost in rounding.
       expect_close(run_attention(p, DType::float32), reference_of(p), bounds_of(DType::float32),
                    fmt::format("huge key, {}, scale {}", feature_map_info(map).name, scale), 0.3);
     }
   }
 }
 
-TEST_P(LinearAttentionFused, opposite_keys_in_bfloat16) {
+TEST_P(LinearAttentionFused, AccurateForOppositeKeysInBfloat16) {
   AttentionProblem p = problem_of(FeatureMap::favor_positive, true, {1, 1, 1, 100, 64, 16, 96, 64}, DType::bfloat16, 5);
   p.key = p.query;
   for (double& x : p.key) x = -x;
   expect_close(p, DType::bfloat16, "k = -q");
 }
 
-TEST_P(LinearAttentionFused, goes_on_from_a_state) {
+TEST_P(LinearAttentionFused, ContinuesFromState) {
   for (const FeatureMap map :
        {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::elu1, FeatureMap::hedgehog}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
@@ -353,7 +353,7 @@ TEST_P(LinearAttentionFused, goes_on_from_a_state) {
   }
 }
 
-TEST_P(LinearAttentionFused, gradients_of_a_segment_that_goes_on_from_a_state) {
+TEST_P(LinearAttentionFused, GradientWithStateMatchesReference) {
   const DType dtype = DType::float32;
   const AttentionProblem first = problem_of(FeatureMap::favor_positive, true, {1, 1, 1, 70, 16, 16, 40, 64}, dtype);
   AttentionProblem second = first;
@@ -388,8 +388,8 @@ TEST_P(LinearAttentionFused, gradients_of_a_segment_that_goes_on_from_a_state) {
   expect_close(run(dtype), expected, bounds_of(dtype), "");
 }
 
-TEST_P(LinearAttentionFused, views_of_one_tensor_whose_gradient_is_added_to) {
-  // query, key and value as column ranges of one tensor, used twice: rows are strided, at 16-byte borders or not, and
+TEST_P(LinearAttentionFused, AccumulatesGradientsOfSharedTensorViews) {
+  // query, key and value are column ranges of one tensor, used twice: rows are strided, aligned to 16 bytes or not, and
   // gradients accumulate.
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     for (const std::int64_t before : {8, 1}) {
@@ -422,11 +422,11 @@ TEST_P(LinearAttentionFused, views_of_one_tensor_whose_gradient_is_added_to) {
   }
 }
 
-TEST_P(LinearAttentionFused, rows_that_see_nothing_are_zero_and_counted) {
+TEST_P(LinearAttentionFused, RowsWithoutVisibleKeysAreZeroAndCounted) {
   AttentionProblem p = problem_of(FeatureMap::relu, true, {1, 1, 1, 80, 16, 16, 1, 64}, DType::bfloat16);
   for (std::size_t f = 0; f < 16; ++f) p.query[5 * 16 + f] = -1;
   p.mask.assign(80, 1);
-  p.mask[0] = 0;  // the first token sees nothing, the sixth has no feature
+  p.mask[0] = 0;  // the first token has no visible key, the sixth has only zero features
   const Outcome found = run_attention(p, DType::bfloat16);
   for (const std::size_t row : {0u, 5u}) {
     for (std::size_t f = 0; f < 16; ++f) EXPECT_EQ(found.output[row * 16 + f], 0);
@@ -446,12 +446,12 @@ TEST_P(LinearAttentionFused, rows_that_see_nothing_are_zero_and_counted) {
   for (const double value : run_attention(p, DType::bfloat16).output) EXPECT_EQ(value, 0);
 }
 
-TEST_P(LinearAttentionFused, thousands_of_tokens_keep_their_digits) {
-  // The mean of many values of mean zero: outputs are far smaller than their terms.
+TEST_P(LinearAttentionFused, AccurateForLongSequences) {
+  // The mean of many values with mean zero: outputs are much smaller than their terms.
   const std::int64_t n = on_simulator() ? 2000 : 65536;
   for (const bool causal : {true, false}) {
     const AttentionProblem p = problem_of(FeatureMap::elu1, causal, {1, 1, 1, n, 16, 16, 1, 64}, DType::float32, 0.5);
-    EXPECT_LT(error_beside(run_attention(p, DType::float32).output, reference_of(p).output, 1e-3), 1e-4) << causal;
+    EXPECT_LT(scaled_error(run_attention(p, DType::float32).output, reference_of(p).output, 1e-3), 1e-4) << causal;
   }
 }
 

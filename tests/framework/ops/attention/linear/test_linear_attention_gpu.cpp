@@ -1,6 +1,6 @@
-// The general form on GPUs: every feature map in every mode against its definition, and gradients against the CPU's in
-// float64, which are held against finite differences (test_linear_attention.cpp). Sequences are cut into segments,
-// whose states are summed up and scanned.
+// The general kernels on GPUs: every feature map in every mode against its definition, and gradients against the CPU's
+// in float64, which test_linear_attention.cpp compares with finite differences. Sequences are split into segments,
+// whose states are summed and scanned.
 #include <gtest/gtest.h>
 
 #include "tests/framework/ops/attention/linear/linear_attention_modes.h"
@@ -10,15 +10,15 @@ namespace {
 
 using Combination = std::tuple<FeatureMap, bool, Mode>;
 
-class EveryAttentionOnGpu : public GeneralFormCase<Combination> {
+class EveryAttentionOnGpu : public GeneralKernelCase<Combination> {
  protected:
   Combination what() const { return std::get<1>(GetParam()); }
   bool causal() const { return std::get<1>(what()); }
-  AttentionProblem made(const ProblemShape& shape, double scale = 1) const {
+  AttentionProblem make_problem(const ProblemShape& shape, double scale = 1) const {
     return attention_problem(what(), shape, scale);
   }
-  /// Odd widths, several chunks, the last one short; on the simulator one shape for each mode, so that every map meets
-  /// both.
+  /// Odd widths and several chunks, the last one short. On the simulator one shape per mode, so that every map is
+  /// tested with both.
   std::vector<ProblemShape> shapes() const {
     const std::vector<ProblemShape> small{{1, 2, 1, 14, 5, 3, 7, 4}, {1, 1, 1, 21, 6, 18, 8, 8}};
     if (on_simulator()) return {small[(static_cast<std::size_t>(std::get<2>(what())) + (causal() ? 1 : 0)) % 2]};
@@ -37,7 +37,7 @@ class EveryCausalAttentionOnGpu : public EveryAttentionOnGpu {};
 class EveryMaskedAttentionOnGpu : public EveryAttentionOnGpu {};
 class EveryPackedAttentionOnGpu : public EveryAttentionOnGpu {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryAttentionOnGpu);
-INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttentionOnGpu, on_every_gpu(whatever), name_of_case);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttentionOnGpu, on_every_gpu(any_problem), name_of_case);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryCausalAttentionOnGpu);
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryCausalAttentionOnGpu, on_every_gpu(is_causal), name_of_case);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryMaskedAttentionOnGpu);
@@ -45,43 +45,43 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryMaskedAttentionOnGpu, on_every_gp
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryPackedAttentionOnGpu);
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPackedAttentionOnGpu, on_every_gpu(is_packed), name_of_case);
 
-void expect_gradients(const Outcome& found, const Outcome& expected, double of_rows, double of_values) {
-  EXPECT_LT(relative_error(found.d_query, expected.d_query), of_rows);
-  EXPECT_LT(relative_error(found.d_key, expected.d_key), of_rows);
-  EXPECT_LT(relative_error(found.d_value, expected.d_value), of_values);
+void expect_gradients(const Outcome& found, const Outcome& expected, double row_bound, double value_bound) {
+  EXPECT_LT(relative_error(found.d_query, expected.d_query), row_bound);
+  EXPECT_LT(relative_error(found.d_key, expected.d_key), row_bound);
+  EXPECT_LT(relative_error(found.d_value, expected.d_value), value_bound);
   if (!expected.d_gate.empty()) {
-    EXPECT_LT(relative_error(found.d_gate, expected.d_gate), of_rows);
+    EXPECT_LT(relative_error(found.d_gate, expected.d_gate), row_bound);
   }
 }
 
-TEST_P(EveryAttentionOnGpu, IsItsDefinitionAndHasTheGradientsOfTheCpu) {
+TEST_P(EveryAttentionOnGpu, MatchesDefinitionAndCpuGradients) {
   for (const ProblemShape& shape : shapes()) {
-    const AttentionProblem p = made(shape);
+    const AttentionProblem p = make_problem(shape);
     SCOPED_TRACE(shape.n);
-    const double slack = is_positive(p) ? 1 : 30;  // the sum's condition, as in ForwardEqualsTheDefinition
-    // So are sums without weights of one sign, which nothing but their own root mean square normalises.
+    const double slack = is_positive(p) ? 1 : 30;  // the sum's condition, as in ForwardMatchesDefinition
+    // Sums of rotated weights have no fixed sign either, and only their root mean square normalises them.
     const double float32_slack =
         p.options.rotate_numerator && p.options.normalizer == ops::Normalizer::rms ? 5 * slack : slack;
-    const Outcome of_cpu = run_on_cpu(p, DType::float64);
-    const auto expect = [&](DType dtype, double output, double of_rows, double of_values) {
+    const Outcome on_cpu = run_on_cpu(p, DType::float64);
+    const auto expect = [&](DType dtype, double output, double row_bound, double value_bound) {
       SCOPED_TRACE(name_of(dtype));
       const Outcome found = run_attention(p, dtype);
       EXPECT_LT(relative_error(found.output, definition_of(p, dtype)), output);
-      EXPECT_EQ(found.report.rows, of_cpu.report.rows);
-      EXPECT_EQ(found.report.guarded, of_cpu.report.guarded);
-      expect_gradients(found, of_cpu, of_rows, of_values);
+      EXPECT_EQ(found.report.rows, on_cpu.report.rows);
+      EXPECT_EQ(found.report.guarded, on_cpu.report.guarded);
+      expect_gradients(found, on_cpu, row_bound, value_bound);
     };
     expect(DType::float64, 2e-13 * slack, 1e-11 * slack, 1e-12 * slack);
-    // Three bfloat16 parts of each factor leave products as exact as float32's own.
+    // Three bfloat16 parts of each factor make products as accurate as float32.
     expect(DType::float32, 6e-6 * float32_slack, 6e-5 * float32_slack, 6e-6 * float32_slack);
-    // Rounding of the output, and what two parts of each factor leave of features: 2^-17 of some sums.
+    // Rounding of the output, and of features to two parts per factor: 2^-17 of some sums.
     EXPECT_LT(relative_error(output_of(p, DType::bfloat16), definition_of(p, DType::bfloat16)), 0x1p-8 * 1.05);
   }
 }
 
-TEST_P(EveryCausalAttentionOnGpu, ALaterTokenChangesNoEarlierBit) {
+TEST_P(EveryCausalAttentionOnGpu, LaterTokensChangeNoEarlierBit) {
   const std::int64_t n = on_simulator() ? 21 : 90, d = 4, chunk = on_simulator() ? 8 : 32;
-  const AttentionProblem p = made({1, 1, 1, n, d, d, 4, chunk}, 2);
+  const AttentionProblem p = make_problem({1, 1, 1, n, d, d, 4, chunk}, 2);
   const std::vector<double> before = output_of(p, DType::float32);
   const std::pair<std::int64_t, double> changes[] = {{chunk - 1, -40.0}, {chunk, std::nan("")}, {chunk + 5, HUGE_VAL}};
   for (const auto& [cut, factor] : changes) {
@@ -97,9 +97,9 @@ TEST_P(EveryCausalAttentionOnGpu, ALaterTokenChangesNoEarlierBit) {
   }
 }
 
-TEST_P(EveryMaskedAttentionOnGpu, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
+TEST_P(EveryMaskedAttentionOnGpu, MaskedKeysHaveNoInfluence) {
   const std::int64_t n = on_simulator() ? 18 : 40, d = 4;
-  AttentionProblem p = made({1, 2, 1, n, d, d, 6, on_simulator() ? 8 : 16});
+  AttentionProblem p = make_problem({1, 2, 1, n, d, d, 6, on_simulator() ? 8 : 16});
   const Outcome before = run_attention(p, DType::float32);
   AttentionProblem changed = p;
   const auto for_masked = [&](const auto& body) {
@@ -123,18 +123,18 @@ TEST_P(EveryMaskedAttentionOnGpu, MaskedKeysHaveNoInfluenceWhateverTheyHold) {
   });
 }
 
-TEST_P(EveryPackedAttentionOnGpu, PackedDocumentsAreTheDocumentsAlone) {
-  const AttentionProblem p = made({1, 1, 1, on_simulator() ? 25 : 70, 4, 4, 6, 8});
-  // In one segment the very same is computed: chunks begin with each document. In several it is summed in another
-  // order.
-  use_general_form(1);
+TEST_P(EveryPackedAttentionOnGpu, PackedDocumentsMatchSeparateDocuments) {
+  const AttentionProblem p = make_problem({1, 1, 1, on_simulator() ? 25 : 70, 4, 4, 6, 8});
+  // With one segment the computation is the same, because chunks restart with each document. With several, sums have
+  // another order.
+  use_general_kernels(1);
   const Outcome packed = run_attention(p, DType::float32);
-  use_general_form(3);
+  use_general_kernels(3);
   const Outcome cut = run_attention(p, DType::float32);
   const double slack = is_positive(p) ? 1 : 30;
   EXPECT_LT(relative_error(cut.output, packed.output), 2e-6 * slack);
   expect_gradients(cut, packed, 2e-5 * slack, 2e-6 * slack);
-  use_general_form(1);
+  use_general_kernels(1);
   for (std::int64_t start = 0, end = 1; start < p.n; start = end++) {
     while (end < p.n && p.documents[static_cast<std::size_t>(end)] == p.documents[static_cast<std::size_t>(start)])
       ++end;
@@ -154,21 +154,22 @@ TEST_P(EveryPackedAttentionOnGpu, PackedDocumentsAreTheDocumentsAlone) {
   }
 }
 
-// ---- beside the registry ----
+// ---- Tests outside the mode registry ----
 
-/// Causal, bidirectional, and the bidirectional hybrid, whose keys are taken in two sweeps.
-enum class Sight { causal, bidirectional, hybrid };
-const std::pair<Sight, const char*> sights[] = {
-    {Sight::causal, "causal"}, {Sight::bidirectional, "bidirectional"}, {Sight::hybrid, "bidirectional hybrid"}};
+/// Causal, bidirectional, and the bidirectional hybrid, whose keys are visited in two sweeps.
+enum class Visibility { causal, bidirectional, hybrid };
+const std::pair<Visibility, const char*> visibilities[] = {{Visibility::causal, "causal"},
+                                                           {Visibility::bidirectional, "bidirectional"},
+                                                           {Visibility::hybrid, "bidirectional hybrid"}};
 
-AttentionProblem seen(Sight sight, FeatureMap map, const ProblemShape& shape) {
-  AttentionProblem p = attention_problem(map, sight == Sight::causal, shape);
+AttentionProblem problem_with(Visibility visibility, FeatureMap map, const ProblemShape& shape) {
+  AttentionProblem p = attention_problem(map, visibility == Visibility::causal, shape);
   if (!is_positive(p)) keep_denominators_large(p);
-  if (sight == Sight::hybrid) apply(Mode::hybrid, p);
+  if (visibility == Visibility::hybrid) apply(Mode::hybrid, p);
   return p;
 }
 
-class LinearAttentionOnGpu : public GeneralFormCase<FeatureMap> {
+class LinearAttentionOnGpu : public GeneralKernelCase<FeatureMap> {
  protected:
   FeatureMap map() const { return std::get<1>(GetParam()); }
 };
@@ -182,47 +183,46 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, LinearAttentionOnGpu,
                                   feature_map_info(std::get<1>(info.param)).name;
                          });
 
-TEST_P(LinearAttentionOnGpu, ChunksSegmentsAndMemoryChangeNothingButRounding) {
-  for (const auto& [sight, name] : sights) {
-    AttentionProblem p = seen(sight, map(), {2, 2, 1, 45, 6, 5, 9, 16});
+TEST_P(LinearAttentionOnGpu, ChunksSegmentsAndSharedMemoryChangeOnlyRounding) {
+  for (const auto& [visibility, name] : visibilities) {
+    AttentionProblem p = problem_with(visibility, map(), {2, 2, 1, 45, 6, 5, 9, 16});
     const double slack = is_positive(p) ? 1 : 30;
     const Outcome expected = run_on_cpu(p, DType::float64);
     const auto expect_same = [&](std::int64_t chunk, std::int64_t segments, std::int64_t shared_bytes) {
       SCOPED_TRACE(fmt::format("{}, chunk {}, {} segments, {} bytes", name, chunk, segments, shared_bytes));
       p.options.chunk_size = chunk;
-      use_general_form(segments);
+      use_general_kernels(segments);
       gpu_settings().shared_bytes = shared_bytes;
       const Outcome found = run_attention(p, DType::float64);
       EXPECT_LT(relative_error(found.output, expected.output), 1e-12 * slack);
       expect_gradients(found, expected, 1e-11 * slack, 1e-12 * slack);
     };
     expect_same(7, 4, 96 * 1024);
-    expect_same(16, 1, 0);      // every tile in the block's scratch
-    expect_same(16, 45, 5000);  // some of them
+    expect_same(16, 1, 0);      // every tile in the block's global scratch
+    expect_same(16, 45, 5000);  // some tiles in global scratch
     if (!on_simulator()) expect_same(1, 45, 96 * 1024);
   }
 }
 
-TEST_P(LinearAttentionOnGpu, WholeChunksOfEightWarps) {
-  // Chunks of 64 rows, several tiles of tensor cores in each direction, groups of heads, in the storage types of
-  // training.
-  for (const auto& [sight, name] : sights) {
+TEST_P(LinearAttentionOnGpu, FullChunksMatchReference) {
+  // Chunks of 64 rows, several tensor-core tiles in each direction, grouped heads, in the storage types of training.
+  for (const auto& [visibility, name] : visibilities) {
     SCOPED_TRACE(name);
-    const AttentionProblem p = seen(sight, map(), {1, 2, 1, on_simulator() ? 66 : 130, 12, 36, 34, 64});
+    const AttentionProblem p = problem_with(visibility, map(), {1, 2, 1, on_simulator() ? 66 : 130, 12, 36, 34, 64});
     const double slack = is_positive(p) ? 1 : 30;
     const Outcome expected = run_on_cpu(p, DType::float64);
     const Outcome single = run_attention(p, DType::float32), half = run_attention(p, DType::bfloat16),
-                  half_of_cpu = run_on_cpu(p, DType::bfloat16);
+                  half_on_cpu = run_on_cpu(p, DType::bfloat16);
     EXPECT_LT(relative_error(single.output, definition_of(p, DType::float32)), 6e-6 * slack);
     expect_gradients(single, expected, 6e-5 * slack, 6e-6 * slack);
     EXPECT_LT(relative_error(half.output, definition_of(p, DType::bfloat16)), 0x1p-8 * 1.05);
-    // One rounding of each gradient, and those of the saved outputs, which may differ by one.
-    expect_gradients(half, half_of_cpu, 0x1p-7, 0x1p-7);
-    EXPECT_EQ(output_of(p, DType::float32), single.output) << "another run, without gradients";
+    // One rounding of each gradient, and of the saved outputs, which may differ by one unit.
+    expect_gradients(half, half_on_cpu, 0x1p-7, 0x1p-7);
+    EXPECT_EQ(output_of(p, DType::float32), single.output) << "a second run, without gradients";
   }
 }
 
-/// Gradients of the same inputs used twice, and of some of them alone.
+/// Checks gradients of inputs that are used twice, and gradients of some inputs only.
 void expect_sums_of_gradients(const AttentionProblem& p) {
   const auto gradients = [&](bool query, bool key, int times) {
     Tape tape{stream()};
@@ -234,12 +234,13 @@ void expect_sums_of_gradients(const AttentionProblem& p) {
     if (!p.gate.empty()) inputs.gate = input(query && key, tensor_of(p.gate, {p.heads()}, DType::float64));
     inputs.constants = constants_of(p, DType::float64);
     std::vector<Variable> outputs;
-    std::vector<Tensor> slopes;
+    std::vector<Tensor> d_outputs;
     for (int i = 0; i < times; ++i) {
       outputs.push_back(attend(tape, inputs, p.options));
-      slopes.push_back(tensor_of(normal_values(outputs[0].shape().elements(), 5), outputs[0].shape(), DType::float64));
+      d_outputs.push_back(
+          tensor_of(normal_values(outputs[0].shape().elements(), 5), outputs[0].shape(), DType::float64));
     }
-    tape.backward(outputs, slopes);
+    tape.backward(outputs, d_outputs);
     std::vector<std::vector<double>> found;
     if (query) found.push_back(values_of(inputs.query.gradient()));
     if (key) found.push_back(values_of(inputs.key.gradient()));
@@ -254,9 +255,9 @@ void expect_sums_of_gradients(const AttentionProblem& p) {
   EXPECT_EQ(gradients(false, true, 1)[0], once[1]);
 }
 
-TEST_P(LinearAttentionOnGpu, GradientsAreAddedToWhereAskedAndLeftOutWhereNot) {
-  for (const Sight sight : {Sight::causal, Sight::hybrid})
-    expect_sums_of_gradients(seen(sight, map(), {1, 4, 2, 13, 4, 3, 6, 4}));
+TEST_P(LinearAttentionOnGpu, AccumulatesAndSkipsGradientsAsRequested) {
+  for (const Visibility visibility : {Visibility::causal, Visibility::hybrid})
+    expect_sums_of_gradients(problem_with(visibility, map(), {1, 4, 2, 13, 4, 3, 6, 4}));
 }
 
 }  // namespace

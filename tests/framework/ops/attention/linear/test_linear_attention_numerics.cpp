@@ -1,4 +1,4 @@
-// Large norms, long sequences, opposite and huge keys, flush-to-zero, vanishing denominators.
+// Large norms, long sequences, opposite and huge keys, flush-to-zero, zero denominators.
 #include <gtest/gtest.h>
 #include <xmmintrin.h>
 
@@ -7,8 +7,8 @@
 namespace furlong::testing {
 namespace {
 
-/// The engine, the map, causal or not.
-class EveryPositiveMap : public GeneralFormCase<FeatureMap, bool> {
+/// Parameters: device, map, causal.
+class EveryPositiveMap : public GeneralKernelCase<FeatureMap, bool> {
  protected:
   FeatureMap map() const { return std::get<1>(GetParam()); }
   bool causal() const { return std::get<2>(GetParam()); }
@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPositiveMap,
                          ::testing::Combine(::testing::ValuesIn(available({DeviceType::cpu, DeviceType::cuda})),
                                             ::testing::ValuesIn(positive_maps()), ::testing::Bool()),
                          name_of_map);
-// The simulator takes one map of each kind: with directions, of the elements themselves, of whole rows, and values.
+// The simulator tests one map of each kind: random projections, element-wise, whole rows, and values.
 INSTANTIATE_TEST_SUITE_P(LinearAttentionSimulated, EveryPositiveMap,
                          ::testing::Combine(::testing::ValuesIn(available({DeviceType::simulated})),
                                             ::testing::Values(FeatureMap::favor_positive, FeatureMap::elu1,
@@ -38,13 +38,13 @@ INSTANTIATE_TEST_SUITE_P(LinearAttentionSimulated, EveryPositiveMap,
                                             ::testing::Bool()),
                          name_of_map);
 
-/// Lengths, widths of values and directions that the simulator gets through.
+/// Returns a shape with a length and widths that the simulator can run in reasonable time.
 ProblemShape reduced(ProblemShape shape) {
   if (on_simulator()) shape.n = 70, shape.d_value = 8, shape.directions = std::min<std::int64_t>(shape.directions, 32);
   return shape;
 }
 
-/// Flushes subnormal results and inputs to zero, on this thread, while it lives.
+/// Flushes subnormal results and inputs to zero on this thread during its lifetime.
 class FlushToZero {
  public:
   FlushToZero() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
@@ -56,13 +56,13 @@ class FlushToZero {
   unsigned before_;
 };
 
-/// The same inputs in float32 and, as the op's own float64 (which other tests hold against the definition).
+/// Rounds the inputs to float32, so that the float64 run gets the same values.
 void rounded_inputs(AttentionProblem& p) {
   for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, DType::float32);
 }
-/// Largest difference over the largest expected value, or over `least` where all are smaller: where one key has all the
-/// weight, true gradients vanish, and what is found is the rounding of terms of the size of 1.
-double error_beside(const std::vector<double>& found, const std::vector<double>& expected, double least = 1e-3) {
+/// Returns the largest difference over the largest expected value, or over `least` if all expected values are smaller.
+/// If one key has all the weight, true gradients vanish, and the result is the rounding of terms of size 1.
+double scaled_error(const std::vector<double>& found, const std::vector<double>& expected, double least = 1e-3) {
   double largest = least, worst = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
     largest = std::max(largest, std::fabs(expected[i]));
@@ -80,10 +80,10 @@ void make_hybrid(AttentionProblem& p, std::int64_t softmax_window) {
 void expect_close(const AttentionProblem& p, double bound, const std::string& what) {
   const Outcome expected = run_on_cpu(p, DType::float64);
   const auto compare = [&](const Outcome& found, const char* how) {
-    EXPECT_LT(error_beside(found.output, expected.output), bound) << what << how;
-    EXPECT_LT(error_beside(found.d_query, expected.d_query), bound) << what << how;
-    EXPECT_LT(error_beside(found.d_key, expected.d_key), bound) << what << how;
-    EXPECT_LT(error_beside(found.d_value, expected.d_value), bound) << what << how;
+    EXPECT_LT(scaled_error(found.output, expected.output), bound) << what << how;
+    EXPECT_LT(scaled_error(found.d_query, expected.d_query), bound) << what << how;
+    EXPECT_LT(scaled_error(found.d_key, expected.d_key), bound) << what << how;
+    EXPECT_LT(scaled_error(found.d_value, expected.d_value), bound) << what << how;
   };
   compare(run_attention(p, DType::float32), "");
   if (on_gpu()) return;
@@ -92,16 +92,16 @@ void expect_close(const AttentionProblem& p, double bound, const std::string& wh
   compare(run_attention(p, DType::float32), ", flush to zero");
 }
 
-TEST_P(EveryPositiveMap, FloatStaysCloseToDoubleAtNormsUpToForty) {
+TEST_P(EveryPositiveMap, Float32MatchesFloat64ForNormsUpToForty) {
   for (const double norm : {8.0, 40.0}) {
-    // The norm of a Gaussian row of d = 64 entries of deviation s is about 8 s.
+    // The norm of a Gaussian row of d = 64 entries with standard deviation s is about 8 s.
     AttentionProblem p = attention_problem(map(), causal(), reduced({1, 1, 1, 200, 64, 32, 128, 64}), norm / 8);
     rounded_inputs(p);
     expect_close(p, 1e-4, fmt::format("norm {}", norm));
   }
 }
 
-TEST_P(EveryPositiveMap, OppositeKeysAndAHugeKeyStayClose) {
+TEST_P(EveryPositiveMap, AccurateForOppositeKeysAndHugeKey) {
   for (const double scale : {1.0, 5.0}) {
     AttentionProblem p = attention_problem(map(), causal(), reduced({1, 1, 1, 150, 64, 16, 128, 64}), scale);
     rounded_inputs(p);
@@ -113,16 +113,16 @@ TEST_P(EveryPositiveMap, OppositeKeysAndAHugeKeyStayClose) {
     for (std::int64_t f = 0; f < 64; ++f) p.key[static_cast<std::size_t>(40 * 64 + f)] *= 1000;
     rounded_inputs(p);
     const Outcome expected = run_on_cpu(p, DType::float64), found = run_attention(p, DType::float32);
-    EXPECT_LT(error_beside(found.output, expected.output), 1e-4) << scale;
-    EXPECT_LT(error_beside(found.d_query, expected.d_query, 0.3), 1e-4) << scale;
-    EXPECT_LT(error_beside(found.d_value, expected.d_value), 1e-4) << scale;
-    // The huge key's own gradient is as large as its entries are; the others' are lost beside it, so they are compared
-    // by themselves.
-    EXPECT_LT(error_beside(found.d_key, expected.d_key, 0.3), 1e-4) << scale;
+    EXPECT_LT(scaled_error(found.output, expected.output), 1e-4) << scale;
+    EXPECT_LT(scaled_error(found.d_query, expected.d_query, 0.3), 1e-4) << scale;
+    EXPECT_LT(scaled_error(found.d_value, expected.d_value), 1e-4) << scale;
+    // The huge key's own gradient is as large as its entries. The others are small in comparison and are compared
+    // separately.
+    EXPECT_LT(scaled_error(found.d_key, expected.d_key, 0.3), 1e-4) << scale;
   }
 }
 
-TEST_P(EveryPositiveMap, TheHybridStaysCloseToo) {
+TEST_P(EveryPositiveMap, HybridMatchesFloat64ForNormsUpToForty) {
   for (const double norm : {8.0, 40.0}) {
     AttentionProblem p = attention_problem(map(), causal(), reduced({1, 1, 1, 200, 64, 32, 128, 64}), norm / 8);
     make_hybrid(p, 20);
@@ -131,7 +131,7 @@ TEST_P(EveryPositiveMap, TheHybridStaysCloseToo) {
   }
 }
 
-TEST_P(EveryPositiveMap, SixtyFiveThousandTokens) {  // on the simulator some hundred
+TEST_P(EveryPositiveMap, AccurateFor65536Tokens) {  // a few hundred on the simulator
   AttentionProblem p =
       attention_problem(map(), causal(), {1, 1, 1, on_simulator() ? 300 : 65536, 8, 8, 16, 64}, 40 / std::sqrt(8.0));
   rounded_inputs(p);
@@ -142,21 +142,21 @@ TEST_P(EveryPositiveMap, SixtyFiveThousandTokens) {  // on the simulator some hu
   EXPECT_LT(relative_error(found.d_value, expected.d_value), 1e-4);
 }
 
-class LongSums : public GeneralFormTest {};
+class LongSums : public GeneralKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LongSums);
-class RootMeanSquare : public GeneralFormTest {};
+class RootMeanSquare : public GeneralKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(RootMeanSquare);
-class LinearAttentionDenominators : public GeneralFormTest {};
+class LinearAttentionDenominators : public GeneralKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionDenominators);
-class LinearAttention : public GeneralFormTest {};
+class LinearAttention : public GeneralKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttention);
 
-TEST_P(LongSums, OfNearlyEqualWeightsKeepTheirDigits) {
-  // The mean of 65,536 values of mean zero: each output is 256 times smaller than its terms, and has the rounding of
-  // the whole sum.
+TEST_P(LongSums, NearlyEqualWeightsKeepPrecision) {
+  // The mean of 65,536 values with mean zero: each output is 256 times smaller than its terms, and has the rounding
+  // error of the whole sum.
   for (const FeatureMap map :
        {FeatureMap::favor_relu, FeatureMap::hedgehog, FeatureMap::relu, FeatureMap::favor_positive}) {
-    for (const std::int64_t softmax_window : {0, 32}) {  // one sum, and two that meet
+    for (const std::int64_t softmax_window : {0, 32}) {  // one sum, and two sums that are joined
       SCOPED_TRACE(fmt::format("{}, softmax_window {}", feature_map_info(map).name, softmax_window));
       AttentionProblem p =
           attention_problem(map, false, {1, 1, 1, on_simulator() ? 300 : 65536, 16, 8, 32, 64}, 2 / std::sqrt(16.0));
@@ -171,7 +171,7 @@ TEST_P(LongSums, OfNearlyEqualWeightsKeepTheirDigits) {
   }
 }
 
-TEST_P(RootMeanSquare, OfValuesOfAnyMagnitude) {
+TEST_P(RootMeanSquare, HandlesValuesOfAnyMagnitude) {
   for (const double magnitude : {1e-30, 1e20, 1e30}) {
     AttentionProblem p = attention_problem(FeatureMap::elu1, true, {1, 1, 1, 20, 8, 8, 1, 16});
     p.options.normalizer = ops::Normalizer::rms;
@@ -181,7 +181,7 @@ TEST_P(RootMeanSquare, OfValuesOfAnyMagnitude) {
   }
 }
 
-TEST_P(LinearAttentionDenominators, ASubnormalOneCountsAsNothing) {
+TEST_P(LinearAttentionDenominators, SubnormalDenominatorIsGuarded) {
   AttentionProblem p = attention_problem(FeatureMap::relu, true, {1, 1, 1, 20, 8, 4, 1, 16}, 1e-20);
   const Outcome found = run_attention(p, DType::float32);
   for (double value : found.output) EXPECT_EQ(value, 0);
@@ -189,7 +189,7 @@ TEST_P(LinearAttentionDenominators, ASubnormalOneCountsAsNothing) {
   EXPECT_EQ(found.report.guarded, 20);
 }
 
-TEST_P(LinearAttentionDenominators, AVanishingOneGivesZeroOutputAndZeroGradient) {
+TEST_P(LinearAttentionDenominators, ZeroDenominatorGivesZeroOutputAndGradient) {
   AttentionProblem p = attention_problem(FeatureMap::relu, true, {1, 1, 1, 20, 8, 4, 1, 16});
   for (std::int64_t f = 0; f < 8; ++f) p.query[static_cast<std::size_t>(5 * 8 + f)] = -1;
   const Outcome found = run_attention(p, DType::float32);
@@ -197,7 +197,7 @@ TEST_P(LinearAttentionDenominators, AVanishingOneGivesZeroOutputAndZeroGradient)
   for (std::size_t f = 0; f < 8; ++f) EXPECT_EQ(found.d_query[5 * 8 + f], 0);
   EXPECT_GE(found.report.guarded, 1);
   for (double value : found.d_key) EXPECT_TRUE(std::isfinite(value));
-  p.mask.assign(20, 0);  // nothing seen by any query
+  p.mask.assign(20, 0);  // no key is visible to any query
   const Outcome blind = run_attention(p, DType::float32);
   for (const auto* values : {&blind.output, &blind.d_query, &blind.d_key, &blind.d_value}) {
     for (double value : *values) EXPECT_EQ(value, 0);
@@ -214,9 +214,9 @@ TEST_P(LinearAttentionDenominators, AVanishingOneGivesZeroOutputAndZeroGradient)
   }
 }
 
-TEST_P(LinearAttentionDenominators, TheTwoSidesOfABidirectionalHybridAreGuardedTogether) {
-  // taylor of order 1 at d = 1: w = 1 + q k. The keys before weigh nothing beside magnitudes of 2, the own one e^-40;
-  // the last one, after all others, weighs 1: only where nothing comes after is the sum lost.
+TEST_P(LinearAttentionDenominators, BidirectionalHybridGuardsSumOfBothSweeps) {
+  // taylor of order 1 at d = 1: w = 1 + q k. Earlier keys weigh nothing compared with magnitudes of 2, and the own key
+  // weighs e^-40. The last key weighs 1, so the sum is lost only for the last query, which has no later key.
   AttentionProblem p = attention_problem(FeatureMap::taylor, false, {1, 1, 1, 5, 1, 2, 1, 16});
   p.options.map_options.order = 1;
   make_hybrid(p, 1);
@@ -237,39 +237,38 @@ TEST_P(LinearAttentionDenominators, TheTwoSidesOfABidirectionalHybridAreGuardedT
 }
 
 TEST_P(LinearAttentionDenominators, RoundingNoiseIsGuardedCountedAndReported) {
-  // cosine: a key opposite to the query weighs 1 - 1 = 0; of what is left after rounding there is no direction to be
-  // had.
+  // cosine: a key opposite to the query weighs 1 - 1 = 0; only rounding noise remains.
   AttentionProblem p = attention_problem(FeatureMap::cosine, true, {1, 1, 1, 12, 16, 4, 1, 16});
   p.key = p.query;
   for (double& value : p.key) value = -value;
   const Outcome found = run_attention(p, DType::float32);
   EXPECT_EQ(found.report.rows, 12);
-  EXPECT_EQ(found.report.guarded, 1);  // the first token sees only its own opposite
+  EXPECT_EQ(found.report.guarded, 1);  // only its own, opposite key is visible to the first token
   EXPECT_LT(found.report.least, 0x1p-20);
   for (std::size_t f = 0; f < 4; ++f) EXPECT_EQ(found.output[f], 0);
-  // A positive map has nothing to report.
+  // A positive map reports nothing.
   const Outcome positive =
       run_attention(attention_problem(FeatureMap::elu1, true, {1, 1, 1, 12, 16, 4, 1, 16}), DType::float32);
   EXPECT_EQ(positive.report.guarded, 0);
   EXPECT_EQ(positive.report.least, 1);
 }
 
-TEST_P(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
-  // taylor of order 1 at d = 1: w = 1 + q k. Keys a few roundings short of -1 leave, exactly, the denominators 2^-22
-  // and 2^-22 + 3·2^-22 beside magnitudes of 2 a key: 2^-23 and 2^-22. The third query is zero and sees three weights
-  // of 1.
+TEST_P(LinearAttentionDenominators, GuardThresholdSelectsRows) {
+  // taylor of order 1 at d = 1: w = 1 + q k. Keys close to -1 give exactly the denominators 2^-22 and 2^-22 + 3·2^-22,
+  // with a magnitude of 2 per key: the ratios are 2^-23 and 2^-22. The third query is zero, and its three weights
+  // are 1.
   const double unit = 0x1p-22;
   AttentionProblem p = attention_problem(FeatureMap::taylor, true, {1, 1, 1, 3, 1, 2, 1, 16});
   p.options.map_options.order = 1;
   p.query = {1, 1, 0};
   p.key = {-1 + unit, -1 + 3 * unit, 0.5};
-  // Powers of two, so that products with keys are exact in the state as well, where the sums of these cancel.
+  // Powers of two, so that products with keys are exact in the state too, where their sums cancel.
   const std::vector<double> value = p.value = {1, -2, 0.5, 4, -1, 1};
   const struct {
     double guard;
     std::int64_t guarded;
   } cases[] = {{p.options.denominator_guard, 2}, {1.5 * 0x1p-23, 1}, {0, 0}};
-  for (const std::int64_t chunk : {16, 1}) {  // pairs of one chunk, and keys in the state
+  for (const std::int64_t chunk : {16, 1}) {  // pairs within one chunk, and keys in the state
     p.options.chunk_size = chunk;
     for (const auto& [guard, guarded] : cases) {
       p.options.denominator_guard = guard;
@@ -282,7 +281,7 @@ TEST_P(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
             << guard;
         EXPECT_NEAR(found.output[4 + f], (value[f] + value[2 + f] + value[4 + f]) / 3, 1e-6) << guard;
       }
-      // d w_j / dq = k_j, so that the slope of the second row is of the size of 1 / 2^-20.
+      // d w_j / dq = k_j, so the gradient of the second row has a size of about 1 / 2^-20.
       EXPECT_EQ(found.d_query[1] == 0, guarded > 1) << guard;
       for (const auto* values : {&found.d_query, &found.d_key, &found.d_value}) {
         for (double each : *values) EXPECT_TRUE(std::isfinite(each)) << guard;
@@ -291,10 +290,10 @@ TEST_P(LinearAttentionDenominators, TheGuardDecidesWhichSmallOnesAreUsed) {
   }
 }
 
-TEST_P(LinearAttention, StateAndSumsAreFloat32InBfloat16Models) {
+TEST_P(LinearAttention, StateIsFloat32WithBfloat16Inputs) {
   AttentionProblem p =
       attention_problem(FeatureMap::favor_positive, true, {1, 1, 1, on_simulator() ? 300 : 3000, 16, 16, 32, 64});
-  // 3000 terms summed in 8 bits would stop growing at 256 of them.
+  // A sum of 3000 terms with 8 bits would stop growing at 256.
   const auto found = run_attention(p, DType::bfloat16).output;
   EXPECT_LT(relative_error(found, definition_of(p, DType::bfloat16)), 0x1p-8 * 1.05);
   EXPECT_EQ(ops::empty_linear_attention_state(p.options, 1, 32, 16, 16, DType::bfloat16, device()).sum.dtype(),

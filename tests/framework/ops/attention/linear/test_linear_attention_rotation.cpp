@@ -1,5 +1,5 @@
-// Rotary positions in the numerator: far positions, large norms, pairs that underflow, denominators that vanish beside
-// their numerators.
+// Rotary positions in the numerator: far positions, large norms, pairs that underflow, denominators that vanish
+// compared with their numerators.
 #include <gtest/gtest.h>
 
 #include "framework/autodiff/gradient_check.h"
@@ -9,7 +9,7 @@
 namespace furlong::testing {
 namespace {
 
-class LinearAttentionRotation : public GeneralFormTest {};
+class LinearAttentionRotation : public GeneralKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionRotation);
 
 AttentionProblem rotated_problem(FeatureMap map, bool causal, const ProblemShape& shape, double scale = 1) {
@@ -18,7 +18,7 @@ AttentionProblem rotated_problem(FeatureMap map, bool causal, const ProblemShape
   for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, DType::float32);
   return p;
 }
-/// Keys that point away from the queries at the same position.
+/// Makes keys opposite to the queries at the same position.
 void turn_keys_away(AttentionProblem& p) {
   p.n_key = p.n;
   p.key = p.query;
@@ -26,7 +26,7 @@ void turn_keys_away(AttentionProblem& p) {
   p.value.resize(static_cast<std::size_t>(p.value_shape().elements()));
 }
 
-TEST_P(LinearAttentionRotation, FloatStaysCloseToDoubleAtTheNormsOfALayerNorm) {
+TEST_P(LinearAttentionRotation, Float32MatchesFloat64AtLayerNormNorms) {
   for (const FeatureMap map :
        {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::exp, FeatureMap::hedgehog}) {
     for (const bool causal : {true, false}) {
@@ -45,7 +45,7 @@ TEST_P(LinearAttentionRotation, FloatStaysCloseToDoubleAtTheNormsOfALayerNorm) {
   }
 }
 
-TEST_P(LinearAttentionRotation, OnlyDistancesMatterUpToTheMillionthToken) {
+TEST_P(LinearAttentionRotation, DependsOnlyOnDistanceUpToMillionthToken) {
   const AttentionProblem p = rotated_problem(FeatureMap::favor_positive, true, {1, 2, 1, 40, 8, 8, 16, 16});
   for (const DType dtype : {DType::float32, DType::float64}) {
     const auto found = [&](std::int64_t first_token) {
@@ -64,7 +64,7 @@ TEST_P(LinearAttentionRotation, OnlyDistancesMatterUpToTheMillionthToken) {
     };
     const auto [output, d_key] = found(0);
     for (const std::int64_t token : {4095, 1000003}) {
-      // An angle of 1e6 radians is known to half an ulp of it in double, 6e-11.
+      // In double an angle of 1e6 radians has an error of half a unit in the last place, 6e-11.
       const auto [later, d_key_later] = found(token);
       EXPECT_LT(relative_error(later, output), dtype == DType::float32 ? 2e-6 : 1e-9) << token;
       EXPECT_LT(relative_error(d_key_later, d_key), dtype == DType::float32 ? 4e-6 : 1e-9) << token;
@@ -72,8 +72,8 @@ TEST_P(LinearAttentionRotation, OnlyDistancesMatterUpToTheMillionthToken) {
   }
 }
 
-TEST_P(LinearAttentionRotation, AQueryThatSeesOnlyItselfHasItsOwnValue) {
-  // At norm 40 with k = -q features of query and key lie so far apart that rotated sums would be rounding alone.
+TEST_P(LinearAttentionRotation, SingleVisibleKeyGivesItsOwnValue) {
+  // At norm 40 with k = -q the features of query and key are so far apart that rotated sums would be rounding noise.
   for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::hedgehog}) {
     AttentionProblem p = rotated_problem(map, true, {1, 2, 2, 3, 64, 16, 128, 64}, 5);
     turn_keys_away(p);
@@ -86,13 +86,13 @@ TEST_P(LinearAttentionRotation, AQueryThatSeesOnlyItselfHasItsOwnValue) {
   }
 }
 
-/// k = -q at norms where the products of normalised features fall under 1e-30: such pairs are summed from their
+/// k = -q at norms for which the products of normalised features are below 1e-30: such pairs are computed from their
 /// logarithms.
 AttentionProblem underflowing_problem(std::int64_t n) {
   AttentionProblem p = rotated_problem(FeatureMap::exp, true, {1, 1, 1, n, 5, 3, 1, 64});
   turn_keys_away(p);
   for (std::int64_t i = 0; i < n * p.d; ++i) {
-    // Logarithms between 0 and 100; within the pairs (0, 2) and (1, 3) about the same, so that numerators stay near
+    // Logarithms between 0 and 100; about equal within the pairs (0, 2) and (1, 3), so that numerators stay close to
     // denominators.
     const std::int64_t f = i % p.d;
     const double x = (f % 2 == 0 ? 75.0 : -75.0) + p.query[static_cast<std::size_t>(i)];
@@ -103,19 +103,19 @@ AttentionProblem underflowing_problem(std::int64_t n) {
   return p;
 }
 
-TEST_P(LinearAttentionRotation, UnderflowingPairsAreSummedFromTheirLogarithms) {
+TEST_P(LinearAttentionRotation, UnderflowingPairsAreRecomputedFromLogarithms) {
   AttentionProblem p = underflowing_problem(24);
   EXPECT_LT(relative_error(run_attention(p, DType::float64).output, definition_of(p, DType::float64)), 1e-11);
   EXPECT_LT(relative_error(run_attention(p, DType::float32).output, definition_of(p, DType::float32)), 1e-4);
   const Outcome pairs = run_attention(p, DType::float64);
-  p.options.chunk_size = 1;  // all but a token's own key through the state
+  p.options.chunk_size = 1;  // all keys except a token's own through the state
   const Outcome states = run_attention(p, DType::float64);
   EXPECT_LT(relative_error(states.output, pairs.output), 1e-11);
   EXPECT_LT(relative_error(states.d_query, pairs.d_query), 1e-10);
   EXPECT_LT(relative_error(states.d_key, pairs.d_key), 1e-10);
   EXPECT_LT(relative_error(states.d_value, pairs.d_value), 1e-11);
 
-  if (on_gpu()) {  // the CPU's gradients, which are held against differences below
+  if (on_gpu()) {  // compared with the CPU's gradients, which are checked against finite differences below
     const Outcome expected = run_on_cpu(p, DType::float64);
     EXPECT_LT(relative_error(pairs.d_query, expected.d_query), 1e-10);
     EXPECT_LT(relative_error(pairs.d_key, expected.d_key), 1e-10);
@@ -133,9 +133,8 @@ TEST_P(LinearAttentionRotation, UnderflowingPairsAreSummedFromTheirLogarithms) {
   EXPECT_LT(result.worst_relative_error, 5e-7) << result.where;
 }
 
-TEST_P(LinearAttentionRotation, ADenominatorLostBesideItsNumeratorGivesZeroAndIsCounted) {
-  // Query (0, 150), keys (150, 0), in logarithms: the pair rotated into each other weighs exp(300), the denominator
-  // exp(150).
+TEST_P(LinearAttentionRotation, UnderflowingDenominatorGivesZeroAndIsCounted) {
+  // Query (0, 150), keys (150, 0), as logarithms: the rotated product is exp(300), the denominator exp(150).
   AttentionProblem p = rotated_problem(FeatureMap::exp, true, {1, 1, 1, 3, 2, 4, 1, 16});
   const double far = 150 * std::pow(2.0, 0.25);
   p.query = {0, far, 0, far, 0, 0};
@@ -146,7 +145,7 @@ TEST_P(LinearAttentionRotation, ADenominatorLostBesideItsNumeratorGivesZeroAndIs
     EXPECT_EQ(found.report.guarded, 1);
     EXPECT_LT(found.report.least, 1e-30);
     for (std::size_t f = 0; f < 4; ++f) {
-      EXPECT_EQ(found.output[f], stored(p.value, DType::float32)[f]);  // sees only itself
+      EXPECT_EQ(found.output[f], stored(p.value, DType::float32)[f]);  // only its own key is visible
       EXPECT_EQ(found.output[4 + f], 0);
       EXPECT_NE(found.output[8 + f], 0);
     }
@@ -157,7 +156,7 @@ TEST_P(LinearAttentionRotation, ADenominatorLostBesideItsNumeratorGivesZeroAndIs
   }
 }
 
-TEST_P(LinearAttentionRotation, IsRefusedWithExactPairsAndWithoutABase) {
+TEST_P(LinearAttentionRotation, RejectsSoftmaxWindowAndNonPositiveBase) {
   AttentionProblem p = rotated_problem(FeatureMap::elu1, true, {1, 1, 1, 8, 4, 4, 1, 4});
   p.options.softmax_window = 3;
   EXPECT_THROW(run_attention(p, DType::float32), ContractError);

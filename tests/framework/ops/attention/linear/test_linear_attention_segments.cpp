@@ -1,5 +1,5 @@
-// One sequence in segments, each with its own tape as on a process of its own: outputs and gradients are those of the
-// whole.
+// One sequence in segments, each with its own tape, as on separate ranks: outputs and gradients must match those of the
+// whole sequence.
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -19,8 +19,8 @@ ops::LinearAttentionState row_of(const ops::LinearAttentionState& state, std::in
   return one;
 }
 
-/// What the segments of one test share: each lays down its state, waits for the others, and joins those that it needs.
-/// It knows the whole: a document has a number of its own, which its tokens have in every segment.
+/// Shared by the segments of one test: each stores its state, waits for the others, and joins the states it needs. The
+/// table knows the whole sequence; each document has its own number, equal in all segments.
 class Table {
  public:
   Table(const AttentionProblem& whole, const std::vector<std::int64_t>& lengths)
@@ -37,7 +37,7 @@ class Table {
       }
     }
   }
-  /// Of each row, before token `first`; empty where nothing is packed.
+  /// Returns, for each row, the document's tokens before token `first`; empty without packed documents.
   std::vector<std::int64_t> open_document_tokens(std::int64_t first) const {
     std::vector<std::int64_t> tokens;
     for (std::int64_t b = 0; packs_ && b < batch_; ++b) {
@@ -53,15 +53,15 @@ class Table {
     all_.arrive_and_wait();
     ops::LinearAttentionState result = ops::empty_like(Stream{}, state);
     const bool both = earlier && later;
-    const std::int64_t last = packs_ && both ? batch_ : 0;  // where states of last documents begin
+    const std::int64_t last = packs_ && both ? batch_ : 0;  // first row of the states of last documents
     EXPECT_EQ(state.sum.extent(0), last + batch_);
     for (std::int64_t b = 0; b < batch_; ++b) {
       for (std::size_t other = 0; other < states_.size(); ++other) {
         if (other == own || !(other < own ? earlier : later)) continue;
-        const bool before = other < own;  // then its last document is the one that may go on here
+        const bool before = other < own;  // then its last document may continue here
         const std::int64_t its = number(b, other, before), from = b + (before ? last : 0);
         if (its == number(b, own, !before)) add(result, b + (before ? 0 : last), other, from);
-        // This segment's first document reaches behind it, too, where it is also its last one.
+        // If this segment's first document is also its last, it may continue in later segments too.
         if (last > 0 && !before && its == number(b, own, false)) add(result, b, other, from);
       }
     }
@@ -70,7 +70,7 @@ class Table {
   }
 
  private:
-  /// Of the last or the first token of a segment.
+  /// Returns the document of the last (or the first) token of a segment.
   std::int64_t number(std::int64_t b, std::size_t segment, bool of_last) const {
     const std::int64_t token = of_last ? borders_[segment + 1] - 1 : borders_[segment];
     return numbers_[static_cast<std::size_t>(b * borders_.back() + token)];
@@ -106,7 +106,7 @@ class Segment final : public ops::SegmentExchange {
   std::int64_t first_;
 };
 
-/// Columns [first, first + n) of [batch, total, width].
+/// Returns columns [first, first + n) of [batch, total, width].
 template <class T>
 std::vector<T> columns(const std::vector<T>& values, std::int64_t batch, std::int64_t total, std::int64_t first,
                        std::int64_t n) {
@@ -147,7 +147,7 @@ Outcome run_segment(const AttentionProblem& p, DType dtype, Segment& segment, co
           {}};
 }
 
-/// Largest difference of [batch, total, width] from the segment's, beside the whole's largest value.
+/// Returns the largest difference between the segment and [batch, total, width], relative to the largest value.
 double difference(const std::vector<double>& whole, const std::vector<double>& part, const AttentionProblem& p,
                   std::int64_t first, std::int64_t n) {
   const std::vector<double> expected = columns(whole, p.batch, p.n, first, n);
@@ -158,7 +158,7 @@ double difference(const std::vector<double>& whole, const std::vector<double>& p
   return largest / scale;
 }
 
-void expect_like_the_whole(const AttentionProblem& p, DType dtype, const std::vector<std::int64_t>& lengths,
+void expect_equal_to_whole(const AttentionProblem& p, DType dtype, const std::vector<std::int64_t>& lengths,
                            double tolerance) {
   const Outcome whole = run_attention(p, dtype);
   const std::vector<double> d_output = normal_values(p.batch * p.n * p.heads() * p.d_value, 5);
@@ -186,12 +186,11 @@ void expect_like_the_whole(const AttentionProblem& p, DType dtype, const std::ve
   }
 }
 
-/// Modes that segments can have.
+/// Modes that support segments.
 const std::vector<Mode> segment_modes{Mode::plain,   Mode::mask,      Mode::centred,       Mode::rms,
                                       Mode::rotated, Mode::documents, Mode::rotated_masked};
 
-/// The documents of each row, by their lengths, in the place of what a mode has put there. Numbers come back:
-/// neighbours alone differ.
+/// Replaces the documents of each row by documents of these lengths. Numbers repeat: only neighbours differ.
 void pack(AttentionProblem& p, const std::vector<std::vector<std::int64_t>>& rows) {
   p.documents.clear();
   for (const std::vector<std::int64_t>& lengths : rows)
@@ -200,15 +199,15 @@ void pack(AttentionProblem& p, const std::vector<std::vector<std::int64_t>>& row
   ASSERT_EQ(static_cast<std::int64_t>(p.documents.size()), p.batch * p.n);
 }
 
-/// Features that are no logarithms are not made for large inputs.
+/// Only maps with logarithms support large inputs.
 bool takes_large_inputs(FeatureMap map) { return feature_map_info(map).form == ops::FeatureForm::logarithms; }
 
 class EverySegment : public ::testing::TestWithParam<std::tuple<FeatureMap, bool, Mode>> {
  protected:
-  // Ops in several threads at once: each with itself alone.
+  // Several threads run ops at once, so each op uses one thread.
   void SetUp() override { set_thread_count(1); }
   void TearDown() override { set_thread_count(0); }
-  AttentionProblem made(std::int64_t n, double scale = 1) const {
+  AttentionProblem make_problem(std::int64_t n, double scale = 1) const {
     const auto& [map, causal, mode] = GetParam();
     AttentionProblem p = attention_problem(map, causal, {2, 4, 2, n, 8, 5, 11, 16}, scale);
     make_square(p);
@@ -218,31 +217,32 @@ class EverySegment : public ::testing::TestWithParam<std::tuple<FeatureMap, bool
   }
 };
 
-// Rounding differs where sums are cut: some units in the last place of sums over n terms, larger in gradients by the
-// size of 1 / N.
-TEST_P(EverySegment, IsTheWholeInDouble) {
-  expect_like_the_whole(made(61), DType::float64, {20, 1, 40}, 1e-12);
-  expect_like_the_whole(made(48), DType::float64, {12, 12, 12, 12}, 1e-12);
+// Rounding differs at the borders: a few units in the last place of sums over n terms, larger in gradients by the size
+// of 1 / N.
+TEST_P(EverySegment, MatchesWholeSequenceInFloat64) {
+  expect_equal_to_whole(make_problem(61), DType::float64, {20, 1, 40}, 1e-12);
+  expect_equal_to_whole(make_problem(48), DType::float64, {12, 12, 12, 12}, 1e-12);
 }
 
-// Where weights of both signs cancel in a denominator, rounding is larger by as much, and depends on the width of
-// vectors: the largest error is 2.5e-4, in a gradient of favor_trig with AVX2; with AVX-512 all stay below 2e-4.
+// If weights of both signs cancel in a denominator, rounding errors grow by as much, and depend on the vector width:
+// the largest error is 2.5e-4, in a gradient of favor_trig with AVX2; with AVX-512 all are below 2e-4.
 constexpr double cancelling_float_bound = 5e-4;
-TEST_P(EverySegment, IsTheWholeInFloat) {
-  expect_like_the_whole(made(61), DType::float32, {20, 1, 40}, is_positive(made(4)) ? 1e-5 : cancelling_float_bound);
+TEST_P(EverySegment, MatchesWholeSequenceInFloat32) {
+  expect_equal_to_whole(make_problem(61), DType::float32, {20, 1, 40},
+                        is_positive(make_problem(4)) ? 1e-5 : cancelling_float_bound);
 }
 
-// Norms of 30: exponents of hundreds, other maxima in each segment.
+// Norms of 30: exponents of several hundred, and different maxima in each segment.
 class EverySegmentOfLargeInputs : public EverySegment {};
-TEST_P(EverySegmentOfLargeInputs, IsTheWhole) {
-  expect_like_the_whole(made(61, 10), DType::float64, {20, 1, 40}, 1e-10);
+TEST_P(EverySegmentOfLargeInputs, MatchesWholeSequence) {
+  expect_equal_to_whole(make_problem(61, 10), DType::float64, {20, 1, 40}, 1e-10);
 }
 
-// Segments begin at 12, 24 and 36 of 48 tokens. Borders of documents lie there, before and behind; documents end in the
-// segment that they begin in, in the next one or three later, or are rows.
+// Segments start at tokens 12, 24 and 36 of 48. Document borders are at, before and after these. Documents end in the
+// segment where they start, in the next one or three later, or fill the row.
 class EveryPackedSegment : public EverySegment {};
-TEST_P(EveryPackedSegment, DocumentsEndWhereTheyEndInTheWhole) {
-  AttentionProblem p = made(48);
+TEST_P(EveryPackedSegment, PackedDocumentsMatchWholeSequence) {
+  AttentionProblem p = make_problem(48);
   const bool positive = is_positive(p);
   for (const auto& rows : std::vector<std::vector<std::vector<std::int64_t>>>{{{12, 12, 12, 12}, {48}},
                                                                               {{11, 2, 23, 12}, {13, 34, 1}},
@@ -250,8 +250,8 @@ TEST_P(EveryPackedSegment, DocumentsEndWhereTheyEndInTheWhole) {
                                                                               {{5, 3, 17, 11, 2, 1, 9}, {24, 1, 23}}}) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, ::testing::PrintToString(rows));
     pack(p, rows);
-    expect_like_the_whole(p, DType::float64, {12, 12, 12, 12}, 1e-12);
-    expect_like_the_whole(p, DType::float32, {12, 12, 12, 12}, positive ? 1e-5 : cancelling_float_bound);
+    expect_equal_to_whole(p, DType::float64, {12, 12, 12, 12}, 1e-12);
+    expect_equal_to_whole(p, DType::float32, {12, 12, 12, 12}, positive ? 1e-5 : cancelling_float_bound);
   }
 }
 
@@ -278,7 +278,7 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPackedSegment, every_segment([](F
                          }),
                          name_of_segments);
 
-TEST(Segments, AStateThatHasSeenNothingChangesNothing) {
+TEST(Segments, JoiningEmptyStateChangesNothing) {
   const AttentionProblem p = attention_problem(FeatureMap::elu1, true, {2, 2, 1, 9, 4, 3, 1, 16});
   ops::LinearAttentionState state =
       ops::empty_linear_attention_state(p.options, p.batch, 4, p.d, p.d_value, DType::float64, Device{});
@@ -294,7 +294,7 @@ TEST(Segments, AStateThatHasSeenNothingChangesNothing) {
   EXPECT_EQ(values_of(state.maximum), values_of(other.maximum));
 }
 
-TEST(Segments, WindowsStatesAndDocumentsOfOneSideAreRefused) {
+TEST(Segments, RejectsWindowStateAndInconsistentDocuments) {
   AttentionProblem p = attention_problem(FeatureMap::elu1, true, {1, 1, 1, 9, 4, 3, 1, 16});
   Table table(p, {9});
   Segment segment(table, 0, 0);

@@ -1,6 +1,6 @@
-#if __has_include(<cuda_bf16.h>)  // the simulator takes CUDA's types from the toolkit's headers
-// Linear attention on GPUs that differ in the shared memory of a block: what the fused form takes, and that nothing
-// asks for more. Bounds as in test_linear_attention_fused.cpp.
+#if __has_include(<cuda_bf16.h>)  // the simulator uses CUDA's types from the toolkit's headers
+// Linear attention on GPUs with different amounts of shared memory per block: which cases the fused kernels support,
+// and that no kernel requests more. Bounds as in test_linear_attention_fused.cpp.
 #include <gtest/gtest.h>
 
 #include "framework/simulator/simulator.h"
@@ -14,10 +14,10 @@ struct SharedMemoryCase {
   FeatureMap map;
   bool causal;
   DType dtype;
-  bool fits;  // the fused form, in 99 KiB
+  bool fits;  // the fused kernels, in 99 KiB
 };
 
-TEST(LinearAttentionSharedMemory, EachDeviceGetsTilesThatFitIt) {
+TEST(LinearAttentionSharedMemory, TilesFitSharedMemoryOfEachDevice) {
   const Device simulated{DeviceType::simulated, 0};
   if (const std::string reason = engine_missing(simulated); !reason.empty()) GTEST_SKIP() << reason;
   const OnDevice on_simulated{simulated};
@@ -40,7 +40,7 @@ TEST(LinearAttentionSharedMemory, EachDeviceGetsTilesThatFitIt) {
       for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, dtype);
       const Outcome expected = run_on_cpu(p, DType::float64);
       const auto run = [&](bool general) {
-        gpu_settings().general_form = general;
+        gpu_settings().general_kernels = general;
         const Outcome found = run_attention(p, dtype);
         gpu_settings() = {};
         const double output = dtype == DType::bfloat16 ? 0x1p-7 : 1e-4,
@@ -51,7 +51,7 @@ TEST(LinearAttentionSharedMemory, EachDeviceGetsTilesThatFitIt) {
         EXPECT_LT(relative_error(found.d_value, expected.d_value), gradient) << general;
         return found.output;
       };
-      EXPECT_EQ(run(false) != run(true), fits || limit > 99 * 1024) << "the form that is taken";
+      EXPECT_EQ(run(false) != run(true), fits || limit > 99 * 1024) << "choice of kernels";
     }
   }
 }

@@ -1,4 +1,4 @@
-// Going on from a state: token by token, in parts, and with gradients cut between segments.
+// Continuing from a state: token by token, in parts, and with gradients that stop between segments.
 #include <gtest/gtest.h>
 
 #include "framework/autodiff/gradient_check.h"
@@ -12,9 +12,9 @@ struct StateCase {
   std::int64_t window, softmax_window;
   bool rms, rotated;
 };
-class EveryState : public GeneralFormCase<StateCase> {
+class EveryState : public GeneralKernelCase<StateCase> {
  protected:
-  AttentionProblem made(const ProblemShape& shape, double scale) const {
+  AttentionProblem make_problem(const ProblemShape& shape, double scale) const {
     const StateCase& c = std::get<1>(GetParam());
     AttentionProblem p = attention_problem(c.map, true, shape, scale);
     if (!is_positive(p)) keep_denominators_large(p);
@@ -59,7 +59,7 @@ ops::LinearAttentionState empty_state(const AttentionProblem& p, DType dtype) {
   return ops::empty_linear_attention_state(p.options, p.batch, p.features(), p.d, p.d_value, dtype, device());
 }
 
-/// Tokens [start, start + count) as a call that goes on from `state`.
+/// Returns tokens [start, start + count) as inputs of a call that continues from `state`.
 ops::LinearAttentionInputs part(const AttentionProblem& p, DType dtype, std::int64_t start, std::int64_t count,
                                 ops::LinearAttentionState& state, bool leaves) {
   const auto rows = [&](const std::vector<double>& values, const Shape& shape) {
@@ -77,11 +77,11 @@ ops::LinearAttentionInputs part(const AttentionProblem& p, DType dtype, std::int
   return inputs;
 }
 
-TEST_P(EveryState, PartsEqualTheWhole) {
+TEST_P(EveryState, PartsMatchWholeSequence) {
   const std::int64_t n = on_simulator() ? 25 : 61;
   for (const double scale : on_simulator() ? std::vector<double>{3.0} : std::vector<double>{1.0, 3.0}) {
-    const AttentionProblem p =
-        on_simulator() ? made({1, 2, 1, n, 4, 3, 6, 4}, scale) : made({2, 4, 2, n, 12, 10, 20, 16}, scale);
+    const AttentionProblem p = on_simulator() ? make_problem({1, 2, 1, n, 4, 3, 6, 4}, scale)
+                                              : make_problem({2, 4, 2, n, 12, 10, 20, 16}, scale);
     const std::vector<double> whole = output_of(p, DType::float32);
     const std::int64_t width = p.heads() * p.d_value;
     using Parts = std::vector<std::int64_t>;
@@ -105,7 +105,7 @@ TEST_P(EveryState, PartsEqualTheWhole) {
   }
 }
 
-/// Output and gradients of the tokens from `first` on, and the state behind them.
+/// Returns output and gradients of the tokens from `first` on, and the state after them.
 std::vector<std::vector<double>> gradients_of_second_segment(const AttentionProblem& p, std::int64_t first) {
   auto state = empty_state(p, DType::float64);
   Tape before{stream()}, tape{stream()};
@@ -122,14 +122,14 @@ std::vector<std::vector<double>> gradients_of_second_segment(const AttentionProb
           values_of(state.magnitude)};
 }
 
-TEST_P(EveryState, GradientsStopAtTheSegmentsBorder) {
-  // The gradient of a second segment is that of a function of its own inputs, with the state before it held fixed.
-  AttentionProblem p = made({1, 2, 1, 14, 4, 3, 6, 4}, 0.7);
+TEST_P(EveryState, GradientStopsAtSegmentBorder) {
+  // The gradient of a second segment is that of a function of its own inputs; the state before it is a constant.
+  AttentionProblem p = make_problem({1, 2, 1, 14, 4, 3, 6, 4}, 0.7);
   for (auto* values : {&p.query, &p.key}) {
     for (double& value : *values)
       value = std::fabs(value) < 0.02 ? value + 0.06 : value;  // elu and relu have kinks at 0
   }
-  if (on_gpu()) {  // the CPU's gradients, which are held against differences below
+  if (on_gpu()) {  // compared with the CPU's gradients, which are checked against finite differences below
     const auto found = gradients_of_second_segment(p, 8);
     const OnDevice cpu{Device{}};
     const auto expected = gradients_of_second_segment(p, 8);
@@ -158,10 +158,10 @@ TEST_P(EveryState, GradientsStopAtTheSegmentsBorder) {
   EXPECT_LT(result.worst_relative_error, 5e-7) << result.where;
 }
 
-class LinearAttentionState : public GeneralFormTest {};
+class LinearAttentionState : public GeneralKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionState);
 
-TEST_P(LinearAttentionState, ItsBytesDoNotGrowWithTokens) {
+TEST_P(LinearAttentionState, SizeIsIndependentOfTokenCount) {
   AttentionProblem p = attention_problem(FeatureMap::favor_positive, true, {1, 2, 1, 64, 8, 8, 16, 16});
   p.options.softmax_window = 8;
   auto state = empty_state(p, DType::float32);
@@ -170,7 +170,7 @@ TEST_P(LinearAttentionState, ItsBytesDoNotGrowWithTokens) {
   const std::int64_t bytes = state.bytes();
   attend(tape, part(p, DType::float32, 20, 44, state, false), p.options);
   EXPECT_EQ(state.bytes(), bytes);
-  // sum, normalizer, maximum, magnitude of 2 heads; 7 keys and 7 values of one key-value head.
+  // sum, normalizer, maximum and magnitude of 2 heads; 7 keys and 7 values of one key-value head.
   EXPECT_EQ(bytes, 4 * (2 * 16 * 8 + 2 * 16 + 2 * 16 + 2) + 4 * 7 * 16);
 }
 

@@ -27,7 +27,7 @@ struct Case {
   bool has_weight() const { return kind != SequenceProjection::mean; }
   Shape x_shape() const { return {batch, n, n_heads * d}; }
   Shape weight_shape() const { return ops::sequence_projection_weight_shape(options(), d, shared); }
-  /// 0 for a few tokens, among them the whole first window and, with several sequences, all of the last.
+  /// 0 for a few tokens: the whole first window and, with several sequences, the whole last sequence.
   std::vector<std::int32_t> kept() const {
     std::vector<std::int32_t> keys(static_cast<std::size_t>(batch * n), 1);
     for (std::int64_t b = 0; b < batch; ++b) {
@@ -48,7 +48,7 @@ struct Case {
 struct Sizes {
   std::int64_t batch, n, n_heads, d, projected_length, max_length;
 };
-/// Full length and shorter, lengths that the stride does not divide, rows as many as tokens, one of everything.
+/// Full length and shorter, lengths that the stride does not divide, as many rows as tokens, all sizes 1.
 const std::vector<Sizes> small_sizes{{1, 1, 1, 1, 1, 1}, {2, 7, 2, 3, 3, 7},   {2, 5, 1, 4, 2, 9},
                                      {1, 6, 3, 2, 6, 6}, {3, 10, 2, 5, 4, 11}, {2, 1, 2, 2, 2, 8}};
 const std::vector<Sizes> large_sizes{{2, 50, 2, 40, 7, 64}, {1, 129, 8, 16, 16, 129}};
@@ -68,7 +68,7 @@ std::vector<Case> cases_of(const std::vector<Sizes>& sizes) {
   return cases;
 }
 
-/// `x` with a NaN, an infinity, ... in all rows that the case masks.
+/// Returns `x` with NaN, infinities and large numbers in all rows that the case masks.
 Tensor poisoned(const Tensor& x, const Case& c) {
   std::vector<double> values = doubles(x);
   const std::vector<std::int32_t> keys = c.kept();
@@ -92,14 +92,14 @@ std::vector<double> expected(const Case& c, const Tensor& x, const Tensor& weigh
                                         static_cast<std::size_t>(c.d), c.options());
 }
 
-void expect_the_reference(const Case& c, DType dtype) {
+void expect_reference(const Case& c, DType dtype) {
   const Tensor x = normal_tensor(c.x_shape(), dtype, "x"), weight = weight_of(c, dtype);
   Tape tape{testing::stream()};
   const Tensor y =
       ops::sequence_projection(tape, Variable(poisoned(x, c)), weight_variable(weight), c.mask(), c.options()).value();
   ASSERT_EQ(y.shape(), Shape({c.batch, c.options().rows(c.n), c.n_heads * c.d})) << c.text();
   const auto terms = static_cast<double>(c.kind == SequenceProjection::linear ? c.n : c.options().stride());
-  // One rounding for each term and one for a mean's division; bfloat16 sums are float32, rounded once in the end.
+  // One rounding per term and one for a mean's division; bfloat16 sums are float32 and rounded once at the end.
   const double tolerance = dtype == DType::bfloat16 ? 0x1p-8 * 1.01 : (terms + 2) * rounding_of(dtype);
   const std::vector<double> wanted = expected(c, x, weight);
   if (std::all_of(wanted.begin(), wanted.end(), [](double value) { return value == 0; })) {
@@ -109,23 +109,23 @@ void expect_the_reference(const Case& c, DType dtype) {
   }
 }
 
-TEST_P(SequenceProjectionOp, MatchesTheReference) {
+TEST_P(SequenceProjectionOp, MatchesReference) {
   for (const std::vector<Sizes>& sizes : {small_sizes, large_sizes}) {
     for (const Case& c : cases_of(sizes)) {
-      for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) expect_the_reference(c, dtype);
+      for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) expect_reference(c, dtype);
     }
   }
 }
 
-TEST(SequenceProjectionOnCpu, IsRightWithEveryInstructionSet) {
+TEST(SequenceProjectionOnCpu, MatchesReferenceWithEveryInstructionSet) {
   for_each_instruction_set([] {
     for (const Case& c : cases_of({{2, 50, 2, 19, 7, 64}})) {
-      for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) expect_the_reference(c, dtype);
+      for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) expect_reference(c, dtype);
     }
   });
 }
 
-TEST_P(SequenceProjectionOp, GradientsMatchFiniteDifferences) {
+TEST_P(SequenceProjectionOp, GradientMatchesFiniteDifference) {
   const std::vector<Sizes> few{{2, 3, 2, 2, 2, 4}, {1, 4, 1, 2, 2, 5}};
   for (const Case& c : cases_of(testing::on_simulator() ? few : small_sizes)) {
     if (c.masked && c.n <= c.options().stride()) continue;  // everything is masked: no gradient to compare with
@@ -144,7 +144,7 @@ struct Gradients {
   bool operator==(const Gradients&) const = default;
 };
 
-/// x as columns [1, 1 + width) of a wider tensor, everything used twice: gradients are accumulated, in views.
+/// x is columns [1, 1 + width) of a wider tensor, and every input is used twice: gradients accumulate, in views.
 Gradients gradients_in_views(const Case& c, DType dtype) {
   const Tensor x = poisoned(normal_tensor(c.x_shape(), dtype, "x"), c);
   const std::int64_t width = x.extent(2);
@@ -168,7 +168,7 @@ Gradients gradients_in_views(const Case& c, DType dtype) {
           c.has_weight() ? doubles(weight.gradient()) : std::vector<double>{}};
 }
 
-/// The same as one use in double, whose gradients the test above has checked, with the sum of the two output gradients.
+/// The same with one use in double, whose gradients the test above checks, and the sum of the two output gradients.
 Gradients gradients_in_double(const Case& c, DType inputs_dtype) {
   const auto widened = [](const Tensor& tensor) { return tensor_of(doubles(tensor), tensor.shape(), DType::float64); };
   const Variable x = Variable::leaf(widened(normal_tensor(c.x_shape(), inputs_dtype, "x")));
@@ -183,13 +183,12 @@ Gradients gradients_in_double(const Case& c, DType inputs_dtype) {
           c.has_weight() ? doubles(weight.gradient()) : std::vector<double>{}};
 }
 
-void expect_the_gradients(const Case& c, DType dtype) {
+void expect_gradients(const Case& c, DType dtype) {
   const Gradients found = gradients_in_views(c, dtype), wanted = gradients_in_double(c, dtype);
-  // Activations' gradients are two terms, each rounded to the storage type, and their sum; each is a sum of up to r
-  // products.
+  // The gradient of x is the sum of two terms, each rounded to the storage type; each is a sum of up to r products.
   const double unit = rounding_of(dtype), r = static_cast<double>(c.projected_length);
   EXPECT_LE(relative_difference(found.d_x, wanted.d_x), dtype == DType::bfloat16 ? 2.5 * unit : (r + 3) * unit);
-  // A weight's are sums over the batch, and over the channels for a shared matrix: in float32 at least.
+  // A weight's gradient sums over the batch, and over the channels for a shared matrix, in float32 or wider.
   const auto terms = static_cast<double>(2 * c.batch * c.n * c.n_heads * c.d);
   if (c.has_weight()) {
     EXPECT_LE(relative_difference(found.d_weight, wanted.d_weight),
@@ -202,16 +201,16 @@ void expect_the_gradients(const Case& c, DType dtype) {
   }
 }
 
-TEST_P(SequenceProjectionOp, AddsToGradientsInViewsWithNonsenseInMaskedRows) {
+TEST_P(SequenceProjectionOp, AccumulatesGradientsInViewsAndIgnoresMaskedRows) {
   for (const Case& c : cases_of({{2, 5, 1, 4, 2, 9}, {2, 30, 2, 19, 7, 30}, {2, 150, 2, 8, 76, 151}})) {
     for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
       SCOPED_TRACE(c.text() + " " + name_of(dtype));
-      expect_the_gradients(c, dtype);
+      expect_gradients(c, dtype);
     }
   }
 }
 
-/// What is not asked for is not made, and what is does not depend on it.
+/// Gradients that are not needed are not computed, and do not affect the others.
 TEST_P(SequenceProjectionOp, ConstantsGetNoGradient) {
   for (const Case& c : cases_of({{2, 7, 2, 3, 3, 8}})) {
     if (!c.has_weight()) continue;
@@ -232,7 +231,7 @@ TEST_P(SequenceProjectionOp, ConstantsGetNoGradient) {
   }
 }
 
-TEST_P(SequenceProjectionOp, AMaskOfOnesChangesNothing) {
+TEST_P(SequenceProjectionOp, AllOnesMaskChangesNothing) {
   for (Case c : cases_of(large_sizes)) {
     if (c.masked) continue;
     const Variable x(normal_tensor(c.x_shape(), DType::float32, "x")),
@@ -246,8 +245,8 @@ TEST_P(SequenceProjectionOp, AMaskOfOnesChangesNothing) {
   }
 }
 
-/// Masking the end of a sequence is the same as leaving it away.
-TEST_P(SequenceProjectionOp, PaddingIsAShorterInput) {
+/// Masking the end of a sequence is the same as omitting it.
+TEST_P(SequenceProjectionOp, PaddingMatchesShorterInput) {
   for (Case c : cases_of({{2, 12, 2, 5, 4, 15}})) {
     if (c.masked) continue;
     std::vector<std::int32_t> keys(24, 1);
@@ -269,7 +268,7 @@ TEST_P(SequenceProjectionOp, PaddingIsAShorterInput) {
   }
 }
 
-TEST_P(SequenceProjectionOp, TheMaskOfRowsIsWhereAnythingIsKept) {
+TEST_P(SequenceProjectionOp, RowMaskMarksRowsWithKeptTokens) {
   const Tensor keys =
       Tensor::from(std::vector<std::int32_t>{0, 0, 1, 0, 0, 0, 0, /**/ 0, 0, 0, 0, 0, 0, 0, /**/ 0, 0, 0, 1, 1, 1, 1},
                    {3, 7}, testing::device());
@@ -285,8 +284,8 @@ TEST_P(SequenceProjectionOp, TheMaskOfRowsIsWhereAnythingIsKept) {
   }
 }
 
-/// float32 for windows; a product of float32 matrices is the same for the same number of threads only (see gemm.h).
-TEST(SequenceProjectionOnCpu, IsTheSameOnAnyNumberOfThreads) {
+/// float32 for windows. Products of float32 matrices are equal only for equal thread counts (see gemm.h).
+TEST(SequenceProjectionOnCpu, IsIndependentOfThreadCount) {
   for (const Case& c : cases_of({{2, 150, 2, 35, 10, 151}})) {
     const DType dtype = c.kind == SequenceProjection::linear ? DType::float64 : DType::float32;
     const auto run = [&] { return gradients_in_views(c, dtype); };
@@ -294,7 +293,7 @@ TEST(SequenceProjectionOnCpu, IsTheSameOnAnyNumberOfThreads) {
   }
 }
 
-TEST(SequenceProjectionOnCpu, RefusesWhatDoesNotFit) {
+TEST(SequenceProjectionOnCpu, RejectsMismatchedShapesAndDtypes) {
   Tape tape{testing::stream()};
   const auto tensor = [](const Shape& shape, DType dtype = DType::float32) {
     return Variable(normal_tensor(shape, dtype, "t"));
@@ -321,7 +320,7 @@ TEST(SequenceProjectionOnCpu, RefusesWhatDoesNotFit) {
                ContractError);
 }
 
-TEST(SequenceProjectionOnCpu, ShapeOnlyTakesTheSameSteps) {
+TEST(SequenceProjectionOnCpu, ShapeOnlyDeviceGivesSameShapes) {
   const Device device{DeviceType::shape_only, 0};
   for (const Case& c : cases_of({{2, 50, 2, 40, 7, 64}})) {
     Tape tape{Stream{device}};

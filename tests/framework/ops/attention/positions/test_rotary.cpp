@@ -25,7 +25,7 @@ struct Sizes {
 };
 const std::vector<Sizes> all_sizes{{1, 1, 1, 2, 2}, {2, 5, 3, 6, 20}, {3, 33, 2, 34, 70}, {1, 9, 4, 64, 256}};
 
-/// A value that may be changed in place: leaves may not.
+/// Returns a copy, which may be changed in place, unlike a leaf.
 Variable copy(Tape& tape, const Variable& x) {
   return tape.record_one("copy", {x}, x.value().clone(), {},
                          [](BackwardContext& context) { context.pass(0, context.d_output()); });
@@ -37,7 +37,7 @@ std::vector<double> expected(const Tensor& x, const Sizes& s, std::int64_t first
                            static_cast<std::size_t>(first), base);
 }
 
-TEST_P(Rotary, TurnsPairsAndLeavesOtherColumns) {
+TEST_P(Rotary, RotatesPairsAndKeepsOtherColumns) {
   for (const Sizes& s : all_sizes) {
     for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
       for (std::int64_t first : {0, 1000}) {
@@ -47,8 +47,8 @@ TEST_P(Rotary, TurnsPairsAndLeavesOtherColumns) {
         Tape tape{testing::stream()};
         const Variable y = ops::rotary(tape, Variable(x), s.n_heads, s.d_head, first, table);
         EXPECT_TRUE(y.value().shares_memory_with(x));
-        // The angle's rounding in double is 1000 · 2^-53; otherwise roundings of sine, cosine, product, sum (float32),
-        // and of the result.
+        // The angle's rounding error in double is 1000 · 2^-53; the rest are roundings of sine, cosine, product and sum
+        // in float32, and of the result.
         const double tolerance = dtype == DType::bfloat16 ? 0x1p-8 * 1.01 : 4 * rounding_of(dtype) + 1000 * 0x1p-53;
         EXPECT_LE(relative_difference(y.value(), want), tolerance) << s.d_head << " " << name_of(dtype);
         const auto values = doubles(y.value()), before = want;
@@ -61,11 +61,11 @@ TEST_P(Rotary, TurnsPairsAndLeavesOtherColumns) {
   }
 }
 
-/// Segments of one text without end, short sequences between them, and one position at a time: the same rows from
-/// wherever they are kept.
-TEST_P(RotaryTable, TakesBoundedMemoryFarOut) {
+/// Segments of an unbounded text, short sequences in between, and single positions: rows are the same wherever they are
+/// cached.
+TEST_P(RotaryTable, MemoryIsBoundedForFarPositions) {
   constexpr std::int64_t d = 8, kept = ops::RotaryTable::most_kept;
-  // The CPU's are the C library's own; kernels have their own reduction and series, which may differ in the last place.
+  // The CPU uses the C library's functions; kernels have their own, which may differ in the last place.
   const double tolerance = testing::on_gpu() ? 0x1p-52 : 0;
   const auto expect_rows = [&](ops::RotaryTable& table, std::int64_t first, std::int64_t n) {
     const auto rows = table.get(testing::stream(), DType::float64, first, n).to_vector<double>();
@@ -85,13 +85,13 @@ TEST_P(RotaryTable, TakesBoundedMemoryFarOut) {
        {std::int64_t{0}, kept - 1, kept, 50 * kept, 50 * kept + 1, kept + 5, (std::int64_t{1} << 31) - 3})
     expect_rows(table, first, 3);
   const std::int64_t row_bytes = d * static_cast<std::int64_t>(sizeof(double));
-  // On a GPU the table of kept - 1000 rows stays beside the one of all.
+  // On a GPU the table of kept - 1000 rows stays allocated besides the full one.
   const std::int64_t rows = (testing::on_gpu() ? 2 : 1) * kept + ops::RotaryTable::least_window;
   EXPECT_LE(arena(testing::device()).counters().bytes_in_use - before, rows * row_bytes + (1 << 16));
 }
 
-/// Each token as a sequence of one at its own position, near and far, there and back.
-TEST_P(Rotary, TurnsEachTokenByAPositionOfItsOwn) {
+/// Each token matches a sequence of one token at the same position, for near and far positions.
+TEST_P(Rotary, RotatesEachTokenByItsOwnPosition) {
   constexpr std::int64_t far = 3 * ops::RotaryTable::most_kept;
   for (const std::int64_t offset : {std::int64_t{0}, far}) {
     const std::int64_t rows[] = {0, 1, 2, 0, 1, 7, 8, 9, 0, 3};
@@ -126,7 +126,7 @@ TEST_P(Rotary, TurnsEachTokenByAPositionOfItsOwn) {
   EXPECT_THROW(ops::rotary(tape, x, 2, 4, 1, table, &positions), ContractError);
 }
 
-TEST_P(Rotary, KeepsNormsAndDependsOnDistanceAlone) {
+TEST_P(Rotary, PreservesNormsAndDependsOnlyOnDistance) {
   constexpr std::int64_t d = 64, far = 100000;
   const Tensor query = normal_tensor({1, 1, d}, DType::float32, "q"),
                key = normal_tensor({1, 1, d}, DType::float32, "k");
@@ -141,16 +141,16 @@ TEST_P(Rotary, KeepsNormsAndDependsOnDistanceAlone) {
   const auto q = doubles(query), k = doubles(key);
   const double scale = std::sqrt(dot(q, q) * dot(k, k));
   const double near = dot(at(query, 17), at(key, 5));
-  EXPECT_GT(std::abs(near - dot(q, k)) / scale, 1e-3) << "nothing was turned";
-  // Roundings of 64 float32 products each way; the table comes from angles in double, so far positions are as exact as
-  // near ones.
+  EXPECT_GT(std::abs(near - dot(q, k)) / scale, 1e-3) << "nothing was rotated";
+  // Rounding errors of 64 float32 products each. The table comes from angles in double, so far positions are as
+  // accurate as near ones.
   for (std::int64_t shift : {1L, 1234L, far})
     EXPECT_NEAR(dot(at(query, 17 + shift), at(key, 5 + shift)) / scale, near / scale, 2e-7) << shift;
   for (std::int64_t position : {0L, 3L, far})
     EXPECT_NEAR(dot(at(query, position), at(query, position)) / dot(q, q), 1.0, 2e-7);
 }
 
-TEST_P(Rotary, GradientsMatchFiniteDifferences) {
+TEST_P(Rotary, GradientMatchesFiniteDifference) {
   for (const Sizes& s : {Sizes{1, 1, 1, 2, 2}, Sizes{2, 5, 3, 6, 20}, Sizes{1, 3, 2, 34, 70}}) {
     ops::RotaryTable table(s.d_head, 100.0);
     const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
@@ -161,9 +161,9 @@ TEST_P(Rotary, GradientsMatchFiniteDifferences) {
   }
 }
 
-/// Queries, keys and values of one fused projection: two column ranges turned in place, one not, and the whole's
-/// gradient checked.
-TEST_P(Rotary, TurnsColumnRangesOfAFusedProjection) {
+/// Queries, keys and values of one fused projection: two column ranges are rotated in place, one is not. Checks the
+/// gradient of the whole tensor.
+TEST_P(Rotary, RotatesColumnRangesOfFusedProjection) {
   ops::RotaryTable table(4, 50.0);
   const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
     const auto parts = tape.split_last(copy(tape, inputs[0]), {8, 4, 4});
@@ -187,9 +187,9 @@ TEST_P(Rotary, TurnsColumnRangesOfAFusedProjection) {
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
-/// The gradient that reaches the rotation was handed to two inputs without a copy: turning it must leave the other
-/// one's alone.
-TEST_P(Rotary, LeavesASharedGradientAlone) {
+/// The gradient that reaches the rotation is shared with another input without a copy: rotating it must not change the
+/// other input's gradient.
+TEST_P(Rotary, KeepsSharedGradientUnchanged) {
   ops::RotaryTable table(6, 100.0);
   const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
     const Variable plain = copy(tape, inputs[0]), turned = ops::rotary(tape, copy(tape, inputs[0]), 1, 6, 2, table);
@@ -204,7 +204,7 @@ TEST_P(Rotary, LeavesASharedGradientAlone) {
   EXPECT_LE(result.worst_relative_error, 1e-9) << result.where;
 }
 
-TEST_P(Rotary, RefusesALeafBeforeItChangesIt) {
+TEST_P(Rotary, RejectsLeafWithoutChangingIt) {
   ops::RotaryTable table(2, 100.0);
   const Variable leaf = Variable::leaf(normal_tensor({1, 2, 2}, DType::float32, "x"));
   const auto before = doubles(leaf.value());
@@ -215,19 +215,19 @@ TEST_P(Rotary, RefusesALeafBeforeItChangesIt) {
   EXPECT_THROW(ops::RotaryTable(3, 100.0), ContractError);
 }
 
-TEST_P(RotaryTable, GrowsByDoublingAndKeepsItsValues) {
+TEST_P(RotaryTable, GrowsByDoublingAndKeepsValues) {
   ops::RotaryTable table(8, 1e4), fresh(8, 1e4);
   const Tensor first = table.get(testing::stream(), DType::float32, 0, 10);
   const Tensor eleventh = table.get(testing::stream(), DType::float32, 10, 1);
   EXPECT_FALSE(first.shares_memory_with(eleventh));
   EXPECT_TRUE(eleventh.shares_memory_with(table.get(testing::stream(), DType::float32, 19, 1)))
-      << "20 positions should have been made at once";
+      << "20 positions should have been computed at once";
   EXPECT_EQ(doubles(table.get(testing::stream(), DType::float32, 0, 10)), doubles(first));
   EXPECT_EQ(doubles(table.get(testing::stream(), DType::float32, 15, 2)),
             doubles(fresh.get(testing::stream(), DType::float32, 15, 2)));
 }
 
-TEST(RotaryOnTheCpu, IsTheSameOnAnyNumberOfThreads) {
+TEST(RotaryOnTheCpu, IsIndependentOfThreadCount) {
   const auto run = [] {
     const Tensor x = normal_tensor({2, 700, 96}, DType::bfloat16, "x");
     ops::RotaryTable table(16, 1e4);
@@ -237,7 +237,7 @@ TEST(RotaryOnTheCpu, IsTheSameOnAnyNumberOfThreads) {
   EXPECT_EQ(with_threads(1, run), with_threads(5, run));
 }
 
-TEST(RotaryShapes, ShapeOnlyTakesTheSameSteps) {
+TEST(RotaryShapes, ShapeOnlyDeviceGivesSameShapes) {
   const Device device{DeviceType::shape_only, 0};
   Tape tape{Stream{device}};
   ops::RotaryTable table(4, 1e4);

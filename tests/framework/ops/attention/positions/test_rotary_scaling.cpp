@@ -13,7 +13,7 @@ using namespace reference;
 using ops::RotaryScaling;
 using ops::RotaryScalingKind;
 
-/// What transformers 5.23 (ROPE_INIT_FUNCTIONS) computes for a config, in float32.
+/// Results of transformers 5.23 (ROPE_INIT_FUNCTIONS) for a config, in float32.
 struct Published {
   const char* name;
   std::int64_t d_head;
@@ -70,25 +70,25 @@ const std::vector<Published> published{
      1.3},
 };
 
-TEST(RotaryScaling, FrequenciesAreThoseOfTransformers) {
+TEST(RotaryScaling, FrequenciesMatchTransformers) {
   for (const Published& p : published) {
     const std::vector<double> found = ops::rotary_frequencies(p.d_head, p.base, p.scaling);
     ASSERT_EQ(found.size(), p.frequencies.size()) << p.name;
-    // The power, two products and a blend of theirs are rounded to float32 each.
+    // The power, two products and their blend are each rounded to float32.
     for (std::size_t i = 0; i < found.size(); ++i)
       EXPECT_NEAR(found[i] / p.frequencies[i], 1, 6 * 0x1p-24) << p.name << ", pair " << i;
     EXPECT_NEAR(ops::rotary_attention_factor(p.scaling), p.attention_factor, 1e-15) << p.name;
   }
 }
 
-TEST(RotaryScaling, FrequenciesFollowTheFormulasInDouble) {
+TEST(RotaryScaling, FrequenciesMatchFormulas) {
   constexpr std::int64_t d = 64;
   const double pi = std::acos(-1.0);
   for (const double base : {100.0, 10000.0, 1e6}) {
     const auto plain = ops::rotary_frequencies(d, base, {});
     const auto by_wavelength = ops::rotary_frequencies(d, base, llama3(5, 300, 1.5, 6));
     const auto by_pair = ops::rotary_frequencies(d, base, yarn(5, 300, 20, 0.5));
-    // Pairs between which YaRN's ramp runs: those that turn 20 and half a time in 300 tokens.
+    // The pairs at the ends of YaRN's ramp: those that rotate 20 times and half a time in 300 tokens.
     const double first = std::max(std::floor(d * std::log(300 / (20 * 2 * pi)) / (2 * std::log(base))), 0.0);
     const double last = std::min(std::ceil(d * std::log(300 / (0.5 * 2 * pi)) / (2 * std::log(base))), d - 1.0);
     for (std::int64_t i = 0; i < d / 2; ++i) {
@@ -111,7 +111,7 @@ TEST(RotaryScaling, FrequenciesFollowTheFormulasInDouble) {
   EXPECT_EQ(ops::rotary_attention_factor({}), 1);
 }
 
-TEST(RotaryScaling, RefusesWhatMeansNothing) {
+TEST(RotaryScaling, RejectsInvalidParameters) {
   EXPECT_THROW(ops::rotary_frequencies(7, 100, {}), ContractError);
   EXPECT_THROW(ops::rotary_frequencies(8, 100, {.kind = RotaryScalingKind::linear, .factor = 0.5}), ContractError);
   EXPECT_THROW(ops::rotary_frequencies(8, 100, llama3(2, 0, 1, 4)), ContractError);
@@ -122,9 +122,9 @@ TEST(RotaryScaling, RefusesWhatMeansNothing) {
 class ScaledRotary : public testing::EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(ScaledRotary);
 
-/// Angles of the scaled frequencies and the factor on both, in rows one after another, for positions of their own, and
-/// far out.
-TEST_P(ScaledRotary, TableHasTheFactorWhereverItsRowsComeFrom) {
+/// Angles of the scaled frequencies, and the factor of both cosines and sines, in consecutive rows, for individual
+/// positions, and far out.
+TEST_P(ScaledRotary, TableAppliesAttentionFactor) {
   for (const Published& p : published) {
     const auto theta = ops::rotary_frequencies(p.d_head, p.base, p.scaling);
     const double factor = ops::rotary_attention_factor(p.scaling);
@@ -148,7 +148,7 @@ TEST_P(ScaledRotary, TableHasTheFactorWhereverItsRowsComeFrom) {
   }
 }
 
-TEST_P(ScaledRotary, GradientsMatchFiniteDifferences) {
+TEST_P(ScaledRotary, GradientMatchesFiniteDifference) {
   ops::RotaryTable table(6, 100.0, yarn(3, 20, 4, 0.5));
   ASSERT_GT(table.attention_factor(), 1.1);
   const Tensor positions = integer_tensor({2, 5}, 0, 30, "positions");

@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of softmax attention share: random problems, the op by the tape, comparison with the reference.
+// Shared by the tests of softmax attention: random problems, runs on a tape, comparison with the reference.
 #include "framework/ops/attention/softmax/softmax_attention.h"
 
 #include <fmt/format.h>
@@ -25,8 +25,8 @@ inline std::vector<double> random_values(std::int64_t n, unsigned seed, double d
   return values;
 }
 
-/// `values` in `dtype` on the device under test; they are replaced by what that type holds of them, so that a reference
-/// starts from the same numbers.
+/// Returns `values` in `dtype` on the device under test. Replaces them by the rounded values, so that a reference uses
+/// the same numbers.
 inline Tensor tensor_of(std::vector<double>& values, const Shape& shape, DType dtype) {
   const auto convert = [&]<class T>(std::type_identity<T>) {
     std::vector<T> stored;
@@ -52,7 +52,7 @@ inline std::vector<double> to_doubles(const Tensor& tensor) {
   return result;
 }
 
-/// The largest finite one.
+/// Returns the largest finite absolute value.
 inline double largest(const std::vector<double>& values) {
   double result = 0;
   for (const double value : values) {
@@ -61,23 +61,22 @@ inline double largest(const std::vector<double>& values) {
   return result;
 }
 
-/// Every element within `absolute` of the largest reference value (`least_scale` when all are smaller), plus `relative`
-/// of its own.
+/// Expects every element within `absolute` times the largest reference value (or `least_scale` if all are smaller),
+/// plus `relative` times its own value.
 inline void expect_close(const std::vector<double>& found, const std::vector<double>& expected, double absolute,
                          double relative, const char* what, double least_scale = 1e-290) {
   ASSERT_EQ(found.size(), expected.size()) << what;
   const double scale = std::max(largest(expected), least_scale);
   for (std::size_t i = 0; i < found.size(); ++i) {
-    if (found[i] == expected[i]) continue;  // infinities too
+    if (found[i] == expected[i]) continue;  // includes infinities
     ASSERT_LE(std::abs(found[i] - expected[i]), absolute * scale + relative * std::abs(expected[i]))
         << what << "[" << i << "]: " << found[i] << ", expected " << expected[i] << ", scale " << scale;
   }
 }
 
-/// Bounds for numbers of order 1: what a few hundred roundings leave of the compute type, and one rounding to the
-/// storage type. Tensor cores take weights and gradients of scores as bfloat16, each rounded by up to 2^-9 of itself,
-/// and a sum of such products is off by as much of the sum of their sizes, which is up to four times the largest result
-/// here.
+/// Bounds for numbers of order 1: a few hundred roundings in the compute type, and one rounding to the storage type.
+/// Tensor cores round weights and score gradients to bfloat16, each by up to 2^-9. A sum of such products has the same
+/// error relative to the sum of their absolute values, which is up to four times the largest result here.
 struct Tolerance {
   double absolute, relative;
 };
@@ -120,7 +119,7 @@ inline Gradients through_tape(const Problem& p) {
   return {output.value(), q.gradient(), k.gradient(), v.gradient()};
 }
 
-/// Of any strides and on any device.
+/// Compares bits, for any strides and on any device.
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
   const auto same = [&]<class T>(std::type_identity<T>) {
@@ -152,8 +151,8 @@ inline void compare_with_reference(const Problem& p, DType dtype) {
 
   const Gradients found = through_tape(p);
   EXPECT_TRUE(same_bits(found.output, output.reshape(found.output.shape())));
-  // D = dO·O is made from the output as stored; with one key its difference to dO·v, of order 1 each, is all of the
-  // score's gradient.
+  // D = dO·O is computed from the stored output. With one key its difference from dO·v, both of order 1, is the whole
+  // gradient of the score.
   const auto stored = dtype == DType::bfloat16 ? to_doubles(found.output) : std::vector<double>{};
   const auto gradient = reference::softmax_attention_gradient(p.c, p.q, p.k, p.v, p.d_output, stored);
   const double least_scale = p.c.n_key == 1 || p.c.window == 1 ? 1.0 : 1e-290;

@@ -41,12 +41,13 @@ void expect_definition(const std::vector<Case>& cases, DType dtype) {
   }
 }
 
-TEST_P(SoftmaxAttention, Float64IsTheDefinition) { expect_definition(cases(), DType::float64); }
-TEST_P(SoftmaxAttention, Float32IsTheDefinition) { expect_definition(cases(), DType::float32); }
-TEST_P(SoftmaxAttention, Bfloat16IsTheDefinition) { expect_definition(cases(), DType::bfloat16); }
+TEST_P(SoftmaxAttention, Float64MatchesDefinition) { expect_definition(cases(), DType::float64); }
+TEST_P(SoftmaxAttention, Float32MatchesDefinition) { expect_definition(cases(), DType::float32); }
+TEST_P(SoftmaxAttention, Bfloat16MatchesDefinition) { expect_definition(cases(), DType::bfloat16); }
 
-/// Widths on both sides of those that kernels are made for, with rows that are whole vectors and rows that are not.
-TEST_P(SoftmaxAttention, WideHeadsAreTheDefinition) {
+/// Widths below and above those that kernels are compiled for, with rows that consist of whole vectors and rows that do
+/// not.
+TEST_P(SoftmaxAttention, WideHeadsMatchDefinition) {
   const std::vector<Case> wide{{1, 35, 70, 1, 1, 96, 120, true, 35, 0},
                                {1, 30, 70, 1, 1, 72, 128, false, 0, 0},
                                {1, 33, 66, 1, 1, 200, 256, true, 33, 0},
@@ -55,7 +56,7 @@ TEST_P(SoftmaxAttention, WideHeadsAreTheDefinition) {
   for (const DType dtype : testing::float_dtypes) expect_definition(wide, dtype);
 }
 
-TEST(SoftmaxAttentionTargets, EveryInstructionSetGivesTheDefinition) {
+TEST(SoftmaxAttentionTargets, EveryInstructionSetMatchesDefinition) {
   for (std::int64_t targets = hwy::SupportedTargets(); targets != 0; targets &= targets - 1) {
     const std::int64_t target = targets & -targets;
     if ((target & (HWY_AVX3 | HWY_AVX2 | HWY_SSE4)) == 0) continue;
@@ -69,7 +70,7 @@ TEST(SoftmaxAttentionTargets, EveryInstructionSetGivesTheDefinition) {
   hwy::SetSupportedTargetsForTest(0);
 }
 
-TEST_P(SoftmaxAttentionGradient, AgreesWithFiniteDifferences) {
+TEST_P(SoftmaxAttentionGradient, MatchesFiniteDifference) {
   std::vector<Case> shapes{{1, 1, 1, 1, 1, 1, 1, true, 0, 0},   {2, 5, 5, 4, 2, 3, 2, true, 0, 0},
                            {1, 66, 66, 2, 1, 3, 3, true, 0, 0}, {1, 9, 67, 1, 1, 4, 5, false, 0, 0},
                            {2, 3, 8, 2, 2, 5, 3, true, 5, 0.7}, {1, 130, 130, 1, 1, 2, 1, true, 0, 0}};
@@ -87,15 +88,14 @@ TEST_P(SoftmaxAttentionGradient, AgreesWithFiniteDifferences) {
       return ops::softmax_attention(tape, x[0], x[1], x[2], p.options);
     };
     const GradientCheckResult result = check_gradients(function, {p.query, p.key, p.value});
-    // A single key has weight 1 whatever its score: then d_query and d_key are 0 and there is nothing to be relative
-    // to.
+    // A single key has weight 1 whatever its score, so d_query and d_key are 0 and have no relative error.
     if (c.n_key > 1) {
       EXPECT_LE(result.worst_relative_error, 1e-6) << result.where;
     }
   }
 }
 
-TEST_P(SoftmaxAttentionGradient, OneKeyGetsAllWeightAndItsScoreNoGradient) {
+TEST_P(SoftmaxAttentionGradient, SingleKeyGetsAllWeightAndNoScoreGradient) {
   const Problem p({1, 4, 1, 1, 1, 3, 2, false, 0, 0}, DType::float64);
   const Gradients g = through_tape(p);
   EXPECT_LE(largest(to_doubles(g.d_query)), 1e-15);
@@ -103,7 +103,7 @@ TEST_P(SoftmaxAttentionGradient, OneKeyGetsAllWeightAndItsScoreNoGradient) {
   EXPECT_GT(largest(to_doubles(g.d_value)), 0.1);
 }
 
-TEST_P(SoftmaxAttentionGradient, AddsUpWhereAnInputIsUsedTwice) {
+TEST_P(SoftmaxAttentionGradient, AccumulatesForInputUsedTwice) {
   for (const Case& c : {Case{2, 70, 70, 4, 2, 8, 8, true, 0, 0},
                         Case{8, 20, 20, 2, 1, 8, 8, true, 0, 0}}) {  // with and without segments
     for (const DType dtype : {DType::float64, DType::bfloat16}) {
@@ -114,7 +114,7 @@ TEST_P(SoftmaxAttentionGradient, AddsUpWhereAnInputIsUsedTwice) {
       const Variable first = ops::softmax_attention(tape, q, k, v, p.options),
                      second = ops::softmax_attention(tape, q, k, v, p.options);
       tape.backward({first, second}, {p.d_out, p.d_out});
-      // x + x is exact in bfloat16 when both were rounded; the sum here rounds once more: unit 2^-8.
+      // x + x is exact in bfloat16 if both were rounded; this sum is rounded once more: unit 2^-8.
       const double unit = dtype == DType::bfloat16 ? 0x1p-8 : 1e-15;
       for (const auto& [twice, single] : {std::pair{q.gradient(), once.d_query}, std::pair{k.gradient(), once.d_key},
                                           std::pair{v.gradient(), once.d_value}}) {
@@ -126,7 +126,7 @@ TEST_P(SoftmaxAttentionGradient, AddsUpWhereAnInputIsUsedTwice) {
   }
 }
 
-TEST_P(SoftmaxAttentionGradient, OneTensorMayBeQueryKeyAndValue) {
+TEST_P(SoftmaxAttentionGradient, OneTensorCanBeQueryKeyAndValue) {
   const Problem p(
       testing::on_simulator() ? Case{1, 66, 66, 1, 1, 2, 2, true, 0, 0} : Case{1, 75, 75, 2, 2, 6, 6, true, 0, 0},
       DType::float64);
@@ -137,8 +137,8 @@ TEST_P(SoftmaxAttentionGradient, OneTensorMayBeQueryKeyAndValue) {
   EXPECT_LE(result.worst_relative_error, 1e-6) << result.where;
 }
 
-/// Gradients of parameters are kept in float32, whatever the inputs' type, and may have something in them.
-TEST_P(SoftmaxAttentionGradient, AddsToGradientsOfFloat32) {
+/// Gradients of parameters are float32, whatever the inputs' type, and may already have values.
+TEST_P(SoftmaxAttentionGradient, AccumulatesIntoFloat32Gradients) {
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     const Problem p({2, 70, 70, 4, 2, 8, 5, true, 0, 0}, dtype);
     const Gradients expected = through_tape(p);
@@ -164,7 +164,7 @@ TEST_P(SoftmaxAttentionGradient, AddsToGradientsOfFloat32) {
   }
 }
 
-TEST_P(SoftmaxAttentionGradient, WhatNobodyWantsIsLeftOutAndChangesNothingElse) {
+TEST_P(SoftmaxAttentionGradient, UnwantedGradientsAreSkipped) {
   const Problem p({1, 90, 90, 2, 1, 8, 5, true, 0, 0}, DType::float32);
   const Gradients all = through_tape(p);
   for (int wanted = 1; wanted < 8; ++wanted) {
@@ -186,7 +186,7 @@ TEST_P(SoftmaxAttentionGradient, WhatNobodyWantsIsLeftOutAndChangesNothingElse) 
   }
 }
 
-TEST_P(SoftmaxAttention, ColumnRangesOfAFusedTensorGiveTheSameBits) {
+TEST_P(SoftmaxAttention, FusedTensorViewsGiveSameBits) {
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float64}) {
     const Problem p({2, 77, 77, 4, 2, 8, 8, true, 0, 0}, dtype);
     const Gradients apart = through_tape(p);
@@ -216,7 +216,7 @@ TEST_P(SoftmaxAttention, ColumnRangesOfAFusedTensorGiveTheSameBits) {
   }
 }
 
-TEST(SoftmaxAttentionOnCpu, BitsDoNotDependOnThreads) {
+TEST(SoftmaxAttentionOnCpu, BitsAreIndependentOfThreadCount) {
   const int before = thread_count();
   for (const Case& c : {Case{1, 500, 500, 1, 1, 16, 16, true, 0, 0}, Case{1, 300, 300, 6, 3, 8, 8, false, 0, 0},
                         Case{2, 200, 200, 8, 8, 8, 8, true, 0, 0}}) {
@@ -235,8 +235,8 @@ TEST(SoftmaxAttentionOnCpu, BitsDoNotDependOnThreads) {
   set_thread_count(before);
 }
 
-/// Later tokens are replaced, infinities and NaN among the replacements; every earlier output must keep its bits.
-TEST_P(SoftmaxAttention, ALaterTokenChangesNoBitOfAnEarlierOutput) {
+/// Replaces later tokens, also by infinities and NaN; every earlier output must keep its bits.
+TEST_P(SoftmaxAttention, LaterTokensChangeNoEarlierBit) {
   const bool few = testing::on_simulator();
   const std::int64_t n = few ? 140 : 200, heads = few ? 1 : 2, width = heads * 20;
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float64}) {
@@ -265,7 +265,7 @@ TEST_P(SoftmaxAttention, ALaterTokenChangesNoBitOfAnEarlierOutput) {
   }
 }
 
-TEST_P(SoftmaxAttention, AShorterSequenceGivesTheSameBits) {
+TEST_P(SoftmaxAttention, ShorterSequenceGivesSameBits) {
   const Problem p({1, 190, 190, 1, 1, 12, 12, true, 0, 0}, DType::float32);
   Tape tape{testing::stream()};
   const Tensor whole =
@@ -277,8 +277,8 @@ TEST_P(SoftmaxAttention, AShorterSequenceGivesTheSameBits) {
   }
 }
 
-/// A prompt in one call, then token by token against the growing cache: narrowed views of tensors with room for more.
-TEST_P(SoftmaxAttention, FromAKeyValueCacheAsInOneCall) {
+/// A prompt in one call, then token by token with the growing cache: narrowed views of larger tensors.
+TEST_P(SoftmaxAttention, KeyValueCacheMatchesSingleCall) {
   const std::int64_t n = testing::on_simulator() ? 80 : 150, prompt = 71, d = 16;
   const Problem p({2, n, n, 4, 2, d, d, true, 0, 0}, DType::float32);
   Tape tape{testing::stream()};
@@ -307,8 +307,8 @@ TEST_P(SoftmaxAttention, FromAKeyValueCacheAsInOneCall) {
   EXPECT_LE(worst, 1e-6 * largest(expected));
 }
 
-/// What is not finite shows in the outputs of the queries that see it, in its own column, and nowhere else.
-TEST_P(SoftmaxAttention, AnInfinityShowsWhereItIsSeen) {
+/// Non-finite values affect the outputs of queries to which they are visible, in their own column, and nothing else.
+TEST_P(SoftmaxAttention, NonFiniteValuesAffectOnlyVisibleRows) {
   const std::int64_t n = 140;
   const double infinity = std::numeric_limits<double>::infinity();
   for (const DType dtype : testing::float_dtypes) {
@@ -337,9 +337,9 @@ TEST_P(SoftmaxAttention, AnInfinityShowsWhereItIsSeen) {
   }
 }
 
-/// Rows of norm 40 give scores up to 200 here: an exponential without its maximum taken off overflows at 88. An error
-/// in a score is an error in an exponent: 200 x 2^-24 x the growth of a sum of 64 products.
-TEST_P(SoftmaxAttention, LargeScoresNeitherOverflowNorLoseDigits) {
+/// Rows of norm 40 give scores up to 200; an exponential without subtracting the maximum overflows at 88. An error in a
+/// score is an error in an exponent: 200 x 2^-24 x the growth of a sum of 64 products.
+TEST_P(SoftmaxAttention, LargeScoresKeepPrecision) {
   Problem p({1, 200, 200, 1, 1, 64, 8, true, 0, 0}, DType::float32, 5.0);
   for (std::size_t i = 0; i < 64; ++i) p.k[5 * 64 + i] *= 1000;  // one key a thousand times larger than the rest
   p.key = tensor_of(p.k, p.key.shape(), DType::float32);
@@ -351,9 +351,9 @@ TEST_P(SoftmaxAttention, LargeScoresNeitherOverflowNorLoseDigits) {
   }
 }
 
-/// The first key of 128 tiles has the largest score: what each later tile multiplies the sum so far by is 1. Were it 2
-/// to the rounding error of a score near 300 in powers of two (up to 2^-16), the sums would be off by up to 1e-3.
-TEST_P(SoftmaxAttention, AMaximumThatStaysLeavesTheSumAsItIs) {
+/// The first key of 128 tiles has the largest score, so each later tile multiplies the sum so far by 1. If the factor
+/// were 2 to the rounding error of a score near 300 (up to 2^-16), the sums would have errors of up to 1e-3.
+TEST_P(SoftmaxAttention, UnchangedMaximumKeepsSumExact) {
   constexpr std::size_t n_query = 8, n_key = 8192;
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     SCOPED_TRACE(name_of(dtype));
@@ -362,7 +362,7 @@ TEST_P(SoftmaxAttention, AMaximumThatStaysLeavesTheSumAsItIs) {
       p.q[2 * i] = 200.0 + static_cast<double>(i);
       p.q[2 * i + 1] = 1;
     }
-    for (std::size_t j = 0; j < n_key; ++j) {  // scores 200 + i first, then less by 4 to 6
+    for (std::size_t j = 0; j < n_key; ++j) {  // the first score is 200 + i, the others are smaller by 4 to 6
       p.k[2 * j] = 1;
       p.k[2 * j + 1] = j == 0 ? 0 : -4 - 0.5 * static_cast<double>(j % 5);
     }
@@ -379,7 +379,7 @@ TEST_P(SoftmaxAttention, AMaximumThatStaysLeavesTheSumAsItIs) {
   }
 }
 
-TEST_P(SoftmaxAttention, EqualScoresGiveTheMean) {
+TEST_P(SoftmaxAttention, EqualScoresGiveMean) {
   Problem p({1, 130, 130, 1, 1, 4, 4, true, 0, 0}, DType::float32);
   std::fill(p.k.begin(), p.k.end(), 0.0);
   p.key = tensor_of(p.k, p.key.shape(), DType::float32);
@@ -390,7 +390,7 @@ TEST_P(SoftmaxAttention, EqualScoresGiveTheMean) {
   expect_close(to_doubles(through_tape(p).output), mean, 5e-7, 0, "output");
 }
 
-TEST(SoftmaxAttentionOnCpu, ExtraMemoryGrowsWithTheLengthNotItsSquare) {
+TEST(SoftmaxAttentionOnCpu, ExtraMemoryIsLinearInLength) {
   const auto extra = [](std::int64_t n) {
     const Problem p({1, n, n, 1, 1, 16, 16, true, 0, 0}, DType::float32);
     const std::int64_t before = arena(Device{}).counters().bytes_in_use;
@@ -403,7 +403,7 @@ TEST(SoftmaxAttentionOnCpu, ExtraMemoryGrowsWithTheLengthNotItsSquare) {
   EXPECT_LT(longer, 4096 * 4096 * 4 / 4);
 }
 
-TEST(SoftmaxAttentionOnCpu, TheShapeOnlyDeviceAllocatesTheSame) {
+TEST(SoftmaxAttentionOnCpu, ShapeOnlyDeviceAllocatesTheSame) {
   const auto allocations = [](const Device& device) {
     const Arena& home = arena(device);
     Tape tape{Stream{device}};
@@ -425,7 +425,7 @@ TEST(SoftmaxAttentionOnCpu, TheShapeOnlyDeviceAllocatesTheSame) {
   EXPECT_EQ(allocations(Device{}), allocations(Device{DeviceType::shape_only, 0}));
 }
 
-TEST_P(SoftmaxAttention, HeadsTooWideForKernelsAreRefusedWithTheLimit) {
+TEST_P(SoftmaxAttention, RejectsHeadsWiderThanKernelLimit) {
   const auto attend = [](std::int64_t d_key, std::int64_t d_value) {
     const Problem p({1, 2, 2, 1, 1, d_key, d_value, true, 0, 0}, DType::float32);
     return through_tape(p);
@@ -440,15 +440,14 @@ TEST_P(SoftmaxAttention, HeadsTooWideForKernelsAreRefusedWithTheLimit) {
       attend(d_key, d_value);
       ADD_FAILURE() << d_key << " " << d_value;
     } catch (const UserError& error) {
-      EXPECT_NE(std::string(error.what()).find(fmt::format("heads {} wide", std::max(d_key, d_value))),
-                std::string::npos)
+      EXPECT_NE(std::string(error.what()).find(fmt::format("{} wide", std::max(d_key, d_value))), std::string::npos)
           << error.what();
       EXPECT_NE(std::string(error.what()).find("at most 256"), std::string::npos) << error.what();
     }
   }
 }
 
-TEST(SoftmaxAttentionOnCpu, RefusesWhatDoesNotFit) {
+TEST(SoftmaxAttentionOnCpu, RejectsMismatchedInputs) {
   Tape tape{Stream{}};
   const auto tensor = [](std::int64_t n, std::int64_t width, DType dtype = DType::float32) {
     return Variable(Tensor::zeros({1, n, width}, dtype));

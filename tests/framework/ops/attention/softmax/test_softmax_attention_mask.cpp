@@ -17,7 +17,7 @@ FURLONG_INSTANTIATE_ENGINES(SoftmaxAttentionMask);
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-/// Kept keys, 1 or 0, for each key of each sequence.
+/// Returns a random key mask, 1 or 0 for each key of each sequence.
 std::vector<std::int32_t> random_keys(std::int64_t n, double kept, unsigned seed) {
   std::mt19937_64 generator(seed);
   std::bernoulli_distribution keep(kept);
@@ -25,7 +25,7 @@ std::vector<std::int32_t> random_keys(std::int64_t n, double kept, unsigned seed
   for (std::int64_t i = 0; i < n; ++i) keys.push_back(keep(generator) ? 1 : 0);
   return keys;
 }
-/// Sequence b keeps its first kept[b] keys of n.
+/// Returns a key mask in which sequence b keeps its first kept[b] keys of n.
 std::vector<std::int32_t> padding(std::int64_t n, const std::vector<std::int64_t>& kept) {
   std::vector<std::int32_t> keys;
   for (const std::int64_t count : kept) {
@@ -33,7 +33,7 @@ std::vector<std::int32_t> padding(std::int64_t n, const std::vector<std::int64_t
   }
   return keys;
 }
-/// Numbers of documents of these lengths; neighbours differ, but numbers come back.
+/// Returns document numbers for documents of these lengths; neighbours differ, but numbers repeat.
 std::vector<std::int32_t> documents(const std::vector<std::int64_t>& lengths) {
   std::vector<std::int32_t> ids;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -47,8 +47,8 @@ std::vector<T> joined(std::vector<T> a, const std::vector<T>& b) {
   return a;
 }
 
-/// Every combination of causal or not, windows, masked keys and documents, over grouped heads; n = 150 has three
-/// blocks, the last cut.
+/// Returns every combination of causality, windows, masked keys and documents, with grouped heads. n = 150 has three
+/// blocks, the last one partial.
 std::vector<Case> combinations() {
   const std::int64_t n = 150, batch = 2, heads = testing::on_simulator() ? 1 : 2;
   const std::vector<std::vector<std::int32_t>> masks{
@@ -68,11 +68,12 @@ std::vector<Case> combinations() {
 
 std::string text(const Case& c) { return ::testing::PrintToString(c); }
 
-TEST_P(SoftmaxAttentionMask, EveryCombinationIsTheDefinition) {
+TEST_P(SoftmaxAttentionMask, EveryCombinationMatchesDefinition) {
   const std::vector<Case> all = combinations();
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t type = 0; type < std::size(testing::float_dtypes); ++type) {
-      // 64 combinations there for one type each; neighbours differ in one property, so every property meets every type.
+      // On the simulator 64 combinations, one type each; neighbours differ in one property, so every property is tested
+      // with every type.
       if (testing::on_simulator() && i % std::size(testing::float_dtypes) != type) continue;
       SCOPED_TRACE(text(all[i]));
       compare_with_reference(Problem(all[i], testing::float_dtypes[type]), testing::float_dtypes[type]);
@@ -81,13 +82,13 @@ TEST_P(SoftmaxAttentionMask, EveryCombinationIsTheDefinition) {
   }
 }
 
-TEST_P(SoftmaxAttentionMask, OtherShapesAreTheDefinition) {
-  // Queries at positions among the keys of a cache; more keys than a tile; groups of heads; sequences of one token.
+TEST_P(SoftmaxAttentionMask, OtherShapesMatchDefinition) {
+  // Queries at positions among the keys of a cache; more keys than a tile; grouped heads; sequences of one token.
   const std::vector<Case> cases{{2, 3, 200, 4, 2, 8, 8, true, 120, 0, 40, {}, {}},
                                 {2, 3, 200, 4, 2, 8, 8, true, 197, 0, 0, random_keys(400, 0.7, 8), {}},
                                 {1, 70, 200, 1, 1, 8, 8, false, 65, 0, 33, {}, {}},
                                 {2, 9, 131, 2, 2, 3, 17, false, 0, 0.4, 0, random_keys(262, 0.3, 9), {}},
-                                {1, 40, 20, 2, 2, 5, 5, true, 0, 0, 6, {}, {}},  // the last queries see nothing
+                                {1, 40, 20, 2, 2, 5, 5, true, 0, 0, 6, {}, {}},  // the last queries have no visible key
                                 {1, 1, 1, 1, 1, 3, 2, true, 0, 0, 1, {1}, {4}},
                                 {2, 1, 1, 1, 1, 3, 2, false, 0, 0, 0, {0, 1}, {}},
                                 {1, 300, 300, 2, 2, 64, 64, true, 0, 0, 128, {}, {}},
@@ -98,7 +99,7 @@ TEST_P(SoftmaxAttentionMask, OtherShapesAreTheDefinition) {
   }
 }
 
-TEST(SoftmaxAttentionMaskOnCpu, EveryInstructionSetGivesTheDefinition) {
+TEST(SoftmaxAttentionMaskOnCpu, EveryInstructionSetMatchesDefinition) {
   const std::int64_t n = 100;
   for_each_instruction_set([&] {
     for (const bool causal : {true, false}) {
@@ -111,7 +112,7 @@ TEST(SoftmaxAttentionMaskOnCpu, EveryInstructionSetGivesTheDefinition) {
   });
 }
 
-TEST_P(SoftmaxAttentionMask, GradientsAgreeWithFiniteDifferences) {
+TEST_P(SoftmaxAttentionMask, GradientMatchesFiniteDifference) {
   const bool few = testing::on_simulator();
   std::vector<Case> cases{few ? Case{1, 4, 66, 1, 1, 1, 1, true, 62, 0, 40, random_keys(66, 0.5, 5), {}}
                               : Case{1, 70, 70, 2, 1, 2, 2, true, 0, 0, 3, random_keys(70, 0.5, 5), {}},
@@ -141,7 +142,7 @@ TEST_P(SoftmaxAttentionMask, GradientsAgreeWithFiniteDifferences) {
   }
 }
 
-/// A tensor [batch, n, width] in which the rows of tokens that `chosen` names hold `value`.
+/// Returns a tensor [batch, n, width] in which the rows that `chosen` selects hold `value`.
 template <class Chosen>
 Tensor with_rows(const Tensor& tensor, double value, const Chosen& chosen) {
   std::vector<double> values = to_doubles(tensor);
@@ -159,7 +160,7 @@ void expect_same_bits(const Gradients& a, const Gradients& b) {
   EXPECT_TRUE(same_bits(a.d_value, b.d_value)) << "d_value";
 }
 
-TEST_P(SoftmaxAttentionMask, WhatAMaskedKeyHoldsChangesNoBit) {
+TEST_P(SoftmaxAttentionMask, MaskedKeysChangeNoBit) {
   const bool few = testing::on_simulator();
   const std::int64_t n = 140, heads = few ? 1 : 2;
   for (const auto& keys : {padding(n, {140, 71}), random_keys(2 * n, 0.5, 11)}) {
@@ -183,11 +184,11 @@ TEST_P(SoftmaxAttentionMask, WhatAMaskedKeyHoldsChangesNoBit) {
   }
 }
 
-TEST_P(SoftmaxAttentionMask, AQueryThatSeesNothingGivesZerosAndTakesNone) {
+TEST_P(SoftmaxAttentionMask, QueryWithoutVisibleKeysGivesZeros) {
   const std::int64_t n = 80;
   std::vector<std::int32_t> keys(n, 1);
   std::fill_n(keys.begin(), 70,
-              0);  // padding on the left: queries 0 .. 69 see nothing, and share a block with some that do
+              0);  // left padding: queries 0 .. 69 have no visible key; some share a block with others
   for (const DType dtype : testing::float_dtypes) {
     const Problem p({1, n, n, 1, 1, 4, 4, true, 0, 0, 0, keys, {}}, dtype);
     const Tensor log_sum_exp = Tensor::empty({1, 1, n}, accumulate_dtype(dtype), testing::device()),
@@ -199,21 +200,20 @@ TEST_P(SoftmaxAttentionMask, AQueryThatSeesNothingGivesZerosAndTakesNone) {
     for (std::size_t i = 0; i < 80; ++i) {
       EXPECT_EQ(sums[i] == -infinity, i < 70) << i;
       EXPECT_EQ(found[i * 4] == 0, i < 70) << i;
-      if (i == 70) continue;  // it sees one key, which has all weight whatever its score: no gradient but for rounding
+      if (i == 70) continue;  // one visible key, which has all the weight: no gradient except for rounding
       EXPECT_EQ(d_query[i * 4] == 0, i < 70) << i;
     }
   }
 }
 
-/// Rows of tokens [first, first + n) of sequence 0.
+/// Returns the rows of tokens [first, first + n).
 Tensor rows(const Tensor& tensor, std::int64_t first, std::int64_t n) { return tensor.narrow(1, first, n).clone(); }
 
 const std::vector<std::int64_t> packed_lengths{1, 64, 65, 3, 130, 17, 1, 40};
 
-/// Document by document against all of them packed. Eight heads are a task each, whose sums then have the same order.
-TEST_P(SoftmaxAttentionMask, PackedDocumentsAreBitForBitWhatTheyAreAlone) {
-  const std::int64_t n = 321,
-                     heads = testing::on_simulator() ? 1 : 8;  // on GPUs any number of heads gives the order of one
+/// Each document alone against all documents packed. With eight heads each head is a task, with the same order of sums.
+TEST_P(SoftmaxAttentionMask, PackedDocumentsMatchSeparateDocumentsBitwise) {
+  const std::int64_t n = 321, heads = testing::on_simulator() ? 1 : 8;  // on GPUs the order is the same for any number
   for (const DType dtype : testing::float_dtypes) {
     for (const bool causal : {true, false}) {
       for (const std::int64_t window : {0, 30}) {
@@ -240,9 +240,9 @@ TEST_P(SoftmaxAttentionMask, PackedDocumentsAreBitForBitWhatTheyAreAlone) {
   }
 }
 
-/// With one head backward cuts the queries into segments, elsewhere for a document alone: two orders of one sum, each
-/// within a rounding or so of its largest terms.
-TEST_P(SoftmaxAttentionMask, PackedDocumentsInSegmentsDifferByTheOrderOfASum) {
+/// With one head backward splits the queries into segments, at other places than for a single document: the same sum in
+/// two orders, within about one rounding of its largest terms.
+TEST_P(SoftmaxAttentionMask, SegmentedBackwardMatchesSeparateDocuments) {
   const std::int64_t n = 321;
   const Problem p({1, n, n, 1, 1, 5, 6, true, 0, 0, 0, {}, documents(packed_lengths)}, DType::float32);
   const Gradients packed = through_tape(p);
@@ -263,7 +263,7 @@ TEST_P(SoftmaxAttentionMask, PackedDocumentsInSegmentsDifferByTheOrderOfASum) {
   }
 }
 
-TEST_P(SoftmaxAttentionMask, WhatAnotherDocumentHoldsChangesNoBit) {
+TEST_P(SoftmaxAttentionMask, OtherDocumentsChangeNoBit) {
   const std::int64_t n = 160;
   const auto other = [](std::int64_t row) { return row >= 70 && row < 100; };
   for (const bool causal : {true, false}) {
@@ -282,7 +282,7 @@ TEST_P(SoftmaxAttentionMask, WhatAnotherDocumentHoldsChangesNoBit) {
   }
 }
 
-TEST_P(SoftmaxAttentionMask, PaddingOnTheRightChangesNoBit) {
+TEST_P(SoftmaxAttentionMask, RightPaddingChangesNoBit) {
   const std::int64_t n = 200, heads = testing::on_simulator() ? 1 : 8;
   for (const std::int64_t length : {1, 63, 64, 65, 130}) {
     for (const bool causal : {true, false}) {
@@ -300,7 +300,7 @@ TEST_P(SoftmaxAttentionMask, PaddingOnTheRightChangesNoBit) {
   }
 }
 
-TEST_P(SoftmaxAttentionMask, AWindowAsLongAsTheSequenceIsNone) {
+TEST_P(SoftmaxAttentionMask, FullLengthWindowEqualsNoWindow) {
   const std::int64_t n = 150, heads = testing::on_simulator() ? 1 : 2;
   for (const bool causal : {true, false}) {
     for (const DType dtype : testing::float_dtypes) {
@@ -316,7 +316,7 @@ TEST_P(SoftmaxAttentionMask, AWindowAsLongAsTheSequenceIsNone) {
   }
 }
 
-TEST_P(SoftmaxAttentionMask, NoMaskedKeyAndOneDocumentAreNoMask) {
+TEST_P(SoftmaxAttentionMask, TrivialMasksEqualNoMask) {
   const std::int64_t n = 150;
   Problem p({2, n, n, 2, 1, 6, 6, true, 0, 0, 0, {}, {}}, DType::float32);
   const Gradients plain = through_tape(p);
@@ -325,8 +325,8 @@ TEST_P(SoftmaxAttentionMask, NoMaskedKeyAndOneDocumentAreNoMask) {
   expect_same_bits(through_tape(p), plain);
 }
 
-/// Tokens that a query does not see, before its window and after it, are replaced; its output must keep its bits.
-TEST_P(SoftmaxAttentionMask, ATokenOutsideTheWindowChangesNoBit) {
+/// Replaces tokens outside a query's window, before and after it; its output must keep its bits.
+TEST_P(SoftmaxAttentionMask, TokensOutsideWindowChangeNoBit) {
   const std::int64_t n = 200, window = 30, heads = testing::on_simulator() ? 1 : 2;
   for (const DType dtype : testing::float_dtypes) {
     for (const bool causal : {true, false}) {
@@ -349,8 +349,8 @@ TEST_P(SoftmaxAttentionMask, ATokenOutsideTheWindowChangesNoBit) {
   }
 }
 
-/// Token by token against a cache: the tiles lie elsewhere, so that sums of a hundred terms are made in another order.
-TEST_P(SoftmaxAttentionMask, AWindowOverACacheIsThatOfTheWholeSequence) {
+/// Token by token with a cache: tile borders differ, so sums of a hundred terms have another order.
+TEST_P(SoftmaxAttentionMask, WindowWithCacheMatchesWholeSequence) {
   const std::int64_t n = testing::on_simulator() ? 70 : 150, d = 16;
   const Problem p({2, n, n, 4, 2, d, d, true, 0, 0, 20, {}, {}}, DType::float32);
   const Tensor whole = through_tape(p).output;
@@ -365,7 +365,7 @@ TEST_P(SoftmaxAttentionMask, AWindowOverACacheIsThatOfTheWholeSequence) {
   }
 }
 
-TEST(SoftmaxAttentionMaskOnCpu, BitsDoNotDependOnThreads) {
+TEST(SoftmaxAttentionMaskOnCpu, BitsAreIndependentOfThreadCount) {
   const std::int64_t n = 400;
   for (const std::int64_t heads : {1, 8}) {  // with and without segments
     const Problem p({1, n, n, heads, heads, 16, 16, true, 0, 0, 90, random_keys(n, 0.8, 17), documents({250, 20, 130})},
@@ -379,10 +379,10 @@ TEST(SoftmaxAttentionMaskOnCpu, BitsDoNotDependOnThreads) {
   }
 }
 
-/// A window of 64 over 8192 tokens, documents of 64 and a padded sequence of 128 cost about a twentieth of full causal
-/// attention. Counted is this thread's processor time, whatever else the machine does; a quarter leaves room for what
-/// it does to the caches.
-TEST(SoftmaxAttentionMaskOnCpu, TilesThatNobodySeesCostNothing) {
+/// A window of 64 over 8192 tokens, documents of 64 tokens and a padded sequence of 128 cost about a twentieth of full
+/// causal attention. Measures this thread's processor time, which other processes do not affect; the bound of a quarter
+/// allows for their effect on the caches.
+TEST(SoftmaxAttentionMaskOnCpu, InvisibleTilesCostNothing) {
   const std::int64_t n = 8192;
   const WithThreads one(1);
   const auto ticks = [&](std::int64_t window, const std::vector<std::int32_t>& keys,
@@ -399,7 +399,7 @@ TEST(SoftmaxAttentionMaskOnCpu, TilesThatNobodySeesCostNothing) {
   EXPECT_LT(ticks(0, padding(n, {128}), {}), full / 4);
 }
 
-TEST(SoftmaxAttentionMaskOnCpu, TheShapeOnlyDeviceAllocatesTheSameAndReadsNoMask) {
+TEST(SoftmaxAttentionMaskOnCpu, ShapeOnlyDeviceAllocatesTheSameAndReadsNoMask) {
   const auto allocations = [](const Device& device) {
     const Arena& home = arena(device);
     Tape tape{Stream{device}};
@@ -422,7 +422,7 @@ TEST(SoftmaxAttentionMaskOnCpu, TheShapeOnlyDeviceAllocatesTheSameAndReadsNoMask
   EXPECT_EQ(allocations(Device{}), allocations(Device{DeviceType::shape_only, 0}));
 }
 
-TEST(SoftmaxAttentionMaskOnCpu, RefusesWhatDoesNotFit) {
+TEST(SoftmaxAttentionMaskOnCpu, RejectsMismatchedInputs) {
   Tape tape{Stream{}};
   const auto attend = [&](std::int64_t n, std::int64_t n_key, const ops::SoftmaxAttentionOptions& options,
                           const ops::AttentionMask& mask) {
@@ -431,9 +431,9 @@ TEST(SoftmaxAttentionMaskOnCpu, RefusesWhatDoesNotFit) {
   };
   const auto numbers = [](const Shape& shape, DType dtype = DType::int32) { return Tensor::zeros(shape, dtype); };
   EXPECT_NO_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {numbers({2, 5}), {}}));
-  EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {numbers({2, 3}), {}}), ContractError);  // a mask of the queries
+  EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {numbers({2, 3}), {}}), ContractError);  // mask of query length
   EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {numbers({2, 5}, DType::float32), {}}),
-               ContractError);                                                               // not numbers
+               ContractError);                                                               // mask of float32
   EXPECT_THROW(attend(3, 5, {1, 1, false, 0, 0, 0}, {{}, numbers({2, 5})}), ContractError);  // documents across lengths
   EXPECT_THROW(attend(5, 5, {1, 1, true, 2, 0, 0}, {{}, numbers({2, 5})}), ContractError);  // documents from a position
   EXPECT_THROW(attend(5, 5, {1, 1, true, 0, 0, -1}, {}), ContractError);                    // a window below 0

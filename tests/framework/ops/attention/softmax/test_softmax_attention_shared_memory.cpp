@@ -1,6 +1,6 @@
-#if __has_include(<cuda_bf16.h>)  // the simulator takes CUDA's types from the toolkit's headers
-// Softmax attention on GPUs with the least shared memory that a block may have, 99 KiB (sm_86, sm_89, sm_120): its
-// tiles are the same everywhere.
+#if __has_include(<cuda_bf16.h>)  // the simulator uses CUDA's types from the toolkit's headers
+// Softmax attention on GPUs with the smallest shared memory per block, 99 KiB (sm_86, sm_89, sm_120). Its tiles are the
+// same on all devices.
 #include <gtest/gtest.h>
 
 #include "framework/simulator/simulator.h"
@@ -11,7 +11,7 @@ namespace {
 
 using namespace softmax_testing;
 
-TEST(SoftmaxAttentionSharedMemory, EveryWidthAndTypeFitsIntoTheLeast) {
+TEST(SoftmaxAttentionSharedMemory, EveryWidthAndTypeFitsMinimumSharedMemory) {
   const Device simulated{DeviceType::simulated, 0};
   if (const std::string reason = testing::engine_missing(simulated); !reason.empty()) GTEST_SKIP() << reason;
   const testing::OnDevice on_simulated{simulated};

@@ -10,10 +10,10 @@ using namespace furlong::testing;
 class HeadStatistics : public EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(HeadStatistics);
 
-/// What add_head_statistics is to add, by plain loops.
-std::vector<double> naive(const std::vector<double>& query, const std::vector<double>& key,
-                          const std::vector<std::int32_t>& kept, std::int64_t heads, std::int64_t kv_heads,
-                          std::int64_t d) {
+/// Returns the expected statistics, computed by plain loops.
+std::vector<double> expected_statistics(const std::vector<double>& query, const std::vector<double>& key,
+                                        const std::vector<std::int32_t>& kept, std::int64_t heads,
+                                        std::int64_t kv_heads, std::int64_t d) {
   std::vector<double> statistics(static_cast<std::size_t>(heads * head_statistics_width(d)));
   for (std::size_t token = 0; token < kept.size(); ++token) {
     if (kept[token] == 0) continue;
@@ -34,7 +34,7 @@ std::vector<double> naive(const std::vector<double>& query, const std::vector<do
   return statistics;
 }
 
-/// Query and key as column ranges of one tensor, as a fused projection hands them over.
+/// Query and key as column ranges of one tensor, like those of a fused projection.
 struct Fused {
   Tensor query, key;
   Fused(const std::vector<double>& q, const std::vector<double>& k, std::int64_t batch, std::int64_t n, DType dtype) {
@@ -51,11 +51,11 @@ struct Fused {
   }
 };
 
-TEST_P(HeadStatistics, AreTheSumsOverTheTokensThatAreKept) {
+TEST_P(HeadStatistics, MatchSumsOverKeptTokens) {
   for (DType dtype : float_dtypes) {
     for (const auto& [heads, kv_heads, d] :
          {std::tuple<std::int64_t, std::int64_t, std::int64_t>{1, 1, 1}, {4, 2, 5}, {3, 3, 16}, {2, 1, 37}}) {
-      const std::int64_t batch = 2, n = on_gpu() ? 301 : 75;  // some runs of rows and a piece
+      const std::int64_t batch = 2, n = on_gpu() ? 301 : 75;  // several runs of rows and a remainder
       const auto query = stored(normal_values(batch * n * heads * d, "q"), dtype),
                  key = stored(normal_values(batch * n * kv_heads * d, "k"), dtype);
       std::vector<std::int32_t> kept(static_cast<std::size_t>(batch * n), 1);
@@ -64,20 +64,20 @@ TEST_P(HeadStatistics, AreTheSumsOverTheTokensThatAreKept) {
       const Tensor statistics = Tensor::zeros({heads, head_statistics_width(d)}, accumulate_dtype(dtype), device());
       const std::vector<std::int32_t> all(kept.size(), 1);
       add_head_statistics(stream(), inputs.query, inputs.key, {}, heads, kv_heads, statistics);
-      std::vector<double> expected = naive(query, key, all, heads, kv_heads, d);
+      std::vector<double> expected = expected_statistics(query, key, all, heads, kv_heads, d);
       // Up to 64 numbers are summed in the compute type: a few roundings.
       const double tolerance = 32 * rounding_unit(accumulate_dtype(dtype));
       EXPECT_LE(relative_error(values_of(statistics), expected), tolerance) << name_of(dtype) << ", width " << d;
       add_head_statistics(stream(), inputs.query, inputs.key, Tensor::from(kept, {batch, n}, device()), heads, kv_heads,
                           statistics);
-      const std::vector<double> more = naive(query, key, kept, heads, kv_heads, d);
+      const std::vector<double> more = expected_statistics(query, key, kept, heads, kv_heads, d);
       for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += more[i];
       EXPECT_LE(relative_error(values_of(statistics), expected), tolerance) << name_of(dtype) << ", width " << d;
     }
   }
 }
 
-TEST(HeadStatisticsOnTheCpu, DoNotDependOnThreads) {
+TEST(HeadStatisticsOnTheCpu, AreIndependentOfThreadCount) {
   const std::int64_t heads = 4, d = 8, n = 500;
   const Fused inputs(normal_values(n * heads * d, "q"), normal_values(n * heads * d, "k"), 1, n, DType::float32);
   const auto with = [&](int threads) {
@@ -89,7 +89,7 @@ TEST(HeadStatisticsOnTheCpu, DoNotDependOnThreads) {
   EXPECT_EQ(with(1), with(5));
 }
 
-TEST_P(HeadStatistics, AHeadThatIsNotFiniteStaysAsItWas) {
+TEST_P(HeadStatistics, NonFiniteHeadIsLeftUnchanged) {
   const std::int64_t heads = 2, d = 3, n = 4;
   auto query = normal_values(n * heads * d, "q");
   query[static_cast<std::size_t>(d)] = std::numeric_limits<double>::quiet_NaN();  // head 1
@@ -102,7 +102,7 @@ TEST_P(HeadStatistics, AHeadThatIsNotFiniteStaysAsItWas) {
     EXPECT_EQ(found[i], 0);
 }
 
-TEST_P(HeadStatistics, ShapesThatDoNotFitAreRefused) {
+TEST_P(HeadStatistics, RejectMismatchedShapes) {
   const Tensor query = Tensor::zeros({1, 4, 6}, DType::float32, device()),
                key = Tensor::zeros({1, 4, 3}, DType::float32, device());
   const Tensor statistics = Tensor::zeros({2, 13}, DType::float32, device());

@@ -5,11 +5,11 @@
 // pair (near keys): the keys of its own chunk if causal, and the keys of a window. The windowed hybrid without
 // causality makes two causal walks: one forward in time over the keys up to each query's own, and one backward in time
 // over later keys. Their unnormalised rows are combined under one stabiliser.
-#if defined(FURLONG_LINEAR_ATTENTION_BODY_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef FURLONG_LINEAR_ATTENTION_BODY_INL_H_
-#undef FURLONG_LINEAR_ATTENTION_BODY_INL_H_
+#if defined(FURLONG_LINEAR_ATTENTION_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FURLONG_LINEAR_ATTENTION_KERNEL_INL_H_
+#undef FURLONG_LINEAR_ATTENTION_KERNEL_INL_H_
 #else
-#define FURLONG_LINEAR_ATTENTION_BODY_INL_H_
+#define FURLONG_LINEAR_ATTENTION_KERNEL_INL_H_
 #endif
 
 #include <cmath>
@@ -25,12 +25,12 @@ namespace furlong::ops::HWY_NAMESPACE {
 
 /// T is float or double; TileOf is the tile of one of the two feature forms.
 template <class T, template <class> class TileOf>
-class LinearAttentionBody {
+class LinearAttentionKernel {
   using Tile = TileOf<T>;
   using Head = LinearAttentionHead<T, Tile>;
 
  public:
-  explicit LinearAttentionBody(const LinearAttentionArguments& arguments)
+  explicit LinearAttentionKernel(const LinearAttentionArguments& arguments)
       : arguments_(arguments), functions_(feature_map_functions_cpu<T>(arguments.options.feature_map)) {
     prepare_directions();
     if (arguments.rotation.defined()) {
@@ -126,11 +126,11 @@ class LinearAttentionBody {
 };
 
 template <template <class> class TileOf, class Run>
-void with_linear_attention_body(const LinearAttentionArguments& arguments, const Run& run) {
+void with_linear_attention_kernel(const LinearAttentionArguments& arguments, const Run& run) {
   if (accumulate_dtype(arguments.query.dtype()) == DType::float64) {
-    run(LinearAttentionBody<double, TileOf>(arguments));
+    run(LinearAttentionKernel<double, TileOf>(arguments));
   } else {
-    run(LinearAttentionBody<float, TileOf>(arguments));
+    run(LinearAttentionKernel<float, TileOf>(arguments));
   }
 }
 
