@@ -309,9 +309,9 @@ class BackwardSegment : QueryBlock<T> {
       auto weight = exp2(d_, hn::Sub(hn::LoadU(d_, weight_row), log_sum_exp));
       auto d_score = scores_wanted ? hn::Mul(weight, hn::Sub(hn::LoadU(d_, score_row), row_dots)) : weight;
       if constexpr (masked) {
-        const auto sees = this->visible_lanes(strip, j);
-        weight = hn::IfThenElseZero(sees, weight);
-        d_score = hn::IfThenElseZero(sees, d_score);
+        const auto is_visible = this->visible_lanes(strip, j);
+        weight = hn::IfThenElseZero(is_visible, weight);
+        d_score = hn::IfThenElseZero(is_visible, d_score);
       }
       hn::StoreU(weight, d_, weight_row);
       if (scores_wanted) hn::StoreU(d_score, d_, score_row);

@@ -183,9 +183,9 @@ class QueryBlock {
   void find_visibility(const KeyTile<C>& tile, const std::int32_t* keep) {
     for (std::int64_t j = 0; j < tile.n; ++j) {
       const std::int64_t distance = tile.first + j - position_;
-      const bool seen = !keep || keep[j] != 0;
-      first_visible_row_[j] = seen ? std::clamp<std::int64_t>(distance - a_.ahead, 0, query_block) : 0;
-      end_visible_row_[j] = seen ? std::clamp<std::int64_t>(distance + a_.behind + 1, 0, query_block) : 0;
+      const bool visible = !keep || keep[j] != 0;
+      first_visible_row_[j] = visible ? std::clamp<std::int64_t>(distance - a_.ahead, 0, query_block) : 0;
+      end_visible_row_[j] = visible ? std::clamp<std::int64_t>(distance + a_.behind + 1, 0, query_block) : 0;
     }
   }
   bool all_visible(std::int64_t strip, std::int64_t j) const {

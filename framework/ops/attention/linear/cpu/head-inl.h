@@ -300,13 +300,13 @@ class LinearAttentionHead {
   void end_state(const Range& range) {
     load_state(range, true, a_.end_sum, a_.end_normalizer, a_.end_maximum, a_.end_magnitude);
   }
-  /// Loads the state of earlier or (`behind`) later segments; if not causal, of both. It applies to the first or last
+  /// Loads the state of earlier or (`later`) later segments; if not causal, of both. It applies to the first or last
   /// document of this segment; other documents, and undefined tensors, start from an empty state.
-  void load_state(const Range& range, bool behind, const Tensor& sum, const Tensor& normalizer, const Tensor& maximum,
+  void load_state(const Range& range, bool later, const Tensor& sum, const Tensor& normalizer, const Tensor& maximum,
                   const Tensor& magnitude) {
     tile_.clear_state();
     const bool first = range.first_key == 0, last = range.end_key == n_key_;
-    const bool open = options_.causal ? (behind ? last : first) : first || last;
+    const bool open = options_.causal ? (later ? last : first) : first || last;
     if (!sum.defined() || !open) return;
     const std::int64_t at = state_row(!options_.causal && !first ? 1 : 0), m = s_.m;
     tile_.load_state(sum.template data<T>() + at * m * s_.d_value, normalizer.template data<T>() + at * m,
@@ -416,7 +416,7 @@ class LinearAttentionHead {
   /// First sweep, forward over the range: the part of d_query that comes from the state.
   void sweep_queries(const LinearAttentionGradients& gradients, const Range& range, const HeadGradients<T>& sums) {
     start_state(range);
-    if (tile_.seen) tile_.transpose_state();
+    if (tile_.has_state) tile_.transpose_state();
     std::int64_t absorbed = 0;
     for (std::int64_t chunk = 0; chunk < query_chunks(range); ++chunk) {
       const std::int64_t rows = query_rows(range, chunk);
@@ -426,7 +426,7 @@ class LinearAttentionHead {
         tile_.advance_transposed_state(key_rows(range, absorbed));
       }
       T* target = d_query_of(sums, range, chunk);
-      if (tile_.seen) {
+      if (tile_.has_state) {
         load_query_chunk(gradients, range, chunk);
         tile_.d_query_from_state(rows);
         finish_queries(rows, false, reversed(), target);

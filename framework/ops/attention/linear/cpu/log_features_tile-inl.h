@@ -33,11 +33,11 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
 
  public:
   using Base::Base;
-  using Base::nothing, Base::s, Base::seen, Base::state, Base::normalizer, Base::running_maximum, Base::v, Base::out,
-      Base::feature_q, Base::feature_k, Base::normal_q, Base::normal_k, Base::work, Base::product, Base::weight,
-      Base::turned, Base::row_q, Base::row_k, Base::key_weight, Base::top_, Base::inverse_, Base::delta,
-      Base::transposed, Base::g, Base::d_v, Base::d_feature_q, Base::d_feature_k, Base::d_product, Base::g_v,
-      Base::d_key_weight, Base::map_scratch, Base::rotations_q, Base::rotations_k, Base::rotated_product,
+  using Base::nothing, Base::s, Base::has_state, Base::state, Base::normalizer, Base::running_maximum, Base::v,
+      Base::out, Base::feature_q, Base::feature_k, Base::normal_q, Base::normal_k, Base::work, Base::product,
+      Base::weight, Base::transposed_k, Base::row_q, Base::row_k, Base::key_weight, Base::top_, Base::inverse_,
+      Base::delta, Base::transposed, Base::g, Base::d_v, Base::d_feature_q, Base::d_feature_k, Base::d_product,
+      Base::g_v, Base::d_key_weight, Base::map_scratch, Base::rotations_q, Base::rotations_k, Base::rotated_product,
       Base::d_rotated, Base::spare, Base::sum_lost, Base::normalizer_lost;
   static constexpr FeatureForm form = FeatureForm::logarithms;
 
@@ -76,8 +76,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     for (std::int64_t i = 0; i < rows; ++i) row_q[i] = normalised(feature_q + i * s.ld_m, normal_q + i * s.ld_m);
     for (std::int64_t j = 0; j < pairs.columns; ++j)
       row_k[j] = normalised(feature_k + j * s.ld_m, normal_k + j * s.ld_m);
-    transpose<T>(pairs.columns, s.m, normal_k, s.ld_m, turned, s.ld_n);
-    this->products(rows, pairs, normal_q, s.m, s.ld_m, turned, product);
+    transpose<T>(pairs.columns, s.m, normal_k, s.ld_m, transposed_k, s.ld_n);
+    this->products(rows, pairs, normal_q, s.m, s.ld_m, transposed_k, product);
     if (s.rotates) this->rotated_products(rows, pairs, normal_q, normal_k);
   }
 
@@ -91,7 +91,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
         top = s.rotates ? pair_top<true>(i, row, pairs) : pair_top<false>(i, row, pairs);
         if (row.soft < row.end) top = std::max(this->softmax_top(i, row), top);
       }
-      if (seen) top = std::max(top, past_top(i));
+      if (has_state) top = std::max(top, past_top(i));
       top = this->joint_top(i, top);
       if (top < nothing / 2) top = -nothing;  // no visible key: every weight is zero
       T total = 0;
@@ -99,15 +99,15 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
         total = s.rotates ? pair_weights<true>(i, pairs, row, top) : pair_weights<false>(i, pairs, row, top);
         if (row.soft < row.end) total += this->softmax_weights(i, row, top);
       }
-      if (seen) {
+      if (has_state) {
         total += past_weights(i, top);
         if (s.rotates) rotations_q.rotate_row(i, work + i * s.ld_m, work + i * s.ld_m);
       }
       this->close_row(i, top, total, s.rotates && top < -nothing / 2 ? T{1} : T{0});
     }
     if (near) this->weighted_values(rows, pairs);
-    if (seen) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
-    if (!near && !seen) std::fill_n(out, rows * s.ld_v, T{0});
+    if (has_state) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
+    if (!near && !has_state) std::fill_n(out, rows * s.ld_v, T{0});
     this->finish(rows, keep_top, keep_inverse);
   }
 
@@ -119,7 +119,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     this->add_to_normalizer(rows, work);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
     this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, v, s.ld_v, state, s.ld_v);
-    seen = true;
+    has_state = true;
   }
 
   // ---- backward ----
@@ -140,7 +140,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     this->add_to_normalizer(rows, work);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
     this->add_to_sum(s.d_value, s.m, rows, v, s.ld_v, work, s.ld_m, transposed, s.ld_m);
-    seen = true;
+    has_state = true;
   }
 
   /// d_feature_q [rows, m]: ∂ loss / ∂ a_if = exp(a_if + c_f - top_i) / N_i · (S_f · g_i - δ_i z_f).
@@ -168,14 +168,14 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     this->add_to_normalizer(rows, work, spare);
     if (s.rotates) rotations_q.rotate(rows, work, work, s.ld_m);
     this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, g, s.ld_v, state, s.ld_v);
-    seen = true;
+    has_state = true;
   }
 
   /// Computes d_feature_k [rows, m] and d_v [rows, d_value] of this chunk's keys from the queries gathered so far:
   /// d b_jf = exp(b_jf + e_f) (state_f · v_j + normalizer_f), d_v_j = Σ_f exp(b_jf + e_f) state_f. Zero if no queries
   /// were gathered.
   void d_key_from_later(std::int64_t rows) {
-    if (!seen) {
+    if (!has_state) {
       std::fill_n(d_feature_k, rows * s.ld_m, T{0});
       std::fill_n(d_v, rows * s.ld_v, T{0});
       return;

@@ -25,12 +25,12 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
 
  public:
   using Base::Base;
-  using Base::nothing, Base::s, Base::seen, Base::state, Base::normalizer, Base::running_maximum, Base::v, Base::out,
-      Base::feature_q, Base::feature_k, Base::work, Base::product, Base::weight, Base::turned, Base::row_q, Base::row_k,
-      Base::key_weight, Base::top_, Base::inverse_, Base::delta, Base::size_k, Base::transposed, Base::g, Base::d_v,
-      Base::d_feature_q, Base::d_feature_k, Base::d_product, Base::g_v, Base::d_key_weight, Base::spare,
-      Base::rotations_q, Base::rotations_k, Base::rotated_product, Base::d_rotated, Base::sum_lost,
-      Base::normalizer_lost;
+  using Base::nothing, Base::s, Base::has_state, Base::state, Base::normalizer, Base::running_maximum, Base::v,
+      Base::out, Base::feature_q, Base::feature_k, Base::work, Base::product, Base::weight, Base::transposed_k,
+      Base::row_q, Base::row_k, Base::key_weight, Base::top_, Base::inverse_, Base::delta, Base::size_k,
+      Base::transposed, Base::g, Base::d_v, Base::d_feature_q, Base::d_feature_k, Base::d_product, Base::g_v,
+      Base::d_key_weight, Base::spare, Base::rotations_q, Base::rotations_k, Base::rotated_product, Base::d_rotated,
+      Base::sum_lost, Base::normalizer_lost;
   static constexpr FeatureForm form = FeatureForm::values;
 
   void clear_state() {
@@ -64,8 +64,8 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
 
   void pair_products(std::int64_t rows, const NearPairs& pairs) {
     this->softmax_scores(rows, pairs);
-    transpose<T>(pairs.columns, s.m, feature_k, s.ld_m, turned, s.ld_n);
-    this->products(rows, pairs, feature_q, s.m, s.ld_m, turned, product);
+    transpose<T>(pairs.columns, s.m, feature_k, s.ld_m, transposed_k, s.ld_n);
+    this->products(rows, pairs, feature_q, s.m, s.ld_m, transposed_k, product);
     if (s.rotates) this->rotated_products(rows, pairs, feature_q, feature_k);
   }
 
@@ -73,7 +73,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     const bool near = pairs.columns > 0;
     for (std::int64_t i = 0; i < rows; ++i) {
       const NearPairs::Row row = pairs.row(i);
-      T top = seen ? maximum_ : nothing;
+      T top = has_state ? maximum_ : nothing;
       for (std::int64_t j = row.first; near && j < row.soft; ++j) top = std::max(top, row_k[j]);
       if (near && row.soft < row.end) top = std::max(this->softmax_top(i, row), top);
       top = this->joint_top(i, top);
@@ -88,15 +88,15 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
           magnitude += exact;
         }
       }
-      if (seen) {
+      if (has_state) {
         total += past_weights(i, top, magnitude);
         if (s.rotates) rotations_q.rotate_row(i, work + i * s.ld_m, work + i * s.ld_m);
       }
       this->close_row(i, top, total, magnitude);
     }
     if (near) this->weighted_values(rows, pairs);
-    if (seen) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
-    if (!near && !seen) std::fill_n(out, rows * s.ld_v, T{0});
+    if (has_state) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
+    if (!near && !has_state) std::fill_n(out, rows * s.ld_v, T{0});
     this->finish(rows, keep_top, keep_inverse);
   }
 
@@ -107,7 +107,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     this->add_to_normalizer(rows, work);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
     this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, v, s.ld_v, state, s.ld_v);
-    seen = true;
+    has_state = true;
   }
 
   // ---- backward ----
@@ -119,7 +119,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     this->add_to_normalizer(rows, work);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
     this->add_to_sum(s.d_value, s.m, rows, v, s.ld_v, work, s.ld_m, transposed, s.ld_m);
-    seen = true;
+    has_state = true;
   }
 
   /// ∂ loss / ∂ ψ_if = exp(c - top_i) / N_i · (S_f · g_i - δ_i z_f).
@@ -145,12 +145,12 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     this->add_to_normalizer(rows, work, spare);
     if (s.rotates) rotations_q.rotate(rows, work, work, s.ld_m);
     this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, g, s.ld_v, state, s.ld_v);
-    seen = true;
+    has_state = true;
   }
 
   /// d ψ_jf = exp(s_j + e) (state_f · v_j + normalizer_f), d_v_j = exp(s_j + e) Σ_f ψ_jf state_f.
   void d_key_from_later(std::int64_t rows) {
-    if (!seen) {
+    if (!has_state) {
       std::fill_n(d_feature_k, rows * s.ld_m, T{0});
       std::fill_n(d_v, rows * s.ld_v, T{0});
       return;

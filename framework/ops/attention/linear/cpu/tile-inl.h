@@ -52,7 +52,7 @@ class LinearAttentionTile {
     product = take(pairs);
     weight = take(pairs);
     if (s.softmax_pairs) score = take(pairs);
-    turned = take(std::max(s.ld_m, s.softmax_pairs ? s.ld_d : 0) * s.ld_n);
+    transposed_k = take(std::max(s.ld_m, s.softmax_pairs ? s.ld_d : 0) * s.ld_n);
     for (T** row : {&row_q, &row_k, &log_q, &key_weight, &top_, &inverse_, &delta, &size_k}) *row = take(line);
     map_scratch = take(widest * (s.ld_m + s.ld_d));
     if (s.compensated) {
@@ -89,7 +89,7 @@ class LinearAttentionTile {
   }
 
   const LinearAttentionSizes& s;
-  bool seen = false;  // whether the state is not empty
+  bool has_state = false;  // whether the state is not empty
   bool rms = false, guarded = false;
   T guard = 0, gate = 0, score_scale = 1;
   double d_gate = 0;
@@ -101,7 +101,8 @@ class LinearAttentionTile {
   T least_denominator = 1;
 
   T *state, *normalizer, *running_maximum;
-  T *q, *k, *v, *out, *feature_q, *feature_k, *normal_q, *normal_k, *work, *product, *weight, *score = nullptr, *turned;
+  T *q, *k, *v, *out, *feature_q, *feature_k, *normal_q, *normal_k, *work, *product, *weight, *score = nullptr,
+                                                                                              *transposed_k;
   T *row_q, *row_k;  // logarithms subtracted from each row
   T* log_q;          // row logarithms of the queries (softmax pairs need them)
   T* key_weight;     // logarithm of each near key's weight, from centring and mask
@@ -161,8 +162,8 @@ class LinearAttentionTile {
   /// logarithm, so that scores are comparable to the logarithms of feature pairs.
   void softmax_scores(std::int64_t rows, const NearPairs& pairs) {
     if (pairs.softmax_window == 0) return;
-    transpose<T>(pairs.columns, s.d, k, s.ld_d, turned, s.ld_n);
-    small_gemm_nn<T>(rows, pairs.columns, s.d, q, s.ld_d, turned, s.ld_n, score, s.ld_n, false);
+    transpose<T>(pairs.columns, s.d, k, s.ld_d, transposed_k, s.ld_n);
+    small_gemm_nn<T>(rows, pairs.columns, s.d, q, s.ld_d, transposed_k, s.ld_n, score, s.ld_n, false);
     const V scale = hn::Set(d, score_scale);
     for (std::int64_t i = 0; i < rows; ++i) {
       const V shift = hn::Set(d, gate - log_q[i]);
@@ -387,14 +388,14 @@ class LinearAttentionTile {
   }
   // S and z of the state. Rows are padded in the tile, but not in storage: [m, d_value] and [m].
   void clear_sums() {
-    seen = false;
+    has_state = false;
     std::fill_n(state, s.m * s.ld_v, T{0});
     std::fill_n(normalizer, s.ld_m, T{0});
     if (transposed) std::fill_n(transposed, s.ld_v * s.ld_m, T{0});
     forget_lost();
   }
   void load_sums(const T* sum, const T* normalizers) {
-    seen = true;
+    has_state = true;
     std::copy_n(normalizers, s.m, normalizer);
     for (std::int64_t f = 0; f < s.m; ++f) std::copy_n(sum + f * s.d_value, s.d_value, state + f * s.ld_v);
   }
@@ -425,8 +426,8 @@ class LinearAttentionTile {
   void rotated_products(std::int64_t rows, const NearPairs& pairs, const T* features_q, const T* features_k) {
     rotations_q.rotate(rows, features_q, rotated_q, s.ld_m);
     rotations_k.rotate(pairs.columns, features_k, rotated_k, s.ld_m);
-    transpose<T>(pairs.columns, s.m, rotated_k, s.ld_m, turned, s.ld_n);
-    products(rows, pairs, rotated_q, s.m, s.ld_m, turned, rotated_product);
+    transpose<T>(pairs.columns, s.m, rotated_k, s.ld_m, transposed_k, s.ld_n);
+    products(rows, pairs, rotated_q, s.m, s.ld_m, transposed_k, rotated_product);
     for (std::int64_t i = 0; i < rows; ++i) {
       const std::int64_t own = pairs.offset + i;
       if (own >= 0 && own < pairs.columns) rotated_product[i * s.ld_n + own] = product[i * s.ld_n + own];

@@ -342,12 +342,12 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         for (int i = 0; i < 4; ++i) {
           const int half = i >> 1, j = c + 8 * side + 2 * t + (i & 1);
           const float exponent = exponent_of(most[half], rows.weights[half].shift, j);
-          const bool seen = meet(first, own + g + 8 * half, j), lost = !p.values && exponent > fused_most_exponent;
-          direct = direct || (seen && lost);
-          const float factor = seen && !lost ? gpu_exp_fast(exponent) : 0.0f;
-          products[side][i] = seen && !lost ? factor * gradient_of(rows.weights[half], j, products[side][i]) : 0.0f;
+          const bool visible = meet(first, own + g + 8 * half, j), lost = !p.values && exponent > fused_most_exponent;
+          direct = direct || (visible && lost);
+          const float factor = visible && !lost ? gpu_exp_fast(exponent) : 0.0f;
+          products[side][i] = visible && !lost ? factor * gradient_of(rows.weights[half], j, products[side][i]) : 0.0f;
           if constexpr (Keys)
-            pair_weights[side][i] = seen && !lost ? pair_weights[side][i] * factor * column_term(2)[j] : 0.0f;
+            pair_weights[side][i] = visible && !lost ? pair_weights[side][i] * factor * column_term(2)[j] : 0.0f;
         }
       }
       OperandA<parts> a;

@@ -174,7 +174,7 @@ struct GeneralTile {
   std::int64_t query_start, key_start, document_start;
   int query_rows, key_rows;
   GeneralPairs pairs;
-  bool seen, had_pairs;
+  bool has_state, had_pairs;
   // Vectors with one entry per row or feature.
   T *row_q, *log_q, *top, *inverse, *delta, *half_gradients, *d_log_q, *row_k, *key_weight, *size_k, *d_key_weight,
       *spare;

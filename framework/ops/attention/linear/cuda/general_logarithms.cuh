@@ -65,12 +65,12 @@ class GeneralLogarithms : public GeneralHead<T> {
       const T exact = this->softmax_top(i, row);
       top = exact < top ? top : exact;  // propagates NaN
     }
-    if (this->seen) top = larger(top, past_top(i));
+    if (this->has_state) top = larger(top, past_top(i));
     top = this->joint_top(i, top);
     if (top < nothing / 2) top = -nothing;  // no visible key: every weight is zero
     if (near) total = pair_weights(i, row, top);
     if (row.soft < row.end) total += this->softmax_weights(i, row, top);
-    if (this->seen) {
+    if (this->has_state) {
       __syncwarp();  // direct pairs have read the features that are overwritten now
       total += past_weights(i, top);
       if (this->s.rotates) {

@@ -116,10 +116,10 @@ struct GeneralProgram {
 
   /// Returns the steps for a map with or without random projections, in the given feature form, with or without exact
   /// softmax pairs and rotated features.
-  static GeneralProgram of(bool directed, bool logarithms, bool exact, bool turned);
+  static GeneralProgram of(bool directed, bool logarithms, bool exact, bool rotated);
 };
 
-inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool exact, bool turned) {
+inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool exact, bool rotated) {
   using enum GeneralStep;
   using Steps = std::initializer_list<GeneralStep>;
   GeneralProgram program{};
@@ -137,24 +137,24 @@ inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool ex
     add(job, {read_keys});
     add(job, {project_keys}, directed);
     add(job, {map_keys});
-    add(job, {rotations_of_keys}, turned);
+    add(job, {rotations_of_keys}, rotated);
   };
   const auto add_queries_of = [&](GeneralJob job) {
     add(job, {read_queries});
     add(job, {project_queries}, directed);
     add(job, {map_queries});
-    add(job, {rotations_of_queries}, turned);
+    add(job, {rotations_of_queries}, rotated);
   };
   const auto add_pairs = [&](GeneralJob job) {
     add(job, {scores, finish_scores}, exact);
     add(job, {normalise}, logarithms);
     add(job, {products});
-    add(job, {rotate_near_queries, rotate_near_keys, rotated_products, own_products}, turned);
+    add(job, {rotate_near_queries, rotate_near_keys, rotated_products, own_products}, rotated);
   };
   for (const GeneralJob job : {GeneralJob::absorb, GeneralJob::advance}) {
     if (job == GeneralJob::absorb) add_keys_of(job);
     add(job, {absorb_keys});
-    add(job, {rotate_absorbed_keys}, turned);
+    add(job, {rotate_absorbed_keys}, rotated);
     add(job, {add_keys});
   }
   add_keys_of(GeneralJob::attend);
@@ -165,17 +165,17 @@ inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool ex
   add(GeneralJob::attend_all, {weigh, past_outputs, finish_outputs});
   add_queries_of(GeneralJob::gather);
   add(GeneralJob::gather, {read_gradients, absorb_queries});
-  add(GeneralJob::gather, {rotate_absorbed_queries}, turned);
+  add(GeneralJob::gather, {rotate_absorbed_queries}, rotated);
   add(GeneralJob::gather, {add_queries});
 
   add_queries_of(GeneralJob::begin_query);
   add(GeneralJob::begin_query, {read_gradients, gradients_from_state});
-  add(GeneralJob::begin_query, {rotate_gradients_from_state}, turned);
+  add(GeneralJob::begin_query, {rotate_gradients_from_state}, rotated);
   add(GeneralJob::begin_query, {finish_gradients_from_state});
   add_keys_of(GeneralJob::near_query);
   add_pairs(GeneralJob::near_query);
   add(GeneralJob::near_query, {gradient_products, query_gradients, near_query_gradients});
-  add(GeneralJob::near_query, {rotated_query_gradients, rotate_back_queries, add_rotated_query_gradients}, turned);
+  add(GeneralJob::near_query, {rotated_query_gradients, rotate_back_queries, add_rotated_query_gradients}, rotated);
   add(GeneralJob::near_query, {exact_query_gradients}, exact);
   add(GeneralJob::end_query, {take_near_query_gradients, map_query_gradients});
   add(GeneralJob::end_query, {project_query_gradients}, directed);
@@ -183,9 +183,9 @@ inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool ex
 
   add_keys_of(GeneralJob::begin_key);
   add(GeneralJob::begin_key, {gradients_from_later});
-  add(GeneralJob::begin_key, {rotate_gradients_from_later}, turned);
+  add(GeneralJob::begin_key, {rotate_gradients_from_later}, rotated);
   add(GeneralJob::begin_key, {finish_gradients_from_later});
-  add(GeneralJob::begin_key, {rotate_later_weights}, turned);
+  add(GeneralJob::begin_key, {rotate_later_weights}, rotated);
   add(GeneralJob::begin_key, {later_values});
   add(GeneralJob::begin_key, {finish_later_values}, !logarithms);
   add_queries_of(GeneralJob::near_key);
@@ -194,7 +194,7 @@ inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool ex
   add(GeneralJob::near_key, {gradient_products, key_gradients});
   add(GeneralJob::near_key, {direct_key_gradients}, logarithms);
   add(GeneralJob::near_key, {near_key_gradients});
-  add(GeneralJob::near_key, {rotated_key_gradients, rotate_back_keys, add_rotated_key_gradients}, turned);
+  add(GeneralJob::near_key, {rotated_key_gradients, rotate_back_keys, add_rotated_key_gradients}, rotated);
   add(GeneralJob::near_key, {near_values});
   add(GeneralJob::near_key, {exact_key_gradients, exact_key_weights}, exact);
   add(GeneralJob::end_key, {take_near_key_gradients, key_logarithms, map_key_gradients});

@@ -69,14 +69,14 @@ class GeneralSteps : public Head {
       case GeneralStep::near_outputs:
         return {queries, d_value, near, rows(this->weight, ld_n), rows(this->v, ld_v), {this->out, ld_v}};
       case GeneralStep::past_outputs:
-        return {this->seen ? queries : 0,   d_value, m, rows(this->feature_q, ld_m), rows(this->state, ld_v),
+        return {this->has_state ? queries : 0, d_value, m, rows(this->feature_q, ld_m), rows(this->state, ld_v),
                 {this->out, ld_v, near > 0}};
       case GeneralStep::add_keys:
         return {m, d_value, keys, columns(this->feature_k, ld_m), rows(this->v, ld_v), state};
       case GeneralStep::add_queries:
         return {m, d_value, queries, columns(this->feature_q, ld_m), rows(this->g, ld_v), state};
       case GeneralStep::gradients_from_state:
-        return {this->seen ? queries : 0, m, d_value, rows(this->g, ld_v), columns(this->state, ld_v),
+        return {this->has_state ? queries : 0, m, d_value, rows(this->g, ld_v), columns(this->state, ld_v),
                 {this->d_feature, ld_m}};
       case GeneralStep::gradient_products:
         return {queries, near, d_value, rows(this->g, ld_v), columns(this->v, ld_v), {this->g_v, ld_n}};
@@ -94,11 +94,11 @@ class GeneralSteps : public Head {
       case GeneralStep::project_query_gradients:
         return this->map.back_projection(this->d_feature, queries, this->d_x);
       case GeneralStep::gradients_from_later:
-        return {this->seen ? keys : 0,  m, d_value, rows(this->v, ld_v), columns(this->state, ld_v),
+        return {this->has_state ? keys : 0, m, d_value, rows(this->v, ld_v), columns(this->state, ld_v),
                 {this->d_feature, ld_m}};
       case GeneralStep::later_values:
-        return {this->seen ? keys : 0,   d_value,          m, rows(this->rotated_later_weights(), ld_m),
-                rows(this->state, ld_v), {this->d_v, ld_v}};
+        return {this->has_state ? keys : 0, d_value,          m, rows(this->rotated_later_weights(), ld_m),
+                rows(this->state, ld_v),    {this->d_v, ld_v}};
       case GeneralStep::near_key_gradients:
         return {keys,
                 m,
@@ -131,13 +131,14 @@ class GeneralSteps : public Head {
       case GeneralStep::rotate_absorbed_queries:
         return {queries, this->rotations_q, this->feature_q, this->feature_q, false};
       case GeneralStep::rotate_gradients_from_state:
-        return {this->seen ? queries : 0, this->rotations_q, this->d_feature, this->d_feature, true};
+        return {this->has_state ? queries : 0, this->rotations_q, this->d_feature, this->d_feature, true};
       case GeneralStep::rotate_back_queries:
         return {queries, this->rotations_q, this->rotated_q, this->rotated_q, true};
       case GeneralStep::rotate_gradients_from_later:
-        return {this->seen ? keys : 0, this->rotations_k, this->d_feature, this->d_feature, true};
+        return {this->has_state ? keys : 0, this->rotations_k, this->d_feature, this->d_feature, true};
       case GeneralStep::rotate_later_weights:
-        return {this->seen ? keys : 0, this->rotations_k, this->later_weights(), this->rotated_later_weights(), false};
+        return {this->has_state ? keys : 0, this->rotations_k, this->later_weights(), this->rotated_later_weights(),
+                false};
       case GeneralStep::rotate_back_keys:
         return {keys, this->rotations_k, this->rotated_k, this->rotated_k, true};
       default:
@@ -207,7 +208,7 @@ class GeneralSteps : public Head {
       case GeneralStep::finish_gradients_from_state:
         for_rows(queries, [&](int i) {
           if (this->s.softmax_pairs && lane_index() == 0) this->d_log_q[i] = 0;
-          if (this->seen) {
+          if (this->has_state) {
             this->finish_gradients_from_state(i);
           } else {
             for_columns(this->s.m, [&](int f) { this->d_feature[i * ld_m + f] = 0; });
@@ -237,7 +238,7 @@ class GeneralSteps : public Head {
       case GeneralStep::finish_gradients_from_later:
         for_rows(keys, [&](int j) {
           if (lane_index() == 0) this->d_key_weight[j] = 0;
-          if (this->seen) {
+          if (this->has_state) {
             this->finish_gradients_from_later(j);
           } else {
             for_columns(this->s.m, [&](int f) { this->d_feature[j * ld_m + f] = 0; });
@@ -246,7 +247,7 @@ class GeneralSteps : public Head {
         });
         break;
       case GeneralStep::finish_later_values:
-        if (this->seen) for_rows(keys, [&](int j) { this->finish_later_values(j); });
+        if (this->has_state) for_rows(keys, [&](int j) { this->finish_later_values(j); });
         break;
       case GeneralStep::key_gradients:
         for_rows(queries, [&](int i) { this->key_gradients(i); });

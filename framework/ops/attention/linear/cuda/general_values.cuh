@@ -64,7 +64,7 @@ class GeneralValues : public GeneralHead<T> {
     T top = nothing, total = 0, magnitude = 0;
     for (int j = row.first + lane_index(); j < row.soft; j += 32) top = gpu_max(top, this->row_k[j]);
     top = warp_max(top);
-    if (this->seen) top = gpu_max(top, this->maximum);
+    if (this->has_state) top = gpu_max(top, this->maximum);
     if (row.soft < row.end) {
       const T exact = this->softmax_top(i, row);
       top = exact < top ? top : exact;  // propagates NaN
@@ -77,7 +77,7 @@ class GeneralValues : public GeneralHead<T> {
       total += exact;
       magnitude += exact;
     }
-    if (this->seen) {
+    if (this->has_state) {
       total += past_weights(i, top, magnitude);
       if (this->s.rotates) {
         __syncwarp();

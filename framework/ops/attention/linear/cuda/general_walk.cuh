@@ -23,7 +23,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     segment_ = segment;
     slot_ = segment;
     fresh_ = false;
-    this->seen = this->had_pairs = false;
+    this->has_state = this->had_pairs = false;
     this->pairs = {0, 0, this->a.causal, this->a.window, this->a.softmax_window, !this->a.reversed};
     this->document_start = 0;
     absorbed_ = absorb_to_ = gathered_ = gather_to_ = 0;
@@ -285,7 +285,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
       const bool empty = !queries_walk() && segment_ + 1 == this->a.key_segments;
       job = empty ? GeneralJob::clear_state : GeneralJob::load_slot;
     }
-    this->seen = job != GeneralJob::clear_state;  // the maximum of an empty state gives it weight zero
+    this->has_state = job != GeneralJob::clear_state;  // the maximum of an empty state gives it weight zero
   }
 
   __device__ void begin_chunk() {
@@ -339,7 +339,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
   }
   __device__ void clear(std::int64_t absorbed) {
     job = GeneralJob::clear_state;
-    this->seen = false;
+    this->has_state = false;
     absorbed_ = absorbed;
   }
 
@@ -347,12 +347,12 @@ class GeneralWalk : public GeneralSteps<T, Head> {
     if (absorbed_ < absorb_to_) {
       choose_keys(absorbed_, absorb_to_);
       absorbed_ += this->key_rows;
-      this->seen = true;
+      this->has_state = true;
       job = GeneralJob::absorb;
     } else if (gathered_ > gather_to_) {
       choose_queries(chunk_of(gathered_ - 1, range_.first_query), gathered_);
       gathered_ = this->query_start;
-      this->seen = true;
+      this->has_state = true;
       job = GeneralJob::gather;
     } else {
       stage_ = Stage::work;
@@ -435,7 +435,7 @@ class GeneralWalk : public GeneralSteps<T, Head> {
       } else if (this->a.pure() && (this->a.end_sum || start_ < range_.end_query)) {
         // The near keys are the chunk's own, already loaded.
         absorbed_ = start_ + this->a.query_offset;
-        this->seen = true;
+        this->has_state = true;
         job = GeneralJob::advance;
       }
     } else {

@@ -50,12 +50,12 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_query_gradient_fma(con
                        FmaRows<T>(p.value, value_head, tile.first, tile.count(), p.d_value_width), pieces, place);
       FURLONG_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const VisibleRange seen = seen_keys(p, position + place.row + i, tile.first, keys);
+        const VisibleRange visible = visible_keys(p, position + place.row + i, tile.first, keys);
         FURLONG_UNROLL
         for (int j = 0; j < 4; ++j) {
           const T weight = gpu_exp2(gpu_fma(scores[0][i][j], exponent_scale, -log_sum_exp[i]));
-          const bool sees = tile.keeps(place.column + j) && seen.holds(place.column + j);
-          d_scores[0][i][j] = sees ? weight * (d_scores[0][i][j] - row_dots[i]) : T{0};
+          const bool is_visible = tile.keeps(place.column + j) && visible.holds(place.column + j);
+          d_scores[0][i][j] = is_visible ? weight * (d_scores[0][i][j] - row_dots[i]) : T{0};
         }
       }
       store_weights(d_score_tile, d_scores[0], place);
@@ -108,11 +108,11 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_key_gradient_fma(const
         FURLONG_UNROLL
         for (int i = 0; i < 4; ++i) {
           const int key = block.first + place.row + i;
-          const bool sees = place.row + i < block.count && (!kept || kept[key] != 0) &&
-                            queries_of_key(p, key, position, count).holds(place.column + j);
+          const bool is_visible = place.row + i < block.count && (!kept || kept[key] != 0) &&
+                                  queries_of_key(p, key, position, count).holds(place.column + j);
           const T weight = gpu_exp2(gpu_fma(weights[0][i][j], exponent_scale, -log_sum_exp));
-          weights[0][i][j] = sees ? weight : T{0};
-          d_scores[0][i][j] = sees ? weight * (d_scores[0][i][j] - row_dot) : T{0};
+          weights[0][i][j] = is_visible ? weight : T{0};
+          d_scores[0][i][j] = is_visible ? weight * (d_scores[0][i][j] - row_dot) : T{0};
         }
       }
       if constexpr (with_value) {

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
       for (int m = 0; m < m_tiles; ++m) {
         FURLONG_UNROLL
         for (int half = 0; half < 2; ++half) {
-          const VisibleRange seen = seen_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
+          const VisibleRange visible = visible_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
           FURLONG_UNROLL
           for (int n = 0; n < keys / 8; ++n) {
             FURLONG_UNROLL
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
                   exp2_fast(gpu_fma(scores[m][n][2 * half + e], exponent_scale, -log_sum_exp[m][half]));
               d_score = weight * (d_score - row_dots[m][half]);
               const int j = n * 8 + lane % 4 * 2 + e;
-              if (!whole && !(((tile.kept[n / 4] >> (j & 31)) & 1) && seen.holds(j))) d_score = 0.0f;
+              if (!whole && !(((tile.kept[n / 4] >> (j & 31)) & 1) && visible.holds(j))) d_score = 0.0f;
             }
           }
         }
@@ -210,13 +210,13 @@ __device__ __forceinline__ void add_queries(KeySums& d_key, ValueSums& d_value, 
   if (!whole) {
     FURLONG_UNROLL
     for (int r = 0; r < 2 * m_tiles; ++r) {
-      const VisibleRange seen =
+      const VisibleRange visible =
           queries_of_key(p, rows.first + r * 8, part.position, (rows.kept >> r) & 1 ? part.count : 0);
       FURLONG_UNROLL
       for (int n = 0; n < columns / 8; ++n) {
         FURLONG_UNROLL
         for (int e = 0; e < 2; ++e) {
-          if (seen.holds(n * 8 + lane % 4 * 2 + e)) continue;
+          if (visible.holds(n * 8 + lane % 4 * 2 + e)) continue;
           weights[r / 2][n][r % 2 * 2 + e] = 0.0f;
           d_scores[r / 2][n][r % 2 * 2 + e] = 0.0f;
         }

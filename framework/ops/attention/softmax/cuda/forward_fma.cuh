@@ -43,13 +43,13 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_forward_fma(const Soft
       T shrink[4];
       FURLONG_UNROLL
       for (int i = 0; i < 4; ++i) {
-        const VisibleRange seen = seen_keys(p, position + place.row + i, tile.first, keys);
+        const VisibleRange visible = visible_keys(p, position + place.row + i, tile.first, keys);
         T most = maximum[i];
         FURLONG_UNROLL
         for (int j = 0; j < 4; ++j) {
           T& score = scores[0][i][j];
           score = p.negative ? -score : score;
-          if (!whole && !(tile.keeps(place.column + j) && seen.holds(place.column + j))) score = gpu_lowest<T>();
+          if (!whole && !(tile.keeps(place.column + j) && visible.holds(place.column + j))) score = gpu_lowest<T>();
           most = gpu_max(most, score);
         }
         FURLONG_UNROLL

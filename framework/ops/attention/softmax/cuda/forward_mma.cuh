@@ -42,14 +42,14 @@ __device__ __forceinline__ void hide_scores(float (&scores)[m_tiles][keys / 8][4
   for (int m = 0; m < m_tiles; ++m) {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const VisibleRange seen = seen_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
+      const VisibleRange visible = visible_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
       FURLONG_UNROLL
       for (int n = 0; n < keys / 8; ++n) {
         FURLONG_UNROLL
         for (int e = 0; e < 2; ++e) {
           const int j = n * 8 + lane % 4 * 2 + e;
           const bool kept = (tile.kept[n / 4] >> (j & 31)) & 1;
-          if (!kept || !seen.holds(j)) scores[m][n][2 * half + e] = gpu_lowest<float>();
+          if (!kept || !visible.holds(j)) scores[m][n][2 * half + e] = gpu_lowest<float>();
         }
       }
     }
@@ -162,13 +162,13 @@ __device__ __forceinline__ void add_marked(float (&output)[m_tiles][width / 8][4
   for (int m = 0; m < m_tiles; ++m) {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const VisibleRange seen = seen_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
+      const VisibleRange visible = visible_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
       FURLONG_UNROLL
       for (int n = 0; n < keys / 8; ++n) {
         const int j = n * 8 + lane % 4 * 2;
         const std::uint32_t kept = tile.kept[n / 4] >> (j & 31);
-        rows[m][n / 2][n % 2 * 2 + half] = ((kept & 1) != 0 && seen.holds(j) ? 0x3f80u : 0u) |
-                                           ((kept & 2) != 0 && seen.holds(j + 1) ? 0x3f800000u : 0u);
+        rows[m][n / 2][n % 2 * 2 + half] = ((kept & 1) != 0 && visible.holds(j) ? 0x3f80u : 0u) |
+                                           ((kept & 2) != 0 && visible.holds(j + 1) ? 0x3f800000u : 0u);
       }
     }
   }

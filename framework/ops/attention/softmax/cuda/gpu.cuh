@@ -159,7 +159,7 @@ struct VisibleRange {
   __device__ bool holds(int j) const { return begin <= j && j < end; }
 };
 template <class T>
-__device__ VisibleRange seen_keys(const SoftmaxProblem<T>& p, int position, int first_key, int width) {
+__device__ VisibleRange visible_keys(const SoftmaxProblem<T>& p, int position, int first_key, int width) {
   return {clamp_to(position - p.behind - first_key, width), clamp_to(position + p.ahead + 1 - first_key, width)};
 }
 /// Returns whether all keys of a tile are visible to each of `count` queries from `position` on.
