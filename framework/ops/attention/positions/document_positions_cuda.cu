@@ -5,13 +5,13 @@ namespace furlong::ops {
 namespace FURLONG_GPU {
 namespace {
 
-constexpr int most_threads = 1024, tokens_of_thread = 4;
+constexpr int max_threads = 1024, tokens_of_thread = 4;
 
 /// One block per row, in tiles of tokens: a token's position is its distance from the latest start of a document, found
 /// by a maximum scan.
-__global__ void __launch_bounds__(most_threads)
+__global__ void __launch_bounds__(max_threads)
     document_positions_kernel(const std::int32_t* documents, std::int32_t* positions, std::int64_t n) {
-  FURLONG_SHARED(std::int32_t, warp_latest, [most_threads / 32]);
+  FURLONG_SHARED(std::int32_t, warp_latest, [max_threads / 32]);
   documents += blockIdx.x * n;
   positions += blockIdx.x * n;
   const int lane = lane_index(), warp = warp_index();
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(most_threads)
 void document_positions(const Stream& stream, const Tensor& documents, const Tensor& positions) {
   const std::int64_t batch = documents.extent(0), n = documents.extent(1);
   if (batch == 0 || n == 0) return;
-  const unsigned threads = n <= 256 ? 64 : n <= 1024 ? 256 : most_threads;
+  const unsigned threads = n <= 256 ? 64 : n <= 1024 ? 256 : max_threads;
   launch(stream, document_positions_kernel, static_cast<unsigned>(batch), threads, 0, gpu_data<std::int32_t>(documents),
          gpu_data<std::int32_t>(positions), n);
 }

@@ -62,21 +62,21 @@ Tensor RotaryTable::get(const Stream& stream, DType dtype, std::int64_t first_po
   require(first_position >= 0 && n >= 0, "rotary: {} positions from {}, expected no negative number", n,
           first_position);
   const std::int64_t needed = first_position + n;
-  if (first_position == 0 || needed <= most_kept) {
-    // On a GPU also beyond most_kept: replaced tables stay allocated, and doubling bounds their total by twice the last
-    // one.
-    const bool beyond = stream.device.is_gpu() && needed > most_kept;
-    const std::int64_t most = beyond ? std::numeric_limits<std::int64_t>::max() : most_kept;
+  if (first_position == 0 || needed <= max_cached) {
+    // On a GPU also beyond max_cached: replaced tables stay allocated, and doubling bounds their total by twice the
+    // last one.
+    const bool beyond = stream.device.is_gpu() && needed > max_cached;
+    const std::int64_t most = beyond ? std::numeric_limits<std::int64_t>::max() : max_cached;
     const std::int64_t doubled = beginning_.table.defined() ? std::min(most, 2 * beginning_.table.extent(0)) : 1;
     return rows(stream, dtype, beginning_, first_position, n, 0, std::max(needed, doubled));
   }
-  return rows(stream, dtype, later_, first_position, n, first_position, std::max(n, least_window));
+  return rows(stream, dtype, later_, first_position, n, first_position, std::max(n, min_window));
 }
 
 RotaryTable::Rows RotaryTable::at(const Stream& stream, DType dtype, const Tensor& positions) {
   if (stream.device.is_gpu()) return {rows_of(stream, dtype, positions, frequencies(stream.device), factor_), {}};
   const std::int64_t largest = stream.device.is_cpu() ? largest_position(positions) : positions.extent(-1) - 1;
-  if (largest < most_kept) return {get(stream, dtype, 0, largest + 1), positions};
+  if (largest < max_cached) return {get(stream, dtype, 0, largest + 1), positions};
   // far_positions_ keeps the tensor alive, so its memory is not reused for other positions; nothing changes it.
   if (!far_positions_.defined() || !far_positions_.shares_memory_with(positions) ||
       far_positions_.shape() != positions.shape() || far_.table.dtype() != dtype) {

@@ -12,12 +12,12 @@ namespace furlong::ops {
 /// Row p is position p: table[p, 0, i] = f cos(p θ_i), table[p, 1, i] = f sin(p θ_i). θ_i = base^(-2i / d_head), scaled
 /// as in rotary_frequencies(); f = rotary_attention_factor(), which is 1 except for yarn.
 ///
-/// All positions up to `most_kept` that were requested so far are cached. The cache doubles when it grows, so a steady
-/// training step or a generated token computes nothing. Beyond `most_kept` only positions near the last request are
+/// All positions up to `max_cached` that were requested so far are cached. The cache doubles when it grows, so a steady
+/// training step or a generated token computes nothing. Beyond `max_cached` only positions near the last request are
 /// cached, so memory stays bounded for unbounded text. One table serves all layers of a model. Not thread-safe.
 class RotaryTable {
  public:
-  static constexpr std::int64_t most_kept = 65536, least_window = 4096;
+  static constexpr std::int64_t max_cached = 65536, min_window = 4096;
 
   /// Throws ContractError if d_head is not even and positive, if base <= 0, or if rotary_frequencies() throws.
   RotaryTable(std::int64_t d_head, double base, const RotaryScaling& scaling = {});
@@ -35,7 +35,7 @@ class RotaryTable {
     Tensor row;    // int32, one index per token; undefined: token t uses row t
   };
   /// Returns the rows for tokens with individual positions: int32, not negative (checked on the CPU). Rows for
-  /// positions beyond most_kept are cached until other positions are requested, because all layers of a model request
+  /// positions beyond max_cached are cached until other positions are requested, because all layers of a model request
   /// the same tensor. On a GPU the host does not read positions: each call computes one row per token.
   Rows at(const Stream& stream, DType dtype, const Tensor& positions);
 

@@ -44,10 +44,10 @@ SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Te
             name_of(accumulate_dtype(query.dtype())), Shape({shape.batch, shape.n_heads, shape.n_query}).text());
   }
   check_reach(shape, options, mask);
-  if (query.device().is_gpu() && std::max(shape.d_key, shape.d_value) > widest_gpu_head) {
+  if (query.device().is_gpu() && std::max(shape.d_key, shape.d_value) > max_gpu_head_width) {
     throw UserError(
         "{}: heads are {} wide on {}, but the CUDA kernels support at most {}: use more heads, or device: cpu", op,
-        std::max(shape.d_key, shape.d_value), query.device().text(), widest_gpu_head);
+        std::max(shape.d_key, shape.d_value), query.device().text(), max_gpu_head_width);
   }
   const std::int64_t reach = options.window > 0 ? std::min(options.window - 1, SoftmaxAttentionArguments::unbounded)
                                                 : SoftmaxAttentionArguments::unbounded;

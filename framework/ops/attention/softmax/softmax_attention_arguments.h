@@ -12,7 +12,7 @@ struct SoftmaxAttentionSizes {
   static constexpr std::int64_t key_block = 64;
   /// Minimum number of tasks. With fewer (sequence, key-value head) pairs, backward splits the queries of each
   /// key-value head into segments.
-  static constexpr std::int64_t fewest_tasks = 8;
+  static constexpr std::int64_t min_tasks = 8;
 
   static std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
   static std::int64_t query_blocks(const AttentionShape& shape) {
@@ -37,8 +37,7 @@ struct SoftmaxAttentionSizes {
   /// task, which computes each tile's weights once for all three gradients.
   static std::int64_t segments(const AttentionShape& shape) {
     const std::int64_t tasks = std::max<std::int64_t>(1, shape.batch * shape.n_kv_heads);
-    return std::clamp<std::int64_t>((fewest_tasks + tasks - 1) / tasks, 1,
-                                    std::max<std::int64_t>(1, query_blocks(shape)));
+    return std::clamp<std::int64_t>((min_tasks + tasks - 1) / tasks, 1, std::max<std::int64_t>(1, query_blocks(shape)));
   }
 };
 
@@ -77,7 +76,7 @@ struct SoftmaxAttentionGradients {
 };
 
 /// The CUDA kernels support key and value heads up to this width.
-inline constexpr std::int64_t widest_gpu_head = 256;
+inline constexpr std::int64_t max_gpu_head_width = 256;
 
 void softmax_attention_forward_cpu(const SoftmaxAttentionArguments& arguments);
 void softmax_attention_backward_cpu(const SoftmaxAttentionArguments& arguments,

@@ -262,9 +262,9 @@ TEST_P(CudaLongSequences, MatchReference) {
 TEST_P(CudaLongSequences, DistantRowsGiveSameBits) {
   constexpr std::int64_t columns = 16448;  // 131,072 rows of this width are more than 2^31 elements
   static_assert(long_sequence * columns > std::int64_t{1} << 31);
-  constexpr std::int64_t least_bytes = std::int64_t{8} << 30;
+  constexpr std::int64_t min_bytes = std::int64_t{8} << 30;
   const GpuDescription description = require_gpu_engine(cuda_.type).describe(cuda_.index);
-  if (description.free_bytes < least_bytes) GTEST_SKIP() << description.name << " has less than 8 GiB free";
+  if (description.free_bytes < min_bytes) GTEST_SKIP() << description.name << " has less than 8 GiB free";
   const LongCase& c = GetParam();
   const LongInputs in = inputs_of(c, DType::bfloat16);
   const std::array<Tensor, 3> together = tensors_of(c, in, DType::bfloat16);

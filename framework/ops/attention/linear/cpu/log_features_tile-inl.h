@@ -29,7 +29,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed
   // to zero), and the pair is recomputed directly. Above it, up to 850 features below the smallest normal number are at
   // most 1e-5 of the product; for larger m the threshold grows with m.
-  const T least_product = static_cast<T>(1e-30) * std::max<T>(1, static_cast<T>(this->s.m) / 850);
+  const T min_product = static_cast<T>(1e-30) * std::max<T>(1, static_cast<T>(this->s.m) / 850);
 
  public:
   using Base::Base;
@@ -297,7 +297,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     bool direct = false;
     for_columns(row.first, row.soft, [&](std::int64_t j, auto in) HWY_ATTR {
       const V p = hn::LoadU(d, product + i * s.ld_n + j);
-      const auto large = hn::Ge(p, hn::Set(d, least_product));
+      const auto large = hn::Ge(p, hn::Set(d, min_product));
       direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
       V larger = p;
       if constexpr (rotated) larger = hn::Max(p, hn::Abs(hn::LoadU(d, rotated_product + i * s.ld_n + j)));
@@ -307,7 +307,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     T top = hn::GetLane(hn::MaxOfLanes(d, best)) + row_q[i];
     if (direct) {
       for (std::int64_t j = row.first; j < row.soft; ++j) {
-        if (product[i * s.ld_n + j] >= least_product) continue;
+        if (product[i * s.ld_n + j] >= min_product) continue;
         top = std::max(top, rotated && j != pairs.offset + i ? rotated_pair(i, j).bound() : direct_log_weight(i, j));
       }
     }
@@ -352,7 +352,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     for_columns(0, pairs.columns, [&](std::int64_t j, auto) HWY_ATTR {
       const V p = hn::LoadU(d, product + i * s.ld_n + j);
       const auto in = Base::between(j, row.first, row.soft);
-      const auto large = hn::Ge(p, hn::Set(d, least_product));
+      const auto large = hn::Ge(p, hn::Set(d, min_product));
       direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
       // If the pair is not visible or computed directly, the factor may have any value.
       const V factor = exp(d, hn::Add(hn::Sub(hn::LoadU(d, row_k + j), shift), own));
@@ -366,7 +366,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     T total = hn::GetLane(hn::SumOfLanes(d, sum));
     if (direct) {
       for (std::int64_t j = row.first; j < row.soft; ++j) {
-        if (product[i * s.ld_n + j] >= least_product) continue;
+        if (product[i * s.ld_n + j] >= min_product) continue;
         const T w = std::exp(direct_log_weight(i, j) - top);
         weight[i * s.ld_n + j] = rotated && j != pairs.offset + i ? rotated_pair(i, j).product(top) : w;
         total += w;
@@ -449,7 +449,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       const std::int64_t at = i * s.ld_n + j;
       const V p = hn::LoadU(d, product + at);
       const auto in = Base::between(j, row.first, row.soft);
-      const auto large = hn::Ge(p, hn::Set(d, least_product));
+      const auto large = hn::Ge(p, hn::Set(d, min_product));
       direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
       const auto counts = hn::And(in, large);
       const V factor = hn::Mul(inverse, exp(d, hn::Add(hn::Sub(hn::LoadU(d, row_k + j), top), own)));
@@ -471,7 +471,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       const NearPairs::Row row = pairs.row(i);
       for (std::int64_t j = row.first; j < row.soft; ++j) {
         const std::int64_t at = i * s.ld_n + j;
-        if (product[at] >= least_product) continue;
+        if (product[at] >= min_product) continue;
         if (s.rotates && j != pairs.offset + i) {
           weight[at] =
               inverse_[i] * rotated_pair(i, j).add_gradients(top_[i], g_v[at] * inverse_[i], -delta[i] * inverse_[i],

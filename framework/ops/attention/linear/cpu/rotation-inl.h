@@ -53,7 +53,7 @@ class RotationPowers {
       for (std::int64_t rest = start; rest > 0; rest &= rest - 1) first = both(first, load(1 + lowest_bit(rest), f));
       // latest[b]: the latest token t whose lowest set bit is b. A token without its lowest bit is one of them, so each
       // token takes one product.
-      Rotation latest[most_powers];
+      Rotation latest[max_powers];
       store(first, target + f);
       for (std::int64_t t = 1; t < rows; ++t) {
         const std::int64_t bit = lowest_bit(t), rest = t & (t - 1);
@@ -64,7 +64,7 @@ class RotationPowers {
   }
 
  private:
-  static constexpr std::int64_t most_powers = 64;
+  static constexpr std::int64_t max_powers = 64;
   using D = Lanes<double>::D;
   static constexpr D d{};
   struct Rotation {

@@ -32,7 +32,7 @@ class LinearAttentionTile {
   static constexpr T nothing = static_cast<T>(-1e30);
   // Positive features with a rotated numerator: a denominator that is smaller than this, relative to the numerator's
   // terms, is underflow.
-  static constexpr T least_rotated_denominator = static_cast<T>(1e-30);
+  static constexpr T min_rotated_denominator = static_cast<T>(1e-30);
 
   LinearAttentionTile(const LinearAttentionSizes& sizes, T* memory, std::int64_t elements, bool with_backward)
       : s(sizes), next_(memory) {
@@ -257,7 +257,7 @@ class LinearAttentionTile {
     } else if (s.rotates && magnitude > 0) {
       const T relative = total / magnitude;
       least_denominator = std::min(least_denominator, relative);
-      if (relative < least_rotated_denominator) total = 0;
+      if (relative < min_rotated_denominator) total = 0;
     }
     // Zero, or a subnormal number, whose inverse may be infinite.
     if (std::abs(total) < std::numeric_limits<T>::min()) {

@@ -351,7 +351,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       FURLONG_UNROLL
       for (int e = 0; e < 4; ++e) {
         const bool small =
-            products[n][e] < fused_least_product && key_maximum()[8 * n + 2 * t + (e & 1)] > fused_nothing / 2;
+            products[n][e] < fused_min_product && key_maximum()[8 * n + 2 * t + (e & 1)] > fused_nothing / 2;
         lost |= small ? 1u << (4 * n + e) : 0u;
       }
     }

@@ -142,7 +142,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   __device__ void direct_key_gradients(int j) const {
     const int rows = this->query_rows;
     T* const d_b = this->d_feature + j * this->s.ld_m();
-    const T least = least_product();
+    const T least = min_product();
     for (int i0 = 0; i0 < rows; i0 += 32) {
       const int lane_i = i0 + lane_index();
       bool direct = false;
@@ -168,7 +168,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed
   // to zero), and the pair is recomputed directly. Above it, up to 850 features below the smallest normal number are at
   // most 1e-5 of the product; for larger m the threshold grows with m.
-  __device__ T least_product() const {
+  __device__ T min_product() const {
     return this->s.m > 850 ? static_cast<T>(1e-30) * (static_cast<T>(this->s.m) / 850) : static_cast<T>(1e-30);
   }
   __device__ static T larger(T a, T b) { return a < b ? b : a; }
@@ -200,7 +200,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   /// Calls body(j) for pairs (i, j), j in [from, to), whose small product has underflowed; with all lanes each time.
   template <class Body>
   __device__ void for_direct(int i, int from, int to, const Body& body) const {
-    const T least = least_product();
+    const T least = min_product();
     for (int j0 = from; j0 < to; j0 += 32) {
       const int j = j0 + lane_index();
       unsigned lanes = __ballot_sync(full_warp, j < to && !(this->product[i * this->s.ld_n() + j] >= least));
@@ -211,7 +211,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   /// Returns the logarithm of a power of two that is at most max_j w_ij and more than half of it:
   /// rowmax_q + max_j (rowmax_k + ⌊log2 product⌋ ln 2).
   __device__ T pair_top(int i, const GeneralPairs::Row& row) const {
-    const T least = least_product();
+    const T least = min_product();
     T best = nothing;
     for (int j = row.first + lane_index(); j < row.soft; j += 32) {
       const T p = this->product[i * this->s.ld_n() + j];
@@ -240,7 +240,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   /// weight row i = w_ij exp(-top) for the row's feature pairs, 0 elsewhere. Returns the sum. With a rotated numerator
   /// the row holds the weights of the numerator, and the sum is the denominator's.
   __device__ T pair_weights(int i, const GeneralPairs::Row& row, T top) const {
-    const T least = least_product(), own_max = this->row_q[i];
+    const T least = min_product(), own_max = this->row_q[i];
     T total = 0;
     for_columns(this->pairs.columns, [&](int j) {
       const int at = i * this->s.ld_n() + j;
@@ -318,7 +318,7 @@ class GeneralLogarithms : public GeneralHead<T> {
   /// also w_ij / Σ_j w_ij. With a rotated numerator: weights of the numerator over Σ_j w_ij, and the gradients of the
   /// rotated product in d_rotated.
   __device__ void row_pair_gradients(int i, const GeneralPairs::Row& row, bool weights) const {
-    const T least = least_product(), own_max = this->row_q[i];
+    const T least = min_product(), own_max = this->row_q[i];
     for_columns(this->pairs.columns, [&](int j) {
       const int at = i * this->s.ld_n() + j;
       const T p = this->product[at];

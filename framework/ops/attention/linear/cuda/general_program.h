@@ -111,8 +111,8 @@ enum class GeneralJob : std::uint8_t {
 
 /// The steps of each job.
 struct GeneralProgram {
-  static constexpr int most_steps = 24;
-  GeneralStep steps[static_cast<int>(GeneralJob::count)][most_steps];
+  static constexpr int max_steps = 24;
+  GeneralStep steps[static_cast<int>(GeneralJob::count)][max_steps];
 
   /// Returns the steps for a map with or without random projections, in the given feature form, with or without exact
   /// softmax pairs and rotated features.
@@ -127,8 +127,8 @@ inline GeneralProgram GeneralProgram::of(bool directed, bool logarithms, bool ex
     GeneralStep* at = program.steps[static_cast<int>(job)];
     int used = 0;
     while (at[used] != end) ++used;
-    require(used + static_cast<int>(steps.size()) < most_steps, "linear_attention: a job has more than {} steps",
-            most_steps);
+    require(used + static_cast<int>(steps.size()) < max_steps, "linear_attention: a job has more than {} steps",
+            max_steps);
     for (const GeneralStep step : steps) {
       if (wanted) at[used++] = step;
     }

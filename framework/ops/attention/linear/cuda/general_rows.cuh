@@ -20,7 +20,7 @@ class GeneralHead : public GeneralTile<T> {
   static constexpr T nothing = static_cast<T>(-1e30);
   // Positive features with a rotated numerator: a denominator that is smaller than this, relative to the numerator's
   // terms, is underflow.
-  static constexpr T least_rotated_denominator = static_cast<T>(1e-30);
+  static constexpr T min_rotated_denominator = static_cast<T>(1e-30);
 
   /// Run by one thread: sets the constants of a head of a sequence.
   __device__ void choose(std::int64_t sequence, std::int64_t query_head) {
@@ -290,7 +290,7 @@ class GeneralHead : public GeneralTile<T> {
       const T relative = (this->a.guarded ? gpu_abs(total) : total) / magnitude;
       T& least = this->warp_least[warp_index()];
       if (lane_index() == 0 && relative < least) least = relative;
-      if (relative < (this->a.guarded ? this->a.guard : least_rotated_denominator)) total = 0;
+      if (relative < (this->a.guarded ? this->a.guard : min_rotated_denominator)) total = 0;
     }
     if (gpu_abs(total) < std::numeric_limits<T>::min()) {  // zero, or a subnormal number, whose inverse may be infinite
       if (lane_index() == 0) ++this->warp_lost[warp_index()];

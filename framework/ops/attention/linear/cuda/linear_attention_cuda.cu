@@ -181,8 +181,8 @@ class GeneralLaunch {
         gpu_max(std::int64_t{1}, gpu_min(fitting, most_slot_bytes / (slot_bytes * gpu_max(heads(), std::int64_t{1}))));
     const auto divide = [&](std::int64_t n, std::int64_t& length, std::int64_t& segments) {
       const std::int64_t chunk = a_.sizes.chunk, chunks = ceil_div(n, chunk);
-      constexpr std::int64_t least_chunks = 4;  // per segment: its state costs about as much as a chunk
-      const std::int64_t wanted = gpu_min(most, asked > 0 ? chunks : ceil_div(chunks, least_chunks));
+      constexpr std::int64_t min_chunks = 4;  // per segment: its state costs about as much as a chunk
+      const std::int64_t wanted = gpu_min(most, asked > 0 ? chunks : ceil_div(chunks, min_chunks));
       length = gpu_max(std::int64_t{1}, ceil_div(chunks, gpu_max(wanted, std::int64_t{1}))) * chunk;
       segments = ceil_div(n, length);
     };

@@ -125,11 +125,11 @@ GradientsPlan gradients_plan(const SharedLimits& limits, const Arguments& argume
 /// on shapes and the device, never on values.
 void cut(FusedProblem& problem, const Stream& stream, std::int64_t asked, int n, std::int64_t blocks) {
   const std::int64_t chunks = ceil_div(n, fused_chunk);
-  const std::int64_t least_chunks = asked > 0 ? 1 : 2;
+  const std::int64_t min_chunks = asked > 0 ? 1 : 2;
   const std::int64_t wanted =
       asked > 0 ? asked
                 : std::max<std::int64_t>(1, 2 * gpu_multiprocessors(stream) / std::max<std::int64_t>(1, blocks));
-  const std::int64_t length = ceil_div(chunks, std::min(wanted, std::max<std::int64_t>(1, chunks / least_chunks)));
+  const std::int64_t length = ceil_div(chunks, std::min(wanted, std::max<std::int64_t>(1, chunks / min_chunks)));
   problem.segment_chunks = static_cast<int>(length), problem.segments = static_cast<int>(ceil_div(chunks, length));
 }
 

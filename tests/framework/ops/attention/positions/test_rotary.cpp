@@ -64,7 +64,7 @@ TEST_P(Rotary, RotatesPairsAndKeepsOtherColumns) {
 /// Segments of an unbounded text, short sequences in between, and single positions: rows are the same wherever they are
 /// cached.
 TEST_P(RotaryTable, MemoryIsBoundedForFarPositions) {
-  constexpr std::int64_t d = 8, kept = ops::RotaryTable::most_kept;
+  constexpr std::int64_t d = 8, kept = ops::RotaryTable::max_cached;
   // The CPU uses the C library's functions; kernels have their own, which may differ in the last place.
   const double tolerance = testing::on_gpu() ? 0x1p-52 : 0;
   const auto expect_rows = [&](ops::RotaryTable& table, std::int64_t first, std::int64_t n) {
@@ -86,13 +86,13 @@ TEST_P(RotaryTable, MemoryIsBoundedForFarPositions) {
     expect_rows(table, first, 3);
   const std::int64_t row_bytes = d * static_cast<std::int64_t>(sizeof(double));
   // On a GPU the table of kept - 1000 rows stays allocated besides the full one.
-  const std::int64_t rows = (testing::on_gpu() ? 2 : 1) * kept + ops::RotaryTable::least_window;
+  const std::int64_t rows = (testing::on_gpu() ? 2 : 1) * kept + ops::RotaryTable::min_window;
   EXPECT_LE(arena(testing::device()).counters().bytes_in_use - before, rows * row_bytes + (1 << 16));
 }
 
 /// Each token matches a sequence of one token at the same position, for near and far positions.
 TEST_P(Rotary, RotatesEachTokenByItsOwnPosition) {
-  constexpr std::int64_t far = 3 * ops::RotaryTable::most_kept;
+  constexpr std::int64_t far = 3 * ops::RotaryTable::max_cached;
   for (const std::int64_t offset : {std::int64_t{0}, far}) {
     const std::int64_t rows[] = {0, 1, 2, 0, 1, 7, 8, 9, 0, 3};
     std::vector<std::int32_t> own;

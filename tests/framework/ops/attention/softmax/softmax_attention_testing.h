@@ -61,12 +61,12 @@ inline double largest(const std::vector<double>& values) {
   return result;
 }
 
-/// Expects every element within `absolute` times the largest reference value (or `least_scale` if all are smaller),
+/// Expects every element within `absolute` times the largest reference value (or `min_scale` if all are smaller),
 /// plus `relative` times its own value.
 inline void expect_close(const std::vector<double>& found, const std::vector<double>& expected, double absolute,
-                         double relative, const char* what, double least_scale = 1e-290) {
+                         double relative, const char* what, double min_scale = 1e-290) {
   ASSERT_EQ(found.size(), expected.size()) << what;
-  const double scale = std::max(largest(expected), least_scale);
+  const double scale = std::max(largest(expected), min_scale);
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (found[i] == expected[i]) continue;  // includes infinities
     ASSERT_LE(std::abs(found[i] - expected[i]), absolute * scale + relative * std::abs(expected[i]))
@@ -155,9 +155,9 @@ inline void compare_with_reference(const Problem& p, DType dtype) {
   // gradient of the score.
   const auto stored = dtype == DType::bfloat16 ? to_doubles(found.output) : std::vector<double>{};
   const auto gradient = reference::softmax_attention_gradient(p.c, p.q, p.k, p.v, p.d_output, stored);
-  const double least_scale = p.c.n_key == 1 || p.c.window == 1 ? 1.0 : 1e-290;
-  expect_close(to_doubles(found.d_query), gradient.d_query, 2 * absolute, relative, "d_query", least_scale);
-  expect_close(to_doubles(found.d_key), gradient.d_key, 2 * absolute, relative, "d_key", least_scale);
+  const double min_scale = p.c.n_key == 1 || p.c.window == 1 ? 1.0 : 1e-290;
+  expect_close(to_doubles(found.d_query), gradient.d_query, 2 * absolute, relative, "d_query", min_scale);
+  expect_close(to_doubles(found.d_key), gradient.d_key, 2 * absolute, relative, "d_key", min_scale);
   expect_close(to_doubles(found.d_value), gradient.d_value, 2 * absolute, relative, "d_value");
 }
 
