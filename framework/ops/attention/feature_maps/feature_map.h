@@ -69,7 +69,7 @@ const FeatureMapInfo& feature_map_info(FeatureMap map);
 struct FeatureMapOptions {
   std::int64_t order = 2;             ///< taylor: 1 to 3; limit: 1 to 4
   double kernel_epsilon = 1e-3;       ///< favor_relu: added to every feature
-  std::int64_t most_features = 4096;  ///< limit for taylor and limit: more features are an error
+  std::int64_t most_features = 4096;  ///< taylor, limit: more features are an error
   bool operator==(const FeatureMapOptions&) const = default;
 };
 /// Returns whether single weights φ(q)·φ(k) can be negative.
