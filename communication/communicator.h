@@ -1,6 +1,6 @@
 #pragma once
-// What processes of a job say to each other, whatever carries it: NCCL between GPUs, Gloo between CPUs, nothing where
-// there is one process. The functions check their arguments; an engine does the rest.
+// Communication between the ranks of a job: point-to-point messages and collectives. Backends: NCCL between GPUs, Gloo
+// between CPUs, "none" for a single rank. The public functions check their arguments; a backend does the transfer.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,34 +11,34 @@
 
 namespace furlong {
 
-/// How the ranks' elements become one. Integers wrap around; a NaN of any rank stays one (not in NCCL's maximum and
-/// minimum).
+/// How the elements of all ranks are combined. Integer sums wrap around. A NaN of any rank propagates, except in NCCL's
+/// maximum and minimum.
 enum class Reduction : std::uint8_t { sum, maximum, minimum };
-/// "sum", "maximum", "minimum"
+/// Returns "sum", "maximum" or "minimum".
 const char* name_of(Reduction reduction);
 
-/// An operation that was issued and may still be under way. It holds its tensors until it is done, also where this
-/// handle is dropped.
+/// Handle of an asynchronous operation. The operation holds its tensors until it completes, even if this handle is
+/// dropped.
 class Work {
  public:
-  /// An engine's side of it.
+  /// The backend's part of the handle.
   class State {
    public:
     virtual ~State() = default;
     virtual void wait() = 0;
     virtual bool done() = 0;
   };
-  /// Nothing to wait for.
+  /// A completed operation.
   Work() = default;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  /// What is launched from here on, on the stream that the operation was issued with, finds its result: on the CPU this
-  /// blocks, on a GPU the stream waits. Throws MachineError, naming the rank and host at fault where they are known,
-  /// when the operation failed; that may be asked for more than once, from any thread.
+  /// Makes the result visible to later work on the stream that the operation was issued with. On a CPU this blocks the
+  /// caller; on a GPU the stream waits. Throws MachineError if the operation failed, naming the failed rank and its
+  /// host if they are known. May be called repeatedly and from any thread.
   void wait() const {
     if (state_) state_->wait();
   }
-  /// True once wait() would return, or throw, at once.
+  /// Returns true if wait() would return or throw immediately.
   bool done() const { return !state_ || state_->done(); }
 
  private:
@@ -55,17 +55,19 @@ struct Message {
   static Message receive(Tensor values, int peer) { return {Direction::receive, std::move(values), peer}; }
 };
 
-/// `size` ranks. Operations return at once and run behind what was launched on `stream` before, one after the other in
-/// the order in which they were issued. All ranks issue the same collective operations in the same order with the same
-/// shapes and dtypes, from one thread each. Tensors are contiguous, on the stream's device, of any dtype, empty ones
-/// included; nobody writes to an operation's tensors, or reads its results, before wait().
+/// A group of `size` ranks. Operations return immediately. They run after the work issued earlier on `stream`, in the
+/// order in which they were issued. All ranks must issue the same collectives in the same order, with the same shapes
+/// and dtypes, each from one thread.
 ///
-/// For one size the order of additions is fixed by ranks and positions, never by time: the same inputs give the same
-/// bits, on all ranks. A sum in bfloat16 is formed in float32 at each rank that it passes and rounded there: size - 1
-/// roundings.
+/// Tensors are contiguous, on the stream's device, of any dtype, and may be empty. Before wait(), the caller must not
+/// write to an operation's tensors or read its results.
 ///
-/// An operation that fails breaks the communicator: all later ones throw the same. Wrong arguments throw ContractError
-/// where they are issued.
+/// Results are deterministic: for one world size, the order of additions depends on ranks and positions only. Equal
+/// inputs give equal bits on all ranks. A bfloat16 sum is computed in float32 and rounded at each rank that it passes:
+/// size - 1 roundings.
+///
+/// A failed operation breaks the communicator: all later operations throw the same error. Invalid arguments throw
+/// ContractError at the call.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -74,34 +76,35 @@ class Communicator {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// "none", "gloo", "nccl"
+  /// Returns the backend's name: "none", "gloo" or "nccl".
   virtual const char* engine() const = 0;
 
-  /// Every rank gets the reduction of all ranks' values, in their place.
+  /// Replaces `values` on every rank with the reduction over all ranks.
   Work all_reduce(const Stream& stream, const Tensor& values, Reduction reduction = Reduction::sum);
-  /// Of the reduction of all inputs (`size` times as many elements as `output`), rank r gets the r-th part. `output`
-  /// may be that part of `input`; the other parts are left as they are.
+  /// Reduces `input` (`size` times as many elements as `output`) over all ranks and writes part r to rank r's `output`.
+  /// `output` may alias this rank's part of `input`; the other parts stay unchanged.
   Work reduce_scatter(const Stream& stream, const Tensor& input, const Tensor& output,
                       Reduction reduction = Reduction::sum);
-  /// All ranks' inputs, one behind the other in `output`. `input` may be its own part of `output`.
+  /// Concatenates the inputs of all ranks, in rank order, in `output`. `input` may alias this rank's part of `output`.
   Work all_gather(const Stream& stream, const Tensor& input, const Tensor& output);
-  /// Every rank gets root's values.
+  /// Copies root's values to every rank.
   Work broadcast(const Stream& stream, const Tensor& values, int root);
-  /// Messages between two ranks meet in the order in which they were issued. Each is done when the other side has its
-  /// part done: two ranks that both send before they receive wait for ever; exchange() is for that.
+  /// Sends or receives one message. Messages between two ranks match in the order in which they were issued. An
+  /// operation completes when the peer's matching operation completes. Two ranks that both send before they receive
+  /// deadlock; use exchange() instead.
   Work send(const Stream& stream, const Tensor& values, int peer);
   Work receive(const Stream& stream, const Tensor& values, int peer);
-  /// All these messages at once, as one operation.
+  /// Runs all messages concurrently, as one operation.
   Work exchange(const Stream& stream, std::vector<Message> messages);
-  /// Done when all ranks have come to it.
+  /// Completes when all ranks have reached it.
   Work barrier(const Stream& stream);
 
-  /// From any thread: operations that are under way, waiting or yet to come throw MachineError with this reason, at
-  /// once. The first reason stays. Values that an operation was to change are undefined.
+  /// Makes all running, queued and future operations throw MachineError with `reason`, immediately. May be called from
+  /// any thread. The first reason is kept. The outputs of interrupted operations are undefined.
   virtual void abort(const std::string& reason) noexcept = 0;
 
-  /// Throws MachineError with the reason where the communicator is broken. For whoever has waited for the device, and
-  /// not by Work::wait(), and is about to believe what it finds there; on a CPU Work::wait() itself tells.
+  /// Throws MachineError with the reason if the communicator is broken. Call it after waiting for the device by other
+  /// means than Work::wait(), before using results. On a CPU, Work::wait() reports the failure itself.
   virtual void check() const {}
 
  protected:
@@ -120,7 +123,7 @@ class Communicator {
   int rank_, size_;
 };
 
-/// The engine "none": one process, whose operations are copies at most. Any device.
+/// Returns the backend "none" for a single rank, on any device. Its operations copy at most.
 std::unique_ptr<Communicator> make_single_process();
 
 }  // namespace furlong

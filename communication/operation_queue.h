@@ -1,7 +1,6 @@
 #pragma once
-// An engine's own thread: operations run in it one after the other, in the order in which they were issued, beside what
-// their issuer goes on to compute. A second thread watches over the one that runs, which may wait for peers that are no
-// more.
+// A backend's worker thread: runs operations in the order in which they were issued, while the caller continues. A
+// second thread, the watcher, supervises the running operation, which may wait for a lost peer.
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -20,30 +19,30 @@ namespace furlong {
 
 class OperationQueue {
  public:
-  /// What the engine adds. Called from the queue's threads or from abort()'s caller, never with its lock held; they
-  /// must not throw.
+  /// The backend's callbacks. They run in the queue's threads or in the caller of abort(), never with the queue's lock
+  /// held. They must not throw.
   struct Hooks {
-    /// Every now and then while an operation (its number, its name) runs for long: a reason to abort(), or nothing.
+    /// Called at intervals while an operation runs. Returns a reason to abort, or nothing.
     std::function<std::optional<std::string>(std::uint64_t operation, const std::string& name)> watch;
-    /// Makes the operation that runs throw, and all later ones, as soon as it can. Once.
+    /// Makes the running operation and all later ones throw as soon as possible. Called once.
     std::function<void()> interrupt;
-    /// What an operation's exception means: the reason that operations fail with from there on.
+    /// Converts an operation's exception to the reason that this and all later operations fail with.
     std::function<std::string(const std::exception& error)> explain;
   };
 
   explicit OperationQueue(Hooks hooks);
-  /// Aborts what is not done.
+  /// Aborts unfinished operations.
   ~OperationQueue();
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
 
-  /// Runs `action` behind all others. `name` ("all_reduce") is for messages. What the action holds is let go before its
-  /// Work is done.
+  /// Runs `action` after all operations submitted earlier. `name` ("all_reduce") is for messages. The action and what
+  /// it captures are destroyed before its Work completes.
   Work submit(std::string name, std::function<void()> action);
 
-  /// Operations that are under way, waiting or yet to come throw MachineError with this reason. The first reason stays.
+  /// Makes running, queued and future operations throw MachineError with `reason`. The first reason is kept.
   void abort(const std::string& reason) noexcept;
-  /// Waits for abort(): the reason, or nothing when the time is over.
+  /// Waits up to `patience` for abort(). Returns the reason, or nothing at the time limit.
   std::optional<std::string> wait_for_abort(std::chrono::milliseconds patience) const;
 
  private:
@@ -54,10 +53,10 @@ class OperationQueue {
   const Hooks hooks_;
   mutable std::mutex mutex_;
   std::condition_variable work_changed_;           ///< for the runner
-  mutable std::condition_variable watch_changed_;  ///< for the watcher, and for who waits for abort()
+  mutable std::condition_variable watch_changed_;  ///< for the watcher and for wait_for_abort()
   std::deque<std::shared_ptr<Operation>> waiting_;
   std::shared_ptr<Operation> running_;
-  std::uint64_t started_ = 0;  ///< operations so far
+  std::uint64_t started_ = 0;  ///< number of operations started
   std::optional<std::string> reason_;
   bool leaving_ = false;
   bool watcher_sleeps_ = false;

@@ -1,6 +1,6 @@
 #pragma once
-// The processes of one job as training sees them: who this one is, a communicator between them, and what happens when
-// one of them fails.
+// The ranks of one job as training uses them: this process's rank, communicators, and how the failure of one rank ends
+// all of them.
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -14,37 +14,39 @@
 
 namespace furlong {
 
-/// Another process of the job failed, or this one did and another tells. Its message names rank and host at fault.
+/// Another rank of the job failed, or this rank failed and another one reports it. The message names the failed rank
+/// and its host.
 class PeerError : public MachineError {
  public:
   PeerError(const std::string& message, bool told_here) : MachineError("{}", message), told_here_(told_here) {}
-  /// One process of a job tells of its fault: rank 0, or, where that one is gone, one on each host.
+  /// Returns true if this process should print the message. One process of a job prints it: rank 0 or, if rank 0 is
+  /// lost, one process on each host.
   bool is_told_here() const { return told_here_; }
 
  private:
   bool told_here_;
 };
 
-/// Joined when it is constructed, by all processes at the same time; all of them leave() together. In one process
+/// The group of all ranks of a job. All ranks construct it at the same time and call leave() together. With one rank
 /// nothing is opened.
 class ProcessGroup {
  public:
   struct Options {
-    /// From a fault anywhere to the end of every process that runs: two thirds of it may pass until a silent rank
-    /// counts as lost.
+    /// Time limit between the failure of one rank and the end of all others. A silent rank counts as lost after two
+    /// thirds of it.
     std::chrono::milliseconds timeout{15000};
-    /// For all processes to come.
+    /// Time limit until all ranks have arrived.
     std::chrono::milliseconds connect_timeout{std::chrono::minutes(5)};
-    /// When, and how often from then on, a process that waits for another says so.
+    /// When a rank that waits for another one first logs that, and how often it repeats it.
     std::chrono::milliseconds notice_after{std::chrono::minutes(1)}, notice_every{std::chrono::minutes(5)};
   };
 
-  /// Opens the store (on rank 0), joins it, and connects the communicator. Throws UserError or MachineError where that
-  /// fails.
+  /// Starts the job store (on rank 0), joins it and connects the communicator. Throws UserError or MachineError if one
+  /// of these steps fails.
   ProcessGroup(const LaunchEnvironment& environment, const Options& options);
-  /// One process.
+  /// A group of one rank.
   ProcessGroup();
-  /// Without leave() before, the others learn that this rank failed.
+  /// Reports this rank as failed to the others, unless leave() was called.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -54,46 +56,47 @@ class ProcessGroup {
   bool is_first() const { return rank() == 0; }
   bool is_alone() const { return size() == 1; }
   const LaunchEnvironment& environment() const;
-  /// Of tensors on the CPU.
+  /// Returns the communicator for tensors on the CPU.
   Communicator& communicator() const;
-  /// Of tensors on `device`: on a GPU by NCCL, connected on the first call, which all processes make together. One
-  /// device for each process.
+  /// Returns the communicator for tensors on `device`; on a GPU, NCCL. The first call connects it and must be made by
+  /// all ranks together. Each rank uses one device.
   Communicator& device_communicator(const Device& device) const;
 
-  /// Every process calls these in the same order; each gets the same numbers. For a few of them: it is waited for.
+  /// All-reduce `numbers` in place and wait. All ranks call these in the same order and get the same numbers. Meant for
+  /// few numbers.
   void sum(std::span<double> numbers) const;
   void minimum(std::span<double> numbers) const;
-  /// Rank 0's text, which may differ on the others.
+  /// Returns rank 0's text on every rank. The other ranks' texts are ignored.
   std::string from_first(const std::string& text) const;
-  /// Each rank's text, in order, on rank 0, which waits for them, with a warning about `what` has not come for long;
-  /// nothing on the others, which wait for nobody. Goes past the communicator, so that a thread may call it beside the
-  /// one that trains; one at a time.
+  /// Returns the texts of all ranks, in rank order, on rank 0, and nothing on the others. Rank 0 waits for the texts
+  /// and logs a warning about a missing `what`; the others do not wait. Uses the job store instead of the communicator,
+  /// so one thread besides the training thread may call it.
   std::vector<std::string> to_first(const std::string& text, const std::string& what) const;
   void barrier() const;
 
-  /// Another communicator, among processes in rows of `size`: rank r is number r % size of row r / size. All of the
-  /// group call it.
+  /// Returns a new communicator between groups of `size` consecutive ranks: rank r is rank r % size of group r / size.
+  /// All ranks call it.
   std::unique_ptr<Communicator> row(int size) const;
 
-  /// How many threads this process computes with where the user did not say: its share of the cores that it and the
-  /// other processes of its host may use; 0, set_thread_count's own choice, in one process and where
-  /// FURLONG_POOL_THREADS says. All processes call it.
+  /// Returns the default number of compute threads of this process: its share of the cores that it and the other ranks
+  /// on its host may use. Returns 0 (set_thread_count chooses) with one rank, or if FURLONG_POOL_THREADS is set. All
+  /// ranks call it.
   int fair_threads() const;
 
-  /// The end of the job, in order. Throws PeerError where another process failed meanwhile.
+  /// Leaves the job in order. Throws PeerError if another rank failed meanwhile.
   void leave();
-  /// This process ends by `error`: the others are told, within the timeout. Returns where it is the first at fault and
-  /// tells of it itself; otherwise throws the PeerError in its place.
+  /// Reports to the other ranks, within the timeout, that this rank ends with `error`. Returns if this rank failed
+  /// first and prints its own error; otherwise throws the PeerError to end with instead.
   void fail(const std::exception& error);
-  /// The same fault told by another thread, as soon as it knows: operations of all processes then stop, this one's
-  /// included, and it ends by fail(), or where it does not come to that, without it.
+  /// Reports the same failure from another thread, immediately. The operations of all ranks, this one included, then
+  /// stop. This rank ends through fail(), or without it if it never gets there.
   void report(const std::exception& error) const noexcept;
 
  private:
   class Joined;
   void reduce(std::span<double> numbers, Reduction reduction) const;
 
-  std::unique_ptr<Joined> joined_;  // null: one process
+  std::unique_ptr<Joined> joined_;  // null with one rank
   std::unique_ptr<Communicator> alone_;
   LaunchEnvironment environment_;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// Element by element, what an engine on the CPU does with values that came from another rank.
+// Element-wise reductions on the CPU.
 #include <cstddef>
 
 #include "communication/communicator.h"
@@ -7,9 +7,10 @@
 
 namespace furlong {
 
-/// out[i] = a[i] (reduction) b[i] for n elements of the dtype. `out` may be `a` or `b`; otherwise they do not overlap.
-/// Sums of bfloat16 are formed in float32 and rounded; integers wrap around; a NaN stays one.
+/// Computes out[i] = a[i] (reduction) b[i] for n elements. `out` may equal `a` or `b`; otherwise the ranges must not
+/// overlap. bfloat16 sums are computed in float32 and rounded; integer sums wrap around; NaN propagates.
 using ReductionFunction = void (*)(void* out, const void* a, const void* b, std::size_t n);
+/// Returns the function for a dtype and a reduction.
 ReductionFunction reduction_function(DType dtype, Reduction reduction);
 
 }  // namespace furlong

@@ -1,6 +1,6 @@
 #pragma once
-// Gloo's connections (pairs), made of sockets that are connected already. Gloo's own way listens at a port for each,
-// takes whoever comes first for the peer, and ends the process at a byte that it does not expect.
+// Gloo pairs (connections) built on sockets that are already connected. Gloo's own pairs listen at one port each,
+// accept the first peer that connects, and terminate the process on an unexpected byte.
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
 
@@ -10,13 +10,13 @@
 
 namespace furlong {
 
-/// A context of Gloo's TCP transport. Its createPair() makes pairs without a connection, and throws MachineError where
-/// the system has no socket for one.
+/// Returns a context of Gloo's TCP transport whose createPair() makes pairs without a connection. createPair() throws
+/// MachineError if the system cannot provide a socket.
 std::shared_ptr<gloo::transport::Context> make_adopting_context(const std::shared_ptr<gloo::transport::Device>& device,
                                                                 int rank, int size);
 
-/// Gives the pair of a rank in such a context its connection. Throws std::runtime_error where the context's connections
-/// have been closed meanwhile.
+/// Connects a rank's pair of such a context through `socket`. Throws std::runtime_error if the context's connections
+/// are already closed.
 void adopt(gloo::transport::Context& context, int rank, Socket socket);
 
 }  // namespace furlong

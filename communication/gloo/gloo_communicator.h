@@ -1,6 +1,6 @@
 #pragma once
-// The engine of CPUs: Gloo over TCP. Its rings are those of Gloo for all_reduce and all_gather; reduce_scatter is our
-// own (ring.h).
+// The CPU backend: Gloo over TCP. all_reduce and all_gather use Gloo's ring algorithms; reduce_scatter is implemented
+// in ring.h.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -15,34 +15,33 @@ struct GlooOptions {
   int rank = 0;
   int size = 1;
   std::string host = host_name();  ///< for messages
-  /// Of this host, as the other ranks reach it: own_address_towards(MASTER_ADDR). All ranks' are of IPv4, or all of
-  /// IPv6.
+  /// Address of this host that the other ranks can reach: own_address_towards(MASTER_ADDR). All ranks use IPv4, or all
+  /// use IPv6.
   std::string address = "127.0.0.1";
-  /// Communicators of one job and one store, each with connections and a thread of its own, have different names.
+  /// Name of the communicator, unique within the job. Each communicator has its own connections and its own thread.
   std::string name = "all";
-  /// For all ranks to come and to be connected.
+  /// Time limit until all ranks have arrived and are connected.
   std::chrono::milliseconds connect_timeout{std::chrono::minutes(5)};
-  /// When a connection breaks, the store soon knows why, by heartbeats or from the rank itself, and which rank was the
-  /// first: so long it is waited for. Afterwards the fault is the rank at the other end.
+  /// Time to wait, after a connection broke, for the job store to report which rank failed first. After that the rank
+  /// at the other end of the connection is reported.
   std::chrono::milliseconds fault_patience{8000};
-  /// In one operation, for one message. Not what notices a lost rank: while heartbeats come, a peer that is late
-  /// computes, reads data or writes a checkpoint, and is waited for. This ends what would never end, ranks that wait
-  /// for each other.
+  /// Time limit for one message of one operation. Lost ranks are detected by heartbeats. A rank that is alive but late
+  /// (computing, reading data, writing a checkpoint) is waited for. This limit ends deadlocks.
   std::chrono::milliseconds operation_timeout{std::chrono::hours(24)};
-  /// When, and how often from then on, an operation that waits says for whom (wait_notice.h).
+  /// When a waiting operation first logs which ranks it waits for, and how often it repeats that (wait_notice.h).
   std::chrono::milliseconds notice_after{std::chrono::minutes(1)}, notice_every{std::chrono::minutes(5)};
 };
 
-/// Connects `size` ranks, all of which construct theirs at the same time. The store must outlive the communicator; a
-/// fault that it learns of aborts the communicator, so that a wait for a lost rank ends when the store's times
-/// (StoreTimes) say. Throws UserError on an address that is not this host's or does not fit the others', MachineError
-/// when a rank does not come, naming it. All ranks destroy theirs when nothing is under way; what is then still under
-/// way throws.
+/// Connects `size` ranks. All ranks call it at the same time. The store must outlive the communicator. A fault that the
+/// store reports aborts the communicator, so a wait for a lost rank ends within the times of StoreTimes.
+///
+/// Throws UserError if the address does not belong to this host or its family differs from the other ranks'. Throws
+/// MachineError, naming the rank, if a rank does not arrive. All ranks destroy the communicator when no operation is
+/// running; a running operation throws.
 std::unique_ptr<Communicator> make_gloo_communicator(StoreClient& store, const GlooOptions& options);
 
-/// The address of this host that its packets to `host` (a name or an address) carry: on the interface that reaches it.
-/// IPv4 where both would do. Throws UserError where the name cannot be resolved, MachineError where there is no way to
-/// it.
+/// Returns this host's source address for packets to `host` (a name or an address), preferring IPv4. Throws UserError
+/// if the name cannot be resolved, MachineError if there is no route to it.
 std::string own_address_towards(const std::string& host);
 
 }  // namespace furlong

@@ -1,7 +1,7 @@
 #pragma once
-// Gloo's connections between all ranks, made through the job's store: a gloo::Context for its collective functions.
-// What Gloo's own connectFullMesh and waits cannot do is done here: errors name ranks and hosts, a peer must know the
-// job's secret, and whatever waits can be interrupted from another thread.
+// Gloo connections between all ranks, set up through the job store, and the gloo::Context that Gloo's collectives use.
+// In contrast to Gloo's connectFullMesh, errors name ranks and hosts, peers authenticate with the job's secret, and
+// another thread can interrupt any wait.
 #include <gloo/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
@@ -20,16 +20,16 @@
 
 namespace furlong {
 
-/// What our messages' slots begin with; Gloo's own prefixes end at 0x08.
+/// Slot prefix of point-to-point messages. Gloo's own prefixes end at 0x08.
 inline constexpr std::uint8_t message_slot = 0x41;
 
-/// What waits throw after break_off().
+/// Thrown by waits after interrupt().
 class Interrupted : public std::runtime_error {
  public:
   Interrupted() : std::runtime_error("it was interrupted") {}
 };
 
-/// What a wait throws whose time is over.
+/// Thrown by waits that exceed their time limit.
 class TimedOut : public std::runtime_error {
  public:
   explicit TimedOut(std::chrono::milliseconds timeout);
@@ -37,30 +37,31 @@ class TimedOut : public std::runtime_error {
 
 class GlooMesh {
  public:
-  /// Listens, and exchanges addresses with all other ranks through the store. Throws UserError where this host has no
-  /// such address or a rank uses another kind of address, MachineError when one does not come in time.
+  /// Listens, and exchanges addresses with all other ranks through the store. Throws UserError if the address does not
+  /// belong to this host or a rank uses another address family. Throws MachineError if a rank does not arrive in time.
   GlooMesh(StoreClient& store, const GlooOptions& options);
   ~GlooMesh();
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
 
-  /// Connects with every rank, both sides of which prove that they know each other from the store. Throws MachineError
-  /// that names the rank.
+  /// Connects to every rank. Both ends of a connection prove that they have read the store. Throws MachineError that
+  /// names the rank.
   void connect();
   const std::shared_ptr<gloo::Context>& context() const { return context_; }
 
-  /// From any thread, at any time: all that waits in this mesh, and all that will, throws. Connections are closed, and
-  /// on return Gloo's thread has done with all buffers. A wait that fails, for whatever reason, does that before it
-  /// throws.
-  void break_off() noexcept;
-  /// From any thread: a rank whose connection is gone, other than by break_off(), with what happened to it; the first
-  /// that was found.
+  /// Makes all current and future waits of this mesh throw, and closes the connections. May be called from any thread
+  /// at any time. On return, Gloo's thread no longer uses any buffer. A wait that fails for any reason does the same
+  /// before it throws.
+  void interrupt() noexcept;
+  /// A rank whose connection broke, and the reason.
   struct Lost {
     int rank;
     std::string reason;
   };
+  /// Returns the first rank that was found to be lost, not counting connections closed by interrupt(). May be called
+  /// from any thread.
   std::optional<Lost> lost_peer();
-  /// "rank 2 on host node07"
+  /// Returns for example "rank 2 on host node07".
   std::string name_of_rank(int rank) const;
 
  private:
@@ -70,15 +71,15 @@ class GlooMesh {
   struct Waiters;
   struct Peer {
     std::string host{};
-    /// A byte that never comes: its wait throws once Gloo has given up the connection.
+    /// Waits for a byte that is never sent: the wait throws once Gloo has closed the connection.
     std::unique_ptr<gloo::transport::UnboundBuffer> sentinel{};
   };
 
   void make_transport(const GlooOptions& options);
-  void meet(StoreClient& store, const GlooOptions& options);
+  void wait_for_ranks(StoreClient& store, const GlooOptions& options);
   void listen(const GlooOptions& options);
-  void publish(StoreClient& store, const GlooOptions& options);
-  void learn(StoreClient& store, const GlooOptions& options);
+  void publish_address(StoreClient& store, const GlooOptions& options);
+  void read_addresses(StoreClient& store, const GlooOptions& options);
   void watch_connections();
   void give_up(bool connection_broke) noexcept;
 
@@ -86,7 +87,7 @@ class GlooMesh {
   const std::string host_;
   const std::chrono::milliseconds connect_timeout_;
   Socket listener_;
-  std::vector<LinkedRank> ranks_;  ///< of which the store has told
+  std::vector<LinkedRank> ranks_;  ///< filled from the store
   std::shared_ptr<Waiters> waiters_;
   std::shared_ptr<Transport> transport_;
   std::shared_ptr<gloo::Context> context_;
@@ -97,7 +98,7 @@ class GlooMesh {
   char nothing_ = 0;
 };
 
-/// What a Gloo exception says, on one line and without the place in Gloo's source.
+/// Returns the message of a Gloo exception on one line, without its location in Gloo's source.
 std::string gloo_message(const std::exception& error);
 
 }  // namespace furlong

@@ -1,6 +1,6 @@
 #pragma once
-// A TCP connection between each two ranks, of which both ends have proved that they read the job's store. Whoever else
-// connects meanwhile, and says or holds what it likes, is put aside.
+// Authenticated TCP connections between every pair of ranks. Both ends prove that they have read the job store. Other
+// clients that connect meanwhile are dropped, whatever they send.
 #include <functional>
 #include <span>
 #include <string>
@@ -12,15 +12,17 @@ namespace furlong {
 
 inline constexpr std::size_t link_token_bytes = 16;
 
-/// What the store says of a rank.
+/// What the store holds about a rank.
 struct LinkedRank {
-  SocketAddress address{};    ///< that it listens at
-  std::vector<char> token{};  ///< random; who knows it has read the store
+  SocketAddress address{};    ///< the address that the rank listens at
+  std::vector<char> token{};  ///< random bytes; knowing them proves access to the store
 };
 
-/// All ranks call this at the same time. A rank connects to those below it and is connected to by those above it. Of
-/// `ranks`, which has this one, too. Returns their sockets in order, none of its own. At the deadline, or where
-/// `give_up`, asked every 50 ms, says so, throws LinkFailure for the first rank that is missing.
+/// Connects this rank to all others; all ranks call it at the same time. A rank connects to lower ranks and accepts
+/// higher ones. `ranks` lists all ranks, this one included. Returns the sockets in rank order, with an empty socket for
+/// this rank.
+///
+/// Throws LinkFailure for the first missing rank at the deadline, or when `give_up` returns true (polled every 50 ms).
 std::vector<Socket> link_ranks(const Socket& listener, int rank, std::span<const LinkedRank> ranks, TimePoint deadline,
                                const std::function<bool()>& give_up);
 

@@ -1,7 +1,6 @@
 #pragma once
-// Gloo's own functions on connections of their own: what they take without the thread, the watch and the names of
-// make_gloo_communicator(). For measurements alone: a rank that is lost ends an operation by Gloo's timeout, half a
-// minute.
+// Gloo's own collectives on separate connections, without the thread, watchdog and rank names of
+// make_gloo_communicator(). For benchmarks only: a lost rank ends an operation by Gloo's timeout of 30 s.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,23 +11,24 @@ namespace furlong {
 
 class RawGloo {
  public:
-  /// All processes of the group at the same time, two or more. Throws MachineError where they cannot be connected.
+  /// Connects all ranks of the group (two or more), which call it at the same time. Throws MachineError if the
+  /// connection fails.
   explicit RawGloo(const ProcessGroup& group);
   ~RawGloo();
   RawGloo(const RawGloo&) = delete;
   RawGloo& operator=(const RawGloo&) = delete;
 
-  /// Seconds that `times` calls of `action` take, one behind the other, in a thread of its own; all processes begin
-  /// together. Throws MachineError where one fails.
+  /// Returns the seconds that `times` consecutive calls of `action` take in a separate thread. All ranks start
+  /// together. Throws MachineError if a call fails.
   double time(std::int64_t times, const std::function<void()>& action);
 
-  // From within time(). Tensors are contiguous, on the CPU; all_reduce sums up float32 in a ring.
+  // Operations to call from within time(). Tensors are contiguous and on the CPU. all_reduce sums float32 in a ring.
   void all_reduce(const Tensor& values);
-  /// `input` is this rank's part of `output`.
+  /// The input is this rank's part of `output`.
   void all_gather(const Tensor& output);
   void broadcast(const Tensor& values, int root);
   void barrier();
-  /// To `to` and from `from`, at once; a rank below zero: nothing.
+  /// Sends to rank `to` and receives from rank `from`, concurrently. A negative rank skips that direction.
   void exchange(const Tensor& sent, int to, const Tensor& received, int from);
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// Reduce-scatter around a ring, over Gloo's messages: Gloo has none of its own but a class for contexts that nothing
-// else uses.
+// Ring reduce-scatter over Gloo's point-to-point messages. Gloo's own implementation works only with a context class
+// that is not used here.
 #include <gloo/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
@@ -15,15 +15,15 @@
 
 namespace furlong {
 
-/// Part r begins as rank r + 1's, passes ranks r + 2, r + 3, ..., each of which adds its own to it, and stays with rank
-/// r: size - 1 steps, in each of which every rank sends and receives one part. The order of additions is fixed by r
-/// alone. Parts go in blocks, two of which are under way: one travels while the other is added to.
+/// Part r starts at rank r + 1 and passes ranks r + 2, r + 3, ..., each of which adds its own values, until it reaches
+/// rank r. In each of the size - 1 steps every rank sends and receives one part. The order of additions depends on r
+/// only. A part is split into blocks, two of which are in flight: one is transferred while the other is reduced.
 class ReduceScatterRing {
  public:
   explicit ReduceScatterRing(std::shared_ptr<gloo::Context> context);
 
-  /// `input` has size · n elements of the dtype, `output` n > 0; it may be the rank's own part of `input`. `tag`
-  /// differs from those of the operations that other ranks may be in.
+  /// Reduces `input` (size · n elements of `dtype`) into `output` (n > 0 elements), which may be the rank's own part of
+  /// `input`. `tag` must differ from the tags of operations that other ranks may still be running.
   void run(DType dtype, Reduction reduction, const void* input, void* output, std::size_t n, std::uint32_t tag,
            std::chrono::milliseconds timeout);
 
@@ -35,7 +35,7 @@ class ReduceScatterRing {
   };
 
   std::shared_ptr<gloo::Context> context_;
-  /// Each lane receives into one half while it still sends from the other.
+  /// Double buffers: each lane receives into one half while it still sends from the other.
   std::array<std::array<Half, 2>, lanes> halves_;
 };
 

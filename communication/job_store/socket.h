@@ -1,5 +1,6 @@
 #pragma once
-// TCP sockets as the store needs them: owned, close-on-exec, never blocking, and no signal when a peer is gone.
+// Non-blocking, close-on-exec TCP sockets with owned descriptors. A write to a lost peer returns an error and raises no
+// signal.
 #include <signal.h>
 #include <sys/socket.h>
 
@@ -16,7 +17,7 @@ namespace furlong {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-/// Owns a file descriptor (a socket, or what poll() is woken with) and closes it.
+/// Owns a file descriptor (a socket, an event or a pipe) and closes it.
 class Socket {
  public:
   Socket() = default;
@@ -28,7 +29,7 @@ class Socket {
   int descriptor() const { return descriptor_; }
   explicit operator bool() const { return descriptor_ >= 0; }
   void close();
-  /// The descriptor, for the caller to close.
+  /// Returns the descriptor, which the caller must close.
   int release() { return std::exchange(descriptor_, -1); }
 
  private:
@@ -45,41 +46,41 @@ struct SocketAddress {
   std::uint16_t port() const;
   void set_port(std::uint16_t port);
   bool is_loopback() const;
-  bool is_wildcard() const;  ///< 0.0.0.0 or ::, which name no interface
+  bool is_wildcard() const;  ///< 0.0.0.0 or ::
 };
 
-/// "node01:29500", "[::1]:29500"
+/// Returns "node01:29500" or "[::1]:29500".
 std::string address_text(const std::string& host, std::uint16_t port);
 
-/// This host's name, for messages.
+/// Returns this host's name, for messages.
 std::string host_name();
 
-/// The addresses of a host's name (or of an address as text), each once. Empty, with the reason in `problem`, when
-/// there is none.
+/// Returns the distinct addresses of a host name or of an address as text. If there is none, returns an empty list and
+/// writes the reason to `problem`.
 std::vector<SocketAddress> resolve(const std::string& host, std::uint16_t port, std::string& problem);
 
-/// This socket's own end, and the other's (throw std::system_error).
+/// Return the address of the local or remote end of a connection. Throw std::system_error on failure.
 SocketAddress own_address(const Socket& socket);
 SocketAddress peer_address(const Socket& socket);
 
 /// Listens on one address; port 0 lets the system choose. Throws std::system_error (EADDRINUSE, EADDRNOTAVAIL, EACCES).
 Socket listen_on(const SocketAddress& address);
 
-/// The next connection that waits, ready for use, or an empty socket with the reason in `error` (EAGAIN: none waits).
+/// Accepts the next pending connection. Returns an empty socket and sets `error` on failure (EAGAIN: none is pending).
 Socket accept_from(const Socket& listener, std::chrono::milliseconds user_timeout, int& error);
 
-/// Connects until `deadline`. An empty socket, with the errno in `error`, when that failed (ETIMEDOUT: nothing
-/// answered, ECANCELED: `give_up` said so; it is asked every 50 ms). Data that a peer does not acknowledge within
-/// `user_timeout` break the connection later.
+/// Connects until `deadline`. Returns an empty socket and sets `error` to the errno on failure. ETIMEDOUT means no
+/// answer; ECANCELED means that `give_up`, polled every 50 ms, returned true. `user_timeout` is TCP_USER_TIMEOUT: sent
+/// data that stays unacknowledged for longer breaks the connection.
 Socket connect_to(const SocketAddress& address, TimePoint deadline, std::chrono::milliseconds user_timeout, int& error,
                   const std::function<bool()>& give_up = {});
 
-/// True where a connection's two ends are one socket, which is what connecting to a free local port can lead to (TCP's
-/// simultaneous open).
+/// Returns true if both ends of the connection are the same socket. Connecting to a free local port can have this
+/// effect (TCP simultaneous open).
 bool connected_to_itself(const Socket& socket);
 
-/// What one call moved: some bytes, or none because of `error` (0: it would block; the peer's orderly end sets
-/// `ended`).
+/// Result of one call of receive() or send(). If `bytes` is 0, either `error` is set, or the peer closed the connection
+/// (`ended`), or the call would block (neither).
 struct Transfer {
   std::size_t bytes = 0;
   int error = 0;
@@ -88,27 +89,27 @@ struct Transfer {
 Transfer receive(const Socket& socket, std::span<char> buffer);
 Transfer send(const Socket& socket, std::span<const char> data);
 
-/// Waits until poll() reports `events` (or a broken connection), false at the deadline or when `give_up`, asked every
-/// 50 ms, says so.
+/// Waits until poll() reports `events` or a broken connection. Returns false at the deadline, or when `give_up`, polled
+/// every 50 ms, returns true.
 bool wait_for(const Socket& socket, short events, TimePoint deadline, const std::function<bool()>& give_up = {});
 
-/// Milliseconds for poll() to wait until `deadline`: rounded up, 0 when it has passed.
+/// Returns the timeout for poll() until `deadline`, in milliseconds: rounded up, 0 if it has passed.
 int poll_milliseconds(TimePoint deadline);
 
-/// A descriptor that wakes a thread out of poll() (POLLIN), from any other thread.
+/// Wakes a thread out of poll() (POLLIN) from any other thread.
 class Waker {
  public:
   Waker();
   int descriptor() const { return event_.descriptor(); }
   void wake() noexcept;
-  void clear() noexcept;  ///< by the thread that was woken
+  void clear() noexcept;  ///< called by the woken thread
 
  private:
   Socket event_;
 };
 
-/// Blocks every signal in this thread while it lives: threads started meanwhile leave signals to those that know what
-/// to do with them.
+/// Blocks all signals in this thread during its lifetime. Threads started meanwhile inherit the mask and leave signals
+/// to the threads that handle them.
 class SignalsBlocked {
  public:
   SignalsBlocked();
@@ -120,7 +121,7 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-/// The text of an errno, from any thread.
+/// Returns the text of an errno. Thread-safe.
 std::string error_text(int error);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// How a client of the store gets from an address to a connection that the server has welcomed.
+// The client's handshake: from an address to an authenticated connection with the job store.
 #include <functional>
 #include <optional>
 #include <string>
@@ -10,23 +10,23 @@
 
 namespace furlong::store {
 
-/// What one attempt led to.
+/// Result of one connection attempt.
 struct Attempt {
   enum class Outcome {
     welcome,  ///< `socket` is connected and authenticated
-    failed,   ///< nobody answered, or the connection broke: worth another attempt; `problem` says why
-    foreign,  ///< something else than this job's store listens there
-    refused,  ///< the store will not have this client: `refusal`
+    failed,   ///< no answer, or the connection broke (`problem`); another attempt may succeed
+    foreign,  ///< another service than this job's store listens there (`problem`)
+    refused,  ///< the store refuses this client (`refusal`)
   };
   Outcome outcome = Outcome::failed;
   Socket socket{};
-  FrameBuffer in{};  ///< what came after the welcome
+  FrameBuffer in{};  ///< bytes received after the welcome
   std::string server_host{};
   Refusal refusal{};
   std::string problem{};
 };
 
-/// Connects to `address` and proves to know the secret; the server must prove it too. `hello` has no nonce or code yet.
+/// Connects to `address` and authenticates both sides with the secret. Fills in the nonce and the code of `hello`.
 Attempt shake_hands(const SocketAddress& address, Hello hello, const std::string& secret, TimePoint deadline,
                     std::chrono::milliseconds user_timeout, const std::function<bool()>& give_up = {});
 

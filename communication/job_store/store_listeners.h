@@ -1,5 +1,5 @@
 #pragma once
-// Where the store listens.
+// Listening sockets of the job store.
 #include <vector>
 
 #include "communication/job_store/socket.h"
@@ -7,8 +7,8 @@
 
 namespace furlong {
 
-/// On each address that the name has on this host, and on no other. Throws UserError where that is none that the other
-/// ranks reach, or the port cannot be had.
+/// Listens on each local address that options.address resolves to, and on no other. Throws UserError if none of them
+/// can be reached by the other ranks, or if the port is taken or not permitted.
 std::vector<Socket> listen_for(const StoreServerOptions& options);
 
 }  // namespace furlong

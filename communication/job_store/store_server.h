@@ -1,7 +1,7 @@
 #pragma once
-// The job store: keys and values over TCP, run by rank 0 in a thread of its own and used by every rank
-// (store_client.h). The clients' connections double as heartbeats, by which the store learns of a rank that was killed,
-// stopped or cut off, and tells all others.
+// The job store: a key-value store over TCP. Rank 0 runs it in a thread; every rank uses it through store_client.h. The
+// connections carry heartbeats, by which the store detects ranks that were killed, stopped or disconnected. It reports
+// them to all other ranks.
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -14,37 +14,39 @@
 namespace furlong {
 
 struct StoreServerOptions {
-  std::string address =
-      "127.0.0.1";         ///< MASTER_ADDR: a name or an address of this host; only what it resolves to is listened on
+  /// MASTER_ADDR: a name or an address of this host. The store listens only on the addresses that it resolves to.
+  std::string address = "127.0.0.1";
   std::uint16_t port = 0;  ///< MASTER_PORT; 0 lets the system choose one
   std::string secret;      ///< the same in all processes of the job, and in no other job
   int world_size = 1;
   std::string host = host_name();  ///< for messages
-  bool one_host = true;  ///< all ranks run on this host; otherwise an address that only this host can reach is an error
+  /// All ranks run on this host. Otherwise an address that only this host can reach is an error.
+  bool one_host = true;
   StoreTimes times;
-  int max_strangers = 64;  ///< connections at once that have not yet proved to know the secret
-  std::chrono::milliseconds stranger_patience{5000};  ///< after which such a connection is closed
-  std::chrono::milliseconds crowded_patience{500};    ///< the same, for the oldest, where another one wants its place
+  int max_strangers = 64;                             ///< maximum number of unauthenticated connections
+  std::chrono::milliseconds stranger_patience{5000};  ///< time limit for authentication
+  /// Age after which the oldest unauthenticated connection may be closed to accept another one.
+  std::chrono::milliseconds crowded_patience{500};
 };
 
-/// Starts to serve when constructed. The first fault is kept and sent to every client, of now and later: a rank whose
-/// connection broke and did not come back within `grace`, one that was silent for `timeout`, one that reported its own
-/// failure.
+/// Serves from construction on. Keeps the first fault and sends it to every client, also to clients that connect later.
+/// A fault is a rank that did not reconnect within `grace`, a rank that was silent for `timeout`, or a failure that a
+/// rank reported itself.
 class StoreServer {
  public:
-  /// Throws UserError on an address that is not this host's, a port that is taken, options out of range or an empty
-  /// secret.
+  /// Throws UserError if the address does not belong to this host, the port is taken, an option is out of range, or the
+  /// secret is empty.
   explicit StoreServer(StoreServerOptions options);
-  /// Stops serving. Ranks that have not said goodbye are told that rank 0 failed: call wait_for_goodbyes() first.
+  /// Stops serving. Reports a failure of rank 0 to ranks that have not said goodbye: call wait_for_goodbyes() first.
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
   std::uint16_t port() const { return port_; }
-  /// Where it listens: "127.0.0.1:29500", two where the address is one of IPv4 and one of IPv6.
+  /// Returns the addresses that the store listens on: "127.0.0.1:29500"; several if the name has several addresses.
   const std::vector<std::string>& addresses() const { return addresses_; }
   std::optional<Fault> fault() const;
-  /// True once every rank of the job has come and said goodbye, false at the timeout or when there was a fault.
+  /// Returns true once every rank of the job has joined and said goodbye, false at the timeout or after a fault.
   bool wait_for_goodbyes(std::chrono::milliseconds timeout);
 
  private:

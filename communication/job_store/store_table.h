@@ -1,5 +1,5 @@
 #pragma once
-// What the store holds, without the network: keys, values, who has come, and who waits for what.
+// The state of the job store, independent of the network: keys, values, joined ranks and waiting requests.
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -18,36 +18,39 @@ struct Answer {
   Status status = Status::ok;
   std::shared_ptr<const std::string> payload;
 };
-/// Which request of which rank.
-struct RequestOf {
+/// Identifies a request of a rank.
+struct RequestKey {
   int rank = 0;
   std::uint64_t id = 0;
 };
-using Answers = std::vector<std::pair<RequestOf, Answer>>;
+using Answers = std::vector<std::pair<RequestKey, Answer>>;
 
 class StoreTable {
  public:
   explicit StoreTable(int world_size) : world_size_(world_size) {}
 
   void join(int rank) { joined_.insert(rank); }
-  /// set or add, and the requests that waited for the key.
+  /// Result of set or add, with answers to the requests that waited for the key.
   struct Change {
     Status status = Status::ok;
     std::string payload;
     Answers answers;
   };
+  /// Executes set or add.
   Change change(Request request);
-  /// get, wait or check: answered now, or remembered until its keys are there or its time is over.
+  /// Executes get, wait or check. Returns the answer, or stores the request until its keys exist or its time is over.
   Answers ask(int rank, Request request);
+  /// Returns timeout answers to the waiting requests whose deadline has passed, and removes them.
   Answers expire(TimePoint now);
+  /// Removes a rank's waiting requests.
   void forget_waiting(int rank);
   TimePoint next_deadline() const;
 
  private:
   struct Waiting {
-    RequestOf request;
+    RequestKey request;
     Kind kind = Kind::get;
-    std::string key;  ///< get's
+    std::string key;  ///< get only
     std::set<std::string> missing;
     TimePoint deadline;
   };

@@ -9,47 +9,48 @@
 
 namespace furlong {
 
-/// A rank that is late is waited for, for as long as it lives. So that nobody waits without knowing for whom, one of
-/// those that wait says after a minute, and then every few minutes, which ranks have not come to the operation, or are
-/// in another: each that waits for half that time leaves word in the store.
+/// Logs which ranks a long-running operation waits for. Ranks that are alive are waited for without a limit, so one of
+/// the waiting ranks logs a warning after `after`, and repeats it every `every`. The warning names the ranks that have
+/// not reached the operation or are in a different one. For this, each rank that has waited for half of `after`
+/// publishes its current operation in the job store.
 class WaitNotice {
  public:
   struct Options {
     int rank = 0;
     int size = 1;
-    std::string communicator;  ///< its name, which no other of the job has
+    std::string communicator;  ///< name of the communicator, unique within the job
     std::chrono::milliseconds after{std::chrono::minutes(1)};
     std::chrono::milliseconds every{std::chrono::minutes(5)};
   };
-  /// The store outlives it. name_of_rank: "rank 1 on host node07".
+  /// The store must outlive this object. name_of_rank returns for example "rank 1 on host node07".
   WaitNotice(StoreClient& store, Options options, std::function<std::string(int rank)> name_of_rank);
 
-  /// What this rank waits in.
+  /// The operation that this rank waits in.
   struct Operation {
-    std::uint64_t id = 0;      ///< another for each operation
+    std::uint64_t id = 0;      ///< different for each operation
     std::string name;          ///< "all_reduce of float32 [1000]"
-    std::uint64_t number = 0;  ///< counted by all ranks alike, from 1; 0: not all of them take part
+    std::uint64_t number = 0;  ///< number of the collective, equal on all ranks, from 1; 0 for point-to-point messages
   };
-  /// Every now and then while an operation runs, from one thread. Says nothing and throws nothing where the store knows
-  /// a fault.
-  void look(const Operation& operation) noexcept;
+  /// Call at intervals, from one thread, while an operation runs. Logs nothing and throws nothing if the store knows a
+  /// fault.
+  void update(const Operation& operation) noexcept;
 
  private:
-  /// What a rank has left in the store: where it waited last.
-  struct Word {
+  /// A rank's entry in the store: the last operation that it waited in.
+  struct Entry {
     std::uint64_t number = 0;
     std::string name;
   };
-  void tell(const Operation& operation, double seconds);
+  void log_notice(const Operation& operation, double seconds);
   std::string key_of(int rank) const;
-  std::optional<Word> word_of(int rank) const;
+  std::optional<Entry> entry_of(int rank) const;
 
   StoreClient& store_;
   const Options options_;
   const std::function<std::string(int rank)> name_of_rank_;
-  std::optional<std::uint64_t> looked_at_;
+  std::optional<std::uint64_t> current_;
   std::chrono::steady_clock::time_point since_, next_;
-  bool left_word_ = false;
+  bool published_ = false;
 };
 
 }  // namespace furlong

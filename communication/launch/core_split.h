@@ -1,24 +1,25 @@
 #pragma once
-// Which cores each of several processes on one host computes on.
+// Distribution of a host's cores among several processes.
 #include <filesystem>
 #include <string>
 #include <vector>
 
 namespace furlong {
 
-/// The logical cores that this process may run on, ordered so that threads of one core, and then cores of one package
-/// and die, are neighbours. The topology is read from /sys below `root`; cores it does not tell of keep the order of
-/// their numbers.
+/// Returns the logical cores that this process may run on. They are ordered by package, die and physical core, so that
+/// hardware threads of one core are neighbours. The topology is read from /sys below `root`; cores without topology
+/// information stay in numerical order.
 std::vector<int> neighbouring_cores(const std::filesystem::path& root = "/");
 
-/// As above, for cores that the caller names.
+/// Orders the given cores in the same way.
 std::vector<int> neighbouring_cores(std::vector<int> cores, const std::filesystem::path& root);
 
-/// Hands `cores`, in this order, to `processes` in blocks whose sizes differ by at most one (the first ones get more).
-/// Empty where the threads of all do not fit: then the scheduler does better than a fixed place.
+/// Splits `cores`, in this order, into one block for each process. Block sizes differ by at most one; the first blocks
+/// are larger. Returns an empty list if a block would have fewer cores than `threads`: the scheduler then does better
+/// than a fixed binding.
 std::vector<std::vector<int>> split_cores(const std::vector<int>& cores, int processes, int threads);
 
-/// "0-3,8" for {0, 1, 2, 3, 8}, in any order, as taskset writes it.
+/// Returns cores in the notation of taskset, independent of their order: "0-3,8" for {0, 1, 2, 3, 8}.
 std::string core_list(std::vector<int> cores);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// Environment variables as discovery reads them: through a function, so that a test can stand in for the process's own.
+// Typed access to environment variables. They are read through a function, so that tests can replace the environment.
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -9,16 +9,16 @@
 
 namespace furlong {
 
-/// The value of a variable, nothing where it is not set.
+/// Returns the value of a variable, or nothing if it is not set.
 using EnvironmentFunction = std::function<std::optional<std::string>(const char* name)>;
 
-/// This process's own variables.
+/// Reads this process's environment.
 std::optional<std::string> process_environment(const char* name);
 
-/// `text` fit for a one-line message: control characters become '?', and what is beyond 80 characters is cut.
+/// Returns `text` for a one-line message: replaces control characters with '?' and truncates to 80 characters.
 std::string printable(const std::string& text);
 
-/// Typed access. A variable that is set but empty counts as not set: `export NAME=` is how scripts clear one.
+/// A variable that is set but empty counts as not set, because scripts clear variables with `export NAME=`.
 class EnvironmentReader {
  public:
   explicit EnvironmentReader(const EnvironmentFunction& environment) : environment_(environment) {}
@@ -26,12 +26,12 @@ class EnvironmentReader {
   std::optional<std::string> find(const char* name) const;
   bool has(const char* name) const { return find(name).has_value(); }
   bool has_any(std::initializer_list<const char*> names) const;
-  /// "NAME=value" of the first of `names` that is set; "" if none is.
+  /// Returns "NAME=value" for the first of `names` that is set, or "" if none is.
   std::string first_set(std::initializer_list<const char*> names) const;
   std::vector<std::string> missing(std::initializer_list<const char*> names) const;
-  /// A whole number from `low` to `high`, nothing where the variable is not set; throws UserError for anything else.
+  /// Returns an integer, or nothing if the variable is not set. Throws UserError unless it is from `low` to `high`.
   std::optional<std::int64_t> find_integer(const char* name, std::int64_t low, std::int64_t high) const;
-  /// As above, for a variable that the caller knows to be set.
+  /// The same, for a variable that the caller knows to be set.
   std::int64_t integer(const char* name, std::int64_t low, std::int64_t high) const;
 
  private:

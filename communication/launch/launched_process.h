@@ -1,5 +1,5 @@
 #pragma once
-// Starting one process of a job so that it ends with its launcher, and what it needs of the launcher's own signals.
+// Starts one process of a job so that it ends with its launcher, and handles the launcher's signals.
 #include <signal.h>
 #include <sys/types.h>
 
@@ -10,8 +10,8 @@
 
 namespace furlong {
 
-/// While it lives, the signals that a launcher acts upon wait in a descriptor, and writing to a closed pipe is an
-/// error, no signal. Made and ended in one thread, before any other is started.
+/// During its lifetime, the signals that a launcher handles are delivered through a descriptor, and writing to a closed
+/// pipe is an error instead of a signal. Construct and destroy it in one thread, before any other thread is started.
 class LauncherSignals {
  public:
   LauncherSignals();
@@ -20,11 +20,11 @@ class LauncherSignals {
   LauncherSignals& operator=(const LauncherSignals&) = delete;
 
   int descriptor() const { return waiting_.descriptor(); }
-  /// The next signal that has arrived, 0 for none.
+  /// Returns the next pending signal, or 0 if there is none.
   int next();
-  /// Stops this process as Ctrl-Z does, until it is continued. Returns at once where nobody could continue it.
+  /// Stops this process like Ctrl-Z, until it is continued. Returns immediately if nobody could continue it.
   void suspend() const;
-  /// How signals were before; called in the new process as well.
+  /// Restores the previous signal handling. Also called in the new process.
   void restore() const noexcept;
 
  private:
@@ -36,20 +36,20 @@ class LauncherSignals {
 
 struct ProcessStart {
   std::string program;                   ///< path
-  std::vector<std::string> arguments;    ///< the first is the program's name for itself
+  std::vector<std::string> arguments;    ///< argv, starting with argv[0]
   std::vector<std::string> environment;  ///< "NAME=value"
-  std::vector<int> cores;                ///< to run on; none: as the launcher
-  bool captured = false;                 ///< whether output goes to us, or where the launcher's own goes
+  std::vector<int> cores;                ///< CPU affinity; empty: the launcher's
+  bool captured = false;                 ///< true: output goes to pipes; false: to the launcher's own streams
 };
 
 struct StartedProcess {
   pid_t process = -1;
-  Socket out, err;  ///< reading ends, where captured; non-blocking
+  Socket out, err;  ///< read ends of the pipes if captured; non-blocking
 };
 
-/// Starts a process in a group of its own (so that a terminal's Ctrl-C reaches the launcher alone), which the kernel
-/// kills when the calling thread ends, however that happens. Its standard input is empty. Throws MachineError where it
-/// cannot be started.
+/// Starts a process in its own process group, so that a terminal's Ctrl-C reaches only the launcher. The kernel kills
+/// it when the calling thread ends for any reason. Its standard input is empty. Throws MachineError if it cannot be
+/// started.
 StartedProcess start_process(const ProcessStart& start, const LauncherSignals& signals);
 
 }  // namespace furlong

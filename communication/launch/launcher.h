@@ -1,5 +1,5 @@
 #pragma once
-// `furlong launch`: several copies of a program on this host as the ranks of one job, watched until the last has ended.
+// `furlong launch`: runs a program on this host as several ranks of one job, and supervises them until all have ended.
 #include <string>
 #include <vector>
 
@@ -9,35 +9,39 @@ namespace furlong {
 
 struct LaunchOptions {
   int processes = 0;
-  /// Seconds that the others have to end by themselves once one has failed; then they are killed.
+  /// Time limit, in seconds, between the failure of one rank and the end of all others. Then they are killed.
   double timeout = 15;
-  /// Where rank 0 is met on 127.0.0.1; 0: a port that is free.
+  /// Rendezvous port on 127.0.0.1; 0 chooses a free one.
   int master_port = 0;
-  /// Of each process, behind the program's name.
+  /// Arguments of each rank, without the program's name.
   std::vector<std::string> arguments;
-  std::string program = "/proc/self/exe";  ///< path; this very program, even where its file has been replaced meanwhile
-  std::string name = "furlong";            ///< what the program is told to be called
+  /// Path of the program. The default is this program, even if its file has been replaced meanwhile.
+  std::string program = "/proc/self/exe";
+  std::string name = "furlong";  ///< argv[0] of each rank
 };
 
-/// Starts the processes and returns when the last has ended, with the exit status for all: 0 where all ended with 0; 3
-/// (stopped by a signal, saved) where all ended with 0 or 3; 130 after a second SIGINT; otherwise that of the first
-/// rank at fault, 128 + signal where a signal ended it, and one line of log names the rank, how it ended, and the host.
+/// Starts all ranks, waits until they have ended, and returns the exit status of the job:
+///   - 0 if all ranks ended with 0;
+///   - 3 (stopped by a signal, saved) if all ranks ended with 0 or 3;
+///   - 130 after a second SIGINT;
+///   - otherwise the status of the rank that failed first, 128 + signal if a signal ended it. One log line names the
+///     rank, its host and how it ended.
 ///
-/// Each process gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR=127.0.0.1, MASTER_PORT,
-/// FURLONG_LAUNCHER=furlong and a random FURLONG_JOB_SECRET; where they are not set, OMP_NUM_THREADS and
-/// FURLONG_POOL_THREADS share out the cores; where the threads of all fit, each process has cores of its own. Rank 0
-/// writes where the caller writes; lines of the others go to standard error behind "[rank k] ". Standard input is
-/// empty.
+/// Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR=127.0.0.1, MASTER_PORT,
+/// FURLONG_LAUNCHER=furlong and a random FURLONG_JOB_SECRET. OMP_NUM_THREADS and FURLONG_POOL_THREADS divide the cores
+/// among the ranks, unless they are set. Each rank is bound to its own cores if there are enough for all threads. Rank
+/// 0 writes to the caller's streams. The lines of the other ranks go to standard error with the prefix "[rank k] ".
+/// Standard input is empty.
 ///
-/// SIGTERM, SIGINT and SIGUSR1 are passed on to every process, each as often as it comes; but a second SIGINT kills
-/// all. Ctrl-Z suspends all. When a process fails, the others learn of it from the heartbeat between them and have
-/// `timeout` seconds to end; then they, stopped ones (SIGSTOP) too, are killed. So are stopped ones when nobody else is
-/// left. A rank that is stopped while the first to end reports a status counts as the one at fault: it is what the
-/// others missed. When the launcher ends, however, the kernel kills its processes.
+/// SIGTERM, SIGINT and SIGUSR1 are forwarded to every rank, each time they arrive; a second SIGINT kills all ranks.
+/// Ctrl-Z suspends all ranks. If a rank fails, the others learn of it through their heartbeats. After `timeout` seconds
+/// those that still run are killed, including stopped ones (SIGSTOP). Stopped ranks are also killed if only they
+/// remain. If a rank is stopped when the first other rank exits with a status, the stopped rank is reported as failed,
+/// because the others lost it. If the launcher ends for any reason, the kernel kills its ranks.
 ///
 /// Call it from a thread that lives as long as the program, in a process without other threads. Throws UserError for
-/// options that make no sense, inside a job of several processes, and for a port in use; MachineError when a process
-/// cannot be started (none is left then).
+/// invalid options, inside a job of several ranks, and for a port in use. Throws MachineError if a process cannot be
+/// started; then no rank keeps running.
 int launch(const LaunchOptions& options, const EnvironmentFunction& environment = process_environment);
 
 }  // namespace furlong

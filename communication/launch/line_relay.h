@@ -1,42 +1,43 @@
 #pragma once
-// What the processes of a job print, brought together line by line in one place.
+// Merges the output of a job's ranks line by line.
 #include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace furlong {
 
-/// Turns the pieces in which one stream arrives into whole lines with a prefix.
+/// Assembles the chunks of one stream into complete lines with a prefix.
 class LinePrefixer {
  public:
-  /// A line that grows beyond this is handed out in parts, each a line with the prefix: nobody's memory is for sale.
+  /// Maximum length of a line in bytes. Longer lines are split into several lines, each with the prefix, which bounds
+  /// the memory.
   static constexpr std::size_t kLongestLine = 64 * 1024;
 
   explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
-  /// Appends the lines that `piece` completes to `out`, and keeps what is behind the last newline.
+  /// Appends the lines that `piece` completes to `out`, and stores the rest after the last newline.
   void add(std::string_view piece, std::string& out);
-  /// The stream has ended: appends a last line that has no newline, giving it one.
+  /// Ends the stream: appends an incomplete last line, with a newline.
   void finish(std::string& out);
 
  private:
-  std::string prefix_, begun_;
-  bool broken_ = false;  ///< what comes next continues a line that was too long
+  std::string prefix_, partial_;
+  bool broken_ = false;  ///< the next bytes continue a line that was split
 };
 
-/// Lines on their way to a descriptor that others write to as well and whose reader may be slow. Never blocks: who
-/// reads a paused terminal must not keep the launcher from its signals and deadlines.
+/// Queue of lines for a descriptor that other processes also write to and whose reader may be slow. Never blocks: a
+/// paused terminal must not keep the launcher from handling signals and deadlines.
 class LineQueue {
  public:
   explicit LineQueue(int descriptor) : descriptor_(descriptor) {}
   int descriptor() const { return descriptor_; }
   std::string& lines() { return waiting_; }
   bool empty() const { return waiting_.empty(); }
-  /// True where readers of the streams should wait, as their writers would without us in between.
+  /// Returns true if the readers of the streams should pause, so that their writers block as without a relay.
   bool full() const { return waiting_.size() >= 1024 * 1024; }
-  /// Whether a write of up to PIPE_BUF bytes would not block.
+  /// Returns true if a write of up to PIPE_BUF bytes would not block.
   bool ready() const;
-  /// Writes as much as the descriptor takes now, whole lines at a time, so that what others write falls between them
-  /// (lines of more than PIPE_BUF bytes excepted). Drops everything when nobody reads any more.
+  /// Writes as much as possible without blocking. Writes whole lines, so that output of others does not interrupt them
+  /// (except lines longer than PIPE_BUF). Discards all lines if the reader is gone.
   void write_some();
 
  private:

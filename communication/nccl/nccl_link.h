@@ -1,5 +1,5 @@
 #pragma once
-// NCCL's own communicator, and how it is spoken to without ever being stuck in it.
+// Owns NCCL's communicator and calls it without ever blocking inside NCCL.
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -13,45 +13,45 @@
 
 namespace furlong {
 
-/// A call of NCCL's did not work; in its own words.
+/// An NCCL call failed. The message is NCCL's own.
 class NcclError : public Error {
  public:
   using Error::Error;
 };
 
-/// Connected when it is constructed; see make_nccl_communicator. A library from before 2.14 knows no calls that do not
-/// block: it connects in a thread that is left behind when that takes too long, and abort() does not wait for a call
-/// that hangs.
+/// Connects in its constructor; see make_nccl_communicator. NCCL before 2.14 has no non-blocking calls: it then
+/// connects in a thread that is detached, and left running if connecting takes too long. abort() does not wait for a
+/// call that hangs.
 class NcclLink {
  public:
   using Handle = nccl::Communicator*;
 
-  /// `queue`: a stream of the device, for which NCCL is going to work.
+  /// `queue` is the device's stream that NCCL will use.
   NcclLink(StoreClient& store, const NcclOptions& options, const Stream& queue);
-  /// Aborts unless it was closed.
+  /// Aborts unless close() was called.
   ~NcclLink();
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
-  /// Makes the calls, and returns when NCCL has put their work on its stream. From one thread. Throws NcclError where
-  /// one failed or NCCL was aborted meanwhile.
+  /// Makes the calls, and returns when NCCL has enqueued their work on its stream. Call it from one thread. Throws
+  /// NcclError if a call fails or NCCL is aborted meanwhile.
   void run(const std::function<nccl::Result(Handle)>& calls);
-  /// Several calls as one: NCCL runs their work together.
+  /// Runs several calls as one NCCL group.
   static nccl::Result grouped(const std::function<nccl::Result()>& calls);
-  /// What NCCL has met since, in its words; nothing where all is well. From any thread.
+  /// Returns NCCL's asynchronous error, or nothing. May be called from any thread.
   std::optional<std::string> problem();
-  /// Ends what is under way, whatever it waits for. From any thread; may take its time.
+  /// Ends all running operations. May be called from any thread, and may take seconds.
   void abort() noexcept;
-  /// All ranks at the same time, with nothing under way; aborts where that takes longer than `patience`.
+  /// Shuts NCCL down. All ranks call it at the same time, with no operation running. Aborts after `patience`.
   void close(std::chrono::milliseconds patience) noexcept;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  nccl::UniqueId meet();
+  nccl::UniqueId wait_for_ranks();
   void connect(const nccl::UniqueId& id);
   void connect_blocking(const nccl::UniqueId& id);
-  /// Throws MachineError on the job's fault, or when the time is over.
+  /// Throws MachineError if the job has a fault or the time limit is reached.
   void check_connecting(Clock::time_point end);
   [[noreturn]] void fail_connecting(const std::string& text);
   nccl::Result state_now(Handle handle);
@@ -60,7 +60,7 @@ class NcclLink {
   StoreClient& store_;
   const NcclOptions options_;
   const Stream queue_;
-  std::mutex mutex_;  // NCCL's calls are one thread's at a time
+  std::mutex mutex_;  // one thread at a time may call NCCL
   std::atomic<Handle> handle_ = nullptr;
 };
 

@@ -1,24 +1,24 @@
 #pragma once
-// Debian's libgloo-dev leaves out this header, which those of Gloo's TCP transport include. These have the names and
-// the layout of Gloo's own; where the package has it, that one is found first.
+// Replaces a header that Debian's libgloo-dev omits although the headers of Gloo's TCP transport include it. Names and
+// layout equal Gloo's. If the package provides the header, that one is found first.
 #include <memory>
 
 namespace gloo {
 
-/// Keeps an object from being destroyed that somebody else owns.
+/// Keeps an object that somebody else owns from being destroyed.
 template <typename T>
 class NonOwningPtr final {
   std::shared_ptr<T> ptr_;
 };
 
-/// Of which one can be had as long as the object is there.
+/// Yields a NonOwningPtr as long as the object exists.
 template <typename T>
 class WeakNonOwningPtr final {
  protected:
   std::weak_ptr<T> ptr_;
 };
 
-/// The object's own.
+/// Belongs to the object itself.
 template <typename T>
 class ShareableNonOwningPtr final {
  protected:
