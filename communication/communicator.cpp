@@ -10,19 +10,20 @@ namespace {
 void check_tensor(const char* operation, const char* what, const Stream& stream, const Tensor& tensor) {
   require(tensor.defined(), "{}: {} is undefined", operation, what);
   require(tensor.is_contiguous(), "{}: {} {} is not contiguous", operation, what, tensor.shape().text());
-  require(tensor.device() == stream.device, "{}: {} is on {}, the stream on {}", operation, what,
+  require(tensor.device() == stream.device, "{}: {} is on {}, but the stream is on {}", operation, what,
           tensor.device().text(), stream.device.text());
 }
 
-/// `whole` has one part for each rank; `part` has the size of one, and shares memory only with its own.
+/// Checks that `whole` has one part of the size of `part` for each rank, and that `part` shares memory only with this
+/// rank's part of `whole`.
 void check_parts(const char* operation, const Tensor& whole, const Tensor& part, int rank, int size) {
   require(whole.dtype() == part.dtype() && whole.elements() == size * part.elements(),
-          "{} of {} ranks: {} {} and {} {} do not fit together", operation, size, name_of(whole.dtype()),
+          "{} over {} ranks: sizes or dtypes of {} {} and {} {} do not match", operation, size, name_of(whole.dtype()),
           whole.shape().text(), name_of(part.dtype()), part.shape().text());
   const auto* first = static_cast<const char*>(whole.address());
   const auto* begin = static_cast<const char*>(part.address());
   const bool apart = begin + part.bytes() <= first || first + whole.bytes() <= begin;
-  require(apart || begin == first + rank * part.bytes(), "{}: the two tensors overlap, and not in the part of rank {}",
+  require(apart || begin == first + rank * part.bytes(), "{}: the tensors overlap outside the part of rank {}",
           operation, rank);
 }
 
@@ -41,7 +42,7 @@ const char* name_of(Reduction reduction) {
 }
 
 Communicator::Communicator(int rank, int size) : rank_(rank), size_(size) {
-  require(0 <= rank && rank < size, "a communicator's rank {} of {}", rank, size);
+  require(0 <= rank && rank < size, "communicator: rank {} of {}, expected 0 <= rank < size", rank, size);
 }
 
 Work Communicator::all_reduce(const Stream& stream, const Tensor& values, Reduction reduction) {
@@ -66,7 +67,7 @@ Work Communicator::all_gather(const Stream& stream, const Tensor& input, const T
 
 Work Communicator::broadcast(const Stream& stream, const Tensor& values, int root) {
   check_tensor("broadcast", "values", stream, values);
-  require(0 <= root && root < size_, "broadcast from rank {} of {}", root, size_);
+  require(0 <= root && root < size_, "broadcast: root rank {} of {}, expected 0 <= root < size", root, size_);
   return do_broadcast(stream, values, root);
 }
 
@@ -82,8 +83,8 @@ Work Communicator::exchange(const Stream& stream, std::vector<Message> messages)
   for (const Message& message : messages) {
     const char* operation = message.direction == Message::Direction::send ? "send" : "receive";
     check_tensor(operation, "values", stream, message.values);
-    require(0 <= message.peer && message.peer < size_ && message.peer != rank_, "{} between rank {} and rank {} of {}",
-            operation, rank_, message.peer, size_);
+    require(0 <= message.peer && message.peer < size_ && message.peer != rank_,
+            "{} on rank {}: peer {} of {} ranks, expected another rank", operation, rank_, message.peer, size_);
   }
   return do_exchange(stream, std::move(messages));
 }

@@ -26,7 +26,7 @@ struct OperationQueue::Operation final : Work::State {
     const std::lock_guard lock(mutex);
     return is_done;
   }
-  /// The first call counts: abort() does not wait for the thread.
+  /// Completes the operation. Only the first call has an effect, because abort() does not wait for the thread.
   void finish(const std::optional<std::string>& why) {
     const std::lock_guard lock(mutex);
     if (std::exchange(is_done, true)) return;
@@ -35,7 +35,7 @@ struct OperationQueue::Operation final : Work::State {
   }
 
   const std::string name;
-  std::function<void()> action;  ///< the runner's, once it runs
+  std::function<void()> action;  ///< used by the runner only, once it runs
   const trace::Details issued = trace::hand_over();
   std::mutex mutex;
   std::condition_variable changed;
@@ -44,8 +44,8 @@ struct OperationQueue::Operation final : Work::State {
 };
 
 OperationQueue::OperationQueue(Hooks hooks) : hooks_(std::move(hooks)) {
-  // A write to a connection that a peer has closed raises SIGPIPE in the thread that writes: blocked there, it stays an
-  // error.
+  // A write to a connection that the peer has closed raises SIGPIPE in the writing thread. With the signal blocked, the
+  // write returns an error instead.
   const SignalsBlocked blocked;
   runner_ = std::thread([this] { run(); });
   watcher_ = std::thread([this] { watch(); });
@@ -134,7 +134,7 @@ void OperationQueue::run() {
 void OperationQueue::watch() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    watcher_sleeps_ = true;  // so that short operations, one behind the other, do not wake it each time
+    watcher_sleeps_ = true;  // short consecutive operations do not wake the watcher
     watch_changed_.wait(lock, [&] { return leaving_ || (running_ && !reason_); });
     watcher_sleeps_ = false;
     watch_changed_.wait_for(lock, watch_interval, [&] { return leaving_ || reason_.has_value(); });

@@ -34,11 +34,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What a rank's own report of its failure begins with; a rank that was lost has another reason.
+/// Prefix of a fault that a rank reported itself. The reason of a lost rank has no such prefix.
 constexpr std::string_view own_report = "error: ";
 
-/// Of 15 s: heartbeats each 2 s, silent ones are lost after 10 s, broken connections after 4 s; 3 s to get out; 2 s are
-/// left over.
+/// Divides the timeout. With 15 s: a heartbeat every 2 s, silent ranks are lost after 10 s, broken connections after
+/// 4 s, ranks have 3 s to end, and 2 s are spare.
 StoreTimes times_within(milliseconds timeout) {
   StoreTimes times;
   times.heartbeat_interval = timeout * 2 / 15;
@@ -47,7 +47,7 @@ StoreTimes times_within(milliseconds timeout) {
   return times;
 }
 
-/// Which cores a process may use, and of which host: what fair_threads() exchanges.
+/// The cores that a process may use, and its host. Exchanged by fair_threads().
 struct Cores {
   std::uint64_t host = 0;
   std::array<std::uint8_t, CPU_SETSIZE / 8> allowed{};
@@ -72,7 +72,7 @@ struct Cores {
 
 }  // namespace
 
-/// What several processes have open.
+/// The open resources of a group of several ranks.
 class ProcessGroup::Joined {
  public:
   Joined(const LaunchEnvironment& environment, const Options& options)
@@ -104,8 +104,8 @@ class ProcessGroup::Joined {
     communicator_.reset();
     const std::optional<Fault> fault = store_ ? store_->fault() : std::nullopt;
     store_.reset();
-    // The others hear of the fault from the store, which goes with this process. Where rank 0 has told of its own they
-    // end behind it, so that a launcher sees first whose fault it was.
+    // The store ends with this process, and the other ranks learn of the fault from it: give them time. If rank 0
+    // reported its own failure, the others end after it, so that a launcher sees the failed rank end first.
     if (server_ && (fault || !left_)) std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
     std::this_thread::sleep_until(stays_until_);
     if (!server_ && fault && fault->rank == 0 && fault->reason.starts_with(own_report)) {
@@ -117,8 +117,8 @@ class ProcessGroup::Joined {
   Communicator& communicator() { return *communicator_; }
   Communicator& device_communicator(const Device& device) {
     if (!device.is_gpu()) return *communicator_;
-    require(!device_communicator_ || device == device_, "a process of several on {} and on {}", device_.text(),
-            device.text());
+    require(!device_communicator_ || device == device_, "a rank uses one device, but both {} and {} were requested",
+            device_.text(), device.text());
     device_ = device;
     if (!device_communicator_) device_communicator_ = make_nccl_communicator(*store_, nccl_options());
     return *device_communicator_;
@@ -148,12 +148,12 @@ class ProcessGroup::Joined {
     if (server_) server_->wait_for_goodbyes(patience_);
   }
 
-  /// `of_machine`: not a mistake to mend, which is the same on every host.
+  /// `of_machine`: a MachineError, in contrast to a UserError, which is the same on every host.
   void fail(const std::string& message, bool of_machine) {
     if (left_) return;
     {
       const std::lock_guard lock(mutex_);
-      own_error_ = message;  // the warden's patience counts from here, whatever stands in the way
+      own_error_ = message;  // the warden's time limit starts here
       changed_.notify_all();
     }
     if (!store_) return;
@@ -172,8 +172,8 @@ class ProcessGroup::Joined {
       store_->set(key, text);
       return text;
     }
-    // One of those that wait for rank 0 says so.
-    return wait_for(key, environment_.rank == 1, "rank 0: what it has to tell the others has not come");
+    // Only rank 1 logs a warning.
+    return wait_for(key, environment_.rank == 1, "rank 0: its text for the other ranks has not arrived");
   }
 
   std::vector<std::string> to_first(const std::string& text, const std::string& what) {
@@ -185,7 +185,7 @@ class ProcessGroup::Joined {
     }
     std::vector<std::string> all{text};
     for (int rank = 1; rank < environment_.world_size; ++rank)
-      all.push_back(wait_for(key(rank), true, fmt::format("rank {}: {} has not come", rank, what)));
+      all.push_back(wait_for(key(rank), true, fmt::format("rank {}: {} has not arrived", rank, what)));
     return all;
   }
 
@@ -196,8 +196,8 @@ class ProcessGroup::Joined {
       secret = "no secret";
       if (environment_.rank == 0)
         log_warn(
-            "the launcher gave no job id: whoever reaches port {} of {} can join this job; set FURLONG_JOB_SECRET to "
-            "the same text in all processes",
+            "the launcher provides no job id: any client that reaches port {} of {} can join this job; set "
+            "FURLONG_JOB_SECRET to the same value on all ranks",
             environment_.master_port, environment_.master_address);
     }
     const StoreTimes times = times_within(options.timeout);
@@ -234,8 +234,8 @@ class ProcessGroup::Joined {
     communicator_ = make_gloo_communicator(*store_, gloo_);
   }
 
-  /// What another rank is to leave in the store, for as long as that one lives. Where `warns` is set, now and then says
-  /// what is `missing`.
+  /// Waits for a value that another rank writes to the store, as long as that rank is alive. If `warns` is set, logs
+  /// `missing` at intervals.
   std::string wait_for(const std::string& key, bool warns, const std::string& missing) {
     const auto begin = Clock::now();
     for (milliseconds patience = notice_after_;; patience = notice_every_) {
@@ -245,12 +245,11 @@ class ProcessGroup::Joined {
       } catch (const MachineError&) {
         if (store_->fault()) throw;
       }
-      if (warns)
-        log_warn("{} for {:.0f} s; it is waited for as long as that process lives", missing, seconds_since(begin));
+      if (warns) log_warn("{} for {:.0f} s; waiting as long as that rank is alive", missing, seconds_since(begin));
     }
   }
 
-  /// At most for as long as rank 0 has to end in.
+  /// Waits until rank 0 has stopped listening, at most for the time that it has to end.
   void wait_for_end_of_store() const {
     std::string problem;
     const std::vector<SocketAddress> addresses =
@@ -277,8 +276,8 @@ class ProcessGroup::Joined {
     return nccl;
   }
 
-  /// Rank 0 tells of all faults but its own loss: then its store, by which the others could agree on one of them, is
-  /// gone as well, and on each host the first to hear of it tells.
+  /// Decides whether this process prints the fault. Rank 0 prints all faults except its own loss. If rank 0 is lost, so
+  /// is its store, through which the ranks could agree: then the first rank of each host prints the fault.
   bool is_told_here(const Fault& fault) {
     const std::lock_guard lock(telling_mutex_);
     if (!is_told_here_) {
@@ -288,23 +287,23 @@ class ProcessGroup::Joined {
     return *is_told_here_;
   }
 
-  /// True in one of the processes of this job and host: by a name that one alone can have, that of a socket without a
-  /// file. It is free again when that process ends, which therefore stays until the others must have heard of the
-  /// fault, too.
+  /// Returns true in exactly one process of this job and host. The first process binds an abstract Unix socket, whose
+  /// name is unique. The name is released when the process ends, so it stays until the others have learned of the
+  /// fault.
   bool claim(const Fault& fault) {
-    const std::string name =  // where it is too long its end is cut off
+    const std::string name =  // truncated below if too long
         fmt::format("furlong fault {} {} {}", environment_.master_port, environment_.host, environment_.master_address);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     const std::size_t length = std::min(name.size(), sizeof address.sun_path - 1);
-    std::memcpy(address.sun_path + 1, name.data(), length);  // behind a zero: in no file system
+    std::memcpy(address.sun_path + 1, name.data(), length);  // a leading zero byte makes the socket abstract
     const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
     claim_ = Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (claim_ && ::bind(claim_.descriptor(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0 &&
         errno == EADDRINUSE)
       return false;
     const int others = environment_.local_world_size - 1 - (fault.host == environment_.host);
-    // Heartbeats, from which each counts the silence, are two thirds of that apart.
+    // The heartbeat interval, which delays detection, is 2/3 of patience_.
     if (others > 0) stays_until_ = std::chrono::steady_clock::now() + patience_ * 5 / 6;
     return true;
   }
@@ -316,8 +315,8 @@ class ProcessGroup::Joined {
     changed_.notify_all();
   }
 
-  /// Ends the process where its main thread does not, deep in a computation or in a file system that hangs: at a fault
-  /// of the job. What is to be told is not told yet, since that comes behind the end of this object.
+  /// Ends the process after a fault if its main thread does not (long computation, hanging file system). Prints the
+  /// error here, because the main thread would print it only after this object is destroyed.
   void guard() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_ || own_error_ || fault_; });
@@ -345,7 +344,7 @@ class ProcessGroup::Joined {
   std::optional<std::string> own_error_;
   bool done_ = false, left_ = false;
   std::mutex telling_mutex_;
-  std::optional<bool> is_told_here_;  ///< once there is a fault
+  std::optional<bool> is_told_here_;  ///< set once a fault is known
   Socket claim_;
   TimePoint stays_until_{};
   int texts_ = 0, rows_ = 0, gathered_ = 0;
@@ -396,7 +395,8 @@ std::vector<std::string> ProcessGroup::to_first(const std::string& text, const s
   return joined_ ? joined_->to_first(text, what) : std::vector<std::string>{text};
 }
 std::unique_ptr<Communicator> ProcessGroup::row(int size) const {
-  require(size > 0 && this->size() % size == 0, "rows of {} of {} processes", size, this->size());
+  require(size > 0 && this->size() % size == 0, "row: groups of {} ranks do not divide a world size of {}", size,
+          this->size());
   return joined_ ? joined_->row(size) : make_single_process();
 }
 void ProcessGroup::barrier() const { communicator().barrier(Stream{}).wait(); }
@@ -419,7 +419,7 @@ int ProcessGroup::fair_threads() const {
     share += 1.0 / static_cast<double>(std::count_if(processes.begin(), processes.end(),
                                                      [&](const Cores& other) { return other.has(core); }));
   }
-  // A container's quota is that of all of them.
+  // A container's CPU quota is shared by all ranks of the host.
   if (usable < own.count())
     share = std::min(share, static_cast<double>(usable) / static_cast<double>(processes.size()));
   return std::max(1, static_cast<int>(share + 1e-9));
@@ -440,7 +440,7 @@ void ProcessGroup::report(const std::exception& error) const noexcept {
 }
 
 void ProcessGroup::fail(const std::exception& error) {
-  if (dynamic_cast<const PeerError*>(&error)) return;  // from leave(), which has settled who tells of it
+  if (dynamic_cast<const PeerError*>(&error)) return;  // from leave(), which has reported it
   if (joined_) joined_->fail(error.what(), dynamic_cast<const MachineError*>(&error) != nullptr);
 }
 

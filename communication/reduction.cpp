@@ -12,7 +12,7 @@ struct Sum {
   template <class T>
   T operator()(T a, T b) const {
     if constexpr (std::is_integral_v<T>) {
-      using Unsigned = std::make_unsigned_t<T>;  // whose sums wrap around
+      using Unsigned = std::make_unsigned_t<T>;  // unsigned sums wrap around
       return static_cast<T>(static_cast<Unsigned>(static_cast<Unsigned>(a) + static_cast<Unsigned>(b)));
     } else {
       return a + b;
@@ -20,7 +20,7 @@ struct Sum {
   }
 };
 
-// Written so that a NaN on either side is chosen: comparisons with it are false, but for a != a.
+// Propagate NaN from either operand: every comparison with NaN is false except a != a.
 struct Maximum {
   template <class T>
   T operator()(T a, T b) const {
@@ -44,9 +44,8 @@ T combine(T a, T b) {
   }
 }
 
-// Two loops without aliases, which the compiler turns into vectors. The order of the two operands does not change a
-// result's bits, except which of two NaNs or which of two zeros of different sign is kept; `swapped` keeps it where b
-// is the target.
+// A loop without aliasing, which the compiler vectorises. The operand order affects a result only if both are NaN or
+// zeros of different sign; `swapped` keeps the order if b is the target.
 template <class T, class Function, bool swapped>
 void into(T* __restrict target, const T* __restrict other, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {

@@ -24,7 +24,7 @@ class AdoptedPair final : public tcp::Pair {
  public:
   using Pair::Pair;
 
-  /// Gloo's pair listens from its constructor on. False where somebody has come in these microseconds.
+  /// Stops listening, which Gloo's constructor has started. Returns false if a client has connected meanwhile.
   bool stop_listening() {
     const std::lock_guard lock(m_);
     if (state_ != LISTENING) return false;
@@ -38,7 +38,7 @@ class AdoptedPair final : public tcp::Pair {
     const std::lock_guard lock(m_);
     if (state_ != LISTENING || fd_ != -1) {
       ::close(descriptor);
-      throw std::runtime_error("the connection has been given up");
+      throw std::runtime_error("the connection was closed");
     }
     fd_ = descriptor;
     is_adopted_ = true;
@@ -46,7 +46,7 @@ class AdoptedPair final : public tcp::Pair {
   }
 
  private:
-  /// What a stranger says is not read.
+  /// Ignores data until a connection is adopted.
   void handleReadWrite(int events) override {
     if (is_adopted_) Pair::handleReadWrite(events);
   }
@@ -67,7 +67,7 @@ class AdoptingContext final : public tcp::Context {
       pair = std::move(made);
       return pair;
     }
-    throw MachineError("another process connects to every port that Gloo opens");
+    throw MachineError("cannot create a Gloo connection: another process connects to every port that Gloo opens");
   }
 };
 
@@ -80,7 +80,7 @@ std::shared_ptr<gloo::transport::Context> make_adopting_context(const std::share
 
 void adopt(gloo::transport::Context& context, int rank, Socket socket) {
   const int descriptor = socket.release();
-  // Whether a peer is there is the store's to tell.
+  // The job store, not TCP, detects lost peers.
   const int off = 0;
   setsockopt(descriptor, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);
   setsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &off, sizeof off);

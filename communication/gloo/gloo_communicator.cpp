@@ -48,7 +48,7 @@ class GlooCommunicator final : public Communicator {
         sent_(static_cast<std::size_t>(size())),
         received_(sent_.size()),
         queue_({[this](std::uint64_t operation, const std::string& name) { return watch(operation, name); },
-                [this] { mesh_.break_off(); }, [this](const std::exception& error) { return explain(error); }}) {
+                [this] { mesh_.interrupt(); }, [this](const std::exception& error) { return explain(error); }}) {
     queue_.submit("connecting the ranks", [this] { mesh_.connect(); }).wait();
   }
 
@@ -132,8 +132,8 @@ class GlooCommunicator final : public Communicator {
     });
   }
 
-  // The number of a message between two ranks, in one direction, is its slot: what belongs together meets whatever else
-  // is under way.
+  // Messages between two ranks are numbered per direction, and the number is their Gloo slot. So they match in order,
+  // independent of other operations.
   std::unique_ptr<UnboundBuffer> begin(const Message& message) {
     const bool sends = message.direction == Message::Direction::send;
     const std::uint32_t number = (sends ? sent_ : received_)[static_cast<std::size_t>(message.peer)]++;
@@ -151,7 +151,7 @@ class GlooCommunicator final : public Communicator {
                        mesh_.name_of_rank(message.peer));
   }
 
-  // Each has its own tag: ranks that are one operation apart do not meet.
+  // Each collective has its own tag, so that ranks in different collectives do not mix their data.
   template <class Action>
   Work collective(const Stream& stream, std::string name, bool has_elements, Action action) {
     check_host_memory(stream);
@@ -163,11 +163,12 @@ class GlooCommunicator final : public Communicator {
   }
 
   static void check_host_memory(const Stream& stream) {
-    require(stream.device.has_host_memory(), "Gloo between tensors on {}", stream.device.text());
+    require(stream.device.has_host_memory(), "Gloo needs tensors in host memory, but they are on {}",
+            stream.device.text());
     synchronize(stream);
   }
 
-  /// In Gloo's options a type stands for nothing but its size.
+  /// Sets the output. Gloo uses the element type only for its size.
   void set_elements(gloo::AllreduceOptions& call, const Tensor& values) {
     auto buffer = mesh_.context()->createUnboundBuffer(values.address(), static_cast<std::size_t>(values.bytes()));
     switch (size_of(values.dtype())) {
@@ -182,11 +183,12 @@ class GlooCommunicator final : public Communicator {
     }
   }
 
-  // In the watcher's thread. Gloo does not tell a transfer that is half done that its connection is gone; a rank that
-  // has left in order looks the same while others finish the operation, so that it takes some patience.
+  // Runs in the watcher's thread. Gloo does not wake a half-finished transfer when its connection breaks. A rank that
+  // has left in order looks the same while others finish the operation, so a lost connection counts only after
+  // fault_patience.
   std::optional<std::string> watch(std::uint64_t operation, const std::string& name) {
     if (const auto fault = store_.fault()) return fault->message();
-    notice_.look({operation, name, present_collective_});
+    notice_.update({operation, name, present_collective_});
     const auto lost = mesh_.lost_peer();
     if (!lost) {
       lost_during_.reset();
@@ -199,12 +201,13 @@ class GlooCommunicator final : public Communicator {
     return {};
   }
 
-  // In the runner's thread. The rank whose connection broke may itself only have left because of another one: the store
-  // knows the first.
+  // Runs in the runner's thread. The rank whose connection broke may have ended because of another rank's failure. The
+  // store knows which rank failed first.
   std::string explain(const std::exception& error) {
     if (dynamic_cast<const TimedOut*>(&error) != nullptr) {
-      return fmt::format("{} while all ranks were alive; they wait for each other, perhaps in different operations",
-                         error.what());
+      return fmt::format(
+          "{} while all ranks were alive; the ranks wait for each other, perhaps in different operations",
+          error.what());
     }
     const bool by_network = dynamic_cast<const gloo::IoException*>(&error) != nullptr ||
                             dynamic_cast<const Interrupted*>(&error) != nullptr ||
@@ -224,14 +227,14 @@ class GlooCommunicator final : public Communicator {
   StoreClient& store_;
   GlooMesh mesh_;
   ReduceScatterRing ring_;
-  std::optional<std::uint64_t> lost_during_;  ///< the watcher's
+  std::optional<std::uint64_t> lost_during_;  ///< watcher only
   steady_clock::time_point lost_since_;
-  WaitNotice notice_;  ///< the watcher's
-  std::atomic<std::uint64_t> present_collective_ =
-      0;                           ///< the number of the one that runs, from 1; 0 of messages, and while ranks connect
-  std::uint32_t collectives_ = 0;  ///< this and the next two are the runner's
-  std::vector<std::uint32_t> sent_, received_;
-  OperationQueue queue_;  ///< last: its threads use all the others
+  WaitNotice notice_;  ///< watcher only
+  /// Number of the running collective, from 1; 0 for point-to-point messages and while connecting.
+  std::atomic<std::uint64_t> present_collective_ = 0;
+  std::uint32_t collectives_ = 0;               ///< runner only
+  std::vector<std::uint32_t> sent_, received_;  ///< runner only
+  OperationQueue queue_;                        ///< last member: its threads use the others
 };
 
 }  // namespace
@@ -241,10 +244,11 @@ std::unique_ptr<Communicator> make_gloo_communicator(StoreClient& store, const G
 }
 
 std::string own_address_towards(const std::string& host) {
-  constexpr std::uint16_t any_port = 9;  // nothing is sent
+  constexpr std::uint16_t any_port = 9;  // no packet is sent
   std::string problem;
   std::vector<SocketAddress> addresses = resolve(host, any_port, problem);
-  if (addresses.empty()) throw UserError("MASTER_ADDR: '{}' cannot be resolved: {}", host, problem);
+  if (addresses.empty())
+    throw UserError("MASTER_ADDR: '{}' cannot be resolved: {}; set it to rank 0's host name or address", host, problem);
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const SocketAddress& a) { return a.storage.ss_family == AF_INET; });
   for (const SocketAddress& address : addresses) {
@@ -255,7 +259,8 @@ std::string own_address_towards(const std::string& host) {
     }
     problem = error_text(errno);
   }
-  throw MachineError("MASTER_ADDR: there is no way from this host to '{}': {}", host, problem);
+  throw MachineError("MASTER_ADDR: no route from this host to '{}': {}; set it to an address that all hosts reach",
+                     host, problem);
 }
 
 }  // namespace furlong

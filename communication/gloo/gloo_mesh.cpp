@@ -32,7 +32,7 @@ constexpr milliseconds for_ever{std::chrono::hours(1000)};
 
 std::string key_of(const GlooOptions& options, int rank) { return fmt::format("gloo/{}/{}", options.name, rank); }
 
-/// Length, bytes.
+/// Appends a field: its length, then its bytes.
 void append(std::vector<char>& to, std::string_view field) {
   const auto length = static_cast<std::uint32_t>(field.size());
   const auto* bytes = reinterpret_cast<const char*>(&length);
@@ -45,7 +45,7 @@ std::string_view view(const std::vector<char>& bytes) { return {bytes.data(), by
 std::vector<char> next_field(std::string_view& rest) {
   std::uint32_t length = 0;
   if (rest.size() >= sizeof length) std::memcpy(&length, rest.data(), sizeof length);
-  if (rest.size() < sizeof length + length) throw MachineError("the store's record of a rank is cut short");
+  if (rest.size() < sizeof length + length) throw MachineError("the job store's record of a rank is truncated");
   const std::string_view field = rest.substr(sizeof length, length);
   rest.remove_prefix(sizeof length + length);
   return {field.begin(), field.end()};
@@ -55,7 +55,7 @@ const char* family_of(const SocketAddress& address) { return address.storage.ss_
 
 }  // namespace
 
-/// The buffers that something may wait on.
+/// The buffers that a thread may wait for.
 struct GlooMesh::Waiters {
   std::mutex mutex;
   std::set<UnboundBuffer*> buffers;
@@ -71,7 +71,7 @@ struct GlooMesh::Waiters {
     const std::lock_guard lock(mutex);
     buffers.erase(buffer);
   }
-  void break_off() {
+  void interrupt() {
     const std::lock_guard lock(mutex);
     if (std::exchange(broken, true)) return;
     for (UnboundBuffer* buffer : buffers) wake(buffer);
@@ -80,17 +80,16 @@ struct GlooMesh::Waiters {
     const std::lock_guard lock(mutex);
     return broken;
   }
-  /// The buffer's present wait, or its next one, returns false. Unlike the exception that Gloo sets on the connection's
-  /// buffers, this also reaches those of a transfer that is half done.
+  /// Makes the buffer's current wait, or its next one, return false. In contrast to the exception that Gloo sets on a
+  /// connection's buffers, this also interrupts half-finished transfers.
   static void wake(UnboundBuffer* buffer) {
     buffer->abortWaitRecv();
     buffer->abortWaitSend();
   }
 };
 
-/// Gloo's buffer. Its waits throw where they were interrupted, since Gloo's collectives do not look at what they
-/// return; and where anything goes wrong, Gloo's thread has done with the buffers of the operation before they are
-/// unwound.
+/// Wraps Gloo's buffer. An interrupted wait throws, because Gloo's collectives ignore its return value. Before any
+/// exception leaves, the connections are closed, so that Gloo's thread no longer uses the operation's buffers.
 class GlooMesh::Buffer final : public UnboundBuffer {
  public:
   Buffer(std::shared_ptr<Waiters> waiters, std::unique_ptr<UnboundBuffer> buffer)
@@ -146,7 +145,7 @@ class GlooMesh::Buffer final : public UnboundBuffer {
   std::unique_ptr<UnboundBuffer> buffer_;
 };
 
-/// Gloo's transport, with such buffers.
+/// Gloo's transport with wrapped buffers.
 class GlooMesh::Transport final : public gloo::transport::Context {
  public:
   Transport(std::shared_ptr<gloo::transport::Context> transport, std::shared_ptr<Waiters> waiters)
@@ -177,7 +176,8 @@ class GlooMesh::Context final : public gloo::Context {
 };
 
 TimedOut::TimedOut(milliseconds timeout)
-    : std::runtime_error(fmt::format("nothing came within {:.1f} s", std::chrono::duration<double>(timeout).count())) {}
+    : std::runtime_error(
+          fmt::format("nothing was received within {:.1f} s", std::chrono::duration<double>(timeout).count())) {}
 
 std::string gloo_message(const std::exception& error) {
   std::string text = error.what();
@@ -193,23 +193,23 @@ GlooMesh::GlooMesh(StoreClient& store, const GlooOptions& options)
       connect_timeout_(options.connect_timeout),
       ranks_(static_cast<std::size_t>(options.size)),
       peers_(static_cast<std::size_t>(options.size)) {
-  require(0 <= rank_ && rank_ < size_, "a communicator's rank {} of {}", rank_, size_);
+  require(0 <= rank_ && rank_ < size_, "communicator: rank {} of {}, expected 0 <= rank < size", rank_, size_);
   ranks_[static_cast<std::size_t>(rank_)].token.resize(link_token_bytes);
   store::fill_random(ranks_[static_cast<std::size_t>(rank_)].token);
   waiters_ = std::make_shared<Waiters>();
   waiters_->give_up = [this](bool connection_broke) { give_up(connection_broke); };
   make_transport(options);
-  meet(store, options);
+  wait_for_ranks(store, options);
   listen(options);
-  publish(store, options);
-  learn(store, options);
+  publish_address(store, options);
+  read_addresses(store, options);
 }
 
-GlooMesh::~GlooMesh() { break_off(); }
+GlooMesh::~GlooMesh() { interrupt(); }
 
 void GlooMesh::make_transport(const GlooOptions& options) {
   try {
-    const SignalsBlocked blocked;  // for the thread that Gloo starts
+    const SignalsBlocked blocked;  // inherited by the thread that Gloo starts
     auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
     auto transport = make_adopting_context(device, rank_, size_);
     transport->setTimeout(options.connect_timeout / 5);
@@ -223,8 +223,8 @@ void GlooMesh::make_transport(const GlooOptions& options) {
   }
 }
 
-// So that an error names whoever does not come.
-void GlooMesh::meet(StoreClient& store, const GlooOptions& options) {
+// Waits for all ranks before connecting, so that an error names the missing rank.
+void GlooMesh::wait_for_ranks(StoreClient& store, const GlooOptions& options) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < size_; ++rank) keys.push_back(key_of(options, rank) + "/here");
   const char here = 1;
@@ -235,7 +235,7 @@ void GlooMesh::meet(StoreClient& store, const GlooOptions& options) {
     if (store.fault()) throw;
     for (int rank = 0; rank < size_; ++rank) {
       if (store.check({keys[static_cast<std::size_t>(rank)]})) continue;
-      throw MachineError("rank {} did not come to connect with rank {} on host {} within {:.1f} s", rank, rank_, host_,
+      throw MachineError("rank {} did not arrive to connect to rank {} on host {} within {:.1f} s", rank, rank_, host_,
                          std::chrono::duration<double>(options.connect_timeout).count());
     }
     throw;
@@ -257,7 +257,7 @@ void GlooMesh::listen(const GlooOptions& options) {
   }
 }
 
-void GlooMesh::publish(StoreClient& store, const GlooOptions& options) {
+void GlooMesh::publish_address(StoreClient& store, const GlooOptions& options) {
   std::vector<char> record;
   append(record, host_);
   const LinkedRank& own = ranks_[static_cast<std::size_t>(rank_)];
@@ -266,7 +266,7 @@ void GlooMesh::publish(StoreClient& store, const GlooOptions& options) {
   store.set(key_of(options, rank_), record);
 }
 
-void GlooMesh::learn(StoreClient& store, const GlooOptions& options) {
+void GlooMesh::read_addresses(StoreClient& store, const GlooOptions& options) {
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
     const std::vector<char> record = store.get(key_of(options, rank), options.connect_timeout);
@@ -277,13 +277,12 @@ void GlooMesh::learn(StoreClient& store, const GlooOptions& options) {
     linked.token = next_field(rest);
     const std::vector<char> address = next_field(rest);
     if (linked.token.size() != link_token_bytes || address.size() != sizeof linked.address)
-      throw MachineError("the store's record of {} is damaged", name_of_rank(rank));
+      throw MachineError("the job store's record of {} is corrupt", name_of_rank(rank));
     std::memcpy(&linked.address, address.data(), sizeof linked.address);
     const SocketAddress& own = ranks_[static_cast<std::size_t>(rank_)].address;
     if (own.storage.ss_family != linked.address.storage.ss_family) {
       throw UserError(
-          "{} uses {} and rank {} on host {} {} ({}); set MASTER_ADDR to an address instead of a name, the same in all "
-          "processes",
+          "{} uses {}, but rank {} on host {} uses {} ({}); set MASTER_ADDR to the same numeric address on all ranks",
           name_of_rank(rank), family_of(linked.address), rank_, host_, family_of(own), options.address);
     }
   }
@@ -301,11 +300,10 @@ void GlooMesh::connect() {
     watch_connections();
   } catch (const LinkFailure& failure) {
     if (waiters_->is_broken()) throw Interrupted();
-    throw MachineError("{} could not be connected with: {}", name_of_rank(failure.rank), failure.reason);
+    throw MachineError("cannot connect to {}: {}", name_of_rank(failure.rank), failure.reason);
   } catch (const std::exception& error) {
     if (waiters_->is_broken()) throw Interrupted();
-    throw MachineError("{} could not be connected with: {}", name_of_rank(std::min(rank, size_ - 1)),
-                       gloo_message(error));
+    throw MachineError("cannot connect to {}: {}", name_of_rank(std::min(rank, size_ - 1)), gloo_message(error));
   }
 }
 
@@ -320,26 +318,27 @@ void GlooMesh::watch_connections() {
   sentinels_posted_ = true;
 }
 
-// A wait that runs out of time makes Gloo give up all connections of its context: its only way to interrupt connect()
-// and what has not begun, under each connection's own lock. Transfers that have begun are woken one by one.
-void GlooMesh::break_off() noexcept {
-  waiters_->break_off();
+// A wait that times out makes Gloo close all connections of its context. Gloo has no other way to interrupt connect()
+// and transfers that have not started. Transfers that have started are woken one by one.
+void GlooMesh::interrupt() noexcept {
+  waiters_->interrupt();
   if (!transport_) return;
   try {
     char nothing = 0;
     transport_->inner().createUnboundBuffer(&nothing, 1)->waitRecv(nullptr, milliseconds(0));
-  } catch (const std::exception&) {  // which it always throws
+  } catch (const std::exception&) {  // always thrown
   }
 }
 
-// Gloo tells an operation's buffer and the sentinel one after the other.
+// Gloo notifies an operation's buffer and the sentinel one after the other: waits up to 100 ms for the sentinel, which
+// names the lost rank.
 void GlooMesh::give_up(bool connection_broke) noexcept {
   for (int i = 0; connection_broke && i < 100 && !waiters_->is_broken() && !lost_peer(); ++i)
     std::this_thread::sleep_for(milliseconds(1));
-  break_off();
+  interrupt();
 }
 
-// An interrupted wait returns at once: false where the connection is well.
+// An interrupted wait on a sentinel returns immediately if the connection works, and throws if it broke.
 std::optional<GlooMesh::Lost> GlooMesh::lost_peer() {
   const std::lock_guard lock(sentinels_mutex_);
   if (lost_ || !sentinels_posted_ || waiters_->is_broken()) return lost_;

@@ -17,11 +17,12 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::array<char, 8> link_magic{'F', 'U', 'R', 'L', 'I', 'N', 'K', '1'};
-constexpr std::size_t most_strangers = 64;  ///< that may be heard at once; beyond, the oldest goes
+constexpr std::size_t most_strangers =
+    64;  ///< maximum number of unauthenticated connections; one more replaces the oldest
 constexpr milliseconds stranger_patience{5000}, retry_after{50};
-constexpr milliseconds attempt_patience{1000};  // a lost SYN is repeated by the system only after 1, 3 and 7 s
+constexpr milliseconds attempt_patience{1000};  // the system repeats a lost SYN only after 1, 3 and 7 s
 
-/// What a rank says first to the one that it connects to, with the other's token; the answer is its own.
+/// First message of a connecting rank, with the token of the accepting rank. The answer is the connecting rank's token.
 struct Greeting {
   std::array<char, link_magic.size()> magic;
   std::uint32_t rank;
@@ -29,7 +30,7 @@ struct Greeting {
 };
 static_assert(sizeof(Greeting) == link_magic.size() + 4 + link_token_bytes);
 
-/// In a time that does not tell how much of it was right.
+/// Compares in constant time.
 bool is_token(std::span<const char> heard, const std::vector<char>& token) {
   unsigned difference = token.size() == heard.size() ? 0 : 1;
   for (std::size_t i = 0; i < std::min(token.size(), heard.size()); ++i)
@@ -48,7 +49,7 @@ class Linker {
         give_up_(give_up),
         links_(ranks.size()) {}
 
-  // Rank 0 accepts from the beginning, and each other rank once those below it have answered: nobody waits in a circle.
+  // Rank 0 accepts immediately, every other rank once the lower ranks have answered. So ranks never wait in a cycle.
   std::vector<Socket> run() {
     for (std::size_t rank = 0; rank < rank_; ++rank) dial(rank);
     accept_others();
@@ -62,7 +63,7 @@ class Linker {
   bool is_over() const { return give_up_() || steady_clock::now() >= deadline_; }
 
   void dial(std::size_t rank) {
-    for (std::string problem = "nothing answered";; std::this_thread::sleep_for(retry_after)) {
+    for (std::string problem = "no answer";; std::this_thread::sleep_for(retry_after)) {
       if (is_over()) fail(rank, problem);
       int error = 0;
       Socket socket = connect_to(ranks_[rank].address, std::min(deadline_, steady_clock::now() + attempt_patience),
@@ -76,12 +77,12 @@ class Linker {
     }
   }
 
-  /// Empty, or why there is no link.
+  /// Authenticates both ends. Returns "" or the reason of a failure.
   std::string greet(const Socket& socket, std::size_t rank) const {
     constexpr const char* closed = "it closed the connection";
     Greeting greeting{link_magic, static_cast<std::uint32_t>(rank_), {}};
     std::copy_n(ranks_[rank].token.begin(), link_token_bytes, greeting.token.begin());
-    // So few bytes fit into an empty send buffer; if not, the connection is of no use.
+    // A greeting always fits into an empty send buffer; otherwise the connection is unusable.
     if (send(socket, {reinterpret_cast<const char*>(&greeting), sizeof greeting}).bytes != sizeof greeting)
       return closed;
     std::array<char, link_token_bytes> answer{};
@@ -116,7 +117,7 @@ class Linker {
     }
   }
 
-  /// 0, which is below every rank that accepts, where none is.
+  /// Returns the first rank that has not connected, or 0 (which never connects to another rank) if none is missing.
   std::size_t first_missing() const {
     for (std::size_t rank = rank_ + 1; rank < links_.size(); ++rank) {
       if (!links_[rank]) return rank;
@@ -138,7 +139,7 @@ class Linker {
       }
       if (error == EAGAIN) return;
       shortage_ = error_text(error);
-      // Without descriptors, those who have had their time make room; whoever came just now is heard first.
+      // Out of descriptors: closes a connection that is older than retry_after; newer ones get time to send first.
       if (!strangers_.empty() && strangers_.front().since + retry_after < begin) {
         forget(0);
       } else {
@@ -148,7 +149,7 @@ class Linker {
     }
   }
 
-  /// False where the stranger has no more to say, or has become a link.
+  /// Reads a greeting. Returns false if the connection is to be removed: closed, invalid, or accepted as a link.
   bool listen_to(Stranger& stranger) {
     const Transfer moved = receive(stranger.socket, std::span(stranger.heard).subspan(stranger.bytes));
     if (moved.ended || moved.error != 0) return false;
@@ -171,7 +172,7 @@ class Linker {
   const std::function<bool()>& give_up_;
   std::vector<Socket> links_;
   std::vector<Stranger> strangers_;
-  std::string shortage_;  ///< why connections were not taken
+  std::string shortage_;  ///< the last error of accept()
 };
 
 }  // namespace

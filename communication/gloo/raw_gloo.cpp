@@ -28,15 +28,15 @@
 namespace furlong {
 namespace {
 
-constexpr std::chrono::seconds timeout{30};  // of an operation; neither context begins with one
+constexpr std::chrono::seconds timeout{30};  // of one operation; both contexts need it
 
 }  // namespace
 
-/// Connected as the communicator is, with that one in place of a store.
+/// Connects like the Gloo communicator, but exchanges the addresses over the group's communicator instead of the store.
 class RawGloo::Context final : public gloo::Context {
  public:
   explicit Context(const ProcessGroup& group) : gloo::Context(group.rank(), group.size()) {
-    const SignalsBlocked blocked;  // for the thread that Gloo starts
+    const SignalsBlocked blocked;  // inherited by the thread that Gloo starts
     const std::string address = own_address_towards(group.environment().master_address);
     device_ = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
     transportContext_ = make_adopting_context(device_, rank, size);
@@ -57,7 +57,7 @@ class RawGloo::Context final : public gloo::Context {
   }
 
  private:
-  /// What each rank says of itself, over the group's communicator.
+  /// Gathers the address and token of every rank.
   static std::vector<LinkedRank> exchange(const ProcessGroup& group, const SocketAddress& address) {
     constexpr auto bytes = static_cast<std::int64_t>(sizeof address + link_token_bytes);
     const Tensor own = Tensor::empty({bytes}, DType::uint8), all = Tensor::empty({group.size() * bytes}, DType::uint8);
@@ -81,9 +81,9 @@ RawGloo::RawGloo(const ProcessGroup& group) {
   } catch (const Error&) {
     throw;
   } catch (const LinkFailure& failure) {
-    throw MachineError("Gloo's own connection with rank {} could not be made: {}", failure.rank, failure.reason);
+    throw MachineError("cannot connect raw Gloo to rank {}: {}", failure.rank, failure.reason);
   } catch (const std::exception& error) {
-    throw MachineError("Gloo's own connections could not be made: {}", gloo_message(error));
+    throw MachineError("cannot connect raw Gloo: {}", gloo_message(error));
   }
 }
 
@@ -99,12 +99,12 @@ double RawGloo::time(std::int64_t times, const std::function<void()>& action) {
       for (std::int64_t i = 0; i < times; ++i) action();
       seconds = seconds_since(start);
     } catch (const std::exception& error) {
-      failure = std::make_exception_ptr(MachineError("Gloo stopped: {}", gloo_message(error)));
+      failure = std::make_exception_ptr(MachineError("raw Gloo failed: {}", gloo_message(error)));
     }
   };
   std::thread thread;
   {
-    const SignalsBlocked blocked;  // SIGPIPE above all, where a peer has closed a connection
+    const SignalsBlocked blocked;  // in particular SIGPIPE, if a peer has closed a connection
     thread = std::thread(run);
   }
   thread.join();

@@ -31,7 +31,7 @@ void ReduceScatterRing::run(DType dtype, Reduction reduction, const void* input,
   const ReductionFunction reduce = reduction_function(dtype, reduction);
   const auto slot = gloo::Slot::build(reduce_scatter_slot, tag);
   const auto* parts = static_cast<const std::byte*>(input);
-  // Gloo's buffers serve both directions; nothing is received into this one.
+  // Gloo's buffers are mutable; this one is only sent from.
   const auto own = context_->createUnboundBuffer(const_cast<void*>(input), size * n * width);
 
   for (std::size_t first = 0; first < blocks; first += lanes) {

@@ -28,7 +28,7 @@ void set_option(const Socket& socket, int level, int name, int value) {
   if (::setsockopt(socket.descriptor(), level, name, &value, sizeof value) != 0) throw_errno("setsockopt");
 }
 
-/// Small frames go out at once; a peer that vanished without a word is noticed even while nothing is sent.
+/// Sends small frames immediately, and detects a vanished peer even while nothing is sent.
 void set_connection_options(const Socket& socket, milliseconds user_timeout) {
   const int seconds = static_cast<int>(std::max<std::int64_t>(1, user_timeout.count() / 1000));
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -70,7 +70,7 @@ void Socket::close() {
 }
 
 std::string SocketAddress::host() const {
-  char name[NI_MAXHOST] = "";  // with an interface behind it, where the address is link-local
+  char name[NI_MAXHOST] = "";  // including the interface of a link-local address
   if (::getnameinfo(reinterpret_cast<const sockaddr*>(&storage), length, name, sizeof name, nullptr, 0,
                     NI_NUMERICHOST) != 0)
     return "?";
@@ -146,8 +146,8 @@ SocketAddress peer_address(const Socket& socket) { return address_of(socket, ::g
 Socket listen_on(const SocketAddress& address) {
   Socket socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!socket) throw_errno("socket");
-  set_option(socket, SOL_SOCKET, SO_REUSEADDR,
-             1);  // a job that ended a moment ago leaves its port's connections in TIME_WAIT
+  // A job that has just ended leaves connections of its port in TIME_WAIT.
+  set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.storage.ss_family == AF_INET6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 1);
   if (::bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0)
     throw_errno("bind");
@@ -167,7 +167,7 @@ Socket accept_from(const Socket& listener, milliseconds user_timeout, int& error
     try {
       set_connection_options(socket, user_timeout);
     } catch (const std::system_error&) {
-      continue;  // the peer is gone already
+      continue;  // the peer has already disconnected
     }
     error = 0;
     return socket;
@@ -181,7 +181,8 @@ Socket connect_to(const SocketAddress& address, TimePoint deadline, milliseconds
     if (!socket) throw_errno("socket");
     set_connection_options(socket, user_timeout);
     if (::connect(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address.storage), address.length) != 0) {
-      if (errno != EINPROGRESS && errno != EINTR) throw_errno("connect");  // after EINTR it goes on by itself
+      if (errno != EINPROGRESS && errno != EINTR)
+        throw_errno("connect");  // after EINTR, connecting continues in the background
       if (!wait_for(socket, POLLOUT, deadline, give_up)) {
         error = give_up && give_up() ? ECANCELED : ETIMEDOUT;
         return {};
@@ -191,7 +192,7 @@ Socket connect_to(const SocketAddress& address, TimePoint deadline, milliseconds
       if (error != 0) return {};
     }
     if (connected_to_itself(socket)) {
-      error = ECONNREFUSED;  // nobody listens there
+      error = ECONNREFUSED;  // no server listens there
       return {};
     }
     error = 0;

@@ -28,8 +28,8 @@ constexpr std::size_t read_bytes = std::size_t{1} << 16;
 constexpr int reads_in_turn = 64;
 constexpr milliseconds first_pause{20};  // between attempts to connect, doubled up to the longest
 constexpr milliseconds longest_pause{500};
-constexpr milliseconds reply_slack{250};         // for a reply that says that the time is over
-constexpr milliseconds farewell_patience{1000};  // of a client that is destroyed without a goodbye
+constexpr milliseconds reply_slack{250};         // for the store's timeout reply to arrive
+constexpr milliseconds farewell_patience{1000};  // for a client that is destroyed without goodbye()
 
 double seconds(steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -39,19 +39,20 @@ std::uint32_t milliseconds_until(TimePoint deadline) {
 }
 
 void check_key(const std::string& key) {
-  require(!key.empty() && key.size() <= max_key_bytes, "a store's key of {} bytes, expected 1 to {}", key.size(),
+  require(!key.empty() && key.size() <= max_key_bytes, "job store: a key has {} bytes, expected 1 to {}", key.size(),
           max_key_bytes);
 }
 
 }  // namespace
 
-/// The thread, and what it shares with those who call.
+/// The client's thread, and the state that it shares with callers.
 class StoreClient::Connection {
  public:
   explicit Connection(StoreClientOptions options);
   ~Connection();
 
-  /// Sends a request and waits for its reply. Throws on a fault, and `timeout` + a little later where that is given.
+  /// Sends a request and waits for its reply, if `timeout` is given at most slightly longer than that. Throws
+  /// MachineError on a fault.
   Reply ask(Request request, std::string_view value, std::optional<milliseconds> timeout = {});
   bool report_fault(const std::string& reason, std::optional<milliseconds> patience = {}) noexcept;
   void goodbye();
@@ -72,11 +73,11 @@ class StoreClient::Connection {
   [[noreturn]] void throw_refused(const Attempt& attempt, const std::string& at) const;
   void run() noexcept;
   bool turn();
-  bool come_back();
+  bool reconnect();
   bool read();
   void take(const std::string& body);
   void send_pending(bool all);
-  void break_off(const std::string& why);
+  void disconnect(const std::string& why);
   void lose_store(const std::string& reason);
   void declare(Fault fault);
   TimePoint lost_at() const;
@@ -86,7 +87,7 @@ class StoreClient::Connection {
   Waker waker_;
   std::atomic<bool> stop_{false};
 
-  // The thread's own, once it runs.
+  // Used by the thread only, once it runs.
   Socket socket_;
   SocketAddress address_;
   FrameBuffer in_;
@@ -102,8 +103,8 @@ class StoreClient::Connection {
   std::uint64_t next_id_ = 1;
   std::uint64_t next_unsent_ = 1;
   std::optional<Fault> fault_;
-  bool leaving_ = false;  ///< goodbye was asked for, or the client is being destroyed
-  bool ended_ = false;    ///< the thread will answer nothing more
+  bool leaving_ = false;  ///< goodbye() was called, or the client is being destroyed
+  bool ended_ = false;    ///< the thread answers no more requests
   std::thread thread_;
 };
 
@@ -113,8 +114,7 @@ StoreClient::Connection::Connection(StoreClientOptions options) : options_(std::
       options_.rank >= options_.world_size)
     throw UserError("rank {} of {}: expected 0 <= RANK < WORLD_SIZE", options_.rank, options_.world_size);
   if (options_.secret.empty())
-    throw UserError(
-        "the job has no secret to guard its store with; set FURLONG_JOB_SECRET to the same text in every process");
+    throw UserError("the job store has no secret; set FURLONG_JOB_SECRET to the same value on all ranks");
   hello_.rank = options_.rank;
   hello_.world_size = options_.world_size;
   hello_.host = one_line(options_.host, max_host_bytes);
@@ -132,7 +132,7 @@ StoreClient::Connection::~Connection() {
     gone = ended_ || fault_;
     leaving_ = true;
   }
-  if (!gone) report_fault("it ended without a goodbye", farewell_patience);
+  if (!gone) report_fault("it ended without leaving the job", farewell_patience);
   stop_ = true;
   waker_.wake();
   thread_.join();
@@ -161,15 +161,16 @@ void StoreClient::Connection::join() {
         throw_refused(attempt, address_text(options_.address, options_.port) + tried);
       problem = attempt.problem;
     }
-    // Ranks that start at the same moment do not come back at the same moment.
+    // Ranks that start at the same time retry at different times.
     std::this_thread::sleep_for(
         std::min<steady_clock::duration>(pause + pause * (options_.rank % 16) / 16,
                                          std::max(deadline - steady_clock::now(), steady_clock::duration(0))));
     pause = std::min(2 * pause, longest_pause);
   } while (steady_clock::now() < deadline);
   throw MachineError(
-      "rank {} on host {}: no store at {}{} for {:.1f} s: {}; rank 0 runs it: has it started, and do MASTER_ADDR and "
-      "MASTER_PORT name its host and port?",
+      "rank {} on host {}: no job store at {}{} within {:.1f} s: {}; check that rank 0 has started and that "
+      "MASTER_ADDR "
+      "and MASTER_PORT name its host and port",
       options_.rank, options_.host, address_text(options_.address, options_.port), tried,
       seconds(steady_clock::now() - start), problem);
 }
@@ -177,23 +178,24 @@ void StoreClient::Connection::join() {
 void StoreClient::Connection::throw_refused(const Attempt& attempt, const std::string& at) const {
   if (attempt.outcome == Attempt::Outcome::foreign)
     throw UserError(
-        "MASTER_PORT {}: what listens at {} is not this job's store, {}; set MASTER_PORT to a port that is free on "
-        "rank 0's host",
+        "MASTER_PORT {}: the service at {} is not this job's store, {}; set MASTER_PORT to a free port of rank 0's "
+        "host",
         options_.port, at, attempt.problem);
   switch (attempt.refusal.reason) {
     case Refused::secret:
       throw UserError(
-          "the store at {} has another secret than this process; is it another job's? Set MASTER_PORT to a port of "
-          "this job's own, or FURLONG_JOB_SECRET to the same text in every process",
+          "the job store at {} has another secret than this rank and may belong to another job; set MASTER_PORT to an "
+          "unused port, or FURLONG_JOB_SECRET to the same value on all ranks",
           at);
     case Refused::world_size:
-      throw UserError("rank {}: WORLD_SIZE is {} here and {} at rank 0 ({}); give every process the same",
+      throw UserError("rank {}: WORLD_SIZE is {} here and {} at rank 0 ({}); set the same value on all ranks",
                       options_.rank, options_.world_size, attempt.refusal.detail, at);
     case Refused::rank:
-      throw UserError("rank {} on host {}: this rank has joined already, from host {}; give every process its own RANK",
-                      options_.rank, options_.host, attempt.refusal.detail);
+      throw UserError(
+          "rank {} on host {}: this rank has joined already, from host {}; set a different RANK in every process",
+          options_.rank, options_.host, attempt.refusal.detail);
     default:
-      throw MachineError("the store at {} refused rank {} for no known reason", at, options_.rank);
+      throw MachineError("the job store at {} refused rank {} for an unknown reason", at, options_.rank);
   }
 }
 
@@ -208,12 +210,12 @@ Reply StoreClient::Connection::ask(Request request, std::string_view value, std:
   std::unique_lock lock(mutex_);
   const auto check = [&] {
     if (fault_) throw MachineError("{}", fault_->message());
-    require(!ended_, "the store was used after goodbye");
+    require(!ended_, "the job store was used after goodbye()");
   };
   check();
   const std::uint64_t id = request.id = next_id_++;
   request.oldest = id;
-  for (const auto& [other, waiting] : pending_) {  // in order of their ids
+  for (const auto& [other, waiting] : pending_) {  // ordered by id
     if (!changes_state(waiting.kind)) continue;
     request.oldest = other;
     break;
@@ -231,13 +233,13 @@ Reply StoreClient::Connection::ask(Request request, std::string_view value, std:
   pending_.erase(entry);
   if (reply) return *reply;
   check();
-  return {id, Status::timed_out, "the store did not answer"};
+  return {id, Status::timed_out, "the job store did not answer"};
 }
 
 bool StoreClient::Connection::report_fault(const std::string& reason, std::optional<milliseconds> patience) noexcept {
   try {
     return ask({.kind = Kind::report_fault}, reason, patience).status == Status::ok;
-  } catch (...) {  // an earlier fault, or no memory: whoever reports a failure has that one to tell
+  } catch (...) {  // an earlier fault, or out of memory
     const std::lock_guard lock(mutex_);
     return fault_ && fault_->rank == options_.rank;
   }
@@ -251,7 +253,7 @@ void StoreClient::Connection::goodbye() {
   try {
     ask({.kind = Kind::goodbye}, {});
   } catch (const ContractError&) {
-    // The store ended before its reply came: this rank has left all the same.
+    // The store ended before it replied: this rank has left anyway.
   }
   stop_ = true;
   waker_.wake();
@@ -273,7 +275,7 @@ void StoreClient::Connection::run() noexcept {
 }
 
 bool StoreClient::Connection::turn() {
-  if (!socket_) return come_back();
+  if (!socket_) return reconnect();
   const TimePoint before = steady_clock::now();
   if (before >= next_heartbeat_) {
     out_.push(encode_heartbeat());
@@ -284,34 +286,34 @@ bool StoreClient::Connection::turn() {
   const Transfer sent = out_.flush(socket_, acknowledged);
   if (acknowledged) last_heard_ = before;
   if (sent.error) {
-    read();  // a fault's news may have come before the connection broke
-    break_off(error_text(sent.error));
+    read();  // a fault may have arrived before the connection broke
+    disconnect(error_text(sent.error));
     return !fault_;
   }
   std::array<pollfd, 2> polled{{{waker_.descriptor(), POLLIN, 0},
                                 {socket_.descriptor(), static_cast<short>(POLLIN | (out_.empty() ? 0 : POLLOUT)), 0}}};
   ::poll(polled.data(), polled.size(), poll_milliseconds(std::min(next_heartbeat_, lost_at())));
   const TimePoint now = steady_clock::now();
-  // This process itself was stopped, perhaps all others with it: what the store did meanwhile is not known.
+  // This process itself was suspended, perhaps the whole job: the store's silence during that time does not count.
   if (now - last_turn_ > 2 * options_.times.heartbeat_interval) last_heard_ = now;
   last_turn_ = now;
   if (polled[0].revents) waker_.clear();
   if (((polled[1].revents & ~POLLOUT) || now >= lost_at()) && !read()) return !fault_;
   if (now >= lost_at() && socket_) {
-    lose_store(fmt::format("its store was silent for {:.1f} s (stopped, or cut off from the network?)",
+    lose_store(fmt::format("its store was silent for {:.1f} s (stopped, or disconnected from the network?)",
                            seconds(now - last_heard_)));
     return false;
   }
   return !fault_;
 }
 
-/// False once the connection is broken.
+/// Reads what has arrived. Returns false if the connection is broken.
 bool StoreClient::Connection::read() {
   for (int i = 0; i < reads_in_turn; ++i) {
     const Transfer moved = receive(socket_, buffer_);
     if (moved.bytes == 0) {
-      if (moved.ended) break_off("it was closed");
-      if (moved.error) break_off(error_text(moved.error));
+      if (moved.ended) disconnect("it was closed");
+      if (moved.error) disconnect(error_text(moved.error));
       return static_cast<bool>(socket_);
     }
     last_heard_ = steady_clock::now();
@@ -319,7 +321,7 @@ bool StoreClient::Connection::read() {
       in_.append(std::span(buffer_).first(moved.bytes));
       while (const auto body = in_.next(max_frame_bytes)) take(*body);
     } catch (const ProtocolError& error) {
-      break_off(fmt::format("what the store sent breaks the protocol, {}", error.what()));
+      disconnect(fmt::format("the store violated the protocol: it sent {}", error.what()));
       return false;
     }
   }
@@ -335,12 +337,12 @@ void StoreClient::Connection::take(const std::string& body) {
     case Kind::reply:
       break;
     default:
-      throw ProtocolError("a frame of another kind than expected");
+      throw ProtocolError("a frame of an unexpected kind");
   }
   Reply reply = decode_reply(body);
   const std::lock_guard lock(mutex_);
   const auto entry = pending_.find(reply.id);
-  if (entry == pending_.end()) return;  // nobody waits any longer
+  if (entry == pending_.end()) return;  // no caller waits any longer
   entry->second.reply = std::move(reply);
   changed_.notify_all();
 }
@@ -356,7 +358,7 @@ void StoreClient::Connection::send_pending(bool all) {
   next_unsent_ = next_id_;
 }
 
-void StoreClient::Connection::break_off(const std::string& why) {
+void StoreClient::Connection::disconnect(const std::string& why) {
   if (!socket_) return;
   socket_.close();
   in_ = {};
@@ -370,10 +372,10 @@ TimePoint StoreClient::Connection::lost_at() const {
   return socket_ ? silent : std::min(silent, broken_at_ + options_.times.grace);
 }
 
-/// Resumes the session over another connection; what was asked and not answered is asked again.
-bool StoreClient::Connection::come_back() {
+/// Resumes the session over a new connection, and sends unanswered requests again.
+bool StoreClient::Connection::reconnect() {
   milliseconds pause = first_pause;
-  std::string problem = "no time was left to come back";
+  std::string problem = "no time was left to reconnect";
   while (steady_clock::now() < lost_at()) {
     Attempt attempt =
         shake_hands(address_, hello_, options_.secret, lost_at(), options_.times.timeout, [&] { return stop_.load(); });
@@ -397,15 +399,15 @@ bool StoreClient::Connection::come_back() {
     waker_.clear();
     pause = std::min(2 * pause, longest_pause);
   }
-  lose_store(fmt::format("the connection to its store broke ({}), and coming back failed for {:.1f} s: {}", why_broken_,
-                         seconds(steady_clock::now() - broken_at_), problem));
+  lose_store(fmt::format("the connection to its store broke ({}), and reconnecting failed for {:.1f} s: {}",
+                         why_broken_, seconds(steady_clock::now() - broken_at_), problem));
   return false;
 }
 
 void StoreClient::Connection::lose_store(const std::string& reason) {
   {
     const std::lock_guard lock(mutex_);
-    if (leaving_) return;  // a store that ends while this rank leaves is in order
+    if (leaving_) return;  // the store may end while this rank leaves
   }
   declare({0, server_host_, reason});
 }
@@ -427,7 +429,7 @@ StoreClient::~StoreClient() = default;
 
 void StoreClient::set(const std::string& key, std::span<const char> value) {
   check_key(key);
-  require(value.size() <= max_value_bytes, "a value of {} bytes for the store's key {}, expected at most {}",
+  require(value.size() <= max_value_bytes, "job store: a value of {} bytes for key {}, expected at most {}",
           value.size(), key_text(key), max_value_bytes);
   connection_->ask({.kind = Kind::set, .keys = {key}}, {value.data(), value.size()});
 }
@@ -436,14 +438,14 @@ std::vector<char> StoreClient::get(const std::string& key, milliseconds timeout)
   check_key(key);
   const Reply reply = connection_->ask({.kind = Kind::get, .keys = {key}}, {}, timeout);
   if (reply.status != Status::ok)
-    throw MachineError("waited {:.1f} s for the store's key {}: {}", seconds(timeout), key_text(key), reply.payload);
+    throw MachineError("job store: waited {:.1f} s for key {}: {}", seconds(timeout), key_text(key), reply.payload);
   return {reply.payload.begin(), reply.payload.end()};
 }
 
 std::int64_t StoreClient::add(const std::string& key, std::int64_t delta) {
   check_key(key);
   const Reply reply = connection_->ask({.kind = Kind::add, .keys = {key}, .delta = delta}, {});
-  require(reply.status == Status::ok, "adding {} to the store's key {}: {}", delta, key_text(key), reply.payload);
+  require(reply.status == Status::ok, "job store: cannot add {} to key {}: {}", delta, key_text(key), reply.payload);
   return decode_number(reply.payload);
 }
 
@@ -451,7 +453,7 @@ void StoreClient::wait(const std::vector<std::string>& keys, milliseconds timeou
   for (const std::string& key : keys) check_key(key);
   const Reply reply = connection_->ask({.kind = Kind::wait, .keys = keys}, {}, timeout);
   if (reply.status != Status::ok)
-    throw MachineError("waited {:.1f} s for {} of the store's keys: {}", seconds(timeout), keys.size(), reply.payload);
+    throw MachineError("job store: waited {:.1f} s for {} keys: {}", seconds(timeout), keys.size(), reply.payload);
 }
 
 bool StoreClient::check(const std::vector<std::string>& keys) {

@@ -11,11 +11,12 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-// A lost SYN is repeated by the system only after 1, 3 and 7 s: a new attempt notices sooner that the network is back.
+// The system repeats a lost SYN only after 1, 3 and 7 s; a new attempt succeeds sooner once the network is back.
 constexpr milliseconds connect_patience{1000};
-constexpr milliseconds answer_patience{5000};  // a store that many ranks join at once lets some wait
+constexpr milliseconds answer_patience{5000};  // joining ranks may have to wait while many join at once
 
-/// The next frame's body; nothing, with the reason in `attempt.problem`, when the connection broke or it took too long.
+/// Returns the next frame's body. Returns nothing, with the reason in `attempt.problem`, if the connection broke or the
+/// deadline passed.
 std::optional<std::string> next_body(Attempt& attempt, TimePoint deadline, const std::function<bool()>& give_up) {
   for (;;) {
     if (auto body = attempt.in.next(max_stranger_bytes)) return body;
@@ -55,7 +56,7 @@ Attempt shake_hands(const SocketAddress& address, Hello hello, const std::string
     SendQueue queue;
     queue.push(encode(hello));
     bool acknowledged = false;
-    // A few hundred bytes fit into an empty send buffer; if not, the connection is of no use.
+    // A few hundred bytes always fit into an empty send buffer; otherwise the connection is unusable.
     if (queue.flush(out.socket, acknowledged).error != 0 || !queue.empty()) {
       out.problem = "connected, but it closed the connection";
       return out;

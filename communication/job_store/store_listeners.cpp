@@ -14,10 +14,10 @@ namespace {
 [[noreturn]] void throw_cannot_listen(const StoreServerOptions& options, const SocketAddress& address, int error) {
   if (error == EADDRINUSE)
     throw UserError(
-        "MASTER_PORT {}: the port is taken at {}; does another job run on this host? Set MASTER_PORT to a free one",
+        "MASTER_PORT {}: the port is taken at {}, perhaps by another job on this host; set MASTER_PORT to a free port",
         options.port, address.host());
   if (error == EACCES)
-    throw UserError("MASTER_PORT {}: this user may not listen there; set MASTER_PORT to a port above 1023",
+    throw UserError("MASTER_PORT {}: no permission to listen there; set MASTER_PORT to a port above 1023",
                     options.port);
   throw MachineError("cannot listen at {}: {}", address.text(), error_text(error));
 }
@@ -28,13 +28,15 @@ std::vector<Socket> listen_for(const StoreServerOptions& options) {
   std::string problem;
   std::vector<SocketAddress> addresses = resolve(options.address, options.port, problem);
   if (addresses.empty())
-    throw UserError("MASTER_ADDR '{}' names no host: {}; set it to rank 0's name or address", options.address, problem);
+    throw UserError("MASTER_ADDR '{}' names no host: {}; set it to rank 0's host name or address", options.address,
+                    problem);
   std::vector<std::string> tried;
   bool reachable = options.one_host;
   for (const SocketAddress& address : addresses) {
     if (address.is_wildcard())
       throw UserError(
-          "MASTER_ADDR '{}' means every network of this host; set it to the one address that the other ranks reach",
+          "MASTER_ADDR '{}' stands for every network of this host; set it to the one address that the other ranks "
+          "reach",
           options.address);
     reachable = reachable || !address.is_loopback();
     tried.push_back(address.host());
@@ -42,7 +44,7 @@ std::vector<Socket> listen_for(const StoreServerOptions& options) {
   if (!reachable)
     throw UserError(
         "MASTER_ADDR '{}' is {} on rank 0's host {}, which other hosts cannot reach; set MASTER_ADDR to an address of "
-        "its network",
+        "a shared network",
         options.address, fmt::join(tried, " and "), options.host);
   std::vector<Socket> out;
   for (const SocketAddress& address : addresses) {
@@ -55,7 +57,7 @@ std::vector<Socket> listen_for(const StoreServerOptions& options) {
     if (options.port == 0 && !out.empty()) break;  // a second address would get another port
   }
   if (out.empty())
-    throw UserError("MASTER_ADDR '{}' ({}) is no address of host {}, where rank 0 runs; set it to that host's",
+    throw UserError("MASTER_ADDR '{}' ({}) is not an address of host {}, where rank 0 runs; set it to one of that host",
                     options.address, fmt::join(tried, " and "), options.host);
   return out;
 }

@@ -23,11 +23,11 @@ void StoreTimes::check() const {
   if (heartbeat_interval <= milliseconds(0) || heartbeat_interval >= grace || grace > timeout ||
       2 * heartbeat_interval > timeout)
     throw UserError(
-        "heartbeats every {} s, {} s for a broken connection to come back, a rank lost after {} s of silence: expected "
-        "interval < grace <= timeout, and room for two heartbeats in the timeout; the defaults are 2, 4 and 10 s",
+        "heartbeats every {} s, {} s to reconnect, a rank lost after {} s of silence: expected interval < grace <= "
+        "timeout and at least two heartbeats within the timeout; the defaults are 2, 4 and 10 s",
         seconds(heartbeat_interval), seconds(grace), seconds(timeout));
   if (timeout > std::chrono::hours(24))
-    throw UserError("a rank lost after {} s of silence: expected at most a day", seconds(timeout));
+    throw UserError("a rank lost after {} s of silence: expected at most 24 h", seconds(timeout));
 }
 
 std::string Fault::message() const { return fmt::format("rank {} on host {} failed: {}", rank, host, reason); }
@@ -38,8 +38,7 @@ namespace {
 constexpr std::size_t length_bytes = 4;
 // The length and the kind, then a request's id and oldest id.
 constexpr std::size_t timeout_offset = length_bytes + 1 + 8 + 8;
-// Told apart from any other service by the first bytes that the server sends; the last one counts the protocol's
-// versions.
+// The first bytes that the server sends distinguish it from any other service. The last one is the protocol's version.
 constexpr std::string_view greeting = "Furlong\x01";
 
 template <class Number>
@@ -51,7 +50,7 @@ void put(std::string& out, Number number) {
   }
 }
 
-/// Builds a frame; the length comes last.
+/// Builds a frame. finish() fills in the length.
 class Writer {
  public:
   explicit Writer(Kind kind) : frame_(length_bytes, '\0') { number(static_cast<std::uint8_t>(kind)); }
@@ -80,12 +79,12 @@ class Writer {
   std::string frame_;
 };
 
-/// Reads a body's fields, none past its end.
+/// Reads a body's fields with bounds checks.
 class Reader {
  public:
   explicit Reader(std::string_view fields) : rest_(fields) {}
   Reader(std::string_view body, Kind expected) : rest_(body) {
-    if (number<std::uint8_t>() != static_cast<std::uint8_t>(expected)) fail("a frame of another kind than expected");
+    if (number<std::uint8_t>() != static_cast<std::uint8_t>(expected)) fail("a frame of an unexpected kind");
   }
   template <class Number>
   Number number() {
@@ -97,7 +96,7 @@ class Reader {
     return static_cast<Number>(bits);
   }
   std::string_view raw(std::size_t bytes) {
-    if (bytes > rest_.size()) fail("a frame that ends in the middle of a field");
+    if (bytes > rest_.size()) fail("a frame that ends within a field");
     const std::string_view out = rest_.substr(0, bytes);
     rest_.remove_prefix(bytes);
     return out;
@@ -120,7 +119,7 @@ class Reader {
   }
   std::size_t left() const { return rest_.size(); }
   void finish() const {
-    if (!rest_.empty()) fail("a frame with bytes behind its last field");
+    if (!rest_.empty()) fail("a frame with bytes after its last field");
   }
   [[noreturn]] static void fail(const char* what) { throw ProtocolError(what); }
 
@@ -131,7 +130,7 @@ class Reader {
 std::string host_field(std::string_view text) { return one_line(text, max_host_bytes); }
 
 void check_host(const std::string& host) {
-  if (host != host_field(host)) Reader::fail("a host's name that cannot be printed");
+  if (host != host_field(host)) Reader::fail("an unprintable host name");
 }
 
 Writer& hello_fields(Writer& writer, const Hello& hello) {
@@ -151,7 +150,7 @@ Code hmac(std::string_view message, std::string_view secret) {
   const auto* done = HMAC(EVP_sha256(), key, static_cast<int>(secret.size()), data, message.size(),
                           reinterpret_cast<unsigned char*>(out.data()), &bytes);
   if (!done || bytes != out.size())
-    throw MachineError("libcrypto cannot compute HMAC-SHA-256, which guards the store; is it a build without SHA-2?");
+    throw MachineError("libcrypto cannot compute HMAC-SHA-256, which the job store needs; install a build with SHA-2");
   return out;
 }
 
@@ -170,7 +169,7 @@ std::string encode(const Challenge& challenge) {
 
 Challenge decode_challenge(std::string_view body) {
   Reader reader(body, Kind::challenge);
-  if (reader.raw(greeting.size()) != greeting) Reader::fail("the greeting of something else");
+  if (reader.raw(greeting.size()) != greeting) Reader::fail("the greeting of another service");
   Challenge out;
   out.nonce = reader.array<sizeof(Nonce)>();
   reader.finish();
@@ -188,10 +187,10 @@ Hello decode_hello(std::string_view body) {
   out.rank = reader.number<std::int32_t>();
   out.world_size = reader.number<std::int32_t>();
   if (out.world_size < 1 || out.world_size > max_world_size || out.rank < 0 || out.rank >= out.world_size)
-    Reader::fail("a rank that cannot be");
+    Reader::fail("an invalid rank");
   out.session = reader.array<sizeof(SessionId)>();
   const auto resuming = reader.number<std::uint8_t>();
-  if (resuming > 1) Reader::fail("a yes or no that is neither");
+  if (resuming > 1) Reader::fail("an invalid boolean");
   out.resuming = resuming == 1;
   out.nonce = reader.array<sizeof(Nonce)>();
   out.host = reader.text(0, max_host_bytes);
@@ -226,7 +225,7 @@ Refusal decode_refusal(std::string_view body) {
   Reader reader(body, Kind::refusal);
   const auto reason = reader.number<std::uint8_t>();
   if (reason < static_cast<std::uint8_t>(Refused::secret) || reason > static_cast<std::uint8_t>(Refused::session))
-    Reader::fail("a refusal for no known reason");
+    Reader::fail("a refusal for an unknown reason");
   Refusal out;
   out.reason = static_cast<Refused>(reason);
   out.detail = reader.text(0, max_host_bytes);
@@ -259,7 +258,7 @@ std::string encode(const Request& request, std::string_view value) {
     case Kind::goodbye:
       break;
     default:
-      require(false, "a store's request of kind {}", static_cast<int>(request.kind));
+      require(false, "job store: kind {} is not a request", static_cast<int>(request.kind));
   }
   return writer.finish();
 }
@@ -267,7 +266,7 @@ std::string encode(const Request& request, std::string_view value) {
 Request decode_request(std::string_view body) {
   Request out;
   out.kind = kind_of(body);
-  if (!is_request(out.kind)) Reader::fail("a frame that is no request");
+  if (!is_request(out.kind)) Reader::fail("a frame that is not a request");
   Reader reader(body, out.kind);
   out.id = reader.number<std::uint64_t>();
   out.oldest = reader.number<std::uint64_t>();
@@ -287,7 +286,7 @@ Request decode_request(std::string_view body) {
     case Kind::wait:
     case Kind::check: {
       const auto count = reader.number<std::uint32_t>();
-      // Each key takes its length and a byte at least: nothing is reserved that the frame cannot hold.
+      // Each key takes at least its length and one byte, so no more memory is reserved than the frame can hold.
       if (count > reader.left() / (sizeof(std::uint32_t) + 1)) Reader::fail("more keys than fit in the frame");
       out.keys.reserve(count);
       for (std::uint32_t i = 0; i < count; ++i) out.keys.push_back(reader.key());
@@ -312,7 +311,7 @@ Reply decode_reply(std::string_view body) {
   Reply out;
   out.id = reader.number<std::uint64_t>();
   const auto status = reader.number<std::uint8_t>();
-  if (status > static_cast<std::uint8_t>(Status::no_number)) Reader::fail("a reply of unknown status");
+  if (status > static_cast<std::uint8_t>(Status::no_number)) Reader::fail("a reply with an unknown status");
   out.status = static_cast<Status>(status);
   out.payload = reader.rest(max_value_bytes);
   return out;
@@ -330,7 +329,7 @@ Fault decode_fault(std::string_view body) {
   Reader reader(body, Kind::fault);
   Fault out;
   out.rank = reader.number<std::int32_t>();
-  if (out.rank < 0 || out.rank >= max_world_size) Reader::fail("a rank that cannot be");
+  if (out.rank < 0 || out.rank >= max_world_size) Reader::fail("an invalid rank");
   out.host = reader.text(0, max_host_bytes);
   check_host(out.host);
   out.reason = one_line(reader.text(0, max_reason_bytes), max_reason_bytes);
@@ -360,7 +359,7 @@ std::int64_t decode_number(std::string_view payload) {
   return out;
 }
 
-// Each code begins with a kind of its own, so that neither side's can be sent back to it as its own.
+// Each code starts with a different kind, so that one side's code cannot be reflected to it as the other side's.
 Code code_of(const Hello& hello, const Nonce& server_nonce, std::string_view secret) {
   Writer writer(Kind::hello);
   return hmac(hello_fields(writer.raw(greeting).raw(server_nonce), hello).finish(), secret);
@@ -379,7 +378,7 @@ void fill_random(std::span<char> bytes) {
     const ssize_t count = ::getrandom(bytes.data(), bytes.size(), 0);
     if (count < 0) {
       if (errno == EINTR) continue;
-      throw MachineError("no random bytes from the system: {}", error_text(errno));
+      throw MachineError("the system provides no random bytes: {}", error_text(errno));
     }
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
@@ -387,7 +386,7 @@ void fill_random(std::span<char> bytes) {
 
 std::string one_line(std::string_view text, std::size_t max_bytes) {
   std::string out(text.substr(0, max_bytes));
-  // Cut between characters of UTF-8, not in one.
+  // Truncate between UTF-8 characters.
   if (text.size() > max_bytes) {
     while (!out.empty() && (static_cast<unsigned char>(text[out.size()]) & 0xc0) == 0x80) out.pop_back();
   }
@@ -420,7 +419,7 @@ std::optional<std::string> FrameBuffer::next(std::size_t max_bytes) {
   std::string body = bytes_.substr(start_ + length_bytes, length);
   start_ += length_bytes + length;
   if (start_ == bytes_.size()) {
-    // A large value's room is given back.
+    // Free the memory of a large value.
     if (bytes_.capacity() > (std::size_t{1} << 20)) bytes_ = {};
     bytes_.clear();
     start_ = 0;

@@ -27,15 +27,15 @@ using namespace store;
 namespace {
 
 constexpr std::size_t read_bytes = std::size_t{1} << 16;
-constexpr int reads_in_turn = 16;  // then the other connections have theirs
-// A client that asks and does not read the answers is not read either, until it does.
+constexpr int reads_in_turn = 16;  // then the other connections are served
+// Bytes queued for a client beyond which its requests are not read, until it reads its replies.
 constexpr std::size_t max_unsent_bytes = 2 * max_frame_bytes;
-constexpr milliseconds accept_pause{100};  // when the process has no descriptors left
+constexpr milliseconds accept_pause{100};  // after accept() failed, for example without free descriptors
 constexpr milliseconds closing_patience{500};
 
 }  // namespace
 
-/// One thread, one poll(): accepts, authenticates, answers, and judges who is lost.
+/// The server's thread with one poll() loop: accepts, authenticates and answers clients, and detects lost ranks.
 class StoreServer::Loop {
  public:
   Loop(StoreServerOptions options, std::vector<Socket> listeners)
@@ -65,8 +65,8 @@ class StoreServer::Loop {
     Nonce nonce{};
     FrameBuffer in{};
     SendQueue out{};
-    int rank = -1;         ///< a stranger's until it is welcome
-    bool refused = false;  ///< to be closed once it was told why
+    int rank = -1;         ///< -1 until authenticated
+    bool refused = false;  ///< close once the refusal is sent
     bool broken = false;
   };
   struct Session {
@@ -79,7 +79,7 @@ class StoreServer::Loop {
     TimePoint broken_at{};
     std::string why_broken{};
     std::uint64_t last_id = 0;
-    std::map<std::uint64_t, Reply> replies{};  ///< of requests that changed something, until the client has them
+    std::map<std::uint64_t, Reply> replies{};  ///< to state-changing requests, until the client has received them
   };
 
   void run() noexcept;
@@ -92,7 +92,7 @@ class StoreServer::Loop {
   void refuse(Connection& connection, Refused reason, std::string detail);
   void execute(Connection& connection, Session& session, Request request);
   void answer(int rank, std::uint64_t id, const Answer& answer);
-  void break_off(Connection& connection, const std::string& why);
+  void disconnect(Connection& connection, const std::string& why);
   void judge(TimePoint now);
   void lose(int rank, Session& session, const std::string& reason);
   void declare(Fault fault);
@@ -108,19 +108,19 @@ class StoreServer::Loop {
   Waker waker_;
   std::atomic<bool> stop_{false};
 
-  // The thread's own.
+  // Used by the thread only.
   std::vector<std::unique_ptr<Connection>> connections_;
   std::map<int, Session> sessions_;
   StoreTable state_;
   int n_strangers_ = 0;
   TimePoint accept_again_{}, last_turn_ = steady_clock::now();
-  TimePoint woke_{};                      ///< when this process last went on after it had been stopped
-  steady_clock::duration stopped_for_{};  ///< and how long that was
+  TimePoint woke_{};                      ///< when this process was last resumed after a suspension
+  steady_clock::duration stopped_for_{};  ///< duration of that suspension
   std::vector<char> buffer_ = std::vector<char>(read_bytes);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Fault> fault_;  ///< written by the thread, under the mutex
+  std::optional<Fault> fault_;  ///< written by the thread only, under the mutex
   int n_left_ = 0;
   std::thread thread_;
 };
@@ -132,7 +132,7 @@ void StoreServer::Loop::run() noexcept {
   } catch (const std::exception& failure) {
     try {
       declare({0, options_.host, fmt::format("its store failed: {}", failure.what())});
-    } catch (...) {  // memory is exhausted: the connections break, which the clients notice
+    } catch (...) {  // out of memory: the clients notice that the connections break
     }
     connections_.clear();
   }
@@ -151,8 +151,8 @@ void StoreServer::Loop::turn() {
   }
   ::poll(polled.data(), polled.size(), poll_milliseconds(next_deadline(before)));
   const TimePoint now = steady_clock::now();
-  // This process itself was stopped (a job suspended as a whole, a machine that slept): what the others did meanwhile
-  // is not known.
+  // This process itself was suspended (the whole job, or the machine): the silence of the others during that time does
+  // not count.
   if (now - last_turn_ > 2 * options_.times.heartbeat_interval) {
     woke_ = now;
     stopped_for_ = now - last_turn_;
@@ -181,7 +181,7 @@ void StoreServer::Loop::accept(const Socket& listener) {
       if (error != EAGAIN) accept_again_ = now + accept_pause;
       return;
     }
-    if (n_strangers_ >= options_.max_strangers) break_off(*oldest_stranger(), "");
+    if (n_strangers_ >= options_.max_strangers) disconnect(*oldest_stranger(), "");
     auto connection = std::make_unique<Connection>(Connection{std::move(socket), now});
     fill_random(connection->nonce);
     connection->out.push(encode(Challenge{connection->nonce}));
@@ -192,12 +192,12 @@ void StoreServer::Loop::accept(const Socket& listener) {
 
 void StoreServer::Loop::read(Connection& connection) {
   for (int i = 0; i < reads_in_turn && !connection.broken; ++i) {
-    // A stranger sends one small frame: no more of what it sends is ever held.
+    // Before authentication a client sends one small frame; the store never buffers more.
     const std::size_t room = connection.rank < 0 ? max_stranger_bytes : buffer_.size();
     const Transfer moved = receive(connection.socket, std::span(buffer_).first(room));
     if (moved.bytes == 0) {
-      if (moved.ended) break_off(connection, "it was closed");
-      if (moved.error) break_off(connection, error_text(moved.error));
+      if (moved.ended) disconnect(connection, "it was closed");
+      if (moved.error) disconnect(connection, error_text(moved.error));
       return;
     }
     if (connection.refused) continue;
@@ -210,7 +210,7 @@ void StoreServer::Loop::read(Connection& connection) {
         take(connection, *body);
       }
     } catch (const ProtocolError& error) {
-      break_off(connection, fmt::format("what it sent breaks the store's protocol, {}", error.what()));
+      disconnect(connection, fmt::format("it violated the store's protocol and sent {}", error.what()));
     }
   }
 }
@@ -220,14 +220,14 @@ void StoreServer::Loop::write(Connection& connection) {
   bool acknowledged = false;
   const Transfer moved = connection.out.flush(connection.socket, acknowledged);
   if (acknowledged && connection.rank >= 0) sessions_.at(connection.rank).last_heard = steady_clock::now();
-  if (moved.error) break_off(connection, error_text(moved.error));
-  if (connection.refused && connection.out.empty()) break_off(connection, "");
+  if (moved.error) disconnect(connection, error_text(moved.error));
+  if (connection.refused && connection.out.empty()) disconnect(connection, "");
 }
 
 void StoreServer::Loop::take(Connection& connection, const std::string& body) {
   const Kind kind = kind_of(body);
   if (connection.rank < 0) {
-    if (kind != Kind::hello) throw ProtocolError("no hello");
+    if (kind != Kind::hello) throw ProtocolError("a frame before the hello");
     take_hello(connection, body);
   } else if (kind == Kind::heartbeat) {
     decode_heartbeat(body);
@@ -249,10 +249,10 @@ void StoreServer::Loop::take_hello(Connection& connection, const std::string& bo
   if (!known && found != sessions_.end() && found->second.state == Session::State::joined)
     return refuse(connection, Refused::rank, found->second.host);
   Session& session = sessions_[hello.rank];
-  // Its client has noticed before this end that the connection broke, or has said goodbye.
-  if (session.connection) break_off(*session.connection, "it came back over another");
+  // The client has noticed a broken connection before the server, or has said goodbye.
+  if (session.connection) disconnect(*session.connection, "it reconnected");
   if (!known) {
-    if (session.state == Session::State::left) {  // it comes again after a goodbye
+    if (session.state == Session::State::left) {  // it joins again after a goodbye
       const std::lock_guard lock(mutex_);
       --n_left_;
     }
@@ -282,7 +282,7 @@ void StoreServer::Loop::execute(Connection& connection, Session& session, Reques
     for (const auto& [waiting, reply] : state_.ask(rank, std::move(request))) answer(rank, waiting.id, reply);
     return;
   }
-  if (id <= session.last_id) {  // done before the connection broke; only the reply is missing
+  if (id <= session.last_id) {  // executed before the connection broke; only the reply is missing
     const auto reply = session.replies.find(id);
     if (reply != session.replies.end())
       answer(rank, id, {reply->second.status, std::make_shared<const std::string>(reply->second.payload)});
@@ -314,7 +314,7 @@ void StoreServer::Loop::answer(int rank, std::uint64_t id, const Answer& answer)
   connection->out.push(answer.payload);
 }
 
-void StoreServer::Loop::break_off(Connection& connection, const std::string& why) {
+void StoreServer::Loop::disconnect(Connection& connection, const std::string& why) {
   if (connection.broken) return;
   connection.broken = true;
   if (connection.rank < 0) {
@@ -326,7 +326,7 @@ void StoreServer::Loop::break_off(Connection& connection, const std::string& why
   session.connection = nullptr;
   session.broken_at = steady_clock::now();
   session.why_broken = why;
-  state_.forget_waiting(connection.rank);  // once it is back it asks again for what it still waits for
+  state_.forget_waiting(connection.rank);  // after reconnecting, the client repeats its pending requests
 }
 
 TimePoint StoreServer::Loop::lost_at(const Session& session) const {
@@ -337,25 +337,26 @@ TimePoint StoreServer::Loop::lost_at(const Session& session) const {
 void StoreServer::Loop::judge(TimePoint now) {
   for (auto& [rank, session] : sessions_) {
     if (session.state != Session::State::joined || now < lost_at(session)) continue;
-    if (session.connection) read(*session.connection);  // what came while this thread did something else counts
+    if (session.connection) read(*session.connection);  // data may have arrived while this thread was busy
     if (now < lost_at(session) || session.state != Session::State::joined) continue;
     const auto seconds = std::chrono::duration<double>(now - session.last_heard).count();
     if (session.connection) {
-      lose(rank, session, fmt::format("it was silent for {:.1f} s (stopped, or cut off from the network?)", seconds));
+      lose(rank, session,
+           fmt::format("it was silent for {:.1f} s (stopped, or disconnected from the network?)", seconds));
     } else if (stopped_for_ > options_.times.timeout && session.broken_at < woke_ + options_.times.heartbeat_interval) {
-      // Who was stopped for longer than the others wait was left by them: the fault is not theirs.
+      // The other ranks left because rank 0 was suspended for longer than they wait: the fault is rank 0's.
       session.state = Session::State::lost;
       const auto stopped = std::chrono::duration<double>(stopped_for_).count();
       declare(
-          {0, options_.host, fmt::format("it was stopped for {:.1f} s, and the others did not wait for it", stopped)});
+          {0, options_.host, fmt::format("it was stopped for {:.1f} s, longer than the other ranks wait", stopped)});
     } else {
       lose(rank, session,
-           fmt::format("its connection broke ({}) and it did not come back within {:.1f} s", session.why_broken,
+           fmt::format("its connection broke ({}) and it did not reconnect within {:.1f} s", session.why_broken,
                        std::chrono::duration<double>(now - session.broken_at).count()));
     }
   }
   for (const auto& connection : connections_) {
-    if (connection->rank < 0 && now >= connection->since + options_.stranger_patience) break_off(*connection, "");
+    if (connection->rank < 0 && now >= connection->since + options_.stranger_patience) disconnect(*connection, "");
   }
   for (const auto& [waiting, reply] : state_.expire(now)) answer(waiting.rank, waiting.id, reply);
 }
@@ -372,7 +373,7 @@ void StoreServer::Loop::declare(Fault fault) {
     fault_ = Fault{fault.rank, fault.host, one_line(fault.reason, max_reason_bytes)};
   }
   changed_.notify_all();
-  // Rank 0 last: its process may end as soon as it knows, and this thread with it.
+  // Rank 0 is notified last: its process, and this thread with it, may end as soon as it knows.
   for (auto entry = sessions_.rbegin(); entry != sessions_.rend(); ++entry) {
     Connection* connection = entry->second.connection;
     if (!connection || entry->second.state == Session::State::left) continue;
@@ -387,9 +388,8 @@ void StoreServer::Loop::close() {
     if (session.state == Session::State::joined) joined.push_back(rank);
   }
   if (!joined.empty())
-    declare(
-        {0, options_.host,
-         fmt::format("it ended while rank{} {} still worked", joined.size() > 1 ? "s" : "", fmt::join(joined, ", "))});
+    declare({0, options_.host,
+             fmt::format("it ended while rank{} {} still ran", joined.size() > 1 ? "s" : "", fmt::join(joined, ", "))});
   const TimePoint deadline = steady_clock::now() + closing_patience;
   for (const auto& connection : connections_) {
     while (!connection->broken) {
@@ -401,7 +401,7 @@ void StoreServer::Loop::close() {
 }
 
 TimePoint StoreServer::Loop::next_deadline(TimePoint now) {
-  // Never further off than a heartbeat: a longer wait tells that this process was stopped.
+  // At most one heartbeat interval, so that a longer wait means that this process was suspended.
   TimePoint out = std::min(now + options_.times.heartbeat_interval, state_.next_deadline());
   for (const auto& [rank, session] : sessions_) {
     if (session.state == Session::State::joined) out = std::min(out, lost_at(session));
@@ -415,7 +415,7 @@ TimePoint StoreServer::Loop::next_deadline(TimePoint now) {
 }
 
 StoreServer::Loop::Connection* StoreServer::Loop::oldest_stranger() {
-  for (const auto& connection : connections_) {  // in the order of their coming
+  for (const auto& connection : connections_) {  // ordered by arrival
     if (connection->rank < 0 && !connection->broken) return connection.get();
   }
   return nullptr;
@@ -433,14 +433,13 @@ void StoreServer::Loop::sweep() {
 StoreServer::StoreServer(StoreServerOptions options) {
   options.times.check();
   if (options.secret.empty())
-    throw UserError(
-        "the job has no secret to guard its store with; set FURLONG_JOB_SECRET to the same text in every process");
+    throw UserError("the job store has no secret; set FURLONG_JOB_SECRET to the same value on all ranks");
   if (options.world_size < 1 || options.world_size > max_world_size)
-    throw UserError("world size {}: expected 1 to {}; WORLD_SIZE is the number of processes", options.world_size,
+    throw UserError("world size {}: expected 1 to {}; set WORLD_SIZE to the number of ranks", options.world_size,
                     max_world_size);
   require(options.max_strangers > 0 && options.stranger_patience > options.crowded_patience &&
               options.crowded_patience > milliseconds(0),
-          "a store that lets nobody in");
+          "job store: expected max_strangers > 0 and 0 < crowded_patience < stranger_patience");
   std::vector<Socket> listeners = listen_for(options);
   port_ = own_address(listeners.front()).port();
   for (const Socket& listener : listeners) addresses_.push_back(own_address(listener).text());

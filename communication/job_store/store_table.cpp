@@ -27,7 +27,7 @@ StoreTable::Change StoreTable::change(Request request) {
     const std::string& value = *found->second;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (error != std::errc() || end != value.data() + value.size())
-      return {Status::no_number, fmt::format("the key holds {} bytes that are no whole number", value.size()), {}};
+      return {Status::no_number, fmt::format("the key holds {} bytes that are not an integer", value.size()), {}};
   }
   if (__builtin_add_overflow(number, request.delta, &number))
     return {Status::no_number, "the sum does not fit in 64 bits", {}};
@@ -50,7 +50,7 @@ Answers StoreTable::put(const std::string& key, std::string value) {
 }
 
 Answers StoreTable::ask(int rank, Request request) {
-  const RequestOf asked{rank, request.id};
+  const RequestKey asked{rank, request.id};
   std::set<std::string> missing;
   for (const std::string& key : request.keys) {
     if (!values_.contains(key)) missing.insert(key);
@@ -88,7 +88,7 @@ TimePoint StoreTable::next_deadline() const {
 }
 
 std::string StoreTable::why_timed_out(const Waiting& waiting) const {
-  std::string out = "nobody has set ";
+  std::string out = "no rank has set ";
   int named = 0;
   for (const std::string& key : waiting.missing) {
     if (named == most_named) break;

@@ -12,7 +12,7 @@ namespace furlong {
 namespace {
 
 std::vector<int> allowed_cores() {
-  // The kernel refuses a mask smaller than its own, so that the size is tried upwards.
+  // The kernel refuses a mask smaller than its own, so larger sizes are tried.
   for (int size = 1024; size <= 1 << 20; size *= 2) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(CPU_ALLOC(size), [](cpu_set_t* set) { CPU_FREE(set); });
     const std::size_t bytes = CPU_ALLOC_SIZE(size);

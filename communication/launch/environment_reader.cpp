@@ -54,7 +54,7 @@ std::optional<std::int64_t> EnvironmentReader::find_integer(const char* name, st
   const char* end = text->data() + text->size();
   const auto [stop, failure] = std::from_chars(text->data(), end, value);
   if (failure != std::errc() || stop != end || value < low || value > high) {
-    throw UserError("{}={}: a whole number from {} to {} expected; the launcher sets it, or whoever exported it", name,
+    throw UserError("{}={}: expected an integer from {} to {}; check the launcher or the script that sets it", name,
                     printable(*text), low, high);
   }
   return value;

@@ -19,7 +19,7 @@ namespace {
 constexpr int kMaxProcesses = 1'000'000;
 constexpr int kDefaultPort = 29500;
 constexpr int kDefaultPortRange = 1000;
-// Slurm numbers the steps that run a job's shell or guard its hosts downwards from 2^32 - 1; srun's count from 0.
+// Slurm numbers special steps (shell, external) downwards from 2^32 - 1, and the steps of srun from 0.
 constexpr std::int64_t kFirstSpecialStep = 0xffff'fff0;
 constexpr std::int64_t kLastStep = 0xffff'ffff;
 
@@ -30,31 +30,31 @@ struct RankNames {
   const char* local_world_size;
 };
 
-/// Throws where one of `required` is not set; `found` is what made us take the whole set for granted.
+/// Throws UserError if one of `required` is not set. `found` is the variable whose presence requires the whole set.
 void require_all(const EnvironmentReader& variables, const std::string& found,
                  std::initializer_list<const char*> required, const char* who_sets_them) {
   const std::vector<std::string> missing = variables.missing(required);
   if (missing.empty()) return;
-  throw UserError("{} is set, but not {}: one process of several needs them all; {}, or unset {} to run one process",
+  throw UserError("{} is set, but not {}: a job of several ranks needs all of them; {}, or unset {} to run one process",
                   found, fmt::join(missing, ", "), who_sets_them, found.substr(0, found.find('=')));
 }
 
-/// The ranks must make sense together; the local world size may have been derived, then its variable is not named.
+/// Checks that ranks and sizes are consistent.
 void check_ranks(const LaunchEnvironment& launch, const RankNames& names) {
   const auto check = [&](bool right, const char* small, int small_value, const char* large, int large_value,
                          const char* rule) {
     if (!right)
-      throw UserError("{}={} contradicts {}={}: {}; check what exports them", small, small_value, large, large_value,
-                      rule);
+      throw UserError("{}={} contradicts {}={}: {}; check the launcher or the script that sets them", small,
+                      small_value, large, large_value, rule);
   };
   check(launch.rank < launch.world_size, names.rank, launch.rank, names.world_size, launch.world_size,
-        "ranks count from 0 and stay below the number of processes");
+        "expected rank < world size, counted from 0");
   check(launch.local_world_size <= launch.world_size, names.local_world_size, launch.local_world_size, names.world_size,
-        launch.world_size, "a host cannot have more processes than there are");
+        launch.world_size, "expected local world size <= world size");
   check(launch.local_rank < launch.local_world_size, names.local_rank, launch.local_rank, names.local_world_size,
-        launch.local_world_size, "local ranks count from 0 and stay below the number of processes on the host");
+        launch.local_world_size, "expected local rank < local world size, counted from 0");
   check(launch.local_world_size < launch.world_size || launch.local_rank == launch.rank, names.local_rank,
-        launch.local_rank, names.rank, launch.rank, "they are the same where all processes are on one host");
+        launch.local_rank, names.rank, launch.rank, "expected equal values if all ranks are on one host");
 }
 
 void read_ranks(const EnvironmentReader& variables, const RankNames& names, LaunchEnvironment& launch) {
@@ -64,13 +64,13 @@ void read_ranks(const EnvironmentReader& variables, const RankNames& names, Laun
   launch.local_world_size = static_cast<int>(variables.integer(names.local_world_size, 1, kMaxProcesses));
 }
 
-/// MASTER_ADDR, checked; nothing where it is not set.
+/// Returns the checked MASTER_ADDR, or nothing if it is not set.
 std::optional<std::string> given_address(const EnvironmentReader& variables) {
   std::optional<std::string> given = variables.find("MASTER_ADDR");
   if (!given) return std::nullopt;
   std::string address = *given;
   const auto refuse = [&](const char* expected) {
-    throw UserError("MASTER_ADDR={}: {} expected, as the other hosts reach rank 0; the port goes into MASTER_PORT",
+    throw UserError("MASTER_ADDR={}: expected {} at which the other hosts reach rank 0; set the port in MASTER_PORT",
                     printable(*given), expected);
   };
   if (address.size() > 2 && address.front() == '[' && address.back() == ']')
@@ -78,7 +78,7 @@ std::optional<std::string> given_address(const EnvironmentReader& variables) {
   if (address.find(':') != std::string::npos) {
     in6_addr binary{};
     if (inet_pton(AF_INET6, address.substr(0, address.find('%')).c_str(), &binary) != 1)
-      refuse("a host name or an IP address alone");
+      refuse("a host name or an IP address without a port");
     if (IN6_IS_ADDR_UNSPECIFIED(&binary)) refuse("the address of one host");
     return address;
   }
@@ -97,13 +97,14 @@ bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1";
 }
 
-/// The job id spreads jobs over ports, so that two on one host do not meet. XXH3 is the same on every host.
+/// Derives a port from the job id, so that two jobs on one host use different ports. XXH3 is equal on every host.
 std::uint16_t default_port(const std::string& job_id) {
   if (job_id.empty()) return kDefaultPort;
   return static_cast<std::uint16_t>(kDefaultPort + XXH3_64bits(job_id.data(), job_id.size()) % kDefaultPortRange);
 }
 
-/// Where rank 0 is met, for the launchers that do not say. `first_host` is rank 0's where the launcher tells, else "".
+/// Determines address and port of rank 0 for launchers that do not provide them. `first_host` is rank 0's host, or ""
+/// if the launcher does not provide it.
 void find_master(const EnvironmentReader& variables, const std::string& first_host, const char* how_to_pass,
                  LaunchEnvironment& launch) {
   if (const auto given = given_address(variables)) {
@@ -114,15 +115,14 @@ void find_master(const EnvironmentReader& variables, const std::string& first_ho
     launch.master_address = first_host;
   } else {
     throw UserError(
-        "MASTER_ADDR is not set, and only {} of {} processes are on this host ({}); set it to the host of rank 0, e.g. "
-        "{}",
+        "MASTER_ADDR is not set, and only {} of {} ranks are on this host ({}); set it to the host of rank 0, e.g. {}",
         launch.local_world_size, launch.world_size, launch.host, how_to_pass);
   }
   const std::optional<std::int64_t> port = variables.find_integer("MASTER_PORT", 1, 65535);
   launch.master_port = port ? static_cast<std::uint16_t>(*port) : default_port(launch.job_id);
 }
 
-/// The user's secret before the launcher's.
+/// Uses the user's secret if set, else the launcher's.
 void choose_secret(const EnvironmentReader& variables, const std::string& launchers, const char* source,
                    LaunchEnvironment& launch) {
   if (const auto given = variables.find("FURLONG_JOB_SECRET")) {
@@ -134,9 +134,9 @@ void choose_secret(const EnvironmentReader& variables, const std::string& launch
   }
 }
 
-/// RANK and its companions written by hand, while a launcher that counts differently started this very process: several
-/// processes would take one rank. torchrun and `furlong launch` are exempt: they may well run under mpirun or srun, one
-/// per host.
+/// Refuses RANK and related variables set by hand if the launcher that started this process numbers ranks differently:
+/// several processes would use the same rank. torchrun and `furlong launch` are exempt, because they may run under
+/// mpirun or srun, once per host.
 void refuse_hand_set_contradiction(const EnvironmentReader& variables, const LaunchEnvironment& launch) {
   struct Other {
     const char* rank;
@@ -154,7 +154,7 @@ void refuse_hand_set_contradiction(const EnvironmentReader& variables, const Lau
     if (*world_size > launch.world_size || (*world_size == launch.world_size && *rank != launch.rank)) {
       throw UserError(
           "RANK={}, WORLD_SIZE={} contradict the launcher's {}={}, {}={}; unset RANK, WORLD_SIZE and LOCAL_RANK to "
-          "take its",
+          "use the launcher's",
           launch.rank, launch.world_size, other.rank, *rank, other.world_size, *world_size);
     }
     return;  // only the innermost launcher counts
@@ -162,16 +162,16 @@ void refuse_hand_set_contradiction(const EnvironmentReader& variables, const Lau
 }
 
 bool agent_store_on_master_port(const EnvironmentReader& variables) {
-  // torchrun says "True" or "False" (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1); where it says nothing, the next port is the
-  // safe choice.
-  if (const auto says = variables.find("TORCHELASTIC_USE_AGENT_STORE")) return *says == "True";
+  // torchrun sets "True", or "False" with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. If it sets nothing, the next port is
+  // the safe choice.
+  if (const auto value = variables.find("TORCHELASTIC_USE_AGENT_STORE")) return *value == "True";
   return variables.has("TORCHELASTIC_RUN_ID");
 }
 
 std::optional<LaunchEnvironment> from_rank_variables(const EnvironmentReader& variables, LaunchEnvironment launch) {
   const std::optional<std::string> signature = variables.find("FURLONG_LAUNCHER");
   if (signature && *signature != "furlong") {
-    throw UserError("FURLONG_LAUNCHER={}: furlong expected, which furlong launch sets; unset it otherwise",
+    throw UserError("FURLONG_LAUNCHER={}: expected furlong, which only furlong launch sets; unset it",
                     printable(*signature));
   }
   const std::string found =
@@ -183,9 +183,9 @@ std::optional<LaunchEnvironment> from_rank_variables(const EnvironmentReader& va
   launch.master_address = *given_address(variables);
   RankNames names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
   if (!variables.has("LOCAL_WORLD_SIZE")) {
-    // Who meets at a loopback address is on one host, and so is a process on its own.
+    // With a loopback address, or with one rank, all ranks are on this host.
     if (!is_loopback(launch.master_address) && *variables.find("WORLD_SIZE") != "1")
-      require_all(variables, found, {"LOCAL_WORLD_SIZE"}, "set it to the number of processes on this host");
+      require_all(variables, found, {"LOCAL_WORLD_SIZE"}, "set it to the number of ranks on this host");
     names.local_world_size = "WORLD_SIZE";
   }
   read_ranks(variables, names, launch);
@@ -197,14 +197,14 @@ std::optional<LaunchEnvironment> from_rank_variables(const EnvironmentReader& va
       static_cast<std::uint16_t>(variables.integer("MASTER_PORT", 1, next_port ? 65534 : 65535) + (next_port ? 1 : 0));
   if (elastic) {
     launch.job_id = variables.find("TORCHELASTIC_RUN_ID").value_or("");
-    if (launch.job_id == "none") launch.job_id.clear();  // what torchrun --nnodes calls every job without --rdzv-id
+    if (launch.job_id == "none") launch.job_id.clear();  // torchrun --nnodes without --rdzv-id
   }
   choose_secret(variables, launch.job_id, "TORCHELASTIC_RUN_ID", launch);
   return launch;
 }
 
-/// The first host of the job under Slurm, where mpirun and hydra put rank 0 unless told otherwise; "" outside Slurm.
-/// Not the step's first: the step that carries their daemons may leave out the host that they run on.
+/// Returns the first host of the Slurm job, where mpirun and hydra place rank 0 by default, or "" outside Slurm. The
+/// step's first host may differ: the step of their daemons may omit the host that they run on.
 std::string first_host_of_job(const EnvironmentReader& variables) {
   const auto hosts = variables.find("SLURM_JOB_NODELIST");
   return hosts ? expand_slurm_hosts("SLURM_JOB_NODELIST", *hosts).front() : "";
@@ -225,11 +225,11 @@ std::optional<LaunchEnvironment> from_open_mpi(const EnvironmentReader& variable
   if (const auto name_space = variables.find("PMIX_NAMESPACE")) {
     launch.job_id = *name_space;
   } else if (const auto uri = variables.find("OMPI_MCA_orte_hnp_uri")) {
-    launch.job_id = uri->substr(0, uri->find('.'));  // "274464768.0;tcp://...": the job's part
+    launch.job_id = uri->substr(0, uri->find('.'));  // "274464768.0;tcp://...": the part before the dot
     source = "OMPI_MCA_orte_hnp_uri";
   }
   std::string secret = launch.job_id;
-  // A job id made from mpirun's process id can be guessed; this key is random, and the same on all ranks.
+  // A job id derived from mpirun's process id can be guessed. This key is random and equal on all ranks.
   if (const auto key = variables.find("OMPI_MCA_orte_precondition_transports")) {
     secret += ":" + *key;
     source = launch.job_id.empty() ? "OMPI_MCA_orte_precondition_transports"
@@ -240,7 +240,7 @@ std::optional<LaunchEnvironment> from_open_mpi(const EnvironmentReader& variable
   return launch;
 }
 
-/// srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE beside its own variables, which say more.
+/// Returns true if PMI_RANK and PMI_SIZE come from srun --mpi=pmi2. Slurm's own variables then provide more.
 bool pmi_is_slurms(const EnvironmentReader& variables) {
   return variables.has("SLURM_STEP_ID") && !variables.has_any({"MPI_LOCALRANKID", "PMI_LOCAL_RANK"}) &&
          variables.find("PMI_RANK") == variables.find("SLURM_PROCID") &&
@@ -248,7 +248,7 @@ bool pmi_is_slurms(const EnvironmentReader& variables) {
 }
 
 std::optional<LaunchEnvironment> from_pmi(const EnvironmentReader& variables, LaunchEnvironment launch) {
-  // PMI_PORT and PMI_ID are all that hydra sets with -pmi-port; the number of processes is then not in the environment.
+  // With -pmi-port, hydra sets only PMI_PORT and PMI_ID, and the world size is not in the environment.
   const std::string found = variables.first_set({"PMI_SIZE", "PMI_RANK", "PMI_PORT"});
   if (found.empty() || pmi_is_slurms(variables)) return std::nullopt;
   const bool pals = variables.has("PMI_LOCAL_RANK") && !variables.has("MPI_LOCALRANKID");
@@ -259,7 +259,7 @@ std::optional<LaunchEnvironment> from_pmi(const EnvironmentReader& variables, La
   launch.launcher = "pmi";
   read_ranks(variables, names, launch);
   check_ranks(launch, names);
-  // Hydra has no name for a job (PMI_ID is the number of a process), but hands its own environment to all ranks.
+  // Hydra has no job id (PMI_ID is a rank), but passes its own environment to all ranks.
   const char* source = variables.has("PALS_APID") ? "PALS_APID" : "SLURM_JOB_ID";
   launch.job_id = variables.find(source).value_or("");
   find_master(variables, first_host_of_job(variables), "mpiexec -genv MASTER_ADDR <host>", launch);
@@ -267,7 +267,7 @@ std::optional<LaunchEnvironment> from_pmi(const EnvironmentReader& variables, La
   return launch;
 }
 
-/// Rank 0's host and the number of tasks on this one, from what Slurm says about the step's nodes.
+/// Reads the step's nodes: returns rank 0's host and sets the local world size and host of `launch`.
 std::string read_slurm_nodes(const EnvironmentReader& variables, LaunchEnvironment& launch) {
   const std::string nodes = *variables.find("SLURM_STEP_NODELIST");
   const std::string per_node = *variables.find("SLURM_STEP_TASKS_PER_NODE");
@@ -277,14 +277,14 @@ std::string read_slurm_nodes(const EnvironmentReader& variables, LaunchEnvironme
       std::accumulate(tasks.begin(), tasks.end(), std::int64_t{0}) != launch.world_size) {
     throw UserError(
         "SLURM_STEP_TASKS_PER_NODE={} contradicts SLURM_STEP_NODELIST={} ({} hosts) or SLURM_STEP_NUM_TASKS={}; start "
-        "with srun, and export none of them",
+        "with srun, and do not export these variables",
         printable(per_node), printable(nodes), hosts.size(), launch.world_size);
   }
   const auto node =
       static_cast<std::size_t>(variables.integer("SLURM_NODEID", 0, static_cast<std::int64_t>(hosts.size()) - 1));
   launch.local_world_size = tasks[node];
-  // Step variables survive in a job that was submitted from within another step; what Slurm renews in every shell gives
-  // them away.
+  // A job submitted from within another step inherits that step's variables. Variables that Slurm sets anew in every
+  // shell reveal this.
   const auto left_over = [](const char* name, const std::string& value, const std::string& expected) {
     throw UserError(
         "{}={} contradicts the step's variables ({}): they are left over from another step; start with srun, or unset "
@@ -298,7 +298,7 @@ std::string read_slurm_nodes(const EnvironmentReader& variables, LaunchEnvironme
     if (*name != hosts[node]) left_over("SLURMD_NODENAME", *name, fmt::format("node {} is {}", node, hosts[node]));
     launch.host = *name;
   }
-  // srun -m arbitrary, or SLURM_HOSTFILE, may put rank 0 on any host, while the list stays sorted.
+  // srun -m arbitrary, or SLURM_HOSTFILE, may place rank 0 on any host, although the list is sorted.
   return variables.find("SLURM_DISTRIBUTION").value_or("").starts_with("arbitrary") ? "" : hosts.front();
 }
 
@@ -310,7 +310,7 @@ std::optional<LaunchEnvironment> from_slurm(const EnvironmentReader& variables, 
                "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE", "SLURM_JOB_ID"},
               "start with srun, which sets them");
   if (variables.integer("SLURM_STEP_ID", 0, kLastStep) >= kFirstSpecialStep)
-    return std::nullopt;  // the shell of salloc
+    return std::nullopt;  // the shell of salloc is one process
   launch.launcher = "slurm";
   launch.rank = static_cast<int>(variables.integer("SLURM_PROCID", 0, kMaxProcesses - 1));
   launch.world_size = static_cast<int>(variables.integer("SLURM_STEP_NUM_TASKS", 1, kMaxProcesses));

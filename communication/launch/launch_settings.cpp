@@ -20,38 +20,38 @@
 namespace furlong {
 namespace {
 
-/// Many launchers that each started a job of their own would have those jobs write the same files.
+/// Refuses to run inside a job: each rank would start its own job, and these jobs would write the same files.
 void refuse_inside_a_job(const EnvironmentReader& variables, const EnvironmentFunction& environment) {
   if (const auto rank = variables.find("RANK")) {
     throw UserError(
-        "RANK={}: this is already a process of a job; expected no RANK, start furlong launch once per job, or unset "
-        "RANK",
+        "RANK={}: this process is already a rank of a job; start furlong launch once per job, or unset RANK",
         printable(*rank));
   }
   const LaunchEnvironment found = discover_launch(environment);
   if (found.world_size > 1) {
     throw UserError(
-        "furlong launch: this is already rank {} of {} (launcher: {}), and each would start a job of its own; expected "
-        "one process, give the command to that launcher without furlong launch",
+        "furlong launch: this process is already rank {} of {} (launcher: {}), and each rank would start its own job; "
+        "run the command with that launcher, without furlong launch",
         found.rank, found.world_size, found.launcher);
   }
 }
 
 void check(const LaunchOptions& options) {
   if (options.processes < 1)
-    throw UserError("--processes {}: at least 1 expected, one for each device or group of cores", options.processes);
+    throw UserError("--processes {}: expected at least 1, one rank for each device or group of cores",
+                    options.processes);
   if (!(options.timeout >= 0 && options.timeout <= 1e6))
-    throw UserError("--timeout {}: seconds from 0 to 1000000 expected", options.timeout);
+    throw UserError("--timeout {}: expected 0 to 1000000 seconds", options.timeout);
   if (options.master_port < 0 || options.master_port > 65535)
-    throw UserError("--master-port {}: a port from 1 to 65535 expected, or leave it out for a free one",
+    throw UserError("--master-port {}: expected a port from 1 to 65535; omit it to use a free port",
                     options.master_port);
   if (options.arguments.empty())
     throw UserError(
-        "furlong launch: no command; expected what each process is to run, such as furlong launch --processes 2 train "
+        "furlong launch: no command; expected the command of each rank, such as furlong launch --processes 2 train "
         "c.yaml");
 }
 
-/// The first number of a list such as OMP_NUM_THREADS="4,2"; nothing where there is none above 0.
+/// Returns the first number of a list such as OMP_NUM_THREADS="4,2", or nothing if it is not positive.
 std::optional<int> leading_count(const std::optional<std::string>& text) {
   int count = 0;
   if (!text || std::from_chars(text->data(), text->data() + text->size(), count).ec != std::errc() || count < 1)
@@ -62,7 +62,7 @@ std::optional<int> leading_count(const std::optional<std::string>& text) {
 std::string random_secret() {
   std::array<unsigned char, 16> bytes{};
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    throw MachineError("the kernel gives no random bytes: {}", error_text(errno));
+    throw MachineError("the system provides no random bytes: {}", error_text(errno));
   return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
@@ -78,8 +78,7 @@ LaunchSettings launch_settings(const LaunchOptions& options, const EnvironmentFu
   settings.secret = random_secret();
   settings.cores = read_machine().cpu.usable_cores();
   settings.threads = std::max(1, settings.cores / settings.processes);
-  for (const char* name :
-       {"FURLONG_POOL_THREADS", "OMP_NUM_THREADS"}) {  // in the order in which the processes heed them
+  for (const char* name : {"FURLONG_POOL_THREADS", "OMP_NUM_THREADS"}) {  // in order of precedence
     if (const auto count = leading_count(variables.find(name))) {
       settings.threads = *count;
       settings.thread_source = fmt::format("{}={} as set", name, *count);
@@ -95,11 +94,11 @@ std::string LaunchSettings::text() const {
   if (!core_blocks.empty() && processes > 1) {
     std::vector<std::string> lists;
     for (const auto& block : core_blocks) lists.push_back(core_list(block));
-    places = processes <= 8 ? fmt::format(" on cores of its own ({})", fmt::join(lists, " | "))
-                            : fmt::format(" on {} cores of its own", core_blocks.back().size());
+    places = processes <= 8 ? fmt::format(" on its own cores ({})", fmt::join(lists, " | "))
+                            : fmt::format(" on {} cores each", core_blocks.back().size());
   }
   return fmt::format(
-      "{} process{} on {}, {}{} thread{} ({}){}; meeting at 127.0.0.1:{}", processes, processes == 1 ? "" : "es", host,
+      "{} rank{} on {}, {}{} thread{} ({}){}; rendezvous at 127.0.0.1:{}", processes, processes == 1 ? "" : "s", host,
       processes == 1 ? "" : "each with ", threads, threads == 1 ? "" : "s",
       thread_source.empty() ? fmt::format("OMP_NUM_THREADS={}", threads) : thread_source, places, master_port);
 }
@@ -110,7 +109,7 @@ std::vector<std::string> LaunchSettings::environment_of(int rank, const std::vec
       {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(processes)},
       {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(master_port)},
       {"FURLONG_LAUNCHER", "furlong"},      {"FURLONG_JOB_SECRET", secret}};
-  // Our own loops heed the second: a process not bound to cores would otherwise take all of them.
+  // Furlong's own thread pool reads FURLONG_POOL_THREADS. Without it, a rank that is not bound to cores would use all.
   std::map<std::string, std::string> unless_set = {{"OMP_NUM_THREADS", std::to_string(threads)},
                                                    {"FURLONG_POOL_THREADS", std::to_string(threads)}};
   std::vector<std::string> result;
@@ -119,7 +118,7 @@ std::vector<std::string> LaunchSettings::environment_of(int rank, const std::vec
     const std::string name = variable.substr(0, end);
     if (ours.contains(name)) continue;
     if (const auto found = unless_set.find(name); found != unless_set.end()) {
-      if (end == std::string::npos || end + 1 == variable.size()) continue;  // empty counts as not set
+      if (end == std::string::npos || end + 1 == variable.size()) continue;  // an empty variable counts as not set
       unless_set.erase(found);
     }
     result.push_back(variable);
@@ -131,10 +130,10 @@ std::vector<std::string> LaunchSettings::environment_of(int rank, const std::vec
 
 Socket reserve_port(int port) {
   Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!socket) throw MachineError("cannot make a socket: {}", error_text(errno));
+  if (!socket) throw MachineError("cannot create a socket: {}", error_text(errno));
   const int yes = 1;
   const auto share = [&] { setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes); };
-  if (port != 0) share();  // connections of an earlier job on a port that was chosen may not have faded yet
+  if (port != 0) share();  // an earlier job may have left connections on a chosen port
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -142,8 +141,9 @@ Socket reserve_port(int port) {
   if (bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     const int error = errno;
     if (port == 0) throw MachineError("no free port on 127.0.0.1: {}", error_text(error));
-    throw UserError("--master-port {}: cannot be used on 127.0.0.1: {}; take another, or leave it out for a free one",
-                    port, error_text(error));
+    throw UserError(
+        "--master-port {}: cannot be used on 127.0.0.1: {}; choose another port, or omit it to use a free one", port,
+        error_text(error));
   }
   share();
   return socket;

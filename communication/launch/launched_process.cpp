@@ -17,7 +17,7 @@
 namespace furlong {
 namespace {
 
-/// A pipe's two ends, closed in programs that are started.
+/// The two ends of a pipe, closed on exec.
 struct Pipe {
   Socket reading, writing;
 };
@@ -25,7 +25,7 @@ struct Pipe {
 Pipe make_pipe() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw MachineError("cannot make a pipe: {}; is ulimit -n too low?", error_text(errno));
+    throw MachineError("cannot create a pipe: {}; raise ulimit -n if it is too low", error_text(errno));
   return {Socket(ends[0]), Socket(ends[1])};
 }
 
@@ -36,7 +36,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-/// A mask of cores as the kernel takes it.
+/// An affinity mask for the kernel.
 struct CoreMask {
   explicit CoreMask(const std::vector<int>& cores) {
     if (cores.empty()) return;
@@ -50,8 +50,7 @@ struct CoreMask {
   std::size_t bytes = 0;
 };
 
-/// Everything that the new process needs, made before the fork: behind it only calls that are safe in a signal handler
-/// are allowed.
+/// Everything that the new process needs, prepared before fork(): after it only async-signal-safe calls are allowed.
 struct Prepared {
   pid_t launcher;
   const char* program;
@@ -62,19 +61,19 @@ struct Prepared {
   const LauncherSignals& signals;
 };
 
-[[noreturn]] void become(const Prepared& start) noexcept {
+[[noreturn]] void exec_program(const Prepared& start) noexcept {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != start.launcher) _exit(1);  // it ended before the kernel knew
+  if (getppid() != start.launcher) _exit(1);  // the launcher ended before prctl()
   setpgid(0, 0);
   dup2(start.in, STDIN_FILENO);
   if (start.out >= 0) dup2(start.out, STDOUT_FILENO);
   if (start.err >= 0) dup2(start.err, STDERR_FILENO);
-  // Refused where an administrator took cores away since they were read: then it runs on what is left.
+  // May fail if cores were taken away meanwhile; the process then runs on the remaining ones.
   if (start.cores.mask) sched_setaffinity(0, start.cores.bytes, start.cores.mask.get());
   start.signals.restore();
   execve(start.program, start.arguments, start.environment);
   const int error = errno;
-  [[maybe_unused]] const ssize_t told = write(start.report, &error, sizeof error);
+  [[maybe_unused]] const ssize_t written = write(start.report, &error, sizeof error);
   _exit(127);
 }
 
@@ -90,7 +89,7 @@ LauncherSignals::LauncherSignals() {
   struct sigaction action {};
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, &pipe_before_);
-  action.sa_handler = SIG_DFL;  // a parent that ignores SIGCHLD would leave us without our processes' statuses
+  action.sa_handler = SIG_DFL;  // if the parent ignores SIGCHLD, no exit statuses would be available
   sigaction(SIGCHLD, &action, &child_before_);
 }
 
@@ -132,12 +131,13 @@ StartedProcess start_process(const ProcessStart& start, const LauncherSignals& s
       getpid(),           start.program.c_str(),    arguments.data(),         environment.data(),          cores,
       empty.descriptor(), out.writing.descriptor(), err.writing.descriptor(), report.writing.descriptor(), signals};
   const pid_t process = fork();
-  if (process < 0) throw MachineError("cannot start a process: {}; is ulimit -u too low?", error_text(errno));
-  if (process == 0) become(prepared);
+  if (process < 0)
+    throw MachineError("cannot start a process: {}; raise ulimit -u if it is too low", error_text(errno));
+  if (process == 0) exec_program(prepared);
   report.writing.close();
   int error = 0;
   ssize_t count = 0;
-  // Ends without a word when the new program begins.
+  // The pipe closes without data once the new program starts.
   while ((count = read(report.reading.descriptor(), &error, sizeof error)) < 0 && errno == EINTR) {
   }
   if (count == sizeof error) {

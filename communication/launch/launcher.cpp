@@ -26,16 +26,16 @@ using std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 using Moment = steady_clock::time_point;
 
-constexpr int kStoppedBySignal = 3;  // the exit status of a process that has saved and can go on
+constexpr int kStoppedBySignal = 3;  // exit status of a rank that has saved a checkpoint and can be resumed
 constexpr int kInterrupted = 128 + SIGINT;
-// How long output is awaited from whatever still holds a pipe when all processes have ended.
+// Time to wait for output from processes that still hold a pipe after all ranks have ended.
 constexpr std::chrono::seconds kLastWords{1};
 
 Moment after(double seconds) {
   return steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(Seconds(seconds));
 }
 
-/// One of the streams that are relayed.
+/// A stream of a rank that is relayed.
 struct RelayedStream {
   Socket pipe;
   LinePrefixer lines;
@@ -46,11 +46,11 @@ struct Rank {
   pid_t process = -1;
   std::vector<RelayedStream> streams;
   bool living = true;
-  bool stopped = false;  ///< by a signal, at this moment
-  bool killed = false;   ///< by us
+  bool stopped = false;  ///< currently stopped by a signal
+  bool killed = false;   ///< by the launcher
   bool stopped_when_killed = false;
-  int status = 0;  ///< exit status, 0 as long as it lives
-  int signal = 0;  ///< that ended it; status is then 128 + signal
+  int status = 0;  ///< exit status; 0 while running
+  int signal = 0;  ///< signal that terminated the rank; status is then 128 + signal
   bool dumped = false;
 
   bool failed() const { return !living && status != 0 && status != kStoppedBySignal; }
@@ -61,7 +61,7 @@ std::string signal_name(int signal) {
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
-/// "rank 3", "ranks 0, 2 and 5"; of many the first few.
+/// Returns "rank 3" or "ranks 0, 2 and 5"; names at most 8 ranks.
 std::string ranks_text(const std::vector<int>& ranks) {
   constexpr std::size_t kMost = 8;
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
@@ -71,7 +71,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return fmt::format("ranks {} and {}", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
 }
 
-/// A closed descriptor below 3 would be the next pipe's, and then be overwritten in the processes.
+/// Opens closed standard streams. Otherwise a pipe could get a descriptor below 3, which the ranks overwrite.
 void open_standard_streams() {
   for (int descriptor = 0; descriptor < 3; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDWR) != descriptor)
@@ -82,7 +82,7 @@ void open_standard_streams() {
 class Launch {
  public:
   explicit Launch(const LaunchOptions& options) : options_(options) {}
-  ~Launch() {  // on the way of an exception
+  ~Launch() {  // ranks still run only after an exception
     for (const Rank& rank : ranks_) {
       if (!rank.living) continue;
       kill(-rank.process, SIGKILL);
@@ -163,7 +163,7 @@ class Launch {
           [[fallthrough]];
         case SIGTERM:
         case SIGUSR1:
-          passed_on_.push_back(signal);
+          forwarded_.push_back(signal);
           for_each_living([&](const Rank& rank) { kill(rank.process, signal); });
           break;
         case SIGTSTP:
@@ -172,16 +172,16 @@ class Launch {
           for_each_living([](const Rank& rank) { kill(-rank.process, SIGCONT); });
           break;
         case SIGCONT:
-          deadline_.reset();  // the time that passed meanwhile was nobody's
+          deadline_.reset();  // the time in suspension does not count
           break;
-        default:  // SIGCHLD has woken us
+        default:  // SIGCHLD only wakes the loop
           break;
       }
     }
   }
 
-  /// What has become of the processes since the last look. Of those that have ended since, signals come first: a
-  /// process that reports a status may do so because it has lost the other.
+  /// Updates the states of the ranks. Among ranks that ended since the last call, one that a signal terminated counts
+  /// as the first failure: a rank that exits with a status may do so because it lost the other.
   void observe_ends() {
     std::vector<Rank*> failed;
     for_each_living([&](Rank& rank) {
@@ -194,7 +194,7 @@ class Launch {
       if (waitid(P_PID, static_cast<id_t>(rank.process), &change, WEXITED | WNOHANG | WNOWAIT) != 0 ||
           change.si_pid == 0)
         return;
-      kill(-rank.process, SIGKILL);  // what it has left behind, while its id is still taken
+      kill(-rank.process, SIGKILL);  // its remaining children, while the group id is still reserved
       waitid(P_PID, static_cast<id_t>(rank.process), &change, WEXITED);
       rank.living = false;
       if (change.si_code == CLD_EXITED) {
@@ -211,8 +211,7 @@ class Launch {
                                       [](const Rank* a, const Rank* b) { return (a->signal != 0) > (b->signal != 0); });
   }
 
-  /// The time that is left to the others: it runs from a failure on, and where only stopped processes are left of those
-  /// that began.
+  /// Starts the time limit after a failure, or when only stopped ranks remain, and kills the ranks when it is reached.
   void keep_deadline() {
     bool only_stopped = count_living() < ranks_.size();
     for_each_living([&](const Rank& rank) { only_stopped = only_stopped && rank.stopped; });
@@ -223,7 +222,7 @@ class Launch {
     if (!deadline_) deadline_ = after(options_.timeout);
     if (steady_clock::now() < *deadline_) return;
     kill_living();
-    deadline_ = after(60);  // they are about to end; nothing else is to happen before
+    deadline_ = after(60);  // only waits for the killed ranks to end
   }
 
   void kill_living() {
@@ -234,7 +233,7 @@ class Launch {
     });
   }
 
-  /// Takes what has arrived; true when there was something.
+  /// Relays the output that has arrived. Returns true if there was any.
   bool relay() {
     bool moved = false;
     std::array<char, 65536> buffer;
@@ -256,8 +255,7 @@ class Launch {
     return moved;
   }
 
-  /// All have ended; what they wrote may still be on its way. Whoever does not want to wait for a reader that pauses
-  /// sends a signal.
+  /// Relays the remaining output after all ranks have ended. SIGINT or SIGTERM ends the wait for a paused reader.
   void finish_output() {
     gave_up_ = interrupted_twice_;
     if (gave_up_) return;
@@ -282,8 +280,8 @@ class Launch {
     }
   }
 
-  /// Who is to blame: a stopped process that the others missed, or the first that failed.
-  const Rank* at_fault() const {
+  /// Returns the rank to report: a stopped rank that the others lost, or the first that failed.
+  const Rank* rank_to_report() const {
     const auto stopped = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
       return rank.stopped_when_killed && rank.signal == SIGKILL;
     });
@@ -292,18 +290,18 @@ class Launch {
   }
 
   int conclude(const std::string& host) const {
-    const bool tell = !gave_up_ || output_.ready();  // a last word must not wait for a reader that nobody waits for
+    const bool report = !gave_up_ || output_.ready();  // never block on a paused reader after giving up
     if (interrupted_twice_) {
-      if (tell) log_error("killed by a second SIGINT; what was not saved is lost");
+      if (report) log_error("killed by a second SIGINT; unsaved work is lost");
       return kInterrupted;
     }
-    const Rank* fault = at_fault();
+    const Rank* fault = rank_to_report();
     if (!fault) {
       const bool stopped =
           std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.status == kStoppedBySignal; });
       return stopped ? kStoppedBySignal : 0;
     }
-    if (tell)
+    if (report)
       log_error("rank {} (host {}, process {}) {}{}", fault->number, host, fault->process, end_text(*fault),
                 others_text(*fault));
     return fault->status;
@@ -311,18 +309,18 @@ class Launch {
 
   std::string end_text(const Rank& rank) const {
     if (rank.stopped_when_killed)
-      return fmt::format("was stopped and did not go on within {:g} s: killed", options_.timeout);
+      return fmt::format("was stopped and did not continue within {:g} s: killed", options_.timeout);
     if (rank.signal == 0) return fmt::format("ended with status {}", rank.status);
     const std::string name = signal_name(rank.signal);
     const char* more = "";
-    if (std::find(passed_on_.begin(), passed_on_.end(), rank.signal) != passed_on_.end()) {
-      more = ", which was passed on to it before it was ready to save";
+    if (std::find(forwarded_.begin(), forwarded_.end(), rank.signal) != forwarded_.end()) {
+      more = ", which was forwarded before the rank was ready to save";
     } else if (rank.signal == SIGKILL) {
-      more = "; if nobody did, memory ran out: see dmesg";
+      more = "; if nobody sent it, the host ran out of memory: see dmesg";
     } else if (rank.dumped) {
       more = " (core dumped)";
     }
-    return fmt::format("was ended by {}{}", name, more);
+    return fmt::format("was terminated by {}{}", name, more);
   }
 
   std::string others_text(const Rank& fault) const {
@@ -341,9 +339,9 @@ class Launch {
   std::vector<Rank> ranks_;
   const Rank* first_failed_ = nullptr;
   std::optional<Moment> deadline_;
-  std::vector<int> passed_on_;
+  std::vector<int> forwarded_;
   bool interrupted_ = false, interrupted_twice_ = false;
-  bool gave_up_ = false;  ///< on a reader that does not take the output
+  bool gave_up_ = false;  ///< true: a paused reader is no longer waited for
 };
 
 }  // namespace
@@ -355,9 +353,9 @@ int launch(const LaunchOptions& options, const EnvironmentFunction& environment)
   settings.master_port = own_address(reserved).port();
   log_info("{}", settings.text());
   if (settings.processes * static_cast<std::int64_t>(settings.threads) > settings.cores) {
-    log_warn("{} process{} with {} thread{} each share {} core{} and will wait for one another; expect more from {}",
-             settings.processes, settings.processes == 1 ? "" : "es", settings.threads,
-             settings.threads == 1 ? "" : "s", settings.cores, settings.cores == 1 ? "" : "s",
+    log_warn("{} rank{} with {} thread{} each share {} core{} and slow each other down; use {}", settings.processes,
+             settings.processes == 1 ? "" : "s", settings.threads, settings.threads == 1 ? "" : "s", settings.cores,
+             settings.cores == 1 ? "" : "s",
              settings.processes > settings.cores ? "fewer processes" : "a smaller OMP_NUM_THREADS");
   }
   return Launch(options).run(settings);

@@ -12,27 +12,28 @@ namespace furlong {
 void LinePrefixer::add(std::string_view piece, std::string& out) {
   while (!piece.empty()) {
     const std::size_t newline = piece.find('\n');
-    const std::size_t taken = std::min(std::min(newline, piece.size()), kLongestLine - begun_.size());
-    begun_.append(piece.substr(0, taken));
+    const std::size_t taken = std::min(std::min(newline, piece.size()), kLongestLine - partial_.size());
+    partial_.append(piece.substr(0, taken));
     piece.remove_prefix(taken);
     const bool ends = !piece.empty() && piece.front() == '\n';
     if (ends) piece.remove_prefix(1);
-    if (!ends && begun_.size() < kLongestLine) return;
-    // The newline of a line that was handed out when it reached the limit is no empty line.
-    if (!(ends && begun_.empty() && broken_)) out.append(prefix_).append(begun_).push_back('\n');
-    begun_.clear();
+    if (!ends && partial_.size() < kLongestLine) return;
+    // The newline after a line that was split exactly at the limit does not make an empty line.
+    if (!(ends && partial_.empty() && broken_)) out.append(prefix_).append(partial_).push_back('\n');
+    partial_.clear();
     broken_ = !ends;
   }
 }
 
 void LinePrefixer::finish(std::string& out) {
-  if (begun_.empty()) return;
-  out.append(prefix_).append(begun_).push_back('\n');
-  begun_.clear();
+  if (partial_.empty()) return;
+  out.append(prefix_).append(partial_).push_back('\n');
+  partial_.clear();
 }
 
 bool LineQueue::ready() const {
-  // A pipe that is ready takes PIPE_BUF bytes; the descriptor is not ours alone, so it cannot be made non-blocking.
+  // A pipe that is ready accepts PIPE_BUF bytes. The descriptor is shared with other processes, so it must not be made
+  // non-blocking.
   pollfd watched{descriptor_, POLLOUT, 0};
   return poll(&watched, 1, 0) > 0;
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kMaxHosts = 65536;
 constexpr std::size_t kMaxNameLength = 255;
-constexpr std::size_t kMaxDigits = 18;  // any such number fits 64 bits
+constexpr std::size_t kMaxDigits = 18;  // fits in 64 bits
 constexpr int kMaxTasks = 1'000'000;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -22,7 +22,7 @@ bool is_name_character(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.';
 }
 
-/// Reads a text from left to right and says where it stopped making sense.
+/// Reads a text from left to right. Errors name the position.
 class Scanner {
  public:
   Scanner(const std::string& variable, const std::string& text) : variable_(variable), text_(text) {}
@@ -35,12 +35,12 @@ class Scanner {
     return true;
   }
   void expect(char c, const char* where) {
-    if (!accept(c)) fail("{} expected {}", fmt::format("'{}'", c), where);
+    if (!accept(c)) fail("expected '{}' {}", c, where);
   }
   std::string digits(const char* where) {
     const std::size_t start = position_;
     while (is_digit(peek())) ++position_;
-    if (start == position_) fail("a number expected {}", where);
+    if (start == position_) fail("expected a number {}", where);
     if (position_ - start > kMaxDigits) fail("a number of more than {} digits", kMaxDigits);
     return text_.substr(start, position_ - start);
   }
@@ -48,10 +48,10 @@ class Scanner {
     const std::string text = digits(where);
     std::int64_t value = 0;
     std::from_chars(text.data(), text.data() + text.size(), value);
-    if (value < low || value > high) fail("{} is not from {} to {}", value, low, high);
+    if (value < low || value > high) fail("{} is out of range, expected {} to {}", value, low, high);
     return value;
   }
-  /// Letters and digits as they stand; bounded here, since brackets copy them up to 65536 times.
+  /// Reads letters and digits. Limits their number, because brackets copy them up to 65536 times.
   std::string literal() {
     const std::size_t start = position_;
     while (is_name_character(peek())) ++position_;
@@ -70,7 +70,7 @@ class Scanner {
   std::size_t position_ = 0;
 };
 
-/// "01-03,7" up to the closing bracket, which is taken too.
+/// Reads "01-03,7" and the closing bracket.
 std::vector<std::string> bracket(Scanner& scanner) {
   std::vector<std::string> numbers;
   do {
@@ -88,7 +88,7 @@ std::vector<std::string> bracket(Scanner& scanner) {
   return numbers;
 }
 
-/// One item between commas, with all combinations of its brackets.
+/// Reads one item between commas. Returns all combinations of its brackets.
 std::vector<std::string> item(Scanner& scanner) {
   std::vector<std::string> names{scanner.literal()};
   while (scanner.accept('[')) {
@@ -103,7 +103,7 @@ std::vector<std::string> item(Scanner& scanner) {
     names = std::move(longer);
     if (names.back().size() > kMaxNameLength) scanner.fail("a host name of more than {} characters", kMaxNameLength);
   }
-  if (names.front().empty()) scanner.fail("a host name expected");
+  if (names.front().empty()) scanner.fail("expected a host name");
   return names;
 }
 
@@ -116,7 +116,7 @@ std::vector<std::string> expand_slurm_hosts(const std::string& variable, const s
     for (std::string& name : item(scanner)) hosts.push_back(std::move(name));
     if (hosts.size() > kMaxHosts) scanner.fail("more than {} hosts", kMaxHosts);
   } while (scanner.accept(','));
-  if (!scanner.at_end()) scanner.fail("no part of a host name");
+  if (!scanner.at_end()) scanner.fail("unexpected character in a host name");
   return hosts;
 }
 

@@ -42,7 +42,7 @@ nccl::DataType data_type(DType dtype) {
     case DType::uint8:
       return nccl::DataType::uint8;
   }
-  throw ContractError("NCCL has no {}", name_of(dtype));
+  throw ContractError("NCCL does not support dtype {}", name_of(dtype));
 }
 
 nccl::Reduction reduction_of(Reduction reduction) {
@@ -53,10 +53,11 @@ nccl::Reduction reduction_of(Reduction reduction) {
 
 std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.elements()); }
 
-/// Why operations fail, once they do. Works share it with their communicator, which they may outlive.
+/// The reason that all operations fail with, once one has failed. Shared by the communicator and its operations, which
+/// may outlive it.
 class Fate {
  public:
-  /// False where there was a reason before, which stays.
+  /// Sets the reason. Returns false if there already is one, which is kept.
   bool decide(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (reason_) return false;
@@ -68,7 +69,7 @@ class Fate {
     const std::lock_guard lock(mutex_);
     return reason_;
   }
-  /// Where it is certain to come.
+  /// Waits for a reason that is certain to be set.
   std::string wait_for_reason() const {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return reason_.has_value(); });
@@ -91,11 +92,11 @@ class Operation final : public Work::State {
         name_(std::move(name)),
         tensors_(std::move(tensors)) {}
 
-  /// As WaitNotice has them.
+  /// For WaitNotice.
   std::uint64_t id = 0, number = 0;
   const std::string& name() const { return name_; }
 
-  /// Its work is on NCCL's stream.
+  /// Marks the operation as enqueued on NCCL's stream.
   void issued(const Stream& queue) {
     event_->record(queue);
     is_issued_ = true;
@@ -107,14 +108,14 @@ class Operation final : public Work::State {
     if (finish()) return;
     throw_if_broken();
     event_->wait(stream_);
-    throw_if_broken();  // on the simulated device the host has waited
-    // The arena hands out memory in the order of the main stream, which from here on is behind the operation.
+    throw_if_broken();  // on the simulated device, the host has waited
+    // The arena reuses memory in the order of the main stream, which now waits for the operation.
     if (stream_.handle == nullptr) let_go();
   }
   bool done() override { return is_finished_ || fate_->reason() || (is_issued_ && finish()); }
 
-  /// True once all of it has come to pass, and before anything broke: what comes later does not matter to it. From any
-  /// thread.
+  /// Returns true if the operation completed before any failure; later failures do not affect it. May be called from
+  /// any thread.
   bool finish() {
     if (is_finished_) return true;
     if (!event_->done() || fate_->reason()) return false;
@@ -135,7 +136,7 @@ class Operation final : public Work::State {
 
   const std::shared_ptr<Fate> fate_;
   const std::unique_ptr<GpuEvent> event_;
-  const Stream stream_;  // the caller's
+  const Stream stream_;  // the caller's stream
   const std::string name_;
   std::atomic<bool> is_issued_ = false, is_finished_ = false;
   std::mutex mutex_;
@@ -179,7 +180,7 @@ class NcclCommunicator final : public Communicator {
 
   const char* engine() const override { return "nccl"; }
 
-  // The thread does it: NCCL may take its time.
+  // The watchdog aborts NCCL, which may take seconds.
   void abort(const std::string& reason) noexcept override {
     fate_->decide(reason);
     const std::lock_guard lock(mutex_);
@@ -269,11 +270,11 @@ class NcclCommunicator final : public Communicator {
 
   void* native_queue() const { return engine_.native_queue(queue_->stream()); }
 
-  /// Behind what is on the caller's stream, and all others.
+  /// Enqueues an operation after the earlier work of the caller's stream and all earlier operations.
   Work issue(const Stream& stream, std::string name, std::vector<Tensor> tensors, bool has_elements,
              const std::function<nccl::Result(NcclLink::Handle)>& calls, bool is_collective = true) {
-    require(stream.device == options_.device, "NCCL of {} between tensors on {}", options_.device.text(),
-            stream.device.text());
+    require(stream.device == options_.device, "NCCL communicator on {} was called with tensors on {}",
+            options_.device.text(), stream.device.text());
     const auto operation = std::make_shared<Operation>(fate_, engine_.make_event(options_.device.index), stream,
                                                        std::move(name), std::move(tensors));
     operation->id = ++issued_;
@@ -298,7 +299,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   void watch() {
-    native_queue();  // or what this thread asks CUDA would begin to use the first device
+    native_queue();  // selects this thread's device; otherwise its CUDA calls would use device 0
     std::unique_lock lock(mutex_);
     while (!leaving_) {
       watchdog_sleeps_ = true;
@@ -310,7 +311,7 @@ class NcclCommunicator final : public Communicator {
         const auto problem = suspicion_;
         const auto front = pending_.empty() ? nullptr : pending_.front();
         lock.unlock();
-        if (front && !store_.fault()) notice_.look({front->id, front->name(), front->number});
+        if (front && !store_.fault()) notice_.update({front->id, front->name(), front->number});
         if (const auto reason = reason_to_break_off(problem)) fate_->decide(*reason);
         lock.lock();
       }
@@ -323,7 +324,7 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  // The rest are with the lock held.
+  // Called with the lock held.
   void forget_finished() {
     while (!pending_.empty() && has_finished(*pending_.front())) {
       pending_.pop_front();
@@ -331,7 +332,7 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  /// A device that has failed never says so again in another way.
+  /// Like finish(), but records an exception of the device as the reason of failure.
   bool has_finished(Operation& operation) noexcept {
     try {
       return operation.finish();
@@ -341,22 +342,22 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  // In the watchdog, without the lock.
+  // Called in the watchdog without the lock.
   std::optional<std::string> reason_to_break_off(std::optional<std::string> problem) {
     if (const auto fault = store_.fault()) return fault->message();
     if (!problem) problem = link_.problem();
     const auto now = steady_clock::now();
     if (problem) {
       if (!problem_since_) problem_since_ = now;
-      // A rank that is lost shows here first; the store knows which it was, and soon.
+      // A lost rank shows as an NCCL error first. The store reports soon which rank it was.
       if (size() == 1 || now - *problem_since_ > options_.fault_patience) return "NCCL: " + *problem;
       return {};
     }
     const std::lock_guard lock(mutex_);
     if (pending_.empty() || now - front_since_ < options_.operation_timeout) return {};
     return fmt::format(
-        "nothing came within {:.1f} s while all ranks were alive; they wait for each other, perhaps in different "
-        "operations",
+        "nothing was received within {:.1f} s while all ranks were alive; the ranks wait for each other, perhaps in "
+        "different operations",
         static_cast<double>(options_.operation_timeout.count()) / 1000);
   }
 
@@ -364,18 +365,18 @@ class NcclCommunicator final : public Communicator {
   const NcclOptions options_;
   GpuEngine& engine_;
   const std::unique_ptr<GpuQueue> queue_;
-  const std::unique_ptr<GpuEvent> ready_;  // what is on the caller's stream
+  const std::unique_ptr<GpuEvent> ready_;  // end of the earlier work on the caller's stream
   const Tensor nothing_;                   // for barriers
   NcclLink link_;
-  WaitNotice notice_;                           // the watchdog's
+  WaitNotice notice_;                           // watchdog only
   std::uint64_t issued_ = 0, collectives_ = 0;  // operations so far
   const std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Operation>> pending_;
-  std::optional<std::string> suspicion_;  // of a call that failed
+  std::optional<std::string> suspicion_;  // error of a failed call
   steady_clock::time_point front_since_;
-  std::optional<steady_clock::time_point> problem_since_;  // the watchdog's
+  std::optional<steady_clock::time_point> problem_since_;  // watchdog only
   bool leaving_ = false, watchdog_sleeps_ = false;
   std::thread watchdog_;
 };
@@ -384,13 +385,12 @@ class NcclCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> make_nccl_communicator(StoreClient& store, const NcclOptions& options) {
   if (!options.device.is_gpu())
-    throw UserError("parallel.engine: nccl works between GPUs, and this process computes on {}", options.device.text());
+    throw UserError("parallel.engine: nccl needs GPUs, but this rank computes on {}", options.device.text());
   if (gpu_engine(options.device.type) == nullptr)
-    throw UserError("parallel.engine: nccl needs the GPU engine, and this program was built without the CUDA toolkit");
+    throw UserError("parallel.engine: nccl needs GPU support, but this program was built without the CUDA toolkit");
   if (const std::string problem = nccl_missing(); !problem.empty())
-    throw UserError(
-        "processes on GPUs exchange by NCCL: {}; install it (pip: nvidia-nccl-cu13 or -cu12), or use device: cpu",
-        problem);
+    throw UserError("ranks on GPUs need NCCL: {}; install it (pip: nvidia-nccl-cu13 or -cu12), or use device: cpu",
+                    problem);
   return std::make_unique<NcclCommunicator>(store, options);
 }
 

@@ -28,7 +28,7 @@ std::string one_line(std::string text) {
 
 std::string seconds_of(milliseconds time) { return fmt::format("{:.1f} s", static_cast<double>(time.count()) / 1000); }
 
-/// Waits a little longer each time: most of NCCL's calls are done within microseconds.
+/// Waits longer each time, because most NCCL calls complete within microseconds.
 class Pause {
  public:
   void operator()() {
@@ -49,13 +49,13 @@ std::string nccl_missing() {
   const nccl::Table& table = nccl::table();
   if (!table.loaded()) return table.library.problem;
   if (table.version_number() < least_version)
-    return fmt::format("{} is of NCCL {}, and 2.10 or later is needed", table.library.path, table.version());
+    return fmt::format("{} is NCCL {}, expected 2.10 or later", table.library.path, table.version());
   return "";
 }
 
 NcclLink::NcclLink(StoreClient& store, const NcclOptions& options, const Stream& queue)
     : store_(store), options_(options), queue_(queue) {
-  const nccl::UniqueId id = meet();
+  const nccl::UniqueId id = wait_for_ranks();
   if (nccl::table().comm_init_rank_config) {
     connect(id);
   } else {
@@ -65,14 +65,14 @@ NcclLink::NcclLink(StoreClient& store, const NcclOptions& options, const Stream&
 
 NcclLink::~NcclLink() { abort(); }
 
-/// Returns when all ranks have come.
-nccl::UniqueId NcclLink::meet() {
+/// Waits until all ranks have arrived. Returns NCCL's unique id, which rank 0 creates.
+nccl::UniqueId NcclLink::wait_for_ranks() {
   const std::string prefix = "nccl/" + options_.name + "/";
   const auto key_of = [&](int rank) { return fmt::format("{}here/{}", prefix, rank); };
   nccl::UniqueId id{};
   if (options_.rank == 0) {
     const nccl::Result result = nccl::table().get_unique_id(&id);
-    if (result != nccl::success) throw MachineError("NCCL does not start on rank 0: {}", text_of(result, nullptr));
+    if (result != nccl::success) throw MachineError("NCCL cannot start on rank 0: {}", text_of(result, nullptr));
     store_.set(prefix + "id", std::span<const char>(id.internal));
   }
   const char here = 1;
@@ -85,11 +85,12 @@ nccl::UniqueId NcclLink::meet() {
     if (store_.fault()) throw;
     for (int rank = 0; rank < options_.size; ++rank)
       if (!store_.check({key_of(rank)}))
-        throw MachineError("rank {} did not come to NCCL within {}", rank, seconds_of(options_.connect_timeout));
+        throw MachineError("rank {} did not arrive to connect NCCL within {}", rank,
+                           seconds_of(options_.connect_timeout));
     throw;
   }
   const std::vector<char> bytes = store_.get(prefix + "id", options_.connect_timeout);
-  require(bytes.size() == sizeof id.internal, "an id of NCCL's with {} bytes", bytes.size());
+  require(bytes.size() == sizeof id.internal, "NCCL's unique id in the job store has {} bytes", bytes.size());
   std::memcpy(id.internal, bytes.data(), sizeof id.internal);
   return id;
 }
@@ -98,24 +99,24 @@ void NcclLink::check_connecting(Clock::time_point end) {
   if (const auto fault = store_.fault()) throw MachineError("{}", fault->message());
   if (Clock::now() < end) return;
   throw MachineError(
-      "NCCL did not connect the {} ranks within {}, although all had come to it; NCCL_DEBUG=INFO in the environment "
-      "tells what it does, NCCL_SOCKET_IFNAME which network interface it uses",
+      "NCCL did not connect the {} ranks within {}, although all had arrived; set NCCL_DEBUG=INFO to log what it does, "
+      "and NCCL_SOCKET_IFNAME to choose the network interface",
       options_.size, seconds_of(options_.connect_timeout));
 }
 
-/// A rank that is lost shows here, too, and the store soon knows which.
+/// A lost rank can also cause the failure: waits for the store to report it.
 void NcclLink::fail_connecting(const std::string& text) {
   for (const auto end = Clock::now() + options_.fault_patience; options_.size > 1 && Clock::now() < end;) {
     if (const auto fault = store_.fault()) throw MachineError("{}", fault->message());
     std::this_thread::sleep_for(milliseconds(20));
   }
-  throw MachineError("NCCL cannot connect rank {} on {} with the others: {}", options_.rank, options_.device.text(),
+  throw MachineError("NCCL cannot connect rank {} on {} to the other ranks: {}", options_.rank, options_.device.text(),
                      text);
 }
 
 void NcclLink::connect(const nccl::UniqueId& id) {
   const auto end = Clock::now() + options_.connect_timeout;
-  require_gpu_engine(queue_.device.type).native_queue(queue_);  // NCCL takes the thread's current device
+  require_gpu_engine(queue_.device.type).native_queue(queue_);  // NCCL uses the thread's current device
   nccl::Config config;
   Handle handle = nullptr;
   nccl::Result result = nccl::table().comm_init_rank_config(&handle, options_.size, id, options_.rank, &config);
@@ -170,7 +171,7 @@ void NcclLink::connect_blocking(const nccl::UniqueId& id) {
   handle_ = attempt->handle;
 }
 
-/// The state that NCCL is in: success, in_progress, or what went wrong.
+/// Returns NCCL's state: success, in_progress or an error.
 nccl::Result NcclLink::state_now(Handle handle) {
   nccl::Result state = nccl::success;
   const nccl::Result asked = nccl::table().comm_get_async_error(handle, &state);
@@ -189,7 +190,7 @@ nccl::Result NcclLink::grouped(const std::function<nccl::Result()>& calls) {
   const nccl::Table& table = nccl::table();
   if (const nccl::Result begun = table.group_start(); begun != nccl::success) return begun;
   const nccl::Result made = calls();
-  const nccl::Result ended = table.group_end();  // in any case, or the next calls would belong to the group
+  const nccl::Result ended = table.group_end();  // always, otherwise the next calls would belong to the group
   return made != nccl::success && made != nccl::in_progress ? made : ended;
 }
 
@@ -213,7 +214,7 @@ void NcclLink::run(const std::function<nccl::Result(Handle)>& calls) {
 std::optional<std::string> NcclLink::problem() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   const Handle handle = handle_;
-  if (!lock || handle == nullptr) return {};  // whoever speaks to NCCL now finds out by itself
+  if (!lock || handle == nullptr) return {};  // the thread that uses NCCL now detects errors itself
   const nccl::Result state = state_now(handle);
   if (state == nccl::success || state == nccl::in_progress) return {};
   return text_of(state, handle);
@@ -221,7 +222,7 @@ std::optional<std::string> NcclLink::problem() {
 
 void NcclLink::abort() noexcept {
   std::unique_lock lock(mutex_, std::defer_lock);
-  // A call that blocks, of an old library, ends by being aborted and not before.
+  // In an old library a blocking call ends only by the abort.
   const auto end = Clock::now() + (nccl::table().comm_init_rank_config ? milliseconds(5000) : milliseconds(200));
   for (Pause pause; !lock.try_lock() && Clock::now() < end;) pause();
   if (const Handle handle = handle_.exchange(nullptr); handle != nullptr) nccl::table().comm_abort(handle);
