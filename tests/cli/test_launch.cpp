@@ -28,13 +28,13 @@ class LaunchCommand : public testing::WithProgram {
 TEST_F(LaunchCommand, RefusesMistakesInOneLine) {
   expect_refusal({}, {"--processes is required"});
   expect_refusal({"--processes", "2"}, {"no command", "furlong launch --processes 2 train c.yaml"});
-  expect_refusal({"--processes", "0", "train", "c.yaml"}, {"--processes 0: at least 1 expected"});
+  expect_refusal({"--processes", "0", "train", "c.yaml"}, {"--processes 0: expected at least 1"});
   expect_refusal({"-n", "2", "trian", "c.yaml"}, {"there is no such subcommand", "did you mean train?"});
   expect_refusal({"-n", "2", "xyz"}, {"xyz: there is no such subcommand", "expected train"});
   expect_refusal({"-n", "2", "--tiemout", "3", "train", "c.yaml"}, {"no option --tiemout", "did you mean --timeout?"});
   expect_refusal({"-n", "2", "--timeout", "nan", "train", "c.yaml"}, {"--timeout nan"});
   expect_refusal({"-n", "2", "--master-port", "65536", "train", "c.yaml"},
-                 {"--master-port 65536: a port from 1 to 65535 expected"});
+                 {"--master-port 65536: expected a port from 1 to 65535"});
 }
 
 TEST_F(LaunchCommand, RefusesEverySubcommandThatDoesNotTrain) {
@@ -54,7 +54,7 @@ TEST_F(LaunchCommand, RefusesEverySubcommandThatDoesNotTrain) {
 
 TEST_F(LaunchCommand, RefusesToStartAJobInEachProcessOfOne) {
   setenv("RANK", "1", 1);
-  expect_refusal({"-n", "2", "train", "c.yaml"}, {"RANK=1", "already a process of a job"});
+  expect_refusal({"-n", "2", "train", "c.yaml"}, {"RANK=1", "already a rank of a job"});
   unsetenv("RANK");
 }
 

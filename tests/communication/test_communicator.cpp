@@ -27,7 +27,7 @@ std::string message_of(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST(SingleProcess, OperationsAreCopies) {
+TEST(SingleProcess, OperationsCopy) {
   const auto communicator = make_single_process();
   EXPECT_STREQ(communicator->engine(), "none");
   EXPECT_EQ(communicator->rank(), 0);
@@ -48,7 +48,7 @@ TEST(SingleProcess, OperationsAreCopies) {
   EXPECT_EQ(output.to_vector<float>(), values);
 }
 
-TEST(SingleProcess, NothingRunsAfterAnAbort) {
+TEST(SingleProcess, OperationsThrowAfterAbort) {
   const auto communicator = make_single_process();
   communicator->abort("the disk is full");
   communicator->abort("something else");
@@ -58,12 +58,12 @@ TEST(SingleProcess, NothingRunsAfterAnAbort) {
     EXPECT_EQ(message_of<MachineError>([&] { work.wait(); }), "barrier stopped: the disk is full");
 }
 
-TEST(SingleProcess, WorkOfNothingIsDone) {
+TEST(SingleProcess, DefaultWorkIsDone) {
   EXPECT_TRUE(Work().done());
   EXPECT_NO_THROW(Work().wait());
 }
 
-TEST(CommunicatorArguments, WrongOnesAreRefusedWhereTheyAreGiven) {
+TEST(CommunicatorArguments, RejectsInvalidArgumentsAtTheCall) {
   const auto communicator = make_single_process();
   const auto refused = [&](const std::function<void(Communicator&)>& action) {
     return message_of<ContractError>([&] { action(*communicator); });
@@ -77,18 +77,22 @@ TEST(CommunicatorArguments, WrongOnesAreRefusedWhereTheyAreGiven) {
   EXPECT_EQ(refused([&](auto& c) {
               c.all_reduce(Stream{Device{DeviceType::shape_only, 0}}, four);
             }),
-            "all_reduce: values is on cpu, the stream on shape_only");
+            "all_reduce: values is on cpu, but the stream is on shape_only");
   EXPECT_EQ(refused([&](auto& c) { c.reduce_scatter(stream, four, Tensor::zeros({3}, DType::float32)); }),
-            "reduce_scatter of 1 ranks: float32 [4] and float32 [3] do not fit together");
+            "reduce_scatter over 1 ranks: sizes or dtypes of float32 [4] and float32 [3] do not match");
   EXPECT_EQ(refused([&](auto& c) { c.all_gather(stream, Tensor::zeros({4}, DType::float64), four); }),
-            "all_gather of 1 ranks: float32 [4] and float64 [4] do not fit together");
+            "all_gather over 1 ranks: sizes or dtypes of float32 [4] and float64 [4] do not match");
   const Tensor long_one = Tensor::zeros({6}, DType::float32);
   EXPECT_EQ(refused([&](auto& c) { c.all_gather(stream, long_one.narrow(0, 0, 4), long_one.narrow(0, 2, 4)); }),
-            "all_gather: the two tensors overlap, and not in the part of rank 0");
-  EXPECT_EQ(refused([&](auto& c) { c.broadcast(stream, four, 1); }), "broadcast from rank 1 of 1");
-  EXPECT_EQ(refused([&](auto& c) { c.broadcast(stream, four, -1); }), "broadcast from rank -1 of 1");
-  EXPECT_EQ(refused([&](auto& c) { c.send(stream, four, 0); }), "send between rank 0 and rank 0 of 1");
-  EXPECT_EQ(refused([&](auto& c) { c.receive(stream, four, 1); }), "receive between rank 0 and rank 1 of 1");
+            "all_gather: the tensors overlap outside the part of rank 0");
+  EXPECT_EQ(refused([&](auto& c) { c.broadcast(stream, four, 1); }),
+            "broadcast: root rank 1 of 1, expected 0 <= root < size");
+  EXPECT_EQ(refused([&](auto& c) { c.broadcast(stream, four, -1); }),
+            "broadcast: root rank -1 of 1, expected 0 <= root < size");
+  EXPECT_EQ(refused([&](auto& c) { c.send(stream, four, 0); }),
+            "send on rank 0: peer 0 of 1 ranks, expected another rank");
+  EXPECT_EQ(refused([&](auto& c) { c.receive(stream, four, 1); }),
+            "receive on rank 0: peer 1 of 1 ranks, expected another rank");
 }
 
 template <class T>
@@ -125,7 +129,7 @@ TEST(ReductionFunction, BFloat16IsSummedInFloat32AndRoundedOnce) {
   EXPECT_EQ(static_cast<float>(sums[2]), -2.5f);
 }
 
-TEST(ReductionFunction, NotANumberStays) {
+TEST(ReductionFunction, PropagatesNaN) {
   const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
   for (const Reduction reduction : {Reduction::sum, Reduction::maximum, Reduction::minimum}) {
     const auto out = reduced<double>(reduction, {nan, 1, nan, 1}, {1, nan, infinity, 2});

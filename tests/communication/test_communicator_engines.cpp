@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, CommunicatorWorlds, ::testing::ValuesIn(worlds
   return name_of(info.param.engine) + "_" + std::to_string(info.param.size);
 });
 
-TEST_P(CommunicatorWorlds, EveryOperationOnEveryDtypeAndSizeIsThatOfTheReference) {
+TEST_P(CommunicatorWorlds, OperationsMatchReferenceForAllDtypesAndSizes) {
   run(GetParam().engine, GetParam().size, [](Rank& self, Communicator& communicator) {
     EXPECT_STREQ(communicator.engine(), calls_it[static_cast<int>(self.engine)]);
     EXPECT_EQ(communicator.rank(), self.rank());
@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, Communicators, ::testing::ValuesIn(engines()),
 
 // More than the ring's two blocks of 1 MiB, the last of them short: what one block leaves in the buffers does not reach
 // the next.
-TEST_P(Communicators, LargePartsGoAroundInBlocks) {
+TEST_P(Communicators, ReducesLargePartsInBlocks) {
   run(GetParam(), 3, [](Rank& self, Communicator& communicator) {
     const std::int64_t n = 700001;
     const Tensor output = zeros(n, DType::float32);
@@ -163,7 +163,7 @@ TEST_P(Communicators, LargePartsGoAroundInBlocks) {
 
 // A NaN, which says that a step has to be left out, must reach every rank through any reduction, but for NCCL's maximum
 // and minimum.
-TEST_P(Communicators, NotANumberReachesAllRanks) {
+TEST_P(Communicators, NaNReachesAllRanks) {
   run(GetParam(), 3, [](Rank& self, Communicator& communicator) {
     for (const Reduction reduction : reductions) {
       if (self.engine != Engine::gloo && reduction != Reduction::sum) continue;
@@ -182,7 +182,7 @@ TEST_P(Communicators, NotANumberReachesAllRanks) {
 
 // Sixty operations of all kinds, none waited for before the last is issued, which is waited for first. Every other rank
 // is late.
-TEST_P(Communicators, ManyOperationsAreUnderWayInTheOrderOfIssue) {
+TEST_P(Communicators, QueuedOperationsCompleteInOrder) {
   run(GetParam(), 3, [](Rank& self, Communicator& communicator) {
     const int rank = self.rank(), size = self.size();
     const std::int64_t n = 5000;
@@ -219,7 +219,7 @@ TEST_P(Communicators, ManyOperationsAreUnderWayInTheOrderOfIssue) {
 
 // The operation goes on without anybody waiting for it, keeps a tensor that its issuer has dropped, and its issuer does
 // not wait for the other rank, which comes to it only afterwards.
-TEST_P(Communicators, OperationsRunBesideWhatTheirIssuerDoes) {
+TEST_P(Communicators, OperationsProgressWithoutWait) {
   run(GetParam(), 2, [](Rank& self, Communicator& communicator) {
     const std::int64_t n = 200000;
     const Tensor result = tensor<float>(2, self.rank(), n);
@@ -243,7 +243,7 @@ bool same_bits(const std::vector<float>& values, const float* others) {
   return std::memcmp(values.data(), others, values.size() * sizeof(float)) == 0;
 }
 
-TEST_P(Communicators, TheSameInputsGiveTheSameBitsWheneverRanksCome) {
+TEST_P(Communicators, ResultsAreBitwiseDeterministic) {
   for (const int size : {3, 4}) {
     run(GetParam(), size, [](Rank& self, Communicator& communicator) {
       const int rank = self.rank(), size = self.size();
@@ -273,7 +273,7 @@ TEST_P(Communicators, TheSameInputsGiveTheSameBitsWheneverRanksCome) {
 
 // Buckets may be cut anywhere: only the order of the size - 1 additions changes, by as many roundings of the sum of
 // magnitudes (at most 4).
-TEST_P(Communicators, WhereBucketsAreCutMattersOnlyByRounding) {
+TEST_P(Communicators, BucketBoundariesChangeOnlyRounding) {
   run(GetParam(), 4, [](Rank& self, Communicator& communicator) {
     const std::int64_t n = 70001;
     const Tensor whole = tensor<double>(1, self.rank(), n), cut = tensor<double>(1, self.rank(), n);
@@ -292,7 +292,7 @@ TEST_P(Communicators, WhereBucketsAreCutMattersOnlyByRounding) {
 }
 
 // Gradients and states, each with connections and a thread of its own: one does not hold up the other.
-TEST_P(Communicators, CommunicatorsOfOneJobAreIndependent) {
+TEST_P(Communicators, CommunicatorsAreIndependent) {
   run(GetParam(), 2, [](Rank& self, Communicator& gradients) {
     const auto states = self.communicator("states");
     const int other = 1 - self.rank();

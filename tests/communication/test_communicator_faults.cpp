@@ -54,7 +54,7 @@ void expect_names(const std::string& message, const std::string& culprit) {
 
 // The victim dies, without a word, while all are in the middle of a large all_reduce; rank 0, which runs the store,
 // stays. Two of three or four are its neighbours in the ring, the others hear of it by the store alone.
-TEST(GlooFaults, AKilledRankIsNamedByAllOthers) {
+TEST(GlooFaults, AllRanksNameAKilledRank) {
   for (const int size : {2, 4}) {
     for (int round = 0; round < (size == 2 ? 1 : 3); ++round) {
       const int victim = size == 2 ? 1 : 1 + round;
@@ -84,7 +84,7 @@ TEST(GlooFaults, AKilledRankIsNamedByAllOthers) {
 
 // Rank 1 stops in the middle of two messages of 64 MB, one to rank 0, one from rank 2. Gloo wakes nobody who waits for
 // a half of a message: the engine's thread has to come out of it all the same.
-TEST(GlooFaults, AHalfDoneMessageIsInterrupted) {
+TEST(GlooFaults, InterruptsHalfFinishedMessages) {
   Job job(3,
           [](Rank& self) {
             auto communicator = self.communicator();
@@ -114,7 +114,7 @@ TEST(GlooFaults, AHalfDoneMessageIsInterrupted) {
 }
 
 // With rank 0 the store is gone as well: its silence names it.
-TEST(GlooFaults, AKilledRankZeroIsNamedByAllOthers) {
+TEST(GlooFaults, AllRanksNameAKilledRankZero) {
   Job job(3,
           [](Rank& self) {
             const auto communicator = self.communicator();
@@ -129,7 +129,7 @@ TEST(GlooFaults, AKilledRankZeroIsNamedByAllOthers) {
 }
 
 // A stopped process keeps its connections: only its silence tells.
-TEST(GlooFaults, AStoppedRankIsNamedByAllOthers) {
+TEST(GlooFaults, AllRanksNameAStoppedRank) {
   Job job(3,
           [](Rank& self) {
             const auto communicator = self.communicator();
@@ -146,7 +146,7 @@ TEST(GlooFaults, AStoppedRankIsNamedByAllOthers) {
 }
 
 // One that fails by itself and says so is named with its own words.
-TEST(GlooFaults, ARankThatThrowsIsNamedWithItsReason) {
+TEST(GlooFaults, AllRanksNameAThrowingRankWithItsReason) {
   Job job(3,
           [](Rank& self) {
             const auto communicator = self.communicator();
@@ -161,7 +161,7 @@ TEST(GlooFaults, ARankThatThrowsIsNamedWithItsReason) {
 }
 
 // Heartbeats come while a rank computes: that takes longer than any of the store's times, and is waited for.
-TEST(GlooFaults, ALateRankIsWaitedFor) {
+TEST(GlooFaults, WaitsForALateRank) {
   run_job(2,
           [](Rank& self, Communicator& communicator) {
             if (self.rank() == 1) std::this_thread::sleep_for(1500ms);
@@ -174,7 +174,7 @@ TEST(GlooFaults, ALateRankIsWaitedFor) {
 
 // Of those that wait the first says for whom, now and then; of those that have come, and of short waits, nothing is
 // said.
-TEST(GlooFaults, WhoWaitsForALateRankSaysSo) {
+TEST(GlooFaults, WarnsAboutALateRank) {
   run_job(4, [](Rank& self, Communicator&) {
     const LogCapture said;
     self.options.notice_after = 1500ms;
@@ -198,8 +198,8 @@ TEST(GlooFaults, WhoWaitsForALateRankSaysSo) {
     }
     EXPECT_GE(count("all_reduce of float32 [10] has waited for "), 2) << "again and again: " << text;
     EXPECT_LE(count("all_reduce"), 4) << text;
-    EXPECT_GE(count(" s: rank 1 on host host1, rank 3 on host host3 have not come to it; the others wait for as long "
-                    "as they live"),
+    EXPECT_GE(count(" s: rank 1 on host host1, rank 3 on host host3 have not reached it; the other ranks wait as long "
+                    "as they are alive"),
               2)
         << text;
     EXPECT_EQ(count("receive of float32 [10] from rank 1 on host host1 has taken "), 1) << text;
@@ -207,7 +207,7 @@ TEST(GlooFaults, WhoWaitsForALateRankSaysSo) {
 }
 
 // As many operations as rank 0 has begun, and others.
-TEST(GlooFaults, RanksInDifferentOperationsAreTold) {
+TEST(GlooFaults, WarnsAboutMismatchedOperations) {
   Job job(2, [](Rank& self) {
     const LogCapture said;
     self.options.notice_after = self.options.notice_every = 500ms;
@@ -221,7 +221,7 @@ TEST(GlooFaults, RanksInDifferentOperationsAreTold) {
       self.store().set(fmt::format("done {}", self.rank()), store_testing::bytes("yes"));
       self.store().wait({"done 0", "done 1"}, 20s);
     }
-    EXPECT_EQ(count_of(" s: rank 1 on host host1 is in broadcast of int32 [5]: the ranks do not do the same",
+    EXPECT_EQ(count_of(" s: rank 1 on host host1 is in broadcast of int32 [5]; the ranks run different operations",
                        said.text()) > 0,
               self.rank() == 0)
         << said.text();
@@ -233,7 +233,7 @@ TEST(GlooFaults, RanksInDifferentOperationsAreTold) {
 
 // Both ranks live, and rank 1 never comes to what rank 0 is in: a program's mistake, which the operation's own timeout
 // ends.
-TEST(GlooFaults, RanksInDifferentOperationsDoNotWaitForEver) {
+TEST(GlooFaults, MismatchedOperationsTimeOut) {
   Job job(2, [](Rank& self) {
     self.options.operation_timeout = 300ms;
     {
@@ -242,7 +242,8 @@ TEST(GlooFaults, RanksInDifferentOperationsDoNotWaitForEver) {
         const auto start = steady_clock::now();
         EXPECT_EQ(message_of<MachineError>(
                       [&] { communicator->broadcast(stream, Tensor::zeros({3}, DType::int32), 1).wait(); }),
-                  "broadcast of int32 [3] stopped: nothing came within 0.3 s while all ranks were alive; they wait for "
+                  "broadcast of int32 [3] stopped: nothing was received within 0.3 s while all ranks were alive; the "
+                  "ranks wait for "
                   "each other, perhaps in different operations");
         EXPECT_GT(seconds_since(start), 0.25);
         EXPECT_LT(seconds_since(start), soon);
@@ -257,7 +258,7 @@ TEST(GlooFaults, RanksInDifferentOperationsDoNotWaitForEver) {
 
 // No fault, and no heartbeat that stops: only the connection is gone, since the other side has closed its communicator.
 // Patience, then its name.
-TEST(GlooFaults, ABrokenConnectionOfALivingRankIsNamed) {
+TEST(GlooFaults, NamesALivingRankWithABrokenConnection) {
   Job job(2, [](Rank& self) {
     self.options.fault_patience = 300ms;
     {
@@ -279,7 +280,7 @@ TEST(GlooFaults, ABrokenConnectionOfALivingRankIsNamed) {
 }
 
 // An operation of every kind waits for a rank that never comes to it; another thread aborts.
-TEST(GlooFaults, AnAbortFromAnotherThreadEndsEveryKindOfWait) {
+TEST(GlooFaults, AbortEndsEveryKindOfWait) {
   Job job(2, [](Rank& self) {
     const Tensor values = Tensor::zeros({1000}, DType::float32), twice = Tensor::zeros({2000}, DType::float32);
     const std::vector<std::function<Work(Communicator&)>> kinds{
@@ -319,7 +320,7 @@ TEST(GlooFaults, AnAbortFromAnotherThreadEndsEveryKindOfWait) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-TEST(GlooFaults, WhatIsUnderWayThrowsWhereItsCommunicatorIsDestroyed) {
+TEST(GlooFaults, RunningOperationThrowsWhenDestroyed) {
   Job job(2, [](Rank& self) {
     auto communicator = self.communicator();
     if (self.rank() == 0) {
@@ -335,7 +336,7 @@ TEST(GlooFaults, WhatIsUnderWayThrowsWhereItsCommunicatorIsDestroyed) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-TEST(GlooFaults, ARankThatDoesNotComeIsNamed) {
+TEST(GlooFaults, NamesAMissingRank) {
   Job job(3, [](Rank& self) {
     self.options.connect_timeout = 1s;
     if (self.rank() < 2) {
@@ -343,7 +344,7 @@ TEST(GlooFaults, ARankThatDoesNotComeIsNamed) {
       while (self.store().add("ready", 0) < 2) std::this_thread::sleep_for(5ms);
       const auto start = steady_clock::now();
       const std::string message = message_of<MachineError>([&] { self.communicator(); });
-      EXPECT_EQ(message.find("rank 2 did not come to connect with rank " + std::to_string(self.rank())), 0u) << message;
+      EXPECT_EQ(message.find("rank 2 did not arrive to connect to rank " + std::to_string(self.rank())), 0u) << message;
       EXPECT_LT(seconds_since(start), soon);
     }
     self.store().add("seen", 1);
@@ -354,7 +355,7 @@ TEST(GlooFaults, ARankThatDoesNotComeIsNamed) {
 }
 
 // It published where it listens, and died before it connected.
-TEST(GlooFaults, ARankThatDiesWhileRanksConnectIsNamed) {
+TEST(GlooFaults, NamesARankThatDiesWhileConnecting) {
   Job job(2,
           [](Rank& self) {
             if (self.rank() == 1) {
@@ -370,7 +371,7 @@ TEST(GlooFaults, ARankThatDiesWhileRanksConnectIsNamed) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL}));
 }
 
-TEST(GlooFaults, AnAddressOfAnotherHostIsAUsersError) {
+TEST(GlooFaults, RejectsAnAddressOfAnotherHost) {
   Job job(2, [](Rank& self) {
     if (self.rank() == 0) {
       self.options.address = "203.0.113.7";
@@ -384,12 +385,12 @@ TEST(GlooFaults, AnAddressOfAnotherHostIsAUsersError) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-TEST(GlooFaults, AddressesOfTwoFamiliesAreAUsersError) {
+TEST(GlooFaults, RejectsMixedAddressFamilies) {
   Job job(2, [](Rank& self) {
     if (self.rank() == 1) self.options.address = "::1";
     const std::string message = message_of<UserError>([&] { self.communicator(); });
-    const char* families[] = {"rank 1 on host host1 uses IPv6 and rank 0 on host host0 IPv4 (127.0.0.1)",
-                              "rank 0 on host host0 uses IPv4 and rank 1 on host host1 IPv6 (::1)"};
+    const char* families[] = {"rank 1 on host host1 uses IPv6, but rank 0 on host host0 uses IPv4 (127.0.0.1)",
+                              "rank 0 on host host0 uses IPv4, but rank 1 on host host1 uses IPv6 (::1)"};
     EXPECT_EQ(message.find(families[self.rank()]), 0u) << message;
     EXPECT_NE(message.find("MASTER_ADDR"), std::string::npos) << message;
     self.leave();
@@ -399,7 +400,7 @@ TEST(GlooFaults, AddressesOfTwoFamiliesAreAUsersError) {
 
 // Rank 1 greets rank 0 with a token that is not rank 0's, as somebody would who found the open port but cannot read the
 // store. No rank comes then.
-TEST(GlooFaults, AStrangerAtThePortIsNotTakenForARank) {
+TEST(GlooFaults, RejectsAWrongToken) {
   Job job(2, [](Rank& self) {
     self.options.connect_timeout = 2s;
     if (self.rank() == 1) {
@@ -410,13 +411,12 @@ TEST(GlooFaults, AStrangerAtThePortIsNotTakenForARank) {
       self.store().set("gloo/all/0", record);
       GlooMesh mesh(self.store(), self.options);
       expect_names(message_of<MachineError>([&] { mesh.connect(); }),
-                   "rank 0 on host host0 could not be connected with: it closed the connection");
+                   "cannot connect to rank 0 on host host0: it closed the connection");
       self.store().wait({"done"}, 20s);
     } else {
       self.options.fault_patience = 100ms;
-      expect_names(
-          message_of<MachineError>([&] { self.communicator(); }),
-          "connecting the ranks stopped: rank 1 on host host1 could not be connected with: it did not connect");
+      expect_names(message_of<MachineError>([&] { self.communicator(); }),
+                   "connecting the ranks stopped: cannot connect to rank 1 on host host1: it did not connect");
       self.store().set("done", store_testing::bytes("yes"));
     }
     self.leave();

@@ -50,7 +50,7 @@ std::string thrown(const Work& work) {
   return "nothing";
 }
 
-TEST(OperationQueue, RunsInTheOrderOfIssue) {
+TEST(OperationQueue, RunsInOrderOfSubmission) {
   Gate gate;
   OperationQueue queue(gate.hooks());
   std::vector<int> order;
@@ -65,7 +65,7 @@ TEST(OperationQueue, RunsInTheOrderOfIssue) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
 }
 
-TEST(OperationQueue, LetsGoWhatAnOperationHoldsBeforeItIsDone) {
+TEST(OperationQueue, ReleasesCapturesBeforeCompletion) {
   Gate gate;
   OperationQueue queue(gate.hooks());
   auto held = std::make_shared<int>(1);
@@ -75,7 +75,7 @@ TEST(OperationQueue, LetsGoWhatAnOperationHoldsBeforeItIsDone) {
   EXPECT_TRUE(seen.expired());
 }
 
-TEST(OperationQueue, AnAbortEndsWhatRunsWaitsAndComes) {
+TEST(OperationQueue, AbortEndsRunningQueuedAndLaterOperations) {
   Gate gate;
   OperationQueue queue(gate.hooks());
   const Work runs = queue.submit("first", [&] { gate.pass(); }),
@@ -90,7 +90,7 @@ TEST(OperationQueue, AnAbortEndsWhatRunsWaitsAndComes) {
   EXPECT_TRUE(gate.interrupted);
 }
 
-TEST(OperationQueue, AFailureIsThatOfAllLaterOperations) {
+TEST(OperationQueue, FailureEndsAllLaterOperations) {
   Gate gate;
   OperationQueue queue(gate.hooks());
   const Work fails = queue.submit("first", [] { throw std::runtime_error("no route"); });
@@ -101,7 +101,7 @@ TEST(OperationQueue, AFailureIsThatOfAllLaterOperations) {
   EXPECT_EQ(thrown(queue.submit("third", [] {})), "third stopped: explained: no route");
 }
 
-TEST(OperationQueue, WatchesWhatRunsForLongAndNothingElse) {
+TEST(OperationQueue, WatchesOnlyLongOperations) {
   Gate gate;
   OperationQueue queue(gate.hooks());
   for (int i = 0; i < 50; ++i) queue.submit("short", [] {}).wait();
@@ -116,7 +116,7 @@ TEST(OperationQueue, WatchesWhatRunsForLongAndNothingElse) {
   EXPECT_EQ(thrown(work), "long stopped: a watcher's reason");
 }
 
-TEST(OperationQueue, LeavingEndsWhatIsUnderWay) {
+TEST(OperationQueue, DestructionAbortsUnfinishedOperations) {
   Gate gate;
   Work runs, waits;
   {
@@ -128,7 +128,7 @@ TEST(OperationQueue, LeavingEndsWhatIsUnderWay) {
   EXPECT_EQ(thrown(waits), "second stopped: the communicator was closed before the operation was done");
 }
 
-TEST(OperationQueue, LeavingWhenAllIsDoneInterruptsNothing) {
+TEST(OperationQueue, DestructionWithoutOperationsDoesNotInterrupt) {
   Gate gate;
   for (int i = 0; i < 200; ++i) {
     OperationQueue queue(gate.hooks());

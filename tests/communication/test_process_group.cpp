@@ -29,7 +29,7 @@ using parallel_testing::WorldOptions;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-TEST(ProcessGroupTest, OneProcessOpensNothingAndAgreesWithItself) {
+TEST(ProcessGroupTest, SingleRankReturnsItsOwnValues) {
   ProcessGroup group;
   EXPECT_TRUE(group.is_first() && group.is_alone());
   std::vector<double> numbers{1.5, -2};
@@ -44,7 +44,7 @@ TEST(ProcessGroupTest, OneProcessOpensNothingAndAgreesWithItself) {
   group.fail(UserError("nobody is told"));
 }
 
-TEST(ProcessGroupTest, AllGetTheSameNumbersAndTexts) {
+TEST(ProcessGroupTest, AllRanksGetTheSameNumbersAndTexts) {
   for (const int size : {2, 3}) {
     World world(size, [](ProcessGroup& group, const Report& report) {
       const double rank = group.rank();
@@ -70,7 +70,7 @@ TEST(ProcessGroupTest, AllGetTheSameNumbersAndTexts) {
 }
 
 // Beside operations of the thread that trains, and with ranks that come at other times.
-TEST(ProcessGroupTest, TheFirstGetsAllTextsInAThreadOfItsOwn) {
+TEST(ProcessGroupTest, RankZeroGathersTextsInASeparateThread) {
   const Curves found = run_world(3, [](ProcessGroup& group, const Report& report) {
     std::vector<std::string> first, second;
     std::thread thread([&] {
@@ -94,7 +94,7 @@ TEST(ProcessGroupTest, TheFirstGetsAllTextsInAThreadOfItsOwn) {
   EXPECT_EQ(ProcessGroup().to_first("alone", ""), std::vector<std::string>{"alone"});
 }
 
-TEST(ProcessGroupTest, WhoWaitsForAnothersTextSaysSo) {
+TEST(ProcessGroupTest, WarnsAboutAMissingText) {
   WorldOptions options;
   options.notice = 400ms;
   World world(
@@ -112,12 +112,12 @@ TEST(ProcessGroupTest, WhoWaitsForAnothersTextSaysSo) {
       },
       options);
   EXPECT_EQ(world.wait(), (std::vector<int>{0, 0, 0})) << world.errors();
-  EXPECT_THAT(world[0].words(), HasSubstr("rank 2: its part of step_00000050.h5 has not come for "));
+  EXPECT_THAT(world[0].words(), HasSubstr("rank 2: its part of step_00000050.h5 has not arrived for "));
   EXPECT_THAT(world[0].words(), ::testing::Not(HasSubstr("rank 1: its part")));
-  EXPECT_THAT(world[1].words(), HasSubstr("rank 0: what it has to tell the others has not come for "));
+  EXPECT_THAT(world[1].words(), HasSubstr("rank 0: its text for the other ranks has not arrived for "));
 }
 
-TEST(ProcessGroupTest, ABarrierWaitsForTheLast) {
+TEST(ProcessGroupTest, BarrierWaitsForTheLastRank) {
   const Curves found = run_world(3, [](ProcessGroup& group, const Report& report) {
     group.barrier();
     const auto begin = steady_clock::now();
@@ -163,7 +163,7 @@ std::vector<double> threads_of(const std::vector<std::vector<int>>& cores, const
   return threads;
 }
 
-TEST(ProcessGroupTest, ThreadsAreSharedByThoseThatMayUseTheSameCores) {
+TEST(ProcessGroupTest, RanksOnTheSameCoresShareThreads) {
   const std::vector<int> all = allowed_cores();
   const auto usable = static_cast<double>(read_machine().cpu.usable_cores());
   const auto half = std::max(1.0, std::floor(usable / 2));
@@ -377,7 +377,7 @@ std::vector<FaultCase> fault_cases() {
 }
 
 // All at the same time: most of it is waiting.
-TEST(ProcessGroupFaults, EveryProcessEndsAndOneOfThemSaysWhy) {
+TEST(ProcessGroupFaults, AllRanksEndAndOneReportsTheError) {
   WorldOptions options;
   options.timeout = timeout;
   std::vector<FaultCase> cases = fault_cases();
@@ -395,7 +395,7 @@ TEST(ProcessGroupFaults, EveryProcessEndsAndOneOfThemSaysWhy) {
 }
 
 // With rank 0 the store is gone, by which hosts could agree on who tells: one process of each that is left does.
-TEST(ProcessGroupFaults, EachHostTellsOnceThatRankZeroIsGone) {
+TEST(ProcessGroupFaults, EachHostReportsTheLossOfRankZeroOnce) {
   WorldOptions options;
   options.timeout = timeout;
   options.hosts = {"one", "one", "two", "two"};
@@ -417,7 +417,7 @@ TEST(ProcessGroupFaults, EachHostTellsOnceThatRankZeroIsGone) {
 
 // A computation that notices nothing is ended a fifth of the timeout after the fault is known; without that it would go
 // on for ever.
-TEST(ProcessGroupFaults, WhoComputesIsEndedInTime) {
+TEST(ProcessGroupFaults, ComputingRankIsTerminatedInTime) {
   WorldOptions options;
   options.timeout = 10s;
   World world(

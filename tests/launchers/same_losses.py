@@ -27,7 +27,7 @@ def expect_job(launcher, job, status, processes):
     complaints = [
         line
         for line in output.splitlines()
-        if re.search(r"\b(error|warning): ", line) and "will wait for one another" not in line
+        if re.search(r"\b(error|warning): ", line) and "slow each other down" not in line
     ]
     jobs.expect(not complaints, f"complaints:\n{output}")
 

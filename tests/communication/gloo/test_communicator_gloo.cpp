@@ -5,7 +5,7 @@ namespace {
 
 using namespace communicator_testing;
 
-TEST(Gloo, RanksMeetByIPv6) {
+TEST(Gloo, ConnectsOverIPv6) {
   run_job(2,
           [](Rank& self, Communicator& communicator) {
             EXPECT_EQ(self.options.address, "::1");
@@ -16,7 +16,7 @@ TEST(Gloo, RanksMeetByIPv6) {
           {.address = "::1"});
 }
 
-TEST(Gloo, OwnAddressIsOnTheInterfaceThatReachesTheOther) {
+TEST(Gloo, OwnAddressMatchesTheRouteToThePeer) {
   EXPECT_EQ(own_address_towards("127.0.0.1"), "127.0.0.1");
   EXPECT_EQ(own_address_towards("localhost"), "127.0.0.1");
   EXPECT_EQ(own_address_towards("::1"), "::1");

@@ -62,7 +62,7 @@ void pester(pid_t process, const std::set<std::uint16_t>& spared, std::atomic<bo
 
 // Ranks 1 and 2 come half a second after rank 0 has begun to listen; rank 1 pesters rank 0 meanwhile, and until the
 // job runs.
-TEST(RankLinks, StrangersDoNotKeepAJobFromStarting) {
+TEST(RankLinks, ConnectsDespiteUnauthenticatedClients) {
   Job job(3, [](Rank& self) {
     std::atomic<bool> enough = false;
     std::atomic<int> made = 0;

@@ -13,7 +13,7 @@ namespace {
 using parallel_testing::Report;
 using parallel_testing::run_world;
 
-TEST(RawGlooTest, DoesWhatItsNamesSay) {
+TEST(RawGlooTest, OperationsMatchReference) {
   for (const int size : {2, 3}) {
     run_world(size, [size](ProcessGroup& group, const Report&) {
       RawGloo raw(group);

@@ -38,7 +38,7 @@ Process rank_process(const StoreServerOptions& server, int rank) {
   });
 }
 
-TEST(StoreFaults, AKilledRankIsNamedToAllOthersOnce) {
+TEST(StoreFaults, KilledRankIsReportedOnceToAllOthers) {
   const StoreTimes times = killed_times();
   const StoreServerOptions options = server_options(3, times);
   Process victim = rank_process(options, 2);
@@ -55,7 +55,7 @@ TEST(StoreFaults, AKilledRankIsNamedToAllOthersOnce) {
     ASSERT_TRUE(fault);
     EXPECT_EQ(fault->rank, 2);
     EXPECT_EQ(fault->host, "host2");
-    EXPECT_THAT(fault->reason, HasSubstr("did not come back"));
+    EXPECT_THAT(fault->reason, HasSubstr("did not reconnect"));
   }
   EXPECT_LT(steady_clock::now() - start, times.grace + slack);
   worker.join();
@@ -67,7 +67,7 @@ TEST(StoreFaults, AKilledRankIsNamedToAllOthersOnce) {
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(world.logs[static_cast<std::size_t>(rank)].all().size(), 1u);
 }
 
-TEST(StoreFaults, AStoppedRankIsLostAndLearnsOfItWhenItGoesOn) {
+TEST(StoreFaults, StoppedRankIsLostAndLearnsItWhenContinued) {
   const StoreServerOptions options = server_options(2, quick());
   Process victim = rank_process(options, 1);
   World world(2, quick());
@@ -97,7 +97,7 @@ Process store_process(const StoreServerOptions& options) {
   });
 }
 
-TEST(StoreFaults, AKilledStoreIsRankZerosFault) {
+TEST(StoreFaults, KilledStoreIsAFaultOfRankZero) {
   const StoreServerOptions options = server_options(2, killed_times());
   Process store = store_process(options);
   const std::uint16_t port = free_port();
@@ -119,7 +119,7 @@ TEST(StoreFaults, AKilledStoreIsRankZerosFault) {
   EXPECT_EQ(log.all().size(), 1u);
 }
 
-TEST(StoreFaults, AStoppedStoreIsRankZerosFault) {
+TEST(StoreFaults, StoppedStoreIsAFaultOfRankZero) {
   const StoreServerOptions options = server_options(2, quick());
   Process store = store_process(options);
   const std::uint16_t port = free_port();
@@ -166,7 +166,7 @@ struct SmallJob {
   }
 };
 
-TEST(StoreFaults, AJobSuspendedAsAWholeGoesOn) {
+TEST(StoreFaults, SuspendedJobContinues) {
   // In both orders: who stops last has heard all that the other said, and finds nothing new when it goes on.
   SmallJob one, other;
   one.start();
@@ -192,7 +192,7 @@ TEST(StoreFaults, AJobSuspendedAsAWholeGoesOn) {
   EXPECT_EQ(other.first.wait(), 0);
 }
 
-TEST(StoreFaults, ABlipOfTwoSecondsIsSurvivedWithTheDefaultTimes) {
+TEST(StoreFaults, DefaultTimesSurviveATwoSecondNetworkFailure) {
   World world(2);
   Network network(world.server->port());
   world.join(0);
@@ -218,7 +218,7 @@ TEST(StoreFaults, ABlipOfTwoSecondsIsSurvivedWithTheDefaultTimes) {
   world.leave();
 }
 
-TEST(StoreFaults, WhatIsAskedAgainAfterABreakIsDoneOnce) {
+TEST(StoreFaults, RepeatedRequestsExecuteOnce) {
   World world(2, {50ms, 10s, 5s});
   Network network(world.server->port());
   world.join(0);
@@ -244,7 +244,7 @@ TEST(StoreFaults, WhatIsAskedAgainAfterABreakIsDoneOnce) {
   world.leave();
 }
 
-TEST(StoreFaults, AConnectionCutForTooLongIsNoticedOnBothSides) {
+TEST(StoreFaults, BothSidesDetectABrokenConnection) {
   World world(2, quick());
   Network network(world.server->port());
   world.join(0);
@@ -258,7 +258,7 @@ TEST(StoreFaults, AConnectionCutForTooLongIsNoticedOnBothSides) {
   EXPECT_EQ(there->host, "host0");
 }
 
-TEST(StoreFaults, ANetworkThatIsSilentForTooLongIsNoticedOnBothSides) {
+TEST(StoreFaults, BothSidesDetectASilentNetwork) {
   World world(2, quick());
   Network network(world.server->port());
   world.join(0);
@@ -279,7 +279,7 @@ TEST(StoreFaults, ANetworkThatIsSilentForTooLongIsNoticedOnBothSides) {
   EXPECT_THAT(there->reason, HasSubstr("silent for"));
 }
 
-TEST(StoreFaults, ARankThatReportsItsFailureIsKnownAtOnceAndTheFirstCounts) {
+TEST(StoreFaults, FirstReportedFaultReachesAllRanksImmediately) {
   World world(4);
   world.join(0);
   world.join(1);
@@ -309,7 +309,7 @@ TEST(StoreFaults, ARankThatReportsItsFailureIsKnownAtOnceAndTheFirstCounts) {
   for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(world.logs[rank].all().size(), 1u);
 }
 
-TEST(StoreFaults, LeavingByAnExceptionIsAFault) {
+TEST(StoreFaults, LeavingThroughAnExceptionIsAFault) {
   World world(2);
   world.join(0);
   try {
@@ -319,10 +319,10 @@ TEST(StoreFaults, LeavingByAnExceptionIsAFault) {
   }
   const auto fault = world.logs[0].wait(slack);
   ASSERT_TRUE(fault);
-  EXPECT_EQ(fault->message(), "rank 1 on host host1 failed: it ended without a goodbye");
+  EXPECT_EQ(fault->message(), "rank 1 on host host1 failed: it ended without leaving the job");
 }
 
-TEST(StoreFaults, AStoreThatEndsBeforeTheOthersIsAFault) {
+TEST(StoreFaults, StoreEndingBeforeOtherRanksIsAFault) {
   World world(3);
   world.join_all();
   world[0].goodbye();
@@ -330,12 +330,12 @@ TEST(StoreFaults, AStoreThatEndsBeforeTheOthersIsAFault) {
   for (const std::size_t rank : {1u, 2u}) {
     const auto fault = world.logs[rank].wait(slack);
     ASSERT_TRUE(fault);
-    EXPECT_EQ(fault->message(), "rank 0 on host host0 failed: it ended while ranks 1, 2 still worked");
+    EXPECT_EQ(fault->message(), "rank 0 on host host0 failed: it ended while ranks 1, 2 still ran");
   }
   EXPECT_TRUE(world.logs[0].all().empty());
 }
 
-TEST(StoreFaults, AGoodbyeWhoseReplyIsLostIsNoFault) {
+TEST(StoreFaults, GoodbyeWithLostReplyIsNoFault) {
   World world(2, quick());
   Network network(world.server->port());
   world.join(0);
@@ -352,7 +352,7 @@ TEST(StoreFaults, AGoodbyeWhoseReplyIsLostIsNoFault) {
   world.clients.clear();
 }
 
-TEST(StoreFaults, AnotherStoreAtTheSamePortDoesNotPassForTheFirst) {
+TEST(StoreFaults, RejectsANewStoreAtTheSamePort) {
   StoreServerOptions options = server_options(2);
   options.port = free_port();
   auto server = std::make_unique<StoreServer>(options);

@@ -86,7 +86,7 @@ std::vector<std::string> all_frames() {
   return out;
 }
 
-TEST(StoreProtocol, EachFrameIsReadAsItWasWritten) {
+TEST(StoreProtocol, FramesRoundTrip) {
   for (const std::string& frame : all_frames()) EXPECT_EQ(again(body_of(frame)), frame);
   const Hello hello = decode_hello(body_of(encode(a_hello())));
   EXPECT_EQ(hello.rank, 3);
@@ -111,7 +111,7 @@ TEST(StoreProtocol, EachFrameIsReadAsItWasWritten) {
   EXPECT_THROW(decode_number("1234567"), ProtocolError);
 }
 
-TEST(StoreProtocol, AStrangersFramesFitTheirLimit) {
+TEST(StoreProtocol, HelloFitsTheLimitOfUnauthenticatedFrames) {
   Hello hello = a_hello();
   hello.host = std::string(1000, 'h');
   EXPECT_LE(encode(hello).size(), max_stranger_bytes);
@@ -119,7 +119,7 @@ TEST(StoreProtocol, AStrangersFramesFitTheirLimit) {
 }
 
 // From Python: hmac.new(secret, message, hashlib.sha256), with the message laid out as store_protocol.h says.
-TEST(StoreProtocol, CodesAreHmacSha256OfAllThatIsSaid) {
+TEST(StoreProtocol, CodesAreHmacSha256OfAllFields) {
   const auto hex = [](const Code& code) {
     std::string out;
     for (const char byte : code) out += fmt::format("{:02x}", static_cast<unsigned char>(byte));
@@ -157,7 +157,7 @@ TEST(StoreProtocol, RandomBytesDiffer) {
   EXPECT_NE(a, b);
 }
 
-TEST(StoreProtocol, EveryTruncatedOrLongerFrameIsRefused) {
+TEST(StoreProtocol, RejectsTruncatedAndExtendedFrames) {
   for (const std::string& frame : all_frames()) {
     const std::string body = body_of(frame);
     const Kind kind = kind_of(body);
@@ -171,7 +171,7 @@ TEST(StoreProtocol, EveryTruncatedOrLongerFrameIsRefused) {
   }
 }
 
-TEST(StoreProtocol, FieldsOutOfBoundsAreRefused) {
+TEST(StoreProtocol, RejectsFieldsOutOfRange) {
   const auto refused = [](std::string frame) {
     try {
       again(body_of(frame));
@@ -202,7 +202,7 @@ TEST(StoreProtocol, FieldsOutOfBoundsAreRefused) {
   EXPECT_TRUE(refused(control));
 }
 
-TEST(StoreProtocol, RandomAndMutatedBodiesAreRefusedOrSaidAgainExactly) {
+TEST(StoreProtocol, RejectsOrRoundTripsRandomAndMutatedBodies) {
   std::mt19937 random(6);
   const std::vector<std::string> frames = all_frames();
   int refused = 0, read = 0;
@@ -246,7 +246,7 @@ TEST(StoreProtocol, RandomAndMutatedBodiesAreRefusedOrSaidAgainExactly) {
   EXPECT_GT(read, 1000);
 }
 
-TEST(StoreProtocol, AStreamIsCutIntoFramesWhereverItIsSplit) {
+TEST(StoreProtocol, ReassemblesFramesFromAnyChunks) {
   std::string stream;
   for (const std::string& frame : all_frames()) stream += frame;
   for (const std::size_t piece : {1u, 2u, 7u, 64u, 100000u}) {
@@ -261,7 +261,7 @@ TEST(StoreProtocol, AStreamIsCutIntoFramesWhereverItIsSplit) {
   }
 }
 
-TEST(StoreProtocol, LengthsOutOfBoundsAreRefusedBeforeTheirBytesCome) {
+TEST(StoreProtocol, RejectsInvalidLengthsImmediately) {
   const auto next = [](std::string_view bytes, std::size_t limit) {
     FrameBuffer buffer;
     buffer.append(bytes);
@@ -284,15 +284,15 @@ TEST(StoreProtocol, MessagesAreOneLine) {
   EXPECT_EQ((Fault{3, "node07", "silent"}.message()), "rank 3 on host node07 failed: silent");
 }
 
-TEST(StoreProtocol, TimesThatCannotWorkAreRefused) {
+TEST(StoreProtocol, RejectsInconsistentTimes) {
   const auto message = [](StoreTimes times) { return message_of<UserError>([&] { times.check(); }); };
   EXPECT_EQ(message({}), "no error");
   EXPECT_EQ(message(quick()), "no error");
   EXPECT_THAT(message({0ms, 10s, 4s}), HasSubstr("heartbeats every 0 s"));
-  EXPECT_THAT(message({4s, 10s, 4s}), HasSubstr("heartbeats every 4 s, 4 s for"));
+  EXPECT_THAT(message({4s, 10s, 4s}), HasSubstr("heartbeats every 4 s, 4 s to reconnect"));
   EXPECT_THAT(message({6s, 10s, 8s}), HasSubstr("two heartbeats"));
   EXPECT_THAT(message({1s, 3s, 4s}), HasSubstr("after 3 s of silence"));
-  EXPECT_THAT(message({1s, 25h, 4s}), HasSubstr("at most a day"));
+  EXPECT_THAT(message({1s, 25h, 4s}), HasSubstr("at most 24 h"));
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ std::string mutated(std::string frame, std::mt19937& random) {
   return frame;
 }
 
-TEST(StoreSecurity, RandomAndMutatedFramesFromStrangersChangeNothing) {
+TEST(StoreSecurity, UnauthenticatedRandomFramesChangeNothing) {
   World world(2);
   world.join_all();
   world[0].set("kept", bytes("as it is"));
@@ -158,7 +158,7 @@ TEST(StoreSecurity, RandomAndMutatedFramesFromStrangersChangeNothing) {
   world.leave();
 }
 
-TEST(StoreSecurity, ARanksOwnBrokenFramesHarmNoOther) {
+TEST(StoreSecurity, BrokenFramesOfARankDoNotAffectOthers) {
   World world(2, {1s, 10s, 5s});
   world.join(0);
   Undisturbed worker(world[0]);
@@ -195,7 +195,7 @@ TEST(StoreSecurity, ARanksOwnBrokenFramesHarmNoOther) {
   world[0].goodbye();
 }
 
-TEST(StoreSecurity, AHelloCannotBeReplayedOrMadeWithoutTheSecret) {
+TEST(StoreSecurity, RejectsReplayedAndForgedHellos) {
   World world(2);
   Stranger first(world.server->port());
   const std::string hello = signed_hello(hello_of(1, 2), first, world.options.secret);
@@ -225,7 +225,7 @@ TEST(StoreSecurity, AHelloCannotBeReplayedOrMadeWithoutTheSecret) {
   EXPECT_FALSE(first.closed_within(50ms));
 }
 
-TEST(StoreSecurity, AClientDoesNotTrustAStoreThatDoesNotKnowTheSecret) {
+TEST(StoreSecurity, ClientRejectsAStoreWithoutTheSecret) {
   const auto message = [](const std::function<void(const Socket&)>& serve) {
     std::string problem;
     const Socket listener = listen_on(resolve("127.0.0.1", 0, problem).front());
@@ -260,10 +260,10 @@ TEST(StoreSecurity, AClientDoesNotTrustAStoreThatDoesNotKnowTheSecret) {
               AllOf(HasSubstr("MASTER_PORT"), HasSubstr("not this job's store, it sent a frame whose length")));
   // Another service that waits for its own client to speak first.
   EXPECT_THAT(message([](const Socket& socket) { wait_for(socket, POLLIN, steady_clock::now() + 5s); }),
-              AllOf(HasSubstr("no store at 127.0.0.1"), HasSubstr("did not answer")));
+              AllOf(HasSubstr("no job store at 127.0.0.1"), HasSubstr("did not answer")));
 }
 
-TEST(StoreSecurity, AStrangerThatWaitsIsClosed) {
+TEST(StoreSecurity, ClosesIdleUnauthenticatedConnections) {
   StoreServerOptions options = server_options(1);
   options.stranger_patience = 400ms;
   options.crowded_patience = 50ms;
@@ -278,7 +278,7 @@ TEST(StoreSecurity, AStrangerThatWaitsIsClosed) {
   EXPECT_GE(steady_clock::now() - start, 350ms);
 }
 
-TEST(StoreSecurity, ACrowdOfStrangersDoesNotKeepARankOut) {
+TEST(StoreSecurity, AcceptsARankDespiteManyUnauthenticatedConnections) {
   StoreServerOptions options = server_options(1);
   options.max_strangers = 4;
   options.stranger_patience = 60s;
@@ -297,7 +297,7 @@ TEST(StoreSecurity, ACrowdOfStrangersDoesNotKeepARankOut) {
   client.goodbye();
 }
 
-TEST(StoreSecurity, SendingToAPeerThatIsGoneIsAnErrorAndNoSignal) {
+TEST(StoreSecurity, SendToAClosedPeerReturnsAnErrorWithoutSignal) {
   std::string problem;
   const Socket listener = listen_on(resolve("127.0.0.1", 0, problem).front());
   int error = 0;
@@ -312,7 +312,7 @@ TEST(StoreSecurity, SendingToAPeerThatIsGoneIsAnErrorAndNoSignal) {
   EXPECT_THAT(sent.error, ::testing::AnyOf(EPIPE, ECONNRESET));
 }
 
-TEST(StoreSecurity, AStrangersLongFrameEndsItsConnectionAtOnce) {
+TEST(StoreSecurity, ClosesUnauthenticatedConnectionsOnLongFrames) {
   const StoreServer server(server_options(1));
   Stranger stranger(server.port());
   ASSERT_TRUE(stranger.hear());
@@ -320,7 +320,7 @@ TEST(StoreSecurity, AStrangersLongFrameEndsItsConnectionAtOnce) {
   EXPECT_TRUE(stranger.closed_within(2s));
 }
 
-TEST(StoreSecurity, AConnectionToItselfIsNotAStore) {
+TEST(StoreSecurity, DetectsAConnectionToItself) {
   // Binding and connecting to one port is what a retry at a free local port may end in.
   std::string problem;
   const SocketAddress address = resolve("127.0.0.1", free_port(), problem).front();

@@ -10,7 +10,7 @@
 namespace furlong {
 namespace {
 
-TEST(LaunchEnvironment, NothingSetIsOneProcess) {
+TEST(LaunchEnvironment, DefaultsToOneProcess) {
   for (const Variables& variables :
        {Variables{}, Variables{{"RANK", ""}, {"MASTER_ADDR", "elsewhere"}, {"MASTER_PORT", "x"}}}) {
     const LaunchEnvironment launch = discover(variables);
@@ -21,7 +21,7 @@ TEST(LaunchEnvironment, NothingSetIsOneProcess) {
   }
 }
 
-TEST(LaunchEnvironment, ReadsTheProcessWhenToldNothing) {
+TEST(LaunchEnvironment, ReadsTheProcessEnvironmentByDefault) {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "FURLONG_LAUNCHER"}) unsetenv(name);
   for (const auto& [name, value] : kOpenMpi) setenv(name.c_str(), value.c_str(), 1);
   const LaunchEnvironment launch = discover_launch();
@@ -40,16 +40,15 @@ TEST(LaunchEnvironment, Torchrun) {
   EXPECT_EQ(launch.job_id, launch.secret);
 }
 
-TEST(LaunchEnvironment, TorchrunsPortIsOursOnlyWhereItsAgentKeepsNoStore) {
+TEST(LaunchEnvironment, UsesTheNextPortIfTorchrunsAgentHasAStore) {
   EXPECT_EQ(discover(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).master_port, 44573);
   EXPECT_EQ(discover(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", ""}})).master_port, 44574);
   EXPECT_EQ(discover(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", ""}})).master_port, 44574);
   EXPECT_EQ(discover(with(kTorchrun, {{"MASTER_PORT", "65534"}})).master_port, 65535);
-  EXPECT_REFUSED(with(kTorchrun, {{"MASTER_PORT", "65535"}}),
-                 "MASTER_PORT=65535: a whole number from 1 to 65534 expected");
+  EXPECT_REFUSED(with(kTorchrun, {{"MASTER_PORT", "65535"}}), "MASTER_PORT=65535: expected an integer from 1 to 65534");
 }
 
-TEST(LaunchEnvironment, TorchrunOverSeveralHostsWithoutAnIdHasNoSecret) {
+TEST(LaunchEnvironment, MultiHostTorchrunWithoutRunIdHasNoSecret) {
   // torchrun --nnodes 2 --master-addr ...: every such job is called "none".
   const Variables second = with(kTorchrun, {{"RANK", "2"},
                                             {"WORLD_SIZE", "3"},
@@ -68,7 +67,7 @@ TEST(LaunchEnvironment, TorchrunOverSeveralHostsWithoutAnIdHasNoSecret) {
   EXPECT_EQ(guarded.secret_source, "FURLONG_JOB_SECRET");
 }
 
-TEST(LaunchEnvironment, RankVariablesByHandAndByOurOwnLauncher) {
+TEST(LaunchEnvironment, ReadsRankVariablesSetByHandAndByFurlongLaunch) {
   const Variables by_hand = {
       {"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "5"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}};
   const LaunchEnvironment launch = discover(by_hand);
@@ -89,15 +88,16 @@ TEST(LaunchEnvironment, RankVariablesByHandAndByOurOwnLauncher) {
   expect_ranks(furlong, "furlong", 5, 8, 5, 8);
   expect_master(furlong, "127.0.0.1", 4000);
   EXPECT_EQ(furlong.secret, "heather");
-  EXPECT_REFUSED(with(ours, {{"FURLONG_LAUNCHER", "mpirun"}}), "FURLONG_LAUNCHER=mpirun: furlong expected");
+  EXPECT_REFUSED(with(ours, {{"FURLONG_LAUNCHER", "mpirun"}}), "FURLONG_LAUNCHER=mpirun: expected furlong");
   EXPECT_REFUSED((Variables{{"FURLONG_LAUNCHER", "furlong"}}),
                  "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT");
 }
 
-TEST(LaunchEnvironment, PartialSetsAreRefusedAndNameWhatIsMissing) {
-  EXPECT_EQ(refusal({{"WORLD_SIZE", "8"}}),
-            "WORLD_SIZE=8 is set, but not RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT: one process of several needs "
-            "them all; start with torchrun or furlong launch, which set them, or unset WORLD_SIZE to run one process");
+TEST(LaunchEnvironment, RejectsPartialSetsAndNamesMissingVariables) {
+  EXPECT_EQ(
+      refusal({{"WORLD_SIZE", "8"}}),
+      "WORLD_SIZE=8 is set, but not RANK, LOCAL_RANK, MASTER_ADDR, MASTER_PORT: a job of several ranks needs "
+      "all of them; start with torchrun or furlong launch, which set them, or unset WORLD_SIZE to run one process");
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     EXPECT_REFUSED(with(kTorchrun, {{name, ""}}), fmt::format("is set, but not {}:", name));
   }
@@ -115,7 +115,7 @@ TEST(LaunchEnvironment, PartialSetsAreRefusedAndNameWhatIsMissing) {
 }
 
 /// Each of these alone made training refuse to start while it knew one process only; none may pass for one process now.
-TEST(LaunchEnvironment, NoSizeAboveOneGoesUnnoticed) {
+TEST(LaunchEnvironment, RejectsAWorldSizeAboveOneAlone) {
   for (const char* name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     EXPECT_REFUSED((Variables{{name, "2"}}), fmt::format("{}=2 is set, but not", name));
   }
@@ -137,11 +137,11 @@ TEST(LaunchEnvironment, OpenMpi) {
   EXPECT_EQ(five.secret_source, "PMIX_NAMESPACE");
 }
 
-TEST(LaunchEnvironment, MpirunOverSeveralHostsAsksForTheMaster) {
+TEST(LaunchEnvironment, MultiHostMpirunRequiresMasterAddr) {
   const Variables spread = with(
       kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
   EXPECT_EQ(refusal(spread),
-            "MASTER_ADDR is not set, and only 2 of 4 processes are on this host (here); set it to the host of rank 0, "
+            "MASTER_ADDR is not set, and only 2 of 4 ranks are on this host (here); set it to the host of rank 0, "
             "e.g. mpirun -x MASTER_ADDR=<host>");
   const LaunchEnvironment launch = discover(with(spread, {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "1234"}}));
   expect_ranks(launch, "open_mpi", 3, 4, 1, 2);
@@ -173,20 +173,20 @@ TEST(LaunchEnvironment, Pals) {
   EXPECT_EQ(launch.secret, "f1e2d3c4");
 }
 
-TEST(LaunchEnvironment, NumbersOutOfRangeAreRefused) {
+TEST(LaunchEnvironment, RejectsNumbersOutOfRange) {
   for (const char* value : {"-1", "2x", " 1", "0x1", "1.0", "99999999999999999999", "1000000"}) {
     EXPECT_REFUSED(with(kTorchrun, {{"RANK", value}}),
-                   fmt::format("RANK={}: a whole number from 0 to 999999 expected", value));
+                   fmt::format("RANK={}: expected an integer from 0 to 999999", value));
   }
-  EXPECT_REFUSED(with(kTorchrun, {{"WORLD_SIZE", "0"}}), "WORLD_SIZE=0: a whole number from 1 to 1000000 expected");
-  EXPECT_REFUSED(with(kOpenMpi, {{"MASTER_PORT", "0"}}), "MASTER_PORT=0: a whole number from 1 to 65535 expected");
+  EXPECT_REFUSED(with(kTorchrun, {{"WORLD_SIZE", "0"}}), "WORLD_SIZE=0: expected an integer from 1 to 1000000");
+  EXPECT_REFUSED(with(kOpenMpi, {{"MASTER_PORT", "0"}}), "MASTER_PORT=0: expected an integer from 1 to 65535");
   EXPECT_REFUSED(with(kOpenMpi, {{"MASTER_PORT", "65536"}}), "MASTER_PORT=65536");
-  EXPECT_REFUSED(with(kTorchrun, {{"RANK", "1\n2" + std::string(200, '9')}}), "9...: a whole number");
+  EXPECT_REFUSED(with(kTorchrun, {{"RANK", "1\n2" + std::string(200, '9')}}), "9...: expected an integer");
   EXPECT_REFUSED(with(kTorchrun, {{"RANK", "1\n2" + std::string(200, '9')}}), "RANK=1?2999");
   EXPECT_LT(refusal(with(kTorchrun, {{"RANK", std::string(100000, '9')}})).size(), 250U);
 }
 
-TEST(LaunchEnvironment, RanksThatContradictEachOtherAreRefused) {
+TEST(LaunchEnvironment, RejectsContradictoryRanks) {
   EXPECT_REFUSED(with(kTorchrun, {{"RANK", "2"}}), "RANK=2 contradicts WORLD_SIZE=2");
   EXPECT_REFUSED(with(kTorchrun, {{"LOCAL_RANK", "2"}}), "LOCAL_RANK=2 contradicts LOCAL_WORLD_SIZE=2");
   EXPECT_REFUSED(with(kTorchrun, {{"LOCAL_WORLD_SIZE", "3"}}), "LOCAL_WORLD_SIZE=3 contradicts WORLD_SIZE=2");
@@ -196,7 +196,7 @@ TEST(LaunchEnvironment, RanksThatContradictEachOtherAreRefused) {
   EXPECT_REFUSED(with(kHydra, {{"MPI_LOCALRANKID", "2"}}), "MPI_LOCALRANKID=2 contradicts MPI_LOCALNRANKS=2");
 }
 
-TEST(LaunchEnvironment, RankVariablesExportedOverALauncherAreRefused) {
+TEST(LaunchEnvironment, RejectsRankVariablesThatContradictTheLauncher) {
   const Variables exported = {
       {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "gpu-a1"}, {"MASTER_PORT", "4000"}};
   EXPECT_REFUSED(with(kSrun, exported),
@@ -223,7 +223,7 @@ TEST(LaunchEnvironment, RankVariablesExportedOverALauncherAreRefused) {
                "torchrun", 2, 3, 0, 1);
 }
 
-TEST(LaunchEnvironment, MasterAddressIsCheckedUnderEveryLauncher) {
+TEST(LaunchEnvironment, ChecksMasterAddrUnderEveryLauncher) {
   for (const Variables& base : {kTorchrun, kOpenMpi, kHydra, kSrun}) {
     for (const char* address : {"node1", "node-1.example.org", "10.0.0.7", "fd00::7", "fe80::1%eth0", "::1"}) {
       EXPECT_EQ(discover(with(base, {{"MASTER_ADDR", address}})).master_address, address);
@@ -232,13 +232,14 @@ TEST(LaunchEnvironment, MasterAddressIsCheckedUnderEveryLauncher) {
     for (const char* address :
          {"node1:29500", "tcp://node1", "two words", "0.0.0.0", "::", "[]", "a\nb", "[fd00::7]:80"}) {
       EXPECT_REFUSED(with(base, {{"MASTER_ADDR", address}}),
-                     "expected, as the other hosts reach rank 0; the port goes into MASTER_PORT");
+                     "at which the other hosts reach rank 0; set the port in MASTER_PORT");
     }
-    EXPECT_REFUSED(with(base, {{"MASTER_ADDR", std::string(254, 'a')}}), "a host name or an IP address expected");
+    EXPECT_REFUSED(with(base, {{"MASTER_ADDR", std::string(254, 'a')}}),
+                   "expected a host name or an IP address at which");
   }
 }
 
-TEST(LaunchEnvironment, DefaultPortsSpreadJobsAndAgreeBetweenRanks) {
+TEST(LaunchEnvironment, DefaultPortsDifferBetweenJobsAndAgreeBetweenRanks) {
   std::map<int, int> ports;
   for (int job = 0; job < 200; ++job) {
     const Variables step = with(kSrun, {{"SLURM_JOB_ID", std::to_string(1000 + job)}});

@@ -21,20 +21,20 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Blocks = std::vector<std::vector<int>>;
 
-TEST(CoreSplit, GivesEqualBlocksThatTogetherAreAllCores) {
+TEST(CoreSplit, SplitsAllCoresIntoEqualBlocks) {
   EXPECT_EQ(split_cores({4, 5, 6, 7}, 2, 2), (Blocks{{4, 5}, {6, 7}}));
   EXPECT_EQ(split_cores({0, 1, 2, 3, 4, 5, 6}, 3, 2), (Blocks{{0, 1, 2}, {3, 4}, {5, 6}}));
   EXPECT_EQ(split_cores({0, 1, 2, 3}, 2, 1), (Blocks{{0, 1}, {2, 3}}));
   EXPECT_EQ(split_cores({3}, 1, 1), (Blocks{{3}}));
 }
 
-TEST(CoreSplit, BindsNobodyWhereTheThreadsDoNotFit) {
+TEST(CoreSplit, ReturnsNothingIfThreadsExceedCores) {
   EXPECT_THAT(split_cores({0, 1, 2, 3}, 2, 3), IsEmpty());
   EXPECT_THAT(split_cores({0, 1}, 3, 1), IsEmpty());
   EXPECT_THAT(split_cores({}, 1, 1), IsEmpty());
 }
 
-TEST(CoreSplit, KeepsThreadsOfACoreAndCoresOfAPackageTogether) {
+TEST(CoreSplit, OrdersCoresByTopology) {
   // Two packages of two cores with two threads each, numbered as Linux does: first one thread of every core, packages
   // in turn.
   const auto root = std::filesystem::temp_directory_path() / ("furlong_topology_" + std::to_string(getpid()));
@@ -50,14 +50,14 @@ TEST(CoreSplit, KeepsThreadsOfACoreAndCoresOfAPackageTogether) {
   EXPECT_THAT(neighbouring_cores({7, 1, 2}, root), ElementsAre(1, 2, 7)) << "no topology: by number";
 }
 
-TEST(CoreSplit, WritesListsAsTasksetDoes) {
+TEST(CoreSplit, FormatsListsLikeTaskset) {
   EXPECT_EQ(core_list({0, 1, 2, 3, 8}), "0-3,8");
   EXPECT_EQ(core_list({5, 3, 4, 1, 7}), "1,3-5,7");
   EXPECT_EQ(core_list({2}), "2");
   EXPECT_EQ(core_list({}), "");
 }
 
-TEST(LinePrefixer, MakesWholeLinesOfPieces) {
+TEST(LinePrefixer, AssemblesLinesFromChunks) {
   LinePrefixer lines("[rank 1] ");
   std::string out;
   lines.add("a", out);
@@ -69,7 +69,7 @@ TEST(LinePrefixer, MakesWholeLinesOfPieces) {
   EXPECT_EQ(out, "[rank 1] ab\n[rank 1] \n[rank 1] c\n[rank 1] d\n");
 }
 
-TEST(LinePrefixer, BreaksEndlessLines) {
+TEST(LinePrefixer, SplitsOverlongLines) {
   constexpr std::size_t longest = LinePrefixer::kLongestLine;
   for (const std::size_t piece : {std::size_t{1000}, longest, 3 * longest}) {
     LinePrefixer lines("> ");
@@ -83,7 +83,7 @@ TEST(LinePrefixer, BreaksEndlessLines) {
   }
 }
 
-TEST(LinePrefixer, GivesNoEmptyLineBehindALineOfExactlyTheLimit) {
+TEST(LinePrefixer, AddsNoEmptyLineAfterALineAtTheLimit) {
   constexpr std::size_t longest = LinePrefixer::kLongestLine;
   for (const bool apart : {false, true}) {
     LinePrefixer lines("> ");
@@ -127,7 +127,7 @@ sockaddr_in loopback(std::uint16_t port) {
   return address;
 }
 
-TEST(ReservedPort, IsTheStoresAndNobodyElses) {
+TEST(ReservedPort, OnlyTheStoreCanListen) {
   const Socket reserved = reserve_port(0);
   const SocketAddress address = own_address(reserved);
   EXPECT_EQ(address.host(), "127.0.0.1");
@@ -150,7 +150,7 @@ TEST(ReservedPort, CanBeChosen) {
   EXPECT_EQ(own_address(reserve_port(port)).port(), port);
 }
 
-TEST(LaunchSettings, SayWhatIsStarted) {
+TEST(LaunchSettings, TextNamesRanksThreadsCoresAndPort) {
   LaunchSettings settings;
   settings.processes = 2;
   settings.threads = 4;
@@ -159,15 +159,15 @@ TEST(LaunchSettings, SayWhatIsStarted) {
   settings.host = "host0";
   settings.secret = "do not tell";
   EXPECT_EQ(settings.text(),
-            "2 processes on host0, each with 4 threads (OMP_NUM_THREADS=4) on cores of its own (0-3 | 4-7); meeting at "
+            "2 ranks on host0, each with 4 threads (OMP_NUM_THREADS=4) on its own cores (0-3 | 4-7); rendezvous at "
             "127.0.0.1:29500");
   settings.processes = 1;
   settings.threads = 1;
   settings.thread_source = "OMP_NUM_THREADS=1 as set";
-  EXPECT_EQ(settings.text(), "1 process on host0, 1 thread (OMP_NUM_THREADS=1 as set); meeting at 127.0.0.1:29500");
+  EXPECT_EQ(settings.text(), "1 rank on host0, 1 thread (OMP_NUM_THREADS=1 as set); rendezvous at 127.0.0.1:29500");
 }
 
-TEST(LaunchSettings, ReplaceTheVariablesOfARank) {
+TEST(LaunchSettings, EnvironmentReplacesRankVariables) {
   LaunchSettings settings;
   settings.processes = 2;
   settings.threads = 3;

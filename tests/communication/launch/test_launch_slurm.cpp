@@ -7,7 +7,7 @@
 namespace furlong {
 namespace {
 
-TEST(LaunchUnderSlurm, MpirunInsideSlurmWins) {
+TEST(LaunchUnderSlurm, MpirunInsideSlurmTakesPrecedence) {
   // sbatch -N 2 -n 3, in it mpirun: rank 2, started by one of the two daemons that mpirun ran with srun.
   const Variables inside = with(with(kSrun, kOpenMpi), {{"OMPI_COMM_WORLD_RANK", "2"},
                                                         {"OMPI_COMM_WORLD_SIZE", "3"},
@@ -26,7 +26,7 @@ TEST(LaunchUnderSlurm, MpirunInsideSlurmWins) {
   EXPECT_EQ(discover(with(inside, {{"SLURM_STEP_NODELIST", "gpu-a2"}})).master_address, "gpu-a1");
 }
 
-TEST(LaunchUnderSlurm, HydraInsideSlurmWins) {
+TEST(LaunchUnderSlurm, HydraInsideSlurmTakesPrecedence) {
   // sbatch -N 2 -n 3, in it mpiexec.hydra: rank 2 on gpu-a2; hydra hands gpu-a1's environment on, SLURMD_NODENAME
   // included.
   const Variables third = with(kSrun, {{"PMI_RANK", "2"},
@@ -70,7 +70,7 @@ TEST(LaunchUnderSlurm, Srun) {
   expect_master(discover(with(kSrun, {{"MASTER_ADDR", "10.1.2.3"}, {"MASTER_PORT", "7777"}})), "10.1.2.3", 7777);
 }
 
-TEST(LaunchUnderSlurm, SrunOnOneHostMeetsAtLoopback) {
+TEST(LaunchUnderSlurm, SrunOnOneHostUsesLoopback) {
   // srun -n 2 from a login shell: no SLURM_DISTRIBUTION.
   const LaunchEnvironment launch = discover(with(kSrun, {{"SLURM_STEP_NUM_TASKS", "2"},
                                                          {"SLURM_STEP_NODELIST", "gpu-a1"},
@@ -85,7 +85,7 @@ TEST(LaunchUnderSlurm, SrunOnOneHostMeetsAtLoopback) {
   EXPECT_EQ(launch.master_address, "127.0.0.1");
 }
 
-TEST(LaunchUnderSlurm, StepsOwnNodesCountNotTheJobs) {
+TEST(LaunchUnderSlurm, UsesTheNodesOfTheStep) {
   // srun -n 1 -w gpu-a2 inside the job of two nodes.
   const LaunchEnvironment launch = discover(with(kSrun, {{"SLURM_STEP_ID", "1"},
                                                          {"SLURM_STEP_NUM_TASKS", "1"},
@@ -98,16 +98,16 @@ TEST(LaunchUnderSlurm, StepsOwnNodesCountNotTheJobs) {
   EXPECT_EQ(launch.job_id, "3.1");
 }
 
-TEST(LaunchUnderSlurm, ArbitraryDistributionMayPutRankZeroAnywhere) {
+TEST(LaunchUnderSlurm, ArbitraryDistributionRequiresMasterAddr) {
   // srun -m arbitrary -w gpu-a2,gpu-a1,gpu-a1 and SLURM_HOSTFILE alike: rank 0 runs on gpu-a2, and the list is still
   // gpu-a[1-2].
   const Variables zero =
       with(kSrun, {{"SLURM_PROCID", "0"}, {"SLURM_GTIDS", "0"}, {"SLURM_DISTRIBUTION", "arbitrary"}});
-  EXPECT_REFUSED(zero, "MASTER_ADDR is not set, and only 1 of 3 processes are on this host (gpu-a2)");
+  EXPECT_REFUSED(zero, "MASTER_ADDR is not set, and only 1 of 3 ranks are on this host (gpu-a2)");
   EXPECT_EQ(discover(with(zero, {{"MASTER_ADDR", "gpu-a2"}})).rank, 0);
 }
 
-TEST(LaunchUnderSlurm, SlurmsPmi2AddsNothingToTheStep) {
+TEST(LaunchUnderSlurm, PrefersStepVariablesToSlurmsPmi2) {
   const Variables pmi2 = with(
       kSrun, {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PMI_FD", "11"}, {"PMI_JOBID", "3.3"}, {"SLURM_STEP_ID", "3"}});
   expect_ranks(discover(pmi2), "slurm", 2, 3, 0, 1);
@@ -121,7 +121,7 @@ TEST(LaunchUnderSlurm, ShellsOfSbatchAndSallocAreOneProcess) {
   expect_ranks(discover(with(kSallocShell, kOpenMpi)), "open_mpi", 1, 2, 1, 2);
 }
 
-TEST(LaunchUnderSlurm, StepVariablesLeftOverInABatchShellAreRefused) {
+TEST(LaunchUnderSlurm, RejectsInheritedStepVariables) {
   // sbatch passes on what the submitting shell had, step variables included; the rest is the new job's.
   const Variables stale = with(kSbatchShell, {{"SLURM_STEP_ID", "5"},
                                               {"SLURM_STEP_NUM_TASKS", "4"},
@@ -133,12 +133,12 @@ TEST(LaunchUnderSlurm, StepVariablesLeftOverInABatchShellAreRefused) {
       "SLURMD_NODENAME=gpu-a1 contradicts the step's variables (node 0 is b7)");
 }
 
-TEST(LaunchUnderSlurm, SlurmsNodesMustAgreeWithEachOther) {
+TEST(LaunchUnderSlurm, RejectsContradictoryNodeVariables) {
   EXPECT_REFUSED(with(kSrun, {{"SLURM_STEP_TASKS_PER_NODE", "3"}}),
                  "SLURM_STEP_TASKS_PER_NODE=3 contradicts SLURM_STEP_NODELIST=gpu-a[1-2]");
   EXPECT_REFUSED(with(kSrun, {{"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}}), "or SLURM_STEP_NUM_TASKS=3");
-  EXPECT_REFUSED(with(kSrun, {{"SLURM_NODEID", "2"}}), "SLURM_NODEID=2: a whole number from 0 to 1 expected");
-  EXPECT_REFUSED(with(kSrun, {{"SLURM_STEP_NODELIST", "gpu-a[1-2"}}), "SLURM_STEP_NODELIST=gpu-a[1-2: ']' expected");
+  EXPECT_REFUSED(with(kSrun, {{"SLURM_NODEID", "2"}}), "SLURM_NODEID=2: expected an integer from 0 to 1");
+  EXPECT_REFUSED(with(kSrun, {{"SLURM_STEP_NODELIST", "gpu-a[1-2"}}), "SLURM_STEP_NODELIST=gpu-a[1-2: expected ']'");
   EXPECT_REFUSED(with(kSrun, {{"SLURM_LOCALID", "1"}}), "SLURM_LOCALID=1 contradicts SLURM_STEP_TASKS_PER_NODE=1");
 }
 

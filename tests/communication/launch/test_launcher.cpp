@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(Launcher, GivesEachRankWhatDiscoveryReads) {
+TEST(Launcher, SetsTheRankVariables) {
   std::set<std::string> secrets;
   for (int run = 0; run < 2; ++run) {
     Launcher launcher(3, "env > $D/env.$RANK", 15, {{{"MASTER_PORT", "1"}, {"FURLONG_JOB_SECRET", "old"}}});
@@ -54,7 +54,7 @@ TEST(Launcher, GivesEachRankWhatDiscoveryReads) {
   EXPECT_EQ(secrets.size(), 2u) << "one for each job, the same on all ranks";
 }
 
-TEST(Launcher, SharesOutTheCoresUnlessThreadsAreSet) {
+TEST(Launcher, DividesCoresUnlessThreadsAreSet) {
   const char* script =
       "echo $OMP_NUM_THREADS $FURLONG_POOL_THREADS $(grep Cpus_allowed_list /proc/self/status | cut -f2) > "
       "$D/got.$RANK";
@@ -70,7 +70,7 @@ TEST(Launcher, SharesOutTheCoresUnlessThreadsAreSet) {
   const auto many = static_cast<int>(cores.size()) + 1;
   Launcher crowd(many, script);
   const Ended ended = crowd.wait();
-  EXPECT_THAT(ended.err, HasSubstr("warning: " + std::to_string(many) + " processes with 1 thread each share"));
+  EXPECT_THAT(ended.err, HasSubstr("warning: " + std::to_string(many) + " ranks with 1 thread each share"));
   for (int rank = 0; rank < many; ++rank)
     EXPECT_EQ(crowd.told("got." + std::to_string(rank)), "1 1 " + core_list(cores) + "\n");
   Launcher pool(1, script, 15, {{{"OMP_NUM_THREADS", "7,2"}, {"FURLONG_POOL_THREADS", "5"}}});
@@ -78,7 +78,7 @@ TEST(Launcher, SharesOutTheCoresUnlessThreadsAreSet) {
   EXPECT_EQ(pool.told("got.0").substr(0, 6), "7,2 5 ") << "what is set stays as it is";
 }
 
-TEST(Launcher, Rank0WritesUnchangedAndTheOthersInPrefixedWholeLines) {
+TEST(Launcher, PrefixesLinesOfRanksAboveZero) {
   const char* script =
       "if [ $RANK = 0 ]; then printf 'to out, no newline'; printf 'to err\\n' >&2; exit; fi\n"
       "i=0; while [ $i -lt 60 ]; do printf \"$RANK:\"; printf \"$i-\" >&2; printf \"out $i\\n\"; printf \"err\\n\" "
@@ -110,7 +110,7 @@ TEST(Launcher, Rank0WritesUnchangedAndTheOthersInPrefixedWholeLines) {
   }
 }
 
-TEST(Launcher, LosesNothingToASlowReader) {
+TEST(Launcher, KeepsAllOutputForASlowReader) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   Launcher launcher(2, "[ $RANK = 0 ] || seq 1 300000", 15, {{}, {}, ends[1]});
@@ -129,7 +129,7 @@ TEST(Launcher, LosesNothingToASlowReader) {
   EXPECT_TRUE(text.substr(begin) == expected) << text.size() - begin << " bytes instead of " << expected.size();
 }
 
-TEST(Launcher, StartsEachRankInAGroupOfItsOwnWithoutInputAndOtherFiles) {
+TEST(Launcher, IsolatesProcessGroupInputAndDescriptors) {
   // Without standard input itself, whose number the next pipe would take.
   Launcher launcher(2,
                     "echo $(cut -d' ' -f5 /proc/$$/stat) $$ $(readlink /proc/self/fd/0) $(ls /proc/self/fd) > "
@@ -150,14 +150,14 @@ TEST(Launcher, StartsEachRankInAGroupOfItsOwnWithoutInputAndOtherFiles) {
   }
 }
 
-TEST(Launcher, GivesRanksTheSignalsThatItFound) {
+TEST(Launcher, RestoresSignalHandlingForRanks) {
   // SIGPIPE ends a rank as it would without a launcher, and nothing is blocked.
   Launcher launcher(1, "grep -E 'Sig(Blk|Ign)' /proc/self/status | tr -d '\\n\\t' > $D/got");
   launcher.wait();
   EXPECT_EQ(launcher.told("got"), "SigBlk:0000000000000000SigIgn:0000000000000000");
 }
 
-TEST(Launcher, EndsWithTheStatusOfAll) {
+TEST(Launcher, CombinesExitStatuses) {
   struct Case {
     const char* script;
     int status;
@@ -166,7 +166,7 @@ TEST(Launcher, EndsWithTheStatusOfAll) {
   for (const Case& one :
        {Case{"exit 0", 0, nullptr}, Case{"[ $RANK = 0 ] && exit 3; exit 0", 3, nullptr}, Case{"exit 3", 3, nullptr},
         Case{"[ $RANK = 1 ] && exit 7; exit 3", 7, "rank 1 ended with status 7"},
-        Case{"[ $RANK = 1 ] && kill -ABRT $$; exit 0", 134, "rank 1 was ended by SIGABRT"},
+        Case{"[ $RANK = 1 ] && kill -ABRT $$; exit 0", 134, "rank 1 was terminated by SIGABRT"},
         Case{"[ $RANK = 1 ] && exit 4; while [ ! -e $D/now ]; do sleep 0.02; done; exit 5", 4,
              "rank 1 ended with status 4"}}) {
     SCOPED_TRACE(one.script);
@@ -190,7 +190,7 @@ TEST(Launcher, EndsWithTheStatusOfAll) {
   }
 }
 
-TEST(Launcher, RefusesWhatMakesNoSense) {
+TEST(Launcher, RejectsInvalidOptions) {
   const EnvironmentFunction nothing = [](const char*) { return std::nullopt; };
   const auto message = [&](LaunchOptions options, const EnvironmentFunction& environment) -> std::string {
     try {
@@ -210,7 +210,7 @@ TEST(Launcher, RefusesWhatMakesNoSense) {
   for (const int processes : {0, -1}) {
     options.processes = processes;
     EXPECT_THAT(message(options, nothing),
-                HasSubstr("--processes " + std::to_string(processes) + ": at least 1 expected"));
+                HasSubstr("--processes " + std::to_string(processes) + ": expected at least 1"));
   }
   options = right;
   options.arguments.clear();
@@ -223,9 +223,9 @@ TEST(Launcher, RefusesWhatMakesNoSense) {
   options = right;
   for (const int port : {-1, 65536}) {
     options.master_port = port;
-    EXPECT_THAT(message(options, nothing), HasSubstr("a port from 1 to 65535 expected"));
+    EXPECT_THAT(message(options, nothing), HasSubstr("expected a port from 1 to 65535"));
   }
-  EXPECT_THAT(message(right, with({{"RANK", "0"}})), HasSubstr("RANK=0: this is already a process of a job"));
+  EXPECT_THAT(message(right, with({{"RANK", "0"}})), HasSubstr("RANK=0: this process is already a rank of a job"));
   const std::map<std::string, std::string> two = {{"OMPI_COMM_WORLD_RANK", "1"},
                                                   {"OMPI_COMM_WORLD_SIZE", "2"},
                                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -233,7 +233,7 @@ TEST(Launcher, RefusesWhatMakesNoSense) {
   EXPECT_THAT(message(right, with(two)), HasSubstr("already rank 1 of 2 (launcher: open_mpi)"));
 }
 
-TEST(Launcher, RunsWithinAJobOfOneProcess) {
+TEST(Launcher, RunsInsideASingleRankJob) {
   Launcher launcher(2, "exit 0", 15,
                     {{{"OMPI_COMM_WORLD_RANK", "0"},
                       {"OMPI_COMM_WORLD_SIZE", "1"},
@@ -242,7 +242,7 @@ TEST(Launcher, RunsWithinAJobOfOneProcess) {
   EXPECT_EQ(launcher.wait().status, 0);
 }
 
-TEST(Launcher, LeavesNothingWhereAProcessCannotBeStarted) {
+TEST(Launcher, LeavesNoProcessIfStartingFails) {
   LaunchOptions options = Launcher::shell(2, "exit 0");
   options.program = "/nonexistent/furlong";
   Launcher missing(options, {});

@@ -20,7 +20,7 @@ bool all_gone(const std::vector<pid_t>& processes, std::chrono::milliseconds pat
 // Waits for a file, waking often enough for traps.
 #define AWAIT(file) "while [ ! -e $D/" file " ]; do sleep 0.02; done; "
 
-TEST(LauncherFaults, KillsTheRestWhenTheTimeIsUp) {
+TEST(LauncherFaults, KillsRemainingRanksAfterTheTimeout) {
   // Rank 1 fails; rank 0 heeds nothing, rank 2 does not either, and has a child.
   Launcher launcher(3,
                     "echo $$ > $D/pid.$RANK; [ $RANK = 1 ] && sleep 0.2 && exit 6; trap '' TERM INT; sleep 30 & echo "
@@ -38,7 +38,7 @@ TEST(LauncherFaults, KillsTheRestWhenTheTimeIsUp) {
   EXPECT_TRUE(all_gone(processes));
 }
 
-TEST(LauncherFaults, WaitsForWhoEndsByItself) {
+TEST(LauncherFaults, WaitsForRanksThatEndInTime) {
   // As ranks do that learn from the heartbeat: each ends with an error of its own, well within the time.
   Launcher launcher(2, "[ $RANK = 1 ] && kill -KILL $$; sleep 0.4; echo saved; exit 1", 15);
   const Ended ended = launcher.wait();
@@ -46,11 +46,11 @@ TEST(LauncherFaults, WaitsForWhoEndsByItself) {
   EXPECT_EQ(ended.out, "saved\n");
   EXPECT_LT(ended.seconds, 12);
   EXPECT_THAT(error_of(ended), HasSubstr("rank 1 (host "));
-  EXPECT_THAT(error_of(ended), HasSubstr("was ended by SIGKILL"));
+  EXPECT_THAT(error_of(ended), HasSubstr("was terminated by SIGKILL"));
   EXPECT_THAT(error_of(ended), Not(HasSubstr("rank 0")));
 }
 
-TEST(LauncherFaults, KillsAStoppedRankAndNamesIt) {
+TEST(LauncherFaults, KillsAndReportsAStoppedRank) {
   Launcher launcher(2, "echo $$ > $D/pid.$RANK; [ $RANK = 1 ] && kill -STOP $$; sleep 0.3; exit 1", 0.5);
   const std::vector<pid_t> processes = launcher.ranks(2);
   const Ended ended = launcher.wait();
@@ -58,11 +58,11 @@ TEST(LauncherFaults, KillsAStoppedRankAndNamesIt) {
   EXPECT_GE(ended.seconds, 0.8);
   EXPECT_LT(ended.seconds, 12);
   EXPECT_THAT(error_of(ended), HasSubstr("rank 1 (host "));
-  EXPECT_THAT(error_of(ended), HasSubstr("was stopped and did not go on within 0.5 s: killed"));
+  EXPECT_THAT(error_of(ended), HasSubstr("was stopped and did not continue within 0.5 s: killed"));
   EXPECT_TRUE(all_gone(processes));
 }
 
-TEST(LauncherFaults, KillsAStoppedRankWhenAllOthersHaveEndedWell) {
+TEST(LauncherFaults, KillsAStoppedRankAfterTheOthersSucceed) {
   Launcher launcher(2, "[ $RANK = 1 ] && kill -STOP $$; exit 3", 0.3);
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 128 + SIGKILL);
@@ -70,7 +70,7 @@ TEST(LauncherFaults, KillsAStoppedRankWhenAllOthersHaveEndedWell) {
   EXPECT_LT(ended.seconds, 12);
 }
 
-TEST(LauncherFaults, HasPatienceWithWhatIsNoFault) {
+TEST(LauncherFaults, KeepsSuspendedAndSlowRanksWithoutAFault) {
   // A rank that ends well leaves the others all the time they need; one that is stopped among the living may go on.
   Launcher launcher(3, "echo $$ > $D/pid.$RANK; [ $RANK = 0 ] && exit 0; " AWAIT("now"), 0.2);
   const std::vector<pid_t> processes = launcher.ranks(3);
@@ -85,7 +85,7 @@ TEST(LauncherFaults, HasPatienceWithWhatIsNoFault) {
   EXPECT_THAT(errors_of(ended), IsEmpty());
 }
 
-TEST(LauncherFaults, TakesASignalForTheCauseOfAStatusSeenWithIt) {
+TEST(LauncherFaults, ReportsASignalBeforeASimultaneousExitStatus) {
   Launcher launcher(2, "echo $$ > $D/pid.$RANK; " AWAIT("now") "[ $RANK = 1 ] && kill -KILL $$; exit 1");
   const std::vector<pid_t> processes = launcher.ranks(2);
   launcher.send(SIGSTOP);  // so that it sees both ends at once
@@ -97,7 +97,7 @@ TEST(LauncherFaults, TakesASignalForTheCauseOfAStatusSeenWithIt) {
   EXPECT_THAT(error_of(ended), HasSubstr("rank 1 (host "));
 }
 
-TEST(LauncherFaults, EndsWhatARankLeavesBehind) {
+TEST(LauncherFaults, KillsRemainingChildrenOfRanks) {
   Launcher launcher(2, "sleep 30 & echo $! > $D/child.$RANK");
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 0);
@@ -105,7 +105,7 @@ TEST(LauncherFaults, EndsWhatARankLeavesBehind) {
   EXPECT_TRUE(all_gone({std::atoi(launcher.told("child.0").c_str()), std::atoi(launcher.told("child.1").c_str())}));
 }
 
-TEST(LauncherFaults, DoesNotWaitForOutputOfWhoHasLeftTheGroup) {
+TEST(LauncherFaults, IgnoresOutputOfProcessesOutsideTheGroup) {
   Launcher launcher(2, "[ $RANK = 0 ] && exit 0; printf 'last words'; setsid sleep 9 & sleep 0.1");
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 0);
@@ -113,7 +113,7 @@ TEST(LauncherFaults, DoesNotWaitForOutputOfWhoHasLeftTheGroup) {
   EXPECT_THAT(rank_lines_of(ended), ElementsAre("[rank 1] last words"));
 }
 
-TEST(LauncherSignals, ArePassedOnToEveryRankOnce) {
+TEST(LauncherSignals, ForwardedOnceToEveryRank) {
   const char* script =
       "for s in TERM INT USR1; do trap \"echo $s >> $D/got.$RANK\" $s; done; echo $$ > $D/pid.$RANK; " AWAIT(
           "now") "exit 3";
@@ -133,7 +133,7 @@ TEST(LauncherSignals, ArePassedOnToEveryRankOnce) {
   for (const char* name : {"got.0", "got.1"}) EXPECT_EQ(launcher.told(name), "TERM\nINT\nUSR1\nUSR1\n");
 }
 
-TEST(LauncherSignals, ASecondInterruptKillsAll) {
+TEST(LauncherSignals, SecondInterruptKillsAllRanks) {
   const char* script = "trap 'echo >> $D/int.$RANK' INT; trap '' TERM; echo $$ > $D/pid.$RANK; " AWAIT("never");
   Launcher launcher(2, script);
   const std::vector<pid_t> processes = launcher.ranks(2);
@@ -147,7 +147,7 @@ TEST(LauncherSignals, ASecondInterruptKillsAll) {
   EXPECT_TRUE(all_gone(processes));
 }
 
-TEST(LauncherSignals, ReachTheRanksWhileNobodyReadsTheOutput) {
+TEST(LauncherSignals, ForwardedWhileOutputIsBlocked) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   Launcher launcher(
@@ -174,17 +174,18 @@ TEST(LauncherSignals, ReachTheRanksWhileNobodyReadsTheOutput) {
   close(ends[0]);
 }
 
-TEST(LauncherSignals, OneThatEndsARankIsNamedAsPassedOn) {
+TEST(LauncherSignals, ReportsATerminatingSignalAsForwarded) {
   Launcher launcher(2, "echo $$ > $D/pid.$RANK; exec sleep 30");
   launcher.ranks(2);
   launcher.send(SIGTERM);
   const Ended ended = launcher.wait(12s);
   EXPECT_EQ(ended.status, 128 + SIGTERM);
-  EXPECT_THAT(errors_of(ended),
-              ElementsAre(HasSubstr("was ended by SIGTERM, which was passed on to it before it was ready to save")));
+  EXPECT_THAT(
+      errors_of(ended),
+      ElementsAre(HasSubstr("was terminated by SIGTERM, which was forwarded before the rank was ready to save")));
 }
 
-TEST(LauncherSignals, SuspendAndContinueAllAndStopTheClock) {
+TEST(LauncherSignals, SuspensionStopsAllRanksAndTheTimeout) {
   // Rank 1 waits without a child: while one of its children is stopped between vfork and exec, a shell cannot be
   // stopped.
   Launcher launcher(
@@ -207,7 +208,7 @@ TEST(LauncherSignals, SuspendAndContinueAllAndStopTheClock) {
   EXPECT_THAT(error_of(ended), Not(HasSubstr("killed")));
 }
 
-TEST(LauncherKilled, LeavesNoRankBehind) {
+TEST(LauncherKilled, LeavesNoRankRunning) {
   // One that works, one that heeds nothing, one that is stopped.
   Launcher launcher(3,
                     "echo $$ > $D/pid.$RANK; case $RANK in 0) exec sleep 30;; 1) trap '' TERM INT HUP; exec sleep 30;; "

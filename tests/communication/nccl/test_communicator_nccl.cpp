@@ -64,7 +64,7 @@ class CallersStream {
 };
 
 // Rank 1 comes to the operation only when rank 0's host has gone past the wait for it.
-TEST_F(Nccl, WaitMakesTheStreamWaitAndNotTheHost) {
+TEST_F(Nccl, WaitBlocksTheStreamInsteadOfTheHost) {
   run_job(
       2,
       [](Rank& self, Communicator& communicator) {
@@ -88,7 +88,7 @@ TEST_F(Nccl, WaitMakesTheStreamWaitAndNotTheHost) {
 }
 
 // The values are made on the caller's stream, late.
-TEST_F(Nccl, OperationsComeBehindWhatIsOnTheCallersStream) {
+TEST_F(Nccl, OperationsFollowTheCallersStream) {
   run_job(
       2,
       [](Rank& self, Communicator& communicator) {
@@ -106,7 +106,7 @@ TEST_F(Nccl, OperationsComeBehindWhatIsOnTheCallersStream) {
 }
 
 // A library whose calls block: the same, and old names are not missed.
-TEST_F(Nccl, AnOldLibraryDoes) {
+TEST_F(Nccl, SupportsOldLibraries) {
   run_job(
       2,
       [](Rank& self, Communicator& communicator) {
@@ -118,7 +118,7 @@ TEST_F(Nccl, AnOldLibraryDoes) {
       on_old_stand_in);
 }
 
-TEST_F(Nccl, TensorsAreHeldUntilTheyAreDoneWith) {
+TEST_F(Nccl, HoldsTensorsUntilCompletion) {
   run_job(
       2,
       [](Rank& self, Communicator& communicator) {
@@ -136,13 +136,13 @@ TEST_F(Nccl, TensorsAreHeldUntilTheyAreDoneWith) {
       on_stand_in);
 }
 
-TEST_F(Nccl, OnlyBetweenGpus) {
+TEST_F(Nccl, RejectsCpuDevices) {
   Job job(
       1,
       [](Rank& self) {
         NcclOptions options;
         EXPECT_EQ(message_of<UserError>([&] { make_nccl_communicator(self.store(), options); }),
-                  "parallel.engine: nccl works between GPUs, and this process computes on cpu");
+                  "parallel.engine: nccl needs GPUs, but this rank computes on cpu");
         auto communicator = self.communicator();
         EXPECT_THROW(communicator->all_reduce(Stream{}, Tensor::zeros({3}, DType::float32)), ContractError);
         communicator.reset();
@@ -152,7 +152,7 @@ TEST_F(Nccl, OnlyBetweenGpus) {
   EXPECT_EQ(job.wait(), std::vector<int>{0});
 }
 
-TEST_F(NcclFaults, ALibraryThatIsNotThereIsAUsersError) {
+TEST_F(NcclFaults, MissingLibraryIsAUserError) {
   Job job(
       1,
       [](Rank& self) {
@@ -167,7 +167,7 @@ TEST_F(NcclFaults, ALibraryThatIsNotThereIsAUsersError) {
   EXPECT_EQ(job.wait(), std::vector<int>{0});
 }
 
-TEST_F(NcclFaults, ARankThatDoesNotComeIsNamed) {
+TEST_F(NcclFaults, NamesAMissingRank) {
   for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
     Job job(
         3,
@@ -175,7 +175,7 @@ TEST_F(NcclFaults, ARankThatDoesNotComeIsNamed) {
           self.options.connect_timeout = 500ms;
           if (self.rank() != 1) {
             EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }),
-                      "rank 1 did not come to NCCL within 0.5 s");
+                      "rank 1 did not arrive to connect NCCL within 0.5 s");
           }
           meet(self, "seen");
           self.leave();
@@ -185,7 +185,7 @@ TEST_F(NcclFaults, ARankThatDoesNotComeIsNamed) {
   }
 }
 
-TEST_F(NcclFaults, ConnectingThatNeverEndsIsGivenUp) {
+TEST_F(NcclFaults, ConnectingTimesOut) {
   for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
     Job job(
         2,
@@ -195,7 +195,7 @@ TEST_F(NcclFaults, ConnectingThatNeverEndsIsGivenUp) {
           const auto start = steady_clock::now();
           expect_contains(
               message_of<MachineError>([&] { self.communicator(); }),
-              "NCCL did not connect the 2 ranks within 0.5 s, although all had come to it; NCCL_DEBUG=INFO");
+              "NCCL did not connect the 2 ranks within 0.5 s, although all had arrived; set NCCL_DEBUG=INFO");
           EXPECT_LT(seconds_since(start), soon);
           meet(self, "seen");
           self.leave();
@@ -205,7 +205,7 @@ TEST_F(NcclFaults, ConnectingThatNeverEndsIsGivenUp) {
   }
 }
 
-TEST_F(NcclFaults, ConnectingThatFailsTellsNcclsWords) {
+TEST_F(NcclFaults, FailedConnectionReportsNcclsError) {
   for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
     const bool is_old = options.engine == Engine::old_nccl_stand_in;
     Job job(
@@ -214,7 +214,7 @@ TEST_F(NcclFaults, ConnectingThatFailsTellsNcclsWords) {
           plant("init fails");
           self.options.fault_patience = 100ms;
           EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }),
-                    "NCCL cannot connect rank " + std::to_string(self.rank()) + " on simulated with the others: " +
+                    "NCCL cannot connect rank " + std::to_string(self.rank()) + " on simulated to the other ranks: " +
                         (is_old ? "unhandled system error"
                                 : "remote process exited or there was a network error (the stand-in's words)"));
           meet(self, "seen");
@@ -226,7 +226,7 @@ TEST_F(NcclFaults, ConnectingThatFailsTellsNcclsWords) {
 }
 
 // It dies when NCCL is connecting, which would take for ever.
-TEST_F(NcclFaults, ARankThatDiesWhileRanksConnectIsNamed) {
+TEST_F(NcclFaults, NamesARankThatDiesWhileConnecting) {
   for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
     Job job(
         2,
@@ -259,7 +259,7 @@ std::string keep_reducing(Communicator& communicator, const std::function<void()
   }
 }
 
-TEST_F(NcclFaults, AKilledOrStoppedRankIsNamedByAllOthers) {
+TEST_F(NcclFaults, AllRanksNameAKilledOrStoppedRank) {
   for (const int signal : {SIGKILL, SIGSTOP}) {
     Job job(
         3,
@@ -286,7 +286,7 @@ TEST_F(NcclFaults, AKilledOrStoppedRankIsNamedByAllOthers) {
 }
 
 // The host is not in wait() but behind it, waiting for the device: it comes back, and check() tells.
-TEST_F(NcclFaults, AHostThatWaitsForTheDeviceIsFreedAndCheckTells) {
+TEST_F(NcclFaults, HostWaitingForTheDeviceReturnsAndCheckThrows) {
   Job job(
       2,
       [](Rank& self) {
@@ -309,7 +309,7 @@ TEST_F(NcclFaults, AHostThatWaitsForTheDeviceIsFreedAndCheckTells) {
 
 // No rank is lost, and NCCL says that something broke: patience for the store, which knows nothing, and then NCCL's
 // words.
-TEST_F(NcclFaults, AnErrorThatNcclMeetsEndsTheWait) {
+TEST_F(NcclFaults, NcclErrorEndsTheWait) {
   Job job(
       2,
       [](Rank& self) {
@@ -332,7 +332,7 @@ TEST_F(NcclFaults, AnErrorThatNcclMeetsEndsTheWait) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-TEST_F(NcclFaults, ACallThatNcclRefusesBreaksTheCommunicator) {
+TEST_F(NcclFaults, RejectedCallBreaksTheCommunicator) {
   for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
     const std::string words =
         options.engine == Engine::nccl_stand_in ? "invalid argument (the stand-in's words)" : "invalid argument";
@@ -358,7 +358,7 @@ TEST_F(NcclFaults, ACallThatNcclRefusesBreaksTheCommunicator) {
 }
 
 // All ranks live, and one never comes.
-TEST_F(Nccl, WhoWaitsForALateRankSaysSo) {
+TEST_F(Nccl, WarnsAboutALateRank) {
   Job job(
       2,
       [](Rank& self) {
@@ -376,7 +376,7 @@ TEST_F(Nccl, WhoWaitsForALateRankSaysSo) {
         }
         const int times = count_of("all_reduce of float32 [10] has waited for ", said.text());
         EXPECT_EQ(times >= 1 && times <= 3, self.rank() == 0) << said.text();
-        EXPECT_EQ(count_of(" s: rank 1 has not come to it; the others wait for as long as it lives", said.text()),
+        EXPECT_EQ(count_of(" s: rank 1 has not reached it; the other ranks wait as long as it is alive", said.text()),
                   times)
             << said.text();
         self.leave();
@@ -385,7 +385,7 @@ TEST_F(Nccl, WhoWaitsForALateRankSaysSo) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-TEST_F(NcclFaults, RanksInDifferentOperationsDoNotWaitForEver) {
+TEST_F(NcclFaults, MismatchedOperationsTimeOut) {
   Job job(
       2,
       [](Rank& self) {
@@ -393,7 +393,8 @@ TEST_F(NcclFaults, RanksInDifferentOperationsDoNotWaitForEver) {
         auto communicator = self.communicator();
         if (self.rank() == 0) {
           EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }),
-                    "barrier stopped: nothing came within 0.3 s while all ranks were alive; they wait for each other, "
+                    "barrier stopped: nothing was received within 0.3 s while all ranks were alive; the ranks wait for "
+                    "each other, "
                     "perhaps in different operations");
         }
         meet(self, "seen");
@@ -404,7 +405,7 @@ TEST_F(NcclFaults, RanksInDifferentOperationsDoNotWaitForEver) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-TEST_F(NcclFaults, AnAbortFromAnotherThreadEndsEveryKindOfWait) {
+TEST_F(NcclFaults, AbortEndsEveryKindOfWait) {
   for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
     Job job(
         2,
@@ -442,7 +443,7 @@ TEST_F(NcclFaults, AnAbortFromAnotherThreadEndsEveryKindOfWait) {
   }
 }
 
-TEST_F(NcclFaults, WhatWasDoneBeforeAFaultStaysDone) {
+TEST_F(NcclFaults, CompletedOperationsSurviveAnAbort) {
   Job job(
       1,
       [](Rank& self) {
@@ -460,7 +461,7 @@ TEST_F(NcclFaults, WhatWasDoneBeforeAFaultStaysDone) {
   EXPECT_EQ(job.wait(), std::vector<int>{0});
 }
 
-TEST_F(NcclFaults, WhatIsUnderWayThrowsWhereItsCommunicatorIsDestroyed) {
+TEST_F(NcclFaults, RunningOperationThrowsWhenDestroyed) {
   Job job(
       2,
       [](Rank& self) {

@@ -231,7 +231,7 @@ TEST_F(CheckpointSaverTest, TrainingThatWaitsSaysForWhom) {
       options);
   EXPECT_EQ(world.wait(), (std::vector<int>{0, 0})) << world.errors();
   const std::string file = in("background");
-  EXPECT_THAT(world[0].words(), HasSubstr("rank 1: its part of " + file + " has not come for "));
+  EXPECT_THAT(world[0].words(), HasSubstr("rank 1: its part of " + file + " has not arrived for "));
   EXPECT_THAT(world[0].words(), HasSubstr(file + ": training has waited for "));
   EXPECT_THAT(world[1].words(), HasSubstr(" s until this process's part of it is written"));
 }
