@@ -35,7 +35,7 @@ namespace {
 using std::chrono::milliseconds;
 
 /// Prefix of a fault that a rank reported itself. The reason of a lost rank has no such prefix.
-constexpr std::string_view own_report = "error: ";
+constexpr std::string_view report_prefix = "error: ";
 
 /// Divides the timeout. With 15 s: a heartbeat every 2 s, silent ranks are lost after 10 s, broken connections after
 /// 4 s, ranks have 3 s to end, and 2 s are spare.
@@ -80,24 +80,24 @@ class ProcessGroup::Joined {
         notice_after_(options.notice_after),
         notice_every_(options.notice_every),
         patience_(options.timeout / 5),
-        warden_([this] { guard(); }) {
+        watchdog_([this] { watch(); }) {
     try {
       open(options);
     } catch (const MachineError&) {
-      stop_warden();
+      stop_watchdog();
       const std::optional<Fault> fault = store_ ? store_->fault() : std::nullopt;
       if (!fault || fault->rank == environment_.rank) throw;
-      const bool told_here = is_told_here(*fault);
-      std::this_thread::sleep_until(stays_until_);
-      throw PeerError(fault->message(), told_here);
+      const bool reported_here = is_told_here(*fault);
+      std::this_thread::sleep_until(stay_until_);
+      throw PeerError(fault->message(), reported_here);
     } catch (...) {
-      stop_warden();
+      stop_watchdog();
       throw;
     }
   }
 
   ~Joined() {
-    stop_warden();
+    stop_watchdog();
     for (const auto& open : {device_communicator_.get(), communicator_.get()})
       if (!left_ && open) open->abort("this process ended");
     device_communicator_.reset();
@@ -107,8 +107,8 @@ class ProcessGroup::Joined {
     // The store ends with this process, and the other ranks learn of the fault from it: give them time. If rank 0
     // reported its own failure, the others end after it, so that a launcher sees the failed rank end first.
     if (server_ && (fault || !left_)) std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
-    std::this_thread::sleep_until(stays_until_);
-    if (!server_ && fault && fault->rank == 0 && fault->reason.starts_with(own_report)) {
+    std::this_thread::sleep_until(stay_until_);
+    if (!server_ && fault && fault->rank == 0 && fault->reason.starts_with(report_prefix)) {
       wait_for_end_of_store();
       std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
     }
@@ -143,7 +143,7 @@ class ProcessGroup::Joined {
     device_communicator_.reset();
     communicator_.reset();
     left_ = true;
-    stop_warden();
+    stop_watchdog();
     store_->goodbye();
     if (server_) server_->wait_for_goodbyes(patience_);
   }
@@ -153,18 +153,18 @@ class ProcessGroup::Joined {
     if (left_) return;
     {
       const std::lock_guard lock(mutex_);
-      own_error_ = message;  // the warden's time limit starts here
+      own_error_ = message;  // the watchdog's time limit starts here
       changed_.notify_all();
     }
     if (!store_) return;
-    const bool is_known = store_->report_fault(std::string(own_report) + message);
+    const bool is_known = store_->report_fault(std::string(report_prefix) + message);
     const std::optional<Fault> fault = store_->fault();
     if (!fault || (!is_known && fault->rank == environment_.rank)) return;
     if (fault->rank == environment_.rank && is_told_here(*fault) && !of_machine) return;
     throw PeerError(fault->message(), is_told_here(*fault));
   }
 
-  void report(const std::string& message) noexcept { store_->report_fault(std::string(own_report) + message); }
+  void report(const std::string& message) noexcept { store_->report_fault(std::string(report_prefix) + message); }
 
   std::string from_first(const std::string& text) {
     const std::string key = fmt::format("text/{}", texts_++);
@@ -221,7 +221,7 @@ class ProcessGroup::Joined {
     client.host = environment_.host;
     client.times = times;
     client.connect_timeout = options.connect_timeout;
-    client.on_fault = [this](const Fault& fault) { note(fault); };
+    client.on_fault = [this](const Fault& fault) { on_fault(fault); };
     store_ = std::make_unique<StoreClient>(client);
     gloo_.rank = environment_.rank;
     gloo_.size = environment_.world_size;
@@ -279,12 +279,12 @@ class ProcessGroup::Joined {
   /// Decides whether this process prints the fault. Rank 0 prints all faults except its own loss. If rank 0 is lost, so
   /// is its store, through which the ranks could agree: then the first rank of each host prints the fault.
   bool is_told_here(const Fault& fault) {
-    const std::lock_guard lock(telling_mutex_);
-    if (!is_told_here_) {
-      const bool by_first = fault.rank != 0 || fault.reason.starts_with(own_report);
-      is_told_here_ = by_first ? environment_.rank == 0 : environment_.rank != 0 && claim(fault);
+    const std::lock_guard lock(report_mutex_);
+    if (!is_reported_here_) {
+      const bool by_rank_zero = fault.rank != 0 || fault.reason.starts_with(report_prefix);
+      is_reported_here_ = by_rank_zero ? environment_.rank == 0 : environment_.rank != 0 && claim(fault);
     }
-    return *is_told_here_;
+    return *is_reported_here_;
   }
 
   /// Returns true in exactly one process of this job and host. The first process binds an abstract Unix socket, whose
@@ -304,11 +304,11 @@ class ProcessGroup::Joined {
       return false;
     const int others = environment_.local_world_size - 1 - (fault.host == environment_.host);
     // The heartbeat interval, which delays detection, is 2/3 of patience_.
-    if (others > 0) stays_until_ = std::chrono::steady_clock::now() + patience_ * 5 / 6;
+    if (others > 0) stay_until_ = std::chrono::steady_clock::now() + patience_ * 5 / 6;
     return true;
   }
 
-  void note(const Fault& fault) {
+  void on_fault(const Fault& fault) {
     is_told_here(fault);
     const std::lock_guard lock(mutex_);
     fault_ = fault;
@@ -317,7 +317,7 @@ class ProcessGroup::Joined {
 
   /// Ends the process after a fault if its main thread does not (long computation, hanging file system). Prints the
   /// error here, because the main thread would print it only after this object is destroyed.
-  void guard() {
+  void watch() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_ || own_error_ || fault_; });
     if (changed_.wait_for(lock, patience_, [&] { return done_; })) return;
@@ -327,13 +327,13 @@ class ProcessGroup::Joined {
     ::_exit(1);
   }
 
-  void stop_warden() {
+  void stop_watchdog() {
     {
       const std::lock_guard lock(mutex_);
       done_ = true;
       changed_.notify_all();
     }
-    if (warden_.joinable()) warden_.join();
+    if (watchdog_.joinable()) watchdog_.join();
   }
 
   const LaunchEnvironment environment_;
@@ -343,13 +343,13 @@ class ProcessGroup::Joined {
   std::optional<Fault> fault_;
   std::optional<std::string> own_error_;
   bool done_ = false, left_ = false;
-  std::mutex telling_mutex_;
-  std::optional<bool> is_told_here_;  ///< set once a fault is known
+  std::mutex report_mutex_;
+  std::optional<bool> is_reported_here_;  ///< set once a fault is known
   Socket claim_;
-  TimePoint stays_until_{};
+  TimePoint stay_until_{};
   int texts_ = 0, rows_ = 0, gathered_ = 0;
   GlooOptions gloo_;
-  std::thread warden_;
+  std::thread watchdog_;
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<StoreClient> store_;
   std::unique_ptr<Communicator> communicator_;

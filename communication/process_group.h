@@ -18,13 +18,14 @@ namespace furlong {
 /// and its host.
 class PeerError : public MachineError {
  public:
-  PeerError(const std::string& message, bool told_here) : MachineError("{}", message), told_here_(told_here) {}
+  PeerError(const std::string& message, bool reported_here)
+      : MachineError("{}", message), reported_here_(reported_here) {}
   /// Returns true if this process should print the message. One process of a job prints it: rank 0 or, if rank 0 is
   /// lost, one process on each host.
-  bool is_told_here() const { return told_here_; }
+  bool is_told_here() const { return reported_here_; }
 
  private:
-  bool told_here_;
+  bool reported_here_;
 };
 
 /// The group of all ranks of a job. All ranks construct it at the same time and call leave() together. With one rank

@@ -118,7 +118,7 @@ class GlooCommunicator final : public Communicator {
     std::string name =
         messages.size() == 1 ? message_text(messages.front()) : fmt::format("exchange of {} messages", messages.size());
     return queue_.submit(std::move(name), [this, messages = std::move(messages)] {
-      present_collective_ = 0;
+      running_collective_ = 0;
       std::vector<std::unique_ptr<UnboundBuffer>> buffers;
       for (const Message& message : messages) buffers.push_back(begin(message));
       for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -157,7 +157,7 @@ class GlooCommunicator final : public Communicator {
     check_host_memory(stream);
     return queue_.submit(std::move(name), [this, has_elements, action = std::move(action)] {
       const std::uint32_t tag = collectives_++;
-      present_collective_ = std::uint64_t{tag} + 1;
+      running_collective_ = std::uint64_t{tag} + 1;
       if (has_elements) action(tag);
     });
   }
@@ -188,7 +188,7 @@ class GlooCommunicator final : public Communicator {
   // fault_patience.
   std::optional<std::string> watch(std::uint64_t operation, const std::string& name) {
     if (const auto fault = store_.fault()) return fault->message();
-    notice_.update({operation, name, present_collective_});
+    notice_.update({operation, name, running_collective_});
     const auto lost = mesh_.lost_peer();
     if (!lost) {
       lost_during_.reset();
@@ -231,7 +231,7 @@ class GlooCommunicator final : public Communicator {
   steady_clock::time_point lost_since_;
   WaitNotice notice_;  ///< watcher only
   /// Number of the running collective, from 1; 0 for point-to-point messages and while connecting.
-  std::atomic<std::uint64_t> present_collective_ = 0;
+  std::atomic<std::uint64_t> running_collective_ = 0;
   std::uint32_t collectives_ = 0;               ///< runner only
   std::vector<std::uint32_t> sent_, received_;  ///< runner only
   OperationQueue queue_;                        ///< last member: its threads use the others

@@ -312,7 +312,7 @@ void GlooMesh::watch_connections() {
   for (int rank = 0; rank < size_; ++rank) {
     if (rank == rank_) continue;
     auto& sentinel = peers_[static_cast<std::size_t>(rank)].sentinel;
-    sentinel = transport_->inner().createUnboundBuffer(&nothing_, 1);
+    sentinel = transport_->inner().createUnboundBuffer(&sentinel_byte_, 1);
     sentinel->recv(rank, gloo::Slot::build(sentinel_slot, 0), 0, 1);
   }
   sentinels_posted_ = true;

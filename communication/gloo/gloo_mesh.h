@@ -95,7 +95,7 @@ class GlooMesh {
   std::mutex sentinels_mutex_;
   bool sentinels_posted_ = false;
   std::optional<Lost> lost_;
-  char nothing_ = 0;
+  char sentinel_byte_ = 0;
 };
 
 /// Returns the message of a Gloo exception on one line, without its location in Gloo's source.

@@ -17,9 +17,9 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::array<char, 8> link_magic{'F', 'U', 'R', 'L', 'I', 'N', 'K', '1'};
-constexpr std::size_t most_strangers =
+constexpr std::size_t max_candidates =
     64;  ///< maximum number of unauthenticated connections; one more replaces the oldest
-constexpr milliseconds stranger_patience{5000}, retry_after{50};
+constexpr milliseconds greeting_timeout{5000}, retry_after{50};
 constexpr milliseconds attempt_patience{1000};  // the system repeats a lost SYN only after 1, 3 and 7 s
 
 /// First message of a connecting rank, with the token of the accepting rank. The answer is the connecting rank's token.
@@ -95,7 +95,7 @@ class Linker {
     return is_token(answer, ranks_[rank_].token) ? "" : "another program answers at its port";
   }
 
-  struct Stranger {
+  struct Candidate {
     Socket socket;
     TimePoint since;
     std::array<char, sizeof(Greeting)> heard{};
@@ -106,14 +106,14 @@ class Linker {
     while (const std::size_t missing = first_missing()) {
       if (is_over()) fail(missing, "it did not connect" + (shortage_.empty() ? "" : "; this rank: " + shortage_));
       std::vector<pollfd> entries{{listener_.descriptor(), POLLIN, 0}};
-      for (const Stranger& stranger : strangers_) entries.push_back({stranger.socket.descriptor(), POLLIN, 0});
+      for (const Candidate& candidate : candidates_) entries.push_back({candidate.socket.descriptor(), POLLIN, 0});
       if (::poll(entries.data(), entries.size(), static_cast<int>(retry_after.count())) < 0) continue;
-      for (std::size_t i = strangers_.size(); i-- > 0;) {
-        if (entries[i + 1].revents != 0 && !listen_to(strangers_[i])) forget(i);
+      for (std::size_t i = candidates_.size(); i-- > 0;) {
+        if (entries[i + 1].revents != 0 && !read_greeting(candidates_[i])) forget(i);
       }
-      const TimePoint oldest = steady_clock::now() - stranger_patience;
-      std::erase_if(strangers_, [&](const Stranger& stranger) { return stranger.since < oldest; });
-      welcome_strangers();
+      const TimePoint oldest = steady_clock::now() - greeting_timeout;
+      std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.since < oldest; });
+      accept_candidates();
     }
   }
 
@@ -125,22 +125,22 @@ class Linker {
     return 0;
   }
 
-  void forget(std::size_t index) { strangers_.erase(strangers_.begin() + static_cast<std::ptrdiff_t>(index)); }
+  void forget(std::size_t index) { candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(index)); }
 
-  void welcome_strangers() {
+  void accept_candidates() {
     const TimePoint begin = steady_clock::now();
-    for (std::size_t i = 0; i < most_strangers; ++i) {
+    for (std::size_t i = 0; i < max_candidates; ++i) {
       int error = 0;
       Socket socket = accept_from(listener_, milliseconds(0), error);
       if (socket) {
-        if (strangers_.size() >= most_strangers) forget(0);
-        strangers_.push_back({std::move(socket), steady_clock::now()});
+        if (candidates_.size() >= max_candidates) forget(0);
+        candidates_.push_back({std::move(socket), steady_clock::now()});
         continue;
       }
       if (error == EAGAIN) return;
       shortage_ = error_text(error);
       // Out of descriptors: closes a connection that is older than retry_after; newer ones get time to send first.
-      if (!strangers_.empty() && strangers_.front().since + retry_after < begin) {
+      if (!candidates_.empty() && candidates_.front().since + retry_after < begin) {
         forget(0);
       } else {
         std::this_thread::sleep_for(retry_after);
@@ -150,18 +150,18 @@ class Linker {
   }
 
   /// Reads a greeting. Returns false if the connection is to be removed: closed, invalid, or accepted as a link.
-  bool listen_to(Stranger& stranger) {
-    const Transfer moved = receive(stranger.socket, std::span(stranger.heard).subspan(stranger.bytes));
+  bool read_greeting(Candidate& candidate) {
+    const Transfer moved = receive(candidate.socket, std::span(candidate.heard).subspan(candidate.bytes));
     if (moved.ended || moved.error != 0) return false;
-    stranger.bytes += moved.bytes;
-    if (stranger.bytes < stranger.heard.size()) return true;
+    candidate.bytes += moved.bytes;
+    if (candidate.bytes < candidate.heard.size()) return true;
     Greeting greeting{};
-    std::memcpy(&greeting, stranger.heard.data(), sizeof greeting);
+    std::memcpy(&greeting, candidate.heard.data(), sizeof greeting);
     const bool right = greeting.magic == link_magic && greeting.rank > rank_ && greeting.rank < links_.size() &&
                        is_token(greeting.token, ranks_[rank_].token);
     if (!right) return false;
     const std::vector<char>& answer = ranks_[greeting.rank].token;
-    if (send(stranger.socket, answer).bytes == answer.size()) links_[greeting.rank] = std::move(stranger.socket);
+    if (send(candidate.socket, answer).bytes == answer.size()) links_[greeting.rank] = std::move(candidate.socket);
     return false;
   }
 
@@ -171,7 +171,7 @@ class Linker {
   TimePoint deadline_;
   const std::function<bool()>& give_up_;
   std::vector<Socket> links_;
-  std::vector<Stranger> strangers_;
+  std::vector<Candidate> candidates_;
   std::string shortage_;  ///< the last error of accept()
 };
 

@@ -25,7 +25,7 @@ using namespace store;
 namespace {
 
 constexpr std::size_t read_bytes = std::size_t{1} << 16;
-constexpr int reads_in_turn = 64;
+constexpr int max_consecutive_reads = 64;
 constexpr milliseconds first_pause{20};  // between attempts to connect, doubled up to the longest
 constexpr milliseconds longest_pause{500};
 constexpr milliseconds reply_slack{250};         // for the store's timeout reply to arrive
@@ -72,10 +72,10 @@ class StoreClient::Connection {
   void join();
   [[noreturn]] void throw_refused(const Attempt& attempt, const std::string& at) const;
   void run() noexcept;
-  bool turn();
+  bool run_once();
   bool reconnect();
   bool read();
-  void take(const std::string& body);
+  void handle_frame(const std::string& body);
   void send_pending(bool all);
   void disconnect(const std::string& why);
   void lose_store(const std::string& reason);
@@ -263,7 +263,7 @@ void StoreClient::Connection::goodbye() {
 
 void StoreClient::Connection::run() noexcept {
   try {
-    while (!stop_ && turn()) {
+    while (!stop_ && run_once()) {
     }
   } catch (const std::exception& failure) {
     declare({options_.rank, options_.host, fmt::format("its connection to the store failed: {}", failure.what())});
@@ -274,7 +274,7 @@ void StoreClient::Connection::run() noexcept {
   changed_.notify_all();
 }
 
-bool StoreClient::Connection::turn() {
+bool StoreClient::Connection::run_once() {
   if (!socket_) return reconnect();
   const TimePoint before = steady_clock::now();
   if (before >= next_heartbeat_) {
@@ -309,7 +309,7 @@ bool StoreClient::Connection::turn() {
 
 /// Reads what has arrived. Returns false if the connection is broken.
 bool StoreClient::Connection::read() {
-  for (int i = 0; i < reads_in_turn; ++i) {
+  for (int i = 0; i < max_consecutive_reads; ++i) {
     const Transfer moved = receive(socket_, buffer_);
     if (moved.bytes == 0) {
       if (moved.ended) disconnect("it was closed");
@@ -319,7 +319,7 @@ bool StoreClient::Connection::read() {
     last_heard_ = steady_clock::now();
     try {
       in_.append(std::span(buffer_).first(moved.bytes));
-      while (const auto body = in_.next(max_frame_bytes)) take(*body);
+      while (const auto body = in_.next(max_frame_bytes)) handle_frame(*body);
     } catch (const ProtocolError& error) {
       disconnect(fmt::format("the store violated the protocol: it sent {}", error.what()));
       return false;
@@ -328,7 +328,7 @@ bool StoreClient::Connection::read() {
   return true;
 }
 
-void StoreClient::Connection::take(const std::string& body) {
+void StoreClient::Connection::handle_frame(const std::string& body) {
   switch (kind_of(body)) {
     case Kind::heartbeat:
       return decode_heartbeat(body);
@@ -385,7 +385,7 @@ bool StoreClient::Connection::reconnect() {
       in_ = std::move(attempt.in);
       last_heard_ = next_heartbeat_ = last_turn_ = steady_clock::now();
       send_pending(true);
-      while (const auto body = in_.next(max_frame_bytes)) take(*body);
+      while (const auto body = in_.next(max_frame_bytes)) handle_frame(*body);
       return !fault_;
     }
     problem = attempt.problem;

@@ -19,12 +19,12 @@ constexpr milliseconds answer_patience{5000};  // joining ranks may have to wait
 /// deadline passed.
 std::optional<std::string> next_body(Attempt& attempt, TimePoint deadline, const std::function<bool()>& give_up) {
   for (;;) {
-    if (auto body = attempt.in.next(max_stranger_bytes)) return body;
+    if (auto body = attempt.in.next(max_handshake_bytes)) return body;
     if (!wait_for(attempt.socket, POLLIN, deadline, give_up)) {
       attempt.problem = "connected, but it did not answer";
       return std::nullopt;
     }
-    std::array<char, max_stranger_bytes> buffer;
+    std::array<char, max_handshake_bytes> buffer;
     const Transfer moved = receive(attempt.socket, buffer);
     if (moved.ended || moved.error) {
       attempt.problem = moved.ended ? "connected, but it closed the connection" : error_text(moved.error);

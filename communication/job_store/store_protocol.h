@@ -56,7 +56,7 @@ namespace store {
 
 constexpr std::size_t max_key_bytes = 4096;
 constexpr std::size_t max_value_bytes = std::size_t{64} << 20;
-constexpr std::size_t max_stranger_bytes = 256;  ///< of a frame from an unauthenticated client
+constexpr std::size_t max_handshake_bytes = 256;  ///< of a frame from an unauthenticated client
 constexpr std::size_t max_frame_bytes = max_value_bytes + max_key_bytes + 64;
 constexpr std::size_t max_host_bytes = 64;  ///< HOST_NAME_MAX
 constexpr std::size_t max_reason_bytes = 1000;

@@ -27,7 +27,7 @@ using namespace store;
 namespace {
 
 constexpr std::size_t read_bytes = std::size_t{1} << 16;
-constexpr int reads_in_turn = 16;  // then the other connections are served
+constexpr int max_consecutive_reads = 16;  // then the other connections are served
 // Bytes queued for a client beyond which its requests are not read, until it reads its replies.
 constexpr std::size_t max_unsent_bytes = 2 * max_frame_bytes;
 constexpr milliseconds accept_pause{100};  // after accept() failed, for example without free descriptors
@@ -83,25 +83,25 @@ class StoreServer::Loop {
   };
 
   void run() noexcept;
-  void turn();
+  void run_once();
   void accept(const Socket& listener);
   void read(Connection& connection);
   void write(Connection& connection);
-  void take(Connection& connection, const std::string& body);
-  void take_hello(Connection& connection, const std::string& body);
+  void handle_frame(Connection& connection, const std::string& body);
+  void handle_hello(Connection& connection, const std::string& body);
   void refuse(Connection& connection, Refused reason, std::string detail);
   void execute(Connection& connection, Session& session, Request request);
   void answer(int rank, std::uint64_t id, const Answer& answer);
   void disconnect(Connection& connection, const std::string& why);
-  void judge(TimePoint now);
-  void lose(int rank, Session& session, const std::string& reason);
+  void detect_lost_ranks(TimePoint now);
+  void mark_lost(int rank, Session& session, const std::string& reason);
   void declare(Fault fault);
   void close();
   TimePoint lost_at(const Session& session) const;
   TimePoint next_deadline(TimePoint now);
-  Connection* oldest_stranger();
-  bool has_room(TimePoint now);
-  void sweep();
+  Connection* oldest_unauthenticated();
+  bool can_accept(TimePoint now);
+  void remove_closed();
 
   const StoreServerOptions options_;
   const std::vector<Socket> listeners_;
@@ -112,7 +112,7 @@ class StoreServer::Loop {
   std::vector<std::unique_ptr<Connection>> connections_;
   std::map<int, Session> sessions_;
   StoreTable state_;
-  int n_strangers_ = 0;
+  int n_unauthenticated_ = 0;
   TimePoint accept_again_{}, last_turn_ = steady_clock::now();
   TimePoint woke_{};                      ///< when this process was last resumed after a suspension
   steady_clock::duration stopped_for_{};  ///< duration of that suspension
@@ -127,7 +127,7 @@ class StoreServer::Loop {
 
 void StoreServer::Loop::run() noexcept {
   try {
-    while (!stop_) turn();
+    while (!stop_) run_once();
     close();
   } catch (const std::exception& failure) {
     try {
@@ -138,10 +138,10 @@ void StoreServer::Loop::run() noexcept {
   }
 }
 
-void StoreServer::Loop::turn() {
+void StoreServer::Loop::run_once() {
   const TimePoint before = steady_clock::now();
   std::vector<pollfd> polled{{waker_.descriptor(), POLLIN, 0}};
-  const bool listens = has_room(before);
+  const bool listens = can_accept(before);
   for (const Socket& listener : listeners_) polled.push_back({listens ? listener.descriptor() : -1, POLLIN, 0});
   const std::size_t first = polled.size();
   for (const auto& connection : connections_) {
@@ -167,33 +167,33 @@ void StoreServer::Loop::turn() {
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
     if (polled[1 + i].revents) accept(listeners_[i]);
   }
-  judge(now);
+  detect_lost_ranks(now);
   for (const auto& connection : connections_) write(*connection);
-  sweep();
+  remove_closed();
 }
 
 void StoreServer::Loop::accept(const Socket& listener) {
   const TimePoint now = steady_clock::now();
-  while (has_room(now)) {
+  while (can_accept(now)) {
     int error = 0;
     Socket socket = accept_from(listener, options_.times.timeout, error);
     if (!socket) {
       if (error != EAGAIN) accept_again_ = now + accept_pause;
       return;
     }
-    if (n_strangers_ >= options_.max_strangers) disconnect(*oldest_stranger(), "");
+    if (n_unauthenticated_ >= options_.max_unauthenticated) disconnect(*oldest_unauthenticated(), "");
     auto connection = std::make_unique<Connection>(Connection{std::move(socket), now});
     fill_random(connection->nonce);
     connection->out.push(encode(Challenge{connection->nonce}));
     connections_.push_back(std::move(connection));
-    ++n_strangers_;
+    ++n_unauthenticated_;
   }
 }
 
 void StoreServer::Loop::read(Connection& connection) {
-  for (int i = 0; i < reads_in_turn && !connection.broken; ++i) {
+  for (int i = 0; i < max_consecutive_reads && !connection.broken; ++i) {
     // Before authentication a client sends one small frame; the store never buffers more.
-    const std::size_t room = connection.rank < 0 ? max_stranger_bytes : buffer_.size();
+    const std::size_t room = connection.rank < 0 ? max_handshake_bytes : buffer_.size();
     const Transfer moved = receive(connection.socket, std::span(buffer_).first(room));
     if (moved.bytes == 0) {
       if (moved.ended) disconnect(connection, "it was closed");
@@ -205,9 +205,9 @@ void StoreServer::Loop::read(Connection& connection) {
     try {
       connection.in.append(std::span(buffer_).first(moved.bytes));
       while (!connection.broken && !connection.refused) {
-        const auto body = connection.in.next(connection.rank < 0 ? max_stranger_bytes : max_frame_bytes);
+        const auto body = connection.in.next(connection.rank < 0 ? max_handshake_bytes : max_frame_bytes);
         if (!body) break;
-        take(connection, *body);
+        handle_frame(connection, *body);
       }
     } catch (const ProtocolError& error) {
       disconnect(connection, fmt::format("it violated the store's protocol and sent {}", error.what()));
@@ -224,11 +224,11 @@ void StoreServer::Loop::write(Connection& connection) {
   if (connection.refused && connection.out.empty()) disconnect(connection, "");
 }
 
-void StoreServer::Loop::take(Connection& connection, const std::string& body) {
+void StoreServer::Loop::handle_frame(Connection& connection, const std::string& body) {
   const Kind kind = kind_of(body);
   if (connection.rank < 0) {
     if (kind != Kind::hello) throw ProtocolError("a frame before the hello");
-    take_hello(connection, body);
+    handle_hello(connection, body);
   } else if (kind == Kind::heartbeat) {
     decode_heartbeat(body);
     connection.out.push(encode_heartbeat());
@@ -237,7 +237,7 @@ void StoreServer::Loop::take(Connection& connection, const std::string& body) {
   }
 }
 
-void StoreServer::Loop::take_hello(Connection& connection, const std::string& body) {
+void StoreServer::Loop::handle_hello(Connection& connection, const std::string& body) {
   const Hello hello = decode_hello(body);
   if (!equal_in_constant_time(hello.code, code_of(hello, connection.nonce, options_.secret)))
     return refuse(connection, Refused::secret, "");
@@ -262,7 +262,7 @@ void StoreServer::Loop::take_hello(Connection& connection, const std::string& bo
   session.connection = &connection;
   session.last_heard = steady_clock::now();
   connection.rank = hello.rank;
-  --n_strangers_;
+  --n_unauthenticated_;
   Welcome welcome{options_.host, {}};
   welcome.code = code_of(welcome, hello, connection.nonce, options_.secret);
   connection.out.push(encode(welcome));
@@ -318,7 +318,7 @@ void StoreServer::Loop::disconnect(Connection& connection, const std::string& wh
   if (connection.broken) return;
   connection.broken = true;
   if (connection.rank < 0) {
-    --n_strangers_;
+    --n_unauthenticated_;
     return;
   }
   Session& session = sessions_.at(connection.rank);
@@ -334,15 +334,15 @@ TimePoint StoreServer::Loop::lost_at(const Session& session) const {
   return session.connection ? silent : std::min(silent, session.broken_at + options_.times.grace);
 }
 
-void StoreServer::Loop::judge(TimePoint now) {
+void StoreServer::Loop::detect_lost_ranks(TimePoint now) {
   for (auto& [rank, session] : sessions_) {
     if (session.state != Session::State::joined || now < lost_at(session)) continue;
     if (session.connection) read(*session.connection);  // data may have arrived while this thread was busy
     if (now < lost_at(session) || session.state != Session::State::joined) continue;
     const auto seconds = std::chrono::duration<double>(now - session.last_heard).count();
     if (session.connection) {
-      lose(rank, session,
-           fmt::format("it was silent for {:.1f} s (stopped, or disconnected from the network?)", seconds));
+      mark_lost(rank, session,
+                fmt::format("it was silent for {:.1f} s (stopped, or disconnected from the network?)", seconds));
     } else if (stopped_for_ > options_.times.timeout && session.broken_at < woke_ + options_.times.heartbeat_interval) {
       // The other ranks left because rank 0 was suspended for longer than they wait: the fault is rank 0's.
       session.state = Session::State::lost;
@@ -350,18 +350,18 @@ void StoreServer::Loop::judge(TimePoint now) {
       declare(
           {0, options_.host, fmt::format("it was stopped for {:.1f} s, longer than the other ranks wait", stopped)});
     } else {
-      lose(rank, session,
-           fmt::format("its connection broke ({}) and it did not reconnect within {:.1f} s", session.why_broken,
-                       std::chrono::duration<double>(now - session.broken_at).count()));
+      mark_lost(rank, session,
+                fmt::format("its connection broke ({}) and it did not reconnect within {:.1f} s", session.why_broken,
+                            std::chrono::duration<double>(now - session.broken_at).count()));
     }
   }
   for (const auto& connection : connections_) {
-    if (connection->rank < 0 && now >= connection->since + options_.stranger_patience) disconnect(*connection, "");
+    if (connection->rank < 0 && now >= connection->since + options_.handshake_timeout) disconnect(*connection, "");
   }
   for (const auto& [waiting, reply] : state_.expire(now)) answer(waiting.rank, waiting.id, reply);
 }
 
-void StoreServer::Loop::lose(int rank, Session& session, const std::string& reason) {
+void StoreServer::Loop::mark_lost(int rank, Session& session, const std::string& reason) {
   session.state = Session::State::lost;
   declare({rank, session.host, reason});
 }
@@ -406,27 +406,28 @@ TimePoint StoreServer::Loop::next_deadline(TimePoint now) {
   for (const auto& [rank, session] : sessions_) {
     if (session.state == Session::State::joined) out = std::min(out, lost_at(session));
   }
-  if (const Connection* oldest = oldest_stranger()) {
-    out = std::min(out, oldest->since + options_.stranger_patience);
-    if (n_strangers_ >= options_.max_strangers && now < oldest->since + options_.crowded_patience)
-      out = std::min(out, oldest->since + options_.crowded_patience);
+  if (const Connection* oldest = oldest_unauthenticated()) {
+    out = std::min(out, oldest->since + options_.handshake_timeout);
+    if (n_unauthenticated_ >= options_.max_unauthenticated && now < oldest->since + options_.min_handshake_time)
+      out = std::min(out, oldest->since + options_.min_handshake_time);
   }
   return now < accept_again_ ? std::min(out, accept_again_) : out;
 }
 
-StoreServer::Loop::Connection* StoreServer::Loop::oldest_stranger() {
+StoreServer::Loop::Connection* StoreServer::Loop::oldest_unauthenticated() {
   for (const auto& connection : connections_) {  // ordered by arrival
     if (connection->rank < 0 && !connection->broken) return connection.get();
   }
   return nullptr;
 }
 
-bool StoreServer::Loop::has_room(TimePoint now) {
+bool StoreServer::Loop::can_accept(TimePoint now) {
   if (now < accept_again_) return false;
-  return n_strangers_ < options_.max_strangers || now >= oldest_stranger()->since + options_.crowded_patience;
+  return n_unauthenticated_ < options_.max_unauthenticated ||
+         now >= oldest_unauthenticated()->since + options_.min_handshake_time;
 }
 
-void StoreServer::Loop::sweep() {
+void StoreServer::Loop::remove_closed() {
   std::erase_if(connections_, [](const std::unique_ptr<Connection>& connection) { return connection->broken; });
 }
 
@@ -437,9 +438,9 @@ StoreServer::StoreServer(StoreServerOptions options) {
   if (options.world_size < 1 || options.world_size > max_world_size)
     throw UserError("world size {}: expected 1 to {}; set WORLD_SIZE to the number of ranks", options.world_size,
                     max_world_size);
-  require(options.max_strangers > 0 && options.stranger_patience > options.crowded_patience &&
-              options.crowded_patience > milliseconds(0),
-          "job store: expected max_strangers > 0 and 0 < crowded_patience < stranger_patience");
+  require(options.max_unauthenticated > 0 && options.handshake_timeout > options.min_handshake_time &&
+              options.min_handshake_time > milliseconds(0),
+          "job store: expected max_unauthenticated > 0 and 0 < min_handshake_time < handshake_timeout");
   std::vector<Socket> listeners = listen_for(options);
   port_ = own_address(listeners.front()).port();
   for (const Socket& listener : listeners) addresses_.push_back(own_address(listener).text());

@@ -23,10 +23,10 @@ struct StoreServerOptions {
   /// All ranks run on this host. Otherwise an address that only this host can reach is an error.
   bool one_host = true;
   StoreTimes times;
-  int max_strangers = 64;                             ///< maximum number of unauthenticated connections
-  std::chrono::milliseconds stranger_patience{5000};  ///< time limit for authentication
+  int max_unauthenticated = 64;                       ///< maximum number of unauthenticated connections
+  std::chrono::milliseconds handshake_timeout{5000};  ///< time limit for authentication
   /// Age after which the oldest unauthenticated connection may be closed to accept another one.
-  std::chrono::milliseconds crowded_patience{500};
+  std::chrono::milliseconds min_handshake_time{500};
 };
 
 /// Serves from construction on. Keeps the first fault and sends it to every client, also to clients that connect later.

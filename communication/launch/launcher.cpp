@@ -97,8 +97,8 @@ class Launch {
     while (count_living() > 0) {
       wait_for_events();
       handle_signals();
-      observe_ends();
-      keep_deadline();
+      collect_exits();
+      enforce_deadline();
       relay();
     }
     finish_output();
@@ -182,7 +182,7 @@ class Launch {
 
   /// Updates the states of the ranks. Among ranks that ended since the last call, one that a signal terminated counts
   /// as the first failure: a rank that exits with a status may do so because it lost the other.
-  void observe_ends() {
+  void collect_exits() {
     std::vector<Rank*> failed;
     for_each_living([&](Rank& rank) {
       siginfo_t change{};
@@ -212,7 +212,7 @@ class Launch {
   }
 
   /// Starts the time limit after a failure, or when only stopped ranks remain, and kills the ranks when it is reached.
-  void keep_deadline() {
+  void enforce_deadline() {
     bool only_stopped = count_living() < ranks_.size();
     for_each_living([&](const Rank& rank) { only_stopped = only_stopped && rank.stopped; });
     if (!first_failed_ && !only_stopped) {

@@ -55,10 +55,10 @@ std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(ten
 
 /// The reason that all operations fail with, once one has failed. Shared by the communicator and its operations, which
 /// may outlive it.
-class Fate {
+class Failure {
  public:
   /// Sets the reason. Returns false if there already is one, which is kept.
-  bool decide(const std::string& reason) {
+  bool set(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (reason_) return false;
     reason_ = reason;
@@ -84,9 +84,9 @@ class Fate {
 
 class Operation final : public Work::State {
  public:
-  Operation(std::shared_ptr<Fate> fate, std::unique_ptr<GpuEvent> event, const Stream& stream, std::string name,
+  Operation(std::shared_ptr<Failure> failure, std::unique_ptr<GpuEvent> event, const Stream& stream, std::string name,
             std::vector<Tensor> tensors)
-      : fate_(std::move(fate)),
+      : failure_(std::move(failure)),
         event_(std::move(event)),
         stream_(stream),
         name_(std::move(name)),
@@ -104,37 +104,37 @@ class Operation final : public Work::State {
 
   void wait() override {
     if (is_finished_) return;
-    if (!is_issued_) throw MachineError("{} stopped: {}", name_, fate_->wait_for_reason());
+    if (!is_issued_) throw MachineError("{} stopped: {}", name_, failure_->wait_for_reason());
     if (finish()) return;
     throw_if_broken();
     event_->wait(stream_);
     throw_if_broken();  // on the simulated device, the host has waited
     // The arena reuses memory in the order of the main stream, which now waits for the operation.
-    if (stream_.handle == nullptr) let_go();
+    if (stream_.handle == nullptr) release_tensors();
   }
-  bool done() override { return is_finished_ || fate_->reason() || (is_issued_ && finish()); }
+  bool done() override { return is_finished_ || failure_->reason() || (is_issued_ && finish()); }
 
   /// Returns true if the operation completed before any failure; later failures do not affect it. May be called from
   /// any thread.
   bool finish() {
     if (is_finished_) return true;
-    if (!event_->done() || fate_->reason()) return false;
+    if (!event_->done() || failure_->reason()) return false;
     is_finished_ = true;
-    let_go();
+    release_tensors();
     return true;
   }
 
  private:
   void throw_if_broken() const {
-    if (const auto reason = fate_->reason()) throw MachineError("{} stopped: {}", name_, *reason);
+    if (const auto reason = failure_->reason()) throw MachineError("{} stopped: {}", name_, *reason);
   }
-  void let_go() {
+  void release_tensors() {
     std::vector<Tensor> gone;
     const std::lock_guard lock(mutex_);
     gone.swap(tensors_);
   }
 
-  const std::shared_ptr<Fate> fate_;
+  const std::shared_ptr<Failure> failure_;
   const std::unique_ptr<GpuEvent> event_;
   const Stream stream_;  // the caller's stream
   const std::string name_;
@@ -152,7 +152,7 @@ class NcclCommunicator final : public Communicator {
         engine_(require_gpu_engine(options.device.type)),
         queue_(engine_.make_queue(options.device.index)),
         ready_(engine_.make_event(options.device.index)),
-        nothing_(Tensor::zeros({1}, DType::float32, options.device)),
+        barrier_values_(Tensor::zeros({1}, DType::float32, options.device)),
         link_(store, options, queue_->stream()),
         notice_(store, {options.rank, options.size, "nccl " + options.name, options.notice_after, options.notice_every},
                 [](int rank) { return fmt::format("rank {}", rank); }) {
@@ -167,13 +167,13 @@ class NcclCommunicator final : public Communicator {
       for (const auto& operation : pending_) is_busy = !has_finished(*operation) || is_busy;
       leaving_ = true;
     }
-    if (is_busy) fate_->decide("the communicator was closed before the operation was done");
+    if (is_busy) failure_->set("the communicator was closed before the operation was done");
     changed_.notify_all();
     watchdog_.join();
-    if (fate_->reason()) {
+    if (failure_->reason()) {
       link_.abort();
     } else {
-      fate_->decide("the communicator was closed");
+      failure_->set("the communicator was closed");
       link_.close(options_.fault_patience);
     }
   }
@@ -182,13 +182,13 @@ class NcclCommunicator final : public Communicator {
 
   // The watchdog aborts NCCL, which may take seconds.
   void abort(const std::string& reason) noexcept override {
-    fate_->decide(reason);
+    failure_->set(reason);
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
   }
 
   void check() const override {
-    if (const auto reason = fate_->reason()) throw MachineError("NCCL stopped: {}", *reason);
+    if (const auto reason = failure_->reason()) throw MachineError("NCCL stopped: {}", *reason);
   }
 
  private:
@@ -228,7 +228,7 @@ class NcclCommunicator final : public Communicator {
 
   Work do_barrier(const Stream& stream) override {
     return issue(stream, "barrier", {}, true, [this](NcclLink::Handle handle) {
-      return nccl::table().all_reduce(nothing_.address(), nothing_.address(), 1, nccl::DataType::float32,
+      return nccl::table().all_reduce(barrier_values_.address(), barrier_values_.address(), 1, nccl::DataType::float32,
                                       nccl::Reduction::sum, handle, native_queue());
     });
   }
@@ -275,18 +275,18 @@ class NcclCommunicator final : public Communicator {
              const std::function<nccl::Result(NcclLink::Handle)>& calls, bool is_collective = true) {
     require(stream.device == options_.device, "NCCL communicator on {} was called with tensors on {}",
             options_.device.text(), stream.device.text());
-    const auto operation = std::make_shared<Operation>(fate_, engine_.make_event(options_.device.index), stream,
+    const auto operation = std::make_shared<Operation>(failure_, engine_.make_event(options_.device.index), stream,
                                                        std::move(name), std::move(tensors));
     operation->id = ++issued_;
     if (is_collective) operation->number = ++collectives_;
-    if (fate_->reason()) return Work(operation);
+    if (failure_->reason()) return Work(operation);
     ready_->record(stream);
     ready_->wait(queue_->stream());
     try {
       if (has_elements) link_.run(calls);
     } catch (const NcclError& error) {
       const std::lock_guard lock(mutex_);
-      if (!suspicion_) suspicion_ = error.what();
+      if (!call_error_) call_error_ = error.what();
       changed_.notify_all();
       return Work(operation);
     }
@@ -303,19 +303,19 @@ class NcclCommunicator final : public Communicator {
     std::unique_lock lock(mutex_);
     while (!leaving_) {
       watchdog_sleeps_ = true;
-      changed_.wait(lock, [&] { return leaving_ || suspicion_ || !pending_.empty() || fate_->reason(); });
+      changed_.wait(lock, [&] { return leaving_ || call_error_ || !pending_.empty() || failure_->reason(); });
       watchdog_sleeps_ = false;
-      changed_.wait_for(lock, nccl_watch_interval, [&] { return leaving_ || fate_->reason(); });
-      if (!fate_->reason()) {
+      changed_.wait_for(lock, nccl_watch_interval, [&] { return leaving_ || failure_->reason(); });
+      if (!failure_->reason()) {
         forget_finished();
-        const auto problem = suspicion_;
+        const auto problem = call_error_;
         const auto front = pending_.empty() ? nullptr : pending_.front();
         lock.unlock();
         if (front && !store_.fault()) notice_.update({front->id, front->name(), front->number});
-        if (const auto reason = reason_to_break_off(problem)) fate_->decide(*reason);
+        if (const auto reason = reason_to_break_off(problem)) failure_->set(*reason);
         lock.lock();
       }
-      if (!fate_->reason()) continue;
+      if (!failure_->reason()) continue;
       lock.unlock();
       link_.abort();
       lock.lock();
@@ -337,7 +337,7 @@ class NcclCommunicator final : public Communicator {
     try {
       return operation.finish();
     } catch (const std::exception& error) {
-      fate_->decide(error.what());
+      failure_->set(error.what());
       return false;
     }
   }
@@ -366,15 +366,15 @@ class NcclCommunicator final : public Communicator {
   GpuEngine& engine_;
   const std::unique_ptr<GpuQueue> queue_;
   const std::unique_ptr<GpuEvent> ready_;  // end of the earlier work on the caller's stream
-  const Tensor nothing_;                   // for barriers
+  const Tensor barrier_values_;            // for barriers
   NcclLink link_;
   WaitNotice notice_;                           // watchdog only
   std::uint64_t issued_ = 0, collectives_ = 0;  // operations so far
-  const std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
+  const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Operation>> pending_;
-  std::optional<std::string> suspicion_;  // error of a failed call
+  std::optional<std::string> call_error_;  // error of a failed call
   steady_clock::time_point front_since_;
   std::optional<steady_clock::time_point> problem_since_;  // watchdog only
   bool leaving_ = false, watchdog_sleeps_ = false;

@@ -114,7 +114,7 @@ TEST(StoreProtocol, FramesRoundTrip) {
 TEST(StoreProtocol, HelloFitsTheLimitOfUnauthenticatedFrames) {
   Hello hello = a_hello();
   hello.host = std::string(1000, 'h');
-  EXPECT_LE(encode(hello).size(), max_stranger_bytes);
+  EXPECT_LE(encode(hello).size(), max_handshake_bytes);
   EXPECT_EQ(decode_hello(body_of(encode(hello))).host, std::string(max_host_bytes, 'h'));
 }
 

@@ -248,7 +248,7 @@ TEST(StoreSecurity, ClientRejectsAStoreWithoutTheSecret) {
                 wait_for(socket, POLLIN, steady_clock::now() + 5s);
                 FrameBuffer in;
                 in.append(std::span(buffer).first(receive(socket, buffer).bytes));
-                const Hello hello = decode_hello(in.next(max_stranger_bytes).value());
+                const Hello hello = decode_hello(in.next(max_handshake_bytes).value());
                 send(socket, encode(Welcome{hello.host, hello.code}));
                 wait_for(socket, POLLIN, steady_clock::now() + 5s);
               }),
@@ -265,8 +265,8 @@ TEST(StoreSecurity, ClientRejectsAStoreWithoutTheSecret) {
 
 TEST(StoreSecurity, ClosesIdleUnauthenticatedConnections) {
   StoreServerOptions options = server_options(1);
-  options.stranger_patience = 400ms;
-  options.crowded_patience = 50ms;
+  options.handshake_timeout = 400ms;
+  options.min_handshake_time = 50ms;
   const StoreServer server(options);
   const auto start = steady_clock::now();
   Stranger slow(server.port());
@@ -280,9 +280,9 @@ TEST(StoreSecurity, ClosesIdleUnauthenticatedConnections) {
 
 TEST(StoreSecurity, AcceptsARankDespiteManyUnauthenticatedConnections) {
   StoreServerOptions options = server_options(1);
-  options.max_strangers = 4;
-  options.stranger_patience = 60s;
-  options.crowded_patience = 40ms;
+  options.max_unauthenticated = 4;
+  options.handshake_timeout = 60s;
+  options.min_handshake_time = 40ms;
   StoreServer server(options);
   std::vector<std::unique_ptr<Stranger>> crowd;
   for (int i = 0; i < 40; ++i) crowd.push_back(std::make_unique<Stranger>(server.port()));
@@ -293,7 +293,7 @@ TEST(StoreSecurity, AcceptsARankDespiteManyUnauthenticatedConnections) {
   // Places that change hands while they are counted may count twice.
   int open = 0;
   for (const auto& stranger : crowd) open += stranger->hear(1ms).has_value() && !stranger->closed_within(0ms);
-  EXPECT_LE(open, 2 * options.max_strangers);
+  EXPECT_LE(open, 2 * options.max_unauthenticated);
   client.goodbye();
 }
 
