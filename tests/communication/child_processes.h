@@ -1,5 +1,5 @@
 #pragma once
-// Processes that a test forks, and how they end.
+// Child processes of tests and their exit statuses.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,10 +13,10 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The exit status that waitpid() tells of, or 128 + the signal that ended the process.
+/// Returns the exit status in a waitpid() status, or 128 + the signal that terminated the process.
 inline int exit_status(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
-/// The processes of one job, one for each rank. Those that nobody has waited for are killed.
+/// The processes of one job, one for each rank. The destructor kills processes that were not waited for.
 class ChildProcesses {
  public:
   ~ChildProcesses() {
@@ -30,7 +30,7 @@ class ChildProcesses {
 
   int size() const { return static_cast<int>(children_.size()); }
   void kill(int rank, int signal) const { ::kill(children_[static_cast<std::size_t>(rank)], signal); }
-  /// An exit status, or 128 + the signal that ended the process.
+  /// Waits for a rank. Returns its exit status, or 128 + the signal that terminated it.
   int wait(int rank) {
     const auto index = static_cast<std::size_t>(rank);
     if (statuses_[index] < 0) {
@@ -40,7 +40,7 @@ class ChildProcesses {
     }
     return statuses_[index];
   }
-  /// Those of all ranks.
+  /// Waits for all ranks and returns their statuses.
   std::vector<int> wait() {
     for (int rank = 0; rank < size(); ++rank) wait(rank);
     return statuses_;
@@ -55,7 +55,7 @@ class ChildProcesses {
 
  private:
   std::vector<pid_t> children_;
-  std::vector<int> statuses_;  ///< -1: not known yet
+  std::vector<int> statuses_;  ///< -1: not yet known
 };
 
 }  // namespace furlong::testing

@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of communicators share: jobs of real processes with their store, and values that every rank can work
-// out for every other.
+// Shared by the tests of communicators: jobs of real processes with a job store, and values that every rank can compute
+// for every other rank.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -37,11 +37,10 @@ using std::chrono::steady_clock;
 using namespace std::chrono_literals;
 using testing::seconds_since;
 
-/// Short enough for tests of faults. A rank that a busy machine keeps from sending for so long would count as lost.
+/// Short times for tests of faults. On an overloaded machine a rank may wrongly count as lost.
 inline StoreTimes short_times() { return {50ms, 1s, 300ms}; }
 
-/// What carries a job's operations. The stand-in (nccl_stand_in.cpp) works between simulated devices, NCCL itself where
-/// there are GPUs.
+/// The backend of a job. The NCCL stand-in (nccl_stand_in.cpp) works between simulated devices, NCCL between GPUs.
 enum class Engine { gloo, nccl_stand_in, old_nccl_stand_in, nccl };
 
 inline std::string name_of(Engine engine) {
@@ -49,15 +48,14 @@ inline std::string name_of(Engine engine) {
   return names[static_cast<int>(engine)];
 }
 
-/// The folder of the library that stands in for NCCL; it lies where the build has put it, beside the programs' own
-/// folder.
+/// Returns the folder of the NCCL stand-in library, next to the folder of the test programs in the build tree.
 inline std::filesystem::path stand_in_folder(Engine engine) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
   return program.parent_path().parent_path() / "tests/nccl_stand_in" /
          (engine == Engine::old_nccl_stand_in ? "old" : "new");
 }
 
-/// Why a job of so many processes cannot be; empty where it can.
+/// Returns the reason why a job of `size` ranks cannot run, or "" if it can.
 inline std::string engine_missing(Engine engine, int size) {
   if (engine == Engine::gloo) return "";
   if (engine == Engine::nccl) {
@@ -65,22 +63,21 @@ inline std::string engine_missing(Engine engine, int size) {
     return reason.empty() ? testing::asked_elsewhere(nccl_missing) : reason;
   }
   if (gpu_engine(DeviceType::simulated) == nullptr) return "this build has no simulator";
-  return std::filesystem::exists(stand_in_folder(engine) / "libnccl.so.2")
-             ? ""
-             : "there is no library that stands in for NCCL";
+  return std::filesystem::exists(stand_in_folder(engine) / "libnccl.so.2") ? ""
+                                                                           : "the NCCL stand-in library is missing";
 }
 
-/// How often `words` stand in `text`.
+/// Returns how often `words` occurs in `text`.
 inline int count_of(const std::string& words, const std::string& text) {
   int times = 0;
   for (std::size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1)) ++times;
   return times;
 }
 
-/// One process of a job: its end of the store (rank 0 runs it, too) and its communicators.
+/// One rank of a job: its store client (and on rank 0 the server) and its communicators.
 class Rank {
  public:
-  /// `others` is a pipe that ends when all other ranks have.
+  /// `others` is a pipe that closes when all other ranks have ended.
   Rank(int rank, int size, std::uint16_t port, StoreTimes times, std::string address, int others)
       : rank_(rank), address_(std::move(address)), others_(others) {
     StoreServerOptions server = store_testing::server_options(size, times);
@@ -95,7 +92,7 @@ class Rank {
     options.connect_timeout = 20s;
     options.fault_patience = 60s;
   }
-  /// After a fault, rank 0 and its store stay until the others have heard of it and left.
+  /// After a fault, rank 0 keeps its store running until the other ranks have ended.
   ~Rank() {
     char nothing = 0;
     if (server_ && store_ && store_->fault()) {
@@ -121,7 +118,7 @@ class Rank {
     nccl.notice_every = options.notice_every;
     return make_nccl_communicator(*store_, nccl);
   }
-  /// In order, with all others.
+  /// Leaves without a fault; all ranks call it.
   void leave() {
     store_->goodbye();
     store_.reset();
@@ -130,7 +127,7 @@ class Rank {
     }
   }
 
-  GlooOptions options;  ///< for NCCL as many of them as it has, too
+  GlooOptions options;  ///< also used for NCCL, as far as they apply
   Engine engine = Engine::gloo;
 
  private:
@@ -147,8 +144,8 @@ struct JobOptions {
   Engine engine = Engine::gloo;
 };
 
-/// `size` processes that run `body`, forked while this one has no other threads. A process ends with 0 when it found
-/// nothing wrong.
+/// Runs `body` in `size` processes, forked while this one has no other threads. A process exits with 0 if it has no
+/// test failure.
 class Job : public testing::ChildProcesses {
  public:
   Job(int size, const std::function<void(Rank&)>& body, const JobOptions& job = {}) {
@@ -171,7 +168,7 @@ class Job : public testing::ChildProcesses {
  private:
   [[noreturn]] static void run(int rank, int size, std::uint16_t port, const std::function<void(Rank&)>& body,
                                const JobOptions& job, int others) {
-    ::alarm(400);  // a test that hangs ends
+    ::alarm(400);  // ends a hanging test
     bool well = false;
     try {
       take_device(job.engine, rank);
@@ -196,7 +193,7 @@ class Job : public testing::ChildProcesses {
   }
 };
 
-/// A job in which all ranks run `body` with a communicator, leave together, and find nothing wrong.
+/// Runs a job in which all ranks run `body` with a communicator and leave together. Expects that all succeed.
 inline void run_job(int size, const std::function<void(Rank&, Communicator&)>& body, const JobOptions& options = {}) {
   Job job(
       size,
@@ -213,8 +210,8 @@ inline void run_job(int size, const std::function<void(Rank&, Communicator&)>& b
   EXPECT_EQ(job.wait(), std::vector<int>(static_cast<std::size_t>(size), 0));
 }
 
-/// The i-th of rank's values: in [-1, 1) for floats, in [-1000, 1000) for int32, in [0, 60) for uint8. Different in
-/// each `draw`.
+/// Returns the i-th value of a rank: in [-1, 1) for floats, in [-1000, 1000) for int32, in [0, 60) for uint8. Each
+/// `draw` gives different values.
 template <class T>
 T value(int draw, int rank, std::int64_t i) {
   std::uint64_t x =
@@ -228,7 +225,7 @@ T value(int draw, int rank, std::int64_t i) {
     return static_cast<T>(static_cast<compute_t<T>>(static_cast<double>(x >> 11) * 0x1p-52 - 1.0));
 }
 
-/// On the device under test.
+/// Returns `n` such values, starting with index `first`, on the device under test.
 template <class T>
 Tensor tensor(int draw, int rank, std::int64_t n, std::int64_t first = 0) {
   const Tensor out = Tensor::empty({n}, dtype_of<T>::value);
@@ -237,10 +234,9 @@ Tensor tensor(int draw, int rank, std::int64_t n, std::int64_t first = 0) {
 }
 inline Tensor zeros(std::int64_t n, DType dtype) { return Tensor::zeros({n}, dtype, testing::device()); }
 
-/// What the reduction of all ranks' i-th values is in exact arithmetic, and how far a result may be from it: each of
-/// the size - 1 additions rounds a partial sum, which is at most the sum of magnitudes, by half a unit in the last
-/// place (bfloat16 has 8 bits, float32 24, float64 53, where the reference itself rounds as often); 1 % for what the
-/// roundings before add to the partial sums. Nothing else rounds.
+/// The exact reduction of all ranks' i-th values, and the tolerance of a result. Each of the size - 1 additions rounds
+/// a partial sum by half a unit in the last place (8 bits in bfloat16, 24 in float32, 53 in float64). The sum of
+/// magnitudes bounds the partial sums; 1 % is added for their own rounding. For float64 the reference rounds as often.
 struct Expected {
   double value, tolerance;
 };
@@ -259,7 +255,7 @@ Expected expected(int draw, int size, std::int64_t i, Reduction reduction) {
   return {out, reduction == Reduction::sum ? 1.01 * (size - 1) * half_unit * magnitudes : 0.0};
 }
 
-/// Elements of `result` that are not as expected; the first of its elements is the `first`-th of the values.
+/// Counts the elements of `result` that differ from the expected reduction. Its first element has index `first`.
 template <class T>
 std::int64_t wrong_elements(const Tensor& result, int draw, int size, Reduction reduction, std::int64_t first = 0) {
   std::int64_t wrong = 0;
@@ -271,7 +267,7 @@ std::int64_t wrong_elements(const Tensor& result, int draw, int size, Reduction 
   return wrong;
 }
 
-/// Elements that are not rank's own, bit for bit.
+/// Counts the elements that differ from the values of `rank`.
 template <class T>
 std::int64_t foreign_elements(const Tensor& result, int draw, int rank, std::int64_t first = 0) {
   std::int64_t wrong = 0;

@@ -119,8 +119,8 @@ TEST(ReductionFunction, IntegersWrapAround) {
   EXPECT_EQ(reduced<std::int32_t>(Reduction::minimum, {-7, 2}, {-3, 1}), (std::vector<std::int32_t>{-7, 1}));
 }
 
-// 257 lies halfway between 256 and 258, the neighbours in bfloat16, and rounds to the even one; in bfloat16 arithmetic
-// of fewer bits 256 + 1.5 would stay 256.
+// 257 lies halfway between its bfloat16 neighbours 256 and 258 and rounds to even (256). 256 + 1.5 gives 258 only if
+// the sum is computed in float32.
 TEST(ReductionFunction, BFloat16IsSummedInFloat32AndRoundedOnce) {
   const auto sums = reduced<bfloat16>(Reduction::sum, {bfloat16(256.0f), bfloat16(256.0f), bfloat16(-3.0f)},
                                       {bfloat16(1.0f), bfloat16(1.5f), bfloat16(0.5f)});

@@ -67,7 +67,7 @@ void check_broadcast(Communicator& communicator, std::int64_t n) {
   }
 }
 
-// Each rank to the next, one after the other; then all around at once, to both sides.
+// Each rank sends to the next one, in order. Then all ranks exchange with both neighbours at once.
 template <class T>
 void check_messages(Communicator& communicator, std::int64_t n) {
   const int rank = communicator.rank(), size = communicator.size(), next = (rank + 1) % size,
@@ -102,7 +102,7 @@ void check_everything(Communicator& communicator) {
 
 constexpr const char* calls_it[] = {"gloo", "nccl", "nccl", "nccl"};
 
-/// A job of `size` processes, skipped with the reason where it cannot be.
+/// Runs a job of `size` ranks, or skips the test with the reason why it cannot run.
 void run(Engine engine, int size, const std::function<void(Rank&, Communicator&)>& body) {
   if (const std::string reason = engine_missing(engine, size); !reason.empty()) GTEST_SKIP() << reason;
   run_job(size, body, {.engine = engine});
@@ -141,7 +141,7 @@ TEST_P(CommunicatorWorlds, OperationsMatchReferenceForAllDtypesAndSizes) {
 }
 
 class Communicators : public ::testing::TestWithParam<Engine> {};
-/// Those that can be had at all; run() skips jobs of more processes than there are GPUs.
+/// Returns the available backends. run() skips jobs with more ranks than GPUs.
 std::vector<Engine> engines() {
   std::vector<Engine> all{Engine::gloo, Engine::nccl_stand_in, Engine::nccl};
   std::erase_if(all, [](Engine engine) { return !engine_missing(engine, 1).empty(); });
@@ -150,8 +150,7 @@ std::vector<Engine> engines() {
 INSTANTIATE_TEST_SUITE_P(Engines, Communicators, ::testing::ValuesIn(engines()),
                          [](const auto& info) { return name_of(info.param); });
 
-// More than the ring's two blocks of 1 MiB, the last of them short: what one block leaves in the buffers does not reach
-// the next.
+// More than the ring's two blocks of 1 MiB, with a short last block: data of one block must not leak into the next.
 TEST_P(Communicators, ReducesLargePartsInBlocks) {
   run(GetParam(), 3, [](Rank& self, Communicator& communicator) {
     const std::int64_t n = 700001;
@@ -161,8 +160,7 @@ TEST_P(Communicators, ReducesLargePartsInBlocks) {
   });
 }
 
-// A NaN, which says that a step has to be left out, must reach every rank through any reduction, but for NCCL's maximum
-// and minimum.
+// A NaN, which marks a step to skip, must reach every rank through every reduction, except NCCL's maximum and minimum.
 TEST_P(Communicators, NaNReachesAllRanks) {
   run(GetParam(), 3, [](Rank& self, Communicator& communicator) {
     for (const Reduction reduction : reductions) {
@@ -180,7 +178,7 @@ TEST_P(Communicators, NaNReachesAllRanks) {
   });
 }
 
-// Sixty operations of all kinds, none waited for before the last is issued, which is waited for first. Every other rank
+// Sixty operations of all kinds, issued without waiting; the last one is waited for first. In each round another rank
 // is late.
 TEST_P(Communicators, QueuedOperationsCompleteInOrder) {
   run(GetParam(), 3, [](Rank& self, Communicator& communicator) {
@@ -217,15 +215,15 @@ TEST_P(Communicators, QueuedOperationsCompleteInOrder) {
   });
 }
 
-// The operation goes on without anybody waiting for it, keeps a tensor that its issuer has dropped, and its issuer does
-// not wait for the other rank, which comes to it only afterwards.
+// Operations progress without wait(), hold a tensor that the caller has dropped, and do not block the caller until the
+// other rank has issued them.
 TEST_P(Communicators, OperationsProgressWithoutWait) {
   run(GetParam(), 2, [](Rank& self, Communicator& communicator) {
     const std::int64_t n = 200000;
     const Tensor result = tensor<float>(2, self.rank(), n);
     if (self.rank() == 1) self.store().wait({"issued"}, 20s);
     const Work first =
-        communicator.all_reduce(stream(), tensor<float>(1, self.rank(), n));  // a tensor that nobody else holds
+        communicator.all_reduce(stream(), tensor<float>(1, self.rank(), n));  // only the operation holds this tensor
     const Work second = communicator.all_reduce(stream(), result);
     if (self.rank() == 0) {
       EXPECT_FALSE(second.done());
@@ -271,8 +269,7 @@ TEST_P(Communicators, ResultsAreBitwiseDeterministic) {
   }
 }
 
-// Buckets may be cut anywhere: only the order of the size - 1 additions changes, by as many roundings of the sum of
-// magnitudes (at most 4).
+// Bucket boundaries change only the order of the size - 1 additions. Each rounds a sum of magnitudes of at most 4.
 TEST_P(Communicators, BucketBoundariesChangeOnlyRounding) {
   run(GetParam(), 4, [](Rank& self, Communicator& communicator) {
     const std::int64_t n = 70001;
@@ -291,7 +288,7 @@ TEST_P(Communicators, BucketBoundariesChangeOnlyRounding) {
   });
 }
 
-// Gradients and states, each with connections and a thread of its own: one does not hold up the other.
+// Two communicators, each with its own connections and thread, do not block each other.
 TEST_P(Communicators, CommunicatorsAreIndependent) {
   run(GetParam(), 2, [](Rank& self, Communicator& gradients) {
     const auto states = self.communicator("states");
@@ -299,7 +296,7 @@ TEST_P(Communicators, CommunicatorsAreIndependent) {
     const Tensor late = tensor<float>(1, self.rank(), 1000), soon = tensor<float>(2, self.rank(), 1000);
     Work waits;
     if (self.rank() == 0)
-      waits = gradients.all_reduce(stream(), late);  // rank 1 comes only after the states have gone around
+      waits = gradients.all_reduce(stream(), late);  // rank 1 joins only after the states were exchanged
     for (int round = 0; round < 20; ++round) {
       const Tensor from = zeros(1000, DType::float32);
       states->exchange(stream(), {Message::receive(from, other), Message::send(soon, other)}).wait();

@@ -12,13 +12,12 @@ using store_testing::message_of;
 
 const Stream stream;
 
-// Seconds. The store's times in these tests are 1 s and less, and a rank has a patience of its own of 60 s (Rank): what
-// goes wrong without the mechanism under test takes that long or for ever, and a busy machine may be much slower than
-// an idle one.
-constexpr double soon = 20;
+// Seconds. The store's times in these tests are at most 1 s. Without the mechanism under test, a failure takes 60 s
+// (Rank::options.fault_patience) or longer. A busy machine may be much slower than an idle one.
+constexpr double prompt = 20;
 
-/// What waiting for works without end leads to, and how soon. `begun` is called once all ranks have come, and may not
-/// come back.
+/// The error that ends an endless sequence of operations, and the seconds until it was thrown. `begun` is called once
+/// all ranks have arrived; it need not return.
 struct Failure {
   std::string message;
   double seconds;
@@ -28,7 +27,7 @@ Failure keep_reducing(
   const Tensor values = Tensor::zeros({n}, DType::float32);
   auto last = steady_clock::now();
   try {
-    communicator.barrier(stream).wait();  // a rank may be gone before another one has come out of it
+    communicator.barrier(stream).wait();  // a rank may die before another one has left the barrier
     begun();
     for (;;) {
       last = steady_clock::now();
@@ -39,8 +38,8 @@ Failure keep_reducing(
   }
 }
 
-/// To this process, while it goes on.
-void send_soon(int signal, milliseconds delay) {
+/// Sends a signal to this process after a delay, from a separate thread.
+void send_later(int signal, milliseconds delay) {
   std::thread([signal, delay] {
     std::this_thread::sleep_for(delay);
     ::kill(::getpid(), signal);
@@ -52,8 +51,8 @@ void expect_names(const std::string& message, const std::string& culprit) {
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
 }
 
-// The victim dies, without a word, while all are in the middle of a large all_reduce; rank 0, which runs the store,
-// stays. Two of three or four are its neighbours in the ring, the others hear of it by the store alone.
+// The victim is killed during a large all_reduce; rank 0, which runs the store, survives. Two of the ranks are the
+// victim's neighbours in the ring; the others learn of its loss only from the store.
 TEST(GlooFaults, AllRanksNameAKilledRank) {
   for (const int size : {2, 4}) {
     for (int round = 0; round < (size == 2 ? 1 : 3); ++round) {
@@ -63,16 +62,16 @@ TEST(GlooFaults, AllRanksNameAKilledRank) {
               [&](Rank& self) {
                 const auto communicator = self.communicator();
                 const Failure failure = keep_reducing(*communicator, 4'000'000, [&] {
-                  if (self.rank() == victim) send_soon(SIGKILL, milliseconds(40 + 7 * round));
+                  if (self.rank() == victim) send_later(SIGKILL, milliseconds(40 + 7 * round));
                 });
                 expect_names(failure.message, culprit + " failed");
-                EXPECT_LT(failure.seconds, soon);
+                EXPECT_LT(failure.seconds, prompt);
                 const auto start = steady_clock::now();
                 EXPECT_EQ(message_of<MachineError>([&] {
                             communicator->barrier(stream).wait();
                           }).find("barrier stopped: " + culprit),
                           0u);
-                EXPECT_LT(seconds_since(start), soon) << "a later operation did not throw at once";
+                EXPECT_LT(seconds_since(start), prompt) << "a later operation did not throw at once";
               },
               {.times = short_times()});
       std::vector<int> statuses(static_cast<std::size_t>(size), 0);
@@ -82,8 +81,8 @@ TEST(GlooFaults, AllRanksNameAKilledRank) {
   }
 }
 
-// Rank 1 stops in the middle of two messages of 64 MB, one to rank 0, one from rank 2. Gloo wakes nobody who waits for
-// a half of a message: the engine's thread has to come out of it all the same.
+// Rank 1 stops during two messages of 64 MB, one to rank 0 and one from rank 2. Gloo does not wake waits for
+// half-finished messages; the backend must interrupt them.
 TEST(GlooFaults, InterruptsHalfFinishedMessages) {
   Job job(3,
           [](Rank& self) {
@@ -98,14 +97,14 @@ TEST(GlooFaults, InterruptsHalfFinishedMessages) {
             auto start = steady_clock::now();
             expect_names(message_of<MachineError>([&] {
                            communicator->barrier(stream).wait();
-                           if (self.rank() == 1) send_soon(SIGSTOP, 30ms);
+                           if (self.rank() == 1) send_later(SIGSTOP, 30ms);
                            for (;;) message().wait();
                          }),
                          "rank 1 on host host1 failed");
-            EXPECT_LT(seconds_since(start), soon);
+            EXPECT_LT(seconds_since(start), prompt);
             start = steady_clock::now();
             communicator.reset();
-            EXPECT_LT(seconds_since(start), soon);
+            EXPECT_LT(seconds_since(start), prompt);
           },
           {.times = short_times()});
   job.wait(2);
@@ -113,22 +112,22 @@ TEST(GlooFaults, InterruptsHalfFinishedMessages) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL, 0}));
 }
 
-// With rank 0 the store is gone as well: its silence names it.
+// The store is lost together with rank 0, and its silence identifies rank 0.
 TEST(GlooFaults, AllRanksNameAKilledRankZero) {
   Job job(3,
           [](Rank& self) {
             const auto communicator = self.communicator();
             const Failure failure = keep_reducing(*communicator, 1'000'000, [&] {
-              if (self.rank() == 0) send_soon(SIGKILL, 50ms);
+              if (self.rank() == 0) send_later(SIGKILL, 50ms);
             });
             expect_names(failure.message, "rank 0 on host host0 failed");
-            EXPECT_LT(failure.seconds, soon);
+            EXPECT_LT(failure.seconds, prompt);
           },
           {.times = short_times()});
   EXPECT_EQ(job.wait(), (std::vector<int>{128 + SIGKILL, 0, 0}));
 }
 
-// A stopped process keeps its connections: only its silence tells.
+// A stopped process keeps its connections; only its silence shows the fault.
 TEST(GlooFaults, AllRanksNameAStoppedRank) {
   Job job(3,
           [](Rank& self) {
@@ -137,7 +136,7 @@ TEST(GlooFaults, AllRanksNameAStoppedRank) {
               if (self.rank() == 1) ::kill(::getpid(), SIGSTOP);
             });
             expect_names(failure.message, "rank 1 on host host1 failed");
-            EXPECT_LT(failure.seconds, soon);
+            EXPECT_LT(failure.seconds, prompt);
           },
           {.times = short_times()});
   job.wait(2);
@@ -145,7 +144,7 @@ TEST(GlooFaults, AllRanksNameAStoppedRank) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL, 0}));
 }
 
-// One that fails by itself and says so is named with its own words.
+// A rank that reports its own failure is named with its own reason.
 TEST(GlooFaults, AllRanksNameAThrowingRankWithItsReason) {
   Job job(3,
           [](Rank& self) {
@@ -154,13 +153,13 @@ TEST(GlooFaults, AllRanksNameAThrowingRankWithItsReason) {
               if (self.rank() == 2) self.store().report_fault("no space left on device");
             });
             expect_names(failure.message, "rank 2 on host host2 failed: no space left on device");
-            EXPECT_LT(failure.seconds, soon);
+            EXPECT_LT(failure.seconds, prompt);
           },
           {.times = short_times()});
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0, 0}));
 }
 
-// Heartbeats come while a rank computes: that takes longer than any of the store's times, and is waited for.
+// A rank computes for longer than all of the store's times, but keeps sending heartbeats: the others wait.
 TEST(GlooFaults, WaitsForALateRank) {
   run_job(2,
           [](Rank& self, Communicator& communicator) {
@@ -172,11 +171,11 @@ TEST(GlooFaults, WaitsForALateRank) {
           {.times = short_times()});
 }
 
-// Of those that wait the first says for whom, now and then; of those that have come, and of short waits, nothing is
-// said.
+// The first of the waiting ranks repeatedly logs which ranks it waits for. The other ranks, and short waits, log
+// nothing.
 TEST(GlooFaults, WarnsAboutALateRank) {
   run_job(4, [](Rank& self, Communicator&) {
-    const LogCapture said;
+    const LogCapture captured;
     self.options.notice_after = 1500ms;
     self.options.notice_every = 1s;
     {
@@ -189,14 +188,14 @@ TEST(GlooFaults, WarnsAboutALateRank) {
       if (self.rank() == 0) communicator->receive(stream, values, 1).wait();
       if (self.rank() == 1) communicator->send(stream, values, 0).wait();
     }
-    const std::string text = said.text();
+    const std::string text = captured.text();
     const auto count = [&](const std::string& words) { return count_of(words, text); };
     EXPECT_EQ(count("barrier"), 0) << text;
     if (self.rank() != 0) {
       EXPECT_EQ(text, "");
       return;
     }
-    EXPECT_GE(count("all_reduce of float32 [10] has waited for "), 2) << "again and again: " << text;
+    EXPECT_GE(count("all_reduce of float32 [10] has waited for "), 2) << "expected repeated warnings: " << text;
     EXPECT_LE(count("all_reduce"), 4) << text;
     EXPECT_GE(count(" s: rank 1 on host host1, rank 3 on host host3 have not reached it; the other ranks wait as long "
                     "as they are alive"),
@@ -206,10 +205,10 @@ TEST(GlooFaults, WarnsAboutALateRank) {
   });
 }
 
-// As many operations as rank 0 has begun, and others.
+// Both ranks have issued the same number of operations, but different ones.
 TEST(GlooFaults, WarnsAboutMismatchedOperations) {
   Job job(2, [](Rank& self) {
-    const LogCapture said;
+    const LogCapture captured;
     self.options.notice_after = self.options.notice_every = 500ms;
     self.options.operation_timeout = 4s;
     {
@@ -222,17 +221,16 @@ TEST(GlooFaults, WarnsAboutMismatchedOperations) {
       self.store().wait({"done 0", "done 1"}, 20s);
     }
     EXPECT_EQ(count_of(" s: rank 1 on host host1 is in broadcast of int32 [5]; the ranks run different operations",
-                       said.text()) > 0,
+                       captured.text()) > 0,
               self.rank() == 0)
-        << said.text();
-    EXPECT_EQ(count_of("the network", said.text()), 0) << said.text();
+        << captured.text();
+    EXPECT_EQ(count_of("the network", captured.text()), 0) << captured.text();
     self.leave();
   });
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-// Both ranks live, and rank 1 never comes to what rank 0 is in: a program's mistake, which the operation's own timeout
-// ends.
+// Both ranks are alive, and rank 1 never issues the operation of rank 0: the operation timeout ends this deadlock.
 TEST(GlooFaults, MismatchedOperationsTimeOut) {
   Job job(2, [](Rank& self) {
     self.options.operation_timeout = 300ms;
@@ -246,7 +244,7 @@ TEST(GlooFaults, MismatchedOperationsTimeOut) {
                   "ranks wait for "
                   "each other, perhaps in different operations");
         EXPECT_GT(seconds_since(start), 0.25);
-        EXPECT_LT(seconds_since(start), soon);
+        EXPECT_LT(seconds_since(start), prompt);
         self.store().set("done", store_testing::bytes("yes"));
       }
       self.store().wait({"done"}, 20s);
@@ -256,8 +254,8 @@ TEST(GlooFaults, MismatchedOperationsTimeOut) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-// No fault, and no heartbeat that stops: only the connection is gone, since the other side has closed its communicator.
-// Patience, then its name.
+// No fault, and heartbeats continue: only the connection breaks, because the peer has closed its communicator. After
+// fault_patience, the peer is named.
 TEST(GlooFaults, NamesALivingRankWithABrokenConnection) {
   Job job(2, [](Rank& self) {
     self.options.fault_patience = 300ms;
@@ -269,7 +267,7 @@ TEST(GlooFaults, NamesALivingRankWithABrokenConnection) {
         expect_names(failure.message,
                      "all_reduce of float32 [1000] stopped: the connection to rank 1 on host host1 broke: ");
         EXPECT_GT(failure.seconds, 0.25);
-        EXPECT_LT(failure.seconds, soon);
+        EXPECT_LT(failure.seconds, prompt);
         self.store().set("seen", store_testing::bytes("yes"));
       }
     }
@@ -279,7 +277,7 @@ TEST(GlooFaults, NamesALivingRankWithABrokenConnection) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-// An operation of every kind waits for a rank that never comes to it; another thread aborts.
+// Operations of every kind wait for a rank that never issues them; another thread aborts.
 TEST(GlooFaults, AbortEndsEveryKindOfWait) {
   Job job(2, [](Rank& self) {
     const Tensor values = Tensor::zeros({1000}, DType::float32), twice = Tensor::zeros({2000}, DType::float32);
@@ -306,7 +304,7 @@ TEST(GlooFaults, AbortEndsEveryKindOfWait) {
         const double seconds = seconds_since(start);
         other.join();
         expect_names(message, " stopped: the operator has had enough");
-        EXPECT_LT(seconds, soon) << message;
+        EXPECT_LT(seconds, prompt) << message;
         EXPECT_EQ(message_of<MachineError>([&] { next.wait(); }), "barrier stopped: the operator has had enough");
         EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream).wait(); }),
                   "barrier stopped: the operator has had enough");
@@ -345,7 +343,7 @@ TEST(GlooFaults, NamesAMissingRank) {
       const auto start = steady_clock::now();
       const std::string message = message_of<MachineError>([&] { self.communicator(); });
       EXPECT_EQ(message.find("rank 2 did not arrive to connect to rank " + std::to_string(self.rank())), 0u) << message;
-      EXPECT_LT(seconds_since(start), soon);
+      EXPECT_LT(seconds_since(start), prompt);
     }
     self.store().add("seen", 1);
     while (self.store().add("seen", 0) < 3) std::this_thread::sleep_for(5ms);
@@ -354,7 +352,7 @@ TEST(GlooFaults, NamesAMissingRank) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0, 0}));
 }
 
-// It published where it listens, and died before it connected.
+// The rank has published its address and dies before it connects.
 TEST(GlooFaults, NamesARankThatDiesWhileConnecting) {
   Job job(2,
           [](Rank& self) {
@@ -365,7 +363,7 @@ TEST(GlooFaults, NamesARankThatDiesWhileConnecting) {
             }
             const auto start = steady_clock::now();
             expect_names(message_of<MachineError>([&] { self.communicator(); }), "rank 1 on host host1");
-            EXPECT_LT(seconds_since(start), soon);
+            EXPECT_LT(seconds_since(start), prompt);
           },
           {.times = short_times()});
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL}));
@@ -398,8 +396,8 @@ TEST(GlooFaults, RejectsMixedAddressFamilies) {
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
-// Rank 1 greets rank 0 with a token that is not rank 0's, as somebody would who found the open port but cannot read the
-// store. No rank comes then.
+// Rank 1 greets rank 0 with a wrong token, like a client that found the open port but cannot read the store. No rank
+// connects then.
 TEST(GlooFaults, RejectsAWrongToken) {
   Job job(2, [](Rank& self) {
     self.options.connect_timeout = 2s;

@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-/// An engine whose operations wait until they are let go.
+/// A backend whose operations wait until the gate opens.
 struct Gate {
   std::atomic<bool> open{false}, interrupted{false};
   std::atomic<int> watched{0};

@@ -1,4 +1,4 @@
-// Processes of one job: what they agree on, and how all of them end when one does.
+// Ranks of one job: agreement on values, and the end of all ranks after the failure of one.
 #include "communication/process_group.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ TEST(ProcessGroupTest, SingleRankReturnsItsOwnValues) {
   EXPECT_STREQ(group.communicator().engine(), "none");
   group.barrier();
   group.leave();
-  group.fail(UserError("nobody is told"));
+  group.fail(UserError("not reported"));
 }
 
 TEST(ProcessGroupTest, AllRanksGetTheSameNumbersAndTexts) {
@@ -69,7 +69,7 @@ TEST(ProcessGroupTest, AllRanksGetTheSameNumbersAndTexts) {
   }
 }
 
-// Beside operations of the thread that trains, and with ranks that come at other times.
+// While the training thread runs operations, and with ranks that arrive at different times.
 TEST(ProcessGroupTest, RankZeroGathersTextsInASeparateThread) {
   const Curves found = run_world(3, [](ProcessGroup& group, const Report& report) {
     std::vector<std::string> first, second;
@@ -100,7 +100,7 @@ TEST(ProcessGroupTest, WarnsAboutAMissingText) {
   World world(
       3,
       [](ProcessGroup& group, const Report& report) {
-        const LogCapture said;
+        const LogCapture captured;
         group.barrier();
         if (group.rank() == 0) std::this_thread::sleep_for(1s);
         group.from_first("settings");
@@ -108,7 +108,7 @@ TEST(ProcessGroupTest, WarnsAboutAMissingText) {
         group.to_first("a checksum", "its part of step_00000050.h5");
         group.from_first("soon enough");
         group.barrier();
-        report.say(said.text());
+        report.say(captured.text());
       },
       options);
   EXPECT_EQ(world.wait(), (std::vector<int>{0, 0, 0})) << world.errors();
@@ -147,7 +147,7 @@ void bind(const std::vector<int>& cores) {
   if (sched_setaffinity(0, sizeof set, &set) != 0) throw MachineError("cannot bind to cores");
 }
 
-/// What each of some processes gets that are bound to these cores.
+/// Returns the thread counts of ranks that are bound to these cores.
 std::vector<double> threads_of(const std::vector<std::vector<int>>& cores, const std::vector<std::string>& hosts = {}) {
   WorldOptions options;
   options.hosts = hosts;
@@ -168,14 +168,14 @@ TEST(ProcessGroupTest, RanksOnTheSameCoresShareThreads) {
   const auto usable = static_cast<double>(read_machine().cpu.usable_cores());
   const auto half = std::max(1.0, std::floor(usable / 2));
   EXPECT_EQ(threads_of({all, all}), (std::vector<double>{half, half}));
-  EXPECT_EQ(threads_of({{all[0]}, {all[0]}}), (std::vector<double>{1, 1})) << "never none";
+  EXPECT_EQ(threads_of({{all[0]}, {all[0]}}), (std::vector<double>{1, 1})) << "expected at least one thread";
   EXPECT_EQ(threads_of({all, all}, {"one", "another"}), (std::vector<double>{usable, usable}))
-      << "each has a host of its own";
+      << "each rank has its own host";
   if (all.size() < 2 || usable < static_cast<double>(all.size()))
     GTEST_SKIP() << "one core, or a container with a share of them";
   EXPECT_EQ(threads_of({{all[0]}, {all[1]}}), (std::vector<double>{1, 1}));
   const std::vector<int> others(all.begin() + 1, all.end());
-  // Of the first core each of two has a half, which is no thread of its own.
+  // Two ranks share the first core; half a core adds no thread.
   EXPECT_EQ(threads_of({all, {all[0]}}), (std::vector<double>{static_cast<double>(all.size()) - 1, 1}));
   EXPECT_EQ(threads_of({others, {all[0]}}), (std::vector<double>{static_cast<double>(all.size()) - 1, 1}));
 }
@@ -183,10 +183,10 @@ TEST(ProcessGroupTest, RanksOnTheSameCoresShareThreads) {
 // --- Faults
 
 constexpr auto timeout = 6s;
-/// What a loaded machine may add to it.
+/// Seconds that a loaded machine may add.
 constexpr double patience = 20;
 
-/// A rank that says so and then talks to the others for ever.
+/// A rank that reports "running" and then communicates forever.
 void talk(
     ProcessGroup& group, const Report& report, const std::function<void(int)>& sometimes = [](int) {}) {
   group.barrier();
@@ -198,14 +198,14 @@ void talk(
   }
 }
 
-/// One that computes without asking for anything.
+/// A rank that computes without communicating.
 [[noreturn]] void compute(ProcessGroup& group, const Report& report) {
   group.barrier();
   report.say("running");
   for (volatile std::uint64_t i = 0;;) i = i + 1;
 }
 
-/// Where `rank` of the group is the one at fault: the fifth time it talks.
+/// The given ranks fail in their sixth round of talk().
 World::Body failing(const std::vector<int>& ranks, const std::function<void()>& fault) {
   return [=](ProcessGroup& group, const Report& report) {
     const bool fails = std::count(ranks.begin(), ranks.end(), group.rank()) > 0;
@@ -220,8 +220,8 @@ struct FaultCase {
   int size;
   World::Body body;
   std::function<void(World&)> action;
-  std::vector<int> statuses;  ///< -1: any but 0; -2: it still lies there
-  std::string line;           ///< in what one of them says
+  std::vector<int> statuses;  ///< -1: any but 0; -2: still stopped
+  std::string line;           ///< expected in the one error line
 };
 
 std::vector<std::string> error_lines(const std::string& errors) {
@@ -261,8 +261,8 @@ std::function<void(World&)> killing(const std::vector<int>& ranks, int signal) {
   };
 }
 
-/// Rank 0 has told of its error, and then gets stuck.
-World::Body hanging_behind(const std::function<void()>& fault) {
+/// Rank 0 reports its error and then hangs.
+World::Body hanging_after(const std::function<void()>& fault) {
   return [=](ProcessGroup& group, const Report& report) {
     if (!group.is_first()) compute(group, report);
     group.barrier();
@@ -271,7 +271,7 @@ World::Body hanging_behind(const std::function<void()>& fault) {
     } catch (const std::exception& error) {
       try {
         group.fail(error);
-      } catch (const PeerError&) {  // what would have been told behind all that hangs now
+      } catch (const PeerError&) {  // would be printed after the code that hangs now
       }
     }
     for (;;) std::this_thread::sleep_for(1s);
@@ -348,15 +348,15 @@ std::vector<FaultCase> fault_cases() {
        killing({0, 1}, SIGSTOP),
        {-2, -2, 1, 1},
        "error: rank 0 on host here failed: "},
-      {"rank 0 hangs behind an error",
+      {"rank 0 hangs after a machine error",
        2,
-       hanging_behind(full),
+       hanging_after(full),
        nothing,
        {1, 1},
        "error: rank 0 on host here failed: error: the disk is full"},
-      {"rank 0 hangs behind a mistake",
+      {"rank 0 hangs after a user error",
        2,
-       hanging_behind(wrong),
+       hanging_after(wrong),
        nothing,
        {1, 1},
        "error: rank 0 on host here failed: error: a wrong key"},
@@ -376,7 +376,7 @@ std::vector<FaultCase> fault_cases() {
   };
 }
 
-// All at the same time: most of it is waiting.
+// Several cases run at the same time, because most of the time is waiting.
 TEST(ProcessGroupFaults, AllRanksEndAndOneReportsTheError) {
   WorldOptions options;
   options.timeout = timeout;
@@ -394,7 +394,7 @@ TEST(ProcessGroupFaults, AllRanksEndAndOneReportsTheError) {
   }
 }
 
-// With rank 0 the store is gone, by which hosts could agree on who tells: one process of each that is left does.
+// The store is lost together with rank 0, so hosts cannot agree on who reports: one remaining rank of each host does.
 TEST(ProcessGroupFaults, EachHostReportsTheLossOfRankZeroOnce) {
   WorldOptions options;
   options.timeout = timeout;
@@ -415,8 +415,7 @@ TEST(ProcessGroupFaults, EachHostReportsTheLossOfRankZeroOnce) {
   }
 }
 
-// A computation that notices nothing is ended a fifth of the timeout after the fault is known; without that it would go
-// on for ever.
+// A computation that does not notice the fault is terminated a fifth of the timeout after the fault is known.
 TEST(ProcessGroupFaults, ComputingRankIsTerminatedInTime) {
   WorldOptions options;
   options.timeout = 10s;
@@ -432,7 +431,7 @@ TEST(ProcessGroupFaults, ComputingRankIsTerminatedInTime) {
   EXPECT_EQ(world.wait(1), 1);
   const auto begin = steady_clock::now();
   EXPECT_EQ(world.wait(0), 1);
-  EXPECT_GT(seconds_since(begin), 0.5) << "it was given time to end by itself";
+  EXPECT_GT(seconds_since(begin), 0.5) << "the rank had no time to end by itself";
   EXPECT_LT(seconds_since(begin), 2 + patience);
   EXPECT_THAT(world.errors(), HasSubstr("error: rank 1 on host here failed: error: broken"));
 }

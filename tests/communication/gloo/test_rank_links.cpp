@@ -1,4 +1,4 @@
-// Connections between ranks, made while strangers connect, too.
+// Connections between ranks while unauthenticated clients connect as well.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -14,7 +14,7 @@ namespace {
 using namespace communicator_testing;
 namespace fs = std::filesystem;
 
-/// The TCP ports that a process listens at by IPv4.
+/// Returns the IPv4 TCP ports that a process listens at.
 std::set<std::uint16_t> ports_of(pid_t process) {
   std::set<std::string> inodes;
   std::error_code ignored;
@@ -36,9 +36,9 @@ std::set<std::uint16_t> ports_of(pid_t process) {
   return ports;
 }
 
-/// Connects to the ports that a process listens at and that are not in `spared`. Some connections say nothing, some a
-/// part of what a rank says, some more; all stay open.
-void pester(pid_t process, const std::set<std::uint16_t>& spared, std::atomic<bool>& enough, std::atomic<int>& made) {
+/// Connects to the ports that a process listens at, except those in `spared`. Some connections send nothing, some less
+/// than a greeting, some more. All stay open.
+void flood(pid_t process, const std::set<std::uint16_t>& spared, std::atomic<bool>& enough, std::atomic<int>& made) {
   std::vector<Socket> held;
   const std::string rubbish(4096, '\xff');
   while (!enough) {
@@ -60,8 +60,8 @@ void pester(pid_t process, const std::set<std::uint16_t>& spared, std::atomic<bo
   }
 }
 
-// Ranks 1 and 2 come half a second after rank 0 has begun to listen; rank 1 pesters rank 0 meanwhile, and until the
-// job runs.
+// Ranks 1 and 2 connect half a second after rank 0 has started to listen. Meanwhile, and until the job runs, rank 1
+// opens unauthenticated connections to rank 0.
 TEST(RankLinks, ConnectsDespiteUnauthenticatedClients) {
   Job job(3, [](Rank& self) {
     std::atomic<bool> enough = false;
@@ -78,7 +78,7 @@ TEST(RankLinks, ConnectsDespiteUnauthenticatedClients) {
       pid_t victim = 0;
       std::uint16_t spared = 0;
       text >> victim >> spared;
-      if (self.rank() == 1) stranger = std::thread([&, victim, spared] { pester(victim, {spared}, enough, made); });
+      if (self.rank() == 1) stranger = std::thread([&, victim, spared] { flood(victim, {spared}, enough, made); });
       self.store().wait({"gloo/all/0"}, 20s);
       std::this_thread::sleep_for(500ms);
     }

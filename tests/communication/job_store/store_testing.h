@@ -1,6 +1,6 @@
 #pragma once
-// What the store's tests share: a server with its clients, processes that can be killed and stopped, and a network that
-// can be cut.
+// Shared by the tests of the job store: a server with clients, processes that can be killed and stopped, and a network
+// that can fail.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -35,7 +35,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// Short enough for tests of faults, and long enough for a loaded machine to send two heartbeats in.
+/// Short times for tests of faults, in which a loaded machine still sends two heartbeats.
 inline StoreTimes quick() { return {50ms, 800ms, 400ms}; }
 
 inline std::vector<char> bytes(std::string_view text) { return {text.begin(), text.end()}; }
@@ -62,7 +62,7 @@ inline StoreClientOptions client_options(const StoreServerOptions& server, std::
   return out;
 }
 
-/// Counts calls of on_fault and lets a test wait for the first.
+/// Records calls of on_fault and lets a test wait for the first.
 class FaultLog {
  public:
   std::function<void(const Fault&)> callback() {
@@ -75,7 +75,7 @@ class FaultLog {
     const std::lock_guard lock(mutex_);
     return faults_;
   }
-  /// The first fault, or nothing when none came in time.
+  /// Returns the first fault, or nothing after `patience`.
   std::optional<Fault> wait(milliseconds patience) const {
     for (const auto end = steady_clock::now() + patience; steady_clock::now() < end; std::this_thread::sleep_for(2ms)) {
       const auto faults = all();
@@ -89,7 +89,7 @@ class FaultLog {
   std::vector<Fault> faults_;
 };
 
-/// One process's store and several ranks' clients, as threads of a test see them.
+/// A store and the clients of several ranks in one process.
 struct World {
   explicit World(int world_size, StoreTimes times = {})
       : options(server_options(world_size, times)), logs(static_cast<std::size_t>(world_size)) {
@@ -100,12 +100,12 @@ struct World {
     for (auto& client : clients) {
       try {
         if (client) client->goodbye();
-      } catch (const MachineError&) {  // a fault, which the test has looked at
+      } catch (const MachineError&) {  // a fault that the test has checked
       }
     }
     clients.clear();
   }
-  /// For tests in which nothing may have gone wrong: every rank leaves, and the store knows.
+  /// Ends a test without faults: every rank leaves, and the store has received all goodbyes.
   void leave() {
     for (auto& client : clients) client->goodbye();
     clients.clear();
@@ -130,7 +130,7 @@ struct World {
   std::vector<std::unique_ptr<StoreClient>> clients;
 };
 
-/// The message that `action` throws as an `Expected`, or why it did not.
+/// Returns the message of the `Expected` error that `action` throws, or a text that says what happened instead.
 template <class Expected>
 std::string message_of(const std::function<void()>& action) {
   try {
@@ -143,19 +143,19 @@ std::string message_of(const std::function<void()>& action) {
   return "no error";
 }
 
-/// A child process, forked while this one has no other threads. It waits for start(), which gives it a port, and ends
-/// with body's result.
+/// A child process, forked while this one has no other threads. It waits for start(), which passes a port, and exits
+/// with the result of `body`.
 class Process {
  public:
   explicit Process(const std::function<int(std::uint16_t port, const std::function<void()>& ready)>& body) {
-    int go[2], ready[2];
-    if (::pipe(go) != 0 || ::pipe(ready) != 0) throw std::runtime_error("pipe");
+    int start_pipe[2], ready[2];
+    if (::pipe(start_pipe) != 0 || ::pipe(ready) != 0) throw std::runtime_error("pipe");
     child_ = ::fork();
     if (child_ == 0) {
-      ::close(go[1]);
+      ::close(start_pipe[1]);
       ::close(ready[0]);
       std::uint16_t port = 0;
-      if (::read(go[0], &port, sizeof port) != sizeof port) ::_exit(90);
+      if (::read(start_pipe[0], &port, sizeof port) != sizeof port) ::_exit(90);
       int status = 91;
       try {
         status = body(port, [&] {
@@ -166,9 +166,9 @@ class Process {
       }
       ::_exit(status);
     }
-    ::close(go[0]);
+    ::close(start_pipe[0]);
     ::close(ready[1]);
-    go_ = Socket(go[1]);
+    start_pipe_ = Socket(start_pipe[1]);
     ready_ = Socket(ready[0]);
   }
   ~Process() {
@@ -180,14 +180,14 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  /// Returns once the child called its ready().
+  /// Returns once the child has called ready().
   void start(std::uint16_t port) {
-    ASSERT_EQ(::write(go_.descriptor(), &port, sizeof port), static_cast<ssize_t>(sizeof port));
+    ASSERT_EQ(::write(start_pipe_.descriptor(), &port, sizeof port), static_cast<ssize_t>(sizeof port));
     char byte = 0;
     ASSERT_EQ(::read(ready_.descriptor(), &byte, 1), 1) << "the child did not get ready";
   }
   void kill(int signal) const { ::kill(child_, signal); }
-  /// The exit status, or 128 + the signal that ended it.
+  /// Returns the exit status, or 128 + the signal that terminated the process.
   int wait() {
     int status = 0;
     ::waitpid(child_, &status, 0);
@@ -198,11 +198,11 @@ class Process {
  private:
   pid_t child_ = -1;
   bool ended_ = false;
-  Socket go_, ready_;
+  Socket start_pipe_, ready_;
 };
 
-/// A free port of 127.0.0.1, for a server that starts later. No two calls have the same one, in processes that run at
-/// once either: a file is locked for each until this process ends. Below the ports that the kernel deals out.
+/// Returns a free port of 127.0.0.1 for a server that starts later, below the kernel's ephemeral ports. Every call
+/// returns another port, also in concurrent processes: a file is locked for each port until this process ends.
 inline std::uint16_t free_port() {
   static std::uint16_t next = static_cast<std::uint16_t>(10'000 + ::getpid() % 20'000);
   for (int tries = 0; tries < 20'000; ++tries, next = next < 30'000 ? next + 1 : 10'000) {
@@ -216,20 +216,20 @@ inline std::uint16_t free_port() {
     std::string problem;
     try {
       return own_address(listen_on(resolve("127.0.0.1", next++, problem).front())).port();
-    } catch (const std::exception&) {  // somebody else's
+    } catch (const std::exception&) {  // used by another process
     }
   }
   throw std::runtime_error("no free port");
 }
 
-/// A network between clients and a store that a test can disturb.
+/// A proxy between clients and a store, with selectable network failures.
 class Network {
  public:
   enum class Mode {
     open,
-    stalled,     ///< no byte passes, and no connection breaks: a cable pulled out
-    no_replies,  ///< what clients send arrives, what they should get does not
-    cut,         ///< every connection breaks, and new ones too
+    stalled,     ///< no data passes, and connections stay open, as with an unplugged cable
+    no_replies,  ///< data from clients arrives, data to clients does not
+    cut,         ///< existing and new connections break
   };
   explicit Network(std::uint16_t target) : target_(target) {
     std::string problem;
@@ -243,8 +243,8 @@ class Network {
   }
   std::uint16_t port() const { return port_; }
   int connections() const { return connections_; }
-  /// Returns once it is so.
-  void become(Mode mode) {
+  /// Sets the mode. Returns once it is in effect.
+  void set(Mode mode) {
     mode_ = mode;
     while (applied_ != mode) std::this_thread::sleep_for(1ms);
   }

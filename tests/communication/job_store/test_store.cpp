@@ -1,4 +1,4 @@
-// The store as its users see it while nothing goes wrong, and what it says when it cannot start or be joined.
+// The job store without faults, and its errors on starting and joining.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/time.h>
@@ -67,7 +67,7 @@ TEST(Store, TimedOutWaitsNameMissingKeysAndRanks) {
   const auto took = steady_clock::now() - start;
   EXPECT_GE(took, 200ms);
   EXPECT_LT(took, 2s);
-  EXPECT_EQ(world[0].get("there", 5s), bytes("1"));  // a time that is over harms nothing else
+  EXPECT_EQ(world[0].get("there", 5s), bytes("1"));  // a timeout does not affect other requests
   EXPECT_FALSE(world.server->fault());
 }
 
@@ -167,10 +167,10 @@ TEST(Store, GoodbyesEndTheJobWithoutFault) {
   world[1].goodbye();
   EXPECT_THAT(message_of<ContractError>([&] { world[1].set("k", {}); }), HasSubstr("after goodbye()"));
   world.clients[1].reset();
-  // Longer than what a lost rank would take to be noticed.
+  // Longer than the detection of a lost rank takes.
   std::this_thread::sleep_for(quick().timeout + 100ms);
   EXPECT_EQ(world[0].add("still serving", 1), 1);
-  world.join(1);  // a rank that left may come again
+  world.join(1);  // a rank that has left may join again
   EXPECT_EQ(world[1].add("still serving", 1), 2);
   EXPECT_FALSE(world.server->wait_for_goodbyes(0ms));
   world[1].goodbye();
@@ -186,7 +186,7 @@ void no_operation(int) {}
 TEST(Store, ClientsWaitForALateStoreDespiteSignals) {
   struct sigaction action {
   }, before{};
-  action.sa_handler = no_operation;  // without SA_RESTART: every call that waits returns EINTR
+  action.sa_handler = no_operation;  // without SA_RESTART: blocking calls return EINTR
   ::sigaction(SIGALRM, &action, &before);
   const itimerval often{{0, 1000}, {0, 1000}}, never{};
   ::setitimer(ITIMER_REAL, &often, nullptr);
@@ -234,7 +234,7 @@ TEST(Store, PortIsReusableImmediately) {
   for (int i = 0; i < 3; ++i) {
     auto server = std::make_unique<StoreServer>(options);
     StoreClient client(client_options(options, options.port, 0));
-    server.reset();  // the end that closes first keeps the port in TIME_WAIT
+    server.reset();  // the side that closes first keeps the port in TIME_WAIT
     EXPECT_THAT(message_of<MachineError>([&] { client.get("never", 10s); }),
                 HasSubstr("it ended while rank 0 still ran"));
   }

@@ -1,5 +1,4 @@
-// What every rank learns, and how soon, when one is killed, stopped, cut off or fails: the messages name the rank and
-// host at fault.
+// Detection of ranks that are killed, stopped, disconnected or fail: time limits, and messages that name rank and host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,14 +13,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// For the threads of a loaded machine to be scheduled, on top of the times that the store promises.
+// Additional time for scheduling on a loaded machine, on top of the store's time limits.
 constexpr milliseconds slack{2000};
 
-/// A broken connection counts long before silence would.
+/// A broken connection is detected long before silence is.
 StoreTimes killed_times() { return {50ms, 10s, 400ms}; }
 
-/// A rank in a process of its own: joins, then waits for a fault and ends with 10 + the rank at fault (3 where none
-/// came).
+/// A rank in its own process: joins, waits for a fault and returns 10 + the failed rank, or 3 if there is no fault.
 int work_until_fault(const StoreClientOptions& options, const std::function<void()>& ready) {
   FaultLog log;
   StoreClientOptions own = options;
@@ -59,7 +57,7 @@ TEST(StoreFaults, KilledRankIsReportedOnceToAllOthers) {
   }
   EXPECT_LT(steady_clock::now() - start, times.grace + slack);
   worker.join();
-  EXPECT_THAT(waiting, HasSubstr("rank 2 on host host2 failed"));  // what waits for a key ends with it
+  EXPECT_THAT(waiting, HasSubstr("rank 2 on host host2 failed"));  // waiting requests end with the fault
   EXPECT_EQ(message_of<MachineError>([&] { world[0].set("k", {}); }), world.server->fault()->message());
   EXPECT_EQ(world[1].fault(), world.server->fault());
   EXPECT_FALSE(world.server->wait_for_goodbyes(5s));
@@ -87,7 +85,7 @@ TEST(StoreFaults, StoppedRankIsLostAndLearnsItWhenContinued) {
   EXPECT_EQ(victim.wait(), 11);
 }
 
-/// Rank 0 with its store in a process of its own.
+/// Rank 0 with its store in a separate process.
 Process store_process(const StoreServerOptions& options) {
   return Process([=](std::uint16_t port, const std::function<void()>& ready) {
     StoreServerOptions own = options;
@@ -115,7 +113,7 @@ TEST(StoreFaults, KilledStoreIsAFaultOfRankZero) {
   EXPECT_EQ(fault->rank, 0);
   EXPECT_EQ(fault->host, "host0");
   EXPECT_THAT(fault->reason, AllOf(HasSubstr("connection to its store broke"), HasSubstr("Connection refused")));
-  EXPECT_FALSE(client.report_fault("cannot be told"));
+  EXPECT_FALSE(client.report_fault("cannot be delivered"));
   EXPECT_EQ(log.all().size(), 1u);
 }
 
@@ -132,7 +130,7 @@ TEST(StoreFaults, StoppedStoreIsAFaultOfRankZero) {
   EXPECT_LT(steady_clock::now() - start, quick().timeout + slack);
 }
 
-/// Two ranks in processes of their own that work for a while and must come to their end in order.
+/// Two ranks in separate processes that work for a while and must leave without a fault.
 struct SmallJob {
   static int work(StoreClient& client, const std::function<void()>& ready) {
     client.wait({"both"}, 10s);
@@ -167,7 +165,8 @@ struct SmallJob {
 };
 
 TEST(StoreFaults, SuspendedJobContinues) {
-  // In both orders: who stops last has heard all that the other said, and finds nothing new when it goes on.
+  // In both orders: the rank that stops last has received everything from the other and gets no new data when
+  // continued.
   SmallJob one, other;
   one.start();
   other.start();
@@ -176,13 +175,13 @@ TEST(StoreFaults, SuspendedJobContinues) {
     std::this_thread::sleep_for(4 * quick().heartbeat_interval);
     b.kill(signal);
   };
-  const auto both = [&](int stopping, int going_on) {
+  const auto both = [&](int stopping, int continuing) {
     std::thread parallel([&] { each(one.first, one.second, stopping); });
     each(other.second, other.first, stopping);
     parallel.join();
     std::this_thread::sleep_for(quick().timeout + 100ms);
-    parallel = std::thread([&] { each(one.second, one.first, going_on); });
-    each(other.first, other.second, going_on);
+    parallel = std::thread([&] { each(one.second, one.first, continuing); });
+    each(other.first, other.second, continuing);
     parallel.join();
   };
   both(SIGSTOP, SIGCONT);
@@ -201,12 +200,12 @@ TEST(StoreFaults, DefaultTimesSurviveATwoSecondNetworkFailure) {
   std::vector<char> got;
   std::thread waiting([&] { got = world[1].get("after", 20s); });
   std::this_thread::sleep_for(50ms);
-  network.become(Network::Mode::cut);
+  network.set(Network::Mode::cut);
   std::int64_t sum = 0;
   std::thread adding([&] { sum = world[1].add("steps", 1); });
   std::this_thread::sleep_for(2s);
   EXPECT_FALSE(world.server->fault());
-  network.become(Network::Mode::open);
+  network.set(Network::Mode::open);
   adding.join();
   EXPECT_EQ(sum, 2);
   world[0].set("after", bytes("the blip"));
@@ -225,18 +224,18 @@ TEST(StoreFaults, RepeatedRequestsExecuteOnce) {
   world.join(1, network.port());
   for (int round = 1; round <= 5; ++round) {
     const std::string key = "mine/" + std::to_string(round);
-    network.become(Network::Mode::no_replies);
+    network.set(Network::Mode::no_replies);
     std::vector<std::thread> workers;
     for (int i = 0; i < 3; ++i) workers.emplace_back([&] { world[1].add("once", 1); });
     workers.emplace_back([&] { world[1].set(key, bytes("mine")); });
-    // All have been done, and the client cannot know.
+    // All requests were executed, but the client has no replies.
     const auto end = steady_clock::now() + 10s;
     while ((world[0].add("once", 0) < 3 * round || !world[0].check({key})) && steady_clock::now() < end)
       std::this_thread::sleep_for(2ms);
     world[0].set(key, bytes("overwritten"));
-    network.become(Network::Mode::cut);
+    network.set(Network::Mode::cut);
     std::this_thread::sleep_for(20ms);
-    network.become(Network::Mode::open);
+    network.set(Network::Mode::open);
     for (std::thread& worker : workers) worker.join();
     EXPECT_EQ(world[0].add("once", 0), 3 * round);
     EXPECT_EQ(world[0].get(key, 5s), bytes("overwritten"));
@@ -249,7 +248,7 @@ TEST(StoreFaults, BothSidesDetectABrokenConnection) {
   Network network(world.server->port());
   world.join(0);
   world.join(1, network.port());
-  network.become(Network::Mode::cut);
+  network.set(Network::Mode::cut);
   const auto here = world.logs[0].wait(10s), there = world.logs[1].wait(10s);
   ASSERT_TRUE(here && there);
   EXPECT_EQ(here->rank, 1);
@@ -263,12 +262,12 @@ TEST(StoreFaults, BothSidesDetectASilentNetwork) {
   Network network(world.server->port());
   world.join(0);
   world.join(1, network.port());
-  network.become(Network::Mode::stalled);
+  network.set(Network::Mode::stalled);
   std::this_thread::sleep_for(quick().timeout * 6 / 10);
-  network.become(Network::Mode::open);  // heard again, in time
+  network.set(Network::Mode::open);  // data passes again before the timeout
   std::this_thread::sleep_for(200ms);
   EXPECT_FALSE(world.server->fault());
-  network.become(Network::Mode::stalled);
+  network.set(Network::Mode::stalled);
   const auto start = steady_clock::now();
   const auto here = world.logs[0].wait(10s), there = world.logs[1].wait(10s);
   EXPECT_LT(steady_clock::now() - start, quick().timeout + slack);
@@ -292,7 +291,7 @@ TEST(StoreFaults, FirstReportedFaultReachesAllRanksImmediately) {
   const auto start = steady_clock::now();
   EXPECT_TRUE(world[1].report_fault("no space left on device\nwhile writing " + std::string(5000, 'x')));
   world[0].report_fault("because of rank 1");
-  // One that has not read the news: its report comes second.
+  // A rank that has not received the fault yet: its report comes second.
   send(third.socket, store::encode(store::Request{store::Kind::report_fault, 1, 1, 0}, "because of rank 1"));
   const auto fault = world.logs[0].wait(5s);
   EXPECT_LT(steady_clock::now() - start, slack);
@@ -302,7 +301,7 @@ TEST(StoreFaults, FirstReportedFaultReachesAllRanksImmediately) {
       fault->message(),
       AllOf(HasSubstr("rank 1 on host host1 failed: no space left on device while writing xxx"), Not(HasSubstr("\n"))));
   EXPECT_LE(fault->reason.size(), store::max_reason_bytes);
-  world.join(2);  // late, and told all the same
+  world.join(2);  // joins late and still receives the fault
   EXPECT_EQ(world.logs[2].wait(5s), fault);
   EXPECT_EQ(world.server->fault(), fault);
   EXPECT_EQ(world.logs[1].wait(5s), fault);
@@ -341,11 +340,11 @@ TEST(StoreFaults, GoodbyeWithLostReplyIsNoFault) {
   world.join(0);
   world.join(1, network.port());
   world[0].goodbye();
-  network.become(Network::Mode::no_replies);
+  network.set(Network::Mode::no_replies);
   std::thread leaving([&] { EXPECT_NO_THROW(world[1].goodbye()); });
   EXPECT_TRUE(world.server->wait_for_goodbyes(5s));
   world.server.reset();
-  network.become(Network::Mode::cut);
+  network.set(Network::Mode::cut);
   leaving.join();
   EXPECT_FALSE(world[1].fault());
   EXPECT_TRUE(world.logs[1].all().empty());
@@ -361,12 +360,12 @@ TEST(StoreFaults, RejectsANewStoreAtTheSamePort) {
   StoreClientOptions own = client_options(options, network.port(), 1);
   own.on_fault = log.callback();
   StoreClient client(own);
-  network.become(Network::Mode::stalled);  // its last words are lost
+  network.set(Network::Mode::stalled);  // the store's last messages are lost
   server.reset();
   server = std::make_unique<StoreServer>(options);
-  network.become(Network::Mode::cut);
+  network.set(Network::Mode::cut);
   std::this_thread::sleep_for(50ms);
-  network.become(Network::Mode::open);
+  network.set(Network::Mode::open);
   const auto fault = log.wait(5s);
   ASSERT_TRUE(fault);
   EXPECT_EQ(fault->rank, 0);

@@ -1,4 +1,4 @@
-// The frames: each is read as it was written, and nothing else is read as a frame.
+// Frames of the job store's protocol: round trips, and rejection of invalid frames.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -43,8 +43,8 @@ std::string body_of(const std::string& frame) {
   return buffer.next(max_frame_bytes).value();
 }
 
-/// Reads a body as its kind says and writes it again.
-std::string again(const std::string& body) {
+/// Decodes a body according to its kind and encodes it again.
+std::string reencoded(const std::string& body) {
   switch (kind_of(body)) {
     case Kind::hello:
       return encode(decode_hello(body));
@@ -87,7 +87,7 @@ std::vector<std::string> all_frames() {
 }
 
 TEST(StoreProtocol, FramesRoundTrip) {
-  for (const std::string& frame : all_frames()) EXPECT_EQ(again(body_of(frame)), frame);
+  for (const std::string& frame : all_frames()) EXPECT_EQ(reencoded(body_of(frame)), frame);
   const Hello hello = decode_hello(body_of(encode(a_hello())));
   EXPECT_EQ(hello.rank, 3);
   EXPECT_EQ(hello.world_size, 8);
@@ -118,7 +118,7 @@ TEST(StoreProtocol, HelloFitsTheLimitOfUnauthenticatedFrames) {
   EXPECT_EQ(decode_hello(body_of(encode(hello))).host, std::string(max_host_bytes, 'h'));
 }
 
-// From Python: hmac.new(secret, message, hashlib.sha256), with the message laid out as store_protocol.h says.
+// Expected values from Python: hmac.new(secret, message, hashlib.sha256), with the message of store_protocol.h.
 TEST(StoreProtocol, CodesAreHmacSha256OfAllFields) {
   const auto hex = [](const Code& code) {
     std::string out;
@@ -161,20 +161,20 @@ TEST(StoreProtocol, RejectsTruncatedAndExtendedFrames) {
   for (const std::string& frame : all_frames()) {
     const std::string body = body_of(frame);
     const Kind kind = kind_of(body);
-    const bool open_end = kind == Kind::set || kind == Kind::reply;  // the value takes what is left
+    const bool open_end = kind == Kind::set || kind == Kind::reply;  // the value is the rest of the frame
     if (!open_end) {
-      EXPECT_THROW(again(body + "x"), ProtocolError);
+      EXPECT_THROW(reencoded(body + "x"), ProtocolError);
     }
     const std::size_t fixed = open_end ? body.size() - 9 : body.size();
     for (std::size_t bytes = 1; bytes < fixed; ++bytes)
-      EXPECT_THROW(again(body.substr(0, bytes)), ProtocolError) << bytes;
+      EXPECT_THROW(reencoded(body.substr(0, bytes)), ProtocolError) << bytes;
   }
 }
 
 TEST(StoreProtocol, RejectsFieldsOutOfRange) {
   const auto refused = [](std::string frame) {
     try {
-      again(body_of(frame));
+      reencoded(body_of(frame));
       return false;
     } catch (const ProtocolError&) {
       return true;
@@ -193,7 +193,7 @@ TEST(StoreProtocol, RejectsFieldsOutOfRange) {
   EXPECT_TRUE(refused(encode(Fault{-1, "h", "r"})));
   EXPECT_TRUE(refused(encode(Refusal{static_cast<Refused>(9), ""})));
   EXPECT_TRUE(refused(encode_reply(1, static_cast<Status>(9), 0)));
-  // More keys than the frame could hold: nothing is reserved for them.
+  // More keys than the frame can hold: no memory is reserved for them.
   std::string many = encode(a_request(Kind::check, {}), {});
   many.replace(many.size() - 4, 4, "\xff\xff\xff\x7f");
   EXPECT_TRUE(refused(many));
@@ -232,9 +232,9 @@ TEST(StoreProtocol, RejectsOrRoundTripsRandomAndMutatedBodies) {
       }
     }
     try {
-      const std::string frame = again(body);
+      const std::string frame = reencoded(body);
       ++read;
-      // Reasons are made printable, in one place or the other; all else is what came.
+      // Reasons are made printable; everything else is preserved.
       if (kind_of(body) != Kind::fault && kind_of(body) != Kind::report_fault) {
         ASSERT_EQ(frame.substr(4), body);
       }
@@ -254,7 +254,7 @@ TEST(StoreProtocol, ReassemblesFramesFromAnyChunks) {
     std::string out;
     for (std::size_t at = 0; at < stream.size(); at += piece) {
       buffer.append(std::string_view(stream).substr(at, piece));
-      while (const auto body = buffer.next(max_frame_bytes)) out += again(*body);
+      while (const auto body = buffer.next(max_frame_bytes)) out += reencoded(*body);
     }
     EXPECT_EQ(out, stream);
     EXPECT_EQ(buffer.size(), 0u);
@@ -270,14 +270,14 @@ TEST(StoreProtocol, RejectsInvalidLengthsImmediately) {
   EXPECT_THROW(next(std::string_view("\0\0\0\0", 4), 256), ProtocolError);
   EXPECT_THROW(next(std::string_view("\x01\x01\0\0", 4), 256), ProtocolError);
   EXPECT_THROW(next("\xff\xff\xff\xff", max_frame_bytes), ProtocolError);
-  EXPECT_EQ(next(std::string_view("\0\x01\0\0", 4), 256), std::nullopt);  // 256 bytes that may still come
+  EXPECT_EQ(next(std::string_view("\0\x01\0\0", 4), 256), std::nullopt);  // 256 bytes are still expected
   EXPECT_EQ(next("\x01", 256), std::nullopt);
 }
 
 TEST(StoreProtocol, MessagesAreOneLine) {
   EXPECT_EQ(one_line("a\nb\tc\x7f", 100), "a b c ");
   EXPECT_EQ(one_line("abc", 2), "ab");
-  EXPECT_EQ(one_line("a\u00e9b", 2), "a");  // not half a character
+  EXPECT_EQ(one_line("a\u00e9b", 2), "a");  // no partial character
   EXPECT_EQ(one_line("a\u00e9b", 3), "a\u00e9");
   EXPECT_EQ(key_text("loss/\n"), "'loss/\\x0a'");
   EXPECT_EQ(key_text(std::string(200, 'k')), "'" + std::string(80, 'k') + "…'");

@@ -1,4 +1,4 @@
-// Strangers at the store's port: whatever they send, or do not send, the job goes on undisturbed.
+// Unauthenticated clients at the store's port cannot disturb the job, whatever they send.
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ using namespace store_testing;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// A connection by hand.
+/// An unauthenticated connection that sends raw bytes.
 class Stranger {
  public:
   explicit Stranger(std::uint16_t port) {
@@ -24,9 +24,9 @@ class Stranger {
     int error = 0;
     socket_ = connect_to(resolve("127.0.0.1", port, problem).front(), steady_clock::now() + 5s, 10s, error);
   }
-  void say(std::string_view data) { send(socket_, data); }
-  /// The next frame, nothing where the connection was closed or nothing came in time.
-  std::optional<std::string> hear(milliseconds patience = 5s) {
+  void send_bytes(std::string_view data) { send(socket_, data); }
+  /// Returns the next frame, or nothing if the connection was closed or `patience` has passed.
+  std::optional<std::string> receive_frame(milliseconds patience = 5s) {
     const auto deadline = steady_clock::now() + patience;
     for (char buffer[4096];;) {
       if (auto body = in_.next(max_frame_bytes)) return body;
@@ -59,7 +59,7 @@ Hello hello_of(int rank, int world_size) {
 }
 
 std::string signed_hello(Hello hello, Stranger& stranger, const std::string& secret) {
-  const Nonce nonce = decode_challenge(stranger.hear().value()).nonce;
+  const Nonce nonce = decode_challenge(stranger.receive_frame().value()).nonce;
   fill_random(hello.nonce);
   hello.code = code_of(hello, nonce, secret);
   return encode(hello);
@@ -73,7 +73,7 @@ int open_descriptors() {
   return out;
 }
 
-/// A rank that works all the while, and whose every answer is checked.
+/// A rank that works continuously and checks every reply.
 class Undisturbed {
  public:
   explicit Undisturbed(StoreClient& client) : client_(client), thread_([this] { work(); }) {}
@@ -136,18 +136,18 @@ TEST(StoreSecurity, UnauthenticatedRandomFramesChangeNothing) {
   for (int i = 0; i < 2500; ++i) {
     Stranger stranger(world.server->port());
     if (i % 5 < 2) {
-      stranger.say(random_bytes(random, 600));
-    } else if (i % 5 == 2) {  // a plausible length, then noise
+      stranger.send_bytes(random_bytes(random, 600));
+    } else if (i % 5 == 2) {  // a valid length, then random bytes
       std::string frame = random_bytes(random, 300);
       std::string length{static_cast<char>(frame.size() & 0xff), static_cast<char>(frame.size() >> 8), '\0', '\0'};
-      stranger.say(length + frame);
-    } else if (i % 5 == 3) {  // a rank's own hello with a little changed
+      stranger.send_bytes(length + frame);
+    } else if (i % 5 == 3) {  // a rank's valid hello with small changes
       const std::string frame = signed_hello(hello_of(0, 2), stranger, world.options.secret);
       const std::string other = mutated(frame, random);
-      if (other != frame) stranger.say(other);
-    } else {  // what only a rank may ask, without a hello
+      if (other != frame) stranger.send_bytes(other);
+    } else {  // a request without a hello
       const Request request{Kind::set, 1, 1, 0, {"kept"}};
-      stranger.say(encode(request, "changed"));
+      stranger.send_bytes(encode(request, "changed"));
     }
   }
   EXPECT_GT(worker.finish(), 0);
@@ -169,7 +169,7 @@ TEST(StoreSecurity, BrokenFramesOfARankDoNotAffectOthers) {
                                  Request{Kind::wait, 9, 1, 50, {"a", "b"}}, Request{Kind::check, 9, 1, 0, {"a", "b"}},
                                  Request{Kind::add, 9, 1, 0, {"n"}}})
     frames.push_back(encode(request, "value"));
-  // goodbye and report_fault mean what they say when they come whole; nothing here may turn into one.
+  // Valid goodbye and report_fault frames take effect, so they are not sent.
   const auto harmless = [](const std::string& frame) {
     return frame.size() < 5 ||
            (frame[4] != static_cast<char>(Kind::goodbye) && frame[4] != static_cast<char>(Kind::report_fault));
@@ -199,29 +199,28 @@ TEST(StoreSecurity, RejectsReplayedAndForgedHellos) {
   World world(2);
   Stranger first(world.server->port());
   const std::string hello = signed_hello(hello_of(1, 2), first, world.options.secret);
-  first.say(hello);
-  EXPECT_EQ(kind_of(first.hear().value()), Kind::welcome);
+  first.send_bytes(hello);
+  EXPECT_EQ(kind_of(first.receive_frame().value()), Kind::welcome);
   Stranger second(world.server->port());
-  second.hear();
-  second.say(hello);  // word for word, to another challenge
-  EXPECT_EQ(decode_refusal(second.hear().value()).reason, Refused::secret);
+  second.receive_frame();
+  second.send_bytes(hello);  // the same bytes in reply to another challenge
+  EXPECT_EQ(decode_refusal(second.receive_frame().value()).reason, Refused::secret);
   EXPECT_TRUE(second.closed_within(5s));
   Stranger third(world.server->port());
-  third.say(signed_hello(hello_of(0, 2), third, "a guess"));
-  EXPECT_EQ(decode_refusal(third.hear().value()).reason, Refused::secret);
+  third.send_bytes(signed_hello(hello_of(0, 2), third, "a guess"));
+  EXPECT_EQ(decode_refusal(third.receive_frame().value()).reason, Refused::secret);
   EXPECT_TRUE(third.closed_within(5s));
-  // A session that the store does not know cannot be resumed, and a rank's session cannot be taken over by another of
-  // its own.
+  // An unknown session cannot be resumed, and another session cannot replace a rank's session.
   Hello other = hello_of(0, 2);
   other.resuming = true;
   Stranger fourth(world.server->port());
-  fourth.say(signed_hello(other, fourth, world.options.secret));
-  EXPECT_EQ(decode_refusal(fourth.hear().value()).reason, Refused::session);
+  fourth.send_bytes(signed_hello(other, fourth, world.options.secret));
+  EXPECT_EQ(decode_refusal(fourth.receive_frame().value()).reason, Refused::session);
   other = hello_of(1, 2);
   other.session.fill('z');
   Stranger fifth(world.server->port());
-  fifth.say(signed_hello(other, fifth, world.options.secret));
-  EXPECT_EQ(decode_refusal(fifth.hear().value()).reason, Refused::rank);
+  fifth.send_bytes(signed_hello(other, fifth, world.options.secret));
+  EXPECT_EQ(decode_refusal(fifth.receive_frame().value()).reason, Refused::rank);
   EXPECT_FALSE(first.closed_within(50ms));
 }
 
@@ -241,7 +240,7 @@ TEST(StoreSecurity, ClientRejectsAStoreWithoutTheSecret) {
     server.join();
     return out;
   };
-  // An impostor that sends the client's own code back.
+  // An impostor that reflects the client's own code.
   EXPECT_THAT(message([](const Socket& socket) {
                 send(socket, encode(Challenge{}));
                 char buffer[512];
@@ -258,7 +257,7 @@ TEST(StoreSecurity, ClientRejectsAStoreWithoutTheSecret) {
                 wait_for(socket, POLLIN, steady_clock::now() + 5s);
               }),
               AllOf(HasSubstr("MASTER_PORT"), HasSubstr("not this job's store, it sent a frame whose length")));
-  // Another service that waits for its own client to speak first.
+  // A service that waits for the client to send first.
   EXPECT_THAT(message([](const Socket& socket) { wait_for(socket, POLLIN, steady_clock::now() + 5s); }),
               AllOf(HasSubstr("no job store at 127.0.0.1"), HasSubstr("did not answer")));
 }
@@ -270,10 +269,10 @@ TEST(StoreSecurity, ClosesIdleUnauthenticatedConnections) {
   const StoreServer server(options);
   const auto start = steady_clock::now();
   Stranger slow(server.port());
-  ASSERT_TRUE(slow.hear());
-  slow.say(std::string_view("\xff\0\0\0\x01", 5));  // a frame's beginning, which does not prolong it
+  ASSERT_TRUE(slow.receive_frame());
+  slow.send_bytes(std::string_view("\xff\0\0\0\x01", 5));  // the start of a frame does not extend the time limit
   EXPECT_FALSE(slow.closed_within(200ms));
-  slow.say("more");
+  slow.send_bytes("more");
   EXPECT_TRUE(slow.closed_within(2s));
   EXPECT_GE(steady_clock::now() - start, 350ms);
 }
@@ -288,11 +287,11 @@ TEST(StoreSecurity, AcceptsARankDespiteManyUnauthenticatedConnections) {
   for (int i = 0; i < 40; ++i) crowd.push_back(std::make_unique<Stranger>(server.port()));
   StoreClientOptions own = client_options(options, server.port(), 0);
   own.connect_timeout = 10s;
-  StoreClient client(own);  // behind the whole crowd
+  StoreClient client(own);  // connects after all of them
   EXPECT_EQ(client.add("k", 1), 1);
-  // Places that change hands while they are counted may count twice.
+  // A slot that is reused during the count may count twice.
   int open = 0;
-  for (const auto& stranger : crowd) open += stranger->hear(1ms).has_value() && !stranger->closed_within(0ms);
+  for (const auto& stranger : crowd) open += stranger->receive_frame(1ms).has_value() && !stranger->closed_within(0ms);
   EXPECT_LE(open, 2 * options.max_unauthenticated);
   client.goodbye();
 }
@@ -315,13 +314,13 @@ TEST(StoreSecurity, SendToAClosedPeerReturnsAnErrorWithoutSignal) {
 TEST(StoreSecurity, ClosesUnauthenticatedConnectionsOnLongFrames) {
   const StoreServer server(server_options(1));
   Stranger stranger(server.port());
-  ASSERT_TRUE(stranger.hear());
-  stranger.say(std::string_view("\x01\x01\0\0", 4));  // 257 bytes announced, none sent
+  ASSERT_TRUE(stranger.receive_frame());
+  stranger.send_bytes(std::string_view("\x01\x01\0\0", 4));  // announces 257 bytes and sends none
   EXPECT_TRUE(stranger.closed_within(2s));
 }
 
 TEST(StoreSecurity, DetectsAConnectionToItself) {
-  // Binding and connecting to one port is what a retry at a free local port may end in.
+  // Repeated connection attempts to a free local port can have this effect.
   std::string problem;
   const SocketAddress address = resolve("127.0.0.1", free_port(), problem).front();
   const Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

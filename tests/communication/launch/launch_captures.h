@@ -1,5 +1,5 @@
 #pragma once
-// Environments as launchers leave them, and what the tests of discovery share.
+// Captured launcher environments, shared by the tests of launcher detection.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -13,9 +13,8 @@ namespace furlong {
 
 using Variables = std::map<std::string, std::string>;
 
-// What the launchers set, captured from Open MPI 4.1.4, MPICH 4.0.2's hydra, torchrun (PyTorch 2) and Slurm 22.05.8,
-// reduced to what bears on discovery, with host names, addresses and ids replaced. PALS and Open MPI 5 are written
-// after their documentation.
+// Captured from Open MPI 4.1.4, MPICH 4.0.2's hydra, torchrun (PyTorch 2) and Slurm 22.05.8, reduced to the relevant
+// variables, with host names, addresses and ids replaced. PALS and Open MPI 5 follow their documentation.
 
 inline const Variables kOpenMpi = {  // mpirun -n 2, rank 1
     {"OMPI_COMM_WORLD_RANK", "1"},
@@ -50,7 +49,7 @@ inline const Variables kTorchrun = {  // torchrun --no-python --nproc-per-node 2
     {"TORCHELASTIC_RESTART_COUNT", "0"},
     {"TORCHELASTIC_MAX_RESTARTS", "0"}};
 
-inline const Variables kSrun = {  // sbatch -N 2 -n 3, in it srun, rank 2: alone on the second node
+inline const Variables kSrun = {  // srun inside sbatch -N 2 -n 3: rank 2, alone on the second node
     {"SLURM_JOB_ID", "3"},
     {"SLURM_STEP_ID", "0"},
     {"SLURM_STEPID", "0"},
@@ -71,7 +70,7 @@ inline const Variables kSrun = {  // sbatch -N 2 -n 3, in it srun, rank 2: alone
     {"SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"},
     {"SLURMD_NODENAME", "gpu-a2"}};
 
-inline const Variables kSbatchShell = {  // the script of that job itself
+inline const Variables kSbatchShell = {  // the batch script of that job
     {"SLURM_JOB_ID", "3"},   {"SLURM_JOB_NODELIST", "gpu-a[1-2]"},
     {"SLURM_LOCALID", "0"},  {"SLURM_NODEID", "0"},
     {"SLURM_NTASKS", "3"},   {"SLURM_NPROCS", "3"},
@@ -88,7 +87,7 @@ inline const Variables kSallocShell = {  // the shell that salloc -n 2 opens wit
     {"SLURM_NODEID", "0"},         {"SLURM_NTASKS", "2"},
     {"SLURM_TASKS_PER_NODE", "2"}, {"SLURMD_NODENAME", "gpu-a1"}};
 
-/// `changes` over `base`; an empty value stands for a variable that is not set, which is also how discovery sees it.
+/// Returns `base` with `changes`. An empty value counts as not set.
 inline Variables with(Variables base, const Variables& changes) {
   for (const auto& [name, value] : changes) base[name] = value;
   return base;

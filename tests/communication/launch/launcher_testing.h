@@ -1,5 +1,5 @@
 #pragma once
-// Launchers as processes of their own, whose ranks are shell scripts.
+// Launchers in separate processes, whose ranks are shell scripts.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -42,20 +42,20 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// The state letter of a process (R, S, T, Z, ...), or 0 where there is none any more.
+/// Returns the state letter of a process (R, S, T, Z, ...), or 0 if it no longer exists.
 inline char state_of(pid_t process) {
   const std::string text = read_file("/proc/" + std::to_string(process) + "/stat");
   const auto bracket = text.rfind(')');
   return bracket == std::string::npos ? '\0' : text[bracket + 2];
 }
 
-/// A process that nobody has collected yet is gone as well.
+/// Returns true if a process has ended, including zombies.
 inline bool gone(pid_t process) {
   const char state = state_of(process);
   return state == '\0' || state == 'Z' || state == 'X';
 }
 
-/// False when `condition` did not come true in time.
+/// Waits for `condition`. Returns false if it does not become true within `patience`.
 inline bool comes_true(const std::function<bool()>& condition, std::chrono::milliseconds patience = 10s) {
   for (const auto end = steady_clock::now() + patience; steady_clock::now() < end; std::this_thread::sleep_for(5ms)) {
     if (condition()) return true;
@@ -64,7 +64,7 @@ inline bool comes_true(const std::function<bool()>& condition, std::chrono::mill
 }
 
 struct Ended {
-  int status = -1;  ///< 128 + signal where a signal ended the launcher
+  int status = -1;  ///< 128 + signal if a signal terminated the launcher
   std::string out, err;
   double seconds = 0;
 };
@@ -72,11 +72,10 @@ struct Ended {
 struct Setup {
   std::vector<std::pair<std::string, std::string>> environment = {};
   std::function<void()> before = {};  ///< called in the launcher's process
-  int err = -1;                       ///< where standard error goes; a file, read when it has ended, where -1
+  int err = -1;                       ///< descriptor for standard error; -1: a file that is read at the end
 };
 
-/// One call of launch() in a process of its own, with a folder $D for its ranks and an environment of nothing but that
-/// and PATH.
+/// One call of launch() in a separate process. Its environment contains only PATH and $D, a folder for its ranks.
 class Launcher {
  public:
   Launcher(LaunchOptions options, const Setup& setup) : begin_(steady_clock::now()) {
@@ -113,46 +112,48 @@ class Launcher {
   const std::filesystem::path& folder() const { return folder_; }
   pid_t process() const { return process_; }
   void send(int signal) const { ASSERT_EQ(kill(process_, signal), 0); }
-  std::string told(const std::string& name) const { return read_file(folder_ / name); }
-  /// Makes a file, or sends a line to the process that waits for it at a named pipe.
-  void tell(const std::string& name) const {
+  /// Returns the content of a file in the folder.
+  std::string content(const std::string& name) const { return read_file(folder_ / name); }
+  /// Creates a file in the folder, or sends a line to the process that reads a named pipe there.
+  void put(const std::string& name) const {
     const int file = open((folder_ / name).c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0666);
-    EXPECT_TRUE(file >= 0 && write(file, "\n", 1) == 1) << name << ": nobody waits for it any more";
+    EXPECT_TRUE(file >= 0 && write(file, "\n", 1) == 1) << name << ": no process reads it";
     close(file);
   }
-  bool comes(const std::string& name) const {
+  bool appears(const std::string& name) const {
     return comes_true([&] { return std::filesystem::exists(folder_ / name); });
   }
-  /// The process ids that scripts have written by `echo $$ > $D/pid.$RANK`, whole lines only.
+  /// Returns the process ids that scripts have written with `echo $$ > $D/pid.$RANK`.
   std::vector<pid_t> ranks(int processes) const {
     std::vector<pid_t> result;
     for (int rank = 0; rank < processes; ++rank) {
       const std::string path = "pid." + std::to_string(rank);
-      if (!comes_true([&] { return told(path).ends_with('\n'); })) ADD_FAILURE() << "rank " << rank << " did not start";
-      result.push_back(std::atoi(told(path).c_str()));
+      if (!comes_true([&] { return content(path).ends_with('\n'); }))
+        ADD_FAILURE() << "rank " << rank << " did not start";
+      result.push_back(std::atoi(content(path).c_str()));
     }
     return result;
   }
 
-  /// The end of the launcher, which is killed where it does not come in time.
+  /// Waits for the launcher to end. Fails the test if it does not end in time.
   Ended wait(std::chrono::milliseconds patience = 20s) {
     Ended ended;
     int status = 0;
     if (!comes_true([&] { return waitpid(process_, &status, WNOHANG) == process_; }, patience)) {
-      ADD_FAILURE() << "the launcher did not end; it told: " << told("stderr").substr(0, 2000);
+      ADD_FAILURE() << "the launcher did not end; its output: " << content("stderr").substr(0, 2000);
       return ended;
     }
     process_ = -1;
     ended.seconds = testing::seconds_since(begin_);
     ended.status = testing::exit_status(status);
-    ended.out = told("stdout");
-    ended.err = told("stderr");
+    ended.out = content("stdout");
+    ended.err = content("stderr");
     return ended;
   }
 
  private:
   [[noreturn]] void run(const LaunchOptions& options, const Setup& setup) const {
-    setpgid(0, 0);  // so that it can be suspended: somebody outside its group, but in its session, is its parent
+    setpgid(0, 0);  // its parent is outside its group but in its session, so that it can be suspended
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -185,7 +186,7 @@ class Launcher {
   steady_clock::time_point begin_;
 };
 
-/// What the launcher itself said, without the lines that it begins with.
+/// Returns the launcher's own error lines, without the "error: " prefix.
 inline std::vector<std::string> errors_of(const Ended& ended) {
   std::vector<std::string> errors;
   for (const std::string& line : lines_of(ended.err)) {
@@ -194,14 +195,14 @@ inline std::vector<std::string> errors_of(const Ended& ended) {
   return errors;
 }
 
-/// The one error that the launcher told; a failure where there is none, or more.
+/// Returns the launcher's only error. Fails the test if there is none, or more than one.
 inline std::string error_of(const Ended& ended) {
   const std::vector<std::string> errors = errors_of(ended);
   EXPECT_EQ(errors.size(), 1u) << ended.err;
   return errors.empty() ? "" : errors[0];
 }
 
-/// What ranks other than 0 and rank 0 itself wrote to standard error, without the launcher's own lines.
+/// Returns the lines of the ranks on standard error, without the launcher's own lines.
 inline std::vector<std::string> rank_lines_of(const Ended& ended) {
   std::vector<std::string> lines;
   for (const std::string& line : lines_of(ended.err)) {

@@ -49,7 +49,7 @@ TEST(LaunchEnvironment, UsesTheNextPortIfTorchrunsAgentHasAStore) {
 }
 
 TEST(LaunchEnvironment, MultiHostTorchrunWithoutRunIdHasNoSecret) {
-  // torchrun --nnodes 2 --master-addr ...: every such job is called "none".
+  // torchrun --nnodes 2 --master-addr ...: the run id of every such job is "none".
   const Variables second = with(kTorchrun, {{"RANK", "2"},
                                             {"WORLD_SIZE", "3"},
                                             {"LOCAL_RANK", "0"},
@@ -71,7 +71,7 @@ TEST(LaunchEnvironment, ReadsRankVariablesSetByHandAndByFurlongLaunch) {
   const Variables by_hand = {
       {"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "5"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}};
   const LaunchEnvironment launch = discover(by_hand);
-  expect_ranks(launch, "torchrun", 5, 8, 5, 8);  // all at a loopback address: all on this host
+  expect_ranks(launch, "torchrun", 5, 8, 5, 8);  // a loopback address: all ranks are on this host
   expect_master(launch, "127.0.0.1", 4000);
   EXPECT_EQ(launch.secret, "");
   EXPECT_EQ(discover(with(by_hand, {{"MASTER_ADDR", "::1"}})).local_world_size, 8);
@@ -79,7 +79,7 @@ TEST(LaunchEnvironment, ReadsRankVariablesSetByHandAndByFurlongLaunch) {
   expect_ranks(discover(with(by_hand, {{"MASTER_ADDR", "node1"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}})),
                "torchrun", 5, 8, 1, 4);
 
-  // Inside a torchrun worker or an mpirun, `furlong launch` signs for its own children.
+  // Inside a torchrun worker or mpirun, `furlong launch` marks its own ranks.
   const Variables ours = with(with(kTorchrun, kOpenMpi), with(by_hand, {{"FURLONG_LAUNCHER", "furlong"},
                                                                         {"FURLONG_JOB_SECRET", "heather"},
                                                                         {"LOCAL_WORLD_SIZE", "8"},
@@ -114,7 +114,7 @@ TEST(LaunchEnvironment, RejectsPartialSetsAndNamesMissingVariables) {
   }
 }
 
-/// Each of these alone made training refuse to start while it knew one process only; none may pass for one process now.
+// One of these variables alone must not count as a single process.
 TEST(LaunchEnvironment, RejectsAWorldSizeAboveOneAlone) {
   for (const char* name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     EXPECT_REFUSED((Variables{{name, "2"}}), fmt::format("{}=2 is set, but not", name));
@@ -129,7 +129,7 @@ TEST(LaunchEnvironment, OpenMpi) {
   EXPECT_EQ(launch.secret, "274464769:ef99efd421dca217-5abde5e6033ca62a");
   EXPECT_EQ(launch.secret_source, "PMIX_NAMESPACE and OMPI_MCA_orte_precondition_transports");
   EXPECT_EQ(discover(with(kOpenMpi, {{"PMIX_NAMESPACE", ""}})).job_id, "274464768");
-  // Open MPI 5 names its jobs prterun-host-pid@n.
+  // Open MPI 5 job ids have the form prterun-host-pid@n.
   const LaunchEnvironment five = discover(with(kOpenMpi, {{"PMIX_NAMESPACE", "prterun-node1-31906@1"},
                                                           {"OMPI_MCA_orte_hnp_uri", ""},
                                                           {"OMPI_MCA_orte_precondition_transports", ""}}));
@@ -156,7 +156,7 @@ TEST(LaunchEnvironment, Hydra) {
   expect_ranks(launch, "pmi", 1, 2, 1, 2);
   expect_master(launch, "127.0.0.1", 29500);
   EXPECT_EQ(launch.secret, "");
-  // mpiexec.hydra -pmi-port leaves no more than this; taking it for one process would start two runs.
+  // mpiexec.hydra -pmi-port sets only these variables. Treating this as one process would start two runs.
   EXPECT_REFUSED(
       (Variables{{"PMI_PORT", "node1:40823"}, {"PMI_ID", "1"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}}),
       "PMI_PORT=node1:40823 is set, but not PMI_RANK, PMI_SIZE:");
@@ -204,18 +204,17 @@ TEST(LaunchEnvironment, RejectsRankVariablesThatContradictTheLauncher) {
   EXPECT_REFUSED(with(kOpenMpi, with(exported, {{"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"}})),
                  "OMPI_COMM_WORLD_RANK=1");
   EXPECT_REFUSED(with(kHydra, exported), "PMI_RANK=1, PMI_SIZE=2");
-  // One agent of torchrun per host under mpirun or srun is how it is meant, and so is a script that starts several
-  // processes per task.
+  // Valid: one torchrun agent per host under mpirun or srun, and a script that starts several processes per task.
   const Variables agent = with(
       kOpenMpi, with(kTorchrun, {{"RANK", "9"}, {"WORLD_SIZE", "16"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "8"}}));
   expect_ranks(discover(agent), "torchrun", 9, 16, 1, 8);
   expect_ranks(discover(with(agent, {{"TORCHELASTIC_RUN_ID", ""}, {"TORCHELASTIC_USE_AGENT_STORE", ""}})), "torchrun",
                9, 16, 1, 8);
   expect_ranks(discover(with(kSbatchShell, exported)), "torchrun", 0, 1, 0, 1);
-  // Agents number their hosts among themselves, so ranks may differ where the counts agree.
+  // torchrun agents number their hosts themselves, so ranks may differ although the world sizes agree.
   const Variables numbered = {{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}};
   expect_ranks(discover(with(kOpenMpi, with(kTorchrun, numbered))), "torchrun", 0, 2, 0, 1);
-  // mpirun's daemons are tasks of Slurm: theirs is not the rank to compare with.
+  // mpirun's daemons are Slurm tasks; their ranks are not compared.
   const Variables daemons = {{"SLURM_STEP_ID", "5"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "0"}};
   const Variables agreeing = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"}};
   expect_ranks(discover(with(with(kOpenMpi, daemons), with(exported, agreeing))), "torchrun", 1, 2, 0, 1);
@@ -245,12 +244,12 @@ TEST(LaunchEnvironment, DefaultPortsDifferBetweenJobsAndAgreeBetweenRanks) {
     const Variables step = with(kSrun, {{"SLURM_JOB_ID", std::to_string(1000 + job)}});
     const int port = discover(step).master_port;
     EXPECT_EQ(discover(with(step, {{"FURLONG_JOB_SECRET", "heather"}})).master_port, port)
-        << "a port must tell nothing of the secret";
+        << "a port must not depend on the secret";
     EXPECT_GE(port, 29500);
     EXPECT_LT(port, 30500);
     ++ports[port];
   }
-  // 200 draws from 1000 leave 181 ports on average, with a deviation of about 4.
+  // 200 draws from 1000 ports give 181 distinct ports on average, with a standard deviation of about 4.
   EXPECT_GT(ports.size(), 160U);
 }
 

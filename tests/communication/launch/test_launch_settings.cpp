@@ -1,4 +1,4 @@
-// How cores are shared out, lines are put together, and the meeting point is kept free.
+// Core distribution, line relay, and the reserved rendezvous port.
 #include "communication/launch/launch_settings.h"
 
 #include <gmock/gmock.h>
@@ -35,8 +35,8 @@ TEST(CoreSplit, ReturnsNothingIfThreadsExceedCores) {
 }
 
 TEST(CoreSplit, OrdersCoresByTopology) {
-  // Two packages of two cores with two threads each, numbered as Linux does: first one thread of every core, packages
-  // in turn.
+  // Two packages of two cores with two hardware threads each, numbered like Linux: first one thread of every core,
+  // alternating between packages.
   const auto root = std::filesystem::temp_directory_path() / ("furlong_topology_" + std::to_string(getpid()));
   for (int cpu = 0; cpu < 8; ++cpu) {
     const auto folder = root / "sys/devices/system/cpu" / ("cpu" + std::to_string(cpu)) / "topology";
@@ -47,7 +47,7 @@ TEST(CoreSplit, OrdersCoresByTopology) {
   EXPECT_THAT(neighbouring_cores({0, 1, 2, 3, 4, 5, 6, 7}, root), ElementsAre(0, 4, 2, 6, 1, 5, 3, 7));
   EXPECT_THAT(neighbouring_cores({7, 1, 2}, root), ElementsAre(2, 1, 7));
   std::filesystem::remove_all(root);
-  EXPECT_THAT(neighbouring_cores({7, 1, 2}, root), ElementsAre(1, 2, 7)) << "no topology: by number";
+  EXPECT_THAT(neighbouring_cores({7, 1, 2}, root), ElementsAre(1, 2, 7)) << "expected numerical order without topology";
 }
 
 TEST(CoreSplit, FormatsListsLikeTaskset) {
@@ -114,7 +114,7 @@ TEST(LineQueue, WritesWholeLinesAndNeverBlocks) {
   signal(SIGPIPE, SIG_IGN);
   close(ends[0]);
   queue.write_some();
-  EXPECT_TRUE(queue.empty()) << "nobody reads: dropped";
+  EXPECT_TRUE(queue.empty()) << "lines must be dropped without a reader";
   signal(SIGPIPE, SIG_DFL);
   close(ends[1]);
 }
@@ -135,10 +135,10 @@ TEST(ReservedPort, OnlyTheStoreCanListen) {
   const sockaddr_in taken = loopback(address.port());
   EXPECT_EQ(bind(stranger.descriptor(), reinterpret_cast<const sockaddr*>(&taken), sizeof taken), -1);
   EXPECT_EQ(errno, EADDRINUSE);
-  const Socket store = listen_on(address);  // throws where it cannot
+  const Socket store = listen_on(address);  // throws on failure
   try {
     reserve_port(address.port());
-    FAIL() << "somebody listens there";
+    FAIL() << "expected an error: the port is in use";
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), HasSubstr("--master-port " + std::to_string(address.port()) +
                                         ": cannot be used on 127.0.0.1: Address already"));
@@ -157,7 +157,7 @@ TEST(LaunchSettings, TextNamesRanksThreadsCoresAndPort) {
   settings.core_blocks = {{0, 1, 2, 3}, {4, 5, 6, 7}};
   settings.master_port = 29500;
   settings.host = "host0";
-  settings.secret = "do not tell";
+  settings.secret = "hidden";
   EXPECT_EQ(settings.text(),
             "2 ranks on host0, each with 4 threads (OMP_NUM_THREADS=4) on its own cores (0-3 | 4-7); rendezvous at "
             "127.0.0.1:29500");

@@ -8,7 +8,7 @@ namespace furlong {
 namespace {
 
 TEST(LaunchUnderSlurm, MpirunInsideSlurmTakesPrecedence) {
-  // sbatch -N 2 -n 3, in it mpirun: rank 2, started by one of the two daemons that mpirun ran with srun.
+  // mpirun inside sbatch -N 2 -n 3: rank 2, started by one of the two daemons that mpirun started with srun.
   const Variables inside = with(with(kSrun, kOpenMpi), {{"OMPI_COMM_WORLD_RANK", "2"},
                                                         {"OMPI_COMM_WORLD_SIZE", "3"},
                                                         {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
@@ -22,13 +22,13 @@ TEST(LaunchUnderSlurm, MpirunInsideSlurmTakesPrecedence) {
   expect_ranks(launch, "open_mpi", 2, 3, 0, 1);
   EXPECT_EQ(launch.master_address, "gpu-a1");
   EXPECT_EQ(launch.job_id, "274464769");
-  // The step that carries the daemons may leave out the first host, where mpirun runs and puts rank 0.
+  // The step of the daemons may omit the first host, where mpirun runs and places rank 0.
   EXPECT_EQ(discover(with(inside, {{"SLURM_STEP_NODELIST", "gpu-a2"}})).master_address, "gpu-a1");
 }
 
 TEST(LaunchUnderSlurm, HydraInsideSlurmTakesPrecedence) {
-  // sbatch -N 2 -n 3, in it mpiexec.hydra: rank 2 on gpu-a2; hydra hands gpu-a1's environment on, SLURMD_NODENAME
-  // included.
+  // mpiexec.hydra inside sbatch -N 2 -n 3: rank 2 on gpu-a2. Hydra passes on gpu-a1's environment, including
+  // SLURMD_NODENAME.
   const Variables third = with(kSrun, {{"PMI_RANK", "2"},
                                        {"PMI_SIZE", "3"},
                                        {"MPI_LOCALRANKID", "0"},
@@ -45,8 +45,7 @@ TEST(LaunchUnderSlurm, HydraInsideSlurmTakesPrecedence) {
   EXPECT_EQ(launch.host, "here");
   EXPECT_EQ(launch.secret, "3");
   EXPECT_EQ(launch.secret_source, "SLURM_JOB_ID");
-  // One process per host: its rank and Slurm's are the same by chance, and the rest of Slurm's is still the first
-  // host's.
+  // One rank per host: its rank equals Slurm's by coincidence, and Slurm's other variables are still the first host's.
   expect_ranks(discover(with(third, {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})), "pmi", 1, 2, 0, 1);
 }
 
@@ -66,7 +65,7 @@ TEST(LaunchUnderSlurm, Srun) {
   const LaunchEnvironment other = discover(first);
   expect_ranks(other, "slurm", 1, 3, 1, 2);
   expect_master(other, launch.master_address, launch.master_port);
-  // What scripts export beside srun wins.
+  // Variables that a script exports take precedence over srun.
   expect_master(discover(with(kSrun, {{"MASTER_ADDR", "10.1.2.3"}, {"MASTER_PORT", "7777"}})), "10.1.2.3", 7777);
 }
 
@@ -117,12 +116,12 @@ TEST(LaunchUnderSlurm, PrefersStepVariablesToSlurmsPmi2) {
 TEST(LaunchUnderSlurm, ShellsOfSbatchAndSallocAreOneProcess) {
   expect_ranks(discover(kSbatchShell), "none", 0, 1, 0, 1);
   expect_ranks(discover(kSallocShell), "none", 0, 1, 0, 1);
-  // mpirun in such a shell is Open MPI's.
+  // mpirun in such a shell is detected as Open MPI.
   expect_ranks(discover(with(kSallocShell, kOpenMpi)), "open_mpi", 1, 2, 1, 2);
 }
 
 TEST(LaunchUnderSlurm, RejectsInheritedStepVariables) {
-  // sbatch passes on what the submitting shell had, step variables included; the rest is the new job's.
+  // sbatch passes on the step variables of the submitting shell; the other variables belong to the new job.
   const Variables stale = with(kSbatchShell, {{"SLURM_STEP_ID", "5"},
                                               {"SLURM_STEP_NUM_TASKS", "4"},
                                               {"SLURM_STEP_NODELIST", "gpu-a1"},

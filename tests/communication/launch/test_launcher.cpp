@@ -1,5 +1,4 @@
-// Starting ranks, what they are given, and what becomes of their output and exit status. Faults:
-// test_launcher_faults.cpp.
+// Environment, output and exit status of launched ranks. Faults: test_launcher_faults.cpp.
 #include "communication/launch/launcher.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +27,7 @@ TEST(Launcher, SetsTheRankVariables) {
     std::set<std::string> ports;
     for (int rank = 0; rank < 3; ++rank) {
       std::map<std::string, std::string> variables;
-      for (const std::string& line : lines_of(launcher.told("env." + std::to_string(rank)))) {
+      for (const std::string& line : lines_of(launcher.content("env." + std::to_string(rank)))) {
         const auto equals = line.find('=');
         variables[line.substr(0, equals)] = line.substr(equals + 1);
       }
@@ -51,7 +50,7 @@ TEST(Launcher, SetsTheRankVariables) {
     }
     EXPECT_EQ(ports.size(), 1u);
   }
-  EXPECT_EQ(secrets.size(), 2u) << "one for each job, the same on all ranks";
+  EXPECT_EQ(secrets.size(), 2u) << "expected one secret for each job";
 }
 
 TEST(Launcher, DividesCoresUnlessThreadsAreSet) {
@@ -64,18 +63,18 @@ TEST(Launcher, DividesCoresUnlessThreadsAreSet) {
   EXPECT_THAT(own.wait().err, HasSubstr("(OMP_NUM_THREADS=1 as set)"));
   for (int rank = 0; rank < n; ++rank) {
     const std::string block = core_list(split_cores(cores, n, 1)[static_cast<std::size_t>(rank)]);
-    EXPECT_EQ(own.told("got." + std::to_string(rank)), "1 1 " + block + "\n");
+    EXPECT_EQ(own.content("got." + std::to_string(rank)), "1 1 " + block + "\n");
   }
-  // More threads than cores: nobody is bound, and a warning says why it is slow.
+  // More threads than cores: no rank is bound, and a warning is logged.
   const auto many = static_cast<int>(cores.size()) + 1;
   Launcher crowd(many, script);
   const Ended ended = crowd.wait();
   EXPECT_THAT(ended.err, HasSubstr("warning: " + std::to_string(many) + " ranks with 1 thread each share"));
   for (int rank = 0; rank < many; ++rank)
-    EXPECT_EQ(crowd.told("got." + std::to_string(rank)), "1 1 " + core_list(cores) + "\n");
+    EXPECT_EQ(crowd.content("got." + std::to_string(rank)), "1 1 " + core_list(cores) + "\n");
   Launcher pool(1, script, 15, {{{"OMP_NUM_THREADS", "7,2"}, {"FURLONG_POOL_THREADS", "5"}}});
   pool.wait();
-  EXPECT_EQ(pool.told("got.0").substr(0, 6), "7,2 5 ") << "what is set stays as it is";
+  EXPECT_EQ(pool.content("got.0").substr(0, 6), "7,2 5 ") << "set variables must stay unchanged";
 }
 
 TEST(Launcher, PrefixesLinesOfRanksAboveZero) {
@@ -115,7 +114,7 @@ TEST(Launcher, KeepsAllOutputForASlowReader) {
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   Launcher launcher(2, "[ $RANK = 0 ] || seq 1 300000", 15, {{}, {}, ends[1]});
   close(ends[1]);
-  std::this_thread::sleep_for(300ms);  // by now the pipe and the queue are full, and the rank waits
+  std::this_thread::sleep_for(300ms);  // now the pipe and the queue are full, and the rank blocks
   std::string text;
   char buffer[65536];
   for (ssize_t count; (count = read(ends[0], buffer, sizeof buffer)) > 0;)
@@ -130,7 +129,7 @@ TEST(Launcher, KeepsAllOutputForASlowReader) {
 }
 
 TEST(Launcher, IsolatesProcessGroupInputAndDescriptors) {
-  // Without standard input itself, whose number the next pipe would take.
+  // The launcher has no standard input, so the next pipe could get descriptor 0.
   Launcher launcher(2,
                     "echo $(cut -d' ' -f5 /proc/$$/stat) $$ $(readlink /proc/self/fd/0) $(ls /proc/self/fd) > "
                     "$D/got.$RANK; echo said",
@@ -140,7 +139,7 @@ TEST(Launcher, IsolatesProcessGroupInputAndDescriptors) {
   EXPECT_EQ(ended.out, "said\n");
   EXPECT_THAT(rank_lines_of(ended), ElementsAre("[rank 1] said"));
   for (const char* name : {"got.0", "got.1"}) {
-    std::istringstream words(launcher.told(name));
+    std::istringstream words(launcher.content(name));
     std::string group, process, input, rest;
     words >> group >> process >> input;
     std::getline(words, rest);
@@ -151,17 +150,17 @@ TEST(Launcher, IsolatesProcessGroupInputAndDescriptors) {
 }
 
 TEST(Launcher, RestoresSignalHandlingForRanks) {
-  // SIGPIPE ends a rank as it would without a launcher, and nothing is blocked.
+  // SIGPIPE terminates a rank as without a launcher, and no signal is blocked.
   Launcher launcher(1, "grep -E 'Sig(Blk|Ign)' /proc/self/status | tr -d '\\n\\t' > $D/got");
   launcher.wait();
-  EXPECT_EQ(launcher.told("got"), "SigBlk:0000000000000000SigIgn:0000000000000000");
+  EXPECT_EQ(launcher.content("got"), "SigBlk:0000000000000000SigIgn:0000000000000000");
 }
 
 TEST(Launcher, CombinesExitStatuses) {
   struct Case {
     const char* script;
     int status;
-    const char* error;  ///< behind the rank and its process; nothing: no line
+    const char* error;  ///< expected error, without host and process; nullptr: none
   };
   for (const Case& one :
        {Case{"exit 0", 0, nullptr}, Case{"[ $RANK = 0 ] && exit 3; exit 0", 3, nullptr}, Case{"exit 3", 3, nullptr},
@@ -176,7 +175,7 @@ TEST(Launcher, CombinesExitStatuses) {
                                           }});
     if (one.status == 4) {
       std::this_thread::sleep_for(200ms);
-      launcher.tell("now");
+      launcher.put("now");
     }
     const Ended ended = launcher.wait();
     EXPECT_EQ(ended.status, one.status);
@@ -249,7 +248,7 @@ TEST(Launcher, LeavesNoProcessIfStartingFails) {
   const Ended ended = missing.wait();
   EXPECT_EQ(ended.status, 1);
   EXPECT_THAT(errors_of(ended), ElementsAre("/nonexistent/furlong: cannot be started: No such file or directory"));
-  // Files run out half way: who has begun is gone.
+  // Descriptors run out half way: the ranks that have started are killed.
   Launcher few(30, "echo $$ > $D/pid.$RANK; exec sleep 30", 15, {{}, [] {
                                                                    const rlimit files{40, 40};
                                                                    setrlimit(RLIMIT_NOFILE, &files);

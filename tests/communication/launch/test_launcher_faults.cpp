@@ -1,4 +1,4 @@
-// Ranks that fail, stop or do not heed, signals, and a launcher that is killed.
+// Ranks that fail, stop or ignore signals, forwarded signals, and a killed launcher.
 #include <gmock/gmock.h>
 
 #include "tests/communication/launch/launcher_testing.h"
@@ -17,11 +17,11 @@ bool all_gone(const std::vector<pid_t>& processes, std::chrono::milliseconds pat
   return comes_true([&] { return std::all_of(processes.begin(), processes.end(), gone); }, patience);
 }
 
-// Waits for a file, waking often enough for traps.
+// Shell code that waits for a file and wakes often, so that traps run.
 #define AWAIT(file) "while [ ! -e $D/" file " ]; do sleep 0.02; done; "
 
 TEST(LauncherFaults, KillsRemainingRanksAfterTheTimeout) {
-  // Rank 1 fails; rank 0 heeds nothing, rank 2 does not either, and has a child.
+  // Rank 1 fails; ranks 0 and 2 ignore signals and have a child.
   Launcher launcher(3,
                     "echo $$ > $D/pid.$RANK; [ $RANK = 1 ] && sleep 0.2 && exit 6; trap '' TERM INT; sleep 30 & echo "
                     "$! > $D/child.$RANK; wait",
@@ -34,12 +34,12 @@ TEST(LauncherFaults, KillsRemainingRanksAfterTheTimeout) {
   EXPECT_THAT(error_of(ended), HasSubstr("rank 1 (host "));
   EXPECT_THAT(error_of(ended),
               HasSubstr(") ended with status 6; ranks 0 and 2 did not end within 0.5 s and were killed"));
-  for (const char* child : {"child.0", "child.2"}) processes.push_back(std::atoi(launcher.told(child).c_str()));
+  for (const char* child : {"child.0", "child.2"}) processes.push_back(std::atoi(launcher.content(child).c_str()));
   EXPECT_TRUE(all_gone(processes));
 }
 
 TEST(LauncherFaults, WaitsForRanksThatEndInTime) {
-  // As ranks do that learn from the heartbeat: each ends with an error of its own, well within the time.
+  // Like ranks that learn of a fault through heartbeats: they end with their own error within the timeout.
   Launcher launcher(2, "[ $RANK = 1 ] && kill -KILL $$; sleep 0.4; echo saved; exit 1", 15);
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 128 + SIGKILL);
@@ -71,7 +71,7 @@ TEST(LauncherFaults, KillsAStoppedRankAfterTheOthersSucceed) {
 }
 
 TEST(LauncherFaults, KeepsSuspendedAndSlowRanksWithoutAFault) {
-  // A rank that ends well leaves the others all the time they need; one that is stopped among the living may go on.
+  // After a rank ends successfully, the others have no time limit. A stopped rank among running ones may continue.
   Launcher launcher(3, "echo $$ > $D/pid.$RANK; [ $RANK = 0 ] && exit 0; " AWAIT("now"), 0.2);
   const std::vector<pid_t> processes = launcher.ranks(3);
   kill(processes[1], SIGSTOP);
@@ -79,7 +79,7 @@ TEST(LauncherFaults, KeepsSuspendedAndSlowRanksWithoutAFault) {
   EXPECT_FALSE(gone(processes[1]));
   EXPECT_FALSE(gone(processes[2]));
   kill(processes[1], SIGCONT);
-  launcher.tell("now");
+  launcher.put("now");
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 0);
   EXPECT_THAT(errors_of(ended), IsEmpty());
@@ -88,8 +88,8 @@ TEST(LauncherFaults, KeepsSuspendedAndSlowRanksWithoutAFault) {
 TEST(LauncherFaults, ReportsASignalBeforeASimultaneousExitStatus) {
   Launcher launcher(2, "echo $$ > $D/pid.$RANK; " AWAIT("now") "[ $RANK = 1 ] && kill -KILL $$; exit 1");
   const std::vector<pid_t> processes = launcher.ranks(2);
-  launcher.send(SIGSTOP);  // so that it sees both ends at once
-  launcher.tell("now");
+  launcher.send(SIGSTOP);  // the launcher then observes both ends at once
+  launcher.put("now");
   EXPECT_TRUE(all_gone(processes, 12s));
   launcher.send(SIGCONT);
   const Ended ended = launcher.wait();
@@ -102,7 +102,8 @@ TEST(LauncherFaults, KillsRemainingChildrenOfRanks) {
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 0);
   EXPECT_LT(ended.seconds, 12) << "the children hold the pipes that rank 1 wrote to";
-  EXPECT_TRUE(all_gone({std::atoi(launcher.told("child.0").c_str()), std::atoi(launcher.told("child.1").c_str())}));
+  EXPECT_TRUE(
+      all_gone({std::atoi(launcher.content("child.0").c_str()), std::atoi(launcher.content("child.1").c_str())}));
 }
 
 TEST(LauncherFaults, IgnoresOutputOfProcessesOutsideTheGroup) {
@@ -120,17 +121,17 @@ TEST(LauncherSignals, ForwardedOnceToEveryRank) {
   Launcher launcher(2, script);
   launcher.ranks(2);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR1}) {
-    const std::string before = launcher.told("got.0") + launcher.told("got.1");
+    const std::string before = launcher.content("got.0") + launcher.content("got.1");
     launcher.send(signal);
-    EXPECT_TRUE(
-        comes_true([&] { return (launcher.told("got.0") + launcher.told("got.1")).size() >= before.size() + 8; }));
+    EXPECT_TRUE(comes_true(
+        [&] { return (launcher.content("got.0") + launcher.content("got.1")).size() >= before.size() + 8; }));
   }
-  std::this_thread::sleep_for(100ms);  // for one too many
-  launcher.tell("now");
+  std::this_thread::sleep_for(100ms);  // time for a surplus signal to arrive
+  launcher.put("now");
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 3);
   EXPECT_THAT(errors_of(ended), IsEmpty());
-  for (const char* name : {"got.0", "got.1"}) EXPECT_EQ(launcher.told(name), "TERM\nINT\nUSR1\nUSR1\n");
+  for (const char* name : {"got.0", "got.1"}) EXPECT_EQ(launcher.content(name), "TERM\nINT\nUSR1\nUSR1\n");
 }
 
 TEST(LauncherSignals, SecondInterruptKillsAllRanks) {
@@ -138,7 +139,7 @@ TEST(LauncherSignals, SecondInterruptKillsAllRanks) {
   Launcher launcher(2, script);
   const std::vector<pid_t> processes = launcher.ranks(2);
   launcher.send(SIGINT);
-  EXPECT_TRUE(launcher.comes("int.0") && launcher.comes("int.1"));
+  EXPECT_TRUE(launcher.appears("int.0") && launcher.appears("int.1"));
   EXPECT_FALSE(gone(processes[0]) || gone(processes[1]));
   launcher.send(SIGINT);
   const Ended ended = launcher.wait(12s);
@@ -155,7 +156,7 @@ TEST(LauncherSignals, ForwardedWhileOutputIsBlocked) {
       {{}, {}, ends[1]});
   close(ends[1]);
   const std::vector<pid_t> processes = launcher.ranks(2);
-  std::this_thread::sleep_for(300ms);  // by now the pipe and the queue are full
+  std::this_thread::sleep_for(300ms);  // now the pipe and the queue are full
   const auto resident = [&] {
     std::istringstream pages(read_file("/proc/" + std::to_string(launcher.process()) + "/statm"));
     std::int64_t all = 0, held = 0;
@@ -164,9 +165,9 @@ TEST(LauncherSignals, ForwardedWhileOutputIsBlocked) {
   };
   const std::int64_t before = resident();
   std::this_thread::sleep_for(300ms);
-  EXPECT_LT(resident() - before, 4 << 20) << "what nobody reads waits in the rank, not in the launcher";
+  EXPECT_LT(resident() - before, 4 << 20) << "unread output must wait in the rank, not in the launcher";
   launcher.send(SIGINT);
-  EXPECT_TRUE(launcher.comes("int.0"));
+  EXPECT_TRUE(launcher.appears("int.0"));
   launcher.send(SIGINT);
   const Ended ended = launcher.wait(12s);
   EXPECT_EQ(ended.status, 130);
@@ -186,8 +187,7 @@ TEST(LauncherSignals, ReportsATerminatingSignalAsForwarded) {
 }
 
 TEST(LauncherSignals, SuspensionStopsAllRanksAndTheTimeout) {
-  // Rank 1 waits without a child: while one of its children is stopped between vfork and exec, a shell cannot be
-  // stopped.
+  // Rank 1 waits without a child, because a shell cannot be stopped while its child is stopped between vfork and exec.
   Launcher launcher(
       2, "mkfifo $D/now.$RANK; echo $$ > $D/pid.$RANK; [ $RANK = 0 ] && exit 7; read line < $D/now.$RANK; exit 1", 0.8);
   const std::vector<pid_t> processes = launcher.ranks(2);
@@ -202,14 +202,14 @@ TEST(LauncherSignals, SuspensionStopsAllRanksAndTheTimeout) {
   launcher.send(SIGCONT);
   EXPECT_TRUE(comes_true([&] { return state_of(processes[1]) != 'T'; }));
   std::this_thread::sleep_for(200ms);
-  launcher.tell("now.1");
+  launcher.put("now.1");
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 7);
   EXPECT_THAT(error_of(ended), Not(HasSubstr("killed")));
 }
 
 TEST(LauncherKilled, LeavesNoRankRunning) {
-  // One that works, one that heeds nothing, one that is stopped.
+  // One rank works, one ignores signals, one is stopped.
   Launcher launcher(3,
                     "echo $$ > $D/pid.$RANK; case $RANK in 0) exec sleep 30;; 1) trap '' TERM INT HUP; exec sleep 30;; "
                     "2) kill -STOP $$;; esac");

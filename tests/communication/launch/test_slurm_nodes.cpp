@@ -103,7 +103,7 @@ TEST(SlurmTasksPerNode, RejectsMalformedTexts) {
   EXPECT_NE(refusal("1000001", false).find("1000001 is out of range"), std::string::npos);
 }
 
-/// Whatever the text, the answer is a list of plain names or one line of refusal.
+// Random texts give a list of plain names or a one-line error.
 TEST(SlurmHosts, RandomTextsGiveNamesOrAOneLineError) {
   std::mt19937 random(7);
   const std::string alphabet = "a0-19,[],[]-(x)\n";

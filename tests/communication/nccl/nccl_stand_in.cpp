@@ -1,16 +1,15 @@
-// A library with NCCL's functions, for tests on machines without GPUs: it works on the simulated device's memory and
-// streams, between processes of one machine, by memory that they share. As NCCL's calls do, its own return before they
-// are done; it is strict about what may be called when, and has the faults that FURLONG_NCCL_STAND_IN_FAULT names:
+// A library with NCCL's functions for tests on machines without GPUs. It works on the memory and streams of the
+// simulated device, between processes of one machine, through shared memory. Like NCCL's, its calls return before they
+// are done. It checks the order of calls strictly. FURLONG_NCCL_STAND_IN_FAULT selects a fault:
 //
 //   init hangs            ncclCommInitRank(Config) never ends
 //   init fails            it ends with ncclSystemError
 //   call N fails          the N-th operation (from 1) is refused with ncclInvalidArgument
 //   operation N hangs     the N-th operation never ends
-//   operation N breaks    likewise, and the communicator's state becomes ncclRemoteError
-//   operation N is slow   it takes 0.3 s more
+//   operation N breaks    the same, and the communicator's state becomes ncclRemoteError
+//   operation N is slow   the operation takes 0.3 s longer
 //
-// Reductions add in the order of ranks and round to the element's type each time; maximum and minimum pass over NaNs,
-// as NCCL's do.
+// Reductions add in rank order and round to the element type each time. Maximum and minimum ignore NaN, like NCCL's.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -37,7 +36,7 @@
 namespace furlong::nccl {
 namespace {
 
-/// Two threads in one communicator at a time: refused, as it would be undefined with NCCL.
+/// Rejects two threads in one communicator at a time, which is undefined behaviour in NCCL.
 class Call {
  public:
   explicit Call(Communicator* communicator)
@@ -110,12 +109,12 @@ void reduce_into(char* target, const char* values, std::size_t count, DataType t
   }
 }
 
-/// What a group has gathered, in this thread.
+/// The current group of this thread.
 struct Group {
   int depth = 0;
   Communicator* communicator = nullptr;
   SimulatedQueueHandle* queue = nullptr;
-  std::vector<std::function<void()>> operations;  // each alone in its group, but messages
+  std::vector<std::function<void()>> operations;  // at most one per group, except messages
   struct Message {
     bool sends;
     char* address;
@@ -130,7 +129,7 @@ void run_messages(Communicator* c, std::vector<Group::Message> messages) {
   std::size_t open = messages.size();
   for (Pause pause; open > 0; pause()) {
     if (c->aborted) throw Aborted{};
-    bool seen[2][most_ranks] = {};  // a later message to the same rank waits for the earlier
+    bool seen[2][most_ranks] = {};  // messages to the same rank are sent in order
     for (Group::Message& message : messages) {
       if (message.done == message.bytes || std::exchange(seen[message.sends][message.peer], true)) continue;
       auto& box =
@@ -148,7 +147,7 @@ void run_messages(Communicator* c, std::vector<Group::Message> messages) {
   }
 }
 
-/// Puts work on its stream: at once where calls block, later where they do not.
+/// Enqueues work on its stream: immediately if calls block, otherwise later.
 Result submit(Communicator* c, SimulatedQueueHandle* queue, std::function<void()> work) {
   const int number = ++c->operations;
   if (c->fault.is("call", "fails", number)) return invalid_argument;
@@ -186,7 +185,7 @@ Result submit(Communicator* c, SimulatedQueueHandle* queue, std::function<void()
   return in_progress;
 }
 
-/// An operation of its own, or a part of a group.
+/// Adds an operation: on its own, or to the current group.
 Result add(Communicator* c, void* stream, std::function<void()> work) {
   const Call call(c);
   if (!call.is_alone()) return internal_error;
@@ -266,7 +265,7 @@ const char* ncclGetErrorString(Result result) {
 }
 
 Result ncclGetUniqueId(UniqueId* id) {
-  // A file without a name, which goes with its last user; the others open it by way of this process.
+  // An anonymous file, which is deleted with its last user. Other ranks open it through this process's /proc entry.
   const int descriptor = memfd_create("NCCL's stand-in", MFD_CLOEXEC);
   if (descriptor < 0 || ftruncate(descriptor, sizeof(Shared)) != 0) return system_error;
   std::snprintf(id->internal, sizeof id->internal, "/proc/%d/fd/%d", getpid(), descriptor);

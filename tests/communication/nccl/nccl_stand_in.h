@@ -1,5 +1,5 @@
 #pragma once
-// A communicator of the library that stands in for NCCL: what its ranks share, and the fault that it was asked for.
+// Communicator of the NCCL stand-in library: shared memory of its ranks, and the requested fault.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -16,11 +16,11 @@
 namespace furlong::nccl {
 
 inline constexpr int most_ranks = 8;
-inline constexpr std::size_t slot_bytes = 4 << 20, message_bytes = 1 << 20;  // what is not used takes no memory
+inline constexpr std::size_t slot_bytes = 4 << 20, message_bytes = 1 << 20;  // unused pages take no memory
 inline constexpr Result system_error = 2, internal_error = 3, invalid_argument = 4, invalid_usage = 5, remote_error = 6;
 
-/// What all ranks share. Counters only grow. Slots are used in turn: who writes the second has waited for what all
-/// wrote after the first, which they did when they had read it.
+/// Memory shared by all ranks. Counters only increase. The two slots alternate: a rank writes a slot again only after
+/// all ranks have written the other slot, and thus have read this one.
 struct Shared {
   std::atomic<int> attached{0};
   std::atomic<std::uint64_t> written[most_ranks];
@@ -64,7 +64,7 @@ class Pause {
   int count_ = 0;
 };
 
-/// ncclComm. One thread at a time calls it, as NCCL wants it.
+/// Implements ncclComm. Like NCCL, it must be called by one thread at a time.
 struct Communicator {
   int rank = 0, size = 1;
   bool blocks = false;
@@ -75,11 +75,10 @@ struct Communicator {
   bool connected = false, finalized = false;
   std::uint64_t exchanges = 0;
   std::vector<std::uint64_t> sent = std::vector<std::uint64_t>(most_ranks), received = sent;
-  int operations = 0;              // calls so far
-  std::atomic<int> under_way = 0;  // on streams
-  std::function<void()>
-      to_enqueue;  // the call in progress: goes to its stream when somebody asks for the state the second time
-  int asked = 0;
+  int operations = 0;                // number of calls
+  std::atomic<int> under_way = 0;    // operations on streams
+  std::function<void()> to_enqueue;  // the call in progress, enqueued at the second query of the state
+  int asked = 0;                     // number of queries
 
   template <class Condition>
   void wait_until(const Condition& condition) const {
@@ -87,7 +86,7 @@ struct Communicator {
       if (aborted) throw Aborted{};
   }
 
-  /// Every rank's `bytes` (at most a slot) are seen by all: use(rank, its bytes).
+  /// Gathers `bytes` bytes (at most a slot) of every rank: calls use(rank, its bytes) for each.
   template <class Use>
   void exchange(const void* own, std::size_t bytes, const Use& use) {
     const std::uint64_t number = ++exchanges;

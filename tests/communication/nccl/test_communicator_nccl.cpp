@@ -1,5 +1,5 @@
-// NCCL's ways of failing, and whether the host waits: with the library that stands in for it (nccl_stand_in.cpp), on
-// the simulated device.
+// The NCCL backend: failures, and which waits block the host. Runs with the NCCL stand-in (nccl_stand_in.cpp) on the
+// simulated device.
 #include <atomic>
 #include <cstring>
 
@@ -15,11 +15,11 @@ using namespace communicator_testing;
 using store_testing::message_of;
 using testing::stream;
 
-// Seconds; without the mechanism under test a wait takes a minute or for ever.
-constexpr double soon = 20;
+// Seconds. Without the mechanism under test, a wait takes a minute or longer.
+constexpr double prompt = 20;
 
-const JobOptions on_stand_in{.times = short_times(), .engine = Engine::nccl_stand_in};
-const JobOptions on_old_stand_in{.times = short_times(), .engine = Engine::old_nccl_stand_in};
+const JobOptions stand_in_job{.times = short_times(), .engine = Engine::nccl_stand_in};
+const JobOptions old_stand_in_job{.times = short_times(), .engine = Engine::old_nccl_stand_in};
 
 class Nccl : public ::testing::Test {
  protected:
@@ -29,7 +29,7 @@ class Nccl : public ::testing::Test {
 };
 using NcclFaults = Nccl;
 
-/// What the stand-in is to do wrong in this process.
+/// Selects the fault of the stand-in in this process.
 void plant(const char* fault) { ::setenv("FURLONG_NCCL_STAND_IN_FAULT", fault, 1); }
 
 void expect_contains(const std::string& message, const std::string& part) {
@@ -37,13 +37,13 @@ void expect_contains(const std::string& message, const std::string& part) {
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
 }
 
-/// All ranks have come to `name`.
+/// Waits until all ranks have reached `name`.
 void meet(Rank& self, const std::string& name) {
   self.store().add(name, 1);
   while (self.store().add(name, 0) < self.size()) std::this_thread::sleep_for(2ms);
 }
 
-/// A stream of the caller's that does not run at once.
+/// A caller's stream that runs asynchronously.
 class CallersStream {
  public:
   CallersStream() : queue_(require_gpu_engine(DeviceType::simulated).make_queue(0)) {}
@@ -63,7 +63,7 @@ class CallersStream {
   std::unique_ptr<GpuQueue> queue_;
 };
 
-// Rank 1 comes to the operation only when rank 0's host has gone past the wait for it.
+// Rank 1 issues the operation only after rank 0's host has returned from wait().
 TEST_F(Nccl, WaitBlocksTheStreamInsteadOfTheHost) {
   run_job(
       2,
@@ -84,10 +84,10 @@ TEST_F(Nccl, WaitBlocksTheStreamInsteadOfTheHost) {
         EXPECT_EQ(wrong, 0);
         EXPECT_TRUE(work.done());
       },
-      on_stand_in);
+      stand_in_job);
 }
 
-// The values are made on the caller's stream, late.
+// The values are computed late on the caller's stream.
 TEST_F(Nccl, OperationsFollowTheCallersStream) {
   run_job(
       2,
@@ -102,10 +102,10 @@ TEST_F(Nccl, OperationsFollowTheCallersStream) {
         synchronize(caller.stream());
         EXPECT_EQ(wrong_elements<float>(values, 1, 2, Reduction::sum), 0);
       },
-      on_stand_in);
+      stand_in_job);
 }
 
-// A library whose calls block: the same, and old names are not missed.
+// An old library has blocking calls and lacks newer functions.
 TEST_F(Nccl, SupportsOldLibraries) {
   run_job(
       2,
@@ -115,7 +115,7 @@ TEST_F(Nccl, SupportsOldLibraries) {
         communicator.all_reduce(stream(), values).wait();
         EXPECT_EQ(wrong_elements<double>(values, 1, 2, Reduction::sum), 0);
       },
-      on_old_stand_in);
+      old_stand_in_job);
 }
 
 TEST_F(Nccl, HoldsTensorsUntilCompletion) {
@@ -133,7 +133,7 @@ TEST_F(Nccl, HoldsTensorsUntilCompletion) {
         work.wait();
         EXPECT_EQ(in_use(), before);
       },
-      on_stand_in);
+      stand_in_job);
 }
 
 TEST_F(Nccl, RejectsCpuDevices) {
@@ -148,7 +148,7 @@ TEST_F(Nccl, RejectsCpuDevices) {
         communicator.reset();
         self.leave();
       },
-      on_stand_in);
+      stand_in_job);
   EXPECT_EQ(job.wait(), std::vector<int>{0});
 }
 
@@ -158,17 +158,17 @@ TEST_F(NcclFaults, MissingLibraryIsAUserError) {
       [](Rank& self) {
         for (const char* place : {"CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "HOME"}) ::unsetenv(place);
         ::setenv("FURLONG_CUDA_LIBDIR", "/nonexistent", 1);
-        if (!nccl::table().loaded())  // elsewhere on this machine there may be one
+        if (!nccl::table().loaded())  // this machine may have one in another place
           expect_contains(message_of<UserError>([&] { self.communicator(); }),
                           "NCCL cannot be loaded: libnccl.so.2 was searched for in $FURLONG");
         self.leave();
       },
-      on_stand_in);
+      stand_in_job);
   EXPECT_EQ(job.wait(), std::vector<int>{0});
 }
 
 TEST_F(NcclFaults, NamesAMissingRank) {
-  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
     Job job(
         3,
         [](Rank& self) {
@@ -186,7 +186,7 @@ TEST_F(NcclFaults, NamesAMissingRank) {
 }
 
 TEST_F(NcclFaults, ConnectingTimesOut) {
-  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
     Job job(
         2,
         [](Rank& self) {
@@ -196,7 +196,7 @@ TEST_F(NcclFaults, ConnectingTimesOut) {
           expect_contains(
               message_of<MachineError>([&] { self.communicator(); }),
               "NCCL did not connect the 2 ranks within 0.5 s, although all had arrived; set NCCL_DEBUG=INFO");
-          EXPECT_LT(seconds_since(start), soon);
+          EXPECT_LT(seconds_since(start), prompt);
           meet(self, "seen");
           self.leave();
         },
@@ -206,7 +206,7 @@ TEST_F(NcclFaults, ConnectingTimesOut) {
 }
 
 TEST_F(NcclFaults, FailedConnectionReportsNcclsError) {
-  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
     const bool is_old = options.engine == Engine::old_nccl_stand_in;
     Job job(
         2,
@@ -225,9 +225,9 @@ TEST_F(NcclFaults, FailedConnectionReportsNcclsError) {
   }
 }
 
-// It dies when NCCL is connecting, which would take for ever.
+// The rank dies while NCCL is connecting, which would never end.
 TEST_F(NcclFaults, NamesARankThatDiesWhileConnecting) {
-  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
     Job job(
         2,
         [](Rank& self) {
@@ -240,14 +240,14 @@ TEST_F(NcclFaults, NamesARankThatDiesWhileConnecting) {
           }
           const auto start = steady_clock::now();
           expect_contains(message_of<MachineError>([&] { self.communicator(); }), "rank 1 on host host1 failed");
-          EXPECT_LT(seconds_since(start), soon);
+          EXPECT_LT(seconds_since(start), prompt);
         },
         options);
     EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL}));
   }
 }
 
-/// What waiting for operations without end leads to; `begun` is called once all ranks have come.
+/// Returns the error that ends an endless sequence of operations. `begun` is called once all ranks have arrived.
 std::string keep_reducing(Communicator& communicator, const std::function<void()>& begun) {
   const Tensor values = zeros(100000, DType::float32);
   try {
@@ -270,7 +270,7 @@ TEST_F(NcclFaults, AllRanksNameAKilledOrStoppedRank) {
             if (self.rank() == 1) ::kill(::getpid(), signal);
           });
           expect_contains(message, "all_reduce of float32 [100000] stopped: rank 1 on host host1 failed");
-          EXPECT_LT(seconds_since(start), soon);
+          EXPECT_LT(seconds_since(start), prompt);
           EXPECT_EQ(message_of<MachineError>([&] {
                       communicator->barrier(stream()).wait();
                     }).find("barrier stopped: rank 1 on host host1"),
@@ -278,14 +278,14 @@ TEST_F(NcclFaults, AllRanksNameAKilledOrStoppedRank) {
           expect_contains(message_of<MachineError>([&] { communicator->check(); }),
                           "NCCL stopped: rank 1 on host host1 failed");
         },
-        on_stand_in);
+        stand_in_job);
     job.wait(2);
     job.kill(1, SIGKILL);
     EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL, 0})) << signal;
   }
 }
 
-// The host is not in wait() but behind it, waiting for the device: it comes back, and check() tells.
+// The host has returned from wait() and waits for the device: that wait ends, and check() throws.
 TEST_F(NcclFaults, HostWaitingForTheDeviceReturnsAndCheckThrows) {
   Job job(
       2,
@@ -299,16 +299,16 @@ TEST_F(NcclFaults, HostWaitingForTheDeviceReturnsAndCheckThrows) {
         work.wait();
         const auto start = steady_clock::now();
         synchronize(caller.stream());
-        EXPECT_LT(seconds_since(start), soon);
+        EXPECT_LT(seconds_since(start), prompt);
         expect_contains(message_of<MachineError>([&] { communicator->check(); }), "rank 1 on host host1 failed");
         expect_contains(message_of<MachineError>([&] { work.wait(); }), "rank 1 on host host1 failed");
       },
-      on_stand_in);
+      stand_in_job);
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL}));
 }
 
-// No rank is lost, and NCCL says that something broke: patience for the store, which knows nothing, and then NCCL's
-// words.
+// NCCL reports an error although no rank is lost. The store reports no fault within fault_patience, so NCCL's error is
+// reported.
 TEST_F(NcclFaults, NcclErrorEndsTheWait) {
   Job job(
       2,
@@ -322,18 +322,18 @@ TEST_F(NcclFaults, NcclErrorEndsTheWait) {
           EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }),
                     "barrier stopped: NCCL: remote process exited or there was a network error (the stand-in's words)");
           EXPECT_GT(seconds_since(start), 0.25);
-          EXPECT_LT(seconds_since(start), soon);
+          EXPECT_LT(seconds_since(start), prompt);
         }
         meet(self, "seen");
         communicator.reset();
         self.leave();
       },
-      on_stand_in);
+      stand_in_job);
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
 TEST_F(NcclFaults, RejectedCallBreaksTheCommunicator) {
-  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
     const std::string words =
         options.engine == Engine::nccl_stand_in ? "invalid argument (the stand-in's words)" : "invalid argument";
     Job job(
@@ -357,12 +357,12 @@ TEST_F(NcclFaults, RejectedCallBreaksTheCommunicator) {
   }
 }
 
-// All ranks live, and one never comes.
+// All ranks are alive, and one is late.
 TEST_F(Nccl, WarnsAboutALateRank) {
   Job job(
       2,
       [](Rank& self) {
-        const LogCapture said;
+        const LogCapture captured;
         self.options.notice_after = 1s;
         self.options.notice_every = 1s;
         {
@@ -374,14 +374,15 @@ TEST_F(Nccl, WarnsAboutALateRank) {
           synchronize(stream());
           meet(self, "done");
         }
-        const int times = count_of("all_reduce of float32 [10] has waited for ", said.text());
-        EXPECT_EQ(times >= 1 && times <= 3, self.rank() == 0) << said.text();
-        EXPECT_EQ(count_of(" s: rank 1 has not reached it; the other ranks wait as long as it is alive", said.text()),
-                  times)
-            << said.text();
+        const int times = count_of("all_reduce of float32 [10] has waited for ", captured.text());
+        EXPECT_EQ(times >= 1 && times <= 3, self.rank() == 0) << captured.text();
+        EXPECT_EQ(
+            count_of(" s: rank 1 has not reached it; the other ranks wait as long as it is alive", captured.text()),
+            times)
+            << captured.text();
         self.leave();
       },
-      on_stand_in);
+      stand_in_job);
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
@@ -401,12 +402,12 @@ TEST_F(NcclFaults, MismatchedOperationsTimeOut) {
         communicator.reset();
         self.leave();
       },
-      on_stand_in);
+      stand_in_job);
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
 TEST_F(NcclFaults, AbortEndsEveryKindOfWait) {
-  for (const JobOptions& options : {on_stand_in, on_old_stand_in}) {
+  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
     Job job(
         2,
         [](Rank& self) {
@@ -430,7 +431,7 @@ TEST_F(NcclFaults, AbortEndsEveryKindOfWait) {
               });
               const auto start = steady_clock::now();
               expect_contains(message_of<MachineError>([&] { work.wait(); }), " stopped: the operator has had enough");
-              EXPECT_LT(seconds_since(start), soon);
+              EXPECT_LT(seconds_since(start), prompt);
               EXPECT_EQ(message_of<MachineError>([&] { next.wait(); }), "barrier stopped: the operator has had enough");
               other.join();
             }
@@ -457,7 +458,7 @@ TEST_F(NcclFaults, CompletedOperationsSurviveAnAbort) {
         EXPECT_NO_THROW(work.wait());
         self.leave();
       },
-      on_stand_in);
+      stand_in_job);
   EXPECT_EQ(job.wait(), std::vector<int>{0});
 }
 
@@ -476,7 +477,7 @@ TEST_F(NcclFaults, RunningOperationThrowsWhenDestroyed) {
         communicator.reset();
         self.leave();
       },
-      on_stand_in);
+      stand_in_job);
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
