@@ -17,8 +17,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr std::array<char, 8> link_magic{'F', 'U', 'R', 'L', 'I', 'N', 'K', '1'};
-constexpr std::size_t max_candidates =
-    64;  ///< maximum number of unauthenticated connections; one more replaces the oldest
+/// Maximum number of unauthenticated connections; one more replaces the oldest.
+constexpr std::size_t max_candidates = 64;
 constexpr milliseconds greeting_timeout{5000}, retry_after{50};
 constexpr milliseconds attempt_patience{1000};  // the system repeats a lost SYN only after 1, 3 and 7 s
 

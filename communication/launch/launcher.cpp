@@ -356,7 +356,7 @@ int launch(const LaunchOptions& options, const EnvironmentFunction& environment)
     log_warn("{} rank{} with {} thread{} each share {} core{} and slow each other down; use {}", settings.processes,
              settings.processes == 1 ? "" : "s", settings.threads, settings.threads == 1 ? "" : "s", settings.cores,
              settings.cores == 1 ? "" : "s",
-             settings.processes > settings.cores ? "fewer processes" : "a smaller OMP_NUM_THREADS");
+             settings.processes > settings.cores ? "a smaller --processes" : "a smaller OMP_NUM_THREADS");
   }
   return Launch(options).run(settings);
 }
