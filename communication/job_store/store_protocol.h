@@ -47,7 +47,7 @@ struct Fault {
   std::string host;
   std::string reason;
 
-  /// Returns for example "rank 3 on host node07 failed: sent nothing for 10.0 s".
+  /// Returns for example "rank 3 on host node07 failed: it gave no reason".
   std::string message() const;
   bool operator==(const Fault&) const = default;
 };
