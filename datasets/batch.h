@@ -1,67 +1,70 @@
 #pragma once
-// What a training step reads, and where it comes from.
+// The batches that training steps read, and the interface of their sources.
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace furlong {
 
-/// A target that is left out of the loss.
+/// A target that does not count in the loss.
 inline constexpr std::int32_t ignored_target = -1;
 
+/// The tokens, targets and labels of one training or evaluation step.
 struct Batch {
-  std::int64_t batch = 0;             ///< rows
-  std::int64_t n = 0;                 ///< tokens in a row
-  std::vector<std::int32_t> inputs;   ///< [batch, n]; 0 where padded
-  std::vector<std::int32_t> targets;  ///< [batch, n]: a token, or ignored_target; empty where labels are learned
-  std::int64_t n_targets = 0;         ///< targets that are not ignored, or labels: what the loss is a mean over
-  std::int64_t n_tokens =
-      0;  ///< what counts as read: next_token: the targets; otherwise all tokens that are not padding
-  std::vector<std::int32_t>
-      mask{};  ///< [batch, n]: 1 for a token, 0 for padding; empty: there is none that attention could see
-  std::vector<std::int32_t>
-      documents{};  ///< [batch, n]: number of the document within the row; empty: attention may cross borders
-  std::vector<std::int32_t>
-      fresh{};  ///< [batch]: 1 where a row does not go on from the same row of the batch before; empty: none does
-  std::vector<std::int32_t>
-      labels{};  ///< one for each sample (a row, or a pair of rows), or ignored_target; empty: none
+  std::int64_t batch = 0;            ///< number of rows
+  std::int64_t n = 0;                ///< tokens per row
+  std::vector<std::int32_t> inputs;  ///< [batch, n]; 0 in padding
+  /// [batch, n]: a token id, or ignored_target. Empty if the objective learns labels.
+  std::vector<std::int32_t> targets;
+  /// Number of targets or labels that are not ignored: the loss is a mean over these.
+  std::int64_t n_targets = 0;
+  /// Tokens that count as read: the targets for next-token prediction, otherwise all tokens except padding.
+  std::int64_t n_tokens = 0;
+  /// [batch, n]: 1 for a token, 0 for padding. Empty if no row has padding that attention could attend to.
+  std::vector<std::int32_t> mask{};
+  /// [batch, n]: index of the document within the row. Empty if attention may cross document boundaries.
+  std::vector<std::int32_t> documents{};
+  /// [batch]: 1 if the row does not continue the same row of the previous batch. Empty if no row continues one.
+  std::vector<std::int32_t> fresh{};
+  /// One label per sample (a row, or a pair of rows), or ignored_target. Empty if the batch has no labels.
+  std::vector<std::int32_t> labels{};
 };
 
-/// Makes rows longer by padding. Rows of one document each, without `documents`.
+/// Pads all rows to `n` tokens. The batch must not have `documents`. Throws ContractError if `n` is less than batch.n.
 void widen(Batch& batch, std::int64_t n);
 
-/// The samples of each batch that one of several processes reads: together all, one behind the other, none of them one
-/// more than another has and more.
+/// The samples of each batch that one of several ranks reads. The shares are contiguous, cover the batch, and differ in
+/// size by at most one sample.
 struct SampleShare {
   std::int64_t first = 0, samples = 0;
-  static SampleShare of(std::int64_t batch_size, int rank, int processes) {
-    const std::int64_t first = batch_size * rank / processes;
-    return {first, batch_size * (rank + 1) / processes - first};
+  static SampleShare of(std::int64_t batch_size, int rank, int world_size) {
+    const std::int64_t first = batch_size * rank / world_size;
+    return {first, batch_size * (rank + 1) / world_size - first};
   }
 };
 
-/// Samples by number. A sample is a function of the source's seed and its number, and of nothing else: the same on any
-/// number of threads or ranks, and after a resume. What a source refers to has to outlive it.
+/// Samples by index. A sample depends only on the source's seed and the sample's index: it is the same on any number of
+/// threads or ranks, and after a resume. Objects that a source refers to must outlive it.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  /// Samples that it takes to see everything once.
+  /// Returns the number of samples in one pass over the data.
   virtual std::uint64_t n_samples() const = 0;
-  /// Samples [first, first + samples). Any thread may call it.
+  /// Returns samples [first, first + samples). Thread-safe.
   virtual Batch batch(std::uint64_t first, std::int64_t samples) const = 0;
-  /// The same, with those from n_samples() on empty (inputs 0, all targets and labels ignored): for one pass with
-  /// batches of one size.
+  /// Like batch(), but samples from n_samples() on are empty: inputs are 0, all targets and labels are ignored. This
+  /// makes one pass possible with batches of equal size.
   virtual Batch batch_of_one_pass(std::uint64_t first, std::int64_t samples) const = 0;
-  /// What whoever trains on it should know (documents that are cut), one sentence; empty: nothing.
+  /// Returns a one-sentence notice for the user (for example: documents are truncated), or an empty string.
   virtual std::string note() const { return {}; }
 };
 
-/// Samples of one row each, their tokens in front and padding behind.
+/// A source whose samples are one row each: tokens first, then padding.
 class RowSource : public BatchSource {
  public:
-  /// The longest row.
+  /// Returns the length of the longest row.
   virtual std::int64_t sequence_length() const = 0;
-  /// How many of sample `index`'s inputs are tokens.
+  /// Returns the number of inputs of sample `index` that are tokens, not padding.
   virtual std::int64_t tokens_in(std::uint64_t index) const = 0;
 };
 

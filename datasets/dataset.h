@@ -6,14 +6,15 @@
 
 namespace furlong {
 
-/// What a run trains on: a token store, or a task that makes its sequences itself.
+/// The data of a run: a tokenized dataset, or a task that generates its sequences.
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  /// For messages: the path of the store, or which task it is.
+  /// Returns the path of the tokenized dataset, or the name of the task, for messages.
   virtual const std::string& path() const = 0;
+  /// Returns the vocabulary of the token ids.
   virtual const Vocabulary& vocabulary() const = 0;
-  /// Tokens in a split; of a task whose sequences have no end, the largest number.
+  /// Returns the number of tokens in a split. A task without end returns the largest number.
   virtual std::uint64_t size(Split split) const = 0;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Token stores: HDF5 files of token ids with documents, splits, vocabulary and provenance (docs/file_formats.md). A
-// store may come from anywhere: every offset, range and token id is checked before it is used.
+// Tokenized datasets: HDF5 files of token ids with documents, splits, vocabulary and provenance (docs/file_formats.md).
+// Files are not trusted: every offset, range and token id is checked before use.
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -13,16 +13,17 @@
 
 namespace furlong {
 
+/// A tokenized dataset that is open for reading.
 class TokenStore : public Dataset {
  public:
-  /// A span [begin, end) of the store's token sequence.
+  /// A span [begin, end) of the dataset's token sequence.
   struct Range {
     std::uint64_t begin = 0, end = 0;
   };
 
-  /// Throws one-line UserError naming the file when it is missing, truncated, damaged, not HDF5, not a token store, or
-  /// contradicts itself. Damage to the tokens themselves (Fletcher32 per chunk) shows, in the same way, when they are
-  /// read.
+  /// Opens a file. Throws UserError, naming the file, if it is missing, truncated, damaged, inconsistent, not HDF5, or
+  /// not a tokenized dataset. Damaged tokens (Fletcher32 checksum per chunk) are detected when they are read, and also
+  /// throw UserError.
   static TokenStore open(const std::string& path);
   TokenStore(TokenStore&&) noexcept;
   TokenStore& operator=(TokenStore&&) noexcept;
@@ -30,30 +31,32 @@ class TokenStore : public Dataset {
 
   const std::string& path() const override;
   const Vocabulary& vocabulary() const override;
-  /// JSON: sources with size and hash, options, time, version.
+  /// Returns JSON: sources with size and hash, options, time, version.
   const std::string& provenance() const;
   std::uint64_t n_tokens() const;
   std::uint64_t n_documents() const;
-  /// Where a document lies in the token sequence. Throws UserError when the store's offsets contradict each other.
+  /// Returns the span of a document. Throws UserError if its offsets are inconsistent.
   Range document(std::uint64_t index) const;
-  /// Where each document begins, and the number of tokens. Throws UserError when they contradict each other.
+  /// Returns the start of each document, followed by the number of tokens. Throws UserError if the offsets do not
+  /// ascend.
   std::vector<std::uint64_t> document_offsets() const;
-  /// Documents that share a label: 1, or 2 where the store is of pairs; 0 when it has no labels.
+  /// Returns the number of documents that share a label: 1, 2 if the dataset has pairs, 0 if it has no labels.
   std::uint64_t documents_per_label() const;
-  /// One for each document or pair: places in vocabulary().labels(). Throws UserError when they contradict the
-  /// documents or the names.
+  /// Returns one label per document or pair: an index into vocabulary().labels(). Throws UserError if there are no
+  /// labels, or if they do not match the documents or the names.
   std::vector<std::int32_t> labels() const;
 
-  /// Ranges of a split, in order, none empty, neighbours that touch made one. A split may be empty.
+  /// Returns the ranges of a split: ascending, not empty, adjacent ranges merged. A split may be empty.
   const std::vector<Range>& ranges(Split split) const;
-  /// Tokens in a split.
+  /// Returns the number of tokens in a split.
   std::uint64_t size(Split split) const override;
 
-  /// Tokens [position, position + tokens.size()) of the split's ranges laid end to end; ContractError beyond them. A
-  /// split of at most 1 GiB is held in memory from its first reading on. Any thread may read.
+  /// Reads tokens [position, position + tokens.size()) of the concatenated ranges of the split. Throws ContractError if
+  /// they exceed the split. A split of at most 1 GiB is loaded into memory by the first read. Thread-safe.
   void read(Split split, std::uint64_t position, std::span<std::int32_t> tokens) const;
   std::vector<std::int32_t> read(Split split, std::uint64_t position, std::size_t count) const;
-  /// Positions p in (position, position + count) where a new range begins: token p does not follow token p - 1.
+  /// Returns the positions p in (position, position + count) at which a new range starts: token p does not follow token
+  /// p - 1.
   std::vector<std::uint64_t> breaks(Split split, std::uint64_t position, std::uint64_t count) const;
 
  private:

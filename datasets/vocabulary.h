@@ -1,5 +1,5 @@
 #pragma once
-// What the numbers in a token store stand for.
+// The meaning of token ids.
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -13,101 +13,102 @@
 
 namespace furlong {
 
-/// A list of symbols, token id = place in the list. Letters of the DNA, RNA and protein alphabets are the IUPAC ones
-/// (doi:10.1093/nar/13.9.3021, doi:10.1351/pac198456050595), read in either case; bytes are themselves; a tokenizer's
-/// are those of the model that it came with. Ids are the same in every store of a kind (of a tokenizer), and go with
-/// the model into its checkpoints as JSON.
+/// A list of symbols; the token id is the index in the list. The letters of DNA, RNA and protein are the IUPAC codes
+/// (doi:10.1093/nar/13.9.3021, doi:10.1351/pac198456050595), in upper or lower case. Symbols of `bytes` are the bytes
+/// themselves; those of a tokenizer are its tokens. All datasets of a kind (or of a tokenizer) have the same ids.
+/// Checkpoints contain the vocabulary as JSON.
 class Vocabulary {
  public:
   enum class Kind { bytes, dna, rna, protein, copy, tokenizer };
 
-  /// The token that ends each document, behind the symbols of the data in every vocabulary that has it.
+  /// The token that ends each document. In every vocabulary that has it, it follows the data symbols.
   static constexpr std::string_view document_symbol = "<document>";
-  /// Tokens that only encoders have, behind all others: what a hidden token is shown as, and one that stands for a
-  /// whole document.
+  /// Tokens that only encoders have, after all others: the replacement of a hidden token, and the token that represents
+  /// a whole document.
   static constexpr std::string_view mask_symbol = "<mask>", class_symbol = "<class>";
 
-  /// 256 bytes, and the document token when `with_documents`.
+  /// 256 bytes, then the document token if `with_documents`.
   static Vocabulary bytes(bool with_documents);
   /// A C G T, then R Y S W K M B D H V N, then the document token: 16.
   static Vocabulary dna();
-  /// The same with U in place of T.
+  /// The same with U instead of T.
   static Vocabulary rna();
   /// Twenty amino acids, then X B Z J U O * -, then the document token: 29.
   static Vocabulary protein();
-  /// Of the copy task (datasets/tasks/copy_task.h): `n_symbols` of 0-9, A-Z and a-z, then the marker "<" and the
-  /// separator "=". 1 to 62 symbols.
+  /// The vocabulary of the copy task (datasets/tasks/copy_task.h): `n_symbols` of 0-9, A-Z and a-z, then the marker "<"
+  /// and the separator "=". `n_symbols` is 1 to 62.
   static Vocabulary copy(std::int64_t n_symbols);
   static constexpr std::int64_t most_copy_symbols = 62;
-  /// "dna", "rna" or "protein". Throws UserError on another name.
+  /// Returns the vocabulary "dna", "rna" or "protein". Throws UserError for any other name.
   static Vocabulary alphabet(std::string_view name);
-  /// The tokens of a tokenizer, ids as it has them.
+  /// The tokens of a tokenizer, with its ids.
   static Vocabulary of_tokenizer(std::shared_ptr<const Tokenizer> tokenizer);
 
-  /// The same with <mask> and <class> at the end; itself when it has them. Both are there whatever an encoder learns,
-  /// so that one that has learned to fill in tokens can go on to classify. A tokenizer's own mask and classify tokens
-  /// are those; only what it lacks is added.
+  /// Returns this vocabulary with <mask> and <class> at the end. Both are added whatever the encoder's objective is, so
+  /// that a masked language model can continue as a classifier. A tokenizer's own mask and classify tokens are used;
+  /// only missing ones are added.
   Vocabulary with_encoder_tokens() const;
-  /// The same with names for the labels 0, 1, ... of documents.
+  /// Returns this vocabulary with names of the document labels 0, 1, ...
   Vocabulary with_labels(std::vector<std::string> names) const;
 
-  /// {"kind": "dna", "symbols": ["A", ...]} and, where there are any, "labels": [...]; a byte's symbol is "0x00" to
-  /// "0xff". Of a tokenizer:
-  /// {"kind": "tokenizer", "symbols": [what encoders have besides], "tokenizer": {Tokenizer::to_json()}}.
+  /// Returns {"kind": "dna", "symbols": ["A", ...]}, with "labels": [...] if there are any. The symbols of `bytes` are
+  /// "0x00" to "0xff". With a tokenizer: {"kind": "tokenizer", "symbols": [tokens added for encoders], "tokenizer":
+  /// {Tokenizer::to_json()}}.
   std::string to_json() const;
-  /// Throws UserError, beginning with `origin` (the file it came from), for anything but what to_json() writes.
+  /// Reads what to_json() writes. Throws UserError, starting with `origin` (the file it came from), for anything else.
   static Vocabulary from_json(std::string_view json, std::string_view origin);
 
   Kind kind() const { return kind_; }
-  /// "bytes", "dna", "rna", "protein", "copy", "tokenizer".
+  /// Returns "bytes", "dna", "rna", "protein", "copy" or "tokenizer".
   std::string_view kind_name() const;
-  /// For messages: the kind; of a tokenizer also which: "bpe tokenizer of 49152 tokens, 0f3c90a1".
+  /// Returns the kind, for messages. With a tokenizer, also its kind, size and hash: "bpe tokenizer of 49152 tokens,
+  /// 0f3c90a1".
   std::string description() const;
   std::int32_t size() const { return tokenizer_size_ + static_cast<std::int32_t>(symbols_.size()); }
-  /// As the vocabulary spells it; of a tokenizer see Tokenizer::token.
+  /// Returns the symbol of an id. With a tokenizer: see Tokenizer::token().
   std::string symbol(std::int32_t id) const;
-  /// Null in the vocabularies of other kinds.
+  /// Returns the tokenizer, or null for other kinds.
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
 
-  /// The id of a symbol; a byte may also be given as itself ("\n"), a letter of an alphabet in either case. Throws
-  /// UserError with what there is.
+  /// Returns the id of a symbol. A byte may also be given as itself ("\n"), a letter of an alphabet in either case.
+  /// Throws UserError with the known symbols if there is no such symbol.
   std::int32_t id_of(std::string_view symbol) const;
-  /// The id of one byte of input, or -1 when it stands for nothing here; always that with a tokenizer.
+  /// Returns the id of one input byte, or -1 if it has none. Always -1 with a tokenizer.
   std::int32_t id_of_byte(unsigned char byte) const { return byte_ids_[byte]; }
-  /// The document token, where there is one; of a tokenizer that which ends a framed document, else its end or
-  /// separator token.
+  /// Returns the document token, if the vocabulary has one. With a tokenizer: the last token of the frame, else its end
+  /// token, else its separator token.
   std::optional<std::int32_t> document_id() const;
-  /// <mask> and <class>, in the vocabularies of encoders; a tokenizer's mask and classify tokens.
+  /// Returns <mask> and <class> if the vocabulary has encoder tokens; with a tokenizer, its mask and classify tokens.
   std::optional<std::int32_t> mask_id() const;
   std::optional<std::int32_t> class_id() const;
-  /// Whether data can hold the token for its own sake: all but <document>, <mask>, <class> and a tokenizer's special
-  /// tokens.
+  /// Whether the token is data: not <document>, <mask>, <class>, or a special token of the tokenizer.
   bool is_data_symbol(std::int32_t id) const;
-  /// How many there are; without a tokenizer their ids begin at 0.
+  /// Returns the number of data symbols. Without a tokenizer their ids start at 0.
   std::int32_t n_data_symbols() const { return n_data_symbols_; }
-  /// Names of the labels that documents have; empty: they have none.
+  /// Returns the names of the document labels; empty if there are none.
   const std::vector<std::string>& labels() const { return labels_; }
-  /// What an unknown letter can be read as: N in DNA and RNA, X in proteins; a tokenizer's unknown token.
+  /// Returns the id that unknown letters can be read as: N for DNA and RNA, X for protein, the unknown token of a
+  /// tokenizer.
   std::optional<std::int32_t> unknown_id() const;
-  /// Whether the symbol leaves open which base or residue it is (R Y S W K M B D H V N; X B Z J).
+  /// Whether the symbol stands for more than one base or residue (R Y S W K M B D H V N; X B Z J).
   bool is_ambiguous(std::int32_t id) const;
 
-  /// In the alphabets "<document>" in the text is that token, and whitespace is left out. Throws UserError naming
-  /// letter and position. A tokenizer puts nothing around the text, and takes special tokens that are written in it for
-  /// text.
+  /// Encodes text. In alphabets, "<document>" is the document token and whitespace is ignored. Throws UserError with
+  /// letter and position if a letter is unknown. A tokenizer adds no frame, and treats special tokens in the text as
+  /// plain text.
   std::vector<std::int32_t> encode(std::string_view text) const;
-  /// The same as the beginning of a document that a model is to continue: with what the tokenizer puts in front of a
-  /// document, unless the text begins with that. `special`: what special tokens in the text are, in the vocabularies of
-  /// tokenizers; throws UserError where others are to have them.
+  /// Encodes text as the start of a document that a model continues. With a tokenizer, the tokens that it puts before a
+  /// document come first, unless the text starts with them. `special` selects how special tokens in the text are read.
+  /// Throws UserError if it is is_token and there is no tokenizer.
   std::vector<std::int32_t> encode_prompt(std::string_view text,
                                           SpecialSpelling special = SpecialSpelling::is_text) const;
-  /// What a tokenizer puts in front of a document, and behind it; empty without a tokenizer.
+  /// Returns the tokens that a tokenizer puts before and after a document; empty without a tokenizer.
   const std::vector<std::int32_t>& frame_front() const { return frame_front_; }
   const std::vector<std::int32_t>& frame_back() const { return frame_back_; }
-  /// Throws ContractError on an id outside the vocabulary.
+  /// Decodes ids to text. Throws ContractError if an id is outside the vocabulary.
   std::string decode(std::span<const std::int32_t> ids) const;
 
-  /// Tokenizers are equal when their contents are (128 bits of XXH3 of their JSON).
+  /// Tokenizers are equal if their contents are (128-bit XXH3 of their JSON).
   friend bool operator==(const Vocabulary& a, const Vocabulary& b) {
     return a.kind_ == b.kind_ && a.tokenizer_hash_ == b.tokenizer_hash_ && a.symbols_ == b.symbols_ &&
            a.labels_ == b.labels_;
@@ -117,11 +118,12 @@ class Vocabulary {
   Vocabulary(Kind kind, std::string_view letters, bool with_documents);
   explicit Vocabulary(std::shared_ptr<const Tokenizer> tokenizer);
   void find_frame();
-  /// The symbols of one letter, in order.
+  /// All one-letter symbols, in order.
   std::string letters(std::string_view separator) const;
 
   Kind kind_;
-  std::vector<std::string> symbols_, labels_;  // of a tokenizer, only the symbols behind its own
+  // symbols_ excludes a tokenizer's own tokens
+  std::vector<std::string> symbols_, labels_;
   std::int32_t n_data_symbols_ = 0;
   std::array<std::int32_t, 256> byte_ids_{};
   std::shared_ptr<const Tokenizer> tokenizer_;

@@ -1,5 +1,5 @@
 #pragma once
-// The bytes of a file or of standard input, uncompressed on the way when they are gzip or xz.
+// Reads a file or standard input, and decompresses gzip and xz.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -7,27 +7,28 @@
 
 namespace furlong {
 
-/// Reads from front to back in constant memory. gzip and xz are known by their first bytes, whatever the name; files of
-/// several members (as bgzip, pigz and cat make them) are read to the end of the last. Throws UserError for what cannot
-/// be opened, for damaged or truncated compressed data, and for bzip2, zstd and zip, which are not read; MachineError
-/// where the system fails.
+/// Reads from beginning to end in constant memory. gzip and xz are detected by their first bytes, not by the file name.
+/// Files of several members (as bgzip, pigz and cat write them) are read to the end of the last member. Throws
+/// UserError if the file cannot be opened, if compressed data are damaged or truncated, and for bzip2, zstd and zip,
+/// which are not supported. Throws MachineError if a system call fails.
 class ByteSource {
  public:
-  /// `path` may be "-" for standard input.
+  /// Opens `path`; "-" is standard input.
   explicit ByteSource(const std::string& path);
   ~ByteSource();
   ByteSource(const ByteSource&) = delete;
   ByteSource& operator=(const ByteSource&) = delete;
 
-  /// Fills `destination` with up to `capacity` bytes, less only at the end; 0 when nothing is left.
+  /// Reads up to `capacity` bytes into `destination`. Returns fewer only at the end, and 0 when nothing is left.
   std::size_t read(void* destination, std::size_t capacity);
 
-  /// The path, or "standard input"; what errors call it.
+  /// Returns the path, or "standard input", as messages name it.
   const std::string& name() const;
-  /// Bytes taken from the file so far, compressed as they are, and their XXH3 (64 bits).
+  /// Returns the number of bytes read from the file so far, before decompression.
   std::uint64_t file_bytes() const;
+  /// Returns the 64-bit XXH3 of these bytes.
   std::uint64_t file_hash() const;
-  /// "none", "gzip" or "xz".
+  /// Returns "none", "gzip" or "xz".
   const char* compression() const;
 
  private:

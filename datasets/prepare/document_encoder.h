@@ -1,5 +1,5 @@
 #pragma once
-// Documents through a tokenizer into a token store, in memory that does not grow with their length.
+// Tokenizes documents into a tokenized dataset, in memory that does not grow with document length.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,26 +9,27 @@
 
 namespace furlong {
 
-/// Takes the text of one document after another, and writes each as the tokenizer frames it. A document of more than
-/// `piece_bytes` is encoded in pieces, cut between two lines of which neither is empty nor the second indented; in text
-/// that has no such place for eight times as long, at any line end, or between any two characters. What the tokens at
-/// such a cut are is then no longer the tokenizer's own choice.
+/// Takes the text of one document after another and writes its tokens, framed as the tokenizer requires. A document
+/// longer than `piece_bytes` is encoded in pieces. A cut goes between two lines of which neither is empty and the
+/// second is not indented. If 8 * piece_bytes of text have no such place, the cut goes to any line end, or between any
+/// two characters. The tokens at such a cut may differ from those of the uncut text.
 class DocumentEncoder {
  public:
   static constexpr std::size_t default_piece_bytes = std::size_t{1} << 20;
 
-  /// `vocabulary` has a tokenizer; `writer` has to outlive this.
+  /// `vocabulary` must have a tokenizer. `writer` must outlive this object.
   DocumentEncoder(const Vocabulary& vocabulary, StoreWriter& writer, std::size_t piece_bytes = default_piece_bytes);
 
+  /// Appends one byte of text to the document.
   void put(char byte) {
     text_.push_back(byte);
     if (text_.size() >= next_cut_) encode_piece();
   }
-  /// A token in the place of text; not to be mixed with text in a document.
+  /// Appends a token instead of text. A document must not mix put() and put_token().
   void put_token(std::int32_t id);
-  /// A document of no tokens is not kept, as StoreWriter says.
+  /// Ends the document. A document without tokens is not stored (see StoreWriter).
   void end_document();
-  /// Documents that were encoded in pieces.
+  /// Returns the number of documents that were encoded in pieces.
   std::uint64_t n_cut_documents() const { return n_cut_documents_; }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// From bytes to documents of tokens: what furlong prepare reads.
+// Readers of `furlong prepare`: split input bytes into documents and tokenize them.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,39 +10,43 @@
 
 namespace furlong {
 
-/// Takes inputs block by block, in order, and writes tokens and document ends to a StoreWriter that outlives it.
+/// Takes inputs block by block, in order. Writes tokens and document ends to a StoreWriter, which must outlive the
+/// reader.
 class DocumentReader {
  public:
   virtual ~DocumentReader() = default;
-  /// `name` is what errors call the input that begins.
+  /// Starts a new input; `name` identifies it in errors.
   virtual void begin_input(const std::string& name) = 0;
+  /// Reads the next block of the input.
   virtual void feed(std::string_view block) = 0;
+  /// Ends the input, and its last document.
   virtual void end_input() = 0;
-  /// Letters that were not in the alphabet and were read as unknown.
+  /// Returns the number of letters outside the alphabet that were read as unknown.
   virtual std::uint64_t n_mapped() const { return 0; }
-  /// Documents that a tokenizer was given in pieces, because they are long.
+  /// Returns the number of documents that were tokenized in pieces because of their length.
   virtual std::uint64_t n_cut_documents() const { return 0; }
-  /// Names of the labels 0, 1, ... that were given to documents.
+  /// Returns the names of the labels 0, 1, ... of the documents.
   virtual std::vector<std::string> label_names() const { return {}; }
 };
 
-/// What ends a document in text. `line`: each line is one, without its line break (LF or CR LF). `blank_line`: one or
-/// more empty lines stand between documents; line breaks inside one are LF. `file`: each input is one, byte for byte.
+/// Where a document ends in text. `file`: each input is one document, byte for byte. `line`: each line is one, without
+/// its line break (LF or CR LF). `blank_line`: one or more empty lines separate documents; line breaks inside a
+/// document become LF.
 enum class DocumentSeparator { file, line, blank_line };
 
-/// As bytes, or through the vocabulary's tokenizer.
+/// Returns a reader of text. Tokens are bytes, or those of the vocabulary's tokenizer.
 std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
                                                  StoreWriter& writer);
 
-/// FASTA: each record is a document; lines that begin with '>' open one, lines that begin with ';' are comments,
-/// whitespace is left out. A byte that is no letter of the vocabulary's alphabet is a UserError naming file, line and
-/// column, or the unknown letter (N, X) when `map_unknown`. With a tokenizer letters are read in upper case: one token
-/// each where it is of letters or of word pieces, otherwise a record is a text; a letter that comes out as the unknown
-/// token is such an error.
+/// Returns a reader of FASTA. Each record is a document: '>' starts a record, ';' starts a comment line, whitespace is
+/// ignored. A byte outside the vocabulary's alphabet is read as the unknown letter (N, X) if `map_unknown`. Otherwise
+/// the reader throws UserError with file, line and column.
+/// With a tokenizer, letters are read in upper case. Letter and WordPiece tokenizers encode each letter separately;
+/// others encode the record as text. A letter that becomes the unknown token is such an error, too.
 std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, StoreWriter& writer);
 
-/// The alphabet that the beginning of a FASTA file speaks for: "dna" or "rna" when at least 90 % of the letters are A,
-/// C, G, T, U or N and all are nucleotide codes, else "protein". Throws UserError, beginning with `name`, when it holds
+/// Guesses the alphabet from the beginning of a FASTA file. Returns "dna" or "rna" if all letters are nucleotide codes
+/// and at least 90 % are A, C, G, T, U or N; otherwise "protein". Throws UserError, starting with `name`, if there are
 /// no letters.
 std::string guess_alphabet(std::string_view beginning, std::string_view name);
 

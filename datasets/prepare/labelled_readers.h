@@ -1,5 +1,5 @@
 #pragma once
-// Documents with labels out of tables and JSON lines: what `furlong prepare labelled` reads.
+// Reader of labelled documents in tables and JSON Lines: `furlong prepare labelled`.
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,26 +8,27 @@
 
 namespace furlong {
 
-/// Where text and label stand in a record. In tsv and csv a field is a column: a number from 1, or a name, for which
-/// the first record of each input is a header; in jsonl it is a key. tsv: a line is a record, tabs stand between
-/// fields, nothing is quoted. csv: as RFC 4180 says. jsonl: a JSON object a line; text is a string, or a list of bytes;
-/// a label is a string, a whole number, true or false.
+/// Where the text and the label are in a record. In tsv and csv a field is a column: a number from 1, or a name from
+/// the header, which is then the first record of each input. In jsonl a field is a key.
+/// tsv: one record per line, tabs between fields, no quoting. csv: as in RFC 4180. jsonl: one JSON object per line; the
+/// text is a string or a list of bytes, the label a string, an integer, true or false.
 struct LabelledFormat {
   enum class Kind { tsv, csv, jsonl } kind = Kind::tsv;
   std::string text_field;           ///< empty: column 1, key "text"
-  std::string second_text_field;    ///< empty: single documents; else the second of a pair
-  std::string label_field;          ///< empty: column 2 (of pairs: 3), key "label"
-  std::vector<std::string> labels;  ///< names of the labels 0, 1, ...; empty: in the order in which they come
+  std::string second_text_field;    ///< second text of a pair; empty: single documents
+  std::string label_field;          ///< empty: column 2 (column 3 for pairs), key "label"
+  std::vector<std::string> labels;  ///< names of the labels 0, 1, ...; empty: in order of first occurrence
 };
 
-/// "tsv", "csv", "jsonl".
+/// Returns "tsv", "csv" or "jsonl".
 std::string_view name_of(LabelledFormat::Kind kind);
-/// What a file name says ("reviews.csv.gz"). Throws UserError for other names.
+/// Returns the format for a file name such as "reviews.csv.gz". Throws UserError if the extension is unknown.
 LabelledFormat::Kind labelled_format_of(std::string_view file_name);
 
-/// Each text becomes a document, in tokens of the vocabulary (letters that an alphabet lacks: see make_fasta_reader;
-/// whitespace is left out of those; a tokenizer's framed), each record a label. Records with a text of no tokens are
-/// left out. Errors name file and line. The writer's documents_per_label has to be 2 with a second text, 1 without.
+/// Returns a reader that writes each text as a document and each record's label. Texts are tokenized with the
+/// vocabulary: a tokenizer's documents are framed; an alphabet ignores whitespace and treats unknown letters as in
+/// make_fasta_reader(). Records with a text of no tokens are skipped. Errors name file and line. The writer's
+/// documents_per_label must be 2 if there is a second text, otherwise 1.
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
                                                      bool map_unknown, StoreWriter& writer);
 

@@ -1,5 +1,5 @@
 #pragma once
-// From text, FASTA and labelled files to a token store: what `furlong prepare` does.
+// Converts text, FASTA and labelled files to a tokenized dataset: the implementation of `furlong prepare`.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -12,51 +12,57 @@
 
 namespace furlong {
 
+/// Inputs, output and options of prepare().
 struct PrepareOptions {
   enum class Format { text, fasta, labelled } format = Format::text;
-  std::vector<std::string> inputs;  ///< paths, plain, gzip or xz; "-" is standard input
+  std::vector<std::string> inputs;  ///< paths of plain, gzip or xz files; "-" is standard input
   std::string output;
   bool force = false;  ///< replace an existing output
   StoreWriterOptions store;
-  DocumentSeparator separator = DocumentSeparator::file;  ///< text
-  LabelledFormat labelled;                                ///< labelled
-  std::string alphabet = "auto";  ///< FASTA: dna, rna, protein, or auto; labelled: those, or auto for bytes
-  bool map_unknown = false;       ///< FASTA, labelled: read letters that the alphabet lacks as N or X
+  DocumentSeparator separator = DocumentSeparator::file;  ///< for text
+  LabelledFormat labelled;                                ///< for labelled
+  /// FASTA: dna, rna, protein, or auto to guess it. Labelled: dna, rna, protein, or auto for bytes.
+  std::string alphabet = "auto";
+  /// FASTA, labelled: read letters outside the alphabet as N or X.
+  bool map_unknown = false;
   /// Empty: bytes or an alphabet. Otherwise what load_tokenizer reads, or a checkpoint of a model with a tokenizer;
   /// documents are framed.
   std::string tokenizer;
-  /// Called every few seconds.
+  /// Progress of a call to prepare().
   struct Progress {
     std::string input;
-    std::uint64_t file_bytes = 0;  ///< read so far, over all inputs, compressed as they are
+    std::uint64_t file_bytes = 0;  ///< read so far from all inputs, before decompression
     std::uint64_t n_tokens = 0;
     double seconds = 0;
   };
+  /// Called every few seconds.
   std::function<void(const Progress&)> progress;
 };
 
+/// The result of prepare().
 struct PrepareReport {
   std::string output;
   std::string vocabulary;  ///< its kind
   std::string tokenizer;   ///< its kind; empty: none
   std::int32_t vocabulary_size = 0;
-  std::uint64_t file_bytes = 0;   ///< of all inputs, compressed as they are
-  std::uint64_t input_bytes = 0;  ///< the same, uncompressed
+  std::uint64_t file_bytes = 0;   ///< of all inputs, before decompression
+  std::uint64_t input_bytes = 0;  ///< of all inputs, after decompression
   StoreSummary store;
-  std::vector<std::pair<std::string, std::uint64_t>> ambiguous;  ///< symbol and count, those that occur
-  std::uint64_t n_mapped = 0;         ///< unknown letters read as N or X; among the ambiguous
+  /// Ambiguous symbols that occur, with their counts.
+  std::vector<std::pair<std::string, std::uint64_t>> ambiguous;
+  std::uint64_t n_mapped = 0;         ///< unknown letters read as N or X; included in `ambiguous`
   std::uint64_t n_unknown = 0;        ///< unknown tokens of a tokenizer
-  std::uint64_t n_cut_documents = 0;  ///< that were encoded in pieces (DocumentEncoder)
+  std::uint64_t n_cut_documents = 0;  ///< documents encoded in pieces (DocumentEncoder)
   double seconds = 0;
 };
 
-/// Streams the inputs into the store, in constant memory. Throws UserError (which input, line, column) and
-/// MachineError; the output is then as it was before.
+/// Streams the inputs into the output, in constant memory. Throws UserError with input, line and column, or
+/// MachineError; the output then remains as it was.
 PrepareReport prepare(const PrepareOptions& options);
 
-/// For a person, several lines.
+/// Returns the report as several lines of text.
 std::string to_text(const PrepareReport& report);
-/// One JSON object.
+/// Returns the report as one JSON object.
 std::string to_json(const PrepareReport& report);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// Writes a token store; the layout is in docs/file_formats.md and token_store.h reads it.
+// Writes a tokenized dataset. The layout is described in docs/file_formats.md; token_store.h reads it.
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -16,56 +16,58 @@ namespace furlong {
 
 class AtomicFile;
 
-/// Layout of the stores that StoreWriter writes and TokenStore reads.
+/// Version of the file layout that StoreWriter writes and TokenStore reads.
 inline constexpr std::int64_t token_store_version = 1;
+/// Value of the file's `format` attribute.
 inline constexpr std::string_view token_store_format = "furlong token store";
 
+/// How a dataset is split, and whether it has labels.
 struct StoreWriterOptions {
   SplitShares shares;
-  /// Whole documents go to the splits, by a hash of (seed, document number); or three spans of the token sequence, in
-  /// the order train, validation, test, whatever documents they cut.
+  /// `document`: whole documents are assigned to splits by a hash of (seed, document index). `span`: the token sequence
+  /// is cut into three spans in the order train, validation, test, regardless of documents.
   enum class SplitBy { document, span } split_by = SplitBy::span;
   std::uint64_t seed = 1;
-  /// 1: each document is to have a label; 2: each two that follow each other have one, and go to the same split; 0:
-  /// there are no labels.
+  /// 0: no labels. 1: each document has a label. 2: each pair of consecutive documents has one, and goes to one split.
   std::uint64_t documents_per_label = 0;
 };
 
-/// What a finished store holds.
+/// The contents of a finished dataset.
 struct StoreSummary {
-  std::uint64_t n_tokens = 0;     ///< document tokens included
-  std::uint64_t n_documents = 0;  ///< empty ones are not kept
+  std::uint64_t n_tokens = 0;     ///< including document tokens
+  std::uint64_t n_documents = 0;  ///< without empty ones, which are not stored
   std::uint64_t n_empty_documents = 0;
   std::array<std::uint64_t, 3> split_tokens{};
-  std::array<std::uint64_t, 3> split_documents{};               ///< zero where spans were cut instead
-  std::vector<std::uint64_t> counts;                            ///< of each token id, over the whole store
-  double train_entropy = 0;                                     ///< order-0, in bits per token
-  std::vector<std::pair<std::string, std::uint64_t>> labels{};  ///< name and number of documents or pairs
+  std::array<std::uint64_t, 3> split_documents{};  ///< zero if the splits are spans
+  std::vector<std::uint64_t> counts;               ///< of each token id, over the whole dataset
+  double train_entropy = 0;                        ///< order-0 entropy of the training split, in bits per token
+  /// Name of each label, and the number of its documents or pairs.
+  std::vector<std::pair<std::string, std::uint64_t>> labels{};
 };
 
-/// Streams tokens into a store that appears, whole, with finish(). Memory does not depend on how much is written.
-/// Throws UserError where the path is at fault, MachineError where the machine is; either way an old store stays as it
-/// was.
+/// Streams tokens into a dataset, in constant memory. The file appears, complete, with finish(). Throws UserError if
+/// the path is invalid and MachineError if the system fails; an existing file then stays unchanged.
 class StoreWriter {
  public:
   StoreWriter(const std::filesystem::path& path, Vocabulary vocabulary, const StoreWriterOptions& options);
-  /// Into a file that the caller has opened before it knew the vocabulary.
+  /// Writes to a file that the caller opened before the vocabulary was known.
   StoreWriter(std::unique_ptr<AtomicFile> file, Vocabulary vocabulary, const StoreWriterOptions& options);
   ~StoreWriter();
   StoreWriter(const StoreWriter&) = delete;
   StoreWriter& operator=(const StoreWriter&) = delete;
 
-  /// Adds to the document at hand. Ids are inside the vocabulary (unchecked: the hot path).
+  /// Appends tokens to the current document. The ids must be inside the vocabulary; they are not checked here.
   void append(std::span<const std::uint16_t> ids);
   void append(std::span<const std::int32_t> ids);
-  /// Ends the document, with the document token where the vocabulary has one, unless it stands there already. A
-  /// document without tokens is counted and not kept.
+  /// Ends the current document. Appends the document token if the vocabulary has one and the document does not end with
+  /// it. A document without tokens is counted but not stored.
   void end_document();
-  /// Labels the document, or the pair, that has just ended.
+  /// Sets the label of the document, or pair of documents, that has just ended.
   void label(std::int32_t label);
+  /// Returns the number of tokens written so far.
   std::uint64_t n_tokens() const;
-  /// `provenance` is JSON; `label_names` belong to the labels 0, 1, ... Throws UserError when a split that was to have
-  /// something gets nothing.
+  /// Completes the file. `provenance` is JSON; `label_names` are the names of the labels 0, 1, ... Throws UserError if
+  /// there are no tokens, or if a split with a positive share is empty.
   StoreSummary finish(const std::string& provenance, const std::vector<std::string>& label_names = {});
 
  private:

@@ -7,16 +7,16 @@
 
 namespace furlong {
 
-/// Text that comes token by token: what next() returns, put together, is the text of the tokens as they stand behind
-/// the prompt. A token alone does not say whether a space stands in front of it, and may be no more than a part of a
-/// character. The vocabulary has to outlive it.
+/// Decodes tokens to text one by one. The concatenated results of next() and finish() are the text of the tokens as a
+/// continuation of the prompt. A single token is not enough for that: the space before it may depend on its
+/// predecessors, and it may be only part of a character. The vocabulary must outlive this object.
 class TextStream {
  public:
   TextStream(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt);
-  /// The text that this token completes; may be empty. Of bytes and byte-level BPE the token's bytes, whatever
-  /// characters they make.
+  /// Returns the text that `token` completes; may be empty. With bytes and byte-level BPE it returns the token's bytes,
+  /// even if they are an incomplete character.
   std::string next(std::int32_t token);
-  /// What was waiting for the rest of a character that did not come.
+  /// Returns the text of the tokens still pending, whose last character is incomplete.
   std::string finish();
 
  private:
@@ -25,7 +25,7 @@ class TextStream {
   std::vector<std::int32_t> before_, pending_;
 };
 
-/// The text of `tokens` behind `prompt`.
+/// Returns the text of `tokens` as a continuation of `prompt`.
 std::string text_behind(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt,
                         std::span<const std::int32_t> tokens);
 

@@ -9,15 +9,15 @@
 
 namespace furlong {
 
-DocumentSource::DocumentSource(const TokenStore& store, Split split, const DocumentOptions& options)
-    : store_(&store), split_(split), options_(options) {
+DocumentSource::DocumentSource(const TokenStore& dataset, Split split, const DocumentOptions& options)
+    : dataset_(&dataset), split_(split), options_(options) {
   require(options.sequence_length > 0, "rows of {} tokens", options.sequence_length);
-  const std::vector<std::uint64_t> starts = document_starts(store, split);
+  const std::vector<std::uint64_t> starts = document_starts(dataset, split);
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
   // A document's last token is an input only where it may be hidden.
   const std::uint64_t last = options.next_tokens ? 1 : 0;
   for (std::size_t i = 0; i < starts.size(); ++i) {
-    const std::uint64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : store.size(split);
+    const std::uint64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : dataset.size(split);
     const std::uint64_t inputs = end - begin - last;
     if (inputs == 0) continue;
     documents_.push_back({begin, end, n_rows_});
@@ -25,12 +25,12 @@ DocumentSource::DocumentSource(const TokenStore& store, Split split, const Docum
     n_cut_ += inputs > n;
   }
   if (n_rows_ == 0) {
-    throw UserError("{}: the {} split has no document{}; prepare more data for it", store.path(), name_of(split),
+    throw UserError("{}: the {} split has no document{}; prepare more data for it", dataset.path(), name_of(split),
                     options.next_tokens ? " of two tokens or more" : "");
   }
-  ignored_.assign(static_cast<std::size_t>(store.vocabulary().size()), false);
+  ignored_.assign(static_cast<std::size_t>(dataset.vocabulary().size()), false);
   for (const std::string& symbol : options.ignore_tokens)
-    ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
+    ignored_[static_cast<std::size_t>(dataset.vocabulary().id_of(symbol))] = true;
 }
 
 DocumentSource::Row DocumentSource::row(std::uint64_t index) const {
@@ -50,7 +50,7 @@ std::int64_t DocumentSource::tokens_in(std::uint64_t index) const { return row(i
 
 void DocumentSource::fill(const Row& row, Batch& batch, std::size_t place) const {
   const auto count = static_cast<std::size_t>(row.inputs);
-  const std::vector<std::int32_t> tokens = store_->read(split_, row.begin, count + (options_.next_tokens ? 1 : 0));
+  const std::vector<std::int32_t> tokens = dataset_->read(split_, row.begin, count + (options_.next_tokens ? 1 : 0));
   const auto offset = static_cast<std::ptrdiff_t>(place);
   std::copy_n(tokens.begin(), count, batch.inputs.begin() + offset);
   std::fill_n(batch.mask.begin() + offset, count, 1);

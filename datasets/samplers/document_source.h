@@ -1,5 +1,5 @@
 #pragma once
-// Rows of one document each: what a model that was made for documents is trained and measured on.
+// Rows of one document each.
 #include <string>
 #include <vector>
 
@@ -8,26 +8,31 @@
 
 namespace furlong {
 
+/// Options of a DocumentSource.
 struct DocumentOptions {
-  std::int64_t sequence_length = 0;  ///< longest row; a longer document gives several
-  bool next_tokens =
-      true;  ///< targets are the tokens that follow; else there are none, and a MaskedSource is to choose some
-  bool shuffled = true;        ///< each epoch in an order of its own; else as the store has them
-  bool pad_to_longest = true;  ///< rows as long as the batch's longest, rounded up to 64; else sequence_length
-  std::uint64_t seed = 0;      ///< of the order
-  std::vector<std::string> ignore_tokens{};  ///< targets of these symbols are left out of the loss
+  std::int64_t sequence_length = 0;  ///< longest row; a longer document is split into several rows
+  /// true: each target is the next token. false: there are no targets; a MaskedSource selects them.
+  bool next_tokens = true;
+  /// true: each epoch has its own order. false: the order of the dataset.
+  bool shuffled = true;
+  /// true: pad rows to the longest row of the batch, rounded up to a multiple of 64. false: pad to sequence_length.
+  bool pad_to_longest = true;
+  std::uint64_t seed = 0;  ///< seed of the order
+  /// Symbols whose targets do not count in the loss.
+  std::vector<std::string> ignore_tokens{};
 };
 
-/// A row is a document of a split, from its first token on, or where that is longer than sequence_length the next part
-/// of it, and so on; padded behind with zeros under a mask. With next_tokens each token but a document's first is a
-/// target once in an epoch (parts then overlap by the token that is the one's last target and the other's first input),
-/// and documents of one token are left out; without, each token is in one row. The order of epoch e is a permutation of
-/// the rows drawn from (seed, e). A part of a document that a split cuts off counts as one.
+/// A row is one document of a split, padded with zeros and masked. A document longer than sequence_length gives several
+/// rows of consecutive parts. Part of a document that a split cuts off counts as a document.
+/// With next_tokens, each token except a document's first is a target once per epoch: the last target of one part is
+/// the first input of the next. Documents of one token are skipped. Without next_tokens, each token is an input once
+/// per epoch.
+/// The order of epoch e is a permutation of the rows drawn from (seed, e).
 class DocumentSource : public RowSource {
  public:
-  /// The store has to outlive the source. Throws UserError when the split has no rows, or a symbol is not in the
-  /// vocabulary.
-  DocumentSource(const TokenStore& store, Split split, const DocumentOptions& options);
+  /// `dataset` must outlive the source. Throws UserError if the split has no rows, or if the vocabulary lacks a symbol
+  /// of ignore_tokens.
+  DocumentSource(const TokenStore& dataset, Split split, const DocumentOptions& options);
 
   std::uint64_t n_samples() const override { return n_rows_; }
   std::int64_t sequence_length() const override { return options_.sequence_length; }
@@ -38,7 +43,7 @@ class DocumentSource : public RowSource {
 
  private:
   struct Document {
-    std::uint64_t begin = 0, end = 0;  // in the split's ranges laid end to end
+    std::uint64_t begin = 0, end = 0;  // in the concatenated ranges of the split
     std::uint64_t first_row = 0;
   };
   struct Row {
@@ -49,7 +54,7 @@ class DocumentSource : public RowSource {
   Batch make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const;
   void fill(const Row& row, Batch& batch, std::size_t place) const;
 
-  const TokenStore* store_;
+  const TokenStore* dataset_;
   Split split_;
   DocumentOptions options_;
   std::vector<bool> ignored_;  // by token id

@@ -30,14 +30,14 @@ std::uint64_t permuted(std::uint64_t index, std::uint64_t size, std::uint64_t se
   return index;
 }
 
-LabelledSource::LabelledSource(const TokenStore& store, Split split, const LabelledOptions& options)
-    : store_(&store), split_(split), options_(options) {
+LabelledSource::LabelledSource(const TokenStore& dataset, Split split, const LabelledOptions& options)
+    : dataset_(&dataset), split_(split), options_(options) {
   require(options.sequence_length > (options.first_token ? 1 : 0), "a sequence length of {}", options.sequence_length);
-  if (store.documents_per_label() == 0) {
-    throw UserError("{}: the store has no labels; make one that has with furlong prepare labelled", store.path());
+  if (dataset.documents_per_label() == 0) {
+    throw UserError("{}: the store has no labels; make one that has with furlong prepare labelled", dataset.path());
   }
-  if (store.documents_per_label() != rows_per_sample()) {
-    throw UserError("{}: the store has labels of {}, expected labels of {}; {}", store.path(),
+  if (dataset.documents_per_label() != rows_per_sample()) {
+    throw UserError("{}: the store has labels of {}, expected labels of {}; {}", dataset.path(),
                     options.pairs ? "single documents" : "pairs of documents",
                     options.pairs ? "pairs of documents" : "single documents",
                     options.pairs ? "objective.name: classification learns those, or prepare with --second-text-field"
@@ -45,7 +45,7 @@ LabelledSource::LabelledSource(const TokenStore& store, Split split, const Label
   }
   find_samples();
   if (samples_.empty()) {
-    throw UserError("{}: the {} split has no whole labelled document; prepare more data for it", store.path(),
+    throw UserError("{}: the {} split has no whole labelled document; prepare more data for it", dataset.path(),
                     name_of(split));
   }
 }
@@ -53,13 +53,13 @@ LabelledSource::LabelledSource(const TokenStore& store, Split split, const Label
 bool LabelledSource::needs_front(std::uint64_t position) const {
   if (!options_.first_token) return false;
   // Only a tokenizer's documents can have it: see Vocabulary::frame_front.
-  return !store_->vocabulary().tokenizer() || store_->read(split_, position, 1)[0] != *options_.first_token;
+  return !dataset_->vocabulary().tokenizer() || dataset_->read(split_, position, 1)[0] != *options_.first_token;
 }
 
 void LabelledSource::find_samples() {
-  const std::vector<std::uint64_t> offsets = store_->document_offsets();
-  const std::vector<std::int32_t> labels = store_->labels();
-  const auto& ranges = store_->ranges(split_);
+  const std::vector<std::uint64_t> offsets = dataset_->document_offsets();
+  const std::vector<std::int32_t> labels = dataset_->labels();
+  const auto& ranges = dataset_->ranges(split_);
   const std::uint64_t rows = rows_per_sample();
   std::uint64_t before = 0;  // tokens of the split in front of `range`
   auto range = ranges.begin();
@@ -114,7 +114,7 @@ Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std:
       const auto length = static_cast<std::size_t>(found.documents[row].length);
       const std::size_t front = found.documents[row].fronted ? 1 : 0;
       if (front > 0) made.inputs[place] = *options_.first_token;
-      store_->read(split_, found.documents[row].position, std::span(made.inputs).subspan(place + front, length));
+      dataset_->read(split_, found.documents[row].position, std::span(made.inputs).subspan(place + front, length));
       std::fill_n(made.mask.begin() + static_cast<std::ptrdiff_t>(place), front + length, 1);
       made.n_tokens += static_cast<std::int64_t>(front + length);
     }

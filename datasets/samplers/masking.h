@@ -1,6 +1,5 @@
 #pragma once
-// Masked language modelling (Devlin et al. 2019, "BERT", section 3.1): some tokens of a window are chosen, hidden, and
-// to be predicted.
+// Masked language modelling (Devlin et al. 2019, "BERT", section 3.1): some tokens are selected, hidden and predicted.
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,23 +8,24 @@
 
 namespace furlong {
 
+/// Options of a MaskedSource.
 struct MaskingOptions {
-  double probability = 0.15;      ///< of a token to be chosen, each by itself and as a whole
-  double mask_token_share = 0.8;  ///< of those chosen: shown as <mask>
-  double random_token_share =
-      0.1;  ///< of those chosen: shown as any symbol of the data; the others are shown as they are
+  double probability = 0.15;      ///< probability that a token is selected, independently of the others
+  double mask_token_share = 0.8;  ///< fraction of selected tokens that are replaced by <mask>
+  /// Fraction of selected tokens that are replaced by a random data symbol. The rest stay unchanged.
+  double random_token_share = 0.1;
   std::uint64_t seed = 0;
-  std::string stream = "masking";  ///< names the random numbers
-  std::vector<std::string>
-      ignore_tokens;  ///< symbols that are never chosen, as <document> and a tokenizer's special tokens never are
+  std::string stream = "masking";  ///< name of the random stream
+  /// Symbols that are never selected. <document> and a tokenizer's special tokens never are.
+  std::vector<std::string> ignore_tokens;
 };
 
-/// Rows of a source with some tokens hidden; targets are what stood there, all others ignored. What happens to a token
-/// is drawn from (seed, stream, sample, position) alone. As sample numbers of training only grow, no row is ever masked
-/// the same way twice; those of a pass over a split are the same in every pass, whose masks are so too.
+/// The rows of another source with some tokens hidden. The target of a selected token is the token itself; all other
+/// targets are ignored. The mask depends only on (seed, stream, sample, position). Training samples have ever-growing
+/// indices, so no training row is masked the same way twice. Each pass over an evaluation split has the same masks.
 class MaskedSource : public BatchSource {
  public:
-  /// `vocabulary` is the model's, with <mask>. Throws UserError for an ignored symbol that is not in it.
+  /// `vocabulary` is the model's and must have <mask>. Throws UserError if it lacks a symbol of ignore_tokens.
   MaskedSource(std::shared_ptr<const RowSource> rows, const Vocabulary& vocabulary, const MaskingOptions& options);
   MaskedSource(Sampler windows, const Vocabulary& vocabulary, const MaskingOptions& options);
 
@@ -40,8 +40,8 @@ class MaskedSource : public BatchSource {
   std::shared_ptr<const RowSource> rows_;
   MaskingOptions options_;
   std::int32_t mask_id_;
-  std::vector<bool> never_;                 // by token id
-  std::vector<std::int32_t> data_symbols_;  // that a random token is one of
+  std::vector<bool> never_;  // by token id
+  std::vector<std::int32_t> data_symbols_;  // candidates for a random token
 };
 
 }  // namespace furlong

@@ -11,28 +11,28 @@ namespace furlong {
 
 using Order = SamplerOptions::Order;
 
-Sampler::Sampler(const TokenStore& store, Split split, const SamplerOptions& options)
-    : store_(&store), split_(split), options_(options) {
+Sampler::Sampler(const TokenStore& dataset, Split split, const SamplerOptions& options)
+    : dataset_(&dataset), split_(split), options_(options) {
   require(options.sequence_length > 0, "a sequence length of {}", options.sequence_length);
-  const std::uint64_t size = store.size(split);
+  const std::uint64_t size = dataset.size(split);
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
   const std::uint64_t needed = options.order == Order::random ? n + 1 : 2;
   if (size < needed) {
     throw UserError(
         "{}: the {} split has {} tokens, a sequence length of {} takes at least {}; prepare more data for it or "
         "shorten data.sequence_length",
-        store.path(), name_of(split), size, n, needed);
+        dataset.path(), name_of(split), size, n, needed);
   }
   n_windows_ = options.order == Order::random ? size - n : (size - 1 + n - 1) / n;
-  ignored_.assign(static_cast<std::size_t>(store.vocabulary().size()), false);
+  ignored_.assign(static_cast<std::size_t>(dataset.vocabulary().size()), false);
   for (const std::string& symbol : options.ignore_tokens)
-    ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
+    ignored_[static_cast<std::size_t>(dataset.vocabulary().id_of(symbol))] = true;
   if (options.separate_documents)
-    starts_ = std::make_shared<const std::vector<std::uint64_t>>(document_starts(store, split));
+    starts_ = std::make_shared<const std::vector<std::uint64_t>>(document_starts(dataset, split));
 }
 
 std::vector<std::uint64_t> Sampler::breaks(std::uint64_t position, std::uint64_t count) const {
-  if (!starts_) return store_->breaks(split_, position, count);
+  if (!starts_) return dataset_->breaks(split_, position, count);
   const auto first = std::upper_bound(starts_->begin(), starts_->end(), position);
   return {first, std::lower_bound(first, starts_->end(), position + count)};
 }
@@ -53,8 +53,8 @@ std::int64_t Sampler::sample(std::uint64_t index, std::span<std::int32_t> inputs
           inputs.size(), targets.size());
   const std::uint64_t start = window_start(index);
   // The last window of a pass may have fewer than n + 1 tokens before it; what it lacks is padding, out of the loss.
-  const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(n + 1, store_->size(split_) - start));
-  const std::vector<std::int32_t> tokens = store_->read(split_, start, count);
+  const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(n + 1, dataset_->size(split_) - start));
+  const std::vector<std::int32_t> tokens = dataset_->read(split_, start, count);
   std::fill(inputs.begin(), inputs.end(), 0);
   std::fill(targets.begin(), targets.end(), ignored_target);
   std::copy_n(tokens.begin(), std::min(count, n), inputs.begin());
@@ -100,7 +100,7 @@ Batch Sampler::make_batch(std::uint64_t first, std::int64_t batch, std::uint64_t
 }
 
 std::int64_t Sampler::tokens_in(std::uint64_t index) const {
-  const auto rest = static_cast<std::int64_t>(store_->size(split_) - window_start(index));
+  const auto rest = static_cast<std::int64_t>(dataset_->size(split_) - window_start(index));
   return std::min(options_.sequence_length, rest);
 }
 
@@ -117,11 +117,11 @@ Batch Sampler::next(std::int64_t batch) {
   return made;
 }
 
-std::vector<std::uint64_t> document_starts(const TokenStore& store, Split split) {
-  const std::vector<std::uint64_t> offsets = store.document_offsets();
+std::vector<std::uint64_t> document_starts(const TokenStore& dataset, Split split) {
+  const std::vector<std::uint64_t> offsets = dataset.document_offsets();
   std::vector<std::uint64_t> starts;
   std::uint64_t position = 0;  // of the range's first token in the split
-  for (const TokenStore::Range& range : store.ranges(split)) {
+  for (const TokenStore::Range& range : dataset.ranges(split)) {
     starts.push_back(position);
     auto offset = std::upper_bound(offsets.begin(), offsets.end(), range.begin);
     for (; offset != offsets.end() && *offset < range.end; ++offset) {

@@ -1,5 +1,5 @@
 #pragma once
-// Windows of a token store as batches: inputs, and for each input the token that follows it.
+// Batches of windows of a tokenized dataset; the target of each input is the next token.
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,69 +11,70 @@
 
 namespace furlong {
 
+/// Options of a Sampler.
 struct SamplerOptions {
-  /// `random`: each window begins anywhere, with equal probability. `sequential`: windows follow each other, the last
-  /// one padded, so that each token of the split but the first is a target exactly once; then again from the front.
+  /// `random`: each window starts at any position, with equal probability. `sequential`: consecutive windows, the last
+  /// one padded, so that each token of the split except the first is a target exactly once; then the order repeats.
   enum class Order { random, sequential } order = Order::random;
   std::int64_t sequence_length = 0;
   std::uint64_t seed = 0;
-  /// Targets of these symbols are left out of the loss (ambiguity codes, say).
+  /// Symbols whose targets do not count in the loss, for example ambiguity codes.
   std::vector<std::string> ignore_tokens;
-  /// Batches number the documents in each row, and no target is in another document than its input.
+  /// Number the documents in each row, and ignore targets that belong to another document than their input.
   bool separate_documents = false;
 };
 
-/// A sample is a function of (seed, global sample index) and of nothing else: the same on any number of ranks or
-/// threads, and a sampler whose counter is set continues exactly. A window lies in the split's ranges laid end to end;
-/// where two neighbours in a window are not neighbours in the store, the first one's target is left out. A range that
-/// begins inside a document begins one of its own.
+/// A sample depends only on (seed, sample index): it is the same on any number of ranks or threads, and a sampler whose
+/// counter is set continues exactly. Windows are cut from the concatenated ranges of the split. If two neighbours in a
+/// window are not neighbours in the dataset, the target of the first is ignored. A range that starts inside a document
+/// counts as a new document.
 class Sampler : public RowSource {
  public:
-  /// The store has to outlive the sampler. Throws UserError when the split is too short (random: sequence_length + 1
-  /// tokens; sequential: 2), or a symbol is not in the vocabulary.
-  Sampler(const TokenStore& store, Split split, const SamplerOptions& options);
+  /// `dataset` must outlive the sampler. Throws UserError if the split is too short (random: sequence_length + 1
+  /// tokens; sequential: 2), or if the vocabulary lacks a symbol of ignore_tokens.
+  Sampler(const TokenStore& dataset, Split split, const SamplerOptions& options);
 
-  /// Random: places where a window can begin. Sequential: windows that it takes to see the split once.
+  /// Random: returns the number of start positions. Sequential: returns the number of windows in one pass.
   std::uint64_t n_windows() const { return n_windows_; }
   std::uint64_t n_samples() const override { return n_windows_; }
   std::int64_t sequence_length() const override { return options_.sequence_length; }
 
-  /// Sample `index`; both spans have sequence_length elements. Returns the number of targets that are not ignored. Any
-  /// thread may call it.
+  /// Writes sample `index` to `inputs` and `targets`, each of sequence_length elements. Returns the number of targets
+  /// that are not ignored. Thread-safe.
   std::int64_t sample(std::uint64_t index, std::span<std::int32_t> inputs, std::span<std::int32_t> targets) const;
-  /// With separate_documents: the number of each input's document within the window, from 0; padding is a document of
-  /// its own.
+  /// Writes the index of each input's document within the window, from 0. Padding counts as a further document.
+  /// Requires separate_documents.
   void documents(std::uint64_t index, std::span<std::int32_t> numbers) const;
   std::int64_t tokens_in(std::uint64_t index) const override;
-  /// Samples [first, first + batch).
+  /// Returns samples [first, first + batch).
   Batch batch(std::uint64_t first, std::int64_t batch) const override;
-  /// The same, with rows from n_windows() on empty (inputs 0, all targets ignored): for one pass over a split with
-  /// batches of one shape.
+  /// Like batch(), but rows from n_windows() on are empty: inputs are 0, all targets are ignored.
   Batch batch_of_one_pass(std::uint64_t first, std::int64_t batch) const override;
 
-  /// The next `batch` samples; the counter is all the state there is.
+  /// Returns the next `batch` samples. The counter is the only state.
   Batch next(std::int64_t batch);
   std::uint64_t counter() const { return counter_; }
   void set_counter(std::uint64_t counter) { counter_ = counter; }
 
  private:
   std::uint64_t window_start(std::uint64_t index) const;
-  /// Positions in (position, position + count) whose token does not follow the one before it.
+  /// Positions in (position, position + count) whose token does not follow its predecessor.
   std::vector<std::uint64_t> breaks(std::uint64_t position, std::uint64_t count) const;
   Batch make_batch(std::uint64_t first, std::int64_t batch, std::uint64_t end) const;
 
-  const TokenStore* store_;
+  const TokenStore* dataset_;
   Split split_;
   SamplerOptions options_;
   std::vector<bool> ignored_;  // by token id
-  /// With separate_documents: where documents begin in the split's ranges laid end to end, ascending. Shared by copies.
+  /// Start of each document in the concatenated ranges of the split, ascending; null without separate_documents. Shared
+  /// by copies.
   std::shared_ptr<const std::vector<std::uint64_t>> starts_;
   std::uint64_t n_windows_ = 0;
   std::uint64_t counter_ = 0;
 };
 
-/// Where documents begin in a split's ranges laid end to end, ascending and each place once: offsets of the store, and
-/// beginnings of ranges. Throws UserError when the store contradicts itself.
-std::vector<std::uint64_t> document_starts(const TokenStore& store, Split split);
+/// Returns the start of each document in the concatenated ranges of a split, ascending and without duplicates. A range
+/// that starts inside a document counts as a new document. Throws UserError if the dataset's offsets are inconsistent.
+std::vector<std::uint64_t> document_starts(const TokenStore& dataset, Split split);
 
 }  // namespace furlong

@@ -16,14 +16,14 @@ std::uint64_t longest_of(const std::vector<std::uint64_t>& begins) {
 
 }  // namespace
 
-SegmentSource::SegmentSource(const TokenStore& store, Split split, const SegmentOptions& options)
-    : store_(&store), split_(split), options_(options) {
+SegmentSource::SegmentSource(const TokenStore& dataset, Split split, const SegmentOptions& options)
+    : dataset_(&dataset), split_(split), options_(options) {
   require(options.sequence_length > 0 && options.rows > 0, "segments of {} tokens in {} rows", options.sequence_length,
           options.rows);
-  const std::vector<std::uint64_t> starts = document_starts(store, split);
+  const std::vector<std::uint64_t> starts = document_starts(dataset, split);
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
   for (std::size_t i = 0; i < starts.size(); ++i) {
-    const std::uint64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : store.size(split);
+    const std::uint64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : dataset.size(split);
     if (end - begin < 2) continue;  // nothing follows a single token
     documents_.push_back({begin, end, n_segments_});
     n_segments_ += (end - begin - 1 + n - 1) / n;
@@ -32,16 +32,16 @@ SegmentSource::SegmentSource(const TokenStore& store, Split split, const Segment
     throw UserError(
         "{}: the {} split has {} segments of at most {} tokens, too few for {} rows that go on from step to step; "
         "lower data.batch_size or data.sequence_length, or prepare more data",
-        store.path(), name_of(split), n_segments_, n, options.rows);
+        dataset.path(), name_of(split), n_segments_, n, options.rows);
   }
-  stretches_ = options.whole_documents ? stretches_of_documents() : even_stretches();
-  longest_stretch_ = longest_of(stretches_);
-  ignored_.assign(static_cast<std::size_t>(store.vocabulary().size()), false);
+  streams_ = options.whole_documents ? document_streams() : even_streams();
+  longest_stream_ = longest_of(streams_);
+  ignored_.assign(static_cast<std::size_t>(dataset.vocabulary().size()), false);
   for (const std::string& symbol : options.ignore_tokens)
-    ignored_[static_cast<std::size_t>(store.vocabulary().id_of(symbol))] = true;
+    ignored_[static_cast<std::size_t>(dataset.vocabulary().id_of(symbol))] = true;
 }
 
-std::vector<std::uint64_t> SegmentSource::even_stretches() const {
+std::vector<std::uint64_t> SegmentSource::even_streams() const {
   const auto rows = static_cast<std::uint64_t>(options_.rows);
   std::vector<std::uint64_t> begins;
   for (std::uint64_t row = 0; row <= rows; ++row)
@@ -49,10 +49,10 @@ std::vector<std::uint64_t> SegmentSource::even_stretches() const {
   return begins;
 }
 
-// Each begin moved to the nearest document, so that each stretch has one; even stretches where that is out of
+// Each begin moved to the nearest document, so that each stream has one; even streams where that is out of
 // proportion.
-std::vector<std::uint64_t> SegmentSource::stretches_of_documents() const {
-  const std::vector<std::uint64_t> even = even_stretches();
+std::vector<std::uint64_t> SegmentSource::document_streams() const {
+  const std::vector<std::uint64_t> even = even_streams();
   const std::size_t rows = even.size() - 1, n = documents_.size();
   if (n < rows) return even;
   std::vector<std::uint64_t> begins{0};
@@ -70,7 +70,7 @@ std::vector<std::uint64_t> SegmentSource::stretches_of_documents() const {
   return longest_of(begins) <= 2 * longest_of(even) ? begins : even;
 }
 
-std::uint64_t SegmentSource::n_samples() const { return longest_stretch_ * static_cast<std::uint64_t>(options_.rows); }
+std::uint64_t SegmentSource::n_samples() const { return longest_stream_ * static_cast<std::uint64_t>(options_.rows); }
 
 void SegmentSource::make_row(std::uint64_t segment, Batch& batch, std::int64_t row) const {
   const auto after =
@@ -80,7 +80,7 @@ void SegmentSource::make_row(std::uint64_t segment, Batch& batch, std::int64_t r
   const auto n = static_cast<std::size_t>(options_.sequence_length);
   const std::uint64_t begin = document.begin + (segment - document.first_segment) * n;
   const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(n + 1, document.end - begin));
-  const std::vector<std::int32_t> tokens = store_->read(split_, begin, count);
+  const std::vector<std::int32_t> tokens = dataset_->read(split_, begin, count);
   const auto offset = row * static_cast<std::int64_t>(n);
   std::copy_n(tokens.begin(), std::min(count, n), batch.inputs.begin() + offset);
   for (std::size_t t = 0; t + 1 < count; ++t) {
@@ -102,8 +102,8 @@ Batch SegmentSource::make_batch(std::uint64_t first, std::int64_t samples, bool 
   made.fresh.assign(static_cast<std::size_t>(samples), 0);
   const auto rows = static_cast<std::uint64_t>(options_.rows);
   for (std::int64_t row = 0; row < samples; ++row) {
-    const std::uint64_t index = first + static_cast<std::uint64_t>(row), stretch = index % rows, round = index / rows;
-    const std::uint64_t begin = stretches_[stretch], length = stretches_[stretch + 1] - begin;
+    const std::uint64_t index = first + static_cast<std::uint64_t>(row), stream = index % rows, round = index / rows;
+    const std::uint64_t begin = streams_[stream], length = streams_[stream + 1] - begin;
     if (round % length == 0) made.fresh[static_cast<std::size_t>(row)] = 1;
     if (!one_pass || round < length) make_row(begin + round % length, made, row);
   }

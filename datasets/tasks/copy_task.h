@@ -1,6 +1,6 @@
 #pragma once
-// Sequences to be copied: the plainest test of what an attention can recall (Graves et al. 2014, "Neural Turing
-// Machines", section 4.1).
+// The copy task: a simple test of what an attention can recall (Graves et al. 2014, "Neural Turing Machines", section
+// 4.1).
 #include <limits>
 #include <optional>
 
@@ -9,31 +9,32 @@
 
 namespace furlong {
 
+/// Options of a CopyTask.
 struct CopyTaskOptions {
   std::int64_t n_symbols = 32;
-  /// Tokens of a sequence, even and at least 4: marker, s_1 ... s_k, separator, s_1 ... s_k with k = sequence_length /
-  /// 2 - 1.
+  /// Tokens per sequence, even and at least 4: marker, s_1 ... s_k, separator, s_1 ... s_k with k = sequence_length / 2
+  /// - 1.
   std::int64_t sequence_length = 0;
-  /// Where it is not 0: each sequence has its own k, uniform from this one to sequence_length / 2 - 1, and is padded
-  /// with markers.
+  /// 0: all sequences have that k. Otherwise each sequence draws its own k uniformly from shortest_copy to
+  /// sequence_length / 2 - 1, and is padded with markers.
   std::int64_t shortest_copy = 0;
-  /// For models that see both ways: the token that the second half is shown as; each target then stands at its own
-  /// place.
+  /// For bidirectional models: the token that replaces each input of the second half. The target is then at the
+  /// position of its symbol.
   std::optional<std::int32_t> hidden_as{};
   std::uint64_t seed = 0;
   Split split = Split::train;
 };
 
-/// Sample `index` of a split: independent, uniform symbols from the random numbers of (seed, split, index), made as
-/// they are asked for. The targets are the symbols of the second half, each at the token before it; everything else,
-/// which cannot be known, is left out. So the accuracy of a batch is that of the copy. Ids are those of
-/// Vocabulary::copy(n_symbols).
+/// Sample `index` of a split: independent, uniform symbols drawn from (seed, split, index). The targets are the symbols
+/// of the second half, each at the preceding token; all other targets are unpredictable and ignored. The accuracy of a
+/// batch is thus the accuracy of the copy. Ids are those of Vocabulary::copy(n_symbols).
 class CopyTask : public BatchSource {
  public:
-  /// Samples of validation and test; training has no end.
+  /// Number of samples of validation and of test; training has no end.
   static constexpr std::uint64_t held_out_samples = 1024;
 
-  /// Throws UserError where the sequence length is odd or under 4, or where shortest_copy does not fit into it.
+  /// Throws UserError if sequence_length is odd or less than 4, or if shortest_copy is not in
+  /// 0 to sequence_length / 2 - 1.
   explicit CopyTask(const CopyTaskOptions& options);
 
   std::uint64_t n_samples() const override;
@@ -47,7 +48,7 @@ class CopyTask : public BatchSource {
   CopyTaskOptions options_;
 };
 
-/// The copy task in the place of a token store.
+/// The copy task as a Dataset.
 class CopyData : public Dataset {
  public:
   explicit CopyData(std::int64_t n_symbols) : vocabulary_(Vocabulary::copy(n_symbols)) {}
