@@ -1,5 +1,5 @@
 #pragma once
-// The tokenizer inside a GGUF file.
+// Reads the tokenizer of a GGUF file.
 #include <memory>
 
 #include "datasets/tokenizers/tokenizer.h"
@@ -7,9 +7,9 @@
 
 namespace furlong {
 
-/// Of the metadata tokenizer.ggml.*: byte-level BPE ("gpt2") that splits text as GPT-2, Llama 3, SmolLM or Qwen 2 do,
-/// and SentencePiece BPE ("llama"). Throws UserError for other ones, naming what the file says, and for what is missing
-/// or damaged.
+/// Reads the metadata tokenizer.ggml.*. Supported models are byte-level BPE ("gpt2"), with the text splitting of GPT-2,
+/// Llama 3, SmolLM or Qwen 2, and SentencePiece BPE ("llama"). Throws UserError, with the value found, for other
+/// models, and for missing or damaged metadata.
 std::shared_ptr<const Tokenizer> tokenizer_from_gguf(const GgufFile& file);
 
 }  // namespace furlong

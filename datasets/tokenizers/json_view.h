@@ -1,5 +1,5 @@
 #pragma once
-// JSON written by others: each value knows where it stands, so that what is wrong is said with file and place.
+// JSON from foreign files. Each value knows its path, so that errors name file and place.
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace furlong {
 
-/// A value inside a document that outlives it, and its name ("tokenizer.json: model.vocab"). All getters throw
-/// UserError with that name.
+/// A value in a JSON document, and its name ("tokenizer.json: model.vocab"). The document must outlive the view. All
+/// getters throw UserError with that name if the value is missing or has another type.
 class JsonView {
  public:
   JsonView(const nlohmann::json& value, std::string name) : value_(&value), name_(std::move(name)) {}
@@ -21,21 +21,25 @@ class JsonView {
   const std::string& name() const { return name_; }
   bool is_null() const { return value_->is_null(); }
 
-  /// A member that has to be there.
+  /// Returns a required member.
   JsonView at(std::string_view key) const;
-  bool has(std::string_view key) const;  ///< there, and not null
+  /// Whether the member exists and is not null.
+  bool has(std::string_view key) const;
+  /// Returns an element of an array.
   JsonView item(std::size_t index) const;
-  std::size_t size() const;  ///< of an array
+  /// Returns the length of an array.
+  std::size_t size() const;
   std::vector<JsonView> items() const;
 
   const std::string& text() const;
   std::int64_t integer() const;
   bool boolean() const;
   double real() const;
+  /// Returns a member, or `fallback` if it is missing or null.
   std::string text(std::string_view key, std::string_view fallback) const;
   bool boolean(std::string_view key, bool fallback) const;
   std::int64_t integer(std::string_view key, std::int64_t fallback) const;
-  /// An id of a token: 0 to 2^31 - 1.
+  /// Returns a token id. Throws UserError if it is not in 0 to 2^31 - 1.
   std::int32_t token_id() const;
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// What a tokenizer does to text before it splits it: the "normalizer" of a tokenizer.json.
+// Changes text before it is split: the "normalizer" of a tokenizer.json.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,23 +10,23 @@
 
 namespace furlong {
 
-/// A row of steps, each text to text. Those read are BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, StripAccents,
-/// Strip, Replace, Prepend and Sequence.
+/// A sequence of steps, each from text to text. Supported types: BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD,
+/// StripAccents, Strip, Replace, Prepend and Sequence.
 class Normalizer {
  public:
   Normalizer() = default;
-  /// Throws UserError naming what is not supported.
+  /// Throws UserError, naming the type, if a step is not supported.
   explicit Normalizer(const JsonView& json);
 
-  /// Valid UTF-8 to valid UTF-8. Throws UserError where that grows beyond TextGrowth.
+  /// Maps valid UTF-8 to valid UTF-8. Throws UserError if the text grows beyond the limit of TextGrowth.
   std::string apply(std::string text) const;
-  /// Whether apply() gives back what it is given.
+  /// Whether apply() returns its argument unchanged.
   bool empty() const { return steps_.empty(); }
 
   class Step {
    public:
     virtual ~Step() = default;
-    /// One that may make much more of a text checks on the way.
+    /// A step that can multiply the length of a text checks `growth` while it runs.
     virtual std::string apply(std::string text, const TextGrowth& growth) const = 0;
   };
 

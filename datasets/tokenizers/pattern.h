@@ -1,5 +1,5 @@
 #pragma once
-// The regular expressions that tokenizers split text with, run by PCRE2.
+// Regular expressions that tokenizers split text with, run by PCRE2.
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -9,26 +9,26 @@
 
 namespace furlong {
 
-/// A compiled regular expression over UTF-8. Tokenizer files hold expressions for Oniguruma; those parts of its
-/// language that mean the same in PCRE2, or that can be said in it (\s and \w, whose characters differ; scripts, which
-/// PCRE2 widens), are accepted and all else is refused: a pattern that means something slightly different would give
-/// other ids without a word. Const calls may come from several threads at once.
+/// A compiled regular expression over UTF-8. Tokenizer files contain expressions for Oniguruma. Accepted are those
+/// parts of its syntax that mean the same in PCRE2, or that can be translated: \s and \w, whose characters differ, and
+/// scripts, which PCRE2 extends. All else is rejected, because a slightly different meaning would silently change ids.
+/// Const calls are thread-safe.
 class Pattern {
  public:
-  /// Throws UserError, beginning with `origin`, for what is refused and for what can match nothing at all.
+  /// Throws UserError, starting with `origin`, if the expression is rejected or can match the empty text.
   Pattern(std::string_view expression, std::string_view origin);
   ~Pattern();
   Pattern(Pattern&&) noexcept;
   Pattern& operator=(Pattern&&) noexcept;
 
-  /// Finds one match after the other in valid UTF-8.
+  /// Finds all matches in valid UTF-8, one after another.
   class Search {
    public:
     Search(const Pattern& pattern, std::string_view text);
     ~Search();
     Search(const Search&) = delete;
     Search& operator=(const Search&) = delete;
-    /// Begin and end of the next match; nothing when there is none left.
+    /// Returns begin and end of the next match, or nullopt if there is none.
     std::optional<std::pair<std::size_t, std::size_t>> next();
 
    private:
@@ -41,7 +41,7 @@ class Pattern {
   std::unique_ptr<Code> code_;
 };
 
-/// The expression in PCRE2's language. Throws UserError as above.
+/// Returns the expression in PCRE2 syntax. Throws UserError as Pattern does.
 std::string pattern_for_pcre2(std::string_view expression, std::string_view origin);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// What turns one piece of text into ids: the "model" of a tokenizer.json.
+// Encodes one piece of text as ids: the "model" of a tokenizer.json.
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -10,27 +10,29 @@
 
 namespace furlong {
 
+/// Interface of the models.
 class PieceModel {
  public:
   virtual ~PieceModel() = default;
+  /// Appends the ids of `piece` to `ids`.
   virtual void encode(std::string_view piece, std::vector<std::int32_t>& ids) const = 0;
 };
 
-/// Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909): of all neighbours that the list of merges has, the pair
-/// highest in the list becomes one token, the leftmost first, until none is left. `byte_level`: pieces are bytes and
-/// the vocabulary spells each byte with a printable character (Radford et al. 2019); otherwise letters are characters,
-/// and unknown ones are their bytes' tokens ("<0xE4>") where the model says so, or the unknown token. Throws UserError
-/// for parts that are missing or not supported.
+/// Returns a byte-pair encoder (Sennrich et al. 2016, arXiv:1508.07909). Of all adjacent pairs in the list of merges,
+/// the highest in the list is merged first, then the leftmost, until none is left. With `byte_level`, pieces are bytes,
+/// and the vocabulary writes each byte as a printable character (Radford et al. 2019). Otherwise letters are
+/// characters. An unknown letter becomes the tokens of its bytes ("<0xE4>") if the model has byte_fallback, else the
+/// unknown token. Throws UserError if a part is missing or not supported.
 std::unique_ptr<PieceModel> make_bpe_model(const JsonView& model, const TokenTable& vocabulary, bool byte_level);
 
-/// WordPiece (Wu et al. 2016, arXiv:1609.08144, as in BERT): from the left the longest token there is, those inside a
-/// word with a prefix ("##").
+/// Returns a WordPiece encoder (Wu et al. 2016, arXiv:1609.08144, as in BERT): from the left, the longest known token.
+/// Tokens inside a word start with a prefix ("##").
 std::unique_ptr<PieceModel> make_wordpiece_model(const JsonView& model, const TokenTable& vocabulary);
 
-/// What byte-level vocabularies spell a byte with: itself where it is printable in Latin-1, else characters from U+0100
-/// on.
+/// Returns the character that byte-level vocabularies write for a byte: the byte itself if it is printable in Latin-1,
+/// otherwise a character from U+0100 on.
 char32_t letter_of_byte(unsigned char byte);
-/// The bytes that a byte-level token stands for; nothing where it has a character that spells no byte.
+/// Returns the bytes of a byte-level token, or nullopt if one of its characters stands for no byte.
 std::optional<std::string> bytes_of_token(std::string_view token);
 
 }  // namespace furlong

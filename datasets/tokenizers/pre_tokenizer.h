@@ -1,6 +1,5 @@
 #pragma once
-// How a tokenizer cuts text into the pieces that its model looks at one by one: the "pre_tokenizer" of a
-// tokenizer.json.
+// Splits text into the pieces that the model encodes separately: the "pre_tokenizer" of a tokenizer.json.
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,26 +10,28 @@
 
 namespace furlong {
 
-/// A part of the text; `at_start`: nothing of the text stands before it, which some models mark.
+/// A part of the text. `at_start` means that no text precedes it, which some models mark.
 struct TextPiece {
   std::string_view text;
   bool at_start;
 };
 
+/// Receives the pieces.
 using PieceSink = std::function<void(TextPiece)>;
 
-/// A row of steps, each cutting the pieces of the one before. Those read are BertPreTokenizer, ByteLevel, Digits,
-/// Metaspace, Punctuation, Sequence, Split, Whitespace and WhitespaceSplit. Pieces are handed on as they are found, so
-/// that memory does not grow with the text.
+/// A sequence of steps, each splitting the pieces of the previous one. Supported types: BertPreTokenizer, ByteLevel,
+/// Digits, Metaspace, Punctuation, Sequence, Split, Whitespace and WhitespaceSplit. Pieces are passed on as they are
+/// found, so memory does not grow with the text.
 class PreTokenizer {
  public:
   PreTokenizer() = default;
-  /// Throws UserError naming what is not supported.
+  /// Throws UserError, naming the type, if a step is not supported.
   explicit PreTokenizer(const JsonView& json);
 
-  /// Hands the pieces of valid UTF-8 to `sink`, in order; none is empty, and each is valid only during its call.
+  /// Splits valid UTF-8 and passes the pieces to `sink`, in order. No piece is empty; each is valid only during its
+  /// call.
   void split(TextPiece piece, const PieceSink& sink) const { run(0, piece, sink); }
-  /// Whether it ends in ByteLevel: the model's letters are bytes.
+  /// Whether the last step is ByteLevel: the model's letters are bytes.
   bool byte_level() const { return byte_level_; }
 
   class Step {
@@ -46,7 +47,7 @@ class PreTokenizer {
   bool byte_level_ = false;
 };
 
-/// What GPT-2 (Radford et al. 2019; its released code) splits text with before byte pairs are merged.
+/// The expression with which GPT-2 splits text before merging byte pairs (Radford et al. 2019; its released code).
 extern const std::string_view gpt2_pattern;
 
 }  // namespace furlong

@@ -1,12 +1,12 @@
 #pragma once
-// SentencePiece models written from their parts, for tokenizers that come in other files.
+// Builds SentencePiece models from their parts, for tokenizers stored in other file formats.
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace furlong {
 
-/// The parts of a sentencepiece.ModelProto (sentencepiece_model.proto) that decide what ids a text has.
+/// The parts of a sentencepiece.ModelProto (sentencepiece_model.proto) that determine the ids of a text.
 struct SentencePieceProto {
   enum class Type : std::uint32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
   struct Piece {
@@ -15,13 +15,13 @@ struct SentencePieceProto {
     Type type = Type::normal;
   };
   std::vector<Piece> pieces;  ///< by id; exactly one of type unknown
-  bool bpe = false;           ///< else unigram
+  bool bpe = false;           ///< false: unigram
   bool byte_fallback = false;
   std::int32_t beginning = -1, end = -1, padding = -1;  ///< ids of pieces of type control; -1: none
-  std::string normalization_map;                        ///< as SentencePiece compiles it; empty: none
+  std::string normalization_map;                        ///< as compiled by SentencePiece; empty: none
   bool add_dummy_prefix = true, remove_extra_whitespaces = true;
 
-  /// In the wire format of protocol buffers.
+  /// Returns the model in protocol buffers' wire format.
   std::string serialized() const;
 };
 

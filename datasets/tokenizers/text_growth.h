@@ -1,18 +1,19 @@
 #pragma once
-// How long a text may become in the steps of a tokenizer: chained, a few of a file's can make gigabytes of a line.
+// Limits on the steps of a tokenizer: a few chained steps of a malicious file can turn one line into gigabytes.
 #include <string>
 
 #include "framework/core/error.h"
 
 namespace furlong {
 
-/// The bound for one text on its way through a row of steps. No published step makes more than eleven bytes of one
+/// Limits the length of one text during a sequence of steps. No published step produces more than eleven bytes from one
 /// (NFKD).
 class TextGrowth {
  public:
-  /// `name`: of the row, which begins errors. `bytes`: of the text before it.
+  /// `name` is the name of the sequence, for errors. `bytes` is the length of the text before the first step.
   TextGrowth(const std::string& name, std::size_t bytes) : name_(name), bytes_(bytes), most_(64 * bytes + 1024) {}
 
+  /// Throws UserError if `bytes` is more than 64 times the initial length plus 1,024.
   void check(std::size_t bytes) const {
     if (bytes > most_)
       throw UserError(
@@ -26,8 +27,8 @@ class TextGrowth {
   std::size_t bytes_, most_;
 };
 
-/// Throws UserError, beginning with `name`, where a row of steps has the most that it may have. Each passes over the
-/// whole text, or runs inside the one before.
+/// Throws UserError, starting with `name`, if a sequence already has the maximum number of steps. Each step reads the
+/// whole text, or runs inside the previous one.
 inline void check_step_count(std::size_t steps, const std::string& name, const char* kind) {
   constexpr std::size_t most_steps = 64;
   if (steps >= most_steps) throw UserError("{}: more than {} {}", name, most_steps, kind);

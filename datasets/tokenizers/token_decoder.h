@@ -1,5 +1,5 @@
 #pragma once
-// From tokens back to text: the "decoder" of a tokenizer.json.
+// Decodes tokens to text: the "decoder" of a tokenizer.json.
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,21 +9,21 @@
 
 namespace furlong {
 
-/// A row of steps over the tokens of a text, whose results are joined. Those read are ByteFallback,
-/// ByteLevel, Fuse, Metaspace, Replace, Sequence, Strip and WordPiece; without any, tokens are joined with spaces.
+/// A sequence of steps over the tokens of a text; the results are joined. Supported types: ByteFallback, ByteLevel,
+/// Fuse, Metaspace, Replace, Sequence, Strip and WordPiece. Without any step, tokens are joined with spaces.
 class TokenDecoder {
  public:
   TokenDecoder() = default;
-  /// Throws UserError naming what is not supported.
+  /// Throws UserError, naming the type, if a step is not supported.
   explicit TokenDecoder(const JsonView& json);
 
-  /// Throws UserError where the text grows beyond TextGrowth.
+  /// Throws UserError if the text grows beyond the limit of TextGrowth.
   std::string decode(std::vector<std::string> tokens) const;
 
   class Step {
    public:
     virtual ~Step() = default;
-    /// One that may make much more of a token checks all of them together on the way.
+    /// A step that can multiply the length of a token checks `growth` with the total length while it runs.
     virtual std::vector<std::string> apply(std::vector<std::string> tokens, const TextGrowth& growth) const = 0;
   };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Tokens by id and ids by token.
+// Maps tokens to ids and ids to tokens.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,21 +9,22 @@
 
 namespace furlong {
 
-/// Drawn when the program starts: a file cannot choose keys that collide in hash tables.
+/// Returns a seed drawn at program start, so that a file cannot choose colliding keys.
 std::uint64_t hash_seed();
 
-/// For maps with text as key, into which one looks without making a std::string.
+/// Hash for maps with text keys; lookups do not construct a std::string.
 struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const;
 };
 
+/// A bidirectional map of tokens and ids.
 class TokenTable {
  public:
-  /// Throws UserError, beginning with `origin`, where the id has another token, the token another id, or the id is 2^24
-  /// or more (a damaged file, which is not given memory for it).
+  /// Adds a token. Throws UserError, starting with `origin`, if the id has another token, if the token has another id,
+  /// or if the id is 2^24 or more. Larger ids mean a damaged file, for which no memory is allocated.
   void add(std::string_view token, std::int32_t id, std::string_view origin);
-  /// Ids are 0 to size() - 1; some may have no token.
+  /// Returns the largest id plus 1. Some ids may have no token.
   std::int32_t size() const { return static_cast<std::int32_t>(tokens_.size()); }
   const std::string& token(std::int32_t id) const { return tokens_[static_cast<std::size_t>(id)]; }
   bool has(std::int32_t id) const { return id >= 0 && id < size() && used_[static_cast<std::size_t>(id)]; }

@@ -1,6 +1,5 @@
 #pragma once
-// Text as the token ids of somebody else's model: the tokenizers that published checkpoints come with, read from the
-// files beside them.
+// The tokenizers of published models, read from the files that come with a checkpoint.
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -12,46 +11,46 @@
 
 namespace furlong {
 
-/// Ids of the tokens that stand for no text. Whether a tokenizer has one is the business of its files.
+/// Ids of the tokens that stand for no text. A tokenizer need not have all of them.
 struct SpecialTokens {
   std::optional<std::int32_t> unknown, beginning, end, padding, mask, classify, separator;
   friend bool operator==(const SpecialTokens&, const SpecialTokens&) = default;
 };
 
-/// What a special token's spelling ("<|endoftext|>", "[MASK]") in the text is: text as any other, or that token. Text
-/// from outside is never trusted to speak for the model, so the first is the default.
+/// How a special token in the text ("<|endoftext|>", "[MASK]") is read: as plain text, or as that token. Untrusted text
+/// must not inject special tokens, so is_text is the default.
 enum class SpecialSpelling { is_text, is_token };
 
-/// Text to ids and back, giving exactly the ids that the model was trained on. Const calls may come from several
-/// threads at once.
+/// Maps text to exactly the ids that the model was trained on, and back. Const calls are thread-safe.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  /// "bpe", "wordpiece", "sentencepiece" or "letters".
+  /// Returns "bpe", "wordpiece", "sentencepiece" or "letters".
   virtual std::string_view kind() const = 0;
-  /// Number of ids, added tokens included: ids are 0 to size() - 1, though some may belong to no token.
+  /// Returns the number of ids, added tokens included. Ids are 0 to size() - 1; some may have no token.
   virtual std::int32_t size() const = 0;
-  /// The ids of the text alone: no token is put around it (see framed()). Text need not be valid UTF-8; a byte that is
-  /// not is read as U+FFFD where the tokenizer works on characters.
+  /// Returns the ids of the text alone, without a frame (see framed()). The text need not be valid UTF-8: tokenizers
+  /// that work on characters read an invalid byte as U+FFFD.
   virtual std::vector<std::int32_t> encode(std::string_view text, SpecialSpelling special) const = 0;
   std::vector<std::int32_t> encode(std::string_view text) const { return encode(text, SpecialSpelling::is_text); }
-  /// The text of the ids. The exact inverse of encode() for byte-level BPE without a normalizer whose vocabulary has
-  /// all bytes (bytes that it lacks are left out, as in the reference); the usual joining for the others, which do not
-  /// keep the text's spacing or case. Special tokens are written as they are spelled. Throws ContractError on an id
-  /// outside 0 to size() - 1.
+  /// Returns the text of the ids. For byte-level BPE without a normalizer this is the exact inverse of encode(), if the
+  /// vocabulary has all bytes; as in the reference implementation, encode() skips missing bytes. Other tokenizers do
+  /// not restore spacing or case. Special tokens appear by name. Throws ContractError if an id is not in 0 to size() -
+  /// 1.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
-  /// The token as its vocabulary spells it ("Ġthe", "##ing", "▁the"); empty for an id without one. Throws ContractError
-  /// on an id outside.
+  /// Returns the token as the vocabulary writes it ("Ġthe", "##ing", "▁the"), or an empty string for an id without a
+  /// token. Throws ContractError if the id is not in 0 to size() - 1.
   virtual std::string token(std::int32_t id) const = 0;
-  /// The id of a token spelled as token() spells it.
+  /// Returns the id of a token, written as token() returns it.
   virtual std::optional<std::int32_t> find(std::string_view token) const = 0;
+  /// Returns the special tokens.
   const SpecialTokens& special() const { return special_; }
-  /// A whole document as the model wants it: [CLS] ids [SEP] for BERT and its kin, the beginning token in front for
-  /// Llama's, the ids alone for GPT-2's.
+  /// Returns a whole document with its frame: [CLS] ids [SEP] for BERT-like models, a beginning token before the ids
+  /// for Llama, only the ids for GPT-2.
   std::vector<std::int32_t> framed(std::span<const std::int32_t> ids) const;
-  /// Everything needed to have the same tokenizer again: tokenizer_from_json() reads it. One object: "kind", "special",
-  /// and one of "tokenizer" (as a tokenizer.json holds it), "sentencepiece" (a serialised model in base64) and
-  /// "letters" (tokens in order of id).
+  /// Returns the complete tokenizer as one JSON object, which tokenizer_from_json() reads. Its keys are "kind",
+  /// "special", and one of "tokenizer" (a tokenizer.json document), "sentencepiece" (a serialized model in base64) and
+  /// "letters" (tokens by id).
   virtual std::string to_json() const = 0;
 
  protected:
@@ -59,13 +58,13 @@ class Tokenizer {
   std::vector<std::int32_t> frame_front_, frame_back_;
 };
 
-/// Reads the tokenizer of a model's directory, or one file: tokenizer.json; vocab.json with merges.txt beside it;
-/// vocab.txt (with tokenizer_config.json, if there); a SentencePiece model (*.model); GGUF. In a directory, the first
-/// of these that is there. Throws UserError naming the file, and the part of it, that is missing, damaged, or of a kind
-/// that would not give the model's own ids here.
+/// Reads a tokenizer from one file or a model's directory. Files are tokenizer.json; vocab.json with merges.txt;
+/// vocab.txt (with tokenizer_config.json, if it exists); a SentencePiece model (*.model); GGUF. In a directory, the
+/// first existing file of this list is read. Throws UserError, naming the file and the part of it, if anything is
+/// missing, damaged, or of a kind that would not produce the model's own ids.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& directory_or_file);
 
-/// What to_json() wrote. Throws UserError, beginning with `origin` (the file it came from), for anything else.
+/// Reads what to_json() writes. Throws UserError, starting with `origin` (the file it came from), for anything else.
 std::shared_ptr<const Tokenizer> tokenizer_from_json(std::string_view json, std::string_view origin);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// The three ways to make a tokenizer; what files hold is brought into one of these forms. For the files of this folder.
+// The three implementations of Tokenizer; all file formats are converted to one of them. Internal to this folder.
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,42 +12,46 @@
 
 namespace furlong {
 
-/// What stands before and behind a whole document.
+/// The tokens before and after a whole document.
 struct TokenFrame {
   std::vector<std::int32_t> front, back;
 };
 
+/// Returns {"front": [...], "back": [...]}.
 nlohmann::json frame_to_json(const TokenFrame& frame);
+/// Reads frame_to_json().
 TokenFrame frame_from_json(const JsonView& json);
-/// Of the "post_processor" of a tokenizer.json ([CLS] A [SEP] and the like); what belongs to pairs of texts is passed
-/// over. Throws UserError naming what is not supported.
+/// Reads the "post_processor" of a tokenizer.json, for example [CLS] A [SEP]. Parts for pairs of texts are ignored.
+/// Throws UserError, naming the type, if it is not supported.
 TokenFrame frame_of_processor(const JsonView& json);
 
-/// Of a tokenizer.json with a BPE or WordPiece model. `special` says which tokens play which part and may be left out:
-/// then `names` and the usual spellings do.
+/// Returns the tokenizer of a tokenizer.json with a BPE or WordPiece model. `special` gives the special tokens; if it
+/// is null, they come from `names` and the usual names.
 std::shared_ptr<const Tokenizer> make_pipeline_tokenizer(nlohmann::json tokenizer, const SpecialNames& names,
                                                          const SpecialTokens* special, std::string_view origin);
 
-/// Of a SentencePiece model, with what stands around it.
+/// A SentencePiece model and what surrounds it.
 struct SentencePieceParts {
-  std::string model;              ///< a serialised ModelProto
+  std::string model;              ///< a serialized ModelProto
   nlohmann::json normalizer;      ///< as in a tokenizer.json, applied before the model's own; null: none
-  std::vector<AddedToken> added;  ///< tokens beside the model's
+  std::vector<AddedToken> added;  ///< tokens in addition to the model's
   TokenFrame frame;
 };
+/// Returns the tokenizer of a SentencePiece model.
 std::shared_ptr<const Tokenizer> make_sentencepiece_tokenizer(SentencePieceParts parts, const SpecialNames& names,
                                                               const SpecialTokens* special, std::string_view origin);
-/// The parts that a tokenizer.json with a Unigram model stands for.
+/// Converts a tokenizer.json with a Unigram model.
 SentencePieceParts sentencepiece_of_unigram(const JsonView& tokenizer);
 
-/// Of a fixed list of letters, or of atoms and bonds of SMILES (Weininger 1988, doi:10.1021/ci00057a005).
+/// A fixed list of letters, or of the atoms and bonds of SMILES (Weininger 1988, doi:10.1021/ci00057a005).
 struct LetterParts {
   enum class Units { letters, smiles };
   std::vector<std::string> tokens;  ///< by id
   Units units = Units::letters;
-  bool joins_unknown = false;  ///< a run of unknown letters is one unknown token
+  bool joins_unknown = false;  ///< a run of unknown letters becomes one unknown token
   TokenFrame frame;
 };
+/// Returns the tokenizer of a fixed list of letters.
 std::shared_ptr<const Tokenizer> make_letter_tokenizer(LetterParts parts, const SpecialNames& names,
                                                        const SpecialTokens* special, std::string_view origin);
 

@@ -1,5 +1,5 @@
 #pragma once
-// The ids of words seen before: text repeats its words, and models are slow beside a look into a table.
+// A cache of the ids of words: text repeats its words, and a table lookup is much faster than a model.
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -10,19 +10,20 @@
 
 namespace furlong {
 
-/// A direct-mapped table of short words. For one thread.
+/// A direct-mapped table of short words. Not thread-safe.
 class WordCache {
  public:
   WordCache() : slots_(n_slots) {}
-  static constexpr std::size_t longest_word = 48;  ///< bytes; longer ones seldom come twice
+  static constexpr std::size_t longest_word = 48;  ///< bytes; longer words rarely repeat
 
-  /// The ids of the word, or nothing where it is not there.
+  /// Finds the ids of a word. Returns false if the word is not in the cache.
   bool find(std::string_view word, std::uint64_t hash, std::span<const std::int32_t>& ids) const {
     const Slot& slot = slots_[hash % n_slots];
     if (slot.hash != hash || std::string_view(text_).substr(slot.text, slot.length) != word) return false;
     ids = std::span(ids_).subspan(slot.first_id, slot.n_ids);
     return true;
   }
+  /// Stores the ids of a word. Clears the cache first if it is full.
   void keep(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids) {
     if (text_.size() + ids_.size() > most_kept) {
       slots_.assign(n_slots, Slot());
@@ -46,7 +47,7 @@ class WordCache {
   std::vector<std::int32_t> ids_;
 };
 
-/// Caches for as many threads as encode at once, lent for the time of a call.
+/// One cache per concurrent call, borrowed for the duration of the call. Thread-safe.
 class WordCachePool {
  public:
   std::unique_ptr<WordCache> borrow() {
