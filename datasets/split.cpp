@@ -37,7 +37,7 @@ SplitShares parse_split_shares(std::string_view text) {
     std::size_t index = place++;
     if (named) {
       const std::size_t colon = part.find(':');
-      if (colon == std::string_view::npos) refuse(fmt::format("'{}' has no name", part));
+      if (colon == std::string_view::npos) refuse(fmt::format("'{}' names no split", part));
       index = static_cast<std::size_t>(split_from_name(part.substr(0, colon)));
       part = part.substr(colon + 1);
     }
@@ -47,13 +47,13 @@ SplitShares parse_split_shares(std::string_view text) {
     double value = 0;
     const auto [last, error] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (error != std::errc{} || last != part.data() + part.size() || !(value >= 0 && value <= 1)) {
-      refuse(fmt::format("'{}' is not a share from 0 to 1", part));
+      refuse(fmt::format("'{}' is not a number from 0 to 1", part));
     }
     shares.share[index] = value;
     sum += value;
   }
   if (std::abs(sum - 1) > 1e-6) refuse(fmt::format("the shares add up to {:.6g}, not 1", sum));
-  if (shares[Split::train] == 0) refuse("the training split gets nothing");
+  if (shares[Split::train] == 0) refuse("the training split is empty");
   return shares;
 }
 

@@ -29,8 +29,8 @@ void check_type(const hdf5::Dataset& dataset, std::size_t rank, bool offsets) {
   const bool fits =
       offsets ? type == hdf5::Type::u64 : type == hdf5::Type::u8 || type == hdf5::Type::u16 || type == hdf5::Type::u32;
   if (fits && dataset.shape().size() == rank) return;
-  throw UserError("{}: {} has {} dimensions of {}, expected {} of {}; it is not a token store", dataset.file_name(),
-                  dataset.path(), dataset.shape().size(), hdf5::name_of(type), rank,
+  throw UserError("{}: {} has {} dimensions of {}, expected {} of {}; it is not a tokenized dataset",
+                  dataset.file_name(), dataset.path(), dataset.shape().size(), hdf5::name_of(type), rank,
                   offsets ? "uint64" : "uint8, uint16 or uint32");
 }
 
@@ -38,7 +38,7 @@ void check_type(const hdf5::Dataset& dataset, std::size_t rank, bool offsets) {
 /// for it.
 void check_stored(const hdf5::Dataset& dataset) {
   if (dataset.storage_bytes() < dataset.bytes()) {
-    throw UserError("{}: {} states {} bytes and holds {}; the file is damaged", dataset.file_name(), dataset.path(),
+    throw UserError("{}: {} declares {} bytes but holds {}; the file is damaged", dataset.file_name(), dataset.path(),
                     dataset.bytes(), dataset.storage_bytes());
   }
 }
@@ -63,7 +63,8 @@ std::vector<Range> read_ranges(const hdf5::File& file, Split split, std::uint64_
   const hdf5::Dataset dataset = file.dataset(path);
   check_type(dataset, 2, true);
   if (dataset.shape()[1] != 2)
-    throw UserError("{}: /{} has rows of {}, expected begin and end", file.file_name(), path, dataset.shape()[1]);
+    throw UserError("{}: /{} has {} columns, expected 2 (begin and end); the file is damaged", file.file_name(), path,
+                    dataset.shape()[1]);
   check_stored(dataset);
   std::vector<std::uint64_t> raw(dataset.shape()[0] * 2);
   dataset.read(raw.data(), raw.size() * sizeof(std::uint64_t));
@@ -73,7 +74,7 @@ std::vector<Range> read_ranges(const hdf5::File& file, Split split, std::uint64_
     const std::uint64_t earliest = ranges.empty() ? 0 : ranges.back().end;
     if (range.begin < earliest || range.begin >= range.end || range.end > n_tokens) {
       throw UserError(
-          "{}: range {} of /{} is [{}, {}), expected one that begins at {} or later and ends by {}; the file is "
+          "{}: range {} of /{} is [{}, {}), expected a start of at least {} and an end of at most {}; the file is "
           "damaged",
           file.file_name(), row / 2, path, range.begin, range.end, earliest, n_tokens);
     }
@@ -93,7 +94,7 @@ void check_disjoint(const std::string& file, const std::array<SplitRanges, 3>& s
   std::sort(all.begin(), all.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (std::size_t i = 1; i < all.size(); ++i) {
     if (all[i].begin < all[i - 1].end)
-      throw UserError("{}: two splits share the tokens from {} on; the file is damaged", file, all[i].begin);
+      throw UserError("{}: two splits overlap at token {}; the file is damaged", file, all[i].begin);
   }
 }
 
@@ -179,12 +180,13 @@ void TokenStore::State::load(const SplitRanges& split) const {
 TokenStore TokenStore::open(const std::string& path) {
   hdf5::File file = hdf5::File::open_own(path);
   if (!file.has_attribute("format") || file.text("format") != token_store_format) {
-    throw UserError("{}: is HDF5 but not a token store; make one with furlong prepare", path);
+    throw UserError("{}: is HDF5 but not a tokenized dataset; create one with furlong prepare", path);
   }
   const std::int64_t format_version = file.integer("format_version");
   if (format_version != token_store_version) {
-    throw UserError("{}: is a token store of version {}, this program reads version {}; prepare it again", path,
-                    format_version, token_store_version);
+    throw UserError(
+        "{}: is a tokenized dataset of version {}, but this program reads version {}; run furlong prepare again", path,
+        format_version, token_store_version);
   }
   Vocabulary vocabulary = Vocabulary::from_json(read_vocabulary(file), path);
   auto state = std::make_unique<State>(path, std::move(file), std::move(vocabulary));
@@ -215,7 +217,7 @@ std::vector<std::uint64_t> TokenStore::document_offsets() const {
   std::vector<std::uint64_t> offsets(state_->documents.shape()[0]);
   state_->documents.read(offsets.data(), offsets.size() * sizeof(std::uint64_t));
   if (!std::is_sorted(offsets.begin(), offsets.end()))
-    throw UserError("{}: /documents does not rise; the file is damaged", path());
+    throw UserError("{}: the offsets in /documents do not ascend; the file is damaged", path());
   return offsets;
 }
 
@@ -223,17 +225,18 @@ std::uint64_t TokenStore::documents_per_label() const {
   if (!state_->file.has("labels")) return 0;
   const std::int64_t documents = state_->file.dataset("labels").integer("documents_per_label");
   if (documents != 1 && documents != 2)
-    throw UserError("{}: /labels says documents_per_label {}, expected 1 or 2; the file is damaged", path(), documents);
+    throw UserError("{}: /labels has documents_per_label {}, expected 1 or 2; the file is damaged", path(), documents);
   return static_cast<std::uint64_t>(documents);
 }
 
 std::vector<std::int32_t> TokenStore::labels() const {
   const std::uint64_t documents = documents_per_label();
-  if (documents == 0) throw UserError("{}: the store has no labels", path());
+  if (documents == 0)
+    throw UserError("{}: the dataset has no labels; create one with furlong prepare labelled", path());
   const hdf5::Dataset dataset = state_->file.dataset("labels");
   if (dataset.type() != hdf5::Type::i32 || dataset.shape().size() != 1 ||
       dataset.shape()[0] * documents != n_documents()) {
-    throw UserError("{}: /labels has {} {}, expected one int32 for every {} of {} documents; the file is damaged",
+    throw UserError("{}: /labels has {} elements of {}, expected one int32 per {} of {} documents; the file is damaged",
                     path(), dataset.shape().empty() ? 1 : dataset.shape()[0], hdf5::name_of(dataset.type()), documents,
                     n_documents());
   }

@@ -71,7 +71,7 @@ void Vocabulary::find_frame() {
     if (std::find(empty.begin(), empty.end(), id) != empty.end()) continue;
     const std::vector<std::int32_t> framed = tokenizer_->framed({&id, 1});
     const auto place = std::find(framed.begin(), framed.end(), id);
-    require(place != framed.end(), "a tokenizer's frame that leaves the document out");
+    require(place != framed.end(), "a tokenizer's frame without the document");
     frame_front_.assign(framed.begin(), place);
     frame_back_.assign(place + 1, framed.end());
     return;
@@ -133,7 +133,7 @@ namespace {
 /// The tokenizer inside a vocabulary's JSON, and the symbols that encoders have behind its own.
 Vocabulary tokenizer_vocabulary(const nlohmann::json& json, std::string_view origin,
                                 const std::function<Vocabulary(std::string_view)>& refuse) {
-  if (!json.contains("tokenizer") || !json["tokenizer"].is_object()) return refuse("it holds no tokenizer");
+  if (!json.contains("tokenizer") || !json["tokenizer"].is_object()) return refuse("the tokenizer is missing");
   const Vocabulary plain = Vocabulary::of_tokenizer(tokenizer_from_json(json["tokenizer"].dump(), origin));
   const Vocabulary extended = plain.with_encoder_tokens();
   std::vector<std::string> added;
@@ -152,15 +152,15 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
     throw UserError("{}: the vocabulary is damaged: {}", origin, why);
   };
   if (!json.is_object() || !json.contains("kind") || !json.contains("symbols"))
-    return refuse("expected JSON with kind and symbols");
-  if (!json["kind"].is_string()) return refuse("kind is not text");
+    return refuse("expected JSON with 'kind' and 'symbols'");
+  if (!json["kind"].is_string()) return refuse("'kind' is not a string");
   const std::string kind = json["kind"];
   nlohmann::json symbols = json["symbols"];
   std::vector<std::string> labels;
   if (json.contains("labels")) {
-    if (!json["labels"].is_array()) return refuse("labels are not a list");
+    if (!json["labels"].is_array()) return refuse("'labels' is not an array");
     for (const auto& label : json["labels"]) {
-      if (!label.is_string()) return refuse("a label is not text");
+      if (!label.is_string()) return refuse("a label is not a string");
       labels.push_back(label);
     }
   }
@@ -169,14 +169,15 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
       symbols[symbols.size() - 2] == mask_symbol) {
     symbols.erase(symbols.size() - 1);
     symbols.erase(symbols.size() - 1);
-    if (!symbols.empty() && symbols.back() == class_symbol) return refuse("<class> is there twice");
+    if (!symbols.empty() && symbols.back() == class_symbol) return refuse("<class> occurs twice");
     const nlohmann::json base{{"kind", kind}, {"symbols", symbols}};
     return from_json(base.dump(), origin).with_encoder_tokens().with_labels(std::move(labels));
   }
   if (kind == "bytes") {
     const Vocabulary candidate = bytes(symbols.size() == 257);
-    return symbols == candidate.symbols_ ? candidate.with_labels(std::move(labels))
-                                         : refuse("bytes have 256 symbols, with documents 257, in order");
+    return symbols == candidate.symbols_
+               ? candidate.with_labels(std::move(labels))
+               : refuse("expected the 256 byte symbols in order, optionally followed by <document>");
   }
   if (kind == "copy") {
     const auto n_symbols = static_cast<std::int64_t>(symbols.size()) - static_cast<std::int64_t>(kCopyMarks.size());
@@ -214,8 +215,7 @@ std::int32_t Vocabulary::id_of(std::string_view symbol) const {
   if (found != symbols_.end()) return tokenizer_size_ + static_cast<std::int32_t>(found - symbols_.begin());
   if (tokenizer_) {
     if (const auto id = tokenizer_->find(symbol)) return *id;
-    throw UserError("'{}' is not a token of the {}; its tokens are written as its files spell them", symbol,
-                    description());
+    throw UserError("'{}' is not a token of the {}; write tokens as in the tokenizer's files", symbol, description());
   }
   if (symbol.size() == 1) {
     const std::int32_t id = id_of_byte(static_cast<unsigned char>(symbol[0]));
@@ -294,7 +294,7 @@ std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
       ids.push_back(*document_id());
       position += document_symbol.size() - 1;
     } else if (std::isspace(byte) == 0) {
-      throw UserError("{} at position {} is not a letter of the {} alphabet, which has {}", printable(byte),
+      throw UserError("{} at position {} is not a letter of the {} alphabet; expected one of {}", printable(byte),
                       position + 1, kind_name(), letters(""));
     }
   }
@@ -304,10 +304,8 @@ std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
 std::vector<std::int32_t> Vocabulary::encode_prompt(std::string_view text, SpecialSpelling special) const {
   const bool tokens = special == SpecialSpelling::is_token;
   if (tokens && !tokenizer_)
-    throw UserError(
-        "the {} vocabulary has no special tokens that a text could spell; they belong to tokenizers of published "
-        "models",
-        kind_name());
+    throw UserError("the {} vocabulary has no special tokens; only the tokenizer of a published model has them",
+                    kind_name());
   std::vector<std::int32_t> ids = tokens ? tokenizer_->encode(text, special) : encode(text);
   if (!tokens || !std::equal(frame_front_.begin(), frame_front_.end(), ids.begin(),
                              ids.begin() + std::min(ids.size(), frame_front_.size())))

@@ -60,7 +60,7 @@ struct ByteSource::State {
     while (!end_of_file && end < buffer.size()) {
       const ssize_t taken = ::read(descriptor, buffer.data() + end, buffer.size() - end);
       if (taken < 0 && errno == EINTR) continue;
-      if (taken < 0 && errno == EISDIR) throw UserError("{}: is a folder, expected a file", name);
+      if (taken < 0 && errno == EISDIR) throw UserError("{}: is a directory; expected a file", name);
       if (taken < 0) throw MachineError("{}: cannot be read: {}", name, std::generic_category().message(errno));
       if (taken == 0) {
         end_of_file = true;
@@ -83,22 +83,20 @@ struct ByteSource::State {
     }
     if (starts_with("\x1f\x8b")) {
       compression = Compression::gzip;
-      if (inflateInit2(&gzip, 16 + MAX_WBITS) != Z_OK) throw MachineError("{}: zlib cannot start", name);
+      if (inflateInit2(&gzip, 16 + MAX_WBITS) != Z_OK) throw MachineError("{}: cannot initialise zlib", name);
       member_open = true;
     } else if (starts_with(std::string_view("\xfd"
                                             "7zXZ\0",
                                             6))) {
       compression = Compression::xz;
       if (lzma_stream_decoder(&xz, kXzMemoryLimit, LZMA_CONCATENATED) != LZMA_OK)
-        throw MachineError("{}: liblzma cannot start", name);
+        throw MachineError("{}: cannot initialise liblzma", name);
     } else if (starts_with("BZh") && end >= 10 && std::memcmp(buffer.data() + 4, "1AY&SY", 6) == 0) {
-      throw UserError(
-          "{}: is compressed by bzip2, which is not read directly; pipe it: bzcat FILE | furlong prepare ... -", name);
+      throw UserError("{}: bzip2 files are not supported; decompress it: bzcat FILE | furlong prepare ... -", name);
     } else if (starts_with("\x28\xb5\x2f\xfd")) {
-      throw UserError(
-          "{}: is compressed by zstd, which is not read directly; pipe it: zstdcat FILE | furlong prepare ... -", name);
+      throw UserError("{}: zstd files are not supported; decompress it: zstdcat FILE | furlong prepare ... -", name);
     } else if (starts_with("PK\x03\x04")) {
-      throw UserError("{}: is a zip archive, which is not read directly; unpack it first", name);
+      throw UserError("{}: zip archives are not supported; unpack it first", name);
     }
   }
 
@@ -120,8 +118,7 @@ struct ByteSource::State {
         break;
       }
     }
-    if (!starts_with("\x1f\x8b"))
-      throw UserError("{}: something that is not gzip follows the compressed data; is the file damaged?", name);
+    if (!starts_with("\x1f\x8b")) throw UserError("{}: other data follow the gzip data; the file may be damaged", name);
     inflateReset(&gzip);
     return true;
   }
@@ -133,7 +130,8 @@ struct ByteSource::State {
         finished = !member_open;
         continue;
       }
-      if (begin == end && !fill()) throw UserError("{}: the gzip data end too early; is the file truncated?", name);
+      if (begin == end && !fill())
+        throw UserError("{}: the gzip data end unexpectedly; the file may be truncated", name);
       gzip.next_in = buffer.data() + begin;
       gzip.avail_in = static_cast<uInt>(end - begin);
       gzip.next_out = destination;
@@ -144,10 +142,10 @@ struct ByteSource::State {
       if (status == Z_STREAM_END) {
         member_open = false;
       } else if (status == Z_MEM_ERROR) {
-        throw MachineError("{}: zlib has no memory", name);
+        throw MachineError("{}: zlib: out of memory", name);
       } else if (status != Z_OK && status != Z_BUF_ERROR) {
         throw UserError("{}: the gzip data are damaged ({})", name,
-                        gzip.msg != nullptr ? gzip.msg : "a wrong checksum or code");
+                        gzip.msg != nullptr ? gzip.msg : "invalid checksum or code");
       }
       if (gzip.avail_out < room) return room - gzip.avail_out;
     }
@@ -170,12 +168,12 @@ struct ByteSource::State {
           finished = true;
           break;
         case LZMA_BUF_ERROR:
-          throw UserError("{}: the xz data end too early; is the file truncated?", name);
+          throw UserError("{}: the xz data end unexpectedly; the file may be truncated", name);
         case LZMA_MEM_ERROR:
-          throw MachineError("{}: liblzma has no memory", name);
+          throw MachineError("{}: liblzma: out of memory", name);
         case LZMA_MEMLIMIT_ERROR:
-          throw UserError("{}: reading it takes more than {} MiB of memory; compress it again with xz -9", name,
-                          kXzMemoryLimit >> 20);
+          throw UserError("{}: decompression needs more than {} MiB of memory; compress the file again with xz -9",
+                          name, kXzMemoryLimit >> 20);
         default:
           throw UserError("{}: the xz data are damaged (liblzma status {})", name, static_cast<int>(status));
       }

@@ -49,7 +49,8 @@ class AlphabetOutlet : public ByteOutlet {
   void put_unknown(unsigned char) { put_token(*vocabulary_.unknown_id()); }
   std::string refusal() const {
     return fmt::format(
-        "is not a letter of the {} alphabet; choose another --alphabet, or --unknown map to read such letters as {}",
+        "is not a letter of the {} alphabet; choose another --alphabet, or use --unknown map to read such letters as "
+        "{}",
         vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
   }
 
@@ -85,11 +86,11 @@ class TokenizerLetters {
   void put_unknown(unsigned char letter) {
     if (!one_by_one_) return encoder_.put(static_cast<char>(letter));
     if (!vocabulary_.unknown_id())
-      throw UserError("--unknown map: the {} has no token for the unknown", vocabulary_.description());
+      throw UserError("--unknown map: the {} has no unknown token; omit this option", vocabulary_.description());
     encoder_.put_token(*vocabulary_.unknown_id());
   }
   std::string refusal() const {
-    return fmt::format("has no token in the {}; --unknown map reads such letters as its unknown token",
+    return fmt::format("has no token in the {}; use --unknown map to read such letters as its unknown token",
                        vocabulary_.description());
   }
   void end_document() { encoder_.end_document(); }
@@ -234,8 +235,9 @@ class FastaReader : public DocumentReader {
         byte > 0x20 && byte < 0x7f ? fmt::format("'{}'", static_cast<char>(byte)) : fmt::format("byte 0x{:02x}", byte);
     if (!in_record_) {
       throw UserError(
-          "{}:{}:{}: found {} before the first record, expected a line that begins with '>'; is this FASTA?", name_,
-          line_, column_, letter);
+          "{}:{}:{}: found {} before the first record, expected a line that starts with '>'; check that the file is "
+          "FASTA",
+          name_, line_, column_, letter);
     }
     if (!map_unknown_) throw UserError("{}:{}:{}: {} {}", name_, line_, column_, letter, outlet_.refusal());
     ++n_mapped_;
@@ -283,7 +285,7 @@ std::string guess_alphabet(std::string_view beginning, std::string_view name) {
     }
   }
   if (n_letters == 0)
-    throw UserError("{}: holds no sequence to guess the alphabet from; give --alphabet dna, rna or protein", name);
+    throw UserError("{}: found no sequence to guess the alphabet from; use --alphabet dna, rna or protein", name);
   const auto count_of = [&](std::string_view letters) {
     std::uint64_t sum = 0;
     for (const char letter : letters) sum += counts[static_cast<unsigned char>(letter)];

@@ -71,9 +71,9 @@ class RecordParser {
     std::vector<std::string> found;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
       if (columns_[i] >= values.size()) {
-        throw UserError("{}: the record has {} column{}, expected {} in column {}; are they separated as {} has it?",
-                        place, values.size(), values.size() == 1 ? "" : "s",
-                        i + 1 == fields_.size() ? "the label" : "text", columns_[i] + 1, name_of(kind_));
+        throw UserError("{}: the record has {} column{}, expected {} in column {}; check that the file is {}", place,
+                        values.size(), values.size() == 1 ? "" : "s", i + 1 == fields_.size() ? "the label" : "text",
+                        columns_[i] + 1, name_of(kind_));
       }
       found.push_back(values[columns_[i]]);
     }
@@ -124,7 +124,7 @@ class RecordParser {
       const auto found =
           std::find_if(names.begin(), names.end(), [&](const std::string& name) { return trimmed(name) == field; });
       if (!number && found == names.end())
-        throw UserError("{}: there is no column '{}'; the first line names {}", place, field,
+        throw UserError("{}: column '{}' is missing; the header has {}", place, field,
                         foreign::single_line(fmt::format("{}", fmt::join(names, ", ")), 200));
       columns_.push_back(number ? *number - 1 : static_cast<std::size_t>(found - names.begin()));
     }
@@ -132,7 +132,7 @@ class RecordParser {
 
   std::optional<Record> parse_object(std::string_view line, const std::string& place) const {
     const auto json = foreign::parse_json(line, place);
-    if (!json.is_object()) throw UserError("{}: expected a JSON object in this line", place);
+    if (!json.is_object()) throw UserError("{}: expected a JSON object on this line", place);
     std::vector<std::string> found;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
       const auto value = json.find(fields_[i]);
@@ -147,7 +147,7 @@ class RecordParser {
     std::string bytes;
     const auto fits = [](const nlohmann::json& byte) { return byte.is_number_integer() && byte >= 0 && byte <= 255; };
     if (!value.is_array() || !std::all_of(value.begin(), value.end(), fits))
-      throw UserError("{}: '{}' is neither text nor a list of numbers from 0 to 255", place, field);
+      throw UserError("{}: '{}' must be a string or a list of integers from 0 to 255", place, field);
     for (const auto& byte : value) bytes += static_cast<char>(byte.get<int>());
     return bytes;
   }
@@ -155,7 +155,7 @@ class RecordParser {
   static std::string json_label(const nlohmann::json& value, const std::string& place) {
     if (value.is_string()) return value;
     if (value.is_number_integer() || value.is_boolean()) return value.dump();
-    throw UserError("{}: a label is neither text nor a whole number, true or false", place);
+    throw UserError("{}: the label must be a string, an integer, true or false", place);
   }
 
   Kind kind_;
@@ -169,22 +169,23 @@ class LabelNames {
  public:
   explicit LabelNames(const std::vector<std::string>& fixed) : names_(fixed), fixed_(!fixed.empty()) {
     for (std::size_t i = 0; i < fixed.size(); ++i) {
-      if (!foreign::is_utf8(fixed[i])) throw UserError("--labels: '{}' is not UTF-8", foreign::printable(fixed[i]));
+      if (!foreign::is_utf8(fixed[i]))
+        throw UserError("--labels: '{}' is not valid UTF-8", foreign::printable(fixed[i]));
       if (!ids_.emplace(fixed[i], static_cast<std::int32_t>(i)).second)
-        throw UserError("--labels: '{}' is there twice", fixed[i]);
+        throw UserError("--labels: '{}' occurs twice", fixed[i]);
     }
   }
   std::int32_t id_of(const std::string& name, const std::string& place) {
     const auto found = ids_.find(name);
     if (found != ids_.end()) return found->second;
     if (fixed_)
-      throw UserError("{}: the label '{}' is none of --labels: {}", place, foreign::printable(name),
+      throw UserError("{}: the label '{}' is not in --labels: {}", place, foreign::printable(name),
                       fmt::format("{}", fmt::join(names_, ", ")));
     if (!foreign::is_utf8(name))
-      throw UserError("{}: the label '{}' is not UTF-8; convert the file (iconv -f LATIN1 -t UTF-8)", place,
+      throw UserError("{}: the label '{}' is not valid UTF-8; convert the file (iconv -f LATIN1 -t UTF-8)", place,
                       foreign::printable(name));
     if (names_.size() == kMostLabels)
-      throw UserError("{}: more than {} different labels; is this the right field for them?", place, kMostLabels);
+      throw UserError("{}: more than {} different labels; check --label-field", place, kMostLabels);
     names_.push_back(name);
     return ids_[name] = static_cast<std::int32_t>(names_.size() - 1);
   }
@@ -222,9 +223,9 @@ class LabelledReader : public DocumentReader {
       if (csv_ && std::count(part.begin(), part.end(), '"') % 2 != 0) quoted_ = !quoted_;
       record_ += part;
       if (json_ && record_.size() > kLargestObject)
-        throw UserError("{}: a record of more than 64 MiB; break it into shorter ones", place());
+        throw UserError("{}: the record is larger than 64 MiB; split it into shorter records", place());
       if (record_.size() > kLargestRecord)
-        throw UserError("{}: a record of more than 1 GiB; are its quotes closed?", place());
+        throw UserError("{}: the record is larger than 1 GiB; check for an unclosed quotation mark", place());
       begin = end + 1;
       if (end == block.size()) break;
       ++line_;
@@ -237,7 +238,7 @@ class LabelledReader : public DocumentReader {
   }
 
   void end_input() override {
-    if (quoted_) throw UserError("{}: a quotation mark in this record is not closed", place());
+    if (quoted_) throw UserError("{}: unclosed quotation mark in this record", place());
     end_record();
   }
 
@@ -285,8 +286,8 @@ class LabelledReader : public DocumentReader {
       if (id < 0) {
         if (!map_unknown_) {
           throw UserError(
-              "{}: '{}' is not a letter of the {} alphabet; choose another --alphabet, or --unknown map to read such "
-              "letters as {}",
+              "{}: '{}' is not a letter of the {} alphabet; choose another --alphabet, or use --unknown map to read "
+              "such letters as {}",
               place(), std::isprint(byte) != 0 ? std::string(1, letter) : fmt::format("byte 0x{:02x}", byte),
               vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
         }
@@ -331,7 +332,7 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name) {
   if (base.ends_with(".tsv")) return Kind::tsv;
   if (base.ends_with(".csv")) return Kind::csv;
   if (base.ends_with(".jsonl") || base.ends_with(".ndjson")) return Kind::jsonl;
-  throw UserError("{}: its name does not say whether it is tsv, csv or jsonl; give --format", file_name);
+  throw UserError("{}: the file name has no extension of tsv, csv or jsonl; use --format", file_name);
 }
 
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,

@@ -28,16 +28,16 @@ constexpr std::size_t kBlock = std::size_t{1} << 20;
 constexpr double kSecondsBetweenProgress = 5;
 
 void check_paths(const PrepareOptions& options) {
-  require(!options.inputs.empty() && !options.output.empty(), "prepare needs inputs and an output");
+  require(!options.inputs.empty() && !options.output.empty(), "prepare() without inputs or output");
   std::error_code ignored;
   if (fs::exists(options.output, ignored) && !options.force) {
-    throw UserError("{}: exists already; --force replaces it, or choose another --output", options.output);
+    throw UserError("{}: already exists; use --force to replace it, or choose another --output", options.output);
   }
   if (std::count(options.inputs.begin(), options.inputs.end(), "-") > 1)
     throw UserError("standard input (-) is given more than once");
   for (const std::string& input : options.inputs) {
     if (input != "-" && fs::equivalent(input, options.output, ignored))
-      throw UserError("{}: is both input and output", input);
+      throw UserError("{}: is both input and output; choose another --output", input);
   }
 }
 
@@ -46,9 +46,8 @@ Vocabulary tokenizer_vocabulary(const std::string& path) {
   if (!checkpoint_checksum(path)) return Vocabulary::of_tokenizer(load_tokenizer(path));
   const Vocabulary of_model = Vocabulary::from_json(CheckpointReader::open(path).text("vocabulary"), path);
   if (of_model.tokenizer()) return Vocabulary::of_tokenizer(of_model.tokenizer());
-  throw UserError(
-      "--tokenizer: {} has a {} vocabulary and no tokenizer; prepare without --tokenizer gives the same one", path,
-      of_model.kind_name());
+  throw UserError("--tokenizer: {} has a {} vocabulary and no tokenizer; omit --tokenizer to get the same vocabulary",
+                  path, of_model.kind_name());
 }
 
 /// Text has a document token only where there can be several documents, so that one plain text stays one byte a token.
@@ -242,12 +241,12 @@ std::string to_text(const PrepareReport& report) {
   }
   if (report.n_cut_documents > 0) {
     text += fmt::format(
-        "  {} longer than {} MiB and encoded in pieces, cut at line ends where there are some\n",
+        "  {} longer than {} MiB and encoded in pieces, cut at line ends if possible\n",
         report.n_cut_documents == 1 ? "one document was" : grouped(report.n_cut_documents) + " documents were",
         DocumentEncoder::default_piece_bytes >> 20);
   }
   if (store.n_empty_documents > 0)
-    text += fmt::format("  empty documents left out: {}\n", grouped(store.n_empty_documents));
+    text += fmt::format("  empty documents skipped: {}\n", grouped(store.n_empty_documents));
   text += fmt::format("  read {} bytes", grouped(report.file_bytes));
   if (report.input_bytes != report.file_bytes) text += fmt::format(" ({} uncompressed)", grouped(report.input_bytes));
   return text + fmt::format(" in {:.2f} s\n", report.seconds);

@@ -58,7 +58,7 @@ class Labels {
   }
 
   void push(std::int32_t label) {
-    require(label >= 0, "a label {}", label);
+    require(label >= 0, "negative label {}", label);
     const auto place = static_cast<std::size_t>(label);
     if (counts_.size() <= place) counts_.resize(place + 1, 0);
     ++counts_[place];
@@ -298,10 +298,10 @@ void StoreWriter::State::refuse_empty_splits() const {
     if (options.shares[split] == 0 || summary.split_tokens[index] > 0) continue;
     const bool by_document = options.split_by == SplitBy::document;
     throw UserError(
-        "{}: the {} split (share {}) gets nothing of {} {}; {}", on_disk->path().string(), name_of(split),
+        "{}: the {} split (share {}) gets none of {} {}; {}", on_disk->path().string(), name_of(split),
         options.shares[split], by_document ? summary.n_documents : summary.n_tokens,
         by_document ? "documents" : "tokens",
-        by_document ? "split by span, or change --seed or the shares" : "give more data, or change the shares");
+        by_document ? "use --split-by span, or change --seed or the shares" : "add more data, or change the shares");
   }
 }
 
@@ -339,16 +339,16 @@ void StoreWriter::end_document() {
 
 void StoreWriter::label(std::int32_t label) {
   State& state = *state_;
-  require(state.labels && state.position() == state.document_begin, "a label for no document");
+  require(state.labels && state.position() == state.document_begin, "label() without a finished document");
   state.labels->push(label);
 }
 
 StoreSummary StoreWriter::finish(const std::string& provenance, const std::vector<std::string>& label_names) {
   State& state = *state_;
-  require(state.position() == state.document_begin, "a document has not ended");
+  require(state.position() == state.document_begin, "finish() before the end of a document");
   if (!state.buffer.empty()) state.write_chunk();
   state.summary.n_tokens = state.written;
-  if (state.written == 0) throw UserError("{}: no tokens to store: the input is empty", state.on_disk->path().string());
+  if (state.written == 0) throw UserError("{}: no tokens to write; the input is empty", state.on_disk->path().string());
   if (state.options.split_by == SplitBy::span) state.cut_into_spans();
   state.refuse_empty_splits();
   state.summary.train_entropy = entropy(state.train_counts);

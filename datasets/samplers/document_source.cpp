@@ -11,7 +11,7 @@ namespace furlong {
 
 DocumentSource::DocumentSource(const TokenStore& dataset, Split split, const DocumentOptions& options)
     : dataset_(&dataset), split_(split), options_(options) {
-  require(options.sequence_length > 0, "rows of {} tokens", options.sequence_length);
+  require(options.sequence_length > 0, "a sequence length of {}", options.sequence_length);
   const std::vector<std::uint64_t> starts = document_starts(dataset, split);
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
   // A document's last token is an input only where it may be hidden.
@@ -94,8 +94,8 @@ Batch DocumentSource::make_batch(std::uint64_t first, std::int64_t samples, std:
 std::string DocumentSource::note() const {
   if (n_cut_ == 0) return {};
   return fmt::format(
-      "{} of the {} documents of the {} split are longer than {} tokens and make several rows, each of which begins "
-      "without what stood before (data.sequence_length)",
+      "{} of the {} documents of the {} split are longer than {} tokens (data.sequence_length) and are split into "
+      "several rows; each row starts without context",
       n_cut_, documents_.size(), name_of(split_), options_.sequence_length);
 }
 

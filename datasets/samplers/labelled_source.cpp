@@ -13,7 +13,7 @@ namespace furlong {
 // [0, size) goes through again until it lies inside (Black and Rogaway 2002, "Ciphers with arbitrary finite domains",
 // cycle walking): on average less than four times.
 std::uint64_t permuted(std::uint64_t index, std::uint64_t size, std::uint64_t seed, std::uint64_t epoch) {
-  require(index < size, "place {} of a permutation of {}", index, size);
+  require(index < size, "index {} of a permutation of {}", index, size);
   const std::uint64_t half = std::max<std::uint64_t>(1, (std::bit_width(size - 1) + 1) / 2);
   const std::uint64_t low = (std::uint64_t{1} << half) - 1;
   const RandomKey key{seed, static_cast<std::uint32_t>(epoch), random_stream("order of documents")};
@@ -34,18 +34,18 @@ LabelledSource::LabelledSource(const TokenStore& dataset, Split split, const Lab
     : dataset_(&dataset), split_(split), options_(options) {
   require(options.sequence_length > (options.first_token ? 1 : 0), "a sequence length of {}", options.sequence_length);
   if (dataset.documents_per_label() == 0) {
-    throw UserError("{}: the store has no labels; make one that has with furlong prepare labelled", dataset.path());
+    throw UserError("{}: the dataset has no labels; create one with furlong prepare labelled", dataset.path());
   }
   if (dataset.documents_per_label() != rows_per_sample()) {
-    throw UserError("{}: the store has labels of {}, expected labels of {}; {}", dataset.path(),
+    throw UserError("{}: the dataset has labels of {}, expected labels of {}; {}", dataset.path(),
                     options.pairs ? "single documents" : "pairs of documents",
                     options.pairs ? "pairs of documents" : "single documents",
-                    options.pairs ? "objective.name: classification learns those, or prepare with --second-text-field"
-                                  : "objective.name: matching learns those");
+                    options.pairs ? "use objective.name: classification, or prepare with --second-text-field"
+                                  : "use objective.name: matching");
   }
   find_samples();
   if (samples_.empty()) {
-    throw UserError("{}: the {} split has no whole labelled document; prepare more data for it", dataset.path(),
+    throw UserError("{}: the {} split has no complete labelled document; prepare more data for it", dataset.path(),
                     name_of(split));
   }
 }
@@ -125,7 +125,7 @@ Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std:
 std::string LabelledSource::note() const {
   if (n_cut_ == 0) return {};
   return fmt::format(
-      "{} of the {} documents of the {} split are longer than {} tokens{}, and are cut there (data.sequence_length)",
+      "{} of the {} documents of the {} split are longer than {} tokens{} and are truncated (data.sequence_length)",
       n_cut_, samples_.size() * rows_per_sample(), name_of(split_), options_.sequence_length,
       options_.first_token ? " with the class token" : "");
 }

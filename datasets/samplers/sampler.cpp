@@ -19,8 +19,8 @@ Sampler::Sampler(const TokenStore& dataset, Split split, const SamplerOptions& o
   const std::uint64_t needed = options.order == Order::random ? n + 1 : 2;
   if (size < needed) {
     throw UserError(
-        "{}: the {} split has {} tokens, a sequence length of {} takes at least {}; prepare more data for it or "
-        "shorten data.sequence_length",
+        "{}: the {} split has {} tokens, but a sequence length of {} needs at least {}; prepare more data or reduce "
+        "data.sequence_length",
         dataset.path(), name_of(split), size, n, needed);
   }
   n_windows_ = options.order == Order::random ? size - n : (size - 1 + n - 1) / n;
@@ -70,8 +70,8 @@ std::int64_t Sampler::sample(std::uint64_t index, std::span<std::int32_t> inputs
 
 void Sampler::documents(std::uint64_t index, std::span<std::int32_t> numbers) const {
   require(starts_ != nullptr && numbers.size() == static_cast<std::size_t>(options_.sequence_length),
-          "documents of {} tokens of a sampler that {}", numbers.size(),
-          starts_ ? "has other windows" : "does not separate them");
+          "documents() for {} tokens of a sampler that {}", numbers.size(),
+          starts_ ? "has another sequence length" : "does not separate documents");
   const std::uint64_t start = window_start(index);
   const auto count = static_cast<std::size_t>(tokens_in(index));
   std::fill(numbers.begin(), numbers.end(), 0);

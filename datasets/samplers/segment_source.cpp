@@ -30,8 +30,8 @@ SegmentSource::SegmentSource(const TokenStore& dataset, Split split, const Segme
   }
   if (n_segments_ < static_cast<std::uint64_t>(options.rows)) {
     throw UserError(
-        "{}: the {} split has {} segments of at most {} tokens, too few for {} rows that go on from step to step; "
-        "lower data.batch_size or data.sequence_length, or prepare more data",
+        "{}: the {} split has {} segments of at most {} tokens, too few for {} rows of stateful training; reduce "
+        "data.batch_size or data.sequence_length, or prepare more data",
         dataset.path(), name_of(split), n_segments_, n, options.rows);
   }
   streams_ = options.whole_documents ? document_streams() : even_streams();

@@ -11,11 +11,11 @@ CopyTask::CopyTask(const CopyTaskOptions& options) : options_(options) {
   const std::int64_t n = options.sequence_length, longest = n / 2 - 1;
   if (n < 4 || n % 2 != 0)
     throw UserError(
-        "data.sequence_length: found {}; the copy task takes an even number from 4 on: a marker, the symbols, a "
-        "separator, the symbols again; take {}",
+        "data.sequence_length: found {}, expected an even number of at least 4 for the copy task (marker, symbols, "
+        "separator, symbols); use {}",
         n, n < 4 ? 4 : n + 1);
   if (options.shortest_copy < 0 || options.shortest_copy > longest)
-    throw UserError("data.task_shortest: found {}; data.sequence_length: {} has room for copies of 1 to {} symbols",
+    throw UserError("data.task_shortest: found {}; data.sequence_length: {} fits copies of 1 to {} symbols",
                     options.shortest_copy, n, longest);
   require(options.n_symbols >= 1 && options.n_symbols <= Vocabulary::most_copy_symbols, "a copy task over {} symbols",
           options.n_symbols);

@@ -96,7 +96,7 @@ class BpeModel : public PieceModel {
 
   void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
     if (piece.size() > most_bytes)
-      throw UserError("a piece of {} bytes that the tokenizer does not split, expected at most {}", piece.size(),
+      throw UserError("the tokenizer leaves a piece of {} bytes unsplit; expected at most {}", piece.size(),
                       most_bytes);
     if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
       ids.push_back(whole->second);
@@ -113,12 +113,12 @@ class BpeModel : public PieceModel {
  private:
   static void refuse_unsupported(const JsonView& model) {
     if (model.has("dropout") && model.at("dropout").real() != 0) {
-      throw UserError("{}: dropout of merges is for training a tokenizer's model, and not supported",
-                      model.at("dropout").name());
+      throw UserError("{}: BPE dropout is not supported; expected 0 or null", model.at("dropout").name());
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       if (!model.text(key, "").empty())
-        throw UserError("{}: '{}' is not supported, only none", model.at(key).name(), model.at(key).text());
+        throw UserError("{}: '{}' is not supported; expected null or an empty string", model.at(key).name(),
+                        model.at(key).text());
     }
   }
 
@@ -143,7 +143,8 @@ class BpeModel : public PieceModel {
         const std::string& text = item.get_ref<const std::string&>();
         const std::size_t space = text.find(' ');
         if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
-          throw UserError("{}[{}]: '{}' is not two tokens with a space between them", list.name(), rank, text);
+          throw UserError("{}[{}]: '{}' is not a merge; expected two tokens separated by a space", list.name(), rank,
+                          text);
         }
         left = text.substr(0, space);
         right = text.substr(space + 1);

@@ -24,7 +24,7 @@ struct Fields {
 
 Fields read_fields(const GgufFile& file) {
   Fields fields{file, file.texts("tokenizer.ggml.tokens"), {}, {}};
-  if (fields.tokens.empty()) throw UserError("{}: tokenizer.ggml.tokens: there are no tokens", file.path());
+  if (fields.tokens.empty()) throw UserError("{}: tokenizer.ggml.tokens is empty", file.path());
   for (const std::string& token : fields.tokens) {
     if (unicode::valid_length(token) != token.size())
       throw UserError("{}: tokenizer.ggml.tokens: a token is not valid UTF-8", file.path());
@@ -33,7 +33,7 @@ Fields read_fields(const GgufFile& file) {
   if (file.has("tokenizer.ggml.token_type")) {
     fields.types = file.integers("tokenizer.ggml.token_type");
     if (fields.types.size() != fields.tokens.size()) {
-      throw UserError("{}: tokenizer.ggml.token_type has {} items, tokenizer.ggml.tokens {}", file.path(),
+      throw UserError("{}: tokenizer.ggml.token_type has {} items, but tokenizer.ggml.tokens has {}", file.path(),
                       fields.types.size(), fields.tokens.size());
     }
   }
@@ -51,7 +51,7 @@ Fields read_fields(const GgufFile& file) {
     if (!file.has(key)) continue;
     const std::int64_t value = file.integer(key);
     if (value < 0 || value >= static_cast<std::int64_t>(fields.tokens.size())) {
-      throw UserError("{}: {} is {}, and there are {} tokens", file.path(), key, value, fields.tokens.size());
+      throw UserError("{}: {} is {}, but there are {} tokens", file.path(), key, value, fields.tokens.size());
     }
     fields.special.*id = static_cast<std::int32_t>(value);
   }
@@ -67,16 +67,14 @@ BytePairFamily family_of(const GgufFile& file) {
       {"qwen2", BytePairFamily::qwen2}};
   if (!file.has("tokenizer.ggml.pre")) {
     throw UserError(
-        "{}: there is no tokenizer.ggml.pre, so how the model's text was split is not known; convert the model to GGUF "
-        "once more",
+        "{}: tokenizer.ggml.pre is missing, so the text splitting is unknown; convert the model to GGUF again",
         file.path());
   }
   const std::string name = file.text("tokenizer.ggml.pre");
   const auto found = families.find(name);
   if (found == families.end()) {
     throw UserError(
-        "{}: tokenizer.ggml.pre '{}' is not supported; those that are: gpt-2, llama-bpe, qwen2, refact, smollm, "
-        "starcoder",
+        "{}: tokenizer.ggml.pre '{}' is not supported; expected gpt-2, llama-bpe, qwen2, refact, smollm or starcoder",
         file.path(), name);
   }
   return found->second;
@@ -108,7 +106,7 @@ std::shared_ptr<const Tokenizer> byte_pairs(const Fields& fields) {
 std::shared_ptr<const Tokenizer> sentencepiece(const Fields& fields) {
   const std::vector<double> scores = fields.file.reals("tokenizer.ggml.scores");
   if (scores.size() != fields.tokens.size()) {
-    throw UserError("{}: tokenizer.ggml.scores has {} items, tokenizer.ggml.tokens {}", fields.file.path(),
+    throw UserError("{}: tokenizer.ggml.scores has {} items, but tokenizer.ggml.tokens has {}", fields.file.path(),
                     scores.size(), fields.tokens.size());
   }
   SentencePieceProto proto;
@@ -118,7 +116,7 @@ std::shared_ptr<const Tokenizer> sentencepiece(const Fields& fields) {
   for (std::size_t id = 0; id < fields.tokens.size(); ++id) {
     const std::int64_t type = fields.types[id];
     if (type < normal || type > byte)
-      throw UserError("{}: tokenizer.ggml.token_type[{}] is {}; expected 1 to 6", fields.file.path(), id, type);
+      throw UserError("{}: tokenizer.ggml.token_type[{}] is {}, expected 1 to 6", fields.file.path(), id, type);
     proto.pieces.push_back(
         {fields.tokens[id], static_cast<float>(scores[id]), static_cast<SentencePieceProto::Type>(type)});
     proto.byte_fallback = proto.byte_fallback || type == byte;
@@ -145,8 +143,7 @@ std::shared_ptr<const Tokenizer> tokenizer_from_gguf(const GgufFile& file) {
   if (model == "gpt2") return byte_pairs(read_fields(file));
   if (model == "llama") return sentencepiece(read_fields(file));
   throw UserError(
-      "{}: tokenizer.ggml.model '{}' is not supported; those that are: gpt2 (byte-level BPE) and llama (SentencePiece "
-      "BPE)",
+      "{}: tokenizer.ggml.model '{}' is not supported; expected gpt2 (byte-level BPE) or llama (SentencePiece BPE)",
       file.path(), model);
 }
 

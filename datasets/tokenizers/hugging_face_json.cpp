@@ -67,7 +67,7 @@ json template_of(const std::string& front, const std::string& back, const json& 
     for (const AddedToken& other : added) {
       if (other.content == name) id = other.id;
     }
-    if (id.is_null()) throw UserError("{}: the token '{}' that frames a text is not in the vocabulary", origin, name);
+    if (id.is_null()) throw UserError("{}: the frame token '{}' is not in the vocabulary", origin, name);
     special[name] = {{"id", name}, {"ids", {id}}, {"tokens", {name}}};
     const json item{{"SpecialToken", {{"id", name}, {"type_id", text}}}};
     if (text == 0) single.push_back(item);

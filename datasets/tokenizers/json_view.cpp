@@ -11,7 +11,7 @@ void JsonView::wrong(std::string_view expected) const {
 JsonView JsonView::at(std::string_view key) const {
   if (!value_->is_object()) wrong("an object");
   const auto found = value_->find(key);
-  if (found == value_->end()) throw UserError("{}: there is no \"{}\"", name_, key);
+  if (found == value_->end()) throw UserError("{}: \"{}\" is missing", name_, key);
   return JsonView(*found, name_ + (name_.ends_with(':') ? " " : ".") + std::string(key));
 }
 
@@ -27,7 +27,7 @@ std::size_t JsonView::size() const {
 }
 
 JsonView JsonView::item(std::size_t index) const {
-  if (index >= size()) throw UserError("{}: expected {} items or more, found {}", name_, index + 1, size());
+  if (index >= size()) throw UserError("{}: expected at least {} items, found {}", name_, index + 1, size());
   return JsonView((*value_)[index], fmt::format("{}[{}]", name_, index));
 }
 
@@ -73,7 +73,7 @@ std::int64_t JsonView::integer(std::string_view key, std::int64_t fallback) cons
 std::int32_t JsonView::token_id() const {
   const std::int64_t id = integer();
   if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
-    throw UserError("{}: {} is no id of a token (0 to 2^31 - 1)", name_, id);
+    throw UserError("{}: {} is not a token id; expected 0 to 2^31 - 1", name_, id);
   return static_cast<std::int32_t>(id);
 }
 

@@ -19,11 +19,11 @@ class LetterTokenizer : public Tokenizer {
  public:
   LetterTokenizer(LetterParts parts, const SpecialNames& names, const SpecialTokens* special, std::string_view origin)
       : parts_(std::move(parts)), smiles_(smiles_pattern, "SMILES") {
-    if (parts_.tokens.empty()) throw UserError("{}: there are no tokens", origin);
+    if (parts_.tokens.empty()) throw UserError("{}: the list of tokens is empty", origin);
     for (std::size_t id = 0; id < parts_.tokens.size(); ++id)
       table_.add(parts_.tokens[id], static_cast<std::int32_t>(id), origin);
     special_ = special ? *special : special_tokens(names, [&](std::string_view token) { return find(token); });
-    if (!special_.unknown) throw UserError("{}: there is no token for unknown letters, as [UNK] or <unk>", origin);
+    if (!special_.unknown) throw UserError("{}: there is no unknown token; expected [UNK] or <unk>", origin);
     frame_front_ = parts_.frame.front;
     frame_back_ = parts_.frame.back;
     check_special_tokens(*this, origin);

@@ -51,7 +51,7 @@ void read_added(const JsonView& decoder, Surroundings& around) {
   for (const auto& [key, value] : decoder.value().items()) {
     const JsonView item(value, decoder.name() + "." + key);
     if (key.empty() || key.size() > 9 || key.find_first_not_of("0123456789") != std::string::npos)
-      throw UserError("{}: '{}' is no id", decoder.name(), key);
+      throw UserError("{}: '{}' is not a token id", decoder.name(), key);
     around.added.push_back({item.at("content").text(), std::stoi(key), item.boolean("special", false),
                             item.boolean("normalized", false), item.boolean("single_word", false),
                             item.boolean("lstrip", false), item.boolean("rstrip", false)});
@@ -122,8 +122,8 @@ std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs:
     parts.family = BytePairFamily::qwen2;
   } else if (!frames && !plain.contains(around.class_name)) {
     throw UserError(
-        "{}: the tokenizer {} is not read from vocab.json and merges.txt; a tokenizer.json (save_pretrained of the "
-        "fast tokenizer) is",
+        "{}: the tokenizer class {} cannot be read from vocab.json and merges.txt; provide a tokenizer.json "
+        "(save_pretrained of the fast tokenizer)",
         path.string(), around.class_name);
   }
   parts.vocabulary = parse_json(read_file(path), path.string());
@@ -134,7 +134,7 @@ std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs:
     std::string letter;
     unicode::append(letter, letter_of_byte(static_cast<unsigned char>(byte)));
     if (!parts.vocabulary.contains(letter))
-      throw UserError("{}: there is no token for byte {}, so this is no byte-level vocabulary", path.string(), byte);
+      throw UserError("{}: not a byte-level vocabulary; it has no token for byte {}", path.string(), byte);
   }
   parts.merges = lines_of(merges_path);
   if (!parts.merges.empty() && parts.merges.front().starts_with("#version")) parts.merges.erase(parts.merges.begin());
@@ -178,7 +178,7 @@ std::shared_ptr<const Tokenizer> from_letters(std::vector<std::string> tokens, L
 
 std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surroundings& around) {
   std::vector<std::string> tokens = lines_of(path);
-  if (tokens.empty()) throw UserError("{}: there are no tokens", path.string());
+  if (tokens.empty()) throw UserError("{}: the list of tokens is empty", path.string());
   const auto plain = [](const std::string& token) { return !is_bracketed(token); };
   const bool letters = std::all_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
     return !plain(token) || unicode::count(token) <= 1;
@@ -190,15 +190,16 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surr
     if (has("Cl") && has("Br") && has("c") && has("("))
       return from_letters(std::move(tokens), LetterParts::Units::smiles, path, around);
     throw UserError(
-        "{}: neither WordPiece (no token begins with ##), nor letters (tokens have several), nor SMILES (no Cl, Br, c "
-        "and parentheses)",
+        "{}: unknown kind of vocabulary: not WordPiece (no token starts with ##), not letters (tokens have several), "
+        "not SMILES (no Cl, Br, c and parentheses)",
         path.string());
   }
   static const std::set<std::string_view> classes{
       "", "BertTokenizer", "DistilBertTokenizer", "MobileBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"};
   if (!classes.contains(around.class_name)) {
     throw UserError(
-        "{}: the tokenizer {} is not read from vocab.txt; a tokenizer.json (save_pretrained of the fast tokenizer) is",
+        "{}: the tokenizer class {} cannot be read from vocab.txt; provide a tokenizer.json (save_pretrained of the "
+        "fast tokenizer)",
         path.string(), around.class_name);
   }
   const JsonView config = around.view();
@@ -220,7 +221,7 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surr
   for (std::size_t id = 0; id < tokens.size(); ++id) {
     if (tokens[id].empty()) continue;
     if (!parts.vocabulary.emplace(tokens[id], id).second)
-      throw UserError("{}, line {}: the token '{}' is there twice", path.string(), id + 1, tokens[id]);
+      throw UserError("{}, line {}: the token '{}' occurs twice", path.string(), id + 1, tokens[id]);
   }
   parts.added = around.added;
   for (const std::string& token : {name_or(around, "pad_token", "[PAD]"), parts.unknown, parts.front, parts.back,
@@ -237,8 +238,8 @@ std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const 
   const bool ends = with_end.contains(around.class_name);
   if (!ends && !plain.contains(around.class_name)) {
     throw UserError(
-        "{}: the tokenizer {} does more than the SentencePiece model says; a tokenizer.json (save_pretrained of the "
-        "fast tokenizer) tells what",
+        "{}: the tokenizer class {} does more than its SentencePiece model describes; provide a tokenizer.json "
+        "(save_pretrained of the fast tokenizer)",
         path.string(), around.class_name);
   }
   SentencePieceParts parts;
@@ -268,8 +269,8 @@ std::shared_ptr<const Tokenizer> from_file(const fs::path& path) {
   if (path.filename() == "vocab.json") return from_vocab_json(path, path.parent_path() / "merges.txt", around);
   if (path.extension() == ".json") return from_tokenizer_json(path, around);
   throw UserError(
-      "{}: not a tokenizer's file; those that are: tokenizer.json, vocab.json with merges.txt, vocab.txt, *.model "
-      "(SentencePiece), GGUF",
+      "{}: not a tokenizer file; expected tokenizer.json, vocab.json with merges.txt, vocab.txt, *.model "
+      "(SentencePiece) or GGUF",
       path.string());
 }
 
@@ -296,8 +297,8 @@ std::shared_ptr<const Tokenizer> load(const fs::path& directory_or_file) {
     if (const auto path = only_file(directory_or_file, extension)) return from_file(*path);
   }
   throw UserError(
-      "{}: no tokenizer is there; looked for tokenizer.json, vocab.json with merges.txt, vocab.txt, one *.model and "
-      "one *.gguf",
+      "{}: no tokenizer found; expected tokenizer.json, vocab.json with merges.txt, vocab.txt, one *.model or one "
+      "*.gguf",
       directory_or_file.string());
 }
 

@@ -144,7 +144,7 @@ class ReplaceStep : public Normalizer::Step {
       pattern_.emplace(pattern.at("Regex").text(), pattern.name());
     } else {
       wanted_ = pattern.at("String").text();
-      if (wanted_.empty()) throw UserError("{}: the empty text cannot be replaced", pattern.name());
+      if (wanted_.empty()) throw UserError("{}: the text to replace is empty", pattern.name());
     }
   }
   std::string apply(std::string text, const TextGrowth& growth) const override {
@@ -203,8 +203,8 @@ void Normalizer::add(const JsonView& json) {
     steps_.push_back(std::make_shared<PrependStep>(json));
   } else {
     throw UserError(
-        "{}: the normalizer '{}' is not supported; those that are: BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, "
-        "StripAccents, Strip, Replace, Prepend, and Precompiled with a Unigram model",
+        "{}: the normalizer '{}' is not supported; expected BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, "
+        "StripAccents, Strip, Replace, Prepend, or Precompiled with a Unigram model",
         json.name(), type);
   }
 }

@@ -53,8 +53,8 @@ class Translator {
  private:
   [[noreturn]] void refuse(std::string_view what) const {
     throw UserError(
-        "{}: the pattern '{}' has '{}', which is not supported (its meaning differs between engines of regular "
-        "expressions)",
+        "{}: the pattern '{}' has '{}', which is not supported (its meaning differs between regular expression "
+        "engines)",
         origin_, in_, what);
   }
 
@@ -200,13 +200,12 @@ Pattern::Pattern(std::string_view expression, std::string_view origin) {
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                     PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT, &failure, &place, context.get()),
       fmt::format("{}: the pattern '{}'", origin, foreign::printable(expression)));
-  if (!code_->limits) throw MachineError("out of memory compiling a pattern");
-  if (!code_->pointer)
-    throw UserError("{}: the pattern '{}' cannot be read: {}", origin, expression, message_of(failure));
+  if (!code_->limits) throw MachineError("out of memory while compiling a pattern");
+  if (!code_->pointer) throw UserError("{}: the pattern '{}' is invalid: {}", origin, expression, message_of(failure));
   std::uint32_t matches_nothing = 0;
   pcre2_pattern_info(code_->pointer, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   if (matches_nothing != 0)
-    throw UserError("{}: the pattern '{}' matches the empty text, which splits nothing", origin, expression);
+    throw UserError("{}: the pattern '{}' can match the empty text, which splits nothing", origin, expression);
   pcre2_jit_compile(code_->pointer,
                     PCRE2_JIT_COMPLETE);  // where there is no compiler for this machine, matching is interpreted
 }
@@ -265,7 +264,7 @@ struct Pattern::Search::State {
         stopwatch(the_text.size()),
         most_steps(static_cast<std::uint32_t>(
             std::clamp<std::size_t>(steps_a_byte * the_text.size(), least_steps, UINT32_MAX))) {
-    if (!data || !limits) throw MachineError("out of memory matching a pattern");
+    if (!data || !limits) throw MachineError("out of memory while matching a pattern");
     pcre2_set_match_limit(limits.get(), most_steps);
   }
 
@@ -282,8 +281,10 @@ struct Pattern::Search::State {
       return compiled == PCRE2_ERROR_JIT_STACKLIMIT ? match(PCRE2_NO_JIT) : compiled;
     });
     if (stopwatch.is_over())
-      throw UserError("{} takes more than {:.0f} s in a text of {} bytes; take another tokenizer, or break its lines",
-                      code.name, stopwatch.allowed_seconds(), text.size());
+      throw UserError(
+          "{} takes more than {:.0f} s for a text of {} bytes; use another tokenizer, or split the text into shorter "
+          "lines",
+          code.name, stopwatch.allowed_seconds(), text.size());
     // So that a call ends soon, however long an attempt takes.
     window = taken > std::chrono::milliseconds(8) ? std::max<std::size_t>(1, window / 2)
                                                   : std::min(2 * window, std::size_t{1} << 20);
@@ -317,12 +318,12 @@ std::optional<std::pair<std::size_t, std::size_t>> Pattern::Search::next() {
     }
     if (result == PCRE2_ERROR_MATCHLIMIT || result == PCRE2_ERROR_DEPTHLIMIT || result == PCRE2_ERROR_HEAPLIMIT)
       throw UserError(
-          "{} takes more than {} steps or {} GiB at one place of a text of {} bytes; take another tokenizer",
+          "{} takes more than {} steps or {} GiB at one position of a text of {} bytes; use another tokenizer",
           s.code.name, s.most_steps, most_heap_kibibytes >> 20, s.text.size());
     if (result < 0)
       throw MachineError("matching a pattern in {} bytes of text failed: {}", s.text.size(), message_of(result));
     const std::size_t* range = pcre2_get_ovector_pointer(s.data.get());
-    require(range[1] > range[0], "a pattern that cannot match nothing has matched nothing");
+    require(range[1] > range[0], "a pattern has matched the empty text");
     s.position = range[1];
     return std::pair(range[0], range[1]);
   }

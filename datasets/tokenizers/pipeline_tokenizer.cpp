@@ -38,17 +38,15 @@ class PipelineTokenizer : public Tokenizer {
       model_ = make_bpe_model(model, vocabulary_, pre_tokenizer_.byte_level());
     } else if (type_ == "WordPiece") {
       if (pre_tokenizer_.byte_level())
-        throw UserError("{}: ByteLevel with a WordPiece model is not supported", all.name());
+        throw UserError("{} ByteLevel with a WordPiece model is not supported", all.name());
       model_ = make_wordpiece_model(model, vocabulary_);
     } else {
-      throw UserError("{}: the model '{}' is not supported; those that are: BPE, Unigram, WordPiece", model.name(),
-                      type_);
+      throw UserError("{}: the model '{}' is not supported; expected BPE, Unigram or WordPiece", model.name(), type_);
     }
     TokenFrame frame = frame_of_processor(part("post_processor"));
     for (const auto* side : {&frame.front, &frame.back}) {
       for (const std::int32_t id : *side) {
-        if (!has(id))
-          throw UserError("{}: the token {} that frames a text is not there", all.at("post_processor").name(), id);
+        if (!has(id)) throw UserError("{}: the frame token {} does not exist", all.at("post_processor").name(), id);
       }
     }
     frame_front_ = std::move(frame.front);
@@ -152,8 +150,8 @@ class PipelineTokenizer : public Tokenizer {
   void add(const AddedToken& token, const std::string& origin) {
     if (const auto known = vocabulary_.find(token.content); known == token.id) return;
     if (vocabulary_.find(token.content) || vocabulary_.has(token.id)) {
-      throw UserError("{}: the token '{}' has the id {}; in the vocabulary that id, or that token, is another's",
-                      origin, token.content, token.id);
+      throw UserError("{}: the token '{}' has the id {}; the vocabulary has another token or id for it", origin,
+                      token.content, token.id);
     }
     beside_.add(token.content, token.id, origin);
   }

@@ -24,7 +24,9 @@ Behaviour behaviour_of(const JsonView& json) {
   if (name == "MergedWithPrevious") return Behaviour::merged_with_previous;
   if (name == "MergedWithNext") return Behaviour::merged_with_next;
   if (name == "Contiguous") return Behaviour::contiguous;
-  throw UserError("{}: the behavior '{}' is not known", json.name(), name);
+  throw UserError(
+      "{}: unknown behavior '{}'; expected Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous",
+      json.name(), name);
 }
 
 struct Stretch {
@@ -159,7 +161,7 @@ class Metaspace : public PreTokenizer::Step {
       : mark_(json.text("replacement", "\u2581")), cuts_(json.boolean("split", true)) {
     std::string scheme = json.text("prepend_scheme", json.boolean("add_prefix_space", true) ? "always" : "never");
     if (scheme != "always" && scheme != "first" && scheme != "never") {
-      throw UserError("{}: the prepend_scheme '{}' is not known", json.name(), scheme);
+      throw UserError("{}: unknown prepend_scheme '{}'; expected always, first or never", json.name(), scheme);
     }
     // A mark with spaces in it would grow at every further Metaspace.
     if (mark_.empty() || mark_.size() > 16 || mark_.find(' ') != std::string::npos)
@@ -188,7 +190,7 @@ std::shared_ptr<const PreTokenizer::Step> split_step(const JsonView& json) {
     return std::make_shared<PatternSplit>(Pattern(pattern.at("Regex").text(), pattern.name()), behaviour, invert);
   }
   const std::string& wanted = pattern.at("String").text();
-  if (wanted.empty()) throw UserError("{}: text cannot be split at the empty text", pattern.name());
+  if (wanted.empty()) throw UserError("{}: the text to split at is empty", pattern.name());
   return std::make_shared<StringSplit>(wanted, behaviour, invert);
 }
 
@@ -202,7 +204,8 @@ void PreTokenizer::add(const JsonView& json) {
   check_step_count(steps_.size(), json.name(), "pre_tokenizers");
   const std::string& type = json.at("type").text();
   if (byte_level_)
-    throw UserError("{}: '{}' behind ByteLevel, whose pieces are bytes, is not supported", json.name(), type);
+    throw UserError("{}: '{}' after ByteLevel is not supported, because the pieces of ByteLevel are bytes", json.name(),
+                    type);
   if (type == "Sequence") {
     for (const JsonView& item : json.at("pretokenizers").items()) add(item);
   } else if (type == "ByteLevel") {
@@ -230,8 +233,8 @@ void PreTokenizer::add(const JsonView& json) {
     steps_.push_back(std::make_shared<Metaspace>(json));
   } else {
     throw UserError(
-        "{}: the pre_tokenizer '{}' is not supported; those that are: BertPreTokenizer, ByteLevel, Digits, Metaspace, "
-        "Punctuation, Split, Whitespace, WhitespaceSplit",
+        "{}: the pre_tokenizer '{}' is not supported; expected BertPreTokenizer, ByteLevel, Digits, Metaspace, "
+        "Punctuation, Split, Whitespace or WhitespaceSplit",
         json.name(), type);
   }
 }

@@ -138,7 +138,7 @@ class SentencePieceTokenizer : public Tokenizer {
     for (const AddedToken& token : parts_.added) {
       const auto known = find(token.content);
       if ((known && *known != token.id) || (!known && token.id < processor_.GetPieceSize())) {
-        throw UserError("{}: the token '{}' has the id {}; in the model that id, or that token, is another's", origin,
+        throw UserError("{}: the token '{}' has the id {}; the model has another token or id for it", origin,
                         token.content, token.id);
       }
       if (known && processor_.IsControl(token.id)) continue;

@@ -70,12 +70,12 @@ void check_special_tokens(const Tokenizer& tokenizer, std::string_view origin) {
   for (const Part& part : parts) {
     const auto id = tokenizer.special().*part.id;
     if (id && *id >= tokenizer.size())
-      throw UserError("{}: special.{}: there is no token {}, ids are below {}", origin, part.name, *id,
+      throw UserError("{}: special.{}: token {} does not exist; ids are below {}", origin, part.name, *id,
                       tokenizer.size());
   }
   for (const std::int32_t id : tokenizer.framed({})) {
     if (id >= tokenizer.size())
-      throw UserError("{}: frame: there is no token {}, ids are below {}", origin, id, tokenizer.size());
+      throw UserError("{}: frame: token {} does not exist; ids are below {}", origin, id, tokenizer.size());
   }
 }
 

@@ -17,8 +17,8 @@ class TextGrowth {
   void check(std::size_t bytes) const {
     if (bytes > most_)
       throw UserError(
-          "{}: makes more than {} bytes of a text of {}; expected at most 64 times as many and 1,024: is the file "
-          "damaged?",
+          "{}: produces more than {} bytes from a text of {} bytes (64 times its length plus 1,024); the file may be "
+          "damaged",
           name_, most_, bytes_);
   }
 

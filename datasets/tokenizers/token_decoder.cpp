@@ -94,7 +94,7 @@ class ReplaceTokenStep : public TokenDecoder::Step {
  public:
   explicit ReplaceTokenStep(const JsonView& json)
       : wanted_(json.at("pattern").at("String").text()), content_(json.at("content").text()) {
-    if (wanted_.empty()) throw UserError("{}: the empty text cannot be replaced", json.name());
+    if (wanted_.empty()) throw UserError("{}: the text to replace is empty", json.name());
   }
   std::vector<std::string> apply(std::vector<std::string> tokens, const TextGrowth& growth) const override {
     std::size_t before = 0;  // bytes of the tokens that are done
@@ -122,7 +122,7 @@ class StripTokenStep : public EachToken {
  public:
   explicit StripTokenStep(const JsonView& json)
       : content_(json.at("content").text()), start_(json.integer("start", 0)), stop_(json.integer("stop", 0)) {
-    if (content_.empty()) throw UserError("{}: the empty text cannot be stripped", json.name());
+    if (content_.empty()) throw UserError("{}: the text to strip is empty", json.name());
   }
 
  private:
@@ -184,8 +184,8 @@ void TokenDecoder::add(const JsonView& json) {
     steps_.push_back(std::make_shared<ByteFallbackStep>());
   } else {
     throw UserError(
-        "{}: the decoder '{}' is not supported; those that are: ByteFallback, ByteLevel, Fuse, Metaspace, Replace, "
-        "Strip, WordPiece",
+        "{}: the decoder '{}' is not supported; expected ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip or "
+        "WordPiece",
         json.name(), type);
   }
 }

@@ -28,7 +28,7 @@ void read_frame(const JsonView& json, TokenFrame& frame) {
     bool behind = false;
     for (const JsonView& item : json.at("single").items()) {
       if (item.has("Sequence")) {
-        if (behind) throw UserError("{}: the text stands twice in the frame, which is not supported", item.name());
+        if (behind) throw UserError("{}: a frame that contains the text twice is not supported", item.name());
         behind = true;
         continue;
       }
@@ -38,7 +38,7 @@ void read_frame(const JsonView& json, TokenFrame& frame) {
     }
   } else if (type != "ByteLevel") {  // ByteLevel trims offsets, and adds nothing
     throw UserError(
-        "{}: the post_processor '{}' is not supported; those that are: BertProcessing, ByteLevel, RobertaProcessing, "
+        "{}: the post_processor '{}' is not supported; expected BertProcessing, ByteLevel, RobertaProcessing or "
         "TemplateProcessing",
         json.name(), type);
   }

@@ -15,7 +15,7 @@ std::uint64_t hash_seed() {
   static const std::uint64_t seed = [] {
     std::uint64_t drawn = 0;
     if (::getrandom(&drawn, sizeof drawn, 0) != static_cast<ssize_t>(sizeof drawn))
-      throw MachineError("the system gives no random numbers: {}", std::strerror(errno));
+      throw MachineError("cannot get random numbers from the system: {}", std::strerror(errno));
     return drawn;
   }();
   return seed;
@@ -29,7 +29,7 @@ std::size_t TextHash::operator()(std::string_view text) const {
 void TokenTable::add(std::string_view token, std::int32_t id, std::string_view origin) {
   constexpr std::size_t most = std::size_t{1} << 24;
   if (id < 0 || static_cast<std::size_t>(id) >= most)
-    throw UserError("{}: the token '{}' has the id {}; ids are 0 to {}", origin, token, id, most - 1);
+    throw UserError("{}: the token '{}' has the id {}; expected 0 to {}", origin, token, id, most - 1);
   const auto [found, added] = ids_.try_emplace(std::string(token), id);
   if (!added) {
     if (found->second == id) return;

@@ -23,7 +23,7 @@ std::shared_ptr<const Tokenizer> sentencepiece_from_json(const JsonView& json, c
                                                          std::string_view origin) {
   SentencePieceParts parts;
   const auto model = from_base64(json.at("sentencepiece").text());
-  if (!model) throw UserError("{}: not base64", json.at("sentencepiece").name());
+  if (!model) throw UserError("{}: not valid base64", json.at("sentencepiece").name());
   parts.model = *model;
   if (json.has("normalizer")) parts.normalizer = json.at("normalizer").value();
   if (json.has("added")) parts.added = added_from_json(json.at("added"));
@@ -37,7 +37,7 @@ std::shared_ptr<const Tokenizer> letters_from_json(const JsonView& json, const S
   for (const JsonView& item : json.at("letters").items()) parts.tokens.push_back(item.text());
   const std::string units = json.at("units").text();
   if (units != "letters" && units != "smiles")
-    throw UserError("{}: '{}' is not known; expected letters or smiles", json.at("units").name(), units);
+    throw UserError("{}: unknown value '{}'; expected letters or smiles", json.at("units").name(), units);
   parts.units = units == "smiles" ? LetterParts::Units::smiles : LetterParts::Units::letters;
   parts.joins_unknown = json.at("joins_unknown").boolean();
   parts.frame = frame_from_json(json.at("frame"));
@@ -59,7 +59,7 @@ std::shared_ptr<const Tokenizer> read_tokenizer(std::string_view json, std::stri
     tokenizer =
         make_pipeline_tokenizer(std::move(document["tokenizer"]), {}, &special, std::string(origin) + ": tokenizer");
   } else {
-    throw UserError("{}: the tokenizer '{}' is not known; expected bpe, wordpiece, sentencepiece or letters",
+    throw UserError("{}: unknown tokenizer '{}'; expected bpe, wordpiece, sentencepiece or letters",
                     all.at("kind").name(), kind);
   }
   check_special_tokens(*tokenizer, origin);

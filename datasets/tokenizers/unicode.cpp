@@ -157,7 +157,8 @@ std::string normalize(std::string_view text, Form form) {
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
                    &result, static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
-  if (length == UTF8PROC_ERROR_NOMEM) throw MachineError("out of memory normalising {} bytes of text", text.size());
+  if (length == UTF8PROC_ERROR_NOMEM)
+    throw MachineError("out of memory while normalising {} bytes of text", text.size());
   require(length >= 0, "text of {} bytes cannot be normalized: {}", text.size(), utf8proc_errmsg(length));
   return std::string(reinterpret_cast<const char*>(result), static_cast<std::size_t>(length));
 }

@@ -39,19 +39,19 @@ void read_normalizer(const JsonView& tokenizer, SentencePieceParts& parts, Sente
       compiled = true;
       const JsonView map = step.at("precompiled_charsmap");
       const auto bytes = from_base64(map.text());
-      if (!bytes) throw UserError("{}: not base64", map.name());
+      if (!bytes) throw UserError("{}: not valid base64", map.name());
       proto.normalization_map = *bytes;
     } else if (!compiled) {
       before.push_back(step.value());
     } else if (!removes_extra_whitespace(step)) {
-      throw UserError("{}: the normalizer '{}' behind Precompiled is not supported", step.name(),
+      throw UserError("{}: the normalizer '{}' after Precompiled is not supported", step.name(),
                       step.at("type").text());
     }
   }
   if (!compiled) {
     throw UserError(
-        "{} with a Unigram model has no Precompiled normalizer, and is not supported (only models made by "
-        "SentencePiece are; a *.model file of SentencePiece works too)",
+        "{} a Unigram model without a Precompiled normalizer is not supported; use a model made by SentencePiece, or "
+        "its *.model file",
         tokenizer.name());
   }
   if (!before.empty()) parts.normalizer = {{"type", "Sequence"}, {"normalizers", before}};
@@ -66,8 +66,8 @@ void read_pre_tokenizer(const JsonView& tokenizer, SentencePieceProto& proto) {
     if (type == "WhitespaceSplit" && !marks) continue;  // words are parted by single spaces by then
     if (type != "Metaspace" || marks || step.text("replacement", "\u2581") != "\u2581") {
       throw UserError(
-          "{}: the pre_tokenizer '{}' with a Unigram model is not supported; those that are: Metaspace, "
-          "WhitespaceSplit before it",
+          "{}: the pre_tokenizer '{}' with a Unigram model is not supported; expected Metaspace, optionally after "
+          "WhitespaceSplit",
           step.name(), type);
     }
     marks = true;
@@ -75,7 +75,7 @@ void read_pre_tokenizer(const JsonView& tokenizer, SentencePieceProto& proto) {
         step.text("prepend_scheme", step.boolean("add_prefix_space", true) ? "always" : "never") != "never";
   }
   if (!marks)
-    throw UserError("{}: a Unigram model without the pre_tokenizer Metaspace is not supported", tokenizer.name());
+    throw UserError("{} a Unigram model without the pre_tokenizer Metaspace is not supported", tokenizer.name());
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ SentencePieceParts sentencepiece_of_unigram(const JsonView& tokenizer) {
   }
   const auto n_pieces = static_cast<std::int64_t>(proto.pieces.size());
   if (unknown < 0 || unknown >= n_pieces)
-    throw UserError("{}: {} is no id, there are {}", model.at("unk_id").name(), unknown, n_pieces);
+    throw UserError("{}: {} is not a token id; there are {} tokens", model.at("unk_id").name(), unknown, n_pieces);
   if (tokenizer.has("added_tokens")) {
     for (const JsonView& item : tokenizer.at("added_tokens").items()) {
       AddedToken token{.content = item.at("content").text(),

@@ -141,14 +141,14 @@ TEST_F(FaultsTest, ALabelThatIsNotUtf8IsTheUsersError) {
   const Finished found = furlong({"prepare", "labelled", path("labels.csv"), "--text-field", "text", "--label-field",
                                   "label", "--output", path("out.h5")});
   EXPECT_EQ(found.status, 2);
-  EXPECT_THAT(found.err, HasSubstr("the label 'caf\\xe9' is not UTF-8"));
+  EXPECT_THAT(found.err, HasSubstr("the label 'caf\\xe9' is not valid UTF-8"));
 }
 
 TEST_F(FaultsTest, ARecordOfJsonLinesIsAtMost64Mebibytes) {
   const std::string text(std::size_t{1} << 26, 'a');
   file("long.jsonl", "{\"text\": \"b\", \"label\": \"c\"}\n{\"text\": \"" + text + "\", \"label\": \"c\"}\n");
   const Finished found = furlong({"prepare", "labelled", path("long.jsonl"), "--output", path("out.h5")});
-  testing::expect_user_error(found, {"long.jsonl:2: a record of more than 64 MiB"});
+  testing::expect_user_error(found, {"long.jsonl:2: the record is larger than 64 MiB"});
 }
 
 // libgomp and oneDNN would end the process with words of their own.

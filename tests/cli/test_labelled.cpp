@@ -59,7 +59,7 @@ TEST_F(LabelledProgramTest, PrepareTrainAndEvaluate) {
   const Finished trained = furlong({"train", config(), "--run-dir", path("run")});
   ASSERT_EQ(trained.status, 0) << trained.err;
   // "liked it, 12" and <document> are 13 tokens.
-  EXPECT_THAT(trained.err, HasSubstr("documents of the train split are longer than 12 tokens, and are cut there"));
+  EXPECT_THAT(trained.err, HasSubstr("documents of the train split are longer than 12 tokens and are truncated"));
   EXPECT_THAT(trained.err, HasSubstr("accuracy 1.000"));
   const Finished evaluated = furlong({"evaluate", path("run"), "--split", "test", "--json"});
   ASSERT_EQ(evaluated.status, 0) << evaluated.err;
@@ -99,7 +99,7 @@ TEST_F(LabelledProgramTest, TheReportForPeopleNamesTheLabels) {
   EXPECT_THAT(prepared.out, HasSubstr("  labels: good 60 bad 60\n"));
   const Finished refused = prepare({"--force", "--labels", "good"});
   EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, HasSubstr("reviews.csv:3: the label 'bad' is none of --labels: good"));
+  EXPECT_THAT(refused.err, HasSubstr("reviews.csv:3: the label 'bad' is not in --labels: good"));
 }
 
 }  // namespace

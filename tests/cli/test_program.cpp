@@ -232,7 +232,7 @@ TEST_F(ProgramTest, ADamagedStoreIsOneLine) {
       0);
   fs::copy_file(path("run/checkpoints/step_00000004.h5"), broken, fs::copy_options::overwrite_existing);
   fs::remove_all(path("run"));
-  expect_user_error(train(), {broken, "not a token store"});
+  expect_user_error(train(), {broken, "not a tokenized dataset"});
   fs::copy_file(path("text.txt"), broken, fs::copy_options::overwrite_existing);
   expect_user_error(train(), {broken, "HDF5"});
   fs::remove(broken);

@@ -93,7 +93,7 @@ TEST_F(TokenStoreTest, RangesAreReadAsOneSequence) {
 }
 
 TEST_F(TokenStoreTest, ContradictionsAreRefused) {
-  EXPECT_THAT(refusal([](Parts& parts) { parts.format = "something else"; }), HasSubstr("not a token store"));
+  EXPECT_THAT(refusal([](Parts& parts) { parts.format = "something else"; }), HasSubstr("not a tokenized dataset"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.version = 2; }), HasSubstr("version 2"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.vocabulary = "{}"; }), HasSubstr("vocabulary is damaged"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.documents = {0, 101}; }), HasSubstr("goes from 0 to 101"));
@@ -101,9 +101,9 @@ TEST_F(TokenStoreTest, ContradictionsAreRefused) {
   EXPECT_THAT(refusal([](Parts& parts) { parts.documents = {0}; }), HasSubstr("1 offsets"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.train = {0, 40, 30, 35}; }), HasSubstr("range 1 of /splits/train"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.train = {10, 10}; }), HasSubstr("range 0"));
-  EXPECT_THAT(refusal([](Parts& parts) { parts.test = {80, 101}; }), HasSubstr("ends by 100"));
+  EXPECT_THAT(refusal([](Parts& parts) { parts.test = {80, 101}; }), HasSubstr("an end of at most 100"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.test = {~std::uint64_t{0} - 5, 3}; }), HasSubstr("damaged"));
-  EXPECT_THAT(refusal([](Parts& parts) { parts.validation = {39, 60}; }), HasSubstr("share the tokens from 39 on"));
+  EXPECT_THAT(refusal([](Parts& parts) { parts.validation = {39, 60}; }), HasSubstr("overlap at token 39"));
   EXPECT_NO_THROW(TokenStore::open(make({})));
 }
 
@@ -125,7 +125,7 @@ TEST_F(TokenStoreTest, ForeignFiles) {
   foreign.close();
   on_disk.commit();
   EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(path("foreign.h5")); }),
-              HasSubstr("foreign.h5: is HDF5 but not a token store"));
+              HasSubstr("foreign.h5: is HDF5 but not a tokenized dataset"));
   EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(file("text.h5", "just text\n")); }), HasSubstr("text.h5"));
   EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(file("empty.h5", "")); }), HasSubstr("empty.h5"));
   EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(path("missing.h5")); }), HasSubstr("No such file"));

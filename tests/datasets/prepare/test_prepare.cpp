@@ -132,7 +132,7 @@ TEST_F(PrepareTest, AlphabetsAreGuessed) {
   EXPECT_EQ(guess_alphabet(">x\nACGUUUG\n", "x"), "rna");
   EXPECT_EQ(guess_alphabet(">x\nMTMDKSELVQ\n", "x"), "protein");
   EXPECT_EQ(guess_alphabet(">x\nRYRYRYRYACGT\n", "x"), "protein");  // all nucleotide codes, but hardly a sequence
-  EXPECT_THAT(message_of<UserError>([] { guess_alphabet(">x\n>y\n", "a.fa"); }), HasSubstr("a.fa: holds no sequence"));
+  EXPECT_THAT(message_of<UserError>([] { guess_alphabet(">x\n>y\n", "a.fa"); }), HasSubstr("a.fa: found no sequence"));
 }
 
 TEST_F(PrepareTest, SpansAreCutWhereTheSharesSay) {
@@ -209,7 +209,7 @@ TEST_F(PrepareTest, SplitsThatWouldBeEmptyAreRefused) {
   auto options = text_options({file("a", "some text"), file("b", "more")});
   options.store.shares = parse_split_shares("0.4,0.3,0.3");
   options.store.split_by = SplitBy::document;
-  EXPECT_THAT(message_of<UserError>([&] { prepare(options); }), HasSubstr("gets nothing of 2 documents"));
+  EXPECT_THAT(message_of<UserError>([&] { prepare(options); }), HasSubstr("gets none of 2 documents"));
   EXPECT_FALSE(std::filesystem::exists(options.output));
   EXPECT_THAT(message_of<UserError>([&] { prepare(text_options({file("c", "")})); }), HasSubstr("the input is empty"));
 }

@@ -46,8 +46,10 @@ TEST_F(DocumentSourceTest, RowsAreDocumentsOrTheirParts) {
   EXPECT_THAT(batch.mask, ElementsAre(1, 1, 1, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0));
   EXPECT_EQ(batch.n_targets, 9);
   EXPECT_EQ(batch.n_tokens, 9);
-  EXPECT_THAT(source.note(),
-              HasSubstr("1 of the 3 documents of the train split are longer than 4 tokens and make several rows"));
+  EXPECT_THAT(
+      source.note(),
+      HasSubstr(
+          "1 of the 3 documents of the train split are longer than 4 tokens (data.sequence_length) and are split"));
   EXPECT_TRUE(source.batch(2, 1).mask.empty());  // no padding
   const Batch end = source.batch_of_one_pass(3, 3);
   EXPECT_EQ(end.n_targets, 1);

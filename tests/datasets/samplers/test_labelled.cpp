@@ -100,7 +100,7 @@ TEST_F(LabelledTest, NumbersAndNamesOfLabels) {
   EXPECT_THAT(given.vocabulary().labels(), ElementsAre("no", "yes", "maybe"));
   EXPECT_THAT(given.labels(), ElementsAre(1, 0));
   EXPECT_THAT(refusal("a\tyes\nb\tnever\n", Kind::tsv, fixed),
-              HasSubstr("input:2: the label 'never' is none of --labels: no, yes, maybe"));
+              HasSubstr("input:2: the label 'never' is not in --labels: no, yes, maybe"));
 }
 
 TEST_F(LabelledTest, PairsStayTogether) {
@@ -166,20 +166,20 @@ TEST_F(LabelledTest, MistakesNameTheLine) {
               HasSubstr("input:2: the record has 1 column, expected the label in column 2"));
   EXPECT_THAT(refusal("a\tb\nc\t \n", Kind::tsv), HasSubstr("input:2: the label is empty"));
   EXPECT_THAT(refusal("x,y\n1,2\n", Kind::csv, [](PrepareOptions& o) { o.labelled.label_field = "label"; }),
-              HasSubstr("input:1: there is no column 'label'; the first line names x, y"));
-  EXPECT_THAT(refusal("\"a,b\nc,d\n", Kind::csv), HasSubstr("input:1: a quotation mark in this record is not closed"));
+              HasSubstr("input:1: column 'label' is missing; the header has x, y"));
+  EXPECT_THAT(refusal("\"a,b\nc,d\n", Kind::csv), HasSubstr("input:1: unclosed quotation mark"));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n[1]\n", Kind::jsonl),
               HasSubstr("input:2: expected a JSON object"));
   for (const char* broken : {"{\"text\": \"a\", \"label\": NaN}\n", "{\"text\": \"\xe9\", \"label\": 1}\n"})
     EXPECT_THAT(refusal(broken, Kind::jsonl), HasSubstr("input:1: not valid JSON ("));
   EXPECT_THAT(refusal("{\"text\": \"a\"}\n", Kind::jsonl), HasSubstr("input:1: the object has no key 'label'"));
   EXPECT_THAT(refusal("{\"text\": 5, \"label\": 1}\n", Kind::jsonl),
-              HasSubstr("'text' is neither text nor a list of numbers from 0 to 255"));
+              HasSubstr("'text' must be a string or a list of integers from 0 to 255"));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1.5}\n", Kind::jsonl),
-              HasSubstr("neither text nor a whole number"));
+              HasSubstr("the label must be a string, an integer"));
   EXPECT_EQ(labelled_format_of("a/b.csv.gz"), Kind::csv);
   EXPECT_EQ(labelled_format_of("b.jsonl"), Kind::jsonl);
-  EXPECT_THAT(message_of<UserError>([] { labelled_format_of("b.dat"); }), HasSubstr("give --format"));
+  EXPECT_THAT(message_of<UserError>([] { labelled_format_of("b.dat"); }), HasSubstr("use --format"));
 }
 
 // --- Batches
@@ -279,7 +279,7 @@ TEST_F(LabelledSourceTest, WhatDoesNotFitIsRefused) {
               HasSubstr("labels of single documents, expected labels of pairs"));
   options.pairs = false;
   EXPECT_THAT(message_of<UserError>([&] { LabelledSource(single, Split::test, options); }),
-              HasSubstr("the test split has no whole labelled document"));
+              HasSubstr("the test split has no complete labelled document"));
   PrepareOptions plain;
   plain.inputs = {file("plain.txt", "text without labels")};
   plain.output = path("plain.h5");
@@ -287,7 +287,7 @@ TEST_F(LabelledSourceTest, WhatDoesNotFitIsRefused) {
   const TokenStore without = TokenStore::open(plain.output);
   EXPECT_EQ(without.documents_per_label(), 0u);
   EXPECT_THAT(message_of<UserError>([&] { LabelledSource(without, Split::train, options); }),
-              HasSubstr("plain.h5: the store has no labels"));
+              HasSubstr("plain.h5: the dataset has no labels"));
 }
 
 TEST_F(LabelledSourceTest, DocumentsCutByASpanAreLeftOut) {

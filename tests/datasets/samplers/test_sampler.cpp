@@ -173,7 +173,7 @@ TEST_F(SamplerTest, SplitsThatAreTooShort) {
   };
   EXPECT_EQ(make(Split::train, Order::random, 9).n_windows(), 1u);
   EXPECT_THAT(message_of<UserError>([&] { make(Split::train, Order::random, 10); }),
-              HasSubstr("the train split has 10 tokens, a sequence length of 10 takes at least 11"));
+              HasSubstr("the train split has 10 tokens, but a sequence length of 10 needs at least 11"));
   EXPECT_EQ(make(Split::train, Order::sequential, 1000).n_windows(), 1u);
   EXPECT_THAT(message_of<UserError>([&] { make(Split::test, Order::sequential, 4); }),
               HasSubstr("the test split has 0 tokens"));

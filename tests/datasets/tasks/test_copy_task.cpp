@@ -108,9 +108,8 @@ TEST(CopyTask, OnePassEndsAndTrainingDoesNot) {
 
 TEST(CopyTask, RefusesLengthsThatDoNotFit) {
   EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(15)); }), HasSubstr("data.sequence_length: found 15"));
-  EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(2)); }), HasSubstr("take 4"));
-  EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(16, 8)); }),
-              HasSubstr("has room for copies of 1 to 7 symbols"));
+  EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(2)); }), HasSubstr("use 4"));
+  EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(16, 8)); }), HasSubstr("fits copies of 1 to 7 symbols"));
 }
 
 TEST(CopyVocabulary, OneLetterForEachTokenThereAndBack) {

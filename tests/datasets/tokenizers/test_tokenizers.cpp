@@ -182,10 +182,10 @@ TEST_F(TokenizerTest, VocabularyAndMergesAreTheSameAsTokenizerJson) {
   EXPECT_EQ(load_tokenizer(folder_)->encode("e\u0301"), pair->encode("\u00e9"));
   file("tokenizer_config.json", R"({"tokenizer_class": "CLIPTokenizer"})");
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }),
-              HasSubstr("the tokenizer CLIPTokenizer is not read from vocab.json"));
+              HasSubstr("the tokenizer class CLIPTokenizer cannot be read from vocab.json"));
   file("tokenizer_config.json", "{}");
   file("vocab.json", R"({"a": 0})");
-  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("there is no token for byte 0"));
+  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("no token for byte 0"));
 }
 
 TEST_F(TokenizerTest, RobertaFramesAndReadsItsConfig) {
@@ -268,7 +268,7 @@ TEST_F(TokenizerTest, PartsOfSmiles) {
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("ClC(=O)c1[nH]")), "ClC(=O)c1[nH]");
   expect_same_through_json(*tokenizer, {"ClC(=O)", "[MASK]C"});
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("vocab.txt", "[UNK]\nab\ncd\n")); }),
-              HasSubstr("neither WordPiece"));
+              HasSubstr("not WordPiece"));
 }
 
 TEST_F(TokenizerTest, SentencePieceUnigramTakesTheLikeliest) {
@@ -302,7 +302,7 @@ TEST_F(TokenizerTest, SentencePieceFilesWithWhatStandsBesideThem) {
   expect_same_through_json(*tokenizer, {"ab<extra_id_0>ab"});
   file("tokenizer_config.json", R"({"tokenizer_class": "XLMRobertaTokenizer"})");
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }),
-              HasSubstr("XLMRobertaTokenizer does more than the SentencePiece model says"));
+              HasSubstr("XLMRobertaTokenizer does more than its SentencePiece model describes"));
   file("tokenizer_config.json", R"({"added_tokens_decoder": {"3": {"content": "<x>"}}})");
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("'<x>' has the id 3"));
   file("tokenizer_config.json", "{}");
@@ -328,7 +328,7 @@ TEST_F(TokenizerTest, UnigramOfTokenizerJsonIsPutTogetherAgain) {
   EXPECT_THAT(tokenizer->encode("<s>a<mask>", SpecialSpelling::is_token), ElementsAre(1, 4, 9));
   expect_same_through_json(*tokenizer, {"ABC ab", "a<mask>"});
   document["normalizer"] = {{"type", "NFKC"}};
-  EXPECT_THAT(error_of(document), HasSubstr("has no Precompiled normalizer"));
+  EXPECT_THAT(error_of(document), HasSubstr("without a Precompiled normalizer"));
 }
 
 /// A GGUF file without tensors.
@@ -392,7 +392,7 @@ TEST_F(TokenizerTest, GgufOfByteLevelModels) {
               HasSubstr("tokenizer.ggml.pre 'tekken' is not supported"));
   EXPECT_THAT(
       message_of<UserError>([&] { load(byte_level_gguf("gpt-2").integer("tokenizer.ggml.padding_token_id", 999)); }),
-      HasSubstr("tokenizer.ggml.padding_token_id is 999, and there are 259 tokens"));
+      HasSubstr("tokenizer.ggml.padding_token_id is 999, but there are 259 tokens"));
   EXPECT_THAT(message_of<UserError>([&] { load(Gguf().text("tokenizer.ggml.model", "bert")); }),
               HasSubstr("tokenizer.ggml.model 'bert' is not supported"));
 }
@@ -434,14 +434,14 @@ TEST_F(TokenizerTest, FilesThatCannotBeReadSayWhy) {
               HasSubstr("tokenizer.json: model: the model 'WordLevel' is not supported"));
   EXPECT_THAT(error_of(with("/model/vocab", json::array())), HasSubstr("model.vocab: expected an object"));
   EXPECT_THAT(error_of(with("/model/vocab/he", "x")), HasSubstr("expected an integer, found string"));
-  EXPECT_THAT(error_of(with("/model/vocab/he", -1)), HasSubstr("-1 is no id of a token"));
+  EXPECT_THAT(error_of(with("/model/vocab/he", -1)), HasSubstr("-1 is not a token id"));
   EXPECT_THAT(error_of(with("/model/vocab/he", 12)), HasSubstr("the id 12 belongs to two tokens"));
   EXPECT_THAT(error_of(with("/normalizer", {{"type", "Nmt"}})),
               HasSubstr("tokenizer.json: normalizer: the normalizer 'Nmt'"));
   EXPECT_THAT(error_of(with("/post_processor", {{"type", "Other"}})), HasSubstr("the post_processor 'Other'"));
   EXPECT_THAT(error_of(with("/added_tokens/0/id", 7)), HasSubstr("'<|endoftext|>' has the id 7"));
   EXPECT_THAT(error_of(with("/post_processor", {{"type", "BertProcessing"}, {"cls", {"x", 900}}, {"sep", {"x", 1}}})),
-              HasSubstr("the token 900"));
+              HasSubstr("the frame token 900"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("tokenizer.json", "{\"model\": ")); }),
               HasSubstr("tokenizer.json: not valid JSON"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("tokenizer.json", std::string(100000, '['))); }),
@@ -455,7 +455,7 @@ TEST_F(TokenizerTest, FilesThatCannotBeReadSayWhy) {
               HasSubstr("not a tokenizer's file"));
   std::filesystem::create_directory(path("empty"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(path("empty")); }),
-              HasSubstr("no tokenizer is there; looked for tokenizer.json"));
+              HasSubstr("no tokenizer found; expected tokenizer.json"));
   EXPECT_THAT(message_of<UserError>([&] { tokenizer_from_json("{\"kind\": \"runes\", \"special\": {}}", "run.h5"); }),
               HasSubstr("run.h5: kind: the tokenizer 'runes'"));
   EXPECT_THAT(
@@ -464,7 +464,7 @@ TEST_F(TokenizerTest, FilesThatCannotBeReadSayWhy) {
             R"({"kind":"letters","special":{"unknown":9},"letters":["A"],"units":"letters","joins_unknown":false,"frame":{"front":[],"back":[]}})",
             "run.h5");
       }),
-      HasSubstr("special.unknown: there is no token 9"));
+      HasSubstr("special.unknown: token 9 does not exist"));
 }
 
 /// Whatever stands in a file, it is a tokenizer or one error.
