@@ -7,7 +7,7 @@
 namespace furlong {
 namespace {
 
-/// Rows of `from` values as rows of `to`.
+/// Pads rows of `from` values to rows of `to` values.
 void widen_rows(std::vector<std::int32_t>& values, std::int64_t from, std::int64_t to, std::int32_t padding) {
   const auto rows = static_cast<std::int64_t>(values.size()) / from;
   std::vector<std::int32_t> wide(static_cast<std::size_t>(rows * to), padding);

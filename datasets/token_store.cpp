@@ -17,9 +17,9 @@ using Range = TokenStore::Range;
 
 struct SplitRanges {
   std::vector<Range> ranges;
-  std::vector<std::uint64_t> starts;  // of each range in the split, and the split's size behind them
+  std::vector<std::uint64_t> starts;  // start of each range in the split, then the split's size
   mutable std::once_flag loaded;
-  mutable std::vector<std::byte> memory;  // the split's elements as they are in the file, once loaded
+  mutable std::vector<std::byte> memory;  // the split's elements in the file's type, once loaded
 
   std::uint64_t size() const { return starts.back(); }
 };
@@ -34,8 +34,8 @@ void check_type(const hdf5::Dataset& dataset, std::size_t rank, bool offsets) {
                   offsets ? "uint64" : "uint8, uint16 or uint32");
 }
 
-/// A dataset of offsets is small beside the tokens, but what it states of its size is checked before memory is taken
-/// for it.
+/// Checks the declared size of a dataset before memory is allocated for it. Offsets are small compared with the tokens,
+/// but their size is not trusted.
 void check_stored(const hdf5::Dataset& dataset) {
   if (dataset.storage_bytes() < dataset.bytes()) {
     throw UserError("{}: {} declares {} bytes but holds {}; the file is damaged", dataset.file_name(), dataset.path(),
@@ -43,7 +43,7 @@ void check_stored(const hdf5::Dataset& dataset) {
   }
 }
 
-/// JSON: an attribute, or a dataset where it is too large for one.
+/// Returns the JSON of the vocabulary: an attribute, or a dataset if it is too large for one.
 std::string read_vocabulary(const hdf5::File& file) {
   if (file.has_attribute("vocabulary")) return file.text("vocabulary");
   const hdf5::Dataset dataset = file.dataset("vocabulary");
@@ -87,7 +87,7 @@ std::vector<Range> read_ranges(const hdf5::File& file, Split split, std::uint64_
   return ranges;
 }
 
-/// A token in two splits would be trained on and tested on.
+/// A token in two splits would be used for training and for evaluation.
 void check_disjoint(const std::string& file, const std::array<SplitRanges, 3>& splits) {
   std::vector<Range> all;
   for (const SplitRanges& split : splits) all.insert(all.end(), split.ranges.begin(), split.ranges.end());
@@ -140,7 +140,7 @@ void TokenStore::State::check_documents() const {
   }
 }
 
-/// Elements as stored to ids; `first` is the place in the store of the first one, for the error.
+/// Converts elements of the file's type to ids. `first` is the position of the first one, for errors.
 void TokenStore::State::convert(const std::byte* raw, std::uint64_t first, std::span<std::int32_t> out) const {
   const auto size = static_cast<std::uint32_t>(vocabulary.size());
   std::uint32_t largest = 0;

@@ -64,7 +64,7 @@ Vocabulary::Vocabulary(std::shared_ptr<const Tokenizer> tokenizer)
   find_frame();
 }
 
-/// What framed() puts around one token that is not in the frame itself.
+/// Finds the frame: what framed() puts around a token that is not part of the frame.
 void Vocabulary::find_frame() {
   const std::vector<std::int32_t> empty = tokenizer_->framed({});
   for (std::int32_t id = 0; id < tokenizer_size_; ++id) {
@@ -121,7 +121,7 @@ std::string Vocabulary::to_json() const {
   if (!labels_.empty()) json["labels"] = labels_;
   std::string text = json.dump();
   if (tokenizer_) {
-    // As it is: its bytes are what equality goes by.
+    // Insert the tokenizer's JSON unchanged, because equality compares its bytes.
     text.pop_back();
     text += ",\"tokenizer\":" + tokenizer_->to_json() + "}";
   }
@@ -130,7 +130,7 @@ std::string Vocabulary::to_json() const {
 
 namespace {
 
-/// The tokenizer inside a vocabulary's JSON, and the symbols that encoders have behind its own.
+/// Reads a vocabulary with a tokenizer, and the symbols added for encoders.
 Vocabulary tokenizer_vocabulary(const nlohmann::json& json, std::string_view origin,
                                 const std::function<Vocabulary(std::string_view)>& refuse) {
   if (!json.contains("tokenizer") || !json["tokenizer"].is_object()) return refuse("the tokenizer is missing");
@@ -266,7 +266,7 @@ bool Vocabulary::is_data_symbol(std::int32_t id) const {
 
 std::optional<std::int32_t> Vocabulary::unknown_id() const {
   if (tokenizer_) {
-    // Where nothing is unknown, as to GPT-2's, files name the end of a text all the same.
+    // GPT-2 has no unknown token; its files name the end-of-text token instead.
     const auto unknown = tokenizer_->special().unknown;
     return unknown == document_id() ? std::nullopt : unknown;
   }
@@ -316,7 +316,7 @@ std::vector<std::int32_t> Vocabulary::encode_prompt(std::string_view text, Speci
 std::string Vocabulary::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   if (tokenizer_) {
-    // Runs of the tokenizer's own tokens go through it as a whole: how they join is its business.
+    // Decode each run of the tokenizer's own tokens as a whole, because joining depends on the tokenizer.
     for (std::size_t begin = 0; begin < ids.size();) {
       std::size_t end = begin;
       while (end < ids.size() && ids[end] < tokenizer_size_) ++end;

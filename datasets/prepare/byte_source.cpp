@@ -21,7 +21,7 @@ namespace furlong {
 namespace {
 
 constexpr std::size_t kInputBuffer = std::size_t{1} << 18;
-// xz -9e needs 65 MiB to read; a file that asks for more than this was not made by any preset.
+// xz -9e needs 65 MiB for decompression; no preset of xz needs more than this limit.
 constexpr std::uint64_t kXzMemoryLimit = std::uint64_t{1} << 30;
 
 enum class Compression { none, gzip, xz };
@@ -35,13 +35,13 @@ struct ByteSource::State {
   bool end_of_file = false;
   Compression compression = Compression::none;
   std::vector<unsigned char> buffer = std::vector<unsigned char>(kInputBuffer);
-  std::size_t begin = 0, end = 0;  // what of `buffer` has been read from the file and not yet been used
+  std::size_t begin = 0, end = 0;  // bytes of `buffer` that are read but not yet used
   std::uint64_t file_bytes = 0;
   XXH3_state_t* hash = XXH3_createState();
   z_stream gzip{};
   lzma_stream xz = LZMA_STREAM_INIT;
   bool member_open = false;  // inside a gzip member
-  bool finished = false;     // the compressed data have ended
+  bool finished = false;     // the compressed data are complete
 
   ~State() {
     XXH3_freeState(hash);
@@ -50,7 +50,7 @@ struct ByteSource::State {
     if (owned) ::close(descriptor);
   }
 
-  /// Takes more from the file behind what is left in the buffer; false at the end of the file.
+  /// Reads more bytes from the file and appends them to the buffer. Returns false at the end of the file.
   bool fill() {
     if (begin > 0) {
       std::memmove(buffer.data(), buffer.data() + begin, end - begin);
@@ -108,7 +108,7 @@ struct ByteSource::State {
     return taken;
   }
 
-  /// Between members: skips zero padding (tapes have it), and says whether another member follows.
+  /// Skips zero padding between members, as tapes have it. Returns whether another member follows.
   bool open_next_member() {
     while (true) {
       while (begin < end && buffer[begin] == 0) ++begin;

@@ -10,7 +10,7 @@ namespace furlong {
 namespace {
 
 constexpr std::size_t kTokensAtOnce = 8192;
-constexpr std::size_t kPatience = 8;  // pieces' lengths without a good place to cut
+constexpr std::size_t kPatience = 8;  // maximum wait for a good place to cut, in pieces
 
 bool is_space(char byte) { return std::isspace(static_cast<unsigned char>(byte)) != 0; }
 bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
@@ -36,12 +36,12 @@ void DocumentEncoder::put_token(std::int32_t id) {
   ids_.clear();
 }
 
-/// Bytes of the text that can be encoded now; 0: it is better to wait for more.
+/// Returns the number of bytes that can be encoded now, or 0 to wait for more text.
 std::size_t DocumentEncoder::find_cut() const {
   std::size_t line_end = 0;
   for (std::size_t place = text_.size() - 1; place > 1; --place) {
     if (text_[place - 1] != '\n') continue;
-    // How white space is taken together never reaches over a single line break between two words.
+    // No tokenizer joins whitespace across a single line break between two words.
     if (!is_space(text_[place]) && !is_space(text_[place - 2])) return place;
     if (line_end == 0) line_end = place;
   }
@@ -59,7 +59,7 @@ void DocumentEncoder::encode_piece() {
     text_.erase(0, cut);
     if (!std::exchange(cut_, true)) ++n_cut_documents_;
   }
-  // What is left is looked through again when there is half as much more.
+  // The rest is searched again when it has grown by half a piece.
   next_cut_ = std::max(piece_bytes_, text_.size() + piece_bytes_ / 2 + 1);
 }
 

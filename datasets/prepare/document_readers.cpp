@@ -12,10 +12,10 @@ namespace furlong {
 
 namespace {
 
-// Readers find documents; what becomes of their bytes is the business of an outlet, which has put(byte or letter),
-// end_document() and n_cut_documents().
+// Readers find documents and pass their bytes to an outlet, which has put(byte or letter), end_document() and
+// n_cut_documents().
 
-/// Bytes as tokens on their way to the writer, some thousand at a time.
+/// Buffers tokens for the writer, one per byte.
 class ByteOutlet {
  public:
   explicit ByteOutlet(StoreWriter& writer) : writer_(writer) { buffer_.reserve(kCapacity); }
@@ -40,7 +40,7 @@ class ByteOutlet {
   std::vector<std::uint16_t> buffer_;
 };
 
-/// Letters of an alphabet.
+/// Maps the letters of an alphabet to tokens.
 class AlphabetOutlet : public ByteOutlet {
  public:
   AlphabetOutlet(const Vocabulary& vocabulary, StoreWriter& writer) : ByteOutlet(writer), vocabulary_(vocabulary) {}
@@ -58,8 +58,8 @@ class AlphabetOutlet : public ByteOutlet {
   const Vocabulary vocabulary_;
 };
 
-/// Letters for a tokenizer, in upper case: one token each where it works word by word, which sequences do not have;
-/// otherwise as text.
+/// Letters for a tokenizer, in upper case. Tokenizers that work word by word encode each letter separately, because
+/// sequences have no words; others encode text.
 class TokenizerLetters {
  public:
   TokenizerLetters(const Vocabulary& vocabulary, StoreWriter& writer)
@@ -147,7 +147,7 @@ class LineReader : public DocumentReader {
   void reset() { held_return_ = in_document_ = line_break_due_ = false; }
 
   void put(char byte) {
-    // The break before a paragraph's next line is written when that line turns out not to be empty.
+    // The line break is written when the next line is known not to be empty.
     if (line_break_due_) outlet_.put('\n');
     line_break_due_ = false;
     in_document_ = true;
@@ -160,8 +160,8 @@ class LineReader : public DocumentReader {
       line_break_due_ = in_document_;
       return;
     }
-    // Empty lines in line mode are empty documents, which the writer counts; further blank lines between paragraphs are
-    // nothing.
+    // Line mode: an empty line is an empty document, which the writer counts. Paragraph mode: further blank lines have
+    // no effect.
     outlet_.end_document();
     in_document_ = line_break_due_ = false;
   }
@@ -199,7 +199,7 @@ class FastaReader : public DocumentReader {
         column_ = 0;
         in_header_ = false;
       } else if (in_header_) {
-        // Headers can be long; nothing in them counts before the line's end.
+        // Headers can be long; skip to the end of the line.
         const std::size_t end = std::min(block.find('\n', position), block.size());
         column_ += end - position - 1;
         position = end - 1;

@@ -17,7 +17,7 @@ namespace {
 using Kind = LabelledFormat::Kind;
 
 constexpr std::size_t kLargestRecord = std::size_t{1} << 30;
-constexpr std::size_t kLargestObject = std::size_t{1} << 26;  // a parsed one takes many times its text
+constexpr std::size_t kLargestObject = std::size_t{1} << 26;  // parsing needs many times its size
 constexpr std::size_t kMostLabels = 1 << 16;
 
 std::string_view trimmed(std::string_view text) {
@@ -26,7 +26,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// A column's number from 1, or nothing where `field` is a name.
+/// Returns the column number (from 1), or nullopt if `field` is a name.
 std::optional<std::size_t> column_number(std::string_view field) {
   std::size_t number = 0;
   const auto [end, failure] = std::from_chars(field.data(), field.data() + field.size(), number);
@@ -34,13 +34,13 @@ std::optional<std::size_t> column_number(std::string_view field) {
   return number;
 }
 
-/// The texts and the label of one record.
+/// One record.
 struct Record {
   std::vector<std::string> texts;
   std::string label;
 };
 
-/// Finds the fields of a record; errors begin with `place`.
+/// Extracts the fields of a record; errors start with `place`.
 class RecordParser {
  public:
   explicit RecordParser(const LabelledFormat& format) : kind_(format.kind) {
@@ -59,7 +59,7 @@ class RecordParser {
     for (const std::string& field : fields_) columns_.push_back(*column_number(field) - 1);
   }
 
-  /// Nothing for a header or an empty line.
+  /// Returns nullopt for a header or an empty line.
   std::optional<Record> parse(std::string_view line, const std::string& place) {
     if (trimmed(line).empty()) return std::nullopt;
     if (kind_ == Kind::jsonl) return parse_object(line, place);
@@ -105,7 +105,7 @@ class RecordParser {
     for (std::size_t i = 0; i < line.size(); ++i) {
       const char byte = line[i];
       if (byte == '"') {
-        // Inside quotes two quotes are one.
+        // Inside quotes, two quotes stand for one.
         const bool doubled = quoted && i + 1 < line.size() && line[i + 1] == '"';
         if (doubled) values.back() += line[++i];
         if (!doubled) quoted = !quoted;
@@ -160,11 +160,11 @@ class RecordParser {
 
   Kind kind_;
   bool header_ = false;
-  std::vector<std::string> fields_;  // texts, then the label
+  std::vector<std::string> fields_;  // texts, then label
   std::vector<std::size_t> columns_;
 };
 
-/// Names to numbers: fixed, or in the order in which they come.
+/// Maps label names to numbers: a fixed list, or in order of first occurrence.
 class LabelNames {
  public:
   explicit LabelNames(const std::vector<std::string>& fixed) : names_(fixed), fixed_(!fixed.empty()) {
@@ -230,7 +230,7 @@ class LabelledReader : public DocumentReader {
       if (end == block.size()) break;
       ++line_;
       if (quoted_) {
-        record_ += '\n';  // a line break inside quotes belongs to the text
+        record_ += '\n';  // a line break inside quotes is part of the text
       } else {
         end_record();
       }
@@ -261,7 +261,7 @@ class LabelledReader : public DocumentReader {
     std::vector<std::vector<std::int32_t>> documents;
     for (const std::string& text : record.texts) documents.push_back(tokens_of(text));
     const std::int32_t label = labels_.id_of(record.label, place());
-    // Of a pair both go or none.
+    // Both documents of a pair are stored, or neither.
     const bool whole =
         std::none_of(documents.begin(), documents.end(), [](const auto& tokens) { return tokens.empty(); });
     for (const auto& tokens : documents) {
@@ -332,7 +332,7 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name) {
   if (base.ends_with(".tsv")) return Kind::tsv;
   if (base.ends_with(".csv")) return Kind::csv;
   if (base.ends_with(".jsonl") || base.ends_with(".ndjson")) return Kind::jsonl;
-  throw UserError("{}: the file name has no extension of tsv, csv or jsonl; use --format", file_name);
+  throw UserError("{}: the file extension is not .tsv, .csv or .jsonl; use --format", file_name);
 }
 
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,

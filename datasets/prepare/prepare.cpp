@@ -41,7 +41,7 @@ void check_paths(const PrepareOptions& options) {
   }
 }
 
-/// The tokenizer of a file or folder that has one, or the one that a model was trained with.
+/// Returns the vocabulary of a tokenizer file or directory, or of a checkpoint trained with a tokenizer.
 Vocabulary tokenizer_vocabulary(const std::string& path) {
   if (!checkpoint_checksum(path)) return Vocabulary::of_tokenizer(load_tokenizer(path));
   const Vocabulary of_model = Vocabulary::from_json(CheckpointReader::open(path).text("vocabulary"), path);
@@ -50,7 +50,7 @@ Vocabulary tokenizer_vocabulary(const std::string& path) {
                   path, of_model.kind_name());
 }
 
-/// Text has a document token only where there can be several documents, so that one plain text stays one byte a token.
+/// A single plain text needs no document token: 256 symbols fit one byte per token.
 Vocabulary choose_vocabulary(const PrepareOptions& options, std::string_view beginning, const std::string& name) {
   if (!options.tokenizer.empty()) return tokenizer_vocabulary(options.tokenizer);
   if (options.format == PrepareOptions::Format::text) {
@@ -94,7 +94,7 @@ Json options_as_json(const PrepareOptions& options) {
 
 std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
 
-/// One run of prepare(): the inputs one after the other, into one store.
+/// One call of prepare(): all inputs in order, into one dataset.
 class Preparation {
  public:
   explicit Preparation(const PrepareOptions& options)
@@ -102,7 +102,8 @@ class Preparation {
 
   PrepareReport run() {
     check_paths(options_);
-    output_ = std::make_unique<AtomicFile>(options_.output);  // before any input is read: it may take hours
+    // fail on a bad path before reading inputs, which may take hours
+    output_ = std::make_unique<AtomicFile>(options_.output);
     for (const std::string& path : options_.inputs) take_input(path);
     Json provenance;
     provenance["furlong"] = version();
@@ -110,7 +111,7 @@ class Preparation {
     provenance["created"] = utc_now();
     provenance["sources"] = sources_;
     provenance["options"] = options_as_json(options_);
-    // File names are bytes; what is not UTF-8 in them becomes U+FFFD.
+    // File names may not be UTF-8; invalid bytes become U+FFFD.
     report_.store =
         writer_->finish(provenance.dump(-1, ' ', false, Json::error_handler_t::replace), reader_->label_names());
     report_.output = options_.output;
@@ -183,14 +184,14 @@ class Preparation {
   Clock::time_point start_, last_progress_;
   std::vector<char> block_ = std::vector<char>(kBlock);
   std::optional<Vocabulary> vocabulary_;
-  std::unique_ptr<AtomicFile> output_;  // until the writer has it
+  std::unique_ptr<AtomicFile> output_;  // until the writer takes it over
   std::unique_ptr<StoreWriter> writer_;
   std::unique_ptr<DocumentReader> reader_;
   Json sources_ = Json::array();
   PrepareReport report_;
 };
 
-/// 12345678 as 12,345,678.
+/// Formats 12345678 as 12,345,678.
 std::string grouped(std::uint64_t value) {
   std::string digits = std::to_string(value);
   for (std::size_t place = digits.size(); place > 3; place -= 3) digits.insert(place - 3, ",");

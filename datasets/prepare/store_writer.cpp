@@ -22,7 +22,7 @@ constexpr std::size_t kLargestAttribute = 32768;
 
 using SplitBy = StoreWriterOptions::SplitBy;
 
-/// Rows of 64-bit numbers on their way into a dataset.
+/// Buffers rows of 64-bit integers for an HDF5 dataset.
 class Rows {
  public:
   Rows(hdf5::File& file, const std::string& path, std::uint64_t width)
@@ -48,7 +48,7 @@ class Rows {
   std::vector<std::uint64_t> buffer_;
 };
 
-/// Labels on their way into a dataset.
+/// Buffers labels for an HDF5 dataset.
 class Labels {
  public:
   Labels(hdf5::File& file, std::uint64_t documents_per_label)
@@ -80,9 +80,9 @@ class Labels {
   std::uint64_t size_ = 0;
 };
 
-/// How often each token occurs in the front part of a sequence whose length is known only at its end: the counts at up
-/// to 512 places, evenly spaced, whose spacing doubles when they become too many. The counts up to any place then cost
-/// reading one spacing at most. Large vocabularies have fewer places, so that memory does not grow with both.
+/// Counts of each token in any prefix of a sequence whose length is unknown until its end. Counts are stored at up to
+/// 512 evenly spaced positions; the spacing doubles when there are too many. The counts of a prefix then need at most
+/// one spacing of tokens to be read again. Large vocabularies have fewer positions, so that memory stays bounded.
 class PrefixCounts {
  public:
   explicit PrefixCounts(std::size_t vocabulary_size)
@@ -90,7 +90,7 @@ class PrefixCounts {
         running_(vocabulary_size, 0),
         places_{running_} {}
 
-  /// Called at each multiple of kTokensPerChunk with the counts of the tokens since the last one.
+  /// Adds the counts of the last kTokensPerChunk tokens.
   void add_chunk(const std::vector<std::uint64_t>& chunk_counts) {
     for (std::size_t id = 0; id < running_.size(); ++id) running_[id] += chunk_counts[id];
     if (++chunks_ % spacing_ != 0) return;
@@ -100,7 +100,7 @@ class PrefixCounts {
     places_.resize((places_.size() + 1) / 2);
     spacing_ *= 2;
   }
-  /// The last known place at or before `end` (in tokens), and the counts up to there.
+  /// Returns the last stored position at or before `end` (in tokens), and the counts up to it.
   std::pair<std::uint64_t, std::vector<std::uint64_t>> before(std::uint64_t end) const {
     const std::uint64_t step = spacing_ * kTokensPerChunk;
     const std::uint64_t place = std::min<std::uint64_t>(end / step, places_.size() - 1);
@@ -114,7 +114,8 @@ class PrefixCounts {
   std::uint64_t chunks_ = 0, spacing_ = 1;
 };
 
-/// As an attribute; a tokenizer's, which may have megabytes, as a dataset, whose chunks have checksums.
+/// Writes an attribute. Larger vocabularies (tokenizers may have megabytes) become a dataset, whose chunks have
+/// checksums.
 void write_vocabulary(hdf5::File& file, const std::string& json) {
   if (json.size() <= kLargestAttribute) return file.set_text("vocabulary", json);
   hdf5::Dataset dataset = file.create_dataset(
@@ -141,13 +142,14 @@ struct StoreWriter::State {
   hdf5::Type type;
   hdf5::Dataset tokens;
   std::vector<std::uint32_t> buffer;
-  std::optional<std::uint32_t> last;  // token of the document at hand
-  std::uint64_t written = 0;          // tokens in the file; those in `buffer` follow
+  std::optional<std::uint32_t> last;  // last token of the current document
+  std::uint64_t written = 0;          // tokens in the file; `buffer` holds the next ones
   std::uint64_t document_begin = 0;
   Rows documents;
   std::vector<Rows> splits;
   std::optional<Labels> labels;
-  std::array<std::pair<std::uint64_t, std::uint64_t>, 3> pending{};  // the last range of each split: it may still grow
+  // last range of each split, which may still grow
+  std::array<std::pair<std::uint64_t, std::uint64_t>, 3> pending{};
   std::vector<std::uint64_t> chunk_counts, train_counts;
   PrefixCounts prefix_counts;
   StoreSummary summary;
@@ -175,7 +177,8 @@ struct StoreWriter::State {
 
   std::uint64_t position() const { return written + buffer.size(); }
 
-  /// The split that a document goes to: its share of the unit interval, where a hash of seed and number falls.
+  /// Returns the split of a document: a hash of seed and index is a point in the unit interval, which the shares
+  /// divide.
   std::size_t split_of_document(std::uint64_t document) const {
     if (options.documents_per_label > 0) document /= options.documents_per_label;
     const std::uint64_t hash = XXH3_64bits_withSeed(&document, sizeof document, options.seed);
@@ -186,7 +189,7 @@ struct StoreWriter::State {
     return 2;
   }
 
-  /// Calls `action` with a number of the type that tokens have in the file.
+  /// Calls `action` with a value of the file's token type.
   template <class Action>
   void as_stored(const Action& action) const {
     if (type == hdf5::Type::u8) {

@@ -5,11 +5,11 @@
 namespace furlong {
 namespace {
 
-constexpr std::size_t kTokensBefore = 8;                   // more than any rule of joining looks back
-constexpr std::size_t kLongestPending = 8;                 // tokens that are waited for: no character has so many bytes
-constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD: bytes that are no whole character
+constexpr std::size_t kTokensBefore = 8;                   // more than any decoder looks back
+constexpr std::size_t kLongestPending = 8;                 // maximum pending tokens; no character has that many bytes
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD: an incomplete character
 
-/// Whether the text of tokens is that of each of them, one after another.
+/// Whether the text of a sequence is the concatenation of the texts of its tokens.
 bool joins_plainly(const Vocabulary& vocabulary) {
   return !vocabulary.tokenizer() || vocabulary.tokenizer()->kind() == "bpe";
 }
@@ -36,7 +36,7 @@ std::string TextStream::take() {
   pending_.clear();
   const std::string text = vocabulary_->decode(before_);
   if (before_.size() > kTokensBefore) before_.erase(before_.begin(), before_.end() - kTokensBefore);
-  // Where joining takes back something of what stood before (a space), what is new begins where the two part.
+  // New tokens may change the end of the previous text (a space); the new text starts at the first difference.
   return {std::mismatch(text.begin(), text.end(), before.begin(), before.end()).first, text.end()};
 }
 

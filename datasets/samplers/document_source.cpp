@@ -14,7 +14,7 @@ DocumentSource::DocumentSource(const TokenStore& dataset, Split split, const Doc
   require(options.sequence_length > 0, "a sequence length of {}", options.sequence_length);
   const std::vector<std::uint64_t> starts = document_starts(dataset, split);
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
-  // A document's last token is an input only where it may be hidden.
+  // A document's last token is an input only in masked language modelling.
   const std::uint64_t last = options.next_tokens ? 1 : 0;
   for (std::size_t i = 0; i < starts.size(); ++i) {
     const std::uint64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : dataset.size(split);
@@ -78,7 +78,7 @@ Batch DocumentSource::make_batch(std::uint64_t first, std::int64_t samples, std:
   }
   Batch made;
   made.batch = samples;
-  // Few different lengths: each new shape costs the making of its matrix products.
+  // Round up to few distinct lengths, because each new shape sets up new matrix products.
   made.n =
       options_.pad_to_longest ? std::min((longest + 63) / 64 * 64, options_.sequence_length) : options_.sequence_length;
   const auto n = static_cast<std::size_t>(made.n);
@@ -86,7 +86,7 @@ Batch DocumentSource::make_batch(std::uint64_t first, std::int64_t samples, std:
   made.targets.assign(count * n, ignored_target);
   made.mask.assign(count * n, 0);
   for (std::size_t i = 0; i < rows.size(); ++i) fill(rows[i], made, i * n);
-  // Without padding attention has nothing to leave out, and takes the shorter way.
+  // Without padding there is no mask, and attention uses a faster path.
   if (tokens == made.batch * made.n) made.mask.clear();
   return made;
 }

@@ -9,9 +9,9 @@
 
 namespace furlong {
 
-// A Feistel network on the next even number of bits is a permutation whatever its round function is; what falls outside
-// [0, size) goes through again until it lies inside (Black and Rogaway 2002, "Ciphers with arbitrary finite domains",
-// cycle walking): on average less than four times.
+// A Feistel network on an even number of bits is a permutation for any round function. Values outside [0, size) are
+// mapped again until they are inside (cycle walking; Black and Rogaway 2002, "Ciphers with arbitrary finite domains"):
+// fewer than four rounds on average.
 std::uint64_t permuted(std::uint64_t index, std::uint64_t size, std::uint64_t seed, std::uint64_t epoch) {
   require(index < size, "index {} of a permutation of {}", index, size);
   const std::uint64_t half = std::max<std::uint64_t>(1, (std::bit_width(size - 1) + 1) / 2);
@@ -52,7 +52,7 @@ LabelledSource::LabelledSource(const TokenStore& dataset, Split split, const Lab
 
 bool LabelledSource::needs_front(std::uint64_t position) const {
   if (!options_.first_token) return false;
-  // Only a tokenizer's documents can have it: see Vocabulary::frame_front.
+  // Only a tokenizer's documents can already start with it: see Vocabulary::frame_front().
   return !dataset_->vocabulary().tokenizer() || dataset_->read(split_, position, 1)[0] != *options_.first_token;
 }
 
@@ -61,7 +61,7 @@ void LabelledSource::find_samples() {
   const std::vector<std::int32_t> labels = dataset_->labels();
   const auto& ranges = dataset_->ranges(split_);
   const std::uint64_t rows = rows_per_sample();
-  std::uint64_t before = 0;  // tokens of the split in front of `range`
+  std::uint64_t before = 0;  // tokens of the split before `range`
   auto range = ranges.begin();
   for (std::uint64_t i = 0; i < labels.size(); ++i) {
     const std::uint64_t begin = offsets[i * rows], end = offsets[(i + 1) * rows];
@@ -96,7 +96,7 @@ Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std:
     for (std::uint64_t row = 0; row < rows; ++row)
       longest = std::max(longest, sample(first + i).documents[row].tokens());
   }
-  // Few different lengths: each new shape costs the making of its matrix products.
+  // Round up to few distinct lengths, because each new shape sets up new matrix products.
   longest = (longest + 63) / 64 * 64;
   Batch made;
   made.batch = static_cast<std::int64_t>(count * rows);

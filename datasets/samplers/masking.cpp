@@ -31,7 +31,7 @@ MaskedSource::MaskedSource(std::shared_ptr<const RowSource> rows, const Vocabula
 
 Batch MaskedSource::masked(Batch rows, std::uint64_t first, std::uint64_t end) const {
   const auto n = static_cast<std::size_t>(rows.n);
-  // A row's random numbers are its own, however far the batch is padded.
+  // A row's random numbers must not depend on the padding of its batch.
   const auto longest = static_cast<std::uint64_t>(rows_->sequence_length());
   const RandomKey key{options_.seed, 0, random_stream(options_.stream)};
   std::fill(rows.targets.begin(), rows.targets.end(), ignored_target);
@@ -57,7 +57,7 @@ Batch MaskedSource::masked(Batch rows, std::uint64_t first, std::uint64_t end) c
       }
     }
   }
-  // Without padding attention has nothing to leave out, and takes the shorter way.
+  // Without padding there is no mask, and attention uses a faster path.
   if (rows.n_tokens == rows.batch * rows.n) rows.mask.clear();
   return rows;
 }

@@ -42,7 +42,7 @@ std::uint64_t Sampler::window_start(std::uint64_t index) const {
     return index % n_windows_ * static_cast<std::uint64_t>(options_.sequence_length);
   const auto words = philox({options_.seed, 0, random_stream("sampler")}, index);
   const std::uint64_t uniform = std::uint64_t{words[1]} << 32 | words[0];
-  // The high half of the product is uniform over the places up to a bias of n_windows / 2^64.
+  // The high half of the product is uniform up to a bias of n_windows / 2^64.
   return static_cast<std::uint64_t>(static_cast<unsigned __int128>(uniform) * n_windows_ >> 64);
 }
 
@@ -52,7 +52,7 @@ std::int64_t Sampler::sample(std::uint64_t index, std::span<std::int32_t> inputs
   require(inputs.size() == n && targets.size() == n, "a sample of {} tokens for {} inputs and {} targets", n,
           inputs.size(), targets.size());
   const std::uint64_t start = window_start(index);
-  // The last window of a pass may have fewer than n + 1 tokens before it; what it lacks is padding, out of the loss.
+  // The last window of a pass may have fewer than n + 1 tokens; the rest is padding, ignored in the loss.
   const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(n + 1, dataset_->size(split_) - start));
   const std::vector<std::int32_t> tokens = dataset_->read(split_, start, count);
   std::fill(inputs.begin(), inputs.end(), 0);
@@ -120,13 +120,13 @@ Batch Sampler::next(std::int64_t batch) {
 std::vector<std::uint64_t> document_starts(const TokenStore& dataset, Split split) {
   const std::vector<std::uint64_t> offsets = dataset.document_offsets();
   std::vector<std::uint64_t> starts;
-  std::uint64_t position = 0;  // of the range's first token in the split
+  std::uint64_t position = 0;  // of the range's first token, in the split
   for (const TokenStore::Range& range : dataset.ranges(split)) {
     starts.push_back(position);
     auto offset = std::upper_bound(offsets.begin(), offsets.end(), range.begin);
     for (; offset != offsets.end() && *offset < range.end; ++offset) {
       const std::uint64_t start = position + (*offset - range.begin);
-      if (start != starts.back()) starts.push_back(start);  // an empty document begins where the next one does
+      if (start != starts.back()) starts.push_back(start);  // an empty document starts where the next one does
     }
     position += range.end - range.begin;
   }

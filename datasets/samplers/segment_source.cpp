@@ -24,7 +24,7 @@ SegmentSource::SegmentSource(const TokenStore& dataset, Split split, const Segme
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
   for (std::size_t i = 0; i < starts.size(); ++i) {
     const std::uint64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : dataset.size(split);
-    if (end - begin < 2) continue;  // nothing follows a single token
+    if (end - begin < 2) continue;  // a single token has no target
     documents_.push_back({begin, end, n_segments_});
     n_segments_ += (end - begin - 1 + n - 1) / n;
   }
@@ -49,8 +49,8 @@ std::vector<std::uint64_t> SegmentSource::even_streams() const {
   return begins;
 }
 
-// Each begin moved to the nearest document, so that each stream has one; even streams where that is out of
-// proportion.
+// Moves the start of each stream to the nearest document, at least one document per stream. Returns even streams if the
+// longest stream becomes too long.
 std::vector<std::uint64_t> SegmentSource::document_streams() const {
   const std::vector<std::uint64_t> even = even_streams();
   const std::size_t rows = even.size() - 1, n = documents_.size();

@@ -29,8 +29,8 @@ void CopyTask::make_sample(std::uint64_t index, Batch& batch, std::int64_t row) 
   const RandomKey key{options_.seed, static_cast<std::uint32_t>(options_.split), random_stream("copy task")};
   const auto longest = static_cast<std::uint64_t>(options_.sequence_length / 2 - 1);
   const auto symbols = static_cast<std::uint64_t>(options_.n_symbols);
-  // Word 0 of a sample chooses its length, the others its symbols; the high half of a product is uniform up to a bias
-  // of 2^-26.
+  // Random word 0 of a sample determines its length, the others its symbols. The high half of a product is uniform up
+  // to a bias of 2^-26.
   const std::uint64_t first_word = index * (longest + 1);
   const auto uniform = [&](std::uint64_t word, std::uint64_t below) {
     return random_word(key, first_word + word) * below >> 32;

@@ -40,7 +40,7 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t pos
 }
 
 void AddedTokens::split(std::string_view text, SpecialSpelling special, const Sink& sink) const {
-  std::size_t behind = 0;  // of what has been handed on
+  std::size_t behind = 0;  // end of the text already passed to `sink`
   for (std::size_t position = 0; position < text.size() && !tokens_.empty();) {
     const AddedToken* token = longest_at(text, position);
     if (!token) {
@@ -48,7 +48,7 @@ void AddedTokens::split(std::string_view text, SpecialSpelling special, const Si
       continue;
     }
     std::size_t begin = position, end = position + token->content.size();
-    // A token that is passed over hides shorter ones inside it all the same.
+    // A skipped token still hides shorter tokens inside it.
     position = end;
     if (token->special && special == SpecialSpelling::is_text) continue;
     if (token->single_word && !stands_alone(text, begin, end)) continue;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int32_t none = -1;
 
-/// Merges by their two ids, in a table with open addressing: the innermost loop looks here for every pair.
+/// Merges by their two ids, in a hash table with open addressing: every pair is looked up in the innermost loop.
 class MergeTable {
  public:
   struct Merge {
@@ -25,7 +25,7 @@ class MergeTable {
 
   explicit MergeTable(std::size_t n_merges) : keys_(std::bit_ceil(n_merges * 2 + 2), empty), merges_(keys_.size()) {}
 
-  /// Of two equal pairs the later counts, as in the map that the reference reads its list into.
+  /// The later of two equal pairs wins, as in the reference implementation.
   void set(std::int32_t left, std::int32_t right, Merge merge) {
     const std::size_t place = place_of(key(left, right));
     keys_[place] = key(left, right);
@@ -52,25 +52,25 @@ class MergeTable {
   std::vector<Merge> merges_;
 };
 
-/// The letters of one piece, linked so that two become one in constant time.
+/// The letters of one piece, as a linked list, so that a merge takes constant time.
 struct Symbol {
   std::int32_t id;
-  std::int32_t previous, next;  // places, none at the ends
+  std::int32_t previous, next;  // indices; `none` at the ends
   bool gone = false;
 };
 
 struct Candidate {
   std::uint32_t rank;
-  std::int32_t place;  // of the left one
+  std::int32_t place;  // index of the left symbol
   std::int32_t result;
-  /// std::priority_queue gives the greatest first.
+  /// std::priority_queue returns the greatest element first.
   friend bool operator<(const Candidate& a, const Candidate& b) {
     return a.rank != b.rank ? a.rank > b.rank : a.place > b.place;
   }
 };
 
 class BpeModel : public PieceModel {
-  static constexpr std::size_t most_bytes = std::size_t{1} << 30;  // places are 32 bits wide
+  static constexpr std::size_t most_bytes = std::size_t{1} << 30;  // indices have 32 bits
 
  public:
   BpeModel(const JsonView& model, const TokenTable& vocabulary, bool byte_level)
@@ -134,7 +134,7 @@ class BpeModel : public PieceModel {
     }
   }
 
-  /// "left right" or ["left", "right"]; which one token the two become is told by their spelling.
+  /// Reads "left right" or ["left", "right"]. The merged token is the concatenation of the two.
   void read_merges(const JsonView& list) {
     for (std::size_t rank = 0; rank < list.size(); ++rank) {
       const nlohmann::json& item = list.value()[rank];
@@ -198,7 +198,7 @@ class BpeModel : public PieceModel {
     }
   }
 
-  /// Without an unknown token the letter is left out, which is what such a model was trained with.
+  /// Without an unknown token the letter is skipped, as in the model's training.
   bool append_unknown(std::vector<Symbol>& symbols, bool after_unknown) const {
     if (unknown_ && !(after_unknown && fuse_unknown_)) append(symbols, *unknown_);
     return unknown_.has_value();
@@ -226,7 +226,8 @@ class BpeModel : public PieceModel {
       Symbol& left = symbols[static_cast<std::size_t>(best.place)];
       if (left.gone || left.next == none) continue;
       Symbol& right = symbols[static_cast<std::size_t>(left.next)];
-      // The two may have changed since; what counts in the reference is that they still become the same token.
+      // The two symbols may have changed since; as in the reference implementation, the merge is valid if they still
+      // become the same token.
       const auto* current = merges_.find(left.id, right.id);
       if (!current || current->result != best.result) continue;
       left.id = best.result;
@@ -243,7 +244,7 @@ class BpeModel : public PieceModel {
   std::optional<std::int32_t> unknown_;
   std::array<std::int32_t, 256> byte_ids_{};
   std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>>
-      whole_pieces_;  // tokens that a whole piece becomes without merging
+      whole_pieces_;  // tokens that match a whole piece, without merging
   MergeTable merges_;
 };
 

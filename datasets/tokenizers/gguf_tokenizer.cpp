@@ -42,7 +42,7 @@ Fields read_fields(const GgufFile& file) {
       {"eos", &SpecialTokens::end},
       {"unknown", &SpecialTokens::unknown},
       {"separator", &SpecialTokens::separator},
-      {"seperator", &SpecialTokens::separator},  // as older files spell it
+      {"seperator", &SpecialTokens::separator},  // the spelling of older files
       {"padding", &SpecialTokens::padding},
       {"cls", &SpecialTokens::classify},
       {"mask", &SpecialTokens::mask}};

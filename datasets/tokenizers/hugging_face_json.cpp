@@ -57,7 +57,7 @@ json added_json(const std::vector<AddedToken>& added) {
   return list;
 }
 
-/// One text between two tokens, either of which may be missing; of a pair each is framed by itself.
+/// One text between two tokens, either of which may be missing. Each text of a pair is framed separately.
 json template_of(const std::string& front, const std::string& back, const json& vocabulary,
                  const std::vector<AddedToken>& added, std::string_view origin) {
   json special = json::object(), single = json::array(), pair = json::array();
@@ -104,8 +104,8 @@ json byte_pair_json(const BytePairParts& parts, std::string_view origin) {
             {"end_of_word_suffix", nullptr},
             {"fuse_unk", false},
             {"byte_fallback", false},
-            // Llama 3's list of merges is tiktoken's order of tokens, in which a whole token needs no merges that lead
-            // to it.
+            // Llama 3's merges come from tiktoken's order of tokens, in which a whole token may lack the merges that
+            // lead to it.
             {"ignore_merges", parts.family == BytePairFamily::llama3},
             {"vocab", parts.vocabulary},
             {"merges", parts.merges}}}};

@@ -1,4 +1,4 @@
-// Models of proteins and molecules: a fixed list of letters, or of the parts of SMILES.
+// Tokenizers of protein and molecule models: a fixed list of letters, or of the elements of SMILES.
 #include <algorithm>
 #include <utility>
 
@@ -10,8 +10,8 @@
 namespace furlong {
 namespace {
 
-/// What SMILES are split with (Schwaller et al. 2019, doi:10.1021/acscentsci.9b00576): atoms in brackets, atoms, bonds,
-/// rings.
+/// The expression that splits SMILES (Schwaller et al. 2019, doi:10.1021/acscentsci.9b00576): atoms in brackets, atoms,
+/// bonds, rings.
 constexpr std::string_view smiles_pattern =
     R"(\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9])";
 
@@ -70,7 +70,7 @@ class LetterTokenizer : public Tokenizer {
   }
 
  private:
-  /// Whitespace only parts letters.
+  /// Whitespace separates letters and is otherwise ignored.
   void encode_letters(std::string_view text, std::vector<std::int32_t>& ids) const {
     bool after_unknown = false;
     for (std::size_t position = 0; position < text.size();) {
@@ -85,7 +85,7 @@ class LetterTokenizer : public Tokenizer {
     }
   }
 
-  /// What is no part of SMILES is left out, as models have been trained with.
+  /// Characters outside SMILES are skipped, as in the models' training.
   void encode_smiles(std::string_view text, std::vector<std::int32_t>& ids) const {
     const std::string valid = unicode::with_replacements(text);
     Pattern::Search search(smiles_, valid);

@@ -1,4 +1,4 @@
-// Which of a model's files hold its tokenizer, and how they go together.
+// Finds the tokenizer among a model's files and reads it.
 #include <algorithm>
 #include <fstream>
 #include <set>
@@ -35,11 +35,11 @@ std::vector<std::string> lines_of(const fs::path& path) {
   return lines;
 }
 
-/// What the small files beside a tokenizer say about it.
+/// Settings from the other files in a tokenizer's directory.
 struct Surroundings {
   fs::path directory;
   nlohmann::json config = nlohmann::json::object();
-  std::string class_name;  // "GPT2Tokenizer", without "Fast"; empty: not said
+  std::string class_name;  // "GPT2Tokenizer", without "Fast"; empty: unknown
   SpecialNames names;
   std::vector<AddedToken> added;
 
@@ -94,7 +94,7 @@ std::string name_or(const Surroundings& around, std::string_view key, std::strin
   return found == around.names.end() ? std::string(fallback) : found->second;
 }
 
-/// Special tokens are looked for in text (where that is asked for) even where no file lists them as added.
+/// Special tokens are matched in text (if requested) even if no file lists them as added.
 void add_special(std::vector<AddedToken>& added, const nlohmann::json& vocabulary, const std::string& token) {
   for (const AddedToken& known : added) {
     if (known.content == token) return;
@@ -206,7 +206,7 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surr
   if (!config.boolean("do_basic_tokenize", true))
     throw UserError("{}: do_basic_tokenize: false is not supported", config.name());
   WordPieceParts parts;
-  // A vocabulary with capitals was not made from lower-cased text.
+  // A vocabulary with capitals was not trained on lower-cased text.
   const bool cased = std::any_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
     return plain(token) && unicode::lowercase(token) != token;
   });
@@ -232,7 +232,7 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surr
 }
 
 std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const Surroundings& around) {
-  // Other classes change the text before the model sees it, or count ids from elsewhere.
+  // Other classes change the text before the model sees it, or shift the ids.
   static const std::set<std::string_view> plain{"", "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"},
       with_end{"T5Tokenizer"};
   const bool ends = with_end.contains(around.class_name);
@@ -274,7 +274,7 @@ std::shared_ptr<const Tokenizer> from_file(const fs::path& path) {
       path.string());
 }
 
-/// The only file with that ending, or nothing.
+/// Returns the only file with that extension, or nullopt if there is none or more than one.
 std::optional<fs::path> only_file(const fs::path& directory, const char* extension) {
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(directory)) {

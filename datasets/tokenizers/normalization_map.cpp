@@ -9,12 +9,12 @@
 namespace furlong {
 namespace {
 
-/// The fields of a message in the wire format of protocol buffers, one after the other.
+/// Iterates over the fields of a message in protocol buffers' wire format.
 class Fields {
  public:
   Fields(std::string_view bytes, std::string_view origin) : rest_(bytes), origin_(origin) {}
 
-  /// False at the end. `value` is empty where the field is a number.
+  /// Returns false at the end. `value` is empty for numbers.
   bool next(std::uint64_t& field, std::string_view& value) {
     if (rest_.empty()) return false;
     const std::uint64_t key = variable();
@@ -65,13 +65,13 @@ class Trie {
     if (!units_.empty()) std::memcpy(units_.data(), bytes.data(), 4 * units_.size());
   }
 
-  /// Whether every search ends inside the array, and every result inside the texts.
+  /// Whether every search stays inside the array, and every result inside the texts.
   bool is_closed() const {
     if (units_.empty()) return false;
     std::vector<bool> known(units_.size(), false);
     std::vector<std::size_t> open;
     const auto reach = [&](std::size_t node) {
-      if ((node | 255) >= units_.size()) return false;  // a search may look at any of its 256 children
+      if ((node | 255) >= units_.size()) return false;  // a search may read any of its 256 children
       if (!known[node]) open.push_back(node);
       known[node] = true;
       return true;
@@ -83,7 +83,7 @@ class Trie {
       for (std::uint32_t byte = 0; byte < 256; ++byte) {
         const std::size_t child = node ^ byte;
         const std::uint32_t unit = units_[child];
-        if ((unit & 0x800000FF) != byte) continue;  // no child of this node, or a leaf's value
+        if ((unit & 0x800000FF) != byte) continue;  // not a child of this node, or the value of a leaf
         const std::size_t next = child ^ offset(unit);
         if (!reach(next)) return false;
         const bool has_leaf = (unit >> 8 & 1) != 0;

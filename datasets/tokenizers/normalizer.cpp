@@ -14,7 +14,7 @@ bool is_ascii(std::string_view text) {
   return std::none_of(text.begin(), text.end(), [](char byte) { return static_cast<unsigned char>(byte) >= 0x80; });
 }
 
-/// The text without the characters that `dropped` says.
+/// Returns the text without the characters for which `dropped` is true.
 template <class Predicate>
 std::string without(std::string_view text, Predicate dropped) {
   std::string kept;
@@ -91,8 +91,8 @@ class BertStep : public Normalizer::Step {
     return character == 0 || character == unicode::replacement_character || unicode::is_format_or_control(character);
   }
 
-  /// The ranges that published tokenizers space out. The one at 2B920 should begin at 2B820, where the block does, and
-  /// does not in them.
+  /// The ranges that published tokenizers surround with spaces. Like them, the range at 2B920 starts 0x100 after the
+  /// start of its block, 2B820.
   static bool is_ideograph(char32_t character) {
     constexpr std::pair<char32_t, char32_t> ranges[] = {{0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFAFF},
                                                         {0x20000, 0x2A6DF}, {0x2A700, 0x2B81F}, {0x2B920, 0x2CEAF},
@@ -109,7 +109,7 @@ class StripStep : public Normalizer::Step {
   explicit StripStep(const JsonView& json)
       : left_(json.boolean("strip_left", true)), right_(json.boolean("strip_right", true)) {}
   std::string apply(std::string text, const TextGrowth& /*growth*/) const override {
-    std::size_t first = std::string::npos, last = 0;  // of what is no whitespace
+    std::size_t first = std::string::npos, last = 0;  // of the characters other than whitespace
     for (std::size_t position = 0; position < text.size();) {
       const std::size_t begin = position;
       if (unicode::is_whitespace(unicode::next(text, position))) continue;

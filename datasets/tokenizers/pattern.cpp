@@ -18,13 +18,13 @@
 namespace furlong {
 namespace {
 
-/// The characters of \s and \w in Oniguruma, as the inside of a PCRE2 class. PCRE2's own \s has U+180E in it; its \w
-/// has all numbers but few marks and connectors.
+/// The characters of \s and \w in Oniguruma, as the inside of a PCRE2 class. PCRE2's \s also has U+180E; its \w has all
+/// numbers but few marks and connectors.
 constexpr std::string_view space_characters =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view word_characters = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 
-/// Walks through an expression and writes what it means into another.
+/// Translates an expression to PCRE2 syntax.
 class Translator {
  public:
   Translator(std::string_view expression, std::string_view origin) : in_(expression), origin_(origin) {}
@@ -88,8 +88,7 @@ class Translator {
     for (const char part : name) {
       if (std::isalpha(static_cast<unsigned char>(part)) == 0) refuse(fmt::format("\\{}{{{}}}", letter, name));
     }
-    // General categories have one or two letters; longer names are scripts, of which PCRE2 by default takes the
-    // extended ones.
+    // General categories have one or two letters. Longer names are scripts; without "sc:" PCRE2 uses script extensions.
     out_ += fmt::format("\\{}{{{}{}}}", letter, name.size() > 2 ? "sc:" : "", name);
   }
 
@@ -129,7 +128,7 @@ class Translator {
     refuse(fmt::format("({}", in_.substr(at_, 3)));
   }
 
-  /// {n}, {n,} and {n,m}; with + behind it Oniguruma repeats the repetition where PCRE2 would make it possessive.
+  /// {n}, {n,} and {n,m}. A + after it repeats the repetition in Oniguruma, but makes it possessive in PCRE2.
   void repetition() {
     const std::size_t close = in_.find('}', at_);
     if (close == std::string_view::npos || close == at_ + 1) refuse("{");
@@ -151,14 +150,14 @@ class Translator {
   std::size_t at_ = 0;
 };
 
-/// Of one attempt to match, at one place of a text: PCRE2's own default, about a second, or what a run of characters as
-/// long as the text may take. A pattern that backtracks without end stops there.
+/// Step limit of one match attempt at one position: PCRE2's default (about a second), or what a run of characters as
+/// long as the text may need. It stops patterns that backtrack endlessly.
 constexpr std::uint32_t least_steps = 10'000'000;
 constexpr std::size_t steps_a_byte = 8;
-/// Of all attempts on one text: some forty times what published patterns take. A pattern that takes the square of the
-/// text's length stops there.
+/// Time limit of all attempts on one text: about forty times what published patterns take. It stops patterns whose time
+/// is quadratic in the text's length.
 constexpr std::chrono::milliseconds patience{2000}, patience_a_mebibyte{2000};
-/// What the interpreter may hold to backtrack, where the compiled code's stack is too small; PCRE2's default is 20 GB.
+/// Heap limit of the interpreter, which is used if the compiled code's stack is too small; PCRE2's default is 20 GB.
 constexpr std::uint32_t most_heap_kibibytes = 1 << 20;
 
 std::string message_of(int code) {
@@ -183,7 +182,7 @@ struct Pattern::Code {
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
   pcre2_code* pointer;
-  std::string name;  ///< for messages: where it stands, and the expression
+  std::string name;  ///< for messages: its place and the expression
   MatchLimits limits{pcre2_match_context_create(nullptr), &pcre2_match_context_free};
 };
 
@@ -207,7 +206,7 @@ Pattern::Pattern(std::string_view expression, std::string_view origin) {
   if (matches_nothing != 0)
     throw UserError("{}: the pattern '{}' can match the empty text, which splits nothing", origin, expression);
   pcre2_jit_compile(code_->pointer,
-                    PCRE2_JIT_COMPLETE);  // where there is no compiler for this machine, matching is interpreted
+                    PCRE2_JIT_COMPLETE);  // optional: without JIT support, matching is interpreted
 }
 
 Pattern::~Pattern() = default;
@@ -222,13 +221,13 @@ std::chrono::nanoseconds time_of(clockid_t clock) {
   return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
-/// Adds up the time of many short calls by a clock that is read in a few nanoseconds and ticks every few milliseconds.
+/// Sums the time of many short calls, with a clock that is read in nanoseconds and ticks every few milliseconds.
 class Stopwatch {
  public:
   explicit Stopwatch(std::size_t text_bytes)
       : allowed_(patience + patience_a_mebibyte * static_cast<std::int64_t>(text_bytes >> 20)) {}
 
-  /// The result of `call`, and how long it took.
+  /// Returns the result of `call` and its duration.
   template <class Call>
   std::pair<int, std::chrono::nanoseconds> run(const Call& call) {
     const auto before = time_of(CLOCK_MONOTONIC_COARSE);
@@ -238,7 +237,8 @@ class Stopwatch {
     return {result, taken};
   }
 
-  /// Where time has run out, it is given once more, and the processor's counts, too: a program may have been suspended.
+  /// After the time limit, grants it once more and then counts processor time, because the program may have been
+  /// suspended.
   bool is_over() {
     if (spent_ <= allowed_) return false;
     const auto now = time_of(CLOCK_THREAD_CPUTIME_ID);
@@ -268,7 +268,7 @@ struct Pattern::Search::State {
     pcre2_set_match_limit(limits.get(), most_steps);
   }
 
-  /// PCRE2's result for matches that begin in the next `window` bytes.
+  /// Returns PCRE2's result for matches that start in the next `window` bytes.
   int match_in_window() {
     pcre2_set_offset_limit(limits.get(), std::min(text.size(), position + window));
     const auto match = [&](std::uint32_t options) {
@@ -285,7 +285,7 @@ struct Pattern::Search::State {
           "{} takes more than {:.0f} s for a text of {} bytes; use another tokenizer, or split the text into shorter "
           "lines",
           code.name, stopwatch.allowed_seconds(), text.size());
-    // So that a call ends soon, however long an attempt takes.
+    // Keep each call short, however slow an attempt is.
     window = taken > std::chrono::milliseconds(8) ? std::max<std::size_t>(1, window / 2)
                                                   : std::min(2 * window, std::size_t{1} << 20);
     return result;

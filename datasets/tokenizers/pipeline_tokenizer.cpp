@@ -1,4 +1,4 @@
-// Tokenizers that are rows of steps: added tokens, normalizer, pre-tokenizer, model.
+// Tokenizers as a sequence of steps: added tokens, normalizer, pre-tokenizer, model.
 #include <xxhash.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class PipelineTokenizer : public Tokenizer {
     const nlohmann::json null;
     const auto part = [&](const char* key) { return all.has(key) ? all.at(key) : JsonView(null, all.name()); };
     const JsonView model = all.at("model");
-    // Files of before 2021 do not name the type; only WordPiece has a limit of characters.
+    // Files from before 2021 do not name the type; only WordPiece has a limit of characters.
     type_ = model.text("type", model.has("merges") ? "BPE" : model.has("max_input_chars_per_word") ? "WordPiece" : "");
     const JsonView vocabulary = model.at("vocab");
     if (!vocabulary.value().is_object()) throw UserError("{}: expected an object of tokens and ids", vocabulary.name());
@@ -53,7 +53,7 @@ class PipelineTokenizer : public Tokenizer {
     frame_back_ = std::move(frame.back);
     special_ = special ? *special
                        : special_tokens(names_of(names, model), [&](std::string_view token) { return find(token); });
-    // What pads and cuts batches is no part of a tokenizer here.
+    // Padding and truncation of batches are not part of a tokenizer here.
     json.erase("padding");
     json.erase("truncation");
     json_ = json.dump();
@@ -70,7 +70,7 @@ class PipelineTokenizer : public Tokenizer {
     } else if (!pre_tokenizer_.byte_level() || !normalizer_.empty()) {
       encoding.text(unicode::with_replacements(text), true);
     } else {
-      // Bytes that are no characters belong to no word, and become their own ids, so that decode() gives them back.
+      // Invalid bytes belong to no word. They become their own ids, so that decode() restores them.
       for (bool at_start = true; !text.empty(); at_start = false) {
         encoding.text(text.substr(0, valid), at_start);
         text.remove_prefix(valid);
@@ -145,8 +145,8 @@ class PipelineTokenizer : public Tokenizer {
 
   bool has(std::int32_t id) const { return vocabulary_.has(id) || beside_.has(id); }
 
-  /// Most added tokens are in the model's vocabulary too. The others are none of its business: it must not make them of
-  /// text.
+  /// Most added tokens are also in the model's vocabulary. The others are stored separately, so that the model does not
+  /// produce them from text.
   void add(const AddedToken& token, const std::string& origin) {
     if (const auto known = vocabulary_.find(token.content); known == token.id) return;
     if (vocabulary_.find(token.content) || vocabulary_.has(token.id)) {
@@ -172,14 +172,14 @@ class PipelineTokenizer : public Tokenizer {
     added_normalized_ = AddedTokens(std::move(normalized));
   }
 
-  /// What the file's own model calls unknown counts where nobody else says.
+  /// The model's own unknown token is the default.
   static SpecialNames names_of(SpecialNames names, const JsonView& model) {
     if (model.has("unk_token")) names.try_emplace("unk_token", model.at("unk_token").text());
     return names;
   }
 
   std::string type_, json_;
-  TokenTable vocabulary_, beside_;  // of the model; added tokens that it does not have
+  TokenTable vocabulary_, beside_;  // the model's tokens; added tokens that the model lacks
   AddedTokens added_, added_normalized_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;

@@ -13,8 +13,7 @@ const std::string_view gpt2_pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N
 
 namespace {
 
-/// What becomes of a match: a piece of its own, nothing, a part of the piece before or behind it, or of a run of
-/// matches.
+/// What a match becomes: a separate piece, nothing, part of the previous or next piece, or part of a run of matches.
 enum class Behaviour { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
 Behaviour behaviour_of(const JsonView& json) {
@@ -34,7 +33,7 @@ struct Stretch {
   bool matched;
 };
 
-/// Takes the stretches of a text, matched or not, in order, and gives the pieces.
+/// Takes the matched and unmatched parts of a text, in order, and emits the pieces.
 class Splitter {
  public:
   Splitter(TextPiece piece, Behaviour behaviour, bool invert, const PieceSink& sink)
@@ -57,7 +56,7 @@ class Splitter {
     } else if (behaviour_ == Behaviour::isolated) {
       give(next);
     } else if (holds_ && joins(next)) {
-      // What has taken a match in is closed to the next one.
+      // A piece that has absorbed a match absorbs no other.
       held_ = Stretch{held_.begin, next.end, next.matched};
     } else {
       if (holds_) give(held_);
@@ -126,7 +125,7 @@ class StringSplit : public PreTokenizer::Step {
   bool invert_;
 };
 
-/// Each character of a kind is a match.
+/// Each character of a class is a match.
 class CharacterSplit : public PreTokenizer::Step {
  public:
   CharacterSplit(bool (*matches)(char32_t), Behaviour behaviour) : matches_(matches), behaviour_(behaviour) {}
@@ -144,7 +143,7 @@ class CharacterSplit : public PreTokenizer::Step {
   Behaviour behaviour_;
 };
 
-/// A space in front where there is none, as the first word would have inside a text.
+/// Adds a leading space if there is none, as the first word would have inside a text.
 class PrefixSpace : public PreTokenizer::Step {
  public:
   void split(TextPiece piece, const PieceSink& sink) const override {
@@ -154,7 +153,7 @@ class PrefixSpace : public PreTokenizer::Step {
   }
 };
 
-/// SentencePiece's way: a mark ("▁") for each space and in front of the first word; words begin with it.
+/// As in SentencePiece: a mark ("▁") for each space and before the first word; words start with it.
 class Metaspace : public PreTokenizer::Step {
  public:
   explicit Metaspace(const JsonView& json)
@@ -163,7 +162,7 @@ class Metaspace : public PreTokenizer::Step {
     if (scheme != "always" && scheme != "first" && scheme != "never") {
       throw UserError("{}: unknown prepend_scheme '{}'; expected always, first or never", json.name(), scheme);
     }
-    // A mark with spaces in it would grow at every further Metaspace.
+    // A mark with spaces would grow with each further Metaspace.
     if (mark_.empty() || mark_.size() > 16 || mark_.find(' ') != std::string::npos)
       throw UserError("{}: the replacement is '{}', expected 1 to 16 bytes without spaces", json.name(), mark_);
     always_ = scheme == "always";

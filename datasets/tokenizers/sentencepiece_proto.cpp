@@ -6,7 +6,7 @@
 namespace furlong {
 namespace {
 
-/// One message in the wire format of protocol buffers: fields are a key, number and kind of value, and the value.
+/// Builds one message in protocol buffers' wire format: each field is a key (number and wire type) and a value.
 class Message {
  public:
   Message& integer(std::uint32_t field, std::int64_t value) {

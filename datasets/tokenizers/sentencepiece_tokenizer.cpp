@@ -1,4 +1,4 @@
-// SentencePiece (Kudo and Richardson 2018, arXiv:1808.06226): unigram and BPE models, through its library.
+// SentencePiece (Kudo and Richardson 2018, arXiv:1808.06226): unigram and BPE models, with its library.
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
@@ -96,7 +96,7 @@ class SentencePieceTokenizer : public Tokenizer {
   }
 
   std::optional<std::int32_t> find(std::string_view token) const override {
-    // The library gives the unknown token's id for what it does not have.
+    // The library returns the unknown token's id for unknown pieces.
     const int id = processor_.PieceToId(token);
     if (id >= 0 && id < processor_.GetPieceSize() && processor_.IdToPiece(id) == token) return id;
     return beside_.find(token);
@@ -121,7 +121,7 @@ class SentencePieceTokenizer : public Tokenizer {
       status = processor_.LoadFromSerializedProto(parts_.model);
     } catch (const std::bad_alloc&) {
       throw;
-    } catch (const std::exception& failure) {  // its tries' own, where a piece begins with a NUL
+    } catch (const std::exception& failure) {  // thrown by its tries if a piece starts with NUL
       throw UserError("{}: not a SentencePiece model ({})", origin, failure.what());
     }
     check(status, origin);
@@ -129,7 +129,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
   bool is_text(std::int32_t id) const { return id < processor_.GetPieceSize() && !processor_.IsControl(id); }
 
-  /// The model's own control tokens are looked for in text as other special tokens are; the library never does.
+  /// The model's control tokens are matched in text like other special tokens; the library never does this.
   void read_added(std::string_view origin) {
     std::vector<AddedToken> tokens;
     for (int id = 0; id < processor_.GetPieceSize(); ++id) {
@@ -152,7 +152,7 @@ class SentencePieceTokenizer : public Tokenizer {
   SentencePieceParts parts_;
   Normalizer normalizer_;
   sentencepiece::SentencePieceProcessor processor_;
-  TokenTable beside_;  // tokens that the model does not have
+  TokenTable beside_;  // tokens that the model lacks
   AddedTokens found_in_text_;
   std::int32_t size_ = 0;
 };

@@ -9,7 +9,7 @@ namespace {
 
 struct Part {
   std::optional<std::int32_t> SpecialTokens::*id;
-  const char* name;        // in our JSON
+  const char* name;        // in special_to_json()
   const char* config_key;  // in a tokenizer_config.json
   std::initializer_list<const char*> spellings;
 };

@@ -21,7 +21,7 @@ std::size_t total_bytes(const std::vector<std::string>& tokens) {
   return bytes;
 }
 
-/// A step that looks at one token at a time.
+/// A step that changes each token separately.
 class EachToken : public TokenDecoder::Step {
  public:
   std::vector<std::string> apply(std::vector<std::string> tokens, const TextGrowth& /*growth*/) const override {
@@ -54,7 +54,7 @@ class WordPieceStep : public EachToken {
       }
     }
     if (!cleanup_) return;
-    // English typography, as the reference has it.
+    // English typography, as in the reference implementation.
     for (const auto& [wanted, content] :
          std::initializer_list<std::pair<std::string_view, std::string_view>>{{" .", "."},
                                                                               {" ?", "?"},
@@ -97,7 +97,7 @@ class ReplaceTokenStep : public TokenDecoder::Step {
     if (wanted_.empty()) throw UserError("{}: the text to replace is empty", json.name());
   }
   std::vector<std::string> apply(std::vector<std::string> tokens, const TextGrowth& growth) const override {
-    std::size_t before = 0;  // bytes of the tokens that are done
+    std::size_t before = 0;  // bytes of the tokens already processed
     for (std::string& token : tokens) {
       std::string out;
       std::size_t behind = 0;
@@ -142,7 +142,7 @@ class FuseStep : public TokenDecoder::Step {
   }
 };
 
-/// "<0xE4>" is that byte. Bytes that make no character stay what they are: what was encoded comes back.
+/// Replaces "<0xE4>" by that byte. Invalid UTF-8 is kept, so that decode() restores what was encoded.
 class ByteFallbackStep : public EachToken {
   void change(std::string& token, bool /*first*/) const override {
     if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return;
@@ -194,7 +194,7 @@ std::string TokenDecoder::decode(std::vector<std::string> tokens) const {
   if (steps_.empty()) {
     for (std::size_t i = 1; i < tokens.size(); ++i) tokens[i].insert(0, " ");
   }
-  // Each token may become a word with a space before it.
+  // Each token may get a leading space.
   const TextGrowth growth(name_, total_bytes(tokens) + tokens.size());
   for (const auto& step : steps_) {
     tokens = step->apply(std::move(tokens), growth);

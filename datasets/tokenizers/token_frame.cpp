@@ -1,4 +1,4 @@
-// What stands around a whole document.
+// The tokens around a whole document.
 #include "datasets/tokenizers/text_growth.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
 
@@ -11,7 +11,7 @@ std::vector<std::int32_t> ids_of(const JsonView& json) {
   return ids;
 }
 
-/// Each token of the frame is a step.
+/// Each token of the frame counts as a step.
 void read_frame(const JsonView& json, TokenFrame& frame) {
   if (json.is_null()) return;
   const auto add = [&](std::vector<std::int32_t>& side, const JsonView& id) {
@@ -36,7 +36,7 @@ void read_frame(const JsonView& json, TokenFrame& frame) {
       for (const JsonView& id : json.at("special_tokens").at(name).at("ids").items())
         add(behind ? frame.back : frame.front, id);
     }
-  } else if (type != "ByteLevel") {  // ByteLevel trims offsets, and adds nothing
+  } else if (type != "ByteLevel") {  // ByteLevel only trims offsets
     throw UserError(
         "{}: the post_processor '{}' is not supported; expected BertProcessing, ByteLevel, RobertaProcessing or "
         "TemplateProcessing",

@@ -10,7 +10,8 @@
 namespace furlong::unicode {
 namespace {
 
-/// Bytes of the well-formed character that begins at `text[position]` (Unicode, table 3-7); 0 where none does.
+/// Returns the length in bytes of the well-formed character at `text[position]` (Unicode, table 3-7), or 0 if there is
+/// none.
 std::size_t well_formed(std::string_view text, std::size_t position) {
   const auto byte = [&](std::size_t i) {
     return position + i < text.size() ? static_cast<unsigned char>(text[position + i]) : 0u;
@@ -137,7 +138,7 @@ bool is_format_or_control(char32_t character) {
 bool is_word(char32_t character) {
   const utf8proc_category_t value = category(character);
   return between(value, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_NL) ||
-         value == UTF8PROC_CATEGORY_PC;  // L*, M*, Nd, Nl lie in a row
+         value == UTF8PROC_CATEGORY_PC;  // L*, M*, Nd, Nl are consecutive
 }
 
 bool is_punctuation(char32_t character) {
@@ -168,7 +169,7 @@ std::string lowercase(std::string_view text) {
   lower.reserve(text.size());
   for (std::size_t position = 0; position < text.size();) {
     const char32_t character = next(text, position);
-    if (character == 0x130) {  // the one letter whose lower case is two characters: i and a dot above
+    if (character == 0x130) {  // the only letter whose lower case has two characters: i and a dot above
       lower += "i\u0307";
     } else if (character < 0x80) {
       lower += static_cast<char>(character >= 'A' && character <= 'Z' ? character + 32 : character);

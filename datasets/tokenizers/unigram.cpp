@@ -1,4 +1,4 @@
-// Unigram models of a tokenizer.json, which are SentencePiece models taken apart: put together again.
+// Converts the Unigram model of a tokenizer.json back to the SentencePiece model it came from.
 #include <limits>
 #include <set>
 
@@ -9,7 +9,7 @@
 namespace furlong {
 namespace {
 
-/// The steps of a normalizer, sequences opened.
+/// Appends the steps of a normalizer or pre-tokenizer, with sequences flattened.
 void flatten(const JsonView& json, const char* members, std::vector<JsonView>& steps) {
   if (json.is_null()) return;
   if (json.at("type").text() != "Sequence") {
@@ -19,7 +19,7 @@ void flatten(const JsonView& json, const char* members, std::vector<JsonView>& s
   for (const JsonView& item : json.at(members).items()) flatten(item, members, steps);
 }
 
-/// Spaces at the end and runs of spaces: what SentencePiece does with remove_extra_whitespaces.
+/// Whether the step removes trailing spaces or runs of spaces, as SentencePiece's remove_extra_whitespaces does.
 bool removes_extra_whitespace(const JsonView& step) {
   const std::string& type = step.at("type").text();
   if (type == "Strip") return step.boolean("strip_right", true);
@@ -63,7 +63,7 @@ void read_pre_tokenizer(const JsonView& tokenizer, SentencePieceProto& proto) {
   bool marks = false;
   for (const JsonView& step : steps) {
     const std::string& type = step.at("type").text();
-    if (type == "WhitespaceSplit" && !marks) continue;  // words are parted by single spaces by then
+    if (type == "WhitespaceSplit" && !marks) continue;  // words are separated by single spaces at this point
     if (type != "Metaspace" || marks || step.text("replacement", "\u2581") != "\u2581") {
       throw UserError(
           "{}: the pre_tokenizer '{}' with a Unigram model is not supported; expected Metaspace, optionally after "

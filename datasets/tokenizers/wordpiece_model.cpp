@@ -34,7 +34,7 @@ class WordPieceModel : public PieceModel {
       begin = end;
     }
     if (known) return;
-    // A word with one part that is not known is unknown as a whole.
+    // A word with an unknown part is unknown as a whole.
     ids.resize(before);
     ids.push_back(unknown_);
   }
