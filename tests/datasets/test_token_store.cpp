@@ -70,7 +70,7 @@ class TokenStoreTest : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(TokenStoreTest, RangesAreReadAsOneSequence) {
+TEST_F(TokenStoreTest, ReadsRangesAsOneSequence) {
   Parts parts;
   for (std::size_t i = 0; i < 100; ++i) parts.tokens[i] = static_cast<std::uint8_t>(i % 16);
   parts.train = {0, 10, 10, 20, 60, 80};
@@ -92,7 +92,7 @@ TEST_F(TokenStoreTest, RangesAreReadAsOneSequence) {
   EXPECT_TRUE(store.read(Split::test, 20, 0).empty());
 }
 
-TEST_F(TokenStoreTest, ContradictionsAreRefused) {
+TEST_F(TokenStoreTest, RejectsInconsistentFiles) {
   EXPECT_THAT(refusal([](Parts& parts) { parts.format = "something else"; }), HasSubstr("not a tokenized dataset"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.version = 2; }), HasSubstr("version 2"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.vocabulary = "{}"; }), HasSubstr("vocabulary is damaged"));
@@ -107,7 +107,7 @@ TEST_F(TokenStoreTest, ContradictionsAreRefused) {
   EXPECT_NO_THROW(TokenStore::open(make({})));
 }
 
-TEST_F(TokenStoreTest, OffsetsAndIdsAreCheckedWhenTheyAreRead) {
+TEST_F(TokenStoreTest, ChecksOffsetsAndIdsOnRead) {
   Parts parts;
   parts.documents = {0, 70, 60, 100};
   parts.tokens[5] = 16;  // DNA has ids 0 to 15
@@ -118,7 +118,7 @@ TEST_F(TokenStoreTest, OffsetsAndIdsAreCheckedWhenTheyAreRead) {
   EXPECT_THAT(message_of<UserError>([&] { store.read(Split::train, 0, 10); }), HasSubstr("token 16 occurs"));
 }
 
-TEST_F(TokenStoreTest, ForeignFiles) {
+TEST_F(TokenStoreTest, RejectsForeignFiles) {
   AtomicFile on_disk(path("foreign.h5"));
   hdf5::File foreign = hdf5::File::create(on_disk);
   foreign.write("tokens", hdf5::Type::f32, {0, 3}, nullptr);
@@ -145,7 +145,7 @@ std::string everything(const std::string& path) {
   return all;
 }
 
-TEST_F(TokenStoreTest, NoFlippedBitOrTruncationPassesUnseen) {
+TEST_F(TokenStoreTest, DetectsFlippedBitsAndTruncation) {
   StoreWriterOptions options;
   options.split_by = StoreWriterOptions::SplitBy::document;
   options.shares = parse_split_shares("0.6,0.2,0.2");
@@ -186,7 +186,7 @@ TEST_F(TokenStoreTest, NoFlippedBitOrTruncationPassesUnseen) {
   EXPECT_THAT(message_of<UserError>([&] { everything(file("damaged.h5", damaged)); }), HasSubstr("Fletcher32"));
 }
 
-TEST_F(TokenStoreTest, WideTokensAndManyChunks) {
+TEST_F(TokenStoreTest, ReadsWideTokensInManyChunks) {
   StoreWriterOptions options;
   options.shares = parse_split_shares("0.5,0.25,0.25");
   StoreWriter writer(path("store.h5"), Vocabulary::bytes(true), options);
@@ -212,7 +212,7 @@ TEST_F(TokenStoreTest, WideTokensAndManyChunks) {
   EXPECT_EQ(found, all);
 }
 
-TEST(TokenStoreHeaders, RefusesHeadersWithoutChecksums) {
+TEST(TokenStoreHeaders, RejectsHeadersWithoutChecksums) {
   const std::string path = (std::filesystem::temp_directory_path() / fmt::format("old_{}.h5", getpid())).string();
   for (const hsize_t user_block : std::initializer_list<hsize_t>{0, 512, 2048}) {
     const hid_t creation = H5Pcreate(H5P_FILE_CREATE);

@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::message_of;
 
-TEST(Vocabulary, SizesAndPlaces) {
+TEST(Vocabulary, HasExpectedSizesAndIds) {
   EXPECT_EQ(Vocabulary::bytes(false).size(), 256);
   EXPECT_EQ(Vocabulary::bytes(true).size(), 257);
   EXPECT_EQ(Vocabulary::dna().size(), 16);
@@ -26,7 +26,7 @@ TEST(Vocabulary, SizesAndPlaces) {
   EXPECT_FALSE(Vocabulary::bytes(true).unknown_id());
 }
 
-TEST(Vocabulary, EveryLetterInBothCases) {
+TEST(Vocabulary, AcceptsLettersInBothCases) {
   for (const char* name : {"dna", "rna", "protein"}) {
     const Vocabulary vocabulary = Vocabulary::alphabet(name);
     std::string letters;
@@ -40,7 +40,7 @@ TEST(Vocabulary, EveryLetterInBothCases) {
   EXPECT_EQ(Vocabulary::rna().id_of_byte('T'), -1);
 }
 
-TEST(Vocabulary, AmbiguousLetters) {
+TEST(Vocabulary, IdentifiesAmbiguousLetters) {
   const auto ambiguous = [](const Vocabulary& vocabulary) {
     std::string letters;
     for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
@@ -53,7 +53,7 @@ TEST(Vocabulary, AmbiguousLetters) {
   EXPECT_EQ(ambiguous(Vocabulary::bytes(true)), "");
 }
 
-TEST(Vocabulary, EncodeAndDecode) {
+TEST(Vocabulary, EncodesAndDecodesText) {
   const Vocabulary dna = Vocabulary::dna();
   EXPECT_EQ(dna.encode("acg T\nN<document>A"), (std::vector<std::int32_t>{0, 1, 2, 3, 14, 15, 0}));
   EXPECT_EQ(dna.decode(dna.encode("ACGTN<document>A")), "ACGTN<document>A");
@@ -70,7 +70,7 @@ TEST(Vocabulary, EncodeAndDecode) {
   EXPECT_EQ(bytes.decode(std::vector<std::int32_t>{97, 256}), "a<document>");
 }
 
-TEST(Vocabulary, IdsOfSymbols) {
+TEST(Vocabulary, FindsIdsOfSymbols) {
   EXPECT_EQ(Vocabulary::dna().id_of("n"), 14);
   EXPECT_EQ(Vocabulary::dna().id_of("<document>"), 15);
   EXPECT_EQ(Vocabulary::bytes(false).id_of("\n"), 10);
@@ -81,7 +81,7 @@ TEST(Vocabulary, IdsOfSymbols) {
   EXPECT_THROW(Vocabulary::dna().id_of(""), UserError);
 }
 
-TEST(Vocabulary, JsonRoundTripAndDamage) {
+TEST(Vocabulary, RoundTripsJsonAndRejectsDamage) {
   for (const Vocabulary& vocabulary : {Vocabulary::bytes(false), Vocabulary::bytes(true), Vocabulary::dna(),
                                        Vocabulary::rna(), Vocabulary::protein()}) {
     EXPECT_EQ(Vocabulary::from_json(vocabulary.to_json(), "x"), vocabulary);
@@ -100,7 +100,7 @@ TEST(Vocabulary, JsonRoundTripAndDamage) {
   }
 }
 
-TEST(SplitShares, AreReadInBothForms) {
+TEST(SplitShares, ParsesNamedAndPositionalShares) {
   EXPECT_EQ(parse_split_shares("train:0.9,validation:0.1").share, (std::array<double, 3>{0.9, 0.1, 0}));
   EXPECT_EQ(parse_split_shares("test:0.25,train:0.75").share, (std::array<double, 3>{0.75, 0, 0.25}));
   EXPECT_EQ(parse_split_shares("0.8,0.1,0.1").share, (std::array<double, 3>{0.8, 0.1, 0.1}));

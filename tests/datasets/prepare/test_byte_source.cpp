@@ -35,7 +35,7 @@ class ByteSourceTest : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(ByteSourceTest, PlainGzipAndXzWithSeveralMembers) {
+TEST_F(ByteSourceTest, ReadsPlainGzipAndXzWithSeveralMembers) {
   const std::string one = make_text(900'000), two = make_text(300'000), both = one + two;
   EXPECT_EQ(read_all(file("plain", both)), both);
   EXPECT_EQ(read_all(file("one.gz", gzip(one))), one);
@@ -53,7 +53,7 @@ TEST_F(ByteSourceTest, PlainGzipAndXzWithSeveralMembers) {
   EXPECT_EQ(read_all(file("short", "\x1f")), "\x1f");
 }
 
-TEST_F(ByteSourceTest, SaysWhatItHasRead) {
+TEST_F(ByteSourceTest, ReportsBytesHashAndCompression) {
   const std::string compressed = gzip(make_text(1'000'000)) + gzip("end");
   ByteSource source(file("a.gz", compressed));
   std::string sink(2'000'000, '\0');
@@ -64,7 +64,7 @@ TEST_F(ByteSourceTest, SaysWhatItHasRead) {
   EXPECT_STREQ(source.compression(), "gzip");
 }
 
-TEST_F(ByteSourceTest, EveryTruncationIsFound) {
+TEST_F(ByteSourceTest, DetectsEveryTruncation) {
   const std::string text = make_text(3000);
   const std::string compressed_gzip = gzip(text), compressed_xz = xz(text);
   for (std::size_t length = 2; length < compressed_gzip.size(); ++length) {
@@ -78,7 +78,7 @@ TEST_F(ByteSourceTest, EveryTruncationIsFound) {
   }
 }
 
-TEST_F(ByteSourceTest, EveryFlippedBitOfTheDataIsFound) {
+TEST_F(ByteSourceTest, DetectsEveryFlippedBit) {
   const std::string text = make_text(2000);
   for (const bool is_xz : {false, true}) {
     const std::string whole = is_xz ? xz(text) : gzip(text);
@@ -99,7 +99,7 @@ TEST_F(ByteSourceTest, EveryFlippedBitOfTheDataIsFound) {
   }
 }
 
-TEST_F(ByteSourceTest, WhatIsNotRead) {
+TEST_F(ByteSourceTest, RejectsUnsupportedInputs) {
   EXPECT_THAT(message_of<UserError>([&] { read_all(path("missing")); }), HasSubstr("No such file"));
   EXPECT_THAT(message_of<UserError>([&] { read_all(folder_.string()); }), HasSubstr("is a directory"));
   EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", "BZh91AY&SY....")); }), HasSubstr("bzcat"));

@@ -60,7 +60,7 @@ class PrepareTest : public testing::WithTemporaryFolder {
 
 using Strings = std::vector<std::string>;
 
-TEST_F(PrepareTest, OneTextIsOneDocumentOfPlainBytes) {
+TEST_F(PrepareTest, SingleTextIsOneDocumentOfBytes) {
   std::string all = "text\r\n\n";
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
   const auto options = text_options({file("a", all)});
@@ -68,7 +68,7 @@ TEST_F(PrepareTest, OneTextIsOneDocumentOfPlainBytes) {
   EXPECT_EQ(TokenStore::open(options.output).vocabulary().size(), 256);
 }
 
-TEST_F(PrepareTest, SeparatorsOfText) {
+TEST_F(PrepareTest, SplitsTextAtSeparators) {
   const auto with_end = [](Strings texts) {
     for (std::string& text : texts) text += "<document>";
     return texts;
@@ -85,7 +85,7 @@ TEST_F(PrepareTest, SeparatorsOfText) {
   EXPECT_EQ(report.store.n_empty_documents, 1u);
 }
 
-TEST_F(PrepareTest, CompressedInputsGiveTheSameStore) {
+TEST_F(PrepareTest, CompressedInputsGiveTheSameDataset) {
   std::string text;
   for (int line = 0; line < 200'000; ++line) text += std::to_string(line * 7919 % 100'003) + "\n";
   const std::string first = text.substr(0, 700'001), second = text.substr(700'001);
@@ -110,7 +110,7 @@ TEST_F(PrepareTest, Fasta) {
   EXPECT_EQ(report.n_mapped, 0u);
 }
 
-TEST_F(PrepareTest, UnknownLettersAreNamedOrMapped) {
+TEST_F(PrepareTest, UnknownLettersAreReportedOrMapped) {
   const std::string input = file("a.fa", ">x\nACGT\nACEG-\xff\n");
   EXPECT_THAT(message_of<UserError>([&] { prepare(fasta_options({input}, "dna")); }),
               HasSubstr(input + ":3:3: 'E' is not a letter of the dna alphabet"));
@@ -126,7 +126,7 @@ TEST_F(PrepareTest, UnknownLettersAreNamedOrMapped) {
               HasSubstr(":2:3: found 'h' before the first record"));
 }
 
-TEST_F(PrepareTest, AlphabetsAreGuessed) {
+TEST_F(PrepareTest, GuessesAlphabet) {
   EXPECT_EQ(prepare(fasta_options({file("p.fa.gz", gzip(">x\nMTMDKSELVQ\n"))}, "auto")).vocabulary, "protein");
   EXPECT_EQ(guess_alphabet(">MMM\nACGTNNNacgt\n", "x"), "dna");
   EXPECT_EQ(guess_alphabet(">x\nACGUUUG\n", "x"), "rna");
@@ -135,7 +135,7 @@ TEST_F(PrepareTest, AlphabetsAreGuessed) {
   EXPECT_THAT(message_of<UserError>([] { guess_alphabet(">x\n>y\n", "a.fa"); }), HasSubstr("a.fa: found no sequence"));
 }
 
-TEST_F(PrepareTest, SpansAreCutWhereTheSharesSay) {
+TEST_F(PrepareTest, CutsSpansAtShares) {
   std::string text(100'003, 'a');
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>('a' + i % 26);
   auto options = text_options({file("a", text)});
@@ -161,7 +161,7 @@ TEST_F(PrepareTest, SpansAreCutWhereTheSharesSay) {
   EXPECT_EQ(prepare(options).store.split_tokens, (std::array<std::uint64_t, 3>{75'002, 25'001, 0}));
 }
 
-TEST_F(PrepareTest, DocumentsGoWholeToTheSplitOfTheirHash) {
+TEST_F(PrepareTest, AssignsWholeDocumentsToSplitsByHash) {
   std::string text;
   std::mt19937_64 random(3);
   for (int line = 0; line < 20'000; ++line)
@@ -205,7 +205,7 @@ TEST_F(PrepareTest, DocumentsGoWholeToTheSplitOfTheirHash) {
   EXPECT_NE(ranges_of(Split::test), test_ranges);
 }
 
-TEST_F(PrepareTest, SplitsThatWouldBeEmptyAreRefused) {
+TEST_F(PrepareTest, RejectsEmptySplits) {
   auto options = text_options({file("a", "some text"), file("b", "more")});
   options.store.shares = parse_split_shares("0.4,0.3,0.3");
   options.store.split_by = SplitBy::document;
@@ -223,7 +223,7 @@ double entropy_of(const std::vector<std::int32_t>& tokens) {
   return bits;
 }
 
-TEST_F(PrepareTest, EntropyIsThatOfTheTrainingSplit) {
+TEST_F(PrepareTest, EntropyIsOfTheTrainingSplit) {
   // The distribution drifts, so that the entropy of a part is not that of the whole. 40 M tokens are 611 chunks: more
   // than the 512 places whose counts are kept, so that their spacing doubles on the way.
   std::string text(40'000'000, ' ');
@@ -265,7 +265,7 @@ TEST_F(PrepareTest, ProvenanceNamesTheSources) {
   EXPECT_THAT(provenance["created"].get<std::string>(), ::testing::MatchesRegex("....-..-..T..:..:..Z"));
 }
 
-TEST_F(PrepareTest, AnExistingOutputIsKept) {
+TEST_F(PrepareTest, KeepsExistingOutput) {
   auto options = text_options({file("a", "hello")});
   options.force = false;
   file("store.h5", "precious");
@@ -284,7 +284,7 @@ TEST_F(PrepareTest, AnExistingOutputIsKept) {
   EXPECT_THROW(prepare(options), UserError);
 }
 
-TEST_F(PrepareTest, AFullDiskLeavesNothingBehind) {
+TEST_F(PrepareTest, FullDiskLeavesNoFile) {
   auto options = text_options({file("a", std::string(3'000'000, 'x'))});
   file("store.h5", "precious");
   rlimit before{};
@@ -336,7 +336,7 @@ TEST_F(PrepareTest, MemoryDoesNotGrowWithTheInput) {
   EXPECT_LT(peak_memory_kib() - before, 64u * 1024);
 }
 
-TEST_F(PrepareTest, ReportsForPeopleAndPrograms) {
+TEST_F(PrepareTest, ReportsAsTextAndJson) {
   const auto report = prepare(fasta_options({file("a.fa", ">x\nACGTN\n")}, "dna"));
   const std::string text = to_text(report);
   EXPECT_THAT(text, HasSubstr("6 tokens of a dna vocabulary of 16, 1 documents"));

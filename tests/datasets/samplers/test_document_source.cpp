@@ -35,7 +35,7 @@ class DocumentSourceTest : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(DocumentSourceTest, RowsAreDocumentsOrTheirParts) {
+TEST_F(DocumentSourceTest, RowsAreDocumentsOrParts) {
   const TokenStore store = store_of({3, 1, 5});
   const DocumentSource source(store, Split::train, options(4));
   EXPECT_EQ(source.n_samples(), 4u);  // 0 1 2 <d>; 4 <d>; 6 7 8 9 10 <d>: five inputs, in two rows
@@ -64,7 +64,7 @@ TEST_F(DocumentSourceTest, RowsAreDocumentsOrTheirParts) {
   EXPECT_EQ(inputs.n_tokens, 12);
 }
 
-TEST_F(DocumentSourceTest, RowsAreAsLongAsTheLongestNeeds) {
+TEST_F(DocumentSourceTest, PadsRowsToTheLongest) {
   const TokenStore store = store_of({70, 2, 300});
   EXPECT_EQ(DocumentSource(store, Split::train, options(1000)).batch(0, 2).n, 128);
   EXPECT_EQ(DocumentSource(store, Split::train, options(1000)).batch(1, 1).n, 64);
@@ -100,7 +100,7 @@ TEST_F(DocumentSourceTest, OnePassCoversEachTargetOnce) {
   }
 }
 
-TEST_F(DocumentSourceTest, EachEpochHasEachRowOnceInAnOrderOfItsOwn) {
+TEST_F(DocumentSourceTest, EachEpochPermutesAllRows) {
   const TokenStore store = store_of(std::vector<std::size_t>(30, 5));
   DocumentOptions shuffled = options(16);
   shuffled.shuffled = true;
@@ -122,7 +122,7 @@ TEST_F(DocumentSourceTest, EachEpochHasEachRowOnceInAnOrderOfItsOwn) {
   EXPECT_EQ(orders.size(), 4u);
 }
 
-TEST_F(DocumentSourceTest, MasksDoNotDependOnThePadding) {
+TEST_F(DocumentSourceTest, MasksDoNotDependOnPadding) {
   const TokenStore store = store_of({20, 100, 30, 7});
   const auto rows = std::make_shared<DocumentSource>(store, Split::train, options(200, false));
   const MaskedSource masked(rows, store.vocabulary().with_encoder_tokens(), {});
@@ -146,7 +146,7 @@ TEST_F(DocumentSourceTest, MasksDoNotDependOnThePadding) {
   EXPECT_GT(whole.n_targets, 5);
 }
 
-TEST_F(DocumentSourceTest, IgnoredSymbolsAndEmptySplits) {
+TEST_F(DocumentSourceTest, IgnoresSymbolsAndRejectsEmptySplits) {
   const TokenStore store = store_of({3, 4});
   DocumentOptions ignoring = options(8);
   ignoring.ignore_tokens = {"<document>", "0x01"};

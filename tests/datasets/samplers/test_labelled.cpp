@@ -59,7 +59,7 @@ class LabelledTest : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(LabelledTest, TablesAndJsonLinesGiveTheSame) {
+TEST_F(LabelledTest, TablesAndJsonLinesGiveTheSameDataset) {
   const std::vector<std::string> expected{"good film=yes", "bad, \"very\" bad=no", "so so=yes"};
   EXPECT_EQ(contents(stored("good film\tyes\nbad, \"very\" bad\tno\r\n\nso so\t yes", Kind::tsv)), expected);
   EXPECT_EQ(contents(stored("good film,yes\n\"bad, \"\"very\"\" bad\",no\n\"so so\", yes \n", Kind::csv)), expected);
@@ -78,18 +78,18 @@ TEST_F(LabelledTest, TablesAndJsonLinesGiveTheSame) {
             expected);
 }
 
-TEST_F(LabelledTest, LineBreaksInsideQuotesBelongToTheText) {
+TEST_F(LabelledTest, KeepsLineBreaksInsideQuotes) {
   EXPECT_EQ(contents(stored("\"one\ntwo\"\"\n\",a\nthree,b\n", Kind::csv)),
             (std::vector<std::string>{"one\ntwo\"\n=a", "three=b"}));
 }
 
-TEST_F(LabelledTest, ARecordOverManyBlocksIsWhole) {
+TEST_F(LabelledTest, ReadsRecordsAcrossBlocks) {
   const std::string longer(std::size_t{3} << 20, 'x');
   const auto found = contents(stored("a\tfirst\n" + longer + "\tsecond\nb\tfirst\n", Kind::tsv));
   EXPECT_THAT(found, ElementsAre("a=first", longer + "=second", "b=first"));
 }
 
-TEST_F(LabelledTest, NumbersAndNamesOfLabels) {
+TEST_F(LabelledTest, AssignsLabelNumbers) {
   const TokenStore as_they_come =
       stored("{\"text\": \"a\", \"label\": 7}\n{\"text\": \"b\", \"label\": true}\n{\"text\": \"c\", \"label\": 7}",
              Kind::jsonl);
@@ -140,7 +140,7 @@ TEST_F(LabelledTest, PairsStayTogether) {
   EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), 200u);
 }
 
-TEST_F(LabelledTest, EmptyTextsAreLeftOutWithTheirLabels) {
+TEST_F(LabelledTest, SkipsEmptyTextsAndTheirLabels) {
   const TokenStore single = stored("a\tx\n\ty\nb\tz\n", Kind::tsv);
   EXPECT_EQ(contents(single), (std::vector<std::string>{"a=x", "b=z"}));
   const auto pairs = [](PrepareOptions& o) { o.labelled.second_text_field = "2"; };
@@ -148,7 +148,7 @@ TEST_F(LabelledTest, EmptyTextsAreLeftOutWithTheirLabels) {
             (std::vector<std::string>{"a=x", "b=x", "d=z", "e=z"}));
 }
 
-TEST_F(LabelledTest, LettersOfAnAlphabet) {
+TEST_F(LabelledTest, EncodesLettersOfAlphabet) {
   const auto dna = [](PrepareOptions& o) { o.alphabet = "dna"; };
   EXPECT_EQ(contents(stored("ac gt\tx\nNN\ty\n", Kind::tsv, dna)), (std::vector<std::string>{"ACGT=x", "NN=y"}));
   EXPECT_THAT(refusal("acgt\tx\nacE\ty\n", Kind::tsv, dna),
@@ -161,7 +161,7 @@ TEST_F(LabelledTest, LettersOfAnAlphabet) {
             (std::vector<std::string>{"ANC=x"}));
 }
 
-TEST_F(LabelledTest, MistakesNameTheLine) {
+TEST_F(LabelledTest, ErrorsNameTheLine) {
   EXPECT_THAT(refusal("a\tb\nonly text\n", Kind::tsv),
               HasSubstr("input:2: the record has 1 column, expected the label in column 2"));
   EXPECT_THAT(refusal("a\tb\nc\t \n", Kind::tsv), HasSubstr("input:2: the label is empty"));
@@ -195,7 +195,7 @@ class LabelledSourceTest : public LabelledTest {
   }
 };
 
-TEST_F(LabelledSourceTest, PadsAndCutsUnderAMask) {
+TEST_F(LabelledSourceTest, PadsAndTruncatesWithMask) {
   const TokenStore store = letters(6);
   LabelledOptions options;
   options.sequence_length = 5;
@@ -219,7 +219,7 @@ TEST_F(LabelledSourceTest, PadsAndCutsUnderAMask) {
   EXPECT_EQ(std::accumulate(end.mask.begin() + 5, end.mask.end(), 0), 0);
 }
 
-TEST_F(LabelledSourceTest, RowsAreAsLongAsTheLongestNeeds) {
+TEST_F(LabelledSourceTest, PadsRowsToTheLongest) {
   const TokenStore store = stored(std::string(70, 'a') + "\tx\nb\ty\n", Kind::tsv);
   LabelledOptions options;
   options.shuffled = false;
@@ -233,7 +233,7 @@ TEST_F(LabelledSourceTest, RowsAreAsLongAsTheLongestNeeds) {
   EXPECT_EQ(LabelledSource(store, Split::train, options).batch(0, 2).n, 50);
 }
 
-TEST_F(LabelledSourceTest, EachEpochHasEachSampleOnceInAnOrderOfItsOwn) {
+TEST_F(LabelledSourceTest, EachEpochPermutesAllSamples) {
   const TokenStore store = letters(20);
   LabelledOptions options;
   options.sequence_length = 32;
@@ -257,7 +257,7 @@ TEST_F(LabelledSourceTest, EachEpochHasEachSampleOnceInAnOrderOfItsOwn) {
   EXPECT_EQ(orders.size(), 5u);
 }
 
-TEST(Permuted, IsAPermutationOfEverySize) {
+TEST(Permuted, IsPermutationForEverySize) {
   for (std::uint64_t size = 1; size < 70; ++size) {
     std::set<std::uint64_t> seen;
     for (std::uint64_t i = 0; i < size; ++i) seen.insert(permuted(i, size, 9, size));
@@ -270,7 +270,7 @@ TEST(Permuted, IsAPermutationOfEverySize) {
   for (const int count : counts) EXPECT_NEAR(count, 512, 5 * std::sqrt(512 * 7 / 8.0));
 }
 
-TEST_F(LabelledSourceTest, WhatDoesNotFitIsRefused) {
+TEST_F(LabelledSourceTest, RejectsUnsuitableDatasets) {
   const TokenStore single = letters(3);
   LabelledOptions options;
   options.sequence_length = 8;
@@ -290,7 +290,7 @@ TEST_F(LabelledSourceTest, WhatDoesNotFitIsRefused) {
               HasSubstr("plain.h5: the dataset has no labels"));
 }
 
-TEST_F(LabelledSourceTest, DocumentsCutByASpanAreLeftOut) {
+TEST_F(LabelledSourceTest, SkipsDocumentsCutBySpans) {
   const TokenStore store = stored("aaaa\tx\nbbbb\ty\ncccc\tx\ndddd\ty\n", Kind::tsv, [](PrepareOptions& o) {
     o.store.split_by = StoreWriterOptions::SplitBy::span;
     o.store.shares = {{0.6, 0.4, 0}};  // 12 of 20 tokens: the border lies inside c

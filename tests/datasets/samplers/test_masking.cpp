@@ -39,7 +39,7 @@ class MaskingTest : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(MaskingTest, SharesAreThoseAskedFor) {
+TEST_F(MaskingTest, FractionsMatchOptions) {
   const TokenStore store = dna(400);
   const Vocabulary vocabulary = store.vocabulary().with_encoder_tokens();
   for (const auto& [mask_share, random_share] : {std::pair{0.8, 0.1}, std::pair{0.5, 0.5}, std::pair{1.0, 0.0}}) {
@@ -88,7 +88,7 @@ TEST_F(MaskingTest, SharesAreThoseAskedFor) {
   }
 }
 
-TEST_F(MaskingTest, AreAFunctionOfTheSampleAlone) {
+TEST_F(MaskingTest, MaskDependsOnlyOnSample) {
   const TokenStore store = dna(20);
   const MaskedSource masked = source(store, 30, Order::random);
   const Batch whole = masked.batch(7, 6);
@@ -113,7 +113,7 @@ TEST_F(MaskingTest, AreAFunctionOfTheSampleAlone) {
   EXPECT_NE(in_order.batch(0, 4).targets, source(store, 34, Order::sequential, other).batch(0, 4).targets);
 }
 
-TEST_F(MaskingTest, PaddingIsMaskedAndNeverATarget) {
+TEST_F(MaskingTest, PaddingIsMaskedAndNeverTarget) {
   const TokenStore store = dna(2);  // 102 tokens: windows of 40, 40, 22
   const MaskedSource masked = source(store, 40, Order::sequential);
   ASSERT_EQ(masked.n_samples(), 3u);
@@ -129,7 +129,7 @@ TEST_F(MaskingTest, PaddingIsMaskedAndNeverATarget) {
   }
 }
 
-TEST_F(MaskingTest, PackedDocumentsKeepTheirNumbers) {
+TEST_F(MaskingTest, PackedDocumentsKeepTheirIndices) {
   const TokenStore store = dna(6);
   SamplerOptions options;
   options.order = Order::sequential;
@@ -143,7 +143,7 @@ TEST_F(MaskingTest, PackedDocumentsKeepTheirNumbers) {
   EXPECT_GT(masked.n_targets, 0);
 }
 
-TEST_F(MaskingTest, UnknownSymbolsAreRefused) {
+TEST_F(MaskingTest, RejectsUnknownSymbols) {
   const TokenStore store = dna(2);
   MaskingOptions masking;
   masking.ignore_tokens = {"J"};
@@ -151,7 +151,7 @@ TEST_F(MaskingTest, UnknownSymbolsAreRefused) {
               HasSubstr("'J' is not a symbol"));
 }
 
-TEST(EncoderVocabulary, HasTwoTokensMoreAndKeepsTheOthers) {
+TEST(EncoderVocabulary, AddsTwoTokensAndKeepsTheOthers) {
   for (const Vocabulary& plain :
        {Vocabulary::bytes(false), Vocabulary::bytes(true), Vocabulary::dna(), Vocabulary::protein()}) {
     const Vocabulary vocabulary = plain.with_encoder_tokens().with_labels({"no", "yes, or so"});

@@ -27,7 +27,7 @@ class SamplerTest : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(SamplerTest, RandomWindowsBeginEverywhereEquallyOften) {
+TEST_F(SamplerTest, RandomWindowStartsAreUniform) {
   const TokenStore store = counting_store(37);
   const Sampler sampler(store, Split::train,
                         {.order = Order::random, .sequence_length = 8, .seed = 5, .ignore_tokens = {}});
@@ -49,7 +49,7 @@ TEST_F(SamplerTest, RandomWindowsBeginEverywhereEquallyOften) {
   EXPECT_LT(chi_squared, 56.9);  // 28 degrees of freedom, one in a thousand is above
 }
 
-TEST_F(SamplerTest, ASampleDependsOnSeedAndIndexAlone) {
+TEST_F(SamplerTest, SampleDependsOnlyOnSeedAndIndex) {
   const TokenStore store = counting_store(5000);
   const SamplerOptions options{.order = Order::random, .sequence_length = 16, .seed = 9, .ignore_tokens = {}};
   Sampler one(store, Split::train, options);
@@ -78,7 +78,7 @@ TEST_F(SamplerTest, ASampleDependsOnSeedAndIndexAlone) {
   for (const Batch& batch : from_threads) EXPECT_EQ(batch.inputs, all);
 }
 
-TEST_F(SamplerTest, SequentialWindowsMakeEachTokenATargetOnce) {
+TEST_F(SamplerTest, SequentialWindowsTargetEachTokenOnce) {
   for (const std::size_t size : {2u, 8u, 9u, 10u, 16u, 17u, 100u, 250u}) {
     const TokenStore store = counting_store(size);
     const Sampler sampler(store, Split::train,
@@ -104,7 +104,7 @@ TEST_F(SamplerTest, SequentialWindowsMakeEachTokenATargetOnce) {
   }
 }
 
-TEST_F(SamplerTest, TargetsDoNotCrossFromRangeToRange) {
+TEST_F(SamplerTest, TargetsDoNotCrossRanges) {
   StoreWriterOptions options;
   options.shares = parse_split_shares("0.5,0.25,0.25");
   options.split_by = StoreWriterOptions::SplitBy::document;
@@ -144,7 +144,7 @@ TEST_F(SamplerTest, TargetsDoNotCrossFromRangeToRange) {
   }
 }
 
-TEST_F(SamplerTest, IgnoredSymbolsAreInputsAndNeverTargets) {
+TEST_F(SamplerTest, IgnoredSymbolsAreInputsButNeverTargets) {
   StoreWriterOptions options;
   options.shares = parse_split_shares("1");
   StoreWriter writer(path("store.h5"), Vocabulary::dna(), options);
@@ -166,7 +166,7 @@ TEST_F(SamplerTest, IgnoredSymbolsAreInputsAndNeverTargets) {
               HasSubstr("'J' is not a symbol"));
 }
 
-TEST_F(SamplerTest, SplitsThatAreTooShort) {
+TEST_F(SamplerTest, RejectsTooShortSplits) {
   const TokenStore store = counting_store(10);
   const auto make = [&](Split split, Order order, std::int64_t length) {
     return Sampler(store, split, {.order = order, .sequence_length = length, .seed = 0, .ignore_tokens = {}});

@@ -27,7 +27,7 @@ class DocumentsTest : public testing::WithTemporaryFolder {
 using SegmentSourceTest = DocumentsTest;
 using PackedSamplerTest = DocumentsTest;
 
-TEST_F(SegmentSourceTest, ARowWalksThroughDocumentsSegmentBySegment) {
+TEST_F(SegmentSourceTest, RowContinuesThroughDocumentSegments) {
   const TokenStore store = store_of({6, 9, 4});
   const SegmentSource source(store, Split::train, {.sequence_length = 4, .rows = 1});
   // 6 tokens: 4 + 1 targets; 9: 4 + 4; 4: 3.
@@ -52,7 +52,7 @@ TEST_F(SegmentSourceTest, ARowWalksThroughDocumentsSegmentBySegment) {
   EXPECT_EQ(source.batch_of_one_pass(5, 1).n_targets, 0);
 }
 
-TEST_F(SegmentSourceTest, RowsHaveStretchesOfTheirOwnThatBeginAnew) {
+TEST_F(SegmentSourceTest, RowsHaveSeparateStreamsThatRestart) {
   const TokenStore store = store_of({41});  // 10 segments of 4
   const SegmentSource source(store, Split::train, {.sequence_length = 4, .rows = 4});
   ASSERT_EQ(source.n_samples(), 12u);
@@ -82,7 +82,7 @@ TEST_F(SegmentSourceTest, RowsHaveStretchesOfTheirOwnThatBeginAnew) {
   for (std::size_t token = 1; token < seen.size(); ++token) EXPECT_EQ(seen[token], 1) << token;
 }
 
-TEST_F(SegmentSourceTest, StretchesOfWholeDocuments) {
+TEST_F(SegmentSourceTest, StreamsStartWithDocuments) {
   const auto begins = [&](const std::vector<std::size_t>& lengths, std::int64_t rows) {
     const TokenStore store = store_of(lengths);
     const SegmentSource source(store, Split::train,
@@ -112,7 +112,7 @@ TEST_F(SegmentSourceTest, StretchesOfWholeDocuments) {
   EXPECT_THAT(begins({5, 65, 5, 5, 5}, 4), ElementsAre(0, 21, 41, 61));
 }
 
-TEST_F(SegmentSourceTest, RefusesMoreRowsThanSegments) {
+TEST_F(SegmentSourceTest, RejectsMoreRowsThanSegments) {
   const TokenStore store = store_of({9, 1, 5});
   EXPECT_THAT(message_of<UserError>([&] { SegmentSource(store, Split::train, {.sequence_length = 4, .rows = 4}); }),
               HasSubstr("the train split has 3 segments of at most 4 tokens, too few for 4 rows"));
@@ -136,7 +136,7 @@ TEST_F(PackedSamplerTest, DocumentsAreNumberedAndTargetsStayInside) {
   EXPECT_EQ(batch.n_targets, 8);
 }
 
-TEST_F(PackedSamplerTest, RandomWindowsBeginInsideDocumentsToo) {
+TEST_F(PackedSamplerTest, RandomWindowsMayStartInsideDocuments) {
   std::vector<std::size_t> lengths;
   for (std::size_t i = 0; i < 40; ++i) lengths.push_back(1 + i % 6);
   const TokenStore store = store_of(lengths);

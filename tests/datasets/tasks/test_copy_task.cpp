@@ -20,7 +20,7 @@ CopyTaskOptions options(std::int64_t sequence_length, std::int64_t shortest_copy
       .n_symbols = 10, .sequence_length = sequence_length, .shortest_copy = shortest_copy, .seed = 7, .split = split};
 }
 
-TEST(CopyTask, ASampleIsMarkerSymbolsSeparatorSymbols) {
+TEST(CopyTask, SampleIsMarkerSymbolsSeparatorSymbols) {
   const CopyTask task(options(16));
   const Batch batch = task.batch(3, 2);
   EXPECT_EQ(batch.batch, 2);
@@ -46,7 +46,7 @@ TEST(CopyTask, ASampleIsMarkerSymbolsSeparatorSymbols) {
   EXPECT_EQ(text.substr(1, 7), text.substr(9));
 }
 
-TEST(CopyTask, ASampleDependsOnSeedSplitAndNumberAlone) {
+TEST(CopyTask, SampleDependsOnlyOnSeedSplitAndIndex) {
   const CopyTask task(options(32));
   const Batch all = task.batch(0, 12), part = task.batch(5, 4);
   EXPECT_EQ(part.inputs, std::vector<std::int32_t>(all.inputs.begin() + 5 * 32, all.inputs.begin() + 9 * 32));
@@ -76,7 +76,7 @@ TEST(CopyTask, SymbolsAreUniform) {
   EXPECT_LT(chi_squared, 27.9);  // 9 degrees of freedom, one in a thousand is above
 }
 
-TEST(CopyTask, LengthsFromTheShortestToTheLongestEquallyOften) {
+TEST(CopyTask, CopyLengthsAreUniform) {
   const CopyTask task(options(20, 3));
   std::map<std::int64_t, int> counts;
   for (std::uint64_t sample = 0; sample < 7000; ++sample) {
@@ -94,7 +94,7 @@ TEST(CopyTask, LengthsFromTheShortestToTheLongestEquallyOften) {
   for (const auto& [k, count] : counts) EXPECT_NEAR(count, 1000, 110) << k;  // 3.7 standard deviations
 }
 
-TEST(CopyTask, OnePassEndsAndTrainingDoesNot) {
+TEST(CopyTask, EvaluationHasOnePassAndTrainingIsEndless) {
   const CopyTask validation(options(8, 0, Split::validation));
   EXPECT_EQ(validation.n_samples(), CopyTask::held_out_samples);
   const Batch last = validation.batch_of_one_pass(CopyTask::held_out_samples - 1, 3);
@@ -106,13 +106,13 @@ TEST(CopyTask, OnePassEndsAndTrainingDoesNot) {
   EXPECT_EQ(training.batch(std::uint64_t{1} << 40, 2).n_targets, 6);
 }
 
-TEST(CopyTask, RefusesLengthsThatDoNotFit) {
+TEST(CopyTask, RejectsInvalidLengths) {
   EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(15)); }), HasSubstr("data.sequence_length: found 15"));
   EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(2)); }), HasSubstr("use 4"));
   EXPECT_THAT(message_of<UserError>([&] { CopyTask(options(16, 8)); }), HasSubstr("fits copies of 1 to 7 symbols"));
 }
 
-TEST(CopyVocabulary, OneLetterForEachTokenThereAndBack) {
+TEST(CopyVocabulary, RoundTripsOneLetterPerToken) {
   const Vocabulary vocabulary = Vocabulary::copy(40);
   EXPECT_EQ(vocabulary.size(), 42);
   EXPECT_EQ(vocabulary.kind_name(), "copy");

@@ -44,13 +44,13 @@ struct Map {
 
 void check(const Map& map) { check_normalization_maps(map.serialized(), "m.model"); }
 
-TEST(NormalizationMap, AcceptsATrieWhoseSearchesStayInside) {
+TEST(NormalizationMap, AcceptsClosedTrie) {
   EXPECT_NO_THROW(check(Map()));
   EXPECT_NO_THROW(check_normalization_maps("", "m.model"));
   EXPECT_NO_THROW(check_normalization_maps(Map::field(3, ""), "m.model"));
 }
 
-TEST(NormalizationMap, RefusesSearchesThatLeaveTheTrie) {
+TEST(NormalizationMap, RejectsSearchesOutsideTheTrie) {
   Map root;
   root.units[0] = Map::offset(1 << 20);
   EXPECT_THROW(check(root), UserError);
@@ -65,7 +65,7 @@ TEST(NormalizationMap, RefusesSearchesThatLeaveTheTrie) {
   EXPECT_THROW(check(cut), UserError);
 }
 
-TEST(NormalizationMap, RefusesTextsOutsideOfTheMap) {
+TEST(NormalizationMap, RejectsTextsOutsideTheMap) {
   Map leaf;
   leaf.units[256 ^ 'a' ^ 1] = 0x80000000 | 2;
   EXPECT_THROW(check(leaf), UserError);
@@ -77,7 +77,7 @@ TEST(NormalizationMap, RefusesTextsOutsideOfTheMap) {
   EXPECT_THROW(check(without), UserError);
 }
 
-TEST(NormalizationMap, RefusesSizesThatContradictEachOther) {
+TEST(NormalizationMap, RejectsInconsistentSizes) {
   for (const std::uint32_t bytes : {1u, 3u, 2047u, 4096u, 0xFFFFFFFFu}) {
     Map map;
     map.trie_bytes = bytes;

@@ -44,7 +44,7 @@ const std::string_view llama_pattern =
 const std::string_view qwen_pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-TEST(PatternLimits, PublishedPatternsTakeLongTexts) {
+TEST(PatternLimits, PublishedPatternsAcceptLongTexts) {
   const std::size_t n = 1 << 20;
   const auto repeated = [&](std::string_view part) {
     std::string text;
@@ -64,7 +64,7 @@ TEST(PatternLimits, PublishedPatternsTakeLongTexts) {
 }
 
 // Each of the spaces begins a run that is walked to its end.
-TEST(PatternLimits, SquareTimeIsTheFilesFault) {
+TEST(PatternLimits, QuadraticTimeIsUserError) {
   const Pattern pattern(R"((?<= )\s+(?=[bc]))", "f.json: model");
   const std::string text(1 << 19, ' ');
   const auto start = steady_clock::now();
@@ -74,7 +74,7 @@ TEST(PatternLimits, SquareTimeIsTheFilesFault) {
   EXPECT_LT(seconds_since(start), 60);
 }
 
-TEST(TokenizerLimits, StepsAreCounted) {
+TEST(TokenizerLimits, LimitsNumberOfSteps) {
   const auto sequence = [](const char* key, const json& step, std::size_t n) {
     return json{{"type", "Sequence"}, {key, std::vector<json>(n, step)}};
   };
@@ -92,7 +92,7 @@ TEST(TokenizerLimits, StepsAreCounted) {
 }
 
 // Merges whose left ids differ by multiples of 16: by a hash without a seed they would fall into one place.
-TEST(TokenizerLimits, CollidingMergesTakeNoLonger) {
+TEST(TokenizerLimits, CollidingMergesAreNotSlower) {
   const auto seconds_of = [](std::int32_t stride) {
     constexpr std::int32_t n = 120000;
     TokenTable table;

@@ -40,7 +40,7 @@ json split(const char* regex, const char* behavior, bool invert = false) {
   return {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", behavior}, {"invert", invert}};
 }
 
-TEST(Unicode, OnlyWellFormedTextIsValid) {
+TEST(Unicode, ValidLengthStopsAtMalformedUtf8) {
   EXPECT_EQ(unicode::valid_length("a\u00e9\u20ac\U0001F600"), 10u);
   const std::vector<std::string> ill_formed{
       "\x80", "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xFF"};
@@ -59,7 +59,7 @@ TEST(Unicode, OnlyWellFormedTextIsValid) {
   }
 }
 
-TEST(Unicode, FormsAndCase) {
+TEST(Unicode, NormalizesFormsAndCase) {
   using unicode::Form;
   EXPECT_EQ(unicode::normalize("\u00e9\uac00", Form::nfd), "e\u0301\u1100\u1161");
   EXPECT_EQ(unicode::normalize("e\u0301\u1100\u1161", Form::nfc), "\u00e9\uac00");
@@ -68,7 +68,7 @@ TEST(Unicode, FormsAndCase) {
   EXPECT_EQ(unicode::lowercase("ÀΣİẞǅ\U00010400z"), "\u00e0\u03c3i\u0307\u00df\u01c6\U00010428z");
 }
 
-TEST(Base64, ThereAndBack) {
+TEST(Base64, RoundTripsBytesAndRejectsInvalidText) {
   EXPECT_EQ(to_base64("foobar"), "Zm9vYmFy");  // RFC 4648, section 10
   EXPECT_EQ(to_base64("foob"), "Zm9vYg==");
   EXPECT_EQ(to_base64("fooba"), "Zm9vYmE=");
@@ -81,7 +81,7 @@ TEST(Base64, ThereAndBack) {
     EXPECT_FALSE(from_base64(wrong)) << wrong;
 }
 
-TEST(Pattern, MeansWhatItMeansInOniguruma) {
+TEST(Pattern, MatchesOnigurumaSemantics) {
   const auto matches = [](const char* expression, std::string_view text) {
     const Pattern pattern(expression, "f");
     std::vector<std::string> found;
@@ -100,7 +100,7 @@ TEST(Pattern, MeansWhatItMeansInOniguruma) {
   EXPECT_THAT(matches(R"(\p{N}{1,3})", "1234567"), ElementsAre("123", "456", "7"));
 }
 
-TEST(Pattern, RefusesWhatEnginesUnderstandDifferently) {
+TEST(Pattern, RejectsEngineDependentSyntax) {
   for (const char* expression : {R"(\bword)", R"(\h+)", "^a", "a$", "(?i)a", "a{,3}", "a{2}+", "[a&&b]", "[[:alpha:]]",
                                  "[^\\S]", R"(\x41)", R"(\p{^L})", R"((?<n>a))", R"(\1)", "(*COMMIT)a", "a\\"}) {
     EXPECT_THAT(message_of<UserError>([&] { Pattern(expression, "f.json: model"); }),
@@ -112,14 +112,14 @@ TEST(Pattern, RefusesWhatEnginesUnderstandDifferently) {
   EXPECT_THAT(message_of<UserError>([] { Pattern("\\p{Klingon}", "f"); }), HasSubstr("is invalid"));
 }
 
-TEST(Pattern, EndlessBacktrackingIsTheFilesFault) {
+TEST(Pattern, EndlessBacktrackingIsUserError) {
   const Pattern pattern("(?:a+)+[bc]", "f.json: model");
   const std::string text(64, 'a');
   EXPECT_THAT(message_of<UserError>([&] { Pattern::Search(pattern, text).next(); }),
               HasSubstr("f.json: model: the pattern '(?:a+)+[bc]' takes more than 10000000 steps"));
 }
 
-TEST(Pattern, LongRunsNeedNoLongStack) {
+TEST(Pattern, MatchesLongRunsWithoutDeepStack) {
   const std::string spaces(3'000'000, ' ');
   const Pattern pattern(gpt2_pattern, "f");
   Pattern::Search search(pattern, spaces);
@@ -127,7 +127,7 @@ TEST(Pattern, LongRunsNeedNoLongStack) {
   EXPECT_FALSE(search.next());
 }
 
-TEST(PreTokenizer, Gpt2AndItsVariants) {
+TEST(PreTokenizer, SplitsLikeGpt2AndVariants) {
   const json gpt2{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
   EXPECT_THAT(pieces_of(gpt2, "Hello  world's 1234\n\n x!?"),
               ElementsAre("Hello", " ", " world", "'s", " 1234", "\n\n", " x", "!?"));
@@ -185,7 +185,7 @@ json doubling(int times, const char* list) {
 }
 
 // Forty doublings would be a terabyte, one step with a long content as much of a long line.
-TEST(Normalizer, GrowthIsBounded) {
+TEST(Normalizer, LimitsTextGrowth) {
   EXPECT_EQ(normalized(doubling(5, "normalizers"), "ab").size(), 33U);
   EXPECT_EQ(
       message_of<UserError>([] { normalized(doubling(40, "normalizers"), "ab"); }),
@@ -200,7 +200,7 @@ TEST(Normalizer, GrowthIsBounded) {
   EXPECT_EQ(normalized({{"type", "NFKC"}}, "\uFDFA").size(), 33U);
 }
 
-TEST(TokenDecoder, GrowthIsBounded) {
+TEST(TokenDecoder, LimitsTextGrowth) {
   EXPECT_EQ(TokenDecoder(view(doubling(5, "decoders"))).decode({"a", "b"}).size(), 33U);
   EXPECT_THAT(message_of<UserError>([] {
                 TokenDecoder(view(doubling(40, "decoders"))).decode({"a", "b"});
@@ -208,7 +208,7 @@ TEST(TokenDecoder, GrowthIsBounded) {
               HasSubstr("f:: produces more than 1280 bytes"));
 }
 
-TEST(Normalizer, AndTheRestNameWhatTheyDoNotKnow) {
+TEST(Normalizer, UnsupportedStepTypesAreNamed) {
   EXPECT_THAT(message_of<UserError>([] {
                 normalized({{"type", "Nmt"}}, "");
               }),
@@ -226,7 +226,7 @@ TEST(Normalizer, AndTheRestNameWhatTheyDoNotKnow) {
               HasSubstr("f: pretokenizers[1]: 'Digits' after ByteLevel"));
 }
 
-TEST(AddedTokens, LongestFirstAndOptions) {
+TEST(AddedTokens, MatchesLongestFirstAndHonoursOptions) {
   const AddedTokens tokens({{.content = "<a>", .id = 1, .special = true},
                             {.content = "<a><b>", .id = 2},
                             {.content = "cat", .id = 3, .single_word = true},
@@ -264,7 +264,7 @@ std::vector<std::string> merged_by_definition(std::vector<std::string> symbols,
   }
 }
 
-TEST(BpeModel, MergesAsDefined) {
+TEST(BpeModel, MatchesReferenceMergeOrder) {
   std::mt19937 random(1);
   for (int round = 0; round < 30; ++round) {
     std::vector<std::string> tokens{"a", "b", "c"};
@@ -296,7 +296,7 @@ TEST(BpeModel, MergesAsDefined) {
   }
 }
 
-TEST(BpeModel, UnknownLetters) {
+TEST(BpeModel, HandlesUnknownLetters) {
   TokenTable table;
   const std::vector<std::string> tokens{"<unk>", "a", "b", "ab", "<0xC3>", "<0xA9>"};
   for (std::size_t id = 0; id < tokens.size(); ++id) table.add(tokens[id], static_cast<std::int32_t>(id), "f");
@@ -325,7 +325,7 @@ TEST(BpeModel, UnknownLetters) {
               HasSubstr("'</w>' is not supported"));
 }
 
-TEST(BpeModel, BytesHaveLetters) {
+TEST(BpeModel, MapsBytesToPrintableLetters) {
   std::set<char32_t> letters;
   for (int byte = 0; byte < 256; ++byte) {
     const char32_t letter = letter_of_byte(static_cast<unsigned char>(byte));
@@ -341,7 +341,7 @@ TEST(BpeModel, BytesHaveLetters) {
   EXPECT_FALSE(bytes_of_token("a\u4eba"));
 }
 
-TEST(WordPieceModel, LongestFromTheLeft) {
+TEST(WordPieceModel, MatchesLongestTokenFromTheLeft) {
   TokenTable table;
   const std::vector<std::string> tokens{"[UNK]", "un", "unaff", "##able", "##aff", "##a", "##b", "##\u00e9", "a"};
   for (std::size_t id = 0; id < tokens.size(); ++id) table.add(tokens[id], static_cast<std::int32_t>(id), "f");
@@ -361,7 +361,7 @@ TEST(WordPieceModel, LongestFromTheLeft) {
       << "characters count, not bytes";
 }
 
-TEST(TokenTable, OneIdEachAndNoHugeOnes) {
+TEST(TokenTable, RejectsDuplicateAndHugeIds) {
   TokenTable table;
   table.add("a", 3, "f");
   table.add("a", 3, "f");

@@ -57,7 +57,7 @@ class TokenizerVocabularyTest : public testing::WithTemporaryFolder {
 
 // --- The vocabulary
 
-TEST_F(TokenizerVocabularyTest, HasTheTokenizersIdsAndSpecialTokens) {
+TEST_F(TokenizerVocabularyTest, HasTokenizerIdsAndSpecialTokens) {
   const Vocabulary vocabulary = letters();
   EXPECT_EQ(vocabulary.kind(), Vocabulary::Kind::tokenizer);
   EXPECT_EQ(vocabulary.size(), 25);
@@ -88,7 +88,7 @@ TEST_F(TokenizerVocabularyTest, HasTheTokenizersIdsAndSpecialTokens) {
   EXPECT_TRUE(vocabulary.with_encoder_tokens() == vocabulary);
 }
 
-TEST_F(TokenizerVocabularyTest, EncodersGetWhatTheTokenizerLacks) {
+TEST_F(TokenizerVocabularyTest, EncodersGetMissingSpecialTokens) {
   const Vocabulary plain = bpe(), vocabulary = plain.with_encoder_tokens();
   EXPECT_EQ(plain.size(), 262);
   EXPECT_EQ(plain.document_id(), 261);
@@ -106,7 +106,7 @@ TEST_F(TokenizerVocabularyTest, EncodersGetWhatTheTokenizerLacks) {
   EXPECT_TRUE(vocabulary.with_encoder_tokens() == vocabulary);
 }
 
-TEST_F(TokenizerVocabularyTest, IsWholeInItsJson) {
+TEST_F(TokenizerVocabularyTest, RoundTripsThroughJson) {
   for (const Vocabulary& plain : {letters(), bpe()}) {
     for (const Vocabulary& vocabulary : {plain, plain.with_encoder_tokens(), plain.with_labels({"no", "yes"})}) {
       const Vocabulary again = Vocabulary::from_json(vocabulary.to_json(), "x.h5");
@@ -135,7 +135,7 @@ TEST_F(TokenizerVocabularyTest, IsWholeInItsJson) {
               HasSubstr("not those of an encoder with this tokenizer"));
 }
 
-TEST_F(TokenizerVocabularyTest, TextComesTokenByTokenAsItWouldAllAtOnce) {
+TEST_F(TokenizerVocabularyTest, StreamedTextEqualsDecodedText) {
   const Vocabulary of_words = words(10), of_bytes = bpe();
   const Ids prompt = of_words.encode("w1 w2"), more = of_words.encode("w3 w4 w5");
   EXPECT_EQ(text_behind(of_words, prompt, more), " w3 w4 w5");
@@ -149,7 +149,7 @@ TEST_F(TokenizerVocabularyTest, TextComesTokenByTokenAsItWouldAllAtOnce) {
 
 // --- Stores
 
-TEST_F(TokenizerVocabularyTest, TextIsFramedDocumentByDocument) {
+TEST_F(TokenizerVocabularyTest, FramesEachDocument) {
   PrepareOptions chosen =
       options(PrepareOptions::Format::text, "in the house\n\nthe\n", testing::bpe_tokenizer(path("bpe")));
   chosen.separator = DocumentSeparator::line;
@@ -212,7 +212,7 @@ TEST_F(TokenizerVocabularyTest, LongDocumentsAreEncodedInPieces) {
   EXPECT_EQ(n_cut, 1u);
 }
 
-TEST_F(TokenizerVocabularyTest, FastaRecordsGoLetterByLetter) {
+TEST_F(TokenizerVocabularyTest, EncodesFastaRecordsLetterByLetter) {
   const std::string tokenizer = testing::letters_tokenizer(path("letters"));
   PrepareOptions chosen = options(PrepareOptions::Format::fasta, ">a\nLAg\nC\n>b\nM X\n", tokenizer);
   EXPECT_THAT(message_of<UserError>([&] { prepare(chosen); }),
@@ -226,7 +226,7 @@ TEST_F(TokenizerVocabularyTest, FastaRecordsGoLetterByLetter) {
   EXPECT_THAT(documents(TokenStore::open(path("store.h5"))), ElementsAre(Ids{'L', 'A', 261}));
 }
 
-TEST_F(TokenizerVocabularyTest, LabelledDocumentsAreFramedAndHaveOneClassToken) {
+TEST_F(TokenizerVocabularyTest, LabelledDocumentsAreFramedWithOneClassToken) {
   PrepareOptions chosen =
       options(PrepareOptions::Format::labelled, "LAGVSE\tx\nMC\ty\n\tz\n", testing::letters_tokenizer(path("letters")));
   prepare(chosen);
@@ -245,7 +245,7 @@ TEST_F(TokenizerVocabularyTest, LabelledDocumentsAreFramedAndHaveOneClassToken) 
   EXPECT_THAT(LabelledSource(store, Split::train, rows).batch(1, 1).inputs, ElementsAre(4, 2, 21, 24, 3, 0));
 }
 
-TEST_F(TokenizerVocabularyTest, LargeVocabulariesTakeFourBytesAToken) {
+TEST_F(TokenizerVocabularyTest, LargeVocabulariesUseFourBytesPerToken) {
   constexpr int n_words = 70000;
   const std::string tokenizer = testing::word_tokenizer(path("words"), n_words);
   std::string text;
@@ -285,7 +285,7 @@ TEST_F(TokenizerVocabularyTest, LargeVocabulariesTakeFourBytesAToken) {
   }
 }
 
-TEST_F(TokenizerVocabularyTest, SpecialTokensAreNeverHiddenOrDrawn) {
+TEST_F(TokenizerVocabularyTest, SpecialTokensAreNeverMaskedOrSampled) {
   std::string fasta;
   std::mt19937 random(8);
   for (int record = 0; record < 300; ++record) {
@@ -322,7 +322,7 @@ TEST_F(TokenizerVocabularyTest, SpecialTokensAreNeverHiddenOrDrawn) {
   EXPECT_GT(masked.n_targets, 5000);
 }
 
-TEST_F(TokenizerVocabularyTest, ATokenizerThatIsNotThereIsNamed) {
+TEST_F(TokenizerVocabularyTest, NamesMissingTokenizer) {
   const PrepareOptions chosen = options(PrepareOptions::Format::text, "text", path("nowhere"));
   EXPECT_THAT(message_of<UserError>([&] { prepare(chosen); }), HasSubstr("nowhere"));
   EXPECT_FALSE(std::filesystem::exists(chosen.output));

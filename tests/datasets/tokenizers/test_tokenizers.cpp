@@ -104,7 +104,7 @@ class TokenizerTest : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(TokenizerTest, ByteLevelGivesBackAnyBytes) {
+TEST_F(TokenizerTest, ByteLevelRoundTripsArbitraryBytes) {
   const auto tokenizer = byte_level(ByteLevel().document());
   EXPECT_EQ(tokenizer->kind(), "bpe");
   EXPECT_EQ(tokenizer->size(), 260);
@@ -123,7 +123,7 @@ TEST_F(TokenizerTest, ByteLevelGivesBackAnyBytes) {
   EXPECT_THROW(tokenizer->token(-1), ContractError);
 }
 
-TEST_F(TokenizerTest, SpecialTokensAreTextUnlessAskedFor) {
+TEST_F(TokenizerTest, SpecialTokensAreTextByDefault) {
   const auto tokenizer = byte_level(ByteLevel().document());
   const std::string text = "he<|endoftext|><tool>he";
   const Ids as_text = tokenizer->encode(text);
@@ -137,7 +137,7 @@ TEST_F(TokenizerTest, SpecialTokensAreTextUnlessAskedFor) {
   EXPECT_THAT(tokenizer->framed(Ids{1, 2}), ElementsAre(1, 2));
 }
 
-TEST_F(TokenizerTest, NormalizedAddedTokensAreFoundInNormalizedText) {
+TEST_F(TokenizerTest, MatchesNormalizedAddedTokensInNormalizedText) {
   json document = ByteLevel().document();
   document["normalizer"] = {{"type", "Lowercase"}};
   document["added_tokens"].push_back({{"id", 260}, {"content", "FURLONG"}, {"normalized", true}});
@@ -148,7 +148,7 @@ TEST_F(TokenizerTest, NormalizedAddedTokensAreFoundInNormalizedText) {
       << "what is no character cannot be normalized";
 }
 
-TEST_F(TokenizerTest, ThreadsShareOne) {
+TEST_F(TokenizerTest, IsThreadSafe) {
   const auto tokenizer = byte_level(ByteLevel().document());
   std::string text;
   for (int i = 0; i < 20000; ++i) text += " word" + std::to_string(i * 7919 % 5000) + " he";
@@ -161,7 +161,7 @@ TEST_F(TokenizerTest, ThreadsShareOne) {
   EXPECT_EQ(tokenizer->decode(expected), text);
 }
 
-TEST_F(TokenizerTest, VocabularyAndMergesAreTheSameAsTokenizerJson) {
+TEST_F(TokenizerTest, VocabAndMergesMatchTokenizerJson) {
   const ByteLevel parts;
   json document = parts.document();
   document["added_tokens"].erase(1);
@@ -188,7 +188,7 @@ TEST_F(TokenizerTest, VocabularyAndMergesAreTheSameAsTokenizerJson) {
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("no token for byte 0"));
 }
 
-TEST_F(TokenizerTest, RobertaFramesAndReadsItsConfig) {
+TEST_F(TokenizerTest, RobertaFramesTextAndReadsConfig) {
   ByteLevel parts;
   for (const char* token : {"<s>", "</s>", "<mask>"}) parts.vocabulary[token] = parts.vocabulary.size();
   file("vocab.json", parts.vocabulary.dump());
@@ -237,7 +237,7 @@ TEST_F(TokenizerTest, WordPieceWithCapitals) {
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("BertJapaneseTokenizer"));
 }
 
-TEST_F(TokenizerTest, LettersOfProteins) {
+TEST_F(TokenizerTest, ProteinLettersAreTokens) {
   std::vector<std::string> tokens{"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
   for (const char letter : std::string("ACDEFGHIKLMNPQRSTVWY")) tokens.emplace_back(1, letter);
   const auto tokenizer = load_tokenizer(file("vocab.txt", lines(tokens)));
@@ -250,7 +250,7 @@ TEST_F(TokenizerTest, LettersOfProteins) {
   expect_same_through_json(*tokenizer, {"ACDX", "A[MASK]"});
 }
 
-TEST_F(TokenizerTest, LettersAsEsmReadsThem) {
+TEST_F(TokenizerTest, EsmJoinsUnknownLetters) {
   file("vocab.txt", "<cls>\n<pad>\n<eos>\n<unk>\nL\nA\n-\n<null_1>\n<mask>");
   file("tokenizer_config.json", R"({"tokenizer_class": "EsmTokenizer"})");
   const auto tokenizer = load_tokenizer(folder_);
@@ -261,7 +261,7 @@ TEST_F(TokenizerTest, LettersAsEsmReadsThem) {
   expect_same_through_json(*tokenizer, {"LxyA x x-"});
 }
 
-TEST_F(TokenizerTest, PartsOfSmiles) {
+TEST_F(TokenizerTest, SplitsSmiles) {
   const auto tokenizer =
       load_tokenizer(file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nC\nc\nCl\nBr\n(\n)\n1\n=\nO\n[nH]\n%10\n"));
   EXPECT_THAT(tokenizer->encode("ClC(=O)c1[nH]%10[Xe]Br!"), ElementsAre(7, 5, 9, 12, 13, 10, 6, 11, 14, 15, 1, 8));
@@ -271,7 +271,7 @@ TEST_F(TokenizerTest, PartsOfSmiles) {
               HasSubstr("not WordPiece"));
 }
 
-TEST_F(TokenizerTest, SentencePieceUnigramTakesTheLikeliest) {
+TEST_F(TokenizerTest, SentencePieceUnigramPicksMostLikelySegmentation) {
   const auto tokenizer = load_tokenizer(file("tokenizer.model", small_unigram().serialized()));
   EXPECT_EQ(tokenizer->kind(), "sentencepiece");
   EXPECT_THAT(tokenizer->encode("ab"), ElementsAre(4, 5)) << "-1 - 0.5 beats -2";
@@ -289,7 +289,7 @@ TEST_F(TokenizerTest, SentencePieceUnigramTakesTheLikeliest) {
   expect_same_through_json(*tokenizer, {"ab  abc", "<s>ab", "\xff"});
 }
 
-TEST_F(TokenizerTest, SentencePieceFilesWithWhatStandsBesideThem) {
+TEST_F(TokenizerTest, SentencePieceReadsAccompanyingFiles) {
   file("spiece.model", small_unigram().serialized());
   file("tokenizer_config.json", R"({"tokenizer_class": "T5Tokenizer", "eos_token": "</s>", "added_tokens_decoder":
     {"2": {"content": "</s>", "special": true}, "11": {"content": "<extra_id_0>", "special": true}}})");
@@ -311,7 +311,7 @@ TEST_F(TokenizerTest, SentencePieceFilesWithWhatStandsBesideThem) {
               HasSubstr("spiece.model: not a SentencePiece model"));
 }
 
-TEST_F(TokenizerTest, UnigramOfTokenizerJsonIsPutTogetherAgain) {
+TEST_F(TokenizerTest, UnigramTokenizerJsonMatchesSentencePieceModel) {
   json vocabulary = json::array();
   for (const auto& piece : small_unigram().pieces) vocabulary.push_back({piece.text, piece.score});
   json document{
@@ -374,7 +374,7 @@ Gguf byte_level_gguf(const std::string& pre) {
       .integer("tokenizer.ggml.eos_token_id", 258);
 }
 
-TEST_F(TokenizerTest, GgufOfByteLevelModels) {
+TEST_F(TokenizerTest, ReadsByteLevelGguf) {
   const auto load = [&](Gguf gguf) { return load_tokenizer(file("model.gguf", gguf.bytes())); };
   const auto smollm = load(byte_level_gguf("smollm"));
   EXPECT_EQ(smollm->kind(), "bpe");
@@ -397,7 +397,7 @@ TEST_F(TokenizerTest, GgufOfByteLevelModels) {
               HasSubstr("tokenizer.ggml.model 'bert' is not supported"));
 }
 
-TEST_F(TokenizerTest, GgufOfSentencePieceModels) {
+TEST_F(TokenizerTest, ReadsSentencePieceGguf) {
   // Scores of BPE models are minus the rank of their merge.
   std::vector<std::string> tokens{"<unk>", "<s>", "</s>", "\u2581", "a", "b", "ab", "\u2581ab"};
   std::vector<float> scores{0, 0, 0, -9, -9, -9, -1, -2};
@@ -423,7 +423,7 @@ TEST_F(TokenizerTest, GgufOfSentencePieceModels) {
   expect_same_through_json(*tokenizer, {"ab a\u00e9", "ab</s>"});
 }
 
-TEST_F(TokenizerTest, FilesThatCannotBeReadSayWhy) {
+TEST_F(TokenizerTest, RejectsUnreadableFilesWithReason) {
   const json good = ByteLevel().document();
   const auto with = [&](const char* pointer, const json& value) {
     json changed = good;
@@ -468,7 +468,7 @@ TEST_F(TokenizerTest, FilesThatCannotBeReadSayWhy) {
 }
 
 /// Whatever stands in a file, it is a tokenizer or one error.
-TEST_F(TokenizerTest, DamagedJsonIsRefusedOrRead) {
+TEST_F(TokenizerTest, DamagedJsonNeverCrashes) {
   file("vocab.txt", lines(bert_vocabulary));
   const std::vector<std::string> documents{byte_level(ByteLevel().document())->to_json(),
                                            load_tokenizer(path("vocab.txt"))->to_json(),
