@@ -1,5 +1,5 @@
 #pragma once
-// Small token stores of given documents.
+// Small tokenized datasets of given documents.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,7 +12,7 @@ namespace furlong::testing {
 
 using Documents = std::vector<std::vector<std::uint16_t>>;
 
-/// Writes a store of `documents` and returns its path.
+/// Writes a dataset of `documents` and returns its path.
 inline std::string write_documents(const std::string& path, const Vocabulary& vocabulary, const Documents& documents,
                                    const std::string& shares = "1") {
   StoreWriterOptions options;
@@ -26,7 +26,7 @@ inline std::string write_documents(const std::string& path, const Vocabulary& vo
   return path;
 }
 
-/// The same of texts, whose tokens are their bytes.
+/// Writes a dataset of texts, with bytes as tokens, and returns its path.
 inline std::string write_texts(const std::string& path, const std::vector<std::string>& texts,
                                const std::string& shares = "1") {
   Documents documents;
@@ -37,8 +37,8 @@ inline std::string write_texts(const std::string& path, const std::vector<std::s
   return write_documents(path, Vocabulary::bytes(false), documents, shares);
 }
 
-/// Documents of these lengths, whose tokens count 0, 1, 2 ... from one to the next and begin again at `period`. With
-/// `ends` the token that ends a document takes a number, too.
+/// Documents of these lengths. Their tokens count 0, 1, 2, ... across documents, modulo `period`. With `ends`, the
+/// document token counts, too.
 inline Documents counting(const std::vector<std::size_t>& lengths, std::size_t period, bool ends = false) {
   Documents documents;
   std::size_t next = 0;

@@ -8,7 +8,7 @@
 
 namespace furlong::testing {
 
-/// A test with a folder of its own, removed behind it.
+/// A test with its own temporary directory, removed afterwards.
 class WithTemporaryFolder : public ::testing::Test {
  protected:
   WithTemporaryFolder() {
@@ -33,7 +33,8 @@ class WithTemporaryFolder : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-/// The message of the `Kind` of error that `action` throws; a failure, and an empty text, when it throws none.
+/// Returns the message of the error of type `Kind` that `action` throws. Fails the test, and returns an empty text, if
+/// it throws none.
 template <class Kind, class Action>
 std::string message_of(const Action& action) {
   try {

@@ -15,8 +15,7 @@
 #include "tests/datasets/temporary_folder.h"
 
 #ifdef FURLONG_SANITIZED
-// HDF5 1.10.8 forgets object headers of its own that it could not read to their end; the tests below make it do so
-// hundreds of times.
+// HDF5 1.10.8 leaks object headers that it could not read completely; the tests below cause this hundreds of times.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5\n"; }
 #endif
 
@@ -27,7 +26,7 @@ using ::testing::HasSubstr;
 using testing::message_of;
 using Numbers = std::vector<std::uint64_t>;
 
-/// The parts of a store, right as they stand; tests change one.
+/// The parts of a valid dataset; each test changes one.
 struct Parts {
   std::string format{token_store_format};
   std::int64_t version = token_store_version;
@@ -132,7 +131,7 @@ TEST_F(TokenStoreTest, RejectsForeignFiles) {
   EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(folder_.string()); }), HasSubstr("not a regular file"));
 }
 
-/// All that a reader gets from a store, as text.
+/// Returns everything that a reader gets from a dataset, as text.
 std::string everything(const std::string& path) {
   const TokenStore store = TokenStore::open(path);
   std::string all = store.vocabulary().to_json() + store.provenance();
@@ -168,14 +167,14 @@ TEST_F(TokenStoreTest, DetectsFlippedBitsAndTruncation) {
     damaged[position] ^= static_cast<char>(1 << (random() % 8));
     const std::string name = file("damaged.h5", damaged);
     try {
-      EXPECT_EQ(everything(name), whole) << "a bit flipped at " << position << " changed the contents unseen";
+      EXPECT_EQ(everything(name), whole) << "a bit flipped at " << position << " changed the contents undetected";
     } catch (const UserError& error) {
       ++found;
       EXPECT_THAT(error.what(), HasSubstr(name));
       EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("\n")));
     }
   }
-  // Half of the flips lie anywhere, and nearly all of the file is tokens or offsets.
+  // Half of the flips are anywhere; nearly all of the file is tokens or offsets.
   EXPECT_GT(found, trials * 2 / 5);
   for (std::size_t length = 0; length < bytes.size(); length += bytes.size() / 200) {
     const std::string name = file("damaged.h5", bytes.substr(0, length));
@@ -223,7 +222,7 @@ TEST(TokenStoreHeaders, RejectsHeadersWithoutChecksums) {
     H5Pclose(creation);
     try {
       TokenStore::open(path);
-      ADD_FAILURE() << "accepted behind a user block of " << user_block;
+      ADD_FAILURE() << "accepted after a user block of " << user_block;
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find("HDF5 headers without checksums (superblock version 0)"),
                 std::string::npos)

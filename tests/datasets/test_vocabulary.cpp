@@ -66,7 +66,7 @@ TEST(Vocabulary, EncodesAndDecodesText) {
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
   const Vocabulary bytes = Vocabulary::bytes(true);
   EXPECT_EQ(bytes.decode(bytes.encode(all)), all);
-  EXPECT_EQ(bytes.encode("<document>").size(), 10u);  // text may well hold these characters
+  EXPECT_EQ(bytes.encode("<document>").size(), 10u);  // plain text may contain these characters
   EXPECT_EQ(bytes.decode(std::vector<std::int32_t>{97, 256}), "a<document>");
 }
 

@@ -26,7 +26,7 @@ class ByteSourceTest : public testing::WithTemporaryFolder {
     while (const std::size_t count = source.read(piece.data(), block)) all.append(piece, 0, count);
     return all;
   }
-  /// Text that compresses, larger than any buffer inside.
+  /// Compressible text, larger than any internal buffer.
   static std::string make_text(std::size_t size) {
     std::mt19937_64 random(7);
     std::string text;
@@ -83,7 +83,7 @@ TEST_F(ByteSourceTest, DetectsEveryFlippedBit) {
   for (const bool is_xz : {false, true}) {
     const std::string whole = is_xz ? xz(text) : gzip(text);
     int unseen = 0;
-    // gzip's ten bytes of header (time, system) are not covered by its checksum.
+    // The checksum of gzip does not cover its ten header bytes (time, system).
     for (std::size_t position = is_xz ? 6 : 10; position < whole.size(); ++position) {
       std::string damaged = whole;
       damaged[position] ^= 0x10;
@@ -94,7 +94,7 @@ TEST_F(ByteSourceTest, DetectsEveryFlippedBit) {
       } catch (const UserError&) {
       }
     }
-    // A deflate stream is padded to whole bytes: one bit in its last byte may mean nothing.
+    // A deflate stream is padded to whole bytes, so one bit in its last byte may be unused.
     EXPECT_LE(unseen, is_xz ? 0 : 1);
   }
 }

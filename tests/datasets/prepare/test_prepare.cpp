@@ -45,7 +45,7 @@ class PrepareTest : public testing::WithTemporaryFolder {
     options.alphabet = alphabet;
     return options;
   }
-  /// Prepares, and gives the documents back as text.
+  /// Runs prepare() and returns the documents as text.
   std::vector<std::string> documents(const PrepareOptions& options) const {
     prepare(options);
     const TokenStore store = TokenStore::open(options.output);
@@ -131,7 +131,8 @@ TEST_F(PrepareTest, GuessesAlphabet) {
   EXPECT_EQ(guess_alphabet(">MMM\nACGTNNNacgt\n", "x"), "dna");
   EXPECT_EQ(guess_alphabet(">x\nACGUUUG\n", "x"), "rna");
   EXPECT_EQ(guess_alphabet(">x\nMTMDKSELVQ\n", "x"), "protein");
-  EXPECT_EQ(guess_alphabet(">x\nRYRYRYRYACGT\n", "x"), "protein");  // all nucleotide codes, but hardly a sequence
+  // all letters are nucleotide codes, but too few are A, C, G, T
+  EXPECT_EQ(guess_alphabet(">x\nRYRYRYRYACGT\n", "x"), "protein");
   EXPECT_THAT(message_of<UserError>([] { guess_alphabet(">x\n>y\n", "a.fa"); }), HasSubstr("a.fa: found no sequence"));
 }
 
@@ -170,7 +171,7 @@ TEST_F(PrepareTest, AssignsWholeDocumentsToSplitsByHash) {
   options.store.split_by = SplitBy::document;
   options.store.shares = parse_split_shares("0.8,0.05,0.15");
   const auto report = prepare(options);
-  // Binomial standard deviations are 57, 31 and 50 documents; five of them are allowed.
+  // The binomial standard deviations are 57, 31 and 50 documents; the tolerance is five of them.
   EXPECT_NEAR(static_cast<double>(report.store.split_documents[0]), 16'000, 283);
   EXPECT_NEAR(static_cast<double>(report.store.split_documents[1]), 1'000, 154);
   EXPECT_NEAR(static_cast<double>(report.store.split_documents[2]), 3'000, 252);
@@ -224,8 +225,8 @@ double entropy_of(const std::vector<std::int32_t>& tokens) {
 }
 
 TEST_F(PrepareTest, EntropyIsOfTheTrainingSplit) {
-  // The distribution drifts, so that the entropy of a part is not that of the whole. 40 M tokens are 611 chunks: more
-  // than the 512 places whose counts are kept, so that their spacing doubles on the way.
+  // The distribution drifts, so the entropy of a part differs from that of the whole. 40 M tokens are 611 chunks: more
+  // than the 512 stored positions, so that their spacing doubles.
   std::string text(40'000'000, ' ');
   std::mt19937_64 random(5);
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(random() % (2 + i / 200'000));
@@ -315,9 +316,9 @@ std::size_t peak_memory_kib() {
 
 TEST_F(PrepareTest, MemoryDoesNotGrowWithTheInput) {
 #ifdef FURLONG_SANITIZED
-  GTEST_SKIP() << "a sanitizer keeps freed memory";
+  GTEST_SKIP() << "sanitizers delay the release of memory";
 #endif
-  // 200 MB in 10 million documents through a pipe; the store's offsets alone would be 80 MB.
+  // 200 MB in 10 million documents through a pipe; the document offsets alone would be 80 MB.
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   std::thread feeder([&] {
     std::ofstream pipe(path("pipe"), std::ios::binary);

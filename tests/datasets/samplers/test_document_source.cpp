@@ -21,7 +21,7 @@ using testing::message_of;
 
 class DocumentSourceTest : public testing::WithTemporaryFolder {
  protected:
-  /// Document i has lengths[i] letters and <document>; the k-th token of the store is the letter k % 200.
+  /// Document i has lengths[i] letters and <document>; token k of the dataset is the letter k % 200.
   TokenStore store_of(const std::vector<std::size_t>& lengths, const std::string& shares = "1") const {
     return TokenStore::open(testing::write_documents(path("documents.h5"), Vocabulary::bytes(true),
                                                      testing::counting(lengths, 200, true), shares));
@@ -55,7 +55,7 @@ TEST_F(DocumentSourceTest, RowsAreDocumentsOrParts) {
   EXPECT_EQ(end.n_targets, 1);
   EXPECT_THAT(end.mask, ElementsAre(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
 
-  // Where tokens are to be hidden, each is an input, and there are no targets yet.
+  // For masked language modelling each token is an input, and there are no targets yet.
   const DocumentSource all(store, Split::train, options(4, false));
   EXPECT_EQ(all.n_samples(), 4u);
   const Batch inputs = all.batch(0, 4);
@@ -74,8 +74,8 @@ TEST_F(DocumentSourceTest, PadsRowsToTheLongest) {
   EXPECT_EQ(DocumentSource(store, Split::train, fixed).batch(1, 1).n, 1000);
 }
 
-/// Whatever the row length and the batch size, and where a split cuts documents in two: each token but the first of
-/// each document (part) is a target once, at the token before it.
+/// For any row length and batch size, and if a split cuts documents: each token except the first of each document (or
+/// part) is a target once, at the preceding token.
 TEST_F(DocumentSourceTest, OnePassCoversEachTargetOnce) {
   const TokenStore store = store_of({40, 7, 1, 90, 13, 64, 63, 65, 5, 30}, "0.6,0.3,0.1");
   for (const Split split : all_splits) {
@@ -111,7 +111,7 @@ TEST_F(DocumentSourceTest, EachEpochPermutesAllRows) {
   for (std::uint64_t epoch = 0; epoch < 4; ++epoch) {
     std::vector<std::int32_t> order;
     for (std::uint64_t i = 0; i < 30; ++i) {
-      // A sample is the same whatever batch it is in.
+      // A sample does not depend on its batch.
       order.push_back(source.batch(30 * epoch + i, 1).inputs[0]);
       const Batch five = source.batch(30 * epoch + i / 5 * 5, 5);
       EXPECT_EQ(five.inputs[i % 5 * static_cast<std::size_t>(five.n)], order.back());

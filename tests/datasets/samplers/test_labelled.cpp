@@ -42,7 +42,7 @@ class LabelledTest : public testing::WithTemporaryFolder {
     return message_of<UserError>([&] { stored(content, kind, change); });
   }
 
-  /// Documents as text with their labels' names: "abc=yes".
+  /// Returns documents as text with the names of their labels: "abc=yes".
   static std::vector<std::string> contents(const TokenStore& store) {
     std::vector<std::string> found;
     const auto labels = store.labels();
@@ -249,7 +249,7 @@ TEST_F(LabelledSourceTest, EachEpochPermutesAllSamples) {
     }
     orders.insert(order);
     EXPECT_EQ(std::set<std::int32_t>(order.begin(), order.end()).size(), 20u);
-    // A batch that crosses the end of an epoch goes on with the next.
+    // A batch that crosses the end of an epoch continues with the next epoch.
     const Batch across = source.batch(epoch * 20 + 15, 10);
     for (std::size_t row = 0; row < 5; ++row)
       EXPECT_EQ(across.inputs[row * static_cast<std::size_t>(across.n)], order[15 + row]);
@@ -264,7 +264,7 @@ TEST(Permuted, IsPermutationForEverySize) {
     EXPECT_EQ(seen.size(), size);
     EXPECT_EQ(*seen.rbegin(), size - 1);
   }
-  // First places of many permutations of 8: each of the 8 values 512 times in 4096, within five standard deviations.
+  // First elements of many permutations of 8: each of the 8 values 512 times in 4096, within five standard deviations.
   std::array<int, 8> counts{};
   for (std::uint64_t epoch = 0; epoch < 4096; ++epoch) ++counts[permuted(0, 8, 1, epoch)];
   for (const int count : counts) EXPECT_NEAR(count, 512, 5 * std::sqrt(512 * 7 / 8.0));
@@ -293,7 +293,7 @@ TEST_F(LabelledSourceTest, RejectsUnsuitableDatasets) {
 TEST_F(LabelledSourceTest, SkipsDocumentsCutBySpans) {
   const TokenStore store = stored("aaaa\tx\nbbbb\ty\ncccc\tx\ndddd\ty\n", Kind::tsv, [](PrepareOptions& o) {
     o.store.split_by = StoreWriterOptions::SplitBy::span;
-    o.store.shares = {{0.6, 0.4, 0}};  // 12 of 20 tokens: the border lies inside c
+    o.store.shares = {{0.6, 0.4, 0}};  // 12 of 20 tokens: the boundary is inside c
   });
   LabelledOptions options;
   options.sequence_length = 4;

@@ -19,7 +19,7 @@ using Order = SamplerOptions::Order;
 
 class MaskingTest : public testing::WithTemporaryFolder {
  protected:
-  /// A store of DNA: random bases, a document token after each 50, all in the training split.
+  /// A DNA dataset: random bases, a document token after every 50, all in the training split.
   TokenStore dna(std::size_t n_documents) const {
     testing::Documents documents(n_documents, std::vector<std::uint16_t>(50));
     const RandomKey key{3, 0, random_stream("bases")};
@@ -52,7 +52,7 @@ TEST_F(MaskingTest, FractionsMatchOptions) {
     plain.order = Order::sequential;
     plain.sequence_length = 100;
     const Batch before = Sampler(store, Split::train, plain).batch(0, 200), after = masked.batch(0, 200);
-    std::array<double, 4> counts{};  // eligible, hidden, another symbol, shown as it is
+    std::array<double, 4> counts{};  // eligible, masked, random symbol, unchanged
     std::array<int, 16> drawn{};
     for (std::size_t i = 0; i < before.inputs.size(); ++i) {
       const std::int32_t truth = before.inputs[i], shown = after.inputs[i], target = after.targets[i];
@@ -72,13 +72,13 @@ TEST_F(MaskingTest, FractionsMatchOptions) {
     }
     const double chosen = counts[1] + counts[2] + counts[3], others = 1 - mask_share - random_share;
     EXPECT_EQ(static_cast<double>(after.n_targets), chosen);
-    // Five standard deviations of a binomial share.
+    // Tolerance: five standard deviations of a binomial fraction.
     const auto near = [](double found, double share, double trials) {
       EXPECT_NEAR(found / trials, share, 5 * std::sqrt(share * (1 - share) / trials) + 1e-12);
     };
     near(chosen, 0.15, counts[0]);
     near(counts[1], mask_share, chosen);
-    // Of the fifteen symbols that data can hold one is the token itself.
+    // One of the fifteen data symbols is the token itself.
     near(counts[2], random_share * 14 / 15, chosen);
     near(counts[3], others + random_share / 15, chosen);
     EXPECT_EQ(drawn[15], 0);  // never <document>
@@ -101,7 +101,7 @@ TEST_F(MaskingTest, MaskDependsOnlyOnSample) {
     EXPECT_EQ(one.inputs, part(whole.inputs));
     EXPECT_EQ(one.targets, part(whole.targets));
   }
-  // The same tokens again, an epoch later: other masks. Another seed or stream: other masks.
+  // The same tokens in the next epoch, or with another seed or stream, have other masks.
   const MaskedSource in_order = source(store, 34, Order::sequential);
   EXPECT_NE(in_order.batch(0, 4).targets, in_order.batch(in_order.n_samples(), 4).targets);
   EXPECT_EQ(in_order.batch(0, 4).targets, in_order.batch(0, 4).targets);

@@ -20,7 +20,7 @@ using Order = SamplerOptions::Order;
 
 class SamplerTest : public testing::WithTemporaryFolder {
  protected:
-  /// A store of bytes 0, 1, 2 ... in one document, all of it training.
+  /// A dataset of bytes 0, 1, 2, ... in one document, all in the training split.
   TokenStore counting_store(std::size_t size) const {
     return TokenStore::open(
         testing::write_documents(path("store.h5"), Vocabulary::bytes(false), testing::counting({size}, 256)));
@@ -46,7 +46,7 @@ TEST_F(SamplerTest, RandomWindowStartsAreUniform) {
   ASSERT_EQ(starts.size(), 29u);
   double chi_squared = 0;
   for (const auto& [start, count] : starts) chi_squared += (count - 1000.0) * (count - 1000.0) / 1000.0;
-  EXPECT_LT(chi_squared, 56.9);  // 28 degrees of freedom, one in a thousand is above
+  EXPECT_LT(chi_squared, 56.9);  // 28 degrees of freedom; exceeded with probability 0.001
 }
 
 TEST_F(SamplerTest, SampleDependsOnlyOnSeedAndIndex) {
@@ -59,7 +59,7 @@ TEST_F(SamplerTest, SampleDependsOnlyOnSeedAndIndex) {
     all.insert(all.end(), batch.inputs.begin(), batch.inputs.end());
   }
   EXPECT_EQ(one.counter(), 24u);
-  // Other batch sizes, as other numbers of ranks have, and a sampler that resumes.
+  // Other batch sizes, as with other numbers of ranks, and a sampler that resumes.
   Sampler resumed(store, Split::train, options);
   resumed.set_counter(8);
   EXPECT_EQ(resumed.next(16).inputs, std::vector<std::int32_t>(all.begin() + 8 * 16, all.end()));
@@ -98,7 +98,7 @@ TEST_F(SamplerTest, SequentialWindowsTargetEachTokenOnce) {
     EXPECT_EQ(n_targets, static_cast<std::int64_t>(size) - 1);
     EXPECT_EQ(seen[0], 0);
     for (std::size_t i = 1; i < size; ++i) EXPECT_EQ(seen[i], 1) << i << " of " << size;
-    // Training goes round.
+    // Training wraps around.
     EXPECT_EQ(sampler.batch(sampler.n_windows(), 1).inputs, sampler.batch(0, 1).inputs);
     EXPECT_EQ(sampler.batch_of_one_pass(sampler.n_windows(), 1).n_targets, 0);
   }
@@ -129,7 +129,7 @@ TEST_F(SamplerTest, TargetsDoNotCrossRanges) {
     std::size_t position = 0, n_breaks = 0;
     for (const auto& range : store.ranges(split)) {
       for (std::uint64_t token = range.begin; token < range.end; ++token, ++position) {
-        if (position + 1 == store.size(split)) break;  // the last token has nothing behind it
+        if (position + 1 == store.size(split)) break;  // the last token has no successor
         EXPECT_EQ(inputs[position], tokens[position]);
         if (token + 1 == range.end) {
           EXPECT_EQ(targets[position], ignored_target) << position;

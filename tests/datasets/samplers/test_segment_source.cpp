@@ -17,7 +17,7 @@ using testing::message_of;
 
 class DocumentsTest : public testing::WithTemporaryFolder {
  protected:
-  /// A store of bytes 0, 1, 2 ... in documents of these lengths, all of it training.
+  /// A dataset of bytes 0, 1, 2, ... in documents of these lengths, all in the training split.
   TokenStore store_of(const std::vector<std::size_t>& lengths) const {
     return TokenStore::open(
         testing::write_documents(path("store.h5"), Vocabulary::bytes(false), testing::counting(lengths, 256)));
@@ -46,7 +46,7 @@ TEST_F(SegmentSourceTest, RowContinuesThroughDocumentSegments) {
   EXPECT_THAT((std::vector{first.fresh[0], second.fresh[0], third.fresh[0], fourth.fresh[0], fifth.fresh[0]}),
               ElementsAre(1, 0, 1, 0, 1));
   EXPECT_EQ(second.n_targets, 1);
-  // Then again from the front.
+  // Then the stream starts again.
   EXPECT_EQ(source.batch(5, 1).inputs, first.inputs);
   EXPECT_THAT(source.batch(5, 1).fresh, ElementsAre(1));
   EXPECT_EQ(source.batch_of_one_pass(5, 1).n_targets, 0);
@@ -56,7 +56,7 @@ TEST_F(SegmentSourceTest, RowsHaveSeparateStreamsThatRestart) {
   const TokenStore store = store_of({41});  // 10 segments of 4
   const SegmentSource source(store, Split::train, {.sequence_length = 4, .rows = 4});
   ASSERT_EQ(source.n_samples(), 12u);
-  // Stretches [0, 2), [2, 5), [5, 7), [7, 10).
+  // Streams [0, 2), [2, 5), [5, 7), [7, 10).
   const auto starts = [&](std::uint64_t round) {
     const Batch batch = source.batch(4 * round, 4);
     return std::vector{batch.inputs[0] / 4, batch.inputs[4] / 4, batch.inputs[8] / 4, batch.inputs[12] / 4};
@@ -103,11 +103,11 @@ TEST_F(SegmentSourceTest, StreamsStartWithDocuments) {
     EXPECT_EQ(tokens_twice, 0u);
     return tokens;
   };
-  // Segments 2, 3, 1, 4: begins at 0, 2, 5, 6 of 10.
+  // Segments 2, 3, 1, 4: documents start at 0, 2, 5, 6 of 10.
   EXPECT_THAT(begins({9, 13, 5, 17}, 2), ElementsAre(0, 22));     // 5 of 10
   EXPECT_THAT(begins({9, 13, 5, 17}, 3), ElementsAre(0, 9, 27));  // 3.3 and 6.7 of 10
   EXPECT_THAT(begins({9, 13, 5, 17}, 4), ElementsAre(0, 9, 22, 27));
-  // Too few documents, and one that is too long for the others: cut inside.
+  // Too few documents, or one much longer than the others: streams start inside documents.
   EXPECT_THAT(begins({9, 25}, 4), ElementsAre(0, 9, 17, 25));
   EXPECT_THAT(begins({5, 65, 5, 5, 5}, 4), ElementsAre(0, 21, 41, 61));
 }
@@ -127,9 +127,9 @@ TEST_F(PackedSamplerTest, DocumentsAreNumberedAndTargetsStayInside) {
                          .ignore_tokens = {},
                          .separate_documents = true});
   const Batch batch = sampler.batch_of_one_pass(0, 3);
-  EXPECT_EQ(batch.documents, (std::vector<std::int32_t>{0, 0, 0, 1, 2, 2, 2, 2,     //
-                                                        0, 0, 1, 1, 2, 2, 2, 2,     // padding is a document of its own
-                                                        0, 0, 0, 0, 0, 0, 0, 0}));  // no window
+  EXPECT_EQ(batch.documents, (std::vector<std::int32_t>{0, 0, 0, 1, 2, 2, 2, 2,        //
+                                                        0, 0, 1, 1, 2, 2, 2, 2,        // padding counts as a document
+                                                        0, 0, 0, 0, 0, 0, 0, 0}));     // no window
   EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{1,  2,  -1, -1, 5,  6,  7,  8,   //
                                                       9,  -1, 11, -1, -1, -1, -1, -1,  //
                                                       -1, -1, -1, -1, -1, -1, -1, -1}));

@@ -36,9 +36,9 @@ TEST(CopyTask, SampleIsMarkerSymbolsSeparatorSymbols) {
       EXPECT_LT(inputs[1 + i], 10);
       EXPECT_EQ(inputs[9 + i], inputs[1 + i]);
       EXPECT_EQ(targets[i], ignored_target);
-      EXPECT_EQ(targets[8 + i], inputs[1 + i]);  // told by the token before it
+      EXPECT_EQ(targets[8 + i], inputs[1 + i]);  // the target is at the preceding token
     }
-    EXPECT_EQ(targets[7], ignored_target);   // the separator's place is known, and teaches nothing
+    EXPECT_EQ(targets[7], ignored_target);   // the position of the separator is known, so it is no target
     EXPECT_EQ(targets[15], ignored_target);  // nothing follows
   }
   const std::string text = Vocabulary::copy(10).decode(std::span(batch.inputs).first(16));
@@ -54,7 +54,7 @@ TEST(CopyTask, SampleDependsOnlyOnSeedSplitAndIndex) {
   other.seed = 8;
   EXPECT_NE(CopyTask(other).batch(0, 1).inputs, task.batch(0, 1).inputs);
 
-  // No sequence of one split is in another, or twice in one.
+  // No sequence occurs in two splits, or twice in one.
   std::set<std::vector<std::int32_t>> seen;
   for (const Split split : all_splits) {
     const CopyTask of_split(options(32, 0, split));
@@ -73,7 +73,7 @@ TEST(CopyTask, SymbolsAreUniform) {
   ASSERT_EQ(counts.size(), 10u);
   double chi_squared = 0;
   for (const auto& [symbol, count] : counts) chi_squared += (count - 1000.0) * (count - 1000.0) / 1000.0;
-  EXPECT_LT(chi_squared, 27.9);  // 9 degrees of freedom, one in a thousand is above
+  EXPECT_LT(chi_squared, 27.9);  // 9 degrees of freedom; exceeded with probability 0.001
 }
 
 TEST(CopyTask, CopyLengthsAreUniform) {

@@ -1,5 +1,5 @@
 #pragma once
-// Tokenizers small enough to know by heart, written as the files that published models have.
+// Small tokenizers, written in the file formats of published models.
 #include <fmt/format.h>
 
 #include <array>
@@ -19,7 +19,8 @@ inline std::string write_file(const std::filesystem::path& path, const std::stri
   return path.string();
 }
 
-/// A model's directory with one token a letter: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, and `letters` from 5 on.
+/// Writes a model's directory with one token per letter: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, and `letters`
+/// from 5 on.
 inline std::string letters_tokenizer(const std::filesystem::path& folder, const std::string& letters = amino_acids) {
   std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
   for (const char letter : letters) vocabulary += std::string(1, letter) + "\n";
@@ -27,7 +28,7 @@ inline std::string letters_tokenizer(const std::filesystem::path& folder, const 
   return folder.string();
 }
 
-/// The character that stands for a byte in byte-level BPE (Radford et al. 2019), in UTF-8.
+/// Returns the character that stands for a byte in byte-level BPE (Radford et al. 2019), in UTF-8.
 inline std::string byte_character(int byte) {
   const auto plain = [](int b) {
     return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
@@ -41,8 +42,8 @@ inline std::string byte_character(int byte) {
   return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-/// Byte-level BPE: a byte's token is its number; 256 on are the merges: "th", "the", " t", " the", "in"; then
-/// <|endoftext|>, 261. With the splitting of GPT-2.
+/// Writes a byte-level BPE tokenizer with the splitting of GPT-2. Ids 0 to 255 are the bytes; from 256 on the merges
+/// "th", "the", " t", " the", "in"; then <|endoftext|>, 261.
 inline std::string bpe_tokenizer(const std::filesystem::path& folder) {
   nlohmann::json vocabulary, merges = nlohmann::json::array();
   for (int byte = 0; byte < 256; ++byte) vocabulary[byte_character(byte)] = byte;
@@ -73,8 +74,8 @@ inline std::string bpe_tokenizer(const std::filesystem::path& folder) {
   return folder.string();
 }
 
-/// Words w0, w1, ...: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, word i has 5 + i; at the end the one word piece
-/// ##x. Text is not lowered.
+/// Writes a WordPiece tokenizer of words w0, w1, ...: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, word i is 5 + i,
+/// and ##x is last. Text is not lower-cased.
 inline std::string word_tokenizer(const std::filesystem::path& folder, int n_words) {
   std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
   for (int i = 0; i < n_words; ++i) vocabulary += fmt::format("w{}\n", i);

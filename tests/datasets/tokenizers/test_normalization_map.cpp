@@ -11,16 +11,16 @@
 namespace furlong {
 namespace {
 
-/// A trie that knows the one key "a": the root's children lie in units 256 to 511.
+/// A trie with the single key "a": the root's children are units 256 to 511.
 struct Map {
   std::vector<std::uint32_t> units = std::vector<std::uint32_t>(512, 0);
-  std::uint32_t trie_bytes = 0;  ///< 0: that of the units
+  std::uint32_t trie_bytes = 0;  ///< 0: the size of the units
   std::string texts = std::string("b\0", 2);
 
   Map() {
     units[0] = offset(256);
     units[256 ^ 'a'] = offset(1) | 1 << 8 | 'a';  // has a leaf
-    units[256 ^ 'a' ^ 1] = 0x80000000;            // whose text begins at 0
+    units[256 ^ 'a' ^ 1] = 0x80000000;            // whose text starts at 0
   }
   static std::uint32_t offset(std::uint32_t value) { return value << 10; }
 
@@ -60,7 +60,7 @@ TEST(NormalizationMap, RejectsSearchesOutsideTheTrie) {
   Map scaled;  // bit 9 multiplies the offset by 256
   scaled.units[256 ^ 'a'] = Map::offset(2) | 1 << 9 | 'a';
   EXPECT_THROW(check(scaled), UserError);
-  Map cut;  // the root's children would lie beyond the array
+  Map cut;  // the root's children would be beyond the array
   cut.units.resize(400);
   EXPECT_THROW(check(cut), UserError);
 }

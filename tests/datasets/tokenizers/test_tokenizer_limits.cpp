@@ -1,4 +1,4 @@
-// What a tokenizer's files can make a program do: time, steps, collisions.
+// Limits on tokenizer files: time, steps, collisions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ double seconds_since(steady_clock::time_point start) {
   return std::chrono::duration<double>(steady_clock::now() - start).count();
 }
 
-/// Bytes in all matches; they have to come in order.
+/// Returns the number of bytes in all matches, which must be in order.
 std::size_t matched_bytes(const Pattern& pattern, std::string_view text) {
   Pattern::Search search(pattern, text);
   std::size_t bytes = 0, behind = 0;
@@ -59,11 +59,11 @@ TEST(PatternLimits, PublishedPatternsAcceptLongTexts) {
     for (const std::string& text : texts)
       EXPECT_EQ(matched_bytes(pattern, text), text.size()) << expression << " " << text.substr(0, 8);
   }
-  // What lies between matches is found by parts.
+  // The text between matches is found in parts.
   EXPECT_EQ(matched_bytes(Pattern("\u20ac", "f"), repeated("-") + "\u20ac" + repeated("\u00e9") + "\u20ac"), 6U);
 }
 
-// Each of the spaces begins a run that is walked to its end.
+// Each space starts a run that is scanned to its end.
 TEST(PatternLimits, QuadraticTimeIsUserError) {
   const Pattern pattern(R"((?<= )\s+(?=[bc]))", "f.json: model");
   const std::string text(1 << 19, ' ');
@@ -91,7 +91,7 @@ TEST(TokenizerLimits, LimitsNumberOfSteps) {
               HasSubstr("f: processors[32]: more than 64 tokens around a text"));
 }
 
-// Merges whose left ids differ by multiples of 16: by a hash without a seed they would fall into one place.
+// Merges whose left ids differ by multiples of 16: without a seed, their hashes would collide.
 TEST(TokenizerLimits, CollidingMergesAreNotSlower) {
   const auto seconds_of = [](std::int32_t stride) {
     constexpr std::int32_t n = 120000;
@@ -109,7 +109,7 @@ TEST(TokenizerLimits, CollidingMergesAreNotSlower) {
     return seconds_since(start);
   };
   EXPECT_LT(seconds_of(16), 3 * seconds_of(1) + 0.5);
-  EXPECT_NE(TextHash()("token"), std::hash<std::string_view>()("token")) << "which a file can be written for";
+  EXPECT_NE(TextHash()("token"), std::hash<std::string_view>()("token")) << "a file could be written for std::hash";
 }
 
 }  // namespace

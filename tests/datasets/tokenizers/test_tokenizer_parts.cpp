@@ -1,4 +1,4 @@
-// What tokenizers are made of: characters, patterns, splitting, merging.
+// The parts of tokenizers: characters, patterns, splitting, merging.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ TEST(Unicode, NormalizesFormsAndCase) {
   EXPECT_EQ(unicode::normalize("\u00e9\uac00", Form::nfd), "e\u0301\u1100\u1161");
   EXPECT_EQ(unicode::normalize("e\u0301\u1100\u1161", Form::nfc), "\u00e9\uac00");
   EXPECT_EQ(unicode::normalize("\ufb01\u00b2\u2167", Form::nfkc), "fi2VIII");
-  EXPECT_EQ(unicode::normalize("a\u0301\u0323", Form::nfd), "a\u0323\u0301") << "marks are put into their order";
+  EXPECT_EQ(unicode::normalize("a\u0301\u0323", Form::nfd), "a\u0323\u0301") << "marks are sorted";
   EXPECT_EQ(unicode::lowercase("ÀΣİẞǅ\U00010400z"), "\u00e0\u03c3i\u0307\u00df\u01c6\U00010428z");
 }
 
@@ -91,9 +91,10 @@ TEST(Pattern, MatchesOnigurumaSemantics) {
     return found;
   };
   EXPECT_THAT(matches(R"(\s+)", "a\u180eb\u00a0\u3000c\x85"), ElementsAre("\u00a0\u3000"))
-      << "U+180E is a space in PCRE2 alone";
+      << "U+180E is a space only in PCRE2";
   EXPECT_THAT(matches(R"([^\s]+)", "a\u2028b"), ElementsAre("a", "b"));
-  EXPECT_THAT(matches(R"(\p{Han}+)", "\u3001\u4eba\u3002"), ElementsAre("\u4eba")) << "not what only goes with Han";
+  EXPECT_THAT(matches(R"(\p{Han}+)", "\u3001\u4eba\u3002"), ElementsAre("\u4eba"))
+      << "not the script extensions of Han";
   EXPECT_THAT(matches(R"(\w+)", "\u0915\u094d\u2040x \u2160\u00b2 -"),
               ElementsAre("\u0915\u094d\u2040x", "\u2160\u00b2"));
   EXPECT_THAT(matches(R"((?i:'s|'ll))", "it'S 'LL '\u017f"), ElementsAre("'S", "'LL", "'\u017f"));
@@ -151,7 +152,7 @@ TEST(PreTokenizer, Splitting) {
   EXPECT_THAT(pieces_of({{"type", "Metaspace"}, {"prepend_scheme", "never"}, {"split", false}}, "a b"),
               ElementsAre("a\u2581b"));
   EXPECT_THAT(pieces_of({{"type", "Metaspace"}}, " a"), ElementsAre("\u2581a"))
-      << "a mark is put in front only where there is none";
+      << "a mark is only added if there is none";
 }
 
 TEST(Normalizer, Bert) {
@@ -159,7 +160,7 @@ TEST(Normalizer, Bert) {
   EXPECT_EQ(normalized(uncased, "Na\u00efve\tCAF\u00c9"), "naive cafe");
   EXPECT_EQ(normalized(uncased, std::string("a\0b\x7f\u200b\ufffd", 9) + "c\u2028d"), "abc d");
   EXPECT_EQ(normalized(uncased, "x\u4eba\u5de5y\uac00"), "x \u4eba  \u5de5 y\u1100\u1161")
-      << "Hangul comes apart and stays so";
+      << "Hangul is decomposed and not composed again";
   EXPECT_EQ(normalized({{"type", "BertNormalizer"}, {"lowercase", false}}, "\u00c9a\u0301"), "\u00c9a\u0301");
   EXPECT_EQ(normalized({{"type", "BertNormalizer"}, {"lowercase", false}, {"strip_accents", true}}, "\u00c9"), "E");
 }
@@ -176,7 +177,7 @@ TEST(Normalizer, Steps) {
   EXPECT_EQ(normalized({{"type", "Prepend"}, {"prepend", "_"}}, ""), "");
 }
 
-/// A sequence of steps, each of which doubles what it is given.
+/// A sequence of steps, each of which doubles its input.
 json doubling(int times, const char* list) {
   json steps = json::array();
   for (int i = 0; i < times; ++i)
@@ -184,7 +185,7 @@ json doubling(int times, const char* list) {
   return {{"type", "Sequence"}, {list, steps}};
 }
 
-// Forty doublings would be a terabyte, one step with a long content as much of a long line.
+// Forty doublings would make a terabyte; so would one step with a long content on a long line.
 TEST(Normalizer, LimitsTextGrowth) {
   EXPECT_EQ(normalized(doubling(5, "normalizers"), "ab").size(), 33U);
   EXPECT_EQ(
@@ -196,7 +197,7 @@ TEST(Normalizer, LimitsTextGrowth) {
               HasSubstr("from a text of 1048576"));
   const json front{{"type", "Prepend"}, {"prepend", std::string(10'000, 'a')}};
   EXPECT_THAT(message_of<UserError>([&] { normalized(front, "a"); }), HasSubstr("produces more than 1088 bytes"));
-  // What published tokenizers do stays far below.
+  // Published tokenizers stay far below the limit.
   EXPECT_EQ(normalized({{"type", "NFKC"}}, "\uFDFA").size(), 33U);
 }
 
@@ -245,7 +246,7 @@ TEST(AddedTokens, MatchesLongestFirstAndHonoursOptions) {
   EXPECT_EQ(parts("", SpecialSpelling::is_token), "");
 }
 
-/// Byte-pair encoding as it is defined: look for the best pair, merge it, begin again.
+/// Byte-pair encoding by its definition: find the best pair, merge it, repeat.
 std::vector<std::string> merged_by_definition(std::vector<std::string> symbols,
                                               const std::vector<std::pair<std::string, std::string>>& merges) {
   for (;;) {
@@ -272,7 +273,7 @@ TEST(BpeModel, MatchesReferenceMergeOrder) {
     while (merges.size() < 25) {
       const std::pair pair(tokens[random() % tokens.size()], tokens[random() % tokens.size()]);
       const std::string both = pair.first + pair.second;
-      // A token has one pair that makes it, as training gives it.
+      // Each token has one pair that merges to it, as in trained models.
       if (both.size() > 6 || std::find(tokens.begin(), tokens.end(), both) != tokens.end()) continue;
       merges.push_back(pair);
       tokens.push_back(both);
@@ -308,7 +309,7 @@ TEST(BpeModel, HandlesUnknownLetters) {
     return ids;
   };
   EXPECT_THAT(encode(json::object(), "axyb"), ElementsAre(3))
-      << "without an unknown token letters are left out, and what is then side by side merges";
+      << "without an unknown token letters are dropped, and their neighbours merge";
   EXPECT_THAT(encode({{"unk_token", "<unk>"}}, "axyb"), ElementsAre(1, 0, 0, 2));
   EXPECT_THAT(encode({{"unk_token", "<unk>"}, {"fuse_unk", true}}, "axybz"), ElementsAre(1, 0, 2, 0));
   EXPECT_THAT(encode({{"unk_token", "<unk>"}, {"byte_fallback", true}}, "ab\u00e9\u20ac"), ElementsAre(3, 4, 5, 0));

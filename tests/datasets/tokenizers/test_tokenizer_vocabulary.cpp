@@ -1,4 +1,4 @@
-// Vocabularies that are somebody else's tokenizer, and stores of their tokens.
+// Vocabularies with a tokenizer, and datasets of their tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,10 +71,10 @@ TEST_F(TokenizerVocabularyTest, HasTokenizerIdsAndSpecialTokens) {
   EXPECT_THAT(vocabulary.encode_prompt("LAC"), ElementsAre(2, 5, 6, 24));
   EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C", SpecialSpelling::is_token), ElementsAre(2, 5, 4, 24));
   EXPECT_THAT(vocabulary.encode_prompt("[CLS]LA", SpecialSpelling::is_token), ElementsAre(2, 5, 6))
-      << "what stands in front comes once";
+      << "the frame's front is added once";
   EXPECT_THAT(vocabulary.encode_prompt("", SpecialSpelling::is_token), ElementsAre(2));
   EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C"), ::testing::Not(::testing::Contains(4)))
-      << "written by somebody else";
+      << "the JSON of another program";
   EXPECT_THAT(message_of<UserError>([] { Vocabulary::dna().encode_prompt("ACGT", SpecialSpelling::is_token); }),
               HasSubstr("the dna vocabulary has no special tokens"));
   EXPECT_EQ(vocabulary.id_of("L"), 5);
@@ -82,7 +82,7 @@ TEST_F(TokenizerVocabularyTest, HasTokenizerIdsAndSpecialTokens) {
   EXPECT_EQ(vocabulary.symbol(24), "C");
   EXPECT_THAT(message_of<UserError>([&] { vocabulary.id_of("lac"); }),
               HasSubstr("'lac' is not a token of the letters tokenizer of 25 tokens"));
-  // What text is made of, and so what may be hidden or drawn: not what only stands around it.
+  // Data symbols are those that text consists of, so that they may be masked or sampled; frame tokens are not.
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) EXPECT_EQ(vocabulary.is_data_symbol(id), id >= 5) << id;
   EXPECT_EQ(vocabulary.n_data_symbols(), 20);
   EXPECT_TRUE(vocabulary.with_encoder_tokens() == vocabulary);
@@ -100,7 +100,7 @@ TEST_F(TokenizerVocabularyTest, EncodersGetMissingSpecialTokens) {
   EXPECT_EQ(vocabulary.id_of("<mask>"), 262);
   EXPECT_FALSE(vocabulary.is_data_symbol(262) || vocabulary.is_data_symbol(261));
   EXPECT_EQ(vocabulary.n_data_symbols(), 261);
-  EXPECT_FALSE(plain.unknown_id());  // there is a token for every byte
+  EXPECT_FALSE(plain.unknown_id());  // every byte has a token
   EXPECT_EQ(vocabulary.decode(Ids{259, 262, 'a', 263}), " the<mask>a<class>");
   EXPECT_EQ(vocabulary.decode(vocabulary.encode("in the \xf0\x9f\x90\x8c house\n")), "in the \xf0\x9f\x90\x8c house\n");
   EXPECT_TRUE(vocabulary.with_encoder_tokens() == vocabulary);
@@ -143,11 +143,11 @@ TEST_F(TokenizerVocabularyTest, StreamedTextEqualsDecodedText) {
   const std::string snail = "the \xf0\x9f\x90\x8c";
   EXPECT_EQ(text_behind(of_bytes, {}, of_bytes.encode(snail)), snail);
   TextStream stream(of_bytes, {});
-  EXPECT_EQ(stream.next(0xf0), "\xf0");  // bytes as they come: whoever shows them waits for the rest
+  EXPECT_EQ(stream.next(0xf0), "\xf0");  // bytes are returned at once; the caller waits for the rest of a character
   EXPECT_EQ(text_behind(Vocabulary::dna(), {}, Ids{0, 1, 15}), "AC<document>");
 }
 
-// --- Stores
+// --- Datasets
 
 TEST_F(TokenizerVocabularyTest, FramesEachDocument) {
   PrepareOptions chosen =
@@ -163,8 +163,8 @@ TEST_F(TokenizerVocabularyTest, FramesEachDocument) {
   EXPECT_THAT(to_text(report), HasSubstr("tokens per byte: 0.6111"));  // 11 of 18
   EXPECT_THAT(to_json(report), HasSubstr("\"unknown_tokens\": 0"));
 
-  // Words are framed on both sides; the document token that ends the frame is not put there twice. Special tokens in
-  // the text are text.
+  // Words are framed on both sides. The document token that ends the frame is not added twice. Special tokens in the
+  // text are plain text.
   chosen = options(PrepareOptions::Format::text, "w1 w9 w3\nw2 [SEP]\n", testing::word_tokenizer(path("words"), 5));
   chosen.separator = DocumentSeparator::line;
   const PrepareReport unknown = prepare(chosen);
@@ -176,7 +176,7 @@ TEST_F(TokenizerVocabularyTest, FramesEachDocument) {
   EXPECT_EQ(unknown.n_unknown, static_cast<std::uint64_t>(1 + std::count(found[1].begin(), found[1].end(), 1)));
 }
 
-/// A file of any length takes constant memory; where its pieces meet, tokens are as if it had been encoded as a whole.
+/// A file of any length needs constant memory, and the tokens at cuts are those of the uncut text.
 TEST_F(TokenizerVocabularyTest, LongDocumentsAreEncodedInPieces) {
   const Vocabulary vocabulary = bpe();
   const auto encoded = [&](const std::string& text, std::size_t piece_bytes, std::uint64_t& n_cut) {
@@ -206,7 +206,7 @@ TEST_F(TokenizerVocabularyTest, LongDocumentsAreEncodedInPieces) {
   }
   EXPECT_EQ(encoded(lines, lines.size() + 1, n_cut), whole);
   EXPECT_EQ(n_cut, 0u);
-  // Without lines it is cut between characters: other tokens perhaps, but the same text.
+  // Without line ends the text is cut between characters: the tokens may differ, the text does not.
   const Ids cut = encoded(one_line, 64, n_cut);
   EXPECT_EQ(vocabulary.decode(std::span(cut).first(cut.size() - 1)), one_line);
   EXPECT_EQ(n_cut, 1u);
@@ -221,7 +221,7 @@ TEST_F(TokenizerVocabularyTest, EncodesFastaRecordsLetterByLetter) {
   const PrepareReport report = prepare(chosen);
   EXPECT_THAT(documents(TokenStore::open(chosen.output)), ElementsAre(Ids{2, 5, 6, 7, 24, 3}, Ids{2, 21, 1, 3}));
   EXPECT_EQ(report.n_unknown, 1u);
-  // Byte-level tokenizers take a record for a text, whatever its lines.
+  // Byte-level tokenizers encode a record as one text, regardless of its lines.
   prepare(options(PrepareOptions::Format::fasta, ">a\nL\nA\n", testing::bpe_tokenizer(path("bpe"))));
   EXPECT_THAT(documents(TokenStore::open(path("store.h5"))), ElementsAre(Ids{'L', 'A', 261}));
 }
@@ -241,7 +241,7 @@ TEST_F(TokenizerVocabularyTest, LabelledDocumentsAreFramedWithOneClassToken) {
   const LabelledSource source(store, Split::train, rows);
   EXPECT_THAT(source.batch(0, 2).inputs, ElementsAre(2, 5, 6, 7, 8, 9, 2, 21, 24, 3, 0, 0));
   EXPECT_EQ(source.n_cut(), 1u);
-  rows.first_token = 4;  // one that the documents do not begin with
+  rows.first_token = 4;  // the documents do not start with it
   EXPECT_THAT(LabelledSource(store, Split::train, rows).batch(1, 1).inputs, ElementsAre(4, 2, 21, 24, 3, 0));
 }
 
@@ -318,7 +318,7 @@ TEST_F(TokenizerVocabularyTest, SpecialTokensAreNeverMaskedOrSampled) {
     if (masked.inputs[i] != 4) ++drawn[static_cast<std::size_t>(masked.inputs[i])];
   }
   EXPECT_THAT(std::vector<int>(drawn.begin(), drawn.begin() + 5), ::testing::Each(0));
-  EXPECT_GT(*std::min_element(drawn.begin() + 5, drawn.end()), 100);  // of 4200, evenly over 20
+  EXPECT_GT(*std::min_element(drawn.begin() + 5, drawn.end()), 100);  // of 4200, uniform over 20
   EXPECT_GT(masked.n_targets, 5000);
 }
 

@@ -1,4 +1,4 @@
-// Tokenizers of whole models: from every kind of file, and from their own JSON.
+// Complete tokenizers, from every kind of file and from their own JSON.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -85,7 +85,7 @@ class TokenizerTest : public testing::WithTemporaryFolder {
   std::string error_of(const json& document) const {
     return message_of<UserError>([&] { byte_level(document); });
   }
-  /// The same ids, tokens and parts after a way through JSON.
+  /// Expects the same ids, tokens and special tokens after a round trip through JSON.
   static void expect_same_through_json(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
     const auto copy = tokenizer_from_json(tokenizer.to_json(), "checkpoint");
     EXPECT_EQ(copy->kind(), tokenizer.kind());
@@ -128,7 +128,7 @@ TEST_F(TokenizerTest, SpecialTokensAreTextByDefault) {
   const std::string text = "he<|endoftext|><tool>he";
   const Ids as_text = tokenizer->encode(text);
   EXPECT_EQ(as_text.size(), 1u + 13 + 1 + 1);
-  EXPECT_EQ(std::count(as_text.begin(), as_text.end(), 259), 1) << "other added tokens are always found";
+  EXPECT_EQ(std::count(as_text.begin(), as_text.end(), 259), 1) << "other added tokens are always matched";
   EXPECT_THAT(tokenizer->encode(text, SpecialSpelling::is_token), ElementsAre(256, 258, 259, 256));
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(text, SpecialSpelling::is_token)), text);
   EXPECT_EQ(tokenizer->special().end, 258);
@@ -144,8 +144,7 @@ TEST_F(TokenizerTest, MatchesNormalizedAddedTokensInNormalizedText) {
   document["added_tokens"].push_back({{"id", 261}, {"content", "Mile"}, {"normalized", false}});
   const auto tokenizer = byte_level(document);
   EXPECT_THAT(tokenizer->encode("furLongMilemile"), ElementsAre(260, 261, 'm', 'i', 'l', 'e'));
-  EXPECT_THAT(tokenizer->encode("H\xff"), ElementsAre('h', 0xEF, 0xBF, 0xBD))
-      << "what is no character cannot be normalized";
+  EXPECT_THAT(tokenizer->encode("H\xff"), ElementsAre('h', 0xEF, 0xBF, 0xBD)) << "invalid bytes cannot be normalized";
 }
 
 TEST_F(TokenizerTest, IsThreadSafe) {
@@ -176,7 +175,7 @@ TEST_F(TokenizerTest, VocabAndMergesMatchTokenizerJson) {
   }
   EXPECT_EQ(load_tokenizer(path("merges.txt"))->encode("he"), pair->encode("he"));
   expect_same_through_json(*pair, {"he the", "a<|endoftext|>b"});
-  // Qwen's pattern splits digits, and text is composed first.
+  // Qwen's pattern splits digits, and its normalizer composes text (NFC).
   file("tokenizer_config.json",
        R"({"tokenizer_class": "Qwen2TokenizerFast", "eos_token": {"content": "<|endoftext|>"}, "bos_token": null})");
   EXPECT_EQ(load_tokenizer(folder_)->encode("e\u0301"), pair->encode("\u00e9"));
@@ -197,7 +196,7 @@ TEST_F(TokenizerTest, RobertaFramesTextAndReadsConfig) {
   const auto tokenizer = load_tokenizer(folder_);
   EXPECT_THAT(tokenizer->framed(tokenizer->encode("he")), ElementsAre(259, 257, 260));
   EXPECT_THAT(tokenizer->encode("x  <mask>", SpecialSpelling::is_token), ElementsAre(' ', 'x', 261))
-      << "<mask> takes in the spaces before it";
+      << "<mask> includes the spaces before it";
   EXPECT_EQ(tokenizer->special().mask, 261);
 }
 
@@ -210,7 +209,7 @@ TEST_F(TokenizerTest, WordPiece) {
   EXPECT_THAT(tokenizer->encode("th\xff"
                                 "e"),
               ElementsAre(5))
-      << "U+FFFD is left out";
+      << "U+FFFD is dropped";
   EXPECT_THAT(tokenizer->framed(Ids{5}), ElementsAre(2, 5, 3));
   EXPECT_EQ(tokenizer->decode(Ids{5, 6, 7, 8, 9}), "the cafes, \u4eba");
   EXPECT_EQ(tokenizer->special().unknown, 1);
@@ -225,7 +224,7 @@ TEST_F(TokenizerTest, WordPieceWithCapitals) {
   cased.push_back("The");
   file("vocab.txt", lines(cased));
   EXPECT_THAT(load_tokenizer(folder_)->encode("The the"), ElementsAre(15, 5))
-      << "capitals in the vocabulary: not lower-cased";
+      << "a vocabulary with capitals is not lower-cased";
   file("tokenizer_config.json", R"({"do_lower_case": true})");
   EXPECT_THAT(load_tokenizer(folder_)->encode("The the"), ElementsAre(5, 5));
   file("tokenizer_config.json", R"({"do_lower_case": true, "strip_accents": false})");
@@ -385,7 +384,7 @@ TEST_F(TokenizerTest, ReadsByteLevelGguf) {
   EXPECT_EQ(smollm->special().padding, std::nullopt);
   expect_same_through_json(*smollm, {"x he 12", "he<|endoftext|>"});
   EXPECT_EQ(load(byte_level_gguf("llama-bpe"))->framed({}), Ids{258})
-      << "Llama 3 begins with its token where the file does not say otherwise";
+      << "Llama 3 starts with its beginning token by default";
   EXPECT_EQ(load(byte_level_gguf("llama-bpe").boolean("tokenizer.ggml.add_bos_token", false))->framed({}), Ids());
   EXPECT_EQ(load_tokenizer(folder_)->encode("he"), Ids{256}) << "the only GGUF file of a directory";
   EXPECT_THAT(message_of<UserError>([&] { load(byte_level_gguf("tekken")); }),
@@ -398,7 +397,7 @@ TEST_F(TokenizerTest, ReadsByteLevelGguf) {
 }
 
 TEST_F(TokenizerTest, ReadsSentencePieceGguf) {
-  // Scores of BPE models are minus the rank of their merge.
+  // The score of a BPE token is minus the rank of its merge.
   std::vector<std::string> tokens{"<unk>", "<s>", "</s>", "\u2581", "a", "b", "ab", "\u2581ab"};
   std::vector<float> scores{0, 0, 0, -9, -9, -9, -1, -2};
   std::vector<std::uint32_t> types{2, 3, 3, 1, 1, 1, 1, 1};
@@ -446,7 +445,7 @@ TEST_F(TokenizerTest, RejectsUnreadableFilesWithReason) {
               HasSubstr("tokenizer.json: not valid JSON"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("tokenizer.json", std::string(100000, '['))); }),
               HasSubstr("nested more than 64 deep"));
-  // What a file says is shown without its control characters, and not at any length.
+  // Text from a file is printed without control characters, and truncated.
   const std::string shown = error_of(with("/normalizer", {{"type", "\x1b[2J\n" + std::string(100'000, 'x')}}));
   EXPECT_THAT(shown, HasSubstr("the normalizer '\\x1b[2J\\x0axxx"));
   EXPECT_LT(shown.size(), 2100U);
@@ -467,7 +466,7 @@ TEST_F(TokenizerTest, RejectsUnreadableFilesWithReason) {
       HasSubstr("special.unknown: token 9 does not exist"));
 }
 
-/// Whatever stands in a file, it is a tokenizer or one error.
+/// Any file gives either a tokenizer or one error.
 TEST_F(TokenizerTest, DamagedJsonNeverCrashes) {
   file("vocab.txt", lines(bert_vocabulary));
   const std::vector<std::string> documents{byte_level(ByteLevel().document())->to_json(),
