@@ -11,7 +11,7 @@ namespace furlong {
 
 namespace {
 
-constexpr std::uint64_t kLargestInMemory = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxBytesInMemory = std::uint64_t{1} << 30;
 
 using Range = TokenStore::Range;
 
@@ -270,7 +270,7 @@ void TokenStore::read(Split which, std::uint64_t position, std::span<std::int32_
   require(position <= split.size() && tokens.size() <= split.size() - position, "tokens [{}, {}) of the {} split of {}",
           position, position + tokens.size(), name_of(which), split.size());
   const std::size_t width = state_->width();
-  if (split.size() * width <= kLargestInMemory) {
+  if (split.size() * width <= kMaxBytesInMemory) {
     std::call_once(split.loaded, [&] { state_->load(split); });
     state_->convert(split.memory.data() + position * width, position, tokens);
     return;

@@ -9,8 +9,8 @@
 namespace furlong {
 namespace {
 
-constexpr std::size_t kTokensAtOnce = 8192;
-constexpr std::size_t kPatience = 8;  // maximum wait for a good place to cut, in pieces
+constexpr std::size_t kTokensPerWrite = 8192;
+constexpr std::size_t kMaxWaitPieces = 8;  // maximum wait for a good place to cut, in pieces
 
 bool is_space(char byte) { return std::isspace(static_cast<unsigned char>(byte)) != 0; }
 bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
@@ -25,13 +25,13 @@ DocumentEncoder::DocumentEncoder(const Vocabulary& vocabulary, StoreWriter& writ
 
 void DocumentEncoder::write(const std::vector<std::int32_t>& ids) {
   if (ids.empty()) return;
-  if (!std::exchange(begun_, true)) writer_.append(vocabulary_.frame_front());
+  if (!std::exchange(started_, true)) writer_.append(vocabulary_.frame_front());
   writer_.append(ids);
 }
 
 void DocumentEncoder::put_token(std::int32_t id) {
   ids_.push_back(id);
-  if (ids_.size() < kTokensAtOnce) return;
+  if (ids_.size() < kTokensPerWrite) return;
   write(ids_);
   ids_.clear();
 }
@@ -45,7 +45,7 @@ std::size_t DocumentEncoder::find_cut() const {
     if (!is_space(text_[place]) && !is_space(text_[place - 2])) return place;
     if (line_end == 0) line_end = place;
   }
-  if (text_.size() < kPatience * piece_bytes_) return 0;
+  if (text_.size() < kMaxWaitPieces * piece_bytes_) return 0;
   if (line_end > 0) return line_end;
   std::size_t place = text_.size() - 1;
   while (place > 1 && continues_character(text_[place])) --place;
@@ -66,12 +66,12 @@ void DocumentEncoder::encode_piece() {
 void DocumentEncoder::end_document() {
   write(ids_);
   if (!text_.empty()) write(vocabulary_.encode(text_));
-  if (begun_) writer_.append(vocabulary_.frame_back());
+  if (started_) writer_.append(vocabulary_.frame_back());
   writer_.end_document();
   ids_.clear();
   text_.clear();
   next_cut_ = piece_bytes_;
-  begun_ = cut_ = false;
+  started_ = cut_ = false;
 }
 
 }  // namespace furlong

@@ -43,7 +43,7 @@ class DocumentEncoder {
   std::string text_;
   std::vector<std::int32_t> ids_;
   std::uint64_t n_cut_documents_ = 0;
-  bool begun_ = false, cut_ = false;
+  bool started_ = false, cut_ = false;
 };
 
 }  // namespace furlong

@@ -16,9 +16,9 @@ namespace {
 
 using Kind = LabelledFormat::Kind;
 
-constexpr std::size_t kLargestRecord = std::size_t{1} << 30;
-constexpr std::size_t kLargestObject = std::size_t{1} << 26;  // parsing needs many times its size
-constexpr std::size_t kMostLabels = 1 << 16;
+constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 30;
+constexpr std::size_t kMaxObjectBytes = std::size_t{1} << 26;  // parsing needs many times its size
+constexpr std::size_t kMaxLabels = 1 << 16;
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0) text.remove_prefix(1);
@@ -184,8 +184,8 @@ class LabelNames {
     if (!foreign::is_utf8(name))
       throw UserError("{}: the label '{}' is not valid UTF-8; convert the file (iconv -f LATIN1 -t UTF-8)", place,
                       foreign::printable(name));
-    if (names_.size() == kMostLabels)
-      throw UserError("{}: more than {} different labels; check --label-field", place, kMostLabels);
+    if (names_.size() == kMaxLabels)
+      throw UserError("{}: more than {} different labels; check --label-field", place, kMaxLabels);
     names_.push_back(name);
     return ids_[name] = static_cast<std::int32_t>(names_.size() - 1);
   }
@@ -222,9 +222,9 @@ class LabelledReader : public DocumentReader {
       const std::string_view part = block.substr(begin, end - begin);
       if (csv_ && std::count(part.begin(), part.end(), '"') % 2 != 0) quoted_ = !quoted_;
       record_ += part;
-      if (json_ && record_.size() > kLargestObject)
+      if (json_ && record_.size() > kMaxObjectBytes)
         throw UserError("{}: the record is larger than 64 MiB; split it into shorter records", place());
-      if (record_.size() > kLargestRecord)
+      if (record_.size() > kMaxRecordBytes)
         throw UserError("{}: the record is larger than 1 GiB; check for an unclosed quotation mark", place());
       begin = end + 1;
       if (end == block.size()) break;

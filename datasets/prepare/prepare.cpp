@@ -104,7 +104,7 @@ class Preparation {
     check_paths(options_);
     // fail on a bad path before reading inputs, which may take hours
     output_ = std::make_unique<AtomicFile>(options_.output);
-    for (const std::string& path : options_.inputs) take_input(path);
+    for (const std::string& path : options_.inputs) read_input(path);
     Json provenance;
     provenance["furlong"] = version();
     provenance["commit"] = commit();
@@ -128,15 +128,15 @@ class Preparation {
   }
 
  private:
-  void take_input(const std::string& path) {
+  void read_input(const std::string& path) {
     ByteSource source(path);
     std::size_t count = source.read(block_.data(), block_.size());
-    if (!writer_) begin({block_.data(), count}, source.name());
+    if (!writer_) open_writer({block_.data(), count}, source.name());
     reader_->begin_input(source.name());
     while (count > 0) {
       report_.input_bytes += count;
       reader_->feed({block_.data(), count});
-      say_progress(source);
+      report_progress(source);
       count = source.read(block_.data(), block_.size());
     }
     reader_->end_input();
@@ -149,7 +149,7 @@ class Preparation {
     sources_.push_back(entry);
   }
 
-  void begin(std::string_view beginning, const std::string& name) {
+  void open_writer(std::string_view beginning, const std::string& name) {
     vocabulary_ = choose_vocabulary(options_, beginning, name);
     report_.vocabulary = vocabulary_->kind_name();
     report_.vocabulary_size = vocabulary_->size();
@@ -173,7 +173,7 @@ class Preparation {
     return make_text_reader(options_.separator, *vocabulary_, *writer_);
   }
 
-  void say_progress(const ByteSource& source) {
+  void report_progress(const ByteSource& source) {
     if (!options_.progress || seconds_since(last_progress_) < kSecondsBetweenProgress) return;
     last_progress_ = Clock::now();
     options_.progress(

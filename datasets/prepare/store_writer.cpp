@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t kTokensPerChunk = std::uint64_t{1} << 16;
 constexpr std::uint64_t kRowsPerChunk = std::uint64_t{1} << 11;
-constexpr std::size_t kLargestAttribute = 32768;
+constexpr std::size_t kMaxAttributeBytes = 32768;
 
 using SplitBy = StoreWriterOptions::SplitBy;
 
@@ -86,7 +86,7 @@ class Labels {
 class PrefixCounts {
  public:
   explicit PrefixCounts(std::size_t vocabulary_size)
-      : most_places_(std::clamp<std::size_t>((std::size_t{1} << 21) / vocabulary_size, 8, 512)),
+      : max_places_(std::clamp<std::size_t>((std::size_t{1} << 21) / vocabulary_size, 8, 512)),
         running_(vocabulary_size, 0),
         places_{running_} {}
 
@@ -95,7 +95,7 @@ class PrefixCounts {
     for (std::size_t id = 0; id < running_.size(); ++id) running_[id] += chunk_counts[id];
     if (++chunks_ % spacing_ != 0) return;
     places_.push_back(running_);
-    if (places_.size() <= most_places_) return;
+    if (places_.size() <= max_places_) return;
     for (std::size_t place = 1; 2 * place < places_.size(); ++place) places_[place] = std::move(places_[2 * place]);
     places_.resize((places_.size() + 1) / 2);
     spacing_ *= 2;
@@ -108,7 +108,7 @@ class PrefixCounts {
   }
 
  private:
-  std::size_t most_places_;
+  std::size_t max_places_;
   std::vector<std::uint64_t> running_;
   std::vector<std::vector<std::uint64_t>> places_;
   std::uint64_t chunks_ = 0, spacing_ = 1;
@@ -117,7 +117,7 @@ class PrefixCounts {
 /// Writes an attribute. Larger vocabularies (tokenizers may have megabytes) become a dataset, whose chunks have
 /// checksums.
 void write_vocabulary(hdf5::File& file, const std::string& json) {
-  if (json.size() <= kLargestAttribute) return file.set_text("vocabulary", json);
+  if (json.size() <= kMaxAttributeBytes) return file.set_text("vocabulary", json);
   hdf5::Dataset dataset = file.create_dataset(
       "vocabulary", hdf5::Type::u8, {0}, {.chunk = {std::uint64_t{1} << 16}, .fletcher32 = true, .extendible = true});
   dataset.append(json.data(), json.size());
@@ -191,7 +191,7 @@ struct StoreWriter::State {
 
   /// Calls `action` with a value of the file's token type.
   template <class Action>
-  void as_stored(const Action& action) const {
+  void with_stored_type(const Action& action) const {
     if (type == hdf5::Type::u8) {
       action(std::uint8_t{});
     } else if (type == hdf5::Type::u16) {
@@ -202,7 +202,7 @@ struct StoreWriter::State {
   }
 
   void write_chunk() {
-    as_stored([&]<class Stored>(Stored) {
+    with_stored_type([&]<class Stored>(Stored) {
       if constexpr (std::is_same_v<Stored, std::uint32_t>) {
         tokens.append(buffer.data(), buffer.size());
       } else {
@@ -220,7 +220,7 @@ struct StoreWriter::State {
   }
 
   template <class Id>
-  void count_of_document(std::span<const Id> ids) {
+  void count_document_tokens(std::span<const Id> ids) {
     const bool train = split_of_document(summary.n_documents) == 0;
     for (const Id id : ids) ++summary.counts[static_cast<std::size_t>(id)];
     if (!train) return;
@@ -231,7 +231,7 @@ struct StoreWriter::State {
   void append(std::span<const Id> ids) {
     if (ids.empty()) return;
     last = static_cast<std::uint32_t>(ids.back());
-    if (options.split_by == SplitBy::document) count_of_document(ids);
+    if (options.split_by == SplitBy::document) count_document_tokens(ids);
     while (!ids.empty()) {
       const std::size_t taken = std::min<std::size_t>(ids.size(), kTokensPerChunk - buffer.size());
       buffer.insert(buffer.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(taken));
@@ -250,7 +250,7 @@ struct StoreWriter::State {
 
   void cut_into_spans();
   void count_train_span(std::uint64_t end);
-  void refuse_empty_splits() const;
+  void check_no_split_is_empty() const;
   void finish_labels(const std::vector<std::string>& names);
 };
 
@@ -282,7 +282,7 @@ void StoreWriter::State::cut_into_spans() {
 
 void StoreWriter::State::count_train_span(std::uint64_t end) {
   auto [place, counts] = prefix_counts.before(end);
-  as_stored([&, &place = place, &counts = counts]<class Stored>(Stored) {
+  with_stored_type([&, &place = place, &counts = counts]<class Stored>(Stored) {
     std::vector<Stored> ids;
     while (place < end) {
       const std::uint64_t next = std::min(end, place + kTokensPerChunk);
@@ -295,7 +295,7 @@ void StoreWriter::State::count_train_span(std::uint64_t end) {
   train_counts = std::move(counts);
 }
 
-void StoreWriter::State::refuse_empty_splits() const {
+void StoreWriter::State::check_no_split_is_empty() const {
   for (const Split split : all_splits) {
     const auto index = static_cast<std::size_t>(split);
     if (options.shares[split] == 0 || summary.split_tokens[index] > 0) continue;
@@ -353,7 +353,7 @@ StoreSummary StoreWriter::finish(const std::string& provenance, const std::vecto
   state.summary.n_tokens = state.written;
   if (state.written == 0) throw UserError("{}: no tokens to write; the input is empty", state.on_disk->path().string());
   if (state.options.split_by == SplitBy::span) state.cut_into_spans();
-  state.refuse_empty_splits();
+  state.check_no_split_is_empty();
   state.summary.train_entropy = entropy(state.train_counts);
   for (std::size_t split = 0; split < 3; ++split) {
     const auto [begin, end] = state.pending[split];

@@ -5,8 +5,8 @@
 namespace furlong {
 namespace {
 
-constexpr std::size_t kTokensBefore = 8;                   // more than any decoder looks back
-constexpr std::size_t kLongestPending = 8;                 // maximum pending tokens; no character has that many bytes
+constexpr std::size_t kContextTokens = 8;                  // more than any decoder looks back
+constexpr std::size_t kMaxPendingTokens = 8;               // maximum pending tokens; no character has that many bytes
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD: an incomplete character
 
 /// Whether the text of a sequence is the concatenation of the texts of its tokens.
@@ -17,25 +17,25 @@ bool joins_plainly(const Vocabulary& vocabulary) {
 }  // namespace
 
 TextStream::TextStream(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt) : vocabulary_(&vocabulary) {
-  const std::span<const std::int32_t> last = prompt.last(std::min(kTokensBefore, prompt.size()));
-  before_.assign(last.begin(), last.end());
+  const std::span<const std::int32_t> last = prompt.last(std::min(kContextTokens, prompt.size()));
+  context_.assign(last.begin(), last.end());
 }
 
 std::string TextStream::next(std::int32_t token) {
   if (joins_plainly(*vocabulary_)) return vocabulary_->decode({&token, 1});
   pending_.push_back(token);
-  if (pending_.size() < kLongestPending && vocabulary_->decode(pending_).ends_with(kReplacement)) return {};
-  return take();
+  if (pending_.size() < kMaxPendingTokens && vocabulary_->decode(pending_).ends_with(kReplacement)) return {};
+  return decode_pending();
 }
 
-std::string TextStream::finish() { return pending_.empty() ? std::string() : take(); }
+std::string TextStream::finish() { return pending_.empty() ? std::string() : decode_pending(); }
 
-std::string TextStream::take() {
-  const std::string before = vocabulary_->decode(before_);
-  before_.insert(before_.end(), pending_.begin(), pending_.end());
+std::string TextStream::decode_pending() {
+  const std::string before = vocabulary_->decode(context_);
+  context_.insert(context_.end(), pending_.begin(), pending_.end());
   pending_.clear();
-  const std::string text = vocabulary_->decode(before_);
-  if (before_.size() > kTokensBefore) before_.erase(before_.begin(), before_.end() - kTokensBefore);
+  const std::string text = vocabulary_->decode(context_);
+  if (context_.size() > kContextTokens) context_.erase(context_.begin(), context_.end() - kContextTokens);
   // New tokens may change the end of the previous text (a space); the new text starts at the first difference.
   return {std::mismatch(text.begin(), text.end(), before.begin(), before.end()).first, text.end()};
 }

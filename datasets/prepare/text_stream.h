@@ -20,9 +20,9 @@ class TextStream {
   std::string finish();
 
  private:
-  std::string take();
+  std::string decode_pending();
   const Vocabulary* vocabulary_;
-  std::vector<std::int32_t> before_, pending_;
+  std::vector<std::int32_t> context_, pending_;
 };
 
 /// Returns the text of `tokens` as a continuation of `prompt`.

@@ -22,11 +22,11 @@ MaskedSource::MaskedSource(std::shared_ptr<const RowSource> rows, const Vocabula
   require(vocabulary.mask_id().has_value(), "a vocabulary without <mask>");
   mask_id_ = *vocabulary.mask_id();
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) {
-    never_.push_back(!vocabulary.is_data_symbol(id));
-    if (!never_.back()) data_symbols_.push_back(id);
+    excluded_.push_back(!vocabulary.is_data_symbol(id));
+    if (!excluded_.back()) data_symbols_.push_back(id);
   }
   for (const std::string& symbol : options.ignore_tokens)
-    never_[static_cast<std::size_t>(vocabulary.id_of(symbol))] = true;
+    excluded_[static_cast<std::size_t>(vocabulary.id_of(symbol))] = true;
 }
 
 Batch MaskedSource::masked(Batch rows, std::uint64_t first, std::uint64_t end) const {
@@ -44,15 +44,15 @@ Batch MaskedSource::masked(Batch rows, std::uint64_t first, std::uint64_t end) c
       const std::size_t place = row * n + position;
       rows.mask[place] = 1;
       std::int32_t& token = rows.inputs[place];
-      if (never_[static_cast<std::size_t>(token)]) continue;
+      if (excluded_[static_cast<std::size_t>(token)]) continue;
       const auto words = philox(key, (first + row) * longest + position);
       if (uniform(words[0]) >= options_.probability) continue;
       rows.targets[place] = token;
       ++rows.n_targets;
-      const double fate = uniform(words[1]);
-      if (fate < options_.mask_token_share) {
+      const double draw = uniform(words[1]);
+      if (draw < options_.mask_token_share) {
         token = mask_id_;
-      } else if (fate < options_.mask_token_share + options_.random_token_share) {
+      } else if (draw < options_.mask_token_share + options_.random_token_share) {
         token = data_symbols_[static_cast<std::size_t>(uniform(words[2]) * static_cast<double>(data_symbols_.size()))];
       }
     }

@@ -40,7 +40,7 @@ class MaskedSource : public BatchSource {
   std::shared_ptr<const RowSource> rows_;
   MaskingOptions options_;
   std::int32_t mask_id_;
-  std::vector<bool> never_;                 // by token id
+  std::vector<bool> excluded_;              // by token id
   std::vector<std::int32_t> data_symbols_;  // candidates for a random token
 };
 

@@ -40,7 +40,7 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t pos
 }
 
 void AddedTokens::split(std::string_view text, SpecialSpelling special, const Sink& sink) const {
-  std::size_t behind = 0;  // end of the text already passed to `sink`
+  std::size_t done = 0;  // end of the text already passed to `sink`
   for (std::size_t position = 0; position < text.size() && !tokens_.empty();) {
     const AddedToken* token = longest_at(text, position);
     if (!token) {
@@ -52,24 +52,24 @@ void AddedTokens::split(std::string_view text, SpecialSpelling special, const Si
     position = end;
     if (token->special && special == SpecialSpelling::is_text) continue;
     if (token->single_word && !stands_alone(text, begin, end)) continue;
-    while (token->lstrip && begin > behind) {
+    while (token->lstrip && begin > done) {
       const char32_t character = last_character(text.substr(0, begin));
       if (!unicode::is_whitespace(character)) break;
       do --begin;
-      while (begin > behind && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80);
+      while (begin > done && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80);
     }
     while (token->rstrip && end < text.size()) {
       std::size_t next = end;
       if (!unicode::is_whitespace(unicode::next(text, next))) break;
       end = next;
     }
-    begin = std::max(begin, behind);
-    if (begin > behind) sink(text.substr(behind, begin - behind), std::nullopt);
+    begin = std::max(begin, done);
+    if (begin > done) sink(text.substr(done, begin - done), std::nullopt);
     sink(token->content, token->id);
-    behind = std::max(end, behind);
+    done = std::max(end, done);
     position = std::max(position, end);
   }
-  if (behind < text.size()) sink(text.substr(behind), std::nullopt);
+  if (done < text.size()) sink(text.substr(done), std::nullopt);
 }
 
 }  // namespace furlong

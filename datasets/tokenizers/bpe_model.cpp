@@ -70,7 +70,7 @@ struct Candidate {
 };
 
 class BpeModel : public PieceModel {
-  static constexpr std::size_t most_bytes = std::size_t{1} << 30;  // indices have 32 bits
+  static constexpr std::size_t max_bytes = std::size_t{1} << 30;  // indices have 32 bits
 
  public:
   BpeModel(const JsonView& model, const TokenTable& vocabulary, bool byte_level)
@@ -95,9 +95,8 @@ class BpeModel : public PieceModel {
   }
 
   void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
-    if (piece.size() > most_bytes)
-      throw UserError("the tokenizer leaves a piece of {} bytes unsplit; expected at most {}", piece.size(),
-                      most_bytes);
+    if (piece.size() > max_bytes)
+      throw UserError("the tokenizer leaves a piece of {} bytes unsplit; expected at most {}", piece.size(), max_bytes);
     if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
       ids.push_back(whole->second);
       return;

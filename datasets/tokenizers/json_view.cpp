@@ -4,25 +4,25 @@
 
 namespace furlong {
 
-void JsonView::wrong(std::string_view expected) const {
+void JsonView::fail_with_expected(std::string_view expected) const {
   throw UserError("{}: expected {}, found {}", name_, expected, value_->type_name());
 }
 
 JsonView JsonView::at(std::string_view key) const {
-  if (!value_->is_object()) wrong("an object");
+  if (!value_->is_object()) fail_with_expected("an object");
   const auto found = value_->find(key);
   if (found == value_->end()) throw UserError("{}: \"{}\" is missing", name_, key);
   return JsonView(*found, name_ + (name_.ends_with(':') ? " " : ".") + std::string(key));
 }
 
 bool JsonView::has(std::string_view key) const {
-  if (!value_->is_object()) wrong("an object");
+  if (!value_->is_object()) fail_with_expected("an object");
   const auto found = value_->find(key);
   return found != value_->end() && !found->is_null();
 }
 
 std::size_t JsonView::size() const {
-  if (!value_->is_array()) wrong("an array");
+  if (!value_->is_array()) fail_with_expected("an array");
   return value_->size();
 }
 
@@ -38,25 +38,25 @@ std::vector<JsonView> JsonView::items() const {
 }
 
 const std::string& JsonView::text() const {
-  if (!value_->is_string()) wrong("a string");
+  if (!value_->is_string()) fail_with_expected("a string");
   return value_->get_ref<const std::string&>();
 }
 
 std::int64_t JsonView::integer() const {
   if (!value_->is_number_integer() ||
       (value_->is_number_unsigned() && value_->get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())) {
-    wrong("an integer");
+    fail_with_expected("an integer");
   }
   return value_->get<std::int64_t>();
 }
 
 bool JsonView::boolean() const {
-  if (!value_->is_boolean()) wrong("true or false");
+  if (!value_->is_boolean()) fail_with_expected("true or false");
   return value_->get<bool>();
 }
 
 double JsonView::real() const {
-  if (!value_->is_number()) wrong("a number");
+  if (!value_->is_number()) fail_with_expected("a number");
   return value_->get<double>();
 }
 

@@ -43,7 +43,7 @@ class JsonView {
   std::int32_t token_id() const;
 
  private:
-  [[noreturn]] void wrong(std::string_view expected) const;
+  [[noreturn]] void fail_with_expected(std::string_view expected) const;
   const nlohmann::json* value_;
   std::string name_;
 };

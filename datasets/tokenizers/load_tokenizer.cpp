@@ -36,7 +36,7 @@ std::vector<std::string> lines_of(const fs::path& path) {
 }
 
 /// Settings from the other files in a tokenizer's directory.
-struct Surroundings {
+struct SideFiles {
   fs::path directory;
   nlohmann::json config = nlohmann::json::object();
   std::string class_name;  // "GPT2Tokenizer", without "Fast"; empty: unknown
@@ -46,52 +46,52 @@ struct Surroundings {
   JsonView view() const { return JsonView(config, (directory / "tokenizer_config.json").string() + ":"); }
 };
 
-void read_added(const JsonView& decoder, Surroundings& around) {
+void read_added(const JsonView& decoder, SideFiles& side_files) {
   if (!decoder.value().is_object()) throw UserError("{}: expected an object", decoder.name());
   for (const auto& [key, value] : decoder.value().items()) {
     const JsonView item(value, decoder.name() + "." + key);
     if (key.empty() || key.size() > 9 || key.find_first_not_of("0123456789") != std::string::npos)
       throw UserError("{}: '{}' is not a token id", decoder.name(), key);
-    around.added.push_back({item.at("content").text(), std::stoi(key), item.boolean("special", false),
-                            item.boolean("normalized", false), item.boolean("single_word", false),
-                            item.boolean("lstrip", false), item.boolean("rstrip", false)});
+    side_files.added.push_back({item.at("content").text(), std::stoi(key), item.boolean("special", false),
+                                item.boolean("normalized", false), item.boolean("single_word", false),
+                                item.boolean("lstrip", false), item.boolean("rstrip", false)});
   }
 }
 
-Surroundings surroundings_of(const fs::path& directory) {
-  Surroundings around;
-  around.directory = directory;
+SideFiles read_side_files(const fs::path& directory) {
+  SideFiles side_files;
+  side_files.directory = directory;
   const auto names_from = [&](const JsonView& json) {
-    for (const auto& [key, name] : special_names(json)) around.names.try_emplace(key, name);
+    for (const auto& [key, name] : special_names(json)) side_files.names.try_emplace(key, name);
   };
   if (const fs::path path = directory / "tokenizer_config.json"; fs::exists(path)) {
-    around.config = parse_json(read_file(path), path.string());
-    const JsonView view = around.view();
-    around.class_name = view.text("tokenizer_class", "");
-    if (around.class_name.ends_with("Fast")) around.class_name.resize(around.class_name.size() - 4);
+    side_files.config = parse_json(read_file(path), path.string());
+    const JsonView view = side_files.view();
+    side_files.class_name = view.text("tokenizer_class", "");
+    if (side_files.class_name.ends_with("Fast")) side_files.class_name.resize(side_files.class_name.size() - 4);
     names_from(view);
-    if (view.has("added_tokens_decoder")) read_added(view.at("added_tokens_decoder"), around);
+    if (view.has("added_tokens_decoder")) read_added(view.at("added_tokens_decoder"), side_files);
   }
   if (const fs::path path = directory / "special_tokens_map.json"; fs::exists(path)) {
     const nlohmann::json map = parse_json(read_file(path), path.string());
     names_from(JsonView(map, path.string() + ":"));
   }
-  if (const fs::path path = directory / "added_tokens.json"; fs::exists(path) && around.added.empty()) {
+  if (const fs::path path = directory / "added_tokens.json"; fs::exists(path) && side_files.added.empty()) {
     const nlohmann::json map = parse_json(read_file(path), path.string());
     const JsonView view(map, path.string() + ":");
     if (!map.is_object()) throw UserError("{}: expected an object of tokens and ids", path.string());
     for (const auto& [token, id] : map.items())
-      around.added.push_back({.content = token, .id = JsonView(id, view.name() + " " + token).token_id()});
+      side_files.added.push_back({.content = token, .id = JsonView(id, view.name() + " " + token).token_id()});
   }
-  for (AddedToken& token : around.added) {
-    for (const auto& [key, name] : around.names) token.special = token.special || token.content == name;
+  for (AddedToken& token : side_files.added) {
+    for (const auto& [key, name] : side_files.names) token.special = token.special || token.content == name;
   }
-  return around;
+  return side_files;
 }
 
-std::string name_or(const Surroundings& around, std::string_view key, std::string_view fallback) {
-  const auto found = around.names.find(key);
-  return found == around.names.end() ? std::string(fallback) : found->second;
+std::string name_or(const SideFiles& side_files, std::string_view key, std::string_view fallback) {
+  const auto found = side_files.names.find(key);
+  return found == side_files.names.end() ? std::string(fallback) : found->second;
 }
 
 /// Special tokens are matched in text (if requested) even if no file lists them as added.
@@ -103,28 +103,28 @@ void add_special(std::vector<AddedToken>& added, const nlohmann::json& vocabular
     added.push_back({.content = token, .id = vocabulary[token].get<std::int32_t>(), .special = true});
 }
 
-std::shared_ptr<const Tokenizer> from_tokenizer_json(const fs::path& path, const Surroundings& around) {
+std::shared_ptr<const Tokenizer> from_tokenizer_json(const fs::path& path, const SideFiles& side_files) {
   nlohmann::json document = parse_json(read_file(path), path.string());
   const JsonView view(document, path.string() + ":");
   if (view.at("model").text("type", "") == "Unigram") {
-    return make_sentencepiece_tokenizer(sentencepiece_of_unigram(view), around.names, nullptr, path.string());
+    return make_sentencepiece_tokenizer(sentencepiece_of_unigram(view), side_files.names, nullptr, path.string());
   }
-  return make_pipeline_tokenizer(std::move(document), around.names, nullptr, path.string());
+  return make_pipeline_tokenizer(std::move(document), side_files.names, nullptr, path.string());
 }
 
 std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs::path& merges_path,
-                                                 const Surroundings& around) {
+                                                 const SideFiles& side_files) {
   static const std::set<std::string_view> plain{"", "GPT2Tokenizer", "CodeGenTokenizer"},
       framed{"RobertaTokenizer", "LongformerTokenizer", "BartTokenizer"};
   BytePairParts parts;
-  const bool frames = framed.contains(around.class_name);
-  if (around.class_name == "Qwen2Tokenizer") {
+  const bool frames = framed.contains(side_files.class_name);
+  if (side_files.class_name == "Qwen2Tokenizer") {
     parts.family = BytePairFamily::qwen2;
-  } else if (!frames && !plain.contains(around.class_name)) {
+  } else if (!frames && !plain.contains(side_files.class_name)) {
     throw UserError(
         "{}: the tokenizer class {} cannot be read from vocab.json and merges.txt; provide a tokenizer.json "
         "(save_pretrained of the fast tokenizer)",
-        path.string(), around.class_name);
+        path.string(), side_files.class_name);
   }
   parts.vocabulary = parse_json(read_file(path), path.string());
   const JsonView vocabulary(parts.vocabulary, path.string() + ":");
@@ -139,18 +139,18 @@ std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs:
   parts.merges = lines_of(merges_path);
   if (!parts.merges.empty() && parts.merges.front().starts_with("#version")) parts.merges.erase(parts.merges.begin());
   std::erase(parts.merges, "");
-  parts.add_prefix_space = around.view().boolean("add_prefix_space", false);
-  parts.added = around.added;
+  parts.add_prefix_space = side_files.view().boolean("add_prefix_space", false);
+  parts.added = side_files.added;
   if (frames) {
-    parts.front = name_or(around, "cls_token", "<s>");
-    parts.back = name_or(around, "sep_token", "</s>");
+    parts.front = name_or(side_files, "cls_token", "<s>");
+    parts.back = name_or(side_files, "sep_token", "</s>");
     for (const char* token : {"<s>", "<pad>", "</s>", "<unk>"}) add_special(parts.added, parts.vocabulary, token);
     add_special(parts.added, parts.vocabulary, "<mask>");
     for (AddedToken& token : parts.added) token.lstrip = token.lstrip || token.content == "<mask>";
   }
-  for (const auto& [key, name] : around.names) add_special(parts.added, parts.vocabulary, name);
+  for (const auto& [key, name] : side_files.names) add_special(parts.added, parts.vocabulary, name);
   add_special(parts.added, parts.vocabulary, "<|endoftext|>");
-  return make_pipeline_tokenizer(byte_pair_json(parts, path.string()), around.names, nullptr, path.string());
+  return make_pipeline_tokenizer(byte_pair_json(parts, path.string()), side_files.names, nullptr, path.string());
 }
 
 bool is_bracketed(std::string_view token) {
@@ -159,13 +159,13 @@ bool is_bracketed(std::string_view token) {
 }
 
 std::shared_ptr<const Tokenizer> from_letters(std::vector<std::string> tokens, LetterParts::Units units,
-                                              const fs::path& path, const Surroundings& around) {
+                                              const fs::path& path, const SideFiles& side_files) {
   LetterParts parts;
   parts.tokens = std::move(tokens);
   parts.units = units;
-  parts.joins_unknown = around.class_name == "EsmTokenizer";
+  parts.joins_unknown = side_files.class_name == "EsmTokenizer";
   const auto id = [&](const char* key, const char* bert, const char* esm) -> std::optional<std::int32_t> {
-    for (const std::string& name : {name_or(around, key, bert), std::string(esm)}) {
+    for (const std::string& name : {name_or(side_files, key, bert), std::string(esm)}) {
       const auto found = std::find(parts.tokens.begin(), parts.tokens.end(), name);
       if (found != parts.tokens.end()) return static_cast<std::int32_t>(found - parts.tokens.begin());
     }
@@ -173,22 +173,22 @@ std::shared_ptr<const Tokenizer> from_letters(std::vector<std::string> tokens, L
   };
   if (const auto front = id("cls_token", "[CLS]", "<cls>")) parts.frame.front.push_back(*front);
   if (const auto back = id("sep_token", "[SEP]", "<eos>")) parts.frame.back.push_back(*back);
-  return make_letter_tokenizer(std::move(parts), around.names, nullptr, path.string());
+  return make_letter_tokenizer(std::move(parts), side_files.names, nullptr, path.string());
 }
 
-std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surroundings& around) {
+std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const SideFiles& side_files) {
   std::vector<std::string> tokens = lines_of(path);
   if (tokens.empty()) throw UserError("{}: the list of tokens is empty", path.string());
   const auto plain = [](const std::string& token) { return !is_bracketed(token); };
   const bool letters = std::all_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
     return !plain(token) || unicode::count(token) <= 1;
   });
-  if (letters) return from_letters(std::move(tokens), LetterParts::Units::letters, path, around);
+  if (letters) return from_letters(std::move(tokens), LetterParts::Units::letters, path, side_files);
   const auto has = [&](const char* token) { return std::find(tokens.begin(), tokens.end(), token) != tokens.end(); };
   if (std::none_of(tokens.begin(), tokens.end(),
                    [](const std::string& token) { return token.size() > 2 && token.starts_with("##"); })) {
     if (has("Cl") && has("Br") && has("c") && has("("))
-      return from_letters(std::move(tokens), LetterParts::Units::smiles, path, around);
+      return from_letters(std::move(tokens), LetterParts::Units::smiles, path, side_files);
     throw UserError(
         "{}: unknown kind of vocabulary: not WordPiece (no token starts with ##), not letters (tokens have several), "
         "not SMILES (no Cl, Br, c and parentheses)",
@@ -196,13 +196,13 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surr
   }
   static const std::set<std::string_view> classes{
       "", "BertTokenizer", "DistilBertTokenizer", "MobileBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"};
-  if (!classes.contains(around.class_name)) {
+  if (!classes.contains(side_files.class_name)) {
     throw UserError(
         "{}: the tokenizer class {} cannot be read from vocab.txt; provide a tokenizer.json (save_pretrained of the "
         "fast tokenizer)",
-        path.string(), around.class_name);
+        path.string(), side_files.class_name);
   }
-  const JsonView config = around.view();
+  const JsonView config = side_files.view();
   if (!config.boolean("do_basic_tokenize", true))
     throw UserError("{}: do_basic_tokenize: false is not supported", config.name());
   WordPieceParts parts;
@@ -213,44 +213,44 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Surr
   parts.lowercase = config.boolean("do_lower_case", !cased);
   parts.strip_accents = config.boolean("strip_accents", parts.lowercase);
   parts.space_ideographs = config.boolean("tokenize_chinese_chars", true);
-  const bool mpnet = around.class_name == "MPNetTokenizer";
-  parts.unknown = name_or(around, "unk_token", "[UNK]");
-  parts.front = name_or(around, "cls_token", mpnet ? "<s>" : "[CLS]");
-  parts.back = name_or(around, "sep_token", mpnet ? "</s>" : "[SEP]");
+  const bool mpnet = side_files.class_name == "MPNetTokenizer";
+  parts.unknown = name_or(side_files, "unk_token", "[UNK]");
+  parts.front = name_or(side_files, "cls_token", mpnet ? "<s>" : "[CLS]");
+  parts.back = name_or(side_files, "sep_token", mpnet ? "</s>" : "[SEP]");
   parts.vocabulary = nlohmann::json::object();
   for (std::size_t id = 0; id < tokens.size(); ++id) {
     if (tokens[id].empty()) continue;
     if (!parts.vocabulary.emplace(tokens[id], id).second)
       throw UserError("{}, line {}: the token '{}' occurs twice", path.string(), id + 1, tokens[id]);
   }
-  parts.added = around.added;
-  for (const std::string& token : {name_or(around, "pad_token", "[PAD]"), parts.unknown, parts.front, parts.back,
-                                   name_or(around, "mask_token", "[MASK]")}) {
+  parts.added = side_files.added;
+  for (const std::string& token : {name_or(side_files, "pad_token", "[PAD]"), parts.unknown, parts.front, parts.back,
+                                   name_or(side_files, "mask_token", "[MASK]")}) {
     add_special(parts.added, parts.vocabulary, token);
   }
-  return make_pipeline_tokenizer(wordpiece_json(parts, path.string()), around.names, nullptr, path.string());
+  return make_pipeline_tokenizer(wordpiece_json(parts, path.string()), side_files.names, nullptr, path.string());
 }
 
-std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const Surroundings& around) {
+std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const SideFiles& side_files) {
   // Other classes change the text before the model sees it, or shift the ids.
   static const std::set<std::string_view> plain{"", "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"},
       with_end{"T5Tokenizer"};
-  const bool ends = with_end.contains(around.class_name);
-  if (!ends && !plain.contains(around.class_name)) {
+  const bool ends = with_end.contains(side_files.class_name);
+  if (!ends && !plain.contains(side_files.class_name)) {
     throw UserError(
         "{}: the tokenizer class {} does more than its SentencePiece model describes; provide a tokenizer.json "
         "(save_pretrained of the fast tokenizer)",
-        path.string(), around.class_name);
+        path.string(), side_files.class_name);
   }
   SentencePieceParts parts;
   parts.model = read_file(path);
-  parts.added = around.added;
-  const auto bare = make_sentencepiece_tokenizer(parts, around.names, nullptr, path.string());
-  const JsonView config = around.view();
+  parts.added = side_files.added;
+  const auto bare = make_sentencepiece_tokenizer(parts, side_files.names, nullptr, path.string());
+  const JsonView config = side_files.view();
   if (config.boolean("add_bos_token", !ends) && bare->special().beginning)
     parts.frame.front.push_back(*bare->special().beginning);
   if (config.boolean("add_eos_token", ends) && bare->special().end) parts.frame.back.push_back(*bare->special().end);
-  return make_sentencepiece_tokenizer(std::move(parts), around.names, nullptr, path.string());
+  return make_sentencepiece_tokenizer(std::move(parts), side_files.names, nullptr, path.string());
 }
 
 bool is_gguf(const fs::path& path) {
@@ -261,13 +261,13 @@ bool is_gguf(const fs::path& path) {
 }
 
 std::shared_ptr<const Tokenizer> from_file(const fs::path& path) {
-  const Surroundings around = surroundings_of(path.parent_path());
+  const SideFiles side_files = read_side_files(path.parent_path());
   if (is_gguf(path)) return tokenizer_from_gguf(*open_gguf(path));
-  if (path.extension() == ".model") return from_sentencepiece(path, around);
-  if (path.filename() == "merges.txt") return from_vocab_json(path.parent_path() / "vocab.json", path, around);
-  if (path.extension() == ".txt") return from_vocab_txt(path, around);
-  if (path.filename() == "vocab.json") return from_vocab_json(path, path.parent_path() / "merges.txt", around);
-  if (path.extension() == ".json") return from_tokenizer_json(path, around);
+  if (path.extension() == ".model") return from_sentencepiece(path, side_files);
+  if (path.filename() == "merges.txt") return from_vocab_json(path.parent_path() / "vocab.json", path, side_files);
+  if (path.extension() == ".txt") return from_vocab_txt(path, side_files);
+  if (path.filename() == "vocab.json") return from_vocab_json(path, path.parent_path() / "merges.txt", side_files);
+  if (path.extension() == ".json") return from_tokenizer_json(path, side_files);
   throw UserError(
       "{}: not a tokenizer file; expected tokenizer.json, vocab.json with merges.txt, vocab.txt, *.model "
       "(SentencePiece) or GGUF",

@@ -149,21 +149,21 @@ class ReplaceStep : public Normalizer::Step {
   }
   std::string apply(std::string text, const TextGrowth& growth) const override {
     std::string out;
-    std::size_t behind = 0;
+    std::size_t done = 0;
     const auto replace = [&](std::size_t begin, std::size_t end) {
-      out.append(text, behind, begin - behind);
+      out.append(text, done, begin - done);
       out += content_;
       growth.check(out.size());
-      behind = end;
+      done = end;
     };
     if (pattern_) {
       Pattern::Search search(*pattern_, text);
       while (const auto match = search.next()) replace(match->first, match->second);
     } else {
-      for (std::size_t at = text.find(wanted_); at != std::string::npos; at = text.find(wanted_, behind))
+      for (std::size_t at = text.find(wanted_); at != std::string::npos; at = text.find(wanted_, done))
         replace(at, at + wanted_.size());
     }
-    out.append(text, behind);
+    out.append(text, done);
     return out;
   }
 

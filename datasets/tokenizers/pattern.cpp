@@ -152,13 +152,13 @@ class Translator {
 
 /// Step limit of one match attempt at one position: PCRE2's default (about a second), or what a run of characters as
 /// long as the text may need. It stops patterns that backtrack endlessly.
-constexpr std::uint32_t least_steps = 10'000'000;
-constexpr std::size_t steps_a_byte = 8;
+constexpr std::uint32_t min_steps = 10'000'000;
+constexpr std::size_t steps_per_byte = 8;
 /// Time limit of all attempts on one text: about forty times what published patterns take. It stops patterns whose time
 /// is quadratic in the text's length.
-constexpr std::chrono::milliseconds patience{2000}, patience_a_mebibyte{2000};
+constexpr std::chrono::milliseconds time_limit{2000}, time_per_mebibyte{2000};
 /// Heap limit of the interpreter, which is used if the compiled code's stack is too small; PCRE2's default is 20 GB.
-constexpr std::uint32_t most_heap_kibibytes = 1 << 20;
+constexpr std::uint32_t max_heap_kibibytes = 1 << 20;
 
 std::string message_of(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -176,7 +176,7 @@ using MatchLimits = std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_c
 
 struct Pattern::Code {
   Code(pcre2_code* compiled, std::string the_name) : pointer(compiled), name(std::move(the_name)) {
-    if (limits) pcre2_set_heap_limit(limits.get(), most_heap_kibibytes);
+    if (limits) pcre2_set_heap_limit(limits.get(), max_heap_kibibytes);
   }
   ~Code() { pcre2_code_free(pointer); }
   Code(const Code&) = delete;
@@ -225,7 +225,7 @@ std::chrono::nanoseconds time_of(clockid_t clock) {
 class Stopwatch {
  public:
   explicit Stopwatch(std::size_t text_bytes)
-      : allowed_(patience + patience_a_mebibyte * static_cast<std::int64_t>(text_bytes >> 20)) {}
+      : allowed_(time_limit + time_per_mebibyte * static_cast<std::int64_t>(text_bytes >> 20)) {}
 
   /// Returns the result of `call` and its duration.
   template <class Call>
@@ -262,10 +262,10 @@ struct Pattern::Search::State {
         limits(pcre2_match_context_copy(the_code.limits.get()), &pcre2_match_context_free),
         data(pcre2_match_data_create(1, nullptr), &pcre2_match_data_free),
         stopwatch(the_text.size()),
-        most_steps(static_cast<std::uint32_t>(
-            std::clamp<std::size_t>(steps_a_byte * the_text.size(), least_steps, UINT32_MAX))) {
+        max_steps(static_cast<std::uint32_t>(
+            std::clamp<std::size_t>(steps_per_byte * the_text.size(), min_steps, UINT32_MAX))) {
     if (!data || !limits) throw MachineError("out of memory while matching a pattern");
-    pcre2_set_match_limit(limits.get(), most_steps);
+    pcre2_set_match_limit(limits.get(), max_steps);
   }
 
   /// Returns PCRE2's result for matches that start in the next `window` bytes.
@@ -297,7 +297,7 @@ struct Pattern::Search::State {
   MatchLimits limits;
   std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data;
   Stopwatch stopwatch;
-  std::uint32_t most_steps;
+  std::uint32_t max_steps;
 };
 
 Pattern::Search::Search(const Pattern& pattern, std::string_view text)
@@ -319,7 +319,7 @@ std::optional<std::pair<std::size_t, std::size_t>> Pattern::Search::next() {
     if (result == PCRE2_ERROR_MATCHLIMIT || result == PCRE2_ERROR_DEPTHLIMIT || result == PCRE2_ERROR_HEAPLIMIT)
       throw UserError(
           "{} takes more than {} steps or {} GiB at one position of a text of {} bytes; use another tokenizer",
-          s.code.name, s.most_steps, most_heap_kibibytes >> 20, s.text.size());
+          s.code.name, s.max_steps, max_heap_kibibytes >> 20, s.text.size());
     if (result < 0)
       throw MachineError("matching a pattern in {} bytes of text failed: {}", s.text.size(), message_of(result));
     const std::size_t* range = pcre2_get_ovector_pointer(s.data.get());

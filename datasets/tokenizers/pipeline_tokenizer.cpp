@@ -60,7 +60,7 @@ class PipelineTokenizer : public Tokenizer {
   }
 
   std::string_view kind() const override { return type_ == "BPE" ? "bpe" : "wordpiece"; }
-  std::int32_t size() const override { return std::max(vocabulary_.size(), beside_.size()); }
+  std::int32_t size() const override { return std::max(vocabulary_.size(), extra_tokens_.size()); }
 
   std::vector<std::int32_t> encode(std::string_view text, SpecialSpelling special) const override {
     Encoding encoding{*this, special, {}, caches_.borrow()};
@@ -94,11 +94,13 @@ class PipelineTokenizer : public Tokenizer {
 
   std::string token(std::int32_t id) const override {
     require(id >= 0 && id < size(), "token {} of a tokenizer of {}", id, size());
-    return vocabulary_.has(id) ? vocabulary_.token(id) : beside_.has(id) ? beside_.token(id) : std::string();
+    return vocabulary_.has(id)     ? vocabulary_.token(id)
+           : extra_tokens_.has(id) ? extra_tokens_.token(id)
+                                   : std::string();
   }
   std::optional<std::int32_t> find(std::string_view token) const override {
     const auto id = vocabulary_.find(token);
-    return id ? id : beside_.find(token);
+    return id ? id : extra_tokens_.find(token);
   }
 
   std::string to_json() const override {
@@ -139,11 +141,11 @@ class PipelineTokenizer : public Tokenizer {
       }
       const std::size_t before = ids.size();
       tokenizer.model_->encode(piece, ids);
-      cache->keep(piece, hash, std::span(ids).subspan(before));
+      cache->insert(piece, hash, std::span(ids).subspan(before));
     }
   };
 
-  bool has(std::int32_t id) const { return vocabulary_.has(id) || beside_.has(id); }
+  bool has(std::int32_t id) const { return vocabulary_.has(id) || extra_tokens_.has(id); }
 
   /// Most added tokens are also in the model's vocabulary. The others are stored separately, so that the model does not
   /// produce them from text.
@@ -153,7 +155,7 @@ class PipelineTokenizer : public Tokenizer {
       throw UserError("{}: the token '{}' has the id {}; the vocabulary has another token or id for it", origin,
                       token.content, token.id);
     }
-    beside_.add(token.content, token.id, origin);
+    extra_tokens_.add(token.content, token.id, origin);
   }
 
   void read_added_tokens(const JsonView& list) {
@@ -179,7 +181,7 @@ class PipelineTokenizer : public Tokenizer {
   }
 
   std::string type_, json_;
-  TokenTable vocabulary_, beside_;  // the model's tokens; added tokens that the model lacks
+  TokenTable vocabulary_, extra_tokens_;  // the model's tokens; added tokens that the model lacks
   AddedTokens added_, added_normalized_;
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;

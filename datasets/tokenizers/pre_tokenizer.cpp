@@ -28,7 +28,7 @@ Behaviour behaviour_of(const JsonView& json) {
       json.name(), name);
 }
 
-struct Stretch {
+struct Part {
   std::size_t begin, end;
   bool matched;
 };
@@ -40,31 +40,31 @@ class Splitter {
       : piece_(piece), behaviour_(behaviour), invert_(invert), sink_(sink) {}
 
   void match(std::size_t begin, std::size_t end) {
-    if (begin > behind_) take({behind_, begin, invert_});
+    if (begin > done_) take({done_, begin, invert_});
     take({begin, end, !invert_});
-    behind_ = end;
+    done_ = end;
   }
   void finish() {
-    if (behind_ < piece_.text.size()) take({behind_, piece_.text.size(), invert_});
-    if (holds_) give(held_);
+    if (done_ < piece_.text.size()) take({done_, piece_.text.size(), invert_});
+    if (holds_) emit(held_);
   }
 
  private:
-  void take(Stretch next) {
+  void take(Part next) {
     if (behaviour_ == Behaviour::removed) {
-      if (!next.matched) give(next);
+      if (!next.matched) emit(next);
     } else if (behaviour_ == Behaviour::isolated) {
-      give(next);
+      emit(next);
     } else if (holds_ && joins(next)) {
       // A piece that has absorbed a match absorbs no other.
-      held_ = Stretch{held_.begin, next.end, next.matched};
+      held_ = Part{held_.begin, next.end, next.matched};
     } else {
-      if (holds_) give(held_);
+      if (holds_) emit(held_);
       held_ = next;
       holds_ = true;
     }
   }
-  bool joins(const Stretch& next) const {
+  bool joins(const Part& next) const {
     switch (behaviour_) {
       case Behaviour::contiguous:
         return held_.matched == next.matched;
@@ -76,16 +76,16 @@ class Splitter {
         return false;
     }
   }
-  void give(const Stretch& stretch) {
-    sink_({piece_.text.substr(stretch.begin, stretch.end - stretch.begin), piece_.at_start && stretch.begin == 0});
+  void emit(const Part& part) {
+    sink_({piece_.text.substr(part.begin, part.end - part.begin), piece_.at_start && part.begin == 0});
   }
 
   TextPiece piece_;
   Behaviour behaviour_;
   bool invert_;
   const PieceSink& sink_;
-  std::size_t behind_ = 0;
-  Stretch held_{0, 0, false};
+  std::size_t done_ = 0;
+  Part held_{0, 0, false};
   bool holds_ = false;
 };
 

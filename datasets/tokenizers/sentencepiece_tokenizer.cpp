@@ -92,14 +92,14 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string token(std::int32_t id) const override {
     require(id >= 0 && id < size_, "token {} of a tokenizer of {}", id, size_);
     if (id < processor_.GetPieceSize()) return processor_.IdToPiece(id);
-    return beside_.has(id) ? beside_.token(id) : std::string();
+    return extra_tokens_.has(id) ? extra_tokens_.token(id) : std::string();
   }
 
   std::optional<std::int32_t> find(std::string_view token) const override {
     // The library returns the unknown token's id for unknown pieces.
     const int id = processor_.PieceToId(token);
     if (id >= 0 && id < processor_.GetPieceSize() && processor_.IdToPiece(id) == token) return id;
-    return beside_.find(token);
+    return extra_tokens_.find(token);
   }
 
   std::string to_json() const override {
@@ -142,17 +142,17 @@ class SentencePieceTokenizer : public Tokenizer {
                         token.content, token.id);
       }
       if (known && processor_.IsControl(token.id)) continue;
-      if (!known) beside_.add(token.content, token.id, origin);
+      if (!known) extra_tokens_.add(token.content, token.id, origin);
       tokens.push_back(token);
     }
-    size_ = std::max(size_, beside_.size());
+    size_ = std::max(size_, extra_tokens_.size());
     found_in_text_ = AddedTokens(std::move(tokens));
   }
 
   SentencePieceParts parts_;
   Normalizer normalizer_;
   sentencepiece::SentencePieceProcessor processor_;
-  TokenTable beside_;  // tokens that the model lacks
+  TokenTable extra_tokens_;  // tokens that the model lacks
   AddedTokens found_in_text_;
   std::int32_t size_ = 0;
 };

@@ -11,27 +11,27 @@ namespace furlong {
 class TextGrowth {
  public:
   /// `name` is the name of the sequence, for errors. `bytes` is the length of the text before the first step.
-  TextGrowth(const std::string& name, std::size_t bytes) : name_(name), bytes_(bytes), most_(64 * bytes + 1024) {}
+  TextGrowth(const std::string& name, std::size_t bytes) : name_(name), bytes_(bytes), limit_(64 * bytes + 1024) {}
 
   /// Throws UserError if `bytes` is more than 64 times the initial length plus 1,024.
   void check(std::size_t bytes) const {
-    if (bytes > most_)
+    if (bytes > limit_)
       throw UserError(
           "{}: produces more than {} bytes from a text of {} bytes (64 times its length plus 1,024); the file may be "
           "damaged",
-          name_, most_, bytes_);
+          name_, limit_, bytes_);
   }
 
  private:
   const std::string& name_;
-  std::size_t bytes_, most_;
+  std::size_t bytes_, limit_;
 };
 
 /// Throws UserError, starting with `name`, if a sequence already has the maximum number of steps. Each step reads the
 /// whole text, or runs inside the previous one.
 inline void check_step_count(std::size_t steps, const std::string& name, const char* kind) {
-  constexpr std::size_t most_steps = 64;
-  if (steps >= most_steps) throw UserError("{}: more than {} {}", name, most_steps, kind);
+  constexpr std::size_t max_steps = 64;
+  if (steps >= max_steps) throw UserError("{}: more than {} {}", name, max_steps, kind);
 }
 
 }  // namespace furlong

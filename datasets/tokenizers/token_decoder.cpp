@@ -100,14 +100,14 @@ class ReplaceTokenStep : public TokenDecoder::Step {
     std::size_t before = 0;  // bytes of the tokens already processed
     for (std::string& token : tokens) {
       std::string out;
-      std::size_t behind = 0;
-      for (std::size_t at = token.find(wanted_); at != std::string::npos; at = token.find(wanted_, behind)) {
-        out.append(token, behind, at - behind);
+      std::size_t done = 0;
+      for (std::size_t at = token.find(wanted_); at != std::string::npos; at = token.find(wanted_, done)) {
+        out.append(token, done, at - done);
         out += content_;
         growth.check(before + out.size());
-        behind = at + wanted_.size();
+        done = at + wanted_.size();
       }
-      out.append(token, behind);
+      out.append(token, done);
       before += out.size();
       token = std::move(out);
     }

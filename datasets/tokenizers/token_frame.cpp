@@ -25,16 +25,16 @@ void read_frame(const JsonView& json, TokenFrame& frame) {
     add(frame.front, json.at("cls").item(1));
     add(frame.back, json.at("sep").item(1));
   } else if (type == "TemplateProcessing") {
-    bool behind = false;
+    bool after_text = false;
     for (const JsonView& item : json.at("single").items()) {
       if (item.has("Sequence")) {
-        if (behind) throw UserError("{}: a frame that contains the text twice is not supported", item.name());
-        behind = true;
+        if (after_text) throw UserError("{}: a frame that contains the text twice is not supported", item.name());
+        after_text = true;
         continue;
       }
       const std::string& name = item.at("SpecialToken").at("id").text();
       for (const JsonView& id : json.at("special_tokens").at(name).at("ids").items())
-        add(behind ? frame.back : frame.front, id);
+        add(after_text ? frame.back : frame.front, id);
     }
   } else if (type != "ByteLevel") {  // ByteLevel only trims offsets
     throw UserError(

@@ -27,9 +27,9 @@ std::size_t TextHash::operator()(std::string_view text) const {
 }
 
 void TokenTable::add(std::string_view token, std::int32_t id, std::string_view origin) {
-  constexpr std::size_t most = std::size_t{1} << 24;
-  if (id < 0 || static_cast<std::size_t>(id) >= most)
-    throw UserError("{}: the token '{}' has the id {}; expected 0 to {}", origin, token, id, most - 1);
+  constexpr std::size_t max_ids = std::size_t{1} << 24;
+  if (id < 0 || static_cast<std::size_t>(id) >= max_ids)
+    throw UserError("{}: the token '{}' has the id {}; expected 0 to {}", origin, token, id, max_ids - 1);
   const auto [found, added] = ids_.try_emplace(std::string(token), id);
   if (!added) {
     if (found->second == id) return;

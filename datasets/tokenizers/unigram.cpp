@@ -60,21 +60,21 @@ void read_normalizer(const JsonView& tokenizer, SentencePieceParts& parts, Sente
 void read_pre_tokenizer(const JsonView& tokenizer, SentencePieceProto& proto) {
   std::vector<JsonView> steps;
   if (tokenizer.has("pre_tokenizer")) flatten(tokenizer.at("pre_tokenizer"), "pretokenizers", steps);
-  bool marks = false;
+  bool has_metaspace = false;
   for (const JsonView& step : steps) {
     const std::string& type = step.at("type").text();
-    if (type == "WhitespaceSplit" && !marks) continue;  // words are separated by single spaces at this point
-    if (type != "Metaspace" || marks || step.text("replacement", "\u2581") != "\u2581") {
+    if (type == "WhitespaceSplit" && !has_metaspace) continue;  // words are separated by single spaces at this point
+    if (type != "Metaspace" || has_metaspace || step.text("replacement", "\u2581") != "\u2581") {
       throw UserError(
           "{}: the pre_tokenizer '{}' with a Unigram model is not supported; expected Metaspace, optionally after "
           "WhitespaceSplit",
           step.name(), type);
     }
-    marks = true;
+    has_metaspace = true;
     proto.add_dummy_prefix =
         step.text("prepend_scheme", step.boolean("add_prefix_space", true) ? "always" : "never") != "never";
   }
-  if (!marks)
+  if (!has_metaspace)
     throw UserError("{} a Unigram model without the pre_tokenizer Metaspace is not supported", tokenizer.name());
 }
 

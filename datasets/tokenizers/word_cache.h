@@ -24,8 +24,8 @@ class WordCache {
     return true;
   }
   /// Stores the ids of a word. Clears the cache first if it is full.
-  void keep(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids) {
-    if (text_.size() + ids_.size() > most_kept) {
+  void insert(std::string_view word, std::uint64_t hash, std::span<const std::int32_t> ids) {
+    if (text_.size() + ids_.size() > max_stored) {
       slots_.assign(n_slots, Slot());
       text_.clear();
       ids_.clear();
@@ -41,7 +41,7 @@ class WordCache {
     std::uint64_t hash = 0;
     std::uint32_t text = 0, first_id = 0, length = 0, n_ids = 0;
   };
-  static constexpr std::size_t n_slots = 1 << 15, most_kept = 4 << 20;
+  static constexpr std::size_t n_slots = 1 << 15, max_stored = 4 << 20;
   std::vector<Slot> slots_;
   std::string text_;
   std::vector<std::int32_t> ids_;

@@ -10,10 +10,10 @@ class WordPieceModel : public PieceModel {
  public:
   WordPieceModel(const JsonView& model, const TokenTable& vocabulary)
       : vocabulary_(vocabulary), prefix_(model.text("continuing_subword_prefix", "##")) {
-    const std::int64_t most = model.integer("max_input_chars_per_word", 100);
-    if (most < 1)
-      throw UserError("{}: expected 1 or more, found {}", model.at("max_input_chars_per_word").name(), most);
-    most_characters_ = static_cast<std::size_t>(most);
+    const std::int64_t max_characters = model.integer("max_input_chars_per_word", 100);
+    if (max_characters < 1)
+      throw UserError("{}: expected 1 or more, found {}", model.at("max_input_chars_per_word").name(), max_characters);
+    max_characters_ = static_cast<std::size_t>(max_characters);
     const std::string unknown = model.text("unk_token", "[UNK]");
     const auto id = vocabulary.find(unknown);
     if (!id) throw UserError("{}: the unknown token '{}' is not in the vocabulary", model.name(), unknown);
@@ -24,7 +24,7 @@ class WordPieceModel : public PieceModel {
 
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const override {
     const std::size_t before = ids.size();
-    bool known = unicode::count(word) <= most_characters_;
+    bool known = unicode::count(word) <= max_characters_;
     std::string inside = prefix_;
     for (std::size_t begin = 0; known && begin < word.size();) {
       std::size_t end = begin;
@@ -61,7 +61,7 @@ class WordPieceModel : public PieceModel {
 
   const TokenTable& vocabulary_;
   std::string prefix_;
-  std::size_t most_characters_ = 100, longest_token_ = 0;
+  std::size_t max_characters_ = 100, longest_token_ = 0;
   std::int32_t unknown_ = 0;
 };
 

@@ -74,7 +74,7 @@ TEST_F(TokenizerVocabularyTest, HasTokenizerIdsAndSpecialTokens) {
       << "the frame's front is added once";
   EXPECT_THAT(vocabulary.encode_prompt("", SpecialSpelling::is_token), ElementsAre(2));
   EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C"), ::testing::Not(::testing::Contains(4)))
-      << "the JSON of another program";
+      << "special tokens in untrusted text are plain text";
   EXPECT_THAT(message_of<UserError>([] { Vocabulary::dna().encode_prompt("ACGT", SpecialSpelling::is_token); }),
               HasSubstr("the dna vocabulary has no special tokens"));
   EXPECT_EQ(vocabulary.id_of("L"), 5);
