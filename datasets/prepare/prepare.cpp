@@ -154,10 +154,10 @@ class Preparation {
     report_.vocabulary = vocabulary_->kind_name();
     report_.vocabulary_size = vocabulary_->size();
     if (vocabulary_->tokenizer()) report_.tokenizer = vocabulary_->tokenizer()->kind();
-    StoreWriterOptions store = options_.store;
+    StoreWriterOptions writer_options = options_.store;
     const bool labelled = options_.format == PrepareOptions::Format::labelled;
-    if (labelled) store.documents_per_label = options_.labelled.second_text_field.empty() ? 1 : 2;
-    writer_ = std::make_unique<StoreWriter>(std::move(output_), *vocabulary_, store);
+    if (labelled) writer_options.documents_per_label = options_.labelled.second_text_field.empty() ? 1 : 2;
+    writer_ = std::make_unique<StoreWriter>(std::move(output_), *vocabulary_, writer_options);
     reader_ = make_reader();
   }
 
@@ -208,27 +208,27 @@ double tokens_per_byte(const PrepareReport& report) {
 PrepareReport prepare(const PrepareOptions& options) { return Preparation(options).run(); }
 
 std::string to_text(const PrepareReport& report) {
-  const StoreSummary& store = report.store;
+  const StoreSummary& summary = report.store;
   std::string text =
-      fmt::format("{}: {} tokens of a {} vocabulary of {}, {} documents\n", report.output, grouped(store.n_tokens),
+      fmt::format("{}: {} tokens of a {} vocabulary of {}, {} documents\n", report.output, grouped(summary.n_tokens),
                   report.tokenizer.empty() ? report.vocabulary : report.tokenizer, report.vocabulary_size,
-                  grouped(store.n_documents));
+                  grouped(summary.n_documents));
   for (const Split split : all_splits) {
     const auto index = static_cast<std::size_t>(split);
-    text += fmt::format("  {:<11}{:>16} tokens", name_of(split), grouped(store.split_tokens[index]));
-    if (store.split_documents[index] > 0)
-      text += fmt::format(" in {} documents", grouped(store.split_documents[index]));
+    text += fmt::format("  {:<11}{:>16} tokens", name_of(split), grouped(summary.split_tokens[index]));
+    if (summary.split_documents[index] > 0)
+      text += fmt::format(" in {} documents", grouped(summary.split_documents[index]));
     text += '\n';
   }
-  if (!store.labels.empty()) {
+  if (!summary.labels.empty()) {
     text += "  labels:";
     constexpr std::size_t shown = 20;
-    for (std::size_t i = 0; i < std::min(shown, store.labels.size()); ++i)
-      text += fmt::format(" {} {}", foreign::printable(store.labels[i].first), grouped(store.labels[i].second));
-    if (store.labels.size() > shown) text += fmt::format(" and {} more", store.labels.size() - shown);
+    for (std::size_t i = 0; i < std::min(shown, summary.labels.size()); ++i)
+      text += fmt::format(" {} {}", foreign::printable(summary.labels[i].first), grouped(summary.labels[i].second));
+    if (summary.labels.size() > shown) text += fmt::format(" and {} more", summary.labels.size() - shown);
     text += '\n';
   }
-  text += fmt::format("  order-0 entropy of train: {:.4f} bits per token\n", store.train_entropy);
+  text += fmt::format("  order-0 entropy of train: {:.4f} bits per token\n", summary.train_entropy);
   if (!report.ambiguous.empty()) {
     text += "  ambiguous letters:";
     for (const auto& [symbol, count] : report.ambiguous) text += fmt::format(" {} {}", symbol, grouped(count));
@@ -246,8 +246,8 @@ std::string to_text(const PrepareReport& report) {
         report.n_cut_documents == 1 ? "one document was" : grouped(report.n_cut_documents) + " documents were",
         DocumentEncoder::default_piece_bytes >> 20);
   }
-  if (store.n_empty_documents > 0)
-    text += fmt::format("  empty documents skipped: {}\n", grouped(store.n_empty_documents));
+  if (summary.n_empty_documents > 0)
+    text += fmt::format("  empty documents skipped: {}\n", grouped(summary.n_empty_documents));
   text += fmt::format("  read {} bytes", grouped(report.file_bytes));
   if (report.input_bytes != report.file_bytes) text += fmt::format(" ({} uncompressed)", grouped(report.input_bytes));
   return text + fmt::format(" in {:.2f} s\n", report.seconds);

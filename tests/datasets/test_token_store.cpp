@@ -73,22 +73,22 @@ TEST_F(TokenStoreTest, ReadsRangesAsOneSequence) {
   Parts parts;
   for (std::size_t i = 0; i < 100; ++i) parts.tokens[i] = static_cast<std::uint8_t>(i % 16);
   parts.train = {0, 10, 10, 20, 60, 80};
-  const TokenStore store = TokenStore::open(make(parts));
-  EXPECT_EQ(store.n_tokens(), 100u);
-  EXPECT_EQ(store.n_documents(), 2u);
-  EXPECT_EQ(store.document(1).begin, 40u);
-  EXPECT_EQ(store.document(1).end, 100u);
-  EXPECT_EQ(store.ranges(Split::train).size(), 2u);  // [0, 10) and [10, 20) touch
-  EXPECT_EQ(store.size(Split::train), 40u);
-  const auto tokens = store.read(Split::train, 15, 10);
+  const TokenStore dataset = TokenStore::open(make(parts));
+  EXPECT_EQ(dataset.n_tokens(), 100u);
+  EXPECT_EQ(dataset.n_documents(), 2u);
+  EXPECT_EQ(dataset.document(1).begin, 40u);
+  EXPECT_EQ(dataset.document(1).end, 100u);
+  EXPECT_EQ(dataset.ranges(Split::train).size(), 2u);  // [0, 10) and [10, 20) touch
+  EXPECT_EQ(dataset.size(Split::train), 40u);
+  const auto tokens = dataset.read(Split::train, 15, 10);
   for (std::size_t i = 0; i < 10; ++i) EXPECT_EQ(tokens[i], static_cast<std::int32_t>((i < 5 ? 15 + i : 55 + i) % 16));
-  EXPECT_EQ(store.breaks(Split::train, 0, 40), Numbers{20});
-  EXPECT_EQ(store.breaks(Split::train, 19, 2), Numbers{20});
-  EXPECT_EQ(store.breaks(Split::train, 20, 20), Numbers{});
-  EXPECT_EQ(store.breaks(Split::train, 0, 20), Numbers{});
-  EXPECT_THROW(store.read(Split::train, 31, 10), ContractError);
-  EXPECT_THROW(store.document(2), ContractError);
-  EXPECT_TRUE(store.read(Split::test, 20, 0).empty());
+  EXPECT_EQ(dataset.breaks(Split::train, 0, 40), Numbers{20});
+  EXPECT_EQ(dataset.breaks(Split::train, 19, 2), Numbers{20});
+  EXPECT_EQ(dataset.breaks(Split::train, 20, 20), Numbers{});
+  EXPECT_EQ(dataset.breaks(Split::train, 0, 20), Numbers{});
+  EXPECT_THROW(dataset.read(Split::train, 31, 10), ContractError);
+  EXPECT_THROW(dataset.document(2), ContractError);
+  EXPECT_TRUE(dataset.read(Split::test, 20, 0).empty());
 }
 
 TEST_F(TokenStoreTest, RejectsInconsistentFiles) {
@@ -110,11 +110,11 @@ TEST_F(TokenStoreTest, ChecksOffsetsAndIdsOnRead) {
   Parts parts;
   parts.documents = {0, 70, 60, 100};
   parts.tokens[5] = 16;  // DNA has ids 0 to 15
-  const TokenStore store = TokenStore::open(make(parts));
-  EXPECT_NO_THROW(store.document(0));
-  EXPECT_THAT(message_of<UserError>([&] { store.document(1); }), HasSubstr("document 1 is [70, 60)"));
-  EXPECT_NO_THROW(store.read(Split::train, 6, 10));
-  EXPECT_THAT(message_of<UserError>([&] { store.read(Split::train, 0, 10); }), HasSubstr("token 16 occurs"));
+  const TokenStore dataset = TokenStore::open(make(parts));
+  EXPECT_NO_THROW(dataset.document(0));
+  EXPECT_THAT(message_of<UserError>([&] { dataset.document(1); }), HasSubstr("document 1 is [70, 60)"));
+  EXPECT_NO_THROW(dataset.read(Split::train, 6, 10));
+  EXPECT_THAT(message_of<UserError>([&] { dataset.read(Split::train, 0, 10); }), HasSubstr("token 16 occurs"));
 }
 
 TEST_F(TokenStoreTest, RejectsForeignFiles) {
@@ -133,13 +133,13 @@ TEST_F(TokenStoreTest, RejectsForeignFiles) {
 
 /// Returns everything that a reader gets from a dataset, as text.
 std::string everything(const std::string& path) {
-  const TokenStore store = TokenStore::open(path);
-  std::string all = store.vocabulary().to_json() + store.provenance();
-  for (std::uint64_t i = 0; i < store.n_documents(); ++i) all += std::to_string(store.document(i).end) + " ";
+  const TokenStore dataset = TokenStore::open(path);
+  std::string all = dataset.vocabulary().to_json() + dataset.provenance();
+  for (std::uint64_t i = 0; i < dataset.n_documents(); ++i) all += std::to_string(dataset.document(i).end) + " ";
   for (const Split split : all_splits) {
-    for (const auto& range : store.ranges(split))
+    for (const auto& range : dataset.ranges(split))
       all += std::to_string(range.begin) + "-" + std::to_string(range.end) + " ";
-    all += store.vocabulary().decode(store.read(split, 0, store.size(split)));
+    all += dataset.vocabulary().decode(dataset.read(split, 0, dataset.size(split)));
   }
   return all;
 }
@@ -202,10 +202,10 @@ TEST_F(TokenStoreTest, ReadsWideTokensInManyChunks) {
   const StoreSummary summary = writer.finish("{}");
   EXPECT_EQ(summary.n_tokens, all.size());
   EXPECT_EQ(summary.counts[256], 300u);
-  const TokenStore store = TokenStore::open(path("store.h5"));
+  const TokenStore dataset = TokenStore::open(path("store.h5"));
   std::vector<std::uint16_t> found;
   for (const Split split : all_splits) {
-    for (const std::int32_t id : store.read(split, 0, store.size(split)))
+    for (const std::int32_t id : dataset.read(split, 0, dataset.size(split)))
       found.push_back(static_cast<std::uint16_t>(id));
   }
   EXPECT_EQ(found, all);

@@ -48,11 +48,11 @@ class PrepareTest : public testing::WithTemporaryFolder {
   /// Runs prepare() and returns the documents as text.
   std::vector<std::string> documents(const PrepareOptions& options) const {
     prepare(options);
-    const TokenStore store = TokenStore::open(options.output);
+    const TokenStore dataset = TokenStore::open(options.output);
     std::vector<std::string> found;
-    for (std::uint64_t i = 0; i < store.n_documents(); ++i) {
-      const auto range = store.document(i);
-      found.push_back(store.vocabulary().decode(store.read(Split::train, range.begin, range.end - range.begin)));
+    for (std::uint64_t i = 0; i < dataset.n_documents(); ++i) {
+      const auto range = dataset.document(i);
+      found.push_back(dataset.vocabulary().decode(dataset.read(Split::train, range.begin, range.end - range.begin)));
     }
     return found;
   }
@@ -144,15 +144,15 @@ TEST_F(PrepareTest, CutsSpansAtShares) {
   const auto report = prepare(options);
   // round(0.85 n) = 85003, round(0.9 n) = 90003
   EXPECT_EQ(report.store.split_tokens, (std::array<std::uint64_t, 3>{85'003, 5'000, 10'000}));
-  const TokenStore store = TokenStore::open(options.output);
+  const TokenStore dataset = TokenStore::open(options.output);
   std::uint64_t begin = 0;
   for (const Split split : all_splits) {
-    const auto& ranges = store.ranges(split);
+    const auto& ranges = dataset.ranges(split);
     ASSERT_EQ(ranges.size(), 1u);
     EXPECT_EQ(ranges[0].begin, begin);
     begin = ranges[0].end;
-    EXPECT_EQ(store.vocabulary().decode(store.read(split, 0, store.size(split))),
-              text.substr(ranges[0].begin, store.size(split)));
+    EXPECT_EQ(dataset.vocabulary().decode(dataset.read(split, 0, dataset.size(split))),
+              text.substr(ranges[0].begin, dataset.size(split)));
   }
   EXPECT_EQ(begin, text.size());
 
@@ -177,26 +177,26 @@ TEST_F(PrepareTest, AssignsWholeDocumentsToSplitsByHash) {
   EXPECT_NEAR(static_cast<double>(report.store.split_documents[2]), 3'000, 252);
   const auto ranges_of = [&](Split split) {
     std::vector<std::uint64_t> all;
-    const TokenStore store = TokenStore::open(options.output);
-    for (const auto& range : store.ranges(split)) all.insert(all.end(), {range.begin, range.end});
+    const TokenStore dataset = TokenStore::open(options.output);
+    for (const auto& range : dataset.ranges(split)) all.insert(all.end(), {range.begin, range.end});
     return all;
   };
   {
-    const TokenStore store = TokenStore::open(options.output);
+    const TokenStore dataset = TokenStore::open(options.output);
     std::uint64_t sum = 0;
     for (const Split split : all_splits) {
-      sum += store.size(split);
-      EXPECT_EQ(store.size(split), report.store.split_tokens[static_cast<std::size_t>(split)]);
+      sum += dataset.size(split);
+      EXPECT_EQ(dataset.size(split), report.store.split_tokens[static_cast<std::size_t>(split)]);
       std::uint64_t ends = 0;
-      for (const std::int32_t id : store.read(split, 0, store.size(split))) ends += id == 256;
+      for (const std::int32_t id : dataset.read(split, 0, dataset.size(split))) ends += id == 256;
       EXPECT_EQ(ends, report.store.split_documents[static_cast<std::size_t>(split)]);
       std::uint64_t end_of_range = 0;
-      for (const auto& range : store.ranges(split)) {
+      for (const auto& range : dataset.ranges(split)) {
         end_of_range += range.end - range.begin;
-        EXPECT_EQ(store.read(split, end_of_range - 1, 1)[0], 256);  // a range ends where a document ends
+        EXPECT_EQ(dataset.read(split, end_of_range - 1, 1)[0], 256);  // a range ends where a document ends
       }
     }
-    EXPECT_EQ(sum, store.n_tokens());
+    EXPECT_EQ(sum, dataset.n_tokens());
   }
   const auto test_ranges = ranges_of(Split::test);
   prepare(options);
@@ -235,8 +235,8 @@ TEST_F(PrepareTest, EntropyIsOfTheTrainingSplit) {
     auto options = text_options({input});
     options.store.shares = parse_split_shares(shares);
     const auto report = prepare(options);
-    const TokenStore store = TokenStore::open(options.output);
-    EXPECT_NEAR(report.store.train_entropy, entropy_of(store.read(Split::train, 0, store.size(Split::train))), 1e-9)
+    const TokenStore dataset = TokenStore::open(options.output);
+    EXPECT_NEAR(report.store.train_entropy, entropy_of(dataset.read(Split::train, 0, dataset.size(Split::train))), 1e-9)
         << shares;
   }
   std::string lines;
@@ -246,8 +246,8 @@ TEST_F(PrepareTest, EntropyIsOfTheTrainingSplit) {
   options.store.split_by = SplitBy::document;
   options.store.shares = parse_split_shares("0.5,0.25,0.25");
   const auto report = prepare(options);
-  const TokenStore store = TokenStore::open(options.output);
-  EXPECT_NEAR(report.store.train_entropy, entropy_of(store.read(Split::train, 0, store.size(Split::train))), 1e-9);
+  const TokenStore dataset = TokenStore::open(options.output);
+  EXPECT_NEAR(report.store.train_entropy, entropy_of(dataset.read(Split::train, 0, dataset.size(Split::train))), 1e-9);
 }
 
 TEST_F(PrepareTest, ProvenanceNamesTheSources) {

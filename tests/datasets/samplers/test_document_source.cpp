@@ -22,7 +22,7 @@ using testing::message_of;
 class DocumentSourceTest : public testing::WithTemporaryFolder {
  protected:
   /// Document i has lengths[i] letters and <document>; token k of the dataset is the letter k % 200.
-  TokenStore store_of(const std::vector<std::size_t>& lengths, const std::string& shares = "1") const {
+  TokenStore dataset_of(const std::vector<std::size_t>& lengths, const std::string& shares = "1") const {
     return TokenStore::open(testing::write_documents(path("documents.h5"), Vocabulary::bytes(true),
                                                      testing::counting(lengths, 200, true), shares));
   }
@@ -36,8 +36,8 @@ class DocumentSourceTest : public testing::WithTemporaryFolder {
 };
 
 TEST_F(DocumentSourceTest, RowsAreDocumentsOrParts) {
-  const TokenStore store = store_of({3, 1, 5});
-  const DocumentSource source(store, Split::train, options(4));
+  const TokenStore dataset = dataset_of({3, 1, 5});
+  const DocumentSource source(dataset, Split::train, options(4));
   EXPECT_EQ(source.n_samples(), 4u);  // 0 1 2 <d>; 4 <d>; 6 7 8 9 10 <d>: five inputs, in two rows
   const Batch batch = source.batch_of_one_pass(0, 4);
   EXPECT_EQ(batch.n, 4);
@@ -56,7 +56,7 @@ TEST_F(DocumentSourceTest, RowsAreDocumentsOrParts) {
   EXPECT_THAT(end.mask, ElementsAre(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
 
   // For masked language modelling each token is an input, and there are no targets yet.
-  const DocumentSource all(store, Split::train, options(4, false));
+  const DocumentSource all(dataset, Split::train, options(4, false));
   EXPECT_EQ(all.n_samples(), 4u);
   const Batch inputs = all.batch(0, 4);
   EXPECT_THAT(inputs.inputs, ElementsAre(0, 1, 2, 256, 4, 256, 0, 0, 6, 7, 8, 9, 10, 256, 0, 0));
@@ -65,23 +65,23 @@ TEST_F(DocumentSourceTest, RowsAreDocumentsOrParts) {
 }
 
 TEST_F(DocumentSourceTest, PadsRowsToTheLongest) {
-  const TokenStore store = store_of({70, 2, 300});
-  EXPECT_EQ(DocumentSource(store, Split::train, options(1000)).batch(0, 2).n, 128);
-  EXPECT_EQ(DocumentSource(store, Split::train, options(1000)).batch(1, 1).n, 64);
-  EXPECT_EQ(DocumentSource(store, Split::train, options(100)).batch(2, 1).n, 100);
+  const TokenStore dataset = dataset_of({70, 2, 300});
+  EXPECT_EQ(DocumentSource(dataset, Split::train, options(1000)).batch(0, 2).n, 128);
+  EXPECT_EQ(DocumentSource(dataset, Split::train, options(1000)).batch(1, 1).n, 64);
+  EXPECT_EQ(DocumentSource(dataset, Split::train, options(100)).batch(2, 1).n, 100);
   DocumentOptions fixed = options(1000);
   fixed.pad_to_longest = false;
-  EXPECT_EQ(DocumentSource(store, Split::train, fixed).batch(1, 1).n, 1000);
+  EXPECT_EQ(DocumentSource(dataset, Split::train, fixed).batch(1, 1).n, 1000);
 }
 
 /// For any row length and batch size, and if a split cuts documents: each token except the first of each document (or
 /// part) is a target once, at the preceding token.
 TEST_F(DocumentSourceTest, OnePassCoversEachTargetOnce) {
-  const TokenStore store = store_of({40, 7, 1, 90, 13, 64, 63, 65, 5, 30}, "0.6,0.3,0.1");
+  const TokenStore dataset = dataset_of({40, 7, 1, 90, 13, 64, 63, 65, 5, 30}, "0.6,0.3,0.1");
   for (const Split split : all_splits) {
-    const std::vector<std::uint64_t> starts = document_starts(store, split);
+    const std::vector<std::uint64_t> starts = document_starts(dataset, split);
     for (const std::int64_t n : {1, 7, 64, 1000}) {
-      const DocumentSource source(store, split, options(n));
+      const DocumentSource source(dataset, split, options(n));
       std::multiset<std::pair<std::int32_t, std::int32_t>> seen, expected;
       for (std::uint64_t first = 0; first < source.n_samples(); first += 3) {
         const Batch batch = source.batch_of_one_pass(first, 3);
@@ -91,7 +91,7 @@ TEST_F(DocumentSourceTest, OnePassCoversEachTargetOnce) {
           EXPECT_TRUE(batch.mask.empty() || batch.mask[i] == 1);
         }
       }
-      const std::vector<std::int32_t> tokens = store.read(split, 0, store.size(split));
+      const std::vector<std::int32_t> tokens = dataset.read(split, 0, dataset.size(split));
       for (std::size_t i = 1; i < tokens.size(); ++i) {
         if (!std::binary_search(starts.begin(), starts.end(), i)) expected.emplace(tokens[i - 1], tokens[i]);
       }
@@ -101,11 +101,11 @@ TEST_F(DocumentSourceTest, OnePassCoversEachTargetOnce) {
 }
 
 TEST_F(DocumentSourceTest, EachEpochPermutesAllRows) {
-  const TokenStore store = store_of(std::vector<std::size_t>(30, 5));
+  const TokenStore dataset = dataset_of(std::vector<std::size_t>(30, 5));
   DocumentOptions shuffled = options(16);
   shuffled.shuffled = true;
   shuffled.seed = 6;
-  const DocumentSource source(store, Split::train, shuffled);
+  const DocumentSource source(dataset, Split::train, shuffled);
   ASSERT_EQ(source.n_samples(), 30u);
   std::set<std::vector<std::int32_t>> orders;
   for (std::uint64_t epoch = 0; epoch < 4; ++epoch) {
@@ -123,9 +123,9 @@ TEST_F(DocumentSourceTest, EachEpochPermutesAllRows) {
 }
 
 TEST_F(DocumentSourceTest, MasksDoNotDependOnPadding) {
-  const TokenStore store = store_of({20, 100, 30, 7});
-  const auto rows = std::make_shared<DocumentSource>(store, Split::train, options(200, false));
-  const MaskedSource masked(rows, store.vocabulary().with_encoder_tokens(), {});
+  const TokenStore dataset = dataset_of({20, 100, 30, 7});
+  const auto rows = std::make_shared<DocumentSource>(dataset, Split::train, options(200, false));
+  const MaskedSource masked(rows, dataset.vocabulary().with_encoder_tokens(), {});
   const Batch whole = masked.batch(0, 4);
   EXPECT_EQ(whole.n, 128);
   EXPECT_EQ(whole.n_tokens, 161);
@@ -147,14 +147,14 @@ TEST_F(DocumentSourceTest, MasksDoNotDependOnPadding) {
 }
 
 TEST_F(DocumentSourceTest, IgnoresSymbolsAndRejectsEmptySplits) {
-  const TokenStore store = store_of({3, 4});
+  const TokenStore dataset = dataset_of({3, 4});
   DocumentOptions ignoring = options(8);
   ignoring.ignore_tokens = {"<document>", "0x01"};
-  EXPECT_EQ(DocumentSource(store, Split::train, ignoring).batch(0, 2).n_targets, 4);
-  EXPECT_THAT(message_of<UserError>([&] { DocumentSource(store, Split::test, options(8)); }),
+  EXPECT_EQ(DocumentSource(dataset, Split::train, ignoring).batch(0, 2).n_targets, 4);
+  EXPECT_THAT(message_of<UserError>([&] { DocumentSource(dataset, Split::test, options(8)); }),
               HasSubstr("the test split has no document"));
   ignoring.ignore_tokens = {"nothing"};
-  EXPECT_THAT(message_of<UserError>([&] { DocumentSource(store, Split::train, ignoring); }),
+  EXPECT_THAT(message_of<UserError>([&] { DocumentSource(dataset, Split::train, ignoring); }),
               HasSubstr("'nothing' is not a symbol"));
 }
 

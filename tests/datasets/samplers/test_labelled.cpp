@@ -43,17 +43,17 @@ class LabelledTest : public testing::WithTemporaryFolder {
   }
 
   /// Returns documents as text with the names of their labels: "abc=yes".
-  static std::vector<std::string> contents(const TokenStore& store) {
+  static std::vector<std::string> contents(const TokenStore& dataset) {
     std::vector<std::string> found;
-    const auto labels = store.labels();
-    const auto offsets = store.document_offsets();
-    const auto tokens = store.read(Split::train, 0, store.n_tokens());
-    const std::uint64_t each = store.documents_per_label();
+    const auto labels = dataset.labels();
+    const auto offsets = dataset.document_offsets();
+    const auto tokens = dataset.read(Split::train, 0, dataset.n_tokens());
+    const std::uint64_t each = dataset.documents_per_label();
     for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
       const std::span<const std::int32_t> document(tokens.data() + offsets[i], offsets[i + 1] - offsets[i]);
-      EXPECT_EQ(document.back(), *store.vocabulary().document_id());
-      found.push_back(store.vocabulary().decode(document.first(document.size() - 1)) + "=" +
-                      store.vocabulary().labels()[static_cast<std::size_t>(labels[i / each])]);
+      EXPECT_EQ(document.back(), *dataset.vocabulary().document_id());
+      found.push_back(dataset.vocabulary().decode(document.first(document.size() - 1)) + "=" +
+                      dataset.vocabulary().labels()[static_cast<std::size_t>(labels[i / each])]);
     }
     return found;
   }
@@ -106,26 +106,26 @@ TEST_F(LabelledTest, AssignsLabelNumbers) {
 TEST_F(LabelledTest, PairsStayTogether) {
   std::string table;
   for (int i = 0; i < 200; ++i) table += fmt::format("u{}\tv{}\t{}\n", i, i, i % 2);
-  const TokenStore store = stored(table, Kind::tsv, [](PrepareOptions& o) {
+  const TokenStore dataset = stored(table, Kind::tsv, [](PrepareOptions& o) {
     o.labelled.text_field = "1";
     o.labelled.second_text_field = "2";
     o.store.shares = {{0.5, 0.3, 0.2}};
   });
-  EXPECT_EQ(store.documents_per_label(), 2u);
-  EXPECT_EQ(store.n_documents(), 400u);
+  EXPECT_EQ(dataset.documents_per_label(), 2u);
+  EXPECT_EQ(dataset.n_documents(), 400u);
   std::multiset<std::string> seen;
   for (const Split split : all_splits) {
     LabelledOptions options;
     options.sequence_length = 8;
     options.pairs = true;
     options.shuffled = false;
-    const LabelledSource source(store, split, options);
+    const LabelledSource source(dataset, split, options);
     const Batch all = source.batch(0, static_cast<std::int64_t>(source.n_samples()));
     ASSERT_EQ(all.batch, static_cast<std::int64_t>(2 * source.n_samples()));
     for (std::size_t row = 0; row < static_cast<std::size_t>(all.batch); row += 2) {
       const auto text = [&](std::size_t which) {
         std::string found;
-        for (std::size_t i = 1; all.inputs[which * 8 + i] != *store.vocabulary().document_id(); ++i)
+        for (std::size_t i = 1; all.inputs[which * 8 + i] != *dataset.vocabulary().document_id(); ++i)
           found += static_cast<char>(all.inputs[which * 8 + i]);
         return found;
       };
@@ -196,12 +196,12 @@ class LabelledSourceTest : public LabelledTest {
 };
 
 TEST_F(LabelledSourceTest, PadsAndTruncatesWithMask) {
-  const TokenStore store = letters(6);
+  const TokenStore dataset = letters(6);
   LabelledOptions options;
   options.sequence_length = 5;
   options.shuffled = false;
   options.first_token = 258;
-  const LabelledSource source(store, Split::train, options);
+  const LabelledSource source(dataset, Split::train, options);
   EXPECT_EQ(source.n_samples(), 6u);
   EXPECT_EQ(source.n_cut(), 3u);  // d, e, f and their <document>
   EXPECT_THAT(source.note(),
@@ -220,25 +220,25 @@ TEST_F(LabelledSourceTest, PadsAndTruncatesWithMask) {
 }
 
 TEST_F(LabelledSourceTest, PadsRowsToTheLongest) {
-  const TokenStore store = stored(std::string(70, 'a') + "\tx\nb\ty\n", Kind::tsv);
+  const TokenStore dataset = stored(std::string(70, 'a') + "\tx\nb\ty\n", Kind::tsv);
   LabelledOptions options;
   options.shuffled = false;
   options.sequence_length = 1000;
-  EXPECT_EQ(LabelledSource(store, Split::train, options).batch(0, 2).n, 128);
-  EXPECT_EQ(LabelledSource(store, Split::train, options).batch(1, 1).n, 64);
+  EXPECT_EQ(LabelledSource(dataset, Split::train, options).batch(0, 2).n, 128);
+  EXPECT_EQ(LabelledSource(dataset, Split::train, options).batch(1, 1).n, 64);
   options.pad_to_longest = false;
-  EXPECT_EQ(LabelledSource(store, Split::train, options).batch(1, 1).n, 1000);
+  EXPECT_EQ(LabelledSource(dataset, Split::train, options).batch(1, 1).n, 1000);
   options.pad_to_longest = true;
   options.sequence_length = 50;
-  EXPECT_EQ(LabelledSource(store, Split::train, options).batch(0, 2).n, 50);
+  EXPECT_EQ(LabelledSource(dataset, Split::train, options).batch(0, 2).n, 50);
 }
 
 TEST_F(LabelledSourceTest, EachEpochPermutesAllSamples) {
-  const TokenStore store = letters(20);
+  const TokenStore dataset = letters(20);
   LabelledOptions options;
   options.sequence_length = 32;
   options.seed = 4;
-  const LabelledSource source(store, Split::train, options);
+  const LabelledSource source(dataset, Split::train, options);
   std::set<std::vector<std::int32_t>> orders;
   for (std::uint64_t epoch = 0; epoch < 5; ++epoch) {
     const Batch batch = source.batch(epoch * 20, 20);
@@ -291,15 +291,15 @@ TEST_F(LabelledSourceTest, RejectsUnsuitableDatasets) {
 }
 
 TEST_F(LabelledSourceTest, SkipsDocumentsCutBySpans) {
-  const TokenStore store = stored("aaaa\tx\nbbbb\ty\ncccc\tx\ndddd\ty\n", Kind::tsv, [](PrepareOptions& o) {
+  const TokenStore dataset = stored("aaaa\tx\nbbbb\ty\ncccc\tx\ndddd\ty\n", Kind::tsv, [](PrepareOptions& o) {
     o.store.split_by = StoreWriterOptions::SplitBy::span;
     o.store.shares = {{0.6, 0.4, 0}};  // 12 of 20 tokens: the boundary is inside c
   });
   LabelledOptions options;
   options.sequence_length = 4;
   options.shuffled = false;
-  EXPECT_EQ(LabelledSource(store, Split::train, options).n_samples(), 2u);
-  const LabelledSource validation(store, Split::validation, options);
+  EXPECT_EQ(LabelledSource(dataset, Split::train, options).n_samples(), 2u);
+  const LabelledSource validation(dataset, Split::validation, options);
   EXPECT_EQ(validation.n_samples(), 1u);
   EXPECT_THAT(validation.batch(0, 1).inputs, ElementsAre('d', 'd', 'd', 'd'));
   EXPECT_THAT(validation.batch(0, 1).labels, ElementsAre(1));

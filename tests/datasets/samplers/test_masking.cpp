@@ -30,28 +30,29 @@ class MaskingTest : public testing::WithTemporaryFolder {
     return TokenStore::open(testing::write_documents(path("dna.h5"), Vocabulary::dna(), documents));
   }
 
-  static MaskedSource source(const TokenStore& store, std::int64_t n, Order order, const MaskingOptions& masking = {}) {
+  static MaskedSource source(const TokenStore& dataset, std::int64_t n, Order order,
+                             const MaskingOptions& masking = {}) {
     SamplerOptions options;
     options.order = order;
     options.sequence_length = n;
     options.seed = 1;
-    return {Sampler(store, Split::train, options), store.vocabulary().with_encoder_tokens(), masking};
+    return {Sampler(dataset, Split::train, options), dataset.vocabulary().with_encoder_tokens(), masking};
   }
 };
 
 TEST_F(MaskingTest, FractionsMatchOptions) {
-  const TokenStore store = dna(400);
-  const Vocabulary vocabulary = store.vocabulary().with_encoder_tokens();
+  const TokenStore dataset = dna(400);
+  const Vocabulary vocabulary = dataset.vocabulary().with_encoder_tokens();
   for (const auto& [mask_share, random_share] : {std::pair{0.8, 0.1}, std::pair{0.5, 0.5}, std::pair{1.0, 0.0}}) {
     MaskingOptions masking;
     masking.mask_token_share = mask_share;
     masking.random_token_share = random_share;
     masking.ignore_tokens = {"R"};
-    const MaskedSource masked = source(store, 100, Order::sequential, masking);
+    const MaskedSource masked = source(dataset, 100, Order::sequential, masking);
     SamplerOptions plain;
     plain.order = Order::sequential;
     plain.sequence_length = 100;
-    const Batch before = Sampler(store, Split::train, plain).batch(0, 200), after = masked.batch(0, 200);
+    const Batch before = Sampler(dataset, Split::train, plain).batch(0, 200), after = masked.batch(0, 200);
     std::array<double, 4> counts{};  // eligible, masked, random symbol, unchanged
     std::array<int, 16> drawn{};
     for (std::size_t i = 0; i < before.inputs.size(); ++i) {
@@ -89,8 +90,8 @@ TEST_F(MaskingTest, FractionsMatchOptions) {
 }
 
 TEST_F(MaskingTest, MaskDependsOnlyOnSample) {
-  const TokenStore store = dna(20);
-  const MaskedSource masked = source(store, 30, Order::random);
+  const TokenStore dataset = dna(20);
+  const MaskedSource masked = source(dataset, 30, Order::random);
   const Batch whole = masked.batch(7, 6);
   for (std::uint64_t row = 0; row < 6; ++row) {
     const Batch one = masked.batch(7 + row, 1);
@@ -102,20 +103,20 @@ TEST_F(MaskingTest, MaskDependsOnlyOnSample) {
     EXPECT_EQ(one.targets, part(whole.targets));
   }
   // The same tokens in the next epoch, or with another seed or stream, have other masks.
-  const MaskedSource in_order = source(store, 34, Order::sequential);
+  const MaskedSource in_order = source(dataset, 34, Order::sequential);
   EXPECT_NE(in_order.batch(0, 4).targets, in_order.batch(in_order.n_samples(), 4).targets);
   EXPECT_EQ(in_order.batch(0, 4).targets, in_order.batch(0, 4).targets);
   MaskingOptions other;
   other.seed = 1;
-  EXPECT_NE(in_order.batch(0, 4).targets, source(store, 34, Order::sequential, other).batch(0, 4).targets);
+  EXPECT_NE(in_order.batch(0, 4).targets, source(dataset, 34, Order::sequential, other).batch(0, 4).targets);
   other.seed = 0;
   other.stream = "masking for evaluation";
-  EXPECT_NE(in_order.batch(0, 4).targets, source(store, 34, Order::sequential, other).batch(0, 4).targets);
+  EXPECT_NE(in_order.batch(0, 4).targets, source(dataset, 34, Order::sequential, other).batch(0, 4).targets);
 }
 
 TEST_F(MaskingTest, PaddingIsMaskedAndNeverTarget) {
-  const TokenStore store = dna(2);  // 102 tokens: windows of 40, 40, 22
-  const MaskedSource masked = source(store, 40, Order::sequential);
+  const TokenStore dataset = dna(2);  // 102 tokens: windows of 40, 40, 22
+  const MaskedSource masked = source(dataset, 40, Order::sequential);
   ASSERT_EQ(masked.n_samples(), 3u);
   EXPECT_TRUE(masked.batch(0, 2).mask.empty());
   const Batch last = masked.batch_of_one_pass(2, 2);
@@ -130,24 +131,24 @@ TEST_F(MaskingTest, PaddingIsMaskedAndNeverTarget) {
 }
 
 TEST_F(MaskingTest, PackedDocumentsKeepTheirIndices) {
-  const TokenStore store = dna(6);
+  const TokenStore dataset = dna(6);
   SamplerOptions options;
   options.order = Order::sequential;
   options.sequence_length = 120;
   options.separate_documents = true;
-  const Sampler windows(store, Split::train, options);
+  const Sampler windows(dataset, Split::train, options);
   const Batch plain = windows.batch(0, 2),
-              masked = MaskedSource(windows, store.vocabulary().with_encoder_tokens(), {}).batch(0, 2);
+              masked = MaskedSource(windows, dataset.vocabulary().with_encoder_tokens(), {}).batch(0, 2);
   ASSERT_EQ(plain.documents.size(), 240u);
   EXPECT_EQ(masked.documents, plain.documents);
   EXPECT_GT(masked.n_targets, 0);
 }
 
 TEST_F(MaskingTest, RejectsUnknownSymbols) {
-  const TokenStore store = dna(2);
+  const TokenStore dataset = dna(2);
   MaskingOptions masking;
   masking.ignore_tokens = {"J"};
-  EXPECT_THAT(message_of<UserError>([&] { source(store, 10, Order::random, masking); }),
+  EXPECT_THAT(message_of<UserError>([&] { source(dataset, 10, Order::random, masking); }),
               HasSubstr("'J' is not a symbol"));
 }
 

@@ -21,15 +21,15 @@ using Order = SamplerOptions::Order;
 class SamplerTest : public testing::WithTemporaryFolder {
  protected:
   /// A dataset of bytes 0, 1, 2, ... in one document, all in the training split.
-  TokenStore counting_store(std::size_t size) const {
+  TokenStore counting_dataset(std::size_t size) const {
     return TokenStore::open(
         testing::write_documents(path("store.h5"), Vocabulary::bytes(false), testing::counting({size}, 256)));
   }
 };
 
 TEST_F(SamplerTest, RandomWindowStartsAreUniform) {
-  const TokenStore store = counting_store(37);
-  const Sampler sampler(store, Split::train,
+  const TokenStore dataset = counting_dataset(37);
+  const Sampler sampler(dataset, Split::train,
                         {.order = Order::random, .sequence_length = 8, .seed = 5, .ignore_tokens = {}});
   ASSERT_EQ(sampler.n_windows(), 29u);  // 0 ... 28, whose last target is token 36
   std::map<std::int32_t, int> starts;
@@ -50,9 +50,9 @@ TEST_F(SamplerTest, RandomWindowStartsAreUniform) {
 }
 
 TEST_F(SamplerTest, SampleDependsOnlyOnSeedAndIndex) {
-  const TokenStore store = counting_store(5000);
+  const TokenStore dataset = counting_dataset(5000);
   const SamplerOptions options{.order = Order::random, .sequence_length = 16, .seed = 9, .ignore_tokens = {}};
-  Sampler one(store, Split::train, options);
+  Sampler one(dataset, Split::train, options);
   std::vector<std::int32_t> all;
   for (int step = 0; step < 6; ++step) {
     const Batch batch = one.next(4);
@@ -60,14 +60,14 @@ TEST_F(SamplerTest, SampleDependsOnlyOnSeedAndIndex) {
   }
   EXPECT_EQ(one.counter(), 24u);
   // Other batch sizes, as with other numbers of ranks, and a sampler that resumes.
-  Sampler resumed(store, Split::train, options);
+  Sampler resumed(dataset, Split::train, options);
   resumed.set_counter(8);
   EXPECT_EQ(resumed.next(16).inputs, std::vector<std::int32_t>(all.begin() + 8 * 16, all.end()));
   const Batch whole = one.batch(0, 24);
   EXPECT_EQ(whole.inputs, all);
   SamplerOptions other = options;
   other.seed = 10;
-  EXPECT_NE(Sampler(store, Split::train, other).batch(0, 24).inputs, all);
+  EXPECT_NE(Sampler(dataset, Split::train, other).batch(0, 24).inputs, all);
 
   std::vector<Batch> from_threads(4);
   std::vector<std::thread> threads;
@@ -80,8 +80,8 @@ TEST_F(SamplerTest, SampleDependsOnlyOnSeedAndIndex) {
 
 TEST_F(SamplerTest, SequentialWindowsTargetEachTokenOnce) {
   for (const std::size_t size : {2u, 8u, 9u, 10u, 16u, 17u, 100u, 250u}) {
-    const TokenStore store = counting_store(size);
-    const Sampler sampler(store, Split::train,
+    const TokenStore dataset = counting_dataset(size);
+    const Sampler sampler(dataset, Split::train,
                           {.order = Order::sequential, .sequence_length = 8, .seed = 0, .ignore_tokens = {}});
     std::vector<int> seen(size, 0);
     std::int64_t n_targets = 0;
@@ -115,9 +115,9 @@ TEST_F(SamplerTest, TargetsDoNotCrossRanges) {
     writer.end_document();
   }
   writer.finish("{}");
-  const TokenStore store = TokenStore::open(path("store.h5"));
+  const TokenStore dataset = TokenStore::open(path("store.h5"));
   for (const Split split : all_splits) {
-    const Sampler sampler(store, split,
+    const Sampler sampler(dataset, split,
                           {.order = Order::sequential, .sequence_length = 16, .seed = 0, .ignore_tokens = {}});
     std::vector<std::int32_t> inputs, targets;
     for (std::uint64_t window = 0; window < sampler.n_windows(); ++window) {
@@ -125,11 +125,11 @@ TEST_F(SamplerTest, TargetsDoNotCrossRanges) {
       inputs.insert(inputs.end(), batch.inputs.begin(), batch.inputs.end());
       targets.insert(targets.end(), batch.targets.begin(), batch.targets.end());
     }
-    const auto tokens = store.read(split, 0, store.size(split));
+    const auto tokens = dataset.read(split, 0, dataset.size(split));
     std::size_t position = 0, n_breaks = 0;
-    for (const auto& range : store.ranges(split)) {
+    for (const auto& range : dataset.ranges(split)) {
       for (std::uint64_t token = range.begin; token < range.end; ++token, ++position) {
-        if (position + 1 == store.size(split)) break;  // the last token has no successor
+        if (position + 1 == dataset.size(split)) break;  // the last token has no successor
         EXPECT_EQ(inputs[position], tokens[position]);
         if (token + 1 == range.end) {
           EXPECT_EQ(targets[position], ignored_target) << position;
@@ -152,24 +152,24 @@ TEST_F(SamplerTest, IgnoredSymbolsAreInputsButNeverTargets) {
   writer.append(std::vector<std::uint16_t>(encoded.begin(), encoded.end()));
   writer.end_document();
   writer.finish("{}");
-  const TokenStore store = TokenStore::open(path("store.h5"));
-  const Sampler sampler(store, Split::train,
+  const TokenStore dataset = TokenStore::open(path("store.h5"));
+  const Sampler sampler(dataset, Split::train,
                         {.order = Order::sequential, .sequence_length = 14, .seed = 0, .ignore_tokens = {"N", "r"}});
   const Batch batch = sampler.batch(0, 1);
   EXPECT_EQ(batch.inputs, encoded);
   EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{1, 2, 3, -1, -1, 0, 1, -1, 3, 0, 1, 2, 3, 15}));
   EXPECT_EQ(batch.n_targets, 11);
   EXPECT_THAT(message_of<UserError>([&] {
-                Sampler(store, Split::train,
+                Sampler(dataset, Split::train,
                         {.order = Order::random, .sequence_length = 4, .seed = 0, .ignore_tokens = {"J"}});
               }),
               HasSubstr("'J' is not a symbol"));
 }
 
 TEST_F(SamplerTest, RejectsTooShortSplits) {
-  const TokenStore store = counting_store(10);
+  const TokenStore dataset = counting_dataset(10);
   const auto make = [&](Split split, Order order, std::int64_t length) {
-    return Sampler(store, split, {.order = order, .sequence_length = length, .seed = 0, .ignore_tokens = {}});
+    return Sampler(dataset, split, {.order = order, .sequence_length = length, .seed = 0, .ignore_tokens = {}});
   };
   EXPECT_EQ(make(Split::train, Order::random, 9).n_windows(), 1u);
   EXPECT_THAT(message_of<UserError>([&] { make(Split::train, Order::random, 10); }),

@@ -18,7 +18,7 @@ using testing::message_of;
 class DocumentsTest : public testing::WithTemporaryFolder {
  protected:
   /// A dataset of bytes 0, 1, 2, ... in documents of these lengths, all in the training split.
-  TokenStore store_of(const std::vector<std::size_t>& lengths) const {
+  TokenStore dataset_of(const std::vector<std::size_t>& lengths) const {
     return TokenStore::open(
         testing::write_documents(path("store.h5"), Vocabulary::bytes(false), testing::counting(lengths, 256)));
   }
@@ -28,8 +28,8 @@ using SegmentSourceTest = DocumentsTest;
 using PackedSamplerTest = DocumentsTest;
 
 TEST_F(SegmentSourceTest, RowContinuesThroughDocumentSegments) {
-  const TokenStore store = store_of({6, 9, 4});
-  const SegmentSource source(store, Split::train, {.sequence_length = 4, .rows = 1});
+  const TokenStore dataset = dataset_of({6, 9, 4});
+  const SegmentSource source(dataset, Split::train, {.sequence_length = 4, .rows = 1});
   // 6 tokens: 4 + 1 targets; 9: 4 + 4; 4: 3.
   ASSERT_EQ(source.n_samples(), 5u);
   const Batch first = source.batch(0, 1), second = source.batch(1, 1), third = source.batch(2, 1),
@@ -53,8 +53,8 @@ TEST_F(SegmentSourceTest, RowContinuesThroughDocumentSegments) {
 }
 
 TEST_F(SegmentSourceTest, RowsHaveSeparateStreamsThatRestart) {
-  const TokenStore store = store_of({41});  // 10 segments of 4
-  const SegmentSource source(store, Split::train, {.sequence_length = 4, .rows = 4});
+  const TokenStore dataset = dataset_of({41});  // 10 segments of 4
+  const SegmentSource source(dataset, Split::train, {.sequence_length = 4, .rows = 4});
   ASSERT_EQ(source.n_samples(), 12u);
   // Streams [0, 2), [2, 5), [5, 7), [7, 10).
   const auto starts = [&](std::uint64_t round) {
@@ -84,8 +84,8 @@ TEST_F(SegmentSourceTest, RowsHaveSeparateStreamsThatRestart) {
 
 TEST_F(SegmentSourceTest, StreamsStartWithDocuments) {
   const auto begins = [&](const std::vector<std::size_t>& lengths, std::int64_t rows) {
-    const TokenStore store = store_of(lengths);
-    const SegmentSource source(store, Split::train,
+    const TokenStore dataset = dataset_of(lengths);
+    const SegmentSource source(dataset, Split::train,
                                {.sequence_length = 4, .rows = rows, .ignore_tokens = {}, .whole_documents = true});
     const Batch batch = source.batch(0, rows);
     std::vector<std::int32_t> tokens;
@@ -113,14 +113,14 @@ TEST_F(SegmentSourceTest, StreamsStartWithDocuments) {
 }
 
 TEST_F(SegmentSourceTest, RejectsMoreRowsThanSegments) {
-  const TokenStore store = store_of({9, 1, 5});
-  EXPECT_THAT(message_of<UserError>([&] { SegmentSource(store, Split::train, {.sequence_length = 4, .rows = 4}); }),
+  const TokenStore dataset = dataset_of({9, 1, 5});
+  EXPECT_THAT(message_of<UserError>([&] { SegmentSource(dataset, Split::train, {.sequence_length = 4, .rows = 4}); }),
               HasSubstr("the train split has 3 segments of at most 4 tokens, too few for 4 rows"));
 }
 
 TEST_F(PackedSamplerTest, DocumentsAreNumberedAndTargetsStayInside) {
-  const TokenStore store = store_of({3, 0, 1, 6, 2});
-  const Sampler sampler(store, Split::train,
+  const TokenStore dataset = dataset_of({3, 0, 1, 6, 2});
+  const Sampler sampler(dataset, Split::train,
                         {.order = SamplerOptions::Order::sequential,
                          .sequence_length = 8,
                          .seed = 0,
@@ -139,11 +139,11 @@ TEST_F(PackedSamplerTest, DocumentsAreNumberedAndTargetsStayInside) {
 TEST_F(PackedSamplerTest, RandomWindowsMayStartInsideDocuments) {
   std::vector<std::size_t> lengths;
   for (std::size_t i = 0; i < 40; ++i) lengths.push_back(1 + i % 6);
-  const TokenStore store = store_of(lengths);
+  const TokenStore dataset = dataset_of(lengths);
   std::vector<std::int32_t> document_of;
   for (std::size_t i = 0; i < lengths.size(); ++i)
     document_of.insert(document_of.end(), lengths[i], static_cast<std::int32_t>(i));
-  const Sampler sampler(store, Split::train,
+  const Sampler sampler(dataset, Split::train,
                         {.order = SamplerOptions::Order::random,
                          .sequence_length = 16,
                          .seed = 3,

@@ -45,11 +45,11 @@ class TokenizerVocabularyTest : public testing::WithTemporaryFolder {
     made.store.shares = parse_split_shares("1");
     return made;
   }
-  static std::vector<Ids> documents(const TokenStore& store) {
+  static std::vector<Ids> documents(const TokenStore& dataset) {
     std::vector<Ids> found;
-    for (std::uint64_t i = 0; i < store.n_documents(); ++i) {
-      const auto range = store.document(i);
-      found.push_back(store.read(Split::train, range.begin, range.end - range.begin));
+    for (std::uint64_t i = 0; i < dataset.n_documents(); ++i) {
+      const auto range = dataset.document(i);
+      found.push_back(dataset.read(Split::train, range.begin, range.end - range.begin));
     }
     return found;
   }
@@ -154,9 +154,9 @@ TEST_F(TokenizerVocabularyTest, FramesEachDocument) {
       options(PrepareOptions::Format::text, "in the house\n\nthe\n", testing::bpe_tokenizer(path("bpe")));
   chosen.separator = DocumentSeparator::line;
   const PrepareReport report = prepare(chosen);
-  const TokenStore store = TokenStore::open(chosen.output);
-  EXPECT_TRUE(store.vocabulary() == bpe());
-  EXPECT_THAT(documents(store), ElementsAre(Ids{260, 259, ' ', 'h', 'o', 'u', 's', 'e', 261}, Ids{257, 261}));
+  const TokenStore dataset = TokenStore::open(chosen.output);
+  EXPECT_TRUE(dataset.vocabulary() == bpe());
+  EXPECT_THAT(documents(dataset), ElementsAre(Ids{260, 259, ' ', 'h', 'o', 'u', 's', 'e', 261}, Ids{257, 261}));
   EXPECT_EQ(report.tokenizer, "bpe");
   EXPECT_EQ(report.store.n_empty_documents, 1u);
   EXPECT_EQ(report.n_cut_documents, 0u);
@@ -230,19 +230,19 @@ TEST_F(TokenizerVocabularyTest, LabelledDocumentsAreFramedWithOneClassToken) {
   PrepareOptions chosen =
       options(PrepareOptions::Format::labelled, "LAGVSE\tx\nMC\ty\n\tz\n", testing::letters_tokenizer(path("letters")));
   prepare(chosen);
-  const TokenStore store = TokenStore::open(chosen.output);
-  EXPECT_EQ(store.vocabulary().labels(), (std::vector<std::string>{"x", "y", "z"}));
-  EXPECT_TRUE(store.vocabulary().with_labels({}) == letters());
-  EXPECT_THAT(documents(store), ElementsAre(Ids{2, 5, 6, 7, 8, 9, 10, 3}, Ids{2, 21, 24, 3}));
+  const TokenStore dataset = TokenStore::open(chosen.output);
+  EXPECT_EQ(dataset.vocabulary().labels(), (std::vector<std::string>{"x", "y", "z"}));
+  EXPECT_TRUE(dataset.vocabulary().with_labels({}) == letters());
+  EXPECT_THAT(documents(dataset), ElementsAre(Ids{2, 5, 6, 7, 8, 9, 10, 3}, Ids{2, 21, 24, 3}));
   LabelledOptions rows;
   rows.sequence_length = 6;
   rows.shuffled = false;
-  rows.first_token = store.vocabulary().class_id();
-  const LabelledSource source(store, Split::train, rows);
+  rows.first_token = dataset.vocabulary().class_id();
+  const LabelledSource source(dataset, Split::train, rows);
   EXPECT_THAT(source.batch(0, 2).inputs, ElementsAre(2, 5, 6, 7, 8, 9, 2, 21, 24, 3, 0, 0));
   EXPECT_EQ(source.n_cut(), 1u);
   rows.first_token = 4;  // the documents do not start with it
-  EXPECT_THAT(LabelledSource(store, Split::train, rows).batch(1, 1).inputs, ElementsAre(4, 2, 21, 24, 3, 0));
+  EXPECT_THAT(LabelledSource(dataset, Split::train, rows).batch(1, 1).inputs, ElementsAre(4, 2, 21, 24, 3, 0));
 }
 
 TEST_F(TokenizerVocabularyTest, LargeVocabulariesUseFourBytesPerToken) {
@@ -272,9 +272,9 @@ TEST_F(TokenizerVocabularyTest, LargeVocabulariesUseFourBytesPerToken) {
     const hdf5::File file = hdf5::File::open(chosen.output);
     EXPECT_EQ(file.dataset("tokens").type(), hdf5::Type::u32);
     EXPECT_FALSE(file.has_attribute("vocabulary"));  // too large for one
-    const TokenStore store = TokenStore::open(chosen.output);
-    EXPECT_TRUE(documents(store) == expected);
-    EXPECT_EQ(store.vocabulary().size(), n_words + 6);
+    const TokenStore dataset = TokenStore::open(chosen.output);
+    EXPECT_TRUE(documents(dataset) == expected);
+    EXPECT_EQ(dataset.vocabulary().size(), n_words + 6);
     EXPECT_EQ(report.store.counts, counts);
     double entropy = 0;
     for (const std::uint64_t count : counts) {
@@ -296,7 +296,7 @@ TEST_F(TokenizerVocabularyTest, SpecialTokensAreNeverMaskedOrSampled) {
   PrepareOptions chosen = options(PrepareOptions::Format::fasta, fasta, testing::letters_tokenizer(path("letters")));
   chosen.map_unknown = true;
   prepare(chosen);
-  const TokenStore store = TokenStore::open(chosen.output);
+  const TokenStore dataset = TokenStore::open(chosen.output);
   SamplerOptions windows;
   windows.order = SamplerOptions::Order::sequential;
   windows.sequence_length = 64;
@@ -304,9 +304,10 @@ TEST_F(TokenizerVocabularyTest, SpecialTokensAreNeverMaskedOrSampled) {
   masking.probability = 0.5;
   masking.mask_token_share = 0.3;
   masking.random_token_share = 0.7;
-  const auto rows = static_cast<std::int64_t>(Sampler(store, Split::train, windows).n_windows());
-  const Batch plain = Sampler(store, Split::train, windows).batch(0, rows);
-  const Batch masked = MaskedSource(Sampler(store, Split::train, windows), store.vocabulary(), masking).batch(0, rows);
+  const auto rows = static_cast<std::int64_t>(Sampler(dataset, Split::train, windows).n_windows());
+  const Batch plain = Sampler(dataset, Split::train, windows).batch(0, rows);
+  const Batch masked =
+      MaskedSource(Sampler(dataset, Split::train, windows), dataset.vocabulary(), masking).batch(0, rows);
   std::array<int, 25> drawn{};
   for (std::size_t i = 0; i < plain.inputs.size(); ++i) {
     if (masked.targets[i] == ignored_target) {
