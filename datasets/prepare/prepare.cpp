@@ -210,9 +210,9 @@ PrepareReport prepare(const PrepareOptions& options) { return Preparation(option
 std::string to_text(const PrepareReport& report) {
   const StoreSummary& summary = report.store;
   std::string text =
-      fmt::format("{}: {} tokens of a {} vocabulary of {}, {} documents\n", report.output, grouped(summary.n_tokens),
-                  report.tokenizer.empty() ? report.vocabulary : report.tokenizer, report.vocabulary_size,
-                  grouped(summary.n_documents));
+      fmt::format("{}: {} tokens of a {} vocabulary ({} symbols), {} documents\n", report.output,
+                  grouped(summary.n_tokens), report.tokenizer.empty() ? report.vocabulary : report.tokenizer,
+                  report.vocabulary_size, grouped(summary.n_documents));
   for (const Split split : all_splits) {
     const auto index = static_cast<std::size_t>(split);
     text += fmt::format("  {:<11}{:>16} tokens", name_of(split), grouped(summary.split_tokens[index]));

@@ -35,7 +35,8 @@ DocumentSource::DocumentSource(const TokenStore& dataset, Split split, const Doc
 
 DocumentSource::Row DocumentSource::row(std::uint64_t index) const {
   const std::uint64_t place = index % n_rows_;
-  const std::uint64_t number = options_.shuffled ? permuted(place, n_rows_, options_.seed, index / n_rows_) : place;
+  const std::uint64_t number =
+      options_.shuffled ? permuted_index(place, n_rows_, options_.seed, index / n_rows_) : place;
   const auto after =
       std::upper_bound(documents_.begin(), documents_.end(), number,
                        [](std::uint64_t wanted, const Document& document) { return wanted < document.first_row; });

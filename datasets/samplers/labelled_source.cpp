@@ -12,7 +12,7 @@ namespace furlong {
 // A Feistel network on an even number of bits is a permutation for any round function. Values outside [0, size) are
 // mapped again until they are inside (cycle walking; Black and Rogaway 2002, "Ciphers with arbitrary finite domains"):
 // fewer than four rounds on average.
-std::uint64_t permuted(std::uint64_t index, std::uint64_t size, std::uint64_t seed, std::uint64_t epoch) {
+std::uint64_t permuted_index(std::uint64_t index, std::uint64_t size, std::uint64_t seed, std::uint64_t epoch) {
   require(index < size, "index {} of a permutation of {}", index, size);
   const std::uint64_t half = std::max<std::uint64_t>(1, (std::bit_width(size - 1) + 1) / 2);
   const std::uint64_t low = (std::uint64_t{1} << half) - 1;
@@ -84,7 +84,7 @@ void LabelledSource::find_samples() {
 
 const LabelledSource::Sample& LabelledSource::sample(std::uint64_t index) const {
   const std::uint64_t size = samples_.size(), place = index % size;
-  return samples_[options_.shuffled ? permuted(place, size, options_.seed, index / size) : place];
+  return samples_[options_.shuffled ? permuted_index(place, size, options_.seed, index / size) : place];
 }
 
 Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const {

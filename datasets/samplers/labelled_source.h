@@ -30,7 +30,7 @@ class LabelledSource : public BatchSource {
 
   std::uint64_t n_samples() const override { return samples_.size(); }
   /// Returns the number of documents longer than a row.
-  std::uint64_t n_cut() const { return n_cut_; }
+  std::uint64_t n_truncated() const { return n_cut_; }
   Batch batch(std::uint64_t first, std::int64_t samples) const override;
   Batch batch_of_one_pass(std::uint64_t first, std::int64_t samples) const override;
   std::string note() const override;
@@ -60,6 +60,6 @@ class LabelledSource : public BatchSource {
 };
 
 /// Returns element `index` of a permutation of [0, size) drawn from (seed, epoch).
-std::uint64_t permuted(std::uint64_t index, std::uint64_t size, std::uint64_t seed, std::uint64_t epoch);
+std::uint64_t permuted_index(std::uint64_t index, std::uint64_t size, std::uint64_t seed, std::uint64_t epoch);
 
 }  // namespace furlong

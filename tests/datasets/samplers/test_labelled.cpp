@@ -203,7 +203,7 @@ TEST_F(LabelledSourceTest, PadsAndTruncatesWithMask) {
   options.first_token = 258;
   const LabelledSource source(dataset, Split::train, options);
   EXPECT_EQ(source.n_samples(), 6u);
-  EXPECT_EQ(source.n_cut(), 3u);  // d, e, f and their <document>
+  EXPECT_EQ(source.n_truncated(), 3u);  // d, e, f and their <document>
   EXPECT_THAT(source.note(),
               HasSubstr("3 of the 6 documents of the train split are longer than 5 tokens with the class token"));
   const Batch batch = source.batch(1, 3);
@@ -260,13 +260,13 @@ TEST_F(LabelledSourceTest, EachEpochPermutesAllSamples) {
 TEST(Permuted, IsPermutationForEverySize) {
   for (std::uint64_t size = 1; size < 70; ++size) {
     std::set<std::uint64_t> seen;
-    for (std::uint64_t i = 0; i < size; ++i) seen.insert(permuted(i, size, 9, size));
+    for (std::uint64_t i = 0; i < size; ++i) seen.insert(permuted_index(i, size, 9, size));
     EXPECT_EQ(seen.size(), size);
     EXPECT_EQ(*seen.rbegin(), size - 1);
   }
   // First elements of many permutations of 8: each of the 8 values 512 times in 4096, within five standard deviations.
   std::array<int, 8> counts{};
-  for (std::uint64_t epoch = 0; epoch < 4096; ++epoch) ++counts[permuted(0, 8, 1, epoch)];
+  for (std::uint64_t epoch = 0; epoch < 4096; ++epoch) ++counts[permuted_index(0, 8, 1, epoch)];
   for (const int count : counts) EXPECT_NEAR(count, 512, 5 * std::sqrt(512 * 7 / 8.0));
 }
 

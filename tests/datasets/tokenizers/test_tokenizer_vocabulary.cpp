@@ -240,7 +240,7 @@ TEST_F(TokenizerVocabularyTest, LabelledDocumentsAreFramedWithOneClassToken) {
   rows.first_token = dataset.vocabulary().class_id();
   const LabelledSource source(dataset, Split::train, rows);
   EXPECT_THAT(source.batch(0, 2).inputs, ElementsAre(2, 5, 6, 7, 8, 9, 2, 21, 24, 3, 0, 0));
-  EXPECT_EQ(source.n_cut(), 1u);
+  EXPECT_EQ(source.n_truncated(), 1u);
   rows.first_token = 4;  // the documents do not start with it
   EXPECT_THAT(LabelledSource(dataset, Split::train, rows).batch(1, 1).inputs, ElementsAre(4, 2, 21, 24, 3, 0));
 }
