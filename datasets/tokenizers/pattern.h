@@ -28,7 +28,8 @@ class Pattern {
     ~Search();
     Search(const Search&) = delete;
     Search& operator=(const Search&) = delete;
-    /// Returns begin and end of the next match, or nullopt if there is none.
+    /// Returns begin and end of the next match, or nullopt if there is none. Throws UserError if matching takes too
+    /// much time, steps or memory.
     std::optional<std::pair<std::size_t, std::size_t>> next();
 
    private:

@@ -28,7 +28,7 @@ Behaviour behaviour_of(const JsonView& json) {
       json.name(), name);
 }
 
-struct Part {
+struct Section {
   std::size_t begin, end;
   bool matched;
 };
@@ -50,21 +50,21 @@ class Splitter {
   }
 
  private:
-  void take(Part next) {
+  void take(Section next) {
     if (behaviour_ == Behaviour::removed) {
       if (!next.matched) emit(next);
     } else if (behaviour_ == Behaviour::isolated) {
       emit(next);
     } else if (holds_ && joins(next)) {
       // A piece that has absorbed a match absorbs no other.
-      held_ = Part{held_.begin, next.end, next.matched};
+      held_ = Section{held_.begin, next.end, next.matched};
     } else {
       if (holds_) emit(held_);
       held_ = next;
       holds_ = true;
     }
   }
-  bool joins(const Part& next) const {
+  bool joins(const Section& next) const {
     switch (behaviour_) {
       case Behaviour::contiguous:
         return held_.matched == next.matched;
@@ -76,8 +76,8 @@ class Splitter {
         return false;
     }
   }
-  void emit(const Part& part) {
-    sink_({piece_.text.substr(part.begin, part.end - part.begin), piece_.at_start && part.begin == 0});
+  void emit(const Section& section) {
+    sink_({piece_.text.substr(section.begin, section.end - section.begin), piece_.at_start && section.begin == 0});
   }
 
   TextPiece piece_;
@@ -85,7 +85,7 @@ class Splitter {
   bool invert_;
   const PieceSink& sink_;
   std::size_t done_ = 0;
-  Part held_{0, 0, false};
+  Section held_{0, 0, false};
   bool holds_ = false;
 };
 

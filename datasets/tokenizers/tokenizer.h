@@ -35,8 +35,8 @@ class Tokenizer {
   std::vector<std::int32_t> encode(std::string_view text) const { return encode(text, SpecialSpelling::is_text); }
   /// Returns the text of the ids. For byte-level BPE without a normalizer this is the exact inverse of encode(), if the
   /// vocabulary has all bytes; as in the reference implementation, encode() skips missing bytes. Other tokenizers do
-  /// not restore spacing or case. Special tokens appear by name. Throws ContractError if an id is not in 0 to size() -
-  /// 1.
+  /// not restore spacing or case. Special tokens appear by name. Throws ContractError if an id is outside of 0 to
+  /// size() - 1.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
   /// Returns the token as the vocabulary writes it ("Ġthe", "##ing", "▁the"), or an empty string for an id without a
   /// token. Throws ContractError if the id is not in 0 to size() - 1.
