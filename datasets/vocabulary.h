@@ -98,8 +98,8 @@ class Vocabulary {
   /// plain text.
   std::vector<std::int32_t> encode(std::string_view text) const;
   /// Encodes text as the start of a document that a model continues. With a tokenizer, the tokens that it puts before a
-  /// document come first, unless the text starts with them. `special` selects how special tokens in the text are read.
-  /// Throws UserError for is_token if the vocabulary has no tokenizer.
+  /// document come first, unless the text starts with them (is_token). `special` selects how special tokens in the text
+  /// are read. Throws UserError for is_token if the vocabulary has no tokenizer.
   std::vector<std::int32_t> encode_prompt(std::string_view text,
                                           SpecialSpelling special = SpecialSpelling::is_text) const;
   /// Returns the tokens that a tokenizer puts before and after a document; empty without a tokenizer.
