@@ -8,9 +8,9 @@
 namespace furlong {
 namespace {
 
-std::uint64_t longest_of(const std::vector<std::uint64_t>& begins) {
+std::uint64_t longest_of(const std::vector<std::uint64_t>& starts) {
   std::uint64_t longest = 0;
-  for (std::size_t i = 0; i + 1 < begins.size(); ++i) longest = std::max(longest, begins[i + 1] - begins[i]);
+  for (std::size_t i = 0; i + 1 < starts.size(); ++i) longest = std::max(longest, starts[i + 1] - starts[i]);
   return longest;
 }
 
@@ -43,10 +43,10 @@ SegmentSource::SegmentSource(const TokenStore& dataset, Split split, const Segme
 
 std::vector<std::uint64_t> SegmentSource::even_streams() const {
   const auto rows = static_cast<std::uint64_t>(options_.rows);
-  std::vector<std::uint64_t> begins;
+  std::vector<std::uint64_t> starts;
   for (std::uint64_t row = 0; row <= rows; ++row)
-    begins.push_back(static_cast<std::uint64_t>(static_cast<unsigned __int128>(n_segments_) * row / rows));
-  return begins;
+    starts.push_back(static_cast<std::uint64_t>(static_cast<unsigned __int128>(n_segments_) * row / rows));
+  return starts;
 }
 
 // Moves the start of each stream to the nearest document, at least one document per stream. Returns even streams if the
@@ -55,7 +55,7 @@ std::vector<std::uint64_t> SegmentSource::document_streams() const {
   const std::vector<std::uint64_t> even = even_streams();
   const std::size_t rows = even.size() - 1, n = documents_.size();
   if (n < rows) return even;
-  std::vector<std::uint64_t> begins{0};
+  std::vector<std::uint64_t> starts{0};
   for (std::size_t row = 1, last = 0; row < rows; ++row) {
     const auto found = std::lower_bound(
         documents_.begin(), documents_.end(), even[row],
@@ -64,10 +64,10 @@ std::vector<std::uint64_t> SegmentSource::document_streams() const {
     if (next == n || documents_[next].first_segment - even[row] > even[row] - documents_[next - 1].first_segment)
       --next;
     last = std::clamp(next, last + 1, n - (rows - row));
-    begins.push_back(documents_[last].first_segment);
+    starts.push_back(documents_[last].first_segment);
   }
-  begins.push_back(n_segments_);
-  return longest_of(begins) <= 2 * longest_of(even) ? begins : even;
+  starts.push_back(n_segments_);
+  return longest_of(starts) <= 2 * longest_of(even) ? starts : even;
 }
 
 std::uint64_t SegmentSource::n_samples() const { return longest_stream_ * static_cast<std::uint64_t>(options_.rows); }

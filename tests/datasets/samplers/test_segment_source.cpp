@@ -83,7 +83,7 @@ TEST_F(SegmentSourceTest, RowsHaveSeparateStreamsThatRestart) {
 }
 
 TEST_F(SegmentSourceTest, StreamsStartWithDocuments) {
-  const auto begins = [&](const std::vector<std::size_t>& lengths, std::int64_t rows) {
+  const auto stream_starts = [&](const std::vector<std::size_t>& lengths, std::int64_t rows) {
     const TokenStore dataset = dataset_of(lengths);
     const SegmentSource source(dataset, Split::train,
                                {.sequence_length = 4, .rows = rows, .ignore_tokens = {}, .whole_documents = true});
@@ -104,12 +104,12 @@ TEST_F(SegmentSourceTest, StreamsStartWithDocuments) {
     return tokens;
   };
   // Segments 2, 3, 1, 4: documents start at 0, 2, 5, 6 of 10.
-  EXPECT_THAT(begins({9, 13, 5, 17}, 2), ElementsAre(0, 22));     // 5 of 10
-  EXPECT_THAT(begins({9, 13, 5, 17}, 3), ElementsAre(0, 9, 27));  // 3.3 and 6.7 of 10
-  EXPECT_THAT(begins({9, 13, 5, 17}, 4), ElementsAre(0, 9, 22, 27));
+  EXPECT_THAT(stream_starts({9, 13, 5, 17}, 2), ElementsAre(0, 22));     // 5 of 10
+  EXPECT_THAT(stream_starts({9, 13, 5, 17}, 3), ElementsAre(0, 9, 27));  // 3.3 and 6.7 of 10
+  EXPECT_THAT(stream_starts({9, 13, 5, 17}, 4), ElementsAre(0, 9, 22, 27));
   // Too few documents, or one much longer than the others: streams start inside documents.
-  EXPECT_THAT(begins({9, 25}, 4), ElementsAre(0, 9, 17, 25));
-  EXPECT_THAT(begins({5, 65, 5, 5, 5}, 4), ElementsAre(0, 21, 41, 61));
+  EXPECT_THAT(stream_starts({9, 25}, 4), ElementsAre(0, 9, 17, 25));
+  EXPECT_THAT(stream_starts({5, 65, 5, 5, 5}, 4), ElementsAre(0, 21, 41, 61));
 }
 
 TEST_F(SegmentSourceTest, RejectsMoreRowsThanSegments) {

@@ -30,10 +30,10 @@ double seconds_since(steady_clock::time_point start) {
 /// Returns the number of bytes in all matches, which must be in order.
 std::size_t matched_bytes(const Pattern& pattern, std::string_view text) {
   Pattern::Search search(pattern, text);
-  std::size_t bytes = 0, behind = 0;
+  std::size_t bytes = 0, last_end = 0;
   while (const auto match = search.next()) {
-    EXPECT_GE(match->first, behind);
-    behind = match->second;
+    EXPECT_GE(match->first, last_end);
+    last_end = match->second;
     bytes += match->second - match->first;
   }
   return bytes;

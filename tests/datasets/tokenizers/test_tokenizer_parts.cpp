@@ -222,8 +222,8 @@ TEST(Normalizer, UnsupportedStepTypesAreNamed) {
                 TokenDecoder(view({{"type", "CTC"}}));
               }),
               HasSubstr("the decoder 'CTC' is not supported"));
-  const json behind{{"type", "Sequence"}, {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}};
-  EXPECT_THAT(message_of<UserError>([&] { pieces_of(behind, ""); }),
+  const json after_byte_level{{"type", "Sequence"}, {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}};
+  EXPECT_THAT(message_of<UserError>([&] { pieces_of(after_byte_level, ""); }),
               HasSubstr("f: pretokenizers[1]: 'Digits' after ByteLevel"));
 }
 
