@@ -1,19 +1,20 @@
-# The CUDA engine and the simulator of its kernels. Included after project() and before any library: it chooses a
-# toolkit, enables the language where there is one, and makes object libraries (kernels register themselves before main,
-# which an archive would drop):
-#   furlong_cuda_kernels  framework/**/*_cuda.cu by nvcc
-#   furlong_cuda          framework/**/*_cuda.cpp and the rest of framework/cuda that needs the toolkit's headers
-#   furlong_simulated     the same kernels by the host compiler, and the engine that runs them on the host
-#   furlong_simulator     what stands in for blocks, warps and threads there
-# furlong_link_engines(program) links those that exist. Nothing else depends on which do.
+# The CUDA engine and the simulator of its kernels. Included after project() and before any library. Chooses a toolkit,
+# enables the CUDA language if there is one, and defines object libraries, because kernels register themselves before
+# main() and an archive would drop them:
+#   furlong_cuda_kernels  framework/**/*_cuda.cu, compiled by nvcc
+#   furlong_cuda          framework/**/*_cuda.cpp and the parts of framework/cuda that need the toolkit's headers
+#   furlong_simulated     the same kernels compiled by the host compiler, and the engine that runs them on the host
+#   furlong_simulator     blocks, warps and threads on the host
+# furlong_link_engines(program) links the existing ones. Nothing else depends on which exist.
 set(FURLONG_CUDA "AUTO" CACHE STRING
-  "Build the CUDA engine: AUTO (where a toolkit and a driver are found, for tests a toolkit alone), ON or OFF")
+  "Build the CUDA engine: AUTO (if a toolkit and a driver are found; for tests a toolkit is enough), ON or OFF")
 set_property(CACHE FURLONG_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(furlong_cuda_minimum 12.4)
 set(FURLONG_HAS_CUDA OFF)
 set(FURLONG_HAS_SIMULATOR OFF)
 
-# Sets FURLONG_NVCC and furlong_cuda_version, or furlong_cuda_missing to why there is no compiler to use.
+# Sets FURLONG_NVCC and furlong_cuda_version, or sets furlong_cuda_missing to the reason why there is no usable
+# compiler.
 function(furlong_find_nvcc)
   set(places)
   foreach(variable CUDA_HOME CUDA_PATH CUDAToolkit_ROOT)
@@ -33,27 +34,27 @@ function(furlong_find_nvcc)
   set(missing "")
   set(version "")
   if(NOT FURLONG_NVCC)
-    set(missing "nvcc was not found (on PATH, in /usr/local/cuda*/bin, or as CUDACXX or CUDA_HOME say)")
+    set(missing "nvcc was not found (on PATH, in /usr/local/cuda*/bin, or by CUDACXX or CUDA_HOME)")
   else()
     execute_process(COMMAND ${FURLONG_NVCC} --version OUTPUT_VARIABLE output ERROR_VARIABLE output RESULT_VARIABLE status)
     if(status EQUAL 0 AND output MATCHES "release ([0-9]+\\.[0-9]+)")
       set(version ${CMAKE_MATCH_1})
       if(version VERSION_LESS furlong_cuda_minimum)
-        set(missing "${FURLONG_NVCC} is of CUDA ${version}, and ${furlong_cuda_minimum} or later is needed")
+        set(missing "${FURLONG_NVCC} is CUDA ${version}, but ${furlong_cuda_minimum} or later is required")
       endif()
     else()
-      set(missing "${FURLONG_NVCC} does not tell its version")
+      set(missing "${FURLONG_NVCC} does not report its version")
     endif()
   endif()
   set(furlong_cuda_version "${version}" PARENT_SCOPE)
   set(furlong_cuda_missing "${missing}" PARENT_SCOPE)
 endfunction()
 
-# The driver, for the GPUs of this machine: a toolkit alone is often that of a login node or a container.
+# The driver of this machine's GPUs. A toolkit alone is typical of a login node or a container.
 find_library(furlong_cuda_driver NAMES libcuda.so.1 PATHS /usr/lib/wsl/lib NO_CACHE)
 
-# Sets CMAKE_CUDA_ARCHITECTURES, unless the user has, before the language is enabled: to those of this machine's GPUs;
-# without one to one architecture where it is for tests alone, else to all that are supported.
+# Sets CMAKE_CUDA_ARCHITECTURES before the language is enabled, unless the user has set it: to those of this machine's
+# GPUs; without a GPU to one architecture for tests, else to all supported ones.
 function(furlong_choose_architectures)
   if(DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT CMAKE_CUDA_ARCHITECTURES STREQUAL "${FURLONG_CHOSEN_ARCHITECTURES}")
     return()
@@ -80,11 +81,11 @@ endif()
 if(FURLONG_CUDA STREQUAL "OFF")
   set(furlong_cuda_missing "FURLONG_CUDA is OFF")
 elseif(FURLONG_CUDA STREQUAL "AUTO" AND FURLONG_SANITIZE)
-  set(furlong_cuda_missing "sanitizers see the host only; FURLONG_CUDA=ON builds it all the same")
+  set(furlong_cuda_missing "sanitizers check only the host; FURLONG_CUDA=ON builds it anyway")
 else()
   furlong_find_nvcc()
   if(NOT furlong_cuda_missing AND FURLONG_CUDA STREQUAL "AUTO" AND NOT furlong_cuda_driver AND NOT FURLONG_BUILD_TESTS)
-    set(furlong_cuda_missing "there is no NVIDIA driver here; for machines that have one: \
+    set(furlong_cuda_missing "this machine has no NVIDIA driver; to build for machines that have one: \
 FURLONG_CUDA=ON ./scripts/build.sh release")
   endif()
   if(NOT furlong_cuda_missing)
@@ -95,12 +96,12 @@ FURLONG_CUDA=ON ./scripts/build.sh release")
       set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
     endif()
     if(DEFINED CMAKE_CUDA_COMPILER AND NOT CMAKE_CUDA_COMPILER)
-      unset(CMAKE_CUDA_COMPILER CACHE)  # it failed once, and what was wrong may have been mended
+      unset(CMAKE_CUDA_COMPILER CACHE)  # an earlier failure may have been fixed
     endif()
     include(CheckLanguage)
-    check_language(CUDA)  # in a project of its own: enable_language would end this one where the compiler does not work
+    check_language(CUDA)  # in a separate project: enable_language would abort this one if the compiler does not work
     if(NOT CMAKE_CUDA_COMPILER)
-      set(furlong_cuda_missing "${FURLONG_NVCC} cannot compile a program (with ${CMAKE_CXX_COMPILER}; CUDAHOSTCXX names another host compiler)")
+      set(furlong_cuda_missing "${FURLONG_NVCC} cannot compile a program (with ${CMAKE_CXX_COMPILER}; set CUDAHOSTCXX for another host compiler)")
     endif()
   endif()
   if(furlong_cuda_missing AND FURLONG_CUDA STREQUAL "ON")
@@ -110,7 +111,7 @@ endif()
 
 if(NOT furlong_cuda_missing)
   enable_language(CUDA)
-  if(CMAKE_VERSION VERSION_LESS 3.25.2)  # 3.25.1 does not know that nvcc has -std=c++20
+  if(CMAKE_VERSION VERSION_LESS 3.25.2)  # 3.25.1 does not know nvcc's -std=c++20
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
@@ -124,10 +125,10 @@ if(NOT furlong_cuda_missing)
   set(FURLONG_HAS_CUDA ON)
   message(STATUS "CUDA engine: built with CUDA ${furlong_cuda_version} (${FURLONG_NVCC}) for ${CMAKE_CUDA_ARCHITECTURES}")
 else()
-  message(STATUS "CUDA engine: not built, computes on the CPU only: ${furlong_cuda_missing}")
+  message(STATUS "CUDA engine: not built, CPU only: ${furlong_cuda_missing}")
 endif()
 
-# The simulator needs no compiler of CUDA's, only the headers that define bfloat16 and vector types.
+# The simulator needs only CUDA's headers for bfloat16 and vector types, not its compiler.
 if(FURLONG_HAS_CUDA)
   set(furlong_cuda_headers ${CUDAToolkit_INCLUDE_DIRS})
 else()
@@ -148,7 +149,7 @@ if(FURLONG_HAS_CUDA)
   add_library(furlong_cuda_kernels OBJECT ${furlong_kernel_sources})
   target_include_directories(furlong_cuda_kernels PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
   target_compile_definitions(furlong_cuda_kernels PRIVATE FURLONG_GPU=cuda_engine)
-  # Uncompressed, so that scripts/cuda_gates.py reads the machine code in the objects without CUDA's binary tools.
+  # Uncompressed, so that scripts/cuda_gates.py can read the machine code in the objects without CUDA's binary tools.
   target_compile_options(furlong_cuda_kernels PRIVATE --expt-relaxed-constexpr --extended-lambda --no-compress
     -Xptxas=--warn-on-spills,--warn-on-local-memory-usage)
   if(FURLONG_WARNINGS_AS_ERRORS)
@@ -187,16 +188,16 @@ if(FURLONG_HAS_SIMULATOR)
     target_compile_definitions(${target} PRIVATE FURLONG_GPU=simulated_engine)
     target_link_libraries(${target} PUBLIC furlong_ops)
   endforeach()
-  # Kernels spend their time in the simulator's switches, and there are many of them to compile.
+  # -O1: kernels spend their time in the simulator's context switches, and there are many to compile.
   target_compile_options(furlong_simulated PRIVATE -O1)
   if(FURLONG_SANITIZE MATCHES "thread")
-    # The simulator tells ThreadSanitizer which fibre runs; its own stores to what they share would look like races. A
-    # source's options come behind its target's, whose -fsanitize=thread they take back.
+    # The simulator reports fibre switches to ThreadSanitizer; its own stores to shared state would be reported as
+    # races. A source's options follow its target's and override -fsanitize=thread.
     set_source_files_properties(${furlong_simulator_sources} PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
   endif()
 endif()
 
-# Links the engines that this build has to a program.
+# Links this build's engines to a program.
 function(furlong_link_engines target)
   if(FURLONG_HAS_CUDA)
     target_link_libraries(${target} PRIVATE furlong_cuda furlong_cuda_kernels CUDA::cudart_static ${CMAKE_DL_LIBS})
@@ -206,12 +207,11 @@ function(furlong_link_engines target)
     target_link_libraries(${target} PRIVATE furlong_simulated furlong_simulator)
     target_include_directories(${target} SYSTEM PRIVATE ${furlong_cuda_headers})
   endif()
-  # Libraries beside the program, as a bundle has them, are found wherever it is unpacked.
+  # Finds libraries next to the program, as in a bundle, in any folder.
   set_target_properties(${target} PROPERTIES BUILD_RPATH "$ORIGIN/../lib" INSTALL_RPATH "$ORIGIN/../lib")
 endfunction()
 
-# The gates of the compiled kernels, among the tests: registers, shared and local memory, tensor-core instructions,
-# occupancy.
+# Tests of the compiled kernels: registers, shared and local memory, tensor-core instructions, occupancy.
 function(furlong_add_cuda_gates)
   find_package(Python3 COMPONENTS Interpreter QUIET)
   if(NOT FURLONG_HAS_CUDA)
@@ -224,8 +224,7 @@ function(furlong_add_cuda_gates)
     --toolkit ${CUDAToolkit_VERSION} $<TARGET_OBJECTS:furlong_cuda_kernels> COMMAND_EXPAND_LISTS)
   set_tests_properties(CudaGates.kernel_table PROPERTIES TIMEOUT 300)
   add_test(NAME CudaGates.self_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py --self-test)
-  # Gates that let everything pass would prove nothing: they must refuse kernels that spill or keep an array in local
-  # memory.
+  # The checks themselves are tested: they must reject kernels that spill or use local memory.
   add_library(furlong_planted_spill OBJECT ${CMAKE_SOURCE_DIR}/tests/framework/cuda/kernels/planted_spill.cu)
   target_compile_options(furlong_planted_spill PRIVATE --no-compress)
   add_test(NAME CudaGates.planted_spill_is_found COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py

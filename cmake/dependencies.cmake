@@ -1,4 +1,4 @@
-# Everything here is a Debian 12 package; scripts/setup.sh installs them and docs/architecture.md says why each is used.
+# All dependencies are Debian 12 packages. scripts/setup.sh installs them; docs/architecture.md lists their purposes.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 if(FURLONG_THREADS STREQUAL "openmp")
@@ -17,21 +17,21 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 
-# oneDNN's CMake package asks for OpenCL headers that a CPU user does not need; the library and its headers are enough.
+# oneDNN's CMake package requires OpenCL headers, which CPU users do not need; library and headers are enough.
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(dnnl_headers INTERFACE)
 target_link_libraries(dnnl_headers INTERFACE ${DNNL_LIBRARY})
 
-# CMake's own module would need a C compiler and link what HDF5 itself links (libcurl), whose headers nobody here needs.
+# CMake's module requires a C compiler and links HDF5's own dependencies (libcurl), whose headers are not needed here.
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5)
-# HMAC-SHA-256 of the handshake between processes (communication/job_store/store_handshake.h).
+# HMAC-SHA-256 of the handshake between ranks (communication/job_store/store_handshake.h).
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 add_library(furlong_hdf5 INTERFACE)
 target_link_libraries(furlong_hdf5 INTERFACE PkgConfig::HDF5)
-# Collective operations between processes on CPUs; its package defines the target `gloo`.
+# Collective operations between ranks on CPUs; the package defines the target `gloo`.
 find_package(Gloo REQUIRED CONFIG)
 
-# Everything that a library of ours may include; what a room links is all the same to a static library.
+# All dependencies that a room may include; a static library is not affected by what it links.
 add_library(furlong_libraries INTERFACE)
 target_link_libraries(furlong_libraries INTERFACE fmt::fmt spdlog::spdlog PkgConfig::HWY PkgConfig::XXHASH dnnl_headers
   yaml-cpp nlohmann_json::nlohmann_json furlong_hdf5 ZLIB::ZLIB LibLZMA::LibLZMA PkgConfig::PCRE2 PkgConfig::SENTENCEPIECE

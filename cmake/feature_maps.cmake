@@ -1,4 +1,4 @@
-# feature_map_files.h: an #include of maps/NAME-inl.h for each X(NAME) in the list of feature maps.
+# Generates feature_map_files.h: an #include of maps/NAME-inl.h for each X(NAME) in the list of feature maps.
 set(furlong_map_list ${CMAKE_SOURCE_DIR}/framework/ops/attention/feature_maps/feature_map_list.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${furlong_map_list})
 file(READ ${furlong_map_list} furlong_maps)

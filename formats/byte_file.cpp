@@ -24,7 +24,7 @@ bool exists(const std::filesystem::path& path) {
 }
 
 ByteFile::ByteFile(const std::filesystem::path& path) : path_(path.string()) {
-  // Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it.
+  // Without O_NONBLOCK, opening a named pipe waits for a writer.
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0) throw_file_error(path, "read", errno);
   struct stat status {};
@@ -35,14 +35,14 @@ ByteFile::ByteFile(const std::filesystem::path& path) : path_(path.string()) {
   }
   ::close(descriptor_);
   if (error != 0) throw_file_error(path, "read", error);
-  throw UserError("{}: {}, expected a file", path_, S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
+  throw UserError("{}: is {}, expected a file", path_, S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
 }
 
 ByteFile::~ByteFile() { ::close(descriptor_); }
 
 void ByteFile::read_at(std::uint64_t offset, void* destination, std::size_t bytes) const {
   if (!within(offset, bytes, size_)) {
-    throw UserError("{}: truncated or damaged: bytes {} to {} are wanted, the file has {}", path_, offset,
+    throw UserError("{}: truncated or damaged: bytes {} to {} are required, but the file has {}", path_, offset,
                     offset + bytes, size_);
   }
   auto* to = static_cast<std::byte*>(destination);
@@ -51,8 +51,8 @@ void ByteFile::read_at(std::uint64_t offset, void* destination, std::size_t byte
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) throw_file_error(path_, "read", errno);
     if (done == 0)
-      throw UserError("{}: ends at byte {} now, it had {} when it was opened; does another program write it?", path_,
-                      offset, size_);
+      throw UserError("{}: ends at byte {} but had {} bytes when it was opened; check that no other program writes it",
+                      path_, offset, size_);
     to += done;
     offset += static_cast<std::uint64_t>(done);
     bytes -= static_cast<std::size_t>(done);
@@ -61,8 +61,8 @@ void ByteFile::read_at(std::uint64_t offset, void* destination, std::size_t byte
 
 ByteCursor::ByteCursor(const ByteFile& file, std::uint64_t begin, std::uint64_t end, std::string origin)
     : file_(&file), window_begin_(begin), end_(end), origin_(std::move(origin)) {
-  require(begin <= end && end <= file.size(), "{}: a cursor over [{}, {}) of {} bytes", origin_, begin, end,
-          file.size());
+  require(begin <= end && end <= file.size(), "{}: a cursor over [{}, {}) exceeds the {} bytes of the file", origin_,
+          begin, end, file.size());
 }
 
 ByteCursor::ByteCursor(std::span<const std::byte> memory, std::string origin)
@@ -70,8 +70,8 @@ ByteCursor::ByteCursor(std::span<const std::byte> memory, std::string origin)
 
 void ByteCursor::need(std::uint64_t bytes) const {
   if (bytes > remaining()) {
-    throw UserError("{}: truncated or damaged: {} bytes are wanted at byte {}, {} are left", origin_, bytes, position(),
-                    remaining());
+    throw UserError("{}: truncated or damaged: {} bytes are required at byte {}, but {} remain", origin_, bytes,
+                    position(), remaining());
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Bytes of a foreign file at places that the file itself states: every read is checked against what is there.
+// Bounds-checked reads of a foreign file at offsets that the file itself states.
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -15,21 +15,22 @@
 namespace furlong::foreign {
 
 static_assert(std::endian::native == std::endian::little,
-              "numbers in these files are little-endian and are copied as they are");
+              "numbers in these files are little-endian and are copied unchanged");
 
 /// Whether [offset, offset + bytes) lies within [0, end), without overflow.
 constexpr bool within(std::uint64_t offset, std::uint64_t bytes, std::uint64_t end) {
   return bytes <= end && offset <= end - bytes;
 }
 
-/// What is there, as far as can be seen: where the system does not tell, opening the file will say why.
+/// Whether the path is a directory, or exists. Both return false if the system cannot determine it; opening the file
+/// then reports why.
 bool is_directory(const std::filesystem::path& path);
 bool exists(const std::filesystem::path& path);
 
-/// A regular file open for reading, by any number of threads at once.
+/// A regular file open for reading. Any number of threads may read at once.
 class ByteFile {
  public:
-  /// Throws UserError where there is no such file, MachineError where it cannot be opened.
+  /// Opens the file. Throws UserError if it does not exist, MachineError if it cannot be opened.
   explicit ByteFile(const std::filesystem::path& path);
   ~ByteFile();
   ByteFile(const ByteFile&) = delete;
@@ -37,7 +38,7 @@ class ByteFile {
 
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }
-  /// Throws UserError where the bytes are not all in the file, MachineError where they cannot be read.
+  /// Reads `bytes` bytes at `offset`. Throws UserError if the file ends before them, MachineError if reading fails.
   void read_at(std::uint64_t offset, void* destination, std::size_t bytes) const;
   void read_at(std::uint64_t offset, std::span<std::byte> destination) const {
     read_at(offset, destination.data(), destination.size());
@@ -49,13 +50,13 @@ class ByteFile {
   std::uint64_t size_ = 0;
 };
 
-/// Reads a stretch of a file, or of memory, from its beginning on. Taking more than is left throws a UserError that
-/// begins with `origin`.
+/// Reads a range of a file or of memory sequentially. Reading past its end throws a UserError that starts with
+/// `origin`.
 class ByteCursor {
  public:
-  /// Bytes [begin, end) of `file`, which outlives the cursor. Positions count from the beginning of the file.
+  /// Reads bytes [begin, end) of `file`, which must outlive the cursor. Positions count from the start of the file.
   ByteCursor(const ByteFile& file, std::uint64_t begin, std::uint64_t end, std::string origin);
-  /// `memory` outlives the cursor.
+  /// Reads `memory`, which must outlive the cursor.
   ByteCursor(std::span<const std::byte> memory, std::string origin);
 
   const std::string& origin() const { return origin_; }
@@ -63,7 +64,7 @@ class ByteCursor {
   std::uint64_t remaining() const { return end_ - position(); }
 
   void take(void* destination, std::size_t bytes);
-  /// A number as it stands, little-endian.
+  /// Reads a little-endian number.
   template <class T>
   T take() {
     static_assert(std::is_arithmetic_v<T>);
@@ -71,7 +72,7 @@ class ByteCursor {
     take(&value, sizeof value);
     return value;
   }
-  /// So many bytes as text, of whatever encoding; allocates only once it is known that they are there.
+  /// Reads `bytes` bytes as text in any encoding. Allocates only after checking that the bytes exist.
   std::string take_text(std::uint64_t bytes);
   void skip(std::uint64_t bytes);
 
@@ -81,9 +82,9 @@ class ByteCursor {
 
   const ByteFile* file_ = nullptr;
   std::vector<std::byte> buffer_;
-  std::span<const std::byte> window_;  ///< what is in memory, from window_begin_ on
+  std::span<const std::byte> window_;  ///< the buffered bytes, starting at window_begin_
   std::uint64_t window_begin_ = 0;
-  std::size_t at_ = 0;  ///< in window_
+  std::size_t at_ = 0;  ///< offset in window_
   std::uint64_t end_ = 0;
   std::string origin_;
 };

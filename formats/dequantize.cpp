@@ -18,7 +18,7 @@ float half_at(const std::byte* from) {
 unsigned byte_at(const std::byte* from, std::size_t i) { return std::to_integer<unsigned>(from[i]); }
 int signed_byte_at(const std::byte* from, std::size_t i) { return static_cast<std::int8_t>(from[i]); }
 
-// Blocks of 32. Of the 16 bytes of nibbles, the low ones are elements 0 to 15 and the high ones 16 to 31.
+// Blocks of 32 elements. The low nibbles of the 16 bytes are elements 0 to 15, the high nibbles 16 to 31.
 
 unsigned nibble(const std::byte* nibbles, std::size_t i) {
   return i < 16 ? byte_at(nibbles, i) & 15 : byte_at(nibbles, i - 16) >> 4;
@@ -35,7 +35,7 @@ void dequantize_q4_1(const std::byte* block, float* values) {
   for (std::size_t i = 0; i < 32; ++i) values[i] = scale * static_cast<float>(nibble(block + 4, i)) + least;
 }
 
-/// The fifth bits of 32 elements, in one little-endian word.
+/// Returns the fifth bit of element `i`; the bits of 32 elements form one little-endian word.
 unsigned fifth_bit(const std::byte* bits, std::size_t i) { return byte_at(bits, i / 8) >> (i % 8) & 1; }
 
 void dequantize_q5_0(const std::byte* block, float* values) {
@@ -56,22 +56,23 @@ void dequantize_q8_0(const std::byte* block, float* values) {
   for (std::size_t i = 0; i < 32; ++i) values[i] = scale * static_cast<float>(signed_byte_at(block + 2, i));
 }
 
-// Superblocks of 256.
+// Superblocks of 256 elements.
 
 struct ScaleAndMin {
   unsigned scale, min;
 };
 
-/// Eight pairs of 6 bits in 12 bytes: the first four in the low bits of bytes 0 to 3 and 4 to 7; of the others, the low
-/// four bits in the nibbles of bytes 8 to 11 and the high two at the top of bytes 0 to 3 and 4 to 7.
+/// Unpacks pair `i` of eight pairs of 6 bits in 12 bytes. The first four are in the low bits of bytes 0 to 3 and 4 to
+/// 7. The others have their low four bits in the nibbles of bytes 8 to 11 and their high two bits at the top of bytes 0
+/// to 3 and 4 to 7.
 ScaleAndMin unpack_scale(const std::byte* packed, std::size_t i) {
   if (i < 4) return {byte_at(packed, i) & 63, byte_at(packed, i + 4) & 63};
   return {(byte_at(packed, i + 4) & 15) | (byte_at(packed, i - 4) >> 6) << 4,
           byte_at(packed, i + 4) >> 4 | (byte_at(packed, i) >> 6) << 4};
 }
 
-/// Eight sub-blocks of 32; the low nibbles of 32 bytes are one, the high ones the next. `fifth` is null for Q4_K; bit k
-/// of its byte i belongs to element i of sub-block k.
+/// Eight sub-blocks of 32 elements: the low nibbles of 32 bytes are one sub-block, the high nibbles the next. `fifth`
+/// is null for Q4_K; bit k of its byte i belongs to element i of sub-block k.
 void dequantize_nibble_superblock(const std::byte* block, const std::byte* fifth, const std::byte* nibbles,
                                   float* values) {
   const float scale_of_scales = half_at(block), scale_of_mins = half_at(block + 2);
@@ -95,8 +96,8 @@ void dequantize_q5_k(const std::byte* block, float* values) {
   dequantize_nibble_superblock(block, block + 16, block + 48, values);
 }
 
-/// Low four bits: per half of 128 elements 64 bytes, whose low nibbles are the first 64 elements. High two bits: per
-/// half 32 bytes, of which bits 2k and 2k + 1 belong to the k-th 32 elements. A signed scale for each 16 elements.
+/// Low four bits: 64 bytes per half of 128 elements, whose low nibbles are the first 64 elements. High two bits: 32
+/// bytes per half, whose bits 2k and 2k + 1 belong to the k-th 32 elements. Each 16 elements have a signed scale.
 void dequantize_q6_k(const std::byte* block, float* values) {
   const std::byte *low = block, *high = block + 128, *scales = block + 192;
   const float scale_of_scales = half_at(block + 208);

@@ -38,7 +38,7 @@ bool to_integers(const std::byte* elements, std::span<std::int64_t> values) {
   return fits;
 }
 
-bool to_truth_values(const std::byte* elements, std::span<std::int64_t> values) {
+bool to_booleans(const std::byte* elements, std::span<std::int64_t> values) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = elements[i] == std::byte{0} ? 0 : 1;
   return true;
 }
@@ -47,7 +47,7 @@ float same(float value) { return value; }
 float narrowed(double value) { return static_cast<float>(value); }
 float widened(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
-// The last five are listed, so that a file with one of them among its tensors can be opened; their values are not read.
+// The last five types are listed so that files with such tensors can be opened; their values cannot be read.
 constexpr std::array element_types = {
     ElementType{"F64", 8, to_floats<double, narrowed>, nullptr},
     ElementType{"F32", 4, to_floats<float, same>, nullptr},
@@ -61,7 +61,7 @@ constexpr std::array element_types = {
     ElementType{"U32", 4, nullptr, to_integers<std::uint32_t>},
     ElementType{"U16", 2, nullptr, to_integers<std::uint16_t>},
     ElementType{"U8", 1, nullptr, to_integers<std::uint8_t>},
-    ElementType{"BOOL", 1, nullptr, to_truth_values},
+    ElementType{"BOOL", 1, nullptr, to_booleans},
     ElementType{"C64", 8, nullptr, nullptr},
     ElementType{"F8_E4M3", 1, nullptr, nullptr},
     ElementType{"F8_E5M2", 1, nullptr, nullptr},
@@ -69,7 +69,7 @@ constexpr std::array element_types = {
     ElementType{"F8_E4M3FNUZ", 1, nullptr, nullptr},
 };
 
-/// Fetches `values.size()` elements piece by piece and hands each piece to `convert(bytes, values of the piece)`.
+/// Fetches `values.size()` elements piece by piece and passes each to `convert(bytes, values of the piece)`.
 template <class T, class Convert>
 void in_pieces(const ElementType& type, const Fetch& fetch, std::span<T> values, const Convert& convert) {
   const auto element_bytes = static_cast<std::size_t>(type.bytes);
@@ -122,7 +122,7 @@ void read_elements(const std::string& path, const ForeignTensor& tensor, const E
   if (type.to_float == nullptr) {
     throw UserError("{}: tensor '{}' has elements of type {}, {}", path, printable(tensor.name), tensor.stored_type,
                     type.to_integer != nullptr ? "expected floating-point numbers"
-                                               : "which is not read; store it as F32, F16 or BF16");
+                                               : "which is not supported; store it as F32, F16 or BF16");
   }
   in_pieces(type, fetch, values, type.to_float);
 }
@@ -138,7 +138,8 @@ std::vector<std::int64_t> read_integer_elements(const std::string& path, const F
   in_pieces(type, fetch, std::span(values),
             [&](const std::byte* bytes, std::span<std::int64_t> part) { fits = type.to_integer(bytes, part) && fits; });
   if (!fits)
-    throw UserError("{}: tensor '{}' holds integers beyond 2^63 - 1, which are not read", path, printable(tensor.name));
+    throw UserError("{}: tensor '{}' contains integers beyond 2^63 - 1, which are not supported", path,
+                    printable(tensor.name));
   return values;
 }
 

@@ -1,4 +1,4 @@
-// GGUF (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): header, metadata, descriptions of tensors, padding,
+// GGUF (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): header, metadata, tensor descriptions, padding,
 // tensors.
 #include "formats/gguf.h"
 
@@ -22,19 +22,19 @@ using foreign::ByteCursor;
 using foreign::ElementType;
 using foreign::printable;
 
-constexpr std::uint64_t default_alignment = 32, largest_alignment = 1 << 20;
-constexpr std::uint32_t most_dimensions = 4;  // GGML_MAX_DIMS
+constexpr std::uint64_t default_alignment = 32, max_alignment = 1 << 20;
+constexpr std::uint32_t max_dimensions = 4;  // GGML_MAX_DIMS
 
 struct NumberedType {
   std::uint32_t id;
   std::string_view name;
 };
 
-/// Types of plain elements, in find_element_type's words.
+/// Types of plain elements, named as in find_element_type().
 constexpr std::array element_types = {NumberedType{0, "F32"},  NumberedType{1, "F16"},  NumberedType{24, "I8"},
                                       NumberedType{25, "I16"}, NumberedType{26, "I32"}, NumberedType{27, "I64"},
                                       NumberedType{28, "F64"}, NumberedType{30, "BF16"}};
-/// Types that are not read, so that messages can name them.
+/// Unsupported types, listed so that messages can name them.
 constexpr std::array other_types = {
     NumberedType{9, "Q8_1"},     NumberedType{10, "Q2_K"},   NumberedType{11, "Q3_K"},    NumberedType{15, "Q8_K"},
     NumberedType{16, "IQ2_XXS"}, NumberedType{17, "IQ2_XS"}, NumberedType{18, "IQ3_XXS"}, NumberedType{19, "IQ1_S"},
@@ -42,16 +42,18 @@ constexpr std::array other_types = {
     NumberedType{29, "IQ1_M"},   NumberedType{34, "TQ1_0"},  NumberedType{35, "TQ2_0"},   NumberedType{39, "MXFP4"}};
 
 template <class Types>
-std::string_view name_among(const Types& types, std::uint32_t id) {
+std::string_view name_in(const Types& types, std::uint32_t id) {
   const auto found = std::find_if(types.begin(), types.end(), [&](const NumberedType& type) { return type.id == id; });
   return found == types.end() ? "" : found->name;
 }
 
 struct Place {
-  const ElementType* element = nullptr;  ///< of plain elements
-  const BlockType* block = nullptr;      ///< of quantised ones; neither where the type is not read
+  const ElementType* element = nullptr;  ///< set for plain elements
+  /// Set for quantised elements. Both are null if the type is unsupported.
+  const BlockType* block = nullptr;
   std::uint64_t offset =
-      0;  ///< from the end of the padding behind the descriptions; when the file is open, from its beginning
+      /// From the start of the tensor data; after opening, from the start of the file.
+      0;
   std::uint64_t bytes = 0;
 };
 
@@ -61,18 +63,18 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     ByteCursor cursor(file_, 0, file_.size(), this->path());
     check_version(cursor);
     const auto n_tensors = cursor.take<std::uint64_t>(), n_pairs = cursor.take<std::uint64_t>();
-    // A pair takes 13 bytes at least, the description of a tensor 24.
+    // A pair takes at least 13 bytes, a tensor description at least 24.
     if (n_pairs > cursor.remaining() / 13 || n_tensors > cursor.remaining() / 24) {
       throw UserError("{}: truncated or damaged: states {} metadata keys and {} tensors in {} bytes", this->path(),
                       n_pairs, n_tensors, file_.size());
     }
     metadata_ = foreign::read_gguf_metadata(cursor, n_pairs);
     if (const std::int64_t parts = integer("split.count", 1); parts > 1) {
-      throw UserError("{}: one of {} parts; join them with llama-gguf-split --merge", this->path(), parts);
+      throw UserError("{}: is one of {} parts; merge them with llama-gguf-split --merge", this->path(), parts);
     }
     std::vector<std::pair<ForeignTensor, Place>> found;
     for (std::uint64_t i = 0; i < n_tensors; ++i) found.push_back(read_description(cursor));
-    settle(found, cursor.position());
+    check_layout(found, cursor.position());
     set_tensors(std::move(found));
   }
 
@@ -98,11 +100,12 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     std::array<char, 4> magic{};
     if (file_.size() >= 24) cursor.take(magic.data(), magic.size());
     if (std::string_view(magic.data(), magic.size()) != "GGUF")
-      throw UserError("{}: not a GGUF file ('GGUF' is missing at its start)", path());
+      throw UserError("{}: is not a GGUF file ('GGUF' is missing at its start)", path());
     const auto version = cursor.take<std::uint32_t>();
     if (version == 2 || version == 3) return;
-    if ((version & 0xffff) == 0) throw UserError("{}: a GGUF file for big-endian machines, which is not read", path());
-    throw UserError("{}: GGUF version {}, versions 2 and 3 are read; convert it again with a newer llama.cpp", path(),
+    if ((version & 0xffff) == 0)
+      throw UserError("{}: is a GGUF file for big-endian machines, which is not supported", path());
+    throw UserError("{}: has GGUF version {}, expected 2 or 3; convert it again with a newer llama.cpp", path(),
                     version);
   }
 
@@ -112,26 +115,26 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     if (!foreign::is_utf8(tensor.name))
       throw UserError("{}: damaged: the name of tensor '{}' is not UTF-8", path(), printable(tensor.name));
     const auto n_dimensions = cursor.take<std::uint32_t>();
-    if (n_dimensions > most_dimensions) {
-      throw UserError("{}: damaged: tensor '{}' has {} dimensions, at most {} are possible", path(),
-                      printable(tensor.name), n_dimensions, most_dimensions);
+    if (n_dimensions > max_dimensions) {
+      throw UserError("{}: damaged: tensor '{}' has {} dimensions, expected at most {}", path(), printable(tensor.name),
+                      n_dimensions, max_dimensions);
     }
-    std::array<std::uint64_t, most_dimensions> extents{};  // the fastest one first
+    std::array<std::uint64_t, max_dimensions> extents{};  // fastest-varying first
     for (std::uint32_t i = 0; i < n_dimensions; ++i) extents[i] = cursor.take<std::uint64_t>();
     for (std::uint32_t i = n_dimensions; i-- > 0;)
       foreign::append_extent(path(), tensor.name, tensor.shape, extents[i]);
     const auto type = cursor.take<std::uint32_t>();
     Place place;
     place.block = foreign::find_block_type(type);
-    place.element = foreign::find_element_type(name_among(element_types, type));
+    place.element = foreign::find_element_type(name_in(element_types, type));
     place.offset = cursor.take<std::uint64_t>();
     set_type(type, tensor, place);
     return {std::move(tensor), place};
   }
 
-  /// The name of the type, and the bytes of the tensor where the type is one that is read.
+  /// Sets the name of the type, and the tensor's bytes if the type is supported.
   void set_type(std::uint32_t type, ForeignTensor& tensor, Place& place) const {
-    const std::string_view other = name_among(other_types, type);
+    const std::string_view other = name_in(other_types, type);
     tensor.stored_type = place.block != nullptr     ? std::string(place.block->name)
                          : place.element != nullptr ? std::string(place.element->name)
                          : !other.empty()           ? std::string(other)
@@ -144,10 +147,10 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     std::int64_t bytes = 0;
     if (inner % block_elements != 0 ||
         __builtin_mul_overflow(tensor.shape.elements() / block_elements, block_bytes, &bytes)) {
-      throw UserError("{}: damaged: tensor '{}' {} cannot be of type {}, whose blocks have {} elements", path(),
+      throw UserError("{}: damaged: tensor '{}' {} cannot have type {}, whose blocks have {} elements", path(),
                       printable(tensor.name), tensor.shape.text(), tensor.stored_type, block_elements);
     }
-    // What a tensor of an unknown type takes is unknown too, but no type has less than a bit for an element.
+    // The size of an unknown type is unknown, but every type takes at least one bit per element.
     if (place.block == nullptr && place.element == nullptr &&
         static_cast<std::uint64_t>(tensor.shape.elements()) / 8 > file_.size()) {
       throw UserError("{}: damaged: tensor '{}' {} has more elements than {} bytes can hold", path(),
@@ -156,14 +159,14 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     place.bytes = static_cast<std::uint64_t>(bytes);
   }
 
-  /// Makes offsets count from the beginning of the file; checks that tensors are aligned, inside the file, and apart
-  /// from each other.
-  void settle(std::vector<std::pair<ForeignTensor, Place>>& found, std::uint64_t descriptions_end) const {
+  /// Makes offsets relative to the start of the file. Checks that tensors are aligned, inside the file, and do not
+  /// overlap.
+  void check_layout(std::vector<std::pair<ForeignTensor, Place>>& found, std::uint64_t descriptions_end) const {
     const std::int64_t stated = integer("general.alignment", default_alignment);
     const auto alignment = static_cast<std::uint64_t>(stated);
-    if (stated < 1 || alignment > largest_alignment || (alignment & (alignment - 1)) != 0) {
+    if (stated < 1 || alignment > max_alignment || (alignment & (alignment - 1)) != 0) {
       throw UserError("{}: damaged: general.alignment is {}, expected a power of two up to {}", path(), stated,
-                      largest_alignment);
+                      max_alignment);
     }
     const std::uint64_t begin = (descriptions_end + alignment - 1) / alignment * alignment;
     std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
@@ -173,14 +176,14 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     for (auto& [tensor, place] : found) {
       if (place.offset % alignment != 0 || place.offset < end) {
         throw UserError(
-            "{}: damaged: tensor '{}' begins at byte {} behind the header, {}", path(), printable(tensor.name),
+            "{}: damaged: tensor '{}' starts at byte {} after the header, {}", path(), printable(tensor.name),
             place.offset,
-            place.offset < end ? "inside another one" : fmt::format("which is no multiple of {}", alignment));
+            place.offset < end ? "inside another tensor" : fmt::format("which is not a multiple of {}", alignment));
       }
       if (begin > file_.size() || !foreign::within(place.offset, place.bytes, file_.size() - begin)) {
         throw UserError(
-            "{}: truncated or damaged: tensor '{}' takes {} bytes from byte {} behind the header on, the file has {} "
-            "there; fetch it again",
+            "{}: truncated or damaged: tensor '{}' takes {} bytes from byte {} after the header, but the file has {} "
+            "there; download it again",
             path(), printable(tensor.name), place.bytes, place.offset, file_.size() - std::min(begin, file_.size()));
       }
       end = place.offset + place.bytes;
@@ -192,7 +195,7 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     if (place.element == nullptr) {
       std::string known;
       for (const BlockType& type : foreign::block_types()) known += fmt::format(", {}", type.name);
-      throw UserError("{}: tensor '{}' is quantised as {}, which is not read; F32, F16, BF16{} are", path(),
+      throw UserError("{}: tensor '{}' is quantised as {}, which is not supported; expected F32, F16, BF16{}", path(),
                       printable(tensor.name), tensor.stored_type, known);
     }
     return *place.element;

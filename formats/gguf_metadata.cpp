@@ -10,7 +10,7 @@ namespace furlong::foreign {
 
 namespace {
 
-/// Types of values, by their numbers in the file.
+/// Value types by their numbers in the file.
 enum class Type : std::uint32_t {
   uint8,
   int8,
@@ -27,10 +27,10 @@ enum class Type : std::uint32_t {
   float64
 };
 
-constexpr int deepest_array = 4;
+constexpr int max_array_depth = 4;
 
-/// Bytes that a value of a type takes at least: an array of so many cannot be longer than what is left of the file.
-constexpr std::array<std::uint64_t, 13> least_bytes = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
+/// Minimum bytes of a value of each type. They bound the length of an array by the remaining bytes of the file.
+constexpr std::array<std::uint64_t, 13> min_bytes = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 
 class PairReader {
  public:
@@ -52,27 +52,27 @@ class PairReader {
 
   Type read_type() {
     const auto type = cursor_.take<std::uint32_t>();
-    if (type >= least_bytes.size()) fail("has a value of type {}, known are 0 to {}", type, least_bytes.size() - 1);
+    if (type >= min_bytes.size()) fail("has a value of type {}, expected 0 to {}", type, min_bytes.size() - 1);
     return static_cast<Type>(type);
   }
 
   std::uint64_t read_count(Type type) {
     const auto count = cursor_.take<std::uint64_t>();
-    const std::uint64_t bytes = least_bytes[static_cast<std::size_t>(type)];
+    const std::uint64_t bytes = min_bytes[static_cast<std::size_t>(type)];
     if (count > cursor_.remaining() / bytes)
-      fail("is an array of {} values, {} bytes of the file are left", count, cursor_.remaining());
+      fail("is an array of {} values, but only {} bytes of the file remain", count, cursor_.remaining());
     return count;
   }
 
   bool read_boolean() {
     const auto byte = cursor_.take<std::uint8_t>();
-    if (byte > 1) fail("has the truth value {}", byte);
+    if (byte > 1) fail("has the boolean {}, expected 0 or 1", byte);
     return byte == 1;
   }
 
   std::string read_text() { return cursor_.take_text(cursor_.take<std::uint64_t>()); }
 
-  /// Calls action(a value of the type's own C++ type).
+  /// Calls `action` with a value of the C++ type of `type`.
   template <class Action>
   static void with_number(Type type, const Action& action) {
     switch (type) {
@@ -101,12 +101,12 @@ class PairReader {
       case Type::array:
         break;
     }
-    require(false, "type {} is no number", static_cast<int>(type));
+    require(false, "type {} is not a number", static_cast<int>(type));
   }
 
   template <class Stored>
-  using Kept = std::conditional_t<std::is_floating_point_v<Stored>, double, std::int64_t>;
-  /// Whether a number is kept: only a uint64 may not be.
+  using Loaded = std::conditional_t<std::is_floating_point_v<Stored>, double, std::int64_t>;
+  /// Whether a number can be stored as int64; only a uint64 may not fit.
   template <class Stored>
   static bool fits(Stored number) {
     if constexpr (std::is_same_v<Stored, std::uint64_t>)
@@ -120,7 +120,7 @@ class PairReader {
     GgufValue value;
     with_number(type, [&]<class Stored>(Stored) {
       const auto number = cursor_.take<Stored>();
-      if (fits(number)) value = static_cast<Kept<Stored>>(number);
+      if (fits(number)) value = static_cast<Loaded<Stored>>(number);
     });
     return value;
   }
@@ -145,10 +145,10 @@ class PairReader {
     GgufValue value;
     with_number(type, [&]<class Stored>(Stored) {
       bool all_fit = true;
-      auto numbers = repeated<Kept<Stored>>(count, [&] {
+      auto numbers = repeated<Loaded<Stored>>(count, [&] {
         const auto number = cursor_.take<Stored>();
         all_fit = all_fit && fits(number);
-        return static_cast<Kept<Stored>>(number);
+        return static_cast<Loaded<Stored>>(number);
       });
       if (all_fit) value = std::move(numbers);
     });
@@ -156,7 +156,7 @@ class PairReader {
   }
 
   void skip_array(int depth) {
-    if (depth > deepest_array) fail("is an array of arrays more than {} deep", deepest_array);
+    if (depth > max_array_depth) fail("is an array of arrays more than {} deep", max_array_depth);
     const Type type = read_type();
     const std::uint64_t count = read_count(type);
     if (type == Type::array) {
@@ -164,7 +164,7 @@ class PairReader {
     } else if (type == Type::text) {
       for (std::uint64_t i = 0; i < count; ++i) cursor_.skip(cursor_.take<std::uint64_t>());
     } else {
-      cursor_.skip(count * least_bytes[static_cast<std::size_t>(type)]);
+      cursor_.skip(count * min_bytes[static_cast<std::size_t>(type)]);
     }
   }
 
@@ -180,7 +180,7 @@ GgufMetadata read_gguf_metadata(ByteCursor& cursor, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
     auto [key, value] = reader.read();
     if (!metadata.emplace(key, std::move(value)).second)
-      throw UserError("{}: damaged: metadata key '{}' is there twice", cursor.origin(), printable(key));
+      throw UserError("{}: damaged: metadata key '{}' occurs twice", cursor.origin(), printable(key));
   }
   return metadata;
 }
@@ -192,15 +192,15 @@ namespace furlong {
 namespace {
 
 std::string_view description_of(const GgufValue& value) {
-  constexpr std::array descriptions = {"an array of arrays or beyond 63 bits",
+  constexpr std::array descriptions = {"an array of arrays or an integer beyond 63 bits",
                                        "an integer",
                                        "a real number",
-                                       "a truth value",
+                                       "a boolean",
                                        "text",
                                        "integers",
                                        "real numbers",
-                                       "truth values",
-                                       "texts"};
+                                       "booleans",
+                                       "strings"};
   static_assert(descriptions.size() == std::variant_size_v<GgufValue>);
   return descriptions[value.index()];
 }
@@ -245,20 +245,20 @@ const std::vector<T>& get_array(const GgufFile& file, std::string_view key, std:
 
 std::string GgufFile::text(std::string_view key) const { return get<std::string>(*this, key, "text"); }
 std::int64_t GgufFile::integer(std::string_view key) const { return get<std::int64_t>(*this, key, "an integer"); }
-bool GgufFile::boolean(std::string_view key) const { return get<bool>(*this, key, "a truth value"); }
+bool GgufFile::boolean(std::string_view key) const { return get<bool>(*this, key, "a boolean"); }
 double GgufFile::real(std::string_view key) const {
   const auto* integer = std::get_if<std::int64_t>(&value_of(*this, key));
   return integer != nullptr ? static_cast<double>(*integer) : get<double>(*this, key, "a number");
 }
 
 const std::vector<std::string>& GgufFile::texts(std::string_view key) const {
-  return get_array<std::string>(*this, key, "texts");
+  return get_array<std::string>(*this, key, "strings");
 }
 const std::vector<std::int64_t>& GgufFile::integers(std::string_view key) const {
   return get_array<std::int64_t>(*this, key, "integers");
 }
 const std::vector<bool>& GgufFile::booleans(std::string_view key) const {
-  return get_array<bool>(*this, key, "truth values");
+  return get_array<bool>(*this, key, "booleans");
 }
 std::vector<double> GgufFile::reals(std::string_view key) const {
   const auto* integers = std::get_if<std::vector<std::int64_t>>(&value_of(*this, key));

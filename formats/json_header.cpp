@@ -12,35 +12,35 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Turns the parser's events into one kind of call per shape of thing. Every callback throws or goes on.
+/// Reduces the parser's events to one callback per kind of value. Every callback throws or continues.
 class Events : public Json::json_sax_t {
  public:
   explicit Events(const std::string& path) : path_(path) {}
 
   bool null() override { return other("null"); }
-  bool boolean(bool) override { return other("a truth value"); }
+  bool boolean(bool) override { return other("a boolean"); }
   bool number_integer(Json::number_integer_t) override { return other("a negative number"); }
   bool number_unsigned(Json::number_unsigned_t) override { return other("a number"); }
   bool number_float(Json::number_float_t, const Json::string_t&) override {
-    return other("a number that is no integer, or too large");
+    return other("a number that is not an integer or is too large");
   }
   bool string(Json::string_t&) override { return other("text"); }
   bool binary(Json::binary_t&) override { return other("bytes"); }
   bool start_array(std::size_t) override { return other("a list"); }
   bool end_array() override { return true; }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    throw UserError("{}: damaged: its JSON cannot be read at byte {} ({})", path_, position,
+    throw UserError("{}: damaged: its JSON is invalid at byte {} ({})", path_, position,
                     printable(reason_of(error.what())));
   }
 
  protected:
-  /// What comes where nothing of its kind is expected.
+  /// Called for a value of an unexpected kind.
   virtual bool other(std::string_view found) = 0;
 
   const std::string& path_;
 
  private:
-  /// The library's message without its own number and place.
+  /// Returns the library's message without its number and position.
   static std::string_view reason_of(std::string_view message) {
     const auto at = message.find(": ");
     return at == std::string_view::npos ? message : message.substr(at + 2);
@@ -121,7 +121,7 @@ class SafetensorsEvents : public Events {
     if (depth_ == 2 && in_metadata_) return true;
     if (depth_ != 2 || field_ != "dtype") return other("text");
     if (find_element_type(text) == nullptr) {
-      throw UserError("{}: tensor '{}' has dtype '{}', which is not known; convert it to F32, F16 or BF16", path_,
+      throw UserError("{}: tensor '{}' has dtype '{}', which is unknown; convert it to F32, F16 or BF16", path_,
                       printable(name_), printable(text));
     }
     entries_.back().tensor.stored_type = text;
@@ -143,10 +143,10 @@ class SafetensorsEvents : public Events {
 
  private:
   bool other(std::string_view found) override {
-    const std::string place = depth_ == 0   ? "in place of the header's object"
+    const std::string place = depth_ == 0   ? "instead of the header's object"
                               : depth_ == 1 ? fmt::format("for '{}'", printable(name_))
                                             : fmt::format("in '{}' of '{}'", printable(field_), printable(name_));
-    throw UserError("{}: damaged: the header has {} {}, which belongs in no safetensors file", path_, found, place);
+    throw UserError("{}: damaged: the header has {} {}, which safetensors does not allow", path_, found, place);
   }
 
   std::vector<HeaderEntry> entries_;
@@ -158,12 +158,12 @@ class SafetensorsEvents : public Events {
   int n_offsets_ = 0;
 };
 
-/// {"weight_map": {"NAME": "FILE"}, ...}; whatever stands beside it is passed over.
+/// {"weight_map": {"NAME": "FILE"}, ...}; other members are ignored.
 class WeightMapEvents : public Events {
  public:
   using Events::Events;
   std::vector<std::pair<std::string, std::string>> take() && {
-    if (!had_map_) throw UserError("{}: has no 'weight_map', so it is no index of shards", path_);
+    if (!had_map_) throw UserError("{}: has no 'weight_map'; expected a shard index", path_);
     return std::move(map_);
   }
 
@@ -199,8 +199,9 @@ class WeightMapEvents : public Events {
 
  private:
   bool other(std::string_view found) override {
-    if (depth_ == 0) throw UserError("{}: holds {}, expected an object with a 'weight_map'", path_, found);
-    if (in_map_) throw UserError("{}: damaged: 'weight_map' has {}, expected file names by tensor names", path_, found);
+    if (depth_ == 0) throw UserError("{}: is {}, expected an object with a 'weight_map'", path_, found);
+    if (in_map_)
+      throw UserError("{}: damaged: 'weight_map' has {}, expected tensor names mapped to file names", path_, found);
     return true;
   }
 

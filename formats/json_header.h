@@ -1,6 +1,6 @@
 #pragma once
-// JSON out of foreign checkpoints, read as a stream of events: what is not expected is refused where it appears, and
-// nothing is built of it.
+// JSON of foreign checkpoints, parsed as a stream of events without building a document. Unexpected content is rejected
+// where it occurs.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,21 +11,21 @@
 
 namespace furlong::foreign {
 
-/// A tensor as the header of a safetensors file lists it; `stored_type` is one that find_element_type knows, offsets
-/// count from the end of the header. Whether they fit the shape and the file is not checked yet.
+/// A tensor as listed in a safetensors header. find_element_type() knows `stored_type`; `begin` and `end` count from
+/// the end of the header. They are not yet checked against the shape and the file.
 struct HeaderEntry {
   ForeignTensor tensor;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
 };
 
-/// Parses a safetensors header. Throws UserError, beginning with `path`, where it is not UTF-8 or JSON, or an entry has
-/// other fields than dtype, shape and data_offsets, each once.
+/// Parses a safetensors header. Throws UserError that starts with `path` if it is not UTF-8 or JSON, or if an entry
+/// does not have exactly the fields dtype, shape and data_offsets, each once.
 std::vector<HeaderEntry> parse_safetensors_header(const std::string& path, std::string_view header);
 
-/// The weight_map of a model.safetensors.index.json (or pytorch_model.bin.index.json): pairs of tensor and file name,
-/// as written. Throws UserError where the text is not JSON, has no weight_map or two, or the map has something else
-/// than text for text.
+/// Parses the weight_map of a model.safetensors.index.json (or pytorch_model.bin.index.json) into pairs of tensor name
+/// and file name, in file order. Throws UserError if the text is not JSON, does not have exactly one weight_map, or
+/// maps anything but strings to strings.
 std::vector<std::pair<std::string, std::string>> parse_weight_map(const std::string& path, std::string_view text);
 
 }  // namespace furlong::foreign

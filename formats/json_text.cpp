@@ -14,7 +14,7 @@ Json parse(std::string_view text, std::string_view origin) {
   } catch (const nlohmann::json::exception& error) {
     std::string_view what = error.what();
     if (const auto bracket = what.find("] "); bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
-    throw UserError("{}: not valid JSON ({})", origin, single_line(what));
+    throw UserError("{}: is not valid JSON ({})", origin, single_line(what));
   }
 }
 

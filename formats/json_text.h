@@ -1,6 +1,6 @@
 #pragma once
-// JSON that a stranger wrote, as a document: bounded in depth, for whoever walks through one, copies or prints it calls
-// itself.
+// Untrusted JSON, parsed into a document. Nesting depth is limited because code that walks, copies or prints a document
+// is recursive.
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -9,9 +9,9 @@
 
 namespace furlong::foreign {
 
-/// Throws UserError, beginning with `origin`, where `text` is no JSON, or nested too deep.
+/// Parses `text`. Throws UserError that starts with `origin` if it is not JSON or is nested too deep.
 nlohmann::json parse_json(std::string_view text, std::string_view origin);
-/// The same with the members of objects in their order.
+/// As parse_json(), preserving the order of object members.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view origin);
 
 }  // namespace furlong::foreign

@@ -12,10 +12,10 @@ namespace furlong::foreign {
 
 namespace {
 
-constexpr std::uint64_t largest_pickle = std::uint64_t{64} << 20;
-constexpr std::uint64_t most_values = 2'000'000, most_values_per_byte = 16;
+constexpr std::uint64_t max_pickle_bytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t max_values = 2'000'000, max_values_per_byte = 16;
 
-/// The instructions that are understood, by the names of Python's pickletools.
+/// The supported instructions, named as in Python's pickletools.
 enum class Opcode : std::uint8_t {
   mark = '(',
   stop = '.',
@@ -93,20 +93,20 @@ class Machine {
   Machine(ByteCursor& cursor, std::uint64_t file_bytes)
       : cursor_(cursor),
         begin_(cursor.position()),
-        most_values_(std::min(most_values, most_values_per_byte * file_bytes)) {}
+        max_values_(std::min(max_values, max_values_per_byte * file_bytes)) {}
 
   Pickle run() && {
     if (static_cast<Opcode>(cursor_.take<std::uint8_t>()) != Opcode::proto)
-      fail("it does not begin with a protocol number");
+      fail("it does not start with a protocol number");
     const int protocol = cursor_.take<std::uint8_t>();
     if (protocol < 2 || protocol > 5) fail("protocol {}, expected 2 to 5", protocol);
     for (;;) {
       at_ = cursor_.position();
-      if (at_ - begin_ > largest_pickle) fail("it goes on beyond {} bytes", largest_pickle);
+      if (at_ - begin_ > max_pickle_bytes) fail("it is longer than {} bytes", max_pickle_bytes);
       const auto opcode = static_cast<Opcode>(cursor_.take<std::uint8_t>());
       if (opcode == Opcode::stop) break;
       if (!run_literal(opcode) && !run_container(opcode) && !run_memo(opcode) && !run_call(opcode)) {
-        fail("instruction 0x{:02x}, which no state dict needs", static_cast<int>(opcode));
+        fail("instruction 0x{:02x} does not occur in a state dict", static_cast<int>(opcode));
       }
     }
     pickle_.root = pop();
@@ -118,16 +118,16 @@ class Machine {
  private:
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw UserError("{}: damaged or no state dict: the pickle at byte {}: {}", cursor_.origin(), at_,
+    throw UserError("{}: damaged or not a state dict: pickle, byte {}: {}", cursor_.origin(), at_,
                     fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // The stack. What lies under the last mark is out of reach until the mark is gone.
+  // The stack. Values below the last mark are inaccessible until the mark is removed.
 
   PickleValue& value(std::int32_t index) { return pickle_.values[static_cast<std::size_t>(index)]; }
   std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
   std::int32_t top() const {
-    if (stack_.size() <= floor()) fail("it takes from an empty stack");
+    if (stack_.size() <= floor()) fail("it pops an empty stack");
     return stack_.back();
   }
   std::int32_t pop() {
@@ -136,14 +136,14 @@ class Machine {
     return index;
   }
   std::vector<std::int32_t> pop_to_mark() {
-    if (marks_.empty()) fail("it goes back to a mark that it has not set");
+    if (marks_.empty()) fail("it pops to a mark that is not set");
     std::vector<std::int32_t> items(stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back()), stack_.end());
     stack_.resize(marks_.back());
     marks_.pop_back();
     return items;
   }
   PickleValue& push(Kind kind) {
-    if (pickle_.values.size() == most_values_) fail("it has more than {} values", most_values_);
+    if (pickle_.values.size() == max_values_) fail("it has more than {} values", max_values_);
     stack_.push_back(static_cast<std::int32_t>(pickle_.values.size()));
     PickleValue& added = pickle_.values.emplace_back();
     added.kind = kind;
@@ -156,7 +156,7 @@ class Machine {
   }
   bool push_text(std::uint64_t bytes) {
     std::string text = cursor_.take_text(bounded(bytes));
-    if (!is_utf8(text)) fail("text that is not UTF-8");
+    if (!is_utf8(text)) fail("a string is not UTF-8");
     push(Kind::text).text = std::move(text);
     return true;
   }
@@ -166,11 +166,11 @@ class Machine {
     return true;
   }
   std::uint64_t bounded(std::uint64_t bytes) const {
-    if (bytes > largest_pickle) fail("a value of {} bytes", bytes);
+    if (bytes > max_pickle_bytes) fail("a value has {} bytes", bytes);
     return bytes;
   }
 
-  /// An integer of any length, little-endian, two's complement.
+  /// Pushes an integer of any length: little-endian, two's complement.
   bool push_long(std::uint64_t bytes) {
     std::string text = cursor_.take_text(bounded(bytes));
     if (text.size() > 8) {
@@ -230,7 +230,7 @@ class Machine {
   }
 
   bool push_tuple(std::size_t n_items) {
-    if (stack_.size() - floor() < n_items) fail("it takes from an empty stack");
+    if (stack_.size() - floor() < n_items) fail("it pops an empty stack");
     std::vector<std::int32_t> items(stack_.end() - static_cast<std::ptrdiff_t>(n_items), stack_.end());
     stack_.resize(stack_.size() - n_items);
     push(Kind::tuple).items = std::move(items);
@@ -238,7 +238,7 @@ class Machine {
   }
   bool extend(Kind kind, const std::vector<std::int32_t>& items) {
     PickleValue& container = value(top());
-    if (container.kind != kind) fail("it puts items into {}", description_of(container.kind));
+    if (container.kind != kind) fail("it adds items to {}", description_of(container.kind));
     if (kind == Kind::dictionary && items.size() % 2 != 0) fail("a key without a value");
     container.items.insert(container.items.end(), items.begin(), items.end());
     return true;
@@ -298,7 +298,7 @@ class Machine {
   }
   bool get(std::uint32_t index) {
     const auto found = memo_.find(index);
-    if (found == memo_.end()) fail("it recalls value {}, which it has not kept", index);
+    if (found == memo_.end()) fail("it reads memo {}, which is not set", index);
     stack_.push_back(found->second);
     return true;
   }
@@ -316,7 +316,7 @@ class Machine {
       case Opcode::long_binget:
         return get(cursor_.take<std::uint32_t>());
       case Opcode::frame:
-        if (cursor_.take<std::uint64_t>() > cursor_.remaining()) fail("a frame that goes on behind the end");
+        if (cursor_.take<std::uint64_t>() > cursor_.remaining()) fail("a frame extends past the end");
         return true;
       default:
         return false;
@@ -326,7 +326,7 @@ class Machine {
   std::string take_line() {
     std::string line;
     for (char next = cursor_.take<char>(); next != '\n'; next = cursor_.take<char>()) {
-      if (line.size() == 1000) fail("a name of more than 1000 bytes");
+      if (line.size() == 1000) fail("a name has more than 1000 bytes");
       line += next;
     }
     return line;
@@ -338,8 +338,8 @@ class Machine {
     });
     if (known == known_globals.end()) {
       throw UserError(
-          "{}: names {}.{}, which is not among what a state dict needs; nothing of it was run. Save model.state_dict() "
-          "alone, as safetensors",
+          "{}: references {}.{}, which state dicts do not use, so nothing was executed; save only model.state_dict(), "
+          "as safetensors",
           cursor_.origin(), printable(module), printable(name));
     }
     PickleValue& added = push(Kind::global);
@@ -351,11 +351,11 @@ class Machine {
   bool reduce() {
     const std::int32_t arguments = pop(), callable = pop();
     if (value(callable).kind != Kind::global || value(arguments).kind != Kind::tuple)
-      fail("a call of {}", description_of(value(callable).kind));
+      fail("it calls {}", description_of(value(callable).kind));
     const std::size_t n_arguments = value(arguments).items.size();
     switch (value(callable).global) {
       case PickleGlobal::ordered_dict:
-        if (n_arguments != 0) fail("OrderedDict with {} arguments, expected none", n_arguments);
+        if (n_arguments != 0) fail("OrderedDict is called with {} arguments, expected none", n_arguments);
         push(Kind::dictionary);
         return true;
       case PickleGlobal::rebuild_tensor:
@@ -364,14 +364,14 @@ class Machine {
       case PickleGlobal::rebuild_parameter: {
         const std::int32_t tensor = n_arguments == 3 ? value(arguments).items[0] : -1;
         if (tensor < 0 || value(tensor).kind != Kind::tensor)
-          fail("_rebuild_parameter of something else than a tensor");
+          fail("the argument of _rebuild_parameter is not a tensor");
         stack_.push_back(tensor);
         return true;
       }
       case PickleGlobal::storage:
         break;
     }
-    fail("a call of a storage");
+    fail("it calls a storage");
   }
 
   bool run_call(Opcode opcode) {
@@ -382,8 +382,8 @@ class Machine {
       }
       case Opcode::stack_global: {
         const std::int32_t name = pop(), module = pop();
-        if (value(name).kind != Kind::text || value(module).kind != Kind::text) fail("a name that is not text");
-        // Copies: push_global() adds a value, which moves the others.
+        if (value(name).kind != Kind::text || value(module).kind != Kind::text) fail("a global's name is not a string");
+        // Copies, because push_global() adds a value and may move the others.
         const std::string module_text = value(module).text, name_text = value(name).text;
         return push_global(module_text, name_text);
       }
@@ -395,7 +395,7 @@ class Machine {
         return true;
       }
       case Opcode::build:
-        // Attributes of a dictionary (torch keeps _metadata of a state dict there), which tell nothing of its tensors.
+        // Attributes of a dictionary (torch stores a state dict's _metadata there) do not affect its tensors.
         pop();
         if (value(top()).kind != Kind::dictionary) fail("it sets attributes of {}", description_of(value(top()).kind));
         return true;
@@ -406,20 +406,20 @@ class Machine {
 
   ByteCursor& cursor_;
   std::uint64_t begin_;
-  std::uint64_t most_values_;
-  std::uint64_t at_ = 0;  ///< where the instruction in hand stands
+  std::uint64_t max_values_;
+  std::uint64_t at_ = 0;  ///< offset of the current instruction
   Pickle pickle_;
   std::vector<std::int32_t> stack_;
-  std::vector<std::size_t> marks_;              ///< heights of the stack
-  std::map<std::uint32_t, std::int32_t> memo_;  // a hash table has keys that collide, and the file chooses them
+  std::vector<std::size_t> marks_;              ///< stack heights
+  std::map<std::uint32_t, std::int32_t> memo_;  // not a hash table: a hostile file could choose colliding keys
 };
 
 }  // namespace
 
 std::string_view description_of(PickleValue::Kind kind) {
-  constexpr std::array descriptions = {"None",   "a truth value", "an integer", "a large integer", "a real number",
-                                       "text",   "bytes",         "a list",     "a tuple",         "a dict",
-                                       "a name", "a storage",     "a tensor"};
+  constexpr std::array descriptions = {"None",   "a boolean", "an integer", "a large integer", "a real number",
+                                       "text",   "bytes",     "a list",     "a tuple",         "a dict",
+                                       "a name", "a storage", "a tensor"};
   static_assert(descriptions.size() == static_cast<std::size_t>(PickleValue::Kind::tensor) + 1);
   return descriptions[static_cast<std::size_t>(kind)];
 }

@@ -1,4 +1,4 @@
-// State dicts that torch.save wrote: a pickle of tensors, each a view of a storage.
+// State dicts written by torch.save: a pickle of tensors, each a view of a storage.
 #include <cstring>
 
 #include "formats/pytorch_storage.h"
@@ -15,12 +15,12 @@ using foreign::Pickle;
 using foreign::PickleValue;
 using Kind = PickleValue::Kind;
 
-/// Elements of a storage, by offset and strides in elements.
+/// A strided view of a storage; offset and strides in elements.
 struct View {
   std::size_t storage = 0;
   std::int64_t offset = 0;
   Shape strides;
-  std::int64_t end = 0;  ///< one behind the last element
+  std::int64_t end = 0;  ///< one past the last element
 };
 
 bool is_contiguous(const Shape& shape, const Shape& strides) {
@@ -31,7 +31,7 @@ bool is_contiguous(const Shape& shape, const Shape& strides) {
   return true;
 }
 
-/// Copies the elements of a view, in row-major order, from `stretch`, which begins at the view's offset.
+/// Copies a view's elements in row-major order from `stretch`, which starts at the view's offset.
 void gather(const Shape& shape, const Shape& strides, std::size_t element_bytes, std::span<const std::byte> stretch,
             std::span<std::byte> packed) {
   Shape index;
@@ -44,7 +44,7 @@ void gather(const Shape& shape, const Shape& strides, std::size_t element_bytes,
         at += strides[i];
         break;
       }
-      at -= strides[i] * (shape[i] - 1);  // within the view; the stride alone, of an extent of 1, may be anything
+      at -= strides[i] * (shape[i] - 1);  // stays within the view; the stride of an extent of 1 may be any number
       index[i] = 0;
     }
   }
@@ -56,17 +56,18 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
     const Pickle pickle = storages_.open();
     const PickleValue& dictionary = pickle[pickle.root];
     if (dictionary.kind != Kind::dictionary) {
-      throw UserError("{}: holds {}, expected a state dict; save model.state_dict() alone", this->path(),
+      throw UserError("{}: contains {}, expected a state dict; save only model.state_dict()", this->path(),
                       description_of(dictionary.kind));
     }
     std::vector<std::pair<ForeignTensor, View>> found;
     for (std::size_t i = 0; i < dictionary.items.size(); i += 2) {
       const PickleValue &name = pickle[dictionary.items[i]], &tensor = pickle[dictionary.items[i + 1]];
       if (name.kind != Kind::text)
-        throw UserError("{}: no state dict: one of its keys is {}", this->path(), description_of(name.kind));
+        throw UserError("{}: is not a state dict: one of its keys is {}, expected a string", this->path(),
+                        description_of(name.kind));
       if (tensor.kind != Kind::tensor) {
-        throw UserError("{}: no state dict: '{}' is {}, expected a tensor; save model.state_dict() alone", this->path(),
-                        foreign::printable(name.text), description_of(tensor.kind));
+        throw UserError("{}: is not a state dict: '{}' is {}, expected a tensor; save only model.state_dict()",
+                        this->path(), foreign::printable(name.text), description_of(tensor.kind));
       }
       found.push_back(tensor_of(pickle, name.text, pickle[tensor.items[0]]));
     }
@@ -91,8 +92,7 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
     const auto damaged = [&](std::string_view what) -> UserError {
       return UserError("{}: damaged: tensor '{}' {}", path(), foreign::printable(name), what);
     };
-    if (arguments.items.size() < 6 || arguments.items.size() > 7)
-      throw damaged("is built from another number of arguments than torch.save's");
+    if (arguments.items.size() < 6 || arguments.items.size() > 7) throw damaged("is not built from 6 or 7 arguments");
     const auto argument = [&](std::size_t i) -> const PickleValue& { return pickle[arguments.items[i]]; };
     const PickleValue &offset = argument(1), &size = argument(2), &stride = argument(3);
     if (offset.kind != Kind::integer || offset.integer < 0) throw damaged("has no offset");
@@ -104,7 +104,7 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
     for (std::size_t i = 0; i < size.items.size(); ++i) {
       const PickleValue &extent = pickle[size.items[i]], &step = pickle[stride.items[i]];
       if (extent.kind != Kind::integer || extent.integer < 0 || step.kind != Kind::integer || step.integer < 0) {
-        throw damaged("has a size or stride that is no natural number");
+        throw damaged("has a size or stride that is not a non-negative integer");
       }
       foreign::append_extent(path(), name, tensor.shape, static_cast<std::uint64_t>(extent.integer));
       view.strides.push_back(step.integer);
@@ -112,14 +112,14 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
     if (tensor.shape.elements() > 0) view.end = end_of(tensor, view);
     if (view.end > storage.n_elements || tensor.shape.elements() > storage.n_elements) {
       throw UserError(
-          "{}: damaged: tensor '{}' {} with strides {} from {} on does not fit its storage of {} elements (a tensor "
-          "that repeats elements has to be made contiguous before it is saved)",
+          "{}: damaged: tensor '{}' {} with strides {} and offset {} does not fit its storage of {} elements; if the "
+          "tensor repeats elements, call .contiguous() before saving it",
           path(), foreign::printable(name), tensor.shape.text(), view.strides.text(), view.offset, storage.n_elements);
     }
     return {std::move(tensor), view};
   }
 
-  /// One behind the last element that a view of at least one element touches. Throws UserError where that overflows.
+  /// Returns one past the last element that a view of at least one element accesses. Throws UserError on overflow.
   std::int64_t end_of(const ForeignTensor& tensor, const View& view) const {
     std::int64_t last = view.offset;
     bool overflow = false;
@@ -130,13 +130,14 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
     }
     std::int64_t end = 0;
     if (overflow || __builtin_add_overflow(last, 1, &end)) {
-      throw UserError("{}: damaged: tensor '{}' {} has strides {}", path(), foreign::printable(tensor.name),
-                      tensor.shape.text(), view.strides.text());
+      throw UserError("{}: damaged: tensor '{}' {} has strides {}, which overflow 64 bits", path(),
+                      foreign::printable(tensor.name), tensor.shape.text(), view.strides.text());
     }
     return end;
   }
 
-  /// Elements in row-major order: straight from the storage, or, where the view is not contiguous, from a packed copy.
+  /// Returns the elements in row-major order: directly from the storage, or from a packed copy if the view is not
+  /// contiguous.
   foreign::Fetch fetch_from(const ForeignTensor& tensor, const View& view) const {
     const auto element_bytes = static_cast<std::size_t>(storages_[view.storage].type->bytes);
     const std::uint64_t begin = static_cast<std::uint64_t>(view.offset) * element_bytes;

@@ -1,6 +1,6 @@
 #pragma once
 // Storages of a PyTorch file: the flat arrays whose elements its tensors view. They lie in a zip archive, or one after
-// the other in the older format.
+// another in the legacy format.
 #include <map>
 #include <mutex>
 #include <optional>
@@ -17,46 +17,47 @@ struct Storage {
   std::string key;
   const ElementType* type = nullptr;
   std::int64_t n_elements = 0;
-  const ZipEntry* entry = nullptr;  ///< none in the older format
-  std::uint64_t offset = 0;         ///< of the elements, from the beginning of the file
+  const ZipEntry* entry = nullptr;  ///< null in the legacy format
+  std::uint64_t offset = 0;         ///< of the elements, from the start of the file
 };
 
 class PytorchStorages {
  public:
-  /// `file` outlives the storages.
+  /// `file` must outlive the storages.
   explicit PytorchStorages(const ByteFile& file) : file_(file) {}
 
-  /// Opens the file and returns the pickle of the object that was saved. Throws UserError where it is neither kind of
-  /// PyTorch file.
+  /// Opens the file and returns the pickle of the saved object. Throws UserError if the file has neither PyTorch
+  /// format.
   Pickle open();
-  /// The index of the storage that a persistent reference tells of, added where it is new. Throws UserError where it is
-  /// none.
+  /// Returns the index of the storage that a persistent reference names; adds the storage if it is new. Throws
+  /// UserError if the reference is not a storage.
   std::size_t add(const Pickle& pickle, const PickleValue& reference);
-  /// Finds the elements of all storages added. Throws UserError where some are missing or have another size than
-  /// stated.
+  /// Locates the elements of all added storages. Throws UserError if a storage is missing or its size differs from the
+  /// stated one.
   void locate();
 
   const Storage& operator[](std::size_t index) const { return storages_[index]; }
-  /// Copies bytes of a storage from `offset` on; within it (ContractError). The first use of a storage verifies its
-  /// checksum.
+  /// Copies bytes of a storage starting at `offset`; the range must lie within it (ContractError). The first access to
+  /// a storage verifies its checksum.
   void fetch(std::size_t index, std::uint64_t offset, std::span<std::byte> destination) const;
 
  private:
   Pickle open_zip();
-  Pickle open_older();
+  Pickle open_legacy();
   void locate_in_zip(Storage& storage) const;
-  void locate_older();
+  void locate_legacy();
 
   const ByteFile& file_;
   std::optional<ZipFile> zip_;
-  std::string prefix_;             ///< of names in the archive: "archive/"
-  std::uint64_t pickles_end_ = 0;  ///< in the older format: where the object's pickle ends
+  std::string prefix_;  ///< prefix of names in the archive: "archive/"
+  /// In the legacy format: end of the object's pickle.
+  std::uint64_t pickles_end_ = 0;
   std::vector<Storage> storages_;
   std::map<std::string, std::size_t> by_key_;
 
-  mutable std::mutex mutex_;  ///< for what follows
+  mutable std::mutex mutex_;  ///< guards the members below
   mutable std::vector<bool> verified_;
-  mutable std::size_t inflated_ = static_cast<std::size_t>(-1);  ///< the deflated storage that `contents_` holds
+  mutable std::size_t inflated_ = static_cast<std::size_t>(-1);  ///< the deflated storage in `contents_`
   mutable std::vector<std::byte> contents_;
 };
 

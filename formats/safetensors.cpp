@@ -14,11 +14,11 @@ namespace {
 
 using foreign::HeaderEntry;
 
-constexpr std::uint64_t largest_header = 100'000'000;  // the reference implementation's own bound
+constexpr std::uint64_t max_header_bytes = 100'000'000;  // the reference implementation's limit
 
 struct Place {
   const foreign::ElementType* type;
-  std::uint64_t offset;  ///< from the beginning of the file
+  std::uint64_t offset;  ///< from the start of the file
 };
 
 class SafetensorsFile final : public foreign::TensorTable<TensorFile, Place> {
@@ -51,17 +51,17 @@ class SafetensorsFile final : public foreign::TensorTable<TensorFile, Place> {
   }
 
   std::string read_header() const {
-    if (file_.size() < 8) throw UserError("{}: {} bytes, too short for a safetensors file", path(), file_.size());
+    if (file_.size() < 8) throw UserError("{}: has {} bytes, too short for a safetensors file", path(), file_.size());
     std::uint64_t bytes = 0;
     file_.read_at(0, &bytes, sizeof bytes);
     char first = 0;
     if (file_.size() > 8) file_.read_at(8, &first, 1);
-    if (bytes > largest_header || first != '{') {
-      throw UserError("{}: not a safetensors file: expected the length of a header of at most {} bytes, then '{{'",
-                      path(), largest_header);
+    if (bytes > max_header_bytes || first != '{') {
+      throw UserError("{}: is not a safetensors file; expected a header length of at most {} bytes, then '{{'", path(),
+                      max_header_bytes);
     }
     if (bytes > file_.size() - 8) {
-      throw UserError("{}: truncated: the header has {} bytes, the file ends {} bytes into it", path(), bytes,
+      throw UserError("{}: truncated: the header has {} bytes, but the file ends {} bytes into it", path(), bytes,
                       file_.size() - 8);
     }
     std::string header(bytes, '\0');
@@ -69,7 +69,7 @@ class SafetensorsFile final : public foreign::TensorTable<TensorFile, Place> {
     return header;
   }
 
-  /// The elements have to fill the file behind the header: each byte belongs to one tensor.
+  /// Checks that the elements fill the file after the header: each byte must belong to exactly one tensor.
   void check_offsets(std::vector<HeaderEntry>& entries, std::uint64_t data_bytes) const {
     std::sort(entries.begin(), entries.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
       return std::tie(a.begin, a.end, a.tensor.name) < std::tie(b.begin, b.end, b.tensor.name);
@@ -81,26 +81,26 @@ class SafetensorsFile final : public foreign::TensorTable<TensorFile, Place> {
       const bool overflow = __builtin_mul_overflow(tensor.shape.elements(),
                                                    foreign::find_element_type(tensor.stored_type)->bytes, &bytes);
       if (overflow || entry.end < entry.begin || entry.end - entry.begin != static_cast<std::uint64_t>(bytes)) {
-        throw UserError("{}: damaged: tensor '{}' is {} {}, and bytes {} to {} are stated for it", path(),
+        throw UserError("{}: damaged: tensor '{}' is {} {}, which does not match its bytes {} to {}", path(),
                         foreign::printable(tensor.name), tensor.stored_type, tensor.shape.text(), entry.begin,
                         entry.end);
       }
       if (entry.end > data_bytes) {
         throw UserError(
-            "{}: truncated or damaged: tensor '{}' ends at byte {} behind the header, the file has {} there; fetch it "
+            "{}: truncated or damaged: tensor '{}' ends at byte {} after the header, but the file has {}; download it "
             "again",
             path(), foreign::printable(tensor.name), entry.end, data_bytes);
       }
       if (entry.begin != end) {
         throw UserError(
-            "{}: damaged: tensor '{}' begins at byte {} behind the header, {} byte {}, where the one before it ends",
-            path(), foreign::printable(tensor.name), entry.begin, entry.begin < end ? "before" : "with a hole after",
+            "{}: damaged: tensor '{}' starts at byte {} after the header, {} byte {}, where the previous tensor ends",
+            path(), foreign::printable(tensor.name), entry.begin, entry.begin < end ? "before" : "with a gap after",
             end);
       }
       end = entry.end;
     }
     if (end != data_bytes) {
-      throw UserError("{}: damaged: its tensors end at byte {} behind the header, {} bytes before the file does",
+      throw UserError("{}: damaged: its tensors end at byte {} after the header, {} bytes before the end of the file",
                       path(), end, data_bytes - end);
     }
   }

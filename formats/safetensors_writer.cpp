@@ -17,25 +17,22 @@ namespace {
 
 constexpr std::size_t piece_values = 1 << 18;
 
-/// In the order in which the reference library puts tensors: falling alignment, and among equals the order of its own
-/// list of types.
+/// The order of types in the reference library: decreasing alignment, then the order of its list of types.
 constexpr std::array<std::string_view, 9> written_types = {"I64", "F32", "I32", "BF16", "F16",
                                                            "I16", "I8",  "U8",  "BOOL"};
 
 std::size_t rank_of(const ForeignTensor& tensor) {
   const auto found = std::find(written_types.begin(), written_types.end(), tensor.stored_type);
-  require(found != written_types.end(), "tensor '{}': type {} is not one that is written", tensor.name,
-          tensor.stored_type);
+  require(found != written_types.end(), "tensor '{}': type {} cannot be written", tensor.name, tensor.stored_type);
   return static_cast<std::size_t>(found - written_types.begin());
 }
 
 std::string json_text(const std::string& text) {
-  require(foreign::is_utf8(text), "'{}' is not UTF-8 and cannot stand in a safetensors header",
-          foreign::printable(text));
+  require(foreign::is_utf8(text), "'{}' is not UTF-8, as a safetensors header requires", foreign::printable(text));
   return nlohmann::json(text).dump();
 }
 
-/// Values as packed elements of type Stored, piece by piece.
+/// Writes values as packed elements of type Stored, piece by piece.
 template <class Stored, class Value, class Convert>
 void write_packed(AtomicFile& file, std::uint64_t offset, std::span<const Value> values, const Convert& convert) {
   std::vector<Stored> piece(std::min(values.size(), piece_values));
@@ -51,7 +48,8 @@ void write_packed(AtomicFile& file, std::uint64_t offset, std::span<const Value>
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<ForeignTensor> tensors,
                                      const std::map<std::string, std::string>& metadata)
     : file_(path) {
-  for (const ForeignTensor& tensor : tensors) rank_of(tensor);  // sorting a single one does not look at it
+  for (const ForeignTensor& tensor : tensors)
+    rank_of(tensor);  // checks the type: sorting a single tensor does not call rank_of()
   std::sort(tensors.begin(), tensors.end(), [](const ForeignTensor& a, const ForeignTensor& b) {
     return std::pair(rank_of(a), std::string_view(a.name)) < std::pair(rank_of(b), std::string_view(b.name));
   });
@@ -75,7 +73,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
     offset = end;
   }
   header += "}";
-  header.resize((header.size() + 7) / 8 * 8, ' ');  // so that the elements are aligned
+  header.resize((header.size() + 7) / 8 * 8, ' ');  // aligns the elements
   const std::uint64_t header_bytes = header.size();
   file_.write(&header_bytes, sizeof header_bytes);
   file_.write(header);
@@ -84,11 +82,11 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 
 SafetensorsWriter::Slot& SafetensorsWriter::claim(std::string_view name, std::size_t n_values) {
   const auto found = slots_.find(name);
-  require(found != slots_.end(), "tensor '{}' was not declared", name);
+  require(found != slots_.end(), "tensor '{}' is not declared", name);
   Slot& slot = found->second;
   require(!slot.written, "tensor '{}' is written twice", name);
   require(static_cast<std::int64_t>(n_values) == slot.tensor.shape.elements(),
-          "tensor '{}' {} is written with {} values", name, slot.tensor.shape.text(), n_values);
+          "tensor '{}' {} cannot be written with {} values", name, slot.tensor.shape.text(), n_values);
   slot.written = true;
   return slot;
 }
@@ -101,7 +99,7 @@ void SafetensorsWriter::write(std::string_view name, std::span<const float> valu
   } else if (type == "F16") {
     write_packed<std::uint16_t>(file_, slot.offset, values, foreign::float_to_half);
   } else {
-    require(type == "BF16", "tensor '{}' is declared as {} and written with floats", name, type);
+    require(type == "BF16", "tensor '{}' is declared as {} but written with floats", name, type);
     write_packed<std::uint16_t>(file_, slot.offset, values, [](float value) { return bfloat16(value).bits; });
   }
 }
@@ -111,7 +109,7 @@ void SafetensorsWriter::write_integers(std::string_view name, std::span<const st
   const std::string& type = slot.tensor.stored_type;
   const auto narrowed = [&]<class Stored>(Stored least, Stored most) {
     write_packed<Stored>(file_, slot.offset, values, [&](std::int64_t value) {
-      require(value >= least && value <= most, "tensor '{}': {} is no {}", name, value, type);
+      require(value >= least && value <= most, "tensor '{}': value {} does not fit {}", name, value, type);
       return static_cast<Stored>(value);
     });
   };
@@ -123,12 +121,12 @@ void SafetensorsWriter::write_integers(std::string_view name, std::span<const st
   if (type == "I16") return whole_range(std::int16_t{});
   if (type == "I8") return whole_range(std::int8_t{});
   if (type == "U8") return whole_range(std::uint8_t{});
-  require(type == "BOOL", "tensor '{}' is declared as {} and written with integers", name, type);
+  require(type == "BOOL", "tensor '{}' is declared as {} but written with integers", name, type);
   narrowed(std::uint8_t{0}, std::uint8_t{1});
 }
 
 void SafetensorsWriter::finish() {
-  for (const auto& [name, slot] : slots_) require(slot.written, "tensor '{}' was declared and never written", name);
+  for (const auto& [name, slot] : slots_) require(slot.written, "tensor '{}' is declared but never written", name);
   file_.commit();
 }
 

@@ -13,33 +13,34 @@
 
 namespace furlong {
 
-/// Writes a safetensors file beside its place; finish() makes it appear, whole. The tensors are declared first, for the
-/// header stands before them; their values may then come in any order. Layout and padding are those of the reference
-/// library: elements of wide types first, then by name. Throws UserError or MachineError as AtomicFile does,
-/// ContractError for a name used twice, a type that is not written, a tensor that was not declared, of another size, or
-/// written twice or never. Without finish() no file appears.
+/// Writes a safetensors file to a partial file; finish() renames the complete file to its final name. Tensors are
+/// declared first because the header precedes them; their values may then come in any order. Layout and padding equal
+/// the reference library's: wide element types first, then by name.
+/// Throws UserError or MachineError as AtomicFile does. Throws ContractError for a duplicate name, an unsupported type,
+/// a tensor that is undeclared or has another size, and a tensor that is written twice or never. Without finish() no
+/// file is created.
 class SafetensorsWriter {
  public:
-  /// `stored_type` of each: F32, F16 or BF16, and for write_integers I64, I32, I16, I8, U8 or BOOL.
+  /// Declares the tensors. `stored_type` is F32, F16 or BF16, or for write_integers I64, I32, I16, I8, U8 or BOOL.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<ForeignTensor> tensors,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
-  /// All values of a tensor, row-major; rounded to nearest even where the type is F16 or BF16.
+  /// Writes all values of a tensor, row-major; rounds to nearest even for F16 and BF16.
   void write(std::string_view name, std::span<const float> values);
-  /// All values of a tensor of integers, each within the type (ContractError).
+  /// Writes all values of an integer tensor. Each must fit the type (ContractError).
   void write_integers(std::string_view name, std::span<const std::int64_t> values);
-  /// Flushes the file to disk, so that little is left in finish() that can fail.
+  /// Flushes the file to disk in advance, so that little in finish() can fail.
   void flush() { file_.flush(); }
-  /// Flushes the file and renames it to its place.
+  /// Flushes the file and renames it to its final name.
   void finish();
 
  private:
   struct Slot {
     ForeignTensor tensor;
-    std::uint64_t offset = 0;  ///< from the beginning of the file
+    std::uint64_t offset = 0;  ///< from the start of the file
     bool written = false;
   };
-  /// The slot of a tensor that is due to be written with so many values.
+  /// Returns the slot of a declared, unwritten tensor with `n_values` values.
   Slot& claim(std::string_view name, std::size_t n_values);
 
   AtomicFile file_;

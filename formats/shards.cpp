@@ -13,14 +13,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uint64_t largest_index = 100'000'000;
+constexpr std::uint64_t max_index_bytes = 100'000'000;
 
 class Shards final : public TensorTable<TensorFile, const TensorFile*> {
  public:
   Shards(const fs::path& directory, const fs::path& index, const Opener& open)
       : TensorTable(directory.string()), index_(index.string()) {
     const auto weight_map = parse_weight_map(index_, read_index(index));
-    std::map<std::string, std::string> file_of;  // by tensor
+    std::map<std::string, std::string> file_of;  // tensor -> file name
     for (const auto& [tensor, file] : weight_map) {
       check_file_name(file);
       if (!file_of.emplace(tensor, file).second)
@@ -37,7 +37,7 @@ class Shards final : public TensorTable<TensorFile, const TensorFile*> {
     set_tensors(std::move(found));
     for (const auto& [tensor, file] : file_of) {
       if (find(tensor) == nullptr) {
-        throw UserError("{}: lists tensor '{}' in {}, which does not have it; fetch the shards again", index_,
+        throw UserError("{}: lists tensor '{}' in {}, which does not contain it; download the shards again", index_,
                         printable(tensor), file);
       }
     }
@@ -53,9 +53,9 @@ class Shards final : public TensorTable<TensorFile, const TensorFile*> {
  private:
   static std::string read_index(const fs::path& index) {
     const ByteFile file(index);
-    if (file.size() > largest_index)
-      throw UserError("{}: {} bytes, expected an index of shards of at most {}", file.path(), file.size(),
-                      largest_index);
+    if (file.size() > max_index_bytes)
+      throw UserError("{}: has {} bytes, expected a shard index of at most {}", file.path(), file.size(),
+                      max_index_bytes);
     std::string text(file.size(), '\0');
     file.read_at(0, text.data(), text.size());
     return text;
@@ -64,7 +64,7 @@ class Shards final : public TensorTable<TensorFile, const TensorFile*> {
   void check_file_name(const std::string& file) const {
     if (file.empty() || file == "." || file == ".." ||
         file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
-      throw UserError("{}: names '{}' as a shard, expected a file of its own folder", index_, printable(file));
+      throw UserError("{}: lists the shard '{}', expected a file in the same folder", index_, printable(file));
     }
   }
 
@@ -72,17 +72,19 @@ class Shards final : public TensorTable<TensorFile, const TensorFile*> {
                     const std::map<std::string, std::string>& file_of) const {
     const auto listed = file_of.find(tensor);
     if (listed == file_of.end()) {
-      throw UserError("{}: does not list tensor '{}', which {} has; are index and shards of the same model?", index_,
-                      printable(tensor), file);
+      throw UserError(
+          "{}: does not list tensor '{}', which {} contains; check that index and shards belong to the same model",
+          index_, printable(tensor), file);
     }
     if (listed->second != file) {
-      throw UserError("{}: lists tensor '{}' in {}, and {} has one of that name; are they shards of the same model?",
-                      index_, printable(tensor), printable(listed->second), printable(file));
+      throw UserError(
+          "{}: lists tensor '{}' in {}, but {} also contains it; check that index and shards belong to the same model",
+          index_, printable(tensor), printable(listed->second), printable(file));
     }
   }
 
   std::string index_;
-  std::map<std::string, std::unique_ptr<TensorFile>> shards_;  // by file name
+  std::map<std::string, std::unique_ptr<TensorFile>> shards_;  // file name -> shard
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// What all readers of foreign checkpoints share: a sorted list of tensors, each with its place in a file.
+// Shared by all readers of foreign checkpoints: a sorted list of tensors with their places in a file.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -13,13 +13,13 @@
 
 namespace furlong::foreign {
 
-/// Throws the UserError for a tensor that is not in `file`, with the name that was probably meant.
-[[noreturn]] void throw_no_tensor(const TensorFile& file, std::string_view name);
+/// Throws the UserError for a tensor that `file` does not have; suggests the nearest name.
+[[noreturn]] void throw_missing_tensor(const TensorFile& file, std::string_view name);
 
 /// Appends an extent. Throws UserError beyond six dimensions or 2^63 elements.
 void append_extent(const std::string& path, std::string_view tensor, Shape& shape, std::uint64_t extent);
 
-/// Implements the listing part of `Base` (TensorFile or GgufFile); `Place` says where a tensor's elements are.
+/// Implements the listing of tensors for `Base` (TensorFile or GgufFile). `Place` locates a tensor's elements.
 template <class Base, class Place>
 class TensorTable : public Base {
  public:
@@ -29,28 +29,29 @@ class TensorTable : public Base {
  protected:
   explicit TensorTable(std::string path) : path_(std::move(path)) {}
 
-  /// Sorts by name. Throws UserError where two have the same one.
+  /// Stores the tensors sorted by name. Throws UserError for a duplicate name.
   void set_tensors(std::vector<std::pair<ForeignTensor, Place>> found) {
     std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
     for (auto& [tensor, place] : found) {
       if (!tensors_.empty() && tensors_.back().name == tensor.name) {
-        throw UserError("{}: damaged: tensor '{}' is there twice", path_, printable(tensor.name));
+        throw UserError("{}: damaged: tensor '{}' is listed twice", path_, printable(tensor.name));
       }
       tensors_.push_back(std::move(tensor));
       places_.push_back(std::move(place));
     }
   }
 
-  /// Throws UserError where there is no such tensor.
+  /// Returns a tensor and its place. Throws UserError if the tensor does not exist.
   std::pair<const ForeignTensor&, const Place&> locate(std::string_view name) const {
     const ForeignTensor* tensor = this->find(name);
-    if (tensor == nullptr) throw_no_tensor(*this, name);
+    if (tensor == nullptr) throw_missing_tensor(*this, name);
     return {*tensor, places_[static_cast<std::size_t>(tensor - tensors_.data())]};
   }
   std::pair<const ForeignTensor&, const Place&> locate(std::string_view name, std::span<const float> values) const {
     const auto found = locate(name);
     require(static_cast<std::int64_t>(values.size()) == found.first.shape.elements(),
-            "{}: tensor '{}' {} read into {} values", path_, printable(name), found.first.shape.text(), values.size());
+            "{}: tensor '{}' {} is read into {} values", path_, printable(name), found.first.shape.text(),
+            values.size());
     return found;
   }
 

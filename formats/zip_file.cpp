@@ -18,7 +18,7 @@ constexpr std::uint64_t end_bytes = 22, zip64_locator_bytes = 20, central_bytes 
 constexpr std::uint16_t flag_encrypted = 1 << 0, flag_sizes_follow = 1 << 3;
 constexpr std::uint16_t elsewhere16 = 0xffff;
 constexpr std::uint32_t elsewhere32 = 0xffffffff;  // the value is in the zip64 field
-constexpr std::uint64_t largest_deflation = 1032;  // a match of 258 bytes takes two bits at least
+constexpr std::uint64_t max_deflate_ratio = 1032;  // a match of 258 bytes takes at least two bits
 
 template <class... Args>
 [[noreturn]] void refuse(const ByteFile& file, fmt::format_string<Args...> format, Args&&... args) {
@@ -32,8 +32,8 @@ struct Directory {
   std::uint64_t bytes = 0;
 };
 
-/// Offset of the record that ends an archive: it stands before a comment of at most 65,535 bytes, whose length it
-/// states.
+/// Returns the offset of the record that ends an archive. A comment of at most 65,535 bytes, whose length the record
+/// states, may follow it.
 std::uint64_t find_end(const ByteFile& file) {
   const std::uint64_t tail_bytes = std::min<std::uint64_t>(file.size(), end_bytes + 0xffff);
   std::vector<std::byte> tail(tail_bytes);
@@ -45,11 +45,10 @@ std::uint64_t find_end(const ByteFile& file) {
     std::memcpy(&comment_bytes, tail.data() + at + 20, sizeof comment_bytes);
     if (mark == end_mark && at + end_bytes + comment_bytes == tail_bytes) return file.size() - tail_bytes + at;
   }
-  refuse(file, "the record that ends it is missing; fetch it again");
+  refuse(file, "its end record is missing; download it again");
 }
 
-/// The zip64 record, where the locator that would stand before the end of the archive is there; and where that record
-/// begins.
+/// Returns the zip64 record and its offset; nothing if no zip64 locator precedes the end record.
 std::optional<std::pair<Directory, std::uint64_t>> read_zip64_end(const ByteFile& file, std::uint64_t end) {
   if (end < zip64_locator_bytes) return std::nullopt;
   ByteCursor locator(file, end - zip64_locator_bytes, end, file.path());
@@ -57,10 +56,11 @@ std::optional<std::pair<Directory, std::uint64_t>> read_zip64_end(const ByteFile
   const auto disk = locator.take<std::uint32_t>();
   const auto begin = locator.take<std::uint64_t>();
   const auto n_disks = locator.take<std::uint32_t>();
-  if (disk != 0 || n_disks > 1) refuse(file, "it has several parts");
-  if (!within(begin, 56, end - zip64_locator_bytes)) refuse(file, "its zip64 record is stated at byte {}", begin);
+  if (disk != 0 || n_disks > 1) refuse(file, "it is one part of a multi-part archive");
+  if (!within(begin, 56, end - zip64_locator_bytes))
+    refuse(file, "its zip64 record is stated at byte {}, outside the file", begin);
   ByteCursor record(file, begin, end - zip64_locator_bytes, file.path());
-  if (record.take<std::uint32_t>() != zip64_end_mark) refuse(file, "no zip64 record stands at byte {}", begin);
+  if (record.take<std::uint32_t>() != zip64_end_mark) refuse(file, "there is no zip64 record at byte {}", begin);
   if (record.take<std::uint64_t>() != end - zip64_locator_bytes - begin - 12)
     refuse(file, "its zip64 record has a wrong length");
   record.skip(4);  // versions
@@ -70,7 +70,8 @@ std::optional<std::pair<Directory, std::uint64_t>> read_zip64_end(const ByteFile
   directory.n_entries = record.take<std::uint64_t>();
   directory.bytes = record.take<std::uint64_t>();
   directory.offset = record.take<std::uint64_t>();
-  if (this_disk != 0 || directory_disk != 0 || n_here != directory.n_entries) refuse(file, "it has several parts");
+  if (this_disk != 0 || directory_disk != 0 || n_here != directory.n_entries)
+    refuse(file, "it is one part of a multi-part archive");
   return std::pair(directory, begin);
 }
 
@@ -88,17 +89,17 @@ Directory find_directory(const ByteFile& file) {
     };
     if (differs(n_entries, wide->first.n_entries, elsewhere16) || differs(bytes, wide->first.bytes, elsewhere32) ||
         differs(offset, wide->first.offset, elsewhere32)) {
-      refuse(file, "its zip64 record contradicts the one at its end");
+      refuse(file, "its zip64 record contradicts its end record");
     }
     directory = wide->first;
     directory_end = wide->second;
   } else if ((disk != 0 && disk != elsewhere16) || (directory_disk != 0 && directory_disk != elsewhere16) ||
              n_here != n_entries) {
-    refuse(file, "it has several parts");
+    refuse(file, "it is one part of a multi-part archive");
   }
   if (!within(directory.offset, directory.bytes, directory_end) ||
       directory.offset + directory.bytes != directory_end) {
-    refuse(file, "its directory is stated at bytes {} to {}, it would end at {}", directory.offset,
+    refuse(file, "its directory is stated at bytes {} to {}, expected to end at {}", directory.offset,
            directory.offset + directory.bytes, directory_end);
   }
   if (directory.n_entries > directory.bytes / central_bytes) {
@@ -107,7 +108,7 @@ Directory find_directory(const ByteFile& file) {
   return directory;
 }
 
-/// Fills in those of `fields` that say "elsewhere" from the zip64 field among the extra fields, in their order.
+/// Replaces the `fields` that have the marker value by those of the zip64 extra field, in order.
 void resolve_zip64(const ByteFile& file, const std::string& extra, std::initializer_list<std::uint64_t*> fields) {
   const bool wanted =
       std::any_of(fields.begin(), fields.end(), [](const std::uint64_t* field) { return *field == elsewhere32; });
@@ -134,7 +135,7 @@ void resolve_zip64(const ByteFile& file, const std::string& extra, std::initiali
 }
 
 struct CentralEntry {
-  ZipEntry entry;  ///< offset: of the local header
+  ZipEntry entry;  ///< `offset` is that of the local header
   std::uint16_t flags = 0, method = 0;
 };
 
@@ -142,7 +143,7 @@ CentralEntry read_central(const ByteFile& file, ByteCursor& cursor) {
   CentralEntry central;
   ZipEntry& entry = central.entry;
   if (cursor.take<std::uint32_t>() != central_mark)
-    refuse(file, "its directory is broken at byte {}", cursor.position() - 4);
+    refuse(file, "its directory has an invalid entry at byte {}", cursor.position() - 4);
   cursor.skip(4);  // versions
   central.flags = cursor.take<std::uint16_t>();
   central.method = cursor.take<std::uint16_t>();
@@ -161,25 +162,26 @@ CentralEntry read_central(const ByteFile& file, ByteCursor& cursor) {
   if (!is_utf8(entry.name)) refuse(file, "an entry's name is not UTF-8");
   const std::string name = printable(entry.name);
   if ((central.flags & flag_encrypted) != 0)
-    throw UserError("{}: entry '{}' is encrypted, which is not read", file.path(), name);
+    throw UserError("{}: entry '{}' is encrypted, which is not supported", file.path(), name);
   if (central.method != 0 && central.method != Z_DEFLATED) {
-    throw UserError("{}: entry '{}' is compressed by method {}, expected none or deflate", file.path(), name,
+    throw UserError("{}: entry '{}' has compression method {}, expected none or deflate", file.path(), name,
                     central.method);
   }
   entry.deflated = central.method == Z_DEFLATED;
-  if (entry.deflated ? entry.bytes / largest_deflation > entry.stored_bytes : entry.bytes != entry.stored_bytes) {
-    refuse(file, "entry '{}' states {} bytes, stored in {}", name, entry.bytes, entry.stored_bytes);
+  if (entry.deflated ? entry.bytes / max_deflate_ratio > entry.stored_bytes : entry.bytes != entry.stored_bytes) {
+    refuse(file, "entry '{}' states {} bytes, which {} stored bytes cannot hold", name, entry.bytes,
+           entry.stored_bytes);
   }
   return central;
 }
 
-/// Compares the local header with the directory and moves `offset` from it to the stored bytes, which have to end
-/// before `limit`.
+/// Compares the local header with the directory and moves `offset` past it to the stored bytes, which must end before
+/// `limit`.
 void pass_local_header(const ByteFile& file, CentralEntry& central, std::uint64_t limit) {
   ZipEntry& entry = central.entry;
   const std::string name = printable(entry.name);
   if (!within(entry.offset, local_bytes, limit))
-    refuse(file, "entry '{}' is stated at byte {}, outside its place", name, entry.offset);
+    refuse(file, "entry '{}' is stated at byte {}, outside its range", name, entry.offset);
   ByteCursor cursor(file, entry.offset, limit, file.path());
   const auto mark = cursor.take<std::uint32_t>();
   cursor.skip(2);  // version
@@ -191,26 +193,25 @@ void pass_local_header(const ByteFile& file, CentralEntry& central, std::uint64_
   const std::string local_name = cursor.take_text(name_bytes);
   const std::string extra = cursor.take_text(extra_bytes);
   if (mark != local_mark || local_name != entry.name || method != central.method || flags != central.flags) {
-    refuse(file, "what stands before entry '{}' contradicts the directory", name);
+    refuse(file, "the local header of entry '{}' contradicts the directory", name);
   }
   if ((flags & flag_sizes_follow) == 0) {
     resolve_zip64(file, extra, {&bytes, &stored_bytes});
     if (checksum != entry.checksum || stored_bytes != entry.stored_bytes || bytes != entry.bytes) {
-      refuse(file, "what stands before entry '{}' states other sizes or another checksum than the directory", name);
+      refuse(file, "sizes or checksum in the local header of entry '{}' differ from the directory", name);
     }
   }
   entry.offset = cursor.position();
   if (entry.stored_bytes > cursor.remaining()) {
-    refuse(file, "entry '{}' of {} bytes does not end before what follows it at byte {}", name, entry.stored_bytes,
-           limit);
+    refuse(file, "entry '{}' of {} bytes overlaps the next one at byte {}", name, entry.stored_bytes, limit);
   }
 }
 
-/// Inflates a stretch of `file` into `contents`; false where that does not come out even.
+/// Inflates the entry into `contents`. Returns false if the sizes do not match.
 bool inflate_into(const ByteFile& file, const ZipEntry& entry, std::span<std::byte> contents) {
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK)
-    throw MachineError("{}: zlib cannot start: is memory exhausted?", file.path());
+    throw MachineError("{}: cannot start zlib; memory may be exhausted", file.path());
   struct Ender {
     z_stream& stream;
     ~Ender() { inflateEnd(&stream); }
@@ -219,7 +220,7 @@ bool inflate_into(const ByteFile& file, const ZipEntry& entry, std::span<std::by
   std::vector<std::byte> piece(std::min(piece_bytes, entry.stored_bytes));
   std::uint64_t taken = 0, given = 0;
   Bytef nothing = 0;
-  stream.next_out = &nothing;  // zlib takes no null pointer, which an empty vector may have
+  stream.next_out = &nothing;  // zlib accepts no null pointer, which an empty vector may have
   int status = Z_OK;
   while (status == Z_OK) {
     if (stream.avail_in == 0) {
@@ -235,7 +236,7 @@ bool inflate_into(const ByteFile& file, const ZipEntry& entry, std::span<std::by
       stream.avail_out = static_cast<uInt>(part);
       given += part;
     }
-    status = inflate(&stream, Z_NO_FLUSH);  // Z_BUF_ERROR, which ends the loop, where neither side can go on
+    status = inflate(&stream, Z_NO_FLUSH);  // Z_BUF_ERROR ends the loop if neither side can progress
   }
   return status == Z_STREAM_END && taken == entry.stored_bytes && stream.avail_in == 0 && given == contents.size() &&
          stream.avail_out == 0;
@@ -248,7 +249,7 @@ ZipFile::ZipFile(const ByteFile& file) : file_(file) {
   ByteCursor cursor(file, directory.offset, directory.offset + directory.bytes, file.path());
   std::vector<CentralEntry> found;
   for (std::uint64_t i = 0; i < directory.n_entries; ++i) found.push_back(read_central(file, cursor));
-  if (cursor.remaining() != 0) refuse(file, "its directory has {} bytes behind its last entry", cursor.remaining());
+  if (cursor.remaining() != 0) refuse(file, "its directory has {} bytes after its last entry", cursor.remaining());
   std::sort(found.begin(), found.end(),
             [](const CentralEntry& a, const CentralEntry& b) { return a.entry.offset < b.entry.offset; });
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -276,7 +277,7 @@ std::vector<std::byte> ZipFile::extract(const ZipEntry& entry) const {
     refuse(file_, "entry '{}' does not inflate to the {} bytes stated", printable(entry.name), entry.bytes);
   }
   if (crc32_z(0, reinterpret_cast<const Bytef*>(contents.data()), contents.size()) != entry.checksum) {
-    refuse(file_, "entry '{}' has another checksum than stated", printable(entry.name));
+    refuse(file_, "the checksum of entry '{}' differs from the stated one", printable(entry.name));
   }
   return contents;
 }
@@ -294,7 +295,8 @@ void ZipFile::verify(const ZipEntry& entry) const {
     file_.read_at(entry.offset + at, part);
     checksum = crc32_z(checksum, reinterpret_cast<const Bytef*>(part.data()), part.size());
   }
-  if (checksum != entry.checksum) refuse(file_, "entry '{}' has another checksum than stated", printable(entry.name));
+  if (checksum != entry.checksum)
+    refuse(file_, "the checksum of entry '{}' differs from the stated one", printable(entry.name));
 }
 
 }  // namespace furlong::foreign

@@ -1,6 +1,6 @@
 #pragma once
-// Zip archives as torch.save writes them (APPNOTE.TXT 6.3.10): entries stored or deflated, zip64, nothing encrypted or
-// in several parts.
+// Zip archives as torch.save writes them (APPNOTE.TXT 6.3.10): stored or deflated entries and zip64; no encryption, no
+// multi-part archives.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,26 +15,26 @@ namespace furlong::foreign {
 struct ZipEntry {
   std::string name;
   bool deflated = false;
-  std::uint32_t checksum = 0;      ///< CRC-32 of the contents
+  std::uint32_t checksum = 0;      ///< CRC-32 of the uncompressed contents
   std::uint64_t stored_bytes = 0;  ///< in the archive
-  std::uint64_t bytes = 0;         ///< of the contents
-  std::uint64_t offset = 0;        ///< of the stored bytes, from the beginning of the file
+  std::uint64_t bytes = 0;         ///< uncompressed
+  std::uint64_t offset = 0;        ///< of the stored bytes, from the start of the file
 };
 
-/// An archive whose directory agrees with what stands before each entry, whose entries lie apart from each other inside
-/// the file, and state sizes that they can have. Throws UserError otherwise.
+/// A validated archive: the directory agrees with the local headers; entries lie inside the file without overlap and
+/// state plausible sizes. Throws UserError otherwise.
 class ZipFile {
  public:
-  /// `file` outlives the archive.
+  /// `file` must outlive the archive.
   explicit ZipFile(const ByteFile& file);
 
-  /// Sorted by name, each name once.
+  /// Returns the entries, sorted by name; names are unique.
   const std::vector<ZipEntry>& entries() const { return entries_; }
-  /// nullptr where there is none.
+  /// Returns the entry with this name; nullptr if there is none.
   const ZipEntry* find(std::string_view name) const;
-  /// The contents of an entry, once they have the checksum and size stated; otherwise UserError.
+  /// Returns the contents of an entry. Throws UserError if checksum or size differ from the stated ones.
   std::vector<std::byte> extract(const ZipEntry& entry) const;
-  /// Throws what extract() would, without holding the contents of an entry that is not deflated.
+  /// Throws as extract() does, but holds only deflated entries in memory.
   void verify(const ZipEntry& entry) const;
 
  private:

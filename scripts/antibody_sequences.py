@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Antibody heavy chains as FASTA, from the repertoires inside R packages for their analysis.
+"""Extracts antibody heavy chains as FASTA from the repertoires in R packages.
 
     scripts/antibody_sequences.py Rdata.rdb... >antibodies.fa
 
-An .rdb file is a row of objects, each a length (big-endian, 4 bytes) and a zlib stream of R's own serialisation, in
-which strings stand as they are. What is taken: nucleotide sequences aligned by IMGT numbers (dots are gaps, which tell
-them from raw reads; the reading frame is the string's own from the first codon on) that translate without stop or
-unknown residue, have at least 100 residues, and reach the WG.G motif behind CDR3. Each different protein once, in
-alphabetic order, so that the file is always the same. Needs nothing but Python.
+An .rdb file is a sequence of objects, each a length (big-endian, 4 bytes) and a zlib stream of R's serialisation, which
+contains strings unchanged. Selects nucleotide sequences aligned by IMGT numbers: gaps are dots, which distinguishes
+them from raw reads, and the reading frame starts at the first codon. They must translate without stop or unknown
+residue, have at least 100 residues, and reach the WG.G motif after CDR3. Prints each distinct protein once, in
+alphabetical order, so that the output is reproducible. Needs only Python.
 """
 
 import re
@@ -33,13 +33,13 @@ def objects(path):
         stream = zlib.decompressobj()
         value = stream.decompress(data[position + 4 :])
         if len(value) != length:
-            raise SystemExit(f"{path}: an object of {length} bytes has {len(value)}")
+            raise SystemExit(f"{path}: an object of {length} bytes has {len(value)} bytes")
         position = len(data) - len(stream.unused_data)
         yield value
 
 
 def translated(aligned):
-    """The protein of an aligned sequence, or None where it is not one from end to end."""
+    """Returns the protein of an aligned sequence, or None if it does not translate completely."""
     residues = []
     for i in range(0, len(aligned) - 2, 3):
         codon = aligned[i : i + 3]

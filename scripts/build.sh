@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Configures (when needed) and builds one of the builds of CMakePresets.json.
+# Configures (if needed) and builds one of the builds of CMakePresets.json.
 #   scripts/build.sh release|test|asan|tsan|fuzz|bundle
 #   release  the program, in build/release
-#   test     its tests as well, in the same folder: what is compiled there is not compiled again
+#   test     the program and its tests, in the same folder; compiled files are reused
 #   asan     program and tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
-#   tsan     the same under ThreadSanitizer, in build/tsan
+#   tsan     program and tests under ThreadSanitizer, in build/tsan
 #   fuzz     the fuzz targets with libFuzzer (clang), in build/fuzz
 #   bundle   program and tests for every GPU architecture (scripts/bundle.sh), in build/bundle
-# Progress goes to standard error, as one line that rewrites itself on a terminal; a failed build prints what the
-# compiler said. Variables: FURLONG_JOBS, the number of compilers at once; FURLONG_CUDA=ON|OFF|AUTO, whether the CUDA
-# engine is built (AUTO: where a toolkit and a driver are found, for tests a toolkit alone);
-# FURLONG_WARNINGS_AS_ERRORS=ON. A folder keeps the last two until they are given again.
-# Exit status: 0 built, 1 not built, 2 wrong arguments.
+# Progress goes to standard error, as one line that rewrites itself on a terminal. A failed build prints the compiler's
+# errors. Environment variables: FURLONG_JOBS, the number of parallel compilers; FURLONG_CUDA=ON|OFF|AUTO, whether to
+# build the CUDA engine (AUTO: if a toolkit and a driver are found; for tests a toolkit is enough);
+# FURLONG_WARNINGS_AS_ERRORS=ON. A build folder keeps the last two until they are given again.
+# Exit status: 0 success, 1 build failed, 2 invalid arguments.
 set -euo pipefail
 
 usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
@@ -33,19 +33,19 @@ folder=build/$preset
 log=$folder/build.log
 mkdir -p "$folder"
 
-# One compiler can take about 1 GiB, so that a machine with many cores and little memory gets fewer.
+# A compiler takes up to about 1 GiB, so machines with many cores and little memory run fewer.
 memory_gib=$(awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo)
 cores=$(nproc)
 jobs=${FURLONG_JOBS:-$(( memory_gib < 1 ? 1 : memory_gib < cores ? memory_gib : cores ))}
 
-# Shows the first failure, which is what the others mostly follow from.
+# Shows the first failure, which usually causes the others.
 fail() {
   sed -n '/^FAILED:\|^CMake Error/,$p' "$log" | grep -v '^\[[0-9]*/[0-9]*\]' | cut -c -400 | head -n 60 >&2 || true
-  echo "build: $1; the whole log: $PWD/$log" >&2
+  echo "build: $1; full log: $PWD/$log" >&2
   exit 1
 }
 
-# Whether the folder is configured, and with these settings.
+# Whether the folder is configured with these settings.
 configured() {
   local setting
   [[ $folder/build.ninja -nt CMakePresets.json ]] || return 1
@@ -55,7 +55,7 @@ configured() {
 }
 if ! configured; then
   echo "build: configuring $folder; the first build takes some minutes" >&2
-  cmake --preset "$preset" "${settings[@]/#/-D}" >"$log" 2>&1 || fail "configuring failed"
+  cmake --preset "$preset" "${settings[@]/#/-D}" >"$log" 2>&1 || fail "configuration failed"
   sed -n 's/^-- CUDA engine: /build: CUDA engine: /p' "$log" >&2
 fi
 
@@ -64,7 +64,7 @@ show_progress() {
   local line tenth shown=-1
   while IFS= read -r line; do
     echo "$line" >&3
-    [[ $line =~ ^\[([0-9]+)/([0-9]+)\]\ (Building|Linking) ]] || continue  # and not the checks that every build makes
+    [[ $line =~ ^\[([0-9]+)/([0-9]+)\]\ (Building|Linking) ]] || continue  # skips the checks that every build makes
     tenth=$(( BASH_REMATCH[1] * 10 / BASH_REMATCH[2] ))
     if [[ -t 2 ]] || (( tenth > shown )); then
       printf '%sbuild: %s of %s%s' "$line_start" "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "$line_end" >&2
@@ -73,4 +73,4 @@ show_progress() {
   done 3>"$log"
   if [[ -t 2 ]] && (( shown >= 0 )); then printf '\r\e[K' >&2; fi
 }
-ninja -C "$folder" -j "$jobs" "$target" 2>&1 | show_progress || fail "compiling failed"
+ninja -C "$folder" -j "$jobs" "$target" 2>&1 | show_progress || fail "compilation failed"

@@ -1,28 +1,27 @@
 #!/usr/bin/env python3
-"""Gates on compiled CUDA kernels, read from the object files that nvcc made; needs none of CUDA's binary tools.
+"""Checks compiled CUDA kernels in nvcc's object files. Needs none of CUDA's binary tools.
 
   scripts/cuda_gates.py [--toolkit VERSION] OBJECT...            compares with framework/cuda/kernels/kernel_table.json
-  scripts/cuda_gates.py --update [--toolkit VERSION] OBJECT...   writes that table anew (its claims are kept)
-  scripts/cuda_gates.py --list OBJECT...                         prints what was found, and compares nothing
-  scripts/cuda_gates.py --self-test                              tests the occupancy formula and the reading of names
+  scripts/cuda_gates.py --update [--toolkit VERSION] OBJECT...   rewrites that table and keeps its claims
+  scripts/cuda_gates.py --list OBJECT...                         prints the figures without comparing them
+  scripts/cuda_gates.py --self-test                              tests the occupancy formula and the parsing of names
 
-Objects must be compiled with nvcc --no-compress. For each kernel and architecture: registers, static shared memory,
-stack frame (local memory), spills (stores to and loads from local memory), tensor-core instructions, instructions,
-threads of a block as __launch_bounds__ says them, dynamic shared memory as claims say it, and the blocks and warps that
-a multiprocessor holds at once by these.
+Objects must be compiled with nvcc --no-compress. Figures of each kernel and architecture: registers, static shared
+memory, stack frame (local memory), spills (stores to and loads from local memory), tensor-core instructions,
+instructions, threads per block from __launch_bounds__, dynamic shared memory from claims, and the resulting number of
+resident blocks and warps of a multiprocessor.
 
-Always refused: a kernel that spills or has local memory; a claim that does not hold; a claim that no kernel answers to;
-a kernel of which no block fits on a multiprocessor. A claim in the table says of the kernels whose name its regular
-expression finds:
+Always faults: a kernel that spills or uses local memory; a false claim; a claim that matches no kernel; a kernel of
+which no block fits on a multiprocessor. A claim in the table is about the kernels whose names match its regular
+expression:
   "tensor_core": true            they contain tensor-core instructions
-  "dynamic_shared_bytes": N      they are launched with so much dynamic shared memory, which occupancy counts;
-                                 {"sm_80": N, ...} where it depends on the device
-  "shape": "..."                 for which shape that is, where it depends on it: for the reader
-  "least_warps": N               so many warps fit on a multiprocessor, on every architecture
-All other figures are compared, on the architectures that both the build and the table have, when the table was made
-with the same toolkit: another compiler gives others, rightly. --update keeps the figures of architectures that the
-build lacks.
-Exit status: 0 all gates hold, 1 one does not, 2 a mistake in the arguments or an object that cannot be read."""
+  "dynamic_shared_bytes": N      dynamic shared memory of their launches, which occupancy includes;
+                                 {"sm_80": N, ...} if it depends on the device
+  "shape": "..."                 the shape that the bytes are for, if they depend on it: for the reader
+  "least_warps": N               N warps fit on a multiprocessor, on every architecture
+All other figures are compared if the table was made with the same toolkit, because compilers differ, and only for
+architectures that both the build and the table have. --update keeps the figures of architectures that the build lacks.
+Exit status: 0 no fault, 1 a fault, 2 invalid arguments or an unreadable object."""
 
 import argparse
 import collections
@@ -35,12 +34,12 @@ import sys
 
 TABLE = pathlib.Path(__file__).resolve().parent.parent / "framework/cuda/kernels/kernel_table.json"
 
-# The low 12 bits of a 128-bit instruction name its operation (Volta to Hopper).
+# The low 12 bits of a 128-bit instruction are its opcode (Volta to Hopper).
 TENSOR_CORE = {0x23C: "HMMA", 0x237: "IMMA", 0x23F: "DMMA", 0x1F0: "HGMMA"}
 LOCAL_STORE, LOCAL_LOAD = 0x387, 0x983
 
-# Registers, shared memory and threads of a multiprocessor; compute capability 8.x and later reserve 1 KiB of shared
-# memory a block.
+# Registers, shared memory and threads of a multiprocessor. Compute capability 8.x and later reserve 1 KiB of shared
+# memory per block.
 SHARED_OF_MULTIPROCESSOR = {80: 164 << 10, 86: 100 << 10, 87: 164 << 10, 89: 100 << 10, 90: 228 << 10}
 WARPS_OF_MULTIPROCESSOR = {80: 64, 86: 48, 87: 48, 89: 48, 90: 64}
 BLOCKS_OF_MULTIPROCESSOR = {80: 32, 86: 16, 87: 16, 89: 24, 90: 32}
@@ -77,7 +76,7 @@ def cubins(object_file):
                 place += 8
                 continue
             if magic != 0xBA55ED50:
-                raise Unreadable("an unknown form of fat binary")
+                raise Unreadable("unknown fat binary format")
             entry, end = place + header_size, place + header_size + size
             while entry < end:
                 kind, _, entry_header, entry_size = struct.unpack_from("<HHIQ", data, entry)
@@ -96,7 +95,7 @@ def attributes(data):
     while place + 4 <= len(data):
         form, attribute, value = struct.unpack_from("<BBH", data, place)
         place += 4
-        if form == 4:  # the value is how many bytes follow
+        if form == 4:  # the value is the number of bytes that follow
             yield attribute, data[place : place + value]
             place += value
 
@@ -116,7 +115,7 @@ def kernels(cubin, architecture):
         code = bytes_of(header)
         census = collections.Counter(struct.unpack_from("<Q", code, i)[0] & 0xFFF for i in range(0, len(code), 16))
         shared = named.get(".nv.shared." + name[6:])
-        # From Hopper on, the section counts the reserved part too.
+        # From Hopper on, the section includes the reserved part.
         static = 0 if shared is None else shared[5] - (RESERVED_SHARED if architecture >= 90 else 0)
         found[name[6:]] = {
             "registers": 0,
@@ -137,9 +136,9 @@ def kernels(cubin, architecture):
     for name, figures in found.items():
         own = named.get(".nv.info." + name)
         if own is None:
-            continue  # a function that kernels call
+            continue  # a device function, not a kernel
         for attribute, value in attributes(bytes_of(own)):
-            if attribute == 0x05 and len(value) == 12:  # most threads of a block, along x, y and z
+            if attribute == 0x05 and len(value) == 12:  # maximum threads of a block along x, y and z
                 x, y, z = struct.unpack("<III", value)
                 figures["threads"] = x * y * z
         entries[name] = figures
@@ -147,14 +146,14 @@ def kernels(cubin, architecture):
 
 
 def readable(mangled):
-    """Mangled name -> its readable form without namespaces of ours, return type and parameters."""
+    """Mangled name -> demangled name without our namespaces, return type and parameters."""
     mangled = list(mangled)
     try:
         output = subprocess.run(
             ["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True
         ).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError) as error:
-        raise Unreadable(f"c++filt, of binutils, is needed to read names ({error})")
+        raise Unreadable(f"c++filt (package binutils) is needed to demangle names ({error})")
     return {name: short(text) for name, text in zip(mangled, output)}
 
 
@@ -217,7 +216,7 @@ def measure(objects, claims):
 
 
 def gates(table, claims):
-    """What no build may have."""
+    """Lists the faults that no build may have."""
     faults = []
     for architecture, of_architecture in sorted(table.items()):
         for name, figures in sorted(of_architecture.items()):
@@ -233,11 +232,11 @@ def gates(table, claims):
         for claim in claims:
             answering = [name for name in of_architecture if re.search(claim["kernel"], name)]
             if not answering:
-                faults.append(f"{architecture}: no kernel answers to the claim for '{claim['kernel']}'")
+                faults.append(f"{architecture}: no kernel matches the claim for '{claim['kernel']}'")
             for name in answering:
                 if claim.get("tensor_core") and not of_architecture[name]["tensor_core"]:
                     faults.append(
-                        f"{architecture} {name}: claimed to run on tensor cores, and has no instruction for them"
+                        f"{architecture} {name}: claimed to use tensor cores, but has no tensor-core instruction"
                     )
                 if of_architecture[name]["warps"] < claim.get("least_warps", 0):
                     faults.append(
@@ -248,7 +247,7 @@ def gates(table, claims):
 
 
 def differences(found, expected):
-    """Of the architectures that both have: a build may be for fewer than the table, or for others."""
+    """Compares the architectures that both have; a build may have fewer than the table, or others."""
     faults = []
     for architecture in sorted(set(found) & set(expected)):
         here, there = found[architecture], expected[architecture]
@@ -331,14 +330,14 @@ def self_test():
             list(cubins(fault))
         except Unreadable:
             continue
-        raise AssertionError("a file that is no object was read")
-    print(f"{len(OCCUPANCY_CASES)} occupancies and {len(names)} names are as they should be")
+        raise AssertionError("a file that is not an object was read")
+    print(f"{len(OCCUPANCY_CASES)} occupancies and {len(names)} names are correct")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--update", action="store_true", help="write the table anew")
-    parser.add_argument("--list", action="store_true", help="print what was found, and compare nothing")
+    parser.add_argument("--update", action="store_true", help="rewrite the table")
+    parser.add_argument("--list", action="store_true", help="print the figures without comparing them")
     parser.add_argument("--self-test", action="store_true")
     parser.add_argument("--toolkit", default="", help="version of the toolkit that compiled the objects")
     parser.add_argument("objects", nargs="*", metavar="OBJECT")
@@ -354,7 +353,7 @@ def main():
         print(f"error: {error}", file=sys.stderr)
         return 2
     if not found:
-        print("error: there is no kernel in these objects", file=sys.stderr)
+        print("error: the objects contain no kernel", file=sys.stderr)
         return 2
     if arguments.list:
         for architecture, of_architecture in sorted(found.items()):
@@ -368,8 +367,8 @@ def main():
         faults += differences(found, expected["kernels"])
     else:
         print(
-            f"the table is of CUDA {expected['toolkit']}, this build of {arguments.toolkit}: "
-            "only spills and claims are looked at"
+            f"the table is from CUDA {expected['toolkit']}, this build from {arguments.toolkit}: "
+            "only spills and claims are checked"
         )
     for fault in faults:
         print("FAULT", fault)
@@ -377,11 +376,11 @@ def main():
         missing = sorted(set(found) - set(expected["kernels"]))
         print(
             f"{sum(map(len, found.values()))} kernels on {', '.join(sorted(found))}: "
-            "no spills, no local memory, as the table says"
-            + (f" (which lacks {', '.join(missing)})" if missing else "")
+            "no spills, no local memory, equal to the table"
+            + (f" (except {', '.join(missing)}, which it lacks)" if missing else "")
         )
     elif not arguments.update:
-        print("where a change is meant: scripts/cuda_gates.py --update, with the same arguments")
+        print("if the change is intended: scripts/cuda_gates.py --update, with the same arguments")
     return 1 if faults else 0
 
 

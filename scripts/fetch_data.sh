@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fetches the data that the configs in configs/ train on, from Debian packages, which are unpacked and not installed.
+# Fetches the training data of the configs in configs/ from Debian packages, which are unpacked but not installed.
 #   scripts/fetch_data.sh [kjv|ecoli|proteins|all_proteins|antibodies|english|all] [--cache DIR]
-# DIR is $FURLONG_DATA or `data` when not given. What is there already, and whole, is left as it is. Needs no root.
+# DIR defaults to $FURLONG_DATA or `data`. Complete files are kept. Needs no root.
 #   kjv           DIR/kjv.txt          the King James Bible (packages bible-kjv, bible-kjv-text)
 #   ecoli         DIR/ecoli.fa         the genome of E. coli 536 (package bowtie-examples)
 #   proteins      DIR/proteins.fa      16,598 dolphin proteins (package plast-example)
@@ -9,7 +9,7 @@
 #   antibodies    DIR/antibodies.fa    18,231 heavy chains, translated (packages r-cran-alakazam, r-cran-tigger;
 #                                      needs python3)
 #   english       DIR/english.txt      An Anarchist FAQ, a book of English prose (package anarchism)
-# Exit status: 0 done, 1 the download or the machine failed, 2 wrong arguments.
+# Exit status: 0 success, 1 the download or the machine failed, 2 invalid arguments.
 set -euo pipefail
 
 usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
@@ -25,7 +25,7 @@ while (( $# )); do
              cache=$2; shift ;;
     --cache=*) cache=${1#*=} ;;
     -h|--help) usage; exit 0 ;;
-    *) fail "\"$1\" is none of kjv, ecoli, proteins, all_proteins, antibodies, english, all, --cache DIR" 2 ;;
+    *) fail "unknown argument \"$1\"; expected kjv, ecoli, proteins, all_proteins, antibodies, english, all, --cache" 2 ;;
   esac
   shift
 done
@@ -47,7 +47,7 @@ work=''
 partial=''
 trap 'rm -rf ${work:+"$work"} ${partial:+"$partial"}' EXIT
 
-# A package list of our own, for machines whose list is missing or out of date; the system's is left alone.
+# A private package list, for machines whose list is missing or outdated; the system's list is unchanged.
 update_private_lists() {
   mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial"
   apt_options+=(-o "Dir::State::Lists=$work/state/lists" -o "Dir::Cache=$work/cache")
@@ -57,14 +57,14 @@ update_private_lists() {
 # unpack PACKAGE...: into $work/root
 apt_options=(-qq -o APT::Sandbox::User=root)
 unpack() {
-  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || fail "needs apt-get and dpkg-deb, which Debian has"
+  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || fail "needs apt-get and dpkg-deb of Debian"
   mkdir -p "$work/debs" "$work/root"
   if ! (cd "$work/debs" && apt-get "${apt_options[@]}" download "$@" >"$work/log" 2>&1); then
     if ! {
       update_private_lists && (cd "$work/debs" && apt-get "${apt_options[@]}" download "$@" >"$work/log" 2>&1)
     }; then
-      echo "fetch_data.sh: cannot download the Debian packages $*; is the network up, and does apt know a Debian 12" \
-        "archive?" >&2
+      echo "fetch_data.sh: cannot download the Debian packages $*; check the network and that apt has a Debian 12" \
+        "archive" >&2
       grep '^E:' "$work/log" | head -n 3 >&2 || true
       exit 1
     fi
@@ -78,11 +78,11 @@ unpack() {
 
 make_kjv() {
   unpack bible-kjv bible-kjv-text
-  # The one program that has to run: slim images may lack its libraries, which are then unpacked beside it.
+  # The only program that must run: slim images may lack its libraries, which are then unpacked next to it.
   if LC_ALL=C ldd "$work/root/usr/bin/bible" | grep -q 'not found'; then unpack libreadline8 libtinfo6; fi
   local triplet
   triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || echo "$(uname -m)-linux-gnu")
-  # Its database is found by a path relative to the current folder.
+  # It finds its database by a path relative to the current folder.
   (cd "$work/root" &&
     LD_LIBRARY_PATH="lib/$triplet:usr/lib/$triplet" ./usr/bin/bible -p usr/lib -f gen1:1-rev22:21 </dev/null)
 }
@@ -109,26 +109,26 @@ make_english() {
 }
 
 make_antibodies() {
-  command -v python3 >/dev/null || fail "antibodies: needs python3, which Debian has"
+  command -v python3 >/dev/null || fail "antibodies: needs python3"
   unpack r-cran-alakazam r-cran-tigger
   "$(dirname "${BASH_SOURCE[0]}")/antibody_sequences.py" \
     "$work/root/usr/lib/R/site-library/"{tigger,alakazam}/data/Rdata.rdb
 }
 
-mkdir -p "$cache" || fail "cannot make the folder $cache"
+mkdir -p "$cache" || fail "cannot create the folder $cache"
 for name in "${names[@]}"; do
   declare -n expected=$name
   file=$cache/${expected[0]}
   if whole "$file" "${expected[1]}" "${expected[2]}"; then
-    echo "$file: is there"
+    echo "$file: exists"
     continue
   fi
   [[ -n $work ]] || work=$(mktemp -d)
   partial=$file.partial
   "make_$name" >"$partial"
   whole "$partial" "${expected[1]}" "${expected[2]}" ||
-    fail "$file would be $(stat --format %s "$partial") bytes that are not the ${expected[1]} expected; \
-packages of other Debian releases differ, Debian 12 is needed"
+    fail "$file would have $(stat --format %s "$partial") bytes, expected ${expected[1]} bytes with a known checksum; \
+Debian 12 is required because packages of other releases differ"
   mv "$partial" "$file"
   echo "$file: ${expected[1]} bytes"
 done

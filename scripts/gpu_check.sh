@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
 # Checks this build on a machine with an NVIDIA GPU and writes one report as JSON. Runs in an unpacked bundle
-# (scripts/bundle.sh) or in the sources, with nothing installed but the driver and, for matrix products, cuBLASLt.
+# (scripts/bundle.sh) or in the sources. Requires only the driver and, for matrix products, cuBLASLt.
 #   scripts/gpu_check.sh [--output FILE] [--limit-seconds N] [--parts LIST] [--without-gpu] [options]
 # Parts, in this order:
 #   gpu_tests         the tests that run on the GPU
 #   quickstart        a short training on the GPU and on the CPU: losses within 1 %
 #   benchmark         furlong bench attention
-#   memcheck          gpu_tests' kernels under compute-sanitizer, where it is found
-#   racecheck         the same
-#   python_benchmark  benchmarks/gpu/run.py beside PyTorch, where python3 has it
-#   other_tests       all other tests; those on the simulator are left out
+#   memcheck          the kernels of gpu_tests under compute-sanitizer, if it is found
+#   racecheck         the same with the tool racecheck
+#   python_benchmark  benchmarks/gpu/run.py next to PyTorch, if python3 has it
+#   other_tests       all other tests except those on the simulator
 # Options:
-#   --output FILE        the report (default: gpu_report.json); programs' output goes to the folder FILE_logs
-#   --limit-seconds N    parts for which less time is left than they take at least are left out, and named
-#   --parts LIST         only these, between commas
-#   --without-gpu        all the same where there is no GPU: what can run on the CPU does; there are no tests on the GPU
-#                        then, and one line says so
-#   --filter PATTERNS    only tests of these names (GoogleTest's patterns, between colons)
-#   --shards N           test programs at once (default: cores, 16 at most; fewer where the GPU's memory or compute
-#                        mode asks for that)
-#   --test-seconds N     a test that says nothing for so long has failed (default: 300)
+#   --output FILE        the report (default: gpu_report.json); output of programs goes to the folder FILE_logs
+#   --limit-seconds N    time limit; parts whose minimum time exceeds the remaining time are left out and listed
+#   --parts LIST         only these parts, separated by commas
+#   --without-gpu        runs without a GPU: the parts that can run on the CPU; tests on the GPU are replaced by one
+#                        line that says so
+#   --filter PATTERNS    only tests with these names (GoogleTest patterns separated by colons)
+#   --shards N           test programs at once (default: cores, at most 16; fewer if the GPU's memory or compute mode
+#                        requires it)
+#   --test-seconds N     a test without output for N seconds fails (default: 300)
 #   --steps N            steps of the quickstart (default: 60)
 #   --build DIR          in the sources: the build with tests (default: build/release)
-# Exit status: 0 nothing failed, 1 something did, 2 wrong arguments, or no GPU that can be used.
+# Exit status: 0 no failure, 1 a failure, 2 invalid arguments or no usable GPU.
 set -uo pipefail
 export LC_ALL=C
 
@@ -35,7 +35,7 @@ parts=("${all_parts[@]}")
 output=gpu_report.json limit=0 without_gpu=false filter='*' build=$root/build/release test_seconds=300 steps=60
 cores=$(nproc)
 shards=$(( cores < 16 ? cores : 16 )) shards_given=false
-number() { [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || stop "$1 \"$2\": expected a whole number above 0"; }
+number() { [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || stop "$1 \"$2\": expected an integer above 0"; }
 while (( $# )); do
   option=$1
   case "$option" in
@@ -58,13 +58,13 @@ while (( $# )); do
   shift 2
 done
 for part in "${parts[@]}"; do
-  [[ " ${all_parts[*]} " == *" $part "* ]] || stop "--parts: there is no part \"$part\"; there are ${all_parts[*]}"
+  [[ " ${all_parts[*]} " == *" $part "* ]] || stop "--parts: \"$part\" is unknown; expected ${all_parts[*]}"
 done
 
 if [[ -x $root/bin/furlong ]]; then
   bin=$root/bin
 else
-  [[ -x $build/bin/furlong ]] || stop "neither $root/bin/furlong (a bundle) nor $build/bin/furlong (a build) is there"
+  [[ -x $build/bin/furlong ]] || stop "found neither $root/bin/furlong (a bundle) nor $build/bin/furlong (a build)"
   bin=$(cd "$build/bin" && pwd)
 fi
 furlong=$bin/furlong
@@ -73,14 +73,14 @@ furlong=$bin/furlong
 output=$(cd "$(dirname "$output")" && pwd)/$(basename "$output")
 logs=${output%.json}_logs
 rm -rf "$logs"
-mkdir -p "$logs" || stop "cannot make the folder $logs"
+mkdir -p "$logs" || stop "cannot create the folder $logs"
 export FURLONG_TEST_SOURCES=$root FURLONG_TEST_PROGRAM=$furlong
-# Several test programs share the cores, so that a thread waiting for its team must sleep and not spin.
+# Several test programs share the cores, so a thread that waits for its team must sleep instead of spin.
 export OMP_WAIT_POLICY=passive
 
-# left: seconds until the limit.
+# left: prints the seconds until the limit.
 left() { if (( limit )); then echo $(( limit - SECONDS )); else echo 1000000; fi; }
-# within SECONDS COMMAND...: so long at most, and no longer than is left.
+# within SECONDS COMMAND...: runs the command for at most SECONDS and the remaining time.
 within() {
   local most=$1 seconds
   shift
@@ -90,7 +90,7 @@ within() {
 }
 time_is_up() { (( $(left) <= 2 )); }
 
-# Text on standard input as a JSON string.
+# Prints standard input as a JSON string.
 json_text() {
   local text
   text=$(tr -d '\000-\010\013\014\016-\037' | { iconv -c -f UTF-8 -t UTF-8 2>/dev/null || true; })
@@ -101,13 +101,13 @@ json_text() {
   printf '"%s"' "${text//$'\r'/}"
 }
 json_string() { printf '%s' "$1" | json_text; }
-# Lines on standard input as a JSON list of strings.
+# Prints the lines of standard input as a JSON list of strings.
 json_list() {
   local line list=''
   while IFS= read -r line; do list+="${list:+, }$(json_string "$line")"; done
   printf '[%s]' "$list"
 }
-# tail_of FILE [LINES]: its end as a JSON string, long lines cut.
+# tail_of FILE [LINES]: prints the end of the file as a JSON string, with long lines truncated.
 tail_of() { tail -n "${2:-25}" "$1" 2>/dev/null | cut -c -500 | json_text; }
 count() { wc -l <"$1" | tr -d ' '; }
 
@@ -116,23 +116,23 @@ needed_glibc=$(sed -n 's/.*"needs_glibc": "\([0-9.]*\)".*/\1/p' "$root/manifest.
 glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed 's/^glibc //')
 if [[ $needed_glibc && $glibc &&
   $(printf '%s\n' "$needed_glibc" "$glibc" | sort -V | head -n 1) != "$needed_glibc" ]]; then
-  stop "this system has glibc $glibc, and the programs here need $needed_glibc or later"
+  stop "this system has glibc $glibc, but the programs need $needed_glibc or later"
 fi
 doctor=$("$furlong" doctor --json 2>"$logs/doctor.err") ||
-  stop "$furlong doctor --json ended with status $?: $(tail -n 5 "$logs/doctor.err")" 1
+  stop "$furlong doctor --json exited with status $?: $(tail -n 5 "$logs/doctor.err")" 1
 printf '%s\n' "$doctor" >"$logs/doctor.json"
-# field NAME: the first value of that name in doctor's answer.
+# field NAME: the first value of that name in the output of doctor.
 field() { sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}$/\1/p" <<<"$doctor" | head -n 1; }
 cuda=$(field cuda)
 if [[ $cuda != ok ]] && ! $without_gpu; then
-  stop "no GPU can be used: $cuda (--without-gpu runs what can be run on the CPU)"
+  stop "no usable GPU: $cuda; --without-gpu runs the parts that can run on the CPU"
 fi
 [[ $cuda != ok ]] || without_gpu=false
 nvidia_smi=$(nvidia-smi --format=csv,noheader \
   --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit 2>/dev/null)
 device=${nvidia_smi%%,*}
-# Each test program has a context of its own, with some hundred MiB, and tensors: 2 GiB are kept for it. In the modes
-# Exclusive_Process and Exclusive_Thread the GPU takes one program at a time.
+# Each test program has its own context, which takes some hundred MiB, and tensors: 2 GiB are reserved for it. In the
+# modes Exclusive_Process and Exclusive_Thread the GPU accepts one program at a time.
 if ! $without_gpu && ! $shards_given; then
   IFS=', ' read -r mode free _ <<<"$(nvidia-smi --format=csv,noheader,nounits \
     --query-gpu=compute_mode,memory.free 2>/dev/null | head -n 1)"
@@ -150,7 +150,7 @@ echo "gpu_check: furlong $(field version), commit $(field commit), on ${device:-
 
 # ---- the report ------------------------------------------------------------------------------------------------------
 report_parts='' failed_parts=() left_out=() targets_missed=''
-# write_report RESULT: after every part, so that a check that is cut off leaves what it found.
+# write_report RESULT: called after every part, so that an interrupted check leaves its results.
 write_report() {
   local manifest=null
   [[ ! -e $root/manifest.json ]] || manifest=$(cat "$root/manifest.json")
@@ -180,17 +180,16 @@ END
 }
 arguments="parts ${parts[*]}; filter $filter; shards $shards; limit $limit s; without_gpu $without_gpu"
 
-# What a part answers with: result (passed, failed, skipped), reason, and more fields as JSON, each with a comma before
-# it.
+# A part sets: result (passed, failed, skipped), reason, and further fields as JSON, each preceded by a comma.
 result='' reason='' fields=''
-# run_part NAME SECONDS COMMAND...: left out where fewer seconds are left.
+# run_part NAME SECONDS COMMAND...: runs a part; leaves it out if fewer than SECONDS remain.
 run_part() {
   local name=$1 least=$2 begin=$SECONDS
   shift 2
   [[ " ${parts[*]} " == *" $name "* ]] || return 0
   result='' reason='' fields=''
   if (( $(left) < least )); then
-    result='left out' reason="$(left) s are left, and it takes at least $least s"
+    result='left out' reason="$(left) s remain, but it takes at least $least s"
     left_out+=("$name")
   else
     echo "gpu_check: $name" >&2
@@ -206,14 +205,14 @@ run_part() {
 # ---- tests -----------------------------------------------------------------------------------------------------------
 source "$root/scripts/gpu_check_tests.sh"
 
-on_gpu='*/cuda*:*Cuda*:*/nccl:*/nccl_?'  # the last two: NCCL itself, and not what stands in for it
+on_gpu='*/cuda*:*Cuda*:*/nccl:*/nccl_?'  # the last two: NCCL itself, not its stand-in
 all_programs=(test_framework test_layers test_datasets test_communication test_trainers test_evaluation test_cli)
 gpu_tests() {
   current=gpu_tests programs=("${all_programs[@]}")
   run_tests "$on_gpu"
   if ! $without_gpu && [[ $filter == '*' && $result != failed ]] &&
     ! grep -q '/cuda' "$logs/$current.tests.passed"; then
-    result=failed reason="furlong doctor sees a GPU, and no test ran on it; $reason"
+    result=failed reason="furlong doctor finds a GPU, but no test ran on it; $reason"
   fi
 }
 other_tests() { current=other_tests programs=("${all_programs[@]}"); run_tests "*-*/simulated*:$on_gpu"; }
@@ -227,21 +226,20 @@ find_sanitizer() {
   done
 }
 
-# sanitize TOOL: kernels only, so no test of whole trainings.
+# sanitize TOOL: runs only tests of kernels, not of whole trainings.
 sanitize() {
   local tool=$1 sanitizer log errors=0 processes=0 found='' before options=() variables=()
   sanitizer=$(find_sanitizer)
-  if $without_gpu; then result=skipped reason="there is no GPU"; return; fi
-  if [[ -z $sanitizer ]]; then result=skipped reason="compute-sanitizer was not found"; return; fi
+  if $without_gpu; then result=skipped reason="no GPU"; return; fi
+  if [[ -z $sanitizer ]]; then result=skipped reason="compute-sanitizer is missing"; return; fi
   current=$tool programs=(test_framework test_layers)
   options=(--tool "$tool")
   if [[ $tool == memcheck ]]; then
-    # Each tensor an allocation of its own, with nothing behind it: otherwise what is written behind one lands in the
-    # next, unseen.
+    # Each tensor is a separate allocation: otherwise a write beyond one tensor would land undetected in the next.
     variables=(FURLONG_SEPARATE_TENSORS=1)
     [[ $("$sanitizer" --help 2>/dev/null) != *--padding* ]] || options+=(--padding 512)
   fi
-  # Errors that CUDA's functions return are the tests' own matter: some ask for too much memory on purpose.
+  # Errors returned by CUDA functions are not reported: some tests exhaust memory on purpose.
   run_tests '*/cuda*' env "${variables[@]}" "$sanitizer" "${options[@]}" --report-api-errors no --print-limit 20 \
     --log-file "$logs/$tool.%N.%p.sanitizer"
   before=$result
@@ -258,7 +256,7 @@ sanitize() {
   fields+=", \"processes\": $processes, \"errors\": $errors"
   reason="$errors errors in $processes processes; $reason"
   if grep -q -s 'Device not supported' "$logs/$tool".*.sanitizer "$logs/$tool".test_*; then
-    result=skipped reason="compute-sanitizer says: Device not supported"
+    result=skipped reason="compute-sanitizer reports: Device not supported"
   elif (( errors )) || [[ $before == failed ]] || ! grep -q -s SUMMARY "$logs/$tool".*.sanitizer; then
     result=failed
   fi
@@ -278,7 +276,7 @@ token_store() {
     >"$logs/prepare.log" 2>&1
 }
 
-# train NAME DEVICE DTYPE: losses go to $logs/NAME.losses, one a line, the validation's last.
+# train NAME DEVICE DTYPE: writes the losses to $logs/NAME.losses, one per line, the validation's last.
 train() {
   within 3600 "$furlong" train "$root/configs/quickstart.yaml" --set "data.store=$store" --set "device=$2" \
     --set "model.dtype=$3" --set "trainer.max_steps=$steps" \
@@ -286,16 +284,16 @@ train() {
     --set trainer.sample_tokens=0 --set trainer.sample_prompt=null --run-dir "$logs/$1" >"$logs/$1.log" 2>&1 &&
     sed -n 's/.*"loss":\([-0-9.e+]*\).*/\1/p' "$logs/$1/metrics.jsonl" >"$logs/$1.losses" && [[ -s $logs/$1.losses ]]
 }
-# The last speed of training that was logged: by then everything has been allocated, and on a GPU recorded.
+# Prints the last logged training speed, when allocation and, on a GPU, recording are done.
 speed() { sed -n '/"split":"train"/s/.*"tokens_per_second":\([0-9.]*\).*/\1/p' "$logs/$1/metrics.jsonl" | tail -n 1; }
 
 quickstart() {
   local pair first second name difference runs='' pairs=("cuda bfloat16 cpu bfloat16" "cuda float32 cpu float32")
-  # Without a GPU the comparison itself is tried: two types of numbers, whose losses differ by about as little.
+  # Without a GPU the comparison itself is tested with two dtypes, whose losses differ about as little.
   ! $without_gpu || pairs=("cpu bfloat16 cpu float32")
   result=passed
   token_store || {
-    result=failed reason="the token store could not be made"
+    result=failed reason="cannot make the tokenized dataset"
     fields=", \"output\": $(tail_of "$logs/prepare.log")"
     return
   }
@@ -305,12 +303,12 @@ quickstart() {
     for name in "$first ${pair[0]} ${pair[1]}" "$second ${pair[2]} ${pair[3]}"; do
       # shellcheck disable=SC2086  # three words
       train $name && continue
-      if time_is_up; then result=unfinished reason="the time was up"; left_out+=("quickstart: ${name%% *}"); return; fi
+      if time_is_up; then result=unfinished reason="time limit reached"; left_out+=("quickstart: ${name%% *}"); return; fi
       result=failed reason="the training ${name%% *} failed"
       fields=", \"output\": $(tail_of "$logs/${name%% *}.log")"
       return
     done
-    # The greatest relative difference, or "inf" where one has fewer losses or one is no number.
+    # The greatest relative difference, or "inf" if one run has fewer losses or a loss is not a number.
     difference=$(paste "$logs/$first.losses" "$logs/$second.losses" | awk '
       NF != 2 || $1 + 0 <= 0 || $2 + 0 <= 0 { bad = 1 }
       { d = $1 / ($2 + 0 ? $2 : 1) - 1; d = d < 0 ? -d : d; if (d > most) most = d }
@@ -318,7 +316,7 @@ quickstart() {
     runs+="${runs:+, }{\"runs\": [\"$first\", \"$second\"], \"greatest_difference\": \"$difference\""
     runs+=", \"losses\": [[$(paste -s -d , "$logs/$first.losses")], [$(paste -s -d , "$logs/$second.losses")]]"
     runs+=", \"tokens_per_second\": [$(speed "$first"), $(speed "$second")]}"
-    reason+="${reason:+; }$first and ${second#quickstart_}: losses differ by $difference at most"
+    reason+="${reason:+; }$first and ${second#quickstart_}: losses differ by at most $difference"
     [[ $difference != inf ]] && awk -v d="$difference" 'BEGIN { exit !(d <= 0.01) }' || result=failed
   done
   fields=", \"steps\": $steps, \"allowed_difference\": 0.01, \"comparisons\": [$runs]"
@@ -363,36 +361,36 @@ benchmark() {
 
 python_benchmark() {
   local status=0 seconds log=$logs/python_benchmark
-  if ! command -v python3 >/dev/null; then result=skipped reason="there is no python3"; return; fi
+  if ! command -v python3 >/dev/null; then result=skipped reason="python3 is missing"; return; fi
   if ! python3 -c 'import torch' 2>"$log.log"; then
     result=skipped reason="python3 has no PyTorch: $(tail -n 1 "$log.log")"
     return
   fi
-  if $without_gpu; then result=skipped reason="there is no GPU"; return; fi
+  if $without_gpu; then result=skipped reason="no GPU"; return; fi
   if ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>"$log.log"; then
-    result=skipped reason="PyTorch sees no GPU: torch.cuda.is_available() is false"
+    result=skipped reason="PyTorch finds no GPU: torch.cuda.is_available() is false"
     return
   fi
   seconds=$(left)
-  seconds=$(( seconds < 660 ? seconds - 60 : 600 ))  # a minute for what runs when they have passed
+  seconds=$(( seconds < 660 ? seconds - 60 : 600 ))  # a minute for work in progress at the limit
   within 700 python3 "$root/benchmarks/gpu/run.py" --furlong "$furlong" --seconds "$seconds" --output "$log.json" \
     >"$log.log" 2>&1 || status=$?
   if (( status )) && time_is_up; then
-    result=unfinished reason="the time was up"
+    result=unfinished reason="time limit reached"
     left_out+=(python_benchmark)
   elif (( status )) || [[ ! -s $log.json ]]; then
-    result=failed reason="benchmarks/gpu/run.py ended with status $status"
+    result=failed reason="benchmarks/gpu/run.py exited with status $status"
     fields=", \"output\": $(tail_of "$log.log" 40)"
   else
     result=passed reason=$(tail -n 1 "$log.log")
   fi
   [[ -s $log.json ]] || return
   fields+=", \"answer\": $(cat "$log.json")"
-  # A target that is missed is no fault of the check, and has to be seen.
+  # A missed target does not fail the check but must be visible.
   targets_missed=$(sed -n 's/^ *"targets_missed": \([0-9]*\).*/\1/p' "$log.json" | head -n 1)
 }
 
-# Seconds that each takes at least on a machine with one GPU and 16 cores.
+# Minimum seconds of each part on a machine with one GPU and 16 cores.
 run_part gpu_tests 20 gpu_tests
 run_part quickstart 20 quickstart
 run_part benchmark 30 benchmark
@@ -404,9 +402,9 @@ run_part other_tests 30 other_tests
 if (( ${#failed_parts[@]} )); then outcome=failed; else outcome=passed; fi
 write_report "$outcome"
 if (( ${#left_out[@]} )); then
-  echo "left out for lack of time:"
+  echo "left out because of the time limit:"
   printf '  %s\n' "${left_out[@]}"
 fi
-[[ -z $targets_missed ]] || echo "targets missed: $targets_missed (the part python_benchmark names them)"
-echo "$outcome in $SECONDS s${failed_parts[*]:+: ${failed_parts[*]}}; the report: $output"
+[[ -z $targets_missed ]] || echo "targets missed: $targets_missed (see the part python_benchmark)"
+echo "$outcome in $SECONDS s${failed_parts[*]:+: ${failed_parts[*]}}; report: $output"
 [[ $outcome == passed ]]

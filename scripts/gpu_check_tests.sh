@@ -1,15 +1,14 @@
-# shellcheck shell=bash disable=SC2034,SC2154  # names of gpu_check.sh
-# Sourced by gpu_check.sh: runs test programs in shares at the same time, and sorts out what became of each test. Reads
-# bin, logs, current, programs, filter, shards and test_seconds; sets result, reason and fields.
+# Sourced by gpu_check.sh: runs test programs in parallel shards and classifies the outcome of each test. Reads bin,
+# logs, current, programs, filter, shards and test_seconds; sets result, reason and fields.
 
-# names_of PROGRAM FILTER: one test a line.
+# names_of PROGRAM FILTER: prints one test per line.
 names_of() {
   "$bin/$1" --gtest_list_tests "--gtest_filter=$2" 2>/dev/null |
     sed -n 's/ *# .*$//; /^[^ ]*\.$/{h;d;}; /^  [^ ]/{G; s/^  \(.*\)\n\(.*\)$/\2\1/p;}'
 }
 
-# wait_for LOG PID...: until all have ended; those whose log stays as it is for $test_seconds, or that run when the time
-# is up, are killed. Logs are LOG.0, LOG.1 and so on. A killed one leaves LOG.N.killed with the reason.
+# wait_for LOG PID...: waits until all have ended. Kills those whose log does not change for $test_seconds, and all at
+# the time limit. Logs are LOG.0, LOG.1 and so on. A killed process leaves LOG.N.killed with the reason.
 wait_for() {
   local log=$1 i alive now
   shift
@@ -21,9 +20,9 @@ wait_for() {
       kill -0 "${pids[i]}" 2>/dev/null || continue
       alive=1
       if (( $(left) <= 5 )); then
-        echo "the time was up" >"$log.$i.killed"
+        echo "time limit reached" >"$log.$i.killed"
       elif (( now - $(stat -c %Y "$log.$i" 2>/dev/null || echo "$now") > test_seconds )); then
-        echo "it said nothing for $test_seconds s" >"$log.$i.killed"
+        echo "no output for $test_seconds s" >"$log.$i.killed"
       else
         continue
       fi
@@ -34,26 +33,27 @@ wait_for() {
   done
 }
 
-# start_shards LOG FILE PROGRAM [WRAPPER...]: the tests named in FILE, dealt to processes by turns; each writes LOG.N.
+# start_shards LOG FILE PROGRAM [WRAPPER...]: distributes the tests listed in FILE to processes in turn; each writes
+# LOG.N.
 start_shards() {
   local log=$1 names=$2 program=$3 n i pids=()
   shift 3
   n=$(count "$names")
   n=$(( n < shards ? n : shards ))
-  # A file of flags: some thousand names are too long for a command line.
+  # A flag file, because thousands of names exceed a command line.
   printf -- '--gtest_filter=%s\n' "$(paste -s -d : "$names")" >"$log.flags"
   for (( i = 0; i < n; ++i )); do
-    # In a process group of its own, so that what a test has started is killed with it; a shell there notes how the
-    # program ended.
+    # Each runs in its own process group, so that killing it also kills what a test has started. A shell in the group
+    # records the exit status.
     GTEST_TOTAL_SHARDS=$n GTEST_SHARD_INDEX=$i setsid bash -c '"$@"; echo $? >"$0"' "$log.$i.status" \
       "${@//%N/$i}" "$bin/$program" --gtest_color=no "--gtest_flagfile=$log.flags" </dev/null >"$log.$i" 2>&1 &
     pids+=($!)
-    disown $!  # or this shell tells of each one that is killed
+    disown $!  # otherwise this shell reports each killed one
   done
   wait_for "$log" "${pids[@]}"
 }
 
-# outcomes LOG: sorts what the processes said into LOG.ok, .failed, .skipped, .begun.
+# outcomes LOG: sorts the processes' output into LOG.ok, .failed, .skipped, .begun.
 outcomes() {
   local outcome mark
   for outcome in ok failed skipped begun; do
@@ -63,13 +63,13 @@ outcomes() {
       skipped) mark='\[  SKIPPED \]' ;;
       begun) mark='\[ RUN      \]' ;;
     esac
-    # A result ends with its time; the summary at the end names tests again without it.
+    # A result ends with its time. The summary at the end repeats tests without it.
     cat "$1".[0-9] "$1".[0-9][0-9] 2>/dev/null | sed -n "s/^.*$mark \([^ ,]*\).*$/\1 &/p" |
       { if [[ $outcome == begun ]]; then cat; else grep ' ms)$'; fi; } | cut -d ' ' -f 1 | sort -u >"$1.$outcome"
   done
 }
 
-# ended_badly LOG: processes whose tests all passed and that failed all the same, when they left.
+# ended_badly LOG: prints processes that failed at exit although all their tests passed.
 ended_badly() {
   local file status
   for file in "$1".*.status; do
@@ -80,8 +80,8 @@ ended_badly() {
   done
 }
 
-# describe_failures [WRAPPER...]: sets failures. One that failed is run once more alone: after a faulty access a GPU
-# refuses everything that follows in the same process.
+# describe_failures [WRAPPER...]: sets failures. Each failed test is repeated alone, because after an illegal access a
+# GPU refuses all further work of the same process.
 describe_failures() {
   local program failure alone also log all=$logs/$current.tests
   while read -r program failure && (( $(left) > 30 )); do
@@ -93,7 +93,7 @@ describe_failures() {
     also=false
     [[ ! -s $alone.ok ]] || also=true
     failures+="${failures:+,}"$'\n'"  {\"test\": $(json_string "$failure"), \"passes_alone\": $also, \"output\": "
-    # The end of what it said alone; of one that passes alone, what it said among the others.
+    # The end of its output alone; for a test that passes alone, its output among the others.
     if $also; then
       failures+="$(cat "$logs/$current.$program".[0-9]*.[0-9]* |
         sed -n "/^\[ RUN      \] ${failure//\//\\/}\$/,/ ms)\$/p" | head -n 40 | json_text)}"
@@ -104,14 +104,14 @@ describe_failures() {
   while read -r program failure; do
     log=$(grep -l -F "[ RUN      ] $failure" "$logs/$current.$program".[0-9]* 2>/dev/null |
       grep -E '\.[0-9]+\.[0-9]+$' | tail -n 1)
-    also=$(cat "$log.killed" 2>/dev/null || echo "its process ended with status $(cat "$log.status" 2>/dev/null)")
+    also=$(cat "$log.killed" 2>/dev/null || echo "its process exited with status $(cat "$log.status" 2>/dev/null)")
     failures+="${failures:+,}"$'\n'"  {\"test\": $(json_string "$failure"), \"died\": $(json_string "$also")"
     failures+=", \"output\": $(tail_of "$log" 40)}"
   done <"$all.died"
 }
 
-# run_tests FILTER [WRAPPER...]: of all programs; sets result, reason, fields. Tests that died with their process, or
-# were never reached because of that, are named, and the others go on in new processes.
+# run_tests FILTER [WRAPPER...]: runs the tests of all programs; sets result, reason, fields. Tests that died with their
+# process, or were not reached because of that, are listed; the others continue in new processes.
 run_tests() {
   local wanted=$1 program n round log names total=0 skip_reasons failures=''
   shift
@@ -135,7 +135,7 @@ run_tests() {
       cat "$log.skipped" >>"$all.skipped"
       sed "s/^/$program /" "$log.failed" >>"$all.failed"
       comm -23 "$log.begun" <(sort "$log.ok" "$log.failed" "$log.skipped") >"$log.died"
-      # What ran when the time was up has not failed.
+      # Tests that were running at the time limit have not failed.
       if (( $(left) > 15 )); then
         sed "s/^/$program /" "$log.died" >>"$all.died"
       else
@@ -168,7 +168,7 @@ run_tests() {
   if (( n_failed )); then
     result=failed
   elif (( total == 0 )); then
-    result=skipped reason="no test has such a name"
+    result=skipped reason="no test has this name"
   elif (( n_passed == 0 )); then
     result=skipped
   elif (( n_unreached )); then

@@ -1,10 +1,10 @@
-# Labelled tables (tab-separated) out of the King James Bible, a verse a line ("Ge1:1 In the beginning ..."):
-#   awk -f scripts/label_kjv.awk -v task=sections data/kjv.txt   passages of four verses, and the part of the Bible
-#                                                                that they are from
-#   awk -f scripts/label_kjv.awk -v task=pairs data/kjv.txt      a verse, and a worn copy (one letter in twelve is lost)
+# Makes labelled tables (tab-separated) from the King James Bible with one verse per line ("Ge1:1 In the beginning
+# ..."):
+#   awk -f scripts/label_kjv.awk -v task=sections data/kjv.txt   passages of four verses, and their part of the Bible
+#   awk -f scripts/label_kjv.awk -v task=pairs data/kjv.txt      a verse, and a damaged copy (one letter in twelve lost)
 #                                                                of it or, for every other pair, of another verse of
-#                                                                its book
-# The same table whatever awk runs it: the random numbers are its own (Park and Miller 1988).
+#                                                                the same book
+# The table does not depend on the awk: the random numbers are computed here (Park and Miller 1988).
 
 function random(n) {  # 0 .. n - 1
   state = (state * 16807) % 2147483647
@@ -42,7 +42,7 @@ BEGIN {
   name = $1
   sub(/[0-9]+:[0-9]+$/, "", name)
   if (!(name in section_of)) {
-    print "label_kjv.awk: line " NR " is of no book that it knows: " $1 > "/dev/stderr"
+    print "label_kjv.awk: line " NR " is of an unknown book: " $1 > "/dev/stderr"
     failed = 1
     exit 1
   }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches a data set that the configs in configs/ use and makes its token store, unless the store is there.
+# Fetches a data set of the configs in configs/ and makes its tokenized dataset, unless it exists.
 #   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|english_passages|kjv_sections|kjv_pairs
 # Works in the folder `data` of the current directory, or in $FURLONG_DATA.
 # Exit status: 0, or that of the step that failed.
@@ -13,7 +13,7 @@ name=${1:-}
 
 # shellcheck disable=SC2054  # the commas are inside arguments
 case "$name" in
-  # The last tenth of the text is the held-out test split, the part that compressors are compared on.
+  # The last tenth of the text is the test split, on which compressors are compared.
   kjv) source=$data/kjv.txt
        arguments=(text "$source" --split-by span --split train:0.85,validation:0.05,test:0.1) ;;
   ecoli) source=$data/ecoli.fa
@@ -24,8 +24,8 @@ case "$name" in
   all_proteins) source=$data/all_proteins.fa
                 arguments=(fasta "$source" --alphabet protein --split-by document
                            --split train:0.94,validation:0.03,test:0.03) ;;
-  # Antibodies in the tokens of AntiBERTy, which has to be there (scripts/fetch_models.sh antiberty). Clones, which
-  # differ little, may stand on both sides of the split.
+  # Antibodies in the tokens of AntiBERTy, which must exist (scripts/fetch_models.sh antiberty). Similar clones may
+  # occur in several splits.
   antibodies) source=$data/antibodies.fa
               arguments=(fasta "$source" --tokenizer "$data/models/antiberty" --split-by document
                          --split train:0.9,validation:0.05,test:0.05) ;;
@@ -37,13 +37,13 @@ case "$name" in
   english_passages) source=$data/english.txt
                     arguments=(text "$source" --tokenizer "$data/models/minilm" --document-separator blank-line
                                --split-by document) ;;
-  # Passages with labels, made of the same text: scripts/label_kjv.awk.
+  # Labelled passages of the same text: scripts/label_kjv.awk.
   kjv_sections) source=$data/kjv_sections.tsv
                 arguments=(labelled "$source" --split train:0.8,validation:0.1,test:0.1) ;;
   kjv_pairs) source=$data/kjv_pairs.tsv
              arguments=(labelled "$source" --second-text-field 2 --split train:0.8,validation:0.1,test:0.1) ;;
-  *) echo "prepare_data.sh: no data set \"$name\"; there are kjv, ecoli, proteins, all_proteins, antibodies, english," \
-       "english_passages, kjv_sections and kjv_pairs" >&2
+  *) echo "prepare_data.sh: data set \"$name\" is unknown; expected kjv, ecoli, proteins, all_proteins, antibodies," \
+       "english, english_passages, kjv_sections or kjv_pairs" >&2
      exit 2 ;;
 esac
 

@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds Furlong if needed, and runs it with the given arguments; its exit status is
-# passed on.
+# Installs missing packages, builds Furlong if needed, and runs it with the given arguments. Returns its exit status.
 #   scripts/run.sh train configs/quickstart.yaml
 # Comment lines in a config for train, finetune or evaluate are instructions to this script:
-#   # run.sh: fetch-model NAME                    before: fetch a trained model (scripts/fetch_models.sh), where it is
-#                                                 missing
-#   # run.sh: prepare NAME                        before: fetch and prepare the data set, where its store is missing
-#   # run.sh: train-first CONFIG                  before: train what the config begins from, unless that has ended
-#   # run.sh: compare-compressors TEXT FRACTION   after training: held-out bits per byte beside gzip -9 and xz -9
+#   # run.sh: fetch-model NAME                    before: fetch a trained model (scripts/fetch_models.sh) if missing
+#   # run.sh: prepare NAME                        before: fetch and prepare the tokenized dataset if it is missing
+#   # run.sh: train-first CONFIG                  before: train the config that this one starts from, unless finished
+#   # run.sh: compare-compressors TEXT FRACTION   after training: held-out bits per byte next to gzip -9 and xz -9
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -20,7 +18,7 @@ if [[ $command == train || $command == finetune || $command == evaluate ]]; then
     if [[ $argument == *.y*ml && -f $argument ]]; then config=$argument; break; fi
   done
 fi
-# The words behind `# run.sh: KEYWORD` in the config, or nothing.
+# Prints the words after `# run.sh: KEYWORD` in the config, or nothing.
 instruction() { [[ -z $config ]] || sed -n "s/^# run\.sh: $1 //p" "$config"; }
 
 "$root/scripts/setup.sh" run
@@ -28,7 +26,7 @@ instruction() { [[ -z $config ]] || sed -n "s/^# run\.sh: $1 //p" "$config"; }
 "$root/scripts/build.sh" release
 [[ -n $config ]] || exec "$FURLONG" "$@"
 
-# Sets `status` to that of the process `training`, however many signals come meanwhile.
+# Sets `status` to the exit status of the process `training`, regardless of signals in between.
 wait_for_training() {
   status=0
   wait "$training" || status=$?
@@ -44,7 +42,7 @@ data_set=$(instruction prepare)
 [[ -z $data_set ]] || "$root/scripts/prepare_data.sh" "$data_set"
 first=$(instruction train-first)
 if [[ -n $first && $command == finetune ]]; then
-  # It gets the signals that come here, and does not stay behind alone.
+  # It receives the signals sent to this script, and does not outlive it.
   setpriv --pdeathsig TERM "$root/scripts/run.sh" train "$first" >&2 &
   training=$!
   trap 'kill -TERM $training 2>/dev/null' INT TERM USR1 HUP
@@ -55,7 +53,7 @@ fi
 read -r text fraction < <(instruction compare-compressors) || true
 [[ $command == train && -n $text ]] || exec "$FURLONG" "$@"
 
-# Where this training writes: --run-dir, or what the config with the --set options on top says.
+# Prints the run directory: --run-dir, or the config's value with the --set options.
 run_directory() {
   local settings=() directory=''
   while (( $# )); do
@@ -73,7 +71,7 @@ run_directory() {
   echo "$directory"
 }
 
-# Compressors and model meet on the same bytes: the last FRACTION of the text, which is the test split.
+# Compressors and model are compared on the same bytes: the last FRACTION of the text, which is the test split.
 compare_compressors() {
   local bits bytes run=$1
   bits=$("$FURLONG" evaluate "$run" --split test --json | sed -n 's/.*"bits_per_byte": *\([0-9.eE+-]*\).*/\1/p')
@@ -85,8 +83,8 @@ compare_compressors() {
   printf '  %-16s %s\n' 'gzip -9' "$(compressed gzip -9)" 'xz -9' "$(compressed xz -9)"
 }
 
-# Training gets its own process group and each signal once from here, so that stopping this script by a key or by kill
-# saves and ends it in order; should the script itself be killed, the training does not stay behind alone.
+# Training runs in its own process group and gets each signal once from here. Ctrl-C or kill on this script therefore
+# saves and ends it in order. If the script itself is killed, training does not outlive it.
 set -m
 setpriv --pdeathsig KILL "$FURLONG" "$@" &
 training=$!
@@ -97,5 +95,5 @@ done
 trap 'kill -TERM $training 2>/dev/null' HUP
 wait_for_training
 (( status == 0 )) || exit "$status"
-if [[ " $* " == *" --json "* ]]; then exec >&2; fi  # standard output is the program's JSON alone
+if [[ " $* " == *" --json "* ]]; then exec >&2; fi  # standard output contains only the program's JSON
 compare_compressors "$(run_directory "${@:2}")"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Furlong needs and that are missing.
 #   scripts/setup.sh [run|test|models]
-# run (the default) is what building and using the program needs; test adds what its tests need, models what fetching
-# trained models needs. When nothing is missing, it returns at once and touches no network.
-# Exit status: 0 all there, 1 the installation failed, 2 packages are missing and only root could add them.
+# run (the default) is for building and using the program; test adds packages for its tests, models those for fetching
+# trained models. If nothing is missing, returns immediately without network access.
+# Exit status: 0 nothing is missing, 1 the installation failed, 2 packages are missing and installing them needs root.
 set -euo pipefail
 
 run_packages=(
@@ -12,7 +12,7 @@ run_packages=(
   libcli11-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev liblzma-dev
   libpcre2-dev libsentencepiece-dev libutf8proc-dev libgloo-dev
 )
-# The launchers are those that processes are tested under; the last two make networks that can be cut.
+# The launchers under which ranks are tested; the last two packages create networks that can be cut.
 test_packages=(libgtest-dev libgmock-dev python3 openmpi-bin slurm-wlm iproute2 util-linux)
 
 model_packages=(python3 python3-pip)
@@ -25,7 +25,7 @@ case "${1:-run}" in
 esac
 
 if ! command -v dpkg-query >/dev/null; then
-  echo "setup: this is not a Debian system, so nothing is checked or installed; Furlong needs what Debian 12 calls:" \
+  echo "setup: not a Debian system, so nothing is installed; install the equivalents of these Debian 12 packages:" \
     "${wanted[*]}" >&2
   exit 0
 fi
@@ -42,7 +42,7 @@ if (( EUID == 0 )); then
 elif sudo -n true 2>/dev/null; then
   as_root=(sudo -n)
 else
-  echo "setup: packages are missing and installing them needs root; run this, then the same command again:" >&2
+  echo "setup: packages are missing and installing them needs root; run this command, then this script again:" >&2
   echo "  sudo apt-get update && sudo apt-get install --yes --no-install-recommends ${missing[*]}" >&2
   exit 2
 fi
@@ -51,7 +51,7 @@ apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get --quiet --quiet -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@"
 }
-# Without known versions (a fresh image carries no lists) or with outdated ones the installation cannot work before an
+# A fresh image has no package lists and old lists have outdated versions, so a failed installation is repeated after an
 # update.
 install() { apt install --yes --no-install-recommends "${missing[@]}"; }
 
@@ -61,7 +61,7 @@ trap 'rm -f "$log"' EXIT
 if ! install >"$log" 2>&1; then
   if ! { apt update && install; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
-    echo "setup: installing failed; is the network there, and is this Debian 12? The packages: ${missing[*]}" >&2
+    echo "setup: installation failed; check the network and that this is Debian 12; packages: ${missing[*]}" >&2
     exit 1
   fi
 fi

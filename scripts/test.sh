@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Builds Furlong with its tests and runs them: with the best instruction set of this CPU, and those of the CPU engine
-# with AVX2 as well.
+# Builds Furlong with its tests and runs them with this CPU's best instruction set, and the CPU engine's tests with AVX2
+# too.
 #   scripts/test.sh [--full] [--filter PATTERNS] [--isa LIST]
-#   --full             adds the CPU engine's tests with every instruction set of this CPU, all tests under
-#                      AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer with four threads, the
-#                      kill table (tests/kills.sh), the fault table of several processes (tests/faults.py), the table
-#                      of failed writes (tests/write_faults.py) and, where clang is, 5 minutes of each fuzz target
+#   --full             adds: the CPU engine's tests with every instruction set of this CPU; all tests under
+#                      AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer with four threads; the
+#                      kill table (tests/kills.sh); the fault table of several ranks (tests/faults.py); the table of
+#                      failed writes (tests/write_faults.py); and, if clang exists, 5 minutes of each fuzz target
 #                      (tests/fuzz/run.sh)
-#   --filter PATTERNS  runs only tests of these names, with this CPU's best instruction set: GoogleTest's patterns
-#                      between colons, those to leave out after a minus ('Tape.*:*bfloat16*-*/simulated*'), which also
-#                      select tests that are ctest's own (Launchers.*). Without tables and fuzzing
+#   --filter PATTERNS  runs only tests with these names, with this CPU's best instruction set: GoogleTest patterns
+#                      separated by colons, excluded ones after a minus ('Tape.*:*bfloat16*-*/simulated*'). They also
+#                      select ctest's own tests (Launchers.*). Skips tables and fuzzing
 #   --isa LIST         runs all tests with each of these instruction sets instead: sse4, avx2, avx512, avx512_bf16, amx,
-#                      between commas. Names those that this CPU lacks (FURLONG_CPU_ISA, docs/numerics.md)
-# Ends with `N passed, N failed, N skipped`, which counts a test once for each run of it; names the failed and skipped
-# ones. Exit status: 0 everything passed, 1 something failed, 2 a mistake in the arguments.
+#                      separated by commas. Reports those that this CPU lacks (FURLONG_CPU_ISA, docs/numerics.md)
+# Ends with `N passed, N failed, N skipped`, which counts a test once for each run of it, and lists failed and skipped
+# tests. Exit status: 0 all passed, 1 a failure, 2 invalid arguments.
 set -euo pipefail
 shopt -s nullglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,13 +27,13 @@ while (( $# )); do
     --filter) [[ -n ${2:-} ]] || stop "--filter needs patterns"; filter=$2; shift ;;
     --isa)
       IFS=, read -r -a isa <<<"${2:-}"
-      (( ${#isa[@]} )) || stop "--isa needs instruction sets; there are ${every_isa[*]}"
+      (( ${#isa[@]} )) || stop "--isa needs instruction sets; expected some of ${every_isa[*]}"
       for name in "${isa[@]}"; do
-        [[ " ${every_isa[*]} " == *" $name "* ]] || stop "--isa: there is no '$name'; there are ${every_isa[*]}"
+        [[ " ${every_isa[*]} " == *" $name "* ]] || stop "--isa: '$name' is unknown; expected ${every_isa[*]}"
       done
       shift ;;
     -h|--help) sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) stop "unknown argument $1; there are --full, --filter PATTERNS, --isa LIST and --help" ;;
+    *) stop "unknown argument $1; expected --full, --filter PATTERNS, --isa LIST or --help" ;;
   esac
   shift
 done
@@ -42,7 +42,7 @@ failed=()
 timings=()
 outcomes=$(mktemp)
 trap 'rm -f "$outcomes"' EXIT
-# phase NAME COMMAND...: runs it, notes how long it took and whether it failed, and goes on.
+# phase NAME COMMAND...: runs the command, records its time and failure, and continues.
 phase() {
   local name=$1 begin=$SECONDS status=0
   shift
@@ -53,16 +53,17 @@ phase() {
   return "$status"
 }
 
-# A regular expression for ctest's names that GoogleTest's patterns select.
+# Converts GoogleTest patterns to a regular expression for ctest's names.
 regex_of() { sed -e 's/[].[^$+(){}|\\]/\\&/g' -e 's/\*/.*/g' -e 's/?/./g' -e 's/:/|/g' -e 's/.*/^(&)$/' <<<"$1"; }
-# The same with all test programs, which select among their own tests.
+# As above, plus all test programs, which filter their own tests.
 programs_of() {
   local wanted=${1%%-*}
   [[ -n $1 ]] && echo "$(regex_of "${wanted:-*}")|^test_[a-z]+\\.[0-9]+\$" || echo .
 }
 
-# One line for each test of a run: passed, failed or skipped, and its name. Test programs write theirs to results/; of a
-# program that died, the test that it had begun has failed, and a program that fails without a failed test is one itself.
+# Prints one line for each test of a run: passed, failed or skipped, and its name. Test programs write theirs to
+# results/. If a program dies, the test that it had started counts as failed. A program that fails without a failed test
+# counts as a failed test itself.
 outcomes_of() {
   local log=$1 results=$2
   awk '
@@ -85,11 +86,11 @@ outcomes_of() {
         if (state[key] == "begun") { print "failed", part[2], "(the program ended)"; blamed[part[1]] = 1 }
         else print state[key], part[2]
       }
-      for (name in ended_badly) if (!(name in blamed)) print "failed", name, "(outside of its tests)"
+      for (name in ended_badly) if (!(name in blamed)) print "failed", name, "(outside its tests)"
     }' log_file="$log" "$results"/* "$log" | sort
 }
 
-# What failed tests printed, out of what ctest shows of the programs that failed.
+# Prints the output of failed tests from ctest's output of failed programs.
 show_failures() {
   awk '
     function end_block() { if (block != "") print block; else if (other != "" && !shown) print other; block = other = ""; shown = 0 }
@@ -104,8 +105,8 @@ show_failures() {
     !/^\[|^Note: |^no tests on CUDA|^$/ { other = other "\n" $0 }' "$1" | cut -c -2000
 }
 
-# run_tests FOLDER FILTER PROGRAMS [WRAPPER...]: the tests of build/FOLDER that GoogleTest's FILTER selects, of the ctest
-# tests that match the regular expression PROGRAMS, as many programs at once as there are cores.
+# run_tests FOLDER FILTER PROGRAMS [WRAPPER...]: runs the tests of build/FOLDER selected by GoogleTest's FILTER, in the
+# ctest tests that match the regular expression PROGRAMS, as many programs at once as there are cores.
 run_tests() {
   local build=build/$1 patterns=$2 programs=$3 log=build/$1/tests.log status=0 found
   shift 3
@@ -118,7 +119,7 @@ run_tests() {
   show_failures "$log"
   cat "$build"/tests/results/* </dev/null 2>/dev/null | sed -n 's/^note //p' | sort -u
   found=$(outcomes_of "$log" "$build/tests/results")
-  [[ -n $found ]] || { echo "no test ran; what ctest printed: $log"; return 1; }
+  [[ -n $found ]] || { echo "no test ran; output of ctest: $log"; return 1; }
   echo "$found" >>"$outcomes"
   grep -E '^(failed|skipped) ' <<<"$found" || true
   count_outcomes <<<"$found"
@@ -128,10 +129,10 @@ count_outcomes() {
   awk '{ ++n[$1] } END { printf "%d passed, %d failed, %d skipped\n", n["passed"], n["failed"], n["skipped"] }'
 }
 
-# Several test programs share the cores, so that a thread waiting for its team must sleep and not spin.
+# Several test programs share the cores, so a thread that waits for its team must sleep instead of spin.
 export OMP_WAIT_POLICY=passive
 
-# tests_with ISA FILTER PROGRAMS: run_tests with that instruction set, where this CPU has it.
+# tests_with ISA FILTER PROGRAMS: run_tests with that instruction set if this CPU has it.
 tests_with() {
   if ! FURLONG_CPU_ISA=$1 build/release/bin/furlong --version >/dev/null 2>&1; then
     printf '\n== tests with %s\nnot run: this CPU lacks it\n' "$1"
@@ -141,15 +142,15 @@ tests_with() {
 }
 
 sanitizers() {
-  # Four threads even where there are fewer cores, and none inside oneDNN, whose threads the sanitizers do not see. Tests
-  # that fork do so behind others that left threads waiting.
+  # Four threads even with fewer cores, and one inside oneDNN, whose threads the sanitizers do not track. Tests that
+  # fork may run after tests that left waiting threads.
   local environment=(env FURLONG_POOL_THREADS=4 OMP_NUM_THREADS=1 UBSAN_OPTIONS=print_stacktrace=1
     "TSAN_OPTIONS=suppressions=$PWD/scripts/tsan.supp halt_on_error=1 second_deadlock_stack=1 die_after_fork=0")
   if phase "build with AddressSanitizer and UndefinedBehaviorSanitizer" scripts/build.sh asan; then
     phase "tests under AddressSanitizer and UndefinedBehaviorSanitizer" \
       run_tests asan "$filter" "$(programs_of "$filter")" "${environment[@]}" || true
   fi
-  # ThreadSanitizer's shadow memory collides with the widest address randomisation of recent kernels.
+  # ThreadSanitizer's shadow memory conflicts with the wide address randomisation of recent kernels.
   if setarch --addr-no-randomize true 2>/dev/null; then environment+=(setarch --addr-no-randomize); fi
   if phase "build with ThreadSanitizer" scripts/build.sh tsan; then
     phase "tests under ThreadSanitizer" run_tests tsan "$filter" "$(programs_of "$filter")" "${environment[@]}" || true
@@ -169,7 +170,7 @@ if phase "build" scripts/build.sh test; then
     if [[ -z $filter ]]; then
       isa=(avx2)
       if $full; then isa=("${every_isa[@]}"); fi
-      # What depends on the instruction set: ops, layers, and training in one process and in several.
+      # Tests that depend on the instruction set: ops, layers, and training with one and several ranks.
       for name in "${isa[@]}"; do
         tests_with "$name" '*-*simulated*:*Simulat*:*Cuda*' '^test_(framework|layers)\.'
         tests_with "$name" 'TrainerTest*:ShardedOptimizer*:*/Reshards*' '^test_trainers\.'
@@ -187,7 +188,7 @@ if $full; then
     if type -P clang++ >/dev/null; then
       phase "fuzzing" tests/fuzz/run.sh all 300 || true
     else
-      printf '\n== fuzzing\nnot run: there is no clang++\n'
+      printf '\n== fuzzing\nnot run: clang++ is missing\n'
     fi
   fi
 fi

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The fault table: a training in two or four processes under each launcher, a fault, and what becomes of the other
-processes, with the times.
+"""The fault table: injects faults into trainings with two or four ranks under each launcher, and checks how and when
+the other ranks end.
 
     faults.py FURLONG [--only REGEX] [--markdown FILE] [--json FILE]
 
-With parallel.timeout at its default, 15 s. For each case: processes that can run have ended within 15 s and the
-launcher has, none of them with status 0 (3 after SIGTERM); one line of theirs names rank and host at fault; nothing is
-left running; and the newest checkpoint is whole: the same job goes on from it. Cases that need what this machine has
-not are skipped, counted and named.
-Exit status: 0 everything as expected, 1 not, 2 a mistake in the arguments.
+parallel.timeout has its default, 15 s. For each case: within 15 s all ranks that can run and the launcher have ended,
+with a status other than 0 (3 after SIGTERM); one line of the ranks names the faulty rank and its host; no process is
+left; and the newest checkpoint is complete: the same job resumes from it. Cases whose requirements this machine lacks
+are skipped, counted and listed.
+Exit status: 0 all as expected, 1 a failure, 2 invalid arguments.
 """
 
 import argparse
@@ -28,11 +28,11 @@ import networks  # noqa: E402
 from fault_cases import CASES, LAUNCH  # noqa: E402
 
 TIMEOUT = 15.0  # parallel.timeout
-PATIENCE = 90  # for the launcher: train.sbatch waits for 60 s before it kills
+PATIENCE = 90  # seconds for the launcher: train.sbatch waits 60 s before it kills
 
 
 class Scene:
-    """The job of a case while it runs."""
+    """The running job of a case."""
 
     def __init__(self, scratch, case, folder, network):
         self.scratch, self.case, self.folder, self.network = scratch, case, folder, network
@@ -52,19 +52,19 @@ class Scene:
             variables=variables,
         )
         jobs.wait_until(
-            self.checkpoint(case.checkpoint_every).exists, 60, f"the first checkpoint; it wrote:\n{self.job.output()}"
+            self.checkpoint(case.checkpoint_every).exists, 60, f"the first checkpoint; output:\n{self.job.output()}"
         )
         self.ranks = scratch.ranks()
         jobs.expect(
             sorted(self.ranks) == list(range(case.processes)),
-            f"{case.processes} ranks expected, found {sorted(self.ranks)}",
+            f"expected {case.processes} ranks, found {sorted(self.ranks)}",
         )
 
     def checkpoint(self, step):
         return self.folder / "run" / "checkpoints" / f"step_{step:08d}.h5"
 
     def on_its_host(self, rank, command):
-        """The documented line by hand, as it is for two hosts."""
+        """Returns the documented manual command, adapted to two hosts."""
         of_host = self.case.processes // 2
         replaced = [re.sub("127.0.0.1", self.network.addresses[0], word) for word in command]
         replaced[1:1] = [f"LOCAL_WORLD_SIZE={of_host}"]
@@ -85,12 +85,12 @@ class Scene:
 
 
 def keep_going_when_files_cannot_grow():
-    """So that a process at its limit is told as on a full disk, and not killed."""
+    """Makes writes beyond the file size limit fail as on a full disk instead of killing the process."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
 def slow_fsync(scratch):
-    """The library that makes a disk slow."""
+    """Builds and returns the library that simulates a slow disk."""
     library = scratch.folder / "slow_fsync.so"
     if not library.exists():
         source = pathlib.Path(__file__).with_name("launchers") / "slow_fsync.c"
@@ -107,13 +107,14 @@ def is_living(number):
 
 
 def watch(scene, begin):
-    """When the last process that can run has ended, and the launcher's status; seconds since the fault."""
+    """Returns when the last rank that can run and the launcher have ended, in seconds since the fault, and the
+    launcher's status."""
     case = scene.case
     waiting = [scene.number(rank) for rank in range(case.processes) if not (case.stopped and rank in case.struck)]
     jobs.wait_until(
         lambda: not any(map(is_living, waiting)),
         PATIENCE,
-        f"the end of the processes; they wrote:\n{scene.job.output()}",
+        f"the end of the ranks; output:\n{scene.job.output()}",
     )
     ended = time.monotonic() - begin
     status = scene.job.wait(PATIENCE)
@@ -121,44 +122,44 @@ def watch(scene, begin):
 
 
 def expect_names(scene, lines):
-    """One message of the processes; and of furlong launch itself, where a signal has ended one."""
+    """Expects one message of the ranks, and one of furlong launch if a signal has ended a rank."""
     case, output = scene.case, scene.job.output()
     if case.rank is None and not case.small_disk:
-        jobs.expect(not lines, f"no error expected:\n{output}")
+        jobs.expect(not lines, f"expected no error:\n{output}")
         return
     own = [line for line in lines if re.match(r"error: rank \d+ \(host ", line)]
     lines = [line for line in lines if line not in own]
     if case.launcher == LAUNCH and case.rank is not None:
         jobs.expect(
             len(own) == 1 if case.stopped or case.by_signal else len(own) < 2,
-            f"one line of the launcher's own expected:\n{output}",
+            f"expected one line of the launcher:\n{output}",
         )
         places = tuple(f"error: rank {rank} (host {scene.host(rank)}, process " for rank in case.struck)
         for line in own:
-            jobs.expect(line.startswith(places), f"{' or '.join(places)} expected in {line}")
+            jobs.expect(line.startswith(places), f"expected {' or '.join(places)} in {line}")
     if case.named_by == "mpirun":
         place = f"process rank {case.rank} with PID "
         jobs.expect(
             place in output and f" on node {scene.host(case.rank)} exited on signal 9" in output,
-            f"Open MPI's naming expected:\n{output}",
+            f"expected Open MPI to name the rank:\n{output}",
         )
         return
-    # Cut off from each other, the first host names any of the second one's.
+    # When the hosts are cut off from each other, the first one names any rank of the second.
     others = tuple(range(case.processes // 2, case.processes))
     blamed = [others, (0,)] if case.named_by == "each the other" else [(case.rank,)]
     jobs.expect(
-        len(lines) == len(blamed), f"{len(blamed)} message(s) of the processes expected, found {len(lines)}:\n{output}"
+        len(lines) == len(blamed), f"expected {len(blamed)} message(s) of the ranks, found {len(lines)}:\n{output}"
     )
     for ranks, line in zip(blamed, lines):
         place = "|".join(
             r"rank \d+ on host \S+" if rank is None else re.escape(f"rank {rank} on host {scene.host(rank)}")
             for rank in ranks
         )
-        jobs.expect(re.search(rf"error: ({place})( failed)?: ", line), f"{place} expected in {line}")
+        jobs.expect(re.search(rf"error: ({place})( failed)?: ", line), f"expected {place} in {line}")
 
 
 def expect_goes_on(scene):
-    """The same job, to 20 steps behind the last one that was logged."""
+    """Expects that the same job resumes and runs 20 steps beyond the last logged one."""
     filler = scene.folder / "run" / "filler"
     filler.unlink(missing_ok=True)
     last = scene.step() + 20
@@ -172,11 +173,11 @@ def expect_goes_on(scene):
     job = scene.scratch.start(jobs.LAUNCHERS[LAUNCH], scene.folder)
     status = job.wait(60)
     output = job.output()
-    jobs.expect(status == 0, f"starting again ended with {status}:\n{output}")
+    jobs.expect(status == 0, f"the restart exited with status {status}:\n{output}")
     found = re.findall(r"^resuming at step (\d+)", output, re.MULTILINE)
-    jobs.expect(found == [str(newest)], f"resuming at step {newest} expected:\n{output}")
+    jobs.expect(found == [str(newest)], f"expected to resume at step {newest}:\n{output}")
     steps = [line["step"] for line in jobs.metrics(scene.folder) if line["split"] == "train"]
-    jobs.expect(steps == list(range(1, last + 1)), f"steps 1 to {last} expected in metrics.jsonl")
+    jobs.expect(steps == list(range(1, last + 1)), f"expected steps 1 to {last} in metrics.jsonl")
 
 
 def keys(case, steps):

@@ -1,29 +1,27 @@
 #!/usr/bin/env bash
-# Kills furlong with kill -9 again and again, starts the same command each time, and compares with what nobody
-# disturbed.
+# Repeatedly kills furlong with kill -9, restarts the same command, and compares the results with an undisturbed run.
 #   tests/kills.sh FURLONG [KILLS=20] [SEED]
-# Of the kills a fifth falls on a training in two processes (all of it, or one rank), a tenth on convert and export, and
-# the others on a training in one process. A training takes up to 20 kills; then it has run to its end and another one
-# begins. Most kills fall at random moments. Every fourth of a training waits, from a random moment on, until a
-# checkpoint is being written, and every second of convert and export until a file is. At the end of each training
-# metrics.jsonl has to be equal in all but tokens_per_second and memory_bytes, and the last checkpoint and the best one
-# in every byte. Each restart has to cut metrics.jsonl back to the step that it resumes from. After a kill of convert or
-# export each file is the old one or the new one, and after the next start the new one, bit for bit. Prints a line for
-# each kill, and a table.
-# Exit status: 0 everything equal, 1 a difference, 2 a mistake in the arguments.
+# A fifth of the kills hits a training in two ranks (all or one of them), a tenth convert and export, and the others a
+# training in one rank. A training takes up to 20 kills; then it finishes and another one starts. Most kills happen at
+# random times. Every fourth kill of a training waits, from a random time on, until a checkpoint is being written; every
+# second kill of convert and export waits until a file is. At the end of each training metrics.jsonl must be equal
+# except for tokens_per_second and memory_bytes, and the last and the best checkpoint must be bitwise equal. Each
+# restart must cut metrics.jsonl back to the step that it resumes from. After a kill of convert or export each file is
+# the old or the new one; after the next start it is the new one, bit for bit. Prints a line for each kill, and a table.
+# Exit status: 0 all equal, 1 a difference, 2 invalid arguments.
 set -euo pipefail
 
-furlong=$(realpath -e "${1:?which furlong: tests/kills.sh FURLONG [KILLS=20] [SEED]}")
+furlong=$(realpath -e "${1:?no program given: tests/kills.sh FURLONG [KILLS=20] [SEED]}")
 kills=${2:-20}
 seed=${3:-$(( $(date +%s) % 32768 ))}
-[[ $kills =~ ^[1-9][0-9]*$ && $seed =~ ^[0-9]+$ ]] || { echo "kills: KILLS and SEED are numbers" >&2; exit 2; }
+[[ $kills =~ ^[1-9][0-9]*$ && $seed =~ ^[0-9]+$ ]] || { echo "kills: KILLS and SEED must be integers" >&2; exit 2; }
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 RANDOM=$seed
 export OMP_WAIT_POLICY=passive
 
 work=$(mktemp -d)
 running=
-# Everything that is started runs in a session of its own, whose processes end together.
+# Each command runs in its own session, whose processes are killed together.
 kill_all() { kill -9 -- "-$running" 2>/dev/null || true; }
 clean_up() {
   [[ -z $running ]] || kill_all
@@ -40,8 +38,8 @@ fail() {
 cat "$source"/LICENSE "$source"/README.md "$source"/trainers/*/*.cpp "$source"/datasets/*.cpp >text.txt
 "$furlong" prepare text text.txt --output tokens.h5 >prepared
 
-# Everything that has a state is on: dropout, redrawn directions, averages, accumulation, validation with the best
-# checkpoint kept.
+# Every feature with a state is on: dropout, redrawn random projections, EMA, accumulation, and validation that keeps
+# the best checkpoint.
 cat >config.yaml <<'YAML'
 run_directory: run
 data:
@@ -74,14 +72,14 @@ YAML
 
 now() { echo "${EPOCHREALTIME/./}"; }  # microseconds
 seconds() { printf '%d.%03d' $(( $1 / 1000000 )) $(( $1 / 1000 % 1000 )); }
-# random FROM TO: an integer in between, from 30 random bits.
+# random FROM TO: prints a random integer in this range, from 30 random bits.
 random() { echo $(( $1 + (RANDOM * 32768 + RANDOM) % ($2 - $1 + 1) )); }
-# The step of the last whole line of a metrics file, 0 without.
+# Prints the step of the last complete line of a metrics file; 0 without lines.
 last_step() {
   [[ -f $1 ]] && grep -o '^{"step":[0-9]*,.*}$' "$1" | tail -n 1 | sed 's/^{"step":\([0-9]*\),.*/\1/' || echo 0
 }
 without_timings() { sed -E 's/"tokens_per_second":[^,}]*,?//; s/"memory_bytes":[^,}]*,?//' "$1"; }
-# start FOLDER COMMAND...: in a session of its own, with `running` its number.
+# start FOLDER COMMAND...: starts the command in its own session and sets `running` to its process id.
 start() {
   local folder=$1
   shift
@@ -90,8 +88,8 @@ start() {
 }
 
 # ---- trainings -------------------------------------------------------------------------------------------------------
-# undisturbed PROCESSES: a run in undisturbed/, and sets `train`, `whole` and `begins`: what it takes, and what a start
-# takes that has nothing left to do.
+# undisturbed RANKS: runs the training in undisturbed/ and sets `train`, `whole` (its duration) and `begins` (the
+# duration of a start with nothing left to do).
 undisturbed() {
   train=("$furlong" train ../config.yaml)
   (( $1 == 1 )) || train=("$furlong" launch --processes "$1" train ../config.yaml)
@@ -106,12 +104,12 @@ undisturbed() {
   begins=$(( $(now) - begin ))
   without_timings undisturbed/run/metrics.jsonl >undisturbed/metrics
   [[ $(wc -l <undisturbed/metrics) -eq 500 ]] ||
-    fail "450 training and 50 validation lines were expected, $(wc -l <undisturbed/metrics) found"
-  echo "undisturbed, $1 process(es): 450 steps in $(seconds $whole) s, of which a start takes $(seconds $begins) s"
+    fail "expected 450 training and 50 validation lines, found $(wc -l <undisturbed/metrics)"
+  echo "undisturbed, $1 rank(s): 450 steps in $(seconds $whole) s, including $(seconds $begins) s to start"
 }
 
 run=disturbed/run
-# Whether a checkpoint is being written, or was when the program was killed.
+# Returns whether a checkpoint is being written, or was when the program was killed.
 writes() {
   local partial
   for partial in "$run"/checkpoints/.step_*.partial; do
@@ -120,23 +118,24 @@ writes() {
   return 1
 }
 
-# What this start left of the earlier metrics: the lines up to the step it resumed from, byte for byte, and after them
-# new steps only.
+# Checks the metrics after a restart: the lines up to the step it resumed from are bitwise unchanged, followed only by
+# new steps.
 check_metrics() {
   local resumed=$1
   [[ -n $resumed && -f metrics_before ]] || return 0
   awk -v last="$resumed" '{ step = $0; sub(/^\{"step":/, "", step); if (step + 0 <= last && /}$/) print }' \
     metrics_before >expected_beginning
   cmp -s -n "$(stat -c %s expected_beginning)" expected_beginning $run/metrics.jsonl ||
-    fail "kill $number: the start did not keep the metrics up to step $resumed"
+    fail "kill $number: the restart did not keep the metrics up to step $resumed"
   tail -c "+$(( $(stat -c %s expected_beginning) + 1 ))" $run/metrics.jsonl |
     awk -v last="$resumed" '!/}$/ { next } {
       step = $0; sub(/^\{"step":/, "", step); step += 0; train = /"split":"train"/
       if (train ? step != last + 1 : step != last) exit 1; last = step }' ||
-    fail "kill $number: the start did not cut the metrics back to step $resumed"
+    fail "kill $number: the restart did not cut the metrics back to step $resumed"
 }
 
-# kill_job PROCESSES: all processes, or of several every third time one rank, after which the others end by themselves.
+# kill_job RANKS: kills all ranks, or, if there are several, every third time only one; then the others end by
+# themselves.
 kill_job() {
   local rank
   if (( $1 > 1 && number % 3 == 0 )) && rank=$(pgrep -P "$running" | shuf -n 1 --random-source=<(yes "$number")) &&
@@ -148,10 +147,10 @@ kill_job() {
   fi
 }
 
-# disturb PROCESSES KILLS: one training with so many kills, from its beginning to its end.
+# disturb RANKS KILLS: runs one training from start to end with this number of kills.
 disturb() {
   local processes=$1 wanted=$2 begin life delay moment resumed ended aim_at_write lives_before=$number one_rank
-  # Together the random lives make up about half of the run, so that it does not end before the last kill.
+  # The random times between kills add up to about half of the run, so it does not finish before the last kill.
   local mean_life=$(( (whole - begins) / 2 / wanted ))
   rm -rf disturbed
   mkdir disturbed
@@ -161,14 +160,13 @@ disturb() {
     [[ ! -f $run/metrics.jsonl ]] || cp $run/metrics.jsonl metrics_before
     aim_at_write=$(( number % 4 == 0 )) one_rank=0
     delay=$(random 0 $(( begins + (aim_at_write ? 1 : 2) * mean_life )))
-    # What an earlier kill has left until the next start removes it.
+    # Partial files of an earlier kill, which the next start removes.
     stale=$(compgen -G "$run/checkpoints/.step_*.partial" || true)
     begin=$(now)
     start disturbed "${train[@]}"
     sleep "$(seconds $delay)"
     if (( aim_at_write )); then
-      # The path of a file that is being written: .*.h5.*.partial. No process is started in this loop, which has
-      # milliseconds.
+      # The path of a partial file: .*.h5.*.partial. This loop starts no process because it has only milliseconds.
       while ! writes && kill -0 $running 2>/dev/null; do :; done
     fi
     kill_job "$processes"
@@ -178,9 +176,9 @@ disturb() {
     life=$(( $(now) - begin ))
     running=
     (( ended == 137 || one_rank && ended != 0 )) || {
-      # A run that ends by itself has reached its end: nothing is left of this one to kill.
+      # A run that exits by itself has finished: there is nothing left to kill.
       (( ended == 0 && $(last_step $run/metrics.jsonl) == 450 )) ||
-        { tail -n 3 disturbed/err >&2; fail "kill $number: the start ended by itself with status $ended"; }
+        { tail -n 3 disturbed/err >&2; fail "kill $number: the restart exited by itself with status $ended"; }
       (( --number ))
       (( ++early_ends ))
       break
@@ -199,18 +197,18 @@ disturb() {
       $number "$(seconds $life)" "$(last_step $run/metrics.jsonl)" "$moment" "${resumed:--}"
     check_metrics "$resumed"
   done
-  (cd disturbed && "${train[@]}" >out 2>err) || { cat disturbed/err >&2; fail "the last start failed"; }
+  (cd disturbed && "${train[@]}" >out 2>err) || { cat disturbed/err >&2; fail "the last restart failed"; }
   without_timings $run/metrics.jsonl >disturbed/metrics
   cmp undisturbed/metrics disturbed/metrics || {
     diff undisturbed/metrics disturbed/metrics | head -n 6 >&2
     fail "the metrics differ"
   }
   compare_checkpoints
-  ! compgen -G "$run/checkpoints/.*.partial" >/dev/null || fail "a partial file stayed"
+  ! compgen -G "$run/checkpoints/.*.partial" >/dev/null || fail "a partial file is left"
 }
 
-# A checkpoint carries the metrics, timings and all. Each is written once more from the checkpoint alone, beside metrics
-# without timings, so that then every byte has to be equal: parameters, moments, averages, directions, counters.
+# A checkpoint contains the metrics including timings. Each checkpoint is rewritten from its own contents with metrics
+# without timings; then every byte must be equal: parameters, moments, EMA, random projections, counters.
 compare_checkpoints() {
   local last name checkpoint copy step
   last=$(printf 'step_%08d.h5' 450)
@@ -220,7 +218,7 @@ compare_checkpoints() {
       copy=copies/$name/${checkpoint%.h5}
       mkdir -p "$copy/run/checkpoints"
       cp "$name/run/checkpoints/$checkpoint" "$copy/run/checkpoints/best.h5"
-      # The shards that a checkpoint of several processes names.
+      # The shards of a checkpoint of several ranks.
       cp "$name"/run/checkpoints/*.shard_*.h5 "$copy/run/checkpoints/" 2>/dev/null || true
       step=450
       [[ $checkpoint != best.h5 ]] || step=$(sed -E 's/.*"step": ?([0-9]+).*/\1/' "$name/run/checkpoints/best.json")
@@ -239,7 +237,7 @@ compare_checkpoints() {
 }
 
 rows=()
-# trainings PROCESSES KILLS: as many trainings as it takes, and a row of the table.
+# trainings RANKS KILLS: runs trainings until this number of kills is reached, and adds a row to the table.
 trainings() {
   local processes=$1 wanted=$2 share runs=0
   (( wanted > 0 )) || return 0
@@ -250,17 +248,17 @@ trainings() {
     share=$(( wanted - number < 20 ? wanted - number : 20 ))
     disturb "$processes" "$share"
     (( ++runs ))
-    (( runs <= 3 * wanted )) || fail "trainings end before they are killed"
+    (( runs <= 3 * wanted )) || fail "trainings finish before they are killed"
   done
-  # One kill in twenty at least has to fall into the writing of a checkpoint.
+  # At least one kill in twenty must happen while a checkpoint is written.
   (( during_writes >= wanted / 20 )) ||
-    fail "only $during_writes of $wanted kills fell into the writing of a checkpoint"
+    fail "only $during_writes of $wanted kills happened while a checkpoint was written"
   rows+=("$(printf 'train, %d process(es)|%d|%d|%d|%d trainings equal' \
     "$processes" "$number" "$during_writes" "$before_training" "$runs")")
 }
 
 # ---- convert and export ----------------------------------------------------------------------------------------------
-# The files of model/ and converted.h5, which are old, new, or gone with config.json.
+# Checks the files of model/ and converted.h5: each is old, new, or missing together with config.json.
 check_files() {
   local file name
   for file in files/converted.h5 files/model/*; do
@@ -270,7 +268,7 @@ check_files() {
   [[ -f files/converted.h5 ]] || fail "kill $number: converted.h5 is gone"
   local compare=(diff -rq -x '.*.partial' files/model)
   [[ ! -f files/model/config.json ]] || "${compare[@]}" old/model >/dev/null ||
-    "${compare[@]}" new/model >/dev/null || fail "kill $number: model is neither the old one nor the new one"
+    "${compare[@]}" new/model >/dev/null || fail "kill $number: model is neither the old nor the new one"
 }
 
 is_partial() {
@@ -316,7 +314,7 @@ commands() {
       wait $running 2>/dev/null || ended=$?
       running=
       if (( ended == 0 )); then (( ++ends )); continue; fi
-      (( ended == 137 )) || { cat files/err >&2; fail "$command ended with status $ended"; }
+      (( ended == 137 )) || { cat files/err >&2; fail "$command exited with status $ended"; }
       break
     done
     (( ended == 137 )) || {
@@ -327,8 +325,8 @@ commands() {
     rm -f files/out files/err
     ! is_partial || (( ++between ))
     check_files
-    (cd files && "${convert[@]}" && "${export[@]}") >out || fail "kill $number: $command does not start again"
-    diff -r files new || fail "kill $number: after $command was started again, files differ"
+    (cd files && "${convert[@]}" && "${export[@]}") >out || fail "kill $number: the restart of $command fails"
+    diff -r files new || fail "kill $number: files differ after the restart of $command"
   done
   rows+=("convert and export|$number|$between|-|files equal")
 }
@@ -343,4 +341,4 @@ for row in "${rows[@]}"; do
   IFS='|' read -r name count during before outcome <<<"$row"
   printf '%-24s %6s %14s %16s  %s\n' "$name" "$count" "$during" "$before" "$outcome"
 done
-echo "$kills kills: metrics, checkpoints and files are those of undisturbed runs, bit for bit"
+echo "$kills kills: metrics, checkpoints and files equal those of undisturbed runs, bit for bit"

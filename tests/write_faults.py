@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The table of failed writes: small runs of train, prepare, convert and export, each of whose calls that change files
-fails once, and what becomes of the files.
+"""The table of failed writes: in small runs of train, prepare, convert and export, fails each system call that changes
+files, and checks the files.
 
     write_faults.py FURLONG [--only COMMAND,...] [--json FILE]
 
 A preloaded library (launchers/failing_calls.c) counts the calls of a run (write, pwrite, fsync, fdatasync, ftruncate,
-rename, link) and then fails each in turn: with EIO once, and with ENOSPC from there on. After each: the status is 0, 1
-or 2; other than after 0, the errors are one line that names the file or its folder; each file is the old one or the new
-one, whole; nothing stays that was under construction; and the same command without a fault does what it does
-undisturbed. In two further runs of train the time of day jumps by a day, forwards and back.
-Exit status: 0 everything as expected, 1 not, 2 wrong arguments.
+rename, link) and then fails each in turn: once with EIO, and with ENOSPC from there on. After each failure the status
+is 0, 1 or 2. Unless it is 0, the error is one line that names the file or its folder. Each file is completely the old
+or the new one, no partial file is left, and the same command without a fault gives the undisturbed result. In two
+further runs of train the time of day jumps forwards and back by a day.
+Exit status: 0 all as expected, 1 a failure, 2 invalid arguments.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def digests(folder):
 
 
 class Place:
-    """A folder with the state before a command, copied for each try."""
+    """A folder with the state before a command; each try works on a copy."""
 
     def __init__(self, scratch):
         self.scratch = scratch
@@ -63,7 +63,7 @@ class Place:
 
     def reset(self):
         shutil.rmtree(self.work, ignore_errors=True)
-        subprocess.run(["cp", "-a", str(self.template), str(self.work)], check=True)  # keeps links between files
+        subprocess.run(["cp", "-a", str(self.template), str(self.work)], check=True)  # preserves hard links
 
     def run(self, arguments, **variables):
         environment = {**self.scratch.environment, **{name: str(value) for name, value in variables.items()}}
@@ -96,7 +96,7 @@ class Command:
     name: str
     prepare: typing.Callable  # fills the template
     arguments: list
-    check: typing.Callable  # of (place, old, new, status): the files after a try; `old` and `new` are digests
+    check: typing.Callable  # (place, old, new, status): checks the files after a try; `old` and `new` are digests
 
 
 def without_timings(metrics):
@@ -104,12 +104,12 @@ def without_timings(metrics):
 
 
 def check_train(place, old, new, status):
-    """Checkpoints are whole by their own length and name; metrics are lines; the next start proves the rest."""
+    """Checks length and magic of checkpoints; the next start checks the rest."""
     run = place.work / "run"
     for path in (run / "checkpoints").glob("*.h5"):
         stated = int.from_bytes(path.read_bytes()[24:32], "little")
-        jobs.expect(path.read_bytes()[:8] == b"FURLONG1" and stated == path.stat().st_size, f"{path.name} is not whole")
-    jobs.expect((run / "config.yaml").exists(), "config.yaml is gone")
+        jobs.expect(path.read_bytes()[:8] == b"FURLONG1" and stated == path.stat().st_size, f"{path.name}: incomplete")
+    jobs.expect((run / "config.yaml").exists(), "config.yaml is missing")
     steps = [int(path.stem[5:]) for path in (run / "checkpoints").glob("step_*.h5")]
     jobs.expect(max(steps, default=0) >= 2, f"checkpoints of steps {sorted(steps)}, expected 2 or later")
     if status == 0:
@@ -125,13 +125,13 @@ def check_file(name):
         now = digests(place.work)
         jobs.expect(set(now) == set(old), f"files: {sorted(now)}")
         states = [new[name]] if status == 0 else [old[name], new[name]]
-        jobs.expect(now[name] in states, f"{name} is neither the old one nor the new one")
+        jobs.expect(now[name] in states, f"{name} is neither the old nor the new file")
 
     return check
 
 
 def check_export(place, old, new, status):
-    """A folder that has its config.json is the old one or the new one, file by file."""
+    """A folder with a config.json must equal the old or the new one, file by file."""
     now = digests(place.work / "model")
     for name, found in now.items():
         jobs.expect(found in (old.get(f"model/{name}"), new.get(f"model/{name}")), f"{name} is neither old nor new")
@@ -190,7 +190,7 @@ COMMANDS = [
 
 
 def names_of(path):
-    """What an error may call a file: its name, that of the file that it is to become, or its folder."""
+    """Returns the names by which an error may refer to a file: its own, its final name, or its folder."""
     name = pathlib.Path(path).name
     partial = re.fullmatch(r"\.(.*)\.[0-9a-f]{12}\.partial", name)
     return {name, partial.group(1) if partial else name, str(pathlib.Path(path).parent.name)}
@@ -199,14 +199,14 @@ def names_of(path):
 def expect_one_error(found, failed):
     errors = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
     jobs.expect(found.returncode in (1, 2), f"status {found.returncode}:\n{found.stderr}")
-    jobs.expect(len(errors) == 1, f"one line of error expected:\n{found.stderr}")
+    jobs.expect(len(errors) == 1, f"expected one line of error:\n{found.stderr}")
     names = set().union(*(names_of(line.split(" ")[2]) for line in failed))
-    jobs.expect(any(name in errors[0] for name in names), f"one of {sorted(names)} expected in {errors[0]}")
+    jobs.expect(any(name in errors[0] for name in names), f"expected one of {sorted(names)} in {errors[0]}")
 
 
 def expect_nothing_left(place):
     left = [name for name in files_of(place.work) if name.endswith(".partial") or "/.shared" in name]
-    jobs.expect(not left, f"stayed: {left}")
+    jobs.expect(not left, f"partial files left: {left}")
 
 
 class Tries:
@@ -219,15 +219,15 @@ class Tries:
         place.reset()
         found, self.calls = place.run_counted(command.arguments)
         jobs.expect(found.returncode == 0, f"{command.name}: the undisturbed run:\n{found.stderr}")
-        jobs.expect(len(self.calls) >= 10, f"{command.name}: the shim saw {len(self.calls)} calls")
+        jobs.expect(len(self.calls) >= 10, f"{command.name}: expected at least 10 calls, found {len(self.calls)}")
         self.new = digests(place.work)
         if command.name == "train":
             self.metrics = without_timings(place.work / "run" / "metrics.jsonl")
 
     def expect_same(self):
-        """After the same command without a fault."""
+        """Expects the undisturbed result of the same command without a fault."""
         found, _ = self.place.run_counted(self.command.arguments)
-        jobs.expect(found.returncode == 0, f"the next start ended with {found.returncode}:\n{found.stderr}")
+        jobs.expect(found.returncode == 0, f"the restart exited with status {found.returncode}:\n{found.stderr}")
         if self.command.name == "train":
             expect_train_is_whole(self.place, self.metrics)
         self.command.check(self.place, self.old, self.new, 0)
@@ -238,7 +238,7 @@ class Tries:
         found, calls = self.place.run_counted(self.command.arguments, f"{number} {error} {when}")
         failed = [line for line in calls if line.endswith(" fails")]
         if not failed:
-            return "not reached"  # threads: a run has a call more or less
+            return "not reached"  # with threads the number of calls varies slightly
         if found.returncode != 0:
             expect_one_error(found, failed)
         expect_nothing_left(self.place)
@@ -264,7 +264,7 @@ class Tries:
 
 
 def clock_runs(place, tries):
-    """Training under a clock that jumps."""
+    """Trains under a clock that jumps."""
     for when in ("from the beginning", "resumed"):
         place.reset()
         if when == "from the beginning":
@@ -273,11 +273,11 @@ def clock_runs(place, tries):
         asked.unlink(missing_ok=True)
         found = place.run(["train", "c.yaml"], LD_PRELOAD=place.shim("jumping_clock"), FURLONG_TEST_CLOCK_LOG=asked)
         jobs.expect(found.returncode == 0, f"clock, {when}: status {found.returncode}:\n{found.stderr}")
-        jobs.expect(asked.exists(), "the clock was never asked")
+        jobs.expect(asked.exists(), "the clock was never read")
         expect_train_is_whole(place, tries.metrics)
         lines = [json.loads(line) for line in (place.work / "run" / "metrics.jsonl").read_text().splitlines()]
         rates = [line["tokens_per_second"] for line in lines if line["split"] == "train"]
-        jobs.expect(all(rate is None or 0 < rate < 1e9 for rate in rates), f"clock, {when}: tokens a second: {rates}")
+        jobs.expect(all(rate is None or 0 < rate < 1e9 for rate in rates), f"clock, {when}: tokens per second: {rates}")
     return 2
 
 
@@ -289,14 +289,14 @@ def main():
     arguments = parser.parse_args()
     only = arguments.only.split(",")
     if unknown := set(only) - {command.name for command in COMMANDS}:
-        parser.error(f"--only: no command {', '.join(sorted(unknown))}")
+        parser.error(f"--only: unknown command {', '.join(sorted(unknown))}")
     rows, failures = [], []
     with jobs.Scratch(arguments.furlong) as scratch:
         place = Place(scratch)
         for command in COMMANDS:
             if command.name not in only and command.name != "train":
                 continue
-            tries = Tries(place, command)  # the others begin from what train has made
+            tries = Tries(place, command)  # the others start from the files of train
             if command.name not in only:
                 continue
             outcomes, failed = tries.all()

@@ -30,10 +30,10 @@ std::string lower(std::string text) {
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
   const std::string wanted = lower(word);
-  if (wanted.size() > 200) return "";  // the table is quadratic in the length, and no key is that long
+  if (wanted.size() > 200) return "";  // the algorithm is quadratic in the length, and no key is that long
   std::string best;
   std::size_t best_distance =
-      wanted.size() / 3 + (wanted.size() > 3 ? 1 : 0);  // with three letters or fewer any edit makes another word
+      wanted.size() / 3 + (wanted.size() > 3 ? 1 : 0);  // with up to three letters, any edit makes another word
   for (const auto& candidate : candidates) {
     const std::size_t distance = edit_distance(wanted, lower(candidate));
     if (distance < best_distance && distance < candidate.size()) best_distance = distance, best = candidate;

@@ -17,13 +17,13 @@ struct Entry {
   Value value;
   Place place;
 };
-using Layer = std::map<std::string, Entry>;  // key path -> what one or several files, merged, say about it
+using Layer = std::map<std::string, Entry>;  // key path -> merged entry of one or several files
 
 std::string joined(const std::string& section, const std::string& name) {
   return section.empty() ? name : section + "." + name;
 }
 
-// The key that other programs call `name`, one of `section` before others; nullptr when there is none.
+// Returns the key that other programs call `name`, preferring keys of `section`; nullptr if there is none.
 const Key* named_elsewhere(const Table& table, const std::string& section, const std::string& name) {
   const Key* ours = nullptr;
   for (const auto& key : table.keys()) {
@@ -34,7 +34,7 @@ const Key* named_elsewhere(const Table& table, const std::string& section, const
   return ours;
 }
 
-// What was probably meant by a key that is not in the table, as the end of an error message about a line in a file.
+// Returns the end of the error for an unknown key in a file: a suggestion.
 std::string unknown_key_hint(const Table& table, const std::string& section, const std::string& name) {
   if (name == "<<") return "YAML's merge keys are not supported; use include: to share settings between files";
   if (table.find(name) || (section.empty() && name.find('.') != std::string::npos && table.is_section(name)))
@@ -44,7 +44,7 @@ std::string unknown_key_hint(const Table& table, const std::string& section, con
                              name.substr(0, name.rfind('.')));
   if (name == "include") return "include: belongs at the top level, without indentation";
   if (const Key* ours = named_elsewhere(table, section, name))
-    return fmt::format("it is called {} here", ours->section() == section ? ours->name() : ours->path());
+    return fmt::format("did you mean {}?", ours->section() == section ? ours->name() : ours->path());
   std::vector<std::string> elsewhere;
   for (const auto& key : table.keys()) {
     if (key.name() == name) return fmt::format("did you mean {}? (indent it under {}:)", key.path(), key.section());
@@ -59,7 +59,7 @@ std::string unknown_key_hint(const Table& table, const std::string& section, con
   return fmt::format("{} has {}", section.empty() ? "the top level" : section, join(siblings, ", "));
 }
 
-// The same for the path of a --set, where keys are known by their whole paths.
+// As above for the path of a --set, where keys are known by their whole paths.
 std::string unknown_override_hint(const Table& table, const std::string& path) {
   const auto dot = path.rfind('.');
   const std::string section = dot == std::string::npos ? "" : path.substr(0, dot),
@@ -71,14 +71,14 @@ std::string unknown_override_hint(const Table& table, const std::string& path) {
     names.push_back(key.name());
     paths.push_back(key.path());
   }
-  // Of keys with that name those of whole sections, not of parts of them.
+  // Among keys with that name, keep those of top-level sections rather than subsections.
   const auto depth = [](const std::string& key) { return std::count(key.begin(), key.end(), '.'); };
   const auto least = std::min_element(same_name.begin(), same_name.end(),
                                       [&](const auto& a, const auto& b) { return depth(a) < depth(b); });
   if (least != same_name.end())
     std::erase_if(same_name, [&, most = depth(*least)](const auto& key) { return depth(key) > most; });
   if (!same_end.empty()) return fmt::format("did you mean {}?", join(same_end, " or "));
-  if (const Key* ours = named_elsewhere(table, section, name)) return fmt::format("it is called {} here", ours->path());
+  if (const Key* ours = named_elsewhere(table, section, name)) return fmt::format("did you mean {}?", ours->path());
   if (!same_name.empty()) return fmt::format("did you mean {}?", join(same_name, " or "));
   const bool known_section = section.empty() || table.is_section(section);
   const auto siblings = table.names_in(known_section ? section : "");
@@ -121,7 +121,7 @@ std::string present_path(const Table& table, const std::string& path, const YAML
   return renaming->path;
 }
 
-// Walks one parsed text and collects its keys, each value checked where it stands.
+// Walks a parsed text and collects its keys; each value is checked where it is found.
 class Collector {
  public:
   Collector(const Table& table, const YamlSource& source, std::vector<std::string>& renamed)
@@ -144,7 +144,7 @@ class Collector {
 
  private:
   void walk(const YAML::Node& map, const std::string& section) {
-    std::map<std::string, Place> seen;  // yaml-cpp keeps both of two equal keys, and finds the first
+    std::map<std::string, Place> seen;  // yaml-cpp stores both of two equal keys and finds the first
     for (const auto& pair : map) {
       const Place place = source_.at(pair.first.Mark());
       if (!pair.first.IsScalar())
@@ -153,8 +153,8 @@ class Collector {
       const std::string& name = pair.first.Scalar();
       const auto [earlier, is_new] = seen.emplace(name, place);
       if (!is_new)
-        throw UserError("{}: {} is set twice; it was set before at line {}, column {}; remove one of the two",
-                        place.text(), joined(section, name), earlier->second.line, earlier->second.column);
+        throw UserError("{}: {} is set twice, first at line {}, column {}; remove one of the two", place.text(),
+                        joined(section, name), earlier->second.line, earlier->second.column);
       if (section.empty() && name == "include" && included_)
         *included_ = pair.second;
       else
@@ -189,7 +189,7 @@ class Collector {
                       is_plain ? path : joined(section, text_in_yaml(name.substr(0, 60))),
                       unknown_key_hint(table_, section, name));
     }
-    // A null has no place of its own in yaml-cpp: its mark is that of the next token.
+    // In yaml-cpp a null has no position of its own: its mark is that of the next token.
     const auto [entry, is_new] =
         layer_.try_emplace(present, Entry{parse_value(*key, node, source_), node.IsNull() ? place : value_place});
     if (!is_new)
@@ -204,13 +204,13 @@ class Collector {
   Layer layer_;
 };
 
-// Lays `above` over `below`. A null takes away what lies below; where nothing does, a value was forgotten.
+// Merges `above` over `below`. A null unsets the value below; if there is none, a value was forgotten.
 void merge(const Table& table, Layer& below, const Layer& above) {
   for (const auto& [path, entry] : above) {
     if (!std::holds_alternative<std::monostate>(entry.value))
       below[path] = entry;
     else if (below.erase(path) == 0)
-      throw UserError("{}: {}: found no value; expected {}; write one, or remove the key to get the default",
+      throw UserError("{}: {}: found no value; expected {}; give a value, or remove the key to use the default",
                       entry.place.text(), path, table.find(path)->expected());
   }
 }
@@ -232,7 +232,7 @@ class FileReader {
                       open->second.string());
     }
     open_.emplace_back(identity, file);
-    // Files that include others twice each would be read for ever.
+    // Limits recursive includes.
     constexpr std::size_t most_files = 64;
     if (reading_.files.size() >= most_files)
       throw UserError("{}more than {} files are included; remove some of the includes", from, most_files);
@@ -296,7 +296,7 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
   const bool is_empty = source.root().IsNull() ? text.find_first_of("~nN") == std::string::npos
                                                : text.find_first_not_of(" \t") == std::string::npos;
   if (is_empty)
-    throw UserError("{}: {}: found no value; expected {}; write null for the default", name, path, key->expected());
+    throw UserError("{}: {}: found no value; expected {}; write null to use the default", name, path, key->expected());
   const Value value = parse_value(*key, source.root(), source);
   if (std::holds_alternative<std::monostate>(value))
     layer.erase(path);
@@ -318,7 +318,7 @@ void apply(const Table& table, Layer& layer, const std::string& name, const std:
     key.set(value);
     reading.origins[key.path()] = place;
   }
-  // After all keys are set: where a required key would have no effect, it may be missing.
+  // After all keys are set, because a required key may be missing if it has no effect.
   for (const auto& key : table.keys()) {
     if (!key.is_required() || layer.contains(key.path()) || table.unmet(key)) continue;
     throw UserError("{}: {} is missing; expected {}: {}; write it under {}:, or add --set {}=...", name, key.path(),

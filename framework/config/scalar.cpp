@@ -27,7 +27,7 @@ bool is_quoted(const YAML::Node& node) { return node.Tag() == "!"; }
                   expected.empty() ? key.expected() : expected, hint.empty() ? "" : "; ", hint);
 }
 
-// YAML 1.2 knows more forms (octal, hexadecimal, .inf, .nan); none is a way to write a setting on purpose.
+// YAML 1.2 has more number formats (octal, hexadecimal, .inf, .nan); none is a deliberate way to write a setting.
 bool is_decimal(const std::string& text) {
   static const std::regex form(R"([-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?)");
   return text.size() < 100 && std::regex_match(text, form);
@@ -40,10 +40,10 @@ bool has_leading_zero(const std::string& text) {
 
 std::string number_hint(const YAML::Node& node) {
   const std::string& text = node.Scalar();
-  if (text.size() > 100) return "";  // std::regex recurses, character by character
+  if (text.size() > 100) return "";  // std::regex recurses per character
   if (is_quoted(node)) return is_decimal(text) ? "remove the quotes" : "";
   if (text.find("${") != std::string::npos) return "environment variables are expanded in paths only";
-  if (has_leading_zero(text)) return "remove the leading zero, which some YAML readers take for octal";
+  if (has_leading_zero(text)) return "remove the leading zero, which some YAML parsers read as octal";
   static const std::regex separated("[-+]?[0-9]{1,3}([_,' ][0-9]{3})+"), comma("[-+]?[0-9]+,[0-9]+"),
       prefixed("[-+]?0[xXoObB][0-9a-fA-F]+"), special(R"([-+]?\.?(inf|infinity|nan))", std::regex::icase),
       suffixed(R"([-+]?[0-9.]+ ?([kKmMgG]i?[bB]?|%))");
@@ -58,7 +58,7 @@ std::string number_hint(const YAML::Node& node) {
 double parse_number(const Key& key, const YAML::Node& node, const YamlSource& source) {
   std::string text = node.Scalar();
   if (is_quoted(node) || !is_decimal(text) || has_leading_zero(text)) mistake(key, node, source, number_hint(node));
-  if (text.front() == '+') text.erase(0, 1);  // from_chars knows no plus sign
+  if (text.front() == '+') text.erase(0, 1);  // from_chars accepts no plus sign
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number))
@@ -75,7 +75,7 @@ std::int64_t parse_integer(const Key& key, const YAML::Node& node, const YamlSou
   if (error == std::errc() && end == text.data() + text.size()) return integer;
   if (error == std::errc::result_out_of_range) mistake(key, node, source, "it does not fit a 64-bit integer");
   if (number != std::floor(number)) mistake(key, node, source);
-  if (std::abs(number) > 0x1p53) mistake(key, node, source, "write the digits out: above 2^53 this form is not exact");
+  if (std::abs(number) > 0x1p53) mistake(key, node, source, "write all digits: above 2^53 this form is not exact");
   return static_cast<std::int64_t>(number);
 }
 
@@ -121,7 +121,7 @@ std::string describe(const YAML::Node& node) {
   std::string text = node.Scalar();
   if (text.size() > 60) {
     std::size_t cut = 57;
-    while (cut > 0 && (text[cut] & 0xC0) == 0x80) --cut;  // never inside a UTF-8 character
+    while (cut > 0 && (text[cut] & 0xC0) == 0x80) --cut;  // not inside a UTF-8 character
     text = text.substr(0, cut) + "...";
   }
   const bool plain = !is_quoted(node) && text.find_first_of("\n\r\t") == std::string::npos;
@@ -175,8 +175,8 @@ std::string expand_path(const std::string& text, const std::string& where) {
     const std::string name = inside.substr(0, split);
     if (!is_variable_name(name))
       throw UserError(
-          "{}: found a '$' in the path {} that starts no variable; expected ${{NAME}} or ${{NAME:-default}} ($$ stands "
-          "for a dollar sign)",
+          "{}: found a '$' in the path {} that does not start a variable; expected ${{NAME}} or ${{NAME:-default}} ($$ "
+          "is a dollar sign)",
           where, text);
     const auto value = variable(name);
     if (!value && split == std::string::npos)

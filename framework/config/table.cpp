@@ -36,14 +36,16 @@ std::string text_in_yaml(const std::string& text) {
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const bool plain = !text.empty() && is_letter(text[0]) && std::all_of(text.begin(), text.end(), is_plain) &&
                      !other_meaning.contains(lower);
-  return plain ? text : nlohmann::json(text).dump();  // JSON's strings are YAML's double-quoted ones
+  return plain ? text : nlohmann::json(text).dump();  // JSON strings are valid double-quoted YAML
 }
 
 std::string to_text(const Value& value) {
   struct Visitor {
     std::string operator()(std::monostate) const { return "null"; }
     std::string operator()(std::int64_t v) const { return fmt::format("{}", v); }
-    std::string operator()(double v) const { return fmt::format("{}", v); }  // the shortest that reads back the same
+    std::string operator()(double v) const {
+      return fmt::format("{}", v);
+    }  // the shortest text that parses to the same value
     std::string operator()(bool v) const { return v ? "true" : "false"; }
     std::string operator()(const std::string& v) const { return text_in_yaml(v); }
     std::string operator()(const std::vector<std::string>& v) const {
@@ -64,13 +66,13 @@ std::vector<std::string> Choice::names() const {
 std::string Choice::get() const {
   for (const auto& [value, name] : names_)
     if (value == *value_) return name;
-  throw ContractError("a value of {} is none of {}", *value_, join(names(), ", "));
+  throw ContractError("value {} is not one of {}", *value_, join(names(), ", "));
 }
 
 void Choice::set(const std::string& name) const {
   for (const auto& [value, its_name] : names_)
     if (name == its_name) return void(*value_ = value);
-  throw ContractError("'{}' is none of {}", name, join(names(), ", "));
+  throw ContractError("'{}' is not one of {}", name, join(names(), ", "));
 }
 
 Key::Key(std::string path, Target target, std::string unit, std::string meaning)
@@ -98,13 +100,13 @@ Key& Key::only_with(std::string key, std::vector<std::string> values) {
 }
 
 Key& Key::or_in_lists(std::vector<std::string> keys) {
-  require(!conditions_.empty(), "{}: lists without a condition", path_);
+  require(!conditions_.empty(), "{}: or_in_lists() requires a condition", path_);
   conditions_.back().lists = std::move(keys);
   return *this;
 }
 
 Key& Key::or_with(std::string key, std::vector<std::string> values) {
-  require(!conditions_.empty(), "{}: another key without a condition", path_);
+  require(!conditions_.empty(), "{}: or_with() requires a condition", path_);
   conditions_.back().or_key = std::move(key);
   conditions_.back().or_values = std::move(values);
   return *this;
@@ -130,7 +132,7 @@ std::string Key::type() const {
 }
 
 namespace {
-// A bound for people: 4096, 1e6, 1e12.
+// Returns a bound as messages show it: 4096, 1e6, 1e12.
 std::string bound_text(double bound) {
   std::string text = std::abs(bound) < 1e6 ? fmt::format("{}", bound) : fmt::format("{:g}", bound);
   if (const auto plus = text.find("e+"); plus != std::string::npos) text.erase(plus + 1, text[plus + 2] == '0' ? 2 : 1);
@@ -186,7 +188,7 @@ void Key::set(const Value& value) const {
     else if constexpr (std::is_same_v<Target, std::filesystem::path*> && std::is_same_v<Given, std::string>)
       *target = v;
     else
-      throw ContractError("{} was given a value of another type", path_);
+      throw ContractError("{}: the value has another type than the key", path_);
   };
   std::visit(assign, target_, value);
 }
@@ -209,7 +211,7 @@ void Table::section(std::string path, std::string meaning) {
 }
 
 Key& Table::key(std::string path, Key::Target target, std::string unit, std::string meaning) {
-  require(!find(path), "the key {} stands twice in the table", path);
+  require(!find(path), "the key {} is in the table twice", path);
   keys_.emplace_back(std::move(path), target, std::move(unit), std::move(meaning));
   const std::string section = keys_.back().section();
   require(section.empty() || is_section(section), "the key {} belongs to a section that was not declared",
@@ -283,7 +285,7 @@ bool is_nothing(const Value& value) {
 const Key& Table::asked(const Condition& condition) const {
   const auto existing = [&](const std::string& path) -> const Key& {
     const Key* key = find(path);
-    require(key, "a condition asks {}, which is not in the table", path);
+    require(key, "a condition tests {}, which is not in the table", path);
     return *key;
   };
   for (const auto& list : condition.lists)
@@ -337,9 +339,10 @@ std::vector<std::string> Table::check_effects(const Table& defaults, const Origi
       continue;
     }
     if (place.line > 0 && other != origins.end() && other->second.source != place.source)
-      hint += fmt::format(", or undo it with {}: null", key.name());
-    throw UserError("{}{} does nothing with {}; it needs {}: {}; {}", place.source.empty() ? "" : place.text() + ": ",
-                    key.path(), cite(*this, origins, asked_key, place), asked_key, needed, hint);
+      hint += fmt::format(", or unset it with {}: null", key.name());
+    throw UserError("{}{} has no effect with {}; it requires {}: {}; {}",
+                    place.source.empty() ? "" : place.text() + ": ", key.path(), cite(*this, origins, asked_key, place),
+                    asked_key, needed, hint);
   }
   return warnings;
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The table of keys that a configuration may have. A line in it says everything about a key: reading, range checks,
-// printing, the JSON Schema and the reference page all come from that line. Nothing here knows what the keys are about.
+// The table of configuration keys. One line describes everything about a key: parsing, range checks, printing, the JSON
+// Schema and the reference page all use it. This code does not depend on what the keys mean.
 #include <cstdint>
 #include <deque>
 #include <filesystem>
@@ -15,52 +15,51 @@
 
 namespace furlong::config {
 
-/// Where a value was written: a file with line and column (from 1), or, with line 0, another source such as "--set
-/// a.b=c".
+/// Where a value was set: a file with line and column (from 1), or, with line 0, another source such as "--set a.b=c".
 struct Place {
   std::string source;
   int line = 0;
   int column = 0;
-  /// "file:line:column", or the source alone.
+  /// Returns "file:line:column", or the source alone.
   std::string text() const;
 };
 
-/// For each key that was set by somebody, the place of its value. A key that is missing here has its default.
+/// The place of each key that is set. Keys that are missing here have their defaults.
 using Origins = std::map<std::string, Place>;
 
-/// A value of any type that a key can have; paths are text. monostate: null, which takes away what an included file has
-/// set.
+/// A value of any type that a key can have; paths are text. monostate is null, which unsets a value of an included
+/// file.
 using Value = std::variant<std::monostate, std::int64_t, double, bool, std::string, std::vector<std::string>>;
 
-/// The value as it is written in YAML, text quoted where it has to be.
+/// Returns the value as YAML, with text quoted if necessary.
 std::string to_text(const Value& value);
 
-/// Such text: plain if every YAML reader takes it for text, else in double quotes.
+/// Returns text as YAML: plain if every YAML reader parses it as text, else in double quotes.
 std::string text_in_yaml(const std::string& text);
 
-/// The parts with `separator` between them. (fmt::join draws a false warning from g++ 12 at -O3.)
+/// Returns the parts joined by `separator`. (fmt::join causes a false warning of g++ 12 at -O3.)
 std::string join(const std::vector<std::string>& parts, const std::string& separator);
 
-/// A key has an effect only while another key has one of `values`, or, with no values given, while that is not 0, false
-/// or empty.
+/// A condition for a key to have an effect: another key has one of `values`. Without values: the other key is not 0,
+/// false or empty.
 struct Condition {
   std::string key;
   std::vector<std::string> values;
-  /// Keys of lists that overrule `key`: the first that is not empty is asked instead, and one of its elements has to be
-  /// among `values`; an element may be several names, separated by spaces.
+  /// List keys that override `key`: the first non-empty list is tested instead. One of its elements must be among
+  /// `values`; an element may be several names separated by spaces.
   std::vector<std::string> lists{};
-  /// Another key, if not empty, that does as well while it has one of these values.
+  /// An alternative key, if not empty: the condition also holds if it has one of `or_values`.
   std::string or_key{};
   std::vector<std::string> or_values{};
 };
 
-/// A member of an enumeration's type, as the text that names its value. Enumerations with names of their own
+/// Binds an enumeration member as the text that names its value. Enumerations with a table of names
 /// (framework/core/enum_names.h) need no list.
 class Choice {
  public:
   template <NamedEnum E>
   Choice(E* target) : Choice(target, all_values<E>()) {}
-  /// One of `values` alone.
+  /// Allows only `values`.
   template <class E>
   Choice(E* target, const std::vector<E>& values) : value_(reinterpret_cast<std::uint8_t*>(target)) {
     static_assert(sizeof(E) == 1);
@@ -75,7 +74,7 @@ class Choice {
   std::vector<std::pair<std::uint8_t, std::string>> names_;
 };
 
-/// One key, bound to the member of a settings object that holds its value; that object must outlive it.
+/// One key, bound to the settings member that holds its value. The settings object must outlive the key.
 class Key {
  public:
   using Target = std::variant<std::int64_t*, double*, bool*, std::string*, Choice, std::filesystem::path*,
@@ -84,27 +83,27 @@ class Key {
   /// The choices of an enumeration are its names.
   Key(std::string path, Target target, std::string unit, std::string meaning);
 
-  // What a line of the table adds to a key; each returns the key, so that they chain.
+  // Properties that a line of the table adds to a key. Each returns the key, for chaining.
   Key& within(double lowest, double highest);   ///< lowest ≤ value ≤ highest
   Key& at_least(double bound);                  ///< value ≥ bound
   Key& above(double bound);                     ///< value > bound
   Key& below(double bound);                     ///< value < bound
-  Key& zero_means(std::string what);            ///< 0 is allowed whatever the range, and means this
+  Key& zero_means(std::string what);            ///< 0 is allowed outside the range and has this meaning
   Key& one_of(std::vector<std::string> names);  ///< text that must be one of these
-  /// Text that must match `pattern` (ECMAScript, whole); `forms` are shown to people instead of it.
+  /// Text that must match `pattern` (ECMAScript, the whole text). Messages show `forms` instead of the pattern.
   Key& like(std::string pattern, std::vector<std::string> forms);
-  Key& required();  ///< unless it would have no effect: see only_with
+  Key& required();  ///< unless a condition of only_with makes it ineffective
   Key& only_with(std::string key, std::vector<std::string> values = {});
   /// Adds lists to the last condition.
   Key& or_in_lists(std::vector<std::string> keys);
-  /// Makes the last condition met by another key's values too.
+  /// Extends the last condition: it also holds if another key has one of these values.
   Key& or_with(std::string key, std::vector<std::string> values);
-  /// Names that other programs give to this key, so that a user who writes one is told ours.
+  /// Names of this key in other programs. Errors for them suggest this key.
   Key& elsewhere(std::vector<std::string> names);
 
   const std::string& path() const { return path_; }
-  std::string section() const;  ///< the path without its last word: "model.attention", or "" at the top level
-  std::string name() const;     ///< the last word of the path
+  std::string section() const;  ///< the path without its last part: "model.attention"; "" at the top level
+  std::string name() const;     ///< the last part of the path
   const std::string& unit() const { return unit_; }
   const std::string& meaning() const { return meaning_; }
   const std::string& zero_meaning() const { return zero_meaning_; }
@@ -125,13 +124,13 @@ class Key {
   bool is_text() const { return holds<std::string>() || std::holds_alternative<Choice>(target_); }
   bool is_number() const { return holds<std::int64_t>() || holds<double>(); }
   std::string type() const;      ///< "integer", "number", "boolean", "choice", "string", "path" or "list of strings"
-  std::string range() const;     ///< "from 1 to 8", "above 0 and below 1", "" where anything goes
+  std::string range() const;     ///< "from 1 to 8", "above 0 and below 1"; "" if unrestricted
   std::string expected() const;  ///< for errors: "an integer from 1 to 8", "one of a, b, c"
 
   Value get() const;
-  /// Throws ContractError when the type is not the key's.
+  /// Throws ContractError if the value does not have the key's type.
   void set(const Value& value) const;
-  /// Whether the value, already of the key's type, is in range or among the choices.
+  /// Whether the value, which has the key's type, is in range or among the choices.
   bool accepts(const Value& value) const;
 
  private:
@@ -149,8 +148,8 @@ struct Section {
   std::string meaning;
 };
 
-/// A key of earlier versions. With the value under which it changed nothing it is read and ignored, because configs in
-/// checkpoints have it; any other value is an error that ends with `instead`.
+/// A removed key of earlier versions. Its value `ignored`, which had no effect, is still accepted because configs in
+/// checkpoints contain it. Any other value is an error that ends with `instead`.
 struct RemovedKey {
   std::string path, ignored, instead;
 };
@@ -164,21 +163,21 @@ struct Renaming {
   std::vector<std::pair<std::string, std::string>> values;
 };
 
-/// The keys in the order in which they are shown. A section's keys stand together, its subsections after them.
+/// All keys in display order. A section's keys are adjacent; its subsections follow them.
 class Table {
  public:
-  /// Adds a section; keys whose path begins with it belong to it.
+  /// Adds a section. Keys whose path starts with it belong to it.
   void section(std::string path, std::string meaning);
-  /// Adds a key. Its type is that of `target`, its default what `target` holds in a default-constructed settings
-  /// object. `unit` may be empty; `meaning` is a phrase without a full stop. Throws ContractError on a second key of
-  /// that path.
+  /// Adds a key. Its type is the type of `target`; its default is the value of `target` in a default-constructed
+  /// settings object. `unit` may be empty; `meaning` is a phrase without a full stop. Throws ContractError for a
+  /// duplicate path.
   Key& key(std::string path, Key::Target target, std::string unit, std::string meaning);
   void removed(std::string path, std::string ignored, std::string instead);
   /// Adds a renaming. Throws ContractError if `path` is not a key, or if `old_path` is a key of another name.
   void renamed(std::string old_path, std::string path, std::vector<std::pair<std::string, std::string>> values = {});
 
   const std::deque<Key>& keys() const& { return keys_; }
-  void keys() const&& = delete;  // they would not outlive the table
+  void keys() const&& = delete;  // references would dangle
   const std::vector<Section>& sections() const { return sections_; }
   const Key* find(const std::string& path) const;
   const RemovedKey* find_removed(const std::string& path) const;
@@ -187,12 +186,12 @@ class Table {
   /// Whether keys of earlier versions stood in a section of this path.
   bool is_old_section(const std::string& path) const;
   bool is_section(const std::string& path) const;
-  /// Keys and subsections directly inside a section ("" is the top level), by their last words.
+  /// Returns the keys and subsections directly inside a section ("" is the top level) by the last part of their paths.
   std::vector<std::string> names_in(const std::string& section) const;
 
-  /// The first condition of `key` that the settings now do not meet, or nullptr when the key has an effect.
+  /// Returns the first condition of `key` that the current settings do not meet; nullptr if the key has an effect.
   const Condition* unmet(const Key& key) const;
-  /// The key that a condition asks now: its own, or one of its lists.
+  /// Returns the key that a condition currently tests: its own or one of its lists.
   const Key& asked(const Condition& condition) const;
 
   /// Checks that every key that was set (or, after changes in code, differs from its value in `defaults`) has an effect
@@ -201,14 +200,15 @@ class Table {
   std::vector<std::string> check_effects(const Table& defaults, const Origins& origins) const;
 
  private:
-  std::deque<Key> keys_;  // a deque: references that chain stay good
+  std::deque<Key> keys_;  // a deque keeps references for chaining valid
   std::vector<Section> sections_;
   std::vector<RemovedKey> removed_;
   std::vector<Renaming> renamings_;
 };
 
-/// "model.position: learned (line 4)" for messages: the key, its value, and where it was set, as seen from `from`:
-/// nothing for the same place, the line in the same file, else the whole place; "(the default)" when nobody has set it.
+/// Returns "model.position: learned (line 4)" for messages: a key, its value and where it was set relative to `from`.
+/// The place is omitted if equal to `from`, only the line in the same file, else complete; "(the default)" if the key
+/// is not set.
 std::string cite(const Table& table, const Origins& origins, const std::string& key, const Place& from);
 
 }  // namespace furlong::config

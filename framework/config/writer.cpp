@@ -26,7 +26,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-// A key's value in YAML that reads back the same.
+// Returns a key's value as YAML that parses to the same value.
 std::string yaml_value(const Key& key) {
   if (key.holds<std::filesystem::path>()) return text_in_yaml(replaced(std::get<std::string>(key.get()), "$", "$$"));
   return to_text(key.get());
@@ -121,7 +121,7 @@ Json key_schema(const Key& key) {
   return schema;
 }
 
-/// What a schema says of an object that has to have the key of this path.
+/// Returns a schema that requires the key of this path.
 Json with_key(const std::string& path) {
   Json needed = Json::object();
   Json* object = &needed;
@@ -144,7 +144,7 @@ Json& object_at(Json& root, const std::string& section, bool as_schema) {
 
 std::string to_yaml(const Table& table, bool comments) {
   std::string out;
-  std::vector<std::string> open;  // the section that the lines before stand in
+  std::vector<std::string> open;  // section of the preceding lines
   for (const auto& key : table.keys()) {
     const auto section = words(key.section());
     std::size_t shared = 0;
@@ -155,7 +155,7 @@ std::string to_yaml(const Table& table, bool comments) {
     const Condition* unmet = table.unmet(key);
     out += std::string(2 * section.size(), ' ') + (unmet ? "# " : "") + key.name() + ": " + yaml_value(key);
     if (unmet)
-      out += "  # needs " + condition_text(table, *unmet);
+      out += "  # requires " + condition_text(table, *unmet);
     else if (comments)
       out += "  # " + comment(key);
     out += '\n';
@@ -186,17 +186,17 @@ Json json_schema(const Table& table, const std::string& title) {
       {"anyOf", {file, {{"type", "array"}, {"items", file}}}}};
   for (const auto& section : table.sections()) {
     Json& object = object_at(root, section.path, true);
-    // A heading without keys below it is read as an empty section.
+    // A section header without keys parses as an empty section.
     object = {{"type", {"object", "null"}},
               {"description", section.meaning},
               {"additionalProperties", false},
               {"properties", Json::object()}};
   }
-  Json needed = Json::array();  // what a file that includes nothing must have
+  Json needed = Json::array();  // keys required in a file without includes
   for (const auto& key : table.keys()) {
     object_at(root, key.section(), true)["properties"][key.name()] = key_schema(key);
     if (!key.is_required()) continue;
-    // Or it sets a key on which the required one depends, and may not need it.
+    // Or the file sets a key on which the required one depends, and may not need it.
     Json alternatives = {with_key(key.path())};
     for (const auto& condition : key.conditions()) alternatives.push_back(with_key(condition.key));
     needed.push_back({{"anyOf", alternatives}});

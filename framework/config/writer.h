@@ -1,5 +1,5 @@
 #pragma once
-// What a table and the settings that it is bound to look like as YAML, JSON, JSON Schema and a reference page.
+// Writes a table and its bound settings as YAML, JSON, JSON Schema and a reference page.
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -7,18 +7,20 @@
 
 namespace furlong::config {
 
-/// All keys with their values. Keys without an effect in this combination stand in comments, because reading refuses
-/// them; what is read back equals what was written. With `comments` each key is followed by its meaning and unit.
+/// Returns all keys with their values. Keys without an effect in this combination are commented out because reading
+/// rejects them. Reading the result gives the same settings. With `comments` each key is followed by its meaning and
+/// unit.
 std::string to_yaml(const Table& table, bool comments = false);
 
-/// The same as nested objects, without the keys that have no effect.
+/// Returns all keys with an effect as nested objects.
 nlohmann::ordered_json to_json(const Table& table);
 
-/// JSON Schema (draft 7) of the files that `table` reads, for editors. `table` must be bound to default settings.
+/// Returns a JSON Schema (draft 7) of the files that `table` reads, for editors. `table` must be bound to default
+/// settings.
 nlohmann::ordered_json json_schema(const Table& table, const std::string& title);
 
-/// Markdown: a heading and a table of keys (type, unit, default, range, meaning) for each section. Bound to default
-/// settings.
+/// Returns Markdown: a heading and a table of keys (type, unit, default, range, meaning) for each section. `table` must
+/// be bound to default settings.
 std::string reference_markdown(const Table& table);
 
 }  // namespace furlong::config

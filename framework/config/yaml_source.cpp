@@ -28,14 +28,14 @@ std::vector<std::string> split_lines(const std::string& text) {
 
 bool is_utf8(const std::string& text) {
   try {
-    static_cast<void>(nlohmann::json(text).dump());  // its strict error handler is a validator
+    static_cast<void>(nlohmann::json(text).dump());  // its strict error handler validates UTF-8
     return true;
   } catch (const nlohmann::json::type_error&) {
     return false;
   }
 }
 
-// What yaml-cpp says, and what that means to somebody who does not know the grammar.
+// yaml-cpp's messages and their explanations for users who do not know YAML's grammar.
 constexpr std::pair<std::string_view, std::string_view> explanations[] = {
     {"illegal map value", "a key is not allowed here; check the indentation, and quote a value that contains ': '"},
     {"illegal block entry", "a list item is not allowed here; check the indentation"},
@@ -43,15 +43,15 @@ constexpr std::pair<std::string_view, std::string_view> explanations[] = {
     {"end of sequence not found", "the indentation matches no enclosing list; items of one list start in one column"},
     {"end of sequence flow not found", "a '[' is not closed by a ']'"},
     {"end of map flow not found", "a '{' is not closed by a '}'"},
-    {"illegal flow end", "this bracket closes nothing; remove it, or put the text in quotes"},
+    {"illegal flow end", "this bracket has no opening bracket; remove it or quote the text"},
     {"unknown token", "a value cannot start with this character; put it in quotes"},
     {"alias not found after *", "a '*' starts an alias of YAML; put it in quotes"},
     {"the referenced anchor is not defined",
      "this alias refers to an anchor that is not defined above it; put a text that starts with '*' in quotes"},
 };
 
-// Line and column (from 0) of the innermost bracket of that kind still open at the end of the lines; yaml-cpp only says
-// where it gave up, which may be the end of the file.
+// Returns line and column (from 0) of the innermost bracket of that kind that is still open at the end of the lines.
+// yaml-cpp reports only where it gave up, which may be the end of the file.
 std::optional<std::pair<int, int>> open_bracket(const std::vector<std::string>& lines, char kind) {
   std::vector<std::tuple<char, int, int>> open;
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -77,7 +77,7 @@ std::optional<std::pair<int, int>> open_bracket(const std::vector<std::string>& 
   return std::nullopt;
 }
 
-// Walks a document for its syntax alone, and remembers where it starts.
+// Checks a document's syntax and stores where it starts.
 struct DocumentStart : YAML::EventHandler {
   YAML::Mark mark;
   void OnDocumentStart(const YAML::Mark& start) override { mark = start; }
@@ -98,8 +98,8 @@ YamlSource::YamlSource(std::string name, std::string text, bool has_lines)
   if (text.find('\0') != std::string::npos || !is_utf8(text))
     throw UserError("{}: found bytes that are not UTF-8 text; expected a YAML file", name_);
   try {
-    // Not YAML::LoadAll: after a stray bracket at the end its parser gets no further, and it collects documents until
-    // memory is full.
+    // Not YAML::LoadAll: after a stray closing bracket its parser makes no progress, and it collects documents until
+    // memory is exhausted.
     std::istringstream stream(text);
     YAML::Parser parser(stream);
     DocumentStart document;
@@ -113,7 +113,7 @@ YamlSource::YamlSource(std::string name, std::string text, bool has_lines)
         is_separated
             ? "a second YAML document starts here; expected one ('---' separates documents; use include: to combine "
               "files)"
-            : "found text that belongs to nothing before it; expected the end; check brackets and indentation");
+            : "found text after the end of the document; check brackets and indentation");
   } catch (const YAML::Exception& problem) {
     explain(problem);
   }
@@ -125,7 +125,7 @@ Place YamlSource::at(const YAML::Mark& mark) const {
 }
 
 void YamlSource::explain(const YAML::Exception& problem) const {
-  // Whatever the parser stumbles over, a tab in the indentation at or just before that line is the reason.
+  // Whatever error the parser reports, a tab in the indentation of that line or the line before is the cause.
   const int last = std::min<int>(problem.mark.line, static_cast<int>(lines_.size()) - 1);
   for (int line = std::max(0, last - 1); line <= last; ++line) {
     const auto& text = lines_[static_cast<std::size_t>(line)];
@@ -176,7 +176,7 @@ std::string read_config_file(const std::filesystem::path& file, const std::strin
   std::vector<char> block(std::size_t{1} << 16);
   while (stream.is_open() && (stream.read(block.data(), static_cast<std::streamsize>(block.size())).gcount() > 0)) {
     text.append(block.data(), static_cast<std::size_t>(stream.gcount()));
-    // A size that the system states would say nothing of a device that never ends.
+    // Counted while reading: an endless device has no meaningful size.
     if (text.size() > most_bytes)
       throw UserError("{}{}: found more than {} bytes; expected a YAML file of at most 16 MiB", from, file.string(),
                       most_bytes);

@@ -1,6 +1,5 @@
 #pragma once
-// One YAML text, parsed strictly: its parser's complaints become one line with file, line, column and what to do about
-// it.
+// A strictly parsed YAML text. Parser errors become one line with file, line, column and a remedy.
 #include <yaml-cpp/yaml.h>
 
 #include <filesystem>
@@ -11,20 +10,19 @@
 
 namespace furlong::config {
 
-/// A parsed text. Throws UserError when it is not UTF-8, not YAML, or holds several documents; an empty text is an
+/// A parsed text. Throws UserError if it is not UTF-8, is not YAML, or contains several documents. An empty text is an
 /// empty map.
 class YamlSource {
  public:
-  /// `name` is what errors call the text. With `has_lines` false (a value from the command line) errors give no line
-  /// numbers.
+  /// Errors refer to the text as `name`. If `has_lines` is false (a command-line value), errors have no line numbers.
   YamlSource(std::string name, std::string text, bool has_lines = true);
 
   const YAML::Node& root() const { return root_; }
   const std::string& name() const { return name_; }
   Place at(const YAML::Mark& mark) const;
 
-  /// Throws UserError when a quoted scalar does not end on the line on which it starts. (yaml-cpp lets a quotation mark
-  /// that is never closed swallow the rest of the file.)
+  /// Throws UserError if a quoted scalar does not end on its first line. (In yaml-cpp an unclosed quotation mark
+  /// swallows the rest of the file.)
   void check_quotes(const YAML::Node& scalar) const;
 
  private:
@@ -36,8 +34,8 @@ class YamlSource {
   YAML::Node root_;
 };
 
-/// The text of a file. Throws UserError when it cannot be read, is a directory, or is too large for a config (16 MiB);
-/// `from` (such as "a.yaml:1:10: include: ") starts the message.
+/// Returns the text of a file. Throws UserError if it cannot be read, is a directory, or exceeds the size limit of a
+/// config (16 MiB). `from` (such as "a.yaml:1:10: include: ") starts the message.
 std::string read_config_file(const std::filesystem::path& file, const std::string& from);
 
 }  // namespace furlong::config

@@ -30,7 +30,7 @@ namespace {
 constexpr std::int64_t alignment = 256;
 #ifdef FURLONG_SANITIZED
 constexpr std::int64_t red_zone =
-    256;  // poisoned bytes behind each block, so that AddressSanitizer sees an overrun inside the arena
+    256;  // poisoned bytes after each block, so that AddressSanitizer detects overruns inside the arena
 #else
 constexpr std::int64_t red_zone = 0;
 #endif
@@ -41,19 +41,20 @@ GpuBlocks& blocks_of(const Device& device) { return dynamic_cast<GpuBlocks&>(req
 
 }  // namespace
 
-ArenaBlocks arena_blocks_from(const char* text) {
+ArenaBlocks parse_arena_blocks(const char* text) {
   const std::string_view asked = text ? text : "";
   if (asked.empty() || asked == "0") return ArenaBlocks::together;
   if (asked == "1") return ArenaBlocks::separate;
   throw UserError(
-      "FURLONG_SEPARATE_TENSORS: '{}' is neither 0 nor 1; expected 1 for an allocation of its own for each tensor on a "
-      "GPU",
+      "FURLONG_SEPARATE_TENSORS: '{}' is neither 0 nor 1; expected 1 to give each tensor on a GPU its own allocation, "
+      "or 0",
       asked);
 }
 
 Arena::Arena(Device device, std::int64_t capacity_bytes, ArenaBlocks blocks)
     : device_(device), capacity_(capacity_bytes / alignment * alignment), blocks_(blocks) {
-  require(blocks == ArenaBlocks::together || device.is_gpu(), "separate blocks on {}", device.text());
+  require(blocks == ArenaBlocks::together || device.is_gpu(), "arena: separate blocks require a GPU, not {}",
+          device.text());
   if (blocks == ArenaBlocks::separate) return;
   if (device.is_shape_only()) {
     base_ = reinterpret_cast<char*>(std::uintptr_t{1} << 46);
@@ -66,12 +67,13 @@ Arena::Arena(Device device, std::int64_t capacity_bytes, ArenaBlocks blocks)
   void* memory = mmap(nullptr, static_cast<std::size_t>(capacity_), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    throw MachineError("cannot reserve {} MiB of address space for tensors ({}); is there a limit (ulimit -v)?",
-                       capacity_ >> 20, std::strerror(errno));
+    throw MachineError(
+        "cannot reserve {} MiB of address space for tensors ({}); raise the limit of address space (ulimit -v)",
+        capacity_ >> 20, std::strerror(errno));
   }
   base_ = static_cast<char*>(memory);
   madvise(base_, static_cast<std::size_t>(capacity_),
-          MADV_HUGEPAGE);  // advice only: first touch of 4 KiB pages costs far more
+          MADV_HUGEPAGE);  // only a hint: without huge pages the first touch of 4 KiB pages costs far more
 }
 
 Arena::Arena(Device device, void* memory, std::int64_t bytes)
@@ -87,7 +89,7 @@ Arena::~Arena() {
     for (const auto& [block, size] : separate_) blocks_of(device_).deallocate(device_.index, block);
     return;
   }
-  if (is_watched()) FURLONG_UNPOISON(base_, static_cast<std::size_t>(top_));  // the addresses may be another's next
+  if (is_watched()) FURLONG_UNPOISON(base_, static_cast<std::size_t>(top_));  // other code may reuse the addresses
   if (borrowed_) return;
   if (device_.is_gpu()) {
     require_gpu_engine(device_.type).release(device_.index, base_, capacity_);
@@ -107,8 +109,8 @@ void Arena::erase_free(std::map<std::int64_t, std::int64_t>::iterator block) {
 }
 
 void Arena::refuse(std::int64_t size) const {
-  throw MachineError("out of memory on {}: {} MiB more were asked for with {} MiB in use of {} MiB", device_.text(),
-                     size >> 20, counters_.bytes_in_use >> 20, capacity_ >> 20);
+  throw MachineError("out of memory on {}: requested {} MiB with {} of {} MiB in use", device_.text(), size >> 20,
+                     counters_.bytes_in_use >> 20, capacity_ >> 20);
 }
 
 void Arena::raise_top(std::int64_t top) {
@@ -117,7 +119,7 @@ void Arena::raise_top(std::int64_t top) {
   ++counters_.system_requests;
 }
 
-/// `size` bytes of the range.
+/// Returns `size` bytes of the range.
 void* Arena::place(std::int64_t size) {
   std::int64_t offset = top_;
   const auto fit = free_by_size_.lower_bound({size, 0});
@@ -127,7 +129,7 @@ void* Arena::place(std::int64_t size) {
     erase_free(free_by_offset_.find(offset));
     if (found > size) insert_free(offset + size, found - size);
   } else {
-    // Nothing fits: grow, starting inside the last free block when that touches the high-water mark.
+    // No free block fits: grow, starting inside the last free block if it ends at the high-water mark.
     if (!free_by_offset_.empty()) {
       const auto last = std::prev(free_by_offset_.end());
       if (last->first + last->second == top_) {
@@ -149,7 +151,7 @@ void* Arena::place(std::int64_t size) {
   return base_ + offset;
 }
 
-/// An allocation of `bytes`, which counts as `size`, as it would in the range.
+/// Returns a separate allocation of `bytes`, counted as `size` as in the range.
 void* Arena::place_separately(std::int64_t bytes, std::int64_t size) {
   if (size > capacity_ - counters_.bytes_in_use) refuse(size);
   void* const block = blocks_of(device_).allocate(device_.index, bytes);
@@ -160,7 +162,7 @@ void* Arena::place_separately(std::int64_t bytes, std::int64_t size) {
 }
 
 void* Arena::allocate(std::int64_t bytes) {
-  require(bytes >= 0 && bytes >> 62 == 0, "allocation of {} bytes", bytes);
+  require(bytes >= 0 && bytes >> 62 == 0, "arena: cannot allocate {} bytes", bytes);
   const std::int64_t least = bytes == 0 ? 1 : bytes, size = rounded(least);
   const std::lock_guard lock(mutex_);
   char* const pointer =
@@ -175,7 +177,7 @@ void* Arena::allocate(std::int64_t bytes) {
   if (device_.has_host_memory()) {
 #ifdef FURLONG_SANITIZED
     std::memset(pointer, 0xff,
-                static_cast<std::size_t>(bytes));  // NaN in every float type: reading before writing shows
+                static_cast<std::size_t>(bytes));  // NaN in every float type exposes reads before writes
 #endif
   }
   return pointer;
@@ -201,7 +203,7 @@ void Arena::release(void* pointer) noexcept {
   take_back(offset, size);
 }
 
-/// A block of the range becomes free, one with its free neighbours.
+/// Frees a block of the range and merges it with its free neighbours.
 void Arena::take_back(std::int64_t offset, std::int64_t size) {
   auto next = free_by_offset_.lower_bound(offset);
   if (next != free_by_offset_.end() && offset + size == next->first) {
@@ -232,7 +234,7 @@ void Arena::reset_peak() {
 
 namespace {
 
-/// Of the GPUs, by type and index: made on first use, and replaced for a while by a pool.
+/// The arenas of GPUs by type and index: created on first use, temporarily replaced by a pool.
 struct GpuArenas {
   std::mutex mutex;
   std::map<std::pair<DeviceType, int>, Arena*> arenas;
@@ -241,13 +243,13 @@ struct GpuArenas {
     Arena*& found = arenas[{device.type, device.index}];
     if (found == nullptr) {
       found = new Arena(device, require_gpu_engine(device.type).describe(device.index).memory_bytes,
-                        arena_blocks_from(std::getenv("FURLONG_SEPARATE_TENSORS")));
+                        parse_arena_blocks(std::getenv("FURLONG_SEPARATE_TENSORS")));
     }
     return found;
   }
 };
 GpuArenas& gpu_arenas() {
-  static auto* const arenas = new GpuArenas;  // leaked on purpose, like the arenas
+  static auto* const arenas = new GpuArenas;  // leaked on purpose, as the arenas are
   return *arenas;
 }
 
@@ -266,11 +268,11 @@ Arena& arena(const Device& device) {
 
 ArenaPool::ArenaPool(const Device& device, std::int64_t bytes)
     : device_(device), home_(arena(device)), memory_(home_.allocate(bytes)), arena_(new Arena(device, memory_, bytes)) {
-  require(device.is_gpu(), "a pool on {}", device.text());
+  require(device.is_gpu(), "arena pool: requires a GPU, not {}", device.text());
 }
 
 ArenaPool::~ArenaPool() {
-  if (arena_->counters().bytes_in_use > 0) return;  // a tensor lives on in it, and returns its memory to it
+  if (arena_->counters().bytes_in_use > 0) return;  // a tensor still uses the pool and will return its memory to it
   delete arena_;
   home_.release(memory_);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// One arena a device. All tensors and scratch come from it, so that a training step, once its sizes are known, asks the
-// system for nothing.
+// One memory arena per device. All tensors and scratch buffers come from it. Once the sizes of a training step are
+// known, the step requests no memory from the system.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -14,36 +14,37 @@
 namespace furlong {
 
 struct ArenaCounters {
-  std::int64_t bytes_in_use = 0;     ///< handed out and not yet returned
-  std::int64_t peak_bytes = 0;       ///< the largest bytes_in_use since reset_peak()
-  std::int64_t system_bytes = 0;     ///< the arena's high-water mark: memory that the system has had to provide
-  std::int64_t system_requests = 0;  ///< how often the high-water mark rose: constant in a steady step
+  std::int64_t bytes_in_use = 0;     ///< allocated and not yet released
+  std::int64_t peak_bytes = 0;       ///< largest bytes_in_use since reset_peak()
+  std::int64_t system_bytes = 0;     ///< the arena's high-water mark: memory that the system had to provide
+  std::int64_t system_requests = 0;  ///< how often the high-water mark rose; constant in a steady step
   std::int64_t allocations = 0;      ///< allocate() calls so far
 };
 
-/// How a GPU's arena hands out memory: blocks of one range, or each block an allocation of its own, behind which tools
-/// that watch memory know that nothing lies.
+/// How a GPU's arena allocates. `together`: blocks are parts of one address range. `separate`: each block is its own
+/// allocation, so that memory checkers (compute-sanitizer) detect accesses beyond its end.
 enum class ArenaBlocks : std::uint8_t { together, separate };
 
-/// What $FURLONG_SEPARATE_TENSORS asks for: 1 is separate; 0, nothing or null is together. Throws UserError on anything
-/// else.
-ArenaBlocks arena_blocks_from(const char* text);
+/// Parses the value of $FURLONG_SEPARATE_TENSORS: "1" is `separate`; "0", "" or null is `together`. Throws UserError
+/// for any other value.
+ArenaBlocks parse_arena_blocks(const char* text);
 
-/// A range of addresses reserved once (huge pages asked for on the CPU), handed out best-fit, neighbours merged on
-/// return. Addresses for `shape_only` are not backed by memory and must not be dereferenced. On a GPU memory is handed
-/// out in the order of one stream: what is returned may be given to work launched later on it. Thread-safe.
+/// Allocates best-fit from one address range that is reserved once (on the CPU with huge pages requested). Adjacent
+/// free blocks are merged. Thread-safe.
+/// Addresses for `shape_only` have no memory behind them and must not be dereferenced. On a GPU, allocation follows the
+/// order of one stream: a released block may be reused by work launched later on that stream.
 class Arena {
  public:
-  /// `separate` is for GPUs alone.
+  /// `separate` is allowed on GPUs only (ContractError).
   Arena(Device device, std::int64_t capacity_bytes, ArenaBlocks blocks = ArenaBlocks::together);
-  /// Over memory that is somebody else's, and stays so.
+  /// Allocates from memory that the caller owns.
   Arena(Device device, void* memory, std::int64_t bytes);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// At least `bytes`, aligned to 256, contents undefined. Throws MachineError with the numbers when the capacity is
-  /// passed.
+  /// Returns at least `bytes` bytes, aligned to 256, with undefined contents. Throws MachineError with the sizes if the
+  /// capacity is exceeded.
   void* allocate(std::int64_t bytes);
   void release(void* pointer) noexcept;
 
@@ -52,8 +53,8 @@ class Arena {
   std::int64_t capacity() const { return capacity_; }
 
  private:
-  /// Whether AddressSanitizer is told what is handed out. Not of what is borrowed: recorded work is replayed over it
-  /// after all is returned.
+  /// Whether allocations are reported to AddressSanitizer. Borrowed memory is not reported: recorded work is replayed
+  /// over it after all its blocks are released.
   bool is_watched() const { return device_.has_host_memory() && !borrowed_ && blocks_ == ArenaBlocks::together; }
   void* place(std::int64_t size);
   void* place_separately(std::int64_t bytes, std::int64_t size);
@@ -66,33 +67,33 @@ class Arena {
   Device device_;
   std::int64_t capacity_;
   ArenaBlocks blocks_ = ArenaBlocks::together;
-  std::int64_t top_ = 0;     // the high-water mark, as an offset; of separate blocks, their bytes
-  std::int64_t backed_ = 0;  // on a GPU: how far there is memory behind the addresses
+  std::int64_t top_ = 0;     // high-water mark as an offset; with separate blocks, their total bytes
+  std::int64_t backed_ = 0;  // on a GPU: end of the memory-backed part of the range
   char* base_ = nullptr;
   bool borrowed_ = false;
   std::map<std::int64_t, std::int64_t> free_by_offset_;           // offset -> size
   std::set<std::pair<std::int64_t, std::int64_t>> free_by_size_;  // (size, offset)
   std::map<std::int64_t, std::int64_t> used_;                     // offset -> size
-  std::map<void*, std::int64_t> separate_;                        // allocations of their own -> size
+  std::map<void*, std::int64_t> separate_;                        // separate allocation -> size
   ArenaCounters counters_;
   mutable std::mutex mutex_;
 };
 
-/// The arena of a device, made on first use with the memory that this process may use as capacity.
+/// Returns the arena of a device. The first call creates it; its capacity is the device's total memory.
 Arena& arena(const Device& device);
 
-/// A part of a GPU's arena as an arena of its own, for work whose addresses have to stay its own after it is done: a
-/// step that was recorded writes to them whenever it is replayed.
+/// A part of a GPU's arena that serves as its own arena. It is for work whose addresses must stay reserved after the
+/// work is done: a recorded step writes to them each time it is replayed.
 class ArenaPool {
  public:
-  /// Throws MachineError when the device has not that much left.
+  /// Throws MachineError if the device has fewer than `bytes` bytes left.
   ArenaPool(const Device& device, std::int64_t bytes);
-  /// Gives the memory back, unless a tensor still lies in it.
+  /// Returns the memory to the device's arena unless a tensor still uses it.
   ~ArenaPool();
   ArenaPool(const ArenaPool&) = delete;
   ArenaPool& operator=(const ArenaPool&) = delete;
 
-  /// While it lives, arena(device) is the pool.
+  /// While this object exists, arena(device) returns the pool.
   class Use {
    public:
     explicit Use(ArenaPool& pool);

@@ -3,7 +3,7 @@
 
 namespace furlong {
 
-/// What durations are measured with: it never goes back when the computer's time is set.
+/// The clock for durations: monotonic, so setting the computer's time does not affect it.
 using Clock = std::chrono::steady_clock;
 
 inline double seconds_since(Clock::time_point begin) {

@@ -17,13 +17,13 @@ Device gpu(DeviceType type, int index, const std::string& name) {
   if (engine == nullptr) {
     const char* remedy =
         type == DeviceType::cuda
-            ? "it was built without the CUDA toolkit; use device: cpu, or build with the toolkit installed"
+            ? "it was built without the CUDA toolkit; use device: cpu, or install the toolkit and rebuild"
             : "only builds with tests have the simulator; use device: cpu";
-    throw UserError("device: '{}' cannot be had: this program has no {} engine ({})", name,
+    throw UserError("device: '{}' is not available: this program has no {} engine ({})", name,
                     type == DeviceType::cuda ? "CUDA" : "simulated", remedy);
   }
   if (const std::string reason = engine->unavailable(index); !reason.empty()) {
-    throw UserError("device: '{}' cannot be had: {}; use device: cpu or device: auto to compute on the CPU", name,
+    throw UserError("device: '{}' is not available: {}; use device: cpu or device: auto to compute on the CPU", name,
                     reason);
   }
   return Device{type, index};
@@ -61,11 +61,11 @@ Device device_from_name(const std::string& name) {
     for (int index = 0; cuda != nullptr && index < std::max(cuda->device_count(), 1); ++index) {
       if (cuda->unavailable(index).empty()) return Device{DeviceType::cuda, index};
     }
-    // Whoever waits for a GPU that idles finds out in the log, once; whoever hides it knows.
+    // A user who expects the GPU learns from the log, once, that it is idle. A user who hides the GPU needs no warning.
     if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible && (!*visible || *visible == '-'))
       return Device{};
     static const std::string idle = idle_gpu_warning(read_gpus(), cuda ? cuda->unavailable(0) : "");
-    if (static bool said = false; !idle.empty() && !std::exchange(said, true)) log_warn("{}", idle);
+    if (static bool warned = false; !idle.empty() && !std::exchange(warned, true)) log_warn("{}", idle);
     return Device{};
   }
   if (name == "simulated") return gpu(DeviceType::simulated, 0, name);

@@ -1,11 +1,11 @@
 #pragma once
-// A device whose work has failed, apart from what it merely refuses.
+// The error of a device whose work has failed, as opposed to a request that it refuses.
 #include "framework/core/error.h"
 
 namespace furlong {
 
-/// Work that was launched earlier failed on the device (an address outside its memory, an error of the hardware): what
-/// is met now has not caused it, and nothing that the device holds can be relied on, nor does it take other work from
+/// Work launched earlier failed on the device, for example by an illegal address or a hardware error. The call that
+/// reports it is not the cause. The device's memory is no longer reliable and the device accepts no further work from
 /// this process.
 class DeviceFault : public MachineError {
  public:

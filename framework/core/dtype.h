@@ -5,8 +5,7 @@
 
 namespace furlong {
 
-/// Element types. bfloat16 is a storage type: arithmetic on it happens in float32. float64 exists for tests and
-/// references.
+/// Element types. bfloat16 is a storage type; arithmetic on it runs in float32. float64 is for tests and references.
 enum class DType : std::uint8_t { float32, bfloat16, float64, int32, uint8 };
 
 /// Bytes of one element.
@@ -25,9 +24,9 @@ constexpr std::int64_t size_of(DType dtype) {
   return 0;
 }
 
-/// "float32", "bfloat16", ... as in YAML and in files.
+/// Returns the name used in YAML and in files: "float32", "bfloat16", ….
 const char* name_of(DType dtype);
-/// Inverse of name_of. Throws UserError on an unknown name.
+/// Inverse of name_of(). Throws UserError for an unknown name.
 DType dtype_from_name(const std::string& name);
 
 /// The upper half of a float32, rounded to nearest even.
@@ -37,7 +36,7 @@ struct bfloat16 {
   explicit bfloat16(float value) {
     const auto word = std::bit_cast<std::uint32_t>(value);
     if ((word & 0x7fffffffu) > 0x7f800000u) {
-      bits = static_cast<std::uint16_t>((word >> 16) | 0x40u);  // a NaN stays one, whatever its payload
+      bits = static_cast<std::uint16_t>((word >> 16) | 0x40u);  // a NaN stays a NaN for any payload
     } else {
       bits = static_cast<std::uint16_t>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
     }
@@ -82,7 +81,7 @@ struct compute_type<bfloat16> {
 template <class T>
 using compute_t = typename compute_type<T>::type;
 
-/// The dtype in which reductions and statistics of `dtype` are kept: float64 stays, all others become float32.
+/// Returns the dtype of reductions and statistics over `dtype`: float64 for float64, float32 for all others.
 constexpr DType accumulate_dtype(DType dtype) { return dtype == DType::float64 ? DType::float64 : DType::float32; }
 
 }  // namespace furlong

@@ -1,6 +1,6 @@
 #pragma once
-// Names of an enumeration's values, for parsing, printing and lists of choices. The one table of names stands beside
-// the enumeration, in the order of its values, which count from 0:
+// Names of an enumeration's values, for parsing, printing and lists of choices. The single table of names is declared
+// next to the enumeration, in the order of its values, which start at 0:
 //   constexpr auto names_of(NormKind) { return std::array{"layernorm", "rmsnorm"}; }
 #include <array>
 #include <cstdint>
@@ -35,7 +35,8 @@ std::vector<E> all_values() {
   return values;
 }
 
-/// Throws UserError that begins with `what` and lists the names.
+/// Returns the value with this name. Throws UserError if there is none; the message starts with `what` and lists the
+/// names.
 template <NamedEnum E>
 E value_named(const std::string& name, const char* what) {
   std::string known;

@@ -1,5 +1,5 @@
 #pragma once
-// What can go wrong, in three kinds. Exceptions cross layers; only the command line turns them into an exit status.
+// The three kinds of errors. Exceptions cross layers; only the command line turns them into an exit status.
 #include <fmt/format.h>
 
 #include <stdexcept>
@@ -8,16 +8,15 @@
 
 namespace furlong {
 
-/// Base of everything that Furlong throws on purpose. `what()` is one line, without a trailing full stop or newline.
+/// Base of all errors that Furlong throws. `what()` is one line without a final full stop.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
-  /// The status that a program stopped by this error exits with.
+  /// Exit status of a program that this error stops.
   virtual int exit_status() const noexcept { return 1; }
 };
 
-/// The user can mend it: a wrong key, path, shape or file. The message says what was found, what was expected, and a
-/// hint.
+/// A user error: a wrong key, path, shape or file. The message states what was found, what was expected, and a hint.
 class UserError : public Error {
  public:
   template <class... Args>
@@ -26,7 +25,7 @@ class UserError : public Error {
   int exit_status() const noexcept override { return 2; }
 };
 
-/// The machine failed: disk full, read error, memory exhausted, a peer gone.
+/// A machine error: disk full, read error, out of memory, a peer is gone.
 class MachineError : public Error {
  public:
   template <class... Args>
@@ -34,7 +33,7 @@ class MachineError : public Error {
       : Error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-/// The program broke its own contract (a shape that a caller inside Furlong got wrong). A bug, never the user's fault.
+/// A bug: code inside Furlong broke a contract, for example by passing a wrong shape. Never caused by user input.
 class ContractError : public Error {
  public:
   template <class... Args>
@@ -42,7 +41,7 @@ class ContractError : public Error {
       : Error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-/// Throws ContractError with the message when `condition` is false.
+/// Throws ContractError with the message if `condition` is false.
 template <class... Args>
 void require(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) throw ContractError(format, std::forward<Args>(args)...);

@@ -1,6 +1,5 @@
 #pragma once
-// What engines offer beside GpuEngine: memory for one tensor at a time, where each is to have an allocation of its own
-// (ArenaBlocks::separate).
+// Optional interface of engines next to GpuEngine: one allocation per tensor (ArenaBlocks::separate).
 #include <cstdint>
 
 namespace furlong {
@@ -8,9 +7,9 @@ namespace furlong {
 class GpuBlocks {
  public:
   virtual ~GpuBlocks() = default;
-  /// So many bytes (1 or more) and not one more, aligned to 256. Throws MachineError with the numbers.
+  /// Returns exactly `bytes` bytes (at least 1), aligned to 256. Throws MachineError with the sizes.
   virtual void* allocate(int index, std::int64_t bytes) = 0;
-  /// When all that was launched is done, and not before what is being recorded has been.
+  /// Frees the block after all launched work is done, and not before a recording in progress has ended.
   virtual void deallocate(int index, void* block) noexcept = 0;
 };
 

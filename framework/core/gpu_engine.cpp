@@ -5,7 +5,7 @@
 namespace furlong {
 namespace {
 
-// Filled before main, by objects with static storage whose order is not known: zero to begin with.
+// Set before main() by static objects in unspecified order; hence constant-initialized.
 constinit GpuEngine* cuda_engine = nullptr;
 constinit GpuEngine* simulated_engine = nullptr;
 

@@ -1,7 +1,7 @@
 #pragma once
-// What the core needs of an engine that runs kernels: memory, copies, and whether there is a device at all. One object
-// for CUDA and one for the simulator register themselves at start; a build may have either, both or none, and nothing
-// else depends on which.
+// The core's interface to an engine that runs GPU kernels: memory, copies, and device queries. The CUDA engine and the
+// simulator each register one object at program start. A build may contain either, both or none; no other code depends
+// on which.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,64 +17,62 @@ struct GpuDescription {
   std::string name;    ///< "NVIDIA H100 80GB HBM3"
   int capability = 0;  ///< 10 major + minor: 90
   int multiprocessors = 0;
-  std::int64_t memory_bytes = 0;  ///< in all
-  std::int64_t free_bytes = 0;    ///< at the time of asking
-  std::string identity;  ///< the same in every process that sees this device, and no other's: "GPU-8f6d2a1c-..."
+  std::int64_t memory_bytes = 0;  ///< total
+  std::int64_t free_bytes = 0;    ///< at the time of the call
+  /// Identifies the device in every process that can use it: "GPU-8f6d2a1c-…". Unique per device.
+  std::string identity;
 };
 
-/// What cannot be recorded was asked for while work was being recorded: a wait for the device, or a copy to or from
-/// host memory.
+/// An operation that cannot be recorded was requested during capture: a wait for the device, or a copy to or from host
+/// memory.
 class CaptureError : public Error {
  public:
   using Error::Error;
 };
 
-/// Work that was recorded, to be run again on whatever its memory then holds.
+/// Recorded work. A replay runs it on the current contents of its memory.
 class GpuGraph {
  public:
   virtual ~GpuGraph() = default;
   virtual void replay(const Stream& stream) = 0;
 };
 
-/// A way for data from the host to a device beside its streams, so that neither waits for the other: host memory that
-/// the device reads by itself, and a queue of copies from it. One copy is under way at a time. In order: host(),
-/// begin(), wait(), work that reads the copy, used(), and again. wait() and used() throw CaptureError while work is
-/// being recorded.
+/// Copies data from host to device concurrently with the device's streams: pinned host memory and a copy queue. One
+/// copy is in flight at a time. Order of calls: host(), begin(), wait(), work that reads the copy, used(), and again.
+/// wait() and used() throw CaptureError during capture.
 class GpuUpload {
  public:
   virtual ~GpuUpload() = default;
-  /// Memory for `bytes`, to be filled for the next begin(). Made once and kept, made larger where it has to be; waits
-  /// for the device while it still copies from it.
+  /// Returns host memory of `bytes` bytes for the next begin(). The buffer is reused and grows if needed. Waits while
+  /// the device still copies from it.
   virtual void* host(std::int64_t bytes) = 0;
-  /// Begins to copy the first `bytes` of that memory to `target` on the device, behind what used() named. Returns at
-  /// once.
+  /// Starts to copy the first `bytes` of that memory to `target` on the device, after the work that used() marked.
+  /// Returns immediately.
   virtual void begin(void* target, std::int64_t bytes) = 0;
-  /// Work launched on the stream from here on finds the copy whole. The host does not wait.
+  /// Makes work launched later on the stream wait for the copy. The host does not wait.
   virtual void wait(const Stream& stream) = 0;
-  /// Work launched on the stream so far is the last that needs what the target holds (or held before): the next copy
-  /// comes after it.
+  /// Marks the work launched so far on the stream as the last user of the target. The next copy starts after it.
   virtual void used(const Stream& stream) = 0;
 };
 
-/// A queue of work beside a device's main one: what is in both runs side by side, unless an event puts it in order.
-/// What is in it when it goes is still done.
+/// A second queue of work next to a device's main stream. Work in the two runs concurrently unless an event orders it.
+/// Destroying the queue does not cancel its work.
 class GpuQueue {
  public:
   virtual ~GpuQueue() = default;
   virtual Stream stream() const = 0;
 };
 
-/// A place in a stream that others wait for. record() and wait() throw CaptureError while work is being recorded.
+/// A point in a stream that other streams wait for. record() and wait() throw CaptureError during capture.
 class GpuEvent {
  public:
   virtual ~GpuEvent() = default;
-  /// Names what was launched on the stream so far.
+  /// Marks the work launched on the stream so far.
   virtual void record(const Stream& stream) = 0;
-  /// Work launched on the stream from here on comes after what record() named last, or at once where it was never
-  /// called. The host does not wait, but on a device whose main stream runs things at once, and there for that stream
-  /// alone.
+  /// Makes work launched later on the stream wait for the work that record() marked last; no effect before the first
+  /// record(). The host does not wait, except for the main stream of a device that runs work immediately.
   virtual void wait(const Stream& stream) = 0;
-  /// Whether that is done; from any thread. Throws MachineError where the device has failed.
+  /// Whether the marked work is done. May be called from any thread. Throws MachineError if the device has failed.
   virtual bool done() = 0;
 };
 
@@ -82,55 +80,55 @@ class GpuEngine {
  public:
   virtual ~GpuEngine() = default;
 
-  /// Devices that could be used. `unavailable` is why there is none, or why the one asked for is none: the missing part
-  /// (driver, device, library, architecture) and what was found; empty when device `index` can be used.
+  /// Number of usable devices. `unavailable` returns why device `index` is not usable, or "" if it is: the missing part
+  /// (driver, device, library, architecture) and what was found.
   virtual int device_count() = 0;
   virtual std::string unavailable(int index) = 0;
   virtual GpuDescription describe(int index) = 0;
 
-  /// `bytes` of addresses on device `index`, not yet backed by memory; released whole. Throws MachineError.
+  /// Reserves `bytes` of addresses on device `index` without memory behind them. release() takes the whole range.
+  /// Throws MachineError.
   virtual void* reserve(int index, std::int64_t bytes) = 0;
   virtual void release(int index, void* base, std::int64_t bytes) noexcept = 0;
-  /// Backs at least [base + from, base + to) by memory and returns how far, from `base`, it now reaches. Throws
-  /// MachineError with the numbers when there is none left.
+  /// Backs at least [base + from, base + to) with memory. Returns the end of the backed part as an offset from `base`.
+  /// Throws MachineError with the sizes if the memory is exhausted.
   virtual std::int64_t back(int index, void* base, std::int64_t from, std::int64_t to) = 0;
 
-  /// Copies between host and device or within a device, in the order of the stream. Copies to or from host memory are
-  /// done on return.
+  /// Copies between host and device or within a device, in stream order. Copies to or from host memory are complete on
+  /// return.
   virtual void copy(const Stream& stream, void* target, const void* source, std::int64_t bytes) = 0;
-  /// To device `index`. Throws MachineError.
+  /// Returns an upload to device `index`. Throws MachineError.
   virtual std::unique_ptr<GpuUpload> make_upload(int index) = 0;
   virtual void fill_zero(const Stream& stream, void* target, std::int64_t bytes) = 0;
-  /// Waits until everything on the stream is done. Throws MachineError with what failed.
+  /// Waits for all work on the stream. Throws MachineError with the cause if work has failed.
   virtual void synchronize(const Stream& stream) = 0;
 
-  /// From here to end_capture() work on the stream is recorded instead of run; what would wait or touch host memory
-  /// throws CaptureError. One capture at a time. abandon_capture() forgets what was recorded.
+  /// Records work launched on the stream until end_capture() instead of running it. Operations that wait or touch host
+  /// memory throw CaptureError. One capture at a time. abandon_capture() discards the recording.
   virtual void begin_capture(const Stream& stream) = 0;
   virtual std::unique_ptr<GpuGraph> end_capture(const Stream& stream) = 0;
   virtual void abandon_capture(const Stream& stream) noexcept = 0;
 
-  /// On device `index`; its work goes before that of the main stream where both are ready. Throws MachineError.
+  /// Returns a queue on device `index`. Its work has priority over the main stream's when both are ready. Throws
+  /// MachineError.
   virtual std::unique_ptr<GpuQueue> make_queue(int index) = 0;
   virtual std::unique_ptr<GpuEvent> make_event(int index) = 0;
-  /// What libraries for the engine's devices know a stream as: a cudaStream_t. Makes its device the calling thread's
-  /// current one.
+  /// Returns the native handle of a stream: a cudaStream_t. Makes the stream's device current in the calling thread.
   virtual void* native_queue(const Stream& stream) = 0;
 };
 
-/// The engine of a GPU device type; null where this build has none.
+/// Returns the engine of a GPU device type; null if this build has none.
 GpuEngine* gpu_engine(DeviceType type);
-/// The same; throws ContractError where there is none.
+/// As gpu_engine(); throws ContractError if this build has none.
 GpuEngine& require_gpu_engine(DeviceType type);
 
-/// Makes an engine known for as long as the program runs; meant for a static object of the file that defines the
-/// engine.
+/// Registers an engine for the lifetime of the program. Meant for a static object in the engine's source file.
 class GpuEngineRegistration {
  public:
   GpuEngineRegistration(DeviceType type, GpuEngine& engine);
 };
 
-/// Waits for everything on the stream; at once on a device that runs things at once.
+/// Waits for all work on the stream. Returns immediately on a device that runs work immediately.
 void synchronize(const Stream& stream);
 
 }  // namespace furlong

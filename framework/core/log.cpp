@@ -26,7 +26,7 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::err;
 }
 
-/// Made and set as the default at its first use. Held here, since spdlog forgets a default logger that is replaced.
+/// The logger, created and set as default on first use. Owned here because spdlog drops a replaced default logger.
 spdlog::logger& own_logger() {
   static const std::shared_ptr<spdlog::logger> logger = [] {
     auto made = std::make_shared<spdlog::logger>("furlong", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
@@ -59,12 +59,12 @@ bool is_logged(LogLevel level) { return spdlog::should_log(spdlog_level(level));
 
 void log_message(LogLevel level, fmt::string_view format, fmt::format_args arguments) noexcept {
   if (!is_logged(level)) return;
-  // One line without control characters: names out of files may hold any, and steer a terminal.
+  // One line without control characters: file names may contain them and control a terminal.
   std::string line;
   try {
     line = foreign::single_line(fmt::vformat(format, arguments), longest_message);
   } catch (const std::exception&) {
-    return;  // no memory for a message is no reason to stop the work
+    return;  // failing to log must not stop the work
   }
   spdlog::default_logger_raw()->log(spdlog_level(level), spdlog::string_view_t(line.data(), line.size()));
 }
@@ -75,7 +75,7 @@ struct LogCapture::State {
 };
 
 LogCapture::LogCapture() {
-  own_logger();  // or the first configure_logging() would take the capture's place
+  own_logger();  // otherwise the first configure_logging() would replace the capture
   state_ = std::make_unique<State>();
   auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(state_->text);
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("captured", std::move(sink)));

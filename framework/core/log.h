@@ -1,6 +1,5 @@
 #pragma once
-// Messages to people go to standard error; standard output belongs to results. spdlog writes them, and is included by
-// log.cpp alone.
+// Messages go to standard error; standard output is for results. Only log.cpp includes spdlog, which writes them.
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -9,18 +8,18 @@
 
 namespace furlong {
 
-/// Bytes after which a message is cut.
+/// Length in bytes at which a message is truncated.
 inline constexpr std::size_t longest_message = 16384;
 
 enum class LogLevel { debug, info, warning, error };
 
-/// Sets up the process-wide logger: standard error, `level` one of debug, info, warning, error, quiet. Every line
-/// begins with `prefix` ("[rank 3] "). A message is one line; control characters in it become \xNN. Throws UserError on
-/// another level.
+/// Configures the process-wide logger on standard error. `level` is debug, info, warning, error or quiet; throws
+/// UserError for another one. Every line starts with `prefix` ("[rank 3] "). A message is one line; its control
+/// characters are printed as \xNN.
 void configure_logging(const std::string& level, const std::string& prefix = "");
 
 bool is_logged(LogLevel level);
-/// Formats and writes a message whose level is logged. Never throws.
+/// Formats and writes a message if its level is enabled. Never throws.
 void log_message(LogLevel level, fmt::string_view format, fmt::format_args arguments) noexcept;
 
 template <class... Args>
@@ -43,7 +42,7 @@ void log_error(fmt::format_string<Args...> format, Args&&... args) {
   log_message(LogLevel::error, format, fmt::make_format_args(args...));
 }
 
-/// While it lives, it collects the messages that would go to standard error. For tests.
+/// Collects messages instead of writing them to standard error while this object exists. For tests.
 class LogCapture {
  public:
   LogCapture();
@@ -51,7 +50,7 @@ class LogCapture {
   LogCapture(const LogCapture&) = delete;
   LogCapture& operator=(const LogCapture&) = delete;
 
-  /// Not while another thread logs.
+  /// Returns the collected messages. Must not run while another thread logs.
   std::string text() const;
 
  private:

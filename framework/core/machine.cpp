@@ -21,7 +21,7 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(" \t\n") - begin + 1);
 }
 
-/// The first line of a file without spaces around it, empty when there is no such file.
+/// Returns the first line of a file, trimmed; empty if the file does not exist.
 std::string first_line(const fs::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -46,14 +46,14 @@ void for_each_line(const fs::path& path, char separator, Visit visit) {
   }
 }
 
-/// The word in brackets of a kernel setting such as `always [madvise] never`.
+/// Returns the word in brackets of a kernel setting such as `always [madvise] never`.
 std::string chosen(const std::string& line) {
   const auto begin = line.find('[');
   const auto end = line.find(']', begin == std::string::npos ? 0 : begin);
   return begin == std::string::npos || end == std::string::npos ? "" : line.substr(begin + 1, end - begin - 1);
 }
 
-/// Number of cores in a list such as `0-3,8`.
+/// Returns the number of cores in a list such as `0-3,8`.
 int count_list(const std::string& list) {
   int count = 0;
   std::stringstream ranges(list);
@@ -67,8 +67,9 @@ int count_list(const std::string& list) {
   return count;
 }
 
-/// Folders of this process's cgroup for a controller, from its own up to the mounted root. In a container the path that
-/// the kernel tells may be the host's and not exist here; then the mounted root is what limits the container.
+/// Returns the folders of this process's cgroup for a controller, from its own up to the mounted root. In a container
+/// the kernel may report the host's path, which does not exist here; then the mounted root holds the container's
+/// limits.
 std::vector<fs::path> cgroup_folders(const fs::path& root, const std::string& controller, bool& version_2) {
   std::string path_1, path_2 = "/";
   std::ifstream file(root / "proc/self/cgroup");
@@ -96,17 +97,19 @@ std::optional<double> quota_of(const fs::path& folder, bool version_2) {
   if (version_2) {
     std::stringstream line(first_line(folder / "cpu.max"));
     double quota = 0, period = 0;
-    if (line >> quota >> period && quota > 0 && period > 0) return quota / period;  // "max 100000" stops at the word
+    if (line >> quota >> period && quota > 0 && period > 0)
+      return quota / period;  // "max 100000" fails to parse: no quota
     return std::nullopt;
   }
-  const auto quota = to_integer(first_line(folder / "cpu.cfs_quota_us"));  // -1 is no limit and no unsigned number
+  const auto quota =
+      to_integer(first_line(folder / "cpu.cfs_quota_us"));  // -1 means no limit and does not parse as unsigned
   const auto period = to_integer(first_line(folder / "cpu.cfs_period_us"));
   if (!quota || !period || *quota == 0 || *period == 0) return std::nullopt;
   return static_cast<double>(*quota) / static_cast<double>(*period);
 }
 
 int count_allowed_cores(int online) {
-  // The kernel refuses a mask smaller than its own, so that the size is tried upwards.
+  // The kernel refuses a mask smaller than its own, so try growing sizes.
   for (int cores = std::max(online, 1024); cores <= 1 << 20; cores *= 2) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> mask(CPU_ALLOC(cores),
                                                                 [](cpu_set_t* set) { CPU_FREE(set); });
@@ -139,8 +142,7 @@ CpuInformation read_cpu(const fs::path& root) {
   return cpu;
 }
 
-/// Bytes that a cgroup holds and cannot drop at once (the file cache that nobody touched lately is free for the
-/// asking).
+/// Returns the bytes that a cgroup uses and cannot drop immediately; the inactive file cache can be dropped.
 uint64_t held_bytes(const fs::path& folder, bool version_2) {
   const auto used = to_integer(first_line(folder / (version_2 ? "memory.current" : "memory.usage_in_bytes")));
   uint64_t droppable = 0;
@@ -160,7 +162,7 @@ MemoryInformation read_memory(const fs::path& root) {
   for (const fs::path& folder : cgroup_folders(root, "memory", version_2)) {
     const auto limit = to_integer(first_line(folder / (version_2 ? "memory.max" : "memory.limit_in_bytes")));
     if (!limit || (memory.total > 0 && *limit >= memory.total))
-      continue;  // version 1 says "no limit" by a number beyond all memory
+      continue;  // version 1 reports "no limit" as a number larger than any memory
     memory.cgroup_limit = std::min(*limit, memory.cgroup_limit.value_or(*limit));
     const uint64_t held = held_bytes(folder, version_2);
     memory.available = std::min(memory.available, *limit - std::min(held, *limit));
@@ -192,7 +194,7 @@ std::vector<GpuInformation> read_gpus(const fs::path& root) {
     gpus.push_back({name, true});
   }
   if (!gpus.empty()) return gpus;
-  // In a container the driver's folder may be hidden while its devices are passed in.
+  // A container may have the GPU's device files without the driver's /proc folder.
   for (const auto& entry : fs::directory_iterator(root / "dev", ignored)) {
     const std::string name = entry.path().filename();
     if (name.size() > 6 && name.compare(0, 6, "nvidia") == 0 &&

@@ -1,7 +1,7 @@
 #pragma once
-// What the machine offers to this process: processor, cores, memory, huge pages, GPUs, and the limits that a container
-// (cgroup) sets. Everything is read from /proc and /sys below `root`, so that a test can show a machine of its own.
-// What a kernel does not tell is left empty or zero; nothing here throws for a missing file.
+// The machine as this process can use it: CPU, cores, memory, huge pages, GPUs and the limits of a container (cgroup).
+// Everything is read from /proc and /sys below `root`, so that tests can provide a fake machine. Values that the kernel
+// does not report stay empty or zero; missing files never throw.
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -12,35 +12,37 @@
 namespace furlong {
 
 struct CpuInformation {
-  std::string model;               ///< as the kernel names it; empty when it does not
-  std::set<std::string> features;  ///< the kernel's names: avx2, avx512f, avx512_bf16, amx_tile, asimd, ... (only what
-                                   ///< the system enabled)
-  int online_cores = 0;            ///< logical cores that are switched on
-  int allowed_cores = 0;           ///< of these, how many the affinity mask lets this process use
-  std::optional<double> quota_cores;  ///< CPU time per time that the cgroup grants, e.g. 1.5; empty without a limit
+  std::string model;  ///< the kernel's name; empty if unknown
+  /// The kernel's names (avx2, avx512f, avx512_bf16, amx_tile, asimd, …) of the features that the system has enabled.
+  std::set<std::string> features;
+  int online_cores = 0;               ///< logical cores that are online
+  int allowed_cores = 0;              ///< online cores in this process's affinity mask
+  std::optional<double> quota_cores;  ///< CPU time per wall time granted by the cgroup, e.g. 1.5; empty if unlimited
 
   bool has(const std::string& feature) const { return features.count(feature) > 0; }
-  /// Threads that can run at once: the allowed cores, or the quota (rounded up) where that is less. At least 1.
+  /// Returns the number of threads that can run at once: the allowed cores, or the quota (rounded up) if it is smaller.
+  /// At least 1.
   int usable_cores() const;
 };
 
-/// All in bytes.
+/// All sizes in bytes.
 struct MemoryInformation {
-  uint64_t total = 0;                    ///< of the machine
-  uint64_t available = 0;                ///< without swapping, the cgroup's limit taken into account
-  std::optional<uint64_t> cgroup_limit;  ///< the tightest limit from this process's cgroup upwards; empty without one
+  uint64_t total = 0;      ///< of the whole machine
+  uint64_t available = 0;  ///< without swapping, within the cgroup's limit
+  std::optional<uint64_t>
+      cgroup_limit;  ///< tightest limit of this process's cgroup and its ancestors; empty if unlimited
   uint64_t usable() const { return cgroup_limit && *cgroup_limit < total ? *cgroup_limit : total; }
 };
 
 struct HugePageInformation {
-  std::string enabled;  ///< always, madvise or never; empty where the kernel has no transparent huge pages
+  std::string enabled;  ///< always, madvise or never; empty if the kernel has no transparent huge pages
   std::string defrag;   ///< always, defer, defer+madvise, madvise or never
   uint64_t bytes = 0;   ///< size of one huge page
 };
 
 struct GpuInformation {
-  std::string name;     ///< as the driver names it; the PCI address where no driver is loaded
-  bool driver = false;  ///< whether a driver runs it
+  std::string name;     ///< the driver's name; the PCI address if no driver is loaded
+  bool driver = false;  ///< whether a driver is bound to it
 };
 
 struct Machine {
@@ -48,14 +50,14 @@ struct Machine {
   MemoryInformation memory;
   HugePageInformation huge_pages;
   std::vector<GpuInformation> gpus;  ///< NVIDIA only
-  std::string kernel;                ///< release, e.g. 6.1.0-18-amd64
-  bool container = false;            ///< whether the usual marks of a container are there
+  std::string kernel;                ///< kernel release, e.g. 6.1.0-18-amd64
+  bool container = false;            ///< whether this process appears to run in a container
 };
 
-/// Reads everything above. The affinity mask is that of the calling process and is left out (all online cores) when
-/// `root` is not "/".
+/// Reads the whole machine. The affinity mask is the calling process's; if `root` is not "/", all online cores count as
+/// allowed.
 Machine read_machine(const std::filesystem::path& root = "/");
-/// The GPUs alone.
+/// Reads only the GPUs.
 std::vector<GpuInformation> read_gpus(const std::filesystem::path& root = "/");
 
 }  // namespace furlong

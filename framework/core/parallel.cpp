@@ -25,23 +25,23 @@ int default_threads() {
     const int threads = std::atoi(text);
     if (threads > 0) return threads;
   }
-  return read_machine().cpu.usable_cores();  // affinity, and the share that a container grants
+  return read_machine().cpu.usable_cores();  // affinity and the container's CPU quota
 }
 
-int threads_wanted = 0;
+int configured_threads = 0;
 
 #ifndef FURLONG_THREAD_POOL
-/// Starts OpenMP's threads, where they are more than before. libgomp ends the process with a message of its own where
-/// the system has no thread for it, so that this is tried out first.
-void start_team(int threads) {
+/// Starts OpenMP's threads if there are more than before. libgomp ends the process if the system has no thread for it,
+/// so the same number of threads is started and joined first.
+void start_openmp_threads(int threads) {
   static int started = 1;
   if (threads <= started) return;
   std::vector<std::thread> trial;
   std::promise<void> enough;
-  const std::shared_future<void> all_are_there = enough.get_future().share();
+  const std::shared_future<void> all_started = enough.get_future().share();
   std::string reason;
   try {
-    while (static_cast<int>(trial.size()) + 1 < threads) trial.emplace_back([all_are_there] { all_are_there.wait(); });
+    while (static_cast<int>(trial.size()) + 1 < threads) trial.emplace_back([all_started] { all_started.wait(); });
   } catch (const std::exception& error) {
     const auto* refused = dynamic_cast<const std::system_error*>(&error);
     reason = refused ? refused->code().message() : "out of memory";
@@ -50,7 +50,7 @@ void start_team(int threads) {
   for (std::thread& thread : trial) thread.join();
   if (!reason.empty())
     throw MachineError(
-        "cannot start {} threads: {}; take fewer (--threads), or raise the limits of memory and processes (ulimit -v, "
+        "cannot start {} threads: {}; use fewer (--threads), or raise the limits of memory and processes (ulimit -v, "
         "-u)",
         threads, reason);
 #pragma omp parallel num_threads(threads)
@@ -61,7 +61,7 @@ void start_team(int threads) {
 thread_local int current_thread = 0;
 thread_local bool inside_tasks = false;
 
-/// Remembers the first exception of a team and throws it in the caller.
+/// Stores the first exception of a team and rethrows it in the caller.
 class FirstException {
  public:
   template <class Body>
@@ -83,7 +83,7 @@ class FirstException {
 };
 
 #ifdef FURLONG_THREAD_POOL
-/// Workers that sleep between loops. The caller is worker 0.
+/// Worker threads that sleep between loops. The caller is worker 0.
 class Pool {
  public:
   explicit Pool(int threads) {
@@ -143,8 +143,8 @@ class Pool {
         if (stopping_) return;
         seen = generation_;
       }
-      if (thread < threads_wanted)
-        drain(thread);  // the pool keeps its first size; set_thread_count may have asked for fewer since
+      if (thread < configured_threads)
+        drain(thread);  // the pool keeps its initial size; set_thread_count() may request fewer later
       const std::lock_guard lock(mutex_);
       if (--busy_ == 0) done_.notify_one();
     }
@@ -167,25 +167,25 @@ Pool& pool() {
 }
 #endif
 
-void want_threads(int threads) {
-  threads_wanted = threads;
+void configure_threads(int threads) {
+  configured_threads = threads;
 #ifndef FURLONG_THREAD_POOL
-  omp_set_num_threads(threads_wanted);
+  omp_set_num_threads(configured_threads);
 #endif
 }
 
 }  // namespace
 
 void set_thread_count(int threads) {
-  want_threads(threads > 0 ? threads : default_threads());
+  configure_threads(threads > 0 ? threads : default_threads());
 #ifndef FURLONG_THREAD_POOL
-  start_team(threads_wanted);
+  start_openmp_threads(configured_threads);
 #endif
 }
 
 int thread_count() {
-  if (threads_wanted == 0) want_threads(default_threads());
-  return threads_wanted;
+  if (configured_threads == 0) configure_threads(default_threads());
+  return configured_threads;
 }
 
 int thread_index() { return current_thread; }

@@ -1,27 +1,28 @@
 #pragma once
-// Loops over threads. OpenMP in ordinary builds, so that our loops and oneDNN's share one team; a pool of our own under
-// sanitizers.
+// Parallel loops over threads. Ordinary builds use OpenMP, so that our loops and oneDNN share one team of threads.
+// Sanitizer builds use Furlong's own thread pool.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 
 namespace furlong {
 
-/// Threads that parallel loops use. Set once at start: 0 means all cores that this process may use (affinity, container
-/// quota). FURLONG_POOL_THREADS overrides 0. Of the whole process, not of a stream: OpenMP's team is one for all, and
-/// our loops and oneDNN share it.
+/// Sets the number of threads of parallel loops for the whole process; call once at start. 0 means all cores that this
+/// process may use (affinity, container quota); FURLONG_POOL_THREADS overrides 0. The number is not per stream because
+/// our loops and oneDNN share one OpenMP team.
 void set_thread_count(int threads);
 int thread_count();
 
-/// Calls body(task) once for each task in [0, tasks), in any order, on up to thread_count() threads; a nested call runs
-/// in its caller's thread. The first exception thrown is thrown again here, after all threads are done.
+/// Calls body(task) once for each task in [0, tasks), in any order, on up to thread_count() threads. A nested call runs
+/// in its caller's thread. After all threads are done, rethrows the first exception.
 void parallel_tasks(std::int64_t tasks, const std::function<void(std::int64_t)>& body);
 
-/// Number (0 .. thread_count() - 1) of the calling thread inside parallel_tasks; 0 outside. For per-thread scratch.
+/// Returns the index of the calling thread within parallel_tasks, 0 .. thread_count() - 1; 0 outside. For per-thread
+/// scratch.
 int thread_index();
 
-/// Splits [0, n) into ranges of at least `grain` and calls body(begin, end) for each. The split does not depend on the
-/// values.
+/// Splits [0, n) into ranges of at least `grain` and calls body(begin, end) for each. The split depends only on n,
+/// `grain` and the number of threads.
 template <class Body>
 void parallel_ranges(std::int64_t n, std::int64_t grain, const Body& body) {
   if (n <= 0) return;

@@ -8,7 +8,7 @@ namespace furlong::foreign {
 
 namespace {
 
-/// Bytes of the character that begins at `at`, 0 where none does.
+/// Returns the bytes of the character that starts at `at`; 0 if none does.
 std::size_t character_bytes(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
   const unsigned char first = byte(0);
@@ -21,7 +21,7 @@ std::size_t character_bytes(std::string_view text, std::size_t at) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // What shorter forms can say, the surrogates, and what Unicode does not have.
+  // Overlong forms, surrogates, and code points above U+10FFFF.
   if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) >= 0xa0)) return 0;
   if ((first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) >= 0x90)) return 0;
   return length;

@@ -1,5 +1,5 @@
 #pragma once
-// Names out of foreign files, which may hold any bytes, on their way into messages of one line.
+// Escapes names from foreign files, which may contain any bytes, for single-line messages.
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -8,17 +8,18 @@
 
 namespace furlong::foreign {
 
-/// Whether the bytes are UTF-8 as RFC 3629 has it: shortest forms, no surrogates, nothing beyond U+10FFFF.
+/// Whether the bytes are valid UTF-8 (RFC 3629): shortest forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view bytes);
 
-/// The text with control characters, quotes and what is not UTF-8 as \xNN, cut after about 100 characters.
+/// Returns the text with control characters, quotes and invalid UTF-8 as \xNN, truncated after about 100 characters.
 std::string printable(std::string_view bytes);
 
-/// The same of a whole message: quotes stay, and it is cut after about `longest` bytes.
+/// Returns a whole message with control characters and invalid UTF-8 as \xNN, truncated after about `longest` bytes.
+/// Quotes stay.
 std::string single_line(std::string_view bytes, std::size_t longest = 2000);
 
-/// What `action` returns. A UserError that it throws is thrown on with a message that is a single_line(): whatever a
-/// file says in it.
+/// Returns the result of `action`. If it throws a UserError, rethrows it with the message as a single_line(), whatever
+/// bytes of a file the message quotes.
 template <class Action>
 auto with_single_line_errors(const Action& action) {
   try {

@@ -1,6 +1,6 @@
 #pragma once
-// Counter-based randomness: a number is a function of (seed, step, stream, index), never of the order of calls. What is
-// drawn is thus the same on any number of threads or ranks, and again when activations are recomputed.
+// Counter-based random numbers: each is a function of (seed, step, stream, index), never of the order of calls. Results
+// are therefore the same on any number of threads or ranks, and when activations are recomputed.
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -8,22 +8,22 @@
 
 namespace furlong {
 
-/// Names one sequence of random numbers.
+/// Identifies one sequence of random numbers.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint32_t step = 0;    ///< optimizer step; 0 for initial values
-  std::uint32_t stream = 0;  ///< what the numbers are for: random_stream("blocks.0.dropout")
+  std::uint32_t stream = 0;  ///< purpose of the numbers: random_stream("blocks.0.dropout")
 };
 
-/// A stream's number from its name (FNV-1a, 32 bits).
+/// Returns the number of a stream from its name (32-bit FNV-1a).
 constexpr std::uint32_t random_stream(std::string_view name) {
   std::uint32_t hash = 2166136261u;
   for (char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
   return hash;
 }
 
-/// Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3; SC 2011): four independent 32-bit words
-/// for each block index.
+/// Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3; SC 2011). Returns four independent 32-bit
+/// words for each block index.
 constexpr std::array<std::uint32_t, 4> philox(const RandomKey& key, std::uint64_t block) {
   std::array<std::uint32_t, 4> counter{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
                                        key.stream, key.step};
@@ -39,17 +39,17 @@ constexpr std::array<std::uint32_t, 4> philox(const RandomKey& key, std::uint64_
   return counter;
 }
 
-/// Word number `index` of the sequence.
+/// Returns word number `index` of the sequence.
 constexpr std::uint32_t random_word(const RandomKey& key, std::uint64_t index) {
   return philox(key, index / 4)[index % 4];
 }
 
-/// Uniform in [0, 1) with 24 bits.
+/// Returns a uniform number in [0, 1) with 24 bits.
 constexpr float random_uniform(const RandomKey& key, std::uint64_t index) {
   return static_cast<float>(random_word(key, index) >> 8) * 0x1p-24f;
 }
 
-/// Standard normal in double, Box-Muller on one block of words per index.
+/// Returns a standard normal number in double precision: Box-Muller on one block of words per index.
 inline double random_normal(const RandomKey& key, std::uint64_t index) {
   const auto words = philox(key, index);
   const double radius_uniform =

@@ -18,7 +18,7 @@ void Shape::push_back(std::int64_t extent) {
 std::int64_t Shape::elements() const {
   std::int64_t product = 1;
   for (std::int64_t extent : *this) {
-    require(!__builtin_mul_overflow(product, extent, &product), "the shape {} has more elements than 64 bits can count",
+    require(!__builtin_mul_overflow(product, extent, &product), "shape {} has more elements than 64 bits can count",
             text());
   }
   return product;

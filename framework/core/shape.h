@@ -7,8 +7,8 @@
 
 namespace furlong {
 
-/// Extents (or strides, in elements) of a tensor of at most six dimensions. 64-bit throughout: heads × n × n passes
-/// 2^31 at n = 64k.
+/// Extents, or strides in elements, of a tensor with at most six dimensions. All are 64-bit because heads × n × n
+/// exceeds 2^31 at n = 64k.
 class Shape {
  public:
   static constexpr int max_rank = 6;
@@ -22,7 +22,7 @@ class Shape {
   const std::int64_t* end() const { return extents_.data() + rank_; }
   /// Product of the extents; 1 for rank 0.
   std::int64_t elements() const;
-  /// Product of all extents but the last.
+  /// Product of all extents except the last.
   std::int64_t rows() const;
   void push_back(std::int64_t extent);
   /// "[2, 3, 4]"
@@ -34,10 +34,10 @@ class Shape {
   int rank_ = 0;
 };
 
-/// An index as the containers of the standard library want it.
+/// Converts an index to the index type of standard containers.
 inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Row-major strides, in elements.
+/// Returns row-major strides, in elements.
 Shape contiguous_strides(const Shape& shape);
 
 }  // namespace furlong

@@ -8,7 +8,7 @@
 namespace furlong {
 namespace {
 
-/// Between any two devices that have memory, one of them the host where they differ.
+/// Copies between any two devices with memory; if they differ, one must be the host.
 void copy_bytes(void* target, const Device& target_device, const void* source, const Device& source_device,
                 std::int64_t bytes) {
   if (bytes == 0 || target_device.is_shape_only() || source_device.is_shape_only()) return;
@@ -17,12 +17,13 @@ void copy_bytes(void* target, const Device& target_device, const void* source, c
     return;
   }
   const Device& gpu = target_device.is_gpu() ? target_device : source_device;
-  require(!target_device.is_gpu() || !source_device.is_gpu() || target_device == source_device, "a copy from {} to {}",
-          source_device.text(), target_device.text());
+  require(!target_device.is_gpu() || !source_device.is_gpu() || target_device == source_device,
+          "cannot copy from {} to {}: one of two different devices must be the host", source_device.text(),
+          target_device.text());
   require_gpu_engine(gpu.type).copy(Stream{gpu}, target, source, bytes);
 }
 
-/// Elements from the first to the last of a view, both included.
+/// Returns the number of elements from the first to the last of a view, inclusive.
 std::int64_t spanned_elements(const Tensor& tensor) {
   std::int64_t last = 0;
   for (int i = 0; i < tensor.shape().rank(); ++i) last += (tensor.shape()[i] - 1) * tensor.strides()[i];
@@ -53,7 +54,7 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, const Device& device) {
 
 template <class T>
 Tensor Tensor::from(const std::vector<T>& values, const Shape& shape, const Device& device) {
-  require(static_cast<std::int64_t>(values.size()) == shape.elements(), "{} values for a tensor of shape {}",
+  require(static_cast<std::int64_t>(values.size()) == shape.elements(), "got {} values for a tensor of shape {}",
           values.size(), shape.text());
   Tensor tensor = empty(shape, dtype_of<T>::value, device);
   copy_bytes(tensor.address(), device, values.data(), Device{}, tensor.bytes());
@@ -78,8 +79,8 @@ Tensor Tensor::reshape(const Shape& shape) const {
 }
 
 Tensor Tensor::narrow(int dimension, std::int64_t start, std::int64_t length) const {
-  require(start >= 0 && length >= 0 && start + length <= shape_[dimension], "range [{}, {}) outside dimension {} of {}",
-          start, start + length, dimension, shape_.text());
+  require(start >= 0 && length >= 0 && start + length <= shape_[dimension],
+          "narrow: range [{}, {}) is outside dimension {} of {}", start, start + length, dimension, shape_.text());
   Tensor view = *this;
   view.offset_ += start * strides_[dimension];
   view.shape_[dimension] = length;
@@ -87,13 +88,13 @@ Tensor Tensor::narrow(int dimension, std::int64_t start, std::int64_t length) co
 }
 
 Tensor Tensor::permute(std::initializer_list<int> order) const {
-  require(static_cast<int>(order.size()) == shape_.rank(), "a permutation of {} dimensions for shape {}", order.size(),
+  require(static_cast<int>(order.size()) == shape_.rank(), "permute: got {} dimensions for shape {}", order.size(),
           shape_.text());
   Tensor view = *this;
   int position = 0, seen = 0;
   for (int dimension : order) {
     require(dimension >= 0 && dimension < shape_.rank() && !(seen >> dimension & 1),
-            "dimension {} outside {}, or given twice", dimension, shape_.text());
+            "permute: dimension {} is outside {} or given twice", dimension, shape_.text());
     seen |= 1 << dimension;
     view.shape_[position] = shape_[dimension];
     view.strides_[position++] = strides_[dimension];

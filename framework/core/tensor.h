@@ -9,15 +9,15 @@
 
 namespace furlong {
 
-/// A view of device memory: shape, strides (elements), dtype. Copies share the memory; the last one returns it to the
-/// arena.
+/// A view of device memory with shape, strides (in elements) and dtype. Copies share the memory; the last copy releases
+/// it to the arena.
 class Tensor {
  public:
   Tensor() = default;
-  /// Contents undefined.
+  /// Returns a tensor with undefined contents.
   static Tensor empty(const Shape& shape, DType dtype, const Device& device = {});
   static Tensor zeros(const Shape& shape, DType dtype, const Device& device = {});
-  /// A copy of `values` on `device`. Throws ContractError when their number is not that of `shape`.
+  /// Returns a copy of `values` on `device`. Throws ContractError if their number does not match `shape`.
   template <class T>
   static Tensor from(const std::vector<T>& values, const Shape& shape, const Device& device = {});
 
@@ -30,14 +30,14 @@ class Tensor {
   DType dtype() const { return dtype_; }
   const Device& device() const { return device_; }
   bool is_contiguous() const;
-  /// Every row (last dimension) contiguous: what most row-wise ops need.
+  /// Whether every row (last dimension) is contiguous, as most row-wise ops require.
   bool has_contiguous_rows() const { return shape_.rank() == 0 || shape_[-1] <= 1 || strides_[-1] == 1; }
-  /// True when no other Tensor shares the memory.
+  /// Whether no other Tensor shares the memory.
   bool is_unique() const { return storage_.use_count() == 1; }
   bool shares_memory_with(const Tensor& other) const { return storage_ && storage_ == other.storage_; }
 
-  /// Device address of the first element; checked against the dtype. Dereference on the host only when the device is
-  /// the CPU.
+  /// Returns the device address of the first element. Throws ContractError if T is not the dtype. Dereference it on the
+  /// host only if the device has host memory.
   template <class T>
   T* data() const {
     require(dtype_of<T>::value == dtype_, "a tensor of {} was read as {}", name_of(dtype_),
@@ -46,24 +46,25 @@ class Tensor {
   }
   void* address() const { return storage_ ? static_cast<char*>(storage_.get()) + offset_ * size_of(dtype_) : nullptr; }
 
-  /// The same elements in another shape; needs a contiguous tensor.
+  /// Returns the same elements in another shape. Requires a contiguous tensor.
   Tensor reshape(const Shape& shape) const;
-  /// Elements [start, start + length) of one dimension.
+  /// Returns a view of elements [start, start + length) of one dimension.
   Tensor narrow(int dimension, std::int64_t start, std::int64_t length) const;
-  /// Dimensions in the order given.
+  /// Returns a view with the dimensions in the given order.
   Tensor permute(std::initializer_list<int> order) const;
-  /// The last dimension split in two: [..., a*b] -> [..., a, b] (the second contiguous).
+  /// Returns a view with the last dimension split in two: [..., a*b] -> [..., a, b] (b contiguous).
   Tensor split_last(std::int64_t inner) const;
 
   /// Sets every element to zero. Contiguous tensors only.
   void fill_zero() const;
-  /// Copies from a tensor of the same shape and dtype, both contiguous, on this device or on the host (or to the host).
+  /// Copies from a contiguous tensor of the same shape and dtype on this device or on the host. A host tensor may copy
+  /// from any device. This tensor must be contiguous.
   void copy_from(const Tensor& source) const;
   Tensor clone() const;
-  /// A copy on `device`; the tensor itself where it is there. Contiguous tensors only.
+  /// Returns a copy on `device`, or this tensor if it is already there. Contiguous tensors only.
   Tensor to(const Device& device) const;
-  /// Elements as a host vector, in row-major order whatever the strides; for tests, files and reports. Waits for the
-  /// device.
+  /// Returns the elements as a host vector in row-major order, for any strides. Waits for the device. For tests, files
+  /// and reports.
   template <class T>
   std::vector<T> to_vector() const;
 

@@ -12,10 +12,11 @@
 namespace furlong::trace {
 namespace {
 
-/// What is recorded, by all threads. A span is added when it ends: one that found no room leaves the others nested.
+/// The recorded events of all threads. A span is added when it ends, so a span dropped for lack of space leaves the
+/// others nested.
 struct Recorder {
   std::mutex mutex;
-  std::size_t most_events = 0;
+  std::size_t max_events = 0;
   Recording recording;
 };
 Recorder& recorder() {
@@ -25,9 +26,9 @@ Recorder& recorder() {
 
 struct Lane {
   const char* name = nullptr;
-  std::int64_t session = 0;  // the recording that `number` is of, by its start
+  std::int64_t session = 0;  // start of the recording that `number` belongs to
   int number = 0;
-  std::int64_t latest = 0;  // begin or end of a span
+  std::int64_t latest = 0;  // latest start or end of a span
   const Span* innermost = nullptr;
 };
 thread_local Lane lane;
@@ -42,7 +43,7 @@ void add(Event&& event) {
   const std::lock_guard lock(all.mutex);
   const std::int64_t session = detail::started.load(std::memory_order_relaxed);
   if (session == 0 || event.begin < session) return;
-  if (all.recording.events.size() >= all.most_events) {
+  if (all.recording.events.size() >= all.max_events) {
     ++all.recording.dropped;
     return;
   }
@@ -98,11 +99,11 @@ Details hand_over() {
 
 void name_thread(const char* name) { lane.name = name; }
 
-void start(std::size_t most_events) {
+void start(std::size_t max_events) {
   Recorder& all = recorder();
   const std::lock_guard lock(all.mutex);
   require(!is_on(), "a trace is being recorded already");
-  all.most_events = most_events;
+  all.max_events = max_events;
   all.recording = {};
   detail::started.store(now(), std::memory_order_relaxed);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// What the threads of a program did, and when: spans that nest, kept in memory up to a bound, as text for
-// chrome://tracing and Perfetto. Where nobody asked for it, a place that could be recorded costs one branch.
+// Records what the threads of a program do and when: nested spans, stored in memory up to a limit, exported for
+// chrome://tracing and Perfetto. While recording is off, each instrumented place costs one branch.
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -9,24 +9,26 @@
 
 namespace furlong::trace {
 
-/// Nanoseconds of CLOCK_MONOTONIC: since this host started, the same for all of its processes.
+/// Returns nanoseconds of CLOCK_MONOTONIC: time since this host booted, the same for all its processes.
 std::int64_t now();
 
 namespace detail {
-inline std::atomic<std::int64_t> started{0};  // when recording began; 0: off
+inline std::atomic<std::int64_t> started{0};  // start of the recording; 0: off
 }
 inline bool is_on() { return detail::started.load(std::memory_order_relaxed) != 0; }
 
-/// What is known of a span beside its name. Below zero, or 0 for `flow`: nothing.
+/// Optional details of a span. Negative values, and 0 for `flow`, mean unknown.
 struct Details {
-  std::int64_t bytes = -1;             ///< that it moves
-  std::int64_t bucket = -1;            ///< of gradients
-  std::int64_t step = -1;              ///< of the optimizer
-  std::uint64_t flow = 0;              ///< what was begun in another thread and goes on here (hand_over)
-  const std::string* scope = nullptr;  ///< a tape's node: the names around it, "blocks.0.attention."; outlives the span
+  std::int64_t bytes = -1;   ///< bytes moved
+  std::int64_t bucket = -1;  ///< gradient bucket
+  std::int64_t step = -1;    ///< optimizer step
+  /// Identifies an operation that another thread started and this span continues (hand_over()).
+  std::uint64_t flow = 0;
+  /// For a node of the tape: the enclosing module names, "blocks.0.attention.". Must outlive the span.
+  const std::string* scope = nullptr;
 };
 
-/// From its construction to its destruction, in one thread. What it is given outlives it.
+/// A span in one thread, from construction to destruction. The arguments must outlive it.
 class Span {
  public:
   Span(const char* category, std::string_view name, const Details& details = {}) {
@@ -50,50 +52,52 @@ class Span {
   const Span* outer_ = nullptr;
 };
 
-/// A span that ends now and began where this thread's latest span, or node, began or ended: for ops that are known when
-/// they are done.
+/// Records a span that ends now. It starts where this thread's latest span or node started or ended. For ops that
+/// become known only when they are done.
 void note_node(const char* category, const std::string& scope, std::string_view name);
 inline void node(const char* category, const std::string& scope, std::string_view name) {
   if (is_on()) note_node(category, scope, name);
 }
 
-/// What the innermost span of this thread is about, for the span of a thread that goes on with it; an arrow between the
-/// two is drawn.
+/// Returns the details of this thread's innermost span, for a span in another thread that continues its work. The trace
+/// shows an arrow between the two.
 Details hand_over();
 
-/// Of the calling thread, for as long as it lives ("communication"). The program's first is "main" by itself.
+/// Names the calling thread in the trace for its lifetime, for example "communication". The program's first thread is
+/// "main" by default.
 void name_thread(const char* name);
 
 struct Event {
-  enum class Kind : std::uint8_t { span, node, departure } kind = Kind::span;  ///< departure: hand_over()
+  enum class Kind : std::uint8_t { span, node, departure } kind = Kind::span;  ///< departure: a call of hand_over()
   const char* category = "";
   std::string name, scope;
-  std::int64_t begin = 0, end = 0;  ///< now()
-  int thread = 0;                   ///< in Recording::threads
-  Details details;                  ///< without its scope
+  std::int64_t begin = 0, end = 0;  ///< as now()
+  int thread = 0;                   ///< index in Recording::threads
+  Details details;                  ///< without scope
 };
 
 struct Recording {
-  std::vector<Event> events;         ///< in the order in which they ended
+  std::vector<Event> events;         ///< in order of their ends
   std::vector<std::string> threads;  ///< names
-  std::int64_t dropped = 0;          ///< that there was no room for
+  std::int64_t dropped = 0;          ///< events beyond the limit
 };
 
-/// Of one process; 2^18 events take some 40 MB. Spans that began before start() or end behind stop() are not in it.
-/// Throws ContractError when it is on already.
-void start(std::size_t most_events = std::size_t{1} << 18);
-/// Empty where nothing was started.
+/// Starts recording this process's events, at most `max_events`; 2^18 events take about 40 MB. Spans that start before
+/// start() or end after stop() are not recorded. Throws ContractError if recording is already on.
+void start(std::size_t max_events = std::size_t{1} << 18);
+/// Stops and returns the recording; empty if none was started.
 Recording stop();
 
-/// Which process recorded, as the trace shows it.
+/// The process of a recording, as the trace shows it.
 struct Process {
   int rank = 0;
   std::string name;               ///< "rank 0 on node07"
-  std::int64_t clock_offset = 0;  ///< nanoseconds from this host's clock to that of the trace
+  std::int64_t clock_offset = 0;  ///< nanoseconds to add to this host's clock to get the trace's clock
 };
 
-/// Events of Chrome's trace format, between commas, without the array around them: spans, nodes within spans of the
-/// scopes that they share with their neighbours, arrows, and the names of process and threads. Times are microseconds.
+/// Returns events in Chrome's trace format, separated by commas, without the enclosing array: spans, nodes, arrows, and
+/// the names of process and threads. Neighbouring nodes with a common scope are grouped in a span. Times are in
+/// microseconds.
 std::string to_json(const Recording& recording, const Process& process);
 
 }  // namespace furlong::trace

@@ -1,5 +1,4 @@
-// The text of a trace: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event
-// Format").
+// Writes the Trace Event Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -10,7 +9,7 @@
 namespace furlong::trace {
 namespace {
 
-/// One bar of the picture.
+/// One bar of the timeline.
 struct Slice {
   std::string name;
   std::int64_t begin = 0, end = 0;
@@ -18,13 +17,13 @@ struct Slice {
   const Event* event = nullptr;  // null: nodes that share a scope
 };
 
-/// Of one thread: its spans as they lie in each other, and around consecutive nodes what their scopes have in common.
+/// The slices of one thread: nested spans, and slices around consecutive nodes for their common scopes.
 class Nesting {
  public:
   explicit Nesting(std::vector<const Event*> events) {
     std::vector<std::size_t> order(events.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    // Where times are equal, the one that was recorded later ended later, and lies around the other.
+    // At equal times, the event recorded later ended later and encloses the other.
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       if (events[a]->begin != events[b]->begin) return events[a]->begin < events[b]->begin;
       if (events[a]->end != events[b]->end) return events[a]->end > events[b]->end;
@@ -42,7 +41,7 @@ class Nesting {
   const std::vector<Slice>& slices() const { return slices_; }
 
  private:
-  /// A span that others lie in, with the scopes of its latest node.
+  /// An open span, with the scopes of its latest node.
   struct Open {
     const Event* event = nullptr;  // null: the thread
     int depth = 0;
@@ -114,7 +113,7 @@ class Writer {
     if (slice.event && slice.event->details.flow != 0) arrow("f", *slice.event, thread);
   }
 
-  /// From where an operation was issued to where it runs.
+  /// Draws an arrow from where an operation is issued to where it runs.
   void arrow(const char* phase, const Event& event, int thread) {
     add(fmt::format(R"({{"ph":"{}","bp":"e","id":{},{},"cat":"operation","name":"operation"}})", phase,
                     (static_cast<std::uint64_t>(process_.rank) << 32) + event.details.flow, at(thread, event.begin)));

@@ -3,9 +3,9 @@
 
 namespace furlong {
 
-/// Version of the program, e.g. "0.1.0".
+/// Returns the version of the program, e.g. "0.1.0".
 std::string version();
-/// The commit it was built from, with "-dirty" behind it when the tree had changes; "unknown" outside a repository.
+/// Returns the commit of the build, with the suffix "-dirty" if the tree had changes; "unknown" outside a repository.
 std::string commit();
 
 }  // namespace furlong

@@ -35,7 +35,7 @@ const char* hint_for(int error) {
     case ENOTDIR:
       return "a part of the path is a file";
     case ELOOP:
-      return "its symbolic links lead in a circle";
+      return "its symbolic links form a loop";
     default:
       return "give a shorter path";
   }
@@ -55,9 +55,8 @@ void throw_file_error(const fs::path& path, std::string_view action, int error) 
     case ELOOP:
       throw UserError("{}: cannot {}: {}; {}", path.string(), action, reason, hint_for(error));
     case EFBIG:
-      throw MachineError(
-          "{}: cannot {}: {}; raise the limit of a file's size (ulimit -f), or write to another file system",
-          path.string(), action, reason);
+      throw MachineError("{}: cannot {}: {}; raise the file size limit (ulimit -f), or write to another file system",
+                         path.string(), action, reason);
     case ENOSPC:
     case EDQUOT:
       throw MachineError("{}: cannot {}: {}; free some space and try again", path.string(), action, reason);
@@ -70,10 +69,10 @@ namespace {
 
 constexpr std::string_view partial_suffix = ".partial";
 
-/// What the names of all files under construction for `path` begin with. A long name is cut, so that the suffix fits.
+/// Returns the prefix of all partial files of `path`. A long name is truncated so that the suffix fits.
 std::string partial_prefix(const fs::path& path) { return "." + path.filename().string().substr(0, 200) + "."; }
 
-/// A file that is opened, and locked where the file system has locks, until it is closed.
+/// A file that stays open, and locked if the file system has locks, until destruction.
 class Descriptor {
  public:
   Descriptor(const fs::path& path, int flags) : value_(::open(path.c_str(), flags | O_CLOEXEC)) {}
@@ -83,19 +82,20 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return value_; }
-  /// 0, or the errno that says why it has no lock.
+  /// Returns 0, or the errno of the failed lock.
   int lock(int kind) const { return ::flock(value_, kind | LOCK_NB) == 0 ? 0 : errno; }
 
  private:
   int value_;
 };
 
-/// Holds a folder while a writer makes itself known in it and looks for others: of two that begin at once, one is
+/// Locks a folder while a writer registers itself and looks for others, so that of two simultaneous writers one is
 /// first.
 class FolderTurn {
  public:
   explicit FolderTurn(const fs::path& folder) : folder_(folder, O_RDONLY | O_DIRECTORY) {
-    // Looking takes less than a millisecond; somebody else's lock on a folder must not stop a writer for good.
+    // The lock is held for less than a millisecond. Another program's lock on the folder must not block a writer
+    // forever.
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
     while (folder_.get() >= 0 && folder_.lock(LOCK_EX) == EWOULDBLOCK && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -105,7 +105,7 @@ class FolderTurn {
   Descriptor folder_;
 };
 
-/// Whether another process, or another AtomicFile of this one, is writing; removes what killed writers have left.
+/// Whether another process, or another AtomicFile of this process, is writing. Removes what killed writers have left.
 bool has_other_writer(const fs::path& target, const fs::path& own) {
   for (const fs::path& other : partial_files(target)) {
     if (other == own) continue;
@@ -117,14 +117,14 @@ bool has_other_writer(const fs::path& target, const fs::path& own) {
   return false;
 }
 
-/// Where `path` leads. Throws UserError where that is neither a regular file nor free.
+/// Returns the target of `path` with symbolic links resolved. Throws UserError if it exists but is not a regular file.
 fs::path place_of(const fs::path& path) {
-  // Link by link: fs::weakly_canonical() leaves one alone that leads to a file which is still to be made.
+  // Resolves link by link: fs::weakly_canonical() does not resolve a link to a file that does not exist yet.
   std::error_code ignored, failure;
   fs::path target = path;
   for (int links = 0; fs::is_symlink(target, ignored); ++links) {
-    constexpr int most_links = 40;  // as Linux has it
-    if (links == most_links) throw_file_error(path, "write", ELOOP);
+    constexpr int max_links = 40;  // as in Linux
+    if (links == max_links) throw_file_error(path, "write", ELOOP);
     const fs::path next = fs::read_symlink(target, failure);
     if (failure) throw_file_error(path, "write", failure.value());
     target = next.is_absolute() ? next : folder_of(target) / next;
@@ -132,7 +132,7 @@ fs::path place_of(const fs::path& path) {
   const fs::file_status status = fs::status(target, ignored);
   if (fs::is_directory(status)) throw_file_error(path, "write", EISDIR);
   if (fs::exists(status) && !fs::is_regular_file(status))
-    throw UserError("{}: cannot write: it is a device, pipe or socket; give the path of a file", path.string());
+    throw UserError("{}: cannot write: it is a device, pipe or socket; give the path of a regular file", path.string());
   return target;
 }
 
@@ -142,7 +142,7 @@ fs::path partial_path(const fs::path& path) {
   for (;;) {
     std::uint64_t random = 0;
     if (::getrandom(&random, sizeof(random), 0) != static_cast<ssize_t>(sizeof(random)))
-      throw MachineError("the system gives no random numbers: {}", std::generic_category().message(errno));
+      throw MachineError("cannot get random bytes from the system: {}", std::generic_category().message(errno));
     fs::path partial = folder_of(path) / fmt::format("{}{:012x}{}", partial_prefix(path), random >> 16, partial_suffix);
     std::error_code ignored;
     if (!fs::exists(fs::symlink_status(partial, ignored))) return partial;
@@ -168,14 +168,14 @@ void flush_directory(const fs::path& directory) {
   if (descriptor < 0) throw_file_error(directory, "open the folder", errno);
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
-  // Some network file systems cannot flush a folder and say EINVAL; they order renames themselves.
+  // Some network file systems cannot flush a folder and return EINVAL; they order renames themselves.
   if (error != 0 && error != EINVAL && error != ENOTSUP)
     throw MachineError("{}: cannot flush the folder: {}", fs::absolute(directory).lexically_normal().string(),
                        std::generic_category().message(error));
 }
 
 AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
-  require(path_.has_filename(), "AtomicFile: '{}' names no file", path_.string());
+  require(path_.has_filename(), "AtomicFile: '{}' has no file name", path_.string());
   target_ = place_of(path_);
   const FolderTurn turn(folder_of(target_));
   partial_ = partial_path(target_);
@@ -186,10 +186,10 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
     detail::release_partial(slot_);
     throw_file_error(path_, "write", error);
   }
-  ::flock(descriptor_, LOCK_EX | LOCK_NB);  // a file system without locks lets several write; the last commit stays
+  ::flock(descriptor_, LOCK_EX | LOCK_NB);  // without locks several processes may write; the last commit wins
   if (has_other_writer(target_, partial_)) {
     discard();
-    throw UserError("{}: another process is writing this file; wait for it, or give another path", path_.string());
+    throw UserError("{}: another process is writing this file; wait for it or give another path", path_.string());
   }
 }
 
@@ -234,9 +234,9 @@ void AtomicFile::flush() {
 
 void AtomicFile::commit() {
   require(descriptor_ >= 0, "{}: committed twice, or after a failure", path_.string());
-  // fsync reports writes that the kernel had only promised; the rename must not happen after a lost one.
+  // fsync reports delayed write errors; the file must not be renamed after one.
   int error = ::fsync(descriptor_) == 0 ? 0 : errno;
-  // Renamed while it is locked: another writer must not take it for a killed one's.
+  // Rename while locked: otherwise another writer would treat the partial file as a killed writer's.
   if (error == 0 && ::rename(partial_.c_str(), target_.c_str()) != 0) error = errno;
   if (::close(std::exchange(descriptor_, -1)) != 0 && error == 0) error = errno;
   if (error != 0) ::unlink(partial_.c_str());

@@ -1,6 +1,6 @@
 #pragma once
-// Files that are either whole or absent: written under another name in the same folder, flushed, renamed, and the
-// folder flushed too.
+// Atomic file replacement: a file is either complete or absent. It is written under a temporary name in the same
+// folder, flushed and renamed; then the folder is flushed.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -9,59 +9,59 @@
 
 namespace furlong {
 
-/// A new name in the folder of `path` for a file under construction: ".<name>.<random>.partial". No file of that name
-/// exists.
+/// Returns an unused name for a partial file in the folder of `path`: ".<name>.<random>.partial".
 std::filesystem::path partial_path(const std::filesystem::path& path);
-/// The files under construction for `path`, of any process, and those that a killed process has left.
+/// Returns all partial files of `path`: those being written by any process and those left by killed processes.
 std::vector<std::filesystem::path> partial_files(const std::filesystem::path& path);
 
-/// Makes earlier renames, creations and removals in `directory` survive a power loss. Throws MachineError.
+/// Makes earlier renames, creations and removals in `directory` durable across a power loss. Throws MachineError.
 void flush_directory(const std::filesystem::path& directory);
 
-/// A file under construction. Readers see the old file, or none, until commit(); without commit() the destructor
-/// removes what was written. One process at a time writes a file: a second one is refused when it begins, as far as the
-/// file system has locks (flock). There, what a killed writer has left is removed by the next one. A symbolic link is
-/// followed; only a regular file is replaced. Throws UserError where the place is at fault (no such folder, no
-/// permission, a folder, device or pipe of that name, another writer), MachineError where the machine is (disk full,
-/// read-only file system, I/O error); after either, the old file is untouched and nothing of the new one stays.
+/// Writes a file atomically. Readers see the old file, or none, until commit(). Without commit() the destructor removes
+/// the partial file.
+/// One process at a time writes a file: on file systems with locks (flock) the constructor refuses a second writer, and
+/// removes what a killed writer has left. A symbolic link is followed; only a regular file is replaced.
+/// Throws UserError if the path is at fault: a missing folder, no permission, a folder, device or pipe of that name, or
+/// another writer. Throws MachineError if the machine is: disk full, read-only file system, I/O error. After a throw
+/// the old file is unchanged and the partial file is removed.
 class AtomicFile {
  public:
-  /// Creates the file under construction with permissions 0666 less the umask.
+  /// Creates the partial file with permissions 0666 less the umask.
   explicit AtomicFile(std::filesystem::path path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  /// Appends at the end of what write() wrote before.
+  /// Appends after the bytes of the previous write().
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  /// Writes at byte `offset`, whatever write() has done.
+  /// Writes at byte `offset`, independently of write().
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
-  /// Flushes the file to disk, so that little is left in commit() that can fail.
+  /// Flushes the file to disk in advance, so that little in commit() can fail.
   void flush();
-  /// Flushes the file, renames it to its place, and flushes the folder. Called once, last.
+  /// Flushes the file, renames it to its final name, and flushes the folder. Call once, last.
   void commit();
-  /// Closes and removes what was written. Does nothing after commit().
+  /// Closes and removes the partial file. Does nothing after commit().
   void discard() noexcept;
 
-  /// Open for reading and writing; for libraries that write by themselves. Stays the property of this object.
+  /// Returns the descriptor, open for reading and writing, for libraries that write to it. This object owns it.
   int descriptor() const { return descriptor_; }
   const std::filesystem::path& path() const { return path_; }
 
  private:
   std::filesystem::path path_;     // as given
-  std::filesystem::path target_;   // with symbolic links followed
-  std::filesystem::path partial_;  // holds what is written until commit()
+  std::filesystem::path target_;   // symbolic links resolved
+  std::filesystem::path partial_;  // the partial file, until commit()
   int descriptor_ = -1;
-  int slot_ = -1;  // among those that a signal removes (interrupted_writes.h)
+  int slot_ = -1;  // registration for removal by a signal (interrupted_writes.h)
   std::uint64_t end_ = 0;
 };
 
-/// Replaces `path` by a file holding `text`. Throws as AtomicFile does.
+/// Atomically replaces `path` by a file that contains `text`. Throws as AtomicFile does.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
-/// Throws what a failed system call on `path` means: UserError when the place is at fault, MachineError otherwise.
-/// `action` completes "cannot ...", for example "write"; `error` is an errno value.
+/// Throws the error of a failed system call on `path`: UserError if the path is at fault, else MachineError. `action`
+/// completes "cannot …", for example "write"; `error` is an errno value.
 [[noreturn]] void throw_file_error(const std::filesystem::path& path, std::string_view action, int error);
 
 }  // namespace furlong

@@ -7,7 +7,7 @@
 namespace furlong {
 namespace {
 
-/// int64 is no tensor's dtype.
+/// int64 is a dtype of checkpoints only, not a DType.
 std::int64_t bytes_of(std::string_view dtype) {
   return dtype == "int64" ? 8 : size_of(dtype_from_name(std::string(dtype)));
 }

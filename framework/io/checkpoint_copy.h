@@ -10,17 +10,17 @@
 
 namespace furlong {
 
-/// What a checkpoint is to hold, as it was when it was put here: to be written later, from another thread.
+/// Copies of the entries of a checkpoint in host memory, to be written later from another thread.
 class CheckpointCopy final : public CheckpointSink {
  public:
-  /// Throws MachineError where the host's memory has no room for the elements.
+  /// Copies the elements. Throws MachineError if host memory is exhausted.
   void tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
               const void* data) override;
   void text(const std::string& name, std::string_view value) override;
   void number(const std::string& name, double value) override;
   void integer(const std::string& name, std::int64_t value) override;
 
-  /// Everything, in the order in which it came: the file is the one that would have been written without the copy.
+  /// Writes all entries in the order of their calls. The file equals one written without the copy.
   void write(CheckpointSink& file) const;
 
  private:

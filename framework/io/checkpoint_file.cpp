@@ -26,7 +26,7 @@ using hdf5::detail::Lock;
 
 namespace {
 
-constexpr std::ptrdiff_t deepest_group = 32;  // each name is looked up from the root on
+constexpr std::ptrdiff_t max_group_depth = 32;  // each name is looked up from the root
 
 enum class Kind { tensor, text, number, integer };
 
@@ -47,16 +47,17 @@ const char* describe(Kind kind) {
 struct Entry {
   Kind kind = Kind::tensor;
   TensorInfo info;
-  std::vector<Piece> pieces{};  // of a tensor that lies in shards
+  std::vector<Piece> pieces{};  // of a tensor in shards
 };
 
-// One string of fixed length: of any other type or shape HDF5 would write more than the string's bytes when it reads.
+// Whether this is one string of fixed length. Reading any other type or shape, HDF5 would write more bytes than the
+// string has.
 bool is_one_text(hid_t type, hid_t space) {
   return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
          H5Sget_simple_extent_type(space) == H5S_SCALAR;
 }
 
-// Whether a dataset lies in one piece of exactly `bytes` inside the file, as the writer lays it out.
+// Whether a dataset is one contiguous range of exactly `bytes` inside the file, as the writer lays it out.
 bool lies_whole(hid_t dataset, std::uint64_t bytes, std::uint64_t file_bytes) {
   if (bytes == 0) return true;
   const haddr_t offset = H5Dget_offset(dataset);
@@ -92,12 +93,12 @@ struct CheckpointReader::State {
 void CheckpointReader::State::fail(std::string_view what) {
   const std::string reason = hdf5::detail::take_reason().text;
   if (io.error() != 0) throw_file_error(path, "read", io.error());
-  throw UserError("{}: HDF5 cannot read {} ({}); take an earlier checkpoint", path.string(), what, reason);
+  throw UserError("{}: HDF5 cannot read {} ({}); use an earlier checkpoint", path.string(), what, reason);
 }
 
 void CheckpointReader::State::refuse(const std::string& name, std::string_view what) {
-  throw UserError("{}: '{}' {}: not written by this program, or changed since; take an earlier checkpoint",
-                  path.string(), name, what);
+  throw UserError("{}: '{}' {}; it is damaged or was not written by Furlong; use an earlier checkpoint", path.string(),
+                  name, what);
 }
 
 void CheckpointReader::State::open() {
@@ -110,27 +111,27 @@ void CheckpointReader::State::open() {
   std::vector<std::string> found;
   const auto collect = [](hid_t, const char* name, const H5L_info_t* link, void* data) -> herr_t {
     if (link->type != H5L_TYPE_HARD) return 0;
-    if (std::count(name, name + std::strlen(name), '/') > deepest_group) return 1;
+    if (std::count(name, name + std::strlen(name), '/') > max_group_depth) return 1;
     try {
       static_cast<std::vector<std::string>*>(data)->emplace_back(name);
       return 0;
     } catch (...) {
-      return -1;  // out of memory: no exception may cross C code
+      return -1;  // out of memory; an exception must not cross C code
     }
   };
   const herr_t visited = H5Lvisit(handle.id(), H5_INDEX_NAME, H5_ITER_INC, collect, &found);
   if (visited < 0) fail("its table of contents");
   if (visited > 0)
-    throw UserError("{}: has groups nested more than {} deep: not written by this program; take an earlier checkpoint",
-                    path.string(), deepest_group);
+    throw UserError("{}: groups are nested more than {} deep; it was not written by Furlong; use an earlier checkpoint",
+                    path.string(), max_group_depth);
   for (const std::string& name : found) {
     if (std::optional<Entry> entry = examine(name)) entries.emplace(name, std::move(*entry));
   }
 }
 
-// What lies under a name; nothing for groups and for what this program never writes. The checksum tells nothing about
-// who wrote the file: types, shapes and sizes are checked here, so that reading never exceeds the bytes that the entry
-// states.
+// Returns the entry of a name; nothing for groups and for objects that Furlong never writes. The checksum does not
+// authenticate the writer. Types, shapes and sizes are therefore checked here, so that reading never exceeds the bytes
+// that the entry states.
 std::optional<Entry> CheckpointReader::State::examine(const std::string& name) {
   const Handle object(H5Oopen(handle.id(), name.c_str(), H5P_DEFAULT));
   if (!object) fail(name);
@@ -146,7 +147,7 @@ std::optional<Entry> CheckpointReader::State::examine(const std::string& name) {
   if (H5Tget_class(type.id()) == H5T_STRING) {
     entry.kind = Kind::text;
     const bool empty = H5Tis_variable_str(type.id()) == 0 && H5Sget_simple_extent_type(space.id()) == H5S_NULL;
-    if (!empty && !is_one_text(type.id(), space.id())) refuse(name, "is a text, but not one string of fixed length");
+    if (!empty && !is_one_text(type.id(), space.id())) refuse(name, "is a text but not one string of fixed length");
     if (empty) entry.info.bytes = 0;
   } else {
     const bool integer = H5Tequal(type.id(), H5T_STD_I64LE) > 0;
@@ -154,7 +155,8 @@ std::optional<Entry> CheckpointReader::State::examine(const std::string& name) {
       return std::nullopt;
     entry.kind = integer ? Kind::integer : Kind::number;
   }
-  if (!lies_whole(object.id(), entry.info.bytes, file_bytes)) refuse(name, "does not lie in one piece inside the file");
+  if (!lies_whole(object.id(), entry.info.bytes, file_bytes))
+    refuse(name, "is not one contiguous range inside the file");
   return entry;
 }
 
@@ -164,7 +166,7 @@ Entry CheckpointReader::State::examine_tensor(const std::string& name, hid_t dat
   entry.info.dtype = dtype_of(name, dataset);
   const std::optional<hdf5::Type> known = tensor_type(entry.info.dtype);
   if (!known || H5Tequal(type, hdf5::detail::file_type(*known)) <= 0) {
-    throw UserError("{}: tensor '{}' has dtype '{}', which this program does not know or its values do not have",
+    throw UserError("{}: tensor '{}' has dtype '{}', which is unknown or does not match its stored values",
                     path.string(), name, entry.info.dtype);
   }
   std::array<hsize_t, H5S_MAX_RANK> extents{};
@@ -179,7 +181,7 @@ Entry CheckpointReader::State::examine_tensor(const std::string& name, hid_t dat
     entry.info.shape.push_back(static_cast<std::int64_t>(extent));
   }
   entry.info.bytes = bytes;
-  if (!lies_whole(dataset, bytes, file_bytes)) refuse(name, "does not lie in one piece inside the file");
+  if (!lies_whole(dataset, bytes, file_bytes)) refuse(name, "is not one contiguous range inside the file");
   return entry;
 }
 
@@ -190,7 +192,7 @@ std::string CheckpointReader::State::dtype_of(const std::string& name, hid_t dat
   if (!type || !space) fail("the dtype of " + name);
   std::array<char, 16> text{};
   if (!is_one_text(type.id(), space.id()) || H5Tget_size(type.id()) >= text.size())
-    refuse(name, "has a dtype that is no short text");
+    refuse(name, "has a dtype attribute that is not a short text");
   if (H5Aread(attribute.id(), type.id(), text.data()) < 0) fail("the dtype of " + name);
   return text.data();
 }
@@ -199,12 +201,12 @@ const Entry& CheckpointReader::State::find(const std::string& name, Kind kind) {
   const auto entry = entries.find(name);
   if (entry == entries.end()) {
     const std::string group = name.substr(0, name.find_last_of('/') + 1);
-    std::int64_t beside = 0;
-    for (auto at = entries.lower_bound(group); at != entries.end() && at->first.starts_with(group); ++at) ++beside;
+    std::int64_t siblings = 0;
+    for (auto at = entries.lower_bound(group); at != entries.end() && at->first.starts_with(group); ++at) ++siblings;
     throw UserError(
-        "{}: '{}' is missing, expected {}; the checkpoint has {} entries under '{}': was it written with another "
-        "configuration?",
-        path.string(), name, describe(kind), beside, group.empty() ? "/" : group);
+        "{}: '{}' is missing, expected {}; the checkpoint has {} entries under '{}', so check that it was written with "
+        "this configuration",
+        path.string(), name, describe(kind), siblings, group.empty() ? "/" : group);
   }
   if (entry->second.kind != kind) {
     throw UserError("{}: '{}' is {}, expected {}", path.string(), name, describe(entry->second.kind), describe(kind));
@@ -212,7 +214,7 @@ const Entry& CheckpointReader::State::find(const std::string& name, Kind kind) {
   return entry->second;
 }
 
-// `destination` holds the bytes that the entry states. The types in memory are those in the file: nothing is converted.
+// `destination` has the size that the entry states. Memory types equal file types, so nothing is converted.
 void CheckpointReader::State::read(const std::string& name, void* destination) {
   const Entry& entry = entries.find(name)->second;
   if (!entry.pieces.empty()) {
@@ -230,7 +232,7 @@ void CheckpointReader::State::read(const std::string& name, void* destination) {
   if (!type || H5Dread(dataset.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, destination) < 0) fail(name);
 }
 
-/// Without files where there are none.
+/// Returns the shard index; empty if the checkpoint has no shards.
 ShardIndex CheckpointReader::State::shard_index() {
   const auto text = entries.find("shards");
   if (text == entries.end() || text->second.kind != Kind::text) return {};
@@ -239,7 +241,7 @@ ShardIndex CheckpointReader::State::shard_index() {
   return ShardIndex::from_json(json, path.string());
 }
 
-/// The tensors that lie in other files, as if they lay in this one.
+/// Adds the tensors of all shards to the entries.
 void CheckpointReader::State::open_shards() {
   const ShardIndex index = shard_index();
   std::vector<std::map<std::string, std::int64_t>> found;
@@ -247,7 +249,7 @@ void CheckpointReader::State::open_shards() {
     auto shard = std::make_unique<State>(path.parent_path() / file.name);
     detail::verify(shard->descriptor, shard->io, shard->path);
     if (checkpoint_checksum(shard->path) != file.checksum)
-      throw UserError("{}: its shard {} is not the one that was written with it; take an earlier checkpoint",
+      throw UserError("{}: the checksum of shard {} is not the one in the shard index; use an earlier checkpoint",
                       path.string(), file.name);
     shard->open();
     auto& names = found.emplace_back();
@@ -260,10 +262,10 @@ void CheckpointReader::State::open_shards() {
     const ShardIndex::Whole& whole = index.tensors.at(name);
     for (const Piece& piece : pieces)
       if (shards[piece.file]->entries.at(piece.name).info.dtype != whole.dtype)
-        refuse(name, "has pieces of another dtype");
-    if (entries.contains(name)) refuse(name, "lies in the checkpoint and in its shards");
+        refuse(name, "has pieces with another dtype");
+    if (entries.contains(name)) refuse(name, "is both in the checkpoint and in its shards");
     const std::optional<hdf5::Type> type = tensor_type(whole.dtype);
-    if (!type) refuse(name, "has a dtype that this program does not know");
+    if (!type) refuse(name, "has an unknown dtype");
     std::size_t bytes = hdf5::size_of(*type);
     for (const std::int64_t extent : whole.shape) bytes *= static_cast<std::size_t>(extent);
     entries.emplace(name, Entry{Kind::tensor, {name, whole.dtype, whole.shape, bytes}, std::move(pieces)});
@@ -314,8 +316,9 @@ const TensorInfo& CheckpointReader::info(const std::string& name) const {
 void CheckpointReader::read(const std::string& name, void* destination, std::size_t bytes) const {
   const TensorInfo& found = info(name);
   if (found.bytes != bytes) {
-    throw UserError("{}: tensor '{}' is {} {}, {} bytes; expected {} bytes: was it written with another configuration?",
-                    path().string(), name, found.dtype, joined(found.shape), found.bytes, bytes);
+    throw UserError(
+        "{}: tensor '{}' is {} {} of {} bytes, expected {} bytes; check that it was written with this configuration",
+        path().string(), name, found.dtype, joined(found.shape), found.bytes, bytes);
   }
   if (bytes > 0) state_->read(name, destination);
 }
@@ -324,7 +327,7 @@ void CheckpointReader::read(const std::string& name, std::string_view dtype, std
                             void* destination) const {
   const TensorInfo& found = info(name);
   if (found.dtype != dtype || !std::equal(shape.begin(), shape.end(), found.shape.begin(), found.shape.end())) {
-    throw UserError("{}: tensor '{}' is {} {}; expected {} {}: was it written with another configuration?",
+    throw UserError("{}: tensor '{}' is {} {}, expected {} {}; check that it was written with this configuration",
                     path().string(), name, found.dtype, joined(found.shape), dtype, joined(shape));
   }
   if (found.bytes > 0) state_->read(name, destination);

@@ -1,5 +1,5 @@
 #pragma once
-// One checkpoint in one file: named tensors, texts and numbers, in HDF5 behind a checksum of the whole
+// A checkpoint file: named tensors, texts and numbers in HDF5, preceded by a checksum of the whole
 // (docs/file_formats.md).
 #include <cstddef>
 #include <cstdint>
@@ -13,32 +13,34 @@
 
 namespace furlong {
 
-/// Version of the layout that CheckpointWriter writes and CheckpointReader reads.
+/// Version of the file layout that CheckpointWriter writes and CheckpointReader reads.
 inline constexpr std::uint32_t checkpoint_format_version = 1;
 
-/// Takes what a checkpoint is to hold. Names are paths such as "parameters/blocks.0.attention.query.weight".
+/// Receives the entries of a checkpoint. Names are paths such as "parameters/blocks.0.attention.query.weight".
 class CheckpointSink {
  public:
   virtual ~CheckpointSink() = default;
-  /// `dtype`: float32, bfloat16, float64, int32, int64 or uint8. `shape` may be empty (a scalar) or hold zeros. `data`
-  /// is row-major and holds product(shape) elements; it is the caller's again when this returns.
+  /// `dtype` is float32, bfloat16, float64, int32, int64 or uint8. `shape` may be empty (a scalar) or contain zeros.
+  /// `data` holds product(shape) elements, row-major; the caller may reuse it after the call.
   virtual void tensor(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
                       const void* data) = 0;
-  /// UTF-8 by custom, but any bytes come back as they were. At most 4 GiB less one byte.
+  /// Usually UTF-8, but any bytes are preserved. At most 4 GiB less one byte.
   virtual void text(const std::string& name, std::string_view value) = 0;
   virtual void number(const std::string& name, double value) = 0;
   virtual void integer(const std::string& name, std::int64_t value) = 0;
 };
 
-/// Writes a checkpoint beside its place; finish() makes it appear, whole. The '/' in names become HDF5 groups. Any one
-/// thread may use a writer, also while others use HDF5: tensors go from the caller's memory to the file without a copy
-/// and without HDF5's lock. After any throw the partial file is gone and the writer of no further use. Throws UserError
-/// where the place is at fault, MachineError where the machine is (disk full), and ContractError for a bad name, a name
-/// used twice, an unknown dtype.
+/// Writes a checkpoint to a partial file; finish() renames the complete file to its final name. Each '/' in a name
+/// creates an HDF5 group.
+/// One thread at a time may use a writer, also while other threads use HDF5: tensors are written from the caller's
+/// memory without a copy and without HDF5's lock.
+/// Throws UserError if the path is at fault, MachineError if the machine is (disk full), and ContractError for an
+/// invalid or duplicate name or an unknown dtype. After any throw the partial file is removed and the writer is
+/// unusable.
 class CheckpointWriter final : public CheckpointSink {
  public:
   explicit CheckpointWriter(std::filesystem::path path);
-  /// Removes the partial file, unless finish() has returned.
+  /// Removes the partial file unless finish() has returned.
   ~CheckpointWriter() override;
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -48,7 +50,7 @@ class CheckpointWriter final : public CheckpointSink {
   void text(const std::string& name, std::string_view value) override;
   void number(const std::string& name, double value) override;
   void integer(const std::string& name, std::int64_t value) override;
-  /// Writes the checksum, flushes the file to disk, and renames it to its place.
+  /// Writes the checksum, flushes the file to disk, and renames it to its final name.
   void finish();
 
  private:
@@ -63,30 +65,29 @@ struct TensorInfo {
   std::size_t bytes = 0;
 };
 
-/// Reads a checkpoint. open() reads the whole file once and compares its checksum before HDF5 sees it, so that a
-/// damaged file is refused with a UserError of one line that names the file and what is wrong. Tensors that lie in
-/// shards (checkpoint_shards.h) are read as if they lay here; open() reads and checks those files, too. Any thread may
-/// use a reader, one at a time.
+/// Reads a checkpoint. open() reads the whole file once and verifies its checksum before HDF5 parses it. A damaged file
+/// is rejected with a one-line UserError that names the file and the damage. Tensors in shards (checkpoint_shards.h)
+/// are read like local ones; open() also reads and verifies the shards. Any thread may use a reader, one at a time.
 class CheckpointReader {
  public:
   static CheckpointReader open(const std::filesystem::path& path);
-  /// The names of the shards that a checkpoint needs. Checks and reads nothing but the file itself; throws as open()
+  /// Returns the names of the shards that a checkpoint needs. Reads and verifies only the file itself; throws as open()
   /// does.
   static std::vector<std::string> shards_of(const std::filesystem::path& path);
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
   ~CheckpointReader();
 
-  /// Whether a tensor, text, number or integer has that name.
+  /// Whether a tensor, text, number or integer with this name exists.
   bool has(const std::string& name) const;
-  /// All tensors whose name begins with `prefix`, in alphabetical order.
+  /// Returns all tensors whose name starts with `prefix`, in alphabetical order.
   std::vector<TensorInfo> tensors(std::string_view prefix = "") const;
-  /// Throws UserError when there is no such tensor, as the reading functions below do.
+  /// Returns a tensor's description. Throws UserError if the tensor does not exist, as the functions below do.
   const TensorInfo& info(const std::string& name) const;
-  /// Reads a whole tensor into `bytes` bytes at `destination`. Throws UserError, with what was found and what was
-  /// expected, when the tensor has another size.
+  /// Reads a whole tensor into `bytes` bytes at `destination`. Throws UserError with both sizes if the tensor has
+  /// another size.
   void read(const std::string& name, void* destination, std::size_t bytes) const;
-  /// The same, and the tensor has to have this dtype and shape.
+  /// As above. Throws UserError if the tensor has another dtype or shape.
   void read(const std::string& name, std::string_view dtype, std::span<const std::int64_t> shape,
             void* destination) const;
   std::string text(const std::string& name) const;
@@ -100,11 +101,11 @@ class CheckpointReader {
   std::unique_ptr<State> state_;
 };
 
-/// Reads the whole file and throws what CheckpointReader::open would throw about its checksum.
+/// Verifies the checksum of a whole file. Throws as CheckpointReader::open does.
 void verify_checkpoint(const std::filesystem::path& path);
 
-/// The checksum that the file states of itself, without checking it: files that state the same one are copies of each
-/// other. Nothing when the file cannot be read or is no checkpoint.
+/// Returns the checksum stated in the file without verifying it; files with equal checksums are copies of each other.
+/// Returns nothing if the file cannot be read or is not a checkpoint.
 std::optional<std::uint64_t> checkpoint_checksum(const std::filesystem::path& path) noexcept;
 
 }  // namespace furlong

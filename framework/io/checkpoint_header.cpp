@@ -52,7 +52,7 @@ CheckpointHeader make_header(DescriptorIo& io, const fs::path& path) {
   return header;
 }
 
-// O_NONBLOCK: opening a pipe must not wait for somebody to write into it.
+// O_NONBLOCK: opening a pipe must not wait for a writer.
 Descriptor::Descriptor(const fs::path& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) throw_file_error(path, "open the checkpoint", errno);
 }
@@ -63,45 +63,44 @@ void verify(const Descriptor& descriptor, DescriptorIo& io, const fs::path& path
   struct stat status {};
   if (::fstat(descriptor.number(), &status) != 0) throw_file_error(path, "read", errno);
   if (S_ISDIR(status.st_mode))
-    throw UserError("{}: a folder, expected a checkpoint file; name one of the files in it", path.string());
-  if (!S_ISREG(status.st_mode)) throw UserError("{}: not a regular file, expected a checkpoint", path.string());
+    throw UserError("{}: is a folder, expected a checkpoint file; give one of the files in it", path.string());
+  if (!S_ISREG(status.st_mode)) throw UserError("{}: is not a regular file, expected a checkpoint file", path.string());
   const auto found_bytes = static_cast<std::uint64_t>(status.st_size);
   if (found_bytes == 0)
-    throw UserError("{}: the file is empty, expected a checkpoint; take an earlier one", path.string());
+    throw UserError("{}: the file is empty, expected a checkpoint; use an earlier one", path.string());
 
   CheckpointHeader header{};
   if (!io.read_at(0, &header, sizeof header)) throw_file_error(path, "read", io.error());
   const std::string_view start(header.magic, sizeof header.magic);
   if (start == hdf5_signature) {
     throw UserError(
-        "{}: an HDF5 file, but no Furlong checkpoint ('{}' is missing at its start); was it written by another "
-        "program?",
+        "{}: is an HDF5 file but not a Furlong checkpoint ('{}' is missing at its start); give a checkpoint that "
+        "Furlong wrote",
         path.string(), checkpoint_magic);
   }
   if (start != checkpoint_magic)
-    throw UserError("{}: not a Furlong checkpoint ('{}' is missing at its start)", path.string(), checkpoint_magic);
-  constexpr const char* hint = "take an earlier checkpoint";
+    throw UserError("{}: is not a Furlong checkpoint ('{}' is missing at its start)", path.string(), checkpoint_magic);
+  constexpr const char* hint = "use an earlier checkpoint";
   if (found_bytes < sizeof header) {
-    throw UserError("{}: truncated: {} bytes found, at least {} expected; {}", path.string(), found_bytes,
+    throw UserError("{}: truncated: found {} bytes, expected at least {}; {}", path.string(), found_bytes,
                     sizeof header, hint);
   }
   if (header.version != checkpoint_format_version) {
     throw UserError(
-        "{}: checkpoint format version {} found, this program reads version {}; use the program that wrote it",
+        "{}: checkpoint format version {} is not supported, expected version {}; use the Furlong version that wrote it",
         path.string(), header.version, checkpoint_format_version);
   }
   if (header.total_bytes != found_bytes) {
-    throw UserError("{}: {}: {} bytes found, {} expected; {}", path.string(),
+    throw UserError("{}: {}: found {} bytes, expected {}; {}", path.string(),
                     found_bytes < header.total_bytes ? "truncated" : "damaged", found_bytes, header.total_bytes, hint);
   }
   const bool clean = header.reserved == 0 &&
                      std::all_of(std::begin(header.padding), std::end(header.padding), [](char c) { return c == 0; });
   if (!clean)
-    throw UserError("{}: damaged: its first {} bytes hold what no checkpoint has there; {}", path.string(),
-                    sizeof header, hint);
+    throw UserError("{}: damaged: its first {} bytes are not a valid header; {}", path.string(), sizeof header, hint);
   const std::uint64_t checksum = hash_from_user_block_on(io, path, found_bytes);
   if (checksum != header.checksum) {
-    throw UserError("{}: damaged: its contents have checksum {:016x}, {:016x} expected; {}", path.string(), checksum,
+    throw UserError("{}: damaged: its contents have checksum {:016x}, expected {:016x}; {}", path.string(), checksum,
                     header.checksum, hint);
   }
 }

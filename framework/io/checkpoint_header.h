@@ -1,6 +1,6 @@
 #pragma once
-// For framework/io/checkpoint_*.cpp only: the 512 bytes before HDF5's own in a checkpoint, and the checksum that they
-// hold.
+// Internal to framework/io/checkpoint_*.cpp: the 512-byte user block before the HDF5 data of a checkpoint, with the
+// checksum.
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -19,13 +19,13 @@ struct CheckpointHeader {
   char magic[8];
   std::uint32_t version;
   std::uint32_t reserved;
-  std::uint64_t checksum;     ///< XXH3, 64 bits, of all bytes from 512 to the end
-  std::uint64_t total_bytes;  ///< user block included
+  std::uint64_t checksum;     ///< 64-bit XXH3 of all bytes from 512 to the end
+  std::uint64_t total_bytes;  ///< including the user block
   char padding[user_block_bytes - 32];
 };
 static_assert(sizeof(CheckpointHeader) == user_block_bytes && std::endian::native == std::endian::little);
 
-/// The header that belongs to the file behind `io` as it stands. Throws MachineError when it cannot be read.
+/// Returns the header for the current contents of the file behind `io`. Throws MachineError if it cannot be read.
 CheckpointHeader make_header(hdf5::DescriptorIo& io, const std::filesystem::path& path);
 
 /// A file open for reading.
@@ -42,7 +42,7 @@ class Descriptor {
   int descriptor_;
 };
 
-/// Reads the whole file. Throws UserError that says what is wrong with it, MachineError when it cannot be read.
+/// Reads and verifies the whole file. Throws UserError that names the damage, MachineError if the file cannot be read.
 void verify(const Descriptor& descriptor, hdf5::DescriptorIo& io, const std::filesystem::path& path);
 
 }  // namespace furlong::detail

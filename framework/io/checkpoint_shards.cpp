@@ -13,9 +13,8 @@ namespace {
 constexpr std::string_view shard_mark = ".shard_";
 
 [[noreturn]] void refuse(const std::string& origin, std::string_view what) {
-  throw UserError(
-      "{}: what it says of its shards {}: not written by this program, or changed since; take an earlier checkpoint",
-      origin, what);
+  throw UserError("{}: its shard index {}; it is damaged or was not written by Furlong; use an earlier checkpoint",
+                  origin, what);
 }
 
 std::optional<std::int64_t> whole_number(std::string_view text) {
@@ -29,21 +28,22 @@ std::int64_t elements_of(const std::string& tensor, const std::vector<std::int64
   std::int64_t elements = 1;
   for (const std::int64_t extent : shape)
     if (extent < 0 || __builtin_mul_overflow(elements, extent, &elements))
-      refuse(origin, "gives '" + tensor + "' an impossible shape");
+      refuse(origin, "gives tensor '" + tensor + "' an invalid shape");
   return elements;
 }
 
 ShardIndex::File file_from(const nlohmann::json& json, const std::string& origin) {
   if (!json.is_object() || !json.value("name", nlohmann::json()).is_string() ||
       !json.value("checksum", nlohmann::json()).is_string())
-    refuse(origin, "names a file without name or checksum");
+    refuse(origin, "has a file without name or checksum");
   ShardIndex::File file;
   file.name = json["name"].get<std::string>();
   if (file.name != std::filesystem::path(file.name).filename().string() || !checkpoint_of_shard(file.name))
-    refuse(origin, "names the file '" + file.name + "', which is no shard's name");
+    refuse(origin, "lists '" + file.name + "', which is not the name of a shard");
   const auto text = json["checksum"].get<std::string>();
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), file.checksum, 16);
-  if (error != std::errc{} || end != text.data() + text.size()) refuse(origin, "has a checksum that is no number");
+  if (error != std::errc{} || end != text.data() + text.size())
+    refuse(origin, "has a checksum that is not a hexadecimal number");
   return file;
 }
 
@@ -54,7 +54,7 @@ ShardIndex::Whole whole_from(const nlohmann::json& json, const std::string& orig
   ShardIndex::Whole whole;
   whole.dtype = json["dtype"].get<std::string>();
   for (const auto& extent : json["shape"]) {
-    if (!extent.is_number_integer()) refuse(origin, "has a tensor whose shape is no numbers");
+    if (!extent.is_number_integer()) refuse(origin, "has a tensor whose shape is not a list of integers");
     whole.shape.push_back(extent.get<std::int64_t>());
   }
   return whole;
@@ -62,9 +62,9 @@ ShardIndex::Whole whole_from(const nlohmann::json& json, const std::string& orig
 
 }  // namespace
 
-std::filesystem::path shard_path(const std::filesystem::path& checkpoint, int rank, int processes) {
+std::filesystem::path shard_path(const std::filesystem::path& checkpoint, int rank, int world_size) {
   return checkpoint.parent_path() /
-         fmt::format("{}{}{}_of_{}.h5", checkpoint.stem().string(), shard_mark, rank, processes);
+         fmt::format("{}{}{}_of_{}.h5", checkpoint.stem().string(), shard_mark, rank, world_size);
 }
 
 std::optional<std::string> checkpoint_of_shard(const std::string& file_name) {
@@ -96,7 +96,7 @@ ShardIndex ShardIndex::from_json(std::string_view text, const std::string& origi
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object() || !json.value("files", nlohmann::json()).is_array() ||
       !json.value("tensors", nlohmann::json()).is_object())
-    refuse(origin, "is no list of files and tensors");
+    refuse(origin, "is not an object with files and tensors");
   ShardIndex index;
   for (const auto& file : json["files"]) index.files.push_back(file_from(file, origin));
   for (const auto& [name, whole] : json["tensors"].items()) index.tensors[name] = whole_from(whole, origin);
@@ -112,7 +112,7 @@ std::map<std::string, std::vector<Piece>> assemble(const ShardIndex& index,
       const std::size_t at = name.rfind('@');
       const auto first = at == std::string::npos ? std::nullopt : whole_number(std::string_view(name).substr(at + 1));
       if (!first || !index.tensors.contains(name.substr(0, at)))
-        refuse(origin, fmt::format("does not know '{}' in {}", name, index.files[file].name));
+        refuse(origin, fmt::format("does not list '{}', which {} contains", name, index.files[file].name));
       pieces[name.substr(0, at)].push_back({file, name, *first, elements});
     }
   }
@@ -122,12 +122,12 @@ std::map<std::string, std::vector<Piece>> assemble(const ShardIndex& index,
     std::int64_t covered = 0;
     for (const Piece& piece : parts) {
       if (piece.first != covered)
-        refuse(origin, fmt::format("leaves out or repeats elements {} to {} of '{}'", std::min(covered, piece.first),
+        refuse(origin, fmt::format("misses or repeats elements {} to {} of '{}'", std::min(covered, piece.first),
                                    std::max(covered, piece.first), tensor));
       covered += piece.elements;
     }
     if (covered != elements_of(tensor, whole.shape, origin))
-      refuse(origin, fmt::format("has {} elements of '{}', and not as many as its shape", covered, tensor));
+      refuse(origin, fmt::format("has {} elements of '{}', but its shape has another number", covered, tensor));
   }
   return pieces;
 }

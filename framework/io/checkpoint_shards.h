@@ -1,6 +1,6 @@
 #pragma once
-// A checkpoint whose tensors several processes wrote, each a part: the checkpoint itself, written last, names the other
-// files and their checksums, and what the whole tensors are (docs/file_formats.md).
+// A sharded checkpoint: several ranks each write a part of the tensors to a shard. The checkpoint itself is written
+// last. It names the shards, their checksums, and the dtype and shape of each whole tensor (docs/file_formats.md).
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -11,15 +11,16 @@
 
 namespace furlong {
 
-/// Where the part of `rank` belongs: step_00000010.shard_1_of_4.h5 beside step_00000010.h5.
-std::filesystem::path shard_path(const std::filesystem::path& checkpoint, int rank, int processes);
-/// The step_<step> in the name of such a file; nothing for other names.
+/// Returns the shard path of `rank`: step_00000010.shard_1_of_4.h5 next to step_00000010.h5.
+std::filesystem::path shard_path(const std::filesystem::path& checkpoint, int rank, int world_size);
+/// Returns the step_<step> part of a shard's file name; nothing for other names.
 std::optional<std::string> checkpoint_of_shard(const std::string& file_name);
 
-/// A shard's name for the elements of a tensor from `first` on: "parameters/blocks.0.norm.weight@128".
+/// Returns the name in a shard of a tensor's elements that start at element `first`:
+/// "parameters/blocks.0.norm.weight@128".
 std::string piece_name(const std::string& tensor, std::int64_t first);
 
-/// What the checkpoint says of its shards, in the text "shards".
+/// The index of the shards, stored in the checkpoint's text "shards".
 struct ShardIndex {
   struct File {
     std::string name;  ///< in the checkpoint's own folder
@@ -33,19 +34,19 @@ struct ShardIndex {
   std::map<std::string, Whole> tensors;
 
   std::string to_json() const;
-  /// Throws UserError, naming `origin`, where it is nothing that to_json() wrote.
+  /// Inverse of to_json(). Throws UserError that names `origin` if the text is invalid.
   static ShardIndex from_json(std::string_view text, const std::string& origin);
 };
 
-/// A part of a tensor, and where it lies.
+/// A part of a tensor and its location.
 struct Piece {
   std::size_t file = 0;
   std::string name;
   std::int64_t first = 0, elements = 0;
 };
 
-/// Which pieces each of the index's tensors is made of, ascending. `found`: of each file the names of its tensors and
-/// their elements. Throws UserError, naming `origin`, where pieces are missing, overlap or go beyond.
+/// Returns the pieces of each tensor of the index, in ascending order. `found` maps, for each file, tensor names to
+/// element counts. Throws UserError that names `origin` if pieces are missing, overlap or exceed the tensor.
 std::map<std::string, std::vector<Piece>> assemble(const ShardIndex& index,
                                                    const std::vector<std::map<std::string, std::int64_t>>& found,
                                                    const std::string& origin);

@@ -41,7 +41,7 @@ struct CheckpointWriter::State {
 
   AtomicFile file;
   DescriptorIo io;
-  Handle handle;  // of the HDF5 file; closed before `io` and `file` go
+  Handle handle;  // the HDF5 file; closed before `io` and `file` are destroyed
   std::set<std::string> names;
   std::set<std::string> groups;
 };
@@ -60,26 +60,26 @@ void CheckpointWriter::State::create() {
   const Lock lock;
   const Handle creation(H5Pcreate(H5P_FILE_CREATE));
   H5Pset_userblock(creation.id(), detail::user_block_bytes);
-  // Without times the same contents give the same bytes.
+  // Without timestamps equal contents give equal bytes.
   H5Pset_obj_track_times(creation.id(), false);
   const Handle access = access_list(io);
   handle = Handle(H5Fcreate(file.path().c_str(), H5F_ACC_TRUNC, creation.id(), access.id()));
   if (!handle) fail("the file's header");
 }
 
-// Checks a name and creates the groups on its way.
+// Checks a name and creates its groups.
 void CheckpointWriter::State::claim(const std::string& name) {
-  require(file.descriptor() >= 0, "{}: written to after finish() or a failure", file.path().string());
-  require(!name.empty() && name.back() != '/' && name.find('\0') == std::string::npos, "checkpoint: bad name '{}'",
+  require(file.descriptor() >= 0, "{}: written after finish() or a failure", file.path().string());
+  require(!name.empty() && name.back() != '/' && name.find('\0') == std::string::npos, "checkpoint: invalid name '{}'",
           name);
-  require(!groups.contains(name), "checkpoint: '{}' is already the beginning of another name", name);
+  require(!groups.contains(name), "checkpoint: '{}' is already a group of another name", name);
   for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
     end = name.find('/', begin);
     const std::string part = name.substr(begin, end - begin);
-    require(!part.empty() && part != ".", "checkpoint: bad name '{}'", name);
+    require(!part.empty() && part != ".", "checkpoint: invalid name '{}'", name);
     if (end == std::string::npos) break;
     const std::string group = name.substr(0, end);
-    require(!names.contains(group), "checkpoint: '{}' lies below '{}', which is no group", name, group);
+    require(!names.contains(group), "checkpoint: '{}' lies below '{}', which is not a group", name, group);
     if (groups.contains(group)) continue;
     const Lock lock;
     const Handle creation(H5Pcreate(H5P_GROUP_CREATE));
@@ -88,11 +88,11 @@ void CheckpointWriter::State::claim(const std::string& name) {
     if (!created) fail(group);
     groups.insert(group);
   }
-  require(names.insert(name).second, "checkpoint: '{}' written twice", name);
+  require(names.insert(name).second, "checkpoint: '{}' is written twice", name);
 }
 
-// HDF5 lays out the dataset and says where; the bytes then go there straight, outside its lock, so that a large tensor
-// keeps nobody from reading data meanwhile.
+// HDF5 allocates the dataset and returns its offset. The bytes are then written there directly, without HDF5's lock, so
+// that a large tensor does not block other threads that use HDF5.
 void CheckpointWriter::State::put(const std::string& name, hid_t type, hid_t space, std::string_view dtype,
                                   const void* data, std::size_t bytes) {
   haddr_t offset = 0;
@@ -141,14 +141,14 @@ void CheckpointWriter::tensor(const std::string& name, std::string_view dtype, s
                               const void* data) {
   const std::optional<hdf5::Type> type = tensor_type(dtype);
   require(type.has_value(),
-          "checkpoint: tensor '{}' of dtype '{}'; float32, bfloat16, float64, int32, int64 and uint8 are known", name,
+          "checkpoint: tensor '{}' has dtype '{}', expected float32, bfloat16, float64, int32, int64 or uint8", name,
           dtype);
-  require(shape.size() <= H5S_MAX_RANK, "checkpoint: tensor '{}' has {} dimensions, at most {} can be stored", name,
+  require(shape.size() <= H5S_MAX_RANK, "checkpoint: tensor '{}' has {} dimensions, expected at most {}", name,
           shape.size(), H5S_MAX_RANK);
   std::size_t bytes = hdf5::size_of(*type);
   for (const std::int64_t extent : shape) {
     require(extent >= 0 && !__builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes),
-            "checkpoint: tensor '{}' of shape {}", name, joined(shape));
+            "checkpoint: tensor '{}' has an invalid shape {}", name, joined(shape));
   }
   state_->claim(name);
   Handle space;
@@ -163,8 +163,8 @@ void CheckpointWriter::tensor(const std::string& name, std::string_view dtype, s
 }
 
 void CheckpointWriter::text(const std::string& name, std::string_view value) {
-  require(value.size() < std::size_t{1} << 32,
-          "checkpoint: text '{}' of {} bytes, at most 4 GiB less one can be stored", name, value.size());
+  require(value.size() < std::size_t{1} << 32, "checkpoint: text '{}' has {} bytes, expected less than 4 GiB", name,
+          value.size());
   state_->claim(name);
   const Lock lock;
   // HDF5 has no strings of length zero: an empty text is a dataset without elements.

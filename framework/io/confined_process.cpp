@@ -27,7 +27,7 @@
 namespace furlong {
 namespace {
 
-// Sanitizers map terabytes and call the system for themselves.
+// Sanitizers map terabytes of memory and make their own system calls.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool sanitized = true;
 #else
@@ -42,8 +42,8 @@ std::uint64_t address_space() {
   return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-/// All other system calls fail with EPERM from here on; those of another architecture end the process. False where the
-/// kernel refuses that.
+/// Makes all other system calls fail with EPERM; calls of another architecture end the process. Returns false if the
+/// kernel refuses the filter.
 bool allow_few_calls() {
 #ifdef __x86_64__
   constexpr std::array allowed{
@@ -54,7 +54,7 @@ bool allow_few_calls() {
                           protection = offsetof(seccomp_data, args) + 2 * sizeof(std::uint64_t);
   constexpr auto load = [](std::uint32_t place) { return sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, place); };
   constexpr auto give = [](std::uint32_t answer) { return sock_filter BPF_STMT(BPF_RET | BPF_K, answer); };
-  // Skips so many of the following instructions where the loaded value equals `value`, or does not.
+  // Skips `then` instructions if the loaded value equals `value`, else `otherwise`.
   constexpr auto equal = [](std::uint32_t value, std::uint8_t then, std::uint8_t otherwise) {
     return sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, then, otherwise);
   };
@@ -68,7 +68,7 @@ bool allow_few_calls() {
     program[size++] = equal(static_cast<std::uint32_t>(call), 0, 1);
     program[size++] = give(SECCOMP_RET_ALLOW);
   }
-  // Memory that is not executable.
+  // mmap and mprotect are allowed without PROT_EXEC.
   program[size++] = equal(SYS_mmap, 1, 0);
   program[size++] = equal(SYS_mprotect, 0, 3);
   program[size++] = load(protection);
@@ -82,7 +82,7 @@ bool allow_few_calls() {
 #endif
 }
 
-/// Whether system calls are filtered; limits hold in any case.
+/// Applies limits and the system-call filter. Returns whether the filter is active.
 bool confine() {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -92,8 +92,8 @@ bool confine() {
   return sanitized || allow_few_calls();
 }
 
-/// In the child: the two descriptors under known numbers, and no others. Messages of the C library about a broken heap
-/// go nowhere.
+/// In the child: moves the two descriptors to fixed numbers and closes all others. The C library's heap-corruption
+/// messages go to /dev/null.
 void keep_descriptors(int channel, int file) {
   const int nowhere = open("/dev/null", O_RDWR);
   const int high_channel = fcntl(channel, F_DUPFD, 16), high_file = fcntl(file, F_DUPFD, 16);
@@ -109,7 +109,7 @@ void keep_descriptors(int channel, int file) {
     close(descriptor);
 }
 
-/// The parent's handlers are not the child's, and Ctrl-C is for the parent to act on.
+/// Removes the parent's signal handlers. Ignores SIGINT, SIGTERM and SIGHUP: the parent acts on them.
 void reset_signals() {
   for (int number = 1; number < 32; ++number)
     std::signal(number, number == SIGINT || number == SIGTERM || number == SIGHUP ? SIG_IGN : SIG_DFL);
@@ -146,7 +146,7 @@ ConfinedProcess::ConfinedProcess(int file, std::string path, std::string library
     : path_(std::move(path)), library_(std::move(library)), memory_(address_space()) {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
-    throw MachineError("{}: cannot be read in a process of its own: {}", path_, std::strerror(errno));
+    throw MachineError("{}: cannot start the child process that reads it: {}", path_, std::strerror(errno));
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -169,7 +169,7 @@ ConfinedProcess::ConfinedProcess(int file, std::string path, std::string library
   channel_ = ends[0];
   if (child_ < 0) {
     close(channel_);
-    throw MachineError("{}: cannot be read in a process of its own: {}", path_, std::strerror(failure));
+    throw MachineError("{}: cannot start the child process that reads it: {}", path_, std::strerror(failure));
   }
   char is_filtered = 0;
   if (!read_all(channel_, &is_filtered, 1)) {
@@ -177,11 +177,11 @@ ConfinedProcess::ConfinedProcess(int file, std::string path, std::string library
     kill(child_, SIGKILL);
     while (waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
     }
-    throw MachineError("{}: cannot be read in a process of its own: it ended at once", path_);
+    throw MachineError("{}: the child process that reads it exited immediately", path_);
   }
-  if (static bool said = false; is_filtered == 0 && !std::exchange(said, true))
-    log_warn("{}: this system has no seccomp filters: {} reads the file in a process with limits alone", path_,
-             library_);
+  if (static bool warned = false; is_filtered == 0 && !std::exchange(warned, true))
+    log_warn("{}: this system has no seccomp filters; {} reads the file in a process confined by resource limits only",
+             path_, library_);
 }
 
 ConfinedProcess::~ConfinedProcess() {
@@ -208,20 +208,20 @@ void ConfinedProcess::send(const void* data, std::size_t bytes) {
   for (const char* from = static_cast<const char*>(data); bytes > 0;) {
     const ssize_t done = ::send(channel_, from, bytes, MSG_NOSIGNAL);
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) tell_of_death();
+    if (done <= 0) throw_child_failure();
     from += done;
     bytes -= static_cast<std::size_t>(done);
   }
 }
 
 void ConfinedProcess::receive(void* data, std::size_t bytes) {
-  if (!read_all(channel_, data, bytes)) tell_of_death();
+  if (!read_all(channel_, data, bytes)) throw_child_failure();
 }
 
-void ConfinedProcess::tell_of_death() {
-  if (child_ <= 0) throw MachineError("{}: the process that read it has ended", path_);
+void ConfinedProcess::throw_child_failure() {
+  if (child_ <= 0) throw MachineError("{}: the process that reads it has ended", path_);
   int status = 0;
-  // Whoever has closed the channel ends within moments, or is made to.
+  // A child that has closed the channel exits shortly, or is killed.
   for (int tries = 0; waitpid(child_, &status, WNOHANG) == 0; ++tries) {
     if (tries == 100) kill(child_, SIGABRT);
     if (tries == 200) kill(child_, SIGKILL);
@@ -229,11 +229,11 @@ void ConfinedProcess::tell_of_death() {
   }
   child_ = -1;
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  if (signal == SIGKILL) throw MachineError("{}: the process that read it was killed; is memory short?", path_);
+  if (signal == SIGKILL) throw MachineError("{}: the process that reads it was killed; memory may be exhausted", path_);
   if (signal == SIGXCPU)
-    throw UserError("{}: {} takes more than {} s of processor time to read it: the file is damaged or hostile", path_,
+    throw UserError("{}: {} needs more than {} s of CPU time to read it; the file is damaged or hostile", path_,
                     library_, seconds_);
-  throw UserError("{}: {} crashed while reading it: the file is damaged or hostile, or memory is short", path_,
+  throw UserError("{}: {} crashed while reading it; the file is damaged or hostile, or memory is exhausted", path_,
                   library_);
 }
 

@@ -20,8 +20,8 @@
 namespace furlong::hdf5 {
 namespace {
 
-// Both sides are one program: numbers travel as they are in memory. A request is an action and a name; a reply is an
-// outcome, its size in bytes, and as many bytes: a record, elements, or a message.
+// Both sides run the same program, so numbers are sent in their memory layout. A request is an action and a name. A
+// reply is an outcome, a size, and that many bytes: a record, elements, or a message.
 enum class Action : std::uint32_t { list, describe, read };
 enum class Outcome : std::uint32_t { done, user_error, machine_error };
 
@@ -35,9 +35,9 @@ struct ReplyHeader {
   std::uint64_t bytes;
 };
 
-constexpr std::uint64_t longest_record = std::uint64_t{1} << 24, longest_reason = 4096;
+constexpr std::uint64_t max_record_bytes = std::uint64_t{1} << 24, max_reason_bytes = 4096;
 
-/// What a dataset is.
+/// Description of a dataset.
 struct Description {
   Type type;
   bool filtered;
@@ -81,7 +81,7 @@ void answer(int channel, const File& file, Action action, const std::string& nam
   reply(channel, Outcome::done, elements.data(), elements.size());
 }
 
-/// Opens the file at the first request and answers until the channel ends.
+/// Opens the file at the first request and answers requests until the channel closes.
 void serve(int channel, int descriptor, const std::string& path) {
   std::unique_ptr<File> file;
   RequestHeader request{};
@@ -101,14 +101,14 @@ void serve(int channel, int descriptor, const std::string& path) {
     } catch (const std::exception& error) {
       reason = error.what();
     }
-    reply(channel, outcome, reason.data(), std::min<std::size_t>(reason.size(), longest_reason));
+    reply(channel, outcome, reason.data(), std::min<std::size_t>(reason.size(), max_reason_bytes));
   }
 }
 
 // --- The parent
 
 constexpr std::uint64_t mebibyte = std::uint64_t{1} << 20;
-constexpr std::uint64_t deflate_ratio = 1032;  ///< how many times as long deflate can make its input
+constexpr std::uint64_t max_deflate_ratio = 1032;  ///< largest expansion factor of deflate
 
 }  // namespace
 
@@ -144,14 +144,14 @@ class ForeignFile::Reader {
   }
 
   void check_size(const std::string& name, std::uint64_t bytes, bool filtered) const {
-    // A small dataset may have no elements in the file, where all of them are its fill value.
-    const std::uint64_t most = 16 * mebibyte + (filtered ? deflate_ratio : 1) * file_bytes_;
+    // A small dataset may have no elements in the file: all elements are its fill value.
+    const std::uint64_t most = 16 * mebibyte + (filtered ? max_deflate_ratio : 1) * file_bytes_;
     if (bytes > most)
-      throw UserError("{}: dataset /{} states {} bytes of elements, and the file of {} bytes can hold no more than {}",
-                      path_, name, bytes, file_bytes_, most);
+      throw UserError("{}: dataset /{} states {} bytes of elements; the file of {} bytes can hold at most {}", path_,
+                      name, bytes, file_bytes_, most);
     const std::uint64_t memory = read_machine().memory.usable();
     if (memory > 0 && bytes > memory)
-      throw UserError("{}: dataset /{} has {} bytes of elements, more than this machine's memory, {} bytes", path_,
+      throw UserError("{}: dataset /{} has {} bytes of elements, more than this machine's memory of {} bytes", path_,
                       name, bytes, memory);
   }
 
@@ -166,10 +166,10 @@ class ForeignFile::Reader {
   std::uint64_t own_memory() const { return 256 * mebibyte + file_bytes_; }
 
   [[noreturn]] void throw_damaged() const {
-    throw UserError("{}: what the HDF5 library reads of it makes no sense: the file is damaged or hostile", path_);
+    throw UserError("{}: the HDF5 library returns inconsistent data; the file is damaged or hostile", path_);
   }
 
-  /// The size of the reply, which comes next.
+  /// Sends a request and returns the size of the reply, which follows.
   std::uint64_t begin(Action action, const std::string& name) {
     const RequestHeader request{action, static_cast<std::uint32_t>(name.size())};
     process_.send(&request, sizeof request);
@@ -177,7 +177,7 @@ class ForeignFile::Reader {
     ReplyHeader header{};
     process_.receive(&header, sizeof header);
     if (header.outcome == Outcome::done) return header.bytes;
-    std::string reason(std::min(header.bytes, longest_reason), '\0');
+    std::string reason(std::min(header.bytes, max_reason_bytes), '\0');
     process_.receive(reason.data(), reason.size());
     if (header.outcome == Outcome::user_error) throw UserError("{}", reason);
     throw MachineError("{}", reason);
@@ -185,7 +185,7 @@ class ForeignFile::Reader {
 
   std::string ask(Action action, const std::string& name) {
     const std::uint64_t bytes = begin(action, name);
-    if (bytes > longest_record) throw_damaged();
+    if (bytes > max_record_bytes) throw_damaged();
     std::string record(bytes, '\0');
     process_.receive(record.data(), record.size());
     return record;
@@ -209,7 +209,7 @@ std::shared_ptr<ForeignFile> ForeignFile::open(const std::string& path) {
   {
     const detail::Lock lock;
     H5open();
-    H5PLset_loading_state(0);  // a file must not choose libraries to load
+    H5PLset_loading_state(0);  // a file must not make HDF5 load plugin libraries
   }
   return std::shared_ptr<ForeignFile>(
       new ForeignFile(path, std::make_unique<Reader>(descriptor, path, static_cast<std::uint64_t>(status.st_size))));
@@ -239,7 +239,8 @@ ForeignDataset ForeignFile::dataset(const std::string& name) {
 const std::string& ForeignDataset::file_name() const { return file_->path_; }
 
 void ForeignDataset::read(void* destination, std::size_t bytes) const {
-  require(bytes == n_elements(shape_) * size_of(type_), "{}: {} bytes of memory", path_, bytes);
+  require(bytes == n_elements(shape_) * size_of(type_), "{}: got {} bytes of memory, not the dataset's size", path_,
+          bytes);
   if (bytes > 0) file_->reader_->read(path_.substr(1), destination, bytes);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// HDF5 files of strangers, for reading. libhdf5 1.10 can corrupt its memory on a malformed one, so it runs in a
-// confined child (confined_process.h), which hands over names, types, shapes and elements; all of them are checked
+// Reads untrusted HDF5 files. A malformed file can corrupt the memory of libhdf5 1.10, so the library runs in a
+// confined child process (confined_process.h). The child sends names, types, shapes and elements; all are validated
 // here.
 #include <cstddef>
 #include <memory>
@@ -13,7 +13,7 @@ namespace furlong::hdf5 {
 
 class ForeignFile;
 
-/// A dataset below the root group. Errors are those of hdf5.h.
+/// A dataset directly below the root group. Errors are those of hdf5.h.
 class ForeignDataset {
  public:
   const std::string& file_name() const;
@@ -21,7 +21,7 @@ class ForeignDataset {
   const std::string& path() const { return path_; }
   Type type() const { return type_; }
   const Shape& shape() const { return shape_; }
-  /// The whole dataset; `bytes` has to match exactly (ContractError).
+  /// Reads the whole dataset. `bytes` must equal its size (ContractError).
   void read(void* destination, std::size_t bytes) const;
 
  private:
@@ -33,7 +33,7 @@ class ForeignDataset {
   Shape shape_;
 };
 
-/// One thread at a time; no other may use HDF5 while a file is opened.
+/// Not thread-safe. While a file is opened, no other thread may use HDF5.
 class ForeignFile : public std::enable_shared_from_this<ForeignFile> {
  public:
   static std::shared_ptr<ForeignFile> open(const std::string& path);
@@ -44,8 +44,8 @@ class ForeignFile : public std::enable_shared_from_this<ForeignFile> {
   /// Direct members of the root group, in alphabetical order.
   const std::vector<Group::Member>& members() const { return members_; }
   bool has(const std::string& name) const;
-  /// Throws UserError where it is missing, not a dataset, of a type that is not in `Type`, or states more elements than
-  /// the file or this machine's memory can hold.
+  /// Returns a dataset. Throws UserError if it is missing, is not a dataset, has a type that is not in `Type`, or
+  /// states more elements than the file or this machine's memory can hold.
   ForeignDataset dataset(const std::string& name);
 
  private:

@@ -21,7 +21,7 @@ using detail::Lock;
 using detail::Origin;
 
 std::recursive_mutex& mutex() {
-  // Never destroyed: objects with static lifetime may close files while the program ends.
+  // Never destroyed: static objects may close files at exit.
   static auto* the_mutex = new std::recursive_mutex;
   return *the_mutex;
 }
@@ -58,7 +58,8 @@ Type type_from_name(std::string_view name) {
     if (candidate.name == name) return candidate.type;
   }
   throw UserError(
-      "unknown element type '{}'; known are uint8, uint16, uint32, uint64, int32, int64, float32, float64, bfloat16",
+      "element type '{}' is unknown; expected uint8, uint16, uint32, uint64, int32, int64, float32, float64 or "
+      "bfloat16",
       name);
 }
 
@@ -66,7 +67,7 @@ std::uint64_t n_elements(const Shape& shape) {
   std::uint64_t product = 1;
   for (const std::uint64_t extent : shape) {
     if (__builtin_mul_overflow(product, extent, &product) || product > std::uint64_t{1} << 59) {
-      throw UserError("a shape of more than 2^59 elements (an extent of {}) cannot be held", extent);
+      throw UserError("a shape has more than 2^59 elements (one extent is {})", extent);
     }
   }
   return product;
@@ -85,7 +86,7 @@ Handle& Handle::operator=(Handle&& other) noexcept {
 void Handle::reset() noexcept {
   if (id_ < 0) return;
   const Lock lock;
-  // An identifier that its file's closing has taken along is no longer valid, and there is nothing left to do.
+  // Closing a file invalidates its identifiers; then nothing is left to close.
   if (H5Iis_valid(id_) > 0) H5Idec_ref(id_);
   H5Eclear2(H5E_DEFAULT);
   id_ = -1;
@@ -105,7 +106,7 @@ Reason take_reason() {
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, &reason);
   H5Eclear2(H5E_DEFAULT);
-  // "..., errno = 28, error message = 'No space left on device', buf = 0x..." : only the system's own words help.
+  // "..., errno = 28, error message = 'No space left on device', buf = 0x...": quote only the system's words.
   const auto position = reason.text.find("errno = ");
   if (position != std::string::npos) {
     reason.error_number = std::atoi(reason.text.c_str() + position + 8);
@@ -254,7 +255,7 @@ Handle Object::open_attribute(const std::string& name) const {
   if (!attribute) fail_reading("cannot open attribute " + name + " of");
   const Handle space(H5Aget_space(attribute.id()));
   if (H5Sget_simple_extent_npoints(space.id()) != 1) {
-    throw UserError("{}: attribute '{}' of {} holds {} values, expected one", file_name(), name, path_,
+    throw UserError("{}: attribute '{}' of {} has {} values, expected one", file_name(), name, path_,
                     static_cast<std::int64_t>(H5Sget_simple_extent_npoints(space.id())));
   }
   return attribute;
@@ -275,7 +276,7 @@ std::string Object::text(const std::string& name) const {
   }
   const std::size_t size = H5Tget_size(type.id());
   if (size > (std::size_t{1} << 28) || H5Aget_storage_size(attribute.id()) < size) {
-    throw UserError("{}: attribute '{}' of {} is damaged: {} bytes of text stated", file_name(), name, path_, size);
+    throw UserError("{}: attribute '{}' of {} is damaged: it states {} bytes of text", file_name(), name, path_, size);
   }
   std::string value(size, '\0');
   if (H5Aread(attribute.id(), type.id(), value.data()) < 0) fail_reading("cannot read attribute " + name + " of");
@@ -313,7 +314,7 @@ namespace {
 Handle access_properties() {
   Handle properties(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_libver_bounds(properties.id(), H5F_LIBVER_V110, H5F_LIBVER_V110);
-  // With SEMI and WEAK a forgotten dataset would keep the file open, and its last bytes unwritten, behind close().
+  // With SEMI or WEAK, a forgotten dataset would keep the file open, with unwritten bytes, after close().
   H5Pset_fclose_degree(properties.id(), H5F_CLOSE_STRONG);
 #if H5_VERSION_GE(1, 10, 7)
   H5Pset_file_locking(properties.id(), false, true);

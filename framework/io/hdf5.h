@@ -1,10 +1,9 @@
 #pragma once
-// HDF5 files with C++ lifetimes and Furlong's errors. The library behind this is not thread safe: every call here takes
-// one process-wide recursive mutex, so any thread may use any object. File locking is off (cluster file systems do not
-// have it), HDF5's own printing of errors is off, and the innermost reason that it gives is quoted in ours.
-//
-// What fails while reading is a UserError (missing, foreign, truncated, damaged: the file has to be replaced) unless
-// the operating system reported an I/O error; what fails while writing is a MachineError. Both name the file.
+// HDF5 files as C++ objects with Furlong's errors. libhdf5 is not thread-safe: every call takes one process-wide
+// recursive mutex, so any thread may use any object. File locking is off because cluster file systems lack it. HDF5's
+// error printing is off; errors quote its innermost reason.
+// A failed read throws UserError (missing, foreign, truncated, damaged) unless the operating system reported an I/O
+// error. A failed write throws MachineError. Both name the file.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,7 +21,7 @@ namespace furlong::hdf5 {
 
 class DescriptorIo;
 
-/// The process-wide lock; hold it to make several calls one unit.
+/// The process-wide lock. Hold it to make several calls atomic.
 std::recursive_mutex& mutex();
 
 /// Element types, little-endian in the file. `bf16` is stored as 16-bit unsigned integers with the attribute dtype =
@@ -30,13 +29,13 @@ std::recursive_mutex& mutex();
 enum class Type { u8, u16, u32, u64, i32, i64, f32, f64, bf16 };
 
 std::size_t size_of(Type type);
-/// "uint8", "uint16", "uint32", "uint64", "int32", "int64", "float32", "float64", "bfloat16".
+/// Returns "uint8", "uint16", "uint32", "uint64", "int32", "int64", "float32", "float64" or "bfloat16".
 std::string_view name_of(Type type);
-/// The type of that name. Throws UserError on another one.
+/// Inverse of name_of(). Throws UserError for an unknown name.
 Type type_from_name(std::string_view name);
 
 using Shape = std::vector<std::uint64_t>;
-/// Number of elements; 1 for the empty (scalar) shape. Throws UserError where it does not fit 63 bits.
+/// Returns the number of elements; 1 for the empty (scalar) shape. Throws UserError beyond 2^59 elements.
 std::uint64_t n_elements(const Shape& shape);
 
 namespace detail {
@@ -57,15 +56,15 @@ class Handle {
   std::int64_t id_ = -1;
 };
 
-/// Where an object comes from: the file's name for errors, and where it writes to.
+/// The file that an object belongs to: its name for errors, and its descriptors.
 struct Origin {
   std::string file;
-  std::unique_ptr<DescriptorIo> output;  ///< none where the file was opened for reading
-  std::unique_ptr<DescriptorIo> input;   ///< where it was opened for reading from a descriptor
+  std::unique_ptr<DescriptorIo> output;  ///< null if the file was opened for reading
+  std::unique_ptr<DescriptorIo> input;   ///< set if the file was opened for reading from a descriptor
 };
 }  // namespace detail
 
-/// What a file, a group and a dataset have in common: a path inside the file, and attributes.
+/// Common base of file, group and dataset: a path inside the file, and attributes.
 class Object {
  public:
   const std::string& path() const { return path_; }
@@ -73,11 +72,11 @@ class Object {
 
   bool has_attribute(const std::string& name) const;
   std::vector<std::string> attribute_names() const;
-  /// Setting an attribute that exists replaces it. Text is UTF-8 without NUL characters at its end, of any length.
+  /// Sets an attribute and replaces an existing one. Text is UTF-8 of any length without trailing NUL characters.
   void set_text(const std::string& name, std::string_view value);
   void set_integer(const std::string& name, std::int64_t value);
   void set_number(const std::string& name, double value);
-  /// Throw UserError when the attribute is missing or of another kind.
+  /// Return an attribute. Throw UserError if it is missing or has another type.
   std::string text(const std::string& name) const;
   std::int64_t integer(const std::string& name) const;
   double number(const std::string& name) const;
@@ -87,7 +86,7 @@ class Object {
       : handle_(std::move(handle)), origin_(std::move(origin)), path_(std::move(path)) {}
   [[noreturn]] void fail_reading(std::string_view what) const;
   [[noreturn]] void fail_writing(std::string_view what) const;
-  /// ContractError when the file was opened for reading, MachineError when an earlier write failed.
+  /// Throws ContractError if the file was opened for reading, MachineError if an earlier write failed.
   void check_writable() const;
   std::int64_t id() const { return handle_.id(); }
 
@@ -101,10 +100,12 @@ class Object {
 };
 
 struct DatasetOptions {
-  Shape chunk;  ///< empty: contiguous storage (written straight from the caller's memory); else the shape of a chunk
-  bool fletcher32 = false;  ///< a checksum on every chunk, verified when it is read; needs chunks
-  int deflate = 0;          ///< zlib level 1 to 9, 0 for none; needs chunks
-  bool extendible = false;  ///< the first dimension can grow by append(); needs chunks
+  /// Shape of a chunk. Empty: contiguous storage, written directly from the caller's memory.
+  Shape chunk;
+  /// Stores a checksum of every chunk and verifies it on reading; needs chunks.
+  bool fletcher32 = false;
+  int deflate = 0;          ///< zlib level 1 to 9, 0 for no compression; needs chunks
+  bool extendible = false;  ///< the first dimension can grow with append(); needs chunks
 };
 
 class Dataset : public Object {
@@ -112,27 +113,29 @@ class Dataset : public Object {
   Type type() const { return type_; }
   const Shape& shape() const { return shape_; }
   std::uint64_t bytes() const { return n_elements(shape_) * size_of(type_); }
-  /// Bytes that the elements take in the file; less than bytes() where they are compressed or were never written.
+  /// Returns the bytes that the elements occupy in the file; less than bytes() if they are compressed or were never
+  /// written.
   std::uint64_t storage_bytes() const;
-  /// Whether elements are compressed or have checksums in the file.
+  /// Whether elements are compressed or have checksums.
   bool is_filtered() const;
 
-  /// The whole dataset; `bytes` is the size of the caller's memory and has to match exactly (ContractError).
+  /// Reads or writes the whole dataset. `bytes`, the size of the caller's memory, must equal bytes() (ContractError).
   void read(void* destination, std::size_t bytes) const;
   void write(const void* source, std::size_t bytes);
-  /// The block at `offset` of extent `count` (one number per dimension, inside the shape), row-major.
+  /// Reads or writes the block at `offset` with extents `count` (one number per dimension, inside the shape),
+  /// row-major.
   void read_block(const Shape& offset, const Shape& count, void* destination, std::size_t bytes) const;
   void write_block(const Shape& offset, const Shape& count, const void* source, std::size_t bytes);
-  /// Rows [begin, end) along the first dimension.
+  /// Reads rows [begin, end) of the first dimension.
   void read_rows(std::uint64_t begin, std::uint64_t end, void* destination, std::size_t bytes) const;
-  /// Adds `n_rows` rows behind the last; needs DatasetOptions::extendible.
+  /// Appends `n_rows` rows; needs DatasetOptions::extendible.
   void append(const void* source, std::uint64_t n_rows);
 
  private:
   friend class Group;
   Dataset(detail::Handle handle, std::shared_ptr<const detail::Origin> origin, std::string path, Type type, Shape shape)
       : Object(std::move(handle), std::move(origin), std::move(path)), type_(type), shape_(std::move(shape)) {}
-  /// Bytes of a block, after checking that it lies inside the shape.
+  /// Returns the bytes of a block. Throws if the block is not inside the shape.
   std::size_t check_block(const Shape& offset, const Shape& count, std::size_t bytes) const;
   detail::Handle select(const Shape& offset, const Shape& count) const;
 
@@ -144,23 +147,23 @@ enum class Kind { group, dataset, other };
 
 class Group : public Object {
  public:
-  /// Paths are relative to this group and may hold '/'; groups on the way are created as needed.
+  /// Paths are relative to this group and may contain '/'. Intermediate groups are created as needed.
   bool has(const std::string& path) const;
-  /// Names of the direct members, in alphabetical order. Links that lead out of the file are `other`.
+  /// Returns the direct members in alphabetical order. Links that lead out of the file have kind `other`.
   struct Member {
     std::string name;
     Kind kind;
   };
   std::vector<Member> members() const;
-  /// Paths of all datasets below this group, in alphabetical order.
+  /// Returns the paths of all datasets below this group, in alphabetical order.
   std::vector<std::string> datasets() const;
 
   Group create_group(const std::string& path);
   Group group(const std::string& path) const;
   Dataset create_dataset(const std::string& path, Type type, const Shape& shape, const DatasetOptions& options = {});
-  /// Throws UserError when it is missing, not a dataset, or of a type that is not in `Type`.
+  /// Opens a dataset. Throws UserError if it is missing, is not a dataset, or has a type that is not in `Type`.
   Dataset dataset(const std::string& path) const;
-  /// create_dataset and write in one.
+  /// Creates a dataset and writes it.
   Dataset write(const std::string& path, Type type, const Shape& shape, const void* source,
                 const DatasetOptions& options = {});
 
@@ -172,26 +175,26 @@ class Group : public Object {
   std::string full_path(const std::string& path) const;
 };
 
-/// A file, which is also its root group. Closing it closes all groups and datasets that were taken from it. New files
-/// have the 1.10 format, whose metadata carry checksums.
+/// A file, which is also its root group. Closing it closes all groups and datasets taken from it. New files use the
+/// 1.10 format, whose metadata has checksums.
 class File : public Group {
  public:
-  /// Makes an HDF5 file of `file`, which has to outlive this object: close() here, then commit() there. After a write
-  /// that the system refused (disk full) everything throws the same MachineError.
+  /// Creates an HDF5 file in `file`, which must outlive this object. Call close() here, then commit() there. After a
+  /// failed write (disk full) every call throws the same MachineError.
   static File create(AtomicFile& file);
   /// Opens for reading.
   static File open(const std::string& path);
-  /// The same of a descriptor, which stays open as long as this object; `path` is for messages.
+  /// As above, from a descriptor that must stay open as long as this object; `path` is for messages.
   static File open(const std::string& path, int descriptor);
-  /// The same for files that this program writes: refused with headers that have no checksums (superblock 0 or 1).
+  /// As above, for files that Furlong writes. Rejects headers without checksums (superblock 0 or 1).
   static File open_own(const std::string& path);
 
   File(File&&) = default;
   File& operator=(File&&) = default;
   ~File();
 
-  /// Writes what HDF5 still holds, and closes; throws where either fails. Without it the file is given up: the
-  /// destructor writes nothing.
+  /// Writes what HDF5 has buffered and closes the file; throws if either fails. Without close() the file is discarded:
+  /// the destructor writes nothing.
   void close();
 
  private:

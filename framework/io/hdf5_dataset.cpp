@@ -16,7 +16,7 @@ namespace {
 
 std::string joined(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-/// hsize_t is unsigned long long where uint64_t is unsigned long: the same bits under two names.
+/// hsize_t is unsigned long long, uint64_t is unsigned long: the same representation under two types.
 const hsize_t* extents(const Shape& shape) {
   static_assert(sizeof(hsize_t) == sizeof(std::uint64_t));
   return reinterpret_cast<const hsize_t*>(shape.data());
@@ -29,12 +29,12 @@ Handle make_space(const Shape& shape, const Shape& maximum) {
 
 Handle creation_properties(const Shape& shape, const DatasetOptions& options) {
   Handle properties(H5Pcreate(H5P_DATASET_CREATE));
-  // Every element is written by its creator: filling first would write everything twice.
+  // Callers write every element; filling first would write each twice.
   H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER);
   require(!options.chunk.empty() || !(options.fletcher32 || options.deflate > 0 || options.extendible),
-          "checksums, compression and growth need chunks");
+          "checksums, compression and extendible datasets need chunks");
   if (options.chunk.empty()) return properties;
-  require(options.chunk.size() == shape.size(), "a chunk of shape {} for a dataset of shape {}", joined(options.chunk),
+  require(options.chunk.size() == shape.size(), "chunk shape {} does not match dataset shape {}", joined(options.chunk),
           joined(shape));
   H5Pset_chunk(properties.id(), static_cast<int>(options.chunk.size()), extents(options.chunk));
   if (options.deflate > 0) {
@@ -45,8 +45,8 @@ Handle creation_properties(const Shape& shape, const DatasetOptions& options) {
   return properties;
 }
 
-/// The type of a dataset as it stands in the file; `bfloat16` says that the attribute is there. False where `Type` has
-/// no such type.
+/// Returns in `type` the type of a dataset; `bfloat16` means that it has the dtype attribute. Returns false if `Type`
+/// has no such type.
 bool decode_type(hid_t file_type, bool bfloat16, Type& type) {
   const H5T_class_t kind = H5Tget_class(file_type);
   const std::size_t size = H5Tget_size(file_type);
@@ -70,10 +70,11 @@ std::size_t Dataset::check_block(const Shape& offset, const Shape& count, std::s
           path_, shape_.size(), offset.size());
   for (std::size_t dimension = 0; dimension < shape_.size(); ++dimension) {
     require(offset[dimension] <= shape_[dimension] && count[dimension] <= shape_[dimension] - offset[dimension],
-            "block {} of extent {} lies outside {} of shape {}", joined(offset), joined(count), path_, joined(shape_));
+            "block at {} with extents {} is outside {} of shape {}", joined(offset), joined(count), path_,
+            joined(shape_));
   }
   const std::size_t needed = n_elements(count) * size_of(type_);
-  require(bytes == needed, "{}: {} bytes of memory for a block of {} bytes", path_, bytes, needed);
+  require(bytes == needed, "{}: got {} bytes of memory for a block of {} bytes", path_, bytes, needed);
   return needed;
 }
 
@@ -130,8 +131,8 @@ void Dataset::write_block(const Shape& offset, const Shape& count, const void* s
 }
 
 void Dataset::read_rows(std::uint64_t begin, std::uint64_t end, void* destination, std::size_t bytes) const {
-  require(!shape_.empty() && begin <= end && end <= shape_[0], "rows [{}, {}) of {} of shape {}", begin, end, path_,
-          joined(shape_));
+  require(!shape_.empty() && begin <= end && end <= shape_[0], "rows [{}, {}) are outside {} of shape {}", begin, end,
+          path_, joined(shape_));
   Shape offset(shape_.size(), 0);
   Shape count = shape_;
   offset[0] = begin;
@@ -165,8 +166,8 @@ std::string Group::full_path(const std::string& path) const {
 bool Group::has(const std::string& path) const {
   const Lock lock;
   full_path(path);
-  // Each step of the way: HDF5 fails where one is missing, and follows links into other files, which a file that came
-  // from elsewhere may hold and which have no place in ours.
+  // Check each component: HDF5 fails if one is missing, and would follow links into other files, which a foreign file
+  // may contain.
   for (std::size_t end = path.find('/');; end = path.find('/', end + 1)) {
     const std::string step = path.substr(0, end);
     const htri_t found = H5Lexists(id(), step.c_str(), H5P_DEFAULT);
@@ -176,7 +177,7 @@ bool Group::has(const std::string& path) const {
     if (H5Lget_info(id(), step.c_str(), &link, H5P_DEFAULT) < 0) fail_reading("cannot look up '" + step + "' in");
     if (link.type != H5L_TYPE_HARD) return false;
     if (end == std::string::npos) return true;
-    // A dataset on the way leads nowhere.
+    // A dataset has no members.
     const Handle object(H5Oopen(id(), step.c_str(), H5P_DEFAULT));
     if (!object) fail_reading("cannot open '" + step + "' in");
     if (H5Iget_type(object.id()) != H5I_GROUP) return false;
@@ -279,7 +280,7 @@ Dataset Group::dataset(const std::string& path) const {
   const Handle properties(H5Dget_create_plist(object.id()));
   if (!properties) fail_reading("cannot read the layout of '" + path + "' in");
   if (H5Pget_layout(properties.id()) == H5D_VIRTUAL || H5Pget_external_count(properties.id()) != 0) {
-    throw UserError("{}: dataset {} keeps its elements in another file, which is not supported", file_name(), full);
+    throw UserError("{}: dataset {} stores its elements in another file, which is not supported", file_name(), full);
   }
   const Handle space(H5Dget_space(object.id()));
   const int rank = space ? H5Sget_simple_extent_ndims(space.id()) : -1;

@@ -69,8 +69,8 @@ std::uint64_t DescriptorIo::size() noexcept {
 
 namespace {
 
-// What HDF5 holds of an open file: its own part first, as its drivers do. `end_of_file` is what HDF5 believes, dropped
-// writes included: after an error it has to go on finding the file consistent.
+// An open file for HDF5; as in its own drivers, HDF5's part comes first. `end_of_file` includes dropped writes: after
+// an error HDF5 must still find the file consistent.
 struct DriverFile {
   H5FD_t base;
   DescriptorIo* io;
@@ -153,8 +153,7 @@ hid_t register_driver() {
   driver.read = furlong_driver_read;
   driver.write = furlong_driver_write;
   driver.truncate = furlong_driver_truncate;
-  constexpr H5FD_mem_t kinds[H5FD_MEM_NTYPES] =
-      H5FD_FLMAP_DICHOTOMY;  // metadata apart from data, each in blocks of its own
+  constexpr H5FD_mem_t kinds[H5FD_MEM_NTYPES] = H5FD_FLMAP_DICHOTOMY;  // metadata and data in separate blocks
   std::copy(std::begin(kinds), std::end(kinds), std::begin(driver.fl_map));
   return H5FDregister(&driver);
 }
@@ -165,24 +164,24 @@ void use_descriptor(std::int64_t access_list, DescriptorIo& io) {
   static const hid_t driver = register_driver();
   const DriverSettings settings{&io};
   if (driver < 0 || H5Pset_driver(access_list, driver, &settings) < 0) {
-    throw MachineError("HDF5 does not take the file driver ({})", detail::take_reason().text);
+    throw MachineError("HDF5 refuses the file driver ({})", detail::take_reason().text);
   }
 }
 
 void require_checksummed_headers(int descriptor, const std::string& path) {
-  // HDF5 File Format Specification, section II.A: eight bytes of signature, and then the superblock's version, at byte
-  // 0, 512, 1024, 2048 and so on.
+  // HDF5 File Format Specification, section II.A: an eight-byte signature, then the superblock version, at byte 0, 512,
+  // 1024, 2048 and so on.
   constexpr std::string_view signature("\x89HDF\r\n\x1a\n", 8);
   char beginning[9] = {};
   for (std::uint64_t offset = 0;; offset = offset == 0 ? 512 : 2 * offset) {
     const ssize_t count = ::pread(descriptor, beginning, sizeof(beginning), static_cast<off_t>(offset));
-    if (count != sizeof(beginning)) return;  // what HDF5 itself refuses
+    if (count != sizeof(beginning)) return;  // HDF5 itself rejects the file
     if (std::string_view(beginning, 8) == signature) break;
   }
   const int version = static_cast<unsigned char>(beginning[8]);
   if (version < 2)
     throw UserError(
-        "{}: has HDF5 headers without checksums (superblock version {}), expected version 2 or 3; write it anew with "
+        "{}: HDF5 headers have no checksums (superblock version {}); expected version 2 or 3; rewrite the file with "
         "h5py.File(..., libver='v110') or h5repack --low=v110",
         path, version);
 }

@@ -1,35 +1,36 @@
 #pragma once
-// HDF5 on a file descriptor of ours, in place of its own file driver. HDF5 1.10 does not survive a full disk: the close
-// of a file whose last metadata cannot be written fails, leaves the file half torn down, and the process crashes when
-// it ends. Through this driver a failed write is remembered and all later ones are dropped, HDF5 takes itself down in
-// good order, and the caller, who asks error() before the file gets its name, throws with the system's own reason.
+// An HDF5 file driver for our own file descriptors. HDF5 1.10 does not survive a full disk: if the last metadata cannot
+// be written, closing the file fails, leaves it half torn down, and the process crashes at exit. This driver stores the
+// first failed write and drops all later ones, so HDF5 shuts down in good order. The caller checks error() before the
+// file is renamed to its final name and throws with the system's reason.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 namespace furlong::hdf5 {
 
-/// Throws UserError where the first superblock behind `descriptor`, wherever libhdf5 would find it, has version 0 or 1:
-/// such headers have no checksums, and a damaged one can corrupt the memory of libhdf5 1.10.
+/// Throws UserError if the first superblock behind `descriptor`, at any offset where libhdf5 searches for it, has
+/// version 0 or 1. Such headers have no checksums, and a damaged one can corrupt the memory of libhdf5 1.10.
 void require_checksummed_headers(int descriptor, const std::string& path);
 
-/// Reads and writes at offsets of a descriptor that somebody else owns and closes later. Not for two threads at once.
+/// Reads and writes at offsets of a descriptor that the caller owns. Not thread-safe.
 class DescriptorIo {
  public:
   explicit DescriptorIo(int descriptor) : descriptor_(descriptor) {}
 
-  /// Writes all bytes, or remembers the error; after an error writes do nothing. Returns error() == 0.
+  /// Writes all bytes or stores the error; after an error, writes do nothing. Returns error() == 0.
   bool write_at(std::uint64_t offset, const void* data, std::size_t bytes) noexcept;
-  /// Reads all bytes; those behind the end of the file read as zero. False, with error() set, where the system fails.
+  /// Reads all bytes; bytes beyond the end of the file read as zero. Returns false with error() set if the system call
+  /// fails.
   bool read_at(std::uint64_t offset, void* destination, std::size_t bytes) noexcept;
-  /// Cuts or extends the file; does nothing after an error.
+  /// Truncates or extends the file; does nothing after an error.
   bool resize(std::uint64_t bytes) noexcept;
-  /// From here on nothing is written any more: for a file that is given up.
+  /// Disables all further writes: for a file that is discarded.
   void abandon() noexcept;
 
-  /// The errno of the first failed call, 0 while there was none.
+  /// Returns the errno of the first failed call; 0 if there was none.
   int error() const { return error_; }
-  /// Bytes in the file. Sets error() and returns 0 where the system cannot tell.
+  /// Returns the bytes in the file. If the system call fails, sets error() and returns 0.
   std::uint64_t size() noexcept;
 
  private:
@@ -37,9 +38,9 @@ class DescriptorIo {
   int error_ = 0;
 };
 
-/// Makes files that are created or opened with the HDF5 file access list `access_list` go through `io`, which has to
-/// outlive them. The name given to HDF5 then only serves its messages. Call with hdf5::mutex() held. Throws
-/// MachineError where HDF5 refuses the driver.
+/// Makes files created or opened with the HDF5 file access list `access_list` use `io`, which must outlive them. The
+/// name given to HDF5 then serves only its messages. Call with hdf5::mutex() held. Throws MachineError if HDF5 refuses
+/// the driver.
 void use_descriptor(std::int64_t access_list, DescriptorIo& io);
 
 }  // namespace furlong::hdf5

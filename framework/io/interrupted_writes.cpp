@@ -11,7 +11,8 @@
 namespace furlong {
 namespace {
 
-// Memory that a signal handler may read at any moment: fixed, and each path complete before its slot is marked.
+// A signal handler may read this memory at any time: it is fixed, and a path is complete before its slot is marked
+// ready.
 struct Slot {
   enum State : int { free, filling, ready };
   std::atomic<int> state = free;
@@ -19,12 +20,12 @@ struct Slot {
 };
 std::array<Slot, 64> slots;
 
-// Calls async-signal-safe functions alone (signal-safety(7)).
+// Calls only async-signal-safe functions (signal-safety(7)).
 void remove_and_end(int signal) {
   for (Slot& slot : slots) {
     if (slot.state.load(std::memory_order_acquire) == Slot::ready) ::unlink(slot.path);
   }
-  char line[] = "error: stopped by signal  0; no file is left half written\n";
+  char line[] = "error: stopped by signal  0; no partial file is left\n";
   char* digits = std::strstr(line, " 0;");
   digits[0] = signal >= 10 ? static_cast<char>('0' + signal / 10) : ' ';
   digits[1] = static_cast<char>('0' + signal % 10);

@@ -9,12 +9,12 @@
 namespace furlong::foreign {
 namespace {
 
-constexpr std::size_t deepest = 64;
-constexpr std::uint64_t most_comparisons = std::uint64_t{1} << 29;
+constexpr std::size_t max_depth = 64;
+constexpr std::uint64_t max_comparisons = std::uint64_t{1} << 29;
 
-/// Comparisons of keys that an ordered document takes. Brackets that do not match are the parser's to find.
+/// Returns the key comparisons of building an ordered document. The parser reports unmatched brackets.
 std::uint64_t comparisons_in(std::string_view text, std::string_view origin) {
-  std::array<std::uint64_t, deepest + 1> keys{};  // so far, of the object at each depth
+  std::array<std::uint64_t, max_depth + 1> keys{};  // keys so far of the object at each depth
   std::uint64_t comparisons = 0;
   std::size_t depth = 0;
   bool inside_text = false;
@@ -25,7 +25,7 @@ std::uint64_t comparisons_in(std::string_view text, std::string_view origin) {
     if (inside_text) continue;
     if (letter == ':') comparisons += keys[depth]++;
     if (letter == '{' || letter == '[') {
-      if (depth == deepest) throw UserError("{}: nested more than {} deep", origin, deepest);
+      if (depth == max_depth) throw UserError("{}: nested more than {} deep", origin, max_depth);
       keys[++depth] = 0;
     }
     if ((letter == '}' || letter == ']') && depth > 0) --depth;
@@ -38,9 +38,8 @@ std::uint64_t comparisons_in(std::string_view text, std::string_view origin) {
 void check_json_depth(std::string_view text, std::string_view origin) { comparisons_in(text, origin); }
 
 void check_ordered_json(std::string_view text, std::string_view origin) {
-  if (comparisons_in(text, origin) > most_comparisons)
-    throw UserError("{}: objects with too many keys (expected at most 32,768 in one, fewer where there are several)",
-                    origin);
+  if (comparisons_in(text, origin) > max_comparisons)
+    throw UserError("{}: objects have too many keys; expected at most 32,768 in one object, fewer in several", origin);
 }
 
 }  // namespace furlong::foreign

@@ -117,7 +117,7 @@ TEST_F(ForeignHdf5Test, MoreElementsThanTheFileHolds) {
   for (const bool compressed : {false, true}) {
     write_input(compressed, hsize_t{1} << 36, false);
     expect_user_error(attend(),
-                      {path("in.h5"), "dataset /query states 13194139533312 bytes of elements, and the file of "});
+                      {path("in.h5"), "dataset /query states 13194139533312 bytes of elements; the file of "});
   }
 }
 

@@ -203,7 +203,7 @@ TEST_F(ProgramTest, ADamagedCheckpointIsOneLine) {
     damaged({broken, "checksum"});
   }
   fs::copy_file(path("tokens.h5"), broken, fs::copy_options::overwrite_existing);
-  damaged({broken, "no Furlong checkpoint"});
+  damaged({broken, "not a Furlong checkpoint"});
   fs::copy_file(path("text.txt"), broken, fs::copy_options::overwrite_existing);
   damaged({broken, "not a Furlong checkpoint"});
   fs::remove(broken);
@@ -241,7 +241,7 @@ TEST_F(ProgramTest, ADamagedStoreIsOneLine) {
 
 TEST_F(ProgramTest, AMistakeIsOneLineAndStatusTwo) {
   prepare();
-  expect_user_error(furlong(train_arguments(set({"device=cuda"}))), {"device: 'cuda' cannot be had: "});
+  expect_user_error(furlong(train_arguments(set({"device=cuda"}))), {"device: 'cuda' is not available: "});
   expect_user_error(furlong(train_arguments(set({"data.batch_size=100000", "data.sequence_length=4000"}))),
                     {"GiB for tensors and", "GiB are available"});
   expect_user_error(furlong(train_arguments(set({"trainer.max_step=5"}))), {"--set", "trainer.max_step", "max_steps"});

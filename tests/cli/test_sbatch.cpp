@@ -69,7 +69,7 @@ TEST_F(TrainSbatch, WhatHasStoppedAndSavedGoesBackIntoTheQueue) {
   const Outcome stopped = submit("exit 3");
   EXPECT_EQ(stopped.requeued, "requeue 42\n");
   EXPECT_EQ(stopped.status, 128 + SIGTERM) << "Slurm's";
-  EXPECT_THAT(stopped.log, EndsWith("train.sbatch: stopped and saved: back into the queue\n"));
+  EXPECT_THAT(stopped.log, EndsWith("train.sbatch: stopped and saved: requeueing the job\n"));
 }
 
 TEST_F(TrainSbatch, WhatHasFailedDoesNot) {
@@ -86,7 +86,7 @@ TEST_F(TrainSbatch, WaitsForTheProcessesToSaveWhenTheJobIsCancelledAndLeavesTheR
              "while [ ! -e " + path("begun") + " ]; do sleep 0.02; done; kill -TERM $shell; sleep 0.1; touch " +
                  path("told") + ";");
   EXPECT_EQ(cancelled.status, 3);
-  EXPECT_EQ(cancelled.log, "train.sbatch: SIGTERM: waiting for the processes to save\nsaved\n");
+  EXPECT_EQ(cancelled.log, "train.sbatch: SIGTERM: waiting for the ranks to save\nsaved\n");
   EXPECT_EQ(cancelled.requeued, "");
 }
 
@@ -97,7 +97,7 @@ TEST_F(TrainSbatch, MistakesAreOneLine) {
   std::filesystem::remove(path("chosen"));  // then another one in PATH is not taken for it
   const Outcome missing = submit("exit 0");
   EXPECT_EQ(missing.status, 2);
-  EXPECT_THAT(missing.log, HasSubstr(path("chosen") + " is no program"));
+  EXPECT_THAT(missing.log, HasSubstr(path("chosen") + " is not an executable"));
 }
 
 }  // namespace

@@ -199,10 +199,10 @@ TEST_F(Convert, ErrorsStartWithTheOption) {
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "linformer"; }), StartsWith("--attention linformer: "));
   EXPECT_THAT(
       message(tiny_gpt2(), [](auto& o) { o.attention = "elu1", o.overrides = {"model.attention.mechanism=softmax"}; }),
-      StartsWith("--attention elu1: model.attention.feature_map does nothing with model.attention.mechanism: softmax "
+      StartsWith("--attention elu1: model.attention.feature_map has no effect with model.attention.mechanism: softmax "
                  "(--set "));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.attention.order=2"}; }),
-              StartsWith("--set model.attention.order=2: model.attention.order does nothing with"));
+              StartsWith("--set model.attention.order=2: model.attention.order has no effect with"));
   EXPECT_THAT(message(tiny_llama(), [](auto& o) { o.overrides = {"model.n_key_value_heads=3"}; }),
               HasSubstr("--set model.n_key_value_heads=3: "));
 }

@@ -57,8 +57,7 @@ TEST_F(Interrupted, FileSizeLimitLeavesNoPartialFile) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   const Finished found = program.wait();
   EXPECT_EQ(found.status, 1);
-  EXPECT_THAT(found.err,
-              HasSubstr("out.h5: cannot write: File too large; raise the limit of a file's size (ulimit -f)"));
+  EXPECT_THAT(found.err, HasSubstr("out.h5: cannot write: File too large; raise the file size limit (ulimit -f)"));
   EXPECT_FALSE(is_partly_there("out.h5"));
   EXPECT_FALSE(exists("out.h5"));
 }

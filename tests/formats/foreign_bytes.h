@@ -1,5 +1,5 @@
 #pragma once
-// Foreign files made byte by byte, valid ones and liars.
+// Builds valid and invalid foreign files byte by byte.
 #include <zlib.h>
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace furlong::testing {
 
-/// Appends numbers as they stand in memory (little-endian) and text.
+/// Appends little-endian numbers and text.
 class Bytes {
  public:
   template <class T>
@@ -43,7 +43,7 @@ std::string packed(const std::vector<T>& values) {
   return bytes.all();
 }
 
-/// `bytes` with a number put over what stands at `at`.
+/// Returns `bytes` with the bytes at `at` replaced by a number.
 template <class T>
 std::string patched(std::string bytes, std::size_t at, T value) {
   std::memcpy(bytes.data() + at, &value, sizeof value);
@@ -54,7 +54,7 @@ inline std::string replaced(std::string text, std::string_view what, std::string
   return text.replace(text.find(what), what.size(), by);
 }
 
-/// All elements of a tensor.
+/// Returns all elements of a tensor.
 inline std::vector<float> floats(const TensorFile& file, const std::string& name) {
   std::vector<float> values(static_cast<std::size_t>(file.find(name)->shape.elements()));
   file.read(name, values);
@@ -87,7 +87,7 @@ inline std::string deflated(const std::string& contents) {
   return result;
 }
 
-/// `wide`: with zip64 records and fields throughout.
+/// `wide` writes zip64 records and fields throughout.
 inline std::string zip_file(const std::vector<ZipPart>& parts, bool wide = false) {
   Bytes file, directory;
   for (const ZipPart& part : parts) {
@@ -166,7 +166,7 @@ inline std::string pickled_integers(const std::vector<std::int64_t>& values) {
 }
 inline const std::string ordered_dict = "ccollections\nOrderedDict\n)R";
 
-/// The instructions that push one tensor; `older`: with the sixth part of a reference, which the older format has.
+/// Returns the instructions that push one tensor. `older` adds the sixth item of a reference, as in the legacy format.
 inline std::string pickled_tensor(const PickledTensor& tensor, bool older = false) {
   return "ctorch._utils\n_rebuild_tensor_v2\n((" + pickled_text("storage") + "ctorch\n" + tensor.storage + "\n" +
          pickled_text(tensor.key) + pickled_text("cpu") + pickled_integer(tensor.n_elements) + (older ? "N" : "") +
@@ -174,7 +174,7 @@ inline std::string pickled_tensor(const PickledTensor& tensor, bool older = fals
          "\x89" + ordered_dict + "tR";
 }
 
-/// A whole pickle: an OrderedDict of what `items` push (key, value, key, value, ...), with torch's _metadata.
+/// Returns a pickle: an OrderedDict of `items` (key, value, key, value, …) with torch's _metadata.
 inline std::string pickled_dict(const std::string& items) {
   return "\x80\x02" + ordered_dict + "(" + items + "u}" + pickled_text("_metadata") + ordered_dict + "sb.";
 }
@@ -222,7 +222,7 @@ struct GgufTensor {
 inline std::string gguf_text(std::string_view text) {
   return Bytes().number<std::uint64_t>(text.size()).text(text).all();
 }
-/// A key, the number of a type, and a value as it stands.
+/// Returns a key, a type number and the encoded value.
 inline std::string gguf_pair(std::string_view key, std::uint32_t type, std::string_view value) {
   return Bytes().text(gguf_text(key)).number(type).text(value).all();
 }

@@ -1,6 +1,6 @@
-// Against a reference in float64 that reads each block as a stream of bits laid out in tables, the way the formats'
-// description has it. Exact: a half has 11 bits of mantissa, a scale at most 7, a quantum at most 6, so that their
-// product is exact in float32 and one rounding, that of the last addition, is all there is.
+// Compares with a float64 reference that reads each block as a stream of bits laid out in tables, as the format's
+// description does. The result is exact: a half has 11 mantissa bits, a scale at most 7 and a quantum at most 6. Their
+// product is exact in float32, so only the last addition rounds.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -78,7 +78,7 @@ std::vector<double> nibble_superblock(bool five, const Block& block) {
   return values;
 }
 
-/// Q6_K, as its authors' loop goes: of each half, 32 steps that make four elements each.
+/// Q6_K, as in the reference's loop: 32 steps per half, each of which gives four elements.
 std::vector<double> six_bit_superblock(const Block& block) {
   std::vector<double> values(256);
   const double scale = half(block, 208);
@@ -102,7 +102,7 @@ std::vector<double> reference(const std::string& name, const Block& block) {
   return small_block(name, block);
 }
 
-/// Where halves stand in a block.
+/// Offsets of half-precision numbers in a block.
 std::vector<std::size_t> halves_of(const std::string& name) {
   if (name == "Q6_K") return {208};
   return name.back() == '0' ? std::vector<std::size_t>{0} : std::vector<std::size_t>{0, 2};
@@ -110,7 +110,7 @@ std::vector<std::size_t> halves_of(const std::string& name) {
 
 class Dequantize : public ::testing::TestWithParam<BlockType> {};
 
-TEST_P(Dequantize, EqualsTheReferenceBitForBit) {
+TEST_P(Dequantize, EqualsTheReferenceBitwise) {
   const BlockType& type = GetParam();
   const std::string name(type.name);
   std::mt19937 random(1234);
@@ -118,7 +118,7 @@ TEST_P(Dequantize, EqualsTheReferenceBitForBit) {
     Block block(static_cast<std::size_t>(type.bytes));
     for (unsigned& byte : block) byte = random() % 256;
     for (const std::size_t at : halves_of(name)) {
-      if ((block[at + 1] & 0x7c) == 0x7c) block[at + 1] ^= 0x40;  // neither infinite nor NaN
+      if ((block[at + 1] & 0x7c) == 0x7c) block[at + 1] ^= 0x40;  // not infinite or NaN
     }
     std::vector<std::byte> bytes;
     for (const unsigned byte : block) bytes.push_back(static_cast<std::byte>(byte));
@@ -135,7 +135,7 @@ std::vector<BlockType> all_types() { return {block_types().begin(), block_types(
 INSTANTIATE_TEST_SUITE_P(Types, Dequantize, ::testing::ValuesIn(all_types()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(BlockTypes, AreFoundByNumber) {
+TEST(BlockTypes, FindsTypesByNumber) {
   EXPECT_EQ(find_block_type(12)->name, "Q4_K");
   EXPECT_EQ(find_block_type(10), nullptr);
   EXPECT_EQ(block_types().size(), 8u);

@@ -10,7 +10,7 @@
 namespace furlong::foreign {
 namespace {
 
-TEST(Half, EveryPatternIsTheValueThatItsFieldsSay) {
+TEST(Half, ConvertsEveryBitPattern) {
   for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
     const int exponent = static_cast<int>(bits >> 10 & 31), fraction = static_cast<int>(bits & 1023);
     const float value = half_to_float(static_cast<std::uint16_t>(bits));
@@ -29,7 +29,7 @@ TEST(Half, EveryPatternIsTheValueThatItsFieldsSay) {
 }
 
 TEST(Half, RoundsToNearestEven) {
-  // Between each pair of neighbours: the middle goes to the even one, what lies beside it to the nearer one.
+  // Between neighbours, the midpoint rounds to the even one, other values to the nearer one.
   for (std::uint32_t bits = 0; bits < 0x7bff; ++bits) {
     const double low = half_to_float(static_cast<std::uint16_t>(bits)),
                  high = half_to_float(static_cast<std::uint16_t>(bits + 1));
@@ -47,7 +47,7 @@ TEST(Half, RoundsToNearestEven) {
   EXPECT_TRUE(std::isnan(half_to_float(float_to_half(std::bit_cast<float>(0x7f800001u)))));
 }
 
-TEST(ForeignNames, Utf8IsToldFromWhatIsNot) {
+TEST(ForeignNames, RecognisesUtf8) {
   for (const char* valid :
        {"", "plain", "gr\u00fc\u00df", "\u4e2d\u6587", "\U0001f600", "\U0010ffff", "\u0800\ud7ff\ue000"})
     EXPECT_TRUE(is_utf8(valid)) << valid;
@@ -57,7 +57,7 @@ TEST(ForeignNames, Utf8IsToldFromWhatIsNot) {
   }
 }
 
-TEST(ForeignNames, AreSafeInMessagesOfOneLine) {
+TEST(ForeignNames, AreEscapedInSingleLineMessages) {
   EXPECT_EQ(printable("blocks.0/\u00e4"), "blocks.0/\u00e4");
   EXPECT_EQ(printable(std::string_view("a\nb\x1b[31m'\0\xff", 11)), "a\\x0ab\\x1b[31m\\x27\\x00\\xff");
   EXPECT_EQ(printable("\u2028\u0085"), "\\xe2\\x80\\xa8\\xc2\\x85");
@@ -66,7 +66,7 @@ TEST(ForeignNames, AreSafeInMessagesOfOneLine) {
   EXPECT_EQ(single_line(std::string(5000, 'x')), std::string(2000, 'x') + "...");
 }
 
-TEST(ForeignNames, ErrorsAreMadeOneLineAtTheDoor) {
+TEST(ForeignNames, ErrorsBecomeSingleLines) {
   EXPECT_EQ(with_single_line_errors([] { return 3; }), 3);
   try {
     with_single_line_errors([]() -> int { throw UserError("f: found {}", "a\nb"); });

@@ -1,5 +1,5 @@
-// Files changed at random: each is read, or refused with a UserError of one line, in little memory and time.
-// FURLONG_MUTATIONS says how many of each kind are tried, 2,000 where it is not set.
+// Randomly changed files: each is read, or rejected with a one-line UserError, in little memory and time.
+// FURLONG_MUTATIONS sets the number of mutations per kind; default 2,000.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -20,13 +20,13 @@
 #include "tests/formats/foreign_bytes.h"
 
 #ifndef FURLONG_SANITIZED
-// Counts what this program holds. Under a sanitizer, whose own operators have to stay, its max_allocation_size_mb is
-// the bound.
+// Counts this program's allocated bytes. Under a sanitizer, which keeps its own operators, max_allocation_size_mb is
+// the limit.
 namespace {
 std::atomic<std::int64_t> held_bytes{0}, most_held_bytes{0};
 }  // namespace
 
-// Where GCC sees free() inside an inlined delete, it takes it for a mistake.
+// GCC warns about free() inside an inlined delete.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   void* const memory = std::malloc(bytes == 0 ? 1 : bytes);
   if (memory == nullptr) throw std::bad_alloc();
@@ -49,7 +49,7 @@ using testing::packed;
 struct Valid {
   std::string kind;
   std::string bytes;  ///< what is changed
-  /// Makes a file of it: what lies behind checksums and lengths is changed before they are computed.
+  /// Builds the file. Parts behind checksums and lengths are changed before these are computed.
   std::function<std::string(const std::string&)> file_of = [](const std::string& bytes) { return bytes; };
 };
 
@@ -143,7 +143,7 @@ class Mutator {
   std::mt19937 random_;
 };
 
-/// A file in memory, for a disk would take most of the time.
+/// A file in memory, because a disk would dominate the running time.
 class MemoryFile {
  public:
   MemoryFile() : descriptor_(::memfd_create("mutation", MFD_CLOEXEC)) {}
@@ -165,7 +165,7 @@ class Mutations : public ::testing::TestWithParam<Valid> {
  protected:
   MemoryFile file_;
 
-  /// Whether the file was read, every tensor of it; false where it was refused as it should be.
+  /// Returns whether every tensor of the file could be read; false if the file was rejected properly.
   static bool reads(const std::string& place) {
     try {
       const auto opened = open_tensor_file(place);
@@ -209,8 +209,8 @@ TEST_P(Mutations, AreReadOrRefused) {
     ASSERT_LT(most_held_bytes - before, 64 << 20) << "mutation " << i;
 #endif
   }
-  // Changes of elements go unnoticed where there is no checksum; where nothing else is left alive, the mutations are
-  // too coarse to test anything.
+  // Changed elements stay undetected in formats without checksums. If no mutation is readable, the mutations are too
+  // coarse to test anything.
   EXPECT_GT(n_read, 0);
   EXPECT_LT(n_read, n_mutations);
   std::printf("%s: %d of %d read, the slowest took %.1f ms\n", GetParam().kind.c_str(), n_read, n_mutations,

@@ -24,7 +24,7 @@ using testing::safetensors_file;
 
 using Safetensors = testing::WithTemporaryFolder;
 
-TEST_F(Safetensors, EveryTypeIsRead) {
+TEST_F(Safetensors, ReadsEveryType) {
   const std::string data = packed<double>({0.1, -2}) + packed<std::int64_t>({-1, 1LL << 60}) +
                            packed<float>({1.5f, -0.0f}) + packed<std::int32_t>({-5}) +
                            packed<std::uint32_t>({4000000000u}) + packed<std::uint16_t>({0x3c00, 0x3f80, 65535}) +
@@ -61,7 +61,7 @@ TEST_F(Safetensors, EveryTypeIsRead) {
   EXPECT_THAT(opened->read_integers("bool"), ElementsAre(1, 0));
 }
 
-TEST_F(Safetensors, WrongQuestionsAreAnsweredInOneLine) {
+TEST_F(Safetensors, ReportsInvalidRequestsInOneLine) {
   const auto opened = open_tensor_file(file(
       "a",
       safetensors_file(
@@ -70,17 +70,17 @@ TEST_F(Safetensors, WrongQuestionsAreAnsweredInOneLine) {
           packed<float>({1}) + packed<std::uint64_t>({1, ~0ull}) + "x")));
   std::vector<float> one(1), two(2);
   EXPECT_THAT(message_of<UserError>([&] { opened->read("weigth", one); }),
-              HasSubstr("has no tensor 'weigth'; is 'weight' meant?"));
+              HasSubstr("has no tensor 'weigth'; did you mean 'weight'?"));
   EXPECT_THAT(message_of<UserError>([&] { opened->read("ids", one); }),
               HasSubstr("'ids' has elements of type I64, expected floating-point"));
-  EXPECT_THAT(message_of<UserError>([&] { opened->read("f8", one); }), HasSubstr("F8_E4M3, which is not read"));
+  EXPECT_THAT(message_of<UserError>([&] { opened->read("f8", one); }), HasSubstr("F8_E4M3, which is not supported"));
   EXPECT_THAT(message_of<UserError>([&] { opened->read_integers("weight"); }),
               HasSubstr("type F32, expected integers"));
   EXPECT_THAT(message_of<UserError>([&] { opened->read_integers("big"); }), HasSubstr("beyond 2^63 - 1"));
   EXPECT_THROW(opened->read("weight", two), ContractError);
 }
 
-TEST_F(Safetensors, LiesAreFound) {
+TEST_F(Safetensors, RejectsInvalidFiles) {
   const auto entry = [](const std::string& fields) { return "{\"a\":{" + fields + "}}"; };
   const std::string good = R"("dtype":"F32","shape":[2],"data_offsets":[0,8])", eight = "12345678";
   const auto with = [&](std::string_view what, std::string_view by) {
@@ -95,28 +95,29 @@ TEST_F(Safetensors, LiesAreFound) {
       {"12345678", "not a safetensors file"},
       {Bytes().number<std::uint64_t>(~0ull).text("{").all(), "not a safetensors file"},
       {Bytes().number<std::uint64_t>(99'000'000).text("{}").all(),
-       "truncated: the header has 99000000 bytes, the file ends 2 bytes into it"},
+       "truncated: the header has 99000000 bytes, but the file ends 2 bytes into it"},
       {Bytes().number<std::uint64_t>(100'000'001).text("{}").all(), "not a safetensors file"},
       {safetensors_file(entry(good), "1234567"), "truncated or damaged: tensor 'a' ends at byte 8"},
-      {safetensors_file(entry(good), "123456789"), "end at byte 8 behind the header, 1 bytes before the file does"},
-      {safetensors_file(entry(good).substr(0, 30), eight), "JSON cannot be read"},
-      {safetensors_file(entry(good) + "x", eight), "JSON cannot be read"},
-      {safetensors_file("{\"\xff\":1}", eight), "JSON cannot be read"},
+      {safetensors_file(entry(good), "123456789"),
+       "end at byte 8 after the header, 1 bytes before the end of the file"},
+      {safetensors_file(entry(good).substr(0, 30), eight), "JSON is invalid"},
+      {safetensors_file(entry(good) + "x", eight), "JSON is invalid"},
+      {safetensors_file("{\"\xff\":1}", eight), "JSON is invalid"},
       {safetensors_file(std::string(100000, '['), eight), "not a safetensors file"},
       {safetensors_file("{\"a\":" + std::string(100000, '['), eight), "a list for 'a'"},
       {safetensors_file("{\"a\":{\"x\":" + std::string(100000, '{'), eight), "a field 'x'"},
-      {with("\"F32\"", "\"F33\""), "dtype 'F33', which is not known"},
+      {with("\"F32\"", "\"F33\""), "dtype 'F33', which is unknown"},
       {with("\"F32\"", "7"), "a number in 'dtype'"},
       {with("[2]", "[-2]"), "a negative number in 'shape' of 'a'"},
-      {with("[2]", "[2.0]"), "a number that is no integer"},
-      {with("[2]", "[99999999999999999999]"), "a number that is no integer, or too large"},
+      {with("[2]", "[2.0]"), "a number that is not an integer"},
+      {with("[2]", "[99999999999999999999]"), "not an integer or is too large"},
       {with("[2]", "[[2]]"), "a list in 'shape'"},
       {with("[2]", "2"), "a number in 'shape'"},
-      {with("[2]", "[3]"), "'a' is F32 [3], and bytes 0 to 8 are stated"},
-      {with("[2]", "[1000000000000]"), "'a' is F32 [1000000000000], and bytes 0 to 8"},
-      {with("[2]", "[4294967296,4294967296]"), "more than any file holds"},
-      {with("[2]", "[0,4294967296,4294967296]"), "more than any file holds"},
-      {with("[2]", "[4611686018427387904]"), "bytes 0 to 8 are stated"},
+      {with("[2]", "[3]"), "'a' is F32 [3], which does not match its bytes 0 to 8"},
+      {with("[2]", "[1000000000000]"), "'a' is F32 [1000000000000], which does not match its bytes 0 to 8"},
+      {with("[2]", "[4294967296,4294967296]"), "more than 2^63 elements"},
+      {with("[2]", "[0,4294967296,4294967296]"), "more than 2^63 elements"},
+      {with("[2]", "[4611686018427387904]"), "does not match its bytes 0 to 8"},
       {with("[2]", "[1,1,1,1,1,1,2]"), "more than 6 dimensions"},
       {with("[0,8]", "[0,18446744073709551608]"), "bytes 0 to 18446744073709551608"},
       {with("[0,8]", "[8,0]"), "bytes 8 to 0"},
@@ -131,13 +132,13 @@ TEST_F(Safetensors, LiesAreFound) {
       {safetensors_file("{\"a\":null}", eight), "null for 'a'"},
       {safetensors_file(R"({"__metadata__":{"x":1}})", ""), "a number in 'x' of '__metadata__'"},
       {safetensors_file(R"({"__metadata__":{},"__metadata__":{}})", ""), "'__metadata__' twice"},
-      {safetensors_file(testing::replaced(two, "\"b\"", "\"a\""), eight), "tensor 'a' is there twice"},
+      {safetensors_file(testing::replaced(two, "\"b\"", "\"a\""), eight), "tensor 'a' is listed twice"},
       {safetensors_file(testing::replaced(two, "[4,8]", "[2,6]"), eight),
-       "'b' begins at byte 2 behind the header, before byte 4"},
+       "'b' starts at byte 2 after the header, before byte 4"},
       {safetensors_file(testing::replaced(two, "[4,8]", "[0,4]"), eight),
-       "begins at byte 0 behind the header, before byte 4"},
+       "starts at byte 0 after the header, before byte 4"},
       {safetensors_file(testing::replaced(two, "[4,8]", "[5,9]"), eight + "9"),
-       "'b' begins at byte 5 behind the header, with a hole after byte 4"},
+       "'b' starts at byte 5 after the header, with a gap after byte 4"},
       {safetensors_file(testing::replaced(two, "\"b\"", "\"b\\n\\u0000\""), "1234"), "'b\\x0a\\x00'"},
   };
   for (const auto& [bytes, expected] : lies) {
@@ -146,7 +147,7 @@ TEST_F(Safetensors, LiesAreFound) {
     EXPECT_THAT(message, HasSubstr(expected));
     EXPECT_TRUE(message.starts_with(place)) << message;
   }
-  // Cut anywhere.
+  // Truncations at every length.
   const std::string whole = safetensors_file(two, eight);
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {
     const std::string place = file("cut", whole.substr(0, bytes));
@@ -154,17 +155,17 @@ TEST_F(Safetensors, LiesAreFound) {
   }
 }
 
-TEST_F(Safetensors, ReadingPlacesThatAreNone) {
+TEST_F(Safetensors, RejectsPathsWithoutWeights) {
   EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(path("absent")); }), HasSubstr("cannot read"));
   EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(folder_); }),
-              HasSubstr("has no weights: expected model.safetensors"));
+              HasSubstr("has no weights; expected model.safetensors"));
   EXPECT_THAT(message_of<UserError>([&] { open_safetensors(folder_); }),
               HasSubstr("has neither model.safetensors nor model.safetensors.index.json"));
   EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(std::string(5000, 'x')); }), HasSubstr("cannot read"));
   EXPECT_THAT(message_of<UserError>([&] { open_tensor_file("/dev/null"); }), HasSubstr("not a regular file"));
 }
 
-TEST_F(Safetensors, WriterMakesWhatTheReaderReads) {
+TEST_F(Safetensors, RoundTripsWrittenTensors) {
   const std::vector<float> values = {1.0f, -0.0f, 65504.0f, 1e-8f, 3.14159265f, std::numeric_limits<float>::infinity()};
   const std::vector<std::int64_t> integers = {0, 1, 1};
   const auto declare = [](const char* name, const char* type, Shape shape) { return ForeignTensor{name, shape, type}; };
@@ -194,7 +195,7 @@ TEST_F(Safetensors, WriterMakesWhatTheReaderReads) {
                                                     std::numeric_limits<float>::infinity()));
   for (const char* name : {"ids", "i32", "u8", "mask"}) EXPECT_EQ(opened->read_integers(name), integers) << name;
   EXPECT_THAT(floats(*opened, "one"), ElementsAre(7.0f));
-  // The reference library's order and padding: wide types first, and elements from a multiple of eight bytes on.
+  // The reference library's order and padding: wide types first; elements start at a multiple of eight bytes.
   const std::string text = content(path("w.safetensors"));
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, text.data(), 8);
@@ -205,7 +206,7 @@ TEST_F(Safetensors, WriterMakesWhatTheReaderReads) {
           R"({"__metadata__":{"format":"pt"},"ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},"a.\"quoted\"":{"dtype":"F32","shape":[6],"data_offsets":[24,48]},)"));
 }
 
-TEST_F(Safetensors, WriterMisusedLeavesNothing) {
+TEST_F(Safetensors, MisusedWriterLeavesNoFile) {
   const std::vector<float> two = {1, 2};
   const auto writer = [&] {
     return std::make_unique<SafetensorsWriter>(path("w"),
@@ -245,7 +246,7 @@ class Shards : public Safetensors {
   }
 };
 
-TEST_F(Shards, AreOneCheckpoint) {
+TEST_F(Shards, OpenAsOneCheckpoint) {
   file(
       "model.safetensors.index.json",
       R"({"metadata":{"total_size":8,"list":[{"weight_map":1}]},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
@@ -257,34 +258,34 @@ TEST_F(Shards, AreOneCheckpoint) {
   EXPECT_THAT(message_of<UserError>([&] { opened->read_integers("c"); }), HasSubstr("has no tensor 'c'"));
 }
 
-TEST_F(Shards, ThatDoNotFitTheirIndexAreRefused) {
+TEST_F(Shards, RejectMismatchedIndex) {
   const auto map = [](const std::string& entries) { return "{\"weight_map\":{" + entries + "}}"; };
   const std::string a = R"("a":"one.safetensors")", b = R"("b":"two.safetensors")";
   EXPECT_THAT(failure(map(a + "," + b + R"(,"c":"two.safetensors")")),
-              HasSubstr("lists tensor 'c' in two.safetensors, which does not have it"));
+              HasSubstr("lists tensor 'c' in two.safetensors, which does not contain it"));
   EXPECT_THAT(failure(map(a + "," + b + "," + b)), HasSubstr("lists tensor 'b' twice"));
   EXPECT_THAT(failure(map(a + R"(,"c":"two.safetensors")")),
-              HasSubstr("does not list tensor 'b', which two.safetensors has"));
+              HasSubstr("does not list tensor 'b', which two.safetensors contains"));
   EXPECT_THAT(failure(map(a + R"(,"b":"one.safetensors")")),
-              HasSubstr("lists tensor 'b' in one.safetensors, which does not have it"));
+              HasSubstr("lists tensor 'b' in one.safetensors, which does not contain it"));
   EXPECT_THAT(failure(map(a + R"(,"b":"three.safetensors")")), HasSubstr("three.safetensors: cannot read"));
   for (const char* outside :
        {"../one.safetensors", "/etc/passwd", "sub/one.safetensors", "..", "", "a\\\\b", "a\\u0000b"}) {
-    EXPECT_THAT(failure(map(std::string(R"("a":")") + outside + "\"")), HasSubstr("expected a file of its own folder"))
+    EXPECT_THAT(failure(map(std::string(R"("a":")") + outside + "\"")), HasSubstr("expected a file in the same folder"))
         << outside;
   }
   EXPECT_THAT(failure("{}"), HasSubstr("has no 'weight_map'"));
-  EXPECT_THAT(failure("[]"), HasSubstr("holds a list"));
-  EXPECT_THAT(failure("3"), HasSubstr("holds a number"));
+  EXPECT_THAT(failure("[]"), HasSubstr("is a list"));
+  EXPECT_THAT(failure("3"), HasSubstr("is a number"));
   EXPECT_THAT(failure(map(R"("a":1)")), HasSubstr("'weight_map' has a number"));
   EXPECT_THAT(failure(map(R"("a":{})")), HasSubstr("'weight_map' has an object"));
   EXPECT_THAT(failure(map(R"("a":["one.safetensors"])")), HasSubstr("'weight_map' has a list"));
   EXPECT_THAT(failure(R"({"weight_map":[]})"), HasSubstr("'weight_map' has a list"));
   EXPECT_THAT(failure(R"({"weight_map":{},"weight_map":{}})"), HasSubstr("'weight_map' twice"));
-  EXPECT_THAT(failure(R"({"weight_map":{)"), HasSubstr("JSON cannot be read"));
+  EXPECT_THAT(failure(R"({"weight_map":{)"), HasSubstr("JSON is invalid"));
   shard("two.safetensors", "a", 2);
   EXPECT_THAT(failure(map(a + R"(,"b":"two.safetensors")")),
-              HasSubstr("lists tensor 'a' in one.safetensors, and two.safetensors has one of that name"));
+              HasSubstr("lists tensor 'a' in one.safetensors, but two.safetensors also contains it"));
 }
 
 }  // namespace

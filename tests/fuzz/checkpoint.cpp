@@ -1,4 +1,4 @@
-// A checkpoint. Its checksum and length are computed anew, so that changes get past them.
+// A checkpoint. Checksum and length are recomputed so that mutations pass them.
 #include "framework/io/checkpoint_file.h"
 
 #include <xxhash.h>
@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzzing::succeeds([&] {
     const CheckpointReader reader = CheckpointReader::open(path);
     for (const furlong::TensorInfo& tensor : reader.tensors()) {
-      fuzzing::expect(tensor.bytes <= size, "a tensor larger than its file");
+      fuzzing::expect(tensor.bytes <= size, "a tensor is larger than its file");
       std::vector<char> values(tensor.bytes);
       fuzzing::succeeds([&] { reader.read(tensor.name, values.data(), values.size()); });
     }

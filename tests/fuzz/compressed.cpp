@@ -1,4 +1,4 @@
-// An input of `furlong prepare`: plain, gzip or xz. Blocks do not change what is read.
+// An input of `furlong prepare`: plain, gzip or xz. The result must not depend on the block size.
 #include "datasets/prepare/byte_source.h"
 
 #include "tests/fuzz/target.h"
@@ -7,7 +7,7 @@ namespace fuzzing = furlong::fuzzing;
 
 namespace {
 
-/// The beginning of what the file expands to, and the error after it.
+/// Returns the start of the expanded file, and the error after it.
 std::string expanded(const std::string& path, std::size_t block) {
   constexpr std::size_t most_bytes = 1 << 20;
   std::string result, buffer(block, '\0');
@@ -31,6 +31,6 @@ std::string expanded(const std::string& path, std::size_t block) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string path = fuzzing::write_input("input", fuzzing::text_of(data, size));
   const std::string whole = expanded(path, 1 << 20);
-  fuzzing::expect(expanded(path, 4096) == whole, "blocks change what is read");
+  fuzzing::expect(expanded(path, 4096) == whole, "the result depends on the block size");
   return 0;
 }

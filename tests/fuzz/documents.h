@@ -10,7 +10,7 @@ namespace furlong::fuzzing {
 
 using MakeReader = std::function<std::unique_ptr<DocumentReader>(StoreWriter&)>;
 
-/// What a reader makes of a text that it is fed in blocks: what the store holds, or the error.
+/// Returns the result of a reader for a text fed in blocks: the dataset's contents, or the error.
 inline std::string documents_in(std::string_view text, std::size_t block, const Vocabulary& vocabulary,
                                 const StoreWriterOptions& options, const MakeReader& make) {
   StoreWriter writer(Folder::instance().path("documents.h5"), vocabulary, options);
@@ -33,12 +33,12 @@ inline std::string documents_in(std::string_view text, std::size_t block, const 
   return (read ? "read: " : "refused: ") + result;
 }
 
-/// The same whether the text comes in one block or in small ones.
+/// Checks that the result does not depend on the block size.
 inline void read_documents(std::string_view text, const Vocabulary& vocabulary, const StoreWriterOptions& options,
                            const MakeReader& make) {
   const std::string whole = documents_in(text, std::max<std::size_t>(text.size(), 1), vocabulary, options, make);
   const std::string in_pieces = documents_in(text, 1 + text.size() % 7, vocabulary, options, make);
-  if (whole != in_pieces) finding("blocks change what is read", whole + " / " + in_pieces);
+  if (whole != in_pieces) finding("the result depends on the block size", whole + " / " + in_pieces);
 }
 
 }  // namespace furlong::fuzzing

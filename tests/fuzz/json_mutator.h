@@ -1,5 +1,5 @@
 #pragma once
-// Changes the values of a JSON document: bytes changed at random seldom leave one that can be parsed.
+// Mutates the values of a JSON document, because randomly changed bytes seldom leave valid JSON.
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace furlong::fuzzing {
 
-/// Every value of the document, itself included.
+/// Returns pointers to every value of the document, including the document.
 inline std::vector<nlohmann::json*> values_of(nlohmann::json& document) {
   std::vector<nlohmann::json*> found{&document};
   for (std::size_t i = 0; i < found.size(); ++i) {

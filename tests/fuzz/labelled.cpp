@@ -1,4 +1,4 @@
-// TSV, CSV and JSON lines. The first byte chooses the format, the second which fields and labels there are.
+// TSV, CSV and JSON lines. The first byte chooses the format, the second the fields and labels.
 #include "tests/fuzz/documents.h"
 
 namespace fuzzing = furlong::fuzzing;

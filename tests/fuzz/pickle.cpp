@@ -1,4 +1,4 @@
-// The pickle of a PyTorch file: the archive around it is whole, so that no checksum hides the reader.
+// The pickle of a PyTorch file, in a valid archive, so that no checksum hides the pickle reader.
 #include "tests/formats/foreign_bytes.h"
 #include "tests/fuzz/target.h"
 

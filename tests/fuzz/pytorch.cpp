@@ -1,4 +1,4 @@
-// What torch.save writes: a zip archive, or the older format.
+// A file of torch.save: a zip archive or the legacy format.
 #include "tests/fuzz/target.h"
 
 namespace fuzzing = furlong::fuzzing;

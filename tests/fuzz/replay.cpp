@@ -1,4 +1,4 @@
-// main() of a fuzz target without libFuzzer: runs it on each file of the folders named.
+// main() of a fuzz target without libFuzzer: runs it on each file in the given folders.
 #include <exception>
 #include <fstream>
 #include <iostream>
@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
   for (const fs::path& file : files) {
     std::ifstream stream(file, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(stream), {}};
-    // Memory of its exact size, so that AddressSanitizer sees a read behind it.
+    // Memory of the exact size, so that AddressSanitizer detects reads past the end.
     const std::vector<std::uint8_t> input(bytes.begin(), bytes.end());
     std::cout << file.filename().string() << std::endl;
     try {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs fuzz targets with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer (clang; Debian's package is clang).
-#   tests/fuzz/run.sh TARGET|all SECONDS   runs each target for that long, one process at a time
-#   tests/fuzz/run.sh --keep TARGET|all    adds the inputs of such runs that reach new code to tests/fuzz/corpus
-#   tests/fuzz/run.sh --seeds              writes the first inputs to tests/fuzz/corpus
-# Prints for each target: seconds, executions, edges covered, inputs, outcome. Inputs that reach new code are collected
-# in build/fuzz/corpus, the input of a finding in build/fuzz/findings, what a target prints in build/fuzz/logs.
-# Exit status: 0 nothing found, 1 a finding, 2 wrong arguments.
+# Runs fuzz targets with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer (clang; Debian package clang).
+#   tests/fuzz/run.sh TARGET|all SECONDS   runs each target for SECONDS, one process at a time
+#   tests/fuzz/run.sh --keep TARGET|all    adds inputs of earlier runs that reach new code to tests/fuzz/corpus
+#   tests/fuzz/run.sh --seeds              writes the seed inputs to tests/fuzz/corpus
+# Prints for each target: seconds, executions, covered edges, inputs, outcome. Inputs that reach new code are stored in
+# build/fuzz/corpus, inputs of findings in build/fuzz/findings, output of targets in build/fuzz/logs.
+# Exit status: 0 no finding, 1 a finding, 2 invalid arguments.
 set -euo pipefail
 shopt -s nullglob
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -27,7 +27,7 @@ chosen=("${1:-}")
 stop() { echo "fuzz: $1" >&2; exit 2; }
 if [[ $mode != seeds ]]; then
   [[ " ${every[*]} " == *" ${chosen[0]} "* && -n ${chosen[0]} ]] ||
-    stop "no target '${1:-}'; there are all, ${every[*]}"
+    stop "unknown target '${1:-}'; expected all or one of ${every[*]}"
   [[ $mode == keep || ${2:-} =~ ^[1-9][0-9]*$ ]] || stop "expected a number of seconds"
 fi
 
@@ -35,10 +35,10 @@ scripts/build.sh fuzz
 folder=$PWD/build/fuzz
 corpus=$PWD/tests/fuzz/corpus
 mkdir -p "$folder"/{findings,logs}
-# Memory is bounded by the size of the input, so that 2 GiB at once is a finding. Leaks are looked for once, at the end.
+# Inputs limit memory, so 2 GiB at once is a finding. Leaks are checked once, at the end.
 options=(-timeout=120 -rss_limit_mb=4096 -malloc_limit_mb=2048 -detect_leaks=0 -print_final_stats=1)
 export UBSAN_OPTIONS=print_stacktrace=1
-# Without HDF5's own lists of free memory AddressSanitizer sees what is used after it was freed.
+# With HDF5's free lists off, AddressSanitizer detects uses after free.
 export HDF5_NO_FREE_LIST=1
 
 run() {
@@ -58,7 +58,7 @@ run() {
   return "$status"
 }
 
-# The smallest set of inputs with the same coverage; the largest are left out beyond 300 kB.
+# Stores the smallest set of inputs with the same coverage; omits the largest ones beyond 300 kB.
 keep() {
   local target=$1 merged=$folder/merged/$1 bytes=0 file
   rm -rf "$merged"
@@ -66,7 +66,7 @@ keep() {
   "$folder/bin/fuzz_$target" "${options[@]}" -merge=1 "$merged" "$corpus/$target" "$folder/corpus/$target" \
     >"$folder/logs/$target.merge" 2>&1
   mkdir -p "$corpus/$target"
-  # Those with names of their own, seeds and findings, stay.
+  # Keeps named files: seeds and findings.
   find "$corpus/$target" -type f -regextype posix-extended -regex '.*/[0-9a-f]{40}' -delete
   local known
   known=" $(cd "$corpus/$target" && sha1sum -- * 2>/dev/null | cut -d ' ' -f 1 | tr '\n' ' ') "

@@ -1,4 +1,4 @@
-// Writes the first inputs of every fuzz target: fuzz_seeds FOLDER makes FOLDER/TARGET/NAME.
+// Writes the seed inputs of every fuzz target: fuzz_seeds FOLDER creates FOLDER/TARGET/NAME.
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -255,7 +255,7 @@ void stores() {
     seed(target, name, content(path));
     fs::remove(path);
   };
-  // As StoreWriter lays them out, without chunks and checksums of chunks: small, and changes get past.
+  // The layout of StoreWriter without chunks and chunk checksums: small, and mutations are not rejected by checksums.
   const auto store = [&](const Vocabulary& vocabulary, const std::vector<std::uint8_t>& tokens, bool labels) {
     const std::vector<std::uint64_t> documents = {0, 4, 9, tokens.size()}, train = {0, 4, 5, 8},
                                      test = {9, tokens.size()};

@@ -1,4 +1,4 @@
-// What comes over a connection to the job store: a stream of frames, cut, decoded, and carried out.
+// The bytes of a connection to the job store: a stream of frames that is cut, decoded and executed.
 #include "communication/job_store/store_protocol.h"
 
 #include "communication/job_store/store_table.h"
@@ -12,11 +12,11 @@ namespace {
 /// A frame without its length.
 std::string_view body_of(const std::string& frame) { return std::string_view(frame).substr(4); }
 
-/// What is decoded means the same after encoding and decoding.
+/// Checks that a decoded frame is unchanged by encoding and decoding.
 template <class Decode, class Encode>
 void expect_stable(std::string_view body, const Decode& decode, const Encode& encode) {
   const std::string once = encode(decode(body));
-  fuzzing::expect(encode(decode(body_of(once))) == once, "a frame that changes when it is encoded and decoded");
+  fuzzing::expect(encode(decode(body_of(once))) == once, "a frame changes when it is encoded and decoded");
 }
 
 void take_request(std::string_view body, store::StoreTable& state) {
@@ -35,7 +35,7 @@ void take_request(std::string_view body, store::StoreTable& state) {
   }
   for (const auto& [asked, answer] : answers) {
     const std::string reply = encode_reply(asked.id, answer.status, answer.payload->size()) + *answer.payload;
-    fuzzing::expect(store::decode_reply(body_of(reply)).payload == *answer.payload, "a reply that is not read");
+    fuzzing::expect(store::decode_reply(body_of(reply)).payload == *answer.payload, "a reply cannot be decoded");
   }
 }
 
@@ -54,7 +54,7 @@ void take(std::string_view body, store::StoreTable& state) {
   } else if (kind == Kind::fault) {
     expect_stable(body, store::decode_fault, encode);
     const std::string message = store::decode_fault(body).message();
-    fuzzing::expect(message.find('\n') == std::string::npos, "a fault of several lines");
+    fuzzing::expect(message.find('\n') == std::string::npos, "a fault has several lines");
   } else if (kind == Kind::heartbeat) {
     store::decode_heartbeat(body);
   } else if (kind == Kind::reply) {
@@ -71,7 +71,7 @@ void take(std::string_view body, store::StoreTable& state) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   store::StoreTable state(4);
   store::FrameBuffer buffer;
-  // The first byte says how the stream is cut into packets.
+  // The first byte is the size of packets into which the stream is cut.
   const std::size_t packet = size == 0 ? 1 : 1 + data[0];
   fuzzing::succeeds<store::ProtocolError>([&] {
     for (std::size_t at = 1; at < size; at += packet) {
@@ -81,6 +81,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   });
   for (const auto& [asked, answer] : state.expire(furlong::TimePoint::max()))
-    fuzzing::expect(answer.payload->find('\n') == std::string::npos, "a reason of several lines");
+    fuzzing::expect(answer.payload->find('\n') == std::string::npos, "a reason has several lines");
   return 0;
 }

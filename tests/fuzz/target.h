@@ -1,6 +1,6 @@
 #pragma once
-// What the fuzz targets share. A target reads one input. It succeeds, or it refuses the input with the project's user
-// error, whose text is one printable line; everything else (another exception, a sanitizer's report) ends the process.
+// Shared code of the fuzz targets. A target reads one input. It succeeds, or rejects the input with a UserError of one
+// printable line. Anything else (another exception, a sanitizer's report) ends the process.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -19,10 +19,10 @@
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
 
-/// The interface of libFuzzer; replay.cpp calls it too.
+/// The interface of libFuzzer; replay.cpp also calls it.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
-/// Asked by LeakSanitizer: libhdf5 1.10 loses memory of files that it refuses.
+/// Called by LeakSanitizer: libhdf5 1.10 leaks memory for files that it rejects.
 extern "C" [[gnu::used]] inline const char* __lsan_default_suppressions() { return "leak:libhdf5\n"; }
 
 namespace furlong::fuzzing {
@@ -37,7 +37,7 @@ inline void expect(bool condition, std::string_view what) {
   if (!condition) finding(what);
 }
 
-/// Whether `action` succeeds; otherwise its error is a `Kind` (a user error) of one printable line.
+/// Returns whether `action` succeeds. If it fails, its error must be a `Kind` (a user error) of one printable line.
 template <class Kind = UserError, class Action>
 bool succeeds(const Action& action) {
   try {
@@ -47,7 +47,7 @@ bool succeeds(const Action& action) {
     const std::string_view message = error.what();
     if (message.empty() || foreign::single_line(message, message.size()) != message)
       finding("an error that is not one printable line", message);
-    static const bool shown = std::getenv("FURLONG_FUZZ_SHOW") != nullptr;  // for those who look at an input
+    static const bool shown = std::getenv("FURLONG_FUZZ_SHOW") != nullptr;  // for examining an input
     if (shown) std::fprintf(stderr, "refused: %s\n", error.what());
     return false;
   }
@@ -57,7 +57,7 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// Two texts in one input: the last byte is the length of the second one.
+/// Splits one input into two texts: the last byte is the length of the second one.
 inline std::pair<std::string_view, std::string_view> two_texts(std::string_view input) {
   if (input.empty()) return {};
   const std::size_t second = std::min<std::size_t>(static_cast<unsigned char>(input.back()), input.size() - 1);
@@ -65,14 +65,14 @@ inline std::pair<std::string_view, std::string_view> two_texts(std::string_view 
   return {input.substr(0, input.size() - second), input.substr(input.size() - second)};
 }
 
-/// A folder of this process, in memory where the machine has such a place; removed at exit.
+/// A folder of this process, in memory if the machine has /dev/shm; removed at exit.
 class Folder {
  public:
   Folder() {
     const std::filesystem::path memory("/dev/shm");
     const bool usable = ::access(memory.c_str(), W_OK) == 0;
     std::string name = ((usable ? memory : std::filesystem::temp_directory_path()) / "furlong_fuzz_XXXXXX").string();
-    expect(::mkdtemp(name.data()) != nullptr, "no folder for inputs");
+    expect(::mkdtemp(name.data()) != nullptr, "cannot create a folder for inputs");
     path_ = name;
   }
   ~Folder() {
@@ -92,19 +92,19 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// Writes the input to a file of that name and returns its path.
+/// Writes the input to a file with that name and returns its path.
 inline std::string write_input(std::string_view name, std::string_view bytes) {
   std::string path = Folder::instance().path(name);
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   expect(file >= 0 && ::write(file, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()) &&
              ::close(file) == 0,
-         "the input cannot be written");
+         "cannot write the input");
   return path;
 }
 
-/// Reads every tensor as numbers and as integers: of a type that has no such values, that is refused.
+/// Reads every tensor as floats and as integers; a type without such values must be rejected.
 inline void read_tensors(const TensorFile& file) {
-  // A view can state more elements than a file has bytes; memory for floats is the caller's, who knows the shape.
+  // A view can state more elements than a file has bytes. The caller, who knows the shape, allocates the floats.
   constexpr std::int64_t most_elements = 1 << 20;
   std::vector<float> values;
   for (const ForeignTensor& tensor : file.tensors()) {

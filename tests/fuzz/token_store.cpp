@@ -1,4 +1,4 @@
-// A token store.
+// A tokenized dataset.
 #include "datasets/token_store.h"
 
 #include "tests/fuzz/target.h"

@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 #ifdef FURLONG_FUZZ
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
-/// Half of the changes are of bytes, of the document or of the text; the others are of the document's values.
+/// Half of the mutations change bytes of the document or the text; the others change the document's values.
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed) {
   std::minstd_rand random(seed);
   const auto [file, text] = fuzzing::two_texts(fuzzing::text_of(data, size));

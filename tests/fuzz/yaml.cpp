@@ -1,4 +1,4 @@
-// A configuration, read into a table that has keys of every type. What was read is the same after writing and reading.
+// A configuration, read into a table with keys of every type. Settings must be unchanged after writing and reading.
 #include <cmath>
 
 #include "framework/config/reader.h"
@@ -54,9 +54,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!read(std::string(fuzzing::text_of(data, size)))) return 0;
   const std::string written = config::to_yaml(table);
   settings = Settings();
-  // Paths are written as they stand, and read with variables of the environment: those with a dollar sign differ.
+  // Paths are written unchanged but expanded when read, so paths with a dollar sign differ.
   if (written.find('$') != std::string::npos) return 0;
-  fuzzing::expect(read(written), "what was written cannot be read");
-  if (config::to_yaml(table) != written) fuzzing::finding("what was read differs from what was written", written);
+  fuzzing::expect(read(written), "the written configuration cannot be read");
+  if (config::to_yaml(table) != written) fuzzing::finding("the settings differ after writing and reading", written);
   return 0;
 }

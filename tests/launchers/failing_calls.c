@@ -1,8 +1,8 @@
-// Preloaded by tests/write_faults.py: counts the calls that change files below a folder, and fails one of them, or that
-// one and all later ones.
+// Preloaded by tests/write_faults.py: counts the system calls that change files below a folder, and fails one of them,
+// or that one and all later ones.
 //
-// FURLONG_TEST_CALLS_FOLDER names the folder; FURLONG_TEST_CALLS_LOG a file outside of it that gets a line "NUMBER CALL
-// PATH" for each call; FURLONG_TEST_CALLS_FAIL, if it is set, is "NUMBER ERRNO once" or "NUMBER ERRNO onwards".
+// FURLONG_TEST_CALLS_FOLDER names the folder. FURLONG_TEST_CALLS_LOG names a file outside it that gets a line "NUMBER
+// CALL PATH" for each call. FURLONG_TEST_CALLS_FAIL, if set, is "NUMBER ERRNO once" or "NUMBER ERRNO onwards".
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -26,7 +26,7 @@ static int is_below(const char* path) {
   return length > 0 && strncmp(path, folder, length) == 0 && (path[length] == '/' || path[length] == '\0');
 }
 
-// Whether this call is to fail; errno is set then.
+// Returns whether this call must fail, with errno set.
 static int fails(const char* call, const char* path) {
   int number = 0, error = 0, fail = 0;
   char when[16] = "", line[PATH_MAX + 64];
@@ -59,7 +59,7 @@ static int descriptor_fails(const char* call, int descriptor) {
   return is_below(path) && fails(call, path);
 }
 
-// The path may be relative, and the file need not exist: its folder is asked where it is.
+// The path may be relative and the file may not exist, so its folder is resolved.
 static int path_fails(const char* call, const char* path) {
   char folder[PATH_MAX], whole[PATH_MAX];
   const int before = errno;
@@ -110,7 +110,7 @@ int rename(const char* from, const char* to) {
   if (path_fails("rename", to)) return -1;
   return NEXT("rename", int (*)(const char*, const char*))(from, to);
 }
-// The time of day stands still, so that files which note it compare.
+// The time of day is constant, so that files that contain it are comparable.
 time_t time(time_t* result) {
   const time_t now = 1000000000;
   if (result) *result = now;

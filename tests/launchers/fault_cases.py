@@ -1,4 +1,4 @@
-"""The cases of the fault table (faults.py): what befalls which processes of a job, and under which launcher."""
+"""The cases of the fault table (faults.py): which fault hits which ranks of a job under which launcher."""
 
 import dataclasses
 import errno
@@ -21,20 +21,20 @@ CHECKPOINT_EVERY = 50
 class Case:
     fault: str
     launcher: str
-    strike: typing.Callable  # does the damage, with the Scene
-    rank: typing.Optional[int] = 1  # at fault; None: nobody
-    with_it: tuple = ()  # other ranks that the same befalls
-    processes: int = 2  # in a network: half of them on each host
-    stopped: bool = False  # the rank at fault cannot run, so that it does not end by itself
+    strike: typing.Callable  # injects the fault into the Scene
+    rank: typing.Optional[int] = 1  # the faulty rank; None: no rank
+    with_it: tuple = ()  # other ranks with the same fault
+    processes: int = 2  # world size; in a network, half of the ranks on each host
+    stopped: bool = False  # the faulty rank is stopped and cannot end by itself
     status: typing.Optional[int] = None  # None: any but 0
-    named_by: str = "furlong"  # who has to name the rank at fault
-    by_signal: bool = False  # which a launcher sees
+    named_by: str = "furlong"  # who must name the faulty rank
+    by_signal: bool = False  # the rank ends by a signal, which a launcher detects
     survives: bool = False
     extra: tuple = ()  # options of the launcher
-    needs: typing.Callable = lambda: None  # why the case cannot be tried here
+    needs: typing.Callable = lambda: None  # returns why the case cannot run here
     network: bool = False
     small_disk: bool = False
-    slow_disk: bool = False  # checkpoints can be held up
+    slow_disk: bool = False  # writing checkpoints can be delayed
     checkpoint_every: int = CHECKPOINT_EVERY
 
     @property
@@ -77,14 +77,14 @@ def why_no_compiler():
 
 
 def while_writing(rank, seconds, strike=None, error=0):
-    """Holds the next part of a checkpoint up that `rank` writes. `strike` comes in the midst of it; without it, the
-    fault is `error`, which the write ends in. The time of the fault."""
+    """Delays the next shard of a checkpoint that `rank` writes. `strike` happens during the write; without it, the
+    fault is `error`, with which the write fails. The returned function returns the time of the fault."""
 
     def held_up(scene):
         scene.slowness.with_suffix(".new").write_text(f".shard_{rank}_of_ {seconds} {error}\n")
         scene.slowness.with_suffix(".new").rename(scene.slowness)
         inside = scene.slowness.with_name("slowness.inside")
-        jobs.wait_until(inside.exists, 60, f"a part of a checkpoint; it wrote:\n{scene.job.output()}")
+        jobs.wait_until(inside.exists, 60, f"a shard of a checkpoint; output:\n{scene.job.output()}")
         begin = time.monotonic() + (0 if strike else seconds)
         if strike:
             strike(scene)
@@ -109,23 +109,23 @@ def cut_for_ever(scene):
 
 
 def cut_for_two_seconds(scene):
-    """And then, when it has gone on for some checkpoints, stops it as a user would."""
+    """Cuts the network for two seconds. Stops the training as a user would after some more checkpoints."""
     scene.network.cut()
     time.sleep(0.5)
     before = scene.step()
     time.sleep(1.5)
-    jobs.expect(scene.step() == before, "the cable was cut and training went on")
+    jobs.expect(scene.step() == before, "training continued while the network was cut")
     scene.network.join()
     jobs.wait_until(
         lambda: scene.step() > before + 2 * CHECKPOINT_EVERY,
         30,
-        f"training after the cut; it wrote:\n{scene.job.output()}",
+        f"training after the cut; output:\n{scene.job.output()}",
     )
     terminate_one(scene)
 
 
 def why_no_mount():
-    """A file system of its own in the place of the run directory."""
+    """Returns why the run directory cannot be a separate small file system, or None."""
     status = pathlib.Path("/proc/self/status").read_text()
     administrator = int(re.search(r"^CapEff:\s*(\S+)", status, re.MULTILINE).group(1), 16) >> 21 & 1
     return None if administrator else "mounting a small disk is not permitted"
@@ -178,7 +178,7 @@ CASES = [
         needs=networks.why_not,
     ),
 ]
-# In the midst of a checkpoint.
+# Faults while a checkpoint is being written.
 SLOW = {"slow_disk": True, "needs": why_no_compiler}
 for rank in (1, 0):
     for writer in (1, 0):
@@ -224,7 +224,7 @@ for rank in (1, 0):
 for name in ("mpirun", "srun", "torchrun", "torchrun_stand_in"):
     for rank in (1, 0):
         extra = ("--kill-on-bad-exit=1",) if name == "srun" else ()
-        # Open MPI names the killed rank itself, and ends the others before they know.
+        # Open MPI names the killed rank itself, and ends the others before they detect the fault.
         by = "mpirun" if name == "mpirun" else "furlong"
         CASES.append(Case(f"rank {rank} killed", name, kill, rank=rank, extra=extra, named_by=by, by_signal=True))
         CASES.append(Case(f"rank {rank} stopped", name, stop, rank=rank, extra=extra, stopped=True))

@@ -1,5 +1,4 @@
-"""Small trainings in some processes, started by each launcher from the lines that README.md has, and what is left of
-them."""
+"""Small trainings in several ranks, started by each launcher from the lines of README.md, and their leftovers."""
 
 import dataclasses
 import json
@@ -19,7 +18,7 @@ import slurm_cluster
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 STAND_IN = pathlib.Path(__file__).with_name("torchrun_stand_in.py")
-MARKER = "FURLONG_TEST_MARKER"  # an environment variable that every process of a test inherits, by which they are found
+MARKER = "FURLONG_TEST_MARKER"  # environment variable that all processes of a test inherit; identifies them
 
 CONFIG = {
     "run_directory": "run",
@@ -44,7 +43,7 @@ CONFIG = {
 
 
 class Failure(RuntimeError):
-    """What was expected and not found."""
+    """An unmet expectation."""
 
 
 def expect(condition, text):
@@ -53,7 +52,7 @@ def expect(condition, text):
 
 
 def yaml(keys):
-    """Keys with dots as nested mappings. JSON is YAML."""
+    """Returns keys with dots as nested mappings in JSON, which is valid YAML."""
     root = {}
     for name, value in keys.items():
         *groups, last = name.split(".")
@@ -68,7 +67,7 @@ def yaml(keys):
 @dataclasses.dataclass
 class Process:
     number: int
-    state: str  # R, S, T (stopped), Z (ended, not waited for), ...
+    state: str  # R, S, T (stopped), Z (zombie), ...
     command: list
     environment: dict
 
@@ -78,7 +77,7 @@ class Process:
 
     @property
     def rank(self):
-        """Of `furlong train`; None of anything else."""
+        """The rank of a `furlong train` process; None for others."""
         words = [pathlib.Path(word).name for word in self.command[:1]] + self.command[1:2]
         if words != ["furlong", "train"]:
             return None
@@ -89,7 +88,7 @@ class Process:
 
 
 def processes_of(marker):
-    """All processes of this machine whose environment carries the marker, ended ones excepted."""
+    """Returns all processes of this machine whose environment has the marker, except zombies."""
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -112,7 +111,7 @@ def processes_of(marker):
 
 
 def end_all(marker):
-    """Kills what carries the marker; the commands of what there was."""
+    """Kills all processes with the marker and returns their commands."""
     found = processes_of(marker)
     for process in found:
         try:
@@ -123,14 +122,14 @@ def end_all(marker):
 
 
 def wait_until(condition, patience, what):
-    """The first true answer of `condition`."""
+    """Waits for a true value of `condition` and returns it."""
     end = time.monotonic() + patience
     while True:
         answer = condition()
         if answer:
             return answer
         if time.monotonic() > end:
-            raise Failure(f"{what}: not within {patience} s")
+            raise Failure(f"{what}: timed out after {patience} s")
         time.sleep(0.02)
 
 
@@ -138,22 +137,22 @@ def wait_until(condition, patience, what):
 @dataclasses.dataclass(frozen=True)
 class Launcher:
     name: str
-    word: str  # that its line begins with
-    known_as: str  # to Furlong
-    program: str = ""  # without which it is skipped
+    word: str  # first word of its documented line
+    known_as: str  # its name in Furlong's output
+    program: str = ""  # skipped if this program is missing
     package: str = ""
     slurm: bool = False
     variables: tuple = ()
 
 
-# Open MPI has three scruples: about root, about more processes than cores, and about binding them where cores are few.
+# By default Open MPI refuses to run as root, more ranks than cores, and binding with few cores.
 OPEN_MPI = (
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
     ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
     ("OMPI_MCA_hwloc_base_binding_policy", "none"),
 )
-# Without --rdzv-id torchrun brings no secret.
+# Without --rdzv-id torchrun provides no secret.
 TORCHRUN = (("FURLONG_JOB_SECRET", "of the test"),)
 
 LAUNCHERS = {
@@ -178,15 +177,15 @@ LAUNCHERS = {
 
 
 def documented_lines(launcher, document="README.md", processes=2):
-    """The launcher's lines in a document, for so many processes in place of eight; by hand, for two."""
+    """Returns the launcher's lines in a document, with `processes` instead of eight; for by_hand, of two."""
     lines = [line.strip() for line in (SOURCE / document).read_text().splitlines() if line.startswith("    ")]
     found = [line.partition("  #")[0].strip() for line in lines if line.startswith(launcher.word)]
-    expect(found, f"{document} has no line that begins with {launcher.word!r}")
+    expect(found, f"{document} has no line that starts with {launcher.word!r}")
     return [re.sub(r"(?<![\w.-])8(?![\w.-])", str(processes), line) for line in found]
 
 
 def by_hand(command, rank, processes):
-    """A rank's own of the documented commands for two."""
+    """Returns a rank's command from the documented commands for two."""
     values = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes}
     return [
         re.sub(r"^(RANK|LOCAL_RANK|WORLD_SIZE)=\d+$", lambda found: f"{found[1]}={values[found[1]]}", word)
@@ -195,7 +194,7 @@ def by_hand(command, rank, processes):
 
 
 def why_skipped(launcher):
-    """Why it cannot be tested on this machine, or None."""
+    """Returns why the launcher cannot be tested on this machine, or None."""
     if launcher.slurm:
         return slurm_cluster.why_not()
     if launcher.program and not shutil.which(launcher.program):
@@ -204,35 +203,35 @@ def why_skipped(launcher):
 
 
 class Job:
-    """One start of a launcher: its processes, and what they wrote."""
+    """One start of a launcher: its processes and their output."""
 
     def __init__(self, processes, folder):
         self.processes, self.folder = processes, folder
 
     def wait(self, patience):
-        """The exit status: that of by_hand is the first that is not 0."""
+        """Returns the exit status; for by_hand, the first that is not 0."""
         end = time.monotonic() + patience
         statuses = []
         for process in self.processes:
             try:
                 statuses.append(process.wait(max(0.1, end - time.monotonic())))
             except subprocess.TimeoutExpired:
-                raise Failure(f"{process.args} did not end within {patience:g} s; it wrote:\n{self.output()}") from None
+                raise Failure(f"{process.args} did not end within {patience:g} s; output:\n{self.output()}") from None
         return next((status for status in statuses if status), 0)
 
     def output(self):
-        """All that was written, sbatch's log included."""
+        """Returns all output, including sbatch's log."""
         files = sorted(self.folder.glob("output.*")) + sorted(self.folder.glob("furlong-*.log"))
         return "".join(file.read_text(errors="replace") for file in files)
 
     def errors(self):
-        """Lines of furlong's errors, with the rank in front where a launcher puts it there, without Slurm's and Open
-        MPI's own."""
+        """Returns the lines of furlong's errors, with the rank in front if the launcher adds it, without those of Slurm
+        and Open MPI."""
         return [line for line in self.output().splitlines() if re.match(r"(\[rank \d+\] )?error: ", line)]
 
 
 class SlurmBatchJob(Job):
-    """A job of sbatch, which may be queued again: it is over when Slurm says so."""
+    """A job of sbatch. It may be requeued, so it is over when Slurm reports that."""
 
     def __init__(self, processes, folder, cluster):
         super().__init__(processes, folder)
@@ -241,21 +240,20 @@ class SlurmBatchJob(Job):
         self.number = re.search(r"Submitted batch job (\d+)", self.output()).group(1)
 
     def told(self, name):
-        """One of the fields of `scontrol show job`."""
+        """Returns a field of `scontrol show job`."""
         return re.search(rf"\b{name}=(\S+)", self.cluster.run("scontrol", "show", "job", self.number)).group(1)
 
     def wait(self, patience):
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
         wait_until(
-            lambda: self.told("JobState") in over, patience, f"the end of job {self.number}; it wrote:\n{self.output()}"
+            lambda: self.told("JobState") in over, patience, f"the end of job {self.number}; output:\n{self.output()}"
         )
         status, _, number = self.told("ExitCode").partition(":")
         return int(status) or (128 + int(number) if int(number) else 0)
 
 
 class Scratch:
-    """A temporary folder with a token store and a folder for each job; everything that was started in it ends with
-    it."""
+    """A temporary folder with a tokenized dataset and a folder for each job. Everything started in it ends with it."""
 
     def __init__(self, furlong):
         self.furlong = pathlib.Path(furlong).resolve()
@@ -263,7 +261,7 @@ class Scratch:
         self.cluster = None
 
     def __enter__(self):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of __exit__
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that __exit__ runs
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="furlong_"))
         programs = self.folder / "bin"
         programs.mkdir()
@@ -292,7 +290,7 @@ class Scratch:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start_cluster(self):
-        """Its daemons do not carry the marker: they are no orphans of a job."""
+        """The cluster. Its daemons do not have the marker, because they are not orphans of a job."""
         if not self.cluster:
             cluster = slurm_cluster.SlurmCluster(self.folder / "slurm", dict(self.environment, **{MARKER: ""}))
             self.cluster = cluster.__enter__()
@@ -302,12 +300,12 @@ class Scratch:
             command, cwd=folder or self.folder, env=self.environment, capture_output=True, text=True, timeout=patience
         )
         expect(
-            found.returncode == 0, f"{shlex.join(command)} ended with {found.returncode}:\n{found.stdout}{found.stderr}"
+            found.returncode == 0, f"{shlex.join(command)} status {found.returncode}:\n{found.stdout}{found.stderr}"
         )
         return found.stdout + found.stderr
 
     def place(self, name, **keys):
-        """A folder for a job, with its config."""
+        """Creates a folder for a job, with its config."""
         folder = self.folder / name
         folder.mkdir()
         (folder / "scripts").symlink_to(SOURCE / "scripts")
@@ -321,9 +319,9 @@ class Scratch:
     def start(
         self, launcher, folder, extra=(), before=None, change=lambda rank, command: command, processes=2, variables=()
     ):
-        """The launcher's line from README.md. `extra`: options of the launcher; `change` is made to the command of each
-        rank that is started by hand; `before` is called in the started process, before its program. Under Slurm half of
-        the processes are on each of two nodes.
+        """Starts the launcher's line from README.md. `extra` are options of the launcher. `change` modifies the command
+        of each rank that is started by hand. `before` is called in the started process, before its program. Under Slurm
+        half of the ranks are on each of two nodes.
         """
         environment = dict(self.environment, **dict(launcher.variables), **dict(variables))
         commands = [shlex.split(line) for line in documented_lines(launcher, processes=processes)]
@@ -367,12 +365,12 @@ class Scratch:
         return SlurmBatchJob(processes, folder, self.cluster) if launcher.name == "sbatch" else Job(processes, folder)
 
     def ranks(self):
-        """Living processes of `furlong train`, by rank."""
+        """Returns the living processes of `furlong train`, by rank."""
         return {process.rank: process for process in processes_of(self.marker) if process.rank is not None}
 
 
 def metrics(folder):
-    """metrics.jsonl without what the clock and the memory's history decide."""
+    """Returns metrics.jsonl without values that depend on the clock and on memory history."""
     found = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     return [
         {key: value for key, value in line.items() if key not in ("tokens_per_second", "memory_bytes")}
@@ -381,9 +379,9 @@ def metrics(folder):
 
 
 def expect_near(found, expected, tolerance, what):
-    """Losses of the same steps."""
+    """Expects equal losses at equal steps."""
     key = lambda line: (line["step"], line["split"])
-    expect([key(line) for line in found] == [key(line) for line in expected], f"{what}: other lines in metrics.jsonl")
+    expect([key(line) for line in found] == [key(line) for line in expected], f"{what}: metrics.jsonl has other lines")
     worst = max(abs(a["loss"] - b["loss"]) / abs(b["loss"]) for a, b in zip(found, expected))
-    expect(worst <= tolerance, f"{what}: losses differ by {worst:.2g}, and {tolerance:g} is allowed")
+    expect(worst <= tolerance, f"{what}: losses differ by {worst:.2g}, expected at most {tolerance:g}")
     return worst

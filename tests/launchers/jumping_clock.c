@@ -1,6 +1,5 @@
-// Preloaded by tests/write_faults.py: the time of day jumps by a day, forwards and back, at every few calls. Clocks
-// that only run forwards stay as they are. FURLONG_TEST_CLOCK_LOG, if it is set, names a file that is there once the
-// clock was asked.
+// Preloaded by tests/write_faults.py: the time of day jumps forwards and back by a day every few calls. Monotonic
+// clocks are unchanged. FURLONG_TEST_CLOCK_LOG, if set, names a file that is created when the clock is read.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-"""Two hosts with a network between them that can be cut: network namespaces, and a third that forwards from one to the
-other."""
+"""Two hosts with a network between them that can be cut: two network namespaces, and a third one that forwards between
+them."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ def run(*command):
 
 
 class CutNetwork:
-    """Made by `with`. Hosts `first` and `second`, each with an address of its own; cut, packets vanish, and neither
-    side is told."""
+    """Created by `with`. The hosts `first` and `second` have one address each. While the network is cut, packets are
+    lost silently."""
 
     hosts = ("first", "second")
     addresses = ("10.231.1.1", "10.231.2.1")
@@ -37,7 +37,7 @@ class CutNetwork:
             subprocess.run(("ip", "netns", "delete", space), capture_output=True)
 
     def _connect(self, side):
-        """A host's cable to the middle, and its way to the other host."""
+        """Connects a host to the middle, with a route to the other host."""
         host, middle = self.spaces[side], self.spaces[2]
         gateway = self.addresses[side][:-1] + "254"
         run(
@@ -58,7 +58,7 @@ class CutNetwork:
         self._forward(1)
 
     def command(self, side, command):
-        """A command as it is run on one of the hosts, under its name."""
+        """Returns the command wrapped to run on one of the hosts, under its host name."""
         return [
             "ip",
             "netns",
@@ -75,7 +75,7 @@ class CutNetwork:
 
 
 def why_not():
-    """Why there can be no such network on this machine, or None."""
+    """Returns why this machine cannot create such a network, or None."""
     try:
         with CutNetwork() as network:
             run(*network.command(0, ["true"]))

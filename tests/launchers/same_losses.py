@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""That a launcher starts a training in several processes from its line in README.md, and that the training is the one
-that the others start.
+"""Checks that a launcher starts a training in several ranks from its line in README.md, with the same losses as the
+other launchers.
 
     same_losses.py FURLONG LAUNCHER [four]
-        four  in place of two processes: under Slurm two on each of two nodes, and two that share each sequence
+        four  four ranks instead of two: under Slurm two on each of two nodes, with two ranks per sequence
 
-Exit status: 0 the same, 1 not, 77 the launcher is not there (said in one line).
+Exit status: 0 equal, 1 different, 77 the launcher is missing (reported in one line).
 """
 
 import re
@@ -17,19 +17,19 @@ SKIPPED = 77
 
 
 def expect_job(launcher, job, status, processes):
-    """It ended well, in processes that were found to be this launcher's, and left nothing running."""
+    """Expects status 0, ranks that recognise this launcher, and no process left."""
     output = job.output()
     jobs.expect(status == 0, f"status {status}:\n{output}")
     found = sorted(re.findall(r"rank (\d) of (\d) on \S+: .*, (\S+)$", output, re.MULTILINE))
     expected = [(str(rank), str(processes), launcher.known_as) for rank in range(processes)]
-    jobs.expect(found == expected, f"{processes} ranks under {launcher.known_as} expected:\n{output}")
-    # That they share cores is this machine's fault.
+    jobs.expect(found == expected, f"expected {processes} ranks under {launcher.known_as}:\n{output}")
+    # Shared cores are due to this machine.
     complaints = [
         line
         for line in output.splitlines()
         if re.search(r"\b(error|warning): ", line) and "slow each other down" not in line
     ]
-    jobs.expect(not complaints, f"complaints:\n{output}")
+    jobs.expect(not complaints, f"unexpected warnings:\n{output}")
 
 
 def main():
@@ -39,7 +39,7 @@ def main():
         if "RANK=" not in line:
             jobs.expect(
                 line in jobs.documented_lines(launcher, "docs/cluster.md"),
-                f"{line}: README.md has it, docs/cluster.md has not",
+                f"{line}: in README.md but not in docs/cluster.md",
             )
     reason = jobs.why_skipped(launcher)
     if reason:
@@ -57,10 +57,10 @@ def main():
         left = [" ".join(process.command) for process in jobs.processes_of(scratch.marker)]
         jobs.expect(not left, f"still running: {left}")
         found, expected = jobs.metrics(folder), jobs.metrics(alone)
-        jobs.expect(len(found) == 12, f"10 training and 2 validation lines expected, found {len(found)}")
-        jobs.expect(found == jobs.metrics(launched), f"other metrics than under furlong launch: {found}")
+        jobs.expect(len(found) == 12, f"expected 10 training and 2 validation lines, found {len(found)}")
+        jobs.expect(found == jobs.metrics(launched), f"metrics differ from those under furlong launch: {found}")
         worst = jobs.expect_near(found, expected, 1e-5, "one process")
-        print(f"{launcher.name}: the metrics of furlong launch; losses within {worst:.1g} of one process's")
+        print(f"{launcher.name}: metrics equal those of furlong launch; losses within {worst:.1g} of one rank's")
     return 0
 
 

@@ -1,7 +1,7 @@
-// Preloaded by tests/faults.py: fsync() as it is on a disk that is slow, hangs, or is full when the data come to it.
+// Preloaded by tests/faults.py: makes fsync() behave as on a disk that is slow, hangs, or is full.
 //
-// FURLONG_TEST_FSYNC names a file that holds "WORD SECONDS ERROR" once it is there: fsync() of a file with WORD in its path then takes so
-// long and fails with ERROR (0: it does not). A file FILE.inside says that one is under way.
+// FURLONG_TEST_FSYNC names a file FILE. Once FILE exists it contains "WORD SECONDS ERROR": fsync() of a file with WORD
+// in its path takes SECONDS and fails with ERROR (0: succeeds). FILE.inside exists while such a call is in progress.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-"""A Slurm cluster of two nodes on this machine, with controller and daemons of its own that end with it."""
+"""A Slurm cluster of two nodes on this machine, with its own controller and daemons, which end with it."""
 
 import contextlib
 import os
@@ -13,8 +13,8 @@ import time
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "salloc", "sbatch", "scontrol", "scancel", "sinfo", "setpriv")
 
-# Rank 0 is met at the first host of the node list, which is this machine's address on its network: a name might not
-# resolve, or lead to the loopback interface, which other hosts cannot reach. The second's name need not resolve.
+# Ranks connect to rank 0 at the first host of the node list, which is this machine's network address. A name might not
+# resolve, or resolve to the loopback interface, which other hosts cannot reach. The second name need not resolve.
 CONFIGURATION = """\
 ClusterName=furlong
 SlurmctldHost={host}(127.0.0.1)
@@ -51,13 +51,13 @@ DAEMON_FOLDERS = ":/usr/local/sbin:/usr/sbin:/sbin"
 
 
 def own_address():
-    """This machine's first IPv4 address that is not a loopback one, or None."""
+    """Returns this machine's first IPv4 address other than loopback, or None."""
     found = subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout.split()
     return next((address for address in found if "." in address and not address.startswith("127.")), None)
 
 
 def why_not():
-    """Why there can be no cluster on this machine, or None."""
+    """Returns why this machine cannot run a cluster, or None."""
     missing = [
         name
         for name in PROGRAMS
@@ -80,7 +80,7 @@ def free_ports(count):
 
 
 class SlurmCluster:
-    """Started by `with`; `environment` has what srun, sbatch and the others need to find it."""
+    """Started by `with`. `environment` has the variables by which srun, sbatch and others find the cluster."""
 
     def __init__(self, folder, environment):
         self.folder = pathlib.Path(folder)
@@ -94,7 +94,7 @@ class SlurmCluster:
         self.folder.mkdir(parents=True)
         for name in ("state", *(f"spool.{node}" for node in self.nodes)):
             (self.folder / name).mkdir()
-        # Step and job ids choose the port at which processes meet: clusters side by side need different ones.
+        # Job and step ids determine the rendezvous port: concurrent clusters need different ones.
         text = CONFIGURATION.format(
             folder=self.folder,
             host=socket.gethostname(),
@@ -130,8 +130,7 @@ class SlurmCluster:
                 os.kill(number, signal.SIGKILL)
 
     def steps(self):
-        """The processes that look after the parts of jobs on behalf of the daemons, told by the log that they share
-        with them."""
+        """Returns the step daemons (slurmstepd), recognised by the log that they share with the daemons."""
         found = []
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -144,7 +143,7 @@ class SlurmCluster:
 
     def _start(self, *command):
         output = open(self.folder / (".".join(command).replace("-", "") + ".out"), "wb")
-        # Should this process be killed, they end as well.
+        # The daemons also end if this process is killed.
         self.daemons.append(
             subprocess.Popen(
                 ("setpriv", "--pdeathsig", "TERM", *command),
@@ -161,21 +160,21 @@ class SlurmCluster:
         while time.monotonic() < end:
             for daemon in self.daemons:
                 if daemon.poll() is not None:
-                    raise RuntimeError(f"{daemon.args[3]} ended with {daemon.returncode}:\n{self.log()}")
+                    raise RuntimeError(f"{daemon.args[3]} exited with status {daemon.returncode}:\n{self.log()}")
             found = subprocess.run(["sinfo", "-h", "-o", "%T %D"], env=self.environment, capture_output=True, text=True)
             if found.stdout.split() == ["idle", "2"]:
                 return
             time.sleep(0.1)
-        raise RuntimeError(f"two idle nodes were expected within {patience} s:\n{self.log()}")
+        raise RuntimeError(f"expected two idle nodes within {patience} s:\n{self.log()}")
 
     def log(self):
-        """The ends of what the daemons wrote."""
+        """Returns the ends of the daemons' logs."""
         files = sorted([*self.folder.glob("*.log"), *self.folder.glob("*.out")])
         return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-2000:]}" for path in files)
 
     def run(self, *command, may_fail=False):
-        """One of Slurm's commands; what it says."""
+        """Runs a Slurm command and returns its output."""
         found = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
         if found.returncode and not may_fail:
-            raise RuntimeError(f"{' '.join(command)} ended with {found.returncode}: {found.stderr}")
+            raise RuntimeError(f"{' '.join(command)} exited with status {found.returncode}: {found.stderr}")
         return found.stdout

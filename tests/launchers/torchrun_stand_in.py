@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Does what torchrun (PyTorch 2) does on one host, as far as the processes that it starts can tell: the variables that
-it sets, a store of its own that listens on MASTER_PORT, SIGTERM passed on and sent to all when one fails, SIGKILL 30 s
-later, status 1 for any failure.
+"""Imitates torchrun (PyTorch 2) on one host, as the ranks see it: its environment variables, its store that listens on
+MASTER_PORT, SIGTERM forwarded and sent to all ranks when one fails, SIGKILL 30 s later, status 1 for any failure.
 
     torchrun_stand_in.py --no-python --nproc-per-node N PROGRAM [ARGUMENT...]
 """

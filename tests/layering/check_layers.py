@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Proves that the rooms of the tree form a ladder: no room includes or calls what lies above it.
+"""Checks the layering of the rooms: no room includes or calls a higher one.
 
   check_layers.py BUILD               checks a finished build (compile_commands.json, Ninja's dependencies, objects)
-  check_layers.py BUILD --self-test   plants a wrong include, in a source and in a header, and a wrong call to a
-                                      function that the program links anyway, and expects to find all three
+  check_layers.py BUILD --self-test   plants a wrong include in a source and in a header, and a wrong call to a
+                                      linked function, and expects to find all three
 
-BUILD/rooms.txt, which CMakeLists.txt writes, has the rooms from the ground up. Includes are read from the
-compiler's dependency files and from each file's own text, since a header is compiled only as part of others. Calls are
-read with nm: every undefined symbol of an object that some room defines must be defined in the object's own room or
-below. The linker itself accepts any order. Exit status: 0 a ladder, 1 not, 2 there is no build to read."""
+BUILD/rooms.txt, written by CMakeLists.txt, lists the rooms bottom up. Includes are read from the compiler's dependency
+files and from the text of each header, because a header is compiled only as part of other files. Calls are read with
+nm: every undefined symbol of an object that a room defines must be defined in the object's own room or a lower one.
+The linker itself accepts any order. Exit status: 0 no violation, 1 a violation, 2 the build is missing."""
 import json
 import pathlib
 import re
@@ -26,7 +26,7 @@ class Ladder:
         self.rooms = (build / "rooms.txt").read_text().split()
 
     def height(self, path):
-        """The number of the room that a path below the root lies in; None outside of all (tests, benchmarks)."""
+        """Returns the number of the room that contains a path; None outside all rooms (tests, benchmarks)."""
         for number, room in enumerate(self.rooms):
             if path.startswith(room + "/"):
                 return number
@@ -39,8 +39,8 @@ class Ladder:
             return ""
 
     def objects(self):
-        """{object: source} of everything compiled into a room. A generated file, which compiles a kernel for the
-        simulator or several sources of a room together, counts as the first that it includes."""
+        """Returns {object: source} of all rooms. A generated file, which compiles a kernel for the simulator or several
+        sources of a room, counts as the first file that it includes."""
         found = {}
         for entry in json.loads((self.build / "compile_commands.json").read_text()):
             source = self.relative(entry["file"])
@@ -53,7 +53,7 @@ class Ladder:
         return found
 
     def dependencies(self):
-        """{object: [paths below the root]}, as the compiler reported them to Ninja."""
+        """Returns {object: [paths below the root]} from the dependencies that the compiler reported to Ninja."""
         listing = subprocess.run(["ninja", "-C", self.build, "-t", "deps"], capture_output=True, text=True, check=True)
         found, current = {}, []
         for line in listing.stdout.splitlines():
@@ -65,7 +65,7 @@ class Ladder:
 
 
 def wrong_includes(ladder, objects, dependencies, headers):
-    """Pairs (file, included file): what each compilation read, and what each header names itself."""
+    """Returns pairs (file, included file) from compilations and from the text of headers."""
     read = [(source, path) for name, source in objects.items() for path in dependencies.get(name, [])]
     named = [(header, path) for header, text in headers.items() for path in INCLUDE.findall(text)]
     found = set()
@@ -77,14 +77,14 @@ def wrong_includes(ladder, objects, dependencies, headers):
 
 
 def symbols(objects):
-    """[(object, letter, symbol)] of all objects, as nm prints them."""
+    """Returns [(object, letter, symbol)] of all objects, from nm."""
     listing = subprocess.run(["nm", "-A", *objects], capture_output=True, text=True, check=True).stdout
     pattern = re.compile(r"^(.*?):[0-9a-f ]{16} (\w) (\S+)$")
     return [match.groups() for match in map(pattern.match, listing.splitlines()) if match]
 
 
 def wrong_calls(ladder, objects):
-    """Triples (source, symbol, room that defines it)."""
+    """Returns triples (source, symbol, room that defines it)."""
     table = symbols(objects)
     defined = {}
     for name, letter, symbol in table:
@@ -110,16 +110,16 @@ def headers_of(ladder):
 
 def report(ladder, includes, calls):
     for file, included in includes:
-        print(f"{file} ({ladder.rooms[ladder.height(file)]}) includes {included}, which lies above it")
+        print(f"{file} ({ladder.rooms[ladder.height(file)]}) includes {included} of a higher room")
     for source, symbol, room in calls:
         print(
             f"{source} ({ladder.rooms[ladder.height(source)]}) calls {demangled(symbol)}, "
-            f"which {room} above it defines"
+            f"which the higher room {room} defines"
         )
 
 
 def self_test(ladder, objects, dependencies, headers):
-    """The lowest room includes and calls what a higher one has."""
+    """Plants includes and a call of higher rooms in the lowest room, and expects to find exactly these."""
     lowest = ladder.rooms[0]
     called = next(
         symbol
@@ -155,7 +155,7 @@ def main():
         return 2
     if "--self-test" in sys.argv[2:]:
         found = self_test(ladder, objects, dependencies, headers)
-        print("all three planted faults are found, and nothing else" if found else "expected the planted faults alone")
+        print("found exactly the three planted faults" if found else "expected exactly the three planted faults")
         return 0 if found else 1
     includes, calls = wrong_includes(ladder, objects, dependencies, headers), wrong_calls(ladder, objects)
     report(ladder, includes, calls)

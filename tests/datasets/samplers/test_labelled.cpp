@@ -171,7 +171,7 @@ TEST_F(LabelledTest, ErrorsNameTheLine) {
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n[1]\n", Kind::jsonl),
               HasSubstr("input:2: expected a JSON object"));
   for (const char* broken : {"{\"text\": \"a\", \"label\": NaN}\n", "{\"text\": \"\xe9\", \"label\": 1}\n"})
-    EXPECT_THAT(refusal(broken, Kind::jsonl), HasSubstr("input:1: not valid JSON ("));
+    EXPECT_THAT(refusal(broken, Kind::jsonl), HasSubstr("input:1: is not valid JSON ("));
   EXPECT_THAT(refusal("{\"text\": \"a\"}\n", Kind::jsonl), HasSubstr("input:1: the object has no key 'label'"));
   EXPECT_THAT(refusal("{\"text\": 5, \"label\": 1}\n", Kind::jsonl),
               HasSubstr("'text' must be a string or a list of integers from 0 to 255"));

@@ -442,7 +442,7 @@ TEST_F(TokenizerTest, RejectsUnreadableFilesWithReason) {
   EXPECT_THAT(error_of(with("/post_processor", {{"type", "BertProcessing"}, {"cls", {"x", 900}}, {"sep", {"x", 1}}})),
               HasSubstr("the frame token 900"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("tokenizer.json", "{\"model\": ")); }),
-              HasSubstr("tokenizer.json: not valid JSON"));
+              HasSubstr("tokenizer.json: is not valid JSON"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("tokenizer.json", std::string(100000, '['))); }),
               HasSubstr("nested more than 64 deep"));
   // Text from a file is printed without control characters, and truncated.

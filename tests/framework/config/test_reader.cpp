@@ -89,7 +89,7 @@ class ReaderFiles : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST(Reader, ReadsEveryTypeAndSaysWhereItStood) {
+TEST(Reader, ReadsEveryTypeWithItsPlace) {
   const auto [bakery, reading] = read_text(
       "loaves: 30\nkitchen:\n  oven_hours: 2\n  open: false\n  store: {flour: rye, rye_days: 3}\n"
       "shop:\n  motto: 42\n  path: a b/c.db\n  guests:\n    - N\n    - \"null\"\n");
@@ -138,7 +138,7 @@ TEST(Reader, AcceptsTrueAndFalseOnly) {
     EXPECT_THAT(error_of(std::string("kitchen: {open: ") + text + "}"), HasSubstr("expected true or false")) << text;
 }
 
-TEST(Reader, FollowsAnchorsWithoutFallingIntoCycles) {
+TEST(Reader, FollowsAnchorsAndRejectsCycles) {
   EXPECT_EQ(read_text("kitchen: {oven_hours: &three 3}\nloaves: *three\n").bakery.loaves, 3);
   EXPECT_EQ(error_of("kitchen: &k\n  store: *k\n"),
             "text:2:3: unknown key kitchen.store.store; kitchen.store has flour, rye_days");
@@ -162,7 +162,7 @@ TEST(Reader, SurvivesLongTexts) {
   EXPECT_EQ(read_text(to_yaml(bakery_table(copy))).bakery.motto, text);
 }
 
-TEST(Reader, CutsAndEscapesWhatItFound) {
+TEST(Reader, TruncatesAndEscapesFoundValues) {
   const std::string error = error_of("loaves: \"" + std::string(500, 'x') + "\\n\"");
   EXPECT_LT(error.size(), 250u);
   EXPECT_EQ(error_of("loaves: \"1\\n2\""),
@@ -170,7 +170,7 @@ TEST(Reader, CutsAndEscapesWhatItFound) {
   EXPECT_EQ(error_of("\"a\\nb\": 1").find('\n'), std::string::npos);
 }
 
-TEST_F(ReaderFiles, IncludedThenFileThenOverridesKeyByKey) {
+TEST_F(ReaderFiles, MergesIncludesFileAndOverridesKeyByKey) {
   write("parts/a.yaml", "loaves: 1\nkitchen:\n  oven_hours: 1\n  open: false\nshop: {guests: [a, b], motto: one}\n");
   write("parts/b.yaml", "loaves: 2\nkitchen:\n  oven_hours: 2\n");
   write("main.yaml", "include: [parts/a.yaml, parts/b.yaml]\nloaves: 3\nshop: {guests: [c]}\n");
@@ -191,7 +191,7 @@ TEST_F(ReaderFiles, IncludedThenFileThenOverridesKeyByKey) {
   EXPECT_EQ(reading_2.origins.at("loaves").text(), "--set loaves=5");
 }
 
-TEST_F(ReaderFiles, NullBringsTheDefaultBack) {
+TEST_F(ReaderFiles, NullRestoresTheDefault) {
   write("parts/a.yaml", "loaves: 1\nshop: {motto: one}\n");
   write("main.yaml", "include: parts/a.yaml\nloaves: null\nkitchen: {open: false}\n");
   const auto [bakery, reading] = read("main.yaml", {"kitchen.open=null", "shop.motto=~"});
@@ -201,17 +201,17 @@ TEST_F(ReaderFiles, NullBringsTheDefaultBack) {
   EXPECT_TRUE(reading.origins.empty());
 }
 
-TEST_F(ReaderFiles, IncludesAreRelativeToTheIncludingFileAndMayBeSharedButNotCyclic) {
+TEST_F(ReaderFiles, ResolvesRelativeIncludesAndRejectsCycles) {
   write("parts/inner.yaml", "loaves: 7\n");
   write("parts/a.yaml", "include: inner.yaml\n");
   write("parts/b.yaml", "include: ./inner.yaml\n");
-  write("main.yaml", "include: [parts/a.yaml, parts/b.yaml]\n");  // a diamond is no cycle
+  write("main.yaml", "include: [parts/a.yaml, parts/b.yaml]\n");  // a diamond is not a cycle
   EXPECT_EQ(read("main.yaml").bakery.loaves, 7);
   write("parts/inner.yaml", "include: ../main.yaml\n");
   EXPECT_THROW(read("main.yaml"), UserError);
 }
 
-TEST_F(ReaderFiles, IncludesKnowEnvironmentVariables) {
+TEST_F(ReaderFiles, ExpandsEnvironmentVariablesInIncludes) {
   ::setenv("FURLONG_TEST_PARTS", (folder_ / "parts").c_str(), 1);
   write("parts/a.yaml", "loaves: 9\n");
   write("main.yaml", "include: ${FURLONG_TEST_PARTS}/a.yaml\n");
@@ -219,14 +219,14 @@ TEST_F(ReaderFiles, IncludesKnowEnvironmentVariables) {
   ::unsetenv("FURLONG_TEST_PARTS");
 }
 
-TEST_F(ReaderFiles, RefusesWhatCannotBeAConfig) {
+TEST_F(ReaderFiles, RejectsFilesThatAreNotConfigs) {
   std::filesystem::resize_file((write("large.yaml", "x"), folder_ / "large.yaml"), 17 << 20);
   EXPECT_THROW(read("large.yaml"), UserError);
   EXPECT_THROW(read("parts"), UserError);
   EXPECT_THROW(read("none.yaml"), UserError);
 }
 
-TEST(Reader, ExpandsPathsAndOnlyThose) {
+TEST(Reader, ExpandsOnlyPaths) {
   ::setenv("FURLONG_TEST_FULL", "/full", 1);
   ::setenv("FURLONG_TEST_EMPTY", "", 1);
   ::setenv("HOME", "/home/baker", 1);
@@ -241,19 +241,19 @@ TEST(Reader, ExpandsPathsAndOnlyThose) {
   EXPECT_EQ(read_text("shop: {motto: \"${HOME}\", path: \"${HOME}/x\"}").bakery.motto, "${HOME}");
   EXPECT_EQ(read_text("", {"shop.path=${HOME}/x"}).bakery.shop, "/home/baker/x");
   EXPECT_EQ(read_text("shop: {path: \"${FURLONG_TEST_UNSET}\"}", {"shop.path=b"}).bakery.shop,
-            "b");  // what is overridden is not expanded
+            "b");  // overridden values are not expanded
 }
 
-TEST(Reader, OverridesExplainThemselves) {
+TEST(Reader, OverrideErrorsNameKeyAndHint) {
   EXPECT_EQ(error_of("", {"loaves"}), "--set loaves: expected KEY=VALUE, such as --set trainer.max_steps=1000");
   EXPECT_EQ(error_of("", {"=3"}), "--set =3: expected KEY=VALUE, such as --set trainer.max_steps=1000");
   EXPECT_EQ(error_of("", {"loavs=3"}), "--set loavs=3: unknown key loavs; did you mean loaves?");
-  EXPECT_EQ(error_of("", {"breads=3"}), "--set breads=3: unknown key breads; it is called loaves here");
+  EXPECT_EQ(error_of("", {"breads=3"}), "--set breads=3: unknown key breads; did you mean loaves?");
   EXPECT_EQ(error_of("", {"kitchen=3"}),
             "--set kitchen=3: kitchen is a section; set one of its keys: oven_hours, open, store");
   EXPECT_EQ(error_of("", {"kitchen.opne=true"}),
             "--set kitchen.opne=true: unknown key kitchen.opne; did you mean kitchen.open?");
-  // Keys of --set are named by their whole paths.
+  // Keys of --set are given by their whole paths.
   EXPECT_EQ(error_of("", {"flour=rye"}), "--set flour=rye: unknown key flour; did you mean kitchen.store.flour?");
   EXPECT_EQ(error_of("", {"store.flour=rye"}),
             "--set store.flour=rye: unknown key store.flour; did you mean kitchen.store.flour?");
@@ -263,7 +263,7 @@ TEST(Reader, OverridesExplainThemselves) {
   EXPECT_EQ(error_of("", {"shop.xyzzy=2"}), "--set shop.xyzzy=2: unknown key shop.xyzzy; shop has motto, path, guests");
   EXPECT_EQ(error_of("", {"loaves=x=1"}), "--set loaves=x=1: loaves: found x=1; expected an integer from 1 to 1e15");
   EXPECT_EQ(error_of("", {"loaves="}),
-            "--set loaves=: loaves: found no value; expected an integer from 1 to 1e15; write null for the default");
+            "--set loaves=: loaves: found no value; expected an integer from 1 to 1e15; write null to use the default");
   EXPECT_EQ(error_of("", {"shop.motto=a: b"}),
             "--set shop.motto=a: b: shop.motto: found a section (key: value); expected text");
   EXPECT_EQ(error_of("", {"shop.guests=[a"}), "--set shop.guests=[a: a '[' is not closed by a ']'");
@@ -272,7 +272,7 @@ TEST(Reader, OverridesExplainThemselves) {
   EXPECT_EQ(error_of("include: a.yaml\n"), "text:1:10: include works in files only; expected the settings themselves");
 }
 
-TEST(Writer, WhatIsWrittenReadsBackTheSame) {
+TEST(Writer, RoundTripsSettings) {
   Bakery odd;
   odd.oven_hours = 0.1 + 0.2;
   odd.motto = "it's \"5: #1\"\n\ttab \\ é ${HOME} \x01";
@@ -287,22 +287,22 @@ TEST(Writer, WhatIsWrittenReadsBackTheSame) {
   EXPECT_EQ(again.shop, odd.shop) << text;
   EXPECT_EQ(again.guests, odd.guests) << text;
   EXPECT_EQ(again.rye_days, 4);
-  const Bakery from_json = read_text(to_json(bakery_table(odd)).dump()).bakery;  // JSON is YAML
+  const Bakery from_json = read_text(to_json(bakery_table(odd)).dump()).bakery;  // JSON is valid YAML
   EXPECT_EQ(from_json.motto, odd.motto);
   EXPECT_EQ(from_json.shop, odd.shop);
   EXPECT_EQ(from_json.guests, odd.guests);
 }
 
-TEST(Writer, KeysWithoutEffectAreComments) {
+TEST(Writer, WritesKeysWithoutEffectAsComments) {
   Bakery bakery;
   const auto table = bakery_table(bakery);
-  EXPECT_THAT(to_yaml(table), HasSubstr("    # rye_days: 0  # needs kitchen.store.flour: rye\n"));
+  EXPECT_THAT(to_yaml(table), HasSubstr("    # rye_days: 0  # requires kitchen.store.flour: rye\n"));
   EXPECT_FALSE(to_json(table)["kitchen"]["store"].contains("rye_days"));
   bakery.flour = Flour::rye;
   EXPECT_THAT(to_yaml(table), HasSubstr("    rye_days: 0\n"));
 }
 
-TEST(Table, ChecksEffectsOfKeysThatWereSetOrChanged) {
+TEST(Table, RejectsSetOrChangedKeysWithoutEffect) {
   Bakery bakery, defaults;
   const auto table = bakery_table(bakery), default_table = bakery_table(defaults);
   EXPECT_NO_THROW(table.check_effects(default_table, {}));
@@ -317,7 +317,7 @@ TEST(Table, ChecksEffectsOfKeysThatWereSetOrChanged) {
   EXPECT_THAT(table.check_effects(default_table, {}), ::testing::IsEmpty());
 }
 
-TEST(Table, RefusesItsOwnMistakes) {
+TEST(Table, RejectsInvalidDeclarations) {
   std::int64_t x = 0;
   Table table;
   table.key("x", &x, "", "");
@@ -326,7 +326,7 @@ TEST(Table, RefusesItsOwnMistakes) {
   EXPECT_THROW(table.keys().front().set(Value(1.5)), ContractError);
 }
 
-TEST(Table, IgnoresRemovedKeysThatChangedNothing) {
+TEST(Table, IgnoresRemovedKeysWithTheirNeutralValue) {
   Bakery bakery;
   auto table = bakery_table(bakery);
   table.removed("kitchen.gas", "none", "bake with electricity");

@@ -17,13 +17,13 @@ namespace {
 constexpr std::int64_t mebibyte = 1 << 20;
 constexpr Device shape_only{DeviceType::shape_only, 0};
 
-/// What an allocation of so many bytes takes: with AddressSanitizer there is a red zone behind it.
+/// Returns the bytes that an allocation occupies, including AddressSanitizer's red zone.
 std::int64_t block_size(std::int64_t bytes) {
   Arena arena(shape_only, 64 * mebibyte);
   arena.allocate(bytes);
   return arena.counters().system_bytes;
 }
-/// What of it counts as in use: all but the red zone.
+/// Returns the bytes that count as in use: all except the red zone.
 std::int64_t counted(std::int64_t bytes) {
   Arena arena(shape_only, 64 * mebibyte);
   arena.allocate(bytes);
@@ -34,7 +34,7 @@ std::int64_t distance(const void* a, const void* b) {
   return static_cast<const char*>(b) - static_cast<const char*>(a);
 }
 
-TEST(Arena, BlocksAreAlignedApartAndWritable) {
+TEST(Arena, AllocatesAlignedDisjointWritableBlocks) {
   Arena arena(Device{}, 16 * mebibyte);
   std::vector<std::pair<unsigned char*, std::int64_t>> blocks;
   for (std::int64_t bytes : {0, 1, 255, 256, 257, 4096, 100000, 1, 0}) {
@@ -50,9 +50,9 @@ TEST(Arena, BlocksAreAlignedApartAndWritable) {
   }
 }
 
-TEST(Arena, TheSmallestFreeBlockThatFitsIsTaken) {
+TEST(Arena, ReusesTheSmallestFreeBlockThatFits) {
   Arena arena(Device{}, 16 * mebibyte);
-  // Three holes of different size, kept apart by blocks that stay.
+  // Three holes of different sizes, separated by allocated blocks.
   void* large = arena.allocate(8192);
   arena.allocate(256);
   void* small = arena.allocate(1024);
@@ -65,7 +65,7 @@ TEST(Arena, TheSmallestFreeBlockThatFitsIsTaken) {
   EXPECT_EQ(arena.allocate(8000), large);
 }
 
-TEST(Arena, WhatIsLeftOfABlockIsHandedOutNext) {
+TEST(Arena, AllocatesTheRemainderOfASplitBlock) {
   Arena arena(Device{}, 16 * mebibyte);
   void* hole = arena.allocate(8192);
   arena.allocate(256);
@@ -74,12 +74,12 @@ TEST(Arena, WhatIsLeftOfABlockIsHandedOutNext) {
   EXPECT_EQ(distance(hole, arena.allocate(2048)), block_size(2048));
 }
 
-TEST(Arena, NeighboursMergeInWhateverOrderTheyReturn) {
+TEST(Arena, MergesNeighboursInAnyReleaseOrder) {
   std::vector<int> order{0, 1, 2};
   do {
     Arena arena(Device{}, 16 * mebibyte);
     void* blocks[] = {arena.allocate(1024), arena.allocate(2048), arena.allocate(512)};
-    arena.allocate(256);  // so that the merged block does not lie at the top
+    arena.allocate(256);  // keeps the merged block away from the top
     for (int i : order) arena.release(blocks[i]);
     const ArenaCounters before = arena.counters();
     EXPECT_EQ(arena.allocate(1024 + 2048 + 512), blocks[0]);
@@ -87,7 +87,7 @@ TEST(Arena, NeighboursMergeInWhateverOrderTheyReturn) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST(Arena, GrowthBeginsInsideAFreeBlockAtTheTop) {
+TEST(Arena, GrowsFromAFreeBlockAtTheTop) {
   Arena arena(Device{}, 16 * mebibyte);
   void* first = arena.allocate(mebibyte);
   arena.release(first);
@@ -95,7 +95,7 @@ TEST(Arena, GrowthBeginsInsideAFreeBlockAtTheTop) {
   EXPECT_EQ(arena.counters().system_bytes, block_size(3 * mebibyte));
 }
 
-TEST(Arena, CountersFollowWhatHappens) {
+TEST(Arena, CountsAllocationsAndReleases) {
   Arena arena(Device{}, 16 * mebibyte);
   EXPECT_EQ(arena.capacity(), 16 * mebibyte);
   void* a = arena.allocate(1000);
@@ -123,11 +123,11 @@ TEST(Arena, CountersFollowWhatHappens) {
   EXPECT_EQ(counters.allocations, 2);
 }
 
-TEST(Arena, ASteadyLoopAsksTheSystemForNothing) {
+TEST(Arena, RequestsNoSystemMemoryInASteadyLoop) {
   Arena arena(Device{}, 64 * mebibyte);
   const auto step = [&] {
-    // Sizes and lifetimes of a forward and backward pass: some are kept, scratch comes and goes, what was kept returns
-    // in reverse.
+    // Sizes and lifetimes of a forward and backward pass: some blocks stay, scratch is short-lived, and stored blocks
+    // are released in reverse order.
     std::vector<void*> kept;
     for (std::int64_t layer = 0; layer < 12; ++layer) {
       void* scratch = arena.allocate(300000 + 1000 * layer);
@@ -152,7 +152,7 @@ TEST(Arena, ASteadyLoopAsksTheSystemForNothing) {
   EXPECT_EQ(last.bytes_in_use, 0);
 }
 
-TEST(Arena, PassingTheCapacityNamesTheNumbersAndLeavesTheArenaWhole) {
+TEST(Arena, ReportsSizesAndStaysUsableBeyondCapacity) {
   Arena arena(Device{}, 16 * mebibyte);
   void* held = arena.allocate(10 * mebibyte);
   try {
@@ -160,21 +160,21 @@ TEST(Arena, PassingTheCapacityNamesTheNumbersAndLeavesTheArenaWhole) {
     FAIL() << "18 MiB out of 16";
   } catch (const MachineError& error) {
     const std::string message = error.what();
-    for (const char* part : {"cpu", "8 MiB more", "10 MiB in use", "of 16 MiB"})
+    for (const char* part : {"cpu", "8 MiB", "10 of 16 MiB in use"})
       EXPECT_NE(message.find(part), std::string::npos) << message;
     EXPECT_EQ(error.exit_status(), 1);
   }
   EXPECT_EQ(arena.counters().bytes_in_use, counted(10 * mebibyte));
   void* rest = arena.allocate(5 * mebibyte);
   arena.release(rest);
-  // The same with a free block at the top, which a failed growth must not lose.
+  // The same with a free block at the top, which a failed growth must preserve.
   EXPECT_THROW(arena.allocate(8 * mebibyte), MachineError);
   EXPECT_EQ(arena.allocate(5 * mebibyte), rest);
   arena.release(held);
   EXPECT_THROW(arena.allocate(-1), ContractError);
 }
 
-TEST(Arena, ShapeOnlyCountsWhatNoMachineHas) {
+TEST(Arena, CountsShapeOnlyMemoryBeyondTheMachine) {
   const std::int64_t tebibyte = std::int64_t{1} << 40;
   Arena arena(shape_only, 8 * tebibyte);
   void* a = arena.allocate(3 * tebibyte);
@@ -186,8 +186,8 @@ TEST(Arena, ShapeOnlyCountsWhatNoMachineHas) {
   EXPECT_EQ(arena.counters().bytes_in_use, 0);
 }
 
-TEST(Arena, ATensorTooLargeToCountIsRefusedNotWrappedAround) {
-  // 2^62 elements of 4 bytes are 2^64 bytes, which in 64 bits are 0.
+TEST(Arena, RejectsTensorsWhoseBytesOverflow) {
+  // 2^62 elements of 4 bytes are 2^64 bytes, which wrap around to 0 in 64 bits.
   const Shape shape{std::int64_t{1} << 31, std::int64_t{1} << 31};
   EXPECT_THROW(Tensor::empty(shape, DType::float32, shape_only), ContractError);
   EXPECT_THROW(Tensor::empty({(std::int64_t{1} << 61) + 1}, DType::float32), ContractError);
@@ -196,7 +196,7 @@ TEST(Arena, ATensorTooLargeToCountIsRefusedNotWrappedAround) {
   EXPECT_THROW(Tensor::empty({-4}, DType::float32), ContractError);
 }
 
-TEST(Arena, ManyThreadsShareIt) {
+TEST(Arena, AllocatesFromManyThreads) {
   Arena arena(Device{}, 64 * mebibyte);
   const auto work = [&](std::uint32_t thread) {
     struct Block {
@@ -210,7 +210,7 @@ TEST(Arena, ManyThreadsShareIt) {
       const Block block = held[at];
       for (std::int64_t i = 0; i < block.bytes; ++i) {
         if (block.memory[i] != block.mark) {
-          ADD_FAILURE() << "thread " << thread << " found another's mark in its block";
+          ADD_FAILURE() << "thread " << thread << " found another thread's mark in its block";
           break;
         }
       }
@@ -236,12 +236,12 @@ TEST(Arena, ManyThreadsShareIt) {
   for (std::thread& thread : threads) thread.join();
   const ArenaCounters counters = arena.counters();
   EXPECT_EQ(counters.bytes_in_use, 0);
-  // All has merged into one block again.
+  // All blocks have merged into one.
   arena.allocate(counters.system_bytes - (block_size(256) - 256));
   EXPECT_EQ(arena.counters().system_requests, counters.system_requests);
 }
 
-TEST(Arena, TensorsReturnTheirMemoryWithTheLastCopy) {
+TEST(Arena, ReleasesMemoryWithTheLastTensorCopy) {
   Arena& cpu = arena(Device{});
   const std::int64_t before = cpu.counters().bytes_in_use;
   {

@@ -25,7 +25,7 @@ bfloat16 from_bits(std::uint32_t bits) {
 std::uint16_t rounded(float value) { return bfloat16(value).bits; }
 float float_from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
-TEST(DType, NamesAndTypesGoBothWays) {
+TEST(DType, ConvertsBetweenNamesAndTypes) {
   for (DType dtype : all_dtypes) EXPECT_EQ(dtype_from_name(name_of(dtype)), dtype);
   EXPECT_EQ(size_of(dtype_of<float>::value), 4);
   EXPECT_EQ(size_of(dtype_of<double>::value), 8);
@@ -37,7 +37,7 @@ TEST(DType, NamesAndTypesGoBothWays) {
   EXPECT_EQ(accumulate_dtype(DType::float64), DType::float64);
 }
 
-TEST(DType, AnUnknownNameIsTheUsersMistake) {
+TEST(DType, RejectsUnknownNames) {
   try {
     dtype_from_name("float16");
     FAIL() << "float16 was accepted";
@@ -48,7 +48,7 @@ TEST(DType, AnUnknownNameIsTheUsersMistake) {
   }
 }
 
-TEST(BFloat16, EveryPatternComesBackAsItWas) {
+TEST(BFloat16, RoundTripsEveryBitPattern) {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const float value = static_cast<float>(from_bits(bits));
     const std::uint16_t again = rounded(value);
@@ -64,9 +64,9 @@ TEST(BFloat16, EveryPatternComesBackAsItWas) {
   }
 }
 
-TEST(BFloat16, RoundsToTheNearestAndTiesToEven) {
-  // Around each finite positive pattern: a little under the midpoint goes down, a little over goes up, the midpoint to
-  // the even one.
+TEST(BFloat16, RoundsToNearestEven) {
+  // For each finite positive pattern: just below the midpoint rounds down, just above rounds up, the midpoint rounds to
+  // even.
   for (std::uint32_t bits = 0; bits < 0x7f80u; ++bits) {
     const std::uint32_t word = bits << 16;
     ASSERT_EQ(rounded(float_from_bits(word | 0x7fffu)), bits);
@@ -78,17 +78,17 @@ TEST(BFloat16, RoundsToTheNearestAndTiesToEven) {
   EXPECT_EQ(rounded(-2.0f), 0xc000u);
 }
 
-TEST(BFloat16, OverflowIsInfinityAndNothingElseIs) {
+TEST(BFloat16, RoundsOnlyOverflowToInfinity) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(static_cast<float>(bfloat16(std::numeric_limits<float>::max())), infinity);
   EXPECT_EQ(static_cast<float>(bfloat16(-infinity)), -infinity);
   EXPECT_EQ(static_cast<float>(from_bits(0x7f7f)), 0x1.fep127f);
-  EXPECT_EQ(rounded(std::nextafter(0x1.ffp127f, 0.0f)), 0x7f7fu);  // just under the midpoint to what would be 2^128
+  EXPECT_EQ(rounded(std::nextafter(0x1.ffp127f, 0.0f)), 0x7f7fu);  // just below the midpoint to 2^128
   EXPECT_EQ(rounded(0x1.ffp127f), 0x7f80u);
 }
 
-TEST(BFloat16, ANaNStaysOneWhateverItsPayload) {
-  // A payload in the lower half alone would be rounded away (to infinity), one of all ones would carry into the sign.
+TEST(BFloat16, PreservesNaNForAnyPayload) {
+  // A payload only in the lower half would be rounded to infinity; a payload of all ones would carry into the sign.
   for (std::uint32_t word : {0x7f800001u, 0x7f80ffffu, 0x7fffffffu, 0x7fc00000u, 0xff800001u, 0xffffffffu}) {
     const bfloat16 value(float_from_bits(word));
     EXPECT_TRUE(std::isnan(static_cast<float>(value))) << std::hex << word;
@@ -96,7 +96,7 @@ TEST(BFloat16, ANaNStaysOneWhateverItsPayload) {
   }
 }
 
-TEST(Device, NamesAreThoseOfYaml) {
+TEST(Device, ConvertsYamlNames) {
   EXPECT_EQ(device_from_name("cpu"), Device{});
   EXPECT_EQ(Device{}.text(), "cpu");
   EXPECT_EQ((Device{DeviceType::cuda, 3}).text(), "cuda:3");
@@ -105,7 +105,7 @@ TEST(Device, NamesAreThoseOfYaml) {
   EXPECT_THROW(device_from_name(""), UserError);
 }
 
-TEST(Device, AutoTellsOfAGpuThatItLeavesIdle) {
+TEST(Device, AutoWarnsAboutAnIdleGpu) {
   const GpuInformation idle{"NVIDIA H100", true}, without_driver{"PCI 0000:01:00.0", false};
   EXPECT_EQ(idle_gpu_warning({}, ""), "");
   EXPECT_EQ(idle_gpu_warning({without_driver}, ""), "");

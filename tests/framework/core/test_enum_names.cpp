@@ -10,13 +10,13 @@ namespace {
 enum class Shade : std::uint8_t { light, dark };
 constexpr auto names_of(Shade) { return std::array{"light", "dark"}; }
 
-TEST(EnumNames, GoBothWays) {
+TEST(EnumNames, ConvertBetweenNamesAndValues) {
   static_assert(std::string_view(name_of(Shade::dark)) == "dark");
   EXPECT_EQ(names_of_all<Shade>(), (std::vector<std::string>{"light", "dark"}));
   for (const Shade shade : all_values<Shade>()) EXPECT_EQ(value_named<Shade>(name_of(shade), "shade"), shade);
 }
 
-TEST(EnumNames, UnknownOnesAreAnErrorThatListsTheOthers) {
+TEST(EnumNames, RejectUnknownNamesAndListKnownOnes) {
   try {
     value_named<Shade>("grey", "shade");
     FAIL() << "accepted";

@@ -6,7 +6,7 @@
 namespace furlong {
 namespace {
 
-TEST(Log, MessagesAreLinesWithoutControlCharacters) {
+TEST(Log, PrintsOneLineWithoutControlCharacters) {
   configure_logging("info", "[rank 3] ");
   ::testing::internal::CaptureStderr();
   log_warn("the tensor {}", "a\x1b[31m\nb \xc3\xa9 \x9b");

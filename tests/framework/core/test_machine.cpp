@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kib = 1024, gib = kib * kib * kib;
 
-/// A folder that looks like the root of another machine.
+/// A folder that imitates the root of another machine.
 class MachineTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -54,12 +54,12 @@ TEST_F(MachineTest, ReadsProcessorAndMemoryWithoutLimits) {
   EXPECT_EQ(machine.huge_pages.enabled, "");
 }
 
-TEST_F(MachineTest, CoresAreCountedFromCpuinfoWhereTheKernelListsNone) {
+TEST_F(MachineTest, CountsCoresFromCpuinfoIfTheKernelListsNone) {
   fs::remove(root_ / "sys/devices/system/cpu/online");
   EXPECT_EQ(read_machine(root_).cpu.online_cores, 2);
 }
 
-TEST_F(MachineTest, TightestLimitOfNestedCgroupsVersion2Counts) {
+TEST_F(MachineTest, UsesTheTightestLimitOfNestedCgroupsV2) {
   write("proc/self/cgroup", "0::/job.slice/step\n");
   write("sys/fs/cgroup/job.slice/step/cpu.max", "max 100000\n");
   write("sys/fs/cgroup/job.slice/cpu.max", "150000 100000\n");
@@ -73,10 +73,10 @@ TEST_F(MachineTest, TightestLimitOfNestedCgroupsVersion2Counts) {
   EXPECT_EQ(machine.cpu.usable_cores(), 2);
   EXPECT_EQ(machine.memory.cgroup_limit, 6 * gib);
   EXPECT_EQ(machine.memory.usable(), 6 * gib);
-  EXPECT_EQ(machine.memory.available, 4 * gib);  // 6 allowed, 3 held, of which 1 can be dropped
+  EXPECT_EQ(machine.memory.available, 4 * gib);  // 6 GiB allowed, 3 GiB in use, of which 1 GiB can be dropped
 }
 
-TEST_F(MachineTest, ForeignCgroupPathOfAContainerFallsBackToTheMount) {
+TEST_F(MachineTest, FallsBackToTheCgroupMountForForeignContainerPaths) {
   write("proc/self/cgroup", "0::/docker/0123456789abcdef\n");
   write("sys/fs/cgroup/cpu.max", "400000 100000\n");
   write("sys/fs/cgroup/memory.max", "2147483648\n");
@@ -86,7 +86,7 @@ TEST_F(MachineTest, ForeignCgroupPathOfAContainerFallsBackToTheMount) {
   EXPECT_EQ(machine.memory.available, 2 * gib);
 }
 
-TEST_F(MachineTest, CgroupVersion1) {
+TEST_F(MachineTest, ReadsCgroupsV1) {
   write("proc/self/cgroup", "4:memory:/box\n2:cpuacct,cpu:/box\n0::/\n");
   write("sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "50000\n");
   write("sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000\n");
@@ -101,7 +101,7 @@ TEST_F(MachineTest, CgroupVersion1) {
   EXPECT_EQ(machine.memory.available, gib - gib / 4);
 }
 
-TEST_F(MachineTest, CgroupVersion1WithoutLimitIsNone) {
+TEST_F(MachineTest, ReportsNoLimitForUnlimitedCgroupsV1) {
   write("proc/self/cgroup", "4:memory:/\n1:cpu:/\n0::/\n");
   write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
   write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
@@ -111,7 +111,7 @@ TEST_F(MachineTest, CgroupVersion1WithoutLimitIsNone) {
   EXPECT_FALSE(machine.memory.cgroup_limit);
 }
 
-TEST_F(MachineTest, HugePagesAndContainerMarks) {
+TEST_F(MachineTest, ReadsHugePagesAndDetectsContainers) {
   write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
   write("sys/kernel/mm/transparent_hugepage/defrag", "always defer defer+madvise madvise [never]\n");
   write("sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n");
@@ -123,10 +123,10 @@ TEST_F(MachineTest, HugePagesAndContainerMarks) {
   EXPECT_TRUE(machine.container);
 }
 
-TEST_F(MachineTest, GpusWithDriverByDeviceAndWithoutDriver) {
+TEST_F(MachineTest, FindsGpusByDriverByDeviceFileAndOnPci) {
   write("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
   write("sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n");
-  write("sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n");  // the card's sound function is no GPU
+  write("sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n");  // the card's audio function is not a GPU
   write("sys/bus/pci/devices/0000:01:00.1/class", "0x040300\n");
   Machine machine = read_machine(root_);
   ASSERT_EQ(machine.gpus.size(), 1u);
@@ -145,7 +145,7 @@ TEST_F(MachineTest, GpusWithDriverByDeviceAndWithoutDriver) {
   EXPECT_EQ(machine.gpus[0].name, "NVIDIA H100");
 }
 
-TEST_F(MachineTest, EmptyRootGivesUsableDefaults) {
+TEST_F(MachineTest, UsesDefaultsForAnEmptyRoot) {
   fs::remove_all(root_);
   fs::create_directories(root_);
   const Machine machine = read_machine(root_);
@@ -154,7 +154,7 @@ TEST_F(MachineTest, EmptyRootGivesUsableDefaults) {
   EXPECT_FALSE(machine.memory.cgroup_limit);
 }
 
-TEST(Machine, ThisMachineAgreesWithTheSystemsOwnCalls) {
+TEST(Machine, AgreesWithSystemCallsOnThisMachine) {
   const Machine machine = read_machine();
   EXPECT_EQ(machine.cpu.online_cores, sysconf(_SC_NPROCESSORS_ONLN));
   EXPECT_EQ(machine.cpu.allowed_cores, static_cast<int>(std::thread::hardware_concurrency()));

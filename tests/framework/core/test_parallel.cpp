@@ -14,7 +14,7 @@
 namespace furlong {
 namespace {
 
-/// Each test with several numbers of threads, whatever the machine has.
+/// Each test runs with several thread counts, independent of the machine.
 class Parallel : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -38,7 +38,7 @@ TEST_P(Parallel, RunsEachTaskOnce) {
   }
 }
 
-TEST_P(Parallel, WhatTasksWroteIsSeenAfterwards) {
+TEST_P(Parallel, MakesWritesOfTasksVisibleToTheCaller) {
   std::vector<std::int64_t> squares(5000);
   for (int repeat = 0; repeat < 20; ++repeat) {
     parallel_tasks(5000, [&](std::int64_t task) { squares[static_cast<std::size_t>(task)] = task * task + repeat; });
@@ -47,7 +47,7 @@ TEST_P(Parallel, WhatTasksWroteIsSeenAfterwards) {
   }
 }
 
-TEST_P(Parallel, NoTwoTasksAtOnceShareAThreadsNumber) {
+TEST_P(Parallel, GivesConcurrentTasksDistinctThreadIndices) {
   const auto busy = std::make_unique<std::atomic<int>[]>(static_cast<std::size_t>(thread_count()));
   std::atomic<int> faults = 0;
   parallel_tasks(2000, [&](std::int64_t) {
@@ -64,7 +64,7 @@ TEST_P(Parallel, NoTwoTasksAtOnceShareAThreadsNumber) {
   EXPECT_EQ(thread_index(), 0);
 }
 
-TEST_P(Parallel, AnExceptionComesOutAndTheNextLoopRuns) {
+TEST_P(Parallel, RethrowsAnExceptionAndRunsTheNextLoop) {
   for (int repeat = 0; repeat < 5; ++repeat) {
     try {
       parallel_tasks(200, [](std::int64_t task) {
@@ -80,12 +80,12 @@ TEST_P(Parallel, AnExceptionComesOutAndTheNextLoopRuns) {
   }
 }
 
-TEST_P(Parallel, OfManyExceptionsOneComesOut) {
+TEST_P(Parallel, RethrowsOneOfManyExceptions) {
   EXPECT_THROW(parallel_tasks(300, [](std::int64_t task) { throw std::out_of_range(std::to_string(task)); }),
                std::out_of_range);
 }
 
-TEST_P(Parallel, ANestedLoopRunsInItsCallersThread) {
+TEST_P(Parallel, RunsNestedLoopsInTheCallersThread) {
   std::atomic<int> runs = 0, strayed = 0;
   parallel_tasks(40, [&](std::int64_t) {
     const auto thread = std::this_thread::get_id();
@@ -96,11 +96,11 @@ TEST_P(Parallel, ANestedLoopRunsInItsCallersThread) {
     });
   });
   EXPECT_EQ(runs, 1000);
-  // One outer task alone takes no thread, so a loop in it may have a team of its own.
+  // A single outer task occupies no thread, so an inner loop may use a team.
   EXPECT_EQ(strayed, 0);
 }
 
-TEST_P(Parallel, ANestedExceptionComesOutOfBothLoops) {
+TEST_P(Parallel, RethrowsNestedExceptionsThroughBothLoops) {
   EXPECT_THROW(parallel_tasks(10,
                               [](std::int64_t outer) {
                                 parallel_tasks(10, [&](std::int64_t inner) {
@@ -113,7 +113,7 @@ TEST_P(Parallel, ANestedExceptionComesOutOfBothLoops) {
   EXPECT_EQ(runs, 100);
 }
 
-TEST_P(Parallel, RangesCoverEverythingOnceAndAreNoSmallerThanTheGrain) {
+TEST_P(Parallel, CoversTheRangeOnceWithPartsOfAtLeastTheGrain) {
   for (std::int64_t n : {1, 2, 7, 64, 1000, 12345}) {
     for (std::int64_t grain : {0, 1, 5, 64, 5000}) {
       std::mutex mutex;
@@ -138,7 +138,7 @@ TEST_P(Parallel, RangesCoverEverythingOnceAndAreNoSmallerThanTheGrain) {
   }
 }
 
-TEST_P(Parallel, NothingToDoIsNotDone) {
+TEST_P(Parallel, SkipsEmptyLoops) {
   std::atomic<int> calls{0};
   const auto counted = [&](auto...) { ++calls; };
   parallel_ranges(0, 1, counted);
@@ -147,7 +147,7 @@ TEST_P(Parallel, NothingToDoIsNotDone) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST(ParallelThreads, TheEnvironmentOverridesAllCores) {
+TEST(ParallelThreads, EnvironmentOverridesTheDefaultThreadCount) {
   const int before = thread_count();
   const char* variable = std::getenv("FURLONG_POOL_THREADS");
   const std::string kept = variable ? variable : "";

@@ -11,8 +11,8 @@ namespace {
 
 using Words = std::array<std::uint32_t, 4>;
 
-/// A counter and a key as the paper writes them, in ours: the counter's words are the block (low half first), the
-/// stream and the step; the key's are the seed, low half first.
+/// Converts counter and key from the paper's form to ours. The counter's words are the block (low half first), the
+/// stream and the step; the key's words are the seed, low half first.
 constexpr Words philox_of(const Words& counter, std::uint32_t key0, std::uint32_t key1) {
   return philox({key0 | std::uint64_t{key1} << 32, counter[3], counter[2]},
                 counter[0] | std::uint64_t{counter[1]} << 32);
@@ -25,14 +25,14 @@ static_assert(philox_of({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, 0xffff
 static_assert(philox_of({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0xa4093822, 0x299f31d0) ==
               Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 
-TEST(Random, PhiloxGivesTheKnownAnswersAtRunTimeToo) {
+TEST(Random, PhiloxMatchesKnownAnswersAtRunTime) {
   const volatile std::uint32_t zero = 0;
   EXPECT_EQ(philox_of({zero, 0, 0, 0}, 0, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox_of({zero + 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0xa4093822, 0x299f31d0),
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(Random, WordsAreTheBlocksInOrder) {
+TEST(Random, WordsFollowTheOrderOfBlocks) {
   const RandomKey key{123456789012345, 7, random_stream("test")};
   for (std::uint64_t index : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{6}, (std::uint64_t{1} << 34) - 1,
                               (std::uint64_t{1} << 34) + 2}) {
@@ -41,7 +41,7 @@ TEST(Random, WordsAreTheBlocksInOrder) {
   }
 }
 
-TEST(Random, EveryPartOfTheKeyCounts) {
+TEST(Random, DependsOnEveryPartOfTheKey) {
   const RandomKey key{1, 2, 3};
   std::set<std::uint32_t> words{random_word(key, 0)};
   for (const RandomKey& other :
@@ -53,8 +53,8 @@ TEST(Random, EveryPartOfTheKeyCounts) {
   EXPECT_EQ(words.size(), 7u);
 }
 
-TEST(Random, StreamsAreFnv1aOfTheirNames) {
-  // Test values that go with the definition of FNV-1a, 32 bits.
+TEST(Random, StreamNumbersAreFnv1aOfNames) {
+  // Test values of the FNV-1a (32 bits) definition.
   EXPECT_EQ(random_stream(""), 0x811c9dc5u);
   EXPECT_EQ(random_stream("a"), 0xe40c292cu);
   EXPECT_EQ(random_stream("foobar"), 0xbf9cf968u);
@@ -78,7 +78,7 @@ TEST(Random, UniformNumbersAreUniform) {
   EXPECT_NEAR(chi_squared, bins - 1, 4 * std::sqrt(2.0 * (bins - 1)));
 }
 
-TEST(Random, NormalNumbersHaveTheMomentsOfTheNormalDistribution) {
+TEST(Random, NormalNumbersHaveNormalMoments) {
   constexpr int n = 1 << 20;
   const RandomKey key{43, 0, random_stream("normal")};
   std::vector<double> x(n);
@@ -89,14 +89,14 @@ TEST(Random, NormalNumbersHaveTheMomentsOfTheNormalDistribution) {
     for (int k = 1; k <= 4; ++k) moment[k] += (power *= x[static_cast<std::size_t>(i)]) / n;
     if (i > 0) neighbours += x[static_cast<std::size_t>(i)] * x[static_cast<std::size_t>(i - 1)] / n;
   }
-  // Four standard errors each: the variance of x^k is E x^2k - (E x^k)^2, that is 1, 2, 15 and 96.
+  // Tolerance of four standard errors each: the variance of x^k is E x^2k - (E x^k)^2, that is 1, 2, 15 and 96.
   EXPECT_NEAR(moment[1], 0, 4 * std::sqrt(1.0 / n));
   EXPECT_NEAR(moment[2], 1, 4 * std::sqrt(2.0 / n));
   EXPECT_NEAR(moment[3], 0, 4 * std::sqrt(15.0 / n));
   EXPECT_NEAR(moment[4], 3, 4 * std::sqrt(96.0 / n));
   EXPECT_NEAR(neighbours, 0, 4 * std::sqrt(1.0 / n));
 
-  // Kolmogorov's distance to the distribution function: 1.95 / sqrt(n) is passed once in a thousand.
+  // Kolmogorov distance to the distribution function: it exceeds 1.95 / sqrt(n) once in a thousand.
   std::sort(x.begin(), x.end());
   double distance = 0;
   for (int i = 0; i < n; ++i) {
@@ -104,7 +104,7 @@ TEST(Random, NormalNumbersHaveTheMomentsOfTheNormalDistribution) {
     distance = std::max({distance, std::abs(expected - double(i) / n), std::abs(expected - double(i + 1) / n)});
   }
   EXPECT_LT(distance, 1.95 / std::sqrt(n));
-  EXPECT_GT(x.back(), 4.2);  // a million draws reach well into the tails: beyond 4.2 lie 14 of them on average
+  EXPECT_GT(x.back(), 4.2);  // a million draws reach far into the tails: on average 14 exceed 4.2
   EXPECT_LT(x.front(), -4.2);
 }
 

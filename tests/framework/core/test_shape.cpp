@@ -7,7 +7,7 @@
 namespace furlong {
 namespace {
 
-TEST(Shape, KnowsItsExtentsFromBothEnds) {
+TEST(Shape, IndexesExtentsFromBothEnds) {
   const Shape shape{2, 3, 5};
   EXPECT_EQ(shape.rank(), 3);
   EXPECT_EQ(shape[0], 2);
@@ -18,7 +18,7 @@ TEST(Shape, KnowsItsExtentsFromBothEnds) {
   EXPECT_EQ(shape.text(), "[2, 3, 5]");
 }
 
-TEST(Shape, AScalarHasOneElementAndAnEmptyExtentNone) {
+TEST(Shape, CountsOneElementForAScalarAndNoneForAnEmptyExtent) {
   EXPECT_EQ(Shape{}.rank(), 0);
   EXPECT_EQ(Shape{}.elements(), 1);
   EXPECT_EQ(Shape{}.rows(), 1);
@@ -34,14 +34,14 @@ TEST(Shape, ComparesRankAndExtents) {
   EXPECT_FALSE(Shape({}) == Shape({1}));
 }
 
-TEST(Shape, SizesAre64Bit) {
-  // The attention weights of 16 heads at n = 64k, which pass 2^31 many times over.
+TEST(Shape, Counts64BitSizes) {
+  // Attention weights of 16 heads at n = 64k far exceed 2^31 elements.
   const Shape weights{16, 65536, 65536};
   EXPECT_EQ(weights.elements(), std::int64_t{1} << 36);
   EXPECT_EQ(contiguous_strides(weights), Shape({std::int64_t{1} << 32, 65536, 1}));
 }
 
-TEST(Shape, MoreElementsThan64BitsCountAreRefused) {
+TEST(Shape, RejectsElementCountsBeyond64Bits) {
   const std::int64_t large = std::int64_t{1} << 32;
   EXPECT_EQ(Shape({large, large / 4}).elements(), std::int64_t{1} << 62);
   try {

@@ -24,14 +24,14 @@ std::string message_of(const Body& body) {
   return "no ContractError was thrown";
 }
 
-TEST(Tensor, BeginsUndefined) {
+TEST(Tensor, IsUndefinedByDefault) {
   const Tensor nothing;
   EXPECT_FALSE(nothing.defined());
   EXPECT_EQ(nothing.address(), nullptr);
   EXPECT_FALSE(nothing.shares_memory_with(nothing));
 }
 
-TEST(Tensor, HoldsTheValuesItWasMadeFrom) {
+TEST(Tensor, HoldsItsInitialValues) {
   const Tensor tensor = counted({2, 3});
   EXPECT_TRUE(tensor.is_contiguous());
   EXPECT_EQ(tensor.dtype(), DType::float32);
@@ -44,7 +44,7 @@ TEST(Tensor, HoldsTheValuesItWasMadeFrom) {
   EXPECT_EQ(Tensor::from<double>({2.5}, {}).to_vector<double>(), (std::vector<double>{2.5}));
 }
 
-TEST(Tensor, EmptyTensorsAreTensorsToo) {
+TEST(Tensor, SupportsEmptyTensors) {
   const Tensor none = Tensor::from<float>({}, {0, 4});
   EXPECT_TRUE(none.defined());
   EXPECT_TRUE(none.is_contiguous());
@@ -78,11 +78,11 @@ TEST(Tensor, PermuteReordersWithoutCopying) {
   EXPECT_EQ(turned.permute({1, 2, 0}).to_vector<float>(), numbers(12));
 }
 
-TEST(Tensor, SplitLastMakesHeadsOfColumns) {
+TEST(Tensor, SplitLastSplitsColumnsIntoHeads) {
   const Tensor fused = counted({2, 6});
   EXPECT_EQ(fused.split_last(3).shape(), Shape({2, 2, 3}));
   EXPECT_EQ(fused.split_last(3).to_vector<float>(), numbers(12));
-  // Of a column range: the strides of the whole remain.
+  // A column range keeps the strides of the whole tensor.
   const Tensor part = fused.narrow(1, 2, 4).split_last(2);
   EXPECT_EQ(part.shape(), Shape({2, 2, 2}));
   EXPECT_EQ(part.strides(), Shape({6, 2, 1}));
@@ -97,15 +97,15 @@ TEST(Tensor, ReshapeKeepsElementsAndMemory) {
   EXPECT_EQ(tensor.narrow(0, 1, 1).reshape({6}).to_vector<float>(), (std::vector<float>{6, 7, 8, 9, 10, 11}));
 }
 
-TEST(Tensor, ADimensionOfOneMayHaveAnyStride) {
-  // One row of a matrix' column range is contiguous although its stride is the matrix' width.
+TEST(Tensor, AllowsAnyStrideForAnExtentOfOne) {
+  // One row of a matrix's column range is contiguous although its stride is the matrix's width.
   const Tensor part = counted({3, 4}).narrow(0, 1, 1).narrow(1, 1, 3);
   EXPECT_EQ(part.strides(), Shape({4, 1}));
   EXPECT_TRUE(part.is_contiguous());
   EXPECT_EQ(part.reshape({3}).to_vector<float>(), (std::vector<float>{5, 6, 7}));
 }
 
-TEST(Tensor, CopiesShareMemoryAndClonesDoNot) {
+TEST(Tensor, SharesMemoryWithCopiesButNotWithClones) {
   const Tensor tensor = counted({4});
   EXPECT_TRUE(tensor.is_unique());
   const Tensor same = tensor, other = tensor.clone();
@@ -126,7 +126,7 @@ TEST(Tensor, ErrorsNameTheShapes) {
   };
   contains(message_of([&] { tensor.reshape({5, 3}); }), "[3, 4] to [5, 3]");
   contains(message_of([&] { turned.reshape({12}); }), "[4, 3] to [12]");
-  contains(message_of([&] { tensor.narrow(1, 2, 3); }), "[2, 5) outside dimension 1 of [3, 4]");
+  contains(message_of([&] { tensor.narrow(1, 2, 3); }), "[2, 5) is outside dimension 1 of [3, 4]");
   contains(message_of([&] { tensor.narrow(0, -1, 1); }), "[3, 4]");
   contains(message_of([&] { tensor.narrow(2, 0, 1); }), "[3, 4]");
   contains(message_of([&] { tensor.permute({0}); }), "[3, 4]");
@@ -145,7 +145,7 @@ TEST(Tensor, ErrorsNameTheShapes) {
            "shape_only");
 }
 
-TEST(Tensor, ShapeOnlyTensorsHaveAllButMemory) {
+TEST(Tensor, ShapeOnlyTensorsHaveNoMemory) {
   const Device shape_only{DeviceType::shape_only, 0};
   const Tensor tensor = Tensor::zeros({1 << 20, 1 << 15}, DType::bfloat16, shape_only);  // 64 GiB
   EXPECT_EQ(tensor.bytes(), std::int64_t{1} << 36);

@@ -1,4 +1,4 @@
-// Spans as they are recorded, and the text that viewers read.
+// Recorded spans and the JSON that viewers read.
 #include "framework/core/trace.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using Json = nlohmann::json;
 
-/// Of the events between commas.
+/// Parses comma-separated events.
 Json parsed(const Recording& recording, const Process& process = {0, "rank 0", 0}) {
   return Json::parse("[" + to_json(recording, process) + "]");
 }
@@ -34,7 +34,7 @@ Event event(Event::Kind kind, const char* name, const char* scope, std::int64_t 
   return {kind, "test", name, scope, begin, end, thread, {}};
 }
 
-TEST(Trace, OffNothingIsRecorded) {
+TEST(Trace, RecordsNothingWhileOff) {
   const std::string scope = "a.";
   const Span span("test", "span", {.bytes = 3});
   node("test", scope, "node");
@@ -46,7 +46,7 @@ TEST(Trace, OffNothingIsRecorded) {
   EXPECT_EQ(recording.dropped, 0);
 }
 
-TEST(Trace, SpansAndTheirDetailsOfEveryThread) {
+TEST(Trace, RecordsSpansAndDetailsOfEveryThread) {
   const std::int64_t before = now();
   start();
   EXPECT_TRUE(is_on());
@@ -87,7 +87,7 @@ TEST(Trace, SpansAndTheirDetailsOfEveryThread) {
   EXPECT_LE(other.end, after);
 }
 
-TEST(Trace, ANodeBeginsWhereTheLatestSpanBeganOrEnded) {
+TEST(Trace, StartsANodeWhereTheLatestSpanStartedOrEnded) {
   const std::string scope = "blocks.0.";
   node("test", scope, "before");
   start();
@@ -99,22 +99,22 @@ TEST(Trace, ANodeBeginsWhereTheLatestSpanBeganOrEnded) {
   }
   const std::vector<Event> events = stop().events;
   ASSERT_EQ(events.size(), 4u);
-  EXPECT_EQ(events[0].begin, events[3].begin) << "the first begins with the span around it";
+  EXPECT_EQ(events[0].begin, events[3].begin) << "the first node starts with the enclosing span";
   EXPECT_EQ(events[0].scope, scope);
   EXPECT_LE(events[0].end, events[1].begin);
-  EXPECT_EQ(events[2].begin, events[1].end) << "the second where the span before it ended";
+  EXPECT_EQ(events[2].begin, events[1].end) << "the second node starts where the previous span ended";
 }
 
-TEST(Trace, SpansThatAreCutByStartOrStopAreLeftOut) {
+TEST(Trace, OmitsSpansThatCrossStartOrStop) {
   {
     const Span off("test", "begun before");
     start();
   }
   {
-    auto late = std::make_unique<Span>("test", "ended behind");
+    auto late = std::make_unique<Span>("test", "ended after");
     EXPECT_TRUE(stop().events.empty());
     start();
-    late.reset();  // in a recording that it is not of
+    late.reset();  // a recording to which it does not belong
   }
   { const Span whole("test", "whole"); }
   const Recording recording = stop();
@@ -122,7 +122,7 @@ TEST(Trace, SpansThatAreCutByStartOrStopAreLeftOut) {
   EXPECT_EQ(recording.events[0].name, "whole");
 }
 
-TEST(Trace, BoundedAndSaysWhatIsMissing) {
+TEST(Trace, LimitsEventsAndCountsDroppedOnes) {
   start(10);
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
@@ -135,7 +135,7 @@ TEST(Trace, BoundedAndSaysWhatIsMissing) {
   EXPECT_EQ(recording.dropped, 90);
 }
 
-TEST(TraceText, NamesTimesAndDetails) {
+TEST(TraceText, WritesNamesTimesAndDetails) {
   Recording recording;
   recording.threads = {"main", "communication \"1\""};
   recording.events.push_back(event(Event::Kind::span, "run", "", 2500, 2501, 1));
@@ -150,20 +150,20 @@ TEST(TraceText, NamesTimesAndDetails) {
   ASSERT_EQ(spans.size(), 1u);
   EXPECT_EQ(spans[0]["pid"], 3);
   EXPECT_EQ(spans[0]["tid"], 1);
-  EXPECT_DOUBLE_EQ(spans[0]["ts"].get<double>(), 2.5 - 1'000'000.6) << "microseconds, of the trace's clock";
+  EXPECT_DOUBLE_EQ(spans[0]["ts"].get<double>(), 2.5 - 1'000'000.6) << "microseconds of the trace's clock";
   EXPECT_DOUBLE_EQ(spans[0]["dur"].get<double>(), 0.001);
   EXPECT_EQ(spans[0]["args"], Json({{"bucket", 4}, {"bytes", 0}}));
   ASSERT_EQ(of_phase(all, "s").size(), 1u);
   ASSERT_EQ(of_phase(all, "f").size(), 1u);
   EXPECT_EQ(of_phase(all, "s")[0]["id"], of_phase(all, "f")[0]["id"]);
-  EXPECT_EQ(of_phase(all, "s")[0]["id"], (std::int64_t{3} << 32) + 9) << "of this process alone";
+  EXPECT_EQ(of_phase(all, "s")[0]["id"], (std::int64_t{3} << 32) + 9) << "unique to this process";
   std::vector<std::string> names;
   for (const Json& named : of_phase(all, "M"))
     if (named["args"].contains("name")) names.push_back(named["args"]["name"]);
   EXPECT_THAT(names, ElementsAre("rank 3 on node\n07", "main", "communication \"1\""));
 }
 
-TEST(TraceText, NodesLieInSpansOfTheScopesThatTheyShare) {
+TEST(TraceText, GroupsNodesBySharedScopes) {
   const auto node = [](const char* name, const char* scope, std::int64_t begin, std::int64_t end) {
     return event(Event::Kind::node, name, scope, begin, end);
   };
@@ -171,7 +171,7 @@ TEST(TraceText, NodesLieInSpansOfTheScopesThatTheyShare) {
   recording.threads = {"main"};
   recording.events = {node("lookup", "embedding.", 0, 10), node("norm", "blocks.0.", 10, 20),
                       node("linear", "blocks.0.attention.", 20, 30),
-                      // A segment that runs again, in its node's own scope.
+                      // A rematerialized segment, in its node's own scope.
                       node("linear", "blocks.0.attention.", 31, 39), node("recompute", "blocks.0.", 30, 40),
                       node("linear", "blocks.1.", 40, 50), event(Event::Kind::span, "forward", "", 0, 50),
                       node("linear", "blocks.1.", 50, 60), event(Event::Kind::span, "backward", "", 50, 60)};
@@ -180,7 +180,7 @@ TEST(TraceText, NodesLieInSpansOfTheScopesThatTheyShare) {
   for (const Json& span : of_phase(parsed(recording), "X"))
     found.push_back(fmt::format("{} {} {}-{}", span["cat"].get<std::string>(), span["name"].get<std::string>(),
                                 nanoseconds(span["ts"]), nanoseconds(span["ts"]) + nanoseconds(span["dur"])));
-  // Each before those that lie in it, which viewers ask for where times are equal.
+  // Outer spans come first at equal times, as viewers require.
   EXPECT_THAT(found,
               ElementsAre("test forward 0-50", "scope embedding 0-10", "test lookup 0-10", "scope blocks 10-50",
                           "scope blocks.0 10-40", "test norm 10-20", "scope blocks.0.attention 20-30",
@@ -189,7 +189,7 @@ TEST(TraceText, NodesLieInSpansOfTheScopesThatTheyShare) {
                           "scope blocks 50-60", "scope blocks.1 50-60", "test linear 50-60"));
 }
 
-TEST(TraceText, ATapeTellsItsNodes) {
+TEST(TraceText, RecordsTheNodesOfATape) {
   const Variable x = Variable::leaf(Tensor::zeros({}, DType::float32));
   const auto use = [](Tape& tape, const Variable& input) {
     const Tape::Scope scope(tape, "blocks.0");

@@ -34,7 +34,7 @@ class AtomicFileTest : public testing::Test {
   fs::path folder;
 };
 
-// A limit on file size stands for a full disk: write() fails part of the way in the same manner.
+// A file size limit simulates a full disk: write() fails partway in the same manner.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -54,7 +54,7 @@ class FileSizeLimit {
   void (*previous_handler_)(int) = nullptr;
 };
 
-TEST_F(AtomicFileTest, TheFileAppearsOnlyAtCommit) {
+TEST_F(AtomicFileTest, FileAppearsOnlyAtCommit) {
   const fs::path path = folder / "out.txt";
   AtomicFile file(path);
   file.write("one ");
@@ -66,7 +66,7 @@ TEST_F(AtomicFileTest, TheFileAppearsOnlyAtCommit) {
   EXPECT_TRUE(partial_files(path).empty());
 }
 
-TEST_F(AtomicFileTest, WithoutCommitTheOldFileStays) {
+TEST_F(AtomicFileTest, OldFileStaysWithoutCommit) {
   const fs::path path = folder / "out.txt";
   write_file_atomically(path, "old");
   {
@@ -79,7 +79,7 @@ TEST_F(AtomicFileTest, WithoutCommitTheOldFileStays) {
   EXPECT_EQ(content(path), "new");
 }
 
-TEST_F(AtomicFileTest, WritesAtAnOffsetKeepTheEnd) {
+TEST_F(AtomicFileTest, WriteAtKeepsTheAppendPosition) {
   const fs::path path = folder / "out.txt";
   AtomicFile file(path);
   file.write("....5678");
@@ -89,7 +89,7 @@ TEST_F(AtomicFileTest, WritesAtAnOffsetKeepTheEnd) {
   EXPECT_EQ(content(path), "123456789");
 }
 
-TEST_F(AtomicFileTest, RemovesWhatAKilledWriterHasLeft) {
+TEST_F(AtomicFileTest, RemovesPartialFilesOfKilledWriters) {
   const fs::path path = folder / "out.txt";
   std::ofstream(partial_path(path)) << "a much longer leftover of a writer that was killed";
   ASSERT_EQ(partial_files(path).size(), 1u);
@@ -112,7 +112,7 @@ TEST_F(AtomicFileTest, RefusesASecondWriterAndKeepsTheFirst) {
   EXPECT_EQ(content(path), "second");
 }
 
-TEST_F(AtomicFileTest, LeavesOtherFilesOfTheUserAlone) {
+TEST_F(AtomicFileTest, LeavesUnrelatedFilesAlone) {
   const fs::path path = folder / "out.txt";
   const std::vector<fs::path> others{folder / "out.txt.partial", folder / ".out.txt.partial",
                                      folder / ".out.txt.0.partial"};
@@ -147,7 +147,7 @@ TEST_F(AtomicFileTest, RefusesDevicesAndPipes) {
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
-TEST_F(AtomicFileTest, AFullDiskLeavesTheOldFileAndNoPartial) {
+TEST_F(AtomicFileTest, FullDiskLeavesTheOldFileAndNoPartialFile) {
   const fs::path path = folder / "out.txt";
   write_file_atomically(path, "old");
   const std::string large(100'000, 'x');
@@ -165,7 +165,7 @@ TEST_F(AtomicFileTest, AFullDiskLeavesTheOldFileAndNoPartial) {
   EXPECT_TRUE(partial_files(path).empty());
 }
 
-TEST_F(AtomicFileTest, PlacesThatCannotWorkAreTheUsersToMend) {
+TEST_F(AtomicFileTest, ReportsUnusablePathsAsUserErrors) {
   fs::create_directory(folder / "directory");
   write_file_atomically(folder / "file", "");
   for (const fs::path& path : {folder / "missing" / "out.txt", folder / "directory", folder / "file" / "out.txt",
@@ -180,7 +180,7 @@ TEST_F(AtomicFileTest, PlacesThatCannotWorkAreTheUsersToMend) {
   }
 }
 
-TEST_F(AtomicFileTest, UseAfterCommitIsABug) {
+TEST_F(AtomicFileTest, ThrowsContractErrorAfterCommit) {
   AtomicFile file(folder / "out.txt");
   file.commit();
   EXPECT_THROW(file.write("late"), ContractError);

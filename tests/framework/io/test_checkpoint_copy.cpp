@@ -13,7 +13,7 @@ using testing::WithTemporaryFolder;
 
 class CheckpointCopyTest : public WithTemporaryFolder {};
 
-/// Something of every kind.
+/// Writes an entry of every kind.
 void put(CheckpointSink& file, const std::vector<float>& values, const std::vector<std::int64_t>& counts) {
   const std::vector<std::int64_t> matrix{2, 3}, row{2}, nothing{0, 4};
   file.text("config", "{}");
@@ -26,7 +26,7 @@ void put(CheckpointSink& file, const std::vector<float>& values, const std::vect
   file.text("empty", "");
 }
 
-TEST_F(CheckpointCopyTest, WritesWhatWasPutThereWhateverBecameOfItSince) {
+TEST_F(CheckpointCopyTest, WritesTheCopiedValuesAfterTheOriginalsChange) {
   std::vector<float> values{1, 2, 3, 4, 5, 6};
   std::vector<std::int64_t> counts{8, 9};
   {

@@ -61,8 +61,8 @@ class CheckpointFileTest : public testing::Test {
     writer.number("trainer/validation_loss", 0.1);
     writer.finish();
   }
-  // The message of the UserError that opening gives; fails the test when there is none, or when it is not one line
-  // naming the file.
+  // Returns the message of the UserError that opening throws. Fails the test if there is none, or if it is not one line
+  // that names the file.
   static std::string refusal(const fs::path& file) {
     try {
       CheckpointReader::open(file);
@@ -78,7 +78,7 @@ class CheckpointFileTest : public testing::Test {
   fs::path folder, path;
 };
 
-TEST_F(CheckpointFileTest, EverythingComesBack) {
+TEST_F(CheckpointFileTest, RoundTripsAllEntries) {
   const std::vector<double> doubles = {0.1, -std::numeric_limits<double>::infinity()};
   const std::vector<std::int32_t> ints = {-1, 2, std::numeric_limits<std::int32_t>::min()};
   const std::vector<std::int64_t> longs = {std::numeric_limits<std::int64_t>::max()};
@@ -137,7 +137,7 @@ TEST_F(CheckpointFileTest, EverythingComesBack) {
   EXPECT_FALSE(reader.has("nothing"));
 }
 
-TEST_F(CheckpointFileTest, ManyTensorsAndALargeOneComeBack) {
+TEST_F(CheckpointFileTest, RoundTripsManyTensorsAndALargeOne) {
   std::vector<float> large(3'000'001);
   std::iota(large.begin(), large.end(), 0.0f);
   {
@@ -161,10 +161,10 @@ TEST_F(CheckpointFileTest, ManyTensorsAndALargeOneComeBack) {
   EXPECT_EQ(back, large);
 }
 
-TEST_F(CheckpointFileTest, TheSameContentsGiveTheSameBytes) {
+TEST_F(CheckpointFileTest, EqualContentsGiveEqualBytes) {
   write_small();
   const fs::path other = folder / "other.h5";
-  usleep(1'100'000);  // HDF5's times count seconds
+  usleep(1'100'000);  // HDF5's timestamps have a resolution of one second
   write_small(other);
   EXPECT_EQ(content(path), content(other));
   EXPECT_EQ(checkpoint_checksum(path), checkpoint_checksum(other));
@@ -172,8 +172,8 @@ TEST_F(CheckpointFileTest, TheSameContentsGiveTheSameBytes) {
   EXPECT_EQ(checkpoint_checksum(folder / "missing"), std::nullopt);
 }
 
-// What docs/file_formats.md promises to other programs: plain HDF5 finds its way past the user block.
-TEST_F(CheckpointFileTest, PlainHdf5ReadsIt) {
+// As docs/file_formats.md promises, plain HDF5 skips the user block.
+TEST_F(CheckpointFileTest, IsReadableByPlainHdf5) {
   write_small();
   const std::lock_guard lock(hdf5::mutex());
   const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
@@ -189,7 +189,7 @@ TEST_F(CheckpointFileTest, PlainHdf5ReadsIt) {
   H5Fclose(file);
 }
 
-TEST_F(CheckpointFileTest, NamesAndDtypesAreChecked) {
+TEST_F(CheckpointFileTest, RejectsInvalidNamesAndDtypes) {
   CheckpointWriter writer(path);
   const float value = 0;
   writer.tensor("a/b", "float32", Shape{1}, &value);
@@ -201,14 +201,14 @@ TEST_F(CheckpointFileTest, NamesAndDtypesAreChecked) {
   EXPECT_THROW(writer.tensor("x", "float16", Shape{1}, &value), ContractError);
   EXPECT_THROW(writer.tensor("y", "float32", Shape{-1}, &value), ContractError);
   EXPECT_THROW(writer.tensor("z", "float32", Shape{1LL << 40, 1LL << 40}, &value), ContractError);
-  writer.number("d", 4);  // none of these spoilt the file
+  writer.number("d", 4);  // none of these damaged the file
   writer.finish();
   EXPECT_THROW(writer.number("late", 1), ContractError);
   EXPECT_THROW(writer.finish(), ContractError);
   EXPECT_EQ(CheckpointReader::open(path).number("d"), 4);
 }
 
-TEST_F(CheckpointFileTest, UnfinishedWritingLeavesTheOldFile) {
+TEST_F(CheckpointFileTest, UnfinishedWriteKeepsTheOldFile) {
   write_small();
   const std::string before = content(path);
   {
@@ -219,7 +219,7 @@ TEST_F(CheckpointFileTest, UnfinishedWritingLeavesTheOldFile) {
   EXPECT_TRUE(partial_files(path).empty());
 }
 
-TEST_F(CheckpointFileTest, ReadingErrorsSayWhatIsThere) {
+TEST_F(CheckpointFileTest, ReadErrorsReportTheExistingEntries) {
   write_small();
   const CheckpointReader reader = CheckpointReader::open(path);
   const auto message = [](auto&& call) -> std::string {
@@ -249,7 +249,7 @@ TEST_F(CheckpointFileTest, ReadingErrorsSayWhatIsThere) {
   EXPECT_THAT(message([&] { reader.number("nothing"); }), HasSubstr("'nothing' is missing"));
 }
 
-TEST_F(CheckpointFileTest, ForeignFilesAreRefused) {
+TEST_F(CheckpointFileTest, RejectsForeignFiles) {
   EXPECT_THAT(refusal(folder / "missing.h5"), HasSubstr("No such file"));
   EXPECT_THAT(refusal(folder), HasSubstr("a folder"));
   put(path, "");
@@ -263,7 +263,7 @@ TEST_F(CheckpointFileTest, ForeignFilesAreRefused) {
     const std::lock_guard lock(hdf5::mutex());
     H5Fclose(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
   }
-  EXPECT_THAT(refusal(path), HasSubstr("an HDF5 file, but no Furlong checkpoint"));
+  EXPECT_THAT(refusal(path), HasSubstr("an HDF5 file but not a Furlong checkpoint"));
   const fs::path pipe = folder / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THAT(refusal(pipe), HasSubstr("not a regular file"));
@@ -272,11 +272,11 @@ TEST_F(CheckpointFileTest, ForeignFilesAreRefused) {
   std::string later = content(path);
   later[8] = 2;
   put(path, later);
-  EXPECT_THAT(refusal(path), HasSubstr("format version 2 found, this program reads version 1"));
+  EXPECT_THAT(refusal(path), HasSubstr("format version 2 is not supported, expected version 1"));
 }
 
-// What somebody may have put into a file whose checksum is right: HDF5 would read more than the reader has room for.
-TEST_F(CheckpointFileTest, ForgedEntriesAreRefused) {
+// Forged entries in a file with a valid checksum: HDF5 would read more than the reader's buffer holds.
+TEST_F(CheckpointFileTest, RejectsForgedEntries) {
   const std::string weight = "parameters/blocks.0.attention.query.weight";
   const auto text_of = [](std::size_t bytes) {
     const hid_t type = H5Tcopy(H5T_C_S1);
@@ -316,11 +316,12 @@ TEST_F(CheckpointFileTest, ForgedEntriesAreRefused) {
       {"one string", [&](hid_t file) { replace(file, "config", text_of(H5T_VARIABLE), scalar, pointers.data()); }},
       {"one string", [&](hid_t file) { replace(file, "config", text_of(H5T_VARIABLE), many({3}), pointers.data()); }},
       {"one string", [&](hid_t file) { replace(file, "config", text_of(H5T_VARIABLE), null, nullptr); }},
-      {"one piece", [&](hid_t file) { replace(file, "config", text_of(std::size_t{1} << 30), scalar, nullptr); }},
-      {"no short text", [&](hid_t file) { label(file, weight, text_of(8), many({4000}), letters.data()); }},
-      {"no short text", [&](hid_t file) { label(file, weight, text_of(H5T_VARIABLE), scalar, pointers.data()); }},
-      {"no short text", [&](hid_t file) { label(file, weight, text_of(16), scalar, letters.data()); }},
-      {"no short text", [&](hid_t file) { label(file, weight, integer, scalar, letters.data()); }},
+      {"one contiguous range",
+       [&](hid_t file) { replace(file, "config", text_of(std::size_t{1} << 30), scalar, nullptr); }},
+      {"not a short text", [&](hid_t file) { label(file, weight, text_of(8), many({4000}), letters.data()); }},
+      {"not a short text", [&](hid_t file) { label(file, weight, text_of(H5T_VARIABLE), scalar, pointers.data()); }},
+      {"not a short text", [&](hid_t file) { label(file, weight, text_of(16), scalar, letters.data()); }},
+      {"not a short text", [&](hid_t file) { label(file, weight, integer, scalar, letters.data()); }},
       {"'float64'", [&](hid_t file) { label(file, weight, text_of(7), scalar, "float64"); }},
       {"'int32'", [&](hid_t file) { label(file, weight, text_of(5), scalar, "int32"); }},
       {"without a shape",
@@ -333,7 +334,7 @@ TEST_F(CheckpointFileTest, ForgedEntriesAreRefused) {
          replace(file, weight, H5T_IEEE_F32LE, many({hsize_t{1} << 31, hsize_t{1} << 31}), nullptr, chunked);
          label(file, weight, text_of(7), scalar, "float32");
        }},
-      {"one piece",
+      {"one contiguous range",
        [&](hid_t file) {
          replace(file, weight, H5T_IEEE_F32LE, many({1 << 15, 1 << 15}), nullptr);
          label(file, weight, text_of(7), scalar, "float32");
@@ -359,12 +360,12 @@ TEST_F(CheckpointFileTest, ForgedEntriesAreRefused) {
     std::memcpy(&bytes[16], &checksum, sizeof checksum);
     std::memcpy(&bytes[24], &size, sizeof size);
     put(path, bytes);
-    EXPECT_NO_THROW(verify_checkpoint(path)) << "the checksum has nothing to say";
+    EXPECT_NO_THROW(verify_checkpoint(path)) << "the checksum is valid";
     EXPECT_THAT(refusal(path), HasSubstr(forgeries[i].first)) << "forgery " << i;
   }
 }
 
-TEST_F(CheckpointFileTest, EveryTruncationIsRefused) {
+TEST_F(CheckpointFileTest, RejectsEveryTruncation) {
   write_small();
   const std::string whole = content(path);
   ASSERT_LT(whole.size(), 20'000u);
@@ -376,20 +377,19 @@ TEST_F(CheckpointFileTest, EveryTruncationIsRefused) {
     EXPECT_THAT(message, HasSubstr(length == 0 ? "empty" : length < 8 ? "not a Furlong" : "truncated")) << length;
   }
   put(path, whole + '\0');
-  EXPECT_THAT(refusal(path), HasSubstr("bytes found"));
+  EXPECT_THAT(refusal(path), HasSubstr("expected " + std::to_string(whole.size())));
   put(path, whole);
   EXPECT_EQ(CheckpointReader::open(path).integer("trainer/step"), 1234);
 }
 
-TEST_F(CheckpointFileTest, EveryBitFlipIsRefused) {
+TEST_F(CheckpointFileTest, RejectsEveryBitFlip) {
   write_small();
   const std::string whole = content(path);
   std::mt19937 random(3);
   std::uniform_int_distribution<std::size_t> anywhere(0, whole.size() * 8 - 1);
   std::vector<std::size_t> bits(600);
   for (std::size_t& bit : bits) bit = anywhere(random);
-  for (std::size_t bit = 0; bit < 33 * 8; ++bit)
-    bits.push_back(bit);  // all of the header, and of what follows it one byte
+  for (std::size_t bit = 0; bit < 33 * 8; ++bit) bits.push_back(bit);  // all bits of the header, one byte of the rest
   for (const std::size_t bit : bits) {
     std::string damaged = whole;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
@@ -399,9 +399,9 @@ TEST_F(CheckpointFileTest, EveryBitFlipIsRefused) {
   }
 }
 
-// A disk that fills up at any moment: a limit on file size makes writes fail in the same way. HDF5 must survive it, the
-// old file too.
-TEST_F(CheckpointFileTest, AFullDiskAtAnyMomentLeavesTheOldFile) {
+// A disk that fills up at any point, simulated by a file size limit, which makes writes fail in the same way. HDF5 and
+// the old file must survive it.
+TEST_F(CheckpointFileTest, FullDiskAtAnyPointKeepsTheOldFile) {
   write_small();
   const std::string before = content(path);
   const auto open_objects = [] {
@@ -437,15 +437,15 @@ TEST_F(CheckpointFileTest, AFullDiskAtAnyMomentLeavesTheOldFile) {
   }
   signal(SIGXFSZ, previous_handler);
   EXPECT_EQ(failures, 126);                // 8 tensors of 8000 bytes never fit
-  EXPECT_EQ(open_objects(), open_before);  // and nothing of HDF5's stays open
+  EXPECT_EQ(open_objects(), open_before);  // no HDF5 object stays open
 }
 
-TEST_F(CheckpointFileTest, PlacesThatCannotWorkAreTheUsersToMend) {
+TEST_F(CheckpointFileTest, ReportsUnusablePathsAsUserErrors) {
   EXPECT_THROW(CheckpointWriter(folder / "missing" / "step.h5"), UserError);
   EXPECT_THROW(CheckpointWriter{folder}, UserError);
 }
 
-TEST_F(CheckpointFileTest, ThreadsWriteAndReadAtTheSameTime) {
+TEST_F(CheckpointFileTest, ThreadsWriteAndReadConcurrently) {
   write_small();
   std::vector<std::thread> threads;
   std::vector<int> whole(4, 0);
@@ -472,7 +472,7 @@ TEST_F(CheckpointFileTest, ThreadsWriteAndReadAtTheSameTime) {
   EXPECT_THAT(whole, testing::Each(5));
 }
 
-TEST_F(CheckpointFileTest, AReaderOutlivesTheFilesName) {
+TEST_F(CheckpointFileTest, ReaderOutlivesTheFileName) {
   write_small();
   const CheckpointReader reader = CheckpointReader::open(path);
   fs::remove(path);

@@ -1,4 +1,4 @@
-// What a process that reads strangers' files cannot do.
+// Restrictions of the process that reads untrusted files.
 #include "framework/io/confined_process.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ class ConfinedProcessTest : public testing::WithTemporaryFolder {
   ConfinedProcessTest() : file_(::open(file("input", "words").c_str(), O_RDONLY | O_CLOEXEC)) {}
   ~ConfinedProcessTest() override { ::close(file_); }
 
-  /// What `attempt` returns in the child.
+  /// Returns the result of `attempt` in the child.
   int in_child(const std::function<int(int file)>& attempt) {
     ConfinedProcess process(file_, "input", "the library", [&](int channel, int file) {
       const int result = attempt(file);
@@ -63,7 +63,7 @@ TEST_F(ConfinedProcessTest, ReadsItsFileAndHasNoOtherDescriptors) {
 }
 
 #if defined(__x86_64__) && !defined(FURLONG_SANITIZED)
-TEST_F(ConfinedProcessTest, OpensNothingAndReachesNoNetwork) {
+TEST_F(ConfinedProcessTest, CannotOpenFilesOrSockets) {
   if (prctl(PR_GET_SECCOMP) < 0) GTEST_SKIP() << "this kernel has no seccomp";
   EXPECT_EQ(in_child([](int) { return ::open("/etc/passwd", O_RDONLY) < 0 ? errno : 0; }), EPERM);
   EXPECT_EQ(in_child([](int) { return ::socket(AF_INET, SOCK_STREAM, 0) < 0 ? errno : 0; }), EPERM);
@@ -76,7 +76,7 @@ TEST_F(ConfinedProcessTest, OpensNothingAndReachesNoNetwork) {
             EPERM);
 }
 
-TEST_F(ConfinedProcessTest, HasBoundedMemory) {
+TEST_F(ConfinedProcessTest, LimitsMemory) {
   ConfinedProcess process(file_, "input", "the library", [](int channel, int) {
     char go = 0;
     read_all(channel, &go, 1);
@@ -93,14 +93,14 @@ TEST_F(ConfinedProcessTest, HasBoundedMemory) {
 }
 #endif
 
-TEST_F(ConfinedProcessTest, HasBoundedProcessorTime) {
+TEST_F(ConfinedProcessTest, LimitsCpuTime) {
   ConfinedProcess process(file_, "input", "the library", [](int, int) { spin(); });
   process.allow(1, std::uint64_t{64} << 20);
   char answer = 0;
   EXPECT_THAT(testing::message_of<UserError>([&] { process.receive(&answer, 1); }), HasSubstr("more than 1 s"));
 }
 
-TEST_F(ConfinedProcessTest, AChildThatClosesItsChannelAndStaysIsEnded) {
+TEST_F(ConfinedProcessTest, KillsAChildThatClosesItsChannelAndStays) {
   ConfinedProcess process(file_, "input", "the library", [](int channel, int) {
     ::close(channel);
     spin();

@@ -16,8 +16,7 @@
 #include "framework/io/atomic_file.h"
 
 #ifdef FURLONG_SANITIZED
-// HDF5 1.10.8 forgets object headers of its own that it could not read to their end; the tests below make it do so
-// hundreds of times.
+// HDF5 1.10.8 leaks object headers that it could not read completely; the tests below trigger this hundreds of times.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5\n"; }
 #endif
 
@@ -26,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A folder of its own for each test, removed behind it.
+/// Gives each test its own folder and removes it afterwards.
 class Hdf5Test : public ::testing::Test {
  protected:
   Hdf5Test() {
@@ -68,7 +67,7 @@ void expect_round_trip(const std::string& path, Type type) {
   EXPECT_EQ(found, values);
 }
 
-TEST_F(Hdf5Test, EveryTypeComesBackAsItWasWritten) {
+TEST_F(Hdf5Test, RoundTripsEveryType) {
   expect_round_trip<std::uint8_t>(file("a.h5"), Type::u8);
   expect_round_trip<std::uint16_t>(file("a.h5"), Type::u16);
   expect_round_trip<std::uint32_t>(file("a.h5"), Type::u32);
@@ -80,7 +79,7 @@ TEST_F(Hdf5Test, EveryTypeComesBackAsItWasWritten) {
   expect_round_trip<std::uint16_t>(file("a.h5"), Type::bf16);
 }
 
-TEST_F(Hdf5Test, TypeNamesAreTheirOwnInverse) {
+TEST_F(Hdf5Test, ConvertsBetweenTypesAndNames) {
   for (const Type type :
        {Type::u8, Type::u16, Type::u32, Type::u64, Type::i32, Type::i64, Type::f32, Type::f64, Type::bf16}) {
     EXPECT_EQ(type_from_name(name_of(type)), type);
@@ -88,7 +87,7 @@ TEST_F(Hdf5Test, TypeNamesAreTheirOwnInverse) {
   EXPECT_THROW(type_from_name("float16"), UserError);
 }
 
-TEST_F(Hdf5Test, ScalarsAndEmptyDatasets) {
+TEST_F(Hdf5Test, RoundTripsScalarsAndEmptyDatasets) {
   const double value = 2.5;
   AtomicFile created_on_disk(file("a.h5"));
   File created = File::create(created_on_disk);
@@ -104,8 +103,8 @@ TEST_F(Hdf5Test, ScalarsAndEmptyDatasets) {
   EXPECT_NO_THROW(opened.dataset("empty").read(nullptr, 0));
 }
 
-TEST_F(Hdf5Test, AttributesOfEveryKind) {
-  const std::string large(200'000, 'x');  // above the 64 KiB that an object header holds
+TEST_F(Hdf5Test, RoundTripsAttributesOfEveryKind) {
+  const std::string large(200'000, 'x');  // larger than the 64 KiB of an object header
   {
     AtomicFile created_on_disk(file("a.h5"));
     File created = File::create(created_on_disk);
@@ -133,7 +132,7 @@ TEST_F(Hdf5Test, AttributesOfEveryKind) {
   EXPECT_THROW(opened.integer("loss"), UserError);
 }
 
-TEST_F(Hdf5Test, AppendedRowsAndRanges) {
+TEST_F(Hdf5Test, AppendsRowsAndReadsRanges) {
   AtomicFile created_on_disk(file("a.h5"));
   File created = File::create(created_on_disk);
   Dataset rows = created.create_dataset("rows", Type::u32, {0, 2},
@@ -158,7 +157,7 @@ TEST_F(Hdf5Test, AppendedRowsAndRanges) {
   EXPECT_LT(dataset.storage_bytes(), dataset.bytes());
 }
 
-TEST_F(Hdf5Test, Listing) {
+TEST_F(Hdf5Test, ListsMembersAndDatasets) {
   AtomicFile disk(file("a.h5"));
   File tree = File::create(disk);
   const std::uint8_t byte = 1;
@@ -189,7 +188,7 @@ std::string message_of(const std::function<void()>& action) {
   return "no UserError";
 }
 
-TEST_F(Hdf5Test, FilesThatCannotBeOpened) {
+TEST_F(Hdf5Test, RejectsFilesThatCannotBeOpened) {
   std::ofstream(file("empty.h5")).close();
   std::ofstream(file("text.h5")) << std::string(5000, 't');
   const auto contains = [](const std::string& message, const std::string& part) {
@@ -205,7 +204,7 @@ TEST_F(Hdf5Test, FilesThatCannotBeOpened) {
   EXPECT_TRUE(contains(message_of([&] { File::open(folder_.string()); }), "not a regular file"));
 }
 
-/// Everything that a reader can ask of a file of a few datasets.
+/// Reads everything in a file of a few datasets.
 std::vector<std::uint8_t> read_everything(const std::string& path) {
   const File opened = File::open(path);
   std::vector<std::uint8_t> all;
@@ -223,7 +222,7 @@ std::vector<std::uint8_t> read_everything(const std::string& path) {
   return all;
 }
 
-TEST_F(Hdf5Test, DamageIsFoundOrDoesNoHarm) {
+TEST_F(Hdf5Test, DetectsDamageOrReadsUndamagedData) {
   const auto tokens = ramp<std::uint8_t>(20'000);
   AtomicFile made_on_disk(file("a.h5"));
   File made = File::create(made_on_disk);
@@ -242,14 +241,14 @@ TEST_F(Hdf5Test, DamageIsFoundOrDoesNoHarm) {
   const int trials = 600;
   for (int trial = 0; trial < trials; ++trial) {
     std::string damaged = bytes;
-    // Metadata lie at the start and the end; half of the trials go there.
+    // Metadata is at the start and the end of the file; half of the trials change it.
     const std::size_t position = trial % 2 == 0   ? random() % bytes.size()
                                  : trial % 4 == 1 ? random() % 4096
                                                   : bytes.size() - 1 - random() % 2048;
     damaged[position] ^= static_cast<char>(1 << (random() % 8));
     write(damaged);
     try {
-      EXPECT_EQ(read_everything(file("b.h5")), whole) << "bit flip at " << position << " changed the contents unseen";
+      EXPECT_EQ(read_everything(file("b.h5")), whole) << "bit flip at " << position << " changed the contents undetected";
     } catch (const UserError& error) {
       ++found;
       EXPECT_NE(std::string(error.what()).find(file("b.h5")), std::string::npos) << error.what();
@@ -263,7 +262,7 @@ TEST_F(Hdf5Test, DamageIsFoundOrDoesNoHarm) {
   }
 }
 
-TEST_F(Hdf5Test, AWriteThatTheSystemRefusesIsAMachineError) {
+TEST_F(Hdf5Test, ThrowsMachineErrorForAFailedWrite) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
@@ -286,11 +285,11 @@ TEST_F(Hdf5Test, AWriteThatTheSystemRefusesIsAMachineError) {
   std::signal(SIGXFSZ, old_handler);
   EXPECT_NE(message.find("a.h5"), std::string::npos) << message;
   EXPECT_NE(message.find("File too large"), std::string::npos) << message;
-  // The library is still of use afterwards.
+  // The library still works afterwards.
   expect_round_trip<float>(file("b.h5"), Type::f32);
 }
 
-TEST_F(Hdf5Test, ClosingAFileClosesWhatWasTakenFromIt) {
+TEST_F(Hdf5Test, ClosingAFileClosesItsObjects) {
   AtomicFile made_on_disk(file("a.h5"));
   File made = File::create(made_on_disk);
   const std::uint8_t byte = 1;
@@ -304,7 +303,7 @@ TEST_F(Hdf5Test, ClosingAFileClosesWhatWasTakenFromIt) {
   EXPECT_EQ(found, 1);
 }
 
-TEST_F(Hdf5Test, ManyThreadsReadAtOnce) {
+TEST_F(Hdf5Test, ManyThreadsReadConcurrently) {
   const auto values = ramp<std::uint32_t>(100'000);
   AtomicFile made_on_disk(file("a.h5"));
   File made = File::create(made_on_disk);

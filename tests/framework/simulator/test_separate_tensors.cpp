@@ -96,7 +96,7 @@ TEST_P(SeparateTensors, ExceedingCapacityReportsSizesAndKeepsTheArenaUsable) {
   Arena arena(device(), 16 << 20, ArenaBlocks::separate);
   void* const held = arena.allocate(10 << 20);
   const std::string message = message_of<MachineError>([&] { arena.allocate(8 << 20); });
-  for (const char* part : {"out of memory on ", "8 MiB more", "10 MiB in use", "of 16 MiB"})
+  for (const char* part : {"out of memory on ", "8 MiB", "10 of 16 MiB in use"})
     EXPECT_NE(message.find(part), std::string::npos) << message;
   arena.release(held);
   EXPECT_EQ(arena.counters().bytes_in_use, 0);
@@ -127,12 +127,12 @@ TEST_P(SeparateTensors, CanBeFreedDuringRecording) {
 }
 
 TEST(SeparateTensorsEnvironment, AcceptsOneOrEmpty) {
-  EXPECT_EQ(arena_blocks_from(nullptr), ArenaBlocks::together);
-  EXPECT_EQ(arena_blocks_from(""), ArenaBlocks::together);
-  EXPECT_EQ(arena_blocks_from("0"), ArenaBlocks::together);
-  EXPECT_EQ(arena_blocks_from("1"), ArenaBlocks::separate);
+  EXPECT_EQ(parse_arena_blocks(nullptr), ArenaBlocks::together);
+  EXPECT_EQ(parse_arena_blocks(""), ArenaBlocks::together);
+  EXPECT_EQ(parse_arena_blocks("0"), ArenaBlocks::together);
+  EXPECT_EQ(parse_arena_blocks("1"), ArenaBlocks::separate);
   for (const char* text : {"2", "yes", "1 ", "-1"}) {
-    const std::string message = message_of<UserError>([&] { arena_blocks_from(text); });
+    const std::string message = message_of<UserError>([&] { parse_arena_blocks(text); });
     EXPECT_EQ(message.rfind(std::string("FURLONG_SEPARATE_TENSORS: '") + text + "' ", 0), 0u) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }

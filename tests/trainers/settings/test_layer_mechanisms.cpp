@@ -32,7 +32,7 @@ TEST(LayerMechanisms, KeysOfFeaturesBelongToASingleHead) {
   EXPECT_NO_THROW(from("layers: [softmax, softmax softmax softmax linear], n_features: 16"));
   const std::string message = testing::message_of<UserError>(
       [] { from("layers: [softmax, softmax softmax softmax softmax], n_features: 16"); });
-  EXPECT_THAT(message, HasSubstr("n_features does nothing"));
+  EXPECT_THAT(message, HasSubstr("n_features has no effect"));
 }
 
 TEST(LayerMechanisms, RefusesOthers) {

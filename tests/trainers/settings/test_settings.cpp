@@ -349,8 +349,8 @@ TEST(Overrides, AKeyWithoutItsSectionIsNamedWhole) {
   EXPECT_EQ(hint("d_model=32"), "did you mean model.d_model?");
   EXPECT_EQ(hint("attention.chunk_size=32"), "did you mean model.attention.chunk_size?");
   EXPECT_EQ(hint("every=32"), "did you mean checkpoint.every or log.every?");
-  EXPECT_EQ(hint("lr=1"), "it is called optimizer.learning_rate here");
-  EXPECT_EQ(hint("optimizer.lr=1"), "it is called optimizer.learning_rate here");
+  EXPECT_EQ(hint("lr=1"), "did you mean optimizer.learning_rate?");
+  EXPECT_EQ(hint("optimizer.lr=1"), "did you mean optimizer.learning_rate?");
   EXPECT_EQ(hint("trainer.batch_size=1"), "did you mean data.batch_size?");
 }
 

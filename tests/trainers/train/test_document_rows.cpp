@@ -144,12 +144,12 @@ TEST(DocumentSettings, RefuseWhatRowsOfDocumentsAreNot) {
     return message_of<UserError>([&] { small_settings("x.h5", overrides); });
   };
   EXPECT_THAT(refusal({"data.sampler=documents", "data.packing=documents"}),
-              HasSubstr("data.packing does nothing with data.sampler: documents"));
+              HasSubstr("data.packing has no effect with data.sampler: documents"));
   EXPECT_THAT(refusal({"data.sampler=documents", "data.carry_state=true"}), HasSubstr("needs data.sampler: stream"));
   EXPECT_THAT(refusal({"data.sampler=documents", "model.architecture=encoder", "objective.name=classification"}),
               HasSubstr("whose rows are documents in any case"));
   EXPECT_THAT(refusal({"data.padding=sequence_length"}),
-              HasSubstr("it needs data.sampler: documents, or objective.name: classification or matching"));
+              HasSubstr("it requires data.sampler: documents, or objective.name: classification or matching"));
   // A config written out and read again is the same, padding or not.
   for (const Strings& overrides :
        {Strings{}, Strings{"data.sampler=documents", "data.padding=sequence_length"},

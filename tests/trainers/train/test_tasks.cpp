@@ -99,7 +99,7 @@ TEST(CopySettings, RefuseWhatTheTaskDoesNotHave) {
   };
   EXPECT_THAT(refusal({"data.sequence_length=25"}), HasSubstr("expected an even number from 4 on"));
   EXPECT_THAT(refusal({"data.task_shortest=12"}), HasSubstr("is more than the 11 symbols"));
-  EXPECT_THAT(refusal({"data.store=x.h5"}), HasSubstr("data.store does nothing with data.task: copy"));
+  EXPECT_THAT(refusal({"data.store=x.h5"}), HasSubstr("data.store has no effect with data.task: copy"));
   EXPECT_THAT(refusal({"data.task_symbols=63"}), HasSubstr("from 1 to 62"));
   EXPECT_THAT(refusal({"model.architecture=encoder", "objective.name=classification"}), HasSubstr("has no labels for"));
   EXPECT_THAT(message_of<UserError>([] { from_yaml_text("data:\n  task: none\n", "x.yaml"); }),
@@ -301,7 +301,7 @@ TEST_F(CarriedStates, AreRefusedWhereTheyCannotBe) {
   EXPECT_THAT(message_of<UserError>([&] {
                 small_settings("x.h5", {"data.sampler=stream", "data.packing=documents"});
               }),
-              HasSubstr("data.packing does nothing with data.sampler: stream"));
+              HasSubstr("data.packing has no effect with data.sampler: stream"));
 }
 
 }  // namespace

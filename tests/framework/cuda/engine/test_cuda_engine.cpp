@@ -120,7 +120,7 @@ TEST(CudaDevice, UnavailableDeviceGivesReasonAndAutoSelectsCpu) {
   EXPECT_TRUE(device_from_name("auto").is_cpu());
   for (const char* name : {"cuda", "cuda:0", "cuda:7"}) {
     const std::string message = message_of<UserError>([&] { device_from_name(name); });
-    EXPECT_EQ(message.rfind(std::string("device: '") + name + "' cannot be had: ", 0), 0u) << message;
+    EXPECT_EQ(message.rfind(std::string("device: '") + name + "' is not available: ", 0), 0u) << message;
     EXPECT_NE(message.find(engine ? engine->unavailable(std::string(name) == "cuda:7" ? 7 : 0) : reason),
               std::string::npos)
         << message;

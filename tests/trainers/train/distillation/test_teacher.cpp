@@ -371,7 +371,7 @@ TEST_F(TeacherTest, TeachersThatDoNotFitAreRefused) {
               }),
               HasSubstr("at least one step each"));
   EXPECT_THAT(message_of<UserError>([&] { settings(transfer({"teacher.temperature=2"})); }),
-              HasSubstr("teacher.temperature does nothing"));
+              HasSubstr("teacher.temperature has no effect"));
   EXPECT_THAT(message_of<UserError>([&] { settings(linear + Overrides{"teacher.loss=transfer"}); }),
               HasSubstr("teacher.checkpoint is missing"));
 }
