@@ -36,7 +36,7 @@ def evaluated(arguments, checkpoint):
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return {
         key: found.get(key)
-        for key in ("loss", "perplexity", "accuracy", "targets", "chance_loss", "chance_accuracy", "sequence_length")
+        for key in ("loss", "perplexity", "accuracy", "targets", "baseline_loss", "baseline_accuracy", "sequence_length")
     }
 
 
@@ -82,7 +82,7 @@ def draw(curve, path):
         chosen = [point for point in trained if point["model"] == model]
         axes.plot([point["tokens"] / 1e6 for point in chosen], [point["loss"] for point in chosen], "o", label=model)
     axes.axhline(points[0]["loss"], color="black", linewidth=1, label="softmax teacher")
-    axes.axhline(points[0]["chance_loss"], color="black", linewidth=1, linestyle=":", label="chance")
+    axes.axhline(points[0]["baseline_loss"], color="black", linewidth=1, linestyle=":", label="baseline")
     axes.set_xlabel("million tokens of training")
     axes.set_ylabel(f"loss on the {curve['split']} split, nats a token")
     axes.legend()

@@ -1,4 +1,4 @@
-// furlong analyze: what an attention is like, before one relies on it.
+// furlong analyze: measures errors, weights and norms of attention.
 #include <fmt/ranges.h>
 
 #include <memory>
@@ -7,6 +7,7 @@
 #include "cli/analyze_report.h"
 #include "cli/attention_options.h"
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
@@ -19,7 +20,7 @@ struct Options {
   ModelAnalysisOptions model;
   std::vector<std::string> maps, kinds{"orthogonal"};
   std::vector<std::int64_t> features{256};
-  std::string split = "validation", weights = "averaged", json, plot;
+  std::string split = "validation", weights = "ema", json, plot;
   std::int64_t draws = 0, threads = 0;
   std::uint64_t seed = 0;
   AdviceOptions advice;
@@ -28,7 +29,7 @@ struct Options {
   bool of_model() const { return !model.run.empty(); }
 };
 
-/// Options that belong to one of the three sources of queries and keys.
+/// Options that apply to only some of the three sources of queries and keys.
 struct Given {
   std::vector<Option> gaussian, without_model, model, target, advice;
   Option features, kinds, draws, target_error;
@@ -43,7 +44,7 @@ const std::vector<std::string>& default_maps() {
 void check(const Options& options, const Given& given) {
   const bool from_file = !options.sweep.input.empty();
   if (options.of_model() && from_file)
-    throw UserError("--input {}: a run or checkpoint brings queries and keys of its own; leave out one of the two",
+    throw UserError("--input {}: the queries and keys already come from the run or checkpoint; remove one of the two",
                     options.sweep.input.string());
   for (const Option& option : given.gaussian)
     refuse_unless(!options.of_model() && !from_file, option, "Gaussian queries and keys, without RUN and --input");
@@ -53,23 +54,21 @@ void check(const Options& options, const Given& given) {
   for (const Option& option : given.target) refuse_unless(given.target_error.is_given(), option, "--target-error");
   for (const Option& option : given.advice) refuse_unless(options.advise, option, "--advise");
   if (options.advise && !given.target_error.is_given())
-    throw UserError("--advise: which error is wanted? Add --target-error E, for instance 0.1");
-  refuse_twice("--deviation", options.sweep.deviations);
+    throw UserError("--advise requires a target error; add --target-error E, for example --target-error 0.1");
+  refuse_twice("--std", options.sweep.deviations);
   refuse_twice("--norm-scale", options.sweep.norm_scales);
-  refuse_twice("--n", options.sweep.lengths);
-  refuse_twice("--d", options.sweep.widths);
+  refuse_twice("--lengths", options.sweep.lengths);
+  refuse_twice("--head-dim", options.sweep.widths);
   refuse_twice("--features", options.features);
-  refuse_twice("--directions-kind", options.kinds);
-  std::vector<std::string> maps;  // as they are named in full: taylor is taylor:2
+  refuse_twice("--random-projection", options.kinds);
+  std::vector<std::string> maps;  // full names: taylor is taylor:2
   for (const std::string& name : options.maps) maps.push_back(attention_candidate(name).name());
-  refuse_twice("--maps", maps);
+  refuse_twice("--feature-maps", maps);
   if (!options.plot.empty() && !options.plot.ends_with(".svg"))
-    throw UserError(
-        "--plot {}: plots are written as SVG; expected a name that ends in .svg, which browsers and rsvg-convert read",
-        options.plot);
+    throw UserError("--plot {}: expected a file name that ends in .svg", options.plot);
 }
 
-/// Options given that only attentions compared with the model's own would take.
+/// Returns the given options that apply only to attentions that are compared with the model's own.
 std::vector<std::string> candidate_options(const Options& options, const Given& given) {
   std::vector<std::string> names;
   const bool target = given.target_error.is_given();
@@ -79,13 +78,13 @@ std::vector<std::string> candidate_options(const Options& options, const Given& 
   return names;
 }
 
-/// Hands what is common to both kinds of analysis to each.
+/// Copies common options to the options of both kinds of analysis.
 void settle(Options& options, bool target) {
   std::vector<AttentionCandidate> candidates;
   for (const std::string& name : options.maps) candidates.push_back(attention_candidate(name));
   std::vector<layers::DirectionsKind> kinds;
   for (const std::string& name : options.kinds)
-    kinds.push_back(value_named<layers::DirectionsKind>(name, "--directions-kind"));
+    kinds.push_back(value_named<layers::DirectionsKind>(name, "--random-projection"));
   AdviceOptions& advice = options.advice;
   advice.seed = options.seed;
   if (options.draws > 0) advice.draws = options.draws;
@@ -109,7 +108,7 @@ void settle(Options& options, bool target) {
   options.model.weights = options.weights == "raw" ? Weights::raw : Weights::averaged_if_present;
 }
 
-/// Results in files, each whole or absent; their places are tried before the work.
+/// Result files. They are created before the work, so that a wrong path fails early, and appear only when complete.
 class Files {
  public:
   explicit Files(const Options& options) {
@@ -197,148 +196,148 @@ void run_model(const Options& options) {
 }
 
 constexpr const char* footer =
-    "Without RUN and --input, q and k are Gaussian (by default of the norms at which FAVOR+ goes from useful to "
-    "useless). What is told:\n"
-    "  error         |output - softmax output| / |softmax output|, Frobenius norms; 'uniform' is the mean of the "
-    "visible values, which any\n"
-    "                attention worth its cost has to beat\n"
-    "  kernel var    mean over pairs of Var(estimate) / kernel², over draws of directions; kernel error: root mean "
-    "square of\n"
-    "                estimate / kernel - 1, bias included\n"
-    "  effective     features that carry a query's denominator Σ w_f: (Σ|w|)² / Σ w² (Kish 1965), of m\n"
-    "  TV            total variation distance of the weights to softmax's and to uniform ones, over up to 64 queries "
-    "of the first sequence;\n"
-    "                none where weights can be negative or need not sum to 1\n"
-    "Attentions are written like taylor:2 or oprf+centering+saderf. Centres, scaling and oprf's constant are estimated "
-    "from the queries and\n"
-    "keys at hand; hedgehog is taken without learned weights. Everything is computed in float64 on the CPU; exact "
-    "softmax makes it quadratic\n"
-    "in n.\n"
-    "Costs are floating point operations of forward for a token and head, as in furlong bench attention --help.\n"
-    "  furlong analyze attention --features 64,256,1024 --deviation 0.5 --plot error.svg\n"
-    "  furlong analyze attention runs/quickstart --target-error 0.1 --advise --cost-at 65536";
+    "Without RUN and --input, queries and keys are Gaussian. The default norms include those at which FAVOR+ fails.\n"
+    "\n"
+    "Columns:\n"
+    "  error       |output - softmax output| / |softmax output| in Frobenius norms. The row 'uniform' is the mean of "
+    "all "
+    "visible values, which a useful attention has to beat\n"
+    "  kernel var  mean over pairs of Var(estimate) / kernel², over draws of the random projection\n"
+    "  kernel error  root mean square of estimate / kernel - 1, with bias\n"
+    "  effective   features that contribute to a query's denominator Σ w_f: (Σ|w|)² / Σ w² (Kish 1965), of m\n"
+    "  TV          total variation distance of the weights to softmax's and to uniform weights, over up to 64 queries "
+    "of "
+    "the first sequence; '-' if weights can be negative or need not sum to 1\n"
+    "\n"
+    "Attentions are written like taylor:2 or oprf+centering+saderf. Centers, scaling and oprf's constant are estimated "
+    "from the queries and keys of the analysis; hedgehog has no learned weights here. Everything is computed in "
+    "float64 "
+    "on the CPU. Exact softmax makes time quadratic in n.\n"
+    "Costs are floating point operations of forward per token and head, see furlong bench attention --help.";
 
-void add_sources(Command command, Options& options, Given& given) {
-  command.add_option("run", options.model.run, "A run directory or a checkpoint, whose layers are analyzed on data")
+void add_sources(Command command, Options& options) {
+  command.add_option("run", options.model.run, "A run directory or checkpoint: its layers are analyzed on its data")
       .value_name("RUN|CHECKPOINT");
   command
-      .add_option("--input", options.sweep.input,
-                  "An HDF5 file with query, key, value, mask and documents as furlong attend reads it;\nits directions "
-                  "and constants are not used")
+      .add_option(
+          "--input", options.sweep.input,
+          "HDF5 file with query, key, value, mask and documents, as for furlong attend; other datasets are ignored")
       .value_name("FILE");
-  SweepOptions& sweep = options.sweep;
+}
+
+void add_gaussian(Command command, SweepOptions& sweep, Given& given) {
   given.gaussian = {
-      command.add_option("--deviation", sweep.deviations, "Gaussian: standard deviations of the entries of q and k")
+      command.add_option("--std", sweep.deviations, "Gaussian: standard deviations of the entries of q and k")
           .shows_default()
           .separated_by(',')
           .one_argument()
           .range(0.0, 1e6)
           .value_name("S,..."),
-      command.add_option("--n", sweep.lengths, "Gaussian: numbers of tokens")
+      command.add_option("--lengths", sweep.lengths, "Gaussian: sequence lengths n")
           .shows_default()
           .separated_by(',')
           .one_argument()
           .range(1, 1 << 20)
           .value_name("N,..."),
-      command.add_option("--d", sweep.widths, "Gaussian: widths of a head")
+      command.add_option("--head-dim", sweep.widths, "Gaussian: head dimensions d")
           .shows_default()
           .separated_by(',')
           .one_argument()
           .range(1, 1 << 14)
           .value_name("D,...")};
   given.without_model = {
-      command.add_option("--norm-scale", sweep.norm_scales, "Factors that q and k are multiplied by")
+      command.add_option("--norm-scale", sweep.norm_scales, "Factors that multiply q and k")
           .shows_default()
           .separated_by(',')
           .one_argument()
           .range(0.0, 1e6)
           .value_name("X,..."),
-      command.add_flag("--causal", sweep.causal, "A query sees no later key (default: it sees all)")};
+      command.add_flag("--causal", sweep.causal, "A query attends to itself and earlier tokens (otherwise to all)")};
+}
+
+void add_model(Command command, Options& options, Given& given) {
   ModelAnalysisOptions& model = options.model;
   given.model = {
-      command.add_option("--data", model.store, "The token store (default: the one that the model was trained on)")
-          .value_name("STORE"),
-      command.add_option("--split", options.split, "Which part of the store")
-          .shows_default()
-          .one_of({"train", "validation", "test"}),
-      command.add_option("--sequence-length", model.sequence_length, "Tokens in a row (default: as in training)")
+      command.add_option("--data", model.store, "RUN: tokenized dataset (default: that of the model's training)")
+          .value_name("DATASET"),
+      add_split(command, options.split),
+      command.add_option("--sequence-length", model.sequence_length, "RUN: tokens in a row (default: as in training)")
           .range(1, 1000000000),
-      command.add_option("--batch-size", model.batch_size, "Rows at once").shows_default().range(1, 1000000),
-      command.add_option("--batches", model.batches, "Batches from the split's beginning")
+      command.add_option("--batch-size", model.batch_size, "RUN: rows in a batch").shows_default().range(1, 1000000),
+      command.add_option("--batches", model.batches, "RUN: number of batches, from the split's start")
           .shows_default()
           .range(1, 1000000),
-      command
-          .add_option("--weights", options.weights,
-                      "averaged: the moving average where the checkpoint has one; raw: the weights that were trained")
-          .shows_default()
-          .one_of({"averaged", "raw"})};
+      add_weights(command, options.weights)};
 }
 
 void add_attentions(Command command, Options& options, Given& given) {
   command
-      .add_option("--maps", options.maps,
-                  fmt::format("Attentions to compare with softmax, NAME[:ORDER][+centering][+saderf] of the feature "
-                              "maps\n{}\n(default: {};\nwith RUN the model's own, and beside softmax favor_positive; "
-                              "with --advise a list of its own)",
-                              fmt::join(feature_map_names(), ", "), fmt::join(default_maps(), ",")))
+      .add_option("--feature-maps", options.maps,
+                  fmt::format("Attentions to compare with softmax: NAME[:ORDER][+centering][+saderf], NAME one of {}. "
+                              "Default: {}; with RUN, the model's own, or favor_positive for softmax; with --advise, a "
+                              "built-in list",
+                              fmt::join(feature_map_names(), ", "), fmt::join(default_maps(), ", ")))
       .separated_by(',')
       .one_argument()
       .value_name("NAME,...");
-  given.features = command.add_option("--features", options.features, "Random features m")
+  given.features = command.add_option("--features", options.features, "Numbers m of random features")
                        .shows_default()
                        .separated_by(',')
                        .one_argument()
                        .range(1, 1 << 20)
                        .value_name("M,...");
-  given.kinds =
-      command.add_option("--directions-kind", options.kinds, "How directions are drawn; --advise takes the first")
-          .shows_default()
-          .separated_by(',')
-          .one_argument()
-          .one_of(names_of_all<layers::DirectionsKind>())
-          .value_name("KIND,...");
-  given.draws =
-      command
-          .add_option("--draws", options.draws,
-                      "Draws that an error is the median of (default: 5; with RUN, and for the m of an error, 3)")
-          .range(1, 10000);
-  command.add_option("--seed", options.seed, "The same seed draws the same").shows_default();
   given.target_error = command
                            .add_option("--target-error", options.advice.target_error,
-                                       "Find the m of each attention with random features that reaches E")
+                                       "Find the smallest m with this error, for each attention with random features")
                            .range(1e-12, 1e3)
                            .value_name("E");
-  given.target = {
-      command
-          .add_option(
-              "--max-features", options.advice.most_features,
-              "With --target-error: no m beyond is tried; given with --advise, no polynomial that has more either")
-          .shows_default()
-          .range(2, 1 << 20)
-          .value_name("M")};
   command.add_flag("--advise", options.advise,
-                   "Name, for each head, the cheapest attention and m that reaches --target-error");
+                   "Report the cheapest attention and m that reaches --target-error, for each head");
+  given.target = {command
+                      .add_option("--max-features", options.advice.most_features,
+                                  "With --target-error: largest m to try; if given, it also bounds the polynomials of "
+                                  "--advise")
+                      .shows_default()
+                      .range(2, 1 << 20)
+                      .value_name("M")};
   given.advice = {command
                       .add_option("--cost-at", options.advice.length,
-                                  "With --advise: tell costs for sequences of so many tokens (default: the data's)")
+                                  "With --advise: sequence length for the costs (default: that of the data)")
                       .range(1, 1 << 30)
                       .value_name("N")};
+  given.kinds = command
+                    .add_option("--random-projection", options.kinds,
+                                "Distributions of the random projection; --advise uses the first")
+                    .shows_default()
+                    .separated_by(',')
+                    .one_argument()
+                    .one_of(names_of_all<layers::DirectionsKind>())
+                    .value_name("KIND,...");
+  given.draws = command
+                    .add_option("--draws", options.draws,
+                                "Random projections whose median error is reported (default: 5; 3 with RUN or "
+                                "--target-error)")
+                    .range(1, 10000);
+  command.add_option("--seed", options.seed, "Seed of all random numbers").shows_default();
 }
 
 void add_attention(Command analyze_command) {
-  const Command command =
-      analyze_command.add_subcommand("attention",
-                                     "How far linear attention is from exact softmax, and from uniform, on "
-                                     "Gaussian, given, or a model's queries and keys");
+  const Command command = analyze_command.add_subcommand(
+      "attention", "Measure the error of linear attention against exact softmax and uniform attention");
   command.footer(footer);
+  command.examples({
+      "furlong analyze attention --features 64,256,1024 --std 0.5 --plot error.svg",
+      "furlong analyze attention runs/quickstart --target-error 0.1 --advise --cost-at 65536",
+  });
   const auto options = std::make_shared<Options>();
   const auto given = std::make_shared<Given>();
-  add_sources(command, *options, *given);
+  add_sources(command, *options);
   add_attentions(command, *options, *given);
-  command.add_option("--json", options->json, "Write everything to this file as JSON").value_name("FILE");
-  command.add_option("--plot", options->plot, "Write errors as a plot to this file, whose name ends in .svg")
-      .value_name("FILE.svg");
-  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
+  add_model(command, *options, *given);
+  add_gaussian(command, options->sweep, *given);
+  command.add_option("--plot", options->plot, "Write the errors as a plot to this file").value_name("FILE.svg");
+  add_threads(command, options->threads);
+  command.add_option("--json", options->json, "Write all results to this file as JSON").value_name("FILE").common();
   command.action([=] {
     check(*options, *given);
     set_thread_count(static_cast<int>(options->threads));
@@ -357,8 +356,12 @@ void add_attention(Command analyze_command) {
 
 void add_analyze(Command program, int& /*status*/) {
   const Command analyze =
-      program.add_subcommand("analyze", "Error, weights and norms of attention, and what would serve better");
+      program.add_subcommand("analyze", "Analyze the attention of a model, or of random or given tensors");
   analyze.require_subcommand();
+  analyze.examples({
+      "furlong analyze attention --features 64,256",
+      "furlong analyze attention runs/quickstart --target-error 0.1 --advise",
+  });
   add_attention(analyze);
 }
 

@@ -15,7 +15,7 @@ std::string kind_name(const AttentionCandidate& candidate) {
   return candidate.is_random() ? name_of(candidate.kind) : "";
 }
 
-/// Three digits, however large or small.
+/// Formats three significant digits.
 std::string number(double value) {
   return value != 0 && std::abs(value) < 0.0005 ? fmt::format("{:.1e}", value) : fmt::format("{:.3g}", value);
 }
@@ -31,7 +31,7 @@ Json json_numbers(const std::vector<double>& values) {
 }
 
 std::string required_text(const RequiredFeatures& required) {
-  return required.m ? std::to_string(*required.m) : fmt::format("none to {}", required.tried);
+  return required.m ? std::to_string(*required.m) : fmt::format("> {}", required.tried);
 }
 Json as_json(const RequiredFeatures& required) {
   return {{"m", required.m ? Json(*required.m) : Json()},
@@ -49,20 +49,21 @@ std::string choice_text(const LinearChoice& choice) {
 
 std::string advice_text(const Advice& advice, double target) {
   const std::string softmax =
-      fmt::format("softmax ({} a token at n = {})", thousands(advice.softmax_flops_per_token), advice.length);
+      fmt::format("softmax ({} per token at n = {})", thousands(advice.softmax_flops_per_token), advice.length);
   if (!advice.linear)
-    return fmt::format("only {} reaches {}; the nearest is {}", softmax, number(target), choice_text(advice.nearest));
-  const std::string trivial = advice.uniform_suffices ? "; even uniform attention reaches it" : "";
+    return fmt::format("only {} reaches error {}; the nearest alternative is {}", softmax, number(target),
+                       choice_text(advice.nearest));
+  const std::string trivial = advice.uniform_suffices ? "; uniform attention also reaches it" : "";
   const std::string linear =
-      fmt::format("{} ({} a token)", choice_text(*advice.linear), thousands(advice.linear->flops_per_token));
+      fmt::format("{} ({} per token)", choice_text(*advice.linear), thousands(advice.linear->flops_per_token));
   if (!advice.takes_softmax()) return fmt::format("{}; {} costs more{}", linear, softmax, trivial);
-  return fmt::format("{}; {} reaches {} too, and costs less from n = {} on{}", softmax, linear, number(target),
+  return fmt::format("{}; {} also reaches error {}, and costs less for n >= {}{}", softmax, linear, number(target),
                      advice.cheaper_from, trivial);
 }
 
 Json as_json(const LinearChoice& choice) {
   return {{"map", choice.candidate.name()},
-          {"directions", kind_name(choice.candidate)},
+          {"random_projection", kind_name(choice.candidate)},
           {"m", choice.m},
           {"error", json_number(choice.error)},
           {"flops_per_token", choice.flops_per_token}};
@@ -79,7 +80,7 @@ Json as_json(const Advice& advice) {
           {"softmax_flops_per_token", advice.softmax_flops_per_token}};
 }
 
-/// "m (head 0), m (head 1), ..." or, for one, the number.
+/// Formats the m of each head, separated by commas.
 std::string required_column(const std::vector<RequiredFeatures>& required) {
   std::vector<std::string> texts;
   for (const RequiredFeatures& one : required) texts.push_back(required_text(one));
@@ -87,7 +88,7 @@ std::string required_column(const std::vector<RequiredFeatures>& required) {
 }
 
 std::string norm_text(const RowNorms& norm) {
-  return fmt::format("{} (at most {})", number(norm.mean), number(norm.largest));
+  return fmt::format("{} (max {})", number(norm.mean), number(norm.largest));
 }
 
 }  // namespace
@@ -104,7 +105,7 @@ void print_setting(const SweepSetting& setting, const SweepOptions& options) {
   fmt::print("\n{}: |q| {}, |k| {}\n", what, number(setting.query_norm), number(setting.key_norm));
   const std::string target =
       options.find_features ? fmt::format("  m for error {}", number(options.advice.target_error)) : "";
-  fmt::print("  {:<30} {:<21} {:>5} {:>9} {:>10} {:>9} {:>9}{}\n", "attention", "directions", "m", "error",
+  fmt::print("  {:<30} {:<21} {:>5} {:>9} {:>10} {:>9} {:>9}{}\n", "attention", "random projection", "m", "error",
              "kernel var", "kernel", "effective", target);
   fmt::print("  {:<30} {:<21} {:>5} {:>9} {:>10} {:>9} {:>9}\n", "", "", "", "", "/kernel²", "error", "features");
   fmt::print("  {:<30} {:<21} {:>5} {:>9}\n", "uniform", "", "", number(setting.uniform_error));
@@ -130,11 +131,11 @@ void print_layer(const LayerAnalysis& layer, const ModelAnalysisOptions& options
       options.find_features ? fmt::format("  m for error {}", number(options.advice.target_error)) : "";
   for (const HeadAnalysis& head : layer.heads) {
     fmt::print("  head {}: |q| {}, |k| {}\n", head.head, norm_text(head.query_norm), norm_text(head.key_norm));
-    fmt::print("    {:<42} {:<21} {:>5} {:>9} {:>10} {:>10}{}\n", "attention", "directions", "m", "error", "TV softmax",
-               "TV uniform", target);
+    fmt::print("    {:<42} {:<21} {:>5} {:>9} {:>10} {:>10}{}\n", "attention", "random projection", "m", "error",
+               "TV softmax", "TV uniform", target);
     fmt::print("    {:<42} {:<21} {:>5} {:>9}\n", "uniform", "", "", number(head.uniform_error));
     for (const HeadAttention& one : head.attentions) {
-      fmt::print("    {:<42} {:<21} {:>5} {:>9} {:>10} {:>10}{}{}\n", one.own ? "its own: " + one.name : one.name,
+      fmt::print("    {:<42} {:<21} {:>5} {:>9} {:>10} {:>10}{}{}\n", one.own ? "model: " + one.name : one.name,
                  one.directions, one.m > 0 ? std::to_string(one.m) : "", number(one.error),
                  number(one.total_variation_to_softmax), number(one.total_variation_to_uniform),
                  options.find_features ? "  " + (one.required ? required_text(*one.required) : std::string("-")) : "",
@@ -142,7 +143,7 @@ void print_layer(const LayerAnalysis& layer, const ModelAnalysisOptions& options
     }
     if (std::any_of(head.attentions.begin(), head.attentions.end(),
                     [](const auto& one) { return !one.total_variation_to_softmax; }))
-      fmt::print("    TV -: weights that can be negative or need not sum to 1 are no distribution\n");
+      fmt::print("    TV -: the weights are not a distribution, they can be negative or need not sum to 1\n");
     if (head.advice) fmt::print("    advice: {}\n", advice_text(*head.advice, options.advice.target_error));
   }
 }
@@ -152,7 +153,7 @@ Json as_json(const SweepSetting& setting) {
               {"d", setting.d},
               {"batch", setting.batch},
               {"n_heads", setting.n_heads},
-              {"deviation", json_number(setting.deviation)},
+              {"std", json_number(setting.deviation)},
               {"norm_scale", setting.norm_scale},
               {"query_norm", json_number(setting.query_norm)},
               {"key_norm", json_number(setting.key_norm)},
@@ -161,7 +162,7 @@ Json as_json(const SweepSetting& setting) {
   object["attention"] = Json::array();
   for (const SweepResult& result : setting.results) {
     Json one{{"map", result.candidate.name()},
-             {"directions", kind_name(result.candidate)},
+             {"random_projection", kind_name(result.candidate)},
              {"m", result.m},
              {"error", json_number(result.error)}};
     if (!setting.deviation) one["error_of_heads"] = json_numbers(result.error_of_heads);
@@ -191,7 +192,7 @@ Json as_json(const LayerAnalysis& layer) {
     for (const HeadAttention& attention : head.attentions) {
       Json row{{"name", attention.name},
                {"own", attention.own},
-               {"directions", attention.directions},
+               {"random_projection", attention.directions},
                {"m", attention.m},
                {"error", json_number(attention.error)},
                {"total_variation_to_softmax", json_number(attention.total_variation_to_softmax)},
@@ -207,7 +208,7 @@ Json as_json(const LayerAnalysis& layer) {
 
 namespace {
 
-/// One thing that a sweep can vary.
+/// A quantity that a sweep can vary.
 struct Axis {
   const char* name;
   const char* label;
@@ -219,7 +220,7 @@ std::vector<Axis> axes_of(const std::vector<SweepSetting>& settings) {
   std::vector<Axis> axes{
       {"m", "features m",
        [](const SweepSetting&, const SweepResult* result) { return result ? static_cast<double>(result->m) : 0.0; }},
-      {"deviation", "standard deviation of the entries of q and k",
+      {"std", "standard deviation of the entries of q and k",
        [](const SweepSetting& setting, const SweepResult*) { return setting.deviation.value_or(0); }},
       {"scale", "factor on the norms of q and k",
        [](const SweepSetting& setting, const SweepResult*) { return setting.norm_scale; }},
@@ -228,7 +229,7 @@ std::vector<Axis> axes_of(const std::vector<SweepSetting>& settings) {
   for (const SweepSetting& setting : settings) {
     for (const SweepResult& result : setting.results) {
       for (Axis& axis : axes) {
-        // m of maps that have no choice is no range.
+        // Feature maps without a choice of m do not vary m.
         if (axis.name != std::string("m") || result.candidate.is_random())
           axis.values.insert(axis.value(setting, &result));
       }
@@ -268,7 +269,7 @@ Plot plot_of(const std::vector<SweepSetting>& settings) {
     auto& points = plot.series[place->second].points;
     const double error = result ? result->error : setting.uniform_error;
     if (!result && by_features) {
-      // A level line: the baseline has no features.
+      // A horizontal line: the baseline has no features.
       points = {{*axes[across].values.begin(), error}, {*axes[across].values.rbegin(), error}};
     } else {
       points.emplace_back(axes[across].value(setting, result), error);
@@ -294,7 +295,7 @@ Plot plot_of(const std::vector<LayerAnalysis>& layers) {
       plot.categories.push_back(fmt::format("{}.{}", layer, head.head));
       plot.series[0].points.emplace_back(x, head.uniform_error);
       for (const HeadAttention& one : head.attentions) {
-        std::string label = one.own ? "own: " + one.name : one.name;
+        std::string label = one.own ? "model: " + one.name : one.name;
         if (one.m > 0) label += fmt::format(", m {}", one.m);
         if (!one.own && !one.directions.empty()) label += " " + one.directions;
         const auto [place, fresh] = known.try_emplace(label, plot.series.size());

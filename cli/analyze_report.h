@@ -1,5 +1,5 @@
 #pragma once
-// What furlong analyze attention says: tables for people, JSON for programs, and a plot.
+// Output of furlong analyze attention: tables, JSON and a plot.
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
@@ -11,17 +11,17 @@ namespace furlong::command_line {
 
 using Json = nlohmann::ordered_json;
 
-/// `target`, where given, is what the columns of required m and the advice are for.
+/// Prints one setting of a sweep, or one layer of a model, as a table.
 void print_setting(const SweepSetting& setting, const SweepOptions& options);
 void print_layer(const LayerAnalysis& layer, const ModelAnalysisOptions& options);
 
 Json as_json(const SweepSetting& setting);
 Json as_json(const LayerAnalysis& layer);
 
-/// Error against what varies: m, else the deviation, the norms' scale, n or d; whatever else varies is in the names of
-/// the lines.
+/// Plots the error over the first of these that varies: m, standard deviation, norm scale, n, d. The legend names the
+/// values of the others.
 Plot plot_of(const std::vector<SweepSetting>& settings);
-/// Error of each head, in the order of layers.
+/// Plots the error of each head, in the order of layers.
 Plot plot_of(const std::vector<LayerAnalysis>& layers);
 
 }  // namespace furlong::command_line

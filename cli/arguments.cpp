@@ -6,34 +6,92 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
+#include "cli/help_formatter.h"
+#include "cli/help_text.h"
 #include "framework/config/nearest.h"
 #include "framework/core/error.h"
 
 namespace furlong::command_line {
 namespace {
 
-/// In one line, naming the nearest subcommand where a word in its place is none.
+/// An option, or one value of an option, that has a new name.
+struct Renamed {
+  std::string_view option;
+  std::string_view value;  ///< empty: the option itself was renamed
+  std::string_view replacement;
+};
+
+constexpr Renamed renamed_options[] = {
+    {"--d", "", "--head-dim"},
+    {"--deviation", "", "--std"},
+    {"--directions-kind", "", "--random-projection"},
+    {"--dtype", "own", "--dtype model"},
+    {"--framed", "", "--add-special-tokens"},
+    {"--maps", "", "--feature-maps"},
+    {"--most-features", "", "--max-features"},
+    {"--n", "", "--lengths"},
+    {"--repeat", "", "--repeats"},
+    {"--special", "", "--parse-special"},
+    {"--weights", "averaged", "--weights ema"},
+};
+
+bool has_option(const CLI::App& command, std::string_view name) {
+  return command.get_option_no_throw(std::string(name)) != nullptr;
+}
+
+bool contains(const Renamed& renamed, const std::vector<std::string>& arguments) {
+  const std::string option(renamed.option), value(renamed.value);
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (value.empty() ? arguments[i] == option || arguments[i].starts_with(option + "=")
+                      : arguments[i] == option + "=" + value ||
+                            (arguments[i] == option && i + 1 < arguments.size() && arguments[i + 1] == value))
+      return true;
+  }
+  return false;
+}
+
+/// Returns "--old was renamed: use --new" if the arguments contain a former name of one of the command's options.
+std::string rename_hint(const CLI::App& command, const std::vector<std::string>& arguments) {
+  for (const Renamed& renamed : renamed_options) {
+    const std::string_view current = renamed.replacement.substr(0, renamed.replacement.find(' '));
+    if (!has_option(command, current) || !contains(renamed, arguments)) continue;
+    if (renamed.value.empty()) return fmt::format("{} was renamed: use {}", renamed.option, renamed.replacement);
+    return fmt::format("{} {} was renamed: use {}", renamed.option, renamed.value, renamed.replacement);
+  }
+  return "";
+}
+
+/// Returns the error as one line. For an unknown subcommand, the line suggests the nearest name.
 std::string message_of(const CLI::App& program, const CLI::ParseError& error,
                        const std::vector<std::string>& arguments) {
   std::string message = error.what();
   const CLI::App* innermost = &program;
   std::string command = program.get_name();
-  std::size_t place = 0;  // of the word behind it
-  for (; !innermost->get_subcommands().empty(); ++place) {
+  std::size_t depth = 0;  // number of subcommands that were parsed
+  for (; !innermost->get_subcommands().empty(); ++depth) {
     innermost = innermost->get_subcommands()[0];
     command += " " + innermost->get_name();
   }
+  if (const std::string hint = rename_hint(*innermost, arguments); !hint.empty()) return hint;
   std::string hint = "; see " + command + " --help";
   std::vector<std::string> known;
   for (const CLI::App* subcommand : innermost->get_subcommands({})) known.push_back(subcommand->get_name());
-  if (!known.empty() && arguments.size() > place && !arguments[place].starts_with('-')) {
-    message = (place == 0 ? "there is no subcommand '" : command + " has no subcommand '") + arguments[place] + "'";
-    const std::string near = config::nearest(arguments[place], known);
-    if (!near.empty()) hint = "; did you mean " + near + "? The others are in " + command + " --help";
+  if (!known.empty() && arguments.size() > depth && !arguments[depth].starts_with('-')) {
+    message = fmt::format("{}: unknown subcommand '{}'", command, arguments[depth]);
+    const std::string near = config::nearest(arguments[depth], known);
+    if (!near.empty()) hint = fmt::format("; did you mean {}? {} --help lists all subcommands", near, command);
   }
   std::replace(message.begin(), message.end(), '\n', ' ');
   return message + hint;
+}
+
+/// Adds a validator without its description: help would show it as part of the value's name.
+template <class Validator>
+CLI::Option* check(CLI::Option* option, Validator validator) {
+  validator.description("");
+  return option->check(validator);
 }
 
 }  // namespace
@@ -51,21 +109,30 @@ Option Option::shows_default() const {
   return *this;
 }
 
+Option Option::common() const {
+  option_->group(common_group);
+  return *this;
+}
+
 Option Option::required() const { return Option(option_->required()); }
 
 Option Option::one_of(const std::vector<std::string>& values) const {
   return Option(option_->check(CLI::IsMember(values)));
 }
 
-Option Option::range(int least, int most) const { return Option(option_->check(CLI::Range(least, most))); }
+Option Option::range(int least, int most) const { return Option(check(option_, CLI::Range(least, most))); }
 
-Option Option::range(double least, double most) const { return Option(option_->check(CLI::Range(least, most))); }
+Option Option::range(double least, double most) const { return Option(check(option_, CLI::Range(least, most))); }
 
-Option Option::positive() const { return Option(option_->check(CLI::PositiveNumber)); }
+Option Option::positive() const { return Option(check(option_, CLI::Range(CLI::PositiveNumber))); }
 
-Option Option::not_negative() const { return Option(option_->check(CLI::NonNegativeNumber)); }
+Option Option::not_negative() const { return Option(check(option_, CLI::Range(CLI::NonNegativeNumber))); }
 
-Option Option::in_bytes() const { return Option(option_->transform(CLI::AsSizeValue(true))); }
+Option Option::in_bytes() const {
+  CLI::AsSizeValue size(true);
+  size.description("");
+  return Option(option_->transform(size));
+}
 
 Option Option::separated_by(char separator) const { return Option(option_->delimiter(separator)); }
 
@@ -94,7 +161,9 @@ std::vector<Option> Command::options() const {
 Option Command::option(const std::string& name) const { return Option(app_->get_option(name)); }
 
 Command Command::add_subcommand(const std::string& name, const std::string& description) const {
-  return Command(app_->add_subcommand(name, description));
+  CLI::App* const subcommand = app_->add_subcommand(name, description);
+  subcommand->footer("");  // CLI11 copies the parent's
+  return Command(subcommand);
 }
 
 void Command::require_subcommand() const { app_->require_subcommand(1); }
@@ -134,7 +203,12 @@ Option Command::add_choice(const std::string& name, const std::vector<std::strin
                     ->type_name(fmt::format("{}", fmt::join(words, "|"))));
 }
 
-void Command::footer(const std::string& text) const { app_->footer(text); }
+void Command::footer(const std::string& text) const { app_->footer(wrapped(text)); }
+
+void Command::examples(const std::vector<std::string>& commands) const {
+  const std::string above = app_->get_footer();
+  app_->footer(above + (above.empty() ? "" : "\n") + "Examples:\n" + example_lines(commands));
+}
 
 void Command::action(std::function<void()> run) const { app_->callback(std::move(run)); }
 
@@ -145,15 +219,19 @@ std::vector<std::string> Command::rest() const { return app_->remaining(); }
 Program::Program(const std::string& name, const std::string& description)
     : Command(nullptr), owned_(std::make_unique<CLI::App>(description, name)) {
   app_ = owned_.get();
+  app_->formatter(help_formatter());
+  app_->set_help_flag("-h,--help", "Print this help");
 }
 
 Program::~Program() = default;
 
-void Program::version(const std::string& text) const { app_->set_version_flag("--version", text); }
+void Program::version(const std::string& text) const {
+  app_->set_version_flag("--version", text, "Print the version")->group(common_group);
+}
 
 void Program::run(const std::vector<std::string>& arguments) const {
   try {
-    app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
+    app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 expects them in reverse
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) throw UserError("{}", message_of(*app_, error, arguments));
     app_->exit(error);  // prints help or the version

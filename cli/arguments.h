@@ -1,5 +1,5 @@
 #pragma once
-// What subcommands say about their command lines. CLI11 does the work behind it, in arguments.cpp alone: its headers
+// Declares the command lines of subcommands. Only arguments.cpp and help_formatter.cpp include CLI11, whose headers
 // take longer to compile than any subcommand.
 #include <functional>
 #include <memory>
@@ -14,8 +14,8 @@ class Option;
 
 namespace furlong::command_line {
 
-/// An option or a positional argument of a command. A handle: copies mean the same option, which lives as long as the
-/// program.
+/// An option or a positional argument of a command. A handle: copies refer to the same option, which lives as long as
+/// the program.
 class Option {
  public:
   Option() = default;
@@ -23,28 +23,30 @@ class Option {
   explicit operator bool() const { return option_ != nullptr; }
 
   std::string name() const;
-  /// Whether the command line has it.
+  /// Returns whether the command line contains the option.
   bool is_given() const;
 
-  /// What stands in help for its value.
+  /// Sets the placeholder that help shows for the value.
   Option value_name(const std::string& name) const;
-  /// Help shows this default, or the value that the variable has now.
+  /// Sets the default that help shows: `value`, or the current value of the variable.
   Option shows_default(const std::string& value) const;
   Option shows_default() const;
+  /// Lists the option last in help, with --help.
+  Option common() const;
   Option required() const;
-  /// What a value is allowed to be.
+  /// Restricts the values that the option accepts.
   Option one_of(const std::vector<std::string>& values) const;
   Option range(int least, int most) const;
   Option range(double least, double most) const;
   Option positive() const;
   Option not_negative() const;
-  /// Numbers with a unit: 64KiB is 65536, and so is 64KB.
+  /// Accepts numbers with a unit: 64KiB and 64KB are both 65536.
   Option in_bytes() const;
-  /// One argument holds several values.
+  /// Splits one argument into several values.
   Option separated_by(char separator) const;
-  /// Each time it takes one argument, although it has many values.
+  /// Takes one argument each time, although the variable holds many values.
   Option one_argument() const;
-  /// It can be given several times, with one value each.
+  /// Can be given several times, with one value each.
   Option repeatable() const;
   Option excludes(const Option& other) const;
   Option needs(const Option& other) const;
@@ -53,7 +55,7 @@ class Option {
   CLI::Option* option_ = nullptr;
 };
 
-/// The program or one of its subcommands: a handle, as Option is.
+/// The program or one of its subcommands: a handle, like Option.
 class Command {
  public:
   explicit Command(CLI::App* app) : app_(app) {}
@@ -61,25 +63,28 @@ class Command {
   std::string name() const;
   std::vector<Command> subcommands() const;
   std::vector<Option> options() const;
-  /// The one that was added under this name.
+  /// Returns the option that was added under this name.
   Option option(const std::string& name) const;
 
   Command add_subcommand(const std::string& name, const std::string& description) const;
-  /// The command does nothing without one of its subcommands.
+  /// Makes a command line without one of the subcommands an error.
   void require_subcommand() const;
-  /// `name` is --long, --long,-s, or without dashes a positional argument. `value` has to live as long as the program.
+  /// Adds an option, or a positional argument if `name` has no dashes. `name` is --long or --long,-s. `value` has to
+  /// live as long as the program.
   /// T: int, int64, uint64, double, string, path; vectors of int64, double, string, path; optional uint64, string.
   template <class T>
   Option add_option(const std::string& name, T& value, const std::string& description) const;
   Option add_flag(const std::string& name, bool& value, const std::string& description) const;
-  /// An option that takes one of a few words, which help shows between bars. `set` gets the word.
+  /// Adds an option that accepts one of `words` and passes it to `set`. Help shows the words between bars.
   Option add_choice(const std::string& name, const std::vector<std::string>& words, const std::string& standard,
                     std::function<void(const std::string&)> set, const std::string& description) const;
-  /// The text behind the options in help.
+  /// Adds text below the options in help, wrapped at 80 columns.
   void footer(const std::string& text) const;
-  /// What the command does once its command line is read.
+  /// Adds commands at the end of help. Call it after footer().
+  void examples(const std::vector<std::string>& commands) const;
+  /// Sets the function that runs the command after its command line is parsed.
   void action(std::function<void()> run) const;
-  /// From the first word that is no option of this command on, all belongs to another command: rest() has it.
+  /// Stops parsing at the first word that is not an option of this command. rest() returns that word and all others.
   void ends_at_first_word() const;
   std::vector<std::string> rest() const;
 
@@ -94,10 +99,11 @@ class Program : public Command {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  /// What --version prints.
+  /// Sets what --version prints.
   void version(const std::string& text) const;
-  /// Reads the arguments behind the program's name and runs what the subcommand does; or prints help or the version, if
-  /// they ask for it. Throws UserError where they are wrong, in one line that names what was probably meant.
+  /// Parses the arguments after the program's name and runs the subcommand, or prints help or the version. Throws
+  /// UserError if the arguments are invalid. Its message is one line that suggests the probable spelling or the new
+  /// name.
   void run(const std::vector<std::string>& arguments) const;
 
  private:

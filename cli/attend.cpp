@@ -1,4 +1,4 @@
-// furlong attend: one attention on tensors from a file.
+// furlong attend: runs one attention on tensors from a file.
 #include "evaluation/attend/attend.h"
 
 #include <fmt/ranges.h>
@@ -8,6 +8,7 @@
 
 #include "cli/attention_options.h"
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "framework/core/device.h"
 #include "framework/core/parallel.h"
 #include "layers/attention/linear/directions.h"
@@ -32,16 +33,15 @@ void print_text(const Options& options, const AttendReport& report) {
              config.causal ? "causal" : "bidirectional", options.dtype, options.mode);
   fmt::print("  {:.6f} s forward", report.forward_seconds);
   if (options.attend.gradients) fmt::print(", {:.6f} s backward", report.backward_seconds);
-  fmt::print("; {:.2f} MiB beyond the inputs; read {}\n", static_cast<double>(report.peak_bytes) / (1 << 20),
-             fmt::join(report.read, ", "));
+  fmt::print("; {:.2f} MiB of memory in addition to the inputs; read {}\n",
+             static_cast<double>(report.peak_bytes) / (1 << 20), fmt::join(report.read, ", "));
   const ops::DenominatorReport& rows = report.denominators;
   const ops::FeatureMapInfo& map = ops::feature_map_info(config.feature_map);
   const bool may_vanish = mechanism.has_features &&
                           (ops::can_be_negative(map.map, config.map_options) || map.can_vanish || rows.guarded > 0);
   if (report.denominators_told && may_vanish) {
     fmt::print(
-        "  denominators: the least is {:.3g} of the sum of |φ(q)| |φ(k)|; {} of {} rows guarded, their output is "
-        "zero\n",
+        "  denominators: minimum {:.3g} of the sum of |φ(q)| |φ(k)|; {} of {} rows guarded, their output is zero\n",
         rows.least, rows.guarded, rows.rows);
   }
 }
@@ -84,77 +84,82 @@ void run(Options& options) {
 }
 
 constexpr const char* footer =
-    "INPUT holds query [batch, heads, n, d], key [batch, heads, n_key, d] and value [batch, heads, n_key, d_value]; "
-    "key and value may\n"
-    "have fewer heads, each serving as many of query's. Read where there and of use: mask [batch, n_key] (1 = keep), "
-    "documents\n"
-    "[batch, n] (ids), directions [n_directions, d] or [heads, n_directions, d], oprf_a [heads], scaling, query_center "
-    "and key_center\n"
-    "[heads, d], gate [heads] (windowed), key_projection and value_projection (linformer), d_output (--gradients).\n"
-    "OUTPUT gets output [batch, heads, n, d_value], the directions used, and with --gradients d_query, d_key, d_value, "
-    "and d_gate,\n"
-    "d_key_projection, d_value_projection for those given; seconds, peak_bytes and the settings are attributes of the "
-    "file.\n"
-    "docs/file_formats.md has the details.";
+    "--input holds query [batch, heads, n, d], key [batch, heads, n_key, d] and value [batch, heads, n_key, d_value]. "
+    "key and value may have fewer heads than query (grouped-query attention).\n"
+    "Optional datasets, read if the mechanism uses them:\n"
+    "  mask                  [batch, n_key], 1: attend to this key\n"
+    "  documents             [batch, n], ids; a query attends to its own document\n"
+    "  random_projection     [rows, d] or [heads, rows, d]\n"
+    "  oprf_a                [heads]\n"
+    "  scaling, query_center, key_center  [heads, d]\n"
+    "  gate                  [heads], windowed\n"
+    "  key_projection, value_projection  linformer\n"
+    "  d_output              the gradient of output, for --gradients\n"
+    "--output gets output [batch, heads, n, d_value] and the random projection. With --gradients it also gets d_query, "
+    "d_key, d_value, and d_gate, d_key_projection and d_value_projection if the input has the parameter. Times, peak "
+    "memory and settings are attributes of the file. See docs/file_formats.md.";
 
 }  // namespace
 
 void add_attend(Command program, int& /*status*/) {
-  const Command command =
-      program.add_subcommand("attend", "Run one attention on tensors from an HDF5 file; writes output and gradients");
+  const Command command = program.add_subcommand("attend", "Run an attention on tensors of an HDF5 file");
   command.footer(footer);
+  command.examples({
+      "furlong attend --input qkv.h5 --output out.h5 --causal",
+      "furlong attend --input qkv.h5 --output out.h5 --mechanism linear --feature-map favor_positive --features 256 "
+      "--gradients --json",
+  });
   const auto options = std::make_shared<Options>();
   AttendOptions& attend_options = options->attend;
-  command.add_option("--input", attend_options.input, "The HDF5 file with query, key and value")
+  command.add_option("--input", attend_options.input, "HDF5 file with query, key and value")
       .required()
       .value_name("FILE");
-  command
-      .add_option("--output", attend_options.output,
-                  "The HDF5 file to write; replaced if it exists, and only by a whole one")
+  command.add_option("--output", attend_options.output, "HDF5 file to write; replaced only when complete")
       .required()
       .value_name("FILE");
   command.add_option("--mechanism", attend_options.config.mechanism, mechanism_help())
       .shows_default()
       .one_of(mechanism_names())
       .value_name("NAME");
-  command.add_flag("--causal", attend_options.config.causal, "A query sees no later key (default: it sees all)");
-  options->attention.add(command, attend_options.config);
+  command.add_flag("--causal", attend_options.config.causal,
+                   "A query attends to itself and earlier tokens (otherwise to all)");
   const Option features =
       command
           .add_option("--features", attend_options.features,
-                      "Random features m (default: as many as the file's directions give, or twice d)")
-          .range(1, 1 << 24);
+                      "Number m of random features (default: that of the file's random projection, or 2d)")
+          .range(1, 1 << 24)
+          .value_name("M");
+  command.add_flag("--gradients", attend_options.gradients, "Also run backward, from the dataset d_output");
+  options->attention.add(command, attend_options.config);
   const Option kind = command
-                          .add_option("--directions-kind", attend_options.directions_kind,
-                                      "How directions are drawn where the file has none")
+                          .add_option("--random-projection", attend_options.directions_kind,
+                                      "Distribution of the random projection, if the file has none")
                           .shows_default("orthogonal")
                           .one_of(names_of_all<layers::DirectionsKind>())
                           .value_name("KIND");
   const Option seed =
-      command.add_option("--seed", attend_options.seed, "The same seed draws the same directions").shows_default("0");
+      command.add_option("--seed", attend_options.seed, "Seed of the random projection").shows_default("0");
   const Option rows = command
                           .add_option("--projected-length", attend_options.projected_length,
-                                      "Rows that --projection mean pools the keys into")
+                                      "Number of rows that --projection mean pools keys and values into")
                           .range(1, 1 << 30)
                           .value_name("R");
-  command.add_flag("--gradients", attend_options.gradients, "Go backward from d_output too");
-  command
-      .add_option("--dtype", options->dtype, "What query, key and value are stored as; bfloat16 is computed in float32")
+  command.add_option("--dtype", options->dtype, "Storage type of query, key and value; bfloat16 is computed in float32")
       .shows_default()
       .one_of({"float32", "bfloat16", "float64"});
   command
       .add_option("--mode", options->mode,
-                  "parallel: all tokens at once; recurrent: one by one from the state that the earlier left")
+                  "parallel: all tokens at once; recurrent: one token at a time, with a recurrent state")
       .shows_default()
       .one_of({"parallel", "recurrent"});
   command
       .add_option("--prefill", attend_options.prefill,
-                  "With --mode recurrent: so many tokens at once before the others one by one")
+                  "With --mode recurrent: number of tokens processed at once before the others")
       .range(1, 1 << 30)
       .value_name("TOKENS");
-  command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N").shows_default();
-  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
-  command.add_flag("--json", options->json, "Print JSON");
+  add_device(command, options->device);
+  add_threads(command, options->threads);
+  add_json(command, options->json);
   command.action([=, &attend_options] {
     const layers::AttentionConfig& config = attend_options.config;
     const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
@@ -165,7 +170,8 @@ void add_attend(Command program, int& /*status*/) {
     options->attention.check({config.mechanism}, {config.feature_map});
     if (options->mode == "recurrent" && attend_options.prefill == 0 && command.option("--chunk").is_given())
       throw UserError(
-          "--chunk: --mode recurrent takes tokens one by one; give a --prefill too, which has tiles, or leave it out");
+          "--chunk has no effect with --mode recurrent, which processes one token at a time; remove it, or add "
+          "--prefill");
     run(*options);
   });
 }

@@ -39,7 +39,7 @@ std::vector<std::string> feature_map_names() {
 
 void refuse_unless(bool applies, const Option& option, const std::string& where) {
   if (!applies && option.is_given())
-    throw UserError("{}: belongs to {}; leave it out, or change that", option.name(), where);
+    throw UserError("{} applies only to {}; remove it, or change that", option.name(), where);
 }
 
 void AttentionOptionValues::add(Command command, layers::AttentionConfig& config, bool many_maps) {
@@ -50,7 +50,7 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
     return option;
   };
   if (!many_maps) {
-    keep(command.add_option("--feature-map", config.feature_map, "What makes features of queries and keys")
+    keep(command.add_option("--feature-map", config.feature_map, "Feature map of queries and keys")
              .shows_default()
              .one_of(feature_map_names())
              .value_name("NAME"),
@@ -58,44 +58,47 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
   }
   keep(command
            .add_option("--window", window,
-                       "softmax, linear: keys so many tokens away or more are not seen;\nwindowed: nearer ones have "
-                       "exact weights")
+                       "softmax, linear: sliding window, query i attends to keys with i - j < TOKENS;\nwindowed: keys "
+                       "in the window have softmax weights, all others a feature map")
            .range(1, 1 << 30)
            .value_name("TOKENS"),
        [](const Mechanism& one) { return one.window != nullptr; });
   chunk_ = keep(
-      command.add_option("--chunk", config.chunk_size, "Tokens a tile: changes speed, and results only by rounding")
+      command.add_option("--chunk", config.chunk_size, "Tokens in a tile. Affects speed, and rounding of the results")
           .shows_default()
           .range(1, 1 << 16)
           .value_name("TOKENS"),
       has_features);
-  order_ =
-      keep(command.add_option("--order", config.map_options.order, "taylor: 1 to 3; limit: 1 to 4").shows_default(),
-           has_features);
-  kernel_epsilon_ =
-      keep(command.add_option("--kernel-epsilon", kernel_epsilon, "favor_relu: added to every feature (0: 0.001)")
-               .shows_default()
-               .not_negative(),
-           has_features);
-  most_features_ = keep(
-      command.add_option("--most-features", config.map_options.most_features, "taylor and limit are refused above it")
-          .shows_default()
-          .positive(),
+  order_ = keep(
+      command.add_option("--order", config.map_options.order, "Order of the polynomial; taylor: 1 to 3; limit: 1 to 4")
+          .shows_default(),
       has_features);
+  kernel_epsilon_ = keep(
+      command.add_option("--kernel-epsilon", kernel_epsilon, "favor_relu: constant added to each feature; 0: 0.001")
+          .shows_default()
+          .not_negative(),
+      has_features);
+  max_features_ = keep(command
+                           .add_option("--max-features", config.map_options.most_features,
+                                       "Largest number of features that taylor and limit may have")
+                           .shows_default()
+                           .positive(),
+                       has_features);
   keep(command
            .add_option("--normalizer", normalizer,
-                       "sum: divide by the sum of weights; none: by the output row's own root mean square")
+                       "sum: divides by the sum of weights; none: divides by the output row's root mean square")
            .shows_default()
            .one_of(names_of_all<ops::Normalizer>()),
        has_features);
-  guard_ = keep(command
-                    .add_option("--denominator-guard", config.denominator_guard,
-                                "Maps with features of both signs, whose sums can cancel: rows whose denominator is a "
-                                "smaller\npart of the sum of |φ(q)| |φ(k)| become zero, and are counted")
-                    .shows_default()
-                    .range(0.0, 1.0),
-                has_features);
-  keep(command.add_option("--projection", projection, "How linformer shortens keys and values")
+  guard_ =
+      keep(command
+               .add_option("--denominator-guard", config.denominator_guard,
+                           "For feature maps with values of both signs, whose sums can cancel: sets a row to zero, "
+                           "and counts it, if its denominator is a smaller part of the sum of |φ(q)| |φ(k)|")
+               .shows_default()
+               .range(0.0, 1.0),
+           has_features);
+  keep(command.add_option("--projection", projection, "How linformer projects keys and values to fewer rows")
            .shows_default()
            .one_of(names_of_all<ops::SequenceProjection>())
            .value_name("KIND"),
@@ -112,7 +115,7 @@ void AttentionOptionValues::check(const std::vector<std::string>& mechanisms,
   }
   const bool polynomial = any_map(maps, [](const auto& info) { return info.highest_order > 0; });
   refuse_unless(polynomial, order_, "--feature-map taylor or limit");
-  refuse_unless(polynomial, most_features_, "--feature-map taylor or limit");
+  refuse_unless(polynomial, max_features_, "--feature-map taylor or limit");
   refuse_unless(any_map(maps, [](const auto& info) { return info.uses_kernel_epsilon; }), kernel_epsilon_,
                 "--feature-map favor_relu");
   std::vector<std::string> guarded;
@@ -120,8 +123,8 @@ void AttentionOptionValues::check(const std::vector<std::string>& mechanisms,
     if (ops::can_cancel(info.map)) guarded.emplace_back(info.name);
   }
   refuse_unless(std::find_first_of(maps.begin(), maps.end(), guarded.begin(), guarded.end()) != maps.end(), guard_,
-                fmt::format("maps whose sums of weights can cancel: {}", fmt::join(guarded, ", ")));
-  refuse_unless(normalizer == "sum", guard_, "--normalizer sum, since none has no denominator");
+                fmt::format("feature maps whose sums of weights can cancel: {}", fmt::join(guarded, ", ")));
+  refuse_unless(normalizer == "sum", guard_, "--normalizer sum");
 }
 
 void AttentionOptionValues::settle(layers::AttentionConfig& config) const {

@@ -1,4 +1,4 @@
-// furlong bench: what the parts cost on this machine.
+// furlong bench: measures attention and communication on this machine.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "cli/attention_options.h"
 #include "cli/bench_comm.h"
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "evaluation/bench/bench_attention.h"
 #include "framework/core/device.h"
 #include "framework/core/machine.h"
@@ -31,7 +32,7 @@ struct Options {
   bool causal = false, bidirectional = false;
 };
 
-/// Each mechanism, those by features once for each feature map.
+/// Returns one case for each mechanism, or for each of its feature maps.
 std::vector<BenchAttentionOptions> cases_of(const Options& options) {
   std::vector<BenchAttentionOptions> cases;
   for (const std::string& mechanism : options.mechanisms) {
@@ -52,7 +53,7 @@ std::vector<BenchAttentionOptions> cases_of(const Options& options) {
   for (const BenchAttentionOptions& one : cases) {
     check_attention(one.config);
     for (const std::int64_t n : one.lengths)
-      attention_flops(one, n);  // throws where m does not fit the map: before the first is timed
+      attention_flops(one, n);  // throws if m does not fit the feature map, before anything is timed
   }
   return cases;
 }
@@ -67,7 +68,7 @@ std::string title(const BenchAttentionOptions& one, const BenchAttentionResult& 
   return text + (config.causal ? ", causal" : ", bidirectional");
 }
 
-/// `peak` in operations a second; 0: there is none to compare with.
+/// `peak` is in operations per second; 0: unknown.
 void print(const BenchAttentionOptions& one, const BenchAttentionResult& result, double peak) {
   const bool projects = layers::mechanism_info(one.config.mechanism).projects_sequence;
   fmt::print("\n{}\n{:>9} {:>12} {:>12} {:>10} {:>8} {:>11}{}\n", title(one, result), "n", "median ms", "tokens/s",
@@ -82,8 +83,8 @@ void print(const BenchAttentionOptions& one, const BenchAttentionResult& result,
   }
   if (result.exponent) fmt::print("time grows as n^{:.3f}\n", *result.exponent);
   if (peak > 0)
-    fmt::print("peak {:.1f} GFLOP/s: a large {} matrix product, the best of those before, between and after\n",
-               peak * 1e-9, name_of(one.dtype));
+    fmt::print("peak {:.1f} GFLOP/s: a large {} matrix product, best of all measurements\n", peak * 1e-9,
+               name_of(one.dtype));
 }
 
 Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& result, double peak) {
@@ -115,7 +116,7 @@ Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& resul
          {"tokens_per_second", static_cast<double>(one.batch * length.n) / length.median_seconds},
          {"flops", length.flops},
          {"flops_per_second", length.flops / length.median_seconds},
-         {"share_of_peak", peak > 0 ? Json(length.flops / length.median_seconds / peak) : Json()},
+         {"fraction_of_peak", peak > 0 ? Json(length.flops / length.median_seconds / peak) : Json()},
          {"peak_bytes", length.peak_bytes}});
     if (mechanism.projects_sequence) object["lengths"].back()["projected_length"] = length.projected_length;
   }
@@ -123,20 +124,20 @@ Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& resul
   return object;
 }
 
-/// What inputs, outputs and gradients of one run take at least: refused here rather than by the system, or by none,
-/// after a while.
+/// Throws UserError if inputs, outputs and gradients of one run cannot fit in memory.
 void check_memory(const BenchAttentionOptions& bench, const Machine& machine) {
   if (bench.device.type != DeviceType::cpu) return;
   const std::int64_t longest = *std::max_element(bench.lengths.begin(), bench.lengths.end());
   const double element = static_cast<double>(size_of(bench.dtype)), tensors = bench.train ? 8 : 4;
   const double bytes = tensors * element * static_cast<double>(bench.batch) * static_cast<double>(longest) *
                        static_cast<double>(bench.config.n_heads) * static_cast<double>(bench.config.d_head);
-  const double there = static_cast<double>(machine.memory.usable());
-  if (there == 0 ? bytes < 0x1p50 : bytes <= there) return;
+  const double usable = static_cast<double>(machine.memory.usable());
+  if (usable == 0 ? bytes < 0x1p50 : bytes <= usable) return;
   throw UserError(
-      "--n {}: query, key, value, output{} take at least {:.0f} bytes ({:.1f} GiB), and {:.1f} GiB are there; expected "
-      "fewer tokens, heads or sequences",
-      longest, bench.train ? " and their gradients" : "", bytes, bytes * 0x1p-30, there * 0x1p-30);
+      "--lengths {}: query, key, value, output{} take at least {:.0f} bytes ({:.1f} GiB), but only {:.1f} GiB are "
+      "usable; "
+      "reduce --lengths, --heads or --batch",
+      longest, bench.train ? " and their gradients" : "", bytes, bytes * 0x1p-30, usable * 0x1p-30);
 }
 
 void run(Options& options) {
@@ -147,7 +148,7 @@ void run(Options& options) {
   const Machine machine = read_machine();
   check_memory(bench, machine);
   const std::vector<BenchAttentionOptions> cases = cases_of(options);
-  std::optional<AtomicFile> file;  // before the work, so that a wrong place is told at once
+  std::optional<AtomicFile> file;  // created before the work, so that a wrong path fails early
   if (!options.json.empty()) file.emplace(options.json);
   std::optional<PeakRate> peak;
   if (bench.dtype != DType::float64) peak.emplace(bench.dtype, bench.device);
@@ -155,7 +156,7 @@ void run(Options& options) {
              bench.config.n_heads == 1 ? "" : "s", bench.config.d_head, bench.batch, options.dtype,
              bench.train ? "forward and backward" : "forward", thread_count(), thread_count() == 1 ? "" : "s");
   if (!peak)
-    fmt::print("no share of peak: large products of float64 are written for exactness, and their rate is no peak\n");
+    fmt::print("no fraction of peak: large float64 products are optimized for accuracy, their rate is not a peak\n");
   Json results = Json::array();
   for (const BenchAttentionOptions& one : cases) {
     const BenchAttentionResult result = bench_attention(one, peak ? &*peak : nullptr);
@@ -181,21 +182,22 @@ void run(Options& options) {
 }
 
 constexpr const char* footer =
-    "GFLOP/s counts products, a multiply-add as two operations, without exponentials and divisions. A head, with p "
-    "pairs of tokens that\n"
-    "see each other, width d, m features from D directions, chunks of c, r projected rows:\n"
-    "  softmax    forward 4pd; backward 10pd, with the scores once more\n"
-    "  linear     what is computed, in backward also what is computed again to keep memory linear:\n"
-    "             forward 4nDd + 4nmd, backward 12nDd + 10nmd; causal, where pairs of a chunk go in blocks of 16 "
-    "queries,\n"
-    "             forward 4nDd + 4nmd + n(c+16)(m+d), backward 14nDd + 10nmd + n(c+16)(3m+2d);\n"
-    "             with --window each product of the definition once: forward 4nDd + 2p(m+d), backward 8nDd + "
+    "GFLOP/s counts matrix products, a multiply-add as two operations, without exponentials and divisions. Operations "
+    "of "
+    "one head, with p pairs of tokens that attend to each other, head dimension d, m features from a random projection "
+    "of D rows, chunks of c tokens, r projected rows:\n"
+    "  softmax    forward 4pd; backward 10pd, which recomputes the scores\n"
+    "  linear     all products, with those that backward recomputes to keep memory linear\n"
+    "             bidirectional: forward 4nDd + 4nmd; backward 12nDd + 10nmd\n"
+    "             causal, in blocks of 16 queries: forward 4nDd + 4nmd + n(c+16)(m+d); backward 14nDd + 10nmd + "
+    "n(c+16)(3m+2d)\n"
+    "             with --window, each product of the definition once: forward 4nDd + 2p(m+d); backward 8nDd + "
     "2p(3m+2d)\n"
     "  linformer  forward 8nrd; backward 18nrd (pooling and convolution: 4nrd; 10nrd)\n"
-    "  windowed   softmax over the pairs in the window, and linear without --window\n"
-    "The peak is a large matrix product's, the best of measurements before, between and after the runs; float64 has "
-    "none.\n"
-    "Extra MiB is the most that was allocated at once beyond the inputs: output, gradients, scratch.";
+    "  windowed   softmax over the pairs in the window, plus linear without --window\n"
+    "The peak is the rate of a large matrix product, the best of measurements before, between and after the runs. "
+    "There is none for float64.\n"
+    "Extra MiB is the peak memory in addition to the inputs: output, gradients, scratch.";
 
 void check(const Options& options, const Option& maps, const Option& features, const Option& rows) {
   const auto any = [&](bool layers::MechanismInfo::*capability) {
@@ -214,64 +216,72 @@ void check(const Options& options, const Option& maps, const Option& features, c
   options.attention.check(options.mechanisms, options.feature_maps);
   const BenchAttentionOptions& bench = options.bench;
   for (const std::int64_t n : bench.lengths) {
-    if (n < 1) throw UserError("--n {}: expected lengths of at least 1", n);
+    if (n < 1) throw UserError("--lengths {}: expected at least 1", n);
   }
-  refuse_twice("--n", bench.lengths);
+  refuse_twice("--lengths", bench.lengths);
   refuse_twice("--mechanism", options.mechanisms);
   refuse_twice("--feature-map", options.feature_maps);
 }
 
 void add_attention(Command bench_command) {
   const Command command = bench_command.add_subcommand(
-      "attention", "Time, arithmetic and memory of one attention, and how they grow with length");
+      "attention", "Measure time, arithmetic and memory of attention, and how time grows with length");
   command.footer(footer);
+  command.examples({
+      "furlong bench attention --lengths 4096,16384,65536 --mechanism softmax,linear",
+      "furlong bench attention --feature-map elu1,favor_positive --train --dtype bfloat16 --json attention.json",
+  });
   const auto options = std::make_shared<Options>();
   BenchAttentionOptions& bench = options->bench;
   bench.config.n_features = 256;
   bench.lengths = {4096, 16384};
-  command.add_option("--n", bench.lengths, "Lengths in tokens, between commas")
-      .shows_default()
-      .separated_by(',')
-      .value_name("N,...");
   command
-      .add_option("--mechanism", options->mechanisms,
-                  fmt::format("One or more of {}, between commas", fmt::join(mechanism_names(), ", ")))
+      .add_option("--mechanism", options->mechanisms, fmt::format("Mechanisms: {}", fmt::join(mechanism_names(), ", ")))
       .shows_default()
       .separated_by(',')
       .one_of(mechanism_names())
       .value_name("NAME,...");
-  const Option maps = command
-                          .add_option("--feature-map", options->feature_maps,
-                                      "One or more feature maps for linear and windowed, between commas")
+  const Option maps = command.add_option("--feature-map", options->feature_maps, "Feature maps of linear and windowed")
                           .shows_default()
                           .separated_by(',')
                           .one_of(feature_map_names())
                           .value_name("NAME,...");
-  const Option features =
-      command.add_option("--features", bench.config.n_features, "Random features m").shows_default().range(1, 1 << 24);
-  command.add_option("--heads", bench.config.n_heads, "Heads").shows_default().range(1, 1 << 16);
-  command.add_option("--d", bench.config.d_head, "Width of a head").shows_default().range(1, 1 << 16);
-  command.add_option("--batch", bench.batch, "Sequences at once").shows_default().range(1, 1 << 24);
-  command.add_flag("--train", bench.train, "Forward and backward; without it forward alone, nothing kept for backward");
-  const Option causal =
-      command.add_flag("--causal", options->causal, "A query sees no later key (the default, but for linformer)");
-  command.add_flag("--bidirectional", options->bidirectional, "A query sees all keys").excludes(causal);
+  command.add_option("--lengths", bench.lengths, "Sequence lengths n")
+      .shows_default()
+      .separated_by(',')
+      .value_name("N,...");
+  const Option features = command.add_option("--features", bench.config.n_features, "Number m of random features")
+                              .shows_default()
+                              .range(1, 1 << 24)
+                              .value_name("M");
+  command.add_option("--heads", bench.config.n_heads, "Number of heads").shows_default().range(1, 1 << 16);
+  command.add_option("--head-dim", bench.config.d_head, "Head dimension d")
+      .shows_default()
+      .range(1, 1 << 16)
+      .value_name("D");
+  command.add_option("--batch", bench.batch, "Number of sequences").shows_default().range(1, 1 << 24);
+  command.add_flag("--train", bench.train,
+                   "Run forward and backward (otherwise forward only, without saving activations)");
+  const Option causal = command.add_flag(
+      "--causal", options->causal, "A query attends to itself and earlier tokens (default, except for linformer)");
+  command.add_flag("--bidirectional", options->bidirectional, "A query attends to all tokens").excludes(causal);
   options->attention.add(command, bench.config, true);
-  const Option rows = command
-                          .add_option("--projected-length", bench.config.projected_length,
-                                      "linformer: rows that keys and values are projected to")
-                          .shows_default()
-                          .range(1, 1 << 24);
-  command.add_option("--dtype", options->dtype, "What query, key and value are stored as")
+  const Option rows =
+      command.add_option("--projected-length", bench.config.projected_length, "linformer: number r of projected rows")
+          .shows_default()
+          .range(1, 1 << 24)
+          .value_name("R");
+  command.add_option("--dtype", options->dtype, "Storage type of query, key and value")
       .shows_default()
       .one_of({"float32", "bfloat16", "float64"});
-  command.add_option("--repeat", bench.repeat, "Timed runs of each length, of which the median counts")
+  command.add_option("--repeats", bench.repeat, "Timed runs of each length; the median is reported")
       .shows_default()
       .range(1, 100000);
-  command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N").shows_default();
-  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
-  command.add_option("--json", options->json, "Write everything, each run's time too, to this file as JSON")
-      .value_name("FILE");
+  add_device(command, options->device);
+  add_threads(command, options->threads);
+  command.add_option("--json", options->json, "Write all results, with the time of each run, to this file as JSON")
+      .value_name("FILE")
+      .common();
   command.action([=] {
     check(*options, maps, features, rows);
     run(*options);
@@ -283,6 +293,10 @@ void add_attention(Command bench_command) {
 void add_bench(Command program, int& /*status*/) {
   const Command bench = program.add_subcommand("bench", "Measure speed and memory on this machine");
   bench.require_subcommand();
+  bench.examples({
+      "furlong bench attention --lengths 4096,16384",
+      "furlong bench comm --bytes 64KiB,25MB",
+  });
   add_attention(bench);
   add_bench_comm(bench);
 }

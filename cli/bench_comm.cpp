@@ -1,4 +1,4 @@
-// furlong bench comm: what operations between processes cost, and how much of that training hides.
+// furlong bench comm: measures collective operations between ranks, and how much of them training hides.
 #include "cli/bench_comm.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cli/attention_options.h"
+#include "cli/common_options.h"
 #include "evaluation/bench/bench_comm.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
@@ -33,10 +34,10 @@ struct Options {
 double raw_share(const BenchCommFigure& figure) { return figure.median_seconds / figure.raw_median_seconds; }
 
 void print(const std::vector<BenchCommFigure>& figures, const ProcessGroup& group, std::int64_t repeats) {
-  fmt::print("{} processes ({}), medians of {}; GB/s of 10^9 bytes\n\n", group.size(), group.communicator().engine(),
-             repeats);
+  fmt::print("{} ranks ({}), medians of {}; 1 GB/s is 10^9 bytes per second\n\n", group.size(),
+             group.communicator().engine(), repeats);
   fmt::print("{:<16}{:>12}{:>14}{:>12}{:>12}{:>14}{:>12}\n", "", "bytes", "microseconds", "GB/s", "bus GB/s",
-             "engine alone", "times");
+             "backend alone", "ratio");
   std::string operation;
   for (const BenchCommFigure& figure : figures) {
     const double seconds = figure.median_seconds;
@@ -59,36 +60,37 @@ void print(const BenchCommTraining& training) {
   std::int64_t hidden = 0;
   for (const std::int64_t buckets : training.buckets_hidden) hidden += buckets;
   fmt::print(
-      "\ntraining, {} steps of {:.1f} ms, {} parameters, {} buckets of {:.1f} MB together:\n"
-      "reducing gradients takes {:.1f} ms a step, of which training waits {:.1f} ms; {:.0f}% is hidden behind backward "
+      "\ntraining, {} steps of {:.1f} ms, {} parameters, {} buckets with {:.1f} MB in total:\n"
+      "reducing gradients takes {:.1f} ms per step, training waits {:.1f} ms for it; {:.0f}% is hidden by backward "
       "({:.1f} buckets\n"
-      "begin before it ends)\n",
+      "start before it finishes)\n",
       training.seconds.size(), training.median_seconds * 1e3, training.parameters, training.buckets,
       static_cast<double>(training.bytes) * 1e-6, training.all.seconds / steps / ranks * 1e3,
-      training.all.waited / steps / ranks * 1e3, 100 * training.all.hidden_share(),
+      training.all.waited / steps / ranks * 1e3, 100 * training.all.hidden_fraction(),
       static_cast<double>(hidden) / steps);
 }
 
 Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
-Json as_json(const BenchCommFigure& figure, int processes) {
+Json as_json(const BenchCommFigure& figure, int ranks) {
   Json object{{"operation", figure.operation},
               {"bytes", figure.bytes},
               {"operations_at_once", figure.at_once},
               {"median_seconds", figure.median_seconds},
               {"algorithm_bandwidth", algorithm_bandwidth(figure, figure.median_seconds)},
-              {"bus_bandwidth", bus_bandwidth(figure, figure.median_seconds, processes)},
+              {"bus_bandwidth", bus_bandwidth(figure, figure.median_seconds, ranks)},
               {"seconds", figure.seconds},
-              {"engine_median_seconds", number_or_null(figure.raw_median_seconds)},
-              {"engine_algorithm_bandwidth", number_or_null(algorithm_bandwidth(figure, figure.raw_median_seconds))},
-              {"engine_bus_bandwidth", number_or_null(bus_bandwidth(figure, figure.raw_median_seconds, processes))},
-              {"engine_seconds", figure.raw}};
+              {"backend_median_seconds", number_or_null(figure.raw_median_seconds)},
+              {"backend_algorithm_bandwidth", number_or_null(algorithm_bandwidth(figure, figure.raw_median_seconds))},
+              {"backend_bus_bandwidth", number_or_null(bus_bandwidth(figure, figure.raw_median_seconds, ranks))},
+              {"backend_seconds", figure.raw}};
   return object;
 }
 
 Json as_json(const BenchCommReductions& found) {
-  return {
-      {"reduction_seconds", found.seconds}, {"waited_seconds", found.waited}, {"hidden_share", found.hidden_share()}};
+  return {{"reduction_seconds", found.seconds},
+          {"waited_seconds", found.waited},
+          {"hidden_fraction", found.hidden_fraction()}};
 }
 
 Json as_json(const BenchCommTraining& training) {
@@ -101,7 +103,7 @@ Json as_json(const BenchCommTraining& training) {
 }
 
 void measure(const Options& options, const ProcessGroup& group) {
-  std::optional<AtomicFile> file;  // before the work, so that a wrong place is told at once
+  std::optional<AtomicFile> file;  // created before the work, so that a wrong path fails early
   if (group.is_first() && !options.json.empty()) file.emplace(options.json);
   const std::optional<LoadedSettings> loaded =
       options.config.empty() ? std::nullopt : std::optional(load_settings(options.config, options.overrides));
@@ -119,9 +121,9 @@ void measure(const Options& options, const ProcessGroup& group) {
   const Machine machine = read_machine();
   Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},
               {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}, {"threads", thread_count()}}},
-              {"processes", group.size()},
-              {"processes_of_first_host", group.environment().local_world_size},
-              {"engine", group.communicator().engine()},
+              {"world_size", group.size()},
+              {"local_world_size", group.environment().local_world_size},
+              {"backend", group.communicator().engine()},
               {"repeats", options.bench.repeats},
               {"operations", Json::array()},
               {"training", training ? as_json(*training) : Json()}};
@@ -154,46 +156,46 @@ void check(Options& options, const Option& overrides, const Option& steps) {
 }
 
 constexpr const char* footer =
-    "  furlong launch --processes 2 bench comm --config configs/quickstart.yaml\n"
-    "Bytes S are those of the largest tensor of a process, of float32. P processes, one operation takes the slowest of "
-    "them t seconds:\n"
-    "GB/s is S/t; bus GB/s is that times 2(P-1)/P of all_reduce, (P-1)/P of reduce_scatter and all_gather, 1 of the "
-    "others (the\n"
-    "definitions of nccl-tests): what each link carries. exchange: each sends S bytes to the next one; send_receive: "
-    "rank 0 to the last.\n"
-    "\"engine alone\" is the engine's own function called directly on connections of its own, by turns with ours in "
-    "the same run, and\n"
-    "\"times\" ours over it. Gloo has no function for reduce_scatter. Short operations are measured several at a "
-    "time.\n"
-    "--config takes real training steps on the CPU; nothing is written. Hidden is what of the reductions' time "
-    "training did not wait for.";
+    "S bytes is the size of the largest tensor of a rank, in float32. With P ranks, and t seconds on the slowest rank, "
+    "GB/s is S/t. Bus GB/s multiplies it, as nccl-tests do, by 2(P-1)/P for all_reduce, by (P-1)/P for reduce_scatter "
+    "and "
+    "all_gather, and by 1 for the others: the bandwidth of each link. In exchange, each rank sends S bytes to the next "
+    "one; in send_receive, rank 0 sends to the last.\n"
+    "'backend alone' is the backend's own function, called directly on separate connections and alternating with "
+    "Furlong's. 'ratio' is Furlong's time over it. Gloo has no reduce_scatter. Short operations are timed in groups.\n"
+    "--config runs real training steps on the CPU and writes nothing. The hidden fraction is the part of the "
+    "reductions' "
+    "time that training does not wait for.";
 
 }  // namespace
 
 void add_bench_comm(Command bench) {
-  const Command command = bench.add_subcommand(
-      "comm", "Latency and bandwidth between the processes of a job, and what training hides of it");
+  const Command command =
+      bench.add_subcommand("comm", "Measure latency and bandwidth between ranks, and their overlap with training");
   command.footer(footer);
+  command.examples({
+      "furlong bench comm --bytes 64KiB,25MB",
+      "furlong launch --processes 2 bench comm --config configs/quickstart.yaml",
+      "furlong bench comm --config configs/quickstart.yaml --steps 20 --json comm.json",
+  });
   const auto options = std::make_shared<Options>();
-  command.add_option("--bytes", options->bench.bytes, "Sizes, between commas; 64KiB and 25MB are understood")
+  command.add_option("--bytes", options->bench.bytes, "Sizes, with or without a unit: 64KiB, 25MB")
       .shows_default()
       .separated_by(',')
       .in_bytes()
       .value_name("BYTES,...");
-  command.add_option("--repeats", options->bench.repeats, "Timed repetitions of each, of which the median counts")
+  command.add_option("--repeats", options->bench.repeats, "Timed repetitions; the median is reported")
       .shows_default()
       .range(1, 100000);
-  command.add_option("--config", options->config, "Take training steps with this YAML file, too").value_name("CONFIG");
-  const Option overrides =
-      command.add_option("--set", options->overrides, "Set a key on top of the file; may be repeated")
-          .value_name("KEY=VALUE")
-          .repeatable();
-  const Option steps =
-      command.add_option("--steps", options->steps, "Training steps to measure, behind three to warm up")
-          .shows_default()
-          .range(1, 100000);
-  command.add_option("--json", options->json, "Write everything, each repetition's time too, to this file as JSON")
-      .value_name("FILE");
+  command.add_option("--config", options->config, "Also run training steps with this YAML config").value_name("CONFIG");
+  const Option overrides = add_overrides(command, options->overrides, "data.batch_size=64");
+  const Option steps = command.add_option("--steps", options->steps, "Training steps to measure, after 3 warm-up steps")
+                           .shows_default()
+                           .range(1, 100000);
+  command
+      .add_option("--json", options->json, "Write all results, with the time of each repetition, to this file as JSON")
+      .value_name("FILE")
+      .common();
   command.action([=] {
     check(*options, overrides, steps);
     run(*options);

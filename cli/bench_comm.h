@@ -3,7 +3,7 @@
 
 namespace furlong::command_line {
 
-/// furlong bench comm, below furlong bench.
+/// Adds the subcommand comm to furlong bench.
 void add_bench_comm(Command bench);
 
 }  // namespace furlong::command_line

@@ -1,7 +1,6 @@
 #pragma once
-// One file per subcommand; each adds itself to the program. The work happens in the callback, which throws
-// furlong::Error on failure and otherwise leaves the program's exit status in `status` (0 unless it says otherwise; 3
-// after a stop by signal).
+// Each subcommand has its own file and adds itself to the program. Its action throws furlong::Error on failure.
+// Otherwise it can set `status`, the program's exit status (default 0; 3 after a stop by a signal).
 #include "cli/arguments.h"
 
 namespace furlong::command_line {

@@ -1,4 +1,4 @@
-// furlong config: what a configuration says, whether it is right, and what it may say.
+// furlong config: shows and checks configs, and prints the reference of all keys.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "framework/core/error.h"
 #include "trainers/model/objective.h"
 #include "trainers/settings/settings.h"
@@ -22,12 +23,8 @@ struct Options {
 };
 
 void add_file_and_overrides(Command command, Options& options) {
-  command.add_option("config", options.file, "The YAML file").required().value_name("FILE");
-  command
-      .add_option("--set", options.overrides,
-                  "Set a key on top of the file, such as --set trainer.max_steps=1000; may be repeated")
-      .value_name("KEY=VALUE")
-      .repeatable();
+  command.add_option("config", options.file, "YAML file").required().value_name("CONFIG");
+  add_overrides(command, options.overrides, "trainer.max_steps=1000");
 }
 
 void show(const Options& options) {
@@ -39,7 +36,7 @@ void show(const Options& options) {
     fmt::print("{}", to_yaml(loaded.settings, options.with_comments));
 }
 
-std::unique_ptr<Dataset> open_store(const LoadedSettings& loaded) {
+std::unique_ptr<Dataset> open_dataset(const LoadedSettings& loaded) {
   try {
     return open_data(loaded.settings.data);
   } catch (const UserError& error) {
@@ -51,21 +48,22 @@ void check_file(const Options& options) {
   const auto loaded = load_settings(options.file, options.overrides);
   log_warnings(loaded);
   std::error_code code;
-  const bool has_store =
+  const bool has_dataset =
       loaded.settings.data.task != "none" || std::filesystem::exists(loaded.settings.data.store, code);
-  if (has_store) check_against_data(loaded, *open_store(loaded));
+  if (has_dataset) check_against_data(loaded, *open_dataset(loaded));
   if (options.as_json) {
     nlohmann::ordered_json files = nlohmann::ordered_json::array();
     for (const auto& file : loaded.files) files.push_back(file.string());
-    fmt::print("{}\n",
-               nlohmann::ordered_json{
-                   {"valid", true}, {"files", files}, {"keys_set", loaded.origins.size()}, {"store_exists", has_store}}
-                   .dump(2));
+    fmt::print(
+        "{}\n",
+        nlohmann::ordered_json{
+            {"valid", true}, {"files", files}, {"keys_set", loaded.origins.size()}, {"dataset_exists", has_dataset}}
+            .dump(2));
     return;
   }
   fmt::print("{}: valid; {} key{} set, {} file{} read\n", options.file, loaded.origins.size(),
              loaded.origins.size() == 1 ? "" : "s", loaded.files.size(), loaded.files.size() == 1 ? "" : "s");
-  if (!has_store)
+  if (!has_dataset)
     fmt::print("note: data.store {} does not exist yet; furlong prepare writes it\n",
                loaded.settings.data.store.string());
 }
@@ -73,31 +71,43 @@ void check_file(const Options& options) {
 }  // namespace
 
 void add_config(Command program, int&) {
-  const Command config = program.add_subcommand("config", "Show, check and explain configuration files");
+  const Command config = program.add_subcommand("config", "Show, check and document configs");
   config.require_subcommand();
   config.footer("Keys, units, defaults and meanings: furlong config reference, or docs/config.md.");
+  config.examples({
+      "furlong config check configs/quickstart.yaml",
+      "furlong config show configs/quickstart.yaml --set trainer.max_steps=1000",
+  });
   const auto options = std::make_shared<Options>();
 
-  const Command show_command = config.add_subcommand(
-      "show", "Print the complete configuration: file, included files, --set, defaults, derived values");
+  const Command show_command =
+      config.add_subcommand("show", "Print the complete config, with defaults and derived values");
   add_file_and_overrides(show_command, *options);
-  const Option json = show_command.add_flag("--json", options->as_json, "Print JSON instead of YAML");
-  show_command.add_flag("--comments", options->with_comments, "Say behind each key what it means").excludes(json);
+  const Option comments =
+      show_command.add_flag("--comments", options->with_comments, "Print the meaning of each key next to it");
+  add_json(show_command, options->as_json, "Print JSON instead of YAML").excludes(comments);
+  show_command.examples({
+      "furlong config show configs/quickstart.yaml --comments",
+      "furlong config show configs/quickstart.yaml --set trainer.max_steps=1000 --json",
+  });
   show_command.action([options] { show(*options); });
 
-  const Command check_command =
-      config.add_subcommand("check",
-                            "Say whether a configuration is valid, and fits its data store where "
-                            "that exists; if not, what is wrong and where (exit status 2)");
+  const Command check_command = config.add_subcommand("check", "Check a config, and its dataset if that exists");
   add_file_and_overrides(check_command, *options);
-  check_command.add_flag("--json", options->as_json, "Print JSON");
+  add_json(check_command, options->as_json);
+  check_command.footer("Exit status: 0 if the config is valid, 2 if not. An error names the file, line and key.");
+  check_command.examples({
+      "furlong config check configs/quickstart.yaml",
+      "furlong config check configs/quickstart.yaml --set data.batch_size=64 --json",
+  });
   check_command.action([options] { check_file(*options); });
 
-  const Command schema = config.add_subcommand(
-      "schema", "Print the JSON Schema of configuration files, for completion and checks in editors");
+  const Command schema = config.add_subcommand("schema", "Print the JSON Schema of configs, for completion in editors");
+  schema.examples({"furlong config schema", "furlong config schema > furlong.schema.json"});
   schema.action([] { fmt::print("{}\n", json_schema().dump(2)); });
 
   const Command reference = config.add_subcommand("reference", "Print the reference page of all keys (docs/config.md)");
+  reference.examples({"furlong config reference", "furlong config reference | grep activation_checkpointing"});
   reference.action([] { fmt::print("{}", reference_markdown()); });
 }
 

@@ -1,4 +1,4 @@
-// furlong convert: somebody's checkpoint, or one of ours, as a checkpoint of ours with the attention that is asked for.
+// furlong convert: imports a model, or replaces its attention, and writes a checkpoint.
 #include "conversion/convert.h"
 
 #include <fmt/ranges.h>
@@ -8,6 +8,7 @@
 
 #include "cli/attention_options.h"
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "framework/core/parallel.h"
 
 namespace furlong::command_line {
@@ -22,46 +23,39 @@ struct Options {
 };
 
 struct Given {
-  Option data, target_error, most_features;
+  Option data, target_error, max_features;
   std::vector<Option> of_data;
 };
 
 constexpr const char* footer =
-    "SRC is a Hugging Face directory (config.json of model_type gpt2, llama, bert or albert; safetensors or "
-    "pytorch_model.bin), a GGUF file\n"
-    "(llama), what furlong export wrote, or a checkpoint or run directory of Furlong's. Every tensor is accounted for: "
-    "with one missing, left\n"
-    "over or misshapen nothing is written.\n"
-    "Without --attention the model stays as it is: an import. With it the weights stay and the attention changes, "
-    "which is then to be trained\n"
-    "(furlong finetune): parameters that it has for itself begin with initial values and are listed.\n"
-    "With --data each head's error against exact softmax is measured, beside that of uniform attention, and constants "
-    "that maps take from\n"
-    "data (centres, scales, oprf's) are set.\n"
-    "--attention auto --data STORE --target-error E measures which heads reach E with which feature map and m, and "
-    "takes the map, m, centring\n"
-    "and scaling, one for the model, with which the whole is cheapest; heads that do not reach E keep softmax.\n"
-    "--fold-scaling multiplies queries by SADERF's factors and divides keys by them, in the weights: softmax is the "
-    "same, and random\n"
-    "features have less variance. With rotary positions factors are one for each pair of dimensions.\n"
-    "  furlong convert models/antiberty teacher.h5\n"
-    "  furlong convert models/antiberty student.h5 --attention favor_positive --features 256 --data data/proteins.h5\n"
-    "  furlong convert SmolLM2-135M.gguf hybrid.h5 --attention windowed:64+hedgehog --layers 1-28\n"
-    "  furlong convert runs/teacher auto.h5 --attention auto --target-error 0.1 --data data/kjv.h5 --cost-at 65536";
+    "SRC is a Hugging Face directory (config.json with model_type gpt2, llama, bert or albert; safetensors or "
+    "pytorch_model.bin), a GGUF file (llama), a directory that furlong export wrote, or a checkpoint or run directory "
+    "of "
+    "Furlong. If a tensor is missing, unexpected or misshapen, nothing is written.\n"
+    "Without --attention, convert imports the model unchanged. With --attention, it replaces the attention and keeps "
+    "the "
+    "weights. New parameters start from initial values and are listed; furlong finetune trains them.\n"
+    "With --data, convert measures the error of each head against exact softmax and sets constants of feature maps "
+    "that "
+    "depend on data (centers, scales, the constant of oprf).\n"
+    "--attention auto chooses, for the whole model, the cheapest feature map, m, centering and scaling that reaches "
+    "--target-error on --data. Heads that do not reach it keep softmax.\n"
+    "--fold-scaling multiplies queries by SADERF's factors and divides keys by them, in the weights. Softmax is "
+    "unchanged, and random features have less variance. With rotary positions, each pair of dimensions has one factor.";
 
 void run(Options& options, const Given& given) {
   set_thread_count(static_cast<int>(options.threads));
   for (const Option& option : given.of_data) refuse_unless(given.data.is_given(), option, "--data");
-  for (const Option& option : {given.target_error, given.most_features})
+  for (const Option& option : {given.target_error, given.max_features})
     refuse_unless(options.convert.attention == "auto", option, "--attention auto");
   if (options.convert.attention == "auto" && !given.target_error.is_given())
-    throw UserError("--attention auto: which error is wanted? Add --target-error E, for instance 0.1");
-  options.convert.bounds_polynomials = given.most_features.is_given();
+    throw UserError("--attention auto requires a target error; add --target-error E, for example --target-error 0.1");
+  options.convert.bounds_polynomials = given.max_features.is_given();
   if (given.data.is_given()) {
     options.data.split = split_from_name(options.split);
     options.convert.data = options.data;
   }
-  // On standard error, so that the one line that follows is not all that there is to see.
+  // The report goes to standard error before the one-line error.
   options.convert.import.on_fault = [](const TensorReport& report) { fmt::print(stderr, "{}", report.text()); };
   const ConversionResult result = convert(options.convert);
   if (options.json) {
@@ -78,63 +72,55 @@ void add_attention(Command command, Options& options, Given& given) {
   command
       .add_option(
           "--attention", convert.attention,
-          fmt::format(
-              "softmax, auto, windowed:W, windowed:W+MAP, linformer:R, or linear attention with a feature map:\n"
-              "NAME[:ORDER][+centering][+saderf], NAME one of {}\n(default: what SRC has)",
-              fmt::join(feature_map_names(), ", ")))
+          fmt::format("softmax, auto, windowed:W, windowed:W+MAP, linformer:R, or linear attention with a feature "
+                      "map: MAP[:ORDER][+centering][+saderf], MAP one of {} (default: that of SRC)",
+                      fmt::join(feature_map_names(), ", ")))
       .value_name("ATTENTION");
-  command.add_option("--features", convert.features, "Random features m of a head (default: twice its width)")
+  command.add_option("--features", convert.features, "Random features per head (default: twice the head dimension)")
       .range(1, 65536)
       .value_name("M");
-  command.add_option("--layers", convert.layers, "Layers that change, from 0 (default: all)").value_name("0,1,5-7");
+  command.add_option("--layers", convert.layers, "Layers to convert, from 0 (default: all)").value_name("0,1,5-7");
   command.add_option("--heads-keep-softmax", convert.heads_keep_softmax, "Heads of these layers that keep softmax")
       .value_name("LAYER:HEAD,...");
-  given.target_error =
-      command.add_option("--target-error", convert.target_error, "auto: the largest error that a head may have")
-          .range(1e-12, 1e3)
-          .value_name("E");
-  given.most_features =
-      command
-          .add_option("--max-features", convert.most_features,
-                      "auto: no map with more features is tried (where it is not given, polynomials may have more)")
-          .shows_default()
-          .range(2, 1 << 20)
-          .value_name("M");
+  given.target_error = command.add_option("--target-error", convert.target_error, "auto: largest error of a head")
+                           .range(1e-12, 1e3)
+                           .value_name("E");
+  given.max_features = command
+                           .add_option("--max-features", convert.most_features,
+                                       "auto: largest number of features to try; if given, it also bounds polynomials")
+                           .shows_default()
+                           .range(2, 1 << 20)
+                           .value_name("M");
   command.add_flag("--fold-scaling", convert.fold_scaling,
-                   "Multiply measured scaling of queries and keys into their weights; needs --data");
+                   "Multiply the measured scaling of queries and keys into their weights; needs --data");
   command
       .add_option("--max-sequence-length", convert.max_sequence_length,
-                  "The longest sequence that the model is for; learned positions beyond the source's begin as p modulo "
-                  "their number")
+                  "Longest sequence of the new model. Further learned positions repeat those of SRC")
       .range(1, 1 << 30)
       .value_name("N");
   command
       .add_option("--set", convert.overrides,
-                  "A key below model, such as model.attention.directions=iid, or seed, of new directions and "
-                  "weights;\nmay be repeated")
+                  "Override seed or a key below model, for example --set model.attention.random_projection=iid. "
+                  "Repeatable")
       .one_argument()
       .value_name("KEY=VALUE");
 }
 
 void add_data(Command command, Options& options, Given& given) {
   ObservedBatches& data = options.data;
-  given.data = command.add_option("--data", data.store, "A token store of the source's vocabulary, to measure on")
-                   .value_name("STORE");
+  given.data = command.add_option("--data", data.store, "Tokenized dataset with SRC's vocabulary, to measure errors on")
+                   .value_name("DATASET");
   given.of_data = {
-      command.add_option("--split", options.split, "Which part of it")
-          .shows_default()
-          .one_of({"train", "validation", "test"}),
-      command.add_option("--batches", data.batches, "Batches from the split's beginning")
+      add_split(command, options.split),
+      command.add_option("--batches", data.batches, "Number of batches, from the split's start")
           .shows_default()
           .range(1, 1000000),
-      command.add_option("--batch-size", data.batch_size, "Rows at once").shows_default().range(1, 1000000),
-      command
-          .add_option("--sequence-length", data.sequence_length,
-                      "Tokens in a row (default: as the source's config says)")
+      command.add_option("--batch-size", data.batch_size, "Rows in a batch").shows_default().range(1, 1000000),
+      command.add_option("--sequence-length", data.sequence_length, "Tokens in a row (default: that of SRC's config)")
           .range(1, 1000000000)};
   command
       .add_option("--cost-at", options.convert.cost_at,
-                  "Tell costs for sequences of so many tokens (default: the data's, or the longest)")
+                  "auto: sequence length for the costs (default: that of --data, or the model's longest)")
       .range(1, 1 << 30)
       .value_name("N");
 }
@@ -142,24 +128,31 @@ void add_data(Command command, Options& options, Given& given) {
 }  // namespace
 
 void add_convert(Command program, int& /*status*/) {
-  const Command command = program.add_subcommand(
-      "convert", "Import a model from elsewhere, and change the attention of any model, keeping its weights");
+  const Command command =
+      program.add_subcommand("convert", "Import a model, or replace a model's attention and keep its weights");
   command.footer(footer);
+  command.examples({
+      "furlong convert models/antiberty teacher.h5",
+      "furlong convert models/antiberty student.h5 --attention favor_positive --features 256 --data data/proteins.h5",
+      "furlong convert SmolLM2-135M.gguf hybrid.h5 --attention windowed:64+hedgehog --layers 1-28",
+      "furlong convert runs/teacher auto.h5 --attention auto --target-error 0.1 --data data/kjv.h5 --cost-at 65536",
+  });
   const auto options = std::make_shared<Options>();
   const auto given = std::make_shared<Given>();
   ConvertOptions& convert = options->convert;
-  command.add_option("source", convert.source, "The model").required().value_name("SRC");
-  command.add_option("destination", convert.destination, "The checkpoint to write").required().value_name("DST.h5");
+  command.add_option("source", convert.source, "Model to read").required().value_name("SRC");
+  command.add_option("destination", convert.destination, "Checkpoint to write").required().value_name("DST.h5");
   add_attention(command, *options, *given);
   add_data(command, *options, *given);
-  command.add_option("--tokenizer", convert.import.tokenizer, "Where the tokenizer is (default: with the model)")
+  command.add_option("--tokenizer", convert.import.tokenizer, "Tokenizer (default: the one stored with the model)")
       .value_name("PATH");
-  command.add_flag("--allow-missing", convert.import.allow_missing, "Tensors that SRC lacks begin with initial values");
+  command.add_flag("--allow-missing", convert.import.allow_missing,
+                   "Start tensors that are missing in SRC from initial values");
   command.add_flag("--allow-unexpected", convert.import.allow_unexpected,
-                   "Tensors that belong nowhere are carried along, or left behind");
-  command.add_flag("--force", convert.overwrite, "Write over DST.h5");
-  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
-  command.add_flag("--json", options->json, "Print JSON");
+                   "Accept tensors that the model does not use; they are kept or dropped");
+  command.add_flag("--force", convert.overwrite, "Overwrite DST.h5");
+  add_threads(command, options->threads);
+  add_json(command, options->json);
   command.action([=] { run(*options, *given); });
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
@@ -28,7 +29,7 @@
 #include "framework/primitives/cpu_isa.h"
 
 #ifndef FURLONG_YAML_CPP_VERSION
-#define FURLONG_YAML_CPP_VERSION "unknown"  // yaml-cpp's headers do not tell it; the build does
+#define FURLONG_YAML_CPP_VERSION "unknown"  // yaml-cpp's headers lack it; the build defines it
 #endif
 
 namespace furlong::command_line {
@@ -37,8 +38,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Feature {
-  const char* name;     ///< as the kernel names it
-  const char* meaning;  ///< what Furlong gains by it
+  const char* name;     ///< as in /proc/cpuinfo
+  const char* meaning;  ///< how Furlong uses it
 };
 
 constexpr Feature features_of_interest[] = {
@@ -47,7 +48,7 @@ constexpr Feature features_of_interest[] = {
     {"amx_tile", "matrix tiles"},   {"amx_bf16", "bfloat16 products of matrix tiles"},
 };
 
-/// One line of the library table. `problem` is empty when what was tried with it worked.
+/// One line of the library table. `problem` is empty if the test of the library passed.
 struct Library {
   std::string name, version, use, problem;
 };
@@ -63,11 +64,11 @@ struct Examination {
   std::string vector_target;
   std::optional<double> gflops;  ///< measured with a float32 matrix product; empty when oneDNN failed
   std::optional<uint64_t> free_disk_bytes;
-  std::optional<CudaReport> cuda;  ///< nothing where the program was built without CUDA
+  std::optional<CudaReport> cuda;  ///< empty if the program was built without CUDA
 };
 
-/// Multiplies small whole numbers, so that the result is exact in float32 in whatever order it is summed. Returns 10^9
-/// operations a second; throws MachineError when oneDNN fails or multiplies wrongly.
+/// Multiplies matrices of small integers, whose product is exact in float32 in any order of summation. Returns GFLOP/s.
+/// Throws MachineError if oneDNN fails or if the product is wrong.
 double try_matrix_product() {
   constexpr int n = 512;
   std::vector<float> a(n * n), b(n * n), c(n * n);
@@ -88,14 +89,13 @@ double try_matrix_product() {
       float expected = 0;
       for (int k = 0; k < n; ++k) expected += a[i * n + k] * b[k * n + j];
       if (c[i * n + j] != expected)
-        throw MachineError("a float32 matrix product gave {} where {} is right", c[i * n + j], expected);
+        throw MachineError("a float32 matrix product returned {} instead of {}", c[i * n + j], expected);
     }
   }
   return 2.0 * n * n * n / best_seconds * 1e-9;
 }
 
-/// Writes a checksummed dataset to a file that lives in memory only and reads it back. Throws MachineError when that
-/// fails.
+/// Writes a checksummed dataset to a file in memory and reads it back. Throws MachineError if that fails.
 void try_hdf5() {
   constexpr hsize_t count = 1000;
   std::vector<int> written(count), read(count, -1);
@@ -140,27 +140,27 @@ std::vector<Library> try_libraries(std::optional<double>& gflops) {
   libraries.push_back({"oneDNN",
                        numbers({unsigned(onednn->major), unsigned(onednn->minor), unsigned(onednn->patch)}) + runtime,
                        "matrix products", problem_of([&] {
-                         set_thread_count(0);  // starts the threads, which oneDNN takes, too
+                         set_thread_count(0);  // starts the threads, which oneDNN also uses
                          gflops = try_matrix_product();
                        })});
   unsigned major = 0, minor = 0, release = 0;
   H5get_libversion(&major, &minor, &release);
   std::string hdf5_problem = problem_of(try_hdf5);
-  if (major != H5_VERS_MAJOR || minor != H5_VERS_MINOR)  // its own check would abort the program
+  if (major != H5_VERS_MAJOR || minor != H5_VERS_MINOR)  // HDF5's own check would abort the program
     hdf5_problem =
         fmt::format("built against {}.{}, but another version is installed; build again", H5_VERS_MAJOR, H5_VERS_MINOR);
-  libraries.push_back({"HDF5", numbers({major, minor, release}), "token stores, checkpoints", hdf5_problem});
+  libraries.push_back({"HDF5", numbers({major, minor, release}), "datasets, checkpoints", hdf5_problem});
   libraries.push_back({"Highway", numbers({HWY_MAJOR, HWY_MINOR, HWY_PATCH}), "vector code", ""});
   libraries.push_back({"yaml-cpp", FURLONG_YAML_CPP_VERSION, "configs", problem_of([] {
                          if (YAML::Load("a: [1, 2]")["a"][1].as<int>() != 2)
-                           throw MachineError("a small document was read wrongly");
+                           throw MachineError("a small document was parsed incorrectly");
                        })});
   libraries.push_back({"zlib", zlibVersion(), "gz input", ""});
   libraries.push_back({"liblzma", lzma_version_string(), "xz input", ""});
   const unsigned xxhash = XXH_versionNumber();
   libraries.push_back({"xxHash", numbers({xxhash / 10000, xxhash / 100 % 100, xxhash % 100}), "checksums", ""});
   libraries.push_back({"fmt", numbers({FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100}), "text", ""});
-  libraries.push_back({"spdlog", numbers({SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH}), "messages", ""});
+  libraries.push_back({"spdlog", numbers({SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH}), "logging", ""});
   libraries.push_back({"nlohmann-json",
                        numbers({NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH}),
                        "JSON", ""});
@@ -183,21 +183,21 @@ void advise_on_environment(std::vector<Advice>& advice) {
     advice.push_back({"OMP_NUM_THREADS=" + *threads + " is set and has no effect",
                       "set `threads:` in the config, or --set threads=N"});
   if (const auto policy = environment("OMP_WAIT_POLICY"); policy && (*policy == "passive" || *policy == "PASSIVE"))
-    advice.push_back({"OMP_WAIT_POLICY=" + *policy +
-                          " makes threads sleep between loops, which slows training on a machine of its own",
+    advice.push_back({"OMP_WAIT_POLICY=" + *policy + " makes threads sleep between loops, which slows training down",
                       "unset OMP_WAIT_POLICY, unless several programs share the cores"});
   for (const char* name : {"OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "OMP_PLACES"}) {
     const auto value = environment(name);
     if (value && *value != "false")
       advice.push_back(
-          {fmt::format("{}={} pins threads; two programs so pinned share cores while others idle", name, *value),
+          {fmt::format("{}={} pins threads; two such programs use the same cores while other cores are idle", name,
+                       *value),
            fmt::format("unset {} when more than one program runs here", name)});
   }
   if (const auto isa = environment("FURLONG_CPU_ISA"))
     advice.push_back({"FURLONG_CPU_ISA=" + *isa + " limits the CPU's instruction sets", "unset FURLONG_CPU_ISA"});
   for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
     if (const auto isa = environment(name); isa && *isa != "ALL" && *isa != "DEFAULT")
-      advice.push_back({fmt::format("{}={} keeps oneDNN from using all that the CPU can", name, *isa),
+      advice.push_back({fmt::format("{}={} keeps oneDNN from using all instruction sets of the CPU", name, *isa),
                         fmt::format("unset {}", name)});
   }
   for (const char* name : {"ONEDNN_VERBOSE", "DNNL_VERBOSE"}) {
@@ -211,29 +211,28 @@ void advise_on_machine(const Examination& found, std::vector<Advice>& advice) {
   const CpuInformation& cpu = found.machine.cpu;
   if (cpu.quota_cores && cpu.usable_cores() < cpu.allowed_cores)
     advice.push_back(
-        {fmt::format("the container grants the CPU time of {:.3g} cores, but {} are visible", *cpu.quota_cores,
+        {fmt::format("the container has CPU time of {:.3g} cores, but {} cores are visible", *cpu.quota_cores,
                      cpu.allowed_cores),
          fmt::format("set `threads: {}` in the config, or raise the container's CPU limit", cpu.usable_cores())});
   if (thread_count() < cpu.usable_cores() && environment("FURLONG_POOL_THREADS"))
     advice.push_back(
-        {fmt::format("FURLONG_POOL_THREADS keeps Furlong to {} threads of {}", thread_count(), cpu.usable_cores()),
+        {fmt::format("FURLONG_POOL_THREADS limits Furlong to {} of {} threads", thread_count(), cpu.usable_cores()),
          "unset FURLONG_POOL_THREADS"});
   if (found.machine.huge_pages.enabled == "never")
-    advice.push_back({"transparent huge pages are off: large tensors take far longer to touch for the first time",
+    advice.push_back({"transparent huge pages are off: large tensors take much longer to touch for the first time",
                       "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"});
   if (!cpu.has("avx2") && !cpu.has("asimd"))
-    advice.push_back(
-        {"this CPU has no 256-bit vectors (AVX2): training is many times slower than on a CPU of the last ten years",
-         "use another machine"});
+    advice.push_back({"this CPU has no 256-bit vectors (AVX2): training is many times slower than with them",
+                      "use another machine"});
   if (!cpu.has("avx512_bf16"))
     advice.push_back({"this CPU has no AVX-512 bfloat16: `dtype: bfloat16` saves memory but computes in float32",
                       "use `dtype: float32` for speed"});
   if (found.machine.memory.available < (uint64_t{1} << 30))
     advice.push_back(
-        {"less than 1 GiB of memory is free", "end other programs, or raise the container's memory limit"});
+        {"less than 1 GiB of memory is free", "stop other programs, or raise the container's memory limit"});
   if (found.free_disk_bytes && *found.free_disk_bytes < 2000000000)
     advice.push_back({"less than 2 GB are free on the disk of this folder",
-                      "put runs elsewhere with --run-dir, and keep fewer checkpoints (checkpoint.keep_last)"});
+                      "write runs to another disk with --run-dir, or keep fewer checkpoints (checkpoint.keep_last)"});
   for (const GpuInformation& gpu : found.machine.gpus) {
     if (!gpu.driver)
       advice.push_back({"an NVIDIA GPU (" + gpu.name + ") has no driver loaded",
@@ -244,15 +243,15 @@ void advise_on_machine(const Examination& found, std::vector<Advice>& advice) {
 void advise_on_cuda(const Examination& found, std::vector<Advice>& advice) {
   if (!found.cuda) {
     if (!found.machine.gpus.empty())
-      advice.push_back(
-          {"there is an NVIDIA GPU, and this program was built without CUDA",
-           "install the CUDA toolkit, 12.4 or later, and build again (scripts/build.sh says whether it is found)"});
+      advice.push_back({"this machine has an NVIDIA GPU, but this program was built without CUDA",
+                        "install the CUDA toolkit, 12.4 or later, and build again (scripts/build.sh reports whether it "
+                        "finds the toolkit)"});
     return;
   }
   for (const CudaDeviceReport& device : found.cuda->devices) {
     if (device.description.free_bytes * 2 < device.description.memory_bytes)
-      advice.push_back({"other programs hold more than half of the memory of " + device.description.name,
-                        "end them (nvidia-smi names them), or choose another device (device: cuda:N)"});
+      advice.push_back({"other programs use more than half of the memory of " + device.description.name,
+                        "stop them (nvidia-smi lists them), or choose another device (device: cuda:N)"});
   }
   const bool usable = found.cuda->unavailable.empty();
   for (const CudaLibraryReport& library : found.cuda->libraries) {
@@ -281,7 +280,7 @@ std::string gibibytes(uint64_t bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1024.0 * 1024 * 1024));
 }
 
-/// Whether `device: auto` would take a GPU, and if not, why.
+/// Returns "ok" if `device: auto` would use a GPU, or the reason why not.
 std::string cuda_state(const Examination& found) {
   if (!found.cuda) return "this program was built without the CUDA toolkit";
   return found.cuda->unavailable.empty() ? "ok" : found.cuda->unavailable;
@@ -289,7 +288,7 @@ std::string cuda_state(const Examination& found) {
 
 std::string simulator_state() { return gpu_engine(DeviceType::simulated) ? "ok (for tests)" : ""; }
 
-/// Names of those libraries that did not work, with the reason.
+/// Returns the libraries that failed their tests, with the reason.
 std::vector<std::string> problems_of(const Examination& found) {
   std::vector<std::string> problems;
   for (const Library& library : found.libraries) {
@@ -382,19 +381,20 @@ Json as_json(const Examination& found) {
 std::string cpu_text(const Examination& found) {
   const CpuInformation& cpu = found.machine.cpu;
   std::string text = fmt::format("cpu         {}\n", cpu.model.empty() ? "unknown model" : cpu.model);
-  std::vector<std::string> there, absent;
-  for (const Feature& feature : features_of_interest) (cpu.has(feature.name) ? there : absent).push_back(feature.name);
-  text += fmt::format("  has       {}; vector code runs as {}{}\n",
-                      there.empty() ? "none of the vector extensions" : fmt::format("{}", fmt::join(there, " ")),
+  std::vector<std::string> present, absent;
+  for (const Feature& feature : features_of_interest)
+    (cpu.has(feature.name) ? present : absent).push_back(feature.name);
+  text += fmt::format("  features  {}; vector code uses {}{}\n",
+                      present.empty() ? "none of the vector extensions" : fmt::format("{}", fmt::join(present, " ")),
                       found.vector_target,
                       environment("FURLONG_CPU_ISA") ? ", limited by FURLONG_CPU_ISA=" + ops::cpu_isa() : "");
   for (const Feature& feature : features_of_interest) {
-    if (!cpu.has(feature.name)) text += fmt::format("  has not   {} ({})\n", feature.name, feature.meaning);
+    if (!cpu.has(feature.name)) text += fmt::format("  missing   {} ({})\n", feature.name, feature.meaning);
   }
   text +=
       fmt::format("  cores     {} online, {} allowed by the affinity mask, {}; Furlong uses {} threads ({})\n",
                   cpu.online_cores, cpu.allowed_cores,
-                  cpu.quota_cores ? fmt::format("{:.3g} granted by the cgroup", *cpu.quota_cores) : "no cgroup quota",
+                  cpu.quota_cores ? fmt::format("{:.3g} allowed by the cgroup", *cpu.quota_cores) : "no cgroup quota",
                   thread_count(), thread_engine());
   if (found.gflops)
     text += fmt::format("  speed     {:.0f} GFLOP/s in a float32 matrix product (512 x 512)\n", *found.gflops);
@@ -409,7 +409,7 @@ std::string gpu_text(const Examination& found) {
   if (!found.cuda) return text;
   text +=
       fmt::format("  built     with CUDA {} for architectures {}\n", found.cuda->toolkit, found.cuda->architectures);
-  text += fmt::format("  driver    {}\n", found.cuda->driver.empty() ? "none" : "knows CUDA " + found.cuda->driver);
+  text += fmt::format("  driver    {}\n", found.cuda->driver.empty() ? "none" : "supports CUDA " + found.cuda->driver);
   int index = 0;
   for (const CudaDeviceReport& device : found.cuda->devices) {
     const GpuDescription& gpu = device.description;
@@ -435,7 +435,7 @@ std::string as_text(const Examination& found) {
       "memory      {} total, {} available, {}\n", gibibytes(machine.memory.total), gibibytes(machine.memory.available),
       machine.memory.cgroup_limit ? "cgroup limit " + gibibytes(*machine.memory.cgroup_limit) : "no cgroup limit");
   const HugePageInformation& pages = machine.huge_pages;
-  text += pages.enabled.empty() ? "huge pages  not offered by this kernel\n"
+  text += pages.enabled.empty() ? "huge pages  not supported by this kernel\n"
                                 : fmt::format("huge pages  {} (defrag: {}), {} KiB each\n", pages.enabled, pages.defrag,
                                               pages.bytes / 1024);
   if (found.free_disk_bytes)
@@ -457,14 +457,14 @@ std::string as_text(const Examination& found) {
 }  // namespace
 
 void add_doctor(Command program, int& status) {
-  const Command doctor = program.add_subcommand(
-      "doctor",
-      "Examine this machine: CPU, threads, memory, engines, libraries, GPUs; say what is missing and how to get it.");
+  const Command doctor =
+      program.add_subcommand("doctor", "Examine CPU, memory, GPUs and libraries of this machine, and advise");
   const auto json = std::make_shared<bool>(false);
-  doctor.add_flag("--json", *json, "Print one JSON object instead of text");
+  add_json(doctor, *json);
   doctor.footer(
-      "Libraries that Furlong needs are tried, not only listed. Exit status: 0 when everything needed works (advice on "
-      "speed does not change it), 1 when something needed is broken.");
+      "Each required library is tested, not only listed. Exit status: 0 if everything required works, 1 if something "
+      "is broken. Advice on speed does not change the status.");
+  doctor.examples({"furlong doctor", "furlong doctor --json"});
   doctor.action([json, &status] {
     const Examination found = examine();
     if (*json) {
@@ -475,7 +475,7 @@ void add_doctor(Command program, int& status) {
     const std::vector<std::string> problems = problems_of(found);
     if (problems.empty()) return;
     status = 1;
-    fmt::print(stderr, "error: {}; install the packages again with scripts/setup.sh and build again\n",
+    fmt::print(stderr, "error: {}; reinstall the packages with scripts/setup.sh and build again\n",
                fmt::join(problems, "; "));
   });
 }

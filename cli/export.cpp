@@ -1,10 +1,11 @@
-// furlong export: a model of ours for those who use Hugging Face's formats.
+// furlong export: writes a model in Hugging Face's format.
 #include "conversion/export.h"
 
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 
 namespace furlong::command_line {
 namespace {
@@ -23,49 +24,47 @@ void run(const Options& options) {
     return;
   }
   fmt::print("{}: {}, {} tensors", options.directory.string(), report.model_type, report.tensors);
-  if (report.rounded > 0) fmt::print(", {} of them rounded to the type that they are stored in", report.rounded);
+  if (report.rounded > 0) fmt::print(", {} of them rounded to the storage type", report.rounded);
   fmt::print("\n");
   if (report.for_hugging_face) {
-    fmt::print("  transformers loads it with from_pretrained(\"{}\")\n", options.directory.string());
+    fmt::print("  load it in transformers with from_pretrained(\"{}\")\n", options.directory.string());
   } else {
-    fmt::print("  only Furlong computes it: {}\n", report.reason);
+    fmt::print("  only Furlong can run it: {}\n", report.reason);
   }
-  for (const std::string& name : report.removed) fmt::print("  removed: {}, of the model that was there\n", name);
-  for (const std::string& name : report.left_out)
-    fmt::print("  left out: {}, for which the source has no place\n", name);
+  for (const std::string& name : report.removed) fmt::print("  removed: {}, of the previous model\n", name);
+  for (const std::string& name : report.left_out) fmt::print("  omitted: {}, which the source's format lacks\n", name);
 }
 
 }  // namespace
 
 void add_export(Command program, int& /*status*/) {
-  const Command command = program.add_subcommand(
-      "export", "Write a model as a Hugging Face directory: safetensors, config.json, tokenizer files");
+  const Command command =
+      program.add_subcommand("export", "Write a model as a Hugging Face directory: safetensors, config and tokenizer");
   command.footer(
-      "A softmax model of a family that transformers has (gpt2, llama, bert, albert) gets that family's names and "
-      "config.json; one that was\n"
-      "imported goes back bit for bit. A model with other attention keeps the names of the tensors that it shares with "
-      "its source, has its own\n"
-      "ones as furlong.NAME, and a config.json of model_type furlong_performer, which furlong convert reads. Adapters "
-      "are added to the weights.\n"
-      "  furlong export runs/chat/3_task chat_performer");
+      "A softmax model of a family that transformers supports (gpt2, llama, bert, albert) gets that family's tensor "
+      "names and config.json. Export after import restores the original bits.\n"
+      "A model with another attention keeps the tensor names that it shares with its source. Its other tensors are "
+      "named "
+      "furlong.NAME, and config.json has model_type furlong_performer, which furlong convert reads. Adapters are "
+      "merged "
+      "into the weights.");
+  command.examples({
+      "furlong export runs/chat/3_task chat_performer",
+      "furlong export runs/chat/3_task chat_performer --dtype bfloat16 --force",
+  });
   const auto options = std::make_shared<Options>();
-  command
-      .add_option("source", options->source,
-                  "A checkpoint, or a run directory (its best one, or the newest where there is no best; of "
-                  "furlong\nfinetune, of the last stage)")
-      .required()
-      .value_name("CHECKPOINT|RUN");
-  command.add_option("directory", options->directory, "The directory to write, made where it is missing")
+  command.add_option("source", options->source, checkpoint_description).required().value_name("CHECKPOINT|RUN");
+  command.add_option("directory", options->directory, "Directory to write; created if it does not exist")
       .required()
       .value_name("DIR");
   command
       .add_option("--dtype", options->write.dtype,
-                  "original: of each tensor as it was imported (float32 where it has none)")
+                  "Storage type of tensors; original: that of each tensor at import, or float32")
       .shows_default()
       .one_of({"original", "float32", "bfloat16", "float16"});
   command.add_flag("--force", options->write.overwrite,
-                   "Write over a model that is there; its tokenizer's files and shards are removed, other files stay");
-  command.add_flag("--json", options->json, "Print JSON");
+                   "Overwrite an existing model. Its shards and tokenizer files are removed, other files stay");
+  add_json(command, options->json);
   command.action([options] { run(*options); });
 }
 

@@ -1,4 +1,4 @@
-// furlong finetune: from a model with softmax attention to one with the attention of a YAML file.
+// furlong finetune: replaces the attention of a softmax model and trains it in stages.
 #include "conversion/finetune.h"
 
 #include <csignal>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 
 namespace furlong::command_line {
 namespace {
@@ -18,7 +19,7 @@ struct Options {
 };
 
 int run(const Options& options) {
-  std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end a training
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
   FinetuneOptions wanted = options.finetune;
   wanted.config = options.config;
   wanted.run_directory = options.run_directory;
@@ -34,17 +35,19 @@ int run(const Options& options) {
     if (result.recovery) fmt::print("{}\n", to_text(*result.recovery));
     if (result.interrupted) {
       if (result.in_evaluation) {
-        fmt::print("stopped by a signal in the evaluation; the run in {} is whole\nthe same command evaluates again\n",
-                   directory);
+        fmt::print(
+            "stopped by a signal in the evaluation; all stages in {} are complete\nrun the same command again to "
+            "evaluate\n",
+            directory);
       } else {
-        fmt::print("stopped by a signal{}, saved in {}\nthe same command goes on from here\n",
+        fmt::print("stopped by a signal{}, saved in {}\nrun the same command again to resume\n",
                    result.stage.empty() ? std::string(" before the first stage") : " in stage " + result.stage,
                    directory);
       }
     } else if (!result.recovery) {
-      fmt::print("stage {} is done; the run is in {}\n", result.stage, directory);
+      fmt::print("stage {} is finished; the run is in {}\n", result.stage, directory);
     } else {
-      fmt::print("done; the run is in {}, these figures in {} there\n", directory,
+      fmt::print("finished; the run is in {}, these results are in its {}\n", directory,
                  result.recovery_file.filename().string());
     }
   }
@@ -55,38 +58,35 @@ int run(const Options& options) {
 
 void add_finetune(Command program, int& status) {
   const Command command =
-      program.add_subcommand("finetune",
-                             "Give a softmax model another attention and train it in stages, as a YAML "
-                             "file says; the same command again resumes");
+      program.add_subcommand("finetune", "Replace the attention of a softmax model and train it in stages");
   const auto options = std::make_shared<Options>();
-  command.add_option("config", options->config, "The YAML file, with finetune.source and finetune.stages")
+  command.add_option("config", options->config, "YAML file with finetune.source and finetune.stages")
       .required()
       .value_name("CONFIG");
-  command
-      .add_option("--set", options->finetune.overrides,
-                  "Set a key on top of the file, such as --set finetune.transfer.max_steps=500; may be repeated")
-      .value_name("KEY=VALUE")
-      .repeatable();
+  add_overrides(command, options->finetune.overrides, "finetune.attention_transfer.max_steps=500");
   command
       .add_option("--run-dir", options->run_directory,
-                  "Where 1_STAGE/, 2_STAGE/, ..., teacher.h5, student.h5, finetune.json and recovery.json go "
-                  "(default: run_directory of the config, or runs/NAME)")
+                  "Directory of the run (default: run_directory of the config, or runs/NAME)")
       .value_name("DIR");
   command
       .add_option("--stage", options->finetune.only_stage,
-                  "Only this one of finetune.stages, without the evaluation at the end")
+                  "Run only this stage of finetune.stages, without the final evaluation")
       .value_name("NAME");
   command.add_flag("--evaluate-only", options->finetune.evaluate_only,
-                   "No training: compare the teacher, the student before and what there is of each stage; a "
-                   "recovery.json with\nmore stages stays, and the figures go beside it");
-  command.add_flag("--json", options->json, "Print the result as JSON");
+                   "Do not train: evaluate the teacher, the initial student, and each existing stage. A recovery.json "
+                   "with more stages is kept; the results go to another file");
+  add_json(command, options->json);
   command.footer(
-      "Each stage is a run of its own (config.yaml, metrics.jsonl, checkpoints), as of furlong train; one that has "
-      "ended is not repeated\n"
-      "unless its folder is removed. SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save a checkpoint "
-      "and end "
-      "with status 3.\n"
-      "Keys of the YAML file: furlong config reference, or docs/config.md, sections teacher and finetune.");
+      "The same command again resumes. The run directory gets 1_STAGE/, 2_STAGE/, ..., teacher.h5, student.h5, "
+      "finetune.json and recovery.json. Each stage is a run like that of furlong train; a finished stage is not "
+      "repeated "
+      "unless its directory is removed.\n"
+      "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save a checkpoint and exit with status 3.\n"
+      "Keys of the config: furlong config reference, or docs/config.md, sections teacher and finetune.");
+  command.examples({
+      "furlong finetune configs/minilm_performer.yaml",
+      "furlong finetune configs/smollm2_performer.yaml --stage attention_transfer --run-dir runs/chat",
+  });
   command.action([options, &status] { status = run(*options); });
 }
 

@@ -1,4 +1,4 @@
-// furlong generate: text from a trained model.
+// furlong generate: generates text with a trained model.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "cli/text_output.h"
 #include "datasets/prepare/text_stream.h"
 #include "evaluation/generate.h"
@@ -27,7 +28,7 @@ struct Options {
   bool json = false, special = false;
 };
 
-/// All of a file, or of the standard input where it is called "-".
+/// Returns the content of a file, or of standard input if `path` is "-".
 std::string text_of_file(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   if (std::filesystem::is_fifo(path)) {  // <(command)
@@ -46,7 +47,7 @@ std::vector<std::int32_t> tokens_of_prompt(const Options& options, const Vocabul
   try {
     return vocabulary.encode_prompt(options.prompt, SpecialSpelling::is_token);
   } catch (const UserError& error) {
-    throw UserError("--special: {}; leave it out", error.what());
+    throw UserError("--parse-special: {}; remove the option", error.what());
   }
 }
 
@@ -72,8 +73,8 @@ void run(Options& options) {
   TextStream stream(model.vocabulary, prompt);
   TextOutput output;
   std::function<void(std::int32_t)> print;
-  // The prompt comes with the first token: a model or a prompt that is refused has printed nothing. A file's is known
-  // to whoever named it.
+  // The prompt is printed with the first token, so that an error prints nothing before it. The prompt of a file is not
+  // printed.
   auto print_prompt = [&, begun = !options.prompt_file.empty()]() mutable {
     if (!std::exchange(begun, true)) output.write(options.prompt);
   };
@@ -89,8 +90,8 @@ void run(Options& options) {
   if (!options.json) {
     print_prompt();
     output.write(stream.finish() + "\n");
-    output.finish();  // before the line below, wherever the two go
-    fmt::print(stderr, "{} tokens, {:.0f} a second after a prompt of {} in {:.2f} s; the past takes {:.1f} KiB\n",
+    output.finish();  // before the line on standard error
+    fmt::print(stderr, "{} tokens, {:.0f} tokens/s; prompt of {} tokens in {:.2f} s; attention state {:.1f} KiB\n",
                generated.tokens.size(), rate, prompt.size(), generated.prompt_seconds,
                static_cast<double>(generated.state_bytes) / 1024);
     return;
@@ -104,63 +105,60 @@ void run(Options& options) {
       {"tokens_per_second", rate},
       {"prompt_seconds", generated.prompt_seconds},
       {"state_bytes", generated.state_bytes}};
-  // A sample may end inside a multi-byte character: such bytes are replaced in the text, and stand in `tokens` as they
-  // are.
+  // Generated text can end inside a multi-byte character. Its bytes are replaced in `text`, and complete in `tokens`.
   fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace
 
 void add_generate(Command program, int& /*status*/) {
-  const Command command = program.add_subcommand(
-      "generate", "Sample from a trained model; with linear attention memory does not grow with the length");
+  const Command command = program.add_subcommand("generate", "Generate text with a trained model");
   const auto options = std::make_shared<Options>();
-  command
-      .add_option("run", options->run,
-                  "A run directory (its best checkpoint, or the newest where there is no best; of furlong finetune, "
-                  "of the\nlast stage) or one checkpoint")
-      .required()
-      .value_name("RUN|CHECKPOINT");
-  const Option prompt = command.add_option("--prompt", options->prompt, "What to go on from").value_name("TEXT");
+  command.add_option("run", options->run, checkpoint_description).required().value_name("RUN|CHECKPOINT");
+  const Option prompt = command.add_option("--prompt", options->prompt, "Text to continue").value_name("TEXT");
   command
       .add_option("--prompt-file", options->prompt_file,
-                  "The same from a file (-: the standard input), which may be a long document: it goes through "
-                  "the\nmodel in pieces of 4096 tokens, and only what follows it is printed")
+                  "File with the text to continue (-: standard input). Long documents are processed in pieces of 4096 "
+                  "tokens. The prompt itself is not printed")
       .excludes(prompt)
       .value_name("FILE");
-  command.add_flag("--special", options->special,
-                   "Special tokens spelled in the prompt (<|im_start|>, [INST]) are those tokens, as in a chat; "
-                   "otherwise\nthey are text as any other");
-  command
-      .add_option("--stop", options->stop,
-                  "End where this token comes, spelled as the vocabulary has it; may be repeated")
-      .repeatable()
-      .value_name("TOKEN");
-  command.add_option("--max-tokens", options->generate.max_tokens, "Tokens to generate")
+  command.add_option("--max-tokens", options->generate.max_tokens, "Number of tokens to generate")
       .shows_default()
       .range(1, 1000000000);
   command
       .add_option("--temperature", options->generate.temperature,
-                  "Logits are divided by it; 0 takes the most probable token always")
+                  "Divides the logits; 0: always take the most probable token")
       .shows_default()
       .range(0.0, 100.0);
-  command.add_option("--top-k", options->generate.top_k, "Only the k most probable tokens; 0: all")
+  command.add_option("--top-k", options->generate.top_k, "Sample from the k most probable tokens; 0: from all")
       .shows_default()
-      .range(0, 1000000000);
+      .range(0, 1000000000)
+      .value_name("K");
   command
       .add_option("--top-p", options->generate.top_p,
-                  "Only the most probable tokens that together reach this probability")
+                  "Sample from the most probable tokens that together reach this probability")
       .shows_default()
-      .range(1e-6, 1.0);
-  command.add_option("--seed", options->generate.seed, "The same seed gives the same text").shows_default();
-  command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N").shows_default();
-  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
-  command.add_flag("--json", options->json, "Print JSON at the end instead of text as it comes");
+      .range(1e-6, 1.0)
+      .value_name("P");
+  command.add_option("--seed", options->generate.seed, "Seed of the sampling").shows_default();
+  command.add_option("--stop", options->stop, "Stop before this token, spelled as in the vocabulary. Repeatable")
+      .repeatable()
+      .value_name("TOKEN");
+  command.add_flag("--parse-special", options->special,
+                   "Parse special tokens in the prompt, such as <|im_start|> or [INST]. Otherwise they are plain text");
+  add_device(command, options->device);
+  add_threads(command, options->threads);
+  add_json(command, options->json, "Print one JSON object at the end instead of text while it is generated");
   command.footer(
-      "A chat is written as the model's chat template would (tokenizer_config.json or chat_template.jinja of its "
-      "exported directory):\n"
-      "  furlong generate chat.h5 --special --stop '<|im_end|>' --prompt "
-      "$'<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n'");
+      "With linear attention, memory does not grow with the number of tokens.\n"
+      "Spell a chat as the model's chat template does (tokenizer_config.json or chat_template.jinja of an exported "
+      "model).");
+  command.examples({
+      "furlong generate runs/quickstart --prompt 'In the beginning' --max-tokens 200",
+      "furlong generate runs/quickstart --prompt-file book.txt --temperature 0.8 --top-p 0.95 --seed 7",
+      "furlong generate chat.h5 --parse-special --stop '<|im_end|>' --prompt "
+      "$'<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n'",
+  });
   command.action([options] { run(*options); });
 }
 

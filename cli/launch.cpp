@@ -1,4 +1,4 @@
-// furlong launch: one job of several processes on this host.
+// furlong launch: starts the ranks of one job on this host.
 #include "communication/launch/launcher.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 namespace furlong::command_line {
 namespace {
 
-constexpr const char* one_process = "it runs in one process, with threads, and every copy would do the same work again";
-constexpr const char* one_writer = "every copy would write the same files";
+constexpr const char* one_process = "it runs on one rank, and each rank would repeat the same work";
+constexpr const char* one_writer = "each rank would write the same files";
 
-/// Why a subcommand is not for several processes, and what to do instead.
+/// Why a subcommand cannot run on several ranks, and what to do instead.
 struct Refusal {
   const char* command;
   const char* reason;
@@ -23,83 +23,88 @@ struct Refusal {
 
 constexpr Refusal refusals[] = {
     {"prepare", one_writer, "run it once, before the job"},
-    {"tokenize", one_process, "run it as it is"},
-    {"plan", "it foretells what many devices would do, on one", "run it as it is"},
+    {"tokenize", one_process, "run it without launch"},
+    {"plan", "it estimates a run on many devices, on one rank", "run it without launch"},
     {"convert", one_writer, "run it once, and train the result in the job"},
-    {"finetune", "its stages train in one process",
-     "run it as it is; furlong train takes a model's weights with model.weights"},
-    {"evaluate", one_process, "run it as it is"},
-    {"generate", one_process, "run it as it is"},
-    {"export", one_writer, "run it once, behind the job"},
-    {"logits", one_process, "run it as it is"},
-    {"attend", one_process, "run it as it is"},
-    {"bench", "copies that share the cores would measure one another", "run it as it is (bench comm is for several)"},
-    {"analyze", one_process, "run it as it is"},
-    {"config", "it computes nothing", "run it as it is"},
-    {"doctor", "it examines the machine, once for all", "run it as it is"},
-    {"launch", "a job within a job", "give the command itself"},
+    {"finetune", "its stages train on one rank",
+     "run it without launch; furlong train takes a model's weights with model.weights"},
+    {"evaluate", one_process, "run it without launch"},
+    {"generate", one_process, "run it without launch"},
+    {"export", one_writer, "run it once, after the job"},
+    {"logits", one_process, "run it without launch"},
+    {"attend", one_process, "run it without launch"},
+    {"bench", "ranks that share the cores would disturb each other's measurements",
+     "run it without launch (only bench comm runs on several ranks)"},
+    {"analyze", one_process, "run it without launch"},
+    {"config", "it only reads configs", "run it without launch"},
+    {"doctor", "it examines the machine, not a rank", "run it without launch"},
+    {"launch", "a job cannot start another job", "name the command itself"},
 };
 
-/// What is left behind the command may begin with an option of our own, misspelt, whose value it took for the
-/// command.
+/// Throws UserError if the command cannot run on several ranks. The cause can be a misspelled option of launch, whose
+/// value was taken for the command.
 void check_command(const Command& program, const Command& launcher, const std::vector<std::string>& words) {
   const std::string& command = words[0];
   if (command == "train" || (command == "bench" && words.size() > 1 && words[1] == "comm")) return;
   for (const Refusal& refusal : refusals) {
     if (command == refusal.command)
-      throw UserError("furlong launch {}: {}; expected train, the subcommand that works in several processes; {}",
-                      command, refusal.reason, refusal.hint);
+      throw UserError("furlong launch {}: {}; expected train or bench comm; {}", command, refusal.reason, refusal.hint);
   }
   if (words.size() > 1 && words[1].starts_with("--")) {
     std::vector<std::string> known;
     for (const Option& option : launcher.options()) known.push_back(option.name());
     const std::string option = words[1].substr(0, words[1].find('='));
     const std::string near = config::nearest(option, known);
-    throw UserError("furlong launch has no option {}; {}its own options come first, then the subcommand with its own",
-                    option, near.empty() ? "" : "did you mean " + near + "? ");
+    throw UserError("furlong launch: unknown option {}; {}options of launch come before the command", option,
+                    near.empty() ? "" : "did you mean " + near + "? ");
   }
   std::vector<std::string> known;
   for (const Command& subcommand : program.subcommands()) known.push_back(subcommand.name());
   const std::string near = config::nearest(command, known);
-  throw UserError("furlong launch {}: there is no such subcommand; {}", command,
-                  near.empty() ? std::string("expected train, as in furlong launch --processes 2 train c.yaml")
-                               : "did you mean " + near + "?");
+  throw UserError("furlong launch {}: unknown subcommand; {}", command,
+                  near.empty()
+                      ? std::string("expected train, for example furlong launch --processes 2 train config.yaml")
+                      : "did you mean " + near + "?");
 }
 
 }  // namespace
 
 void add_launch(Command program, int& status) {
-  const Command launcher =
-      program.add_subcommand("launch", "Start a command in several processes on this host, as one job");
+  const Command launcher = program.add_subcommand("launch", "Start training on several ranks of this host");
   const auto options = std::make_shared<LaunchOptions>();
   const auto command = std::make_shared<std::string>();
-  launcher.add_option("--processes,-n", options->processes, "How many: one for each GPU, or for each group of cores")
+  launcher
+      .add_option("--processes,-n", options->processes,
+                  "Number of ranks, one process each: one per GPU, or per group of CPU cores")
       .required()
       .value_name("N");
   launcher
-      .add_option(
-          "--timeout", options->timeout,
-          "When a process has failed: how long the others may take to end by themselves\nbefore they are killed")
+      .add_option("--timeout", options->timeout,
+                  "Time limit, in seconds, between the failure of one rank and the end of all others. Ranks that still "
+                  "run are then killed")
       .shows_default()
       .value_name("SECONDS");
-  launcher.add_option("--master-port", options->master_port, "Where rank 0 is met on 127.0.0.1 (default: a free port)")
+  launcher.add_option("--master-port", options->master_port, "Port of rank 0 on 127.0.0.1 (default: a free port)")
       .value_name("PORT");
-  launcher.add_option("command", *command, "train or bench comm, with its own options and arguments behind it")
+  launcher.add_option("command", *command, "train or bench comm, followed by its options and arguments")
       .value_name("COMMAND ...");
   launcher.ends_at_first_word();
   launcher.footer(
-      "  furlong launch --processes 2 train configs/quickstart.yaml --set trainer.max_steps=100\n"
-      "A -- before the command keeps options right behind it, such as --help, from being taken for launch's own.\n"
-      "Rank 0 writes as if it were alone; lines of the others go to standard error behind [rank K]. The cores are "
-      "shared out, unless\n"
-      "OMP_NUM_THREADS is set: then each process has that many threads, and cores of its own only where they suffice.\n"
-      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 are passed on to all; a second Ctrl-C kills them, Ctrl-Z suspends them. "
-      "When a process\n"
-      "fails, the others are killed after the timeout, and the last line names the first at fault. No process outlives "
-      "this one.\n"
-      "Exit status: 0 or 3 (stopped by a signal, saved) where all ended so; otherwise that of the first at fault, 128 "
-      "+ its signal\n"
-      "where one ended it. Several hosts: srun, mpirun or torchrun start furlong train directly.");
+      "Options of launch come before the command. With -- before the command, all options after it belong to the "
+      "command, for example --help.\n"
+      "Output of rank 0 is unchanged; output lines of other ranks go to standard error, with the prefix [rank K]. The "
+      "CPU cores are divided among the ranks. If OMP_NUM_THREADS is set, each rank has that many threads, and its own "
+      "cores only if there are enough.\n"
+      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 are forwarded to all ranks. A second Ctrl-C kills them, Ctrl-Z suspends "
+      "them. If a rank fails, the others are killed after the timeout, and the last line names the first rank that "
+      "failed. No rank outlives the launcher.\n"
+      "Exit status: 0, or 3 (stopped by a signal, saved), if all ranks exit with it. Otherwise that of the first rank "
+      "that failed: 128 + signal if a signal killed it.\n"
+      "For several hosts, start furlong train with srun, mpirun or torchrun.");
+  launcher.examples({
+      "furlong launch --processes 2 train configs/quickstart.yaml --set trainer.max_steps=100",
+      "furlong launch -n 4 bench comm --bytes 64KiB,25MB",
+  });
   launcher.action([=, &status] {
     options->arguments.clear();
     if (!command->empty()) {

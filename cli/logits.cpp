@@ -1,9 +1,10 @@
-// furlong logits: what a model makes of given tokens, for comparing it with others.
+// furlong logits: writes logits or hidden states, for comparison with other implementations.
 #include "evaluation/logits.h"
 
 #include <memory>
 
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "framework/core/parallel.h"
 
 namespace furlong::command_line {
@@ -11,7 +12,7 @@ namespace {
 
 struct Options {
   std::filesystem::path run, input, output;
-  std::string device = "auto", weights = "averaged", dtype = "own";
+  std::string device = "auto", weights = "ema", dtype = "model";
   std::int64_t threads = 0;
   LogitsOptions logits;
 };
@@ -23,7 +24,7 @@ void run(const Options& options) {
                            options.weights == "raw" ? Weights::raw : Weights::averaged_if_present,
                            [](const Parameter&) { return true; });
   if (options.dtype == "float64") {
-    if (!model.store->device().is_cpu()) throw UserError("--dtype float64: is computed on the CPU; add --device cpu");
+    if (!model.store->device().is_cpu()) throw UserError("--dtype float64 runs only on the CPU; add --device cpu");
     model = in_float64(model);
   }
   model.stream.products.short_sums = true;
@@ -37,39 +38,34 @@ void run(const Options& options) {
 
 void add_logits(Command program, int& /*status*/) {
   const Command command =
-      program.add_subcommand("logits", "Logits or hidden states that a model gives for token ids, into an HDF5 file");
+      program.add_subcommand("logits", "Write a model's logits or hidden states for given token ids");
   command.footer(
-      "INPUT is a text file with the token ids of one row on each line (furlong tokenize writes such lines), or HDF5 "
-      "with `tokens`, integers\n"
-      "[rows, n], and where they are wanted `lengths` [rows] (what follows is padding) and `segments` [rows, n] "
-      "(BERT's token types).\n"
-      "The output holds `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], float32 (float64 with --dtype "
-      "float64), zero at padding,\nand `lengths`. On the CPU float32 products are summed in chains of 256 terms, for "
-      "no more rounding than in training, on AVX-512 for half.\n"
-      "  furlong logits teacher.h5 ids.txt --output logits.h5");
+      "INPUT is a text file with the token ids of one row per line, as furlong tokenize prints them, or an HDF5 file "
+      "with `tokens`, integers [rows, n]. Optional: `lengths` [rows], tokens beyond which are padding, and `segments` "
+      "[rows, n], the token types of BERT.\n"
+      "The output holds `lengths`, and `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], in float32 "
+      "(float64 "
+      "with --dtype float64), zero at padding. On the CPU, float32 products are summed in chains of 256 terms: "
+      "rounding "
+      "errors are at most those of training, with AVX-512 half of them.");
+  command.examples({
+      "furlong logits teacher.h5 ids.txt --output logits.h5",
+      "furlong logits runs/quickstart ids.txt -o hidden.h5 --hidden --dtype float64 --device cpu",
+  });
   const auto options = std::make_shared<Options>();
-  command
-      .add_option("checkpoint", options->run,
-                  "A checkpoint, or a run directory (its best one, or the newest where there is no best; of "
-                  "furlong\nfinetune, of the last stage)")
-      .required()
-      .value_name("CHECKPOINT|RUN");
+  command.add_option("checkpoint", options->run, checkpoint_description).required().value_name("CHECKPOINT|RUN");
   command.add_option("input", options->input, "Token ids").required().value_name("INPUT.h5|ids.txt");
-  command.add_option("--output,-o", options->output, "The file to write").required().value_name("OUT.h5");
+  command.add_option("--output,-o", options->output, "HDF5 file to write").required().value_name("OUT.h5");
   command.add_flag("--hidden", options->logits.hidden, "Write the final hidden states instead of logits");
-  command.add_option("--batch-size", options->logits.batch_size, "Rows at once").shows_default().range(1, 1000000);
-  command
-      .add_option("--weights", options->weights,
-                  "averaged: the moving average where the checkpoint has one; raw: the weights that were trained")
-      .shows_default()
-      .one_of({"averaged", "raw"});
+  command.add_option("--batch-size", options->logits.batch_size, "Rows in a batch").shows_default().range(1, 1000000);
+  add_weights(command, options->weights);
   command
       .add_option("--dtype", options->dtype,
-                  "own: what the model computes in; float64: on the CPU, to tell rounding from meaning")
+                  "model: the model's own; float64: on the CPU, to separate rounding from other differences")
       .shows_default()
-      .one_of({"own", "float64"});
-  command.add_option("--device", options->device, "auto, cpu, cuda or cuda:N").shows_default();
-  command.add_option("--threads", options->threads, "Threads; 0: all cores").shows_default().range(0, 4096);
+      .one_of({"model", "float64"});
+  add_device(command, options->device);
+  add_threads(command, options->threads);
   command.action([options] { run(*options); });
 }
 

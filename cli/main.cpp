@@ -26,13 +26,13 @@
 
 namespace {
 
-/// Prints an error as one line without control characters, which names out of files may hold; returns the status.
+/// Prints an error as one line, without control characters (names from files can contain them). Returns the status.
 int report(std::string_view message, int status) {
   std::fprintf(stderr, "error: %s\n", furlong::foreign::single_line(message, furlong::longest_message).c_str());
   return status;
 }
 
-/// A path that the system refuses (a loop of links, a long name), in the words and with the status of other files.
+/// Reports a path that the system rejects (a loop of links, a long name) like other file errors.
 int report(const std::filesystem::filesystem_error& error) {
   try {
     furlong::throw_file_error(error.path1(), "access", error.code().value());
@@ -41,9 +41,9 @@ int report(const std::filesystem::filesystem_error& error) {
   }
 }
 
-/// Says what the exception means that is being handled, in our words where a library has thrown it; returns the status.
+/// Reports the exception that is being handled, and translates exceptions of libraries. Returns the exit status.
 int report_exception() {
-  constexpr const char* no_memory = "out of memory; free some, raise its limit (ulimit -v), or choose smaller sizes";
+  constexpr const char* no_memory = "out of memory; free memory, raise the limit (ulimit -v), or choose smaller sizes";
   try {
     throw;
   } catch (const furlong::PeerError& error) {
@@ -55,7 +55,7 @@ int report_exception() {
   } catch (const std::system_error& error) {
     const int code = error.code().value();
     if (code != EAGAIN && code != ENOMEM && code != EMFILE && code != ENFILE) return report(error.what(), 1);
-    return report(fmt::format("the system refuses a thread or another resource: {}; free some, or raise its limits "
+    return report(fmt::format("the system denies a thread or another resource: {}; free resources, or raise the limits "
                               "(ulimit -u, -v, -n)",
                               error.code().message()),
                   1);
@@ -64,31 +64,30 @@ int report_exception() {
   } catch (const std::bad_alloc&) {
     return report(no_memory, 1);
   } catch (const std::length_error&) {
-    return report(no_memory, 1);  // of containers: more elements than memory can have
+    return report(no_memory, 1);  // a container with more elements than memory can hold
   } catch (const std::exception& error) {
     return report(error.what(), 1);
   } catch (...) {
-    return report("an exception of an unknown kind", 1);
+    return report("unknown exception", 1);
   }
 }
 
-/// An exception that nobody catches, in whatever thread, ends the program with its message, too.
+/// Reports an uncaught exception of any thread and exits.
 [[noreturn]] void end_with_message() {
   if (!std::current_exception()) std::abort();
   const int status = report_exception();
   try {
     throw;
-  } catch (const furlong::ContractError&) {  // a defect of this program: leaves a core where there is a limit for one
+  } catch (const furlong::ContractError&) {  // a bug in this program: leave a core dump
     std::abort();
   } catch (...) {
     _exit(status);
   }
 }
 
-/// libgomp's threads wait for each other spinning, by default for milliseconds; on a machine that does anything else
-/// that takes the cores from the very threads they wait for (measured: a training step four times slower beside two
-/// compilers). It reads its settings before main begins, so the program starts itself once more with a short spin,
-/// unless the user has chosen.
+/// Restarts the program with a short spin time of libgomp, unless the user has set one. By default, threads of libgomp
+/// spin for milliseconds while they wait. If other programs run, spinning takes cores from the threads that work: next
+/// to two compilers, a training step took four times as long. libgomp reads its settings before main starts.
 void limit_spinning([[maybe_unused]] char** argv) {
 #ifndef FURLONG_THREAD_POOL
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
@@ -96,12 +95,12 @@ void limit_spinning([[maybe_unused]] char** argv) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", failure).string();
   if (failure) return;
   setenv("GOMP_SPINCOUNT", "3000", 1);
-  execv(self.c_str(), argv);  // returns only where it failed, and then this process goes on
+  execv(self.c_str(), argv);  // returns only on failure; then this process continues
 #endif
 }
 
-/// A program that is started without standard streams would open its files under their numbers, and messages would go
-/// into them.
+/// Opens missing standard streams. Otherwise, a file could get the number of a standard stream, and messages would be
+/// written to it.
 void occupy_standard_streams() {
   for (int stream = 0; stream <= 2; ++stream) {
     if (fcntl(stream, F_GETFD) == -1) open("/dev/null", stream == 0 ? O_RDONLY : O_WRONLY);
@@ -111,7 +110,7 @@ void occupy_standard_streams() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // A file that would become longer than the limit (ulimit -f) is an error to report and clean up behind, not the end.
+  // A file beyond the size limit (ulimit -f) is a reported error, not a fatal signal.
   std::signal(SIGXFSZ, SIG_IGN);
   occupy_standard_streams();
   limit_spinning(argv);
@@ -119,14 +118,18 @@ int main(int argc, char** argv) {
   using namespace furlong;
   end_cleanly_on_signals();
   const command_line::Program program(
-      "furlong",
-      "Furlong trains transformers on long sequences, with linear-time attention beside exact softmax, from YAML "
-      "files.");
+      "furlong", "Train transformers on long sequences, with linear-time or exact softmax attention.");
   program.version(version() + " (" + commit() + ")");
   program.require_subcommand();
   program.footer(
-      "Every subcommand has --help. Exit status: 0 done, 1 the machine failed, 2 a mistake to mend, 3 stopped by a "
-      "signal, with nothing left half written.");
+      "furlong SUBCOMMAND --help describes a subcommand. Exit status: 0 success, 1 failure of the machine, 2 user "
+      "error, 3 "
+      "stopped by a signal after saving.");
+  program.examples({
+      "furlong prepare text book.txt --output book.h5",
+      "furlong train configs/quickstart.yaml",
+      "furlong evaluate runs/quickstart",
+  });
   int status = 0;
   command_line::add_prepare(program, status);
   command_line::add_tokenize(program, status);
@@ -151,7 +154,7 @@ int main(int argc, char** argv) {
   } catch (...) {
     return report_exception();
   }
-  // Results that did not reach their file are no results.
+  // Results that were not written are an error.
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
     std::fprintf(stderr, "error: cannot write to standard output: %s\n", std::strerror(errno));
     return 1;

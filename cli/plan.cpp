@@ -1,4 +1,4 @@
-// furlong plan: what training on devices that are not there would take.
+// furlong plan: estimates training on devices that need not exist.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "evaluation/plan/plan.h"
 #include "evaluation/plan/plan_measure.h"
 #include "framework/core/error.h"
@@ -29,8 +30,8 @@ struct Options {
   bool json = false;
 };
 
-/// That of the data, or where the store is not here one of as many tokens as the config says. What they mean is all
-/// one.
+/// Returns the vocabulary of the dataset. If the dataset does not exist, returns one of model.vocabulary_size tokens;
+/// their meaning does not matter.
 Vocabulary vocabulary_of(const LoadedSettings& loaded) {
   const Settings& settings = loaded.settings;
   std::error_code failure;
@@ -41,14 +42,15 @@ Vocabulary vocabulary_of(const LoadedSettings& loaded) {
   }
   if (settings.model.vocabulary_size == 0)
     throw UserError(
-        "data.store: {} is not there, and how many tokens it has is not said; make it, or add --set "
+        "data.store: {} does not exist, and the vocabulary size is unknown; create it with furlong prepare, or add "
+        "--set "
         "model.vocabulary_size=N",
         settings.data.store.string());
   const Vocabulary any = Vocabulary::copy(1);
   return settings.objective.learns_labels() ? any.with_labels({"one", "other"}) : any;
 }
 
-/// Scratch grows with the threads of a process: those that furlong train takes, were this one of the hosts.
+/// Returns the number of threads of a rank on a host like this one. Scratch memory grows with it.
 int threads_of_one(const Settings& settings, const PlanCluster& cluster) {
   if (settings.threads > 0) return static_cast<int>(settings.threads);
   return std::max(1, read_machine().cpu.usable_cores() / cluster.per_host);
@@ -76,8 +78,8 @@ PlanDevice device_of(const Options& options, const Settings& settings, const Pla
 Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 Json as_json(const PlanSegments& segments) {
-  if (segments.processes == 1) return {};
-  return {{"processes", segments.processes},          {"tokens", segments.tokens},
+  if (segments.ranks == 1) return {};
+  return {{"context_parallel_size", segments.ranks},  {"tokens", segments.tokens},
           {"exchanges_per_step", segments.exchanges}, {"state_bytes", segments.state_bytes},
           {"bytes_per_step", segments.bytes},         {"seconds_forward", segments.forward},
           {"seconds_backward", segments.backward}};
@@ -89,8 +91,8 @@ Json copy_as_json(const PlanReport& report) {
   if (report.checkpoint_copy == 0) return {};
   Json object{{"bytes", report.checkpoint_copy}, {"bytes_of_host", report.checkpoint_copy_of_host}};
   for (const Plan& plan : report.plans)
-    object[plan.sharing == PlanSharing::zero_1 ? "fits_beside_zero_1" : "fits_beside_data_parallel"] =
-        has_one_memory(report) ? Json(plan.has_room_for(report.checkpoint_copy)) : Json();
+    object[plan.sharing == PlanSharing::zero_1 ? "fits_with_zero_1" : "fits_with_data_parallel"] =
+        has_one_memory(report) ? Json(plan.fits_with(report.checkpoint_copy)) : Json();
   return object;
 }
 
@@ -161,11 +163,11 @@ void print_row(const PlanReport& report, const char* name, const Text& text) {
 void print_rows(const PlanReport& report) {
   const auto row = [&](const char* name, const auto& text) { print_row(report, name, text); };
   row("", [](const Plan& plan) { return std::string(name_of(plan.sharing)); });
-  row("memory of each device", [](const Plan& plan) { return in_binary_units(plan.memory.total()); });
+  row("memory per device", [](const Plan& plan) { return in_binary_units(plan.memory.total()); });
   row("  parameters", [](const Plan& plan) { return in_binary_units(plan.memory.parameters); });
   row("  gradients", [](const Plan& plan) { return in_binary_units(plan.memory.gradients); });
   if (report.plans[0].memory.exchange > 0)
-    row("  gradients as they travel", [](const Plan& plan) { return in_binary_units(plan.memory.exchange); });
+    row("  gradients in transfer", [](const Plan& plan) { return in_binary_units(plan.memory.exchange); });
   row("  optimizer", [](const Plan& plan) { return in_binary_units(plan.memory.optimizer); });
   row("  activations", [](const Plan& plan) { return in_binary_units(plan.memory.activations); });
   row("  available", [](const Plan& plan) { return in_binary_units(plan.available); });
@@ -173,14 +175,14 @@ void print_rows(const PlanReport& report) {
   row("  forward", [](const Plan& plan) { return text_of_seconds(plan.forward); });
   row("  backward", [](const Plan& plan) { return text_of_seconds(plan.backward); });
   row("  optimizer", [](const Plan& plan) { return text_of_seconds(plan.optimizer); });
-  row("  communication that is waited for", [](const Plan& plan) { return text_of_seconds(plan.waited()); });
-  row("communication in all", [](const Plan& plan) { return text_of_seconds(plan.exchange.busy); });
-  row("  of which hidden behind backward", [](const Plan& plan) { return text_of_seconds(plan.exchange.hidden); });
-  if (report.segments.processes > 1)
-    row("  of which states of segments", [](const Plan& plan) { return text_of_seconds(plan.exchange.states); });
-  row("communication's share of the step", [](const Plan& plan) { return percent(plan.communication_share()); });
-  row("tokens a second", [](const Plan& plan) { return with_prefix(plan.tokens_per_second, ""); });
-  row("speed beside devices that need not wait", [&](const Plan& plan) { return percent(report.alone / plan.step); });
+  row("  exposed communication", [](const Plan& plan) { return text_of_seconds(plan.waited()); });
+  row("total communication", [](const Plan& plan) { return text_of_seconds(plan.exchange.busy); });
+  row("  of which hidden by backward", [](const Plan& plan) { return text_of_seconds(plan.exchange.hidden); });
+  if (report.segments.ranks > 1)
+    row("  of which context-parallel states", [](const Plan& plan) { return text_of_seconds(plan.exchange.states); });
+  row("exposed communication / step", [](const Plan& plan) { return percent(plan.communication_share()); });
+  row("tokens per second", [](const Plan& plan) { return with_prefix(plan.tokens_per_second, ""); });
+  row("speed compared with no waiting", [&](const Plan& plan) { return percent(report.alone / plan.step); });
 }
 
 void print_numbers(const PlanDevice& device, const PlanCluster& cluster) {
@@ -188,38 +190,38 @@ void print_numbers(const PlanDevice& device, const PlanCluster& cluster) {
     return std::find(device.assumed.begin(), device.assumed.end(), key) == device.assumed.end() ? "" : " (assumed)";
   };
   fmt::print("{}: {}\n", device.name, device.source);
-  fmt::print("  products {}, in attention {}; memory {} at {}\n", with_prefix(device.flops, "FLOP/s"),
+  fmt::print("  matrix products {}, in attention {}; memory {} at {}\n", with_prefix(device.flops, "FLOP/s"),
              with_prefix(device.attention_flops, "FLOP/s"), with_prefix(device.memory, "B"),
              with_prefix(device.bandwidth, "B/s"));
   if (cluster.per_host > 1)
-    fmt::print("  to devices of its host {}{}, {:.3g} us{}\n", with_prefix(device.link, "B/s"), mark("link"),
+    fmt::print("  between devices of a host {}{}, {:.3g} us{}\n", with_prefix(device.link, "B/s"), mark("link"),
                device.link_latency * 1e6, mark("link_latency"));
   if (cluster.hosts > 1)
-    fmt::print("  to other hosts {}{}, {:.3g} us{}\n", with_prefix(device.network, "B/s"), mark("network"),
+    fmt::print("  between hosts {}{}, {:.3g} us{}\n", with_prefix(device.network, "B/s"), mark("network"),
                device.network_latency * 1e6, mark("network_latency"));
 }
 
 void print_segments(const PlanReport& report) {
   const PlanSegments& segments = report.segments;
-  if (segments.processes == 1) return;
+  if (segments.ranks == 1) return;
   fmt::print(
-      "{} processes share each sequence, {} tokens each; {} times a step each tells the others of its row a state of "
-      "{}: {} in forward, {} in backward\n",
-      segments.processes, segments.tokens, segments.exchanges, with_prefix(segments.state_bytes, "B"),
+      "context parallelism: {} ranks share each sequence, {} tokens each; {} times per step, each sends the others a "
+      "state "
+      "of {}: {} in forward, {} in backward\n",
+      segments.ranks, segments.tokens, segments.exchanges, with_prefix(segments.state_bytes, "B"),
       text_of_seconds(segments.forward), text_of_seconds(segments.backward));
 }
 
-/// Of the host's memory, which is the device's too where that is a CPU.
+/// Prints the memory of a checkpoint's copy. On CPUs, the host's memory is also the device's.
 void print_copy(const PlanReport& report) {
   if (report.checkpoint_copy == 0) return;
   fmt::print(
-      "a copy of what a checkpoint holds, while it is written (checkpoint.background): up to {} of the host's memory "
-      "for each process{}\n",
+      "copy of a checkpoint while it is written (checkpoint.background): up to {} of the host's memory per rank{}\n",
       in_binary_units(report.checkpoint_copy),
-      report.cluster.per_host > 1 ? fmt::format(", {} a host", in_binary_units(report.checkpoint_copy_of_host)) : "");
+      report.cluster.per_host > 1 ? fmt::format(", {} per host", in_binary_units(report.checkpoint_copy_of_host)) : "");
   for (const Plan& plan : report.plans) {
-    if (has_one_memory(report) && plan.fits() && !plan.has_room_for(report.checkpoint_copy))
-      fmt::print("  {}: no room for it beside the step; training waits while checkpoints are written\n",
+    if (has_one_memory(report) && plan.fits() && !plan.fits_with(report.checkpoint_copy))
+      fmt::print("  {}: the copy does not fit in addition to the step; training waits while checkpoints are written\n",
                  name_of(plan.sharing));
   }
 }
@@ -227,7 +229,7 @@ void print_copy(const PlanReport& report) {
 void print(const PlanReport& report) {
   const PlanCluster& cluster = report.cluster;
   fmt::print(
-      "{} host{} with {} {}{}: {} parameters ({} trained), {} sample{} at once on each, {} tokens and {} a step{}\n\n",
+      "{} host{} with {} {}{}: {} parameters ({} trained), {} sample{} per device, {} tokens and {} per step{}\n\n",
       cluster.hosts, cluster.hosts == 1 ? "" : "s", cluster.per_host, report.device.name,
       cluster.hosts == 1 ? "" : " each", with_prefix(static_cast<double>(report.parameters), ""),
       with_prefix(static_cast<double>(report.trained), ""), report.samples, report.samples == 1 ? "" : "s",
@@ -239,7 +241,7 @@ void print(const PlanReport& report) {
   for (const Plan& plan : report.plans) {
     if (plan.fits()) continue;
     const double missing = plan.memory.total() - plan.available;
-    fmt::print("\n{}: does not fit{}. What would: {}\n", name_of(plan.sharing),
+    fmt::print("\n{}: does not fit{}. What would fit: {}\n", name_of(plan.sharing),
                std::isfinite(missing) ? fmt::format(" by {}", in_binary_units(missing)) : "",
                fmt::join(plan.would_fit, "; or "));
   }
@@ -247,7 +249,7 @@ void print(const PlanReport& report) {
   print_segments(report);
   print_copy(report);
   print_numbers(report.device, cluster);
-  fmt::print("predicted, not measured:\n");
+  fmt::print("estimated, not measured:\n");
   for (const std::string& assumption : report.assumptions) fmt::print("  - {}\n", assumption);
 }
 
@@ -267,54 +269,54 @@ void run(const Options& options) {
 }
 
 constexpr const char* footer =
-    "Nothing is trained, and no such device is needed: memory is that of a step of the model without memory behind it, "
-    "time is counted\n"
-    "operations and bytes over the device's rates, gradients go in the buckets of furlong train. The data's token "
-    "store may be absent\n"
-    "where model.vocabulary_size is set. The model and the sources of all numbers: docs/scaling.md.\n"
-    "--device takes a name, KEY=NUMBER between commas, or both: h100,network=25e9. Keys: flops, attention_flops "
-    "(operations a second);\n"
-    "memory, reserve (bytes); bandwidth, link (inside a host), network (between hosts; each device's part) (bytes a "
-    "second);\n"
-    "link_latency, network_latency (seconds); and as shares of 1 reached (of bandwidths), utilisation (of flops), "
-    "overlap (of\n"
-    "communication beside backward). Without a name flops, memory and bandwidth are needed, and link and network where "
-    "they are used.";
+    "plan trains nothing and needs none of the devices. Memory is that of one training step, run without allocating "
+    "it. "
+    "Time is the number of operations and bytes divided by the device's rates. Gradients are exchanged in the buckets "
+    "of "
+    "furlong train. The dataset need not exist if model.vocabulary_size is set. docs/scaling.md describes the model "
+    "and "
+    "the sources of all numbers.\n"
+    "--device takes a name, KEY=NUMBER pairs, or both: h100,network=25e9. Keys:\n"
+    "  flops, attention_flops  operations per second\n"
+    "  memory, reserve         bytes\n"
+    "  bandwidth, link, network  bytes per second: of memory, between devices of a host, between hosts (per device)\n"
+    "  link_latency, network_latency  seconds\n"
+    "  reached, utilisation, overlap  fractions of 1: of bandwidths, of flops, of communication during backward\n"
+    "Without a name, flops, memory and bandwidth are required, and link and network if they are used.";
 
 }  // namespace
 
 void add_plan(Command program, int&) {
   const Command command =
-      program.add_subcommand("plan",
-                             "Memory, time and communication that a config would take on other devices: "
-                             "data parallel and ZeRO-1, of whole sequences or of segments");
+      program.add_subcommand("plan", "Estimate memory, time and communication of training on other devices");
   const auto options = std::make_shared<Options>();
-  command.add_option("config", options->config, "The YAML file").required().value_name("CONFIG");
-  command
-      .add_option("--set", options->overrides,
-                  "Set a key on top of the file, such as --set data.batch_size=64; may be repeated")
-      .value_name("KEY=VALUE")
-      .repeatable();
-  command.add_option("--devices", options->devices, "How many, or hosts x devices of each, such as 8x8")
-      .shows_default()
-      .value_name("N|HxD");
+  command.add_option("config", options->config, "YAML file").required().value_name("CONFIG");
   std::string names;
   for (const std::string& name : plan_device_names()) names += name + ", ";
   command
       .add_option("--device", options->device,
                   names +
-                      "or cpu: processes on hosts like this one, which is measured for a few seconds;\nand numbers in "
-                      "the place of those, see below")
+                      "or cpu (hosts like this one, which is measured for a few seconds), and KEY=NUMBER pairs that "
+                      "override the device's numbers, see below")
       .required()
       .value_name("NAME[,KEY=NUMBER...]");
+  command.add_option("--devices", options->devices, "Number of devices, or hosts x devices per host, for example 8x8")
+      .shows_default()
+      .value_name("N|HxD");
+  add_overrides(command, options->overrides, "data.batch_size=64");
   command
-      .add_option("--utilisation", options->utilisation,
-                  "Share of the peak that products of a step get, as --device ...,utilisation=SHARE: 0.35 for GPUs, "
-                  "0.8 for cpu;\ndocs/scaling.md says why")
+      .add_option(
+          "--utilisation", options->utilisation,
+          "Fraction of the peak that matrix products of a step reach, 0.35 on GPUs and 0.8 on cpu if not given; "
+          "the same as --device NAME,utilisation=X")
       .range(1e-6, 1.0)
-      .value_name("SHARE");
-  command.add_flag("--json", options->json, "Print everything as JSON, in bytes and seconds");
+      .value_name("X");
+  add_json(command, options->json, "Print the result as JSON, in bytes and seconds");
   command.footer(footer);
+  command.examples({
+      "furlong plan configs/quickstart.yaml --device h100 --devices 8x8",
+      "furlong plan configs/quickstart.yaml --device h100,network=25e9 --devices 4 --set data.batch_size=64 --json",
+  });
   command.action([options] { run(*options); });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "framework/core/log.h"
 
 namespace furlong::command_line {
@@ -22,7 +23,7 @@ struct Arguments {
   bool json = false;
 };
 
-/// An option whose value is one of a few words; help shows them between bars.
+/// Adds an option whose value is one of a few words.
 template <class Value>
 void add_choice(Command command, const std::string& name, Value& value, const std::string& standard,
                 const std::vector<std::pair<std::string, Value>>& choices, const std::string& meaning) {
@@ -38,120 +39,131 @@ void add_choice(Command command, const std::string& name, Value& value, const st
       meaning);
 }
 
-void add_common(Command command, Arguments& arguments, const std::string& split_by = "span") {
-  PrepareOptions& options = arguments.options;
-  using SplitBy = StoreWriterOptions::SplitBy;
+void add_files(Command command, PrepareOptions& options) {
   command.add_option("inputs", options.inputs, "Files to read, in order: plain, gzip or xz; - is standard input")
       .required()
       .value_name("INPUT");
-  command.add_option("-o,--output", options.output, "The token store to write (HDF5); appears only when it is whole")
+  command.add_option("-o,--output", options.output, "Dataset to write (HDF5); appears only when complete")
       .required()
-      .value_name("STORE");
-  command
-      .add_option("--split", arguments.split,
-                  "Shares of the splits, by name or as three numbers for train,\nvalidation and test; their sum is 1")
-      .shows_default()
-      .value_name("SHARES");
-  add_choice<SplitBy>(command, "--split-by", options.store.split_by, split_by,
-                      {{"span", SplitBy::span}, {"document", SplitBy::document}},
-                      "span: the first tokens train, the next validate, the last test,\nand documents may be cut; "
-                      "document: whole documents, by a hash\nof the seed and the document's number");
+      .value_name("DATASET");
   command
       .add_option("--tokenizer", options.tokenizer,
-                  "Tokens of this tokenizer in the place of bytes or letters: a Hugging Face\ndirectory, "
-                  "tokenizer.json, vocab.txt, vocab.json, *.model, GGUF, or a checkpoint\nof a model that has one. "
-                  "Documents are framed as the model wants them ([CLS] ... [SEP])")
+                  "Tokenize with this tokenizer instead of into bytes or letters: a Hugging Face directory, "
+                  "tokenizer.json, vocab.txt, vocab.json, *.model, GGUF, or a checkpoint of a model with a tokenizer. "
+                  "Documents get the model's special tokens, for example [CLS] ... [SEP]")
       .value_name("PATH");
-  command.add_option("--seed", options.store.seed, "Decides, with --split-by document, which documents go where")
-      .shows_default();
-  command.add_flag("--force", options.force, "Replace the output if it exists");
-  command.add_flag("--json", arguments.json, "Print the report as one JSON object");
+}
+
+void add_splits(Command command, Arguments& arguments, const std::string& split_by = "span") {
+  PrepareOptions& options = arguments.options;
+  using SplitBy = StoreWriterOptions::SplitBy;
+  command
+      .add_option(
+          "--split", arguments.split,
+          "Fractions of the splits, by name, or as three numbers for train, validation and test. Their sum is 1")
+      .shows_default()
+      .value_name("FRACTIONS");
+  add_choice<SplitBy>(command, "--split-by", options.store.split_by, split_by,
+                      {{"span", SplitBy::span}, {"document", SplitBy::document}},
+                      "span: train, validation and test are consecutive parts of the data, and can cut a document; "
+                      "document: whole documents, by a hash of the seed and the document's number");
+  command.add_option("--seed", options.store.seed, "Seed of --split-by document").shows_default();
+  command.add_flag("--force", options.force, "Overwrite an existing output");
+  add_json(command, arguments.json, "Print the report as one JSON object");
 }
 
 Command add_text(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
-  const Command command =
-      prepare_command.add_subcommand("text", "Any files: one token a byte, or those of a tokenizer");
-  add_common(command, *arguments);
+  const Command command = prepare_command.add_subcommand("text", "Any files, as bytes or as the tokens of a tokenizer");
+  add_files(command, arguments->options);
   add_choice<DocumentSeparator>(command, "--document-separator", arguments->options.separator, "file",
                                 {{"file", DocumentSeparator::file},
                                  {"line", DocumentSeparator::line},
                                  {"blank-line", DocumentSeparator::blank_line}},
-                                "What ends a document: the end of its file, each line, or blank\nlines. One file that "
-                                "is one document has a vocabulary of 256 bytes;\n"
-                                "otherwise <document>, which ends each document, comes to them. With --tokenizer "
-                                "a\ndocument of more than 1 MiB is encoded in pieces, cut at line ends");
+                                "End of a document: the end of its file, each line, or blank lines");
+  add_splits(command, *arguments);
   command.footer(
-      "Example:\n  furlong prepare text book.txt.xz --output book.h5 --split 0.85,0.05,0.1\n"
-      "  zstdcat big.zst | furlong prepare text - --output big.h5\n"
-      "  furlong prepare text articles.txt --document-separator blank-line --tokenizer models/gpt2 --output "
-      "articles.h5");
+      "The vocabulary of bytes has 256 tokens, and <document>, which ends each document, if there are several "
+      "documents. "
+      "With --tokenizer, a document of more than 1 MiB is tokenized in pieces, cut at line ends.");
+  command.examples({
+      "furlong prepare text book.txt.xz --output book.h5 --split 0.85,0.05,0.1",
+      "furlong prepare text articles.txt --document-separator blank-line --tokenizer models/gpt2 --output articles.h5",
+      "zstdcat big.zst | furlong prepare text - --output big.h5",
+  });
   return command;
 }
 
 Command add_fasta(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
   const Command command = prepare_command.add_subcommand(
-      "fasta", "DNA, RNA or protein sequences, each record a document: one token a letter,\nor those of a tokenizer");
+      "fasta", "DNA, RNA or protein sequences; each record is a document, each letter a token");
   PrepareOptions& options = arguments->options;
-  add_common(command, *arguments);
-  add_choice<std::string>(command, "--alphabet", options.alphabet, "auto",
-                          {{"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}, {"auto", "auto"}},
-                          "dna: A C G T R Y S W K M B D H V N; rna: U for T; protein: 20 amino\nacids, X B Z J U O * "
-                          "-; auto: judged by the beginning of the first\ninput. Upper and lower case are the same");
+  add_files(command, options);
+  add_choice<std::string>(
+      command, "--alphabet", options.alphabet, "auto",
+      {{"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}, {"auto", "auto"}},
+      "dna: A C G T R Y S W K M B D H V N; rna: U instead of T; protein: 20 amino acids, X B Z J U O "
+      "* -; auto: detected at the start of the first input. Upper and lower case are equal");
   add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
-                   "A letter that the alphabet lacks: an error that says where it is, or\nread as N (X in proteins); "
-                   "with --tokenizer, its unknown token");
+                   "A letter outside the alphabet. error: report it and stop; map: read it as N (X in proteins), or as "
+                   "the unknown token of --tokenizer");
   command.option("--alphabet").excludes(command.option("--tokenizer"));
-  command.footer(
-      "Example:\n  furlong prepare fasta genome.fa.gz --alphabet dna --output genome.h5\n"
-      "  furlong prepare fasta proteins.fa --alphabet protein --split-by document --output proteins.h5");
+  add_splits(command, *arguments);
+  command.examples({
+      "furlong prepare fasta genome.fa.gz --alphabet dna --output genome.h5",
+      "furlong prepare fasta proteins.fa --alphabet protein --split-by document --output proteins.h5",
+  });
   return command;
+}
+
+void add_fields(Command command, LabelledFormat& labelled) {
+  command
+      .add_option(
+          "--text-field", labelled.text_field,
+          "Field of the text: a column's number, from 1, or its name in the first line, or a JSON key (default: "
+          "1, or text)")
+      .value_name("FIELD");
+  command
+      .add_option("--second-text-field", labelled.second_text_field,
+                  "Field of the second text of a pair, for objective.name: pair_classification")
+      .value_name("FIELD");
+  command.add_option("--label-field", labelled.label_field, "Field of the label (default: 2, for pairs 3, or label)")
+      .value_name("FIELD");
+  command
+      .add_option(
+          "--labels", labelled.labels,
+          "All labels, in order, so that several datasets number them equally (default: in order of appearance)")
+      .separated_by(',')
+      .value_name("LABEL,...");
 }
 
 Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
   const Command command = prepare_command.add_subcommand(
-      "labelled", "Texts with a label each, or pairs of texts, from tables or JSON lines");
+      "labelled", "Labelled texts, or labelled pairs of texts, from tables or JSON lines");
   PrepareOptions& options = arguments->options;
-  // A document cut by a split would lose its label.
+  // A split that cuts a document would lose its label.
   options.store.split_by = StoreWriterOptions::SplitBy::document;
   options.format = PrepareOptions::Format::labelled;
-  add_common(command, *arguments, "document");
-  command
-      .add_option("--format", arguments->labelled_format,
-                  "tsv: columns between tabs, nothing quoted; csv: RFC 4180; jsonl: a JSON\nobject a line; auto: by "
-                  "the name of the first input")
-      .one_of({"tsv", "csv", "jsonl", "auto"})
-      .shows_default("auto")
-      .value_name("tsv|csv|jsonl|auto");
-  command
-      .add_option("--text-field", options.labelled.text_field,
-                  "Where the text is: a column's number from 1, or its name in the first\nline, or a key of the JSON "
-                  "(default: 1, or text)")
-      .value_name("FIELD");
-  command
-      .add_option("--second-text-field", options.labelled.second_text_field,
-                  "Where the second text of a pair is, for objective.name: matching")
-      .value_name("FIELD");
-  command
-      .add_option("--label-field", options.labelled.label_field,
-                  "Where the label is (default: 2, for pairs 3, or label)")
-      .value_name("FIELD");
+  add_files(command, options);
+  add_fields(command, options.labelled);
   command
       .add_option(
-          "--labels", options.labelled.labels,
-          "Names of all labels, comma between them, so that several stores number\nthem alike (default: as they come)")
-      .separated_by(',')
-      .value_name("NAMES");
+          "--format", arguments->labelled_format,
+          "tsv: columns separated by tabs, without quotes; csv: RFC 4180; jsonl: one JSON object per line; auto: "
+          "by the name of the first input")
+      .one_of({"tsv", "csv", "jsonl", "auto"})
+      .shows_default("auto");
   add_choice<std::string>(command, "--alphabet", options.alphabet, "bytes",
                           {{"bytes", "auto"}, {"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}},
-                          "What a text is made of: bytes, or letters, upper and lower case alike");
+                          "Tokens of a text: bytes, or letters, for which upper and lower case are equal");
   add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
-                   "A letter that the alphabet lacks: an error that says where it is, or\nread as N (X in proteins)");
+                   "A letter outside the alphabet. error: report it and stop; map: read it as N (X in proteins)");
   for (const char* of_letters : {"--alphabet", "--unknown"})
     command.option(of_letters).excludes(command.option("--tokenizer"));
-  command.footer(
-      "Example:\n  furlong prepare labelled reviews.csv --text-field review --label-field sentiment --output "
-      "reviews.h5\n"
-      "  furlong prepare labelled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5");
+  add_splits(command, *arguments, "document");
+  command.examples({
+      "furlong prepare labelled reviews.csv --text-field review --label-field sentiment --output reviews.h5",
+      "furlong prepare labelled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5",
+  });
   return command;
 }
 
@@ -177,11 +189,15 @@ void run(Arguments& arguments) {
 }  // namespace
 
 void add_prepare(Command program, int&) {
-  const Command command = program.add_subcommand("prepare", "Turn files into a token store for training");
+  const Command command = program.add_subcommand("prepare", "Tokenize files into a dataset for training");
   command.require_subcommand();
   command.footer(
-      "A token store is one HDF5 file: token ids, documents, splits, vocabulary, and where it all came from. Inputs "
-      "are streamed, so that their size does not matter to memory. A report is printed at the end.");
+      "A tokenized dataset is one HDF5 file with token ids, documents, splits, vocabulary and sources. Inputs are "
+      "streamed: memory does not depend on their size. A report is printed at the end.");
+  command.examples({
+      "furlong prepare text book.txt --output book.h5",
+      "furlong prepare fasta genome.fa.gz --alphabet dna --output genome.h5",
+  });
   const auto text = std::make_shared<Arguments>();
   add_text(command, text).action([text] { run(*text); });
   text->options.format = PrepareOptions::Format::text;

@@ -10,7 +10,7 @@
 namespace furlong::command_line {
 namespace {
 
-/// Bytes at the end that may be the beginning of a character.
+/// Returns the number of bytes of an incomplete character at the end.
 std::size_t bytes_begun(std::string_view text) {
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);

@@ -1,26 +1,26 @@
 #pragma once
-// Text out of models and files, on standard output.
+// Prints text of models and files on standard output.
 #include <string>
 #include <string_view>
 
 namespace furlong::command_line {
 
-/// A pipe or a file gets every byte. On a terminal control characters other than line ends and tabs, and what is not
-/// UTF-8, appear as \xNN: they could steer it.
+/// Writes text to standard output. Pipes and files get all bytes unchanged. On a terminal, control characters except
+/// line ends and tabs, and bytes that are not UTF-8, appear as \xNN, because they could control the terminal.
 class TextOutput {
  public:
   TextOutput();
-  /// With a part of a character at its end, which the next call goes on with.
+  /// `text` can end inside a character; the next call continues it.
   void write(std::string_view text);
-  /// Writes what is left, and flushes.
+  /// Writes an incomplete character and flushes.
   void finish();
 
  private:
   bool terminal_;
-  std::string begun_;  ///< bytes of a character that is not whole yet
+  std::string begun_;  ///< bytes of an incomplete character
 };
 
-/// What `text` looks like on a terminal.
+/// Returns `text` as a terminal shows it.
 std::string terminal_text(std::string_view text);
 
 }  // namespace furlong::command_line

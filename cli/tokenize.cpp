@@ -1,4 +1,4 @@
-// furlong tokenize: text to the ids of a tokenizer, and back.
+// furlong tokenize: converts text to the ids of a tokenizer, and back.
 #include <charconv>
 #include <cstdio>
 #include <functional>
@@ -16,10 +16,10 @@ namespace {
 
 struct Options {
   std::string tokenizer, input = "-";
-  bool ids = false, tokens = false, decode = false, special = false, framed = false, count = false;
+  bool ids = false, tokens = false, decode = false, special = false, add_special_tokens = false, count = false;
 };
 
-/// Calls `line` with each line, without its LF; the last may lack one. Returns the number of bytes.
+/// Calls `line` with each line, without its LF. The last line may lack the LF. Returns the number of bytes.
 std::uint64_t for_each_line(ByteSource& source, const std::function<void(std::string_view)>& line) {
   std::string begun;
   std::vector<char> block(1 << 20);
@@ -38,10 +38,9 @@ std::uint64_t for_each_line(ByteSource& source, const std::function<void(std::st
       rest.remove_prefix(end + 1);
     }
     begun += rest;
-    // A small compressed file may hold a line without end.
+    // A small compressed file can expand to one huge line.
     constexpr std::size_t longest_line = std::size_t{1} << 30;
-    if (begun.size() > longest_line)
-      throw UserError("{}: a line of more than 1 GiB; break it into shorter ones", source.name());
+    if (begun.size() > longest_line) throw UserError("{}: a line is longer than 1 GiB; split it", source.name());
   }
   if (!begun.empty()) line(begun);
   return bytes;
@@ -61,7 +60,7 @@ std::vector<std::int32_t> parse_ids(std::string_view line, const Tokenizer& toke
     std::int32_t id = -1;
     const auto [stop, failure] = std::from_chars(line.data() + begin, line.data() + end, id);
     if (failure != std::errc() || stop != line.data() + end || id < 0 || id >= tokenizer.size()) {
-      throw UserError("{}, line {}: '{}' is no id of this tokenizer; expected 0 to {}", input, number,
+      throw UserError("{}, line {}: '{}' is not a token id; expected 0 to {}", input, number,
                       line.substr(begin, end - begin), tokenizer.size() - 1);
     }
     ids.push_back(id);
@@ -70,8 +69,8 @@ std::vector<std::int32_t> parse_ids(std::string_view line, const Tokenizer& toke
   return ids;
 }
 
-/// What one line becomes, with its LF.
-std::string answer(const Options& options, const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
+/// Returns the output of one line, with its LF.
+std::string output_line(const Options& options, const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
   std::string text;
   for (const std::int32_t id : ids) {
     if (!text.empty()) text += ' ';
@@ -86,45 +85,43 @@ void run(const Options& options) {
   const SpecialSpelling special = options.special ? SpecialSpelling::is_token : SpecialSpelling::is_text;
   std::uint64_t lines = 0, tokens = 0, unknown = 0;
   TextOutput output;
-  std::string answers;
+  std::string buffer;
   const auto write = [&](std::string_view text) {
-    answers += text;
-    if (answers.size() < 1 << 16) return;
-    output.write(answers);
-    answers.clear();
+    buffer += text;
+    if (buffer.size() < 1 << 16) return;
+    output.write(buffer);
+    buffer.clear();
   };
   const auto begin = Clock::now();
   const std::uint64_t bytes = for_each_line(source, [&](std::string_view line) {
     ++lines;
     if (options.decode) return write(tokenizer->decode(parse_ids(line, *tokenizer, source.name(), lines)) + '\n');
     std::vector<std::int32_t> ids = tokenizer->encode(line, special);
-    if (options.framed) ids = tokenizer->framed(ids);
-    if (!options.count) return write(answer(options, *tokenizer, ids));
+    if (options.add_special_tokens) ids = tokenizer->framed(ids);
+    if (!options.count) return write(output_line(options, *tokenizer, ids));
     tokens += ids.size();
     for (const std::int32_t id : ids) unknown += id == tokenizer->special().unknown;
   });
   const double seconds = seconds_since(begin);
   if (options.count) {
-    write(fmt::format(
-        "{} ({} ids): {} lines, {} bytes, {} tokens, {} of them unknown; {:.3f} bytes a token; {:.1f} MB/s\n",
-        tokenizer->kind(), tokenizer->size(), lines, bytes, tokens, unknown,
-        static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(tokens, 1)),
-        static_cast<double>(bytes) * 1e-6 / std::max(seconds, 1e-9)));
+    write(fmt::format("{} ({} ids): {} lines, {} bytes, {} tokens, {} unknown; {:.3f} bytes per token; {:.1f} MB/s\n",
+                      tokenizer->kind(), tokenizer->size(), lines, bytes, tokens, unknown,
+                      static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(tokens, 1)),
+                      static_cast<double>(bytes) * 1e-6 / std::max(seconds, 1e-9)));
   }
-  output.write(answers);
+  output.write(buffer);
   output.finish();
 }
 
 }  // namespace
 
 void add_tokenize(Command program, int& /*status*/) {
-  const Command command = program.add_subcommand(
-      "tokenize", "Show the token ids that a published model's tokenizer gives to text, and text of ids");
+  const Command command = program.add_subcommand("tokenize", "Print the token ids of text, or the text of token ids");
   const auto options = std::make_shared<Options>();
   command
       .add_option("tokenizer", options->tokenizer,
-                  "A model's directory, or one of its files: tokenizer.json; vocab.json (with\nmerges.txt beside it); "
-                  "vocab.txt; *.model (SentencePiece); GGUF")
+                  "A model's directory, or a tokenizer file: tokenizer.json; vocab.json (with merges.txt in the same "
+                  "directory); vocab.txt; *.model (SentencePiece); GGUF")
       .required()
       .value_name("TOKENIZER");
   command.add_option("input", options->input, "Text to read, plain, gzip or xz; - is standard input")
@@ -132,27 +129,27 @@ void add_tokenize(Command program, int& /*status*/) {
       .value_name("FILE|-");
   const Option ids = command.add_flag("--ids", options->ids, "Print the ids of each line on one line (the default)");
   const Option tokens =
-      command.add_flag("--tokens", options->tokens, "Print tokens as the vocabulary spells them, not their ids");
-  const Option decode = command.add_flag("--decode", options->decode, "Read lines of ids, and print their text");
-  const Option count = command.add_flag("--count", options->count,
-                                        "Print only how many lines, bytes, tokens and unknown tokens there are");
+      command.add_flag("--tokens", options->tokens, "Print tokens instead of ids, spelled as in the vocabulary");
+  const Option decode = command.add_flag("--decode", options->decode, "Read lines of ids and print their text");
+  const Option count =
+      command.add_flag("--count", options->count, "Print only the numbers of lines, bytes, tokens and unknown tokens");
   ids.excludes(tokens).excludes(decode).excludes(count);
   tokens.excludes(decode).excludes(count);
   decode.excludes(count);
   command
-      .add_flag("--special", options->special,
-                "Special tokens spelled in the text (<|endoftext|>, [MASK]) are those\ntokens; otherwise they are "
-                "text as any other")
+      .add_flag("--parse-special", options->special,
+                "Parse special tokens in the text, such as <|endoftext|> or [MASK]. Otherwise they are plain text")
       .excludes(decode);
   command
-      .add_flag("--framed", options->framed,
-                "With what the model wants around a text: [CLS] ... [SEP], or <s> in front")
+      .add_flag("--add-special-tokens", options->add_special_tokens,
+                "Add the special tokens that the model expects around a text: [CLS] ... [SEP], or a leading <s>")
       .excludes(decode);
-  command.footer(
-      "A line ends with LF; all else in it, CR included, is text.\n"
-      "Example:\n  furlong tokenize models/bert --tokens <<< 'A furlong is 220 yards'\n"
-      "  furlong tokenize models/smollm.gguf book.txt | furlong tokenize models/smollm.gguf --decode\n"
-      "  furlong tokenize tokenizer.json book.txt.xz --count");
+  command.footer("Lines end with LF. All other characters, CR included, are text.");
+  command.examples({
+      "furlong tokenize models/bert --tokens <<< 'A furlong is 220 yards'",
+      "furlong tokenize smollm.gguf book.txt | furlong tokenize smollm.gguf --decode",
+      "furlong tokenize tokenizer.json book.txt.xz --count",
+  });
   command.action([options] { run(*options); });
 }
 

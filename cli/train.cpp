@@ -1,4 +1,4 @@
-// furlong train: a model from a YAML file.
+// furlong train: trains a model from a YAML config.
 
 #include <cmath>
 #include <csignal>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
+#include "cli/common_options.h"
 #include "cli/text_output.h"
 #include "communication/process_group.h"
 #include "datasets/prepare/text_stream.h"
@@ -47,7 +48,7 @@ nlohmann::ordered_json number_or_null(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }
 
-/// A mistake that all processes of a job find, or one of them alone, is told once: they meet before they end.
+/// Reads the config. In a job, an error of any rank is reported once: all ranks connect before they exit.
 LoadedSettings read_in_job(const Options& options, TrainOptions& train_options) {
   try {
     if (!options.trace.empty()) {
@@ -64,7 +65,7 @@ LoadedSettings read_in_job(const Options& options, TrainOptions& train_options) 
 }
 
 int run(const Options& options) {
-  std::signal(SIGPIPE, SIG_IGN);  // a log that nobody reads any more does not end a training
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
   TrainOptions train_options;
   train_options.allow_new_data = options.allow_new_data;
   LoadedSettings loaded = read_in_job(options, train_options);
@@ -75,20 +76,20 @@ int run(const Options& options) {
     train_options.resume = TrainOptions::Resume::path;
     train_options.checkpoint = options.resume;
   }
-  const StopRequests stop_requests;  // for the sample, too
+  const StopRequests stop_requests;  // also while the sample is generated
   if (!options.json) {
     train_options.before_leaving = [&](const TrainResult& result) {
       if (result.interrupted || stop_requests.received()) return;
       try {
         print_sample(loaded.settings, result.checkpoint);
       } catch (const std::exception& error) {
-        log_warn("no sample: {}", error.what());  // the training is done and saved all the same
+        log_warn("cannot generate a sample: {}", error.what());  // training is finished and saved
       }
     };
   }
   const TrainResult result = train(loaded, train_options);
   if (!result.is_first) {
-    // rank 0 says it
+    // rank 0 prints the result
   } else if (options.json) {
     const nlohmann::ordered_json object{{"step", result.step},
                                         {"interrupted", result.interrupted},
@@ -104,7 +105,7 @@ int run(const Options& options) {
                : result.stopped_early ? "stopped early"
                                       : "done",
                result.step, result.run_directory.string());
-    if (result.interrupted) fmt::print("the same command goes on from here\n");
+    if (result.interrupted) fmt::print("run the same command again to resume\n");
   }
   return result.interrupted ? 3 : 0;
 }
@@ -112,51 +113,48 @@ int run(const Options& options) {
 }  // namespace
 
 void add_train(Command program, int& status) {
-  const Command command =
-      program.add_subcommand("train", "Train a model as a YAML file says; the same command again resumes");
+  const Command command = program.add_subcommand("train", "Train a model from a YAML config, or resume the training");
   const auto options = std::make_shared<Options>();
-  command.add_option("config", options->config, "The YAML file").required().value_name("CONFIG");
+  command.add_option("config", options->config, "YAML file").required().value_name("CONFIG");
+  add_overrides(command, options->overrides, "trainer.max_steps=1000");
   command
-      .add_option("--set", options->overrides,
-                  "Set a key on top of the file, such as --set trainer.max_steps=1000; may be repeated")
-      .value_name("KEY=VALUE")
-      .repeatable();
-  command
-      .add_option("--run-dir", options->run_directory,
-                  "Where config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ go (default: run_directory of the "
-                  "config, or runs/NAME)")
+      .add_option(
+          "--run-dir", options->run_directory,
+          "Directory for config.yaml, metrics.jsonl, tensorboard/ and checkpoints/ (default: run_directory of the "
+          "config, or runs/NAME)")
       .value_name("DIR");
   command
       .add_option("--resume", options->resume,
-                  "auto: from the newest whole checkpoint in the run directory, if any; never: from the "
-                  "beginning,\nremoving what an earlier run left there; or a checkpoint, or a run directory whose "
-                  "newest one\nto start from, in a run directory without checkpoints of another run; from an older "
-                  "checkpoint\nof the same run the later ones are removed")
+                  "auto: continue from the newest complete checkpoint of the run directory, if any;\n"
+                  "never: start from the beginning and remove the previous run;\n"
+                  "PATH: start from this checkpoint, or from the newest of this run directory. The run directory must "
+                  "hold no checkpoints of another run. Later checkpoints of the same run are removed")
       .shows_default()
       .value_name("auto|never|PATH");
   command.add_flag("--allow-new-data", options->allow_new_data,
-                   "Resume although the data are not those that the checkpoint was trained on");
+                   "Resume even if the dataset differs from that of the checkpoint");
   const Option trace =
       command
-          .add_option(
-              "--trace", options->trace,
-              "Write what all processes did in some steps to this file, for https://ui.perfetto.dev or "
-              "chrome://tracing:\n"
-              "reading data, forward and backward node by node, each bucket of gradients, optimizer, validation,\n"
-              "checkpoint. Of a GPU's steps when work was launched, not when it ran")
+          .add_option("--trace", options->trace,
+                      "Write a timeline of all ranks for some steps to this file, for https://ui.perfetto.dev or "
+                      "chrome://tracing. It shows data loading, forward and backward of each node, gradient buckets, "
+                      "optimizer, validation and checkpoints. On GPUs, it shows when work was launched")
           .value_name("FILE");
   command
       .add_option("--trace-steps", options->trace_steps,
-                  "Which steps, counted from where this command begins; the first ones also make room and plans")
+                  "Steps to trace, counted from the start of this command. The first steps also allocate memory")
       .shows_default()
       .needs(trace)
       .value_name("A-B");
-  command.add_flag("--json", options->json, "Print the result as JSON (and no sample)");
+  add_json(command, options->json, "Print the result as JSON, without a sample");
   command.footer(
-      "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save a checkpoint and end with status 3; a second "
-      "Ctrl-C "
-      "ends at once.\n"
-      "Keys of the YAML file: furlong config reference, or docs/config.md.");
+      "The same command again resumes the run. SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save a "
+      "checkpoint and exit with status 3. A second Ctrl-C exits at once.\n"
+      "Keys of the config: furlong config reference, or docs/config.md.");
+  command.examples({
+      "furlong train configs/quickstart.yaml",
+      "furlong train configs/quickstart.yaml --set trainer.max_steps=1000 --run-dir runs/long",
+  });
   command.action([options, &status] { status = run(*options); });
 }
 

@@ -36,18 +36,19 @@ Counts count_targets(const Settings& settings, const Vocabulary& vocabulary, con
   return counts;
 }
 
-/// How often each occurs where the model has learned.
+/// Counts tokens or labels of the training split.
 Counts count_training(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data) {
   if (settings.data.task == "copy") {
     Counts counts(static_cast<std::size_t>(vocabulary.size()), 0);
-    std::fill_n(counts.begin(), settings.data.task_symbols, kMostTokens);  // so many that adding one changes nothing
+    std::fill_n(counts.begin(), settings.data.task_symbols,
+                kMostTokens);  // large counts: add-one smoothing has no effect
     return counts;
   }
   if (settings.objective.learns_labels())
     return count_targets(settings, vocabulary, data, Split::train, settings.data.sequence_length,
                          settings.data.batch_size, 0);
   const auto* store = dynamic_cast<const TokenStore*>(&data);
-  require(store != nullptr, "{} is no token store", data.path());
+  require(store != nullptr, "{} is not a tokenized dataset", data.path());
   Counts counts(static_cast<std::size_t>(vocabulary.size()), 0);
   const std::uint64_t size = std::min(store->size(Split::train), kMostTokens);
   for (std::uint64_t place = 0; place < size; place += kTokensAtOnce)
@@ -55,7 +56,7 @@ Counts count_training(const Settings& settings, const Vocabulary& vocabulary, co
   return counts;
 }
 
-/// Which tokens can be targets at all.
+/// Returns which tokens or labels can be targets.
 std::vector<bool> possible_targets(const Settings& settings, const Vocabulary& vocabulary, std::size_t classes) {
   std::vector<bool> possible(classes, true);
   if (settings.objective.learns_labels()) return possible;
@@ -72,7 +73,7 @@ std::vector<bool> possible_targets(const Settings& settings, const Vocabulary& v
   return possible;
 }
 
-/// Of the text that these tokens are, where each token is some bytes whatever stands beside it.
+/// Returns the bytes of the text, if the bytes of a token do not depend on its neighbors; otherwise 0.
 std::int64_t bytes_of(const Counts& counts, const Vocabulary& vocabulary) {
   const bool bytes = vocabulary.kind() == Vocabulary::Kind::bytes ||
                      (vocabulary.tokenizer() && vocabulary.tokenizer()->kind() == "bpe");
@@ -92,21 +93,21 @@ Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Data
   const Counts targets = count_targets(settings, vocabulary, data, split, sequence_length, batch_size, max_batches);
   const Counts training = count_training(settings, vocabulary, data);
   const std::vector<bool> possible = possible_targets(settings, vocabulary, targets.size());
-  double seen = 0, n_targets = 0;
+  double n_training = 0, n_targets = 0;
   std::size_t commonest = targets.size();
   for (std::size_t i = 0; i < possible.size(); ++i) {
     if (possible[i]) {
-      seen += static_cast<double>(training[i] + 1);
+      n_training += static_cast<double>(training[i] + 1);
       if (commonest == targets.size() || training[i] > training[commonest]) commonest = i;
     }
     n_targets += static_cast<double>(targets[i]);
   }
   if (n_targets == 0)
-    throw UserError("{}: no targets in the {} split, and so no chance of hitting one", data.path(), name_of(split));
+    throw UserError("{}: the {} split has no targets; choose another split", data.path(), name_of(split));
   Chance found;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] > 0)
-      found.loss -= static_cast<double>(targets[i]) * std::log(static_cast<double>(training[i] + 1) / seen);
+      found.loss -= static_cast<double>(targets[i]) * std::log(static_cast<double>(training[i] + 1) / n_training);
   }
   found.loss /= n_targets;
   if (commonest < targets.size()) found.accuracy = static_cast<double>(targets[commonest]) / n_targets;

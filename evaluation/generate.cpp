@@ -45,8 +45,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
   require_output_layer(model.settings, "generation");
   if (!model.decoder) {
     throw UserError(
-        "this model is an encoder (objective {}): each of its tokens sees those behind it, so that it cannot continue "
-        "a text; furlong evaluate measures it",
+        "this model is an encoder (objective {}) and cannot generate text; use furlong evaluate, or a decoder",
         name_of(model.settings.objective.name));
   }
   std::vector<std::int32_t> prompt = prompt_tokens;
@@ -54,15 +53,16 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
     const auto document = model.vocabulary.document_id();
     if (!document)
       throw UserError(
-          "the prompt is empty, and this vocabulary has no document token to begin with: give --prompt at least one "
-          "symbol");
+          "the prompt is empty, and this vocabulary has no document token to start from; give at least one symbol in "
+          "--prompt");
     prompt.push_back(*document);
   }
   const std::int64_t total = static_cast<std::int64_t>(prompt.size()) + options.max_tokens;
   const layers::ModelConfig& config = model.decoder->config();
   if (config.position == layers::Position::learned && total > config.max_sequence_length) {
-    throw UserError("prompt and max-tokens make {} tokens, but the model has learned positions for {}; ask for fewer",
-                    total, config.max_sequence_length);
+    throw UserError(
+        "prompt and --max-tokens need {} positions, but the model has {} learned positions; reduce --max-tokens", total,
+        config.max_sequence_length);
   }
   const Device device = model.store->device();
   Tape tape(model.stream);
@@ -75,7 +75,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
     return model.decoder->logits(tape.stream(), hidden.value().narrow(1, n - 1, 1).reshape({1, hidden.extent(2)}))
         .to_vector<float>();
   };
-  // A long prompt goes through in pieces, so that memory does not grow with it.
+  // A long prompt is processed in pieces, so that memory does not grow with it.
   constexpr std::int64_t piece = 4096;
   const auto start = Clock::now();
   std::vector<float> logits;
@@ -90,7 +90,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
   Generated result;
   const RandomKey key{options.seed, 0, random_stream("generate")};
   const auto size =
-      static_cast<std::size_t>(model.vocabulary.size());  // a model may have room for more than its vocabulary
+      static_cast<std::size_t>(model.vocabulary.size());  // the output layer can be larger than the vocabulary
   for (std::int64_t i = 0; i < options.max_tokens; ++i) {
     logits.resize(size);
     const std::int32_t token =

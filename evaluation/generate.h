@@ -9,25 +9,27 @@ namespace furlong {
 struct GenerateOptions {
   std::int64_t max_tokens = 100;
   double temperature = 1;  ///< 0: always the most probable token
-  std::int64_t top_k = 0;  ///< only the k most probable tokens; 0 = all
-  double top_p = 1;  ///< only the most probable tokens that together reach this probability (Holtzman et al. 2020)
+  std::int64_t top_k = 0;  ///< sample from the k most probable tokens; 0: from all
+  /// Sample from the most probable tokens that together reach this probability (Holtzman et al. 2020).
+  double top_p = 1;
   std::uint64_t seed = 1;
-  std::vector<std::int32_t> stop = {};  ///< tokens at which the text ends, themselves left out
+  std::vector<std::int32_t> stop = {};  ///< tokens that end the text; they are not part of it
 };
 
 struct Generated {
   std::vector<std::int32_t> tokens;  ///< without the prompt
   double prompt_seconds = 0, seconds = 0;
-  std::int64_t state_bytes = 0;  ///< what the past takes at the end: constant for linear attention
+  std::int64_t state_bytes =
+      0;  ///< size of the recurrent state or key-value cache at the end; constant for linear attention
 };
 
-/// The prompt in parallel, then token by token from the recurrent state or the key-value cache. `on_token` is given
-/// each one as it comes. Throws UserError for encoders, for an empty prompt where the vocabulary has no document token
-/// to begin with, and for more tokens than learned positions.
+/// Generates tokens after a prompt. Processes the prompt in parallel, then one token at a time with a recurrent state
+/// or key-value cache. Calls `on_token` with each new token. Throws UserError for encoders, for an empty prompt if the
+/// vocabulary has no document token, and for more tokens than learned positions.
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt, const GenerateOptions& options,
                    const std::function<void(std::int32_t)>& on_token = {});
 
-/// One token drawn from logits with the options' temperature, top_k and top_p; `uniform` in [0, 1).
+/// Samples a token from logits with the options' temperature, top_k and top_p. `uniform` is a random number in [0, 1).
 std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& options, double uniform);
 
 }  // namespace furlong

@@ -22,7 +22,7 @@ std::int32_t token_id(std::int64_t value, std::int64_t vocabulary_size, const st
   return static_cast<std::int32_t>(value);
 }
 
-/// All integers of a dataset, whatever their width.
+/// Reads integers of any width.
 std::vector<std::int64_t> integers_of(const hdf5::ForeignDataset& dataset) {
   const auto count = static_cast<std::size_t>(hdf5::n_elements(dataset.shape()));
   const auto as = [&]<class T>(T) {
@@ -42,7 +42,7 @@ std::vector<std::int64_t> integers_of(const hdf5::ForeignDataset& dataset) {
     case hdf5::Type::i64:
       return as(std::int64_t{});
     default:
-      throw UserError("{}: dataset {} holds {}; expected integers", dataset.file_name(), dataset.path(),
+      throw UserError("{}: dataset {} has type {}; expected integers", dataset.file_name(), dataset.path(),
                       hdf5::name_of(dataset.type()));
   }
 }
@@ -51,7 +51,7 @@ TokenRows rows_of_hdf5(const fs::path& path, std::int64_t vocabulary_size) {
   const auto file = hdf5::ForeignFile::open(path.string());
   const hdf5::ForeignDataset tokens = file->dataset("tokens");
   if (tokens.shape().size() != 2 || hdf5::n_elements(tokens.shape()) == 0)
-    throw UserError("{}: dataset tokens: expected two dimensions, [rows, n], and none of them empty", path.string());
+    throw UserError("{}: dataset tokens: expected a shape [rows, n] that is not empty", path.string());
   TokenRows rows;
   const auto count = static_cast<std::int64_t>(tokens.shape()[0]);
   rows.n = static_cast<std::int64_t>(tokens.shape()[1]);
@@ -94,7 +94,7 @@ TokenRows rows_of_text(const fs::path& path, std::int64_t vocabulary_size) {
     }
     if (!ids.empty()) lines.push_back(std::move(ids));
   }
-  if (lines.empty()) throw UserError("{}: there is no row of token ids; expected one on each line", path.string());
+  if (lines.empty()) throw UserError("{}: no token ids found; expected one row of ids per line", path.string());
   TokenRows rows;
   for (const auto& ids : lines) rows.n = std::max(rows.n, static_cast<std::int64_t>(ids.size()));
   for (const auto& ids : lines) {
@@ -111,7 +111,7 @@ Tensor part_of(const std::vector<std::int32_t>& values, std::int64_t first, std:
   return Tensor::from(std::vector<std::int32_t>(begin, begin + count * n), {count, n}, device);
 }
 
-/// Final hidden states [count, n, d_model] of rows from `first` on.
+/// Returns the final hidden states [count, n, d_model] of rows from `first` on.
 Variable hidden_of(Model& model, layers::ForwardContext& context, const TokenRows& rows, std::int64_t first,
                    std::int64_t count) {
   const Device device = model.store->device();
@@ -129,12 +129,12 @@ Variable hidden_of(Model& model, layers::ForwardContext& context, const TokenRow
 void check_rows(const Model& model, const TokenRows& rows) {
   const layers::ModelConfig& settings = model.settings.model;
   if (settings.position == layers::Position::learned && rows.n > settings.max_sequence_length)
-    throw UserError("a row has {} tokens, and the model learned positions for {}; shorten it", rows.n,
+    throw UserError("a row has {} tokens, but the model has {} learned positions; shorten the row", rows.n,
                     settings.max_sequence_length);
   for (const std::int32_t segment : rows.segments) {
     if (segment >= settings.n_segments)
-      throw UserError("dataset segments: found {}; expected numbers below {}, the segments that the model has", segment,
-                      settings.n_segments);
+      throw UserError("dataset segments: found {}; expected numbers below {}, the number of the model's segments",
+                      segment, settings.n_segments);
   }
 }
 
@@ -147,7 +147,7 @@ TokenRows read_token_rows(const fs::path& path, std::int64_t vocabulary_size) {
 
 namespace {
 
-/// Values of a tensor as float64 numbers.
+/// Returns the values of a tensor as float64.
 std::vector<double> doubles_of(const Tensor& tensor) {
   if (tensor.dtype() == DType::float64) return tensor.to_vector<double>();
   Tensor wide = tensor;
@@ -159,7 +159,7 @@ std::vector<double> doubles_of(const Tensor& tensor) {
   return {values.begin(), values.end()};
 }
 
-/// A dataset [rows, n, width] of the model's precision.
+/// An output dataset [rows, n, width] in the model's precision.
 class Results {
  public:
   Results(hdf5::File& file, const std::string& name, const TokenRows& rows, std::int64_t width, bool wide)
@@ -168,9 +168,9 @@ class Results {
         dataset_(file.create_dataset(name, wide ? hdf5::Type::f64 : hdf5::Type::f32,
                                      {u(rows.rows()), u(rows.n), u(width)})) {}
 
-  /// Tokens [begin, begin + n) of a row, of which the first `real` are none of the padding.
+  /// Writes tokens [begin, begin + n) of a row. Tokens after the first `real` ones are padding.
   void write(std::int64_t row, std::int64_t begin, std::int64_t n, std::int64_t real, std::vector<double> values) {
-    std::fill(values.begin() + real * width_, values.end(), 0.0);  // what stands at padding means nothing
+    std::fill(values.begin() + real * width_, values.end(), 0.0);  // results at padding are meaningless
     const hdf5::Shape offset{u(row), u(begin), 0}, count{1, u(n), u(width_)};
     if (wide_) {
       dataset_.write_block(offset, count, values.data(), values.size() * sizeof(double));
@@ -202,7 +202,7 @@ Model in_float64(const Model& model) {
 void write_logits(Model& model, const TokenRows& rows, const fs::path& output, const LogitsOptions& options) {
   check_rows(model, rows);
   if (!options.hidden && model.settings.objective.learns_labels())
-    throw UserError("this model learns labels and has no logits of tokens; --hidden gives its states");
+    throw UserError("this model predicts labels and has no logits of tokens; add --hidden to write hidden states");
   if (!options.hidden) require_output_layer(model.settings, "logits");
   AtomicFile place(output);
   hdf5::File file = hdf5::File::create(place);
@@ -210,7 +210,7 @@ void write_logits(Model& model, const TokenRows& rows, const fs::path& output, c
       options.hidden ? model.settings.model.d_model : model.store->find("token_embedding.weight").shape()[0];
   Results results(file, options.hidden ? "hidden" : "logits", rows, width,
                   model.store->compute_dtype() == DType::float64);
-  // Logits of so many tokens at a time: a large vocabulary times a long row would not fit in memory.
+  // Number of tokens per piece: the logits of a long row with a large vocabulary do not fit in memory.
   const std::int64_t piece = std::max<std::int64_t>(1, (std::int64_t{1} << 25) / width);
   for (std::int64_t first = 0; first < rows.rows(); first += options.batch_size) {
     const std::int64_t count = std::min(options.batch_size, rows.rows() - first);

@@ -1,5 +1,5 @@
 #pragma once
-// What a model makes of given tokens: logits or final hidden states, into a file.
+// Writes a model's logits or final hidden states for given tokens to a file.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -8,31 +8,30 @@
 
 namespace furlong {
 
-/// Rows of token ids, padded behind with 0 to one length.
+/// Rows of token ids, padded on the right with 0.
 struct TokenRows {
-  std::vector<std::int64_t> lengths;   ///< tokens of each row that are none of the padding
-  std::int64_t n = 0;                  ///< the longest
+  std::vector<std::int64_t> lengths;   ///< tokens of each row without padding
+  std::int64_t n = 0;                  ///< longest length
   std::vector<std::int32_t> tokens;    ///< [rows, n]
-  std::vector<std::int32_t> segments;  ///< [rows, n], or empty: all are of segment 0
+  std::vector<std::int32_t> segments;  ///< [rows, n]; empty: all are segment 0
   std::int64_t rows() const { return static_cast<std::int64_t>(lengths.size()); }
 };
 
-/// From a text file, a row of ids separated by white space on each line (empty lines are passed over), or from HDF5:
-/// `tokens`, integers [rows, n], and where there are `lengths` [rows] and `segments` [rows, n]. Throws UserError naming
-/// the line or dataset for what is no id below `vocabulary_size`.
+/// Reads token ids from a text file, with one row of ids per line (empty lines are skipped), or from HDF5: `tokens`,
+/// integers [rows, n], and optionally `lengths` [rows] and `segments` [rows, n]. Throws UserError that names the line
+/// or dataset if a value is not an id below `vocabulary_size`.
 TokenRows read_token_rows(const std::filesystem::path& path, std::int64_t vocabulary_size);
 
 struct LogitsOptions {
-  bool hidden = false;          ///< final hidden states in the place of logits
-  std::int64_t batch_size = 8;  ///< rows at once
+  bool hidden = false;          ///< final hidden states instead of logits
+  std::int64_t batch_size = 8;  ///< rows in a batch
 };
 
-/// The same model computing in float64, on the CPU: what its weights mean, but for rounding on the way.
+/// Returns the same model with float64 computations on the CPU, which have negligible rounding errors.
 Model in_float64(const Model& model);
 
-/// Writes HDF5 with `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], float32 (float64 for a model in
-/// that), zeros behind the end of a row, and `lengths` [rows]. Throws UserError for rows that the model is too short
-/// for.
+/// Writes HDF5 with `lengths` [rows], and `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], in float32
+/// (float64 for a float64 model), zero at padding. Throws UserError if a row exceeds the model's learned positions.
 void write_logits(Model& model, const TokenRows& rows, const std::filesystem::path& output,
                   const LogitsOptions& options);
 

@@ -3,7 +3,7 @@
 
 namespace furlong {
 
-/// The middle one, or the mean of the two in the middle. Of one value or more.
+/// Returns the median of at least one value.
 double median(std::vector<double> values);
 
 }  // namespace furlong

@@ -326,14 +326,14 @@ quickstart() {
 benchmark() {
   local cases case direction name i=0 failed=0 shown='' target=cuda
   cases=(
-    "--mechanism linear --feature-map elu1 --d 64 --n 2048,8192,32768,131072"
-    "--mechanism linear --feature-map favor_positive --features 256 --d 64 --n 2048,8192,32768,131072"
-    "--mechanism softmax --d 64 --n 2048,8192,32768"
-    "--mechanism linear --feature-map elu1 --d 128 --n 2048,8192,32768,131072"
+    "--mechanism linear --feature-map elu1 --head-dim 64 --lengths 2048,8192,32768,131072"
+    "--mechanism linear --feature-map favor_positive --features 256 --head-dim 64 --lengths 2048,8192,32768,131072"
+    "--mechanism softmax --head-dim 64 --lengths 2048,8192,32768"
+    "--mechanism linear --feature-map elu1 --head-dim 128 --lengths 2048,8192,32768,131072"
   )
-  local shape=(--heads 16 --batch 2 --dtype bfloat16 --repeat 10)
+  local shape=(--heads 16 --batch 2 --dtype bfloat16 --repeats 10)
   if $without_gpu; then
-    target=cpu cases=("--mechanism linear,softmax --feature-map elu1 --d 64 --n 256,512") shape=(--heads 2 --repeat 3)
+    target=cpu cases=("--mechanism linear,softmax --feature-map elu1 --head-dim 64 --lengths 256,512") shape=(--heads 2 --repeats 3)
   fi
   result=passed
   for case in "${cases[@]}"; do

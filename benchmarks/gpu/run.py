@@ -121,15 +121,15 @@ class Runner:
                 "--causal",
                 "--dtype",
                 "bfloat16",
-                "--n",
+                "--lengths",
                 str(case["n"]),
                 "--heads",
                 str(case["heads"]),
                 "--batch",
                 str(case["batch"]),
-                "--d",
+                "--head-dim",
                 str(case["d"]),
-                "--repeat",
+                "--repeats",
                 str(self.arguments.repeat),
                 "--json",
                 str(answer),
@@ -144,7 +144,7 @@ class Runner:
             found = json.loads(answer.read_text())["attention"][0]["lengths"][0]
         return {
             key: found[key]
-            for key in ("median_seconds", "seconds", "flops", "flops_per_second", "share_of_peak", "peak_bytes")
+            for key in ("median_seconds", "seconds", "flops", "flops_per_second", "fraction_of_peak", "peak_bytes")
         }
 
     def candidates(self, case):

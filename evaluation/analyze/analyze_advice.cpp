@@ -9,7 +9,7 @@
 namespace furlong {
 namespace {
 
-/// The next m that the map can have and that fills whole vectors, at most `most`.
+/// Rounds m up to a number that the map can have and that fills vectors, at most `most`.
 std::int64_t rounded_features(double m, const AttentionCandidate& candidate, std::int64_t most) {
   const std::int64_t step = std::max<std::int64_t>(8, ops::feature_map_info(candidate.map).features_a_direction);
   const std::int64_t up =
@@ -17,7 +17,7 @@ std::int64_t rounded_features(double m, const AttentionCandidate& candidate, std
   return std::clamp(up, std::min(step, most), most);
 }
 
-/// M as the map can have it.
+/// Rounds M down to a number that the map can have.
 std::int64_t most_features_of(const AttentionCandidate& candidate, std::int64_t most) {
   const std::int64_t step = ops::feature_map_info(candidate.map).features_a_direction;
   return std::max(step, most / step * step);
@@ -29,7 +29,7 @@ double flops_per_token(layers::AttentionConfig config, std::int64_t d, std::int6
   return layers::mechanism_info(config.mechanism).cost(config, n).forward / static_cast<double>(n);
 }
 
-/// One attention that may be advised, before its error is known.
+/// An attention to try, before its error is known.
 struct Trial {
   std::size_t candidate;
   LinearChoice choice;
@@ -50,7 +50,7 @@ std::vector<Trial> trials_of(const std::vector<AttentionCandidate>& candidates, 
         ladder.insert(m);
       } catch (const UserError&) {
         if (!options.candidates.empty())
-          throw;  // asked for by name; of the default ones those too wide for d are passed over
+          throw;  // requested by name; default candidates that are too large for d are skipped
       }
     } else {
       const std::int64_t most = most_features_of(candidate, options.most_features);
@@ -66,13 +66,13 @@ std::vector<Trial> trials_of(const std::vector<AttentionCandidate>& candidates, 
   return trials;
 }
 
-/// The least n with linear cost below softmax's; both are monotone in n.
+/// Returns the smallest n with linear cost below that of softmax. Both are monotone in n.
 std::int64_t crossover(const LinearChoice& choice, std::int64_t d, bool causal) {
   const auto cheaper = [&](std::int64_t n) {
     return linear_flops_per_token(choice.candidate, choice.m, d, n, causal) < softmax_flops_per_token(d, n, causal);
   };
   std::int64_t high = 1;
-  while (!cheaper(high)) high *= 2;  // softmax's grows without bound, the other does not
+  while (!cheaper(high)) high *= 2;  // the cost of softmax per token grows without bound
   std::int64_t low = high / 2;       // not cheaper, or 0
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
@@ -125,8 +125,8 @@ RequiredFeatures required_features(const AttentionData& data, const AttentionCan
     found.error = measured(found.tried);
   }
   if (!(found.error <= options.target_error)) return found;
-  // Errors of few features can be far above the curve, and have promised too much: down again as far as the curve from
-  // here tells.
+  // Errors of few features can be far above the curve, which then predicts too large an m. Decrease m by the curve
+  // through the current error.
   for (;;) {
     found.m = found.tried;
     const std::int64_t fewer = scaled(found.tried, std::pow(found.error / options.target_error, 2));
@@ -173,7 +173,7 @@ std::vector<Advice> advise(const AttentionData& data, const AdviceOptions& optio
       if (!advice[group].linear) open.push_back(group);
     }
     if (open.empty()) break;
-    // One head left of many is tried alone.
+    // If only one head is left, the others are not computed.
     const bool alone = open.size() == 1 && data.groups() > 1;
     const AttentionCandidate& candidate = trial.choice.candidate;
     const std::vector<double> errors = candidate_errors(alone ? data.head(static_cast<std::int64_t>(open[0])) : data,

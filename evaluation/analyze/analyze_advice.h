@@ -1,5 +1,5 @@
 #pragma once
-// How many features a wanted error takes, and which attention reaches it at the least cost.
+// Finds the number of features that reaches a target error, and the cheapest attention that reaches it.
 #include <optional>
 
 #include "evaluation/analyze/analyze_attention.h"
@@ -8,28 +8,28 @@ namespace furlong {
 
 struct AdviceOptions {
   double target_error = 0.1;
-  std::int64_t most_features = 1024;  ///< M: no more random features are tried,
-  bool bounds_polynomials = false;    ///< nor polynomials that have more, of the default candidates
-  std::int64_t draws = 3;             ///< over which an error is the median
+  std::int64_t most_features = 1024;  ///< M: largest number of random features to try
+  bool bounds_polynomials = false;    ///< whether M also bounds polynomials of the default candidates
+  std::int64_t draws = 3;             ///< an error is the median over them
   std::uint64_t seed = 0;
-  std::int64_t length = 0;                                           ///< n that costs are told for; 0: the data's
-  layers::DirectionsKind kind = layers::DirectionsKind::orthogonal;  ///< of every candidate's directions
+  std::int64_t length = 0;                                           ///< n of the costs; 0: that of the data
+  layers::DirectionsKind kind = layers::DirectionsKind::orthogonal;  ///< of every candidate's random projection
   std::vector<AttentionCandidate> candidates;                        ///< empty: default_advice_candidates()
 };
 
-/// The least m found at which the error was measured to be within the target.
+/// Smallest m found whose measured error is within the target.
 struct RequiredFeatures {
-  std::optional<std::int64_t> m;  ///< none: not up to M
+  std::optional<std::int64_t> m;  ///< empty: the error of M features exceeds the target
   std::int64_t tried = 0;         ///< m, or M
-  double error = 0;               ///< measured there
+  double error = 0;               ///< measured at `tried`
 };
-/// For data of one group and a candidate with random features. The error falls as m^(−1/2) where it is noise of m
-/// independent features: that curve is laid through errors at three m, and the m that it promises is tried; where the
-/// error is larger than promised, more are, up to M, and where it is smaller, fewer.
+/// Finds the required m for data of one group and a candidate with random features. The noise of m independent features
+/// decreases as m^(−1/2). This curve, fitted to errors at three m, predicts the required m. If the measured error is
+/// larger than predicted, more features are tried, up to M; if it is smaller, fewer.
 RequiredFeatures required_features(const AttentionData& data, const AttentionCandidate& candidate,
                                    const AdviceOptions& options);
 
-/// Floating point operations a token and head of forward, as bench_attention.h counts them.
+/// Returns the floating point operations of forward per token and head, counted as in bench_attention.h.
 double linear_flops_per_token(const AttentionCandidate& candidate, std::int64_t m, std::int64_t d, std::int64_t n,
                               bool causal);
 double softmax_flops_per_token(std::int64_t d, std::int64_t n, bool causal);
@@ -41,22 +41,21 @@ struct LinearChoice {
   double flops_per_token = 0;
 };
 
-/// For one head.
+/// Advice for one group of the data: a head, or all replicas.
 struct Advice {
-  std::optional<LinearChoice> linear;  ///< the cheapest that reaches the target; none: only softmax does
-  LinearChoice nearest;                ///< the one with the least error of all that were tried
+  std::optional<LinearChoice> linear;  ///< cheapest that reaches the target; empty: only softmax reaches it
+  LinearChoice nearest;                ///< smallest error of all that were tried
   double softmax_flops_per_token = 0;
-  std::int64_t length = 0;  ///< n of the costs
-  bool uniform_suffices =
-      false;  ///< the mean of the visible values is within the target already: it says nothing of the map
-  std::int64_t cheaper_from = 0;  ///< the least n at which `linear` costs less than softmax
+  std::int64_t length = 0;        ///< n of the costs
+  bool uniform_suffices = false;  ///< uniform attention also reaches the target, which then does not test the map
+  std::int64_t cheaper_from = 0;  ///< smallest n at which `linear` costs less than softmax
   bool takes_softmax() const { return !linear || linear->flops_per_token >= softmax_flops_per_token; }
 };
-/// taylor:1 and 2, limit:2, favor_trig, favor_positive, favor_hyperbolic, oprf; and those of them with centring and
-/// scaling.
+/// Returns taylor:1 and 2, limit:2, favor_trig, favor_positive, favor_hyperbolic and oprf, and variants with centering
+/// and scaling.
 const std::vector<AttentionCandidate>& default_advice_candidates();
-/// One for each group of the data. Candidates with random features are tried with m from 32 to M in steps of about √2,
-/// cheapest first, and given up where m^(−1/2) cannot bring them under the target by M.
+/// Returns advice for each group of the data. Tries candidates in order of cost, with m from 32 to M in steps of about
+/// √2. Skips a candidate if, by m^(−1/2), M features cannot reach the target.
 std::vector<Advice> advise(const AttentionData& data, const AdviceOptions& options);
 
 }  // namespace furlong

@@ -28,7 +28,7 @@ Tensor exact_output(const AttentionSample& sample) {
       .value();
 }
 
-/// elu(0) + 1 = 1: with rows of one zero every visible key weighs the same, at linear cost.
+/// Uniform attention at linear cost: elu(0) + 1 = 1, so rows of one zero give all visible keys equal weights.
 Tensor uniform_output(const AttentionSample& sample) {
   AttentionSample constant = sample;
   constant.query = Tensor::zeros({sample.batch(), sample.n(), sample.n_heads}, DType::float64);
@@ -38,8 +38,8 @@ Tensor uniform_output(const AttentionSample& sample) {
   return candidate_output(constant, ones, {});
 }
 
-/// Adds to each head's sum of squares over [batch, n, heads·width], elements given as in memory, of the rows that
-/// `kept` [batch·n] has a 1 for; empty: all.
+/// Adds the squares of the elements of [batch, n, heads·width] to the sum of each head. `kept` [batch·n] selects rows
+/// with 1; empty: all rows.
 void add_squares(const std::vector<double>& values, std::int64_t n_heads, std::int64_t width,
                  const std::vector<std::int32_t>& kept, std::vector<double>& sums) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -54,7 +54,7 @@ std::vector<RowNorms> row_norms(const std::vector<AttentionSample>& samples, boo
   for (const AttentionSample& sample : samples) {
     const Tensor& tensor = keys ? sample.key : sample.query;
     const std::vector<double> values = tensor.to_vector<double>();
-    // Padding says nothing of the model.
+    // Padding is no data of the model.
     const Tensor real = keys ? sample.real_keys() : sample.real_queries;
     const std::vector<std::int32_t> kept =
         real.defined() ? real.to_vector<std::int32_t>() : std::vector<std::int32_t>();
@@ -85,7 +85,7 @@ Tensor gaussian(const Shape& shape, double deviation, std::uint64_t seed, const 
   return Tensor::from(values, shape);
 }
 
-/// One kept token after another: sums and squares of x [batch, n, heads·d], by head.
+/// Adds sums and squares of the kept tokens of x [batch, n, heads·d], per head.
 std::vector<double> statistics_of(const std::vector<AttentionSample>& samples, bool keys) {
   const std::int64_t heads = keys ? samples[0].n_kv_heads : samples[0].n_heads;
   const Tensor sums = Tensor::zeros({heads, ops::head_statistics_width(samples[0].d())}, DType::float64);

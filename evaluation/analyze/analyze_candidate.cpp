@@ -1,4 +1,4 @@
-// Names of candidates, as users write them.
+// Parses and prints the names of candidates.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ ops::FeatureMap map_named(const std::string& name, const std::string& whole, con
     known.emplace_back(info.name);
   }
   const std::string near = config::nearest(name, known);
-  throw UserError("{} {}: there is no feature map '{}'{}; the names are {}", option, whole, name,
+  throw UserError("{} {}: unknown feature map '{}'{}; expected one of {}", option, whole, name,
                   near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(known, ", "));
 }
 
@@ -48,7 +48,8 @@ std::int64_t AttentionCandidate::features(std::int64_t asked, std::int64_t d) co
   try {
     return ops::feature_count(map, map_options, d, is_random() ? ops::direction_count(map, asked) : 0);
   } catch (const UserError& error) {
-    throw UserError("{}: {}", is_random() ? fmt::format("--features {}", asked) : "--maps " + name(), error.what());
+    throw UserError("{}: {}", is_random() ? fmt::format("--features {}", asked) : "--feature-maps " + name(),
+                    error.what());
   }
 }
 
@@ -60,17 +61,17 @@ AttentionCandidate attention_candidate(const std::string& name, const std::strin
   if (map.size() > 1) {
     if (!has_order(candidate.map)) throw UserError("{} {}: {} has no order; expected {}", option, name, map[0], map[0]);
     const bool digit = map.size() == 2 && map[1].size() == 1 && map[1][0] >= '1' && map[1][0] <= '9';
-    if (!digit) throw UserError("{} {}: expected an order after the colon, as in {}:2", option, name, map[0]);
+    if (!digit) throw UserError("{} {}: expected an order after the colon, for example {}:2", option, name, map[0]);
     candidate.map_options.order = map[1][0] - '0';
   }
   for (std::size_t i = 1; i < parts.size(); ++i) {
     if (parts[i] != "centering" && parts[i] != "saderf")
-      throw UserError("{} {}: '{}' is unknown; expected centering or saderf after a plus sign", option, name, parts[i]);
+      throw UserError("{} {}: unknown modifier '{}'; expected centering or saderf", option, name, parts[i]);
     (parts[i] == "centering" ? candidate.centering : candidate.saderf) = true;
   }
   if (parts.size() > 1 && !ops::feature_map_info(candidate.map).estimates_softmax)
-    throw UserError("{} {}: {} is exact for maps that estimate softmax's exp(q·k/√d) only; expected {} alone", option,
-                    name, parts[1], map[0]);
+    throw UserError("{} {}: {} applies only to feature maps that estimate exp(q·k/√d); expected {} alone", option, name,
+                    parts[1], map[0]);
   return candidate;
 }
 

@@ -20,7 +20,7 @@ std::vector<std::int64_t> spread(std::int64_t n, std::int64_t most) {
   return chosen;
 }
 
-/// Rows of one head's queries or keys, centred and scaled, and their features under one draw.
+/// Rows of one head's queries or keys, centered and scaled, and their features for one random projection.
 struct Rows {
   std::int64_t count = 0, d = 0;
   std::vector<double> x;         // [count, d]
@@ -30,7 +30,7 @@ struct Rows {
 
 std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
 
-/// Chosen rows of x [1, n, d]; `center` and `factor` [d] may be undefined. factor^power.
+/// Returns the selected rows of x [1, n, d], minus `center` [d] and times factor^power [d]. Both can be undefined.
 Rows rows_of(const Tensor& x, const std::vector<std::int64_t>& chosen, const Tensor& center, const Tensor& factor,
              double power) {
   Rows rows;
@@ -47,7 +47,7 @@ Rows rows_of(const Tensor& x, const std::vector<std::int64_t>& chosen, const Ten
   return rows;
 }
 
-/// One head's feature map, with what it points to.
+/// The feature map of one head, with the tensors that it points to.
 class HeadFeatures {
  public:
   HeadFeatures(const AttentionCandidate& candidate, std::int64_t d, std::int64_t m, double oprf_a)
@@ -62,7 +62,7 @@ class HeadFeatures {
     tile_.order = candidate.map_options.order;
   }
 
-  /// Directions [count, d].
+  /// Random projection [count, d].
   void set_directions(std::vector<double> directions) {
     directions_ = std::move(directions);
     tile_.n_directions = static_cast<std::int64_t>(directions_.size()) / tile_.d;
@@ -101,7 +101,7 @@ class HeadFeatures {
   std::vector<double> directions_, transposed_, norms_;
 };
 
-/// Rows of logarithms as exp(row − its maximum), and the maxima.
+/// Returns exp(row − its maximum) for rows of logarithms, and the maxima.
 std::pair<std::vector<double>, std::vector<double>> scaled_rows(const std::vector<double>& logarithms, std::int64_t m) {
   std::vector<double> values(logarithms.size()), tops;
   for (std::size_t begin = 0; begin < logarithms.size(); begin += at(m)) {
@@ -118,7 +118,7 @@ double inner(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
-/// log Σ_f exp(a_f + b_f)
+/// Returns log Σ_f exp(a_f + b_f).
 double log_sum_exp(const double* a, const double* b, std::int64_t m) {
   double top = -HUGE_VAL, sum = 0;
   for (std::int64_t f = 0; f < m; ++f) top = std::max(top, a[f] + b[f]);
@@ -126,7 +126,7 @@ double log_sum_exp(const double* a, const double* b, std::int64_t m) {
   return top + std::log(sum);
 }
 
-/// estimate / kernel of every pair, [queries, keys].
+/// Returns estimate / kernel for all pairs, [queries, keys].
 std::vector<double> ratios(const Rows& queries, const Rows& keys, bool logarithms, std::int64_t m) {
   std::pair<std::vector<double>, std::vector<double>> q, k;
   if (logarithms) q = scaled_rows(queries.features, m), k = scaled_rows(keys.features, m);
@@ -141,8 +141,7 @@ std::vector<double> ratios(const Rows& queries, const Rows& keys, bool logarithm
         continue;
       }
       const double product = inner(q.first.data() + i * m, k.first.data() + j * m, m);
-      // Opposite rows at large norms leave nothing of the product; their sum is taken again with the maximum of the
-      // pair.
+      // The product of opposite rows with large norms underflows. Recompute the sum with the maximum of the pair.
       const double sum = product > 1e-30
                              ? std::log(product) + q.second[at(i)] + k.second[at(j)]
                              : log_sum_exp(queries.features.data() + i * m, keys.features.data() + j * m, m);
@@ -152,7 +151,7 @@ std::vector<double> ratios(const Rows& queries, const Rows& keys, bool logarithm
   return found;
 }
 
-/// Σ|w| and √Σw² are taken of each query's w_f = φ_f(q) Σ_j φ_f(k_j) over the keys that it sees.
+/// Computes Σ|w| and √Σw² of w_f = φ_f(q) Σ_j φ_f(k_j) over the keys visible to each query.
 double effective_features(const Rows& queries, const Rows& keys, const std::vector<bool>& sees, bool logarithms,
                           std::int64_t m) {
   std::vector<double> key_features = keys.features, top(at(m), 0.0);
@@ -192,7 +191,7 @@ double effective_features(const Rows& queries, const Rows& keys, const std::vect
   return counted > 0 ? sum / static_cast<double>(counted) : 0;
 }
 
-/// The same rows under one draw after another.
+/// Accumulates statistics of the same rows over draws.
 struct Sums {
   std::vector<double> ratio, square;  // of ratio − 1, [pairs]
   double error = 0, effective = 0;

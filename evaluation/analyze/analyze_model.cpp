@@ -10,13 +10,13 @@
 namespace furlong {
 namespace {
 
-/// What the model has in one head.
+/// The model's own attention in one head.
 struct OwnAttention {
   std::string name;
   bool is_softmax = false;
-  bool has_weights = true;  ///< that are not negative and sum to 1
+  bool has_weights = true;  ///< weights that are not negative and sum to 1
   std::int64_t m = 0;
-  std::optional<AttentionCandidate> candidate;  ///< where its features are random and can be drawn again
+  std::optional<AttentionCandidate> candidate;  ///< if its features are random and can be redrawn
 };
 
 AttentionCandidate candidate_of(const layers::AttentionConfig& config, ops::FeatureMap map) {
@@ -54,22 +54,22 @@ OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t h
   return own;
 }
 
-/// Weights of the model's own mechanism on the first sequence of the batch.
-TotalVariation own_variation(const layers::ForwardContext& context, const layers::ObservedAttention& seen,
+/// Returns the total variation distances of the model's own weights on the first sequence of the batch.
+TotalVariation own_variation(const layers::ForwardContext& context, const layers::ObservedAttention& observed,
                              const AttentionSample& sample, std::int64_t d_head) {
   layers::ForwardContext inner = context;
   inner.observe_attention = nullptr;
   inner.attention_mask = sample.first_sequence().mask;
   if (inner.positions.defined()) inner.positions = inner.positions.narrow(0, 0, 1);
   const auto first = [](const Variable& x) { return Variable(x.value().narrow(0, 0, 1)); };
-  const Variable query = first(seen.query), key = first(seen.key);
+  const Variable query = first(observed.query), key = first(observed.key);
   const auto attend = [&](const Tensor& value) {
-    return seen.mechanism.forward(inner, query, key, Variable(value)).value();
+    return observed.mechanism.forward(inner, query, key, Variable(value)).value();
   };
-  return total_variation(sample, attend, seen.value.dtype(), d_head);
+  return total_variation(sample, attend, observed.value.dtype(), d_head);
 }
 
-/// One layer's samples, and what its own attention made of them.
+/// Samples of one layer, and the errors of its own attention.
 struct Layer {
   std::string name;
   layers::AttentionConfig config;
@@ -87,22 +87,22 @@ Layer observe_layer(ObservedModel& model, const std::string& name, const layers:
   std::vector<AttentionSample> samples;
   std::vector<Tensor> outputs;
   model.run(model.batches(),
-            [&](layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t batch) {
-              if (seen.layer != name) return;
-              samples.push_back(observed_sample(context, seen, config, model.real(batch)));
-              outputs.push_back(as_float64(seen.output.value()));
+            [&](layers::ForwardContext& context, const layers::ObservedAttention& observed, std::size_t batch) {
+              if (observed.layer != name) return;
+              samples.push_back(observed_sample(context, observed, config, model.real(batch)));
+              outputs.push_back(as_float64(observed.output.value()));
               if (probe && !layer.variation)
-                layer.variation = own_variation(context, seen, samples.back(), config.d_head);
+                layer.variation = own_variation(context, observed, samples.back(), config.d_head);
             });
   layer.data.emplace(std::move(samples), false);
   layer.own_errors = layer.data->relative_errors(outputs);
   return layer;
 }
 
-/// The analysis of candidates for a layer, every head at once.
+/// Analyzes a candidate on all heads of a layer.
 void add_candidate(const Layer& layer, const AttentionCandidate& candidate, std::int64_t m,
                    const ModelAnalysisOptions& options, std::vector<HeadAnalysis>& heads) {
-  constexpr std::int64_t width = 256;  // one-hot values at a time
+  constexpr std::int64_t width = 256;  // number of one-hot values per pass
   const AttentionData& data = *layer.data;
   const std::vector<double> errors = candidate_errors(data, candidate, m, options.draws, options.seed);
   ops::LinearAttentionConstants constants = data.constants(candidate);
@@ -124,11 +124,11 @@ void add_candidate(const Layer& layer, const AttentionCandidate& candidate, std:
       one.total_variation_to_uniform = variation->to_uniform[at(head.head)];
     }
     if (candidate.is_random()) one.directions = name_of(candidate.kind);
-    const HeadAttention& before = head.attentions.back();
+    const HeadAttention& previous = head.attentions.back();
     if (options.find_features && candidate.is_random()) {
       const bool same =
-          !before.own && before.name == one.name && before.directions == one.directions;  // with another m
-      one.required = same ? before.required : required_features(data.head(head.head), candidate, options.advice);
+          !previous.own && previous.name == one.name && previous.directions == one.directions;  // with another m
+      one.required = same ? previous.required : required_features(data.head(head.head), candidate, options.advice);
     }
     head.attentions.push_back(one);
   }
@@ -186,7 +186,7 @@ LayerAnalysis analyze_layer(const Layer& layer, const ModelAnalysisOptions& opti
   return found;
 }
 
-/// Without candidates only softmax is compared with one; what belongs to candidates would do nothing elsewhere.
+/// Throws UserError if options of candidates have no effect: by default, only softmax is compared with a candidate.
 void check_candidate_options(const ModelAnalysisOptions& options, const layers::ModelConfig& config) {
   if (!options.candidates.empty() || options.candidate_options.empty()) return;
   for (std::int64_t layer = 0; layer < config.n_layers; ++layer) {
@@ -196,8 +196,8 @@ void check_candidate_options(const ModelAnalysisOptions& options, const layers::
     }
   }
   throw UserError(
-      "{}: needs --maps NAME,...: no attention of this model is softmax, and others are compared with nothing by "
-      "default",
+      "{} has no effect: no attention of this model is softmax, and others are not compared by default; add "
+      "--feature-maps NAME,...",
       options.candidate_options[0]);
 }
 
@@ -215,8 +215,7 @@ void analyze_model(const ModelAnalysisOptions& options, const std::function<void
   check_candidate_options(options, config);
   for (const AttentionCandidate& candidate : options.candidates) {
     if (!candidate.is_random()) candidate.features(0, config.attention.d_head);
-    for (const std::int64_t m : options.features)
-      candidate.features(m, config.attention.d_head);  // refused here rather than after minutes
+    for (const std::int64_t m : options.features) candidate.features(m, config.attention.d_head);  // fails early
   }
   analysis.step = checkpoint.integer("step");
   analysis.data = model.data_path();
@@ -225,10 +224,10 @@ void analyze_model(const ModelAnalysisOptions& options, const std::function<void
   analysis.causal = model.causal();
   begin(analysis);
   std::vector<std::string> names;
-  model.run(1, [&](layers::ForwardContext&, const layers::ObservedAttention& seen, std::size_t) {
-    names.push_back(seen.layer);
+  model.run(1, [&](layers::ForwardContext&, const layers::ObservedAttention& observed, std::size_t) {
+    names.push_back(observed.layer);
   });
-  // One pass for each layer, so that only one layer's queries, keys and values are held at a time.
+  // One pass per layer: only one layer's queries, keys and values are in memory.
   const std::int64_t n_layers = static_cast<std::int64_t>(names.size());
   for (std::int64_t i = 0; i < n_layers; ++i)
     done(analyze_layer(observe_layer(model, names[at(i)], layers::attention_of_layer(config, i)), options));

@@ -1,5 +1,5 @@
 #pragma once
-// furlong analyze attention on a trained model and data: what its attention is like, layer by layer and head by head.
+// furlong analyze attention on a trained model: errors, weights and norms of each layer and head.
 #include <functional>
 #include <optional>
 
@@ -11,33 +11,33 @@ namespace furlong {
 
 struct ModelAnalysisOptions {
   std::filesystem::path run;    ///< a run directory or a checkpoint
-  std::filesystem::path store;  ///< empty: the one that it was trained on
+  std::filesystem::path store;  ///< tokenized dataset; empty: that of the model's training
   Split split = Split::validation;
   Weights weights = Weights::averaged_if_present;
   std::int64_t sequence_length = 0;  ///< 0: as in training
   std::int64_t batch_size = 1, batches = 1;
-  std::vector<AttentionCandidate> candidates;  ///< empty: favor_positive where a layer is softmax, none elsewhere
-  std::vector<std::string>
-      candidate_options;  ///< options given that belong to candidates: refused where there are none
+  std::vector<AttentionCandidate> candidates;  ///< empty: favor_positive for softmax layers, none for others
+  /// Given options that apply only to candidates. They are an error if there are no candidates.
+  std::vector<std::string> candidate_options;
   std::vector<layers::DirectionsKind> kinds{layers::DirectionsKind::orthogonal};
   std::vector<std::int64_t> features{256};
   std::int64_t draws = 3;
   std::uint64_t seed = 0;
   AdviceOptions advice;
-  bool find_features = false, advise = false;  ///< under advice.target_error
+  bool find_features = false, advise = false;  ///< with advice.target_error
 };
 
-/// One attention in the place of a head's.
+/// An attention evaluated on the queries, keys and values of one head.
 struct HeadAttention {
-  std::string name;        ///< of a candidate, or what the model has: "softmax", "linear favor_positive", ...
-  bool own = false;        ///< the model's
-  std::string directions;  ///< kind of random directions; empty without
-  std::int64_t m = 0;      ///< 0 without features
-  double error = 0;        ///< ‖output − softmax(q k)‖ / ‖softmax(q k) v‖ on this head's own q, k, v
-  /// Of its weights, on the first sequence; none where weights can be negative (linformer, maps of signed features) or
-  /// do not sum to 1 (normalizer none, rotary positions in the numerator).
+  std::string name;        ///< of a candidate, or the model's own: "softmax", "linear favor_positive", ...
+  bool own = false;        ///< whether it is the model's
+  std::string directions;  ///< kind of random projection; empty if there is none
+  std::int64_t m = 0;      ///< 0 if it has no features
+  double error = 0;        ///< ‖output − softmax(q k) v‖ / ‖softmax(q k) v‖ on this head's q, k, v
+  /// Total variation distances of the weights on the first sequence. Empty if weights can be negative (linformer,
+  /// signed features) or need not sum to 1 (normalizer none, rotary positions in the numerator).
   std::optional<double> total_variation_to_softmax, total_variation_to_uniform;
-  std::optional<RequiredFeatures> required;  ///< where asked for and m can be chosen
+  std::optional<RequiredFeatures> required;  ///< if requested and m can be chosen
 };
 
 struct HeadAnalysis {
@@ -62,9 +62,9 @@ struct ModelAnalysis {
   bool causal = true;
 };
 
-/// Runs the model on the split's first batches, on the CPU, and analyzes each layer's queries, keys and values; `begin`
-/// is called once what is analyzed is known, `done` with each layer. With data.carry_state each segment is taken by
-/// itself. Throws UserError.
+/// Runs the model on the split's first batches, on the CPU, and analyzes the queries, keys and values of each layer.
+/// Calls `begin` once, before the analysis, and `done` with each layer. With data.carry_state, each segment is analyzed
+/// separately. Throws UserError for invalid options, checkpoints or datasets.
 void analyze_model(const ModelAnalysisOptions& options, const std::function<void(const ModelAnalysis&)>& begin,
                    const std::function<void(const LayerAnalysis&)>& done);
 

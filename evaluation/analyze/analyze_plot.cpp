@@ -12,7 +12,7 @@ namespace {
 constexpr double width = 900, height = 500, left = 80, top = 48, right = 590, bottom = 436;
 constexpr double legend = right + 24;
 
-/// Okabe and Ito's colours, which people with colour blindness tell apart.
+/// The palette of Okabe and Ito, which is safe for color blindness.
 constexpr const char* colours[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"};
 
 std::string escaped(const std::string& text) {
@@ -48,7 +48,7 @@ class Canvas {
         first = false;
       }
     }
-    // Whole decades, or where there is less than one, some room.
+    // Whole decades, or a margin if the range is less than one decade.
     low_ = std::pow(10, std::floor(std::log10(low_ * 0.999)));
     high_ = std::pow(10, std::ceil(std::log10(high_ * 1.001)));
     if (ticks_.empty()) ticks_.insert(1);
@@ -102,7 +102,7 @@ class Canvas {
         if (multiple == 1 || high_ / low_ < 1001) svg += text(left - 8, y_at(y) + 4, fmt::format("{:.4g}", y), "end");
       }
     }
-    // Under many categories only as many names as fit.
+    // With many categories, only some labels fit.
     const std::size_t every = (ticks_.size() + 23) / 24;
     std::size_t count = 0;
     for (const double x : ticks_) {
@@ -135,7 +135,7 @@ class Canvas {
     }
   }
 
-  /// `number` counts the series that are no baselines; -1 for those.
+  /// `number` counts series without baselines; -1 for a baseline.
   std::string series(const PlotSeries& series, int number, std::size_t row) const {
     const char* colour = number < 0 ? "#777777" : colours[static_cast<std::size_t>(number) % std::size(colours)];
     const char* dashes = number < 0 ? " stroke-dasharray=\"7 4\"" : "";

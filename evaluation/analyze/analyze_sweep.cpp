@@ -32,11 +32,11 @@ AttentionSample given_attention(const SweepOptions& options) {
   sample.causal = options.causal;
   sample.mask = tensors.mask;
   if (sample.n() == sample.n_key())
-    sample.real_queries = sample.mask.keys;  // of one sequence: a masked key's query is padding too
+    sample.real_queries = sample.mask.keys;  // self-attention: the query of a masked key is padding too
   return sample;
 }
 
-/// Every candidate with every kind of directions and number of features that applies to it.
+/// Returns each candidate with each kind of random projection and each number of features that apply to it.
 std::vector<std::pair<AttentionCandidate, std::int64_t>> cases_of(const SweepOptions& options, std::int64_t d) {
   std::vector<std::pair<AttentionCandidate, std::int64_t>> cases;
   for (AttentionCandidate candidate : options.candidates) {

@@ -1,5 +1,5 @@
 #pragma once
-// furlong analyze attention without a model: candidates over ranges of norms, widths, lengths and features.
+// furlong analyze attention without a model: sweeps norms, head dimensions, lengths and features.
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -10,33 +10,33 @@
 namespace furlong {
 
 struct SweepOptions {
-  std::filesystem::path input;  ///< an HDF5 file as furlong attend reads it; empty: Gaussian queries, keys and values
-  std::vector<double> deviations{0.25, 0.5, 0.7, 1.0};  ///< Gaussian: of the entries of q and k
+  std::filesystem::path input;  ///< HDF5 file, as for furlong attend; empty: Gaussian queries, keys and values
+  std::vector<double> deviations{0.25, 0.5, 0.7, 1.0};  ///< Gaussian: standard deviations of the entries of q and k
   std::vector<std::int64_t> widths{64}, lengths{512};   ///< Gaussian: d, n
-  std::vector<double> norm_scales{1.0};                 ///< q and k are multiplied by it
+  std::vector<double> norm_scales{1.0};                 ///< factors that multiply q and k
   bool causal = false;
-  std::vector<AttentionCandidate> candidates;  ///< their direction kinds are replaced by `kinds`
+  std::vector<AttentionCandidate> candidates;  ///< `kinds` replaces their kinds of random projection
   std::vector<layers::DirectionsKind> kinds{layers::DirectionsKind::orthogonal};
   std::vector<std::int64_t> features{256};  ///< m, for maps with random features
-  std::int64_t draws = 5;                   ///< of directions and, Gaussian, of q, k and v
-  std::int64_t kernel_draws = 16;           ///< for the kernel's variance; 0: leave kernels out
+  std::int64_t draws = 5;                   ///< of random projections and, if Gaussian, of q, k and v
+  std::int64_t kernel_draws = 16;           ///< for the kernel's variance; 0: skip kernel statistics
   std::uint64_t seed = 0;
   AdviceOptions advice;
-  bool find_features = false, advise = false;  ///< under advice.target_error
+  bool find_features = false, advise = false;  ///< with advice.target_error
 };
 
-/// One attention on one data.
+/// Result of one attention in one setting.
 struct SweepResult {
   AttentionCandidate candidate;
   std::int64_t m = 0;
-  double error = 0;                    ///< median over draws; over given data's heads the mean
-  std::vector<double> error_of_heads;  ///< given data: each head's
+  double error = 0;                    ///< median over draws; for given data, mean over heads
+  std::vector<double> error_of_heads;  ///< given data: per head
   std::optional<KernelStatistics> kernel;
   ops::DenominatorReport denominators;
-  std::vector<RequiredFeatures> required;  ///< one for each group; empty where not asked or m is fixed
+  std::vector<RequiredFeatures> required;  ///< one per group; empty if not requested or if m is fixed
 };
 
-/// What does not depend on the attention.
+/// One setting of the sweep, with the results of all attentions.
 struct SweepSetting {
   std::int64_t batch = 1, n_heads = 1, n = 0, d = 0;
   std::optional<double> deviation;
@@ -45,11 +45,11 @@ struct SweepSetting {
   double uniform_error = 0;
   std::vector<double> uniform_error_of_heads;
   std::vector<SweepResult> results;
-  std::vector<Advice> advice;  ///< one for each group
+  std::vector<Advice> advice;  ///< one per group
 };
 
-/// Calls `done` with each setting as it is finished. Throws UserError where a map cannot have so many features, before
-/// the first is computed.
+/// Computes all settings and calls `done` with each. Throws UserError before the first computation if a feature map
+/// cannot have so many features.
 void sweep_attention(const SweepOptions& options, const std::function<void(const SweepSetting&)>& done);
 
 }  // namespace furlong

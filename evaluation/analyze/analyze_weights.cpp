@@ -1,4 +1,4 @@
-// Total variation: weights of an attention, read off what it makes of values that mark single keys.
+// Total variation: one-hot values make an attention output its weights.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +10,7 @@
 namespace furlong {
 namespace {
 
-/// Up to 64 of n, evenly spread.
+/// Returns up to 64 of n queries, evenly spaced.
 std::vector<std::int64_t> spread_queries(std::int64_t n) {
   const std::int64_t count = std::min<std::int64_t>(n, 64);
   std::vector<std::int64_t> queries;
@@ -18,13 +18,13 @@ std::vector<std::int64_t> spread_queries(std::int64_t n) {
   return queries;
 }
 
-/// softmax over the keys that one query sees; zeros for all others.
+/// Returns softmax over the keys that are visible to one query; zeros for all others.
 std::vector<double> softmax_row(const double* query, const double* keys, std::int64_t stride, std::int64_t n_key,
-                                std::int64_t d, const std::vector<bool>& sees) {
+                                std::int64_t d, const std::vector<bool>& visible) {
   std::vector<double> weights(at(n_key), -HUGE_VAL);
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   for (std::int64_t j = 0; j < n_key; ++j) {
-    if (!sees[at(j)]) continue;
+    if (!visible[at(j)]) continue;
     double product = 0;
     for (std::int64_t i = 0; i < d; ++i) product += query[i] * keys[j * stride + i];
     weights[at(j)] = product * scale;
@@ -36,7 +36,7 @@ std::vector<double> softmax_row(const double* query, const double* keys, std::in
   return weights;
 }
 
-/// [1, n_key, n_kv_heads·width]: in every head, row start + c has a one in column c.
+/// Returns one-hot values [1, n_key, n_kv_heads·width]: in every head, row start + c has a one in column c.
 Tensor one_hot(const AttentionSample& sample, DType dtype, std::int64_t start, std::int64_t width) {
   Tensor values;
   ops::with_float_type(dtype, "analyze", [&](auto type) {
@@ -51,7 +51,7 @@ Tensor one_hot(const AttentionSample& sample, DType dtype, std::int64_t start, s
   return values;
 }
 
-/// Weights [head][query][key] of the sampled queries.
+/// Returns the weights [head][query][key] of the sampled queries.
 std::vector<double> read_weights(const AttentionSample& sample, const std::vector<std::int64_t>& queries,
                                  const std::function<Tensor(const Tensor&)>& attend, DType dtype, std::int64_t width) {
   const std::int64_t heads = sample.n_heads, n_key = sample.n_key(), count = static_cast<std::int64_t>(queries.size());
@@ -74,14 +74,14 @@ TotalVariation total_variation(const AttentionSample& whole, const std::function
                                DType dtype, std::int64_t width) {
   const AttentionSample sample = whole.first_sequence();
   const std::int64_t heads = sample.n_heads, group = heads / sample.n_kv_heads, n_key = sample.n_key(), d = sample.d();
-  const Visibility visible(sample, 0);
+  const Visibility is_visible(sample, 0);
   std::vector<std::int64_t> queries = spread_queries(sample.n());
-  std::vector<std::vector<bool>> sees;
+  std::vector<std::vector<bool>> visible;
   std::erase_if(queries, [&](std::int64_t query) {
     std::vector<bool> keys(at(n_key));
-    for (std::int64_t j = 0; j < n_key; ++j) keys[at(j)] = visible(query, j);
+    for (std::int64_t j = 0; j < n_key; ++j) keys[at(j)] = is_visible(query, j);
     if (std::find(keys.begin(), keys.end(), true) == keys.end()) return true;
-    sees.push_back(std::move(keys));
+    visible.push_back(std::move(keys));
     return false;
   });
   const std::vector<double> weights = read_weights(sample, queries, attend, dtype, width);
@@ -90,16 +90,16 @@ TotalVariation total_variation(const AttentionSample& whole, const std::function
   TotalVariation found{std::vector<double>(at(heads)), std::vector<double>(at(heads))};
   parallel_tasks(heads, [&](std::int64_t head) {
     for (std::int64_t q = 0; q < count; ++q) {
-      const std::vector<bool>& keys = sees[at(q)];
+      const std::vector<bool>& keys = visible[at(q)];
       const double* row = weights.data() + (head * count + q) * n_key;
       const std::vector<double> exact =
           softmax_row(query.data() + (queries[at(q)] * heads + head) * d, key.data() + head / group * d,
                       sample.n_kv_heads * d, n_key, d, keys);
-      const double seen = static_cast<double>(std::count(keys.begin(), keys.end(), true));
+      const double n_visible = static_cast<double>(std::count(keys.begin(), keys.end(), true));
       double to_softmax = 0, to_uniform = 0;
       for (std::int64_t j = 0; j < n_key; ++j) {
         to_softmax += std::abs(row[j] - exact[at(j)]);
-        to_uniform += std::abs(row[j] - (keys[at(j)] ? 1 / seen : 0));
+        to_uniform += std::abs(row[j] - (keys[at(j)] ? 1 / n_visible : 0));
       }
       found.to_softmax[at(head)] += to_softmax / 2 / static_cast<double>(count);
       found.to_uniform[at(head)] += to_uniform / 2 / static_cast<double>(count);

@@ -6,9 +6,8 @@
 namespace furlong {
 namespace {
 
-/// int32 [batch, n]: 1 for tokens, 0 for padding: by the mask where there is one, otherwise, in rows whose next tokens
-/// are predicted (padded on the right, where causal attention does not see it), up to the last target. Undefined where
-/// there is no padding.
+/// Returns int32 [batch, n]: 1 for tokens, 0 for padding. Uses the mask if there is one. Otherwise, rows for next-token
+/// prediction are padded after their last target. Undefined if there is no padding.
 Tensor real_tokens(const Batch& batch, bool causal) {
   std::vector<std::int32_t> real = batch.mask;
   if (real.empty() && causal && !batch.targets.empty()) {
@@ -22,33 +21,34 @@ Tensor real_tokens(const Batch& batch, bool causal) {
   return Tensor::from(real, {batch.batch, batch.n});
 }
 
-std::unique_ptr<Dataset> open_store(const Settings& settings, const std::filesystem::path& store) {
-  if (settings.data.task != "none" && !store.empty())
-    throw UserError("--data: the model was trained on {} and has no use for a store", open_data(settings.data)->path());
-  if (settings.data.task == "none" && store.empty() && settings.data.store.empty())
-    throw UserError(
-        "--data: the model was not trained here, so that its config names no token store; expected --data STORE");
+std::unique_ptr<Dataset> open_dataset(const Settings& settings, const std::filesystem::path& dataset) {
+  if (settings.data.task != "none" && !dataset.empty())
+    throw UserError("--data does not apply: the model was trained on the task {}; remove it",
+                    open_data(settings.data)->path());
+  if (settings.data.task == "none" && dataset.empty() && settings.data.store.empty())
+    throw UserError("the model was imported, its config names no dataset; add --data DATASET");
   DataSettings data = settings.data;
-  if (!store.empty()) data.store = store;
+  if (!dataset.empty()) data.store = dataset;
   return open_data(data);
 }
 
 }  // namespace
 
 ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted)
-    : model_(model), data_(open_store(model.settings, wanted.store)) {
+    : model_(model), data_(open_dataset(model.settings, wanted.store)) {
   const Settings& settings = model_.settings;
   const Vocabulary vocabulary = model_vocabulary(settings, data_->vocabulary());
   if (!(vocabulary == model_.vocabulary))
-    throw UserError("{}: its vocabulary ({}) is not the model's ({})", data_->path(), vocabulary.description(),
-                    model_.vocabulary.description());
+    throw UserError("{}: the dataset's vocabulary ({}) differs from the model's ({})", data_->path(),
+                    vocabulary.description(), model_.vocabulary.description());
   length_ = wanted.sequence_length > 0 ? wanted.sequence_length : settings.data.sequence_length;
   if (settings.model.position == layers::Position::learned && length_ > settings.model.max_sequence_length)
-    throw UserError("--sequence-length {}: longer than the model's {} learned positions", length_,
+    throw UserError("--sequence-length {}: the model has {} learned positions; expected at most as many", length_,
                     settings.model.max_sequence_length);
   if (settings.objective.pooling == ops::Pooling::first && length_ < 2)
     throw UserError(
-        "--sequence-length {}: no room beside the <class> token of objective.pooling: class_token; expected at least 2",
+        "--sequence-length {}: the <class> token of objective.pooling: class_token takes one position; expected at "
+        "least 2",
         length_);
   const auto source = evaluation_source(settings, model_.vocabulary, *data_, wanted.split, length_, wanted.batch_size);
   for (std::int64_t i = 0; wanted.tokens > 0 ? tokens_ < wanted.tokens : i < wanted.batches; ++i) {
@@ -59,7 +59,7 @@ ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted)
     batches_.push_back(on_device(batch, Device{}));
     real_.push_back(real_tokens(batch, causal()));
   }
-  if (batches_.empty()) throw UserError("{}: its split holds no sequence to analyze", data_->path());
+  if (batches_.empty()) throw UserError("{}: the split has no sequence; choose another with --split", data_->path());
 }
 
 void ObservedModel::run(std::size_t batches, const Observer& observe) {
@@ -67,19 +67,19 @@ void ObservedModel::run(std::size_t batches, const Observer& observe) {
     Tape tape(Stream{});
     const Tape::NoGradient guard(tape);
     layers::ForwardContext context{tape};
-    context.observe_attention = [&](const layers::ObservedAttention& seen) { observe(context, seen, i); };
+    context.observe_attention = [&](const layers::ObservedAttention& observed) { observe(context, observed, i); };
     context.attention_mask = batches_[i].mask;
     model_.decoder ? model_.decoder->hidden(context, batches_[i].inputs)
                    : model_.encoder->hidden(context, batches_[i].inputs);
   }
 }
 
-AttentionSample observed_sample(const layers::ForwardContext& context, const layers::ObservedAttention& seen,
+AttentionSample observed_sample(const layers::ForwardContext& context, const layers::ObservedAttention& observed,
                                 const layers::AttentionConfig& config, const Tensor& real) {
   AttentionSample sample;
-  sample.query = as_float64(seen.query.value());
-  sample.key = as_float64(seen.key.value());
-  sample.value = as_float64(seen.value.value());
+  sample.query = as_float64(observed.query.value());
+  sample.key = as_float64(observed.key.value());
+  sample.value = as_float64(observed.value.value());
   sample.n_heads = config.n_heads;
   sample.n_kv_heads = config.n_kv_heads;
   sample.causal = config.causal;

@@ -1,5 +1,5 @@
 #pragma once
-// A model that runs over some batches of a split, as often as it takes, while somebody looks at its attentions.
+// Runs a model on batches of a split and passes the queries, keys and values of each attention to an observer.
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -11,17 +11,17 @@
 namespace furlong {
 
 struct ObservedBatches {
-  std::filesystem::path store;  ///< empty: the one that the model was trained on
+  std::filesystem::path store;  ///< tokenized dataset; empty: that of the model's training
   Split split = Split::validation;
   std::int64_t sequence_length = 0;  ///< 0: as in training
   std::int64_t batch_size = 1, batches = 1;
-  std::int64_t tokens = 0;  ///< other than 0: in the place of `batches`, as many as hold so many tokens, padding apart
+  std::int64_t tokens = 0;  ///< if not 0, replaces `batches`: number of tokens, without padding, that batches must hold
 };
 
 class ObservedModel {
  public:
-  /// Reads the split's first batches. `model` is on the CPU and has to outlive this. Throws UserError where there is no
-  /// store, its vocabulary is not the model's, or the split has no sequence.
+  /// Reads the split's first batches. `model` is on the CPU and must outlive this object. Throws UserError if the
+  /// dataset is missing, if its vocabulary differs from the model's, or if the split has no sequence.
   ObservedModel(Model& model, const ObservedBatches& batches);
 
   const Settings& settings() const { return model_.settings; }
@@ -31,10 +31,10 @@ class ObservedModel {
   bool causal() const { return model_.decoder != nullptr; }
   std::size_t batches() const { return batches_.size(); }
   const DeviceBatch& batch(std::size_t i) const { return batches_[i]; }
-  /// int32 [rows, n]: 1 for tokens of a batch, 0 for padding; undefined where it has none.
+  /// Returns int32 [rows, n]: 1 for tokens of a batch, 0 for padding. Undefined if there is no padding.
   const Tensor& real(std::size_t batch) const { return real_[batch]; }
 
-  /// Calls observe(context, attention, number of the batch) for every layer of the first `batches` batches.
+  /// Calls observe(context, attention, index of the batch) for every layer of the first `batches` batches.
   using Observer = std::function<void(layers::ForwardContext&, const layers::ObservedAttention&, std::size_t)>;
   void run(std::size_t batches, const Observer& observe);
 
@@ -46,8 +46,8 @@ class ObservedModel {
   std::vector<Tensor> real_;
 };
 
-/// The queries, keys and values of an attention with this config, in float64. `real`: ObservedModel::real of its batch.
-AttentionSample observed_sample(const layers::ForwardContext& context, const layers::ObservedAttention& seen,
+/// Returns queries, keys and values of an attention in float64. `real` is ObservedModel::real of the batch.
+AttentionSample observed_sample(const layers::ForwardContext& context, const layers::ObservedAttention& observed,
                                 const layers::AttentionConfig& config, const Tensor& real);
 
 }  // namespace furlong

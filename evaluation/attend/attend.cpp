@@ -14,7 +14,7 @@
 namespace furlong {
 namespace {
 
-/// Until all that `work` began on the stream is done.
+/// Returns the duration of `work`, including all that it launches on the stream.
 double seconds_of(const Stream& stream, const std::function<void()>& work) {
   synchronize(stream);
   const auto begin = Clock::now();
@@ -28,24 +28,26 @@ void check(const AttendOptions& options) {
   const layers::MechanismInfo& mechanism = layers::mechanism_info(options.config.mechanism);
   std::error_code ignored;
   if (std::filesystem::equivalent(options.input, options.output, ignored))
-    throw UserError("--output {}: is the input; choose another name", options.output.string());
+    throw UserError("--output {} is the same file as --input; choose another name", options.output.string());
   if (!options.recurrent) {
-    if (options.prefill > 0) throw UserError("--prefill {}: only --mode recurrent has a prefill", options.prefill);
+    if (options.prefill > 0)
+      throw UserError("--prefill {} applies only to --mode recurrent; remove it, or add --mode recurrent",
+                      options.prefill);
     return;
   }
   if (mechanism.past == layers::Past::none)
-    throw UserError("--mode recurrent: {} has no recurrent form: {}", mechanism.name, mechanism.limits);
-  if (!options.config.causal) throw UserError("--mode recurrent: goes from earlier tokens to later ones; add --causal");
+    throw UserError("--mode recurrent: {} cannot run recurrently: {}; use --mode parallel", mechanism.name,
+                    mechanism.limits);
+  if (!options.config.causal) throw UserError("--mode recurrent requires a causal attention; add --causal");
   if (options.gradients)
     throw UserError(
-        "--gradients: none flows through the state of --mode recurrent; use --mode parallel, which computes the same "
-        "output");
+        "--gradients: --mode recurrent computes no gradients; use --mode parallel, which computes the same output");
 }
 
-std::string kind_of(const AttendOptions& options) { return options.directions_kind.value_or("orthogonal"); }
+std::string kind_of(const AttendOptions& options) { return options.projection_kind.value_or("orthogonal"); }
 
-/// Directions of the file, or drawn ones; checks their number against --features.
-void settle_directions(const AttendOptions& options, AttendTensors& tensors, AttendReport& report) {
+/// Draws a random projection if the file has none. Checks its number of rows against --features.
+void settle_random_projection(const AttendOptions& options, AttendTensors& tensors, AttendReport& report) {
   layers::AttentionConfig config = options.config;
   config.d_head = tensors.d;
   const ops::FeatureMapInfo& map = ops::feature_map_info(config.feature_map);
@@ -54,37 +56,36 @@ void settle_directions(const AttendOptions& options, AttendTensors& tensors, Att
   if (wanted > 0 && !directions.defined()) {
     const RandomKey key{options.seed.value_or(0), 0, random_stream("attend.directions")};
     const std::vector<float> drawn = layers::draw_directions(
-        value_named<layers::DirectionsKind>(kind_of(options), "directions"), wanted, tensors.d, key);
+        value_named<layers::DirectionsKind>(kind_of(options), "--random-projection"), wanted, tensors.d, key);
     directions =
         accumulate_dtype(options.dtype) == DType::float64
             ? Tensor::from(std::vector<double>(drawn.begin(), drawn.end()), {wanted, tensors.d}, options.device)
             : Tensor::from(drawn, {wanted, tensors.d}, options.device);
-    report.drew_directions = true;
+    report.drew_projection = true;
   }
-  if ((options.seed || options.directions_kind) && !report.drew_directions) {
-    const char* const given = options.seed ? "--seed" : "--directions-kind";
-    if (wanted == 0) throw UserError("{}: {} has no random directions; leave it out", given, map.name);
-    throw UserError("{}: dataset 'directions' of {} is taken as it is; leave out one of the two", given,
-                    options.input.string());
+  if ((options.seed || options.projection_kind) && !report.drew_projection) {
+    const char* const given = options.seed ? "--seed" : "--random-projection";
+    if (wanted == 0)
+      throw UserError("{} has no effect: feature map {} has no random projection; remove it", given, map.name);
+    throw UserError("{} has no effect: '{}' is read from {}; remove {} or the dataset", given, tensors.projection_name,
+                    options.input.string(), given);
   }
   const std::int64_t n_directions = directions.defined() ? directions.shape()[-2] : 0;
   report.features = attend_feature_count(config, n_directions);
   if (options.features > 0 && n_directions != wanted) {
-    throw UserError(
-        "--features {}: dataset 'directions' of {} has {} rows, expected {}; leave out --features to take what is "
-        "there",
-        options.features, options.input.string(), n_directions, wanted);
+    throw UserError("--features {}: dataset '{}' of {} has {} rows, expected {}; remove --features to use all rows",
+                    options.features, tensors.projection_name, options.input.string(), n_directions, wanted);
   }
 }
 
-/// Filters [heads, d, stride] as the op has them, [heads·d, stride]; everything else as it is.
-Tensor as_the_op_has_it(const Tensor& projection, ops::SequenceProjection kind) {
+/// Reshapes convolution filters [heads, d, stride] to the op's [heads·d, stride]. Returns other projections unchanged.
+Tensor in_op_layout(const Tensor& projection, ops::SequenceProjection kind) {
   if (!projection.defined() || kind != ops::SequenceProjection::convolution || projection.shape().rank() == 2)
     return projection;
   return projection.reshape({projection.extent(0) * projection.extent(1), projection.extent(2)});
 }
 
-/// The operands and weights, whose gradients are theirs to give afterwards.
+/// Operands and weights as leaves, which hold their gradients after backward.
 struct Leaves {
   AttentionOperands operands;
   layers::AttentionTensors tensors;
@@ -99,8 +100,8 @@ Leaves leaves_of(const AttendTensors& tensors, const AttendOptions& options) {
   Leaves leaves{{variable(tensors.query), variable(tensors.key), variable(tensors.value), tensors.mask}, {}};
   layers::AttentionTensors& given = leaves.tensors;
   given.gate = variable(tensors.gate);
-  given.key_projection = variable(as_the_op_has_it(tensors.key_projection, kind));
-  const Tensor value_projection = as_the_op_has_it(tensors.value_projection, kind);
+  given.key_projection = variable(in_op_layout(tensors.key_projection, kind));
+  const Tensor value_projection = in_op_layout(tensors.value_projection, kind);
   given.value_projection = value_projection.defined() ? variable(value_projection) : given.key_projection;
   given.constants = tensors.constants;
   return leaves;
@@ -118,7 +119,7 @@ layers::AttentionConfig config_of(const AttendOptions& options, const AttendTens
   return config;
 }
 
-/// The output [batch, n, heads·d_value].
+/// Returns the output [batch, n, heads·d_value].
 Tensor compute(const AttendOptions& options, BareAttention& attention, const Leaves& leaves, const Tensor& d_output,
                AttendReport& report) {
   const Stream stream{options.device};
@@ -142,7 +143,7 @@ Tensor compute(const AttendOptions& options, BareAttention& attention, const Lea
     }
   }
   report.peak_bytes = memory.counters().peak_bytes - before;
-  if (report.denominators_told) report.denominators = counted;
+  if (report.has_denominators) report.denominators = counted;
   report.denominators.gather();
   return output;
 }
@@ -165,10 +166,10 @@ void write_attributes(hdf5::File& file, const AttendOptions& options, const Atte
     file.set_integer("m", report.features);
     file.set_integer("chunk_size", config.chunk_size);
     if (ops::feature_map_info(config.feature_map).needs_directions)
-      file.set_text("directions", report.drew_directions ? kind_of(options) : "given");
-    if (report.drew_directions) file.set_integer("seed", static_cast<std::int64_t>(options.seed.value_or(0)));
+      file.set_text("random_projection", report.drew_projection ? kind_of(options) : "given");
+    if (report.drew_projection) file.set_integer("seed", static_cast<std::int64_t>(options.seed.value_or(0)));
   }
-  if (report.denominators_told) {
+  if (report.has_denominators) {
     file.set_integer("rows", report.denominators.rows);
     file.set_integer("guarded_rows", report.denominators.guarded);
     file.set_number("least_denominator", report.denominators.least);
@@ -179,7 +180,7 @@ void write_attributes(hdf5::File& file, const AttendOptions& options, const Atte
   file.set_integer("peak_bytes", report.peak_bytes);
 }
 
-/// The gradient of a leaf, zeros where none reached it.
+/// Returns the gradient of a leaf, or zeros if it has none.
 Tensor gradient_of(const Variable& leaf) {
   const Tensor gradient = leaf.gradient();
   return gradient.defined() ? gradient : Tensor::zeros(leaf.shape(), leaf.dtype(), leaf.value().device());
@@ -190,7 +191,7 @@ void write_gradients(hdf5::File& file, const Leaves& leaves, const AttendTensors
   write_by_heads(file, "d_key", gradient_of(leaves.operands.key), tensors.n_kv_heads);
   write_by_heads(file, "d_value", gradient_of(leaves.operands.value), tensors.n_kv_heads);
   const auto in_shape_of_file = [&](const std::string& name, const Variable& weight, const Tensor& read) {
-    if (read.defined()) write_as_it_is(file, name, gradient_of(weight).reshape(read.shape()));
+    if (read.defined()) write_tensor(file, name, gradient_of(weight).reshape(read.shape()));
   };
   in_shape_of_file("d_gate", leaves.tensors.gate, tensors.gate);
   in_shape_of_file("d_key_projection", leaves.tensors.key_projection, tensors.key_projection);
@@ -206,24 +207,24 @@ AttendReport attend(const AttendOptions& options) {
                                               options.projected_length, options.device);
   if (options.recurrent && tensors.mask.documents.defined()) {
     throw UserError(
-        "{}: dataset 'documents': --mode recurrent goes through one document; use --mode parallel, or one file for "
-        "each",
+        "{}: dataset 'documents': --mode recurrent supports only one document; use --mode parallel, or one file per "
+        "document",
         options.input.string());
   }
   if (options.recurrent && tensors.mask.keys.defined() && mechanism.has_features &&
       mechanism.window_in(options.config) > 0) {
     throw UserError(
-        "{}: dataset 'mask': the recurrent form of a window takes no mask; use --mode parallel, which computes the "
+        "{}: dataset 'mask': --mode recurrent with --window supports no mask; use --mode parallel, which computes the "
         "same output",
         options.input.string());
   }
   AttendReport report;
   report.output = {tensors.batch, tensors.n_heads, tensors.n, tensors.d_value};
   report.read = tensors.read;
-  report.denominators_told = mechanism.has_features;
-  if (mechanism.has_features) settle_directions(options, tensors, report);
+  report.has_denominators = mechanism.has_features;
+  if (mechanism.has_features) settle_random_projection(options, tensors, report);
 
-  AtomicFile place(options.output);  // before the work, so that a wrong place is told at once
+  AtomicFile place(options.output);  // created before the work, so that a wrong path fails early
   const Leaves leaves = leaves_of(tensors, options);
   BareAttention attention(config_of(options, tensors, report.features), leaves.tensors, options.dtype, options.device);
   const Tensor output = compute(options, attention, leaves, tensors.d_output, report);
@@ -231,7 +232,7 @@ AttendReport attend(const AttendOptions& options) {
   hdf5::File file = hdf5::File::create(place);
   write_attributes(file, options, report);
   write_by_heads(file, "output", output, tensors.n_heads);
-  if (tensors.constants.directions.defined()) write_as_it_is(file, "directions", tensors.constants.directions);
+  if (tensors.constants.directions.defined()) write_tensor(file, "random_projection", tensors.constants.directions);
   if (options.gradients) write_gradients(file, leaves, tensors);
   file.close();
   place.commit();

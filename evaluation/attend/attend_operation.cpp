@@ -7,16 +7,16 @@
 namespace furlong {
 namespace {
 
-/// Tokens [start, start + length) of a key mask [batch, n], contiguous.
+/// Returns tokens [start, start + length) of a key mask [batch, n], contiguous.
 Tensor mask_of_tokens(const Tensor& keys, std::int64_t start, std::int64_t length) {
   if (!keys.defined()) return {};
   const Tensor part = keys.narrow(1, start, length);
   return part.is_contiguous() ? part : Tensor::from(part.to_vector<std::int32_t>(), part.shape(), part.device());
 }
 
-/// What an op says of its options, with what the user has typed in front.
+/// Calls `function`. Prefixes a UserError with the options `given` on the command line.
 template <class Function>
-auto in_words_of(const std::string& given, const Function& function) {
+auto with_option_names(const std::string& given, const Function& function) {
   try {
     return function();
   } catch (const UserError& error) {
@@ -29,11 +29,11 @@ auto in_words_of(const std::string& given, const Function& function) {
 void check_attention(const layers::AttentionConfig& config) {
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   if (mechanism.is_hybrid && mechanism.window_in(config) < 1)
-    throw UserError("--mechanism {}: its window of exact weights is not given; add --window W, in tokens",
+    throw UserError("--mechanism {} requires the length of its softmax window; add --window W, in tokens",
                     mechanism.name);
   if (config.causal && !mechanism.can_be_causal) {
     throw UserError(
-        "--mechanism {}: cannot be --causal, because {}: a query would see later tokens; use linear or softmax",
+        "--mechanism {} cannot be --causal, because {}: a query would attend to later tokens; use linear or softmax",
         mechanism.name, mechanism.limits);
   }
 }
@@ -54,7 +54,7 @@ Variable BareAttention::in_parallel(Tape& tape, const AttentionOperands& operand
 }
 
 Tensor BareAttention::in_steps(const Stream& stream, const AttentionOperands& operands, std::int64_t prefill) const {
-  require(config_.causal && !operands.mask.documents.defined(), "in_steps: an attention without a recurrent form");
+  require(config_.causal && !operands.mask.documents.defined(), "in_steps: the attention cannot run recurrently");
   const Tensor &query = operands.query.value(), &key = operands.key.value(), &value = operands.value.value();
   const std::int64_t batch = query.extent(0), n = query.extent(1);
   const auto state = mechanism_->new_state(batch, n, query.dtype(), stream.device);
@@ -66,7 +66,7 @@ Tensor BareAttention::in_steps(const Stream& stream, const AttentionOperands& op
     ops::convert(stream, part(output),
                  mechanism_->extend(stream, part(query), part(key), part(value), *state,
                                     mask_of_tokens(operands.mask.keys, start, length), operands.denominators));
-    // A token leaves its counts on the device.
+    // Each token leaves its counts on the device until they are gathered.
     constexpr std::size_t most_pending = 64;
     if (operands.denominators && operands.denominators->pending.size() >= most_pending) operands.denominators->gather();
     start += length;
@@ -78,13 +78,13 @@ std::int64_t attend_direction_count(const layers::AttentionConfig& config, std::
   const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
   if (info.needs_directions) {
     const std::int64_t wanted = m > 0 ? m : 2 * config.d_head;
-    return in_words_of(fmt::format("--features {}", wanted), [&] { return ops::direction_count(info.map, wanted); });
+    return with_option_names(fmt::format("--features {}", wanted),
+                             [&] { return ops::direction_count(info.map, wanted); });
   }
   const std::int64_t features = attend_feature_count(config, 0);
   if (m > 0) {
-    throw UserError(
-        "--features {}: {} has {} features for heads of width {}, whatever is asked for; leave out --features", m,
-        info.name, features, config.d_head);
+    throw UserError("--features {}: {} always has {} features for heads of width {}; remove --features", m, info.name,
+                    features, config.d_head);
   }
   return 0;
 }
@@ -93,9 +93,9 @@ std::int64_t attend_feature_count(const layers::AttentionConfig& config, std::in
   const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
   std::string given = std::string("--feature-map ") + info.name;
   if (info.highest_order > 0)
-    given += fmt::format(" --order {} --most-features {}", config.map_options.order, config.map_options.most_features);
-  return in_words_of(given,
-                     [&] { return ops::feature_count(info.map, config.map_options, config.d_head, n_directions); });
+    given += fmt::format(" --order {} --max-features {}", config.map_options.order, config.map_options.most_features);
+  return with_option_names(
+      given, [&] { return ops::feature_count(info.map, config.map_options, config.d_head, n_directions); });
 }
 
 }  // namespace furlong

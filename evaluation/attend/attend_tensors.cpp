@@ -17,10 +17,12 @@ namespace {
 
 const std::vector<std::string>& known_datasets() {
   static const std::vector<std::string> names{
-      "query",  "key",     "value",        "d_output",   "mask", "documents",      "directions",
+      "query",  "key",     "value",        "d_output",   "mask", "documents",      "random_projection",
       "oprf_a", "scaling", "query_center", "key_center", "gate", "key_projection", "value_projection"};
   return names;
 }
+
+constexpr const char* former_projection_name = "directions";  // still accepted in inputs
 
 std::string text_of(const hdf5::Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
@@ -31,7 +33,7 @@ std::vector<Stored> elements(const hdf5::ForeignDataset& dataset) {
   return values;
 }
 
-/// Calls body(vector) with the elements in the floating type that they are stored in. False where that is none.
+/// Calls body(vector) with the elements in their stored type. Returns false if that is not a floating type.
 template <class Body>
 bool with_floating_elements(const hdf5::ForeignDataset& dataset, const Body& body) {
   switch (dataset.type()) {
@@ -86,7 +88,7 @@ To converted(From value) {
   }
 }
 
-/// The datasets of one file, with errors that say where they are.
+/// Reads datasets of one file. Errors name the file and the dataset.
 class InputFile {
  public:
   InputFile(const std::string& path, DType dtype, const Device& device)
@@ -95,16 +97,17 @@ class InputFile {
       if (std::find(known_datasets().begin(), known_datasets().end(), member.name) != known_datasets().end()) continue;
       const std::string near = config::nearest(member.name, known_datasets());
       if (!near.empty())
-        throw UserError("{}: dataset '{}' is unknown; did you mean {}? The names are {}", path_, member.name, near,
+        throw UserError("{}: unknown dataset '{}'; did you mean {}? Known datasets are {}", path_, member.name, near,
                         fmt::join(known_datasets(), ", "));
     }
   }
 
   bool has(const std::string& name) const { return file_->has(name); }
 
-  /// The shape of a dataset that has to be there, and has `rank` dimensions.
+  /// Returns the shape of a required dataset. Checks that it has as many dimensions as `expected`, all of them not
+  /// empty.
   hdf5::Shape shape(const std::string& name, const char* expected) {
-    if (!has(name)) throw UserError("{}: has no dataset '{}', expected one of shape {}", path_, name, expected);
+    if (!has(name)) throw UserError("{}: dataset '{}' is missing; expected shape {}", path_, name, expected);
     const hdf5::ForeignDataset dataset = open(name);
     const hdf5::Shape found = dataset.shape();
     if (found.size() !=
@@ -112,7 +115,7 @@ class InputFile {
       throw UserError("{}: dataset '{}' has shape {}, expected {}", path_, name, text_of(found), expected);
     for (const std::uint64_t extent : found) {
       if (extent == 0)
-        throw UserError("{}: dataset '{}' has shape {}, which holds nothing; expected {}", path_, name, text_of(found),
+        throw UserError("{}: dataset '{}' has shape {} and is empty; expected {}", path_, name, text_of(found),
                         expected);
     }
     return found;
@@ -131,14 +134,14 @@ class InputFile {
   }
 
   hdf5::Shape shape_of(const std::string& name) { return open(name).shape(); }
-  /// Of a matrix or a stack of them; 1 where there are fewer dimensions or none, so that expect_shape() then names what
-  /// is wrong.
+  /// Returns the number of rows of a matrix or of stacked matrices. Returns 1 for fewer dimensions, which
+  /// expect_shape() then reports.
   std::int64_t second_to_last_extent(const std::string& name) {
     const hdf5::Shape shape = shape_of(name);
     return shape.size() < 2 ? 1 : std::max<std::int64_t>(1, static_cast<std::int64_t>(shape[shape.size() - 2]));
   }
 
-  /// [batch, heads, n, width] as [batch, n, heads·width] in the storage type.
+  /// Reads [batch, heads, n, width] as [batch, n, heads·width] in the storage type.
   Tensor by_tokens(const std::string& name) {
     const hdf5::ForeignDataset dataset = open(name);
     const auto extent = [&](std::size_t i) { return static_cast<std::int64_t>(dataset.shape()[i]); };
@@ -164,34 +167,34 @@ class InputFile {
     return tensor;
   }
 
-  /// A constant of each head in its own shape: float32, or float64 where the storage type is.
-  Tensor constant(const std::string& name) { return as_it_is(name, accumulate_dtype(dtype_)); }
-  /// The same where every number has to pass `allows`.
+  /// Reads a constant in its own shape, as float32, or as float64 if the storage type is float64.
+  Tensor constant(const std::string& name) { return unchanged(name, accumulate_dtype(dtype_)); }
+  /// Reads a constant and checks each number with `allows`.
   template <class Allows>
   Tensor constant_in(const std::string& name, const Allows& allows, const char* expected) {
     with_floating(open(name), [&](const auto& source) {
       for (const auto value : source) {
         if (const double number = converted<double>(value); !allows(number))
-          throw UserError("{}: dataset '{}' holds {}, expected numbers {}", path_, name, number, expected);
+          throw UserError("{}: dataset '{}' contains {}; expected numbers {}", path_, name, number, expected);
       }
     });
     return constant(name);
   }
-  /// A weight in its own shape and the storage type.
-  Tensor weight(const std::string& name) { return as_it_is(name, dtype_); }
+  /// Reads a weight in its own shape and the storage type.
+  Tensor weight(const std::string& name) { return unchanged(name, dtype_); }
 
   Tensor key_mask(const std::string& name, const Shape& shape) {
     return integers(name, shape, [&](const auto& source, std::vector<std::int32_t>& values) {
       for (std::size_t i = 0; i < source.size(); ++i) {
         if (source[i] != 0 && source[i] != 1)
-          throw UserError("{}: dataset '{}' holds {}, expected 1 for keys to keep and 0 for keys to mask", path_, name,
-                          source[i]);
+          throw UserError("{}: dataset '{}' contains {}; expected 1 for visible keys and 0 for masked keys", path_,
+                          name, source[i]);
         values[i] = static_cast<std::int32_t>(source[i]);
       }
     });
   }
 
-  /// Numbers from 0 for each run of equal ids, so that ids may be of any size.
+  /// Numbers the runs of equal ids from 0, so that ids can have any value.
   Tensor documents(const std::string& name, const Shape& shape) {
     return integers(name, shape, [&](const auto& source, std::vector<std::int32_t>& values) {
       for (std::size_t i = 1; i < source.size(); ++i) {
@@ -205,7 +208,7 @@ class InputFile {
   std::vector<std::string> take_read() { return std::move(read_); }
 
  private:
-  Tensor as_it_is(const std::string& name, DType dtype) {
+  Tensor unchanged(const std::string& name, DType dtype) {
     const hdf5::ForeignDataset dataset = open(name);
     Shape shape;
     for (const std::uint64_t extent : dataset.shape()) shape.push_back(static_cast<std::int64_t>(extent));
@@ -217,7 +220,7 @@ class InputFile {
         values.reserve(source.size());
         for (const auto value : source) {
           if (!std::isfinite(converted<double>(value)))
-            throw UserError("{}: dataset '{}' holds a value that is NaN or infinite", path_, name);
+            throw UserError("{}: dataset '{}' contains NaN or infinity; expected finite values", path_, name);
           values.push_back(converted<T>(value));
         }
         tensor = Tensor::from(values, shape, device_);
@@ -240,7 +243,7 @@ class InputFile {
   template <class Body>
   void with_floating(const hdf5::ForeignDataset& dataset, const Body& body) {
     if (!with_floating_elements(dataset, body))
-      throw UserError("{}: dataset '{}' holds {}, expected float32, float64 or bfloat16", path_,
+      throw UserError("{}: dataset '{}' has type {}; expected float32, float64 or bfloat16", path_,
                       dataset.path().substr(1), hdf5::name_of(dataset.type()));
   }
 
@@ -250,7 +253,7 @@ class InputFile {
     const hdf5::ForeignDataset dataset = open(name);
     std::vector<std::int32_t> values(static_cast<std::size_t>(shape.elements()));
     if (!with_integer_elements(dataset, [&](const auto& source) { fill(source, values); }))
-      throw UserError("{}: dataset '{}' holds {}, expected integers", path_, name, hdf5::name_of(dataset.type()));
+      throw UserError("{}: dataset '{}' has type {}; expected integers", path_, name, hdf5::name_of(dataset.type()));
     read_.push_back(name);
     return Tensor::from(values, shape, device_);
   }
@@ -271,14 +274,14 @@ void read_query_key_value(InputFile& file, const layers::AttentionConfig& config
   found.n_kv_heads = size(key[1]), found.n_key = size(key[2]), found.d_value = size(value[3]);
   if (found.n_heads % found.n_kv_heads != 0)
     throw UserError(
-        "{}: dataset 'key' has {} heads for {} query heads, expected a divisor: each serves as many query heads",
+        "{}: dataset 'key' has {} heads, 'query' has {}; the number of key heads must divide that of query heads",
         file.path(), found.n_kv_heads, found.n_heads);
-  file.expect_shape("key", {{found.batch, found.n_kv_heads, found.n_key, found.d}}, "batch and d are those of 'query'");
+  file.expect_shape("key", {{found.batch, found.n_kv_heads, found.n_key, found.d}}, "batch and d of 'query'");
   file.expect_shape("value", {{found.batch, found.n_kv_heads, found.n_key, found.d_value}},
-                    "batch, heads and n are those of 'key'");
+                    "batch, heads and n of 'key'");
   if (found.n != found.n_key && (config.causal || layers::mechanism_info(config.mechanism).window_in(config) > 0)) {
-    throw UserError("{}: dataset 'key' has {} tokens and 'query' {}, expected as many: {} compares their positions",
-                    file.path(), found.n_key, found.n, config.causal ? "--causal" : "--window");
+    throw UserError("{}: dataset 'key' has {} tokens, 'query' has {}; {} requires equal numbers", file.path(),
+                    found.n_key, found.n, config.causal ? "--causal" : "--window");
   }
   found.query = file.by_tokens("query");
   found.key = file.by_tokens("key");
@@ -289,11 +292,11 @@ void read_masks(InputFile& file, const layers::AttentionConfig& config, AttendTe
   if (file.has("mask")) found.mask.keys = file.key_mask("mask", {found.batch, found.n_key});
   if (!file.has("documents")) return;
   if (found.n != found.n_key)
-    throw UserError("{}: dataset 'documents' needs as many queries as keys, found {} and {}", file.path(), found.n,
+    throw UserError("{}: dataset 'documents' requires as many queries as keys; found {} and {}", file.path(), found.n,
                     found.n_key);
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   if (!mechanism.separates_documents)
-    throw UserError("{}: dataset 'documents': {} cannot keep documents apart, because {}; use softmax or linear",
+    throw UserError("{}: dataset 'documents': {} cannot separate documents, because {}; use softmax or linear",
                     file.path(), mechanism.name, mechanism.limits);
   found.mask.documents = file.documents("documents", {found.batch, found.n_key});
 }
@@ -301,17 +304,19 @@ void read_masks(InputFile& file, const layers::AttentionConfig& config, AttendTe
 void read_feature_constants(InputFile& file, const layers::AttentionConfig& config, AttendTensors& found) {
   const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
   ops::LinearAttentionConstants& constants = found.constants;
-  if (info.needs_directions && file.has("directions")) {
-    // The number of directions is the file's to choose; everything else has to fit.
-    const std::int64_t rows = file.second_to_last_extent("directions");
-    file.expect_shape("directions", {{rows, found.d}, {found.n_heads, rows, found.d}},
-                      "one row of width d for each direction, for all heads or for each");
-    constants.directions = file.constant("directions");
+  if (const char* const name = file.has("random_projection") ? "random_projection" : former_projection_name;
+      info.needs_directions && file.has(name)) {
+    // The file determines the number of rows.
+    const std::int64_t rows = file.second_to_last_extent(name);
+    file.expect_shape(name, {{rows, found.d}, {found.n_heads, rows, found.d}},
+                      "rows of width d, for all heads or for each head");
+    constants.directions = file.constant(name);
+    found.projection_name = name;
   }
   if (info.needs_oprf_a) {
     if (!file.has("oprf_a")) {
       throw UserError(
-          "{}: has no dataset 'oprf_a', expected [{}], at most 0: oprf's constant of each head (0 makes it "
+          "{}: dataset 'oprf_a' is missing; expected shape [{}], oprf's constant of each head, at most 0 (0: "
           "favor_positive)",
           file.path(), found.n_heads);
     }
@@ -325,8 +330,9 @@ void read_feature_constants(InputFile& file, const layers::AttentionConfig& conf
     if (!file.has(name)) continue;
     if (!info.estimates_softmax) {
       throw UserError(
-          "{}: dataset '{}' leaves softmax as it is, but changes what {} computes; rename it, or take a map that "
-          "estimates softmax, such as favor_positive",
+          "{}: dataset '{}' applies only to feature maps that estimate softmax, not to {}; remove it, or use a map "
+          "such "
+          "as favor_positive",
           file.path(), name, info.name);
     }
     file.expect_shape(name, {{found.n_heads, found.d}}, "one row of width d for each query head");
@@ -337,10 +343,9 @@ void read_feature_constants(InputFile& file, const layers::AttentionConfig& conf
 }
 
 void read_mean_pooling(const InputFile& file, std::int64_t pooled_length, AttendTensors& found) {
-  if (pooled_length < 1)
-    throw UserError("--projection mean: the number of rows is not given; add --projected-length R");
+  if (pooled_length < 1) throw UserError("--projection mean requires a number of rows; add --projected-length R");
   if (pooled_length > found.n_key)
-    throw UserError("--projected-length {}: {} has {} keys, expected at most as many rows", pooled_length, file.path(),
+    throw UserError("--projected-length {}: {} has {} keys; expected at most as many rows", pooled_length, file.path(),
                     found.n_key);
   found.projected_length = pooled_length;
   found.max_length = found.n_key;
@@ -352,12 +357,12 @@ void read_linear_projection(InputFile& file, const std::string& name, AttendTens
                      columns = shape.empty() ? 0 : static_cast<std::int64_t>(shape.back());
   const std::int64_t r = found.projected_length > 0 ? found.projected_length : rows;
   const std::int64_t longest = std::max(found.max_length > 0 ? found.max_length : columns, found.n_key);
-  file.expect_shape(
-      name, {{r, longest}, {found.n_kv_heads, r, longest}},
-      fmt::format("r rows over at least the {} keys, for all heads or for each head of 'key'", found.n_key));
+  file.expect_shape(name, {{r, longest}, {found.n_kv_heads, r, longest}},
+                    fmt::format("r rows with at least {} columns, one per key, for all heads or for each head of 'key'",
+                                found.n_key));
   if (r > longest)
-    throw UserError("{}: dataset '{}' has {} rows over {} columns, expected at most as many rows", file.path(), name, r,
-                    longest);
+    throw UserError("{}: dataset '{}' has {} rows and {} columns; expected at most as many rows as columns",
+                    file.path(), name, r, longest);
   found.projected_length = r;
   found.max_length = longest;
   weight = file.weight(name);
@@ -369,7 +374,7 @@ void read_convolution(InputFile& file, const std::string& name, std::int64_t wid
   const std::int64_t columns = shape.empty() ? 1 : std::max<std::int64_t>(1, static_cast<std::int64_t>(shape.back()));
   const std::int64_t stride = found.projected_length > 0 ? found.max_length / found.projected_length : columns;
   file.expect_shape(name, {{width, stride}, {found.n_kv_heads, width, stride}},
-                    "a filter for each channel, as wide as its stride, for all heads or for each head of 'key'");
+                    "one filter per channel, as wide as the stride, for all heads or for each head of 'key'");
   found.projected_length = (found.n_key + stride - 1) / stride;
   found.max_length = found.projected_length * stride;
   weight = file.weight(name);
@@ -382,8 +387,9 @@ void read_projections(InputFile& file, const layers::AttentionConfig& config, st
   const bool linear = kind == ops::SequenceProjection::linear;
   if (!file.has("key_projection")) {
     throw UserError(
-        "{}: has no dataset 'key_projection', expected {}, for all heads or for each (or --projection mean, which "
-        "needs none)",
+        "{}: dataset 'key_projection' is missing; expected shape {}, for all heads or for each (or use --projection "
+        "mean, "
+        "which has no weights)",
         file.path(), linear ? fmt::format("[r, {}]", found.n_key) : fmt::format("[{}, stride]", found.d));
   }
   const bool shared = !file.has("value_projection");
@@ -393,8 +399,9 @@ void read_projections(InputFile& file, const layers::AttentionConfig& config, st
     return;
   }
   if (shared && found.d != found.d_value) {
-    throw UserError("{}: has no dataset 'value_projection', and 'key_projection' has {} channels where values have {}",
-                    file.path(), found.d, found.d_value);
+    throw UserError(
+        "{}: dataset 'value_projection' is missing, and 'key_projection' has {} channels but values have {}",
+        file.path(), found.d, found.d_value);
   }
   read_convolution(file, "key_projection", found.d, found, found.key_projection);
   if (!shared) read_convolution(file, "value_projection", found.d_value, found, found.value_projection);
@@ -421,7 +428,7 @@ std::vector<T> by_heads(const Tensor& tensor, std::int64_t heads) {
   return values;
 }
 
-/// In the type that files have: float64 stays, everything else becomes float32.
+/// Converts to the type of files: float64 stays, all others become float32.
 Tensor in_file_type(const Tensor& tensor) {
   const DType wanted = accumulate_dtype(tensor.dtype());
   if (wanted == tensor.dtype()) return tensor;
@@ -448,8 +455,9 @@ AttendTensors read_attend_tensors(const std::string& path, const layers::Attenti
   if (gradients) {
     if (!file.has("d_output")) {
       throw UserError(
-          "{}: has no dataset 'd_output', expected [{}, {}, {}, {}]: the gradient that --gradients begins with (ones "
-          "for the sum of the output)",
+          "{}: dataset 'd_output' is missing; expected shape [{}, {}, {}, {}], the gradient of the output for "
+          "--gradients "
+          "(ones for the sum of the output)",
           path, found.batch, found.n_heads, found.n, found.d_value);
     }
     file.expect_shape("d_output", {{found.batch, found.n_heads, found.n, found.d_value}}, "the shape of the output");
@@ -468,7 +476,7 @@ void write_by_heads(hdf5::Group& file, const std::string& name, const Tensor& te
     file.write(name, hdf5::Type::f32, file_shape(shape), by_heads<float>(source, heads).data());
 }
 
-void write_as_it_is(hdf5::Group& file, const std::string& name, const Tensor& tensor) {
+void write_unchanged(hdf5::Group& file, const std::string& name, const Tensor& tensor) {
   const Tensor source = in_file_type(tensor);
   if (source.dtype() == DType::float64)
     file.write(name, hdf5::Type::f64, file_shape(source.shape()), source.to_vector<double>().data());

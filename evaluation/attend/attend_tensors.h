@@ -1,5 +1,5 @@
 #pragma once
-// The HDF5 files of `furlong attend`: docs/file_formats.md has what they hold.
+// The HDF5 files of `furlong attend`. docs/file_formats.md describes them.
 #include <string>
 #include <vector>
 
@@ -8,30 +8,31 @@
 
 namespace furlong {
 
-/// What an input file holds, checked: whatever shapes are here fit each other and the attention.
+/// Content of an input file. All shapes are checked against each other and the attention.
 struct AttendTensors {
-  Tensor query, key,
-      value;        ///< [batch, n, n_heads·d], [batch, n_key, n_kv_heads·d], [batch, n_key, n_kv_heads·d_value]
-  Tensor d_output;  ///< [batch, n, n_heads·d_value], where gradients are wanted
+  /// [batch, n, n_heads·d], [batch, n_key, n_kv_heads·d], [batch, n_key, n_kv_heads·d_value].
+  Tensor query, key, value;
+  Tensor d_output;  ///< [batch, n, n_heads·d_value]; undefined without gradients
   std::int64_t batch = 0, n_heads = 0, n_kv_heads = 0, n = 0, n_key = 0, d = 0, d_value = 0;
-  Tensor gate;  ///< windowed, where the file has it
-  /// linformer: E and F in the shapes of the file; F undefined where the file has none, which means that it is E.
+  Tensor gate;  ///< windowed; undefined if the file has none
+  /// linformer: E and F in the shapes of the file. If the file has no F, it is undefined, and E is used for both.
   Tensor key_projection, value_projection;
   std::int64_t projected_length = 0, max_length = 0;
-  ops::LinearAttentionConstants constants;  ///< what the file has of them and the attention takes
+  ops::LinearAttentionConstants constants;  ///< those that the attention uses and the file has
+  std::string projection_name;              ///< dataset of the random projection; empty if the file has none
   ops::AttentionMask mask;
-  std::vector<std::string> read;  ///< the datasets used
+  std::vector<std::string> read;  ///< datasets that were used
 };
 
-/// Reads what the mechanism takes out of the file. query, key, value and d_output become `dtype`, constants float32
-/// (float64 for float64). Throws UserError, one line with file, dataset, what was found and what was expected.
-/// `pooled_length` is r of linformer's mean pooling, whose file holds no projections.
+/// Reads the datasets that the mechanism uses. Converts query, key, value and d_output to `dtype`, and constants to
+/// float32 (float64 for float64). `pooled_length` is r of linformer's mean pooling, which has no projections. Throws
+/// UserError that names file and dataset, with the found and the expected shape or type.
 AttendTensors read_attend_tensors(const std::string& path, const layers::AttentionConfig& config, DType dtype,
                                   bool gradients, std::int64_t pooled_length, const Device& device);
 
-/// Writes [batch, n, heads·width] as [batch, heads, n, width] in float32, or float64 where the tensor is float64.
+/// Writes [batch, n, heads·width] as [batch, heads, n, width] in float32, or in float64 if the tensor is float64.
 void write_by_heads(hdf5::Group& file, const std::string& name, const Tensor& tensor, std::int64_t heads);
-/// Writes any tensor in its own shape, likewise.
-void write_as_it_is(hdf5::Group& file, const std::string& name, const Tensor& tensor);
+/// Writes a tensor in its own shape, in the same types.
+void write_tensor(hdf5::Group& file, const std::string& name, const Tensor& tensor);
 
 }  // namespace furlong

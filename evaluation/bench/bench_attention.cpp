@@ -16,8 +16,8 @@
 namespace furlong {
 namespace {
 
-/// Independent values, uniform with variance 1 (as after a layer norm). They repeat after a prime number of elements,
-/// which no row width divides: drawing every one would take longer than most of what is measured.
+/// Returns uniform values with variance 1, as after a layer norm. They repeat after a prime number of elements, which
+/// is not a multiple of any row width: drawing all of them would take longer than most measurements.
 Tensor random_tensor(std::int64_t elements, DType dtype, const char* name, const Device& device) {
   constexpr std::int64_t period = 1048573;
   const RandomKey key{0, 0, random_stream(name)};
@@ -39,7 +39,7 @@ Tensor constant_tensor(const std::vector<float>& values, const Shape& shape, DTy
   return Tensor::from(values, shape, device);
 }
 
-/// The inputs of the longest sequence, of which shorter ones take the beginning.
+/// Inputs of the longest sequence; shorter sequences use their start.
 class Workload {
  public:
   explicit Workload(const BenchAttentionOptions& options)
@@ -56,7 +56,7 @@ class Workload {
 
   std::int64_t features() const { return mechanism_.has_features ? config_.n_features : 0; }
 
-  /// One run; what it took, and the peak beyond the inputs.
+  /// Runs once. Returns the time, and the peak memory in addition to the inputs.
   std::pair<double, std::int64_t> run(std::int64_t n) const {
     const AttentionOperands operands{variable(first(query_, n)), variable(first(key_, n)), variable(first(value_, n))};
     const BareAttention attention = attention_of(n);
@@ -134,7 +134,7 @@ double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
   config.n_kv_heads = config.n_heads;
   config.max_sequence_length = n;
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
-  if (mechanism.has_features) {  // in terms of the command line's options where m does not fit the map
+  if (mechanism.has_features) {  // throws with names of command-line options if m does not fit the map
     const bool random = ops::feature_map_info(config.feature_map).needs_directions;
     attend_feature_count(config, attend_direction_count(config, random ? config.n_features : 0));
   }
@@ -146,11 +146,11 @@ PeakRate::PeakRate(DType dtype, const Device& device)
     : stream_{device},
       size_(device.type == DeviceType::cuda ? 4096
             : device.is_cpu()               ? 2048
-                                            : 64),  // what fills the engine
+                                            : 64),  // small products for the simulator
       a_(random_tensor(size_ * size_, dtype, "peak.a", device).reshape({size_, size_})),
       b_(random_tensor(size_ * size_, dtype, "peak.b", device).reshape({size_, size_})),
       c_(Tensor::empty({size_, size_}, dtype, device)) {
-  require(dtype != DType::float64, "PeakRate: products of float64 are written for exactness");
+  require(dtype != DType::float64, "PeakRate: float64 has no peak");
 }
 
 void PeakRate::measure() {

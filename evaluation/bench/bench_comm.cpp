@@ -23,7 +23,7 @@ namespace {
 constexpr double least_seconds = 2e-3;  // of a repetition
 constexpr std::int64_t most_at_once = 1000;
 
-/// Element by element of all processes.
+/// Returns the element-wise maximum over all ranks.
 std::vector<double> slowest(const ProcessGroup& group, const std::vector<double>& values) {
   if (values.empty()) return {};
   const Tensor all = Tensor::from(values, {static_cast<std::int64_t>(values.size())});
@@ -70,7 +70,7 @@ class Measurement {
   static bool is_shared_out(const std::string& operation) {
     return operation == "reduce_scatter" || operation == "all_gather";
   }
-  /// Gloo has it as a class for older programs alone, that keeps buffers of its own.
+  /// Gloo has reduce_scatter only as a legacy class with its own buffers.
   static bool has_raw_function(const std::string& operation) { return operation != "reduce_scatter"; }
 
   void use(std::int64_t elements) {
@@ -87,7 +87,7 @@ class Measurement {
                                     most_at_once);
   }
 
-  /// Of one of `times` operations, each waited for.
+  /// Returns the seconds of one of `times` operations, each synchronized.
   double time(const std::string& operation, std::int64_t times) {
     communicator_.barrier(Stream{}).wait();
     const auto start = Clock::now();
@@ -131,37 +131,37 @@ class Measurement {
   std::int64_t repeats_;
   int size_;
   std::unique_ptr<RawGloo> raw_;
-  Tensor whole_, other_;            // of the largest size; zeros, whose sums stay so
-  Tensor values_, received_, own_;  // of the present one: the operation's, what an exchange receives, this rank's part
+  Tensor whole_, other_;            // of the largest size; zeros, so that sums stay zero
+  Tensor values_, received_, own_;  // of the current size: the operation's values, the received ones, this rank's part
 };
 
 void refuse_alone(const ProcessGroup& group) {
   if (group.is_alone())
     throw UserError(
-        "furlong bench comm: there is nobody to talk to in one process; start several, as in furlong launch "
-        "--processes 2 bench comm");
+        "furlong bench comm: expected several ranks, found world size 1; start it with furlong launch --processes 2 "
+        "bench "
+        "comm");
 }
 
-/// What furlong train refuses, and what is not measured here.
+/// Rejects settings that furlong train rejects, and settings that are not measured here.
 void check_training(const ProcessGroup& group, const Settings& settings) {
   const auto refuse = [&](const char* key, const std::string& value, const char* reason) {
-    throw UserError("{}: {}: {}; set another with --set", key, value, reason);
+    throw UserError("{}: {}: {}; change it with --set", key, value, reason);
   };
   if (settings.device != "auto" && settings.device != "cpu")
     refuse("device", settings.device, "bench comm trains on the CPU; expected cpu");
   if (settings.parallel.engine == "nccl")
-    refuse("parallel.engine", settings.parallel.engine,
-           "bench comm trains in several processes on CPUs; expected auto");
+    refuse("parallel.engine", settings.parallel.engine, "bench comm trains on CPUs; expected auto");
   if (settings.parallel.sequence_processes > 1)
     refuse("parallel.sequence_processes", fmt::to_string(settings.parallel.sequence_processes),
-           "bench comm measures whole sequences; expected 1");
+           "bench comm does not measure context parallelism; expected 1");
   check_process_settings(
       settings,
       {group.size(), fmt::format("the launcher ({}) started {} processes", group.environment().launcher, group.size()),
        "start"});
 }
 
-/// Of the operations that a step recorded, those that reduce gradients.
+/// Returns the recorded operations of a step that reduce gradients.
 double seconds_reducing(const trace::Recording& recording) {
   std::int64_t nanoseconds = 0;
   for (const trace::Event& event : recording.events) {
@@ -194,8 +194,8 @@ double algorithm_bandwidth(const BenchCommFigure& figure, double seconds) {
   return static_cast<double>(figure.bytes) / seconds;
 }
 
-double bus_bandwidth(const BenchCommFigure& figure, double seconds, int processes) {
-  const double share = (processes - 1.0) / processes;
+double bus_bandwidth(const BenchCommFigure& figure, double seconds, int world_size) {
+  const double share = (world_size - 1.0) / world_size;
   const double factor = figure.operation == "all_reduce"                                           ? 2 * share
                         : figure.operation == "reduce_scatter" || figure.operation == "all_gather" ? share
                                                                                                    : 1;

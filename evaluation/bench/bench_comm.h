@@ -1,6 +1,6 @@
 #pragma once
-// furlong bench comm: what the operations between processes take, by size and beside the engine's own functions, and
-// how much of it training hides behind backward.
+// furlong bench comm: measures collective operations by size, compared with the backend's own functions, and how much
+// of them training hides during backward.
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -16,52 +16,51 @@ struct BenchCommOptions {
   std::int64_t repeats = 20;
 };
 
-/// One operation at one size S. All times are the slowest process's, of one operation.
+/// Times of one operation at one size S, on the slowest rank.
 struct BenchCommFigure {
-  std::string operation;     ///< of bench_comm_operations()
-  std::int64_t bytes = 0;    ///< S: of the largest tensor of a process; 0 of barrier
-  std::int64_t at_once = 1;  ///< operations, one behind the other, in a repetition: short ones are not measured alone
+  std::string operation;        ///< one of bench_comm_operations()
+  std::int64_t bytes = 0;       ///< S: size of the largest tensor of a rank; 0 for barrier
+  std::int64_t at_once = 1;     ///< operations in sequence per repetition; more than 1 for short ones
   std::vector<double> seconds;  ///< of each repetition
-  std::vector<double> raw;      ///< the same for the engine's own function, by turns; empty where it has none
+  std::vector<double> raw;      ///< the same for the backend's own function, alternating; empty if it has none
   double median_seconds = 0;
   double raw_median_seconds = std::numeric_limits<double>::quiet_NaN();
 };
 
-/// all_reduce, reduce_scatter, all_gather, broadcast (from rank 0), exchange (each sends to the next and receives from
-/// the one before), send_receive (from rank 0 to the last), barrier.
+/// Returns all_reduce, reduce_scatter, all_gather, broadcast (from rank 0), exchange (each rank sends to the next and
+/// receives from the previous), send_receive (from rank 0 to the last), barrier.
 const std::vector<std::string>& bench_comm_operations();
 
-/// S/t, bytes a second, and that times the operation's factor, as nccl-tests has them (doc/PERFORMANCE.md there):
-/// 2(P-1)/P of all_reduce, (P-1)/P of reduce_scatter and all_gather, 1 of the others. The latter is what each link
-/// carries, comparable over P.
+/// Returns S/t, in bytes per second.
 double algorithm_bandwidth(const BenchCommFigure& figure, double seconds);
-double bus_bandwidth(const BenchCommFigure& figure, double seconds, int processes);
+/// Returns S/t times the factor of nccl-tests (its doc/PERFORMANCE.md): 2(P-1)/P for all_reduce, (P-1)/P for
+/// reduce_scatter and all_gather, 1 for the others. This is the bandwidth of each link, comparable between world sizes.
+double bus_bandwidth(const BenchCommFigure& figure, double seconds, int world_size);
 
-/// All processes of the group together. Sizes are rounded down to what float32 and the number of processes divide, and
-/// are at least that. Throws UserError where there is one process alone.
+/// Measures all operations; all ranks of the group call it. Rounds sizes down to multiples of 4 bytes times the world
+/// size, at least that. Throws UserError if the world size is 1.
 std::vector<BenchCommFigure> bench_comm(const ProcessGroup& group, const BenchCommOptions& options);
 
-/// What training steps found, of one process or of all together: sums over steps.
+/// Reductions of gradients in training steps, of one rank or of all ranks: sums over steps.
 struct BenchCommReductions {
-  double seconds =
-      0;  ///< that the engine's thread spent in the reductions of gradients, waits for slower processes among it
-  double waited = 0;  ///< that training waited for them behind its backward (GradientReducer::seconds_waited)
-  /// The rest went on while backward did. 0 where nothing was reduced.
-  double hidden_share() const { return seconds > 0 ? std::max(0.0, 1 - waited / seconds) : 0; }
+  double seconds = 0;  ///< time of reductions, including waits for slower ranks
+  double waited = 0;   ///< time that training waited for them after backward (GradientReducer::seconds_waited)
+  /// Returns the fraction of the time that ran during backward, or 0 if nothing was reduced.
+  double hidden_fraction() const { return seconds > 0 ? std::max(0.0, 1 - waited / seconds) : 0; }
 };
 
 struct BenchCommTraining {
   std::int64_t parameters = 0, buckets = 0;
-  std::int64_t bytes = 0;                    ///< that are reduced in a step
-  std::vector<double> seconds;               ///< of each step, the slowest process's
-  std::vector<std::int64_t> buckets_hidden;  ///< of each step on rank 0: those that went before its backward had ended
+  std::int64_t bytes = 0;                    ///< reduced per step
+  std::vector<double> seconds;               ///< of each step, on the slowest rank
+  std::vector<std::int64_t> buckets_hidden;  ///< of each step on rank 0: buckets that started during backward
   double median_seconds = 0;
   std::vector<BenchCommReductions> ranks;
   BenchCommReductions all;
 };
 
-/// Takes `steps` training steps on the CPU, and three before them to warm up, without writing anything. Throws
-/// UserError where the settings cannot be trained by several processes.
+/// Runs three warm-up steps and `steps` training steps on the CPU, and writes nothing. Throws UserError if the settings
+/// do not support several ranks.
 BenchCommTraining bench_comm_training(const ProcessGroup& group, const LoadedSettings& loaded, std::int64_t steps);
 
 }  // namespace furlong

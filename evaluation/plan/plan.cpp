@@ -17,22 +17,21 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// What furlong train refuses as well.
+/// Throws UserError for settings that furlong train rejects or that plan does not support.
 void check_sharing(const Settings& settings, int devices, PlanDeviceKind kind) {
   if (!settings.finetune.source.empty())
     throw UserError(
-        "finetune.source: {}: the stages of furlong finetune, which is not planned; expected a config of furlong train",
+        "finetune.source: {}: furlong plan does not support furlong finetune; expected a config for furlong train",
         settings.finetune.source.string());
   if (settings.teacher.teaches())
-    throw UserError(
-        "teacher.loss: {}: what a teacher takes is not planned; set it to none to plan training without one",
-        settings.teacher.loss);
+    throw UserError("teacher.loss: {}: furlong plan does not support a teacher; set it to none to plan without one",
+                    settings.teacher.loss);
   if (devices == 1) return check_one_process(settings);
   check_process_settings(settings, {devices, fmt::format("the plan is for {} devices", devices), "plan for"});
   if (kind == PlanDeviceKind::gpu) refuse_segments_on_gpu(settings, "plan for --device cpu");
 }
 
-/// `settings` of one row of processes that share `samples` samples and nothing else with others.
+/// Returns the settings of one context-parallel group with `samples` samples and no data parallelism.
 Settings of_one_row(const Settings& settings, std::int64_t samples) {
   Settings row = settings;
   row.data.batch_size = samples;
@@ -41,8 +40,8 @@ Settings of_one_row(const Settings& settings, std::int64_t samples) {
   return row;
 }
 
-/// Peak bytes of tensors in one process of a row, but for what sharing the optimizer and the gradients makes of them;
-/// infinite where they cannot be counted.
+/// Returns the peak bytes of tensors on one rank, without the effects of ZeRO-1 and of the gradient exchange. Returns
+/// infinity if they cannot be counted.
 double peak_bytes(const Settings& settings, const Vocabulary& vocabulary, std::int64_t samples, bool recompute) {
   Settings local = of_one_row(settings, samples);
   if (recompute) local.trainer.recompute = layers::Recompute::blocks;
@@ -60,7 +59,7 @@ double peak_bytes(const Settings& settings, const Vocabulary& vocabulary, std::i
   }
 }
 
-/// The model without memory, and what follows from its parameters.
+/// The model without memory, and sizes that depend only on its parameters.
 class Shapes {
  public:
   Shapes(const Settings& settings, const Vocabulary& vocabulary)
@@ -78,7 +77,7 @@ class Shapes {
     return {store(), settings_.parallel.bucket_megabytes * 1'000'000 / size_of(gradient_dtype()), devices};
   }
 
-  /// Elements that one device updates.
+  /// Returns the number of elements that one device updates.
   double updated(PlanSharing sharing, int devices) const {
     if (sharing == PlanSharing::data_parallel || devices == 1) return static_cast<double>(store().values().elements());
     std::int64_t elements = 0;
@@ -87,10 +86,10 @@ class Shapes {
   }
   double optimizer_bytes(PlanSharing sharing, int devices) const {
     const int tensors =
-        settings_.optimizer.ema_decay > 0 ? 4 : 2;  // moments; averages, and room for the values while they are in use
+        settings_.optimizer.ema_decay > 0 ? 4 : 2;  // moments; with EMA also the averages and a backup of the values
     return updated(sharing, devices) * tensors * static_cast<double>(size_of(store().master_dtype()));
   }
-  /// Of what is not trained.
+  /// Returns the bytes of parameters that are not trained.
   double frozen_bytes() const {
     double bytes = 0;
     for (const Parameter& parameter : store().parameters())
@@ -101,7 +100,7 @@ class Shapes {
     if (devices == 1 || gradient_dtype() == store().gradients().dtype()) return 0;
     return static_cast<double>(store().values().elements() * size_of(gradient_dtype()));
   }
-  /// Of all, `peak` being what one device alone takes.
+  /// Returns the memory of each part. `peak` is the peak on a single device.
   PlanMemory memory(double peak, PlanSharing sharing, int devices) const {
     PlanMemory memory;
     memory.gradients = static_cast<double>(store().gradients().bytes());
@@ -137,40 +136,40 @@ class Shapes {
   double bytes_ = 0;
 };
 
-/// Everything that processes of a row tell each other of their segments in a step.
+/// Returns the communication of context parallelism in a step.
 PlanSegments segments_of(const Settings& settings, const Vocabulary& vocabulary, const PlanReport& report) {
   PlanSegments segments;
-  segments.processes = static_cast<int>(settings.parallel.sequence_processes);
+  segments.ranks = static_cast<int>(settings.parallel.sequence_processes);
   segments.tokens = tokens_of_segment(settings);
-  if (segments.processes == 1) return segments;
-  // States have one size however long the segments are, and each sample its own: those of one token each, of one
-  // sample.
+  if (segments.ranks == 1) return segments;
+  // The size of states does not depend on the length of segments and is proportional to the samples: measure one sample
+  // with one token per rank.
   Settings shortest = of_one_row(settings, 1);
-  shortest.data.sequence_length = segments.processes;
-  const StepForecast forecast = forecast_step(shortest, vocabulary, segments.processes);
-  const auto tell = [&](double bytes, double& seconds) {
+  shortest.data.sequence_length = segments.ranks;
+  const StepForecast forecast = forecast_step(shortest, vocabulary, segments.ranks);
+  const auto gather = [&](double bytes, double& seconds) {
     segments.bytes += bytes;
-    seconds += row_gather_seconds(report.device, report.cluster, segments.processes, segments.processes * bytes);
+    seconds += row_gather_seconds(report.device, report.cluster, segments.ranks, segments.ranks * bytes);
   };
   const auto exchange = [&](const std::vector<std::int64_t>& states, double& seconds) {
     for (const std::int64_t state : states) {
       const double bytes = static_cast<double>(state * report.samples);
-      tell(bytes, seconds);
+      gather(bytes, seconds);
       segments.state_bytes = std::max(segments.state_bytes, bytes);
       ++segments.exchanges;
     }
   };
   for (std::int64_t batch = 0; batch < settings.trainer.gradient_accumulation; ++batch) {
-    // Which documents are open at the borders: three numbers a sample.
+    // Documents that cross segment boundaries: three numbers per sample.
     if (settings.data.packing == "documents")
-      tell(static_cast<double>(3 * sizeof(std::int32_t)) * static_cast<double>(report.samples), segments.forward);
+      gather(static_cast<double>(3 * sizeof(std::int32_t)) * static_cast<double>(report.samples), segments.forward);
     exchange(forecast.forward_states, segments.forward);
     exchange(forecast.backward_states, segments.backward);
   }
   return segments;
 }
 
-/// Of one step: reduction of the buckets beside the last backward, then what nothing else goes on beside.
+/// Returns the communication of one step: buckets during the last backward, then all that is never hidden.
 PlanExchange exchange_of(const Shapes& shapes, const PlanReport& report, PlanSharing sharing,
                          const std::vector<double>& backward) {
   const PlanCluster& cluster = report.cluster;
@@ -192,17 +191,17 @@ PlanExchange exchange_of(const Shapes& shapes, const PlanReport& report, PlanSha
     if (bucket.shared > 0) gathered += all_gather_seconds(report.device, cluster, bucket.shared * value);
   }
   PlanExchange exchange = overlapped(backward, buckets, seconds, report.device.overlap);
-  // How many tokens there were, before; loss and norm, behind: a few numbers each.
+  // Number of tokens before the step, loss and norm after it: a few numbers each.
   constexpr double numbers = 3 * sizeof(double);
   exchange.states = report.segments.seconds();
   exchange.busy += exchange.states + gathered + 2 * all_reduce_seconds(report.device, cluster, numbers);
   return exchange;
 }
 
-/// Of memory that the optimizer's step reads and writes for each element that it updates.
+/// Returns the bytes that the optimizer's step reads and writes per updated element.
 double update_bytes(const Settings& settings, const ParameterStore& store) {
   constexpr double norm = 4, adamw = 7 * 4,
-                   average = 3 * 4;  // value, gradient and two moments; all but the gradient written
+                   average = 3 * 4;  // reads value, gradient and two moments; writes all but the gradient
   const bool copies = store.compute_dtype() != store.master_dtype();
   return norm + adamw + (copies ? static_cast<double>(size_of(store.compute_dtype())) : 0) +
          (settings.optimizer.ema_decay > 0 ? average : 0);
@@ -211,31 +210,31 @@ double update_bytes(const Settings& settings, const ParameterStore& store) {
 std::vector<std::string> assumptions_of(const PlanReport& report) {
   const PlanDevice& device = report.device;
   std::vector<std::string> list{
-      fmt::format("products run at {} of their peak, what backward computes again included", device.utilisation),
-      fmt::format("memory and connections give {} of their bandwidth", device.reached)};
+      fmt::format("matrix products, with those that backward recomputes, reach {} of the peak", device.utilisation),
+      fmt::format("memory and connections reach {} of their bandwidth", device.reached)};
   if (report.cluster.devices() > 1) {
-    list.emplace_back(device.by_host ? "sums are formed inside hosts, then between them, one after the other"
-                                     : "sums are formed in one ring through all processes");
-    list.push_back(device.overlap == 0 ? "communication takes the cores that compute: none of its time is hidden"
+    list.emplace_back(device.by_host ? "gradients are reduced inside hosts first, then between hosts"
+                                     : "gradients are reduced in one ring through all ranks");
+    list.push_back(device.overlap == 0 ? "communication uses the cores that compute: none of it is hidden"
                    : device.overlap == 1
-                       ? "communication beside backward takes nothing from it"
-                       : fmt::format("of communication beside backward {} costs nothing", device.overlap));
+                       ? "communication during backward does not slow it down"
+                       : fmt::format("{} of the communication during backward does not slow it down", device.overlap));
   }
-  if (report.segments.processes > 1) {
+  if (report.segments.ranks > 1) {
     list.emplace_back(
-        "states of segments are waited for by all processes of a row, in each layer, while nothing else goes on");
+        "in each layer, all ranks of a context-parallel group wait for states, and nothing overlaps with it");
     if (device.kind == PlanDeviceKind::unknown)
-      list.emplace_back("segments are exchanged between CPUs alone: these devices are taken for processes on CPUs");
+      list.emplace_back("context parallelism runs only on CPUs: these devices are planned as CPUs");
   }
-  list.emplace_back("all sequences are as long as data.sequence_length, and all devices as fast as each other");
-  list.emplace_back("reading data, validation and checkpoints take no time");
+  list.emplace_back("all sequences have data.sequence_length tokens, and all devices are equally fast");
+  list.emplace_back("data loading, validation and checkpoints take no time");
   if (device.reserve > 0)
-    list.push_back(fmt::format("{} of memory go to driver, libraries and buffers of the communication",
+    list.push_back(fmt::format("{} of memory are reserved for driver, libraries and communication buffers",
                                with_prefix(device.reserve, "B")));
   return list;
 }
 
-/// Everything that does not depend on how the work is shared.
+/// Fills the parts of the report that do not depend on PlanSharing.
 PlanReport begin_report(const Settings& settings, const Vocabulary& vocabulary, const Shapes& shapes,
                         const PlanCluster& cluster, const PlanDevice& device) {
   PlanReport report;
@@ -252,7 +251,7 @@ PlanReport begin_report(const Settings& settings, const Vocabulary& vocabulary, 
   report.segments = segments_of(settings, vocabulary, report);
   if (settings.checkpoint.background) {
     report.checkpoint_copy = static_cast<double>(predicted_copy_bytes(settings, vocabulary, cluster.devices()));
-    const double frozen = shapes.frozen_bytes();  // rank 0 writes them alone
+    const double frozen = shapes.frozen_bytes();  // only rank 0 writes them
     report.checkpoint_copy_of_host = frozen + cluster.per_host * (report.checkpoint_copy - frozen);
   }
   report.assumptions = assumptions_of(report);
@@ -280,7 +279,7 @@ class Planner {
       backward_.push_back(seconds(stage.backward, stage.attention_backward));
       flops += stage.forward + stage.backward + stage.attention_forward + stage.attention_backward;
     }
-    // Devices with one sample less than the busiest have less to do.
+    // Some devices can have one sample less than others.
     report_.flops = accumulation * flops * static_cast<double>(settings.parallel.sequence_processes) /
                     static_cast<double>(report_.samples) * static_cast<double>(settings.data.batch_size);
     if (cluster.devices() > 1) {
@@ -317,18 +316,18 @@ class Planner {
     plan.step = plan.forward + plan.backward + plan.optimizer + plan.waited();
     plan.tokens_per_second = static_cast<double>(report_.tokens) / plan.step;
     if (!plan.fits()) {
-      const PlanChange now{report_.samples, recomputes_, sharing, devices, report_.segments.processes};
+      const PlanChange now{report_.samples, recomputes_, sharing, devices, report_.segments.ranks};
       plan.would_fit = what_would_fit(now, settings_.data.batch_size, plan.available,
                                       [this](const PlanChange& change) { return bytes_with(change); });
     }
     return plan;
   }
 
-  /// Infinite where furlong train refuses the change.
+  /// Returns infinity if furlong train rejects the change.
   double bytes_with(const PlanChange& change) const {
     Settings changed = settings_;
     changed.parallel.sequence_processes = change.sequence_processes;
-    if (change.sequence_processes != report_.segments.processes) {
+    if (change.sequence_processes != report_.segments.ranks) {
       try {
         check_sharing(changed, change.devices, report_.device.kind);
       } catch (const UserError&) {
@@ -347,7 +346,7 @@ class Planner {
   bool recomputes_;
   double peak_;
   double forward_ = 0;            // seconds of a step
-  std::vector<double> backward_;  // of each stage, once
+  std::vector<double> backward_;  // of each stage, for one batch
 };
 
 }  // namespace

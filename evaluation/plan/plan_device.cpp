@@ -13,7 +13,7 @@
 namespace furlong {
 namespace {
 
-/// As the vendor publishes them, dense; per second and in one direction, where it names the sum of both.
+/// Numbers that the vendor publishes, converted to dense rates and to one direction.
 struct DataSheet {
   const char* name;
   const char* source;
@@ -24,19 +24,20 @@ struct DataSheet {
 
 constexpr double giga = 1e9, tera = 1e12;
 
-// Data sheets of GPUs give rates with sparsity, twice the dense ones, and NVLink and PCIe in both directions together.
-// Between hosts: the network adapters of the vendor's reference system, as many as it has GPUs.
+// Data sheets give rates with sparsity, twice the dense rates, and the sum of both directions of NVLink and PCIe. The
+// network is that of the vendor's reference system, with one adapter per GPU.
 const std::vector<DataSheet>& data_sheets() {
   static const std::vector<DataSheet> sheets{
       {"a100",
-       "NVIDIA A100 Tensor Core GPU data sheet (SXM, 80 GB); DGX A100 data sheet (HDR InfiniBand, 200 Gb/s a GPU)",
+       "NVIDIA A100 Tensor Core GPU data sheet (SXM, 80 GB); DGX A100 data sheet (HDR InfiniBand, 200 Gb/s per GPU)",
        312 * tera, 156 * tera, 19.5 * tera, 80 * giga, 2.039 * tera, 300 * giga, 25 * giga, false},
-      {"h100", "NVIDIA H100 Tensor Core GPU data sheet (SXM); DGX H100 data sheet (ConnectX-7, 400 Gb/s a GPU)",
+      {"h100", "NVIDIA H100 Tensor Core GPU data sheet (SXM); DGX H100 data sheet (ConnectX-7, 400 Gb/s per GPU)",
        989.4 * tera, 494.7 * tera, 67 * tera, 80 * giga, 3.35 * tera, 450 * giga, 50 * giga, false},
-      {"h200", "NVIDIA H200 Tensor Core GPU data sheet (SXM); DGX H200 data sheet (ConnectX-7, 400 Gb/s a GPU)",
+      {"h200", "NVIDIA H200 Tensor Core GPU data sheet (SXM); DGX H200 data sheet (ConnectX-7, 400 Gb/s per GPU)",
        989.4 * tera, 494.7 * tera, 67 * tera, 141 * giga, 4.8 * tera, 450 * giga, 50 * giga, false},
       {"b200",
-       "NVIDIA HGX B200 specifications (an eighth of the board of 8); DGX B200 data sheet (ConnectX-7, 400 Gb/s a GPU)",
+       "NVIDIA HGX B200 specifications (an eighth of the board of 8); DGX B200 data sheet (ConnectX-7, 400 Gb/s per "
+       "GPU)",
        2250 * tera, 1125 * tera, 75 * tera, 180 * giga, 7.7 * tera, 900 * giga, 50 * giga, false},
       {"l40s", "NVIDIA L40S data sheet (PCIe Gen4 x16, no NVLink)", 362.05 * tera, 183 * tera, 91.6 * tera, 48 * giga,
        864 * giga, 32 * giga, 12.5 * giga, true},
@@ -67,7 +68,7 @@ const std::vector<Key>& keys() {
   return all;
 }
 
-/// Nothing, unless all of `text` is a number.
+/// Returns nothing if `text` is not a number.
 std::optional<double> number_in(const std::string& text) {
   double value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -82,21 +83,21 @@ const Key& key_named(const std::string& name) {
     known.emplace_back(key.name);
   }
   const std::string near = config::nearest(name, known);
-  throw UserError("--device: there is no '{}'{}; expected {}", name,
+  throw UserError("--device: unknown key '{}'{}; expected {}", name,
                   near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(known, ", "));
 }
 
 void set_number(PlanDevice& device, const std::string& word) {
   const std::size_t sign = word.find('=');
   if (sign == std::string::npos)
-    throw UserError("--device: '{}' is no KEY=NUMBER, and a device's name can only come first", word);
+    throw UserError("--device: '{}' is not KEY=NUMBER; only the first word can be a device's name", word);
   const Key& key = key_named(word.substr(0, sign));
   const std::string text = word.substr(sign + 1);
   const std::optional<double> value = number_in(text);
   if (!value || *value < 0 || (*value == 0 && !key.may_be_zero) || (key.is_share && *value > 1)) {
     throw UserError("--device: {}={}: expected a number {}{}", key.name, text,
                     key.may_be_zero ? "of at least 0" : "above 0",
-                    key.is_share ? " and at most 1" : ", in operations, bytes or seconds, such as 3.35e12");
+                    key.is_share ? " and at most 1" : ", in operations, bytes or seconds, for example 3.35e12");
   }
   device.*key.number = *value;
   std::erase(device.assumed, key.name);
@@ -117,7 +118,8 @@ PlanCluster plan_cluster(const std::string& text) {
   cluster.per_host = count(cross == std::string::npos ? text : text.substr(cross + 1));
   if (cluster.hosts < 1 || cluster.per_host < 1 || cluster.hosts > most / cluster.per_host)
     throw UserError(
-        "--devices {}: expected a number of devices, or hosts x devices on each, such as 8 or 4x8; at most {} together",
+        "--devices {}: expected a number of devices, or hosts x devices per host, for example 8 or 4x8; at most {} in "
+        "total",
         text, most);
   return cluster;
 }
@@ -137,15 +139,15 @@ PlanDevice plan_device(const std::string& name, DType dtype, bool tf32) {
     known.emplace_back("cpu");
     const std::string near = config::nearest(name, known);
     throw UserError(
-        "--device {}: there is no such device{}; expected {}, or numbers such as flops=1e15,memory=80e9,bandwidth=3e12",
-        name, near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(known, ", "));
+        "--device {}: unknown device{}; expected {}, or numbers such as flops=1e15,memory=80e9,bandwidth=3e12", name,
+        near.empty() ? "" : " (did you mean " + near + "?)", fmt::join(known, ", "));
   }
   PlanDevice device;
   device.name = name;
   device.kind = PlanDeviceKind::gpu;
   device.source = found->source;
   device.flops = dtype == DType::bfloat16 ? found->bfloat16 : tf32 ? found->tf32 : found->float32;
-  // TF32 is a setting of the library that multiplies matrices; attention in float32 has kernels of its own.
+  // TF32 applies to the library's matrix products; float32 attention has separate kernels.
   device.attention_flops = dtype == DType::bfloat16 ? found->bfloat16 : found->float32;
   device.memory = found->memory;
   device.reserve = 2 * giga;
@@ -183,12 +185,11 @@ void check_plan_device(const PlanDevice& device, const PlanCluster& cluster) {
   if (cluster.per_host > 1) need("link", device.link);
   if (cluster.hosts > 1) need("network", device.network);
   if (!missing.empty())
-    throw UserError(
-        "--device: {} {} not given, which {} host{} with {} device{} each cannot be planned without; add {}=NUMBER",
-        fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are", cluster.hosts, cluster.hosts == 1 ? "" : "s",
-        cluster.per_host, cluster.per_host == 1 ? "" : "s", missing[0]);
+    throw UserError("--device: {} {} missing, but required to plan {} host{} with {} device{} each; add {}=NUMBER",
+                    fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are", cluster.hosts,
+                    cluster.hosts == 1 ? "" : "s", cluster.per_host, cluster.per_host == 1 ? "" : "s", missing[0]);
   if (device.reserve >= device.memory)
-    throw UserError("--device: reserve {} leaves nothing of memory {}; expected less", device.reserve, device.memory);
+    throw UserError("--device: reserve {} is not less than memory {}; expected less", device.reserve, device.memory);
 }
 
 std::vector<std::pair<std::string, double>> plan_numbers(const PlanDevice& device) {

@@ -24,7 +24,7 @@
 namespace furlong {
 namespace {
 
-/// The least of `times` runs, each of them short: what the machine gives when nothing disturbs it.
+/// Returns the minimum of `times` short runs: the time without disturbances.
 template <class Body>
 double best_of(int times, const Body& body) {
   double best = 0;
@@ -43,7 +43,7 @@ double product_rate(DType dtype) {
   return peak.flops_per_second();
 }
 
-/// Bytes a second, read and written, of all threads together; far more of them than caches hold.
+/// Returns the bytes per second that all threads read and write, on tensors much larger than the caches.
 double copy_rate() {
   constexpr std::int64_t bytes = std::int64_t{256} << 20;
   const Tensor from = Tensor::zeros({bytes}, DType::uint8), to = Tensor::zeros({bytes}, DType::uint8);
@@ -56,7 +56,7 @@ double copy_rate() {
   return 2.0 * static_cast<double>(bytes) / seconds;
 }
 
-/// Two ranks in this process, over Gloo.
+/// Two ranks in this process, connected by Gloo.
 class Pair {
  public:
   Pair() : server_(server_options()) {
@@ -74,7 +74,7 @@ class Pair {
   Pair(const Pair&) = delete;
   Pair& operator=(const Pair&) = delete;
 
-  /// Seconds of one sum of this many float32.
+  /// Returns the seconds of an all-reduce of this many float32.
   double seconds(std::int64_t elements, int times) {
     const Tensor a = Tensor::zeros({elements}, DType::float32), b = Tensor::zeros({elements}, DType::float32);
     return best_of(times, [&] {
@@ -118,7 +118,7 @@ class Pair {
   std::array<Rank, 2> ranks_;
 };
 
-/// Two ranks sum n bytes in 2 latency + n / link: from a small one and a large one.
+/// An all-reduce of n bytes on two ranks takes 2 latency + n / link: a small and a large one give both numbers.
 void measure_links(PlanDevice& device) {
   Pair pair;
   constexpr std::int64_t small = 64, large = std::int64_t{4} << 20;
@@ -145,8 +145,7 @@ PlanDevice measure_plan_device(DType dtype, const PlanCluster& cluster, int thre
   device.memory = static_cast<double>(machine.memory.available) * share;
   if (processes > 1) {
     measure_links(device);
-    device.link *=
-        std::min(1.0, static_cast<double>(cores) / processes);  // both ends of a connection are work for a core
+    device.link *= std::min(1.0, static_cast<double>(cores) / processes);  // both ends of a connection occupy a core
   }
   constexpr double ten_gigabits = 1.25e9;
   device.network = ten_gigabits * share;
@@ -155,8 +154,8 @@ PlanDevice measure_plan_device(DType dtype, const PlanCluster& cluster, int thre
   device.utilisation = 0.8;
   device.overlap = 0;
   device.by_host = false;
-  device.source = fmt::format("measured now: {}, {} of {} threads for {} process{} of a host", machine.cpu.model, busy,
-                              cores, processes, processes == 1 ? "" : "es");
+  device.source = fmt::format("measured now: {}, {} of {} threads for {} rank{} of a host", machine.cpu.model, busy,
+                              cores, processes, processes == 1 ? "" : "s");
   device.assumed = {"utilisation", "overlap"};
   if (cluster.hosts > 1) device.assumed.insert(device.assumed.end(), {"network", "network_latency"});
   return device;

@@ -1,13 +1,13 @@
 #pragma once
-// The machine that furlong plan runs on, measured, as a device to plan for.
+// Measures this machine as a device of furlong plan.
 #include "evaluation/plan/plan_device.h"
 
 namespace furlong {
 
-/// One of `cluster.per_host` processes on hosts like this one, each with its share of the cores (or `threads` of them;
-/// 0: its share), of the memory and of their bandwidth. Takes a few seconds: a large product, a copy, and where
-/// processes share a host an all-reduce over Gloo between two threads of this process. Leaves the thread count changed.
-/// The network between hosts is assumed: 10 Gb/s a host.
+/// Returns the numbers of one of `cluster.per_host` ranks on hosts like this one. Each rank has `threads` cores (0: its
+/// share), and its share of memory and bandwidth. Measures, for a few seconds, a large matrix product, a copy and, if
+/// ranks share a host, a Gloo all-reduce between two threads. Changes the thread count. Assumes a network of 10 Gb/s
+/// per host.
 PlanDevice measure_plan_device(DType dtype, const PlanCluster& cluster, int threads);
 
 }  // namespace furlong

@@ -17,20 +17,20 @@ struct Products {
   }
 };
 
-/// Of linear maps for one token.
+/// Operations of linear maps per token.
 Products linear(const layers::ModelConfig& model, double inner, double outer) {
   const double rank = static_cast<double>(model.adapter.rank), product = 2 * inner * outer,
                adapter = 2 * rank * (inner + outer);
   return rank > 0 ? Products{product + adapter, product + 2 * adapter} : Products{product, 2 * product};
 }
 
-/// The same for a map that has no adapter.
+/// Operations of a map without an adapter.
 Products plain_linear(const layers::ModelConfig& model, double inner, double outer) {
   const double product = 2 * inner * outer;
   return {product, model.adapter.rank > 0 ? product : 2 * product};
 }
 
-/// Of n tokens in one layer: one sequence, or a segment of one.
+/// Operations of attention in one layer for n tokens: one sequence, or a segment of it.
 Products attention(const layers::AttentionConfig& config, std::int64_t n, bool is_segment) {
   std::map<std::string, std::int64_t> heads;
   for (const std::string& name : config.head_mechanisms) ++heads[name];
@@ -47,7 +47,7 @@ Products attention(const layers::AttentionConfig& config, std::int64_t n, bool i
   return sum;
 }
 
-/// The linear maps of a block, for one token.
+/// Operations of a block's linear maps per token.
 Products maps_of_block(const layers::ModelConfig& model) {
   const auto d = static_cast<double>(model.d_model), hidden = static_cast<double>(model.d_feedforward),
              heads = static_cast<double>(model.attention.n_heads * model.attention.d_head),
@@ -65,7 +65,7 @@ PlanStage output_stage(const Settings& settings, double vocabulary, double n_cla
   const auto d = static_cast<double>(model.d_model);
   PlanStage stage{.name = "output"};
   if (settings.objective.learns_labels()) {
-    stage.forward = samples * 6 * d * n_classes;  // the head is trained beside adapters, too
+    stage.forward = samples * 6 * d * n_classes;  // the head is also trained with adapters
     if (settings.objective.name == Objective::matching) {
       stage.forward += samples * 8 * d * d;
       stage.backward += samples * 16 * d * d;
@@ -127,8 +127,8 @@ std::size_t plan_stage_of(const std::string& parameter, std::size_t n_stages) {
   for (const char* output : {"final_norm.", "prediction.", "classifier.", "matching.", "output_bias"}) {
     if (parameter.starts_with(output)) return n_stages - 1;
   }
-  if (parameter.starts_with("attention.")) return 1;  // what layers share
-  return 0;                                           // embeddings, tied ones too
+  if (parameter.starts_with("attention.")) return 1;  // shared between layers
+  return 0;                                           // embeddings, also tied ones
 }
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// The processes of one job, as a launcher starts them.
+// The ranks of one job, started as by a launcher.
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -15,14 +15,14 @@
 namespace furlong::testing {
 
 struct JobOptions {
-  /// Makes each rank's own arguments of those of all.
+  /// Returns the arguments of one rank from those of all ranks.
   std::function<void(int rank, std::vector<std::string>& arguments)> change = [](int, std::vector<std::string>&) {};
 };
 
-/// The processes of one job.
+/// The ranks of one job.
 class Job {
  public:
-  /// `furlong train config` in a folder, which holds what each process writes.
+  /// Runs `furlong train config` in a folder, which holds the output of each rank.
   Job(int size, const std::filesystem::path& folder, const std::vector<std::string>& arguments,
       const JobOptions& options = {}) {
     const std::string port = std::to_string(store_testing::free_port()), world = std::to_string(size);
@@ -42,7 +42,7 @@ class Job {
   }
 
   Program& operator[](int rank) { return *processes_[static_cast<std::size_t>(rank)]; }
-  /// A stopped process is killed behind all others, and its status is not asked for.
+  /// A stopped process is killed after all others, without waiting for its status.
   std::vector<Finished> wait(int stopped = -1) {
     std::vector<Finished> found(processes_.size());
     for (const bool is_stopped : {false, true}) {

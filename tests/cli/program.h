@@ -1,5 +1,5 @@
 #pragma once
-// The furlong program run as a person or a scheduler runs it.
+// Runs the furlong program as a user or a scheduler does.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,13 +23,13 @@ extern char** environ;
 
 namespace furlong::testing {
 
-/// How a program ended.
+/// Result of a program.
 struct Finished {
   int status = -1;  ///< exit status; 128 + signal when a signal ended it
   std::string out, err;
 };
 
-/// A running furlong. Its output goes to files in `folder`, which one program at a time may use.
+/// A running furlong. Its output goes to files in `folder`, which only one program at a time can use.
 class Program {
  public:
   Program(std::filesystem::path folder, const std::vector<std::string>& arguments) : folder_(std::move(folder)) {
@@ -61,7 +61,7 @@ class Program {
   pid_t process() const { return process_; }
   void send(int signal) const { ASSERT_EQ(kill(process_, signal), 0); }
 
-  /// Until `path` is a file of more than `bytes` bytes, a minute at most.
+  /// Waits until `path` is a file of more than `bytes` bytes, at most a minute.
   void wait_for_more(const std::filesystem::path& path, std::uintmax_t bytes) const {
     std::error_code ignored;
     wait_until([&] {
@@ -69,13 +69,13 @@ class Program {
       return !ignored && size > bytes;
     });
   }
-  /// Looks every 10 ms; fails after a minute.
+  /// Polls every 10 ms; fails after a minute.
   void wait_until(const std::function<bool()>& happens) const {
     for (int i = 0; i < 6000; ++i) {
       if (happens()) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    ADD_FAILURE() << "waited in vain; the program began with: " << read("stderr").substr(0, 1000);
+    ADD_FAILURE() << "timeout; standard error starts with: " << read("stderr").substr(0, 1000);
   }
 
   Finished wait() {
@@ -100,13 +100,13 @@ class Program {
   pid_t process_ = -1;
 };
 
-/// A test with a folder that its programs run with.
+/// A test with a folder for its programs.
 class WithProgram : public WithTemporaryFolder {
  protected:
   Finished furlong(const std::vector<std::string>& arguments) const { return Program(folder_, arguments).wait(); }
 };
 
-/// A mistake that the user can mend: status 2, and one line on standard error that says all of `parts`.
+/// Expects a user error: status 2, and one line on standard error that contains all of `parts`.
 inline void expect_user_error(const Finished& found, const std::vector<std::string>& parts) {
   EXPECT_EQ(found.status, 2) << found.err;
   EXPECT_EQ(found.out, "");

@@ -1,4 +1,4 @@
-// furlong attend and furlong bench attention from outside: what they print, what they refuse, and how they exit.
+// The programs furlong attend and furlong bench attention: output, errors and exit status.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,22 +40,22 @@ class AttentionCommandTest : public testing::WithProgram {
   }
 };
 
-TEST_F(AttentionCommandTest, AttendWritesAndReports) {
+TEST_F(AttentionCommandTest, AttendWritesOutputAndPrintsReport) {
   write_input();
   const Finished done =
       attend({"--mechanism", "linear", "--feature-map", "taylor", "--order", "1", "--causal", "--gradients"});
   ASSERT_EQ(done.status, 0) << done.err;
-  EXPECT_THAT(done.out,
-              AllOf(HasSubstr("output [2, 3, 20, 8], linear, taylor with 9 features (causal, float32, parallel)"),
-                    HasSubstr("s backward"), HasSubstr("MiB beyond the inputs; read query, key, value, d_output"),
-                    HasSubstr("denominators: the least is "), HasSubstr(" of 120 rows guarded")));
+  EXPECT_THAT(
+      done.out,
+      AllOf(HasSubstr("output [2, 3, 20, 8], linear, taylor with 9 features (causal, float32, parallel)"),
+            HasSubstr("s backward"), HasSubstr("read query, key, value, d_output"), HasSubstr(" of 120 rows guarded")));
   const hdf5::File file = hdf5::File::open(path("out.h5"));
   for (const char* name : {"output", "d_query", "d_key", "d_value"})
     EXPECT_EQ(file.dataset(name).shape(), (hdf5::Shape{2, 3, 20, 8})) << name;
-  EXPECT_FALSE(file.has("directions"));
+  EXPECT_FALSE(file.has("random_projection"));
 }
 
-TEST_F(AttentionCommandTest, AttendAsJson) {
+TEST_F(AttentionCommandTest, AttendPrintsJson) {
   write_input();
   const Finished done = attend({"--mechanism",
                                 "windowed",
@@ -76,7 +76,7 @@ TEST_F(AttentionCommandTest, AttendAsJson) {
                                 "bfloat16",
                                 "--seed",
                                 "3",
-                                "--directions-kind",
+                                "--random-projection",
                                 "iid",
                                 "--json"});
   ASSERT_EQ(done.status, 0) << done.err;
@@ -92,50 +92,53 @@ TEST_F(AttentionCommandTest, AttendAsJson) {
   EXPECT_EQ(file.integer("peak_bytes"), report["peak_bytes"]);
   EXPECT_EQ(file.integer("seed"), 3);
   EXPECT_EQ(file.integer("window"), 4);
-  EXPECT_EQ(file.text("directions"), "iid");
+  EXPECT_EQ(file.text("random_projection"), "iid");
   EXPECT_EQ(file.text("dtype"), "bfloat16");
-  EXPECT_EQ(file.dataset("directions").shape(), (hdf5::Shape{5, 8}));
+  EXPECT_EQ(file.dataset("random_projection").shape(), (hdf5::Shape{5, 8}));
 }
 
-TEST_F(AttentionCommandTest, AttendRefusesWhatDoesNotGoTogether) {
+TEST_F(AttentionCommandTest, AttendRejectsIncompatibleOptions) {
   write_input();
   const auto refused = [&](const std::vector<std::string>& more, const std::string& message) {
     SCOPED_TRACE(more.back());
     expect_user_error(attend(more), {message});
     EXPECT_FALSE(std::filesystem::exists(path("out.h5")));
   };
-  refused({"--feature-map", "elu1"}, "--feature-map: belongs to --mechanism linear or windowed");
-  refused({"--mechanism", "linear", "--order", "3"}, "--order: belongs to --feature-map taylor or limit");
+  refused({"--feature-map", "elu1"}, "--feature-map applies only to --mechanism linear or windowed");
+  refused({"--mechanism", "linear", "--order", "3"}, "--order applies only to --feature-map taylor or limit");
   refused({"--mechanism", "linear", "--denominator-guard", "0.1"},
-          "whose sums of weights can cancel: favor_trig, taylor, limit, cosine");
+          "--denominator-guard applies only to feature maps whose sums of weights can cancel: favor_trig, taylor, "
+          "limit, cosine");
   refused({"--mechanism", "linear", "--feature-map", "taylor", "--normalizer", "none", "--denominator-guard", "0.1"},
-          "--normalizer sum");
-  refused({"--mechanism", "linear", "--feature-map", "taylor", "--order", "9"}, "--order 9 --most-features 4096: ");
+          "--denominator-guard applies only to --normalizer sum");
+  refused({"--mechanism", "linear", "--feature-map", "taylor", "--order", "9"}, "--order 9 --max-features 4096: ");
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--features", "9"},
           "elu1 has 8 features for heads of width 8");
-  refused({"--mechanism", "linear", "--feature-map", "elu1", "--seed", "1"}, "--seed: elu1 has no random directions");
+  refused({"--mechanism", "linear", "--feature-map", "elu1", "--seed", "1"},
+          "--seed has no effect: feature map elu1 has no random projection");
   refused({"--mechanism", "linear", "--feature-map", "favor_trig", "--features", "9"}, "--features 9: ");
   refused({"--mechanism", "windowed"}, "add --window W");
   refused({"--mechanism", "linformer", "--causal"}, "linformer cannot be causal");
   refused({"--mechanism", "linformer", "--projected-length", "4"},
-          "belongs to --mechanism linformer --projection mean");
+          "applies only to --mechanism linformer --projection mean");
   refused({"--mechanism", "linformer", "--projection", "mean"}, "add --projected-length R");
   refused({"--mechanism", "linformer", "--projection", "mean", "--projected-length", "21"},
-          "20 keys, expected at most as many rows");
-  refused({"--mechanism", "linformer", "--mode", "recurrent"}, "no recurrent form");
+          "20 keys; expected at most as many rows");
+  refused({"--mechanism", "linformer", "--mode", "recurrent"}, "linformer cannot run recurrently");
   refused({"--mechanism", "linear", "--mode", "recurrent"}, "add --causal");
-  refused({"--causal", "--mode", "recurrent", "--gradients"}, "none flows through the state");
-  refused({"--causal", "--prefill", "3"}, "only --mode recurrent has a prefill");
-  refused({"--mechanism", "linear", "--causal", "--mode", "recurrent", "--chunk", "4"}, "one by one");
+  refused({"--causal", "--mode", "recurrent", "--gradients"}, "--mode recurrent computes no gradients");
+  refused({"--causal", "--prefill", "3"}, "--prefill 3 applies only to --mode recurrent");
+  refused({"--mechanism", "linear", "--causal", "--mode", "recurrent", "--chunk", "4"},
+          "--chunk has no effect with --mode recurrent");
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--kernel-epsilon", "0.1"}, "--feature-map favor_relu");
   refused({"--mechanism", "nonlinear"}, "--mechanism: nonlinear not in");
   refused({"--device", "cuda"}, "device: 'cuda'");
 }
 
 TEST_F(AttentionCommandTest, BenchPrintsAndWritesJson) {
-  const Finished done = furlong({"bench", "attention", "--n", "64,128", "--mechanism", "softmax,linear",
-                                 "--feature-map", "favor_positive,elu1", "--heads", "2", "--d", "16", "--features",
-                                 "24", "--train", "--repeat", "2", "--json", path("bench.json")});
+  const Finished done = furlong({"bench", "attention", "--lengths", "64,128", "--mechanism", "softmax,linear",
+                                 "--feature-map", "favor_positive,elu1", "--heads", "2", "--head-dim", "16",
+                                 "--features", "24", "--train", "--repeats", "2", "--json", path("bench.json")});
   ASSERT_EQ(done.status, 0) << done.err;
   EXPECT_THAT(done.out,
               AllOf(StartsWith("2 heads of 16, batch 1, float32, forward and backward; "), HasSubstr("\npeak "),
@@ -153,7 +156,7 @@ TEST_F(AttentionCommandTest, BenchPrintsAndWritesJson) {
       const double seconds = length["median_seconds"], flops = length["flops"], n = length["n"];
       EXPECT_DOUBLE_EQ(length["tokens_per_second"], n / seconds);
       EXPECT_DOUBLE_EQ(length["flops_per_second"], flops / seconds);
-      EXPECT_DOUBLE_EQ(length["share_of_peak"], flops / seconds / peak);
+      EXPECT_DOUBLE_EQ(length["fraction_of_peak"], flops / seconds / peak);
       EXPECT_GT(length["peak_bytes"], 0);
     }
   }
@@ -161,10 +164,10 @@ TEST_F(AttentionCommandTest, BenchPrintsAndWritesJson) {
   EXPECT_EQ(object["train"], true);
 }
 
-TEST_F(AttentionCommandTest, BenchTellsWhatItsAttentionIs) {
+TEST_F(AttentionCommandTest, BenchReportsSettingsOfAttention) {
   const Finished done = furlong({"bench",
                                  "attention",
-                                 "--n",
+                                 "--lengths",
                                  "16,64",
                                  "--mechanism",
                                  "linear,linformer",
@@ -183,16 +186,17 @@ TEST_F(AttentionCommandTest, BenchTellsWhatItsAttentionIs) {
                                  "--bidirectional",
                                  "--heads",
                                  "1",
-                                 "--d",
+                                 "--head-dim",
                                  "8",
                                  "--dtype",
                                  "float64",
-                                 "--repeat",
+                                 "--repeats",
                                  "1",
                                  "--json",
                                  path("bench.json")});
   ASSERT_EQ(done.status, 0) << done.err;
-  EXPECT_THAT(done.out, AllOf(HasSubstr("no share of peak: "), HasSubstr("\nlinformer, convolution, bidirectional\n")));
+  EXPECT_THAT(done.out,
+              AllOf(HasSubstr("no fraction of peak: "), HasSubstr("\nlinformer, convolution, bidirectional\n")));
   const Json object = Json::parse(content(path("bench.json")));
   EXPECT_EQ(object["device"], "cpu");
   EXPECT_TRUE(object["peak_flops_per_second"].is_null());
@@ -201,7 +205,7 @@ TEST_F(AttentionCommandTest, BenchTellsWhatItsAttentionIs) {
   EXPECT_EQ(taylor["normalizer"], "sum");
   EXPECT_EQ(taylor["denominator_guard"], 0.001);
   EXPECT_FALSE(taylor.contains("kernel_epsilon"));
-  EXPECT_TRUE(taylor["lengths"][0]["share_of_peak"].is_null());
+  EXPECT_TRUE(taylor["lengths"][0]["fraction_of_peak"].is_null());
   EXPECT_EQ(relu["kernel_epsilon"], 0.01);
   EXPECT_FALSE(relu.contains("denominator_guard"));
   EXPECT_EQ(linformer["projection"], "convolution");
@@ -209,23 +213,23 @@ TEST_F(AttentionCommandTest, BenchTellsWhatItsAttentionIs) {
   EXPECT_EQ(linformer["lengths"][1]["projected_length"], 32);
 }
 
-TEST_F(AttentionCommandTest, BenchRefusesBeforeItMeasures) {
+TEST_F(AttentionCommandTest, BenchRejectsInvalidOptionsBeforeMeasuring) {
   const auto refused = [&](std::vector<std::string> more, const std::string& message) {
     SCOPED_TRACE(more.back());
     more.insert(more.begin(), {"bench", "attention"});
     expect_user_error(furlong(more), {message});
   };
-  refused({"--n", "0"}, "--n 0: expected lengths of at least 1");
-  refused({"--n", "16,16"}, "--n 16,16: 16 stands there twice");
-  refused({"--mechanism", "softmax,linear,softmax"}, "softmax stands there twice");
-  refused({"--n", "16", "--heds", "2"}, "see furlong bench attention --help");
-  refused({"--n", "99999999999999"},
-          "--n 99999999999999: query, key, value, output take at least 819199999999991808 bytes");
-  refused({"--mechanism", "softmax", "--features", "4"}, "--features: belongs to");
+  refused({"--lengths", "0"}, "--lengths 0: expected at least 1");
+  refused({"--lengths", "16,16"}, "--lengths 16,16: 16 is listed twice");
+  refused({"--mechanism", "softmax,linear,softmax"}, "softmax is listed twice");
+  refused({"--lengths", "16", "--heds", "2"}, "see furlong bench attention --help");
+  refused({"--lengths", "99999999999999"},
+          "--lengths 99999999999999: query, key, value, output take at least 819199999999991808 bytes");
+  refused({"--mechanism", "softmax", "--features", "4"}, "--features applies only to");
   refused({"--mechanism", "linformer", "--causal"}, "linformer cannot be causal");
   refused({"--feature-map", "elu1,favor_trig", "--features", "7"}, "--features 7: ");
   refused({"--feature-map", "taylor", "--order", "3"}, "47905 features");
-  refused({"--n", "16", "--json", path("missing/bench.json")}, "missing/bench.json");
+  refused({"--lengths", "16", "--json", path("missing/bench.json")}, "missing/bench.json");
 }
 
 }  // namespace

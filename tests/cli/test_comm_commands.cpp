@@ -1,4 +1,4 @@
-// furlong bench comm and furlong train --trace as a person runs them.
+// The programs furlong bench comm and furlong train --trace.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -23,8 +23,8 @@ class CommCommands : public testing::WithProgram {
   const std::string config = (testing::source_directory() / "configs/copy_linear.yaml").string();
 };
 
-TEST_F(CommCommands, MistakesInOneLine) {
-  expect_refusal({"bench", "comm"}, "nobody to talk to in one process");
+TEST_F(CommCommands, RejectsInvalidOptions) {
+  expect_refusal({"bench", "comm"}, "world size 1");
   expect_refusal({"bench", "comm", "--bytes", "0"}, "--bytes 0: expected sizes from 1 byte");
   expect_refusal({"bench", "comm", "--bytes", "8,8"}, "--bytes");
   expect_refusal({"bench", "comm", "--steps", "3"}, "--config");
@@ -34,20 +34,19 @@ TEST_F(CommCommands, MistakesInOneLine) {
   expect_refusal({"launch", "-n", "2", "bench", "attention"}, "furlong launch bench: ");
 }
 
-TEST_F(CommCommands, ATableAndItsJson) {
+TEST_F(CommCommands, BenchCommPrintsTableAndWritesJson) {
   const testing::Finished result = furlong(
       {"launch", "--processes", "2", "bench", "comm", "--bytes", "4KiB,8", "--repeats", "2", "--config", config,
        "--steps", "2", "--set", "data.batch_size=2", "--set", "data.sequence_length=64", "--json", path("comm.json")});
   ASSERT_EQ(result.status, 0) << result.err;
-  for (const char* part :
-       {"2 processes (gloo), medians of 2", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "exchange",
-        "send_receive", "barrier", "training, 2 steps of", "is hidden behind backward"})
+  for (const char* part : {"2 ranks (gloo), medians of 2", "all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                           "exchange", "send_receive", "barrier", "training, 2 steps of", "is hidden by backward"})
     EXPECT_THAT(result.out, HasSubstr(part));
   std::ifstream file(path("comm.json"));
   const Json object = Json::parse(file);
-  EXPECT_EQ(object["processes"], 2);
-  EXPECT_EQ(object["processes_of_first_host"], 2);
-  EXPECT_EQ(object["engine"], "gloo");
+  EXPECT_EQ(object["world_size"], 2);
+  EXPECT_EQ(object["local_world_size"], 2);
+  EXPECT_EQ(object["backend"], "gloo");
   EXPECT_EQ(object["repeats"], 2);
   EXPECT_TRUE(object["furlong"].contains("commit"));
   EXPECT_GE(object["machine"]["threads"], 1);
@@ -62,9 +61,9 @@ TEST_F(CommCommands, ATableAndItsJson) {
     EXPECT_EQ(figure["bytes"] > 0, has_size);
     EXPECT_EQ(figure["bus_bandwidth"] > 0, has_size);
     EXPECT_EQ(figure["algorithm_bandwidth"] > 0, has_size);
-    for (const char* key : {"engine_median_seconds", "engine_algorithm_bandwidth", "engine_bus_bandwidth"})
+    for (const char* key : {"backend_median_seconds", "backend_algorithm_bandwidth", "backend_bus_bandwidth"})
       EXPECT_EQ(figure[key].is_number(), has_engine) << key;
-    EXPECT_EQ(figure["engine_seconds"].size(), has_engine ? 2u : 0u);
+    EXPECT_EQ(figure["backend_seconds"].size(), has_engine ? 2u : 0u);
   }
   EXPECT_EQ(names.size(), 7u);
   EXPECT_EQ(object["operations"][0]["bytes"], 8) << "ascending";
@@ -73,12 +72,12 @@ TEST_F(CommCommands, ATableAndItsJson) {
   EXPECT_EQ(training["seconds"].size(), 2u);
   EXPECT_EQ(training["buckets_hidden"].size(), 2u);
   EXPECT_EQ(training["ranks"].size(), 2u);
-  for (const char* key : {"reduction_seconds", "waited_seconds", "hidden_share"})
+  for (const char* key : {"reduction_seconds", "waited_seconds", "hidden_fraction"})
     EXPECT_TRUE(training["all"][key].is_number()) << key;
   EXPECT_FALSE(std::filesystem::exists(path("runs"))) << "nothing else is written";
 }
 
-TEST_F(CommCommands, ATraceOfTwoProcesses) {
+TEST_F(CommCommands, TraceHoldsTwoRanks) {
   const testing::Finished result =
       furlong({"launch", "--processes", "2", "train", config, "--run-dir", path("run"), "--trace", path("trace.json"),
                "--trace-steps", "2-3", "--set", "trainer.max_steps=4", "--set", "schedule.warmup_steps=1", "--set",

@@ -44,7 +44,7 @@ class ConfigCommand : public ::testing::Test {
   std::filesystem::path file_;
 };
 
-TEST_F(ConfigCommand, ShowPrintsWhatLoadsToTheSameSettings) {
+TEST_F(ConfigCommand, ShownConfigLoadsToSameSettings) {
   const Settings expected = load_settings(file_, {"seed=3", "data.ignore_tokens=[N, X]"}).settings;
   const std::string yaml = run({"show", file_, "--set", "seed=3", "--set", "data.ignore_tokens=[N, X]"});
   EXPECT_EQ(from_yaml_text(yaml, "shown").settings, expected);
@@ -58,18 +58,18 @@ TEST_F(ConfigCommand, ShowPrintsWhatLoadsToTheSameSettings) {
       expected);
 }
 
-TEST_F(ConfigCommand, CheckSaysWhetherAFileIsValid) {
+TEST_F(ConfigCommand, CheckReportsValidity) {
   const std::string text = run({"check", file_});
   EXPECT_THAT(text, HasSubstr(": valid; 1 key set, 1 file read\n"));
   EXPECT_THAT(text, HasSubstr("no_such_store.h5 does not exist yet"));
   const auto json = nlohmann::json::parse(run({"check", file_, "--json"}));
   EXPECT_EQ(json["valid"], true);
-  EXPECT_EQ(json["store_exists"], false);
+  EXPECT_EQ(json["dataset_exists"], false);
   EXPECT_THROW(run({"check", file_, "--set", "model.n_layer=3"}), UserError);
   EXPECT_THROW(run({"check"}), UserError);
 }
 
-TEST_F(ConfigCommand, CheckComparesWithTheStoreWhereItExists) {
+TEST_F(ConfigCommand, CheckComparesWithExistingDataset) {
   const std::string store = std::filesystem::path(file_).replace_extension(".h5");
   testing::write_store(store, testing::synthetic_text(4000));
   std::ofstream(file_) << "data:\n  store: " << store << "\n  sequence_length: 32\n  ignore_tokens: [a, Nope]\n";
@@ -78,7 +78,7 @@ TEST_F(ConfigCommand, CheckComparesWithTheStoreWhereItExists) {
   };
   EXPECT_THAT(message("seed=1"), HasSubstr(file_.string() + ":4:18: data.ignore_tokens: 'Nope' is not a symbol"));
   std::ofstream(file_) << "data:\n  store: " << store << "\n  sequence_length: 32\n";
-  EXPECT_EQ(nlohmann::json::parse(run({"check", file_, "--json"}))["store_exists"], true);
+  EXPECT_EQ(nlohmann::json::parse(run({"check", file_, "--json"}))["dataset_exists"], true);
   EXPECT_THAT(message("model.vocabulary_size=100"),
               HasSubstr("--set model.vocabulary_size=100: model.vocabulary_size: 100 is too small"));
   EXPECT_THAT(message("data.sequence_length=100000"),
@@ -88,7 +88,7 @@ TEST_F(ConfigCommand, CheckComparesWithTheStoreWhereItExists) {
   std::filesystem::remove(store);
 }
 
-TEST_F(ConfigCommand, SchemaAndReferenceArePrintedWhole) {
+TEST_F(ConfigCommand, PrintsSchemaAndReference) {
   EXPECT_EQ(nlohmann::ordered_json::parse(run({"schema"})), json_schema());
   EXPECT_EQ(run({"reference"}), reference_markdown());
 }

@@ -55,7 +55,7 @@ TEST(Doctor, JsonDescribesThisMachine) {
   }
 }
 
-TEST(Doctor, SaysWhetherAGpuCanBeUsedAndWhatThatNeeds) {
+TEST(Doctor, ReportsWhetherGpuIsUsable) {
   const Outcome outcome = furlong("doctor --json"), text = furlong("doctor");
   ASSERT_EQ(outcome.status, 0) << outcome.output;
   const auto json = nlohmann::json::parse(outcome.output);
@@ -95,7 +95,7 @@ TEST(Doctor, TextNamesEverySection) {
     EXPECT_NE(outcome.output.find(section), std::string::npos) << section << " in\n" << outcome.output;
 }
 
-TEST(Doctor, AdvisesOnAnEnvironmentThatSlows) {
+TEST(Doctor, AdvisesOnSlowEnvironment) {
   const std::string clean = "-u OMP_NUM_THREADS -u OMP_WAIT_POLICY -u ONEDNN_MAX_CPU_ISA -u DNNL_MAX_CPU_ISA ";
   const auto without = nlohmann::json::parse(furlong("doctor --json", clean).output)["advice"];
   const auto with = nlohmann::json::parse(
@@ -108,7 +108,7 @@ TEST(Doctor, AdvisesOnAnEnvironmentThatSlows) {
 }
 
 #if defined(__x86_64__)
-TEST(Doctor, InstructionSetsAreLimitedByTheEnvironment) {
+TEST(Doctor, EnvironmentLimitsInstructionSet) {
   const auto limited = nlohmann::json::parse(furlong("doctor --json", "FURLONG_CPU_ISA=sse4").output);
   EXPECT_EQ(limited["cpu"]["instruction_set"], "sse4");
   EXPECT_EQ(limited["cpu"]["vector_target"], "SSE4");

@@ -1,4 +1,4 @@
-// What the program leaves behind when somebody ends it, closes its streams, or gives it files that never end.
+// The program when it is killed, when its streams are closed, and with endless files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -19,7 +19,7 @@ using testing::Program;
 
 class FaultsTest : public testing::WithProgram {
  protected:
-  /// A pipe that nobody writes to, held open so that its reader waits.
+  /// A pipe without a writer, kept open so that its reader waits.
   int silent_pipe(const std::string& name) const {
     EXPECT_EQ(mkfifo(path(name).c_str(), 0666), 0);
     return open(path(name).c_str(), O_RDWR | O_CLOEXEC);
@@ -28,7 +28,7 @@ class FaultsTest : public testing::WithProgram {
     fs::create_directories(path("second"));
     return path("second");
   }
-  /// The arguments of a training of a few steps that writes to run/.
+  /// Arguments of a short training that writes to run/.
   std::string training() const {
     testing::write_store(path("tokens.h5"), testing::synthetic_text(4000));
     file("config.yaml", "data: {store: " + path("tokens.h5") +
@@ -46,7 +46,7 @@ class FaultsTest : public testing::WithProgram {
   }
 };
 
-TEST_F(FaultsTest, TheSecondWriterOfAFileIsRefusedBeforeItReads) {
+TEST_F(FaultsTest, RejectsSecondWriterBeforeReading) {
   const int pipe = silent_pipe("input");
   const std::vector<std::string> prepare{"prepare", "text", path("input"), "--output", path("out.h5")};
   Program first(folder_, prepare);
@@ -62,7 +62,7 @@ TEST_F(FaultsTest, TheSecondWriterOfAFileIsRefusedBeforeItReads) {
   EXPECT_TRUE(fs::exists(path("out.h5")));
 }
 
-TEST_F(FaultsTest, ASignalEndsPreparationWithNothingLeft) {
+TEST_F(FaultsTest, SignalLeavesNoFileOfPreparation) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
     const int pipe = silent_pipe("input" + std::to_string(signal));
     Program program(folder_, {"prepare", "text", path("input" + std::to_string(signal)), "--output", path("out.h5")});
@@ -78,24 +78,24 @@ TEST_F(FaultsTest, ASignalEndsPreparationWithNothingLeft) {
   }
 }
 
-TEST_F(FaultsTest, TrainingGoesOnWhenNobodyReadsItsLog) {
+TEST_F(FaultsTest, TrainingSurvivesClosedLogPipe) {
   const std::string command = "{ " + training() + " 2>&1 >/dev/null; echo $? >" + path("status") + "; } | head -n 1";
   ASSERT_EQ(std::system((command + " >/dev/null").c_str()), 0);
   EXPECT_EQ(content(path("status")), "0\n");
   expect_a_whole_run();
 }
 
-TEST_F(FaultsTest, TrainingGoesOnWhenTheDiskOfItsLogIsFull) {
+TEST_F(FaultsTest, TrainingSurvivesFullDiskOfLog) {
   ASSERT_EQ(std::system((training() + " 2>/dev/full >/dev/null").c_str()), 0);
   expect_a_whole_run();
 }
 
-TEST_F(FaultsTest, ClosedStandardStreamsTakeNoOtherFilesPlace) {
+TEST_F(FaultsTest, ClosedStandardStreamsAreNotReused) {
   ASSERT_EQ(std::system((training() + " 0<&- 1>&- 2>&-").c_str()), 0);
   expect_a_whole_run();
 }
 
-TEST_F(FaultsTest, FilesThatNeverEndAreRefused) {
+TEST_F(FaultsTest, RejectsEndlessFiles) {
   const int tokenizer = silent_pipe("tokenizer.json"), metrics = silent_pipe("metrics.jsonl");
   file("text.txt", "some text");
   const Finished prepared =
@@ -118,7 +118,7 @@ TEST_F(FaultsTest, FilesThatNeverEndAreRefused) {
   close(metrics);
 }
 
-TEST_F(FaultsTest, LinkLoopsAndLongNamesAreTheUsersErrors) {
+TEST_F(FaultsTest, LinkLoopsAndLongNamesAreUserErrors) {
   fs::create_symlink("loop", path("loop"));
   for (const std::string& refused : {path("loop"), path(std::string(300, 'x'))}) {
     const Finished found = furlong({"convert", refused, path("out.h5")});
@@ -127,7 +127,7 @@ TEST_F(FaultsTest, LinkLoopsAndLongNamesAreTheUsersErrors) {
   }
 }
 
-TEST_F(FaultsTest, NamesInMessagesSteerNoTerminal) {
+TEST_F(FaultsTest, MessagesEscapeControlCharacters) {
   file("labels.csv", "text,label\nsome,tea\nmore,\x1b[31mred\n");
   const Finished found = furlong({"prepare", "labelled", path("labels.csv"), "--text-field", "text", "--label-field",
                                   "label", "--labels", "tea", "--output", path("out.h5")});
@@ -136,7 +136,7 @@ TEST_F(FaultsTest, NamesInMessagesSteerNoTerminal) {
   EXPECT_EQ(found.err.find('\x1b'), std::string::npos) << found.err;
 }
 
-TEST_F(FaultsTest, ALabelThatIsNotUtf8IsTheUsersError) {
+TEST_F(FaultsTest, LabelThatIsNotUtf8IsUserError) {
   file("labels.csv", "text,label\nsome,caf\xe9\nmore,tea\n");
   const Finished found = furlong({"prepare", "labelled", path("labels.csv"), "--text-field", "text", "--label-field",
                                   "label", "--output", path("out.h5")});
@@ -144,15 +144,15 @@ TEST_F(FaultsTest, ALabelThatIsNotUtf8IsTheUsersError) {
   EXPECT_THAT(found.err, HasSubstr("the label 'caf\\xe9' is not valid UTF-8"));
 }
 
-TEST_F(FaultsTest, ARecordOfJsonLinesIsAtMost64Mebibytes) {
+TEST_F(FaultsTest, RejectsJsonRecordsAbove64Mebibytes) {
   const std::string text(std::size_t{1} << 26, 'a');
   file("long.jsonl", "{\"text\": \"b\", \"label\": \"c\"}\n{\"text\": \"" + text + "\", \"label\": \"c\"}\n");
   const Finished found = furlong({"prepare", "labelled", path("long.jsonl"), "--output", path("out.h5")});
   testing::expect_user_error(found, {"long.jsonl:2: the record is larger than 64 MiB"});
 }
 
-// libgomp and oneDNN would end the process with words of their own.
-TEST_F(FaultsTest, WhatLimitsTheSystemSetsIsToldInOneLine) {
+// Without translation, libgomp and oneDNN would abort with their own messages.
+TEST_F(FaultsTest, ReportsSystemLimitsInOneLine) {
   const auto limited = [&](const std::string& limit, const std::string& command) {
     Finished found;
     found.status =
@@ -178,11 +178,11 @@ TEST_F(FaultsTest, WhatLimitsTheSystemSetsIsToldInOneLine) {
   const Finished memory =
       limited("ulimit -v 300000", fmt::format("tokenize {} {}", path("vocab.txt"), path("long.txt")));
   EXPECT_EQ(memory.status, 1);
-  EXPECT_EQ(memory.err, "error: out of memory; free some, raise its limit (ulimit -v), or choose smaller sizes\n");
+  EXPECT_EQ(memory.err, "error: out of memory; free memory, raise the limit (ulimit -v), or choose smaller sizes\n");
 }
 
 // script(1) gives the program a terminal.
-TEST_F(FaultsTest, TextOutOfFilesSteersNoTerminal) {
+TEST_F(FaultsTest, EscapesControlCharactersOnTerminals) {
   file("vocab.txt", "[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\na\n\x1b[31mred\n\u00e9\n##a\n");
   file("ids.txt", "5 6 7\n");
   const std::string command =

@@ -1,4 +1,4 @@
-// HDF5 files of strangers as inputs: h5py's default format (superblock 0), whole, changed at random, and lying.
+// Foreign HDF5 files as inputs: h5py's default format (superblock 0), intact, mutated at random, and inconsistent.
 #include <hdf5.h>
 
 #include <random>
@@ -52,7 +52,7 @@ class ForeignHdf5Test : public testing::WithProgram {
     return furlong({"attend", "--input", path("in.h5"), "--output", path("out.h5"), "--mechanism", "softmax",
                     "--causal", "--threads", "1"});
   }
-  /// Reads the mutated file: whatever is in it, the program says what it thinks of it in at most one line.
+  /// Reads the mutated file. For any content, the program prints at most one line of error.
   void expect_no_crash(const std::string& what) const {
     const Finished found = attend();
     EXPECT_TRUE(found.status == 0 || found.status == 2) << what << ": " << found.status << " " << found.err;
@@ -64,7 +64,7 @@ class ForeignHdf5Test : public testing::WithProgram {
   }
 };
 
-TEST_F(ForeignHdf5Test, DefaultFormatIsReadBitForBit) {
+TEST_F(ForeignHdf5Test, ReadsDefaultFormatExactly) {
   for (const bool compressed : {false, true}) {
     write_input(compressed);
     ASSERT_EQ(bytes_of("in.h5")[8], 0) << "the superblock's version";
@@ -103,7 +103,7 @@ TEST_F(ForeignHdf5Test, ChangedFilesDoNotCrash) {
 
 // The message about a dataset's layout says chunks where its address and size follow: libhdf5 1.10.8 reads memory there
 // that is not its own.
-TEST_F(ForeignHdf5Test, ACrashOfTheLibraryIsTheFilesFault) {
+TEST_F(ForeignHdf5Test, CrashOfLibraryIsUserError) {
   write_input(false);
   std::string bytes = bytes_of("in.h5");
   const std::size_t layout = bytes.find(std::string_view("\x08\0\x18\0\0\0\0\0\x03\x01", 10));
@@ -113,7 +113,7 @@ TEST_F(ForeignHdf5Test, ACrashOfTheLibraryIsTheFilesFault) {
   expect_user_error(attend(), {path("in.h5")});
 }
 
-TEST_F(ForeignHdf5Test, MoreElementsThanTheFileHolds) {
+TEST_F(ForeignHdf5Test, RejectsMoreElementsThanFileHolds) {
   for (const bool compressed : {false, true}) {
     write_input(compressed, hsize_t{1} << 36, false);
     expect_user_error(attend(),

@@ -1,4 +1,4 @@
-// From a table to labels that are learned, through the program itself.
+// The program on labelled data: prepare, train, evaluate.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -73,26 +73,26 @@ TEST_F(LabelledProgramTest, PrepareTrainAndEvaluate) {
   EXPECT_EQ(generated.status, 2);
   EXPECT_THAT(generated.err, HasSubstr("this model is an encoder (objective classification)"));
   EXPECT_EQ(generated.out, "") << "a prompt that nothing follows";
-  // Another numbering of the labels would be another meaning of what was learned.
+  // Another order of labels would change their meaning.
   ASSERT_EQ(prepare({"--force", "--labels", "bad,good"}).status, 0);
   const Finished other = furlong({"evaluate", path("run")});
   EXPECT_EQ(other.status, 2);
   EXPECT_THAT(other.err,
-              HasSubstr("its vocabulary (bytes, labels bad, good) is not the model's (bytes, labels good, bad)"));
+              HasSubstr("vocabulary (bytes, labels bad, good) differs from the model's (bytes, labels good, bad)"));
 }
 
-TEST_F(LabelledProgramTest, AClassTokenAloneIsNothingToEvaluate) {
+TEST_F(LabelledProgramTest, RejectsLengthOfClassTokenAlone) {
   ASSERT_EQ(prepare({}).status, 0);
   const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=2",
                                     "--set", "schedule.warmup_steps=1", "--set", "objective.pooling=class_token"});
   ASSERT_EQ(trained.status, 0) << trained.err;
   const Finished refused = furlong({"evaluate", path("run"), "--sequence-length", "1"});
   EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, HasSubstr("--sequence-length: 1 leaves no room beside the <class> token"));
+  EXPECT_THAT(refused.err, HasSubstr("--sequence-length 1: the <class> token"));
   EXPECT_EQ(furlong({"evaluate", path("run"), "--sequence-length", "2"}).status, 0);
 }
 
-TEST_F(LabelledProgramTest, TheReportForPeopleNamesTheLabels) {
+TEST_F(LabelledProgramTest, ReportNamesLabels) {
   const Finished prepared = prepare({});
   ASSERT_EQ(prepared.status, 0) << prepared.err;
   EXPECT_THAT(prepared.out, HasSubstr("120 documents"));

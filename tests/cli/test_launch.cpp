@@ -1,4 +1,4 @@
-// furlong launch as a person runs it. What becomes of the processes: tests/communication/test_launcher*.cpp.
+// The program furlong launch. tests/communication/launch/ tests the launcher itself.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -25,20 +25,21 @@ class LaunchCommand : public testing::WithProgram {
   }
 };
 
-TEST_F(LaunchCommand, RefusesMistakesInOneLine) {
+TEST_F(LaunchCommand, RejectsInvalidOptions) {
   expect_refusal({}, {"--processes is required"});
   expect_refusal({"--processes", "2"}, {"no command", "furlong launch --processes 2 train c.yaml"});
   expect_refusal({"--processes", "0", "train", "c.yaml"}, {"--processes 0: expected at least 1"});
-  expect_refusal({"-n", "2", "trian", "c.yaml"}, {"there is no such subcommand", "did you mean train?"});
-  expect_refusal({"-n", "2", "xyz"}, {"xyz: there is no such subcommand", "expected train"});
-  expect_refusal({"-n", "2", "--tiemout", "3", "train", "c.yaml"}, {"no option --tiemout", "did you mean --timeout?"});
+  expect_refusal({"-n", "2", "trian", "c.yaml"}, {"trian: unknown subcommand", "did you mean train?"});
+  expect_refusal({"-n", "2", "xyz"}, {"xyz: unknown subcommand", "expected train"});
+  expect_refusal({"-n", "2", "--tiemout", "3", "train", "c.yaml"},
+                 {"unknown option --tiemout", "did you mean --timeout?"});
   expect_refusal({"-n", "2", "--timeout", "nan", "train", "c.yaml"}, {"--timeout nan"});
   expect_refusal({"-n", "2", "--master-port", "65536", "train", "c.yaml"},
                  {"--master-port 65536: expected a port from 1 to 65535"});
 }
 
-TEST_F(LaunchCommand, RefusesEverySubcommandThatDoesNotTrain) {
-  // As the program lists them, so that none is forgotten that is added later.
+TEST_F(LaunchCommand, RejectsSubcommandsForOneRank) {
+  // All subcommands that the program lists, so that new ones are tested, too.
   const std::string help = furlong({"--help"}).out;
   std::istringstream lines(help.substr(std::min(help.size(), help.find("Subcommands:\n"))));
   int refused = 0;
@@ -52,13 +53,13 @@ TEST_F(LaunchCommand, RefusesEverySubcommandThatDoesNotTrain) {
   EXPECT_GE(refused, 14) << help;
 }
 
-TEST_F(LaunchCommand, RefusesToStartAJobInEachProcessOfOne) {
+TEST_F(LaunchCommand, RejectsJobInsideJob) {
   setenv("RANK", "1", 1);
   expect_refusal({"-n", "2", "train", "c.yaml"}, {"RANK=1", "already a rank of a job"});
   unsetenv("RANK");
 }
 
-TEST_F(LaunchCommand, ASignalReachesTheTrainingAndItsStatusComesBack) {
+TEST_F(LaunchCommand, ForwardsSignalAndReturnsExitStatus) {
   testing::Program program(
       folder_, {"launch", "-n", "1", "train", (testing::source_directory() / "configs/copy_linear.yaml").string(),
                 "--run-dir", path("run"), "--set", "trainer.max_steps=10000000", "--set", "trainer.validate_every=0",
@@ -71,9 +72,9 @@ TEST_F(LaunchCommand, ASignalReachesTheTrainingAndItsStatusComesBack) {
   EXPECT_FALSE(std::filesystem::is_empty(path("run/checkpoints")));
 }
 
-TEST_F(LaunchCommand, HandsTheRestToTheCommandAsItIs) {
-  // The command's own options, one of a name that launch has too, and flags right behind the command: with -- and
-  // without.
+TEST_F(LaunchCommand, ForwardsArgumentsUnchanged) {
+  // Options of the command, one of them with a name that launch also has, and flags after the command, with and without
+  // --.
   const testing::Finished help = launch({"-n", "2", "--", "train", "--help"});
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.out, HasSubstr("Usage: furlong train"));

@@ -1,4 +1,4 @@
-// furlong plan from outside: what it prints, what it refuses, and how it exits.
+// The program furlong plan: output, errors and exit status.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,15 +37,15 @@ class PlanProgram : public testing::WithProgram {
   }
 };
 
-TEST_F(PlanProgram, ShowsBothWaysSideBySide) {
+TEST_F(PlanProgram, PrintsDataParallelNextToZero1) {
   const Finished found = plan("here.yaml", {"--devices", "2x4", "--device", "h100"});
   ASSERT_EQ(found.status, 0) << found.err;
   EXPECT_EQ(found.err, "");
   EXPECT_THAT(
       found.out,
-      AllOf(HasSubstr("2 hosts with 4 h100 each"), HasSubstr("2 samples at once on each"), HasSubstr("data parallel"),
-            HasSubstr("ZeRO-1"), HasSubstr("communication's share of the step"), HasSubstr("tokens a second"),
-            HasSubstr("data sheet"), HasSubstr("predicted, not measured:"), HasSubstr("20 us (assumed)")));
+      AllOf(HasSubstr("2 hosts with 4 h100 each"), HasSubstr("2 samples per device"), HasSubstr("data parallel"),
+            HasSubstr("ZeRO-1"), HasSubstr("exposed communication / step"), HasSubstr("tokens per second"),
+            HasSubstr("data sheet"), HasSubstr("estimated, not measured:"), HasSubstr("20 us (assumed)")));
 }
 
 TEST_F(PlanProgram, WritesJson) {
@@ -79,7 +79,7 @@ TEST_F(PlanProgram, WritesJson) {
   EXPECT_FALSE(json["assumptions"].empty());
 }
 
-TEST_F(PlanProgram, NeedsNoDataWhereTheVocabularyIsSaid) {
+TEST_F(PlanProgram, NeedsNoDatasetWithVocabularySize) {
   const std::vector<std::string> where{"--devices", "4", "--device", "a100", "--json"};
   expect_user_error(plan("elsewhere.yaml", where), {"--set model.vocabulary_size=N"});
   std::vector<std::string> said = where;
@@ -91,16 +91,16 @@ TEST_F(PlanProgram, NeedsNoDataWhereTheVocabularyIsSaid) {
   EXPECT_EQ(plan("elsewhere.yaml", said).status, 0) << "labels cost next to nothing: how many they are is not asked";
 }
 
-TEST_F(PlanProgram, SaysByHowMuchItDoesNotFitAndWhatWould) {
+TEST_F(PlanProgram, ReportsMissingMemoryAndWhatWouldFit) {
   const Finished found = plan("here.yaml", {"--devices", "4", "--device", "h100,memory=1e6,reserve=0"});
   ASSERT_EQ(found.status, 0) << found.err;
-  EXPECT_THAT(found.out, AllOf(HasSubstr("data parallel: does not fit by "), HasSubstr("What would: ")));
+  EXPECT_THAT(found.out, AllOf(HasSubstr("data parallel: does not fit by "), HasSubstr("What would fit: ")));
 }
 
-/// A CPU cluster in numbers, on which segments can be planned.
+/// A CPU cluster given by numbers, which supports context parallelism.
 const std::string processors = "flops=1e12,memory=64e9,bandwidth=1e11,link=1e10,network=1e9";
 
-TEST_F(PlanProgram, ShowsWhatSegmentsTellEachOther) {
+TEST_F(PlanProgram, PrintsContextParallelStates) {
   const std::vector<std::string> where{"--devices", "2x4",
                                        "--device",  processors,
                                        "--set",     "parallel.sequence_processes=4",
@@ -108,13 +108,13 @@ TEST_F(PlanProgram, ShowsWhatSegmentsTellEachOther) {
   const Finished found = plan("here.yaml", where);
   ASSERT_EQ(found.status, 0) << found.err;
   EXPECT_THAT(found.out,
-              AllOf(HasSubstr("8 samples at once on each"),
-                    HasSubstr("4 processes share each sequence, 16 tokens each; 4 times a step"),
-                    HasSubstr("of which states of segments"), HasSubstr("in one ring through all processes")));
+              AllOf(HasSubstr("8 samples per device"),
+                    HasSubstr("4 ranks share each sequence, 16 tokens each; 4 times per step"),
+                    HasSubstr("of which context-parallel states"), HasSubstr("in one ring through all ranks")));
   std::vector<std::string> as_json = where;
   as_json.emplace_back("--json");
   const Json json = Json::parse(plan("here.yaml", as_json).out), segments = json["segments"];
-  EXPECT_EQ(segments["processes"], 4);
+  EXPECT_EQ(segments["context_parallel_size"], 4);
   EXPECT_EQ(segments["tokens"], 16);
   EXPECT_EQ(segments["exchanges_per_step"], 4);
   EXPECT_EQ(segments["bytes_per_step"].get<double>(), 4 * segments["state_bytes"].get<double>());
@@ -123,9 +123,9 @@ TEST_F(PlanProgram, ShowsWhatSegmentsTellEachOther) {
   EXPECT_TRUE(Json::parse(plan("here.yaml", {"--device", "h100", "--json"}).out)["segments"].is_null());
 }
 
-TEST_F(PlanProgram, ShowsTheCopyOfACheckpoint) {
+TEST_F(PlanProgram, PrintsMemoryOfCheckpointCopy) {
   const std::vector<std::string> where{"--devices", "2x4", "--device", "h100"};
-  EXPECT_THAT(plan("here.yaml", where).out, HasSubstr("of the host's memory for each process, "));
+  EXPECT_THAT(plan("here.yaml", where).out, HasSubstr("of the host's memory per rank, "));
   std::vector<std::string> foreground = where;
   foreground.insert(foreground.end(), {"--set", "checkpoint.background=false"});
   EXPECT_THAT(plan("here.yaml", foreground).out, ::testing::Not(HasSubstr("checkpoint.background")));
@@ -136,10 +136,10 @@ TEST_F(PlanProgram, ShowsTheCopyOfACheckpoint) {
   const Json copy = Json::parse(plan("here.yaml", as_json).out)["checkpoint_copy"];
   EXPECT_GT(copy["bytes"].get<double>(), 0);
   EXPECT_EQ(copy["bytes_of_host"].get<double>(), 4 * copy["bytes"].get<double>());
-  EXPECT_TRUE(copy["fits_beside_data_parallel"].is_null()) << "the host's memory is not known";
+  EXPECT_TRUE(copy["fits_with_data_parallel"].is_null()) << "the host's memory is not known";
 }
 
-TEST_F(PlanProgram, PlansForThisMachine) {
+TEST_F(PlanProgram, MeasuresCpuOfThisMachine) {
   const auto on_cpu = [&](const std::string& device, const std::vector<std::string>& more) {
     std::vector<std::string> all{"--devices", "2", "--device", device, "--set", "threads=1"};
     all.insert(all.end(), more.begin(), more.end());
@@ -150,14 +150,14 @@ TEST_F(PlanProgram, PlansForThisMachine) {
   const Json json = Json::parse(on_cpu("cpu", {"--json"}));
   EXPECT_THAT(json["device"]["source"].get<std::string>(), HasSubstr("measured now"));
   EXPECT_EQ(json["data_parallel"]["seconds"]["communication_hidden"], 0) << "the same cores do both";
-  // A checkpoint's copy has the memory that the step leaves.
-  EXPECT_TRUE(json["checkpoint_copy"]["fits_beside_data_parallel"]);
+  // A checkpoint's copy uses the memory that the step leaves free.
+  EXPECT_TRUE(json["checkpoint_copy"]["fits_with_data_parallel"]);
   const double step = json["data_parallel"]["memory_bytes"]["total"], copy = json["checkpoint_copy"]["bytes"];
   EXPECT_THAT(on_cpu(fmt::format("cpu,memory={}", step + copy / 2), {}),
-              HasSubstr("data parallel: no room for it beside the step; training waits while checkpoints are written"));
+              HasSubstr("data parallel: the copy does not fit in addition to the step"));
 }
 
-TEST_F(PlanProgram, RefusesInOneLine) {
+TEST_F(PlanProgram, RejectsInvalidOptions) {
   expect_user_error(plan("here.yaml", {"--devices", "8x", "--device", "h100"}), {"--devices 8x: expected"});
   expect_user_error(plan("here.yaml", {"--devices", "32", "--device", "h100"}),
                     {"data.batch_size: 16: the plan is for 32 devices"});
@@ -165,10 +165,10 @@ TEST_F(PlanProgram, RefusesInOneLine) {
                                        "--set", "model.attention.mechanism=linear"}),
                     {"segments are exchanged between CPUs alone; set it to 1, or plan for --device cpu"});
   expect_user_error(plan("here.yaml", {"--device", "h1000"}), {"did you mean h100?"});
-  expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), {"bandwidth is not given"});
+  expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), {"bandwidth is missing"});
   expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "flops=1e15,memory=80e9,bandwidth=1e12"}),
                     {"link is not given"});
-  expect_user_error(plan("here.yaml", {"--device", "h100,speed=3"}), {"there is no 'speed'"});
+  expect_user_error(plan("here.yaml", {"--device", "h100,speed=3"}), {"unknown key 'speed'"});
   expect_user_error(plan("here.yaml", {"--device", ""}), {"--device"});
   expect_user_error(plan("here.yaml", {"--devices", "2"}), {"--device is required"});
   expect_user_error(plan("here.yaml", {"--device", "h100", "--utilisation", "2"}), {"--utilisation"});

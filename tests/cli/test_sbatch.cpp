@@ -1,5 +1,4 @@
-// scripts/slurm/train.sbatch, with an srun and an scontrol that do what Slurm's were seen to do: which ends put the job
-// back into the queue.
+// scripts/slurm/train.sbatch with replacements of srun and scontrol that behave like Slurm's: when the job is requeued.
 #include <gmock/gmock.h>
 
 #include <sys/wait.h>
@@ -37,7 +36,8 @@ class TrainSbatch : public testing::WithTemporaryFolder {
     std::filesystem::permissions(path(name), std::filesystem::perms::owner_all);
   }
 
-  /// Runs the script as job 42, `step` being what srun does; `meanwhile` is told the shell's process as $shell.
+  /// Runs the script as job 42. `step` is the script of srun; `meanwhile` runs at the same time, with the shell's
+  /// process in $shell.
   Outcome submit(const std::string& step, const std::string& arguments = "c.yaml",
                  const std::string& meanwhile = "") const {
     program("srun", step);
@@ -55,7 +55,7 @@ class TrainSbatch : public testing::WithTemporaryFolder {
   std::filesystem::path script_;
 };
 
-TEST_F(TrainSbatch, StartsTheTrainingWithTheScriptsArguments) {
+TEST_F(TrainSbatch, StartsTrainingWithArguments) {
   const Outcome done = submit(R"(echo "$@"; echo "secret $FURLONG_JOB_SECRET, $FURLONG_POOL_THREADS threads")",
                               "c.yaml --set 'data.text=a b'");
   EXPECT_EQ(done.status, 0);
@@ -65,14 +65,14 @@ TEST_F(TrainSbatch, StartsTheTrainingWithTheScriptsArguments) {
   EXPECT_EQ(done.requeued, "");
 }
 
-TEST_F(TrainSbatch, WhatHasStoppedAndSavedGoesBackIntoTheQueue) {
+TEST_F(TrainSbatch, RequeuesStoppedJob) {
   const Outcome stopped = submit("exit 3");
   EXPECT_EQ(stopped.requeued, "requeue 42\n");
   EXPECT_EQ(stopped.status, 128 + SIGTERM) << "Slurm's";
   EXPECT_THAT(stopped.log, EndsWith("train.sbatch: stopped and saved: requeueing the job\n"));
 }
 
-TEST_F(TrainSbatch, WhatHasFailedDoesNot) {
+TEST_F(TrainSbatch, DoesNotRequeueFailedJob) {
   for (const int status : {1, 2, 137, 143}) {
     const Outcome failed = submit("exit " + std::to_string(status));
     EXPECT_EQ(failed.status, status);
@@ -80,7 +80,7 @@ TEST_F(TrainSbatch, WhatHasFailedDoesNot) {
   }
 }
 
-TEST_F(TrainSbatch, WaitsForTheProcessesToSaveWhenTheJobIsCancelledAndLeavesTheRestToSlurm) {
+TEST_F(TrainSbatch, WaitsForSaveWhenCancelled) {
   const Outcome cancelled =
       submit("touch begun; while [ ! -e told ]; do sleep 0.02; done; sleep 0.3; echo saved; exit 3", "c.yaml",
              "while [ ! -e " + path("begun") + " ]; do sleep 0.02; done; kill -TERM $shell; sleep 0.1; touch " +
@@ -90,11 +90,11 @@ TEST_F(TrainSbatch, WaitsForTheProcessesToSaveWhenTheJobIsCancelledAndLeavesTheR
   EXPECT_EQ(cancelled.requeued, "");
 }
 
-TEST_F(TrainSbatch, MistakesAreOneLine) {
+TEST_F(TrainSbatch, ReportsErrorsInOneLine) {
   const Outcome none = submit("exit 0", "");
   EXPECT_EQ(none.status, 2);
   EXPECT_THAT(none.log, HasSubstr("no config; expected sbatch train.sbatch CONFIG"));
-  std::filesystem::remove(path("chosen"));  // then another one in PATH is not taken for it
+  std::filesystem::remove(path("chosen"));  // then the one in PATH is not used
   const Outcome missing = submit("exit 0");
   EXPECT_EQ(missing.status, 2);
   EXPECT_THAT(missing.log, HasSubstr(path("chosen") + " is not an executable"));

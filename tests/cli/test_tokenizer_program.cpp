@@ -1,4 +1,4 @@
-// A tokenizer from preparation to evaluation, through the program itself.
+// The program with a tokenizer: prepare, train, evaluate, generate.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -16,7 +16,7 @@ using testing::Finished;
 
 class TokenizerProgramTest : public testing::WithProgram {
  protected:
-  /// Lines of " the" and " in" by turns, some longer than others.
+  /// Lines of alternating " the" and " in", of different lengths.
   std::string text() const {
     std::string lines;
     for (int i = 0; i < 300; ++i) {
@@ -74,13 +74,13 @@ TEST_F(TokenizerProgramTest, PrepareTrainEvaluateAndGenerate) {
   const Finished evaluated = furlong({"evaluate", path("run"), "--split", "test", "--json"});
   ASSERT_EQ(evaluated.status, 0) << evaluated.err;
   const Json found = Json::parse(evaluated.out);
-  EXPECT_GT(found["accuracy"], found["chance_accuracy"]);
-  EXPECT_LT(found["loss"], found["chance_loss"]);
-  // " the" is one token of four bytes, " in" two of three together, and <|endoftext|> none at all.
+  EXPECT_GT(found["accuracy"], found["baseline_accuracy"]);
+  EXPECT_LT(found["loss"], found["baseline_loss"]);
+  // " the" is one token of four bytes, " in" is two tokens of three bytes, <|endoftext|> has no bytes.
   EXPECT_LT(found["bits_per_byte"].get<double>(), found["bits_per_token"].get<double>());
   const Finished as_text = furlong({"evaluate", path("run"), "--split", "test"});
   EXPECT_THAT(as_text.out, HasSubstr("tokens in documents of at most 16"));
-  EXPECT_THAT(as_text.out, HasSubstr("by chance      loss"));
+  EXPECT_THAT(as_text.out, HasSubstr("baseline       loss"));
   const Finished windows = furlong({"evaluate", path("run"), "--split", "test", "--sampler", "windows"});
   EXPECT_THAT(windows.out, HasSubstr("tokens in windows of 16")) << windows.err;
 
@@ -89,20 +89,20 @@ TEST_F(TokenizerProgramTest, PrepareTrainEvaluateAndGenerate) {
   ASSERT_EQ(generated.status, 0) << generated.err;
   EXPECT_EQ(Json::parse(generated.out)["text"], " in the");
 
-  // The model's own tokenizer prepares more of the same.
+  // The model's tokenizer prepares more data.
   const Finished again = furlong({"prepare", "text", path("text"), "--document-separator", "line", "--tokenizer",
                                   path("run/checkpoints/best.h5"), "--output", path("again.h5"), "--split", "1"});
   ASSERT_EQ(again.status, 0) << again.err;
   EXPECT_EQ(furlong({"evaluate", path("run"), "--data", path("again.h5"), "--split", "train"}).status, 0);
 
-  // Bytes are not its vocabulary.
+  // A dataset of bytes has another vocabulary.
   ASSERT_EQ(furlong({"prepare", "text", path("text"), "--output", path("bytes.h5"), "--split", "1"}).status, 0);
   const Finished refused = furlong({"evaluate", path("run"), "--data", path("bytes.h5"), "--split", "train"});
   EXPECT_EQ(refused.status, 2);
-  EXPECT_THAT(refused.err, HasSubstr("its vocabulary (bytes) is not the model's (bpe tokenizer of 262 tokens, "));
+  EXPECT_THAT(refused.err, HasSubstr("vocabulary (bytes) differs from the model's (bpe tokenizer of 262 tokens, "));
 }
 
-TEST_F(TokenizerProgramTest, OptionsThatDoNotGoTogether) {
+TEST_F(TokenizerProgramTest, RejectsIncompatibleOptions) {
   const std::string tokenizer = testing::letters_tokenizer(path("letters"));
   const Finished fasta = furlong({"prepare", "fasta", file("a.fa", ">a\nLAG\n"), "--alphabet", "protein", "--tokenizer",
                                   tokenizer, "-o", path("x.h5")});

@@ -50,7 +50,7 @@ constexpr int n_draws = 20000;
 // 99.9th percentiles of chi-square with 5 and 2 degrees of freedom; the draws are fixed, so that a pass stays a pass.
 constexpr double limit_5 = 20.515, limit_2 = 13.816;
 
-TEST(SampleToken, FollowsTheProbabilitiesAtAnyTemperature) {
+TEST(SampleToken, FollowsProbabilitiesAtEachTemperature) {
   const std::set<std::int32_t> all{0, 1, 2, 3, 4, 5};
   for (const double temperature : {0.6, 1.0, 2.5}) {
     GenerateOptions options;
@@ -62,14 +62,14 @@ TEST(SampleToken, FollowsTheProbabilitiesAtAnyTemperature) {
   }
 }
 
-TEST(SampleToken, TemperatureZeroTakesTheMostProbable) {
+TEST(SampleToken, TemperatureZeroTakesMostProbableToken) {
   GenerateOptions options;
   options.temperature = 0;
   for (const double uniform : {0.0, 0.5, 0.999999}) EXPECT_EQ(sample_token(logits, options, uniform), 1);
   EXPECT_EQ(sample_token({3, 7, 7, 1}, options, 0.9), 1) << "the first of equals";
 }
 
-TEST(SampleToken, TopKKeepsTheKMostProbable) {
+TEST(SampleToken, TopKKeepsMostProbableTokens) {
   GenerateOptions options;
   options.top_k = 3;
   EXPECT_LT(chi_square(draws(logits, options, n_draws), logits, 1, {1, 3, 0}, n_draws), limit_2);
@@ -81,7 +81,7 @@ TEST(SampleToken, TopKKeepsTheKMostProbable) {
   EXPECT_EQ(draws(logits, options, 1000), all) << "more than there are";
 }
 
-TEST(SampleToken, TopPKeepsTheFewestThatReachIt) {
+TEST(SampleToken, TopPKeepsSmallestSetThatReachesIt) {
   // Probabilities in order: token 1 .557, 3 .205, 0 .124, ... : .557, .762, .887 together.
   GenerateOptions options;
   options.top_p = 0.8;
@@ -92,7 +92,7 @@ TEST(SampleToken, TopPKeepsTheFewestThatReachIt) {
   EXPECT_EQ(draws(logits, options, 100), (std::map<std::int32_t, int>{{1, 100}})) << "at least one stays";
 }
 
-TEST(SampleToken, TopPCountsWhatTopKLeftAtThisTemperature) {
+TEST(SampleToken, TopPAppliesAfterTopKAndTemperature) {
   // Of tokens 1 and 3 alone token 1 has .731; that reaches 0.7, while among all it would not.
   GenerateOptions options;
   options.top_k = 2;
@@ -104,7 +104,7 @@ TEST(SampleToken, TopPCountsWhatTopKLeftAtThisTemperature) {
   EXPECT_EQ(draws(logits, options, 100), (std::map<std::int32_t, int>{{1, 100}}));
 }
 
-TEST(SampleToken, EveryUniformNumberGivesAToken) {
+TEST(SampleToken, EveryUniformNumberSelectsToken) {
   for (const double uniform : {0.0, 0x1p-24, 1 - 0x1p-24}) {
     GenerateOptions options;
     for (const float size : {1.0f, 80.0f, 1e30f}) EXPECT_LT(sample_token({0, size, -size}, options, uniform), 3);
@@ -125,7 +125,7 @@ const std::vector<std::vector<std::string>> mechanisms{
     {"model.attention.mechanism=linear"},
     {"model.attention.mechanism=linear", "model.attention.feature_map=elu1", "model.position=sinusoidal"}};
 
-TEST(Generate, TheSameSeedGivesTheSameTokensAndAnotherSeedOthers) {
+TEST(Generate, SeedDeterminesTokens) {
   for (const auto& mechanism : mechanisms) {
     Model model = small_model(mechanism);
     GenerateOptions options;
@@ -147,7 +147,7 @@ TEST(Generate, TheSameSeedGivesTheSameTokensAndAnotherSeedOthers) {
 }
 
 // Greedy generation from the state, token by token, against a forward pass over everything so far.
-TEST(Generate, GreedyTokensAreThoseOfTheParallelForward) {
+TEST(Generate, GreedyTokensMatchParallelForward) {
   for (const auto& mechanism : mechanisms) {
     Model model = small_model(mechanism);
     GenerateOptions options;
@@ -171,7 +171,7 @@ TEST(Generate, GreedyTokensAreThoseOfTheParallelForward) {
   }
 }
 
-TEST(Generate, EndsWhereAStoppingTokenComes) {
+TEST(Generate, StopsBeforeStopToken) {
   Model model = small_model(mechanisms[1]);
   GenerateOptions options;
   options.max_tokens = 40;
@@ -185,7 +185,7 @@ TEST(Generate, EndsWhereAStoppingTokenComes) {
   EXPECT_EQ(heard.size(), 10u);
 }
 
-TEST(Generate, OnlyTheKeyValueCacheGrowsWithLength) {
+TEST(Generate, OnlyKeyValueCacheGrowsWithLength) {
   GenerateOptions few, many;
   few.max_tokens = 5;
   many.max_tokens = 50;
@@ -201,7 +201,7 @@ TEST(Generate, OnlyTheKeyValueCacheGrowsWithLength) {
   }
 }
 
-TEST(Generate, APromptLongerThanOnePieceIsOnePrompt) {
+TEST(Generate, LongPromptMatchesPieces) {
   Model model = small_model({"model.attention.mechanism=linear"});
   std::vector<std::int32_t> prompt(4096 + 7);
   for (std::size_t i = 0; i < prompt.size(); ++i)
@@ -221,17 +221,17 @@ TEST(Generate, APromptLongerThanOnePieceIsOnePrompt) {
   EXPECT_GE(row[static_cast<std::size_t>(token)], best - 1e-4f * std::abs(best));
 }
 
-TEST(Generate, WhatCannotBeIsSaid) {
+TEST(Generate, RejectsTooManyTokensAndEmptyPrompt) {
   Model model = small_model({"model.position=learned"});
   GenerateOptions options;
   options.max_tokens = 33;
-  EXPECT_THAT(message_of<UserError>([&] { generate(model, {1}, options); }), HasSubstr("34 tokens"));
+  EXPECT_THAT(message_of<UserError>([&] { generate(model, {1}, options); }), HasSubstr("34 positions"));
   options.max_tokens = 31;
   EXPECT_EQ(generate(model, {1}, options).tokens.size(), 31u);
   EXPECT_THAT(message_of<UserError>([&] { generate(model, {}, options); }), HasSubstr("prompt is empty"));
 }
 
-TEST(Generate, AnEmptyPromptBeginsWithTheDocumentToken) {
+TEST(Generate, EmptyPromptStartsFromDocumentToken) {
   Model model =
       make_model(small_settings("none.h5", {"model.initializer_range=0.3"}).settings, Vocabulary::dna(), Device{});
   GenerateOptions options;
@@ -241,7 +241,7 @@ TEST(Generate, AnEmptyPromptBeginsWithTheDocumentToken) {
 }
 
 // A model may have room for more tokens than its vocabulary holds; those are never drawn.
-TEST(Generate, OnlyTokensOfTheVocabularyAreDrawn) {
+TEST(Generate, SamplesOnlyTokensOfVocabulary) {
   Model model =
       make_model(small_settings("none.h5", {"model.vocabulary_size=64"}).settings, Vocabulary::dna(), Device{});
   GenerateOptions options;

@@ -250,7 +250,7 @@ def compare_logits(program, checkpoint, model, rows, segments, work):
     logit."""
     narrow = reference(model, rows, segments)
     wide = reference(doubled(model), rows, segments)
-    found = computed(program, checkpoint, model, rows, segments, work, "own")
+    found = computed(program, checkpoint, model, rows, segments, work, "model")
     exact = computed(program, checkpoint, model, rows, segments, work, "float64")
     pooled = None
     if not has_logits(model):  # sentence embeddings: the mean of the states, of length 1

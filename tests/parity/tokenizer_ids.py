@@ -68,20 +68,20 @@ class Comparison:
         self.check(name, path, lines, lambda line: tokenizer.encode(line, add_special_tokens=False).ids)
         tokenizer.encode_special_tokens = False
         self.check(
-            name + ", --special",
+            name + ", --parse-special",
             path,
             lines,
             lambda line: tokenizer.encode(line, add_special_tokens=False).ids,
-            "--special",
+            "--parse-special",
         )
         if framed:
             self.check(
-                name + ", --special --framed",
+                name + ", --parse-special --add-special-tokens",
                 path,
                 lines,
                 lambda line: tokenizer.encode(line).ids,
-                "--special",
-                "--framed",
+                "--parse-special",
+                "--add-special-tokens",
             )
 
     def check_decoding(self, name, path, lines, letters=None):
@@ -270,11 +270,11 @@ def check_sentencepiece(comparison, folder, lines):
     )
     comparison.check("SentencePiece BPE with bytes", folder / "bpe.model", lines, bpe.encode)
     comparison.check(
-        "SentencePiece BPE with bytes, --framed",
+        "SentencePiece BPE with bytes, --add-special-tokens",
         folder / "bpe.model",
         lines,
         lambda line: [bpe.bos_id()] + bpe.encode(line),
-        "--framed",
+        "--add-special-tokens",
     )
 
     import gguf
@@ -340,14 +340,14 @@ def check_letters(comparison, folder, antiberty, rxnmapper):
     if antiberty:
         tokenizer = BertTokenizer(vocab=str(pathlib.Path(antiberty) / "vocab.txt"), do_lower_case=False)
         lines = protein_lines()
-        comparison.check("AntiBERTy", antiberty, lines, lambda line: tokenizer(" ".join(line))["input_ids"], "--framed")
+        comparison.check("AntiBERTy", antiberty, lines, lambda line: tokenizer(" ".join(line))["input_ids"], "--add-special-tokens")
     vocabulary = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>".split()
     esm = folder / "esm"
     esm.mkdir()
     (esm / "vocab.txt").write_text("\n".join(vocabulary))
     (esm / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "EsmTokenizer"}))
     tokenizer = EsmTokenizer(str(esm / "vocab.txt"))
-    comparison.check("ESM-2", esm, protein_lines(), lambda line: tokenizer(line)["input_ids"], "--framed")
+    comparison.check("ESM-2", esm, protein_lines(), lambda line: tokenizer(line)["input_ids"], "--add-special-tokens")
     if rxnmapper:
         vocabulary = {
             token: i for i, token in enumerate((pathlib.Path(rxnmapper) / "vocab.txt").read_text().splitlines())

@@ -1,4 +1,4 @@
-// What furlong analyze attention measures, against definitions, closed forms, and figures of an independent program.
+// Tests furlong analyze attention against definitions, closed forms and results of an independent program.
 #include "evaluation/analyze/analyze_attention.h"
 
 #include <gmock/gmock.h>
@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Deviations, AnalyzeMeasured,
                                            Measured{0.7, 0.463, 1.55, 1.04, 1.59, 1.40, 1.39, 0.159, 0.0682},
                                            Measured{1.0, 0.804, 3.31, 2.52, 3.28, 3.53, 3.52, 0.522, 0.384}));
 
-TEST(Analyze, UniformErrorIsThatOfTheMeanOfVisibleValues) {
+TEST(Analyze, UniformErrorMatchesMeanOfVisibleValues) {
   const std::int64_t n = 9, d = 3;
   for (const int form : {0, 1, 2, 3}) {
     AttentionSample sample = sample_of(2, n, 2, 1, d);
@@ -124,7 +124,7 @@ TEST(Analyze, UniformErrorIsThatOfTheMeanOfVisibleValues) {
   }
 }
 
-TEST(Analyze, QueriesThatArePaddingCountNowhere) {
+TEST(Analyze, IgnoresPaddedQueries) {
   const std::int64_t n = 12;
   const AttentionSample whole = sample_of(1, n, 2, 1, 4, 0.7);
   for (const bool causal : {false, true}) {
@@ -151,14 +151,14 @@ TEST(Analyze, QueriesThatArePaddingCountNowhere) {
   }
 }
 
-TEST(Analyze, WorseThanUniformByMoreThanRounding) {
+TEST(Analyze, WorseThanUniformToleratesRounding) {
   EXPECT_FALSE(worse_than_uniform(3.6e-15, 0));
   EXPECT_FALSE(worse_than_uniform(0.5, 0.5));
   EXPECT_TRUE(worse_than_uniform(0.5001, 0.5));
   EXPECT_TRUE(worse_than_uniform(1e-3, 0));
 }
 
-TEST(Analyze, AHeadAloneHasTheErrorThatItHasAmongOthers) {
+TEST(Analyze, ErrorOfHeadDoesNotDependOnOtherHeads) {
   const AttentionData data({sample_of(1, 20, 4, 2, 8, 0.7), sample_of(2, 11, 4, 2, 8, 0.7)}, false);
   for (const char* name : {"favor_positive", "oprf+centering+saderf", "favor_trig", "taylor:2+centering"}) {
     const AttentionCandidate candidate = attention_candidate(name);
@@ -171,16 +171,16 @@ TEST(Analyze, AHeadAloneHasTheErrorThatItHasAmongOthers) {
   }
 }
 
-TEST(Analyze, NamesOfCandidates) {
+TEST(Analyze, ParsesNamesOfCandidates) {
   for (const char* name :
        {"favor_positive", "taylor:1", "limit:4+centering", "oprf+centering+saderf", "favor_trig+saderf", "cosine"})
     EXPECT_EQ(attention_candidate(name).name(), name);
   EXPECT_EQ(attention_candidate("taylor").name(), "taylor:2");
   const auto message = [](const char* name) { return message_of<UserError>([&] { attention_candidate(name); }); };
   EXPECT_THAT(message("favor_positiv"),
-              AllOf(HasSubstr("--maps favor_positiv"), HasSubstr("did you mean favor_positive?")));
+              AllOf(HasSubstr("--feature-maps favor_positiv"), HasSubstr("did you mean favor_positive?")));
   EXPECT_THAT(message("cosine:2"), HasSubstr("cosine has no order"));
-  EXPECT_THAT(message("taylor:x"), HasSubstr("expected an order after the colon, as in taylor:2"));
+  EXPECT_THAT(message("taylor:x"), HasSubstr("expected an order after the colon, for example taylor:2"));
   EXPECT_THAT(message("taylor:12"), HasSubstr("expected an order"));
   EXPECT_THAT(message("oprf+centred"), HasSubstr("expected centering or saderf"));
   EXPECT_THAT(message("elu1+centering"), HasSubstr("expected elu1 alone"));
@@ -189,8 +189,8 @@ TEST(Analyze, NamesOfCandidates) {
   EXPECT_THAT(message_of<UserError>([] { attention_candidate("favor_trig").features(7, 64); }), HasSubstr("found 7"));
 }
 
-// Moderate norms, so that variances rather than rare events decide.
-TEST(Analyze, OrthogonalDirectionsBeatIndependentOnes) {
+// Moderate norms, so that variances determine the errors, not rare events.
+TEST(Analyze, OrthogonalProjectionsHaveSmallerError) {
   using layers::DirectionsKind;
   const AttentionData data = gaussian_attention(16, 96, 16, 0.4, false, 3);
   for (const char* name : {"favor_positive", "favor_hyperbolic", "favor_trig"}) {
@@ -204,7 +204,7 @@ TEST(Analyze, OrthogonalDirectionsBeatIndependentOnes) {
   }
 }
 
-TEST(Analyze, PositiveFeaturesBeatTrigonometricOnesWhereKernelValuesAreSmall) {
+TEST(Analyze, PositiveFeaturesHaveSmallerErrorForSmallKernelValues) {
   const auto variance = [](double sign, const char* name) {
     AttentionSample sample = sample_of(1, 1, 1, 1, 16, 0.8);
     std::vector<double> key = sample.query.to_vector<double>();
@@ -223,7 +223,7 @@ TEST(Analyze, PositiveFeaturesBeatTrigonometricOnesWhereKernelValuesAreSmall) {
 }
 
 // For independent directions Var / kernel² = (exp |q'+k'|² - 1) / m (Choromanski et al. 2021, lemma 2).
-TEST(Analyze, KernelVarianceOfIndependentPositiveFeatures) {
+TEST(Analyze, KernelVarianceMatchesClosedForm) {
   const std::int64_t n = 4, d = 8, m = 16;
   const AttentionSample sample = sample_of(1, n, 1, 1, d, 0.5);
   const std::vector<double> q = sample.query.to_vector<double>(), k = sample.key.to_vector<double>();
@@ -244,7 +244,7 @@ TEST(Analyze, KernelVarianceOfIndependentPositiveFeatures) {
   EXPECT_NEAR(*found.relative_error / std::sqrt(expected), 1, 0.05) << "unbiased: all its error is variance";
 }
 
-TEST(Analyze, KernelErrorOfAMapWithoutRandomness) {
+TEST(Analyze, KernelErrorOfDeterministicMap) {
   const AttentionSample sample = sample_of(1, 1, 1, 1, 4);
   const std::vector<double> q = sample.query.to_vector<double>(), k = sample.key.to_vector<double>();
   double score = 0;
@@ -270,7 +270,7 @@ TEST(Analyze, KernelStatisticsStayFiniteAtLargeNorms) {
   }
 }
 
-TEST(Analyze, EffectiveFeaturesAreAllWhereAllWeighTheSame) {
+TEST(Analyze, EqualWeightsUseAllFeatures) {
   AttentionSample sample = sample_of(1, 6, 1, 1, 8, 0);
   EXPECT_NEAR(kernel_statistics(AttentionData({sample}, false), {}, 40, 2, 1).effective_features, 40, 1e-9);
   EXPECT_NEAR(
@@ -281,7 +281,7 @@ TEST(Analyze, EffectiveFeaturesAreAllWhereAllWeighTheSame) {
   EXPECT_LT(kernel_statistics(large, {}, 40, 8, 1).effective_features, 4) << "few carry what large norms leave";
 }
 
-TEST(Analyze, CentringAndScalingPayWhereThereIsSomethingToTake) {
+TEST(Analyze, CenteringAndScalingReduceError) {
   AttentionSample sample = sample_of(1, 128, 1, 1, 16, 0.3);
   std::vector<double> q = sample.query.to_vector<double>(), k = sample.key.to_vector<double>();
   for (std::size_t i = 0; i < q.size(); ++i) q[i] += 0.8 * (i % 2 == 0 ? 1 : -1), k[i] += 0.8;
@@ -299,7 +299,7 @@ TEST(Analyze, CentringAndScalingPayWhereThereIsSomethingToTake) {
   EXPECT_LT(error_of(uneven, "favor_positive+saderf", 64), 0.7 * error_of(uneven, "favor_positive", 64));
 }
 
-TEST(Analyze, TotalVariationIsHalfTheSumOfDifferences) {
+TEST(Analyze, TotalVariationMatchesDefinition) {
   AttentionSample sample = sample_of(2, 13, 2, 1, 4);
   sample.causal = true;
   const AttentionSample first = sample.first_sequence();
@@ -340,7 +340,7 @@ AdviceOptions wanted(double error, std::int64_t most = 1024) {
   return options;
 }
 
-TEST(Analyze, RequiredFeaturesAreVerified) {
+TEST(Analyze, RequiredFeaturesReachTarget) {
   const AttentionData data = gaussian_attention(5, 128, 16, 0.4, false, 1);
   const AttentionCandidate candidate = attention_candidate("favor_positive");
   for (const double target : {0.2, 0.05}) {
@@ -356,7 +356,7 @@ TEST(Analyze, RequiredFeaturesAreVerified) {
   EXPECT_GT(none.error, 0.05);
 }
 
-/// Two heads: norms at which one order of Taylor is enough, and ones at which nothing but softmax helps.
+/// Two heads: one with small norms, for which Taylor of order 1 suffices, and one with norms that only softmax handles.
 AttentionData two_heads() {
   AttentionSample sample = sample_of(1, 96, 2, 2, 8, 1);
   for (Tensor* tensor : {&sample.query, &sample.key}) {
@@ -367,7 +367,7 @@ AttentionData two_heads() {
   return {{sample}, false};
 }
 
-TEST(Analyze, AdviceNamesTheCheapestForEachHead) {
+TEST(Analyze, AdviceNamesCheapestAttentionPerHead) {
   AdviceOptions options = wanted(0.02, 128);
   options.length = 4096;
   const std::vector<Advice> advice = advise(two_heads(), options);
@@ -384,7 +384,7 @@ TEST(Analyze, AdviceNamesTheCheapestForEachHead) {
   EXPECT_GT(advice[1].nearest.m, 0);
 }
 
-TEST(Analyze, AdviceKnowsFromWhichLengthOnLinearIsCheaper) {
+TEST(Analyze, AdviceReportsLengthFromWhichLinearIsCheaper) {
   const AttentionData data = two_heads();
   AdviceOptions options = wanted(0.02, 128);
   options.length = 8;
@@ -401,7 +401,7 @@ TEST(Analyze, AdviceKnowsFromWhichLengthOnLinearIsCheaper) {
   EXPECT_FALSE(advise(data, options)[0].takes_softmax());
 }
 
-TEST(Analyze, AdviceSaysWhereUniformAttentionIsEnough) {
+TEST(Analyze, AdviceReportsWhenUniformSuffices) {
   EXPECT_TRUE(advise(two_heads(), wanted(0.5, 64))[0].uniform_suffices);
   AdviceOptions options = wanted(0.5, 64);
   options.candidates = {attention_candidate("taylor:3")};
@@ -411,7 +411,7 @@ TEST(Analyze, AdviceSaysWhereUniformAttentionIsEnough) {
       << "asked for by name";
 }
 
-TEST(Analyze, PlotsAreWholeDocuments) {
+TEST(Analyze, WritesCompleteSvgDocuments) {
   Plot plot;
   plot.title = "a < b & c";
   plot.x_label = "m";

@@ -27,7 +27,7 @@ using Json = nlohmann::ordered_json;
 
 class AnalyzeModelTest : public testing::WithTemporaryFolder {
  protected:
-  /// A run of two layers with two heads of width 8, its weights large enough for attention that is not uniform.
+  /// A run with two layers and two heads of width 8, and weights large enough for attention that is not uniform.
   std::string trained(const std::vector<std::string>& overrides) const {
     const std::string store = testing::write_store(path("store.h5"), testing::synthetic_text(4000));
     std::vector<std::string> all{"run_directory=" + path("run"), "trainer.max_steps=2", "schedule.warmup_steps=1",
@@ -60,7 +60,7 @@ class AnalyzeModelTest : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(AnalyzeModelTest, SoftmaxIsExactAndIsComparedWithFavor) {
+TEST_F(AnalyzeModelTest, ComparesSoftmaxWithFavor) {
   const std::string run = trained({"model.attention.mechanism=softmax"});
   ModelAnalysis about;
   const std::vector<LayerAnalysis> layers = analyzed(options_for(run), &about);
@@ -93,9 +93,9 @@ TEST_F(AnalyzeModelTest, SoftmaxIsExactAndIsComparedWithFavor) {
   }
 }
 
-// The model's own features, in float32 and with its own directions, against the same map with other directions in
-// float64.
-TEST_F(AnalyzeModelTest, LinearLayersAreMeasuredAsTheyAre) {
+// Compares the model's features, in float32 and with its random projection, with the same map in float64 and with
+// another projection.
+TEST_F(AnalyzeModelTest, MeasuresLinearLayersUnchanged) {
   const std::string run =
       trained({"model.attention.mechanism=linear", "model.attention.feature_map=taylor", "model.attention.order=2"});
   ModelAnalysisOptions options = options_for(run);
@@ -121,7 +121,7 @@ TEST_F(AnalyzeModelTest, LinearLayersAreMeasuredAsTheyAre) {
   }
 }
 
-TEST_F(AnalyzeModelTest, MixedHeadsAndEncodersAndRecomputedBlocks) {
+TEST_F(AnalyzeModelTest, SupportsMixedHeadsEncodersAndCheckpointing) {
   const std::string run =
       trained({"model.attention.heads=[softmax, linear]", "model.attention.feature_map=favor_positive",
                "model.attention.n_features=12", "trainer.recompute=blocks"});
@@ -141,7 +141,7 @@ TEST_F(AnalyzeModelTest, MixedHeadsAndEncodersAndRecomputedBlocks) {
   EXPECT_LT(encoder[1].heads[1].attentions[0].error, 1e-5) << "bidirectional, as the model is";
 }
 
-TEST_F(AnalyzeModelTest, WhatDoesNotFitIsRefused) {
+TEST_F(AnalyzeModelTest, RejectsInvalidOptions) {
   const std::string run = trained({"model.attention.mechanism=softmax", "model.position=learned"});
   const auto refused = [&](const std::function<void(ModelAnalysisOptions&)>& change) {
     ModelAnalysisOptions options = options_for(run);
@@ -149,7 +149,7 @@ TEST_F(AnalyzeModelTest, WhatDoesNotFitIsRefused) {
     return message_of<UserError>([&] { analyzed(options); });
   };
   EXPECT_THAT(refused([](auto& options) { options.sequence_length = 33; }),
-              HasSubstr("--sequence-length 33: longer than the model's 32 learned positions"));
+              HasSubstr("--sequence-length 33: the model has 32 learned positions"));
   EXPECT_THAT(refused([](auto& options) { options.run = "/nowhere"; }),
               HasSubstr("/nowhere: there is no such run directory"));
   EXPECT_THAT(refused([](auto& options) {
@@ -176,7 +176,7 @@ std::string write_qkv(const std::string& place) {
   return place;
 }
 
-TEST_F(AnalyzeModelTest, GivenTensorsHeadByHead) {
+TEST_F(AnalyzeModelTest, AnalyzesGivenTensorsPerHead) {
   SweepOptions options;
   options.input = write_qkv(path("qkv.h5"));
   options.norm_scales = {0.5, 1};
@@ -201,18 +201,18 @@ TEST_F(AnalyzeModelTest, GivenTensorsHeadByHead) {
   EXPECT_LT(settings[0].results[2].error, settings[1].results[2].error);
 }
 
-TEST_F(AnalyzeModelTest, TheCommandPrintsAndWrites) {
-  const Finished done = furlong({"--deviation",
+TEST_F(AnalyzeModelTest, CommandPrintsTableAndWritesJsonAndPlot) {
+  const Finished done = furlong({"--std",
                                  "0.3,0.6",
-                                 "--n",
+                                 "--lengths",
                                  "64",
-                                 "--d",
+                                 "--head-dim",
                                  "8",
                                  "--features",
                                  "16",
-                                 "--maps",
+                                 "--feature-maps",
                                  "favor_positive,taylor:1,elu1",
-                                 "--directions-kind",
+                                 "--random-projection",
                                  "iid,orthogonal",
                                  "--draws",
                                  "3",
@@ -236,9 +236,9 @@ TEST_F(AnalyzeModelTest, TheCommandPrintsAndWrites) {
   const Json report = Json::parse(content(path("out.json")));
   ASSERT_EQ(report["settings"].size(), 2u);
   const Json& setting = report["settings"][0];
-  EXPECT_EQ(setting["deviation"], 0.3);
+  EXPECT_EQ(setting["std"], 0.3);
   ASSERT_EQ(setting["attention"].size(), 4u);
-  EXPECT_EQ(setting["attention"][1]["directions"], "orthogonal");
+  EXPECT_EQ(setting["attention"][1]["random_projection"], "orthogonal");
   EXPECT_TRUE(setting["attention"][0]["kernel_relative_variance"].is_number());
   EXPECT_TRUE(setting["attention"][3]["kernel_relative_variance"].is_null()) << "elu1 estimates no softmax";
   EXPECT_EQ(setting["advice"][0]["n"], 4096);
@@ -247,44 +247,44 @@ TEST_F(AnalyzeModelTest, TheCommandPrintsAndWrites) {
                                               HasSubstr(">favor_positive iid<"), HasSubstr(">0.6<")));
 }
 
-TEST_F(AnalyzeModelTest, TheCommandOnARun) {
+TEST_F(AnalyzeModelTest, CommandAnalyzesRun) {
   const std::string run = trained({"model.attention.mechanism=softmax"});
   const Finished done = furlong({run, "--features", "8,16", "--json", path("out.json"), "--plot", path("out.svg")});
   ASSERT_EQ(done.status, 0) << done.err;
   EXPECT_THAT(done.out, AllOf(HasSubstr("best.h5 (step 2) on the validation split of "),
                               HasSubstr("blocks.0.attention (d 8, n 32)"), HasSubstr("head 1: |q| "),
-                              HasSubstr("its own: softmax")));
+                              HasSubstr("model: softmax")));
   const Json report = Json::parse(content(path("out.json")));
   EXPECT_EQ(report["layers"].size(), 2u);
   EXPECT_EQ(report["layers"][0]["heads"][1]["attention"].size(), 3u);
   EXPECT_EQ(report["layers"][0]["heads"][1]["attention"][2]["m"], 16);
-  EXPECT_THAT(content(path("out.svg")), AllOf(HasSubstr(">own: softmax<"), HasSubstr(">1.1<")));
+  EXPECT_THAT(content(path("out.svg")), AllOf(HasSubstr(">model: softmax<"), HasSubstr(">1.1<")));
 }
 
-TEST_F(AnalyzeModelTest, OptionsOfCandidatesNeedCandidates) {
+TEST_F(AnalyzeModelTest, RejectsCandidateOptionsWithoutCandidates) {
   const std::string run = trained({"model.attention.mechanism=linear", "model.attention.feature_map=elu1"});
   for (const std::vector<std::string>& more :
-       std::vector<std::vector<std::string>>{{"--features", "8"}, {"--directions-kind", "iid"}, {"--draws", "2"}}) {
+       std::vector<std::vector<std::string>>{{"--features", "8"}, {"--random-projection", "iid"}, {"--draws", "2"}}) {
     std::vector<std::string> all{run};
     all.insert(all.end(), more.begin(), more.end());
     const Finished found = furlong(all);
     EXPECT_EQ(found.status, 2);
     EXPECT_EQ(found.out, "");
-    EXPECT_THAT(found.err, HasSubstr(more[0] + ": needs --maps NAME,..."));
-    all.insert(all.end(), {"--maps", "favor_positive"});
+    EXPECT_THAT(found.err, HasSubstr(more[0] + " has no effect"));
+    all.insert(all.end(), {"--feature-maps", "favor_positive"});
     EXPECT_EQ(furlong(all).status, 0) << more[0];
   }
 }
 
-// A window at a document's end and empty rows behind the split's last: what padding makes of itself counts nowhere.
-TEST_F(AnalyzeModelTest, PaddingCountsNowhere) {
+// Padding at a document's end, and empty rows after the split's last row, do not affect the results.
+TEST_F(AnalyzeModelTest, IgnoresPadding) {
   const std::string run = trained({"model.attention.mechanism=linear", "model.attention.feature_map=elu1"});
   ModelAnalysisOptions options = options_for(run);
   options.batches = 1000;
   options.batch_size = 1;
   const std::vector<LayerAnalysis> one = analyzed(options);
   options.batches = 1;
-  options.batch_size = 64;  // more than there are
+  options.batch_size = 64;  // more than the split has
   const std::vector<LayerAnalysis> padded = analyzed(options);
   for (std::size_t layer = 0; layer < one.size(); ++layer) {
     for (std::size_t head = 0; head < 2; ++head) {
@@ -311,7 +311,7 @@ TEST_F(AnalyzeModelTest, SignedWeightsHaveNoTotalVariation) {
   }
 }
 
-TEST_F(AnalyzeModelTest, TheCommandRefusesWhatDoesNotGoTogether) {
+TEST_F(AnalyzeModelTest, CommandRejectsIncompatibleOptions) {
   const std::string input = write_qkv(path("qkv.h5"));
   const auto refused = [&](const std::vector<std::string>& arguments) {
     const Finished found = furlong(arguments);
@@ -320,19 +320,20 @@ TEST_F(AnalyzeModelTest, TheCommandRefusesWhatDoesNotGoTogether) {
     EXPECT_EQ(std::count(found.err.begin(), found.err.end(), '\n'), 1) << found.err;
     return found.err;
   };
-  EXPECT_THAT(refused({"--input", input, "--n", "64"}), HasSubstr("--n: belongs to Gaussian queries and keys"));
-  EXPECT_THAT(refused({path("run"), "--input", input}), HasSubstr("leave out one of the two"));
-  EXPECT_THAT(refused({path("run"), "--causal"}), HasSubstr("--causal: belongs to queries and keys without RUN"));
-  EXPECT_THAT(refused({"--split", "test"}), HasSubstr("--split: belongs to RUN|CHECKPOINT"));
-  EXPECT_THAT(refused({"--advise"}), HasSubstr("Add --target-error E"));
-  EXPECT_THAT(refused({"--max-features", "9"}), HasSubstr("--max-features: belongs to --target-error"));
-  EXPECT_THAT(refused({"--cost-at", "9"}), HasSubstr("--cost-at: belongs to --advise"));
-  EXPECT_THAT(refused({"--maps", "favour_positive"}), HasSubstr("did you mean favor_positive?"));
-  EXPECT_THAT(refused({"--maps", "favor_trig", "--features", "9"}), HasSubstr("--features 9: "));
-  EXPECT_THAT(refused({"--maps", "taylor:9", "--d", "8"}), HasSubstr("--maps taylor:9: "));
-  EXPECT_THAT(refused({"--maps", "taylor,taylor:2"}), HasSubstr("taylor:2 stands there twice"));
-  EXPECT_THAT(refused({"--features", "8,16,8"}), HasSubstr("--features 8,16,8: 8 stands there twice"));
-  EXPECT_THAT(refused({"--plot", path("out.png")}), HasSubstr("expected a name that ends in .svg"));
+  EXPECT_THAT(refused({"--input", input, "--lengths", "64"}),
+              HasSubstr("--lengths applies only to Gaussian queries and keys"));
+  EXPECT_THAT(refused({path("run"), "--input", input}), HasSubstr("remove one of the two"));
+  EXPECT_THAT(refused({path("run"), "--causal"}), HasSubstr("--causal applies only to queries and keys without RUN"));
+  EXPECT_THAT(refused({"--split", "test"}), HasSubstr("--split applies only to RUN|CHECKPOINT"));
+  EXPECT_THAT(refused({"--advise"}), HasSubstr("add --target-error E"));
+  EXPECT_THAT(refused({"--max-features", "9"}), HasSubstr("--max-features applies only to --target-error"));
+  EXPECT_THAT(refused({"--cost-at", "9"}), HasSubstr("--cost-at applies only to --advise"));
+  EXPECT_THAT(refused({"--feature-maps", "favour_positive"}), HasSubstr("did you mean favor_positive?"));
+  EXPECT_THAT(refused({"--feature-maps", "favor_trig", "--features", "9"}), HasSubstr("--features 9: "));
+  EXPECT_THAT(refused({"--feature-maps", "taylor:9", "--head-dim", "8"}), HasSubstr("--feature-maps taylor:9: "));
+  EXPECT_THAT(refused({"--feature-maps", "taylor,taylor:2"}), HasSubstr("taylor:2 is listed twice"));
+  EXPECT_THAT(refused({"--features", "8,16,8"}), HasSubstr("--features 8,16,8: 8 is listed twice"));
+  EXPECT_THAT(refused({"--plot", path("out.png")}), HasSubstr("expected a file name that ends in .svg"));
   EXPECT_THAT(refused({"--json", path("no/such/out.json")}), HasSubstr("no/such"));
   EXPECT_THAT(refused({path("run")}), HasSubstr("there is no such run directory or checkpoint"));
 }

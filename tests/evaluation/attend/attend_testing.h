@@ -1,5 +1,5 @@
 #pragma once
-// Problems for the tests of furlong attend: files with tensors, and what the definitions make of them in double.
+// Problems for tests of furlong attend: files with tensors, and the results of the definitions in double precision.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ inline std::vector<double> normal(std::size_t n, const std::string& name, double
   return values;
 }
 
-/// Sizes of one problem, and its tensors as the file has them.
+/// Sizes and tensors of one problem, in the layout of the file.
 struct Problem {
   std::size_t batch = 2, heads = 4, kv_heads = 2, n = 9, n_key = 9, d = 6, d_value = 5;
   Datasets data{};
@@ -68,10 +68,10 @@ struct Problem {
     for (std::size_t i = 0; i < batch * n_key; ++i) ids.push_back(i % n_key < 4 ? 70 : 9);
     data["documents"] = {{batch, n_key}, ids};
   }
-  void directions(std::size_t rows) { data["directions"] = {{rows, d}, normal(rows * d, "w")}; }
+  void directions(std::size_t rows) { data["random_projection"] = {{rows, d}, normal(rows * d, "w")}; }
 };
 
-/// What the attention gives head by head: rows [n, d_value] of sequence b and query head h.
+/// Returns the output of sequence b and query head h: rows [n, d_value].
 using Head = std::function<Matrix(const Problem&, std::size_t b, std::size_t h)>;
 inline std::vector<double> all_heads(const Problem& p, const Head& head) {
   std::vector<double> output;
@@ -114,8 +114,8 @@ inline Head linear_head(const layers::AttentionConfig& config) {
     };
     reference::LinearAttentionCase c;
     c.features = {ops::feature_map_info(config.feature_map).map, config.map_options, static_cast<std::int64_t>(p.d)};
-    if (p.data.count("directions")) {
-      const auto& [shape, values] = p.data.at("directions");
+    if (p.data.count("random_projection")) {
+      const auto& [shape, values] = p.data.at("random_projection");
       const std::size_t size = shape[shape.size() - 2] * p.d, start = shape.size() == 3 ? h * size : 0;
       c.features.n_directions = static_cast<std::int64_t>(shape[shape.size() - 2]);
       c.features.directions.assign(values.begin() + static_cast<std::ptrdiff_t>(start),
@@ -136,7 +136,7 @@ inline Head linear_head(const layers::AttentionConfig& config) {
   };
 }
 
-/// E and F as the file has them: matrices for all heads, or a stack of one for each.
+/// E and F in the layout of the file: one matrix for all heads, or one per head.
 inline Head linformer_head(const layers::AttentionConfig& config, std::int64_t pooled) {
   return [=](const Problem& p, std::size_t b, std::size_t h) {
     const std::size_t g = h / (p.heads / p.kv_heads);
@@ -228,14 +228,14 @@ class AttendTest : public WithTemporaryFolder {
     EXPECT_TRUE(partial_files(o.output).empty());
     return message;
   }
-  /// Writes, attends, and compares the output with the definition.
+  /// Writes the problem, runs attend, and compares the output with the definition.
   void expect_output(const Problem& p, const AttendOptions& o, const Head& head, double tolerance) const {
     write(p);
     attend(o);
     EXPECT_EQ(shape_of("output"), (hdf5::Shape{p.batch, p.heads, p.n, p.d_value}));
     EXPECT_LT(relative_difference(dataset("output"), all_heads(p, head)), tolerance);
   }
-  /// d_NAME of the output file against fourth-order central differences of the definition, in some elements.
+  /// Compares some elements of d_NAME with fourth-order central differences of the definition.
   void expect_gradient(const Problem& p, const std::string& name, const Head& head) const {
     const std::vector<double> found = dataset("d_" + name);
     ASSERT_EQ(shape_of("d_" + name), p.data.at(name).first);

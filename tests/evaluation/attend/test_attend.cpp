@@ -1,4 +1,4 @@
-// furlong attend: every mechanism through files, against the definitions in double.
+// furlong attend: all mechanisms, compared with the definitions in double precision.
 #include "tests/evaluation/attend/attend_testing.h"
 
 namespace furlong {
@@ -29,8 +29,8 @@ TEST_F(AttendTest, EveryFeatureMap) {
       SCOPED_TRACE(fmt::format("{}, {}", info.name, causal ? "causal" : "bidirectional"));
       layers::AttentionConfig config = config_of("linear", causal);
       config.feature_map = info.name;
-      // Small entries with a common part keep the denominators of signed maps away from zero, where rounding would be
-      // all there is.
+      // Small entries with a common part keep the denominators of signed maps away from zero, where rounding errors
+      // would dominate.
       Problem p(9, causal ? 9 : 12, 0.3);
       for (const char* name : {"query", "key"}) {
         for (double& x : p.data[name].second) x += 0.3;
@@ -47,10 +47,10 @@ TEST_F(AttendTest, EveryFeatureMap) {
   }
 }
 
-TEST_F(AttendTest, ConstantsOfHeadsAndDirectionsOfTheirOwn) {
+TEST_F(AttendTest, ConstantsAndProjectionsPerHead) {
   layers::AttentionConfig config = config_of("linear", true);
   Problem p;
-  p.data["directions"] = {{p.heads, 10, p.d}, normal(p.heads * 10 * p.d, "w")};
+  p.data["random_projection"] = {{p.heads, 10, p.d}, normal(p.heads * 10 * p.d, "w")};
   p.data["query_center"] = {{p.heads, p.d}, normal(p.heads * p.d, "a", 0.3)};
   p.data["key_center"] = {{p.heads, p.d}, normal(p.heads * p.d, "b", 0.3)};
   std::vector<double> scaling = normal(p.heads * p.d, "psi", 0.2);
@@ -133,7 +133,7 @@ TEST_F(AttendTest, GradientsOfSoftmaxAndFeatures) {
   }
 }
 
-TEST_F(AttendTest, RecurrentIsParallel) {
+TEST_F(AttendTest, RecurrentMatchesParallel) {
   struct Form {
     layers::AttentionConfig config;
     bool masked = false;
@@ -169,35 +169,37 @@ TEST_F(AttendTest, RecurrentIsParallel) {
   }
 }
 
-TEST_F(AttendTest, DrawnDirectionsComeBackWithTheOutput) {
+TEST_F(AttendTest, OutputHoldsTheRandomProjection) {
   Problem p;
   write(p);
   AttendOptions o = options(config_of("linear", true), DType::float32);
   const AttendReport report = attend(o);
-  EXPECT_TRUE(report.drew_directions);
+  EXPECT_TRUE(report.drew_projection);
   EXPECT_EQ(report.features, 12) << "twice the width of a head";
-  const std::vector<double> drawn = dataset("directions"), output = dataset("output");
-  EXPECT_EQ(shape_of("directions"), (hdf5::Shape{12, 6}));
+  const std::vector<double> drawn = dataset("random_projection"), output = dataset("output");
+  EXPECT_EQ(shape_of("random_projection"), (hdf5::Shape{12, 6}));
   {
     const hdf5::File file = hdf5::File::open(path("out.h5"));
-    EXPECT_EQ(file.text("directions"), "orthogonal");
+    EXPECT_EQ(file.text("random_projection"), "orthogonal");
     EXPECT_EQ(file.integer("seed"), 0);
   }
   attend(o);
-  EXPECT_EQ(dataset("directions"), drawn) << "the same seed";
-  p.data["directions"] = {{12, 6}, drawn};
-  write(p);
-  attend(o);
-  EXPECT_EQ(dataset("output"), output) << "the same bits with the directions from the output";
-  EXPECT_EQ(hdf5::File::open(path("out.h5")).text("directions"), "given");
-  p.data.erase("directions");
+  EXPECT_EQ(dataset("random_projection"), drawn) << "the same seed";
+  for (const char* name : {"directions", "random_projection"}) {  // the former name, too
+    p.data[name] = {{12, 6}, drawn};
+    write(p);
+    attend(o);
+    EXPECT_EQ(dataset("output"), output) << "the same bits with the random projection of the output";
+    p.data.erase(name);
+  }
+  EXPECT_EQ(hdf5::File::open(path("out.h5")).text("random_projection"), "given");
   write(p);
   o.seed = 1;
   o.features = 7;
-  o.directions_kind = "iid";
+  o.projection_kind = "iid";
   attend(o);
-  EXPECT_EQ(shape_of("directions"), (hdf5::Shape{7, 6}));
-  EXPECT_NE(dataset("directions")[0], drawn[0]);
+  EXPECT_EQ(shape_of("random_projection"), (hdf5::Shape{7, 6}));
+  EXPECT_NE(dataset("random_projection")[0], drawn[0]);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// furlong attend: what its files hold, and what is wrong with them.
+// furlong attend: content of files, and errors.
 #include "tests/evaluation/attend/attend_testing.h"
 
 namespace furlong {
@@ -9,11 +9,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using AttendFileTest = AttendTest;
 
-TEST_F(AttendFileTest, StorageTypes) {
+TEST_F(AttendFileTest, ReadsAllStorageTypes) {
   Problem p(7, 7);
   for (auto& [name, content] : p.data) {
-    for (double& x : content.second)
-      x = static_cast<double>(bfloat16(static_cast<float>(x)));  // so that every type holds the same numbers
+    for (double& x : content.second) x = static_cast<double>(bfloat16(static_cast<float>(x)));  // exact in all types
   }
   write(p);
   const layers::AttentionConfig config = config_of("softmax", true);
@@ -45,7 +44,7 @@ TEST_F(AttendFileTest, StorageTypes) {
   EXPECT_LT(relative_difference(dataset("output"), exact), tolerance_of(DType::float64));
 }
 
-TEST_F(AttendFileTest, AttributesSayWhatWasDone) {
+TEST_F(AttendFileTest, WritesSettingsAsAttributes) {
   Problem p(40, 40);
   write(p);
   layers::AttentionConfig config = config_of("linear", true);
@@ -70,7 +69,7 @@ TEST_F(AttendFileTest, AttributesSayWhatWasDone) {
   EXPECT_GE(report.peak_bytes, output_and_gradients);
 }
 
-TEST_F(AttendFileTest, MistakesInTheFileNameDatasetAndShape) {
+TEST_F(AttendFileTest, ErrorNamesFileDatasetAndShape) {
   const layers::AttentionConfig linear = config_of("linear", true);
   const auto with = [&](const AttendOptions& o, const std::function<void(Problem&)>& change) {
     Problem p;
@@ -82,13 +81,11 @@ TEST_F(AttendFileTest, MistakesInTheFileNameDatasetAndShape) {
     return [name, shape](Problem& p) { p.data[name] = {shape, std::vector<double>(hdf5::n_elements(shape), 1.0)}; };
   };
   EXPECT_EQ(with(options(), [](Problem& p) { p.data.erase("value"); }),
-            path("in.h5") + ": has no dataset 'value', expected one of shape [batch, heads, n_key, d_value]");
+            path("in.h5") + ": dataset 'value' is missing; expected shape [batch, heads, n_key, d_value]");
   EXPECT_THAT(with(options(), reshaped("query", {4, 9, 6})),
               HasSubstr("dataset 'query' has shape [4, 9, 6], expected [batch, heads, n, d]"));
-  EXPECT_THAT(with(options(), reshaped("key", {2, 2, 0, 6})),
-              HasSubstr("'key' has shape [2, 2, 0, 6], which holds nothing"));
-  EXPECT_THAT(with(options(), reshaped("key", {2, 3, 9, 6})),
-              HasSubstr("'key' has 3 heads for 4 query heads, expected a divisor"));
+  EXPECT_THAT(with(options(), reshaped("key", {2, 2, 0, 6})), HasSubstr("'key' has shape [2, 2, 0, 6] and is empty"));
+  EXPECT_THAT(with(options(), reshaped("key", {2, 3, 9, 6})), HasSubstr("'key' has 3 heads, 'query' has 4"));
   EXPECT_THAT(with(options(), reshaped("key", {2, 2, 9, 7})),
               HasSubstr("'key' has shape [2, 2, 9, 7], expected [2, 2, 9, 6]: batch and d"));
   EXPECT_THAT(with(options(), reshaped("value", {2, 2, 8, 5})),
@@ -98,50 +95,50 @@ TEST_F(AttendFileTest, MistakesInTheFileNameDatasetAndShape) {
                    [](Problem& p) {
                      p.data["mask"] = {{2, 9}, std::vector<double>(18, 2.0)};
                    }),
-              HasSubstr("'mask' holds 2, expected 1"));
-  EXPECT_THAT(with(options(), reshaped("maskk", {2, 9})), HasSubstr("dataset 'maskk' is unknown; did you mean mask?"));
-  EXPECT_THAT(with(options(linear), reshaped("directions", {7, 5})),
-              HasSubstr("'directions' has shape [7, 5], expected [7, 6] or [4, 7, 6]: one row of width d"));
+              HasSubstr("'mask' contains 2; expected 1"));
+  EXPECT_THAT(with(options(), reshaped("maskk", {2, 9})), HasSubstr("unknown dataset 'maskk'; did you mean mask?"));
+  EXPECT_THAT(with(options(linear), reshaped("random_projection", {7, 5})),
+              HasSubstr("'random_projection' has shape [7, 5], expected [7, 6] or [4, 7, 6]: rows of width d"));
   EXPECT_THAT(with(options(linear),
                    [](Problem& p) {
-                     p.data["directions"] = {{1, 6}, {1, 2, 3, NAN, 5, 6}};
+                     p.data["random_projection"] = {{1, 6}, {1, 2, 3, NAN, 5, 6}};
                    }),
-              HasSubstr("NaN or infinite"));
+              HasSubstr("'random_projection' contains NaN or infinity"));
   EXPECT_THAT(with(options(linear),
                    [](Problem& p) {
                      p.data["scaling"] = {{4, 6}, std::vector<double>(24, -1.0)};
                    }),
-              HasSubstr("'scaling' holds -1, expected numbers above 0"));
+              HasSubstr("'scaling' contains -1; expected numbers above 0"));
   AttendOptions o = options();
   o.gradients = true;
   EXPECT_THAT(with(o, [](Problem& p) { p.data.erase("d_output"); }),
-              HasSubstr("has no dataset 'd_output', expected [2, 4, 9, 5]"));
+              HasSubstr("dataset 'd_output' is missing; expected shape [2, 4, 9, 5]"));
   o = options(linear);
   o.features = 9;
-  EXPECT_THAT(with(o, [](Problem& p) { p.directions(8); }), HasSubstr("--features 9: dataset 'directions'"));
+  EXPECT_THAT(with(o, [](Problem& p) { p.directions(8); }), HasSubstr("--features 9: dataset 'random_projection'"));
   o = options(linear);
   o.config.feature_map = "oprf";
-  EXPECT_THAT(with(o, [](Problem&) {}), HasSubstr("has no dataset 'oprf_a', expected [4], at most 0"));
-  EXPECT_THAT(with(o, reshaped("oprf_a", {4})), HasSubstr("'oprf_a' holds 1, expected numbers at most 0"));
+  EXPECT_THAT(with(o, [](Problem&) {}), HasSubstr("dataset 'oprf_a' is missing; expected shape [4]"));
+  EXPECT_THAT(with(o, reshaped("oprf_a", {4})), HasSubstr("'oprf_a' contains 1; expected numbers at most 0"));
   o.config.feature_map = "elu1";
-  EXPECT_THAT(with(o, reshaped("scaling", {4, 6})), HasSubstr("changes what elu1 computes"));
+  EXPECT_THAT(with(o, reshaped("scaling", {4, 6})),
+              HasSubstr("dataset 'scaling' applies only to feature maps that estimate softmax, not to elu1"));
   o = options(linear);
   o.recurrent = true;
-  EXPECT_THAT(with(o, [](Problem& p) { p.two_documents(); }), HasSubstr("--mode recurrent goes through one document"));
+  EXPECT_THAT(with(o, [](Problem& p) { p.two_documents(); }), HasSubstr("dataset 'documents': --mode recurrent"));
   o = options(config_of("linformer", false));
-  EXPECT_THAT(with(o, [](Problem&) {}), HasSubstr("has no dataset 'key_projection', expected [r, 9]"));
+  EXPECT_THAT(with(o, [](Problem&) {}), HasSubstr("dataset 'key_projection' is missing; expected shape [r, 9]"));
   EXPECT_THAT(with(o, reshaped("key_projection", {3, 8})),
               HasSubstr("'key_projection' has shape [3, 8], expected [3, 9] or [2, 3, 9]"));
   EXPECT_THAT(with(o, [](Problem& p) { p.two_documents(); }), HasSubstr("its projection mixes all positions"));
   write(Problem(5, 9));
-  EXPECT_THAT(refused(options(linear)),
-              HasSubstr("'key' has 9 tokens and 'query' 5, expected as many: --causal compares"));
+  EXPECT_THAT(refused(options(linear)), HasSubstr("'key' has 9 tokens, 'query' has 5; --causal"));
   o = options();
   o.input = path("nothing.h5");
   EXPECT_THAT(refused(o), HasSubstr("nothing.h5"));
 }
 
-TEST_F(AttendFileTest, AnOutputInPlaceIsReplacedOnlyByAWholeOne) {
+TEST_F(AttendFileTest, FailureKeepsExistingOutput) {
   Problem p;
   write(p);
   attend(options());
@@ -152,7 +149,7 @@ TEST_F(AttendFileTest, AnOutputInPlaceIsReplacedOnlyByAWholeOne) {
   EXPECT_EQ(content(path("out.h5")), before);
   AttendOptions o = options();
   o.output = o.input;
-  EXPECT_THAT(message_of<UserError>([&] { attend(o); }), HasSubstr("is the input"));
+  EXPECT_THAT(message_of<UserError>([&] { attend(o); }), HasSubstr("is the same file as --input"));
   write(Problem());
   o.output = path("missing/out.h5");
   EXPECT_THAT(message_of<UserError>([&] { attend(o); }), HasSubstr("missing"));

@@ -1,4 +1,4 @@
-// What furlong bench attention counts and measures.
+// Counts and measurements of furlong bench attention.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ double counted_pairs(bool causal, std::int64_t n, std::int64_t window) {
   return pairs;
 }
 
-TEST(BenchAttention, SoftmaxCountsEachPairThatSeesEachOther) {
+TEST(BenchAttention, SoftmaxCountsVisiblePairs) {
   for (const bool causal : {false, true}) {
     for (const std::int64_t window : {0, 1, 5, 32, 100}) {
       BenchAttentionOptions options = options_of("softmax", causal, false);
@@ -102,7 +102,7 @@ TEST(BenchAttention, LinformerCountsProjectionAndRows) {
   EXPECT_EQ(attention_flops(options, 32), 3 * 3.5 * rows);
 }
 
-TEST(BenchAttention, PeakIsTheBestOfItsMeasurements) {
+TEST(BenchAttention, PeakIsBestMeasurement) {
   PeakRate peak(DType::float32, Device{});
   EXPECT_EQ(peak.flops_per_second(), 0);
   peak.measure();
@@ -144,8 +144,8 @@ TEST(BenchAttention, MeasuresEveryMechanism) {
   }
 }
 
-// Features exist tile by tile, so what grows with length is O(n·d): the same whatever m is.
-TEST(BenchAttention, MemoryThatGrowsWithLengthDoesNotDependOnFeatures) {
+// Features exist only for one tile at a time: memory that grows with length is O(n·d), independent of m.
+TEST(BenchAttention, MemoryDoesNotDependOnFeatures) {
   for (const std::string mechanism : {"linear", "windowed"}) {
     for (const bool causal : {true, false}) {
       SCOPED_TRACE(fmt::format("{}, {}", mechanism, causal ? "causal" : "bidirectional"));
@@ -175,7 +175,7 @@ TEST(BenchAttention, EveryStorageType) {
   }
 }
 
-TEST(BenchAttention, WhatDoesNotGoTogetherIsRefused) {
+TEST(BenchAttention, RejectsIncompatibleOptions) {
   BenchAttentionOptions options = options_of("linformer", true, false);
   EXPECT_THAT(message_of<UserError>([&] { bench_attention(options); }), HasSubstr("cannot be causal"));
   options = options_of("windowed", true, false);

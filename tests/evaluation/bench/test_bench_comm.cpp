@@ -1,4 +1,4 @@
-// Operations between processes, measured: figures that can be, all of them, and by the formulas that are named.
+// furlong bench comm: all operations, plausible times, and documented formulas.
 #include "evaluation/bench/bench_comm.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using testing::message_of;
 using testing::small_settings;
 
-TEST(BenchComm, BandwidthsAreThoseOfNcclTests) {
+TEST(BenchComm, BandwidthsMatchNcclTests) {
   BenchCommFigure figure;
   figure.bytes = 1000;
   for (const auto& [operation, factor] : std::vector<std::pair<std::string, double>>{{"all_reduce", 1.5},
@@ -37,13 +37,13 @@ TEST(BenchComm, BandwidthsAreThoseOfNcclTests) {
   }
 }
 
-TEST(BenchComm, OneProcessHasNobodyToTalkTo) {
+TEST(BenchComm, RejectsWorldSizeOne) {
   const ProcessGroup alone;
   EXPECT_THAT(message_of<UserError>([&] { bench_comm(alone, {}); }),
               HasSubstr("furlong launch --processes 2 bench comm"));
 }
 
-TEST(BenchComm, EveryOperationAtEverySizeBesideTheEngines) {
+TEST(BenchComm, MeasuresEveryOperationAndBackend) {
   for (const int size : {2, 3}) {
     const Curves found = run_world(size, [&](ProcessGroup& group, const Report& report) {
       BenchCommOptions options;
@@ -71,7 +71,7 @@ TEST(BenchComm, EveryOperationAtEverySizeBesideTheEngines) {
             EXPECT_EQ(figure.bytes, 0);
             break;
           }
-          // The nearest below that float32 and, where it is shared out, the processes divide.
+          // Rounded down to whole float32 values, times the world size for operations that split the tensor.
           const std::int64_t unit = operation == "reduce_scatter" || operation == "all_gather" ? 4 * size : 4;
           EXPECT_EQ(figure.bytes, std::max(bytes / unit, std::int64_t{1}) * unit) << operation;
         }
@@ -88,7 +88,7 @@ class BenchCommTrainingTest : public testing::WithTemporaryFolder {
   std::string store;
 };
 
-TEST_F(BenchCommTrainingTest, TellsWhatReductionsTakeAndWhatIsWaitedFor) {
+TEST_F(BenchCommTrainingTest, ReportsReductionAndWaitTimes) {
   const LoadedSettings loaded =
       small_settings(store, {"model.d_model=256", "model.n_layers=2", "parallel.bucket_megabytes=1",
                              "data.batch_size=4", "trainer.max_steps=2", "schedule.warmup_steps=1", "threads=1"});
@@ -108,8 +108,8 @@ TEST_F(BenchCommTrainingTest, TellsWhatReductionsTakeAndWhatIsWaitedFor) {
       EXPECT_GT(rank.seconds, 0);
       EXPECT_GE(rank.waited, 0);
       EXPECT_LE(rank.waited, std::accumulate(training.seconds.begin(), training.seconds.end(), 0.0));
-      EXPECT_GE(rank.hidden_share(), 0);
-      EXPECT_LE(rank.hidden_share(), 1);
+      EXPECT_GE(rank.hidden_fraction(), 0);
+      EXPECT_LE(rank.hidden_fraction(), 1);
       seconds += rank.seconds;
       waited += rank.waited;
       report.add({rank.seconds, rank.waited});
@@ -121,7 +121,7 @@ TEST_F(BenchCommTrainingTest, TellsWhatReductionsTakeAndWhatIsWaitedFor) {
   EXPECT_EQ(found[0], found[1]);
 }
 
-TEST_F(BenchCommTrainingTest, RefusesWhatSeveralProcessesCannotTrain) {
+TEST_F(BenchCommTrainingTest, RejectsUnsupportedSettings) {
   run_world(2, [&](ProcessGroup& group, const Report&) {
     for (const auto& [override, key] : std::vector<std::pair<std::string, std::string>>{
              {"data.batch_size=1", "data.batch_size: 1"}, {"parallel.engine=none", "parallel.engine: none"}})
@@ -130,7 +130,7 @@ TEST_F(BenchCommTrainingTest, RefusesWhatSeveralProcessesCannotTrain) {
   });
 }
 
-TEST_F(BenchCommTrainingTest, RefusesProcessesWithOtherSettings) {
+TEST_F(BenchCommTrainingTest, RejectsDifferentSettingsBetweenRanks) {
   parallel_testing::World world(2, [&](ProcessGroup& group, const Report&) {
     bench_comm_training(group, small_settings(store, {group.is_first() ? "model.n_layers=2" : "model.n_layers=3"}), 2);
   });
@@ -138,10 +138,10 @@ TEST_F(BenchCommTrainingTest, RefusesProcessesWithOtherSettings) {
   EXPECT_THAT(world.errors(), HasSubstr("model.n_layers: 3 here, and 2 in rank 0; expected the same in all processes"));
 }
 
-TEST(BenchCommReductionsTest, HiddenIsWhatWasNotWaitedFor) {
-  EXPECT_DOUBLE_EQ((BenchCommReductions{4, 1}).hidden_share(), 0.75);
-  EXPECT_DOUBLE_EQ((BenchCommReductions{4, 5}).hidden_share(), 0);
-  EXPECT_DOUBLE_EQ((BenchCommReductions{0, 0}).hidden_share(), 0);
+TEST(BenchCommReductionsTest, HiddenFractionExcludesWaits) {
+  EXPECT_DOUBLE_EQ((BenchCommReductions{4, 1}).hidden_fraction(), 0.75);
+  EXPECT_DOUBLE_EQ((BenchCommReductions{4, 5}).hidden_fraction(), 0);
+  EXPECT_DOUBLE_EQ((BenchCommReductions{0, 0}).hidden_fraction(), 0);
 }
 
 }  // namespace

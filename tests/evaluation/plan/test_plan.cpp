@@ -1,4 +1,4 @@
-// furlong plan against what training does: memory, the order of gradients, refusals, and how the parts make a step.
+// Compares furlong plan with real training: memory, order of gradients, errors, and time of a step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class PlanTest : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(PlanTest, MemoryIsThatOfRealProcesses) {
+TEST_F(PlanTest, MemoryMatchesRealRanks) {
   for (const std::vector<std::string>& extra : std::vector<std::vector<std::string>>{
            {"parallel.shard_optimizer=false"},
            {"parallel.shard_optimizer=true", "parallel.bucket_megabytes=1"},
@@ -66,13 +66,13 @@ TEST_F(PlanTest, MemoryIsThatOfRealProcesses) {
     const double measured = std::max(found[0][0], found[1][0]);  // one rank has 3 of 5 samples
     const PlanReport report = planned(settings, {1, 2});
     const double foretold = report.plans[settings.parallel.shard_optimizer ? 1 : 0].memory.total();
-    // As for one process (test_trainer.cpp): oneDNN's scratch, less than 1 MiB, is not foretold.
+    // As on one rank (test_trainer.cpp): oneDNN's scratch, less than 1 MiB, is not estimated.
     EXPECT_LT(foretold, 1.02 * measured) << ::testing::PrintToString(extra);
     EXPECT_GT(foretold, 0.98 * measured - (1 << 20)) << ::testing::PrintToString(extra);
   }
 }
 
-TEST_F(PlanTest, TheCopyOfACheckpointIsThatOfRealProcesses) {
+TEST_F(PlanTest, CheckpointCopyMatchesRealRanks) {
   const Overrides wide{"model.d_model=128", "optimizer.ema_decay=0.9"};
   for (const int processes : {1, 2}) {
     const Settings settings = this->settings(wide);
@@ -84,10 +84,10 @@ TEST_F(PlanTest, TheCopyOfACheckpointIsThatOfRealProcesses) {
       const CheckpointParts copy = trainer.checkpoint_parts("").copy();
       report.add(static_cast<double>(arena(Device{}).counters().bytes_in_use - before));
     });
-    // What a process does not share with others is small, and blocks are rounded up to 256 bytes.
+    // Data that is not sharded is small, and blocks are rounded up to 256 bytes.
     EXPECT_NEAR(planned(settings, {1, processes}).checkpoint_copy / found[0][0], 1, 0.05) << processes;
   }
-  // Of a frozen model all write their adapters, and rank 0 the rest.
+  // With a frozen model, all ranks write adapters, and rank 0 writes the rest.
   const PlanReport adapted = planned(settings({"model.lora_rank=2", "data.batch_size=8"}), {2, 4});
   const PlanReport full = planned(settings({"data.batch_size=8"}), {2, 4});
   EXPECT_NEAR(full.checkpoint_copy_of_host / full.checkpoint_copy, 4, 0.01);
@@ -97,14 +97,14 @@ TEST_F(PlanTest, TheCopyOfACheckpointIsThatOfRealProcesses) {
   EXPECT_EQ(planned(settings(foreground), {1, 2}).checkpoint_copy, 0);
 }
 
-TEST_F(PlanTest, TheCopyHasTheMemoryBesideTheStep) {
+TEST_F(PlanTest, CheckpointCopyNeedsMemoryInAdditionToStep) {
   const PlanReport roomy = planned(settings({}), {1, 2});
   Plan plan = roomy.plans[0];
   plan.available = plan.memory.total() + roomy.checkpoint_copy;
-  EXPECT_TRUE(plan.has_room_for(roomy.checkpoint_copy));
+  EXPECT_TRUE(plan.fits_with(roomy.checkpoint_copy));
   plan.available -= 1;
   EXPECT_TRUE(plan.fits());
-  EXPECT_FALSE(plan.has_room_for(roomy.checkpoint_copy));
+  EXPECT_FALSE(plan.fits_with(roomy.checkpoint_copy));
 }
 
 TEST_F(PlanTest, GradientsBecomeFinalInTheOrderOfStages) {
@@ -132,14 +132,14 @@ TEST_F(PlanTest, GradientsBecomeFinalInTheOrderOfStages) {
       EXPECT_LE(stage, last) << name << " is final later than those of stage " << last;
       last = std::min(last, stage);
     }
-    // With norms after the additions and tied embeddings the output has no parameters of its own.
+    // With post-norm and tied embeddings, the output has no own parameters.
     EXPECT_EQ(plan_stage_of(order.front(), 5), settings.model.norm_placement == layers::NormPlacement::after ? 3u : 4u)
         << order.front();
     EXPECT_EQ(plan_stage_of(order.back(), 5), 0u) << order.back();
   }
 }
 
-TEST_F(PlanTest, OneDeviceHasNobodyToWaitFor) {
+TEST_F(PlanTest, OneDeviceHasNoCommunication) {
   const PlanReport report = planned(settings({}), {1, 1});
   ASSERT_EQ(report.plans.size(), 2u);
   for (const Plan& plan : report.plans) {
@@ -155,7 +155,7 @@ TEST_F(PlanTest, OneDeviceHasNobodyToWaitFor) {
                    static_cast<double>(predicted_peak_bytes(settings({}), Vocabulary::bytes(true))));
 }
 
-TEST_F(PlanTest, TheStepIsTheSumOfItsParts) {
+TEST_F(PlanTest, StepIsSumOfParts) {
   const Settings settings = this->settings({"data.batch_size=9", "trainer.gradient_accumulation=3", "model.d_model=256",
                                             "model.n_layers=4", "parallel.bucket_megabytes=1"});
   PlanDevice device;
@@ -193,7 +193,7 @@ TEST_F(PlanTest, TheStepIsTheSumOfItsParts) {
   EXPECT_EQ(sharded.memory.activations, plain.memory.activations);
 }
 
-TEST_F(PlanTest, BytesThatTravelFollowTheSettings) {
+TEST_F(PlanTest, CommunicationFollowsSettings) {
   PlanDevice device = this->device();
   device.link_latency = device.network_latency = 0;
   const auto busy = [&](const std::vector<std::string>& overrides, PlanSharing sharing) {
@@ -212,7 +212,7 @@ TEST_F(PlanTest, BytesThatTravelFollowTheSettings) {
   EXPECT_NEAR(busy({"model.dtype=bfloat16", "parallel.gradient_dtype=bfloat16"}, sharded) / wide, 0.5, 2e-3);
 }
 
-TEST_F(PlanTest, WhatDoesNotFitIsTold) {
+TEST_F(PlanTest, ReportsWhatWouldFit) {
   const Settings settings = this->settings({"data.batch_size=8", "model.d_model=128", "data.sequence_length=64"});
   const PlanReport roomy = planned(settings, {1, 4});
   const double plain = roomy.plans[0].memory.total(), sharded = roomy.plans[1].memory.total();
@@ -226,10 +226,10 @@ TEST_F(PlanTest, WhatDoesNotFitIsTold) {
   EXPECT_TRUE(report.plans[1].would_fit.empty());
   device.memory = 2000;
   const PlanReport tiny = planned(settings, {1, 4}, device);
-  EXPECT_THAT(tiny.plans[1].would_fit, ::testing::ElementsAre(HasSubstr("none of this")));
+  EXPECT_THAT(tiny.plans[1].would_fit, ::testing::ElementsAre(HasSubstr("none of these")));
 }
 
-TEST_F(PlanTest, MoreThanCanBeCountedDoesNotFit) {
+TEST_F(PlanTest, UncountableMemoryDoesNotFit) {
   const PlanReport report =
       planned(settings({"data.batch_size=1000000", "data.sequence_length=100000", "model.d_feedforward=4096"}), {1, 1});
   EXPECT_FALSE(report.plans[0].fits());
@@ -238,7 +238,7 @@ TEST_F(PlanTest, MoreThanCanBeCountedDoesNotFit) {
   EXPECT_TRUE(std::isfinite(report.plans[0].tokens_per_second));
 }
 
-TEST_F(PlanTest, RefusesWhatTrainingRefuses) {
+TEST_F(PlanTest, RejectsSettingsThatTrainingRejects) {
   const auto refused = [&](const std::vector<std::string>& overrides, const PlanCluster& cluster) {
     return message_of<UserError>([&] { planned(settings(overrides), cluster); });
   };
@@ -252,10 +252,10 @@ TEST_F(PlanTest, RefusesWhatTrainingRefuses) {
   EXPECT_EQ(planned(settings({"data.batch_size=7"}), {1, 2}).samples, 4) << "shares may differ by one, as in training";
 }
 
-TEST(PlanMeasure, ThisMachineIsADevice) {
+TEST(PlanMeasure, MeasuresThisMachine) {
   const PlanDevice device = measure_plan_device(DType::float32, {1, 2}, 1);
   check_plan_device(device, {1, 2});
-  // Of any machine that runs these tests, sanitizers included; and what no machine does.
+  // Bounds for any machine that runs these tests, with sanitizers too.
   EXPECT_GT(device.flops, 1e7);
   EXPECT_LT(device.flops, 1e14);
   EXPECT_GT(device.bandwidth, 1e7);

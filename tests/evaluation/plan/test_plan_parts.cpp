@@ -19,23 +19,23 @@ using testing::message_of;
 
 // --- Devices
 
-TEST(PlanCluster, IsHostsTimesDevices) {
+TEST(PlanCluster, ParsesHostsTimesDevices) {
   EXPECT_EQ(plan_cluster("8").devices(), 8);
   EXPECT_EQ(plan_cluster("8").hosts, 1);
   EXPECT_EQ(plan_cluster("4x8").hosts, 4);
   EXPECT_EQ(plan_cluster("4x8").per_host, 8);
   for (const char* wrong : {"", "0", "-1", "x", "8x", "x8", "0x8", "2x2x2", "8.5", "8 ", "2000000", "1048576x2"})
-    EXPECT_THAT(message_of<UserError>([&] { plan_cluster(wrong); }), HasSubstr("such as 8 or 4x8")) << wrong;
+    EXPECT_THAT(message_of<UserError>([&] { plan_cluster(wrong); }), HasSubstr("for example 8 or 4x8")) << wrong;
 }
 
-TEST(PlanDevices, HaveAllNumbersAndASource) {
+TEST(PlanDevices, HaveNumbersAndSource) {
   for (const std::string& name : plan_device_names()) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       const PlanDevice device = plan_device(name, dtype, false);
       check_plan_device(device, {2, 8});
       EXPECT_THAT(device.source, HasSubstr("data sheet")) << name;
       for (const auto& [key, number] : plan_numbers(device)) EXPECT_GT(number, 0) << name << " " << key;
-      // An efficiency that nobody has measured on this hardware is said to be assumed.
+      // An efficiency that was not measured on this hardware is marked as assumed.
       EXPECT_THAT(device.assumed, ::testing::IsSupersetOf({"utilisation", "reached", "overlap"})) << name;
     }
     const PlanDevice narrow = plan_device(name, DType::bfloat16, false), tf32 = plan_device(name, DType::float32, true),
@@ -49,7 +49,7 @@ TEST(PlanDevices, HaveAllNumbersAndASource) {
               HasSubstr("did you mean h100?"));
 }
 
-TEST(PlanDevices, TakeNumbersFromTheCommandLine) {
+TEST(PlanDevices, ParseNumbersOfCommandLine) {
   PlanDevice device = plan_device("l40s", DType::bfloat16, false);
   EXPECT_THAT(device.assumed, ::testing::Contains("network"));
   set_plan_numbers(device, "network=25e9,utilisation=0.5,flops=1e14");
@@ -71,25 +71,25 @@ TEST(PlanDevices, TakeNumbersFromTheCommandLine) {
            {"utilisation=0", "above 0"},
            {"bandwidth=nan", "expected a number"},
            {"bandwidth=inf", "expected a number"},
-           {"flops=1e15,", "no KEY=NUMBER"},
-           {"flops=1e15,h100", "can only come first"},
+           {"flops=1e15,", "is not KEY=NUMBER"},
+           {"flops=1e15,h100", "only the first word"},
        }) {
     EXPECT_THAT(message_of<UserError>([&] { set_plan_numbers(device, text); }), HasSubstr(message)) << text;
   }
 }
 
-TEST(PlanDevices, NeedWhatTheClusterUses) {
+TEST(PlanDevices, RequireNumbersThatClusterUses) {
   PlanDevice device;
   set_plan_numbers(device, "flops=1e15,memory=80e9,bandwidth=3e12");
   check_plan_device(device, {1, 1});
-  EXPECT_THAT(message_of<UserError>([&] { check_plan_device(device, {1, 2}); }), HasSubstr("link is not given"));
-  EXPECT_THAT(message_of<UserError>([&] { check_plan_device(device, {2, 1}); }), HasSubstr("network is not given"));
+  EXPECT_THAT(message_of<UserError>([&] { check_plan_device(device, {1, 2}); }), HasSubstr("link is missing"));
+  EXPECT_THAT(message_of<UserError>([&] { check_plan_device(device, {2, 1}); }), HasSubstr("network is missing"));
   EXPECT_THAT(message_of<UserError>([&] {
                 check_plan_device(device, {2, 2});
               }),
-              HasSubstr("link, network are not given"));
+              HasSubstr("link, network are missing"));
   set_plan_numbers(device, "reserve=90e9");
-  EXPECT_THAT(message_of<UserError>([&] { check_plan_device(device, {1, 1}); }), HasSubstr("leaves nothing"));
+  EXPECT_THAT(message_of<UserError>([&] { check_plan_device(device, {1, 1}); }), HasSubstr("is not less than memory"));
 }
 
 TEST(PlanDevices, PrefixesHaveThreeDigits) {
@@ -114,7 +114,7 @@ PlanDevice connected(bool by_host) {
   return device;
 }
 
-TEST(PlanRings, CostWhatTheFormulaSays) {
+TEST(PlanRings, MatchFormula) {
   for (const bool by_host : {true, false}) {
     const PlanDevice device = connected(by_host);
     EXPECT_EQ(all_reduce_seconds(device, {1, 1}, 1e9), 0);
@@ -129,7 +129,7 @@ TEST(PlanRings, CostWhatTheFormulaSays) {
   }
 }
 
-TEST(PlanRings, AcrossHostsGoByHostOrRoundAll) {
+TEST(PlanRings, ReduceByHostOrInOneRing) {
   // By host: 3/4 of 4 GB over 4 GB/s and 3 messages, then 1/2 of the fourth part over 0.5 GB/s and 1 message.
   EXPECT_NEAR(reduce_scatter_seconds(connected(true), {2, 4}, 4e9), 0.75 + 3e-3 + 1.0 + 1e-2, 1e-12);
   // Round all: 7/8 of 4 GB; where the ring leaves a host it has the network of its 4 devices, 2 GB/s; 7 messages at the
@@ -139,7 +139,7 @@ TEST(PlanRings, AcrossHostsGoByHostOrRoundAll) {
   EXPECT_NEAR(reduce_scatter_seconds(connected(false), {2, 16}, 4e9), 31.0 / 32 + 31e-2, 1e-12);
 }
 
-TEST(PlanOverlap, BucketsGoAsBackwardIsDoneWithThem) {
+TEST(PlanOverlap, BucketsStartWhenGradientsAreComplete) {
   // Backward: output 1 s, second block 2 s, first block 3 s, embedding 0: stages end at 1, 3, 6 and 6 s.
   const std::vector<double> backward{0, 3, 2, 1};
   const std::vector<PlanBucket> buckets{{1, 1, 2}, {1, 1, 1}, {1, 1, 0}};  // ready at 3, 6 and 6 s
@@ -151,7 +151,7 @@ TEST(PlanOverlap, BucketsGoAsBackwardIsDoneWithThem) {
   EXPECT_EQ(found.hidden, 3) << "the first goes on for 2 s behind backward";
   EXPECT_EQ(overlapped(backward, buckets, {5, 1, 1}, 0.5).hidden, 1.5);
   EXPECT_EQ(overlapped(backward, buckets, {5, 1, 1}, 0).hidden, 0);
-  // In order: what is ready early waits for the one before it.
+  // In order: a bucket that is ready early waits for the previous one.
   EXPECT_EQ(overlapped(backward, {{1, 1, 1}, {1, 1, 3}}, {1, 1}, 1).hidden, 0);
   EXPECT_EQ(overlapped(backward, {{1, 1, 3}, {1, 1, 3}}, {1, 1}, 1).hidden, 2);
   EXPECT_EQ(overlapped(backward, {}, {}, 1).busy, 0);
@@ -196,7 +196,7 @@ double from_parameters(const Settings& settings, double tokens) {
   return 6 * tokens * elements;
 }
 
-TEST(PlanWork, IsSixOperationsForEachWeightOfALinearMap) {
+TEST(PlanWork, CountsSixOperationsPerWeight) {
   for (const std::vector<std::string>& overrides : std::vector<std::vector<std::string>>{
            {},
            {"model.activation=swiglu", "model.n_key_value_heads=2", "model.norm=rmsnorm", "model.bias=false"},
@@ -211,7 +211,7 @@ TEST(PlanWork, IsSixOperationsForEachWeightOfALinearMap) {
   }
 }
 
-TEST(PlanWork, AFrozenWeightHasNoGradientAndAnAdapterHas) {
+TEST(PlanWork, FrozenWeightsHaveNoGradient) {
   const double plain = totals(plan_stages(model_of({}), 300, 0, 1)).products;
   const double adapted = totals(plan_stages(model_of({"model.lora_rank=2"}), 300, 0, 1)).products;
   // Of each layer: 32 to 96, 32 to 32, 32 to 128 and back.
@@ -219,7 +219,7 @@ TEST(PlanWork, AFrozenWeightHasNoGradientAndAnAdapterHas) {
   EXPECT_DOUBLE_EQ(adapted, plain * 4 / 6 + 48 * 6 * 2 * widths);
 }
 
-TEST(PlanWork, AttentionIsThatOfEachHeadsMechanism) {
+TEST(PlanWork, AttentionUsesCostOfEachHead) {
   const auto attention = [](const std::vector<std::string>& overrides) {
     return totals(plan_stages(model_of(overrides), 300, 0, 2)).attention;
   };
@@ -259,7 +259,7 @@ TEST(PlanWork, AttentionIsThatOfEachHeadsMechanism) {
                    2 * 3 * 4 * cost());
 }
 
-TEST(PlanWork, RecomputationRunsBlocksForwardAgain) {
+TEST(PlanWork, CheckpointingRepeatsForward) {
   const auto plain = plan_stages(model_of({}), 300, 0, 2),
              again = plan_stages(model_of({"trainer.recompute=blocks"}), 300, 0, 2);
   ASSERT_EQ(plain.size(), 5u);
@@ -272,7 +272,7 @@ TEST(PlanWork, RecomputationRunsBlocksForwardAgain) {
   }
 }
 
-TEST(PlanWork, LabelsCostLittleAndPairsAreTwoRows) {
+TEST(PlanWork, CountsLabelsAndPairs) {
   const Settings settings = model_of({"model.architecture=encoder", "objective.name=matching"});
   const auto stages = plan_stages(settings, 300, 2, 2);
   EXPECT_DOUBLE_EQ(stages[1].forward, 2 * 2 * 48 * 2 * 12.0 * 32 * 32);
@@ -281,7 +281,7 @@ TEST(PlanWork, LabelsCostLittleAndPairsAreTwoRows) {
 
 // --- What would fit
 
-TEST(PlanFit, NamesEachChangeThatSuffices) {
+TEST(PlanFit, NamesEachSufficientChange) {
   // In GiB: 10 of state, of which ZeRO-1 shards 6; 1 a sample, half with recomputation.
   const auto bytes = [](const PlanChange& change) {
     const double state = change.sharing == PlanSharing::zero_1 ? 4 + 6.0 / change.devices : 10;
@@ -291,21 +291,21 @@ TEST(PlanFit, NamesEachChangeThatSuffices) {
   EXPECT_THAT(
       what_would_fit(now, 16, 15 * 0x1p30, bytes),
       ElementsAre("parallel.shard_optimizer: true (ZeRO-1)", "trainer.recompute: blocks",
-                  "data.batch_size: 10 (5 on each device), with a higher trainer.gradient_accumulation", "4 devices"));
+                  "data.batch_size: 10 (5 per device), with a higher trainer.gradient_accumulation", "4 devices"));
   EXPECT_THAT(
       what_would_fit(now, 16, 11 * 0x1p30, bytes),
-      ElementsAre("data.batch_size: 2 (1 on each device), with a higher trainer.gradient_accumulation", "16 devices"));
+      ElementsAre("data.batch_size: 2 (1 per device), with a higher trainer.gradient_accumulation", "16 devices"));
   EXPECT_THAT(what_would_fit(now, 16, 10.5 * 0x1p30, bytes),
               ElementsAre("trainer.recompute: blocks and data.batch_size: 2 together"));
   EXPECT_THAT(what_would_fit(now, 16, 7.5 * 0x1p30, bytes),
               ElementsAre(AllOf(HasSubstr("together"), HasSubstr("ZeRO-1"))));
   EXPECT_THAT(what_would_fit(now, 16, 7 * 0x1p30, bytes),
-              ElementsAre(AllOf(HasSubstr("none of this"), HasSubstr("7.50 GiB"))));
-  // One device, one sample: nothing to share, nothing to take away.
+              ElementsAre(AllOf(HasSubstr("none of these"), HasSubstr("7.50 GiB"))));
+  // One device, one sample: nothing to shard, nothing to reduce.
   EXPECT_THAT(what_would_fit({1, false, PlanSharing::data_parallel, 1}, 1, 10.5 * 0x1p30, bytes),
               ElementsAre("trainer.recompute: blocks"));
   EXPECT_THAT(what_would_fit({1, true, PlanSharing::data_parallel, 1}, 1, 10 * 0x1p30, bytes),
-              ElementsAre(AllOf(HasSubstr("none of this"), ::testing::Not(HasSubstr("ZeRO-1")))));
+              ElementsAre(AllOf(HasSubstr("none of these"), ::testing::Not(HasSubstr("ZeRO-1")))));
 }
 
 }  // namespace

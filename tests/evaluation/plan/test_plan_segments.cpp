@@ -1,5 +1,4 @@
-// furlong plan for sequences that processes share: what it foretells beside what segments take and tell each other in
-// training.
+// furlong plan with context parallelism: compares estimated memory and communication with those of training.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +38,7 @@ class PlanSegmentsTest : public testing::WithTemporaryFolder {
  protected:
   PlanSegmentsTest() {
     testing::write_store(path("text.h5"), testing::synthetic_text(6000));
-    set_thread_count(1);  // as processes of run_world() have: scratch grows with them
+    set_thread_count(1);  // like ranks of run_world(): scratch grows with threads
   }
   ~PlanSegmentsTest() override { set_thread_count(0); }
   Settings settings(const Overrides& overrides, int of_a_sequence) const {
@@ -63,7 +62,7 @@ const Overrides packed{"data.packing=documents"};
 
 // --- Memory
 
-TEST_F(PlanSegmentsTest, MemoryIsThatOfRealSegments) {
+TEST_F(PlanSegmentsTest, MemoryMatchesRealSegments) {
   const Overrides wide{"model.d_model=128",        "model.n_heads=4",   "model.n_layers=3",
                        "data.sequence_length=192", "data.batch_size=4", "model.attention.n_features=1024"};
   for (const auto& [processes, of_a_sequence, extra] : std::vector<std::tuple<int, int, Overrides>>{
@@ -72,7 +71,7 @@ TEST_F(PlanSegmentsTest, MemoryIsThatOfRealSegments) {
             2,
             {"parallel.shard_optimizer=true", "parallel.gradient_dtype=bfloat16", "trainer.gradient_accumulation=2"}},
            {2, 2, encoder + packed + Overrides{"trainer.recompute=blocks", "model.position=sinusoidal"}},
-           // The peak is where the states of all are gathered.
+           // The peak is at the gathering of all states.
            {4, 4, {"model.attention.n_features=2048", "data.sequence_length=64", "trainer.recompute=blocks"}},
        }) {
     const Settings settings = this->settings(wide + extra, of_a_sequence);
@@ -89,9 +88,9 @@ TEST_F(PlanSegmentsTest, MemoryIsThatOfRealSegments) {
     double measured = 0;
     for (const std::vector<double>& rank : found) measured = std::max(measured, rank[0]);
     const PlanReport report = planned(settings, {1, processes});
-    // Else nothing of this would show whether states count.
+    // Otherwise the test would not show that states count.
     ASSERT_GT(3 * report.segments.state_bytes, 0.1 * measured) << "layers keep too little of the others";
-    // As of whole sequences (test_plan.cpp): oneDNN's scratch, less than 1 MiB, is not foretold.
+    // As of whole sequences (test_plan.cpp): oneDNN's scratch, less than 1 MiB, is not estimated.
     const double foretold = report.plans[settings.parallel.shard_optimizer ? 1 : 0].memory.total();
     for (const double bytes :
          {foretold, static_cast<double>(predicted_peak_bytes(settings, Vocabulary::bytes(true), processes))}) {
@@ -103,7 +102,7 @@ TEST_F(PlanSegmentsTest, MemoryIsThatOfRealSegments) {
   }
 }
 
-TEST_F(PlanSegmentsTest, ActivationsShrinkWithTheSegmentAndStatesDoNot) {
+TEST_F(PlanSegmentsTest, OnlyActivationsShrinkWithSegments) {
   const Overrides size{"data.sequence_length=4096", "model.d_model=64", "data.batch_size=1"};
   const Plan whole = planned(settings(size, 1), {1, 1}).plans[0];
   const PlanReport two = planned(settings(size, 2), {1, 2}), four = planned(settings(size, 4), {1, 4});
@@ -115,7 +114,7 @@ TEST_F(PlanSegmentsTest, ActivationsShrinkWithTheSegmentAndStatesDoNot) {
             two.segments.state_bytes);
 }
 
-// --- What segments tell each other
+// --- Exchanged states
 
 /// Elements in the shape at the end of an operation's name, such as "all_gather of float32 [2, 30]".
 double elements_in(const std::string& name) {
@@ -131,13 +130,13 @@ double elements_in(const std::string& name) {
   return elements;
 }
 
-/// Of one step, all-gathers within a row as the engine names them: how many of states, bytes of those, and of all.
+/// All-gathers of one step within a group, by the names of the backend: number of states, their bytes, and all bytes.
 std::vector<double> gathered_in_a_step(Trainer& trainer) {
   trace::start();
   trainer.step();
   double states = 0, of_states = 0, others = 0;
   for (const trace::Event& event : trace::stop().events) {
-    const bool is_of_a_bucket = event.details.bucket >= 0;  // values behind the optimizer
+    const bool is_of_a_bucket = event.details.bucket >= 0;  // values after the optimizer
     if (std::string_view(event.category) != "operation" || is_of_a_bucket || !event.name.starts_with("all_gather of "))
       continue;
     const bool is_state = event.name.find("float32") != std::string::npos;
@@ -148,7 +147,7 @@ std::vector<double> gathered_in_a_step(Trainer& trainer) {
   return {states, of_states, of_states + others};
 }
 
-TEST_F(PlanSegmentsTest, BytesOfStatesAreThoseThatTravel) {
+TEST_F(PlanSegmentsTest, BytesOfStatesMatchCommunication) {
   for (const auto& [processes, extra] : std::vector<std::pair<int, Overrides>>{
            {2, {}},
            {2, {"model.attention.n_features=48", "model.n_key_value_heads=1", "trainer.gradient_accumulation=3"}},
@@ -176,7 +175,7 @@ TEST_F(PlanSegmentsTest, BytesOfStatesAreThoseThatTravel) {
   }
 }
 
-TEST_F(PlanSegmentsTest, StatesAreFeaturesTimesTwoMoreThanTheHead) {
+TEST_F(PlanSegmentsTest, SizeOfStatesMatchesFormula) {
   const Settings causal =
       settings({"model.attention.n_features=64", "data.batch_size=6", "trainer.gradient_accumulation=2"}, 2);
   // Of 3 samples and 2 heads of width 8: sums, denominators and maxima; and one number a head.
@@ -195,7 +194,7 @@ TEST_F(PlanSegmentsTest, StatesAreFeaturesTimesTwoMoreThanTheHead) {
 
 // --- Time
 
-TEST_F(PlanSegmentsTest, StatesAreWaitedForInForwardAndBackward) {
+TEST_F(PlanSegmentsTest, StatesAreExposedInForwardAndBackward) {
   const Overrides size{"data.batch_size=3", "trainer.recompute=blocks", "data.sequence_length=48"};
   const PlanReport report = planned(settings(size, 4), {1, 12}, numbers(",link_latency=1e-3,overlap=1"));
   const PlanSegments& segments = report.segments;
@@ -214,12 +213,12 @@ TEST_F(PlanSegmentsTest, StatesAreWaitedForInForwardAndBackward) {
   EXPECT_EQ(report.samples, 1);
   EXPECT_EQ(report.tokens, 3 * 48);
   EXPECT_DOUBLE_EQ(report.alone, quick.alone);
-  EXPECT_THAT(report.assumptions, ::testing::Contains(HasSubstr("taken for processes on CPUs")));
-  EXPECT_THAT(report.assumptions, ::testing::Contains(HasSubstr("one ring through all processes")))
+  EXPECT_THAT(report.assumptions, ::testing::Contains(HasSubstr("context parallelism runs only on CPUs")));
+  EXPECT_THAT(report.assumptions, ::testing::Contains(HasSubstr("one ring through all ranks")))
       << "gradients of all rows together";
 }
 
-TEST_F(PlanSegmentsTest, ASegmentComputesItsShareAndTheFeaturesOnceMore) {
+TEST_F(PlanSegmentsTest, SegmentRepeatsFeaturesOfQueries) {
   const Overrides size{"data.sequence_length=512", "data.batch_size=2", "model.attention.n_features=64",
                        "model.d_model=32", "model.n_layers=3"};
   for (const Overrides& extra : {Overrides{}, encoder, Overrides{"trainer.recompute=blocks"}}) {
@@ -259,9 +258,9 @@ TEST(PlanRows, GatherOverLinksOrOverTheNetwork) {
   EXPECT_NEAR(row_gather_seconds(numbers(",network=1e9,link_latency=0"), {2, 2}, 4, 4e8), 3.0, 1e-12);
 }
 
-// --- What cannot be
+// --- Errors
 
-TEST_F(PlanSegmentsTest, RefusesWhatTrainingRefuses) {
+TEST_F(PlanSegmentsTest, RejectsSettingsThatTrainingRejects) {
   const auto refused = [&](const Overrides& overrides, const PlanCluster& cluster = {1, 2},
                            const PlanDevice& device = numbers()) {
     return message_of<UserError>([&] { planned(settings(overrides, 2), cluster, device); });
@@ -292,7 +291,7 @@ TEST_F(PlanSegmentsTest, RefusesWhatTrainingRefuses) {
 
 // --- What would fit
 
-TEST_F(PlanSegmentsTest, WhereOneSampleIsTooMuchSegmentsAreNamed) {
+TEST_F(PlanSegmentsTest, SuggestsSegmentsForOneLargeSample) {
   const Overrides size{"data.sequence_length=4096", "data.batch_size=1", "model.d_model=64"};
   const double whole = planned(settings(size, 1), {1, 1}).plans[0].memory.total(),
                half = planned(settings(size, 2), {1, 2}).plans[0].memory.total();
@@ -303,7 +302,7 @@ TEST_F(PlanSegmentsTest, WhereOneSampleIsTooMuchSegmentsAreNamed) {
   device.memory = 0.9 * half;
   EXPECT_THAT(planned(settings(size, 2), {1, 2}, device).plans[0].would_fit,
               ::testing::Contains(HasSubstr("devices with parallel.sequence_processes: ")));
-  // Where segments are refused they are no way out.
+  // Segments are not suggested if training rejects them.
   const auto gpu = [&](const Overrides& more) {
     PlanDevice small = plan_device("h100", DType::float32, false);
     small.reserve = 0;
@@ -313,15 +312,15 @@ TEST_F(PlanSegmentsTest, WhereOneSampleIsTooMuchSegmentsAreNamed) {
   EXPECT_THAT(gpu({}), ::testing::Each(::testing::Not(HasSubstr("sequence_processes"))));
 }
 
-TEST(PlanFitOfSegments, RowsShareTheSamples) {
+TEST(PlanFitOfSegments, GroupsShareSamples) {
   // In GiB: 1 a sample and 1,024 tokens.
   const auto bytes = [](const PlanChange& change) {
     return 0x1p30 * static_cast<double>(change.samples) * 8 / change.sequence_processes;
   };
   const PlanChange now{4, true, PlanSharing::zero_1, 8, 2};  // 4 rows, 16 samples
   EXPECT_THAT(what_would_fit(now, 16, 8 * 0x1p30, bytes),
-              ::testing::ElementsAre(
-                  "data.batch_size: 8 (2 on each device), with a higher trainer.gradient_accumulation", "16 devices"));
+              ::testing::ElementsAre("data.batch_size: 8 (2 per device), with a higher trainer.gradient_accumulation",
+                                     "16 devices"));
   EXPECT_THAT(what_would_fit({1, true, PlanSharing::zero_1, 8, 2}, 4, 1.5 * 0x1p30, bytes),
               ::testing::ElementsAre("32 devices with parallel.sequence_processes: 8"));
 }

@@ -157,7 +157,7 @@ Ended run(const std::string& command) {
 TEST_P(SeparateTensors, AreEnabledByEnvironment) {
   const std::string command = "'" + program_under_test() + "' bench attention --device " +
                               (on_simulator() ? "simulated" : "cuda") +
-                              " --n 96 --heads 1 --d 16 --features 16 --train --repeat 1";
+                              " --lengths 96 --heads 1 --head-dim 16 --features 16 --train --repeats 1";
   const Ended separate = run("FURLONG_SEPARATE_TENSORS=1 " + command);
   EXPECT_EQ(separate.status, 0) << separate.output;
   const Ended wrong = run("FURLONG_SEPARATE_TENSORS=all " + command);

@@ -1,0 +1,42 @@
+#include "cli/common_options.h"
+
+namespace furlong::command_line {
+
+Option add_split(Command command, std::string& split) {
+  return command.add_option("--split", split, "Part of the dataset")
+      .shows_default()
+      .one_of({"train", "validation", "test"});
+}
+
+Option add_weights(Command command, std::string& weights) {
+  return command
+      .add_option("--weights", weights,
+                  "ema: the exponential moving average of the weights, if the checkpoint has one; raw: the weights "
+                  "themselves")
+      .shows_default()
+      .one_of({"ema", "raw"});
+}
+
+Option add_overrides(Command command, std::vector<std::string>& overrides, const std::string& example) {
+  return command
+      .add_option("--set", overrides, "Override a key of the config, for example --set " + example + ". Repeatable")
+      .value_name("KEY=VALUE")
+      .repeatable();
+}
+
+Option add_device(Command command, std::string& device) {
+  return command.add_option("--device", device, "auto, cpu, cuda or cuda:N")
+      .shows_default()
+      .value_name("DEVICE")
+      .common();
+}
+
+Option add_threads(Command command, std::int64_t& threads) {
+  return command.add_option("--threads", threads, "CPU threads; 0: all cores").shows_default().range(0, 4096).common();
+}
+
+Option add_json(Command command, bool& json, const std::string& description) {
+  return command.add_flag("--json", json, description).common();
+}
+
+}  // namespace furlong::command_line

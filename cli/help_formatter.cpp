@@ -1,0 +1,115 @@
+#include "cli/help_formatter.h"
+
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cli/help_text.h"
+
+namespace furlong::command_line {
+namespace {
+
+struct Value {
+  std::string name;                  ///< as shown after the option's name; empty for a flag
+  std::vector<std::string> choices;  ///< all allowed values; empty if there is no such list
+};
+
+/// Splits CLI11's "NAME:{a,b,c}", and replaces names of C++ types.
+Value value_of(const CLI::Option& option) {
+  Value value;
+  if (option.get_type_size() == 0) return value;
+  value.name = option.get_type_name();
+  if (const std::size_t list = value.name.find(":{"); list != std::string::npos) {
+    const std::size_t end = value.name.find('}', list);
+    value.choices = CLI::detail::split(value.name.substr(list + 2, end - list - 2), ',');
+    value.name.erase(list);
+  }
+  if (value.name == "INT" || value.name == "UINT") value.name = "N";
+  if (value.name == "FLOAT") value.name = "X";
+  if (value.name == "TEXT" && !value.choices.empty()) value.name = fmt::format("{}", fmt::join(value.choices, "|"));
+  return value;
+}
+
+bool mentions(const std::string& text, const std::string& word) { return text.find(word) != std::string::npos; }
+
+/// The names of `options`, sorted: CLI11 orders them by address.
+std::string names_of(const std::set<CLI::Option*>& options) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : options) names.push_back(option->get_name());
+  std::sort(names.begin(), names.end());
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// The description, followed by allowed values, default value, and relations to other options.
+std::string description_of(const CLI::Option& option, const Value& value) {
+  std::string text = option.get_description();
+  const bool are_listed = std::all_of(value.choices.begin(), value.choices.end(), [&](const std::string& choice) {
+    return mentions(value.name, choice) || mentions(text, choice);
+  });
+  if (!are_listed) text += fmt::format(": {}", fmt::join(value.choices, ", "));
+  std::vector<std::string> notes;
+  if (option.get_required() && option.nonpositional()) notes.emplace_back("required");
+  if (std::string standard = option.get_default_str(); !standard.empty() && !value.name.empty()) {
+    if (standard.starts_with('[') && standard.ends_with(']')) standard = standard.substr(1, standard.size() - 2);
+    notes.push_back("default: " + standard);
+  }
+  if (!option.get_needs().empty()) notes.push_back("requires " + names_of(option.get_needs()));
+  if (!option.get_excludes().empty()) notes.push_back("not with " + names_of(option.get_excludes()));
+  if (!notes.empty()) text += fmt::format(" ({})", fmt::join(notes, "; "));
+  return text;
+}
+
+std::string entry_of(const CLI::Option& option) {
+  const Value value = value_of(option);
+  std::string name = option.get_positional() ? value.name : option.get_name(false, true);
+  if (const std::size_t comma = name.find(",--"); !option.get_positional() && comma != std::string::npos)
+    name.insert(comma + 1, " ");
+  if (!option.get_positional() && !value.name.empty()) name += " " + value.name;
+  return list_entry(name, description_of(option, value));
+}
+
+std::string usage_of(const CLI::App& app, const std::string& name) {
+  std::string usage = "Usage: " + name + " [OPTIONS]";
+  for (const CLI::Option* option : app.get_options([](const CLI::Option* one) { return one->get_positional(); })) {
+    std::string argument = value_of(*option).name;
+    const bool is_list = option->get_expected_max() >= CLI::detail::expected_max_vector_size;
+    if (is_list && !argument.ends_with("...")) argument += "...";
+    usage += option->get_required() ? " " + argument : " [" + argument + "]";
+  }
+  if (!app.get_subcommands({}).empty()) usage += " SUBCOMMAND";
+  return wrapped(usage);
+}
+
+class HelpFormatter : public CLI::FormatterBase {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode /*mode*/) const override {
+    std::string page = wrapped(app->get_description()) + '\n' + usage_of(*app, name);
+    std::string arguments, options, common, subcommands, help;
+    for (const CLI::Option* option : app->get_options([](const CLI::Option*) { return true; })) {
+      if (option->get_positional()) {
+        arguments += entry_of(*option);
+      } else if (option == app->get_help_ptr()) {
+        help = entry_of(*option);
+      } else {
+        (option->get_group() == common_group ? common : options) += entry_of(*option);
+      }
+    }
+    for (const CLI::App* subcommand : app->get_subcommands({}))
+      subcommands += list_entry(subcommand->get_name(), subcommand->get_description());
+    if (!arguments.empty()) page += "\nArguments:\n" + arguments;
+    if (!subcommands.empty()) page += "\nSubcommands:\n" + subcommands;
+    if (!options.empty()) page += "\nOptions:\n" + options;
+    page += fmt::format("\n{}:\n", common_group) + common + help;
+    if (!app->get_footer().empty()) page += '\n' + app->get_footer();
+    return page;
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<CLI::FormatterBase> help_formatter() { return std::make_shared<HelpFormatter>(); }
+
+}  // namespace furlong::command_line

@@ -1,0 +1,146 @@
+// Help pages of all subcommands, their layout, and errors of renamed options.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/help_text.h"
+#include "tests/cli/program.h"
+
+namespace furlong {
+namespace {
+
+using command_line::columns_of;
+using testing::expect_user_error;
+using testing::Finished;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text = "furlong";
+  for (const std::string& word : words) text += " " + word;
+  return text;
+}
+
+class HelpTest : public testing::WithProgram {
+ protected:
+  std::string help(std::vector<std::string> command) const {
+    command.emplace_back("--help");
+    const Finished found = furlong(command);
+    EXPECT_EQ(found.status, 0) << found.err;
+    EXPECT_EQ(found.err, "");
+    return found.out;
+  }
+
+  /// Calls visit(words, page) for the program and, recursively, for all subcommands that a page lists.
+  template <class Visit>
+  void for_each_page(const std::vector<std::string>& command, const Visit& visit) const {
+    const std::string page = help(command);
+    visit(command, page);
+    bool in_list = false;
+    for (const std::string& line : lines_of(page)) {
+      if (line == "Subcommands:") {
+        in_list = true;
+      } else if (in_list && line.starts_with("  ") && line[2] != ' ') {
+        std::vector<std::string> subcommand = command;
+        subcommand.push_back(line.substr(2, line.find(' ', 2) - 2));
+        for_each_page(subcommand, visit);
+      } else if (line.empty()) {
+        in_list = false;
+      }
+    }
+  }
+};
+
+TEST_F(HelpTest, PagesFit80ColumnsAndEndWithTwoExamples) {
+  int pages = 0;
+  for_each_page({}, [&](const std::vector<std::string>& command, const std::string& page) {
+    SCOPED_TRACE(joined(command));
+    ++pages;
+    EXPECT_THAT(page, HasSubstr("\nUsage: " + joined(command) + " "));
+    const std::vector<std::string> lines = lines_of(page);
+    int examples = 0;
+    bool in_examples = false;
+    for (const std::string& line : lines) {
+      EXPECT_LE(columns_of(line), command_line::help_width) << line;
+      in_examples = in_examples || line == "Examples:";
+      if (in_examples && line.starts_with("  " + joined(command) + (command.empty() ? " " : ""))) ++examples;
+    }
+    EXPECT_GE(examples, 2);
+    EXPECT_THAT(page, HasSubstr("\nCommon options:\n"));
+    EXPECT_LT(page.find("-h, --help"), page.find("\nExamples:\n")) << "--help is the last option";
+  });
+  EXPECT_EQ(pages, 27) << "the program, 16 subcommands and 10 nested ones";
+}
+
+TEST_F(HelpTest, PagesUseTheProjectsTerms) {
+  const std::regex unwanted(
+      R"(\b(is told|tells|says|foretells?|beside|behind|mistakes?|mend(ed)?|goes on|go on|begins? from|what there is|)"
+      R"(is there|not there|by turns|in turns|as it is|for itself|of its own|bodies|remake|computed again|slopes?|)"
+      R"(directions|lessons?|teach|carry_state|chance|averaged|averages|most[-_]features|token stores?|seen|sees|)"
+      R"(trainer\.recompute|sequence_processes|shard_optimizer|in the place of|so many)\b)");
+  for_each_page({}, [&](const std::vector<std::string>& command, const std::string& page) {
+    std::string text;  // on one line, so that a phrase may wrap
+    for (const std::string& line : lines_of(page))
+      text += line.substr(std::min(line.find_first_not_of(' '), line.size())) + ' ';
+    std::smatch found;
+    EXPECT_FALSE(std::regex_search(text, found, unwanted)) << joined(command) << ": " << found.str();
+  });
+}
+
+TEST_F(HelpTest, ErrorsNameTheNewNamesOfOptions) {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string message;
+  };
+  for (const auto& [arguments, message] : std::vector<Case>{
+           {{"attend", "--most-features", "9"}, "--most-features was renamed: use --max-features"},
+           {{"bench", "attention", "--most-features=9"}, "--most-features was renamed: use --max-features"},
+           {{"bench", "attention", "--n", "16"}, "--n was renamed: use --lengths"},
+           {{"bench", "attention", "--d", "8"}, "--d was renamed: use --head-dim"},
+           {{"bench", "attention", "--repeat", "2"}, "--repeat was renamed: use --repeats"},
+           {{"attend", "--directions-kind", "iid"}, "--directions-kind was renamed: use --random-projection"},
+           {{"analyze", "attention", "--maps", "elu1"}, "--maps was renamed: use --feature-maps"},
+           {{"analyze", "attention", "--deviation", "1"}, "--deviation was renamed: use --std"},
+           {{"evaluate", "run", "--weights", "averaged"}, "--weights averaged was renamed: use --weights ema"},
+           {{"logits", "run", "ids.txt", "-o", "x.h5", "--dtype", "own"}, "--dtype own was renamed: use --dtype model"},
+           {{"generate", "run", "--special"}, "--special was renamed: use --parse-special"},
+           {{"tokenize", "t", "--framed"}, "--framed was renamed: use --add-special-tokens"}}) {
+    const Finished found = furlong(arguments);
+    expect_user_error(found, {message});
+    EXPECT_EQ(found.err, "error: " + message + "\n");
+  }
+}
+
+TEST(HelpText, WrapsCodePointsAndAlignsDefinitions) {
+  EXPECT_EQ(columns_of("φ(q)²"), 5u);
+  const std::string word(30, 'x');
+  EXPECT_EQ(command_line::wrapped(word + " " + word + " " + word), word + " " + word + "\n" + word + "\n");
+  EXPECT_EQ(command_line::wrapped("  term  " + word + " " + word + " " + word),
+            "  term  " + word + " " + word + "\n        " + word + "\n");
+  EXPECT_EQ(command_line::wrapped(std::string(100, 'y')), std::string(100, 'y') + "\n") << "a long word stays whole";
+  EXPECT_EQ(command_line::wrapped("a\n\nb"), "a\n\nb\n");
+  EXPECT_EQ(command_line::list_entry("--seed N", "Seed"), "  --seed N" + std::string(14, ' ') + "Seed\n");
+  EXPECT_THAT(command_line::list_entry("--a-long-option VALUE,...", "Text"),
+              StartsWith("  --a-long-option VALUE,...\n" + std::string(24, ' ') + "Text"));
+}
+
+TEST(HelpText, LongExamplesContinueAfterABackslash) {
+  const std::string value(40, 'v');
+  EXPECT_EQ(command_line::example_lines({"furlong train --set " + value + " --run-dir " + value}),
+            "  furlong train --set " + value + " \\\n      --run-dir " + value + "\n");
+}
+
+}  // namespace
+}  // namespace furlong
