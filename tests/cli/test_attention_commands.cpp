@@ -118,7 +118,7 @@ TEST_F(AttentionCommandTest, AttendRejectsIncompatibleOptions) {
           "--seed has no effect: feature map elu1 has no random projection");
   refused({"--mechanism", "linear", "--feature-map", "favor_trig", "--features", "9"}, "--features 9: ");
   refused({"--mechanism", "windowed"}, "add --window W");
-  refused({"--mechanism", "linformer", "--causal"}, "linformer cannot be causal");
+  refused({"--mechanism", "linformer", "--causal"}, "linformer cannot be --causal");
   refused({"--mechanism", "linformer", "--projected-length", "4"},
           "applies only to --mechanism linformer --projection mean");
   refused({"--mechanism", "linformer", "--projection", "mean"}, "add --projected-length R");
@@ -226,7 +226,7 @@ TEST_F(AttentionCommandTest, BenchRejectsInvalidOptionsBeforeMeasuring) {
   refused({"--lengths", "99999999999999"},
           "--lengths 99999999999999: query, key, value, output take at least 819199999999991808 bytes");
   refused({"--mechanism", "softmax", "--features", "4"}, "--features applies only to");
-  refused({"--mechanism", "linformer", "--causal"}, "linformer cannot be causal");
+  refused({"--mechanism", "linformer", "--causal"}, "linformer cannot be --causal");
   refused({"--feature-map", "elu1,favor_trig", "--features", "7"}, "--features 7: ");
   refused({"--feature-map", "taylor", "--order", "3"}, "47905 features");
   refused({"--lengths", "16", "--json", path("missing/bench.json")}, "missing/bench.json");

@@ -177,7 +177,7 @@ TEST(BenchAttention, EveryStorageType) {
 
 TEST(BenchAttention, RejectsIncompatibleOptions) {
   BenchAttentionOptions options = options_of("linformer", true, false);
-  EXPECT_THAT(message_of<UserError>([&] { bench_attention(options); }), HasSubstr("cannot be causal"));
+  EXPECT_THAT(message_of<UserError>([&] { bench_attention(options); }), HasSubstr("cannot be --causal"));
   options = options_of("windowed", true, false);
   EXPECT_THAT(message_of<UserError>([&] { bench_attention(options); }), HasSubstr("add --window W"));
 }
