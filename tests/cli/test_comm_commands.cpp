@@ -29,7 +29,7 @@ TEST_F(CommCommands, RejectsInvalidOptions) {
   expect_refusal({"bench", "comm", "--bytes", "8,8"}, "--bytes");
   expect_refusal({"bench", "comm", "--steps", "3"}, "--config");
   expect_refusal({"train", config, "--trace", path("t.json"), "--trace-steps", "6-3"},
-                 "--trace-steps 6-3: expected the first and the last");
+                 "--trace-steps 6-3: expected a range of steps");
   expect_refusal({"train", config, "--trace-steps", "3"}, "--trace");
   expect_refusal({"launch", "-n", "2", "bench", "attention"}, "furlong launch bench: ");
 }

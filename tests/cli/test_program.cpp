@@ -243,7 +243,7 @@ TEST_F(ProgramTest, UserErrorIsOneLineWithStatusTwo) {
   prepare();
   expect_user_error(furlong(train_arguments(set({"device=cuda"}))), {"device: 'cuda' is not available: "});
   expect_user_error(furlong(train_arguments(set({"data.batch_size=100000", "data.sequence_length=4000"}))),
-                    {"GiB for tensors and", "GiB are available"});
+                    {"GiB for tensors, but", "GiB are available"});
   expect_user_error(furlong(train_arguments(set({"trainer.max_step=5"}))), {"--set", "trainer.max_step", "max_steps"});
   expect_user_error(furlong(train_arguments({"--resume", path("nowhere")})), {path("nowhere"), "no such"});
   expect_user_error(furlong({"train", path("nowhere.yaml")}), {path("nowhere.yaml")});

@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of training in several processes share: worlds of real processes, each of which ends as the program
-// would, and what they found.
+// Helpers for tests of training with several ranks: worlds of real processes, which exit as the program would, and
+// their reports.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ using std::chrono::steady_clock;
 using namespace std::chrono_literals;
 using testing::seconds_since;
 
-/// Memory that a process and its children share, as a file without a name.
+/// Memory shared by a process and its children, as an anonymous file.
 class SharedFile {
  public:
   SharedFile() : descriptor_(::memfd_create("shared by a test", MFD_CLOEXEC)) {}
@@ -54,7 +54,7 @@ class SharedFile {
   int descriptor_;
 };
 
-/// What one process says to the test, kept also where it is killed.
+/// Reports of one process to the test; they survive if it is killed.
 class Report {
  public:
   void add(double number) const { numbers_.write(&number, sizeof number); }
@@ -78,22 +78,22 @@ class Report {
   SharedFile numbers_, words_, errors_;
 };
 
-/// Thrown by a body whose process ends without leaving, and without an error.
+/// Thrown by a body whose process exits without leaving the group and without an error.
 struct EndsWithoutLeaving {};
 
 struct WorldOptions {
   milliseconds timeout{15000};
-  /// When, and how often from then on, a process that waits for another says so.
+  /// Delay and interval of warnings of a rank that waits for another.
   milliseconds notice{60000};
-  /// Each rank's host; empty: one for all.
+  /// Host of each rank; empty: one host.
   std::vector<std::string> hosts{};
-  /// What a rank does before it joins.
+  /// Runs in each rank before it joins.
   std::function<void(int rank)> before = [](int) {};
 };
 
-/// `size` processes of one thread each, forked while this one has no threads but its main one, that join a group, run
-/// `body` and leave. An error ends them as it ends the program: told to the others, shown by one of them, with the
-/// status that belongs to it.
+/// Forks `size` processes of one thread each, while this process has only its main thread. They join a group, run
+/// `body` and leave. An error ends them as it ends the program: reported to the others, printed by one of them, with
+/// its exit status.
 class World : public testing::ChildProcesses {
  public:
   using Body = std::function<void(ProcessGroup& group, const Report& report)>;
@@ -111,12 +111,12 @@ class World : public testing::ChildProcesses {
   }
   const Report& operator[](int rank) const { return reports_[static_cast<std::size_t>(rank)]; }
 
-  /// Returns once `rank` has said something; a failure where it does not within a minute.
+  /// Waits until `rank` has reported something; fails after a minute.
   void wait_for_words(int rank) const {
     for (const auto end = steady_clock::now() + 60s; steady_clock::now() < end; std::this_thread::sleep_for(2ms)) {
       if (!(*this)[rank].words().empty()) return;
     }
-    ADD_FAILURE() << "rank " << rank << " says nothing; " << (*this)[rank].errors();
+    ADD_FAILURE() << "rank " << rank << " reports nothing; " << (*this)[rank].errors();
   }
   /// What all ranks wrote to standard error.
   std::string errors() const {
@@ -180,10 +180,10 @@ class World : public testing::ChildProcesses {
   bool failed_before_ = false;
 };
 
-/// What each rank added to its report.
+/// Returns each rank's report.
 using Curves = std::vector<std::vector<double>>;
 
-/// Of worlds of these sizes, which run at the same time; a failure where a process does not end well.
+/// Returns the reports of worlds of these sizes, which run at the same time; fails if a process fails.
 inline std::vector<Curves> run_worlds(const std::vector<int>& sizes, const World::Body& body,
                                       const WorldOptions& options = {}) {
   std::vector<std::unique_ptr<World>> worlds;

@@ -1,5 +1,5 @@
 #pragma once
-// The loss of one batch and its gradient, to be compared with those of its parts.
+// Loss and gradient of one batch, for comparison with the sums over its parts.
 #include <cstdint>
 #include <vector>
 
@@ -14,7 +14,7 @@ struct LossAndGradient {
   std::vector<double> gradient;
 };
 
-/// Of the sum over all targets of a batch, in float64.
+/// The sum over all targets of a batch, in float64.
 inline LossAndGradient summed_loss(Model& model, const Batch& batch) {
   Tape tape{Stream{}};
   model.store->forget_gradients();

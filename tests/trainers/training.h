@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of training share: small token stores, small settings, and checkpoints compared.
+// Helpers for tests of training: small datasets, small settings, and comparison of checkpoints.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -26,7 +26,7 @@ inline std::string synthetic_text(std::size_t length, std::uint64_t seed = 1) {
   return text;
 }
 
-/// Writes a store of one document of bytes and returns its path.
+/// Writes a dataset of one document of bytes and returns its path.
 inline std::string write_store(const std::string& path, std::string_view text,
                                const std::string& shares = "0.8,0.1,0.1") {
   return write_texts(path, {std::string(text)}, shares);
@@ -37,7 +37,7 @@ inline std::vector<std::string> with(std::vector<std::string> some, const std::v
   return some;
 }
 
-/// Two narrow layers on windows of 32 tokens, and then what `overrides` say.
+/// Settings of two narrow layers on windows of 32 tokens, changed by `overrides`.
 inline LoadedSettings small_settings(const std::string& store, const std::vector<std::string>& overrides = {}) {
   const std::vector<std::string> defaults{"data.sequence_length=32",
                                           "data.batch_size=2",
@@ -55,7 +55,7 @@ inline LoadedSettings small_settings(const std::string& store, const std::vector
   return from_yaml_text("data:\n  store: " + store + "\n", "settings of the test", with(defaults, overrides));
 }
 
-/// Fails, naming them, for tensors of two checkpoints that differ in any bit, or that only one of them has.
+/// Fails for each tensor that differs in any bit between two checkpoints, or that only one of them has.
 inline void expect_equal_tensors(const std::filesystem::path& a, const std::filesystem::path& b) {
   const CheckpointReader first = CheckpointReader::open(a), second = CheckpointReader::open(b);
   const std::vector<TensorInfo> tensors = first.tensors();

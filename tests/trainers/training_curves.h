@@ -1,5 +1,5 @@
 #pragma once
-// What trainings in several processes are compared by: curves of losses, and the weights behind them.
+// Results by which trainings are compared: curves of losses, and weights.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,7 +11,7 @@
 
 namespace furlong::parallel_testing {
 
-/// Of each step loss, gradient norm, tokens and targets; every tenth step a validation's loss, targets and accuracy.
+/// Loss, gradient norm, tokens and targets of each step; every tenth step loss, targets and accuracy of a validation.
 inline void train_some(Trainer& trainer, int steps, const Report& report) {
   for (int i = 1; i <= steps; ++i) {
     const StepReport found = trainer.step();
@@ -23,7 +23,7 @@ inline void train_some(Trainer& trainer, int steps, const Report& report) {
   }
 }
 
-/// How many numbers that makes, and how many of them are accuracies.
+/// The number of these values, and how many of them are accuracies.
 inline std::size_t accuracies_of(int steps) { return static_cast<std::size_t>(steps / 10); }
 inline std::size_t numbers_of(int steps) { return 4 * static_cast<std::size_t>(steps) + 3 * accuracies_of(steps); }
 inline std::vector<double> without_accuracies(const std::vector<double>& curve) {
@@ -44,8 +44,7 @@ inline std::vector<double> values_of(const Tensor& tensor) {
   return tensor.dtype() == DType::bfloat16 ? widened(tensor.to_vector<bfloat16>()) : widened(tensor.to_vector<float>());
 }
 
-/// The curve, and then the weights that layers compute with and, where every process has all of them, those that the
-/// optimizer changes.
+/// The curve, then the compute weights and, if every rank has all of them, the master weights.
 inline World::Body training(const Settings& settings, std::optional<DType> compute, int steps) {
   return [=](ProcessGroup& group, const Report& report) {
     const auto data = open_data(settings.data);

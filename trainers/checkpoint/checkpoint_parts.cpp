@@ -17,18 +17,18 @@ CheckpointParts::Put copied(const CheckpointParts::Put& put) {
   return [copy](CheckpointSink& file) { copy->write(file); };
 }
 
-/// Its checksum as it stands in the file.
+/// Writes a shard and returns the checksum stored in it.
 std::uint64_t write_shard(const std::filesystem::path& path, const CheckpointParts::Put& put) {
   CheckpointWriter file(path);
   put(file);
   file.finish();
   const auto stated = checkpoint_checksum(path);
-  if (!stated) throw MachineError("{}: cannot be read again", path.string());
+  if (!stated) throw MachineError("{}: cannot read this checkpoint shard back after writing it", path.string());
   return *stated;
 }
 
-/// What another host has written may take some seconds to show on a network file system, and its old state stay for as
-/// long.
+/// Waits until the file has this checksum. On a network file system, a file written by another host can take seconds to
+/// appear or to change.
 bool appears(const std::filesystem::path& path, std::uint64_t checksum, std::chrono::steady_clock::time_point end) {
   for (;;) {
     if (checkpoint_checksum(path) == checksum) return true;
@@ -48,14 +48,14 @@ void write_checkpoint(const std::filesystem::path& path, const CheckpointParts& 
     const auto place = [&](int rank) { return shard_path(path, rank, group->size()); };
     const std::uint64_t own = write_shard(place(group->rank()), parts.shard);
     const std::vector<std::string> stated =
-        group->to_first(std::to_string(own), fmt::format("its part of {}", path.string()));
+        group->to_first(std::to_string(own), fmt::format("its shard of {}", path.string()));
     const auto end = std::chrono::steady_clock::now() + patience;
     for (int rank = 0; rank < static_cast<int>(stated.size()); ++rank) {
       const std::uint64_t checksum = std::stoull(stated[static_cast<std::size_t>(rank)]);
       if (!appears(place(rank), checksum, end))
         throw UserError(
-            "{}: rank {} has written this part of the checkpoint, and rank 0 does not find it there, {} s later; "
-            "expected a run directory that all processes share: put run_directory on a file system of all hosts",
+            "{}: rank {} wrote this checkpoint shard, but rank 0 cannot see it after {} s; expected a run directory "
+            "that all ranks share: put run_directory on a file system that all hosts mount",
             place(rank).string(), rank, std::chrono::duration<double>(patience).count());
       index.files.push_back({place(rank).filename().string(), checksum});
     }

@@ -9,20 +9,23 @@
 
 namespace furlong {
 
-/// What this process has to write of one checkpoint. A function that is null: nothing.
+/// The parts of one checkpoint that this rank writes. A null function writes nothing.
 struct CheckpointParts {
   using Put = std::function<void(CheckpointSink& file)>;
-  Put shard;         ///< of several processes: this one's elements of the sharded tensors
-  Put state;         ///< rank 0: everything else
-  ShardIndex index;  ///< of several processes: what their shards hold together, without the files
+  Put shard;  ///< world size > 1: the elements of the sharded tensors that this rank owns
+  Put state;  ///< rank 0: everything else
+  /// world size > 1: the tensors that the shards of all ranks form together; file names are still empty
+  ShardIndex index;
 
-  /// The same as it is now, whatever the run does next. Throws MachineError where the host's memory has no room for it.
+  /// Returns a snapshot on the host that later training steps do not change. Throws MachineError if it does not fit in
+  /// host memory.
   CheckpointParts copy() const;
 };
 
-/// Writes them. Of several processes each writes its shard; rank 0 waits for all of these, looks for them with
-/// `patience`, and then writes the checkpoint that names them and makes it whole. `group`: null in one process; all of
-/// it call this, in any thread, one at a time.
+/// Writes a checkpoint to `path`. With several ranks each rank writes its shard. Rank 0 waits for all of them, gives
+/// each shard file `patience` to become visible on a shared file system, and then writes the checkpoint file that names
+/// the shards; only this file makes the checkpoint complete. `group` is null for one process. All ranks of `group` call
+/// this function, from any thread, one call at a time.
 void write_checkpoint(const std::filesystem::path& path, const CheckpointParts& parts, const ProcessGroup* group,
                       std::chrono::milliseconds patience = std::chrono::seconds(30));
 

@@ -1,5 +1,5 @@
 #pragma once
-// Tensors of any device into checkpoint files and back.
+// Writes tensors of any device to checkpoint files and reads them back.
 #include <string>
 
 #include "framework/core/tensor.h"
@@ -7,10 +7,10 @@
 
 namespace furlong {
 
-/// Writes a contiguous tensor under its dtype and shape; one on a GPU by way of the host.
+/// Writes a contiguous tensor with its dtype and shape. A GPU tensor is copied through host memory.
 void write_tensor(CheckpointSink& file, const std::string& name, const Tensor& tensor);
 
-/// Fills a contiguous tensor from the one of that name. Throws UserError where dtype or shape differ.
+/// Fills a contiguous tensor from the stored tensor `name`. Throws UserError if dtype or shape differ.
 void read_tensor(const CheckpointReader& file, const std::string& name, const Tensor& tensor);
 
 }  // namespace furlong

@@ -45,7 +45,7 @@ void copy_atomically(const fs::path& from, const fs::path& to) {
   out.commit();
 }
 
-/// What best.json in a folder says; nothing where there is none that can be read.
+/// Reads best.json in a folder; nullopt if it is missing or invalid.
 std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
   const fs::path record = folder / "best.json";
   std::error_code failure;
@@ -54,7 +54,8 @@ std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer() ||
       json["step"].get<std::int64_t>() < 0 || !json.contains("validation_loss") ||
       !json["validation_loss"].is_number()) {
-    log_warn("{}: not a record of the best checkpoint; the best one is chosen anew from here on", record.string());
+    log_warn("{}: not a valid record of the best checkpoint; the best one is chosen among later validations",
+             record.string());
     return std::nullopt;
   }
   return CheckpointDirectory::Best{json["step"].get<std::int64_t>(), json["validation_loss"].get<double>(),
@@ -63,19 +64,19 @@ std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
 
 using Candidates = std::vector<std::pair<std::int64_t, fs::path>>;
 
-/// Before the step's own file of the same step, so that this one is tried first.
+/// Inserts best.h5 before the step file of the same step, which is therefore tried first.
 void add_best(Candidates& candidates, const CheckpointDirectory::Best& best) {
   candidates.insert(
       std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) { return c.first >= best.step; }),
       {best.step, best.path});
 }
 
-/// Candidates ascending by step; the last one whose checksum is right.
-std::optional<fs::path> newest_whole_of(const fs::path& folder, const Candidates& candidates) {
+/// Returns the last readable candidate; candidates are ascending by step.
+std::optional<fs::path> newest_complete_of(const fs::path& folder, const Candidates& candidates) {
   std::string newest_reason;
   for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
     try {
-      CheckpointReader::open(candidate->second);  // its shards are looked at, too
+      CheckpointReader::open(candidate->second);  // also checks its shards
       return candidate->second;
     } catch (const Error& error) {
       log_warn("checkpoint skipped: {}", error.what());
@@ -83,7 +84,7 @@ std::optional<fs::path> newest_whole_of(const fs::path& folder, const Candidates
     }
   }
   if (candidates.empty()) return std::nullopt;
-  throw UserError("{}: none of the {} checkpoints here is whole ({}); to start from the beginning use --resume never",
+  throw UserError("{}: none of the {} checkpoints here is intact ({}); use --resume never to start from step 0",
                   folder.string(), candidates.size(), newest_reason);
 }
 
@@ -140,15 +141,16 @@ void CheckpointDirectory::committed(std::int64_t step, std::optional<double> val
       (!best_ || *validation_loss < best_->validation_loss)) {
     set_best(step, *validation_loss);
   }
-  if (!keep_best_) forget_best();  // of an earlier part of the run, which nobody brings up to date any more
+  if (!keep_best_) forget_best();  // left by an earlier part of the run; no longer updated
   std::vector<std::int64_t> found = steps();
   std::erase_if(found, [&](std::int64_t other) { return other > step; });
   const std::size_t excess = found.size() - std::min(found.size(), static_cast<std::size_t>(keep_last_));
   for (std::size_t i = 0; i < excess; ++i) remove_or_warn(path_for(found[i]));
-  remove_orphaned_shards(step);  // of later ones other processes may be writing
+  remove_orphaned_shards(step);  // other ranks may be writing those of later steps
 }
 
-/// Shards up to a step whose checkpoint is gone, or never came to be. That of the best one may stand as best.h5 alone.
+/// Removes shards up to a step whose checkpoint was deleted or never completed. The best checkpoint may exist as
+/// best.h5 alone.
 void CheckpointDirectory::remove_orphaned_shards(std::int64_t up_to) const {
   std::set<std::string> wanted;
   for (const std::int64_t step : steps()) wanted.insert(path_for(step).stem().string());
@@ -160,7 +162,7 @@ void CheckpointDirectory::remove_orphaned_shards(std::int64_t up_to) const {
     if (checkpoint && !wanted.contains(*checkpoint) && step_in_name(*checkpoint + ".h5").value_or(up_to) <= up_to)
       orphans.push_back(entry.path());
   }
-  // A best one whose record cannot be read still names its shards.
+  // If best.json is unreadable, best.h5 still names its shards.
   if (!orphans.empty() && !best_) {
     const std::vector<std::string> needed = shards_of_best();
     std::erase_if(orphans, [&](const fs::path& orphan) {
@@ -181,8 +183,8 @@ std::vector<std::string> CheckpointDirectory::shards_of_best() const {
   }
 }
 
-// best.json goes first: when the program is killed before best.h5 follows, load_best() sees that the two differ, and
-// the step's own file is still there to link, since pruning comes last.
+// best.json is written first. If the program is killed before best.h5 follows, load_best() detects the difference, and
+// the step's own file still exists, because pruning comes last.
 void CheckpointDirectory::set_best(std::int64_t step, double validation_loss) {
   const nlohmann::ordered_json record = {{"step", step}, {"validation_loss", validation_loss}, {"file", "best.h5"}};
   write_file_atomically(path_ / "best.json", record.dump() + '\n');
@@ -191,15 +193,15 @@ void CheckpointDirectory::set_best(std::int64_t step, double validation_loss) {
 }
 
 void CheckpointDirectory::link_best(std::int64_t step) const {
-  const fs::path from = path_for(step), to = path_ / "best.h5", beside = partial_path(to);
+  const fs::path from = path_for(step), to = path_ / "best.h5", temporary = partial_path(to);
   std::error_code ignored;
-  if (::link(from.c_str(), beside.c_str()) != 0) {
-    copy_atomically(from, to);  // a file system without hard links; if it is something else, this says so
+  if (::link(from.c_str(), temporary.c_str()) != 0) {
+    copy_atomically(from, to);  // no hard links; reports any other failure
     return;
   }
   // rename() leaves both names where they already are links to one file.
-  const int failure = ::rename(beside.c_str(), to.c_str()) == 0 ? 0 : errno;
-  fs::remove(beside, ignored);
+  const int failure = ::rename(temporary.c_str(), to.c_str()) == 0 ? 0 : errno;
+  fs::remove(temporary, ignored);
   if (failure != 0) throw_file_error(to, "write", failure);
   flush_directory(path_);
 }
@@ -220,14 +222,14 @@ void CheckpointDirectory::forget_best() {
   best_.reset();
 }
 
-std::optional<fs::path> CheckpointDirectory::newest_whole() const {
+std::optional<fs::path> CheckpointDirectory::newest_complete() const {
   Candidates candidates;
   for (const std::int64_t step : steps()) candidates.emplace_back(step, path_for(step));
   if (best_) add_best(candidates, *best_);
-  return newest_whole_of(path_, candidates);
+  return newest_complete_of(path_, candidates);
 }
 
-std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
+std::optional<fs::path> newest_complete_checkpoint(const fs::path& folder) {
   Candidates candidates;
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(folder, failure)) {
@@ -235,16 +237,16 @@ std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
   }
   std::sort(candidates.begin(), candidates.end());
   if (const auto best = recorded_best(folder); best && fs::exists(best->path)) add_best(candidates, *best);
-  return newest_whole_of(folder, candidates);
+  return newest_complete_of(folder, candidates);
 }
 
 namespace {
 
-/// The number in "<number>_<stage>"; nothing for other names.
+/// Returns the number in "<number>_<stage>", or nullopt for other names.
 std::optional<std::int64_t> stage_number(const std::string& name) {
   std::int64_t number = 0;
-  const auto [behind, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  const std::string_view stage(behind, static_cast<std::size_t>(name.data() + name.size() - behind));
+  const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  const std::string_view stage(rest, static_cast<std::size_t>(name.data() + name.size() - rest));
   if (error != std::errc{} || (stage != "_transfer" && stage != "_distillation" && stage != "_task"))
     return std::nullopt;
   return number;
@@ -275,13 +277,13 @@ std::optional<fs::path> last_stage_of(const fs::path& run) {
   if (!any) return std::nullopt;
   if (stages.empty())
     throw UserError("{}: no stage of this run of furlong finetune has a checkpoint yet{}", run.string(),
-                    fs::exists(run / "teacher.h5") ? "; teacher.h5 there is the model that it begins from" : "");
+                    fs::exists(run / "teacher.h5") ? "; teacher.h5 there is the model that it starts from" : "");
   std::sort(stages.begin(), stages.end());
   const auto& last = stages.back();
   if (stages.size() > 1 && stages[stages.size() - 2].first == last.first)
     throw UserError(
-        "{}: which stage is the last, {} or {}? They are left by different finetune.stages; name the folder that is "
-        "meant",
+        "{}: the last stage is ambiguous: {} and {} come from different finetune.stages; pass the folder of one of "
+        "them",
         run.string(), stages[stages.size() - 2].second.filename().string(), last.second.filename().string());
   return last.second;
 }
@@ -290,7 +292,7 @@ void CheckpointDirectory::discard_after(std::int64_t step) {
   for (const std::int64_t later : steps()) {
     if (later > step) remove_or_warn(path_for(later));
   }
-  // Before the first step nothing is to stay, a best.h5 without a readable record included.
+  // A new run (step < 0) also removes a best.h5 without a readable record.
   if (step < 0 || (best_ && best_->step > step)) forget_best();
   remove_orphaned_shards(std::numeric_limits<std::int64_t>::max());
   flush_directory(path_);

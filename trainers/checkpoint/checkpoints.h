@@ -1,5 +1,5 @@
 #pragma once
-// The checkpoints of one run: their names, which to keep, and which to resume from.
+// The checkpoints of one run: their names, which ones to keep, and which one to resume from.
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -7,36 +7,36 @@
 
 namespace furlong {
 
-/// The step that the name of a checkpoint says (step_00000012.h5); nothing for other names.
+/// Returns the step in a checkpoint's file name (12 for step_00000012.h5), or nullopt for other names.
 std::optional<std::int64_t> step_in_name(const std::string& name);
 
-/// Where in a folder of checkpoints that of `step` belongs.
+/// Returns the path of the checkpoint of `step` in `folder`.
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, std::int64_t step);
 
-/// A folder with step_<step>.h5 (at least eight digits), best.h5 (the checkpoint with the lowest validation loss, a
-/// hard link where the file system has them) and best.json (its step and loss); with several processes
-/// step_<step>.shard_<rank>_of_<processes>.h5 as well, for both. One process at a time may write to it, but for the
-/// shards.
+/// A folder of checkpoints. It contains step_<step>.h5 (at least eight digits), best.h5 (the checkpoint with the lowest
+/// validation loss; a hard link if the file system supports it) and best.json (step and loss of best.h5). With several
+/// ranks it also contains step_<step>.shard_<rank>_of_<world size>.h5, for best.h5 too. Only one process at a time may
+/// write to the folder, except for shards.
 class CheckpointDirectory {
  public:
-  /// Creates the folder where missing, and removes what interrupted writes have left in it (*.partial). `keep_last` is
-  /// at least 1.
+  /// Creates the folder if it is missing, and removes files of interrupted writes (*.partial). `keep_last` must be at
+  /// least 1.
   CheckpointDirectory(std::filesystem::path path, std::int64_t keep_last, bool keep_best);
 
-  /// checkpoint_path() here.
+  /// Returns checkpoint_path() for this folder.
   std::filesystem::path path_for(std::int64_t step) const;
-  /// To be called when the checkpoint of `step` is whole. With a validation loss below the best one so far (NaN never
-  /// is) it becomes the best. A resumed run may call it again for the step that it resumed from, in case the run before
-  /// was killed between the checkpoint and this call. Then removes all but the last `keep_last` checkpoints up to
-  /// `step`, and, without `keep_best`, the best one of an earlier part of the run; what cannot be removed is warned
-  /// about. Shards of later steps stay: their checkpoint is still to come.
+  /// Call this when the checkpoint of `step` is complete. If `validation_loss` is below the best one so far, the
+  /// checkpoint becomes the best; NaN never does. Then removes all but the last `keep_last` checkpoints up to `step`
+  /// and, without `keep_best`, the best checkpoint of an earlier part of the run. Warns about files that cannot be
+  /// removed. Shards of later steps stay, because their checkpoint is still incomplete. A resumed run may call this
+  /// again for the step that it resumed from, in case the earlier run was killed before its call.
   void committed(std::int64_t step, std::optional<double> validation_loss = std::nullopt);
-  /// The newest checkpoint whose checksum is right, best.h5 included. A damaged one is warned about, with the reason,
-  /// and the one before is taken. Nothing when there are no checkpoints; UserError when there are some and none is
-  /// whole, since starting again silently would overwrite a run.
-  std::optional<std::filesystem::path> newest_whole() const;
-  /// Removes the checkpoints of later steps, best.h5 if it is one: for a run that resumes from `step` and will write
-  /// them again, so that they are neither counted nor resumed from. A step below 0 removes them all.
+  /// Returns the newest checkpoint with a valid checksum, best.h5 included. Warns about a damaged checkpoint, with the
+  /// reason, and tries the one before it. Returns nullopt if the folder has no checkpoints. Throws UserError if all of
+  /// them are damaged, because a silent new start would overwrite the run.
+  std::optional<std::filesystem::path> newest_complete() const;
+  /// Removes checkpoints of steps after `step`, best.h5 included: a run that resumes from `step` writes them again. A
+  /// negative step removes all checkpoints.
   void discard_after(std::int64_t step);
 
   struct Best {
@@ -44,9 +44,9 @@ class CheckpointDirectory {
     double validation_loss = 0;
     std::filesystem::path path;
   };
-  /// The best checkpoint, of this run of the program or an earlier one.
+  /// Returns the best checkpoint, written by this process or by an earlier part of the run.
   std::optional<Best> best() const;
-  /// Steps of the step_*.h5 files that are there, ascending.
+  /// Returns the steps of the existing step_*.h5 files, ascending.
   std::vector<std::int64_t> steps() const;
   const std::filesystem::path& path() const { return path_; }
 
@@ -64,13 +64,13 @@ class CheckpointDirectory {
   std::optional<Best> best_;
 };
 
-/// The newest whole checkpoint in a folder of them, as CheckpointDirectory::newest_whole finds it, but changing nothing
-/// there: for reading beside a run that is still going on. Nothing when there are none.
-std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesystem::path& folder);
+/// Returns the newest complete checkpoint, like CheckpointDirectory::newest_complete, without changing the folder: safe
+/// while a run still writes to it. Returns nullopt if the folder has no checkpoints.
+std::optional<std::filesystem::path> newest_complete_checkpoint(const std::filesystem::path& folder);
 
-/// The folder of the last stage of a run of furlong finetune (1_transfer, 2_distillation, ...) that has a checkpoint,
-/// where `run` holds such folders; nothing where it holds none. Throws UserError where no stage has a checkpoint yet,
-/// and where two stages of one number do: left by different lists of stages.
+/// Returns the folder of the last finetune stage with a checkpoint (1_transfer, 2_distillation, ...) in the run
+/// directory `run`, or nullopt if `run` has no stage folders. Throws UserError if no stage has a checkpoint yet, or if
+/// two stages with the same number have one, left by different lists of stages.
 std::optional<std::filesystem::path> last_stage_of(const std::filesystem::path& run);
 
 }  // namespace furlong

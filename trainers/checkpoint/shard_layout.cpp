@@ -8,13 +8,13 @@
 namespace furlong {
 namespace {
 
-constexpr std::int64_t alignment = 64;  // elements: that of parameters in the store
+constexpr std::int64_t alignment = 64;  // elements; the alignment of parameters in the store
 
 }  // namespace
 
 ShardLayout::ShardLayout(const ParameterStore& store, std::int64_t bucket_elements, int processes)
     : processes_(processes) {
-  require(bucket_elements > 0 && processes > 0, "buckets of {} elements for {} processes", bucket_elements, processes);
+  require(bucket_elements > 0 && processes > 0, "buckets of {} elements for {} ranks", bucket_elements, processes);
   std::vector<const Parameter*> trained;
   for (const Parameter& parameter : store.parameters())
     if (store.is_trained(parameter)) trained.push_back(&parameter);

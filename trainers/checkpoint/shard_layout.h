@@ -1,6 +1,6 @@
 #pragma once
-// Which elements of the flat store travel together, and which of them each of several processes keeps (ZeRO stage 1:
-// Rajbhandari et al. 2020, arXiv:1910.02054, section 5.1).
+// Buckets of the flat parameter tensors, and the part of each bucket that each rank owns (ZeRO stage 1: Rajbhandari et
+// al. 2020, arXiv:1910.02054, section 5.1).
 #include <cstdint>
 #include <vector>
 
@@ -8,35 +8,36 @@
 
 namespace furlong {
 
-/// Elements [begin, end) of the flat tensors that a process updates and writes to checkpoints. Its own tensors for them
-/// (moments) hold them from `place` on.
+/// Elements [begin, end) of the flat parameter tensors that a rank updates and writes to checkpoints. In the rank's own
+/// tensors (moments, EMA) they start at `place`.
 struct OwnedRange {
   std::int64_t begin = 0, end = 0;
   std::int64_t place = 0;
   bool decays = false;
-  bool everywhere = false;  ///< every process has it: what is left of a bucket that does not divide
+  /// every rank has these elements: the remainder of a bucket that does not divide by the world size
+  bool everywhere = false;
   std::int64_t elements() const { return end - begin; }
 };
 
-/// Buckets are ranges of whole parameters, in the order in which backward is done with them, mostly: from the last
-/// parameter to the first, those that do not decay behind all others. A function of the store and of the two numbers
-/// alone, and so the same on all processes.
+/// Splits the flat tensors into buckets of whole parameters. Buckets run from the last parameter to the first, mostly
+/// the order in which backward finishes them; parameters without weight decay come after all others. The layout depends
+/// on the store and on the two numbers alone, so all ranks compute the same one.
 class ShardLayout {
  public:
   struct Bucket {
     std::int64_t begin = 0, end = 0;
-    std::int64_t part =
-        0;  ///< elements of each process: rank r's begin at begin + r · part; what is behind them everybody has
+    /// Elements of each rank: those of rank r begin at begin + r · part. Every rank has the remainder after them.
+    std::int64_t part = 0;
     bool decays = false;
     std::vector<const Parameter*> parameters;
   };
 
-  /// A bucket ends with the parameter that makes it `bucket_elements` long.
+  /// A bucket ends with the parameter that brings it to `bucket_elements` or more.
   ShardLayout(const ParameterStore& store, std::int64_t bucket_elements, int processes);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   int processes() const { return processes_; }
-  /// Those of one rank, ascending, their places one behind the other.
+  /// Returns the ranges of one rank, ascending; each `place` follows the end of the range before it.
   std::vector<OwnedRange> ranges(int rank) const;
 
  private:

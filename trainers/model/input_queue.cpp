@@ -5,11 +5,11 @@
 namespace furlong {
 namespace {
 
-constexpr std::int64_t border = 64;  // elements: each part begins at an address that copies like
+constexpr std::int64_t border = 64;  // elements; aligns each part's address for fast copies
 
 std::int64_t padded(std::int64_t elements) { return (elements + border - 1) / border * border; }
 
-/// False where the part is empty, and its tensor undefined then.
+/// Allocates the part's tensor if it does not fit. Returns false, with an undefined tensor, if the part is empty.
 bool make_tensor(const InputPart& part, std::int64_t elements, const Device& device) {
   if (elements == 0) {
     *part.tensor = Tensor{};
@@ -32,7 +32,7 @@ InputQueue::InputQueue(const Device& device)
     : stream_{device}, upload_(require_gpu_engine(device.type).make_upload(device.index)) {}
 
 void InputQueue::send(const std::vector<InputPart>& parts) {
-  if (waiting_) {  // nobody asked for it; the copy may still be under way, and its memory may become another's
+  if (waiting_) {  // discarded input: its copy may still run, and its memory may be reused
     upload_->wait(stream_);
     upload_->used(stream_);
   }
@@ -41,8 +41,8 @@ void InputQueue::send(const std::vector<InputPart>& parts) {
   if (!sent_.defined() || sent_.elements() < total) {
     sent_ = Tensor{};
     sent_ = Tensor::empty({total}, DType::int32, stream_.device);
-    upload_->used(
-        stream_);  // work launched so far may need the memory, which the arena hands out in the order of the stream
+    // Work launched so far may still use this memory: the arena reuses memory in stream order.
+    upload_->used(stream_);
   }
   const std::int64_t bytes = total * static_cast<std::int64_t>(sizeof(std::int32_t));
   auto* to = static_cast<std::int32_t*>(upload_->host(bytes));

@@ -1,5 +1,5 @@
 #pragma once
-// How what a step reads comes to a GPU while the step before it is still at work.
+// Copies the input of a training step to the GPU while the step before it computes.
 #include <memory>
 #include <vector>
 
@@ -8,7 +8,7 @@
 
 namespace furlong {
 
-/// One tensor of a step's input: numbers on the host, and the int32 tensor that is to hold them. Empty numbers: an
+/// One tensor of a step's input: the values on the host, and the int32 tensor that receives them. Empty values give an
 /// undefined tensor.
 struct InputPart {
   const std::vector<std::int32_t>* values = nullptr;
@@ -16,26 +16,26 @@ struct InputPart {
   Tensor* tensor = nullptr;
 };
 
-/// Puts the numbers into the tensors: into those that are there, where their shapes fit, so that they stay where they
-/// are; into new ones elsewhere. The host waits for the copies.
+/// Copies the values into the tensors. A tensor whose shape fits is reused, so its address stays; otherwise a new one
+/// is allocated. The host waits for the copies.
 void put_on_device(const std::vector<InputPart>& parts, const Device& device);
 
-/// The same by a queue of copies of its own, without waiting: send() begins the copy of a step's input, receive() puts
-/// it in place.
+/// Copies input on a copy stream without waiting: send() starts the copy of a step's input, receive() moves it to its
+/// place.
 ///
-/// There are two sets of a step's input on the device: the one that send() fills, in one piece, and the tensors that
-/// the step reads, into which receive() copies it, device to device, in the order of the step's stream. A recorded step
-/// finds its input where it was when it was recorded; the other way, a recording for each of two sets in turn, would
-/// keep the memory of a whole step's activations twice, to save a copy of 4 bytes a token.
+/// The device holds two sets of a step's input: the buffer that send() fills, in one piece, and the tensors that the
+/// step reads. receive() copies from the first to the second, device to device, in the order of the step's stream. A
+/// recorded step therefore finds its input at the recorded address. The alternative, one recording for each of two
+/// alternating sets, would store a whole step's activations twice to save a copy of 4 bytes per token.
 class InputQueue {
  public:
   explicit InputQueue(const Device& device);
 
-  /// Begins to bring the numbers of `parts` to the device; their tensors are not looked at. What was sent and not
-  /// received is forgotten.
+  /// Starts to copy the values of `parts` to the device; their tensors are not used. Discards values that were sent but
+  /// not received.
   void send(const std::vector<InputPart>& parts);
-  /// What was sent last, put into the tensors of `parts`, whose numbers have to be those of send(). They are not copied
-  /// again.
+  /// Moves the values sent last into the tensors of `parts`. The host values of `parts` must be those of send(); they
+  /// are not copied again.
   void receive(const std::vector<InputPart>& parts);
 
  private:

@@ -13,8 +13,8 @@ namespace furlong {
 
 namespace {
 
-/// With adapters: all but these, what trains beside them, and the head of labels, which no checkpoint of another
-/// objective has.
+/// With LoRA, freezes everything except the adapters, the parameters trained with them, and the label head, which a
+/// checkpoint of another objective does not have.
 bool is_frozen(const Settings& settings, const Parameter& parameter) {
   if (settings.model.adapter.rank == 0 || layers::trains_beside_adapters(parameter.name())) return false;
   const std::string& name = parameter.name();
@@ -39,7 +39,8 @@ std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabul
   if (wanted == 0) return needed;
   if (wanted < needed) {
     throw UserError(
-        "model.vocabulary_size: {} is too small for the {} tokens of the data ({}); leave it out to take the data's",
+        "model.vocabulary_size: {} is too small for the {} tokens of the data ({}); omit it to use the size of the "
+        "data's vocabulary",
         wanted, needed, vocabulary.kind_name());
   }
   return wanted;
@@ -52,10 +53,9 @@ bool has_output_layer(const Settings& settings) {
 void require_output_layer(const Settings& settings, const std::string& what) {
   if (settings.objective.learns_labels() || settings.model.prediction_head != layers::PredictionHead::none) return;
   throw UserError(
-      "{}: the model has hidden states alone (model.prediction_head: none), and no output layer over tokens; furlong "
-      "logits --hidden gives the states, objective.name: classification a head that is trained on labels, and furlong "
-      "convert --set model.prediction_head=transform --set model.output_bias=true a new output layer, which is yet to "
-      "be trained",
+      "{}: the model has no output layer over tokens (model.prediction_head: none). Use furlong logits --hidden for "
+      "its hidden states, objective.name: classification to train a label head, or furlong convert --set "
+      "model.prediction_head=transform --set model.output_bias=true to add an untrained output layer",
       what);
 }
 
@@ -64,9 +64,8 @@ namespace {
 std::optional<layers::LabelHeadConfig> label_head(const ObjectiveSettings& objective, const Vocabulary& vocabulary) {
   if (!objective.learns_labels()) return std::nullopt;
   if (vocabulary.labels().empty()) {
-    throw UserError(
-        "objective.name: {} learns labels, but the data has none; make a store that has with furlong prepare labelled",
-        name_of(objective.name));
+    throw UserError("objective.name: {} needs labels, but the dataset has none; make one with furlong prepare labelled",
+                    name_of(objective.name));
   }
   return layers::LabelHeadConfig{static_cast<std::int64_t>(vocabulary.labels().size()),
                                  objective.name == Objective::matching, objective.pooling};
@@ -105,12 +104,12 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
     if (weights == Weights::averaged_if_present && checkpoint.has(averaged)) name = averaged;
     read_tensor(checkpoint, name, parameter.master());
     if (const std::int64_t bad = ops::count_non_finite(Stream{store.device()}, parameter.master()); bad > 0)
-      throw UserError("{}: {} holds {} values that are NaN or infinite; take an earlier checkpoint",
+      throw UserError("{}: tensor {} has {} values that are NaN or infinite; use an earlier checkpoint",
                       checkpoint.path().string(), foreign::printable(name), bad);
   }
   for (const TensorInfo& info : checkpoint.tensors("parameters/")) {
     if (!known.contains(info.name))
-      throw UserError("{}: the model that its config describes has no place for the tensor {}",
+      throw UserError("{}: unexpected tensor {}: the model of its config has no such tensor",
                       checkpoint.path().string(), foreign::printable(info.name));
   }
   store.refresh_compute_values(model.stream);
@@ -130,22 +129,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The folder of checkpoints that a path means, or nothing when it is a file. Throws UserError when there is neither.
+/// Returns the checkpoint folder of a path, or nullopt if the path is a file. Throws UserError if it does not exist.
 std::optional<fs::path> checkpoint_folder(const fs::path& path) {
-  if (!fs::exists(path)) throw UserError("{}: there is no such run directory or checkpoint", path.string());
+  if (!fs::exists(path)) throw UserError("{}: no such run directory or checkpoint", path.string());
   if (!fs::is_directory(path)) return std::nullopt;
   if (fs::exists(path / "checkpoints")) return path / "checkpoints";
   const auto stage = last_stage_of(path);
   if (!stage) return path;
-  log_info("{}: a run of furlong finetune; taking the student of its last stage, {}", path.string(),
+  log_info("{}: a run of furlong finetune; using the student of its last stage, {}", path.string(),
            stage->filename().string());
   return *stage / "checkpoints";
 }
 
 fs::path newest_in(const fs::path& path, const fs::path& folder) {
-  if (const auto newest = newest_whole_checkpoint(folder)) return *newest;
-  throw UserError("{}: there is no checkpoint here (looked for best.h5 and step_*.h5 in {})", path.string(),
-                  folder.string());
+  if (const auto newest = newest_complete_checkpoint(folder)) return *newest;
+  throw UserError("{}: no checkpoint found (looked for best.h5 and step_*.h5 in {})", path.string(), folder.string());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// A model as the trainers hold it: parameters, the network over them, and what its tokens mean.
+// A model as the trainers use it: parameters, the network over them, and the vocabulary.
 #include <functional>
 #include <memory>
 
@@ -17,51 +17,53 @@ struct Model {
   std::unique_ptr<ParameterStore> store;
   std::unique_ptr<layers::Decoder> decoder;  ///< model.architecture: decoder
   std::unique_ptr<layers::Encoder> encoder;  ///< model.architecture: encoder
-  Stream stream;                             ///< what its ops are launched on, with the precision of its products
+  Stream stream;  ///< the stream of its ops, which also sets the precision of matrix products
 
-  /// Random directions that are due before optimizer step `step`, and constants from the steps before; step 0 gives the
-  /// model its first. `only`: as Decoder::redraw.
+  /// Redraws the random projections and constants that are due before optimizer step `step`; step 0 draws the first
+  /// ones. `only`: see Decoder::redraw.
   void redraw(std::int64_t step, std::optional<std::size_t> only = std::nullopt);
 };
 
-/// What the tokens of a model trained on data with this vocabulary mean: encoders have <mask> and <class> besides, and
-/// labels go along where they are learned. The vocabulary of such a model stays as it is.
+/// Returns the vocabulary of a model trained on data with vocabulary `data`. Encoders add <mask> and <class>; labels
+/// are included if the objective learns them. A model keeps this vocabulary for life.
 Vocabulary model_vocabulary(const Settings& settings, const Vocabulary& data);
-/// The size that the settings ask for, or the vocabulary's; UserError when the settings' is too small for it.
+/// Returns model.vocabulary_size if it is set, otherwise the size of the vocabulary. Throws UserError if the configured
+/// size is too small for the vocabulary.
 std::int64_t vocabulary_size(const Settings& settings, const Vocabulary& vocabulary);
-/// Whether a model has logits of tokens: not where its head is one of labels, or hidden states are all
-/// (model.prediction_head: none).
+/// Returns whether the model has token logits. It has none if its head predicts labels or if it only returns hidden
+/// states (model.prediction_head: none).
 bool has_output_layer(const Settings& settings);
-/// Throws UserError, beginning with `what` (the file or key that asks), for models whose hidden states are all that
-/// they give (model.prediction_head: none): they have no logits of tokens, and no loss or accuracy over them.
+/// Throws UserError for a model that only returns hidden states (model.prediction_head: none): it has no logits, and so
+/// no loss or accuracy. The message starts with `what`, the file or key that asks for logits.
 void require_output_layer(const Settings& settings, const std::string& what);
 
-/// Which parameters are not to be trained (ParameterStore::freeze); empty: none.
+/// Selects the parameters to freeze (ParameterStore::freeze); an empty function freezes none.
 using Frozen = std::function<bool(const Parameter&)>;
 
-/// A new model with initial values from settings.seed, for data with this vocabulary. `compute` overrides the settings'
-/// dtype (float64 in tests). Its stream takes TF32 as the settings say. With model.lora_rank the weights beside the
-/// adapters are frozen, and with `frozen` those that it names.
+/// Makes a new model for data with this vocabulary, with initial values from settings.seed. `compute` overrides the
+/// settings' dtype (float64 in tests). TF32 products follow the settings. With model.lora_rank all weights except the
+/// adapters are frozen; `frozen` freezes further parameters.
 Model make_model(const Settings& settings, const Vocabulary& data, const Device& device,
                  std::optional<DType> compute = std::nullopt, const Frozen& frozen = {});
 
-/// Which of a checkpoint's weights to take.
+/// Which weights of a checkpoint to load: the EMA if the checkpoint has one, or the raw weights.
 enum class Weights { averaged_if_present, raw };
 
-/// Reads the parameters (and buffers) of a checkpoint into the model; with `averaged_if_present`, the exponential
-/// moving average where the checkpoint has one. Throws UserError naming the tensor on any that is missing, misshapen,
-/// unknown to the model, or not finite.
+/// Loads parameters and buffers from a checkpoint into the model. With `averaged_if_present` it takes the EMA if the
+/// checkpoint has one. Throws UserError, naming the tensor, if one is missing, has the wrong shape, is unknown to the
+/// model, or is not finite.
 void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights weights);
 
-/// A model from a checkpoint alone: its own config and vocabulary, and float32 products without TF32. One that is only
-/// to be used saves the memory of gradients with a `frozen` that names all.
+/// Makes a model from a checkpoint, with the checkpoint's own config and vocabulary, and with float32 products without
+/// TF32. For inference, pass a `frozen` that selects all parameters: it saves the memory of the gradients.
 Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen = {});
 
-/// The checkpoint that a path means to those who use a model: the file itself, or of a run directory the best one, or
-/// the newest whole one where there is no best; of one of furlong finetune that of its last stage (last_stage_of),
-/// which is told. Throws UserError.
+/// Returns the checkpoint that a path selects for inference. A file selects itself. A run directory selects its best
+/// checkpoint, or the newest complete one if there is no best. A finetune run directory selects its last stage
+/// (last_stage_of), which is logged. Throws UserError if there is no checkpoint.
 std::filesystem::path checkpoint_of(const std::filesystem::path& run_or_checkpoint);
-/// The same for those who train on: of a run directory the newest whole one, whatever its validation loss.
+/// Like checkpoint_of, for further training: a run directory selects its newest complete checkpoint, whatever its
+/// validation loss.
 std::filesystem::path newest_checkpoint_of(const std::filesystem::path& run_or_checkpoint);
 
 }  // namespace furlong

@@ -92,7 +92,7 @@ std::unique_ptr<BatchSource> segments(const Settings& settings, const TokenStore
 
 const TokenStore& store_of(const Dataset& data) {
   const auto* store = dynamic_cast<const TokenStore*>(&data);
-  require(store != nullptr, "{} is no token store", data.path());
+  require(store != nullptr, "{} is not a tokenized dataset", data.path());
   return *store;
 }
 
@@ -102,8 +102,8 @@ std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
   if (settings.task == "copy") return std::make_unique<CopyData>(settings.task_symbols);
   if (settings.store.empty()) {
     throw UserError(
-        "data.store is empty, as in the config of a model that was not trained here; expected a token store that "
-        "furlong prepare has written: name one with --data, or set data.store");
+        "data.store is empty, as in the config of an imported model; expected a tokenized dataset written by furlong "
+        "prepare: pass --data or set data.store");
   }
   return std::make_unique<TokenStore>(TokenStore::open(settings.store.string()));
 }
@@ -147,8 +147,7 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const V
     case Objective::next_token:
       break;
   }
-  // The same segments as in training, so that what a state carries is measured too; no document begun in its middle,
-  // where that can be.
+  // Stateful evaluation uses the same segments as training, but starts whole documents where possible.
   if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size, true);
   if (settings.data.sampler == "documents") return documents(settings, data, split, false, sequence_length);
   return windows(settings, data, split, SamplerOptions::Order::sequential, sequence_length);

@@ -1,6 +1,6 @@
 #pragma once
-// What a run learns: where its batches come from and what the loss of one is. objective.name chooses: next_token,
-// masked_tokens, classification or matching.
+// The training objective: where batches come from, and the loss of a batch. objective.name selects next_token,
+// masked_tokens, classification or pair_classification.
 #include <memory>
 
 #include "datasets/batch.h"
@@ -10,34 +10,35 @@
 
 namespace furlong {
 
-/// What settings.data names: an open token store, or a task. Throws UserError where there is no such store.
+/// Opens the tokenized dataset or synthetic task in `settings`. Throws UserError if the dataset does not exist.
 std::unique_ptr<Dataset> open_data(const DataSettings& settings);
 
-/// Samples of the training split without end, in the order that the settings ask for. `vocabulary` is the model's.
-/// Throws UserError where the split is too small, or has no labels where they are learned.
+/// Returns an endless source of training samples in the configured order. `vocabulary` is the model's. Throws UserError
+/// if the split is too small, or has no labels and the objective needs them.
 std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary,
                                              const Dataset& data);
-/// One pass over a split in its own order, with rows of at most `sequence_length` tokens, to be asked for `batch_size`
-/// at a time; what is masked depends on the seed alone.
+/// Returns a source for one pass over a split in its stored order. Rows have at most `sequence_length` tokens; the
+/// caller asks for `batch_size` rows at a time. Which tokens are masked depends on the seed alone.
 std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary,
                                                const Dataset& data, Split split, std::int64_t sequence_length,
                                                std::int64_t batch_size);
 
-/// A batch on the device; what the batch does not have is undefined.
+/// A batch on the device. Tensors that the batch does not have are undefined.
 struct DeviceBatch {
   Tensor inputs;            // int32 [rows, n]
   Tensor targets;           // int32 [rows, n]
   Tensor labels;            // int32 [samples]
   ops::AttentionMask mask;  // [rows, n]
 };
-/// The numbers of a batch and where each belongs in `made`. Refers to both.
+/// Returns the host values of `batch` with their target tensors in `made`. The result refers to both.
 std::vector<InputPart> input_parts(const Batch& batch, DeviceBatch& made);
+/// Copies a batch to `device`.
 DeviceBatch on_device(const Batch& batch, const Device& device);
-/// The largest batch that a step can have, contents undefined: for the shape-only device.
+/// Returns the largest batch that a step can have, with undefined contents: for the shape-only device.
 DeviceBatch largest_batch(const Settings& settings, const Device& device);
 
-/// The loss of a batch, over targets or labels. `carried`: see Decoder::loss. Throws UserError for a model without an
-/// output layer.
+/// Returns the loss of a batch over its targets or labels. `carried`: see Decoder::loss. Throws UserError for a model
+/// without an output layer.
 ops::CrossEntropyResult loss_of(Model& model, layers::ForwardContext& context, const DeviceBatch& batch,
                                 const ops::CrossEntropyOptions& options = {},
                                 layers::GenerationState* carried = nullptr);

@@ -15,12 +15,12 @@ void check_vocabulary(const CheckpointReader& checkpoint, const Model& model) {
   const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), origin);
   if (theirs.with_labels({}) == model.vocabulary.with_labels({})) return;
   throw UserError(
-      "{}: its weights are for another vocabulary ({}, {} tokens) than the data's ({}, {} tokens); expected the same, "
-      "so that ids mean the same: prepare the data with that vocabulary, or take weights that were made for this one",
+      "{}: the vocabulary of the weights ({}, {} tokens) differs from the data's ({}, {} tokens); prepare the data "
+      "with that vocabulary, or use weights that were trained with the data's",
       origin, theirs.description(), theirs.size(), model.vocabulary.description(), model.vocabulary.size());
 }
 
-/// Rows p of `table` from rows p mod n of the checkpoint's [n, width].
+/// Fills row p of `table` from row p mod n of the checkpoint's [n, width].
 void repeat_rows(const CheckpointReader& checkpoint, const std::string& name, std::int64_t rows, const Tensor& table) {
   const Tensor known = Tensor::empty({rows, table.extent(1)}, table.dtype());
   read_tensor(checkpoint, name, known);

@@ -1,5 +1,5 @@
 #pragma once
-// Weights that come from another run or another program: where a run begins, and what a teacher knows.
+// Initial weights from another run or an imported model: for a new run, and for a teacher.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,18 +8,18 @@
 
 namespace furlong {
 
-/// What did not find its counterpart.
+/// Tensors without a counterpart after a load.
 struct WeightsReport {
-  std::vector<std::string> missing;  ///< of the model, not in the checkpoint: they keep their initial values
-  std::vector<std::string> unused;   ///< of the checkpoint, unknown to the model
-  std::int64_t positions_before =
-      0;  ///< learned positions that the checkpoint has, where the model has more; otherwise 0
+  std::vector<std::string> missing;  ///< in the model, not in the checkpoint: they keep their initial values
+  std::vector<std::string> unused;   ///< in the checkpoint, not in the model
+  /// Number of learned positions in the checkpoint if the model has more; otherwise 0.
+  std::int64_t positions_before = 0;
 };
 
-/// Gives the model the parameters and buffers of that name in the checkpoint (its moving averages where it has them).
-/// Where the model has more learned positions than the checkpoint, position p begins as p modulo their number (as
-/// Longformer's do: Beltagy, Peters and Cohan 2020, section 5). Throws UserError where the checkpoint's vocabulary,
-/// labels aside, is not the model's, or a shape differs.
+/// Copies parameters and buffers with equal names from the checkpoint into the model; uses the EMA if the checkpoint
+/// has one. If the model has more learned positions than the checkpoint, position p starts from checkpoint position p
+/// modulo their number (Longformer: Beltagy, Peters and Cohan 2020, section 5). Throws UserError if the vocabularies
+/// differ, labels aside, or if a shape differs.
 WeightsReport begin_from(const CheckpointReader& checkpoint, Model& model);
 
 }  // namespace furlong

@@ -32,13 +32,13 @@ void CheckpointSaver::wait() {
   under_way_.get();
 }
 
-/// So that a file system that hangs does not hold training up without a word.
+/// Logs while it waits, so that a hanging file system is visible.
 void CheckpointSaver::wait_with_notice() const {
   const auto begin = Clock::now();
   for (auto patience = notice_.after; under_way_.wait_for(patience) != std::future_status::ready;
        patience = notice_.every)
-    log_warn("{}: training has waited for {:.0f} s until {} is written", path_.string(), seconds_since(begin),
-             group_ && !group_->is_first() ? "this process's part of it" : "it");
+    log_warn("{}: training has been waiting for {:.0f} s until {} is written", path_.string(), seconds_since(begin),
+             group_ && !group_->is_first() ? "this rank's shard" : "the checkpoint");
 }
 
 bool CheckpointSaver::copy(CheckpointParts& parts) {
@@ -47,10 +47,9 @@ bool CheckpointSaver::copy(CheckpointParts& parts) {
     parts = parts.copy();
     return true;
   } catch (const MachineError& error) {
-    if (!std::exchange(told_of_memory_, true))
+    if (!std::exchange(warned_about_memory_, true))
       log_warn(
-          "checkpoint.background: there is no memory for a copy of what a checkpoint holds ({}); training waits while "
-          "it is written",
+          "checkpoint.background: not enough memory for a copy of the checkpoint ({}); it is written synchronously",
           error.what());
     return false;
   }
@@ -67,7 +66,7 @@ void CheckpointSaver::save(const std::filesystem::path& path, const std::string&
     when_whole();
   };
   if (!is_copied) return write();
-  const SignalsBlocked blocked;  // they are the main thread's
+  const SignalsBlocked blocked;  // signals go to the main thread
   path_ = path;
   under_way_ = std::async(std::launch::async, [write = std::move(write), group = group_, step = trainer_.steps()] {
     trace::name_thread("checkpoint");

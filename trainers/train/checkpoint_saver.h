@@ -9,32 +9,31 @@
 
 namespace furlong {
 
-/// Writes the checkpoints of a run: in a thread of its own from a copy, while training goes on, or before save()
-/// returns. Where that thread fails, it tells the other processes at once, which might otherwise wait for this one
-/// while this one waits for them.
+/// Writes the checkpoints of a run: synchronously, or asynchronously from a copy in its own thread while training
+/// continues. If that thread fails, it notifies the other ranks at once, because this rank might be waiting for them.
 class CheckpointSaver {
  public:
-  /// When, and how often from then on, training that waits for a checkpoint says so.
+  /// Delay before the first log line about training that waits for a checkpoint, and interval of the next ones.
   struct Notice {
     std::chrono::milliseconds after{std::chrono::minutes(1)}, every{std::chrono::minutes(5)};
   };
 
-  /// All outlive it. group: of the trainer.
+  /// The arguments must outlive the saver. `group` is the trainer's group.
   CheckpointSaver(const Trainer& trainer, const ProcessGroup& group, bool in_background, const Notice& notice);
   CheckpointSaver(const Trainer& trainer, const ProcessGroup& group, bool in_background);
-  /// Waits for what is being written; among several processes, where one has failed, no longer than the group lets this
-  /// one live. Why that failed is nobody's concern any more: whoever wants to know has called wait().
+  /// Waits for the write in progress. If another rank has failed, it waits no longer than the group's abort timeout.
+  /// Ignores a failed write: call wait() to get its error.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
-  /// The present step, to `path`, once the checkpoint before it is whole. `when_whole` is called behind it, from the
-  /// thread that wrote. Throws what this or the one before failed by. Where memory has no room for the copy it is
-  /// written here, which is told once.
+  /// Writes the current step to `path`, after the previous checkpoint is complete. Then calls `when_whole`, from the
+  /// writing thread. Throws the error of this write or of the previous one. If the copy does not fit in host memory,
+  /// writes synchronously and logs this once.
   void save(const std::filesystem::path& path, const std::string& metrics, std::function<void()> when_whole);
-  /// Throws what the last one failed by, if it has.
+  /// Throws the error of the last write, if it has failed.
   void check();
-  /// The same, when it is whole or has failed.
+  /// Waits for the write in progress, and throws its error if it fails.
   void wait();
 
  private:
@@ -42,10 +41,10 @@ class CheckpointSaver {
   void wait_with_notice() const;
 
   const Trainer& trainer_;
-  const ProcessGroup* group_;  // null: this process alone
-  bool in_background_, told_of_memory_ = false;
+  const ProcessGroup* group_;  // null: a single process
+  bool in_background_, warned_about_memory_ = false;
   const Notice notice_;
-  std::filesystem::path path_;  ///< of what is being written
+  std::filesystem::path path_;  ///< of the write in progress
   std::future<void> under_way_;
 };
 

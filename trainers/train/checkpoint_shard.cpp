@@ -7,18 +7,18 @@
 namespace furlong {
 namespace {
 
-/// The kinds of tensors that a checkpoint has of each trained parameter.
+/// The groups of tensors that a checkpoint stores for each trained parameter.
 std::vector<std::string> kinds_of(const Optimizer& optimizer) {
   std::vector<std::string> kinds{"parameters", "first_moments", "second_moments"};
   if (optimizer.averages()) kinds.emplace_back("averages");
   return kinds;
 }
 
-/// Where elements of the store's flat tensors, `begin` on, lie in a tensor of the optimizer.
+/// Maps element `begin` of the store's flat tensors to its index in the optimizer's tensors.
 std::int64_t place_of(const Optimizer& optimizer, std::int64_t begin) {
   for (const OwnedRange& range : optimizer.ranges())
     if (range.begin <= begin && begin < range.end) return range.place + begin - range.begin;
-  throw ContractError("the optimizer has no element {}", begin);
+  throw ContractError("the optimizer does not own element {}", begin);
 }
 
 const Tensor& tensor_of(const std::string& kind, const Optimizer& optimizer) {
@@ -27,7 +27,7 @@ const Tensor& tensor_of(const std::string& kind, const Optimizer& optimizer) {
                                     : optimizer.average();
 }
 
-/// All that is stored of one parameter's elements [first, first + count).
+/// Writes all stored tensors of one parameter's elements [first, first + count).
 void put_pieces(CheckpointSink& file, const ParameterStore& store, const Optimizer& optimizer,
                 const Parameter& parameter, std::int64_t first, std::int64_t count) {
   const std::int64_t begin = store.offset(parameter) + first;

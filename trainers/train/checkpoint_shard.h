@@ -9,13 +9,13 @@
 
 namespace furlong {
 
-/// One process's part of a checkpoint: of the trained parameters the elements that it owns, with their moments and
-/// averages. `ranges`: what it owns of the store's flat tensors; the optimizer's own ranges where that is sharded. What
-/// every process has, rank 0 puts.
+/// Writes this rank's shard of a checkpoint: the trained parameters' elements that it owns, with their moments and EMA.
+/// `ranges`: the elements of the store's flat tensors that the rank owns; if the optimizer is sharded, the optimizer's
+/// own ranges. With `is_first` (rank 0) it also writes the elements that every rank has.
 void put_shard(CheckpointSink& file, const ParameterStore& store, const Optimizer& optimizer,
                const std::vector<OwnedRange>& ranges, bool is_first);
 
-/// What the parts of all processes make together: ShardIndex::tensors.
+/// Returns the tensors that the shards of all ranks form together (ShardIndex::tensors).
 std::map<std::string, ShardIndex::Whole> sharded_tensors(const ParameterStore& store, const Optimizer& optimizer);
 
 }  // namespace furlong

@@ -9,15 +9,15 @@
 namespace furlong {
 namespace {
 
-/// "file:3:5: " for a key that somebody has set, else "".
+/// Returns "file:3:5: " for a key that was set, otherwise "".
 std::string place_of(const LoadedSettings& loaded, const std::string& key) {
   const auto origin = loaded.origins.find(key);
   return origin == loaded.origins.end() ? "" : origin->second.text() + ": ";
 }
 
-/// Runs `check`; what the user did wrong is said as a mistake of `key`.
+/// Runs `check` and prefixes its UserError with the key and the key's place.
 template <class Check>
-void as_mistake_of(const LoadedSettings& loaded, const std::string& key, const Check& check) {
+void with_key(const LoadedSettings& loaded, const std::string& key, const Check& check) {
   try {
     check();
   } catch (const UserError& error) {
@@ -31,14 +31,14 @@ void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
   const auto n_prompt = static_cast<std::int64_t>(vocabulary.encode_prompt(settings.trainer.sample_prompt).size());
   if (n_prompt == 0 && !vocabulary.document_id()) {
     throw UserError(
-        "found no symbols; the vocabulary of {} ({}) has no document token to begin with: give at least one symbol, or "
-        "set trainer.sample_tokens to 0",
+        "the prompt is empty, and the vocabulary of {} ({}) has no document token to start from; give at least one "
+        "symbol, or set trainer.sample_tokens: 0",
         settings.data.task == "none" ? settings.data.store.string() : "the task", vocabulary.description());
   }
   const std::int64_t total = std::max<std::int64_t>(n_prompt, 1) + settings.trainer.sample_tokens;
   if (settings.model.position == layers::Position::learned && total > settings.model.max_sequence_length) {
     throw UserError(
-        "prompt and trainer.sample_tokens make {} tokens, but the model has learned positions for {} "
+        "prompt and trainer.sample_tokens are {} tokens together, but the model has {} learned positions "
         "(model.max_sequence_length); shorten the sample",
         total, settings.model.max_sequence_length);
   }
@@ -49,30 +49,30 @@ void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
 void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
   const Settings& settings = loaded.settings;
   const Vocabulary& vocabulary = data.vocabulary();
-  as_mistake_of(loaded, "model.vocabulary_size", [&] { vocabulary_size(settings, vocabulary); });
+  with_key(loaded, "model.vocabulary_size", [&] { vocabulary_size(settings, vocabulary); });
   if (!settings.teacher.transfers())
-    as_mistake_of(loaded, "model.prediction_head", [&] {
+    with_key(loaded, "model.prediction_head", [&] {
       require_output_layer(settings, std::string("objective.name: ") + name_of(settings.objective.name));
     });
-  as_mistake_of(loaded, "data.ignore_tokens", [&] {
+  with_key(loaded, "data.ignore_tokens", [&] {
     for (const std::string& symbol : settings.data.ignore_tokens) vocabulary.id_of(symbol);
   });
   const bool labelled = settings.objective.learns_labels();
-  as_mistake_of(loaded, labelled ? "objective.name" : "data.sequence_length", [&] {
+  with_key(loaded, labelled ? "objective.name" : "data.sequence_length", [&] {
     const Vocabulary of_model = model_vocabulary(settings, vocabulary);
     training_source(settings, of_model, data);
-    // Found now rather than at the first validation.
+    // Fail now instead of at the first validation.
     if ((labelled || settings.data.sampler == "stream" || settings.data.sampler == "documents") &&
         data.size(Split::validation) > 0)
       evaluation_source(settings, of_model, data, Split::validation, settings.data.sequence_length,
                         settings.data.batch_size);
   });
-  // One batch as a rule; a run is not to end at its first validation.
+  // Usually reads one batch; prevents a failure at the first validation.
   if (data.size(Split::validation) >= 2) {
     check_targets(settings, model_vocabulary(settings, vocabulary), data, Split::validation,
                   settings.trainer.validation_batches);
   }
-  as_mistake_of(loaded, "trainer.sample_prompt", [&] { check_sample(settings, vocabulary); });
+  with_key(loaded, "trainer.sample_prompt", [&] { check_sample(settings, vocabulary); });
 }
 
 }  // namespace furlong

@@ -4,10 +4,9 @@
 
 namespace furlong {
 
-/// What the settings say against the store that they name, before anything is trained: model.vocabulary_size,
-/// model.prediction_head (is there one to learn the objective?), data.ignore_tokens, data.sequence_length,
-/// objective.name (are there labels?), and the prompt of the sample at the end. Throws UserError naming the key, and
-/// its place where it was set.
+/// Checks the settings against the dataset before training: model.vocabulary_size, model.prediction_head (does the
+/// model have the head that the objective needs?), data.ignore_tokens, data.sequence_length, objective.name (are there
+/// labels?), and the prompt of the final sample. Throws UserError with the key, and the place where it was set.
 void check_against_data(const LoadedSettings& loaded, const Dataset& data);
 
 }  // namespace furlong

@@ -7,18 +7,19 @@
 
 namespace furlong {
 
-/// The validation losses of a run: the best one, and whether training still improves on it. Part of the checkpoint.
+/// Tracks the validation losses of a run: the best one, and whether training still improves on it. Saved in
+/// checkpoints.
 class EarlyStopping {
  public:
-  /// patience: validations without improvement after which training stops; 0: never.
+  /// patience: number of validations without improvement after which training stops; 0 disables early stopping.
   explicit EarlyStopping(std::int64_t patience) : patience_(patience) {}
 
-  /// The loss of a validation after `step`. Returns whether it is the best so far.
+  /// Records the loss of the validation after `step`. Returns whether it is the best so far.
   bool note(std::int64_t step, double loss);
   bool is_due() const { return patience_ > 0 && without_improvement_ >= patience_; }
   std::int64_t validations_without_improvement() const { return without_improvement_; }
   std::optional<double> last_loss() const { return last_loss_; }
-  /// The loss of the validation after `step`, where that was the last one and is the best so far.
+  /// Returns the loss of the validation after `step` if that was the last validation and is the best so far.
   std::optional<double> best_at(std::int64_t step) const;
 
   void save(CheckpointSink& file) const;

@@ -14,7 +14,7 @@ int living = 0;
 void remember(int signal) {
   if (signal == SIGINT && received_signal == SIGINT) {
     sigaction(SIGINT, &before[1], nullptr);
-    std::raise(SIGINT);  // arrives when this handler returns
+    std::raise(SIGINT);  // delivered when this handler returns
   }
   received_signal = signal;
 }

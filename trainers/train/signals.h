@@ -5,7 +5,7 @@
 
 namespace furlong {
 
-/// A signal has stopped what leaves nothing behind when it is half done.
+/// A signal stopped a command that leaves no partial output.
 class StoppedBySignal : public Error {
  public:
   template <class... Args>
@@ -14,9 +14,9 @@ class StoppedBySignal : public Error {
   int exit_status() const noexcept override { return 3; }
 };
 
-/// While it lives, SIGTERM, SIGINT, SIGUSR1 and SIGHUP (unless ignored) ask the program to stop instead of ending it; a
-/// second SIGINT ends it at once. Handlers belong to the process, and so does what they note: one inside the life of
-/// another sees the same requests. One thread makes them.
+/// While it lives, SIGTERM, SIGINT, SIGUSR1 and SIGHUP (unless ignored) request a stop instead of ending the program; a
+/// second SIGINT ends it at once. Handlers and requests are global to the process, so nested objects share them. Create
+/// it from one thread only.
 class StopRequests {
  public:
   StopRequests();
@@ -24,8 +24,8 @@ class StopRequests {
   StopRequests(const StopRequests&) = delete;
   StopRequests& operator=(const StopRequests&) = delete;
   bool received() const;
-  /// Throws StoppedBySignal where one was received: for loops that write the file at `path`, which is then not to
-  /// appear.
+  /// Throws StoppedBySignal if a signal was received: for loops that write the file at `path`, which is then not
+  /// created.
   void check_before_writing(const std::filesystem::path& path) const;
 };
 

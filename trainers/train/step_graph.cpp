@@ -23,7 +23,7 @@ void StepGraph::run(const std::string& shapes, const Work& work) {
 
 void StepGraph::record(const Work& work) {
   const ArenaCounters counters = arena(device_).counters();
-  // All that steps ever took beyond what stays, and a little, since what is left free between tensors differs.
+  // The peak use of past steps beyond persistent tensors, plus some slack for different fragmentation.
   const std::int64_t bytes = counters.system_bytes - counters.bytes_in_use;
   const Stream stream{device_};
   GpuEngine& engine = require_gpu_engine(device_.type);
@@ -35,7 +35,7 @@ void StepGraph::record(const Work& work) {
       work();
     }
     graph_ = engine.end_capture(stream);
-  } catch (const DeviceFault&) {  // no refusal: steps that are launched kernel by kernel would meet it as well
+  } catch (const DeviceFault&) {  // rethrown: steps without recording would fail as well
     engine.abandon_capture(stream);
     throw;
   } catch (const CaptureError& error) {
@@ -49,7 +49,8 @@ void StepGraph::record(const Work& work) {
   if (graph_) return;
   engine.abandon_capture(stream);
   pool_.reset();
-  log_warn("trainer.cuda_graph: steps are launched kernel by kernel from here on, not replayed: {}", refused_);
+  log_warn("trainer.cuda_graph: the step cannot be recorded; kernels are launched one by one from now on: {}",
+           refused_);
 }
 
 void StepGraph::forget() {

@@ -1,6 +1,5 @@
 #pragma once
-// A training step recorded once and replayed: a GPU then gets its hundreds of launches at once, without the host
-// between them.
+// CUDA graphs of training steps: a step is recorded once and replayed, which launches its hundreds of kernels at once.
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,22 +10,22 @@
 
 namespace furlong {
 
-/// Decides for each step whether its work is run, or replayed as it was recorded. The work must read all that changes
-/// from step to step from device memory that stays where it is; replayed and run steps are then the same bit for bit.
+/// Runs each step's work, or replays its recording. Everything that changes from step to step must be read from device
+/// memory with fixed addresses. Replayed and run steps are then bitwise equal.
 class StepGraph {
  public:
   using Work = std::function<void()>;
   explicit StepGraph(const Device& device) : device_(device) {}
 
-  /// Runs or replays `work`. `shapes` names what a recording depends on: steps with another name are run, and the first
-  /// few of each are too, since they make what later steps find made (caches, workspaces).
+  /// Runs or replays `work`. `shapes` identifies what a recording depends on: a step with other shapes is run. The
+  /// first few steps of each are also run, because they fill the caches and workspaces that later steps reuse.
   void run(const std::string& shapes, const Work& work);
-  /// Gives back the memory of the recording; a later step is recorded anew. For what needs the memory more.
+  /// Frees the recording and its memory, for work that needs the memory more. A later step records again.
   void forget();
   bool holds_memory() const { return pool_ != nullptr; }
-  /// Whether the last step was replayed.
+  /// Returns whether the last step was replayed.
   bool replayed() const { return replayed_; }
-  /// Why steps are not recorded any more; empty while they are.
+  /// Returns why steps are no longer recorded; empty while they are.
   const std::string& refused() const { return refused_; }
 
  private:
@@ -35,10 +34,10 @@ class StepGraph {
   void record(const Work& work);
 
   Device device_;
-  std::unique_ptr<ArenaPool> pool_;  // what the recorded work allocates
-  std::unique_ptr<GpuGraph> graph_;  // goes before the pool
+  std::unique_ptr<ArenaPool> pool_;  // allocations of the recorded work
+  std::unique_ptr<GpuGraph> graph_;  // destroyed before the pool
   std::string shapes_, refused_;
-  int steady_ = 0;  // steps of these shapes that were run
+  int steady_ = 0;  // consecutive run steps of these shapes
   bool replayed_ = false;
 };
 

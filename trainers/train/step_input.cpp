@@ -6,7 +6,7 @@
 namespace furlong {
 namespace {
 
-/// Whether rows are as long as the longest of their batch.
+/// Returns whether rows are padded to the longest row of their batch.
 bool pads_to_longest(const Settings& settings) {
   return settings.data.padding == "longest" &&
          (settings.data.sampler == "documents" || settings.objective.learns_labels());
@@ -29,8 +29,8 @@ StepInput::Step StepInput::read(const WorkShare& work) const {
     const std::uint64_t first = samples_drawn_ + static_cast<std::uint64_t>(i * samples);
     step.batches.push_back(source_->batch(first + static_cast<std::uint64_t>(share.first), share.samples));
     Batch& batch = step.batches.back();
-    // As long as in one process, since dropout counts elements. That takes no longer: all wait for the one with the
-    // longest anyway.
+    // Rows have the same length as with one process, because dropout counts elements. This costs no time: all ranks
+    // wait for the longest row anyway.
     if (work.group() && pads_to_longest(settings_)) widen(batch, source_->batch(first, samples).n);
     batch = work.cut(batch, settings_.objective.name == Objective::next_token);
     if (settings_.teacher.teaches() && !settings_.teacher.transfers())

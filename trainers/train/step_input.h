@@ -10,30 +10,30 @@
 
 namespace furlong {
 
-/// The batches that training steps read: this process's share, and on a GPU copied there while the step before
+/// Provides the input of training steps: this rank's share of each batch. On a GPU it is copied while the previous step
 /// computes. Its whole state is the number of samples drawn.
 class StepInput {
  public:
-  /// What one step reads, on the host.
+  /// Input of one step, on the host.
   struct Step {
-    std::vector<Batch> batches;                       ///< that the step accumulates
-    std::vector<std::vector<std::int32_t>> compared;  ///< distillation: compared_tokens of each; empty elsewhere
+    std::vector<Batch> batches;                       ///< one per accumulated batch
+    std::vector<std::vector<std::int32_t>> compared;  ///< distillation: compared_tokens of each batch; otherwise empty
   };
 
-  /// vocabulary: the model's.
+  /// `vocabulary` is the model's.
   StepInput(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, const Device& device);
 
-  /// Reads the next step, which stays until the next call.
+  /// Reads the input of the next step. The result is valid until the next call.
   const Step& next(const WorkShare& work);
-  /// Puts it into the tensors on the device. These stay where they are from step to step while shapes do.
+  /// Copies it to the device. The tensors keep their addresses from step to step as long as their shapes stay.
   void load();
-  /// On a GPU: reads the step after it and begins to copy that.
+  /// On a GPU, reads the input of the following step and starts to copy it.
   void prefetch(const WorkShare& work);
 
   const DeviceBatch& on_device(std::size_t batch) const { return inputs_[batch]; }
-  /// int32 [rows, n]; undefined where nothing is compared.
+  /// Compared positions, int32 [rows, n]; undefined if nothing is compared.
   Tensor compared_on_device(std::size_t batch) const { return compared_.empty() ? Tensor{} : compared_[batch]; }
-  /// Shapes of what was loaded, and what else a recorded step depends on.
+  /// Returns the shapes of the loaded input and everything else that a recorded step depends on.
   std::string shapes() const;
 
   const BatchSource& source() const { return *source_; }
@@ -47,12 +47,12 @@ class StepInput {
   Settings settings_;
   Device device_;
   std::unique_ptr<BatchSource> source_;
-  std::unique_ptr<InputQueue> queue_;  // of a GPU; null on the CPU
+  std::unique_ptr<InputQueue> queue_;  // null on the CPU
   std::uint64_t samples_drawn_ = 0;
   Step step_;
-  std::vector<DeviceBatch> inputs_;  // of step_, or under way
+  std::vector<DeviceBatch> inputs_;  // of step_, or being copied
   std::vector<Tensor> compared_;
-  std::optional<Step> prefetched_;  // and from which sample on
+  std::optional<Step> prefetched_;  // with its first sample, prefetched_at_
   std::uint64_t prefetched_at_ = 0;
 };
 

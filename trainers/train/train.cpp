@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 class Run {
  public:
-  /// What is given as a reference outlives the run. All of the group make theirs.
+  /// The referenced arguments must outlive the run. All ranks of the group construct it.
   Run(const Settings& settings, RunSetup setup, const TrainOptions& options, const ProcessGroup& group,
       const StopRequests& stop_requests)
       : settings_(settings),
@@ -37,24 +37,24 @@ class Run {
     if (resume_run(options, group, directory_, trainer_, checkpoints_ ? &*checkpoints_ : nullptr))
       saved_at_ = trainer_.steps();
     recorder_.emplace(settings, setup_.device, group, directory_, trainer_.steps());
-    if (!group.is_first()) return;  // the files of a run are rank 0's
-    // The settings that a finished run was trained with stay.
+    if (!group.is_first()) return;  // only rank 0 writes the files of a run
+    // A finished run keeps the settings that it was trained with.
     const fs::path config = directory_.path() / "config.yaml";
     if (!is_done() || !fs::exists(config)) write_file_atomically(config, to_yaml(settings));
     if (!can_validate())
-      log_warn("{}: no validation split; training goes on without validation", settings.data.store.string());
+      log_warn("{}: no validation split; training continues without validation", settings.data.store.string());
   }
 
-  TrainResult go() {
+  TrainResult train() {
     TrainResult result;
     result.train_loss = MetricsRecord::not_measured;
-    greet();
+    print_start();
     recorder_->start();
     while (!is_done()) {
-      // Before the step, so that a run that has stopped early stays stopped when it is started again.
+      // Checked before the step, so that a run that stopped early stays stopped after a restart.
       if (trainer_.early_stopping().is_due()) {
-        recorder_->say(fmt::format("stopping early: {} validations without improvement",
-                                   trainer_.early_stopping().validations_without_improvement()));
+        recorder_->print(fmt::format("stopping early: {} validations without improvement",
+                                     trainer_.early_stopping().validations_without_improvement()));
         result.stopped_early = true;
         break;
       }
@@ -72,13 +72,13 @@ class Run {
     }
     if (saved_at_ != trainer_.steps()) save(std::nullopt);
     saver_.wait();
-    trace_.finish();  // behind the checkpoint, which counts for more
+    trace_.finish();  // after the checkpoint, which is more important
     result.step = trainer_.steps();
     result.validation_loss = trainer_.early_stopping().last_loss().value_or(MetricsRecord::not_measured);
     result.seconds = trainer_.seconds();
     result.run_directory = directory_.path();
     result.checkpoint = checkpoint_path(directory_.checkpoints(), trainer_.steps());
-    group_.barrier();  // nobody closes connections that others still use
+    group_.barrier();  // no rank closes connections that others still use
     return result;
   }
 
@@ -86,16 +86,17 @@ class Run {
   bool is_done() const { return trainer_.steps() >= settings_.trainer.max_steps; }
   bool can_validate() const { return setup_.data->size(Split::validation) >= 2; }
 
-  void greet() {
+  void print_start() {
     if (is_done()) {
-      recorder_->say(fmt::format("already at step {}; trainer.max_steps is {}, nothing to do", trainer_.steps(),
-                                 settings_.trainer.max_steps));
+      recorder_->print(fmt::format("already at step {}; trainer.max_steps is {}, nothing to do", trainer_.steps(),
+                                   settings_.trainer.max_steps));
       return;
     }
-    recorder_->say(fmt::format("{}: {} parameters, {} to train on ({}), {}, run directory {}",
-                               trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
-                               trainer_.model().store->parameter_count(), data_to_train_on(),
-                               setup_.data->vocabulary().kind_name(), where(), directory_.path().string()));
+    recorder_->print(
+        fmt::format("{}: {} parameters, {} to train on ({}), {}, run directory {}",
+                    trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
+                    trainer_.model().store->parameter_count(), data_to_train_on(),
+                    setup_.data->vocabulary().kind_name(), where(), directory_.path().string()));
     if (const std::string note = trainer_.source().note(); !note.empty()) log_warn("{}", note);
   }
 
@@ -104,7 +105,7 @@ class Run {
                                          : setup_.data->path();
   }
 
-  /// What computes: "2 threads", "cuda:0 (NVIDIA H100 80GB HBM3)".
+  /// The devices of the run: "2 threads", "cuda:0 (NVIDIA H100 80GB HBM3)".
   std::string where() const {
     const Device& device = setup_.device;
     const std::string here =
@@ -112,7 +113,8 @@ class Run {
             ? fmt::format("{} ({})", device.text(), require_gpu_engine(device.type).describe(device.index).name)
             : fmt::format("{} thread{}", thread_count(), thread_count() == 1 ? "" : "s");
     if (group_.is_alone()) return here;
-    return fmt::format("{} processes ({}), here {}", group_.size(), group_.device_communicator(device).engine(), here);
+    return fmt::format("{} ranks ({}), rank 0 uses {}", group_.size(), group_.device_communicator(device).engine(),
+                       here);
   }
 
   void validate_and_save_where_due() {
@@ -124,7 +126,7 @@ class Run {
       save(best_loss);
   }
 
-  /// The loss when it is the best so far.
+  /// Validates; returns the loss if it is the best so far.
   std::optional<double> validate() {
     const RunRecorder::Pause pause(*recorder_);
     const Evaluation found = trainer_.validate();
@@ -147,11 +149,12 @@ class Run {
   const StopRequests& stop_requests_;
   RunSetup setup_;
   RunDirectory directory_;
-  std::optional<CheckpointDirectory> checkpoints_;  // rank 0's; while one is being written, of the thread that writes
+  // rank 0 only; used by the writing thread while a checkpoint is written
+  std::optional<CheckpointDirectory> checkpoints_;
   Trainer trainer_;
   CheckpointSaver saver_;
   StepTrace trace_;
-  std::optional<RunRecorder> recorder_;  // once it is known where the run begins
+  std::optional<RunRecorder> recorder_;  // made when the first step is known
   std::int64_t saved_at_ = -1;
 };
 
@@ -160,15 +163,15 @@ class Run {
 TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
   ProcessGroup::Options group_options;
   group_options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(loaded.settings.parallel.timeout * 1000));
-  const StopRequests stop_requests;  // from here on: a job that is asked to stop while it starts saves its first step
+  const StopRequests stop_requests;  // from here on a stop request during startup saves the first step
   ProcessGroup group(discover_launch(), group_options);
-  std::optional<Run> run;  // outlives the catch: its end waits for a checkpoint that is being written, and that for the
-                           // other processes
+  // Outlives the catch: its destructor waits for a checkpoint in progress, which waits for the other ranks.
+  std::optional<Run> run;
   try {
     if (options.resume == TrainOptions::Resume::path)
-      checkpoint_of(options.checkpoint);  // a wrong path shows before a run directory is made
+      checkpoint_of(options.checkpoint);  // report a bad path before the run directory is created
     run.emplace(loaded.settings, set_up_run(loaded, options, group), options, group, stop_requests);
-    TrainResult result = run->go();
+    TrainResult result = run->train();
     result.is_first = group.is_first();
     run.reset();
     if (result.is_first && options.before_leaving) options.before_leaving(result);

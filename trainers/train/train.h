@@ -1,5 +1,5 @@
 #pragma once
-// The way of a batch: sampler -> model, recorded on the tape -> loss -> backward -> clip -> optimizer -> metrics,
+// The path of a batch: sampler -> model, recorded on the tape -> loss -> backward -> clip -> optimizer -> metrics,
 // checkpoint.
 #include <filesystem>
 #include <functional>
@@ -12,34 +12,35 @@
 namespace furlong {
 
 struct TrainResult {
-  std::int64_t step = 0;       ///< optimizer steps taken, over all runs
-  bool interrupted = false;    ///< a signal asked it to stop; the checkpoint is written
-  bool stopped_early = false;  ///< validation stopped improving
-  double train_loss = 0;       ///< of the last step; NaN when there was nothing left to do
-  double validation_loss = 0;  ///< NaN without validation split
-  double seconds = 0;          ///< that the steps of this call took, without validation
+  std::int64_t step = 0;       ///< optimizer steps taken, over all parts of the run
+  bool interrupted = false;    ///< stopped by a signal, after writing a checkpoint
+  bool stopped_early = false;  ///< the validation loss stopped improving
+  double train_loss = 0;       ///< of the last step; NaN if no step was left to take
+  double validation_loss = 0;  ///< NaN without a validation split
+  double seconds = 0;          ///< duration of this call's steps, without validation
   std::filesystem::path run_directory, checkpoint;
-  bool is_first = true;  ///< of several processes, the one whose results are shown
+  bool is_first = true;  ///< whether this rank reports the results
 };
 
 struct TrainOptions {
   enum class Resume : std::uint8_t {
-    automatic,  ///< from the newest whole checkpoint in the run directory, if there is one
-    never,      ///< from the beginning; what an earlier run left in the run directory is removed
-    path  ///< from `checkpoint`, of a run directory the newest; refused where this run directory holds checkpoints of
-          ///< another run
+    automatic,  ///< from the newest complete checkpoint in the run directory, if there is one
+    never,      ///< from step 0; the checkpoints of an earlier run are removed from the run directory
+    /// From `checkpoint`; for a run directory, its newest one. Refused if this run directory has checkpoints of another
+    /// run.
+    path
   } resume = Resume::automatic;
   std::filesystem::path checkpoint;
-  bool allow_new_data = false;  ///< resume on other data than the checkpoint was trained on
+  bool allow_new_data = false;  ///< resume on data that differ from the checkpoint's
   std::optional<TraceOptions> trace;
-  /// On rank 0, when the run is done and its memory free, while the other processes still wait: once one has ended,
-  /// some launchers end the rest after a while.
+  /// Called on rank 0 when training is finished and its memory is freed, while the other ranks still wait: some
+  /// launchers end all ranks a while after the first one exits.
   std::function<void(const TrainResult& result)> before_leaving;
 };
 
-/// Trains as the settings say, in settings.run_directory. Throws UserError for settings that do not fit the data, the
-/// machine or the checkpoint, MachineError where the machine fails (PeerError: another process of the job did),
-/// NonFiniteError naming the op when the loss or a gradient is no longer finite.
+/// Trains as configured, in settings.run_directory. Throws UserError if the settings do not fit the data, the machine
+/// or the checkpoint. Throws MachineError if the machine fails, PeerError if another rank does. Throws NonFiniteError,
+/// naming the op, if the loss or a gradient is not finite.
 TrainResult train(const LoadedSettings& loaded, const TrainOptions& options);
 
 }  // namespace furlong

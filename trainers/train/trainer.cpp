@@ -23,10 +23,10 @@ Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& de
       graph_(device),
       outliers_(settings.trainer.skip_outlier_factor),
       early_stopping_(settings.trainer.early_stopping_patience) {
-  require(!teacher_ || !parallel_.group(), "a teacher is for one process");
-  require(!settings.data.carry_state || !parallel_.group(), "carried states are for one process");
+  require(!teacher_ || !parallel_.group(), "a teacher needs a single process");
+  require(!settings.data.carry_state || !parallel_.group(), "stateful training needs a single process");
   for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
-    carried_.emplace_back(*model_.decoder, settings.data.batch_size);
+    recurrent_states_.emplace_back(*model_.decoder, settings.data.batch_size);
 }
 
 StepReport Trainer::step(bool stop_requested) {
@@ -35,7 +35,7 @@ StepReport Trainer::step(bool stop_requested) {
   redraw();
   parallel_.split_sums();
   const StepInput::Step& data = input_.next(parallel_.work());
-  const std::optional<Turn> turn = teacher_ ? teacher_->turn(steps_) : std::nullopt;
+  const std::optional<LayerInterval> interval = teacher_ ? teacher_->layer_interval(steps_) : std::nullopt;
   if (teacher_) teacher_->begin_step(steps_, data.compared, optimizer_);
 
   StepReport report;
@@ -45,10 +45,10 @@ StepReport Trainer::step(bool stop_requested) {
   }
   parallel_.combine(report.tokens, report.targets);
   const std::int64_t max_steps = model_.settings.trainer.max_steps;
-  // Each turn goes through the whole schedule.
+  // Each layer's interval covers the whole schedule.
   report.learning_rate =
-      learning_rate(model_.settings, turn ? (steps_ - turn->first) * max_steps / turn->length : steps_);
-  write_numbers(report, turn, stop_requested);
+      learning_rate(model_.settings, interval ? (steps_ - interval->first) * max_steps / interval->length : steps_);
+  write_numbers(report, interval, stop_requested);
   input_.load();
   denominators_ = {};
 
@@ -63,7 +63,7 @@ StepReport Trainer::step(bool stop_requested) {
   };
   if (may_record()) {
     const trace::Span recorded("step", "recorded step");
-    graph_.run((turn ? fmt::format("layer {}; ", turn->layer) : "") + input_.shapes(), work);
+    graph_.run((interval ? fmt::format("layer {}; ", interval->layer) : "") + input_.shapes(), work);
   } else {
     work();
   }
@@ -71,7 +71,7 @@ StepReport Trainer::step(bool stop_requested) {
 
   const std::vector<double> numbers = [&] {
     const trace::Span waiting("step", "wait for the device");
-    return numbers_.to_vector<double>();  // here the host waits for what the step found
+    return numbers_.to_vector<double>();  // waits for the device
   }();
   parallel_.check();
   report.loss = numbers[ops::step_loss];
@@ -82,7 +82,7 @@ StepReport Trainer::step(bool stop_requested) {
   counts_denominators_ = counts_denominators_ || report.denominators.rows > 0;
   parallel_.combine(report.denominators);
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm))
-    name_the_culprit(data.batches, report.loss, report.gradient_norm);
+    throw_non_finite(data.batches, report.loss, report.gradient_norm);
   const bool has_loss = report.targets > 0 || (teacher_ && teacher_->has_loss());
   if (!has_loss) report.loss = MetricsRecord::not_measured;
   if (!report.skipped) optimizer_.count_step(static_cast<std::int64_t>(numbers[ops::step_number]));
@@ -94,29 +94,29 @@ StepReport Trainer::step(bool stop_requested) {
 }
 
 void Trainer::redraw() {
-  if (steps_ == 0) return;  // the first directions and constants are the model's own, or came with its weights
-  const std::optional<Turn> before = teacher_ ? teacher_->turn(steps_ - 1) : std::nullopt;
+  if (steps_ == 0) return;  // the first projections and constants come with the model or its weights
+  const std::optional<LayerInterval> before = teacher_ ? teacher_->layer_interval(steps_ - 1) : std::nullopt;
   model_.redraw(steps_, before ? std::optional(before->layer) : std::nullopt);
 }
 
-void Trainer::write_numbers(const StepReport& report, const std::optional<Turn>& turn, bool stop_requested) {
+void Trainer::write_numbers(const StepReport& report, const std::optional<LayerInterval>& interval,
+                            bool stop_requested) {
   std::vector<double> numbers(ops::step_numbers, 0.0);
   numbers[ops::step_learning_rate] = report.learning_rate;
   numbers[ops::step_normalizer] = static_cast<double>(std::max<std::int64_t>(report.targets, 1));
   numbers[ops::step_of_run] = static_cast<double>(steps_);
-  // In a turn its own steps count: its moments begin at zero.
-  numbers[ops::step_number] = static_cast<double>(turn ? steps_ - turn->first + 1 : optimizer_.steps() + 1);
+  // Layer-wise: the bias correction counts the layer's own steps, because its moments start at zero.
+  numbers[ops::step_number] = static_cast<double>(interval ? steps_ - interval->first + 1 : optimizer_.steps() + 1);
   numbers[ops::step_gradient_clip] = model_.settings.optimizer.gradient_clip;
   numbers[ops::step_outlier_threshold] = outliers_.threshold();
   numbers[ops::step_stops] = stop_requested ? 1 : 0;
   numbers_.copy_from(Tensor::from(numbers, {ops::step_numbers}));
 }
 
-/// Carried states come with positions of their own, and denominators are counted by the host, in each step anew. NCCL's
-/// work could be recorded, which was not measured.
+/// Recurrent states bring new positions, and the host counts denominators, in each step. Collectives are not recorded.
 bool Trainer::may_record() const {
   return model_.stream.device.is_gpu() && !parallel_.group() && model_.settings.trainer.cuda_graph &&
-         carried_.empty() && !counts_denominators_;
+         recurrent_states_.empty() && !counts_denominators_;
 }
 
 void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
@@ -126,28 +126,29 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
   const Tensor step_loss = numbers_.narrow(0, ops::step_loss, 1).reshape({});
   ops::CrossEntropyOptions loss_options;
   loss_options.device_normalizer = numbers_.narrow(0, ops::step_normalizer, 1);
-  const bool reduces = !checks;  // looking for a culprit, each process looks at its own
+  const bool reduces = !checks;  // the search for a non-finite op is local to each rank
 
   model_.store->forget_gradients();
   Tape tape(stream);
   tape.set_checks(checks);
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const Batch& batch = batches[i];
-    const std::int64_t rows = batch.batch / share.samples;  // of a sample
+    const std::int64_t rows = batch.batch / share.samples;  // per sample
     const std::int64_t first_row = (static_cast<std::int64_t>(i) * settings.data.batch_size + share.first) * rows;
     layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(settings.seed),
                                    static_cast<std::uint32_t>(steps_), static_cast<std::uint64_t>(first_row)};
     context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
     context.denominators = &denominators_;
     if (teacher_) {
-      const trace::Span span("compute", "lesson");
-      teacher_->teach(model_, context, input_.on_device(i),
-                      {1.0 / static_cast<double>(batches.size()), step_loss, loss_options.device_normalizer,
-                       input_.compared_on_device(i), steps_});
+      const trace::Span span("compute", "distillation");
+      teacher_->accumulate_loss(model_, context, input_.on_device(i),
+                                {1.0 / static_cast<double>(batches.size()), step_loss, loss_options.device_normalizer,
+                                 input_.compared_on_device(i), steps_});
       continue;
     }
     parallel_.work().put_into(context, batch);
-    layers::GenerationState* carried = carried_.empty() ? nullptr : &carried_[i].begin(context, batch);
+    layers::GenerationState* carried =
+        recurrent_states_.empty() ? nullptr : &recurrent_states_[i].begin(context, batch);
     const auto loss = [&] {
       const trace::Span span("compute", "forward");
       return loss_of(model_, context, input_.on_device(i), loss_options, carried);
@@ -161,32 +162,33 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
   if (reduces) parallel_.finish_reduction(stream);
 }
 
-void Trainer::name_the_culprit(const std::vector<Batch>& batches, double loss, double gradient_norm) {
+void Trainer::throw_non_finite(const std::vector<Batch>& batches, double loss, double gradient_norm) {
   const std::string what = fmt::format("step {}: loss {}, gradient norm {}", steps_ + 1, loss, gradient_norm);
   for (const Parameter& parameter : model_.store->parameters()) {
     if (const std::int64_t bad = ops::count_non_finite(model_.stream, parameter.master()); bad > 0) {
-      throw NonFiniteError(fmt::format("{}: {} of {} values of the parameter {} were no longer finite before this step",
-                                       what, bad, parameter.master().elements(), parameter.name()));
+      throw NonFiniteError(fmt::format("{}: {} of {} values of parameter {} were not finite before this step", what,
+                                       bad, parameter.master().elements(), parameter.name()));
     }
   }
-  graph_.forget();  // a second step needs its memory
-  // The same step again, each value looked at as it is made. (States that are carried are by now those after it: what
-  // was not finite in them is found as well.)
+  graph_.forget();  // the step below needs its memory
+  // Repeats the step and checks every result. Recurrent states are already those after the step; non-finite values in
+  // them are found as well.
   try {
     gradients(batches, true);
   } catch (const NonFiniteError& error) {
-    throw NonFiniteError(fmt::format(
-        "{}. The first op that made it: {}. A lower optimizer.learning_rate, a longer warmup or float32 may help", what,
-        error.what()));
+    throw NonFiniteError(
+        fmt::format("{}. First op with a non-finite result: {}. A lower optimizer.learning_rate, a longer warmup or "
+                    "float32 may help",
+                    what, error.what()));
   }
-  if (parallel_.group()) parallel_.group()->barrier();  // does not come to pass where another process has found the op
-  throw NonFiniteError(what +
-                       ": each value was finite when the step was run again with checks; their squares overflowed");
+  if (parallel_.group()) parallel_.group()->barrier();  // does not complete if another rank has found the op
+  throw NonFiniteError(
+      what + ": every value was finite when the step was rerun with checks, but the sum of squares overflowed");
 }
 
 Evaluation Trainer::validate() {
   const trace::Span span("validation", "validation", {.step = steps_});
-  const Optimizer::WithAverages averaged(optimizer_);
+  const Optimizer::WithEma averaged(optimizer_);
   const Settings& settings = model_.settings;
   const auto measure = [&] {
     if (teacher_)
@@ -199,7 +201,7 @@ Evaluation Trainer::validate() {
   try {
     return measure();
   } catch (const MachineError&) {
-    graph_.forget();  // what the recorded step holds may be what is missing
+    graph_.forget();  // the recording may hold the missing memory
     return measure();
   }
 }

@@ -1,4 +1,4 @@
-// What a checkpoint has of a training run, and how one goes on from it.
+// Saving a training run to a checkpoint, and resuming from one.
 #include <xxhash.h>
 
 #include <algorithm>
@@ -16,15 +16,15 @@
 namespace furlong {
 namespace {
 
-/// Whether a run may go on with another value of a key below `model`, given as a JSON pointer: those that shape nothing
-/// stored.
+/// Returns whether a resumed run may change a key of `model`, given as a JSON pointer: keys that determine no stored
+/// tensor.
 bool may_change(const std::string& key, layers::Position position) {
   if (key == "/max_sequence_length") return position != layers::Position::learned;
   return key == "/weights" || key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every" ||
          key == "/attention/denominator_guard";
 }
 
-/// None where the weights that layers compute with were rounded to the nearest.
+/// Returns an empty map if the compute values were rounded to nearest.
 Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
   Optimizer::LastSteps steps;
   if (!checkpoint.has("last_optimizer_steps")) return steps;
@@ -33,8 +33,7 @@ Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
                                                         [](const auto& step) { return step.is_number_unsigned(); });
   if (!is_valid)
     throw UserError(
-        "{}: last_optimizer_steps is not a number of steps for each parameter; the file was not written by this "
-        "program",
+        "{}: last_optimizer_steps: expected a number of steps for each parameter; the file was not written by furlong",
         checkpoint.path().string());
   return json.get<Optimizer::LastSteps>();
 }
@@ -42,7 +41,7 @@ Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
 }  // namespace
 
 WeightsReport Trainer::start_from(const CheckpointReader& checkpoint) {
-  require(steps_ == 0, "a run begins from weights before its first step");
+  require(steps_ == 0, "Trainer: start_from() after the first step");
   const WeightsReport report = begin_from(checkpoint, model_);
   origin_ = CheckpointOrigin::read(checkpoint);
   optimizer_.restart_average();
@@ -102,7 +101,8 @@ void Trainer::put_state(CheckpointSink& file, std::string_view metrics) const {
   file.integer("seed", model_.settings.seed);
   file.text("data_fingerprint", data_fingerprint(data_));
   early_stopping_.save(file);
-  for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].save(file, fmt::format("carried/{}", i));
+  for (std::size_t i = 0; i < recurrent_states_.size(); ++i)
+    recurrent_states_[i].save(file, fmt::format("carried/{}", i));
   outliers_.save(file);
 }
 
@@ -122,8 +122,8 @@ void check_resumable(const CheckpointReader& checkpoint, const Settings& setting
   const std::string origin = checkpoint.path().string();
   if (!checkpoint.has("sampler_counter"))
     throw UserError(
-        "{}: cannot resume: it holds a model without a training's state, as furlong convert writes it; begin from it "
-        "with model.weights, or move it away",
+        "{}: cannot resume: it contains a model without training state, as furlong convert writes it; set "
+        "model.weights to start from it, or move it away",
         origin);
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
   if (before.objective.name != settings.objective.name || before.objective.pooling != settings.objective.pooling) {
@@ -133,12 +133,12 @@ void check_resumable(const CheckpointReader& checkpoint, const Settings& setting
   }
   if (before.teacher.loss != settings.teacher.loss) {
     throw UserError(
-        "{}: cannot resume: teacher.loss was {} in the checkpoint and is {} now; use another --run-dir, with "
-        "model.weights to begin from these",
+        "{}: cannot resume: teacher.loss was {} in the checkpoint and is {} now; use another --run-dir, and set "
+        "model.weights to start from these weights",
         origin, before.teacher.loss, settings.teacher.loss);
   }
   if (const auto difference = model_difference(before, settings))
-    throw UserError("{}: cannot resume: {}; use another --run-dir, or --resume never to start again", origin,
+    throw UserError("{}: cannot resume: {}; use another --run-dir, or --resume never to start from step 0", origin,
                     *difference);
   if (checkpoint.integer("seed") != settings.seed)
     throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin,
@@ -150,7 +150,7 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   const std::string origin = checkpoint.path().string();
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
   if (!(Vocabulary::from_json(checkpoint.text("vocabulary"), origin) == model_.vocabulary))
-    throw UserError("{}: cannot resume: its vocabulary is not that of {}", origin, data_.path());
+    throw UserError("{}: cannot resume: its vocabulary differs from that of {}", origin, data_.path());
   load_parameters(checkpoint, model_, Weights::raw);
   const ParameterStore& store = *model_.store;
   for (const Parameter& parameter : store.parameters()) {
@@ -163,7 +163,7 @@ void Trainer::load(const CheckpointReader& checkpoint) {
     into("first_moments/" + parameter.name(), optimizer_.first_moment());
     into("second_moments/" + parameter.name(), optimizer_.second_moment());
     if (!optimizer_.averages()) continue;
-    // Averaging switched on since then begins at the values themselves.
+    // If the checkpoint has no EMA, the EMA starts from the values.
     const std::string averaged = "averages/" + parameter.name();
     into(checkpoint.has(averaged) ? averaged : "parameters/" + parameter.name(), optimizer_.average());
   }
@@ -174,23 +174,22 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   origin_ = CheckpointOrigin::read(checkpoint);
   input_.continue_at(static_cast<std::uint64_t>(checkpoint.integer("sampler_counter")));
   early_stopping_.load(checkpoint);
-  load_carried(checkpoint, before);
+  load_recurrent_state(checkpoint, before);
   outliers_.load(checkpoint);
 }
 
-void Trainer::load_carried(const CheckpointReader& checkpoint, const Settings& before) {
-  if (carried_.empty()) return;
+void Trainer::load_recurrent_state(const CheckpointReader& checkpoint, const Settings& before) {
+  if (recurrent_states_.empty()) return;
   const Settings& now = model_.settings;
   const DataSettings &then = before.data, &data = now.data;
   if (!then.carry_state || then.store != data.store || then.sequence_length != data.sequence_length ||
       then.batch_size != data.batch_size || before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
-    log_warn(
-        "{}: the rows of batches are in other places now than in the checkpoint; the states that they carry begin "
-        "empty",
-        checkpoint.path().string());
+    log_warn("{}: the dataset or the shape of batches differs from the checkpoint's; recurrent states start empty",
+             checkpoint.path().string());
     return;
   }
-  for (std::size_t i = 0; i < carried_.size(); ++i) carried_[i].load(checkpoint, fmt::format("carried/{}", i));
+  for (std::size_t i = 0; i < recurrent_states_.size(); ++i)
+    recurrent_states_[i].load(checkpoint, fmt::format("carried/{}", i));
 }
 
 }  // namespace furlong

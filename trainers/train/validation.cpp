@@ -8,8 +8,8 @@
 
 #include "framework/core/clock.h"
 #include "framework/core/trace.h"
-#include "trainers/model/carried_state.h"
 #include "trainers/model/objective.h"
+#include "trainers/model/recurrent_state.h"
 
 namespace furlong {
 namespace {
@@ -18,13 +18,14 @@ UserError no_targets(const Settings& settings, const Dataset& data, Split split,
   const std::string part = max_batches > 0 ? fmt::format("the first {} batches of ", max_batches) : "";
   std::string hint = "prepare more data for it";
   if (!settings.data.ignore_tokens.empty()) {
-    hint = fmt::format("data.ignore_tokens: [{}] leaves every one out; ignore fewer symbols",
+    hint = fmt::format("data.ignore_tokens: [{}] excludes all of them; ignore fewer symbols",
                        config::join(settings.data.ignore_tokens, ", "));
   } else if (settings.objective.name == Objective::masked_tokens && settings.data.task == "none") {
-    hint = fmt::format("objective.mask_probability: {} hides none of its tokens; raise it",
+    hint = fmt::format("objective.mask_probability: {} masks none of its tokens; raise it",
                        settings.objective.mask_probability);
   }
-  return UserError("{}: no targets in {}the {} split, and so no loss; {}", data.path(), part, name_of(split), hint);
+  return UserError("{}: no targets in {}the {} split, so there is no loss; {}", data.path(), part, name_of(split),
+                   hint);
 }
 
 }  // namespace
@@ -36,8 +37,7 @@ void check_targets(const Settings& settings, const Vocabulary& vocabulary, const
                    std::int64_t max_batches) {
   const auto source =
       evaluation_source(settings, vocabulary, data, split, settings.data.sequence_length, settings.data.batch_size);
-  // No more at a time than there is: whether a batch of the size asked for fits in memory is found out later, and told
-  // then.
+  // Reads at most as many samples as exist; the memory of a full batch is checked elsewhere.
   const std::int64_t samples =
       settings.data.sampler == "stream"
           ? settings.data.batch_size
@@ -58,17 +58,17 @@ Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch,
 Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length,
                     std::int64_t batch_size, std::int64_t max_batches, const BatchLoss& loss, const WorkShare& share) {
   const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
-  std::optional<CarriedState> carried;
+  std::optional<RecurrentState> carried;
   if (model.settings.data.carry_state) carried.emplace(*model.decoder, batch_size);
   const SampleShare samples = share.samples(batch_size);
-  require(!carried || samples.samples == batch_size, "carried states are for one process");
+  require(!carried || samples.samples == batch_size, "stateful training needs a single process");
 
   Tape tape(model.stream);
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
   ops::CrossEntropyOptions loss_options;
   loss_options.count_correct = true;
-  loss_options.normalizer = 1.0;  // sums: batches differ in how many targets count
+  loss_options.normalizer = 1.0;  // sums: batches have different numbers of targets
 
   Evaluation result;
   double correct = 0;
@@ -80,7 +80,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
         share.cut(source->batch_of_one_pass(first + static_cast<std::uint64_t>(samples.first), samples.samples),
                   model.settings.objective.name == Objective::next_token);
     if (batch.n_targets == 0 && !carried && !share.group())
-      continue;  // other processes may have targets in segments of the same rows
+      continue;  // with several ranks, others may have targets in segments of the same rows
     share.put_into(context, batch);
     layers::GenerationState* past = carried ? &carried->begin(context, batch) : nullptr;
     const DeviceBatch input = on_device(batch, model.store->device());

@@ -135,7 +135,7 @@ TEST_F(BenchCommTrainingTest, RejectsDifferentSettingsBetweenRanks) {
     bench_comm_training(group, small_settings(store, {group.is_first() ? "model.n_layers=2" : "model.n_layers=3"}), 2);
   });
   for (const int status : world.wait()) EXPECT_NE(status, 0);
-  EXPECT_THAT(world.errors(), HasSubstr("model.n_layers: 3 here, and 2 in rank 0; expected the same in all processes"));
+  EXPECT_THAT(world.errors(), HasSubstr("model.n_layers: 3 on this rank and 2 on rank 0; expected equal values"));
 }
 
 TEST(BenchCommReductionsTest, HiddenFractionExcludesWaits) {

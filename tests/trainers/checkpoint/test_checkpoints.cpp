@@ -18,7 +18,7 @@
 #include "framework/io/checkpoint_shards.h"
 #include "trainers/model/model.h"
 
-// Stands in front of the C library's, so that a test can run as on a file system without hard links.
+// Overrides the C library's function, to simulate a file system without hard links.
 static bool hard_links_work = true;
 extern "C" int link(const char* from, const char* to) noexcept {
   if (hard_links_work) return static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
@@ -61,32 +61,32 @@ class CheckpointDirectoryTest : public testing::Test {
   fs::path root, folder;
 };
 
-TEST_F(CheckpointDirectoryTest, NamesSortAsSteps) {
+TEST_F(CheckpointDirectoryTest, StepNamesSortNumerically) {
   const CheckpointDirectory directory(folder, 2, true);
   EXPECT_EQ(directory.path_for(1234), folder / "step_00001234.h5");
   EXPECT_EQ(directory.path_for(0), folder / "step_00000000.h5");
   EXPECT_EQ(directory.path_for(12'345'678'901), folder / "step_12345678901.h5");
   EXPECT_THROW(directory.path_for(-1), ContractError);
-  EXPECT_EQ(directory.newest_whole(), std::nullopt);
+  EXPECT_EQ(directory.newest_complete(), std::nullopt);
   EXPECT_THROW(CheckpointDirectory(folder, 0, true), ContractError);
   std::ofstream(root / "file") << "";
   EXPECT_THROW(CheckpointDirectory(root / "file", 1, true), UserError);
   EXPECT_THROW(CheckpointDirectory(root / "file" / "below", 1, true), UserError);
 }
 
-TEST_F(CheckpointDirectoryTest, TheLastOnesAreKept) {
+TEST_F(CheckpointDirectoryTest, KeepsLastCheckpoints) {
   CheckpointDirectory directory(folder, 2, false);
   for (const std::int64_t step : {5, 10, 99'999'999, 100'000'000}) {
     write(directory, step);
     directory.committed(step, 1.0 / static_cast<double>(step));
   }
   EXPECT_THAT(directory.steps(), ElementsAre(99'999'999, 100'000'000));
-  EXPECT_EQ(directory.newest_whole(), directory.path_for(100'000'000));
+  EXPECT_EQ(directory.newest_complete(), directory.path_for(100'000'000));
   EXPECT_FALSE(directory.best().has_value());
   EXPECT_EQ(files().size(), 2u);
 }
 
-TEST_F(CheckpointDirectoryTest, TheBestIsKeptAcrossRuns) {
+TEST_F(CheckpointDirectoryTest, KeepsBestAcrossRuns) {
   {
     CheckpointDirectory directory(folder, 1, true);
     const std::vector<std::pair<std::int64_t, double>> losses = {{10, 3.0}, {20, 2.0}, {30, 2.5}, {40, std::nan("")}};
@@ -114,7 +114,7 @@ TEST_F(CheckpointDirectoryTest, TheBestIsKeptAcrossRuns) {
   EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "best.json", "step_00000070.h5"}));
 }
 
-TEST_F(CheckpointDirectoryTest, WithoutHardLinksTheBestIsACopy) {
+TEST_F(CheckpointDirectoryTest, CopiesBestWithoutHardLinks) {
   hard_links_work = false;
   CheckpointDirectory directory(folder, 1, true);
   for (const std::int64_t step : {1, 2, 3}) {
@@ -127,23 +127,23 @@ TEST_F(CheckpointDirectoryTest, WithoutHardLinksTheBestIsACopy) {
   EXPECT_EQ(step_in(folder / "best.h5"), 2);
 }
 
-TEST_F(CheckpointDirectoryTest, DamagedOnesAreSkipped) {
+TEST_F(CheckpointDirectoryTest, SkipsDamagedCheckpoints) {
   CheckpointDirectory directory(folder, 5, true);
   for (const std::int64_t step : {1, 2, 3, 4}) {
     write(directory, step);
     directory.committed(step);
   }
-  EXPECT_EQ(directory.newest_whole(), directory.path_for(4));
+  EXPECT_EQ(directory.newest_complete(), directory.path_for(4));
   damage(directory.path_for(4));
-  EXPECT_EQ(directory.newest_whole(), directory.path_for(3));
+  EXPECT_EQ(directory.newest_complete(), directory.path_for(3));
   fs::resize_file(directory.path_for(3), 600);
-  EXPECT_EQ(directory.newest_whole(), directory.path_for(2));
+  EXPECT_EQ(directory.newest_complete(), directory.path_for(2));
   std::ofstream(directory.path_for(2), std::ios::trunc) << "";
-  EXPECT_EQ(directory.newest_whole(), directory.path_for(1));
+  EXPECT_EQ(directory.newest_complete(), directory.path_for(1));
   damage(directory.path_for(1));
   try {
-    directory.newest_whole();
-    FAIL() << "found a whole one";
+    directory.newest_complete();
+    FAIL() << "returned a damaged checkpoint";
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), HasSubstr("none of the 4 checkpoints"));
     EXPECT_THAT(error.what(), HasSubstr("step_00000004.h5: damaged"));
@@ -151,7 +151,7 @@ TEST_F(CheckpointDirectoryTest, DamagedOnesAreSkipped) {
   }
 }
 
-TEST_F(CheckpointDirectoryTest, TheBestIsTheLastResort) {
+TEST_F(CheckpointDirectoryTest, FallsBackToBest) {
   {
     CheckpointDirectory directory(folder, 1, true);
     write(directory, 1);
@@ -161,10 +161,10 @@ TEST_F(CheckpointDirectoryTest, TheBestIsTheLastResort) {
     damage(directory.path_for(2));
   }
   const CheckpointDirectory directory(folder, 1, true);
-  EXPECT_EQ(directory.newest_whole(), folder / "best.h5");
+  EXPECT_EQ(directory.newest_complete(), folder / "best.h5");
 }
 
-/// A checkpoint of two processes, of which one had something to write.
+/// A checkpoint of two ranks, of which one had data to write.
 void write_in_shards(const CheckpointDirectory& directory, std::int64_t step) {
   const fs::path path = directory.path_for(step);
   ShardIndex index;
@@ -183,7 +183,7 @@ void write_in_shards(const CheckpointDirectory& directory, std::int64_t step) {
   writer.finish();
 }
 
-TEST_F(CheckpointDirectoryTest, ShardsOfABestOneWithoutReadableRecordStay) {
+TEST_F(CheckpointDirectoryTest, KeepsShardsOfBestWithoutReadableRecord) {
   {
     CheckpointDirectory directory(folder, 1, true);
     for (const std::int64_t step : {1, 2}) {
@@ -200,26 +200,26 @@ TEST_F(CheckpointDirectoryTest, ShardsOfABestOneWithoutReadableRecordStay) {
     directory.committed(step);
   }
   EXPECT_EQ(CheckpointReader::open(folder / "best.h5").tensors().size(), 1u) << "whole";
-  EXPECT_FALSE(fs::exists(folder / "step_00000003.shard_0_of_2.h5")) << "of a checkpoint that is gone";
+  EXPECT_FALSE(fs::exists(folder / "step_00000003.shard_0_of_2.h5")) << "its checkpoint was removed";
   directory.committed(4, 0.5);
-  EXPECT_FALSE(fs::exists(folder / "step_00000001.shard_0_of_2.h5")) << "of the one that was best";
+  EXPECT_FALSE(fs::exists(folder / "step_00000001.shard_0_of_2.h5")) << "its checkpoint is no longer the best";
 }
 
-// Another process may be ahead, and have written its part of the checkpoint that comes next.
-TEST_F(CheckpointDirectoryTest, ShardsOfACheckpointToComeStay) {
+// Another rank may be ahead and have written its shard of the next checkpoint.
+TEST_F(CheckpointDirectoryTest, KeepsShardsOfLaterSteps) {
   CheckpointDirectory directory(folder, 1, false);
   write_in_shards(directory, 1);
   for (const char* name : {"step_00000000.shard_1_of_2.h5", "step_00000002.shard_1_of_2.h5"})
     std::ofstream(folder / name) << "part";
   directory.committed(1);
-  EXPECT_FALSE(fs::exists(folder / "step_00000000.shard_1_of_2.h5")) << "it never came to be";
+  EXPECT_FALSE(fs::exists(folder / "step_00000000.shard_1_of_2.h5")) << "its checkpoint was never completed";
   EXPECT_TRUE(fs::exists(folder / "step_00000002.shard_1_of_2.h5"));
   directory.discard_after(1);
-  EXPECT_FALSE(fs::exists(folder / "step_00000002.shard_1_of_2.h5")) << "of a run that was killed";
+  EXPECT_FALSE(fs::exists(folder / "step_00000002.shard_1_of_2.h5")) << "left by a killed run";
   EXPECT_TRUE(fs::exists(folder / "step_00000001.shard_1_of_2.h5"));
 }
 
-TEST_F(CheckpointDirectoryTest, LeftoversOfInterruptedWritesGo) {
+TEST_F(CheckpointDirectoryTest, RemovesInterruptedWrites) {
   fs::create_directories(folder);
   std::ofstream(partial_path(folder / "step_00000009.h5")) << "half";
   std::ofstream(partial_path(folder / "best.h5")) << "half";
@@ -227,11 +227,11 @@ TEST_F(CheckpointDirectoryTest, LeftoversOfInterruptedWritesGo) {
   std::ofstream(folder / "step_9.h5") << "not our name";
   const CheckpointDirectory directory(folder, 1, true);
   EXPECT_EQ(files(), (std::set<std::string>{"notes.txt", "step_9.h5"}));
-  EXPECT_EQ(directory.newest_whole(), std::nullopt);
+  EXPECT_EQ(directory.newest_complete(), std::nullopt);
 }
 
-// Kills between the record of the best and its link: the next run of the program brings them together.
-TEST_F(CheckpointDirectoryTest, AnInterruptedChangeOfTheBestIsCompleted) {
+// A kill between best.json and best.h5: the next run makes them consistent.
+TEST_F(CheckpointDirectoryTest, CompletesInterruptedChangeOfBest) {
   const auto record = [&](std::int64_t step, double loss) {
     write_file_atomically(folder / "best.json",
                           fmt::format(R"({{"step":{},"validation_loss":{},"file":"best.h5"}})", step, loss));
@@ -256,7 +256,7 @@ TEST_F(CheckpointDirectoryTest, AnInterruptedChangeOfTheBestIsCompleted) {
   }
 }
 
-TEST_F(CheckpointDirectoryTest, RefusesAFolderInPlaceOfTheRecord) {
+TEST_F(CheckpointDirectoryTest, RejectsFolderAsBestRecord) {
   fs::create_directories(folder / "best.json");
   try {
     CheckpointDirectory(folder, 2, true);
@@ -266,7 +266,7 @@ TEST_F(CheckpointDirectoryTest, RefusesAFolderInPlaceOfTheRecord) {
   }
 }
 
-TEST_F(CheckpointDirectoryTest, LaterStepsAreDiscardedAndNeverCounted) {
+TEST_F(CheckpointDirectoryTest, DiscardsLaterSteps) {
   CheckpointDirectory directory(folder, 2, true);
   for (const std::int64_t step : {10, 20, 30}) {
     write(directory, step);
@@ -287,14 +287,14 @@ TEST_F(CheckpointDirectoryTest, LaterStepsAreDiscardedAndNeverCounted) {
   EXPECT_EQ(directory.best()->step, 20);
 }
 
-TEST_F(CheckpointDirectoryTest, ABestThatIsNoLongerKeptIsNotServed) {
+TEST_F(CheckpointDirectoryTest, ForgetsBestWithoutKeepBest) {
   {
     CheckpointDirectory directory(folder, 1, true);
     write(directory, 10);
     directory.committed(10, 2.0);
   }
   CheckpointDirectory directory(folder, 1, false);
-  EXPECT_EQ(directory.newest_whole(), directory.path_for(10));
+  EXPECT_EQ(directory.newest_complete(), directory.path_for(10));
   EXPECT_TRUE(fs::exists(folder / "best.h5")) << "nothing has replaced it yet";
   write(directory, 20);
   directory.committed(20, 3.0);
@@ -302,11 +302,11 @@ TEST_F(CheckpointDirectoryTest, ABestThatIsNoLongerKeptIsNotServed) {
   EXPECT_FALSE(directory.best().has_value());
 }
 
-TEST_F(CheckpointDirectoryTest, BeforeTheFirstStepNothingStays) {
+TEST_F(CheckpointDirectoryTest, DiscardsAllBeforeFirstStep) {
   CheckpointDirectory directory(folder, 1, true);
   write(directory, 10);
   directory.committed(10, 2.0);
-  // A best.h5 that no record belongs to.
+  // A best.h5 without a record.
   write_file_atomically(folder / "best.json", "{");
   CheckpointDirectory again(folder, 1, true);
   EXPECT_FALSE(again.best().has_value());
@@ -314,8 +314,8 @@ TEST_F(CheckpointDirectoryTest, BeforeTheFirstStepNothingStays) {
   EXPECT_EQ(files(), std::set<std::string>{});
 }
 
-// Of a run of furlong finetune the student of its last stage is meant.
-TEST_F(CheckpointDirectoryTest, ARunInStagesIsItsLastOne) {
+// A finetune run stands for the student of its last stage.
+TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
   const fs::path run = root / "finetuned";
   fs::create_directories(run);
   EXPECT_EQ(last_stage_of(run), std::nullopt);
@@ -327,7 +327,7 @@ TEST_F(CheckpointDirectoryTest, ARunInStagesIsItsLastOne) {
     }
     return std::string();
   };
-  EXPECT_THAT(refusal(), HasSubstr("there is no checkpoint here"));
+  EXPECT_THAT(refusal(), HasSubstr("no checkpoint found"));
   std::ofstream(run / "teacher.h5") << "x";
   fs::create_directories(run / "1_transfer" / "checkpoints");
   EXPECT_THAT(refusal(), AllOf(HasSubstr("no stage of this run of furlong finetune has a checkpoint yet"),
@@ -349,20 +349,20 @@ TEST_F(CheckpointDirectoryTest, ARunInStagesIsItsLastOne) {
   stage("10_task", 1);
   EXPECT_EQ(step_in(checkpoint_of(run)), 1);
   stage("10_transfer", 1);
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("10_task or 10_transfer"), HasSubstr("name the folder")));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("10_task or 10_transfer"), HasSubstr("pass the folder")));
 }
 
-TEST_F(CheckpointDirectoryTest, ReadersBesideARunFindTheNewestToo) {
-  EXPECT_EQ(newest_whole_checkpoint(folder), std::nullopt);
+TEST_F(CheckpointDirectoryTest, ReaderFindsNewestDuringRun) {
+  EXPECT_EQ(newest_complete_checkpoint(folder), std::nullopt);
   CheckpointDirectory directory(folder, 2, true);
   for (const std::int64_t step : {10, 20, 30}) {
     write(directory, step);
     directory.committed(step, step == 10 ? 1.0 : 2.0);
   }
-  EXPECT_EQ(newest_whole_checkpoint(folder), directory.path_for(30)) << "not the best";
+  EXPECT_EQ(newest_complete_checkpoint(folder), directory.path_for(30)) << "not the best";
   damage(directory.path_for(30));
   damage(directory.path_for(20));
-  EXPECT_EQ(newest_whole_checkpoint(folder), folder / "best.h5");
+  EXPECT_EQ(newest_complete_checkpoint(folder), folder / "best.h5");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ using namespace furlong::testing;
 class InputQueueTest : public EngineTest {};
 FURLONG_INSTANTIATE_GPUS(InputQueueTest);
 
-/// Two tensors of a step and their numbers.
+/// Two tensors of a step and their values.
 struct Input {
   Input(std::int32_t first, std::int64_t rows, std::int64_t n, std::int64_t n_labels)
       : tokens(static_cast<std::size_t>(rows * n), first),
@@ -34,7 +34,7 @@ void expect_holds(const Tensor& tensor, const std::vector<std::int32_t>& values)
   }
 }
 
-TEST_P(InputQueueTest, EachStepReadsItsOwnInput) {
+TEST_P(InputQueueTest, StepReadsItsOwnInput) {
   InputQueue queue(device());
   Tensor tokens, labels;
   const std::vector<Input> steps{{1, 2, 33, 2}, {3, 2, 33, 2},   {5, 2, 33, 0},
@@ -44,7 +44,7 @@ TEST_P(InputQueueTest, EachStepReadsItsOwnInput) {
     const void* before = tokens.address();
     queue.receive(steps[step].parts(tokens, labels));
     if (step == 1 || step == 5) {
-      EXPECT_EQ(tokens.address(), before) << "where a recorded step looks for it";
+      EXPECT_EQ(tokens.address(), before) << "a recorded step expects this address";
     }
     // As while the device works on the step.
     if (step + 1 < steps.size()) queue.send(steps[step + 1].parts(tokens, labels));
@@ -54,22 +54,22 @@ TEST_P(InputQueueTest, EachStepReadsItsOwnInput) {
   }
 }
 
-TEST_P(InputQueueTest, WhatWasNotReceivedIsForgotten) {
+TEST_P(InputQueueTest, DiscardsInputThatWasNotReceived) {
   InputQueue queue(device());
   Tensor tokens, labels;
   const Input early(1, 2, 40, 1), late(2, 2, 400, 1);  // the second needs more memory
   queue.send(early.parts(tokens, labels));
   queue.send(late.parts(tokens, labels));
-  // Memory of the first copy, which must not be written to any more.
+  // The memory of the first copy must not be written to any more.
   const Tensor other = Tensor::zeros({128 + 64}, DType::int32, device());
   queue.receive(late.parts(tokens, labels));
   expect_holds(tokens, late.tokens);
   expect_holds(labels, late.labels);
   EXPECT_EQ(other.to_vector<std::int32_t>(), std::vector<std::int32_t>(128 + 64, 0));
-  EXPECT_THROW(queue.receive(late.parts(tokens, labels)), ContractError) << "there is one copy of it";
+  EXPECT_THROW(queue.receive(late.parts(tokens, labels)), ContractError) << "the input was already received";
 }
 
-TEST_P(InputQueueTest, TakesItsMemoryOnce) {
+TEST_P(InputQueueTest, AllocatesOnce) {
   const std::int64_t before = arena(device()).counters().bytes_in_use;
   {
     InputQueue queue(device());

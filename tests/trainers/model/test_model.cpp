@@ -31,7 +31,7 @@ std::set<std::string> names(const Model& model, bool trained) {
   return result;
 }
 
-TEST(LoadModel, RefusesWeightsThatAreNotFinite) {
+TEST(LoadModel, RejectsNonFiniteWeights) {
   const Model model = make_model(resolve(settings_with("tied_embeddings: true")), Vocabulary::protein(), Device{});
   const Parameter& parameter = model.store->parameters().back();
   const std::filesystem::path path = std::filesystem::temp_directory_path() / fmt::format("nan_{}.h5", getpid());
@@ -52,7 +52,7 @@ TEST(LoadModel, RefusesWeightsThatAreNotFinite) {
   std::filesystem::remove(path);
 }
 
-TEST(MakeModel, EveryKeyOfTheModelReachesTheNetwork) {
+TEST(MakeModel, EveryModelKeyReachesTheNetwork) {
   const std::string encoder =
       "architecture: encoder, position: learned, norm_placement: after, embedding_norm: true, n_segments: 3, ";
   const Settings bert =
@@ -93,7 +93,7 @@ TEST(MakeModel, EveryKeyOfTheModelReachesTheNetwork) {
   EXPECT_EQ(yarn.rotary_scaling.attention_factor, 1.5);
 }
 
-TEST(MakeModel, WithAdaptersTheRestIsFrozenButForWhatIsNew) {
+TEST(MakeModel, LoraFreezesAllButAdaptersAndNewHead) {
   const std::string adapters = "lora_rank: 2, attention: {mechanism: linear, feature_map: hedgehog}";
   const Model decoder =
       make_model(settings_with("tied_embeddings: false, " + adapters), Vocabulary::protein(), Device{});
@@ -118,7 +118,7 @@ TEST(MakeModel, WithAdaptersTheRestIsFrozenButForWhatIsNew) {
   EXPECT_TRUE(names(classifier, false).contains("token_embedding.weight"));
 }
 
-TEST(MakeModel, FreezesWhatItIsToldTo) {
+TEST(MakeModel, FreezesSelectedParameters) {
   const Settings settings = settings_with("dropout: 0");
   const Model plain = make_model(settings, Vocabulary::protein(), Device{});
   const Model frozen =

@@ -90,7 +90,7 @@ class ObjectivesTest : public testing::WithTemporaryFolder {
 
 // --- Learning
 
-TEST_F(ObjectivesTest, MaskedTokensOfAPeriodicLanguageAreFilledIn) {
+TEST_F(ObjectivesTest, LearnsMaskedTokensOfPeriodicText) {
   const std::string store = periodic_store();
   for (const char* mechanism : {"softmax", "linear"}) {
     const std::string attention = std::string("model.attention.mechanism=") + mechanism;
@@ -104,7 +104,7 @@ TEST_F(ObjectivesTest, MaskedTokensOfAPeriodicLanguageAreFilledIn) {
   }
 }
 
-TEST_F(ObjectivesTest, LabelsFollowFromTheFirstLetter) {
+TEST_F(ObjectivesTest, LearnsLabelsFromFirstLetter) {
   const std::string store = labelled_store();
   for (const char* pooling : {"mean", "class_token"}) {
     const Evaluation found = learned(
@@ -115,7 +115,7 @@ TEST_F(ObjectivesTest, LabelsFollowFromTheFirstLetter) {
   }
 }
 
-TEST_F(ObjectivesTest, EqualSequencesAreMatched) {
+TEST_F(ObjectivesTest, LearnsToMatchEqualSequences) {
   const std::string store = pairs_store();
   const Evaluation found = learned(
       store, settings(store, "matching", {"trainer.max_steps=250", "data.batch_size=16", "model.d_model=32"}), 250);
@@ -125,7 +125,7 @@ TEST_F(ObjectivesTest, EqualSequencesAreMatched) {
 
 // --- Resuming
 
-TEST_F(ObjectivesTest, ResumingContinuesBitForBit) {
+TEST_F(ObjectivesTest, ResumesBitwise) {
   struct Case {
     std::string store, objective;
     std::vector<std::string> overrides;
@@ -166,7 +166,7 @@ TEST_F(ObjectivesTest, ResumingContinuesBitForBit) {
   }
 }
 
-TEST_F(ObjectivesTest, AccumulationAndBatchesMeanTheSame) {
+TEST_F(ObjectivesTest, AccumulatedBatchesEqualOneLargeBatch) {
   const std::string store = labelled_store(60);
   const TokenStore data = TokenStore::open(store);
   const auto gradients = [&](const std::vector<std::string>& overrides) {
@@ -186,7 +186,7 @@ TEST_F(ObjectivesTest, AccumulationAndBatchesMeanTheSame) {
 
 // --- Evaluating
 
-TEST_F(ObjectivesTest, EvaluationDoesNotDependOnTheBatchAndRepeats) {
+TEST_F(ObjectivesTest, EvaluationIsRepeatableAndIndependentOfBatchSize) {
   const std::string labelled = labelled_store(60), periodic = periodic_store();
   for (const auto& [store, objective] : {std::pair{labelled, "classification"}, std::pair{periodic, "masked_tokens"}}) {
     const TokenStore data = TokenStore::open(store);
@@ -202,7 +202,7 @@ TEST_F(ObjectivesTest, EvaluationDoesNotDependOnTheBatchAndRepeats) {
   }
 }
 
-TEST_F(ObjectivesTest, ThreadsChangeNothing) {
+TEST_F(ObjectivesTest, ResultIsIndependentOfThreads) {
   const std::string store = pairs_store(40);
   const TokenStore data = TokenStore::open(store);
   std::vector<double> losses;
@@ -215,7 +215,7 @@ TEST_F(ObjectivesTest, ThreadsChangeNothing) {
   EXPECT_EQ(std::vector(losses.begin(), losses.begin() + 3), std::vector(losses.begin() + 3, losses.end()));
 }
 
-TEST_F(ObjectivesTest, MemoryIsPredicted) {
+TEST_F(ObjectivesTest, PredictsPeakMemory) {
   const std::string store = pairs_store(40);
   const TokenStore data = TokenStore::open(store);
   const Settings given =
@@ -234,7 +234,7 @@ TEST_F(ObjectivesTest, MemoryIsPredicted) {
 
 // --- Refusals
 
-TEST_F(ObjectivesTest, EncodersDoNotGenerate) {
+TEST_F(ObjectivesTest, EncoderRejectsGeneration) {
   const std::string store = periodic_store();
   const TokenStore data = TokenStore::open(store);
   Model model = make_model(settings(store, "masked_tokens").settings, data.vocabulary(), Device{});
@@ -242,31 +242,32 @@ TEST_F(ObjectivesTest, EncodersDoNotGenerate) {
               HasSubstr("this model is an encoder (objective masked_tokens)"));
 }
 
-TEST_F(ObjectivesTest, DataWithoutLabelsIsRefused) {
+TEST_F(ObjectivesTest, RejectsDataWithoutLabels) {
   const std::string store = periodic_store();
   const TokenStore data = TokenStore::open(store);
   const LoadedSettings loaded = settings(store, "classification");
   EXPECT_THAT(message_of<UserError>([&] { check_against_data(loaded, data); }), HasSubstr("objective.name"));
   EXPECT_THAT(message_of<UserError>([&] { make_model(loaded.settings, data.vocabulary(), Device{}); }),
-              HasSubstr("the data has none"));
+              HasSubstr("the dataset has none"));
   const std::string labelled = labelled_store(60);
   const TokenStore single = TokenStore::open(labelled);
   EXPECT_THAT(message_of<UserError>([&] { check_against_data(settings(labelled, "matching"), single); }),
               HasSubstr("labels of single documents, expected labels of pairs"));
 }
 
-TEST_F(ObjectivesTest, MaskingThatHidesNothingIsRefused) {
+TEST_F(ObjectivesTest, RejectsMaskingWithoutTargets) {
   const std::string store = periodic_store();
   const TokenStore data = TokenStore::open(store);
   const LoadedSettings loaded = settings(store, "masked_tokens", {"objective.mask_probability=1e-9"});
   const std::string expected =
-      "no targets in the first 3 batches of the validation split, and so no loss; objective.mask_probability: 1e-09";
+      "no targets in the first 3 batches of the validation split, so there is no loss; objective.mask_probability: "
+      "1e-09";
   EXPECT_THAT(message_of<UserError>([&] { check_against_data(loaded, data); }), HasSubstr(expected));
   Trainer trainer(loaded.settings, data, Device{});
   EXPECT_THAT(message_of<UserError>([&] { trainer.validate(); }), HasSubstr(expected));
 }
 
-TEST_F(ObjectivesTest, AnotherObjectiveDoesNotResume) {
+TEST_F(ObjectivesTest, RejectsResumeWithAnotherObjective) {
   const std::string store = labelled_store(60);
   const TokenStore data = TokenStore::open(store);
   Trainer(settings(store, "classification").settings, data, Device{}).save(path("c.h5"));
@@ -281,7 +282,7 @@ TEST_F(ObjectivesTest, AnotherObjectiveDoesNotResume) {
   EXPECT_THAT(load("classification", {"objective.pooling=class_token"}), HasSubstr("(pooling class_token) now"));
 }
 
-TEST_F(ObjectivesTest, ALabelledStoreServesOtherObjectivesToo) {
+TEST_F(ObjectivesTest, LabelledDatasetServesOtherObjectives) {
   const std::string store = labelled_store(60);
   EXPECT_TRUE(std::isfinite(learned(store, settings(store, "masked_tokens"), 2).loss));
   const LoadedSettings decoder = small_settings(store);

@@ -1,5 +1,4 @@
-// Checkpoints that are written while training goes on: what is in them, who waits for whom, and what becomes of
-// failures.
+// Asynchronous checkpoints: content, waiting, and failures.
 #include "trainers/train/checkpoint_saver.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +51,7 @@ class CheckpointSaverTest : public testing::WithTemporaryFolder {
 
 constexpr auto nothing_more = [] {};
 
-TEST_F(CheckpointSaverTest, AFileIsTheOneThatWouldHaveBeenWrittenHere) {
+TEST_F(CheckpointSaverTest, AsynchronousFileEqualsSynchronousFile) {
   const TokenStore data = TokenStore::open(store);
   Trainer trainer(settings(), data, Device{});
   for (int i = 0; i < 3; ++i) trainer.step();
@@ -65,11 +64,11 @@ TEST_F(CheckpointSaverTest, AFileIsTheOneThatWouldHaveBeenWrittenHere) {
   EXPECT_GT(fs::file_size(in("here")), 10000u);
   EXPECT_EQ(content(in("background")), content(in("here")));
   trainer.save(in("here"));
-  EXPECT_NE(content(in("background")), content(in("here"))) << "steps change what was compared";
+  EXPECT_NE(content(in("background")), content(in("here"))) << "a step must change the compared state";
 }
 
-// Of two processes, with the optimizer's state in both of them and in shards.
-TEST_F(CheckpointSaverTest, SoAreShards) {
+// Two ranks, with the optimizer's state on both or sharded.
+TEST_F(CheckpointSaverTest, AsynchronousShardsEqualSynchronousShards) {
   for (const char* sharded : {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true"}) {
     run_world(2, [&](ProcessGroup& group, const Report&) {
       const TokenStore data = TokenStore::open(store);
@@ -91,7 +90,7 @@ TEST_F(CheckpointSaverTest, SoAreShards) {
   }
 }
 
-TEST_F(CheckpointSaverTest, StepsGoOnMeanwhile) {
+TEST_F(CheckpointSaverTest, TrainingContinuesDuringWrite) {
   const TokenStore data = TokenStore::open(store);
   Trainer trainer(settings(), data, Device{});
   trainer.step();
@@ -110,7 +109,7 @@ TEST_F(CheckpointSaverTest, StepsGoOnMeanwhile) {
   EXPECT_EQ(trainer.steps(), 3);
 }
 
-TEST_F(CheckpointSaverTest, TheNextWaitsForTheOneBefore) {
+TEST_F(CheckpointSaverTest, WaitsForPreviousCheckpoint) {
   const TokenStore data = TokenStore::open(store);
   Trainer trainer(settings(), data, Device{});
   const ProcessGroup alone;
@@ -127,10 +126,10 @@ TEST_F(CheckpointSaverTest, TheNextWaitsForTheOneBefore) {
     });
     EXPECT_FALSE(whole.empty());
   }
-  EXPECT_EQ(whole, (std::vector<int>{1, 2})) << "and its end for the last";
+  EXPECT_EQ(whole, (std::vector<int>{1, 2})) << "the end of training waits for the last checkpoint";
 }
 
-TEST_F(CheckpointSaverTest, AFailureIsThrownByWhoeverAsksNext) {
+TEST_F(CheckpointSaverTest, NextCallThrowsWriteError) {
   const TokenStore data = TokenStore::open(store);
   Trainer trainer(settings(), data, Device{});
   const ProcessGroup alone;
@@ -150,9 +149,9 @@ TEST_F(CheckpointSaverTest, AFailureIsThrownByWhoeverAsksNext) {
   EXPECT_FALSE(is_whole);
 }
 
-TEST_F(CheckpointSaverTest, WithoutMemoryForTheCopyItIsWrittenBeforeSaveReturns) {
+TEST_F(CheckpointSaverTest, WritesSynchronouslyWithoutMemoryForCopy) {
 #ifdef FURLONG_SANITIZED
-  GTEST_SKIP() << "the arena touches what it hands out";
+  GTEST_SKIP() << "this build's arena touches allocated memory";
 #endif
   const TokenStore data = TokenStore::open(store);
   Trainer trainer(settings(), data, Device{});
@@ -176,12 +175,12 @@ TEST_F(CheckpointSaverTest, WithoutMemoryForTheCopyItIsWrittenBeforeSaveReturns)
     EXPECT_EQ(CheckpointReader::open(in("background", name)).integer("step"), 0);
   }
   const std::string text = warnings.text();
-  EXPECT_THAT(text, HasSubstr("checkpoint.background: there is no memory for a copy"));
+  EXPECT_THAT(text, HasSubstr("checkpoint.background: not enough memory for a copy"));
   EXPECT_EQ(text.find("checkpoint.background"), text.rfind("checkpoint.background")) << "once";
 }
 
-// What the estimate before training says of the copy.
-TEST_F(CheckpointSaverTest, ItsMemoryIsForetold) {
+// The estimate of the copy before training.
+TEST_F(CheckpointSaverTest, PredictsCopyMemory) {
   const auto measured = [](const Trainer& trainer) {
     const std::int64_t before = arena(Device{}).counters().bytes_in_use;
     const CheckpointParts copy = trainer.checkpoint_parts("").copy();
@@ -203,7 +202,7 @@ TEST_F(CheckpointSaverTest, ItsMemoryIsForetold) {
   });
 }
 
-TEST_F(CheckpointSaverTest, TrainingThatWaitsSaysForWhom) {
+TEST_F(CheckpointSaverTest, WaitLogNamesCheckpointAndRank) {
   WorldOptions options;
   options.notice = 300ms;
   World world(
@@ -231,13 +230,13 @@ TEST_F(CheckpointSaverTest, TrainingThatWaitsSaysForWhom) {
       options);
   EXPECT_EQ(world.wait(), (std::vector<int>{0, 0})) << world.errors();
   const std::string file = in("background");
-  EXPECT_THAT(world[0].words(), HasSubstr("rank 1: its part of " + file + " has not arrived for "));
-  EXPECT_THAT(world[0].words(), HasSubstr(file + ": training has waited for "));
-  EXPECT_THAT(world[1].words(), HasSubstr(" s until this process's part of it is written"));
+  EXPECT_THAT(world[0].words(), HasSubstr("rank 1: its shard of " + file));
+  EXPECT_THAT(world[0].words(), HasSubstr(file + ": training has been waiting for "));
+  EXPECT_THAT(world[1].words(), HasSubstr(" s until this rank's shard is written"));
 }
 
-// Rank 1 waits for rank 0, which computes, and rank 0's thread for rank 1's part: only who failed knows.
-TEST_F(CheckpointSaverTest, AFailureInTheBackgroundEndsAllAtOnce) {
+// Rank 1 waits for rank 0, which computes, while rank 0's thread waits for rank 1's shard: only the failed rank knows.
+TEST_F(CheckpointSaverTest, AsynchronousFailureEndsAllRanks) {
   for (const int failing : {0, 1}) {
     WorldOptions options;
     options.timeout = 6s;
@@ -264,8 +263,8 @@ TEST_F(CheckpointSaverTest, AFailureInTheBackgroundEndsAllAtOnce) {
   }
 }
 
-// As on a network file system: what rank 1 has written shows a while later.
-TEST_F(CheckpointSaverTest, ShardsMayTakeTheirTimeToAppear) {
+// As on a network file system: rank 1's shard becomes visible later.
+TEST_F(CheckpointSaverTest, WaitsForLateShards) {
   run_world(2, [&](ProcessGroup& group, const Report&) {
     const TokenStore data = TokenStore::open(store);
     const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
@@ -285,8 +284,8 @@ TEST_F(CheckpointSaverTest, ShardsMayTakeTheirTimeToAppear) {
   });
 }
 
-// A folder of its own for each process: what rank 1 has written is not there where rank 0 looks.
-TEST_F(CheckpointSaverTest, ShardsThatRankZeroDoesNotFindMakeNoCheckpoint) {
+// Each rank has its own folder: rank 0 cannot see rank 1's shard.
+TEST_F(CheckpointSaverTest, MissingShardFailsCheckpoint) {
   World world(2, [&](ProcessGroup& group, const Report&) {
     const TokenStore data = TokenStore::open(store);
     const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
@@ -294,10 +293,8 @@ TEST_F(CheckpointSaverTest, ShardsThatRankZeroDoesNotFindMakeNoCheckpoint) {
     group.barrier();
   });
   for (const int status : world.wait()) EXPECT_NE(status, 0);
-  EXPECT_THAT(
-      world.errors(),
-      HasSubstr(in("here", "step_00000003.shard_1_of_2.h5") +
-                ": rank 1 has written this part of the checkpoint, and rank 0 does not find it there, 0.3 s later"));
+  EXPECT_THAT(world.errors(), HasSubstr(in("here", "step_00000003.shard_1_of_2.h5") +
+                                        ": rank 1 wrote this checkpoint shard, but rank 0 cannot see it after 0.3 s"));
   EXPECT_FALSE(fs::exists(in("here")));
 }
 

@@ -1,4 +1,4 @@
-// data.sampler: documents, the baseline of chance, and models whose vocabulary is a tokenizer.
+// data.sampler: documents, the baseline of token frequencies, and models with a tokenizer's vocabulary.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,8 +44,8 @@ class DocumentRows : public testing::WithTemporaryFolder {
   }
 };
 
-/// Whatever stands beside a document in its batch, and however far that is padded: its loss and gradients are its own.
-TEST_F(DocumentRows, AreTrainedOnAsIfEachWereAlone) {
+/// Loss and gradients of a document are independent of the other documents and of the padding in its batch.
+TEST_F(DocumentRows, GradientsEqualSeparateDocuments) {
   const std::string store = store_of({"hello", "xy", "the cat sat on the mat", "ab", "long before", "on"});
   const TokenStore data = TokenStore::open(store);
   for (const bool encoder : {false, true}) {
@@ -93,7 +93,7 @@ TEST_F(DocumentRows, AreTrainedOnAsIfEachWereAlone) {
   }
 }
 
-TEST_F(DocumentRows, EvaluationSeesEachTargetOnceWhateverTheBatchSize) {
+TEST_F(DocumentRows, EvaluationCountsEachTargetOnce) {
   const std::string store = varied_store();
   const TokenStore data = TokenStore::open(store);
   for (const Strings& objective : {Strings{}, masked}) {
@@ -116,7 +116,7 @@ TEST_F(DocumentRows, EvaluationSeesEachTargetOnceWhateverTheBatchSize) {
   }
 }
 
-TEST_F(DocumentRows, ResumingContinuesBitForBit) {
+TEST_F(DocumentRows, ResumesBitwise) {
   const std::string store = varied_store();
   const TokenStore data = TokenStore::open(store);
   for (const Strings& more :
@@ -139,7 +139,7 @@ TEST_F(DocumentRows, ResumingContinuesBitForBit) {
   }
 }
 
-TEST(DocumentSettings, RefuseWhatRowsOfDocumentsAreNot) {
+TEST(DocumentSettings, RejectUnsupportedSettings) {
   const auto refusal = [](const Strings& overrides) {
     return message_of<UserError>([&] { small_settings("x.h5", overrides); });
   };
@@ -159,7 +159,7 @@ TEST(DocumentSettings, RefuseWhatRowsOfDocumentsAreNot) {
   }
 }
 
-TEST(DocumentSettings, ACheckpointNeedNotNameAStore) {
+TEST(DocumentSettings, CheckpointConfigMayOmitDataset) {
   Settings settings = small_settings("x.h5").settings;
   settings.data.store.clear();
   EXPECT_TRUE(from_checkpoint_text(to_yaml(settings), "x.h5 (config)").settings == settings);
@@ -169,11 +169,11 @@ TEST(DocumentSettings, ACheckpointNeedNotNameAStore) {
               HasSubstr("data.store is empty, as in the config of a model"));
 }
 
-// --- Chance
+// --- Baseline
 
-using ChanceTest = DocumentRows;
+using BaselineTest = DocumentRows;
 
-TEST_F(ChanceTest, IsWhatFrequenciesAloneGive) {
+TEST_F(BaselineTest, BaselineUsesTokenFrequencies) {
   // Training: 6 a, 3 b and a c, ten times. Validation: b a a b a c d; its first token is not a target.
   std::string text;
   for (int i = 0; i < 10; ++i) text += "aaabaabbca";
@@ -201,12 +201,12 @@ TEST_F(ChanceTest, IsWhatFrequenciesAloneGive) {
   EXPECT_DOUBLE_EQ(chance(plain, data.vocabulary(), data, Split::validation, 2, 2).loss, found.loss);
   EXPECT_EQ(chance(plain, data.vocabulary(), data, Split::validation, 2, 1, 2).targets, 4);
 
-  // What is left out of the loss is left out of the frequencies.
+  // Tokens excluded from the loss are excluded from the frequencies.
   const Settings ignoring = small_settings(path("s.h5"), {"data.ignore_tokens=[a]"}).settings;
   const Chance without = chance(ignoring, data.vocabulary(), data, Split::validation, 32, 2);
   EXPECT_EQ(without.targets, 3);
   EXPECT_DOUBLE_EQ(without.accuracy, 1.0 / 3);
-  // What is commonest in training is guessed, and not what happens to be commonest in the split.
+  // The guess is the most frequent token of training, not of the evaluated split.
   const Settings guessing_b = small_settings(path("s.h5"), {"data.ignore_tokens=[a, b]"}).settings;
   const Chance rare = chance(guessing_b, data.vocabulary(), data, Split::validation, 32, 2);
   EXPECT_EQ(rare.targets, 2);
@@ -223,8 +223,8 @@ TEST_F(ChanceTest, IsWhatFrequenciesAloneGive) {
               1e-6);
 }
 
-/// A model that has learned nothing but frequencies is as good as chance: the targets of both are the same.
-TEST_F(ChanceTest, HasTheTargetsOfEvaluate) {
+/// A model that has learned only frequencies equals the baseline: the targets of both are the same.
+TEST_F(BaselineTest, BaselineTargetsEqualEvaluationTargets) {
   const std::string store = varied_store();
   const TokenStore data = TokenStore::open(store);
   for (const Strings& more : {Strings{}, Strings{"data.sampler=stream"}, Strings{"data.sampler=documents"}, masked,
@@ -265,7 +265,7 @@ class TokenizerModel : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(TokenizerModel, LearnsToFillInAndGoesThroughACheckpoint) {
+TEST_F(TokenizerModel, LearnsMaskedTokensAndSurvivesCheckpoint) {
   const std::string store = prepared(PrepareOptions::Format::fasta, testing::letters_tokenizer(path("letters")));
   const TokenStore data = TokenStore::open(store);
   const LoadedSettings loaded =
@@ -286,7 +286,7 @@ TEST_F(TokenizerModel, LearnsToFillInAndGoesThroughACheckpoint) {
   EXPECT_EQ(found.targets, by_chance.targets);
 }
 
-TEST_F(TokenizerModel, ClassifiesByItsOwnClassToken) {
+TEST_F(TokenizerModel, ClassifiesWithTokenizerClassToken) {
   const std::string store = prepared(PrepareOptions::Format::labelled, testing::letters_tokenizer(path("letters")));
   const TokenStore data = TokenStore::open(store);
   const LoadedSettings loaded = small_settings(
@@ -305,7 +305,7 @@ TEST_F(TokenizerModel, ClassifiesByItsOwnClassToken) {
               std::numbers::ln2, 0.05);
 }
 
-TEST_F(TokenizerModel, GeneratesInTheTokenizersText) {
+TEST_F(TokenizerModel, GeneratesDecodedText) {
   const std::string store = prepared(PrepareOptions::Format::fasta, testing::bpe_tokenizer(path("bpe")));
   const TokenStore data = TokenStore::open(store);
   const Settings settings =

@@ -1,4 +1,4 @@
-// The copy task, packed documents, and states carried from segment to segment, end to end.
+// End-to-end tests: the copy task, packed documents, and stateful training.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ class CopyRun : public testing::WithTemporaryFolder {
 
 /// Training, metrics, the checkpoint's vocabulary, evaluation and generation: a model that has learned to copy copies a
 /// prompt.
-TEST_F(CopyRun, LearnsAndCopiesAPrompt) {
+TEST_F(CopyRun, LearnsAndCopiesPrompt) {
   const LoadedSettings loaded = in_folder({});
   const TrainResult result = train(loaded, {});
   EXPECT_GT(last_accuracy(), 0.99);
@@ -85,15 +85,15 @@ TEST_F(CopyRun, LearnsWithLinearAttention) {
   EXPECT_GT(last_accuracy(), 0.99);
 }
 
-/// For models that see both ways the second half is hidden, and filled in.
-TEST_F(CopyRun, AnEncoderFillsTheCopyIn) {
+/// Bidirectional models predict a masked second half.
+TEST_F(CopyRun, EncoderFillsCopy) {
   train(in_folder({"model.architecture=encoder", "objective.name=masked_tokens", "model.short_convolution=0",
                    "model.position=learned"}),
         {});
   EXPECT_GT(last_accuracy(), 0.99);
 }
 
-TEST(CopySettings, RefuseWhatTheTaskDoesNotHave) {
+TEST(CopySettings, RejectUnsupportedSettings) {
   const auto refusal = [](const std::vector<std::string>& overrides) {
     return message_of<UserError>([&] { copy_settings(overrides); });
   };
@@ -120,11 +120,10 @@ class DocumentsRun : public testing::WithTemporaryFolder {
 };
 
 using PackedDocuments = DocumentsRun;
-using CarriedStates = DocumentsRun;
+using RecurrentStates = DocumentsRun;
 
-/// Whatever the mechanism and the positions: the loss of a packed window, and each gradient, is that of its documents
-/// one by one.
-TEST_F(PackedDocuments, AreTrainedOnAsIfEachWereAlone) {
+/// For every mechanism and position embedding, loss and gradients of a packed window equal those of its documents.
+TEST_F(PackedDocuments, GradientsEqualSeparateDocuments) {
   const std::vector<std::string> documents{"hello", "x", "the cat sat", "ab", "long before", "on"};
   const std::string store = store_of(documents);
   const TokenStore data = TokenStore::open(store);
@@ -174,9 +173,9 @@ TEST_F(PackedDocuments, AreTrainedOnAsIfEachWereAlone) {
   }
 }
 
-// --- Carried states
+// --- Stateful training
 
-/// Documents of letters of several lengths, some shorter than a segment, with something in them to learn.
+/// Documents of letters with learnable content; some are shorter than a segment.
 std::vector<std::string> long_documents() {
   std::vector<std::string> documents;
   std::uint64_t seed = 20;
@@ -188,9 +187,8 @@ std::vector<std::string> long_documents() {
 const std::vector<std::string> carrying{"model.attention.mechanism=linear", "data.sampler=stream",
                                         "data.carry_state=true", "model.short_convolution=4"};
 
-/// A model that sees a document segment by segment, with what it has seen carried along, finds the same as one that
-/// sees it whole.
-TEST_F(CarriedStates, SegmentsEqualWholeDocuments) {
+/// A model that reads a document segment by segment, with its recurrent state, gives the result of reading it whole.
+TEST_F(RecurrentStates, SegmentsEqualWholeDocuments) {
   const std::string store = store_of(long_documents());
   const TokenStore data = TokenStore::open(store);
   for (const char* map : {"favor_positive", "elu1", "taylor"}) {
@@ -208,9 +206,9 @@ TEST_F(CarriedStates, SegmentsEqualWholeDocuments) {
   }
 }
 
-/// The states are part of the checkpoint: those of rows in the middle of documents, of each accumulated batch, and in
+/// Checkpoints contain the states, including those of rows inside documents, of each accumulated batch, and in
 /// bfloat16.
-TEST_F(CarriedStates, ResumeBitForBit) {
+TEST_F(RecurrentStates, ResumesBitwise) {
   const std::string store = store_of(long_documents(), "0.8,0.2,0");
   const TokenStore data = TokenStore::open(store);
   for (const auto& more :
@@ -231,7 +229,7 @@ TEST_F(CarriedStates, ResumeBitForBit) {
     expect_equal_tensors(path("whole.h5"), path("resumed.h5"));
     EXPECT_FALSE(CheckpointReader::open(path("whole.h5")).tensors("carried/0/").empty());
 
-    // Rows that are elsewhere begin with empty states rather than with those of other documents.
+    // If the batch layout changes, rows start with empty states instead of those of other documents.
     const auto next_loss = [&](std::int64_t sequence_length, bool carry_state) {
       Settings changed = settings;
       changed.data.sequence_length = sequence_length;
@@ -242,14 +240,13 @@ TEST_F(CarriedStates, ResumeBitForBit) {
     };
     if (settings.model.dtype == DType::bfloat16) continue;  // rounds away what these states tell
     EXPECT_NEAR(next_loss(8, true) / next_loss(8, false), 1, 1e-6) << "the same sums in another order";
-    EXPECT_GT(std::abs(next_loss(16, true) / next_loss(16, false) - 1), 1e-5)
-        << "states that were kept make a difference";
+    EXPECT_GT(std::abs(next_loss(16, true) / next_loss(16, false) - 1), 1e-5) << "stored states must affect the loss";
   }
 }
 
-/// What only an earlier segment tells can be learned with carried states, and not without: each segment but a
-/// document's first begins with a question mark, which its letter follows.
-TEST_F(CarriedStates, TellOfEarlierSegments) {
+/// Information from earlier segments can be learned only with recurrent states: each segment except a document's first
+/// starts with a question mark, which its letter follows.
+TEST_F(RecurrentStates, CarryInformationFromEarlierSegments) {
   std::vector<std::string> documents;
   for (std::uint64_t i = 0; i < 200; ++i) {
     const char letter = static_cast<char>('a' + random_word({3, 0, random_stream("letters")}, i) % 8);
@@ -275,7 +272,7 @@ TEST_F(CarriedStates, TellOfEarlierSegments) {
   EXPECT_LT(accuracy({}), 0.9);
 }
 
-TEST_F(CarriedStates, AreRefusedWhereTheyCannotBe) {
+TEST_F(RecurrentStates, RejectUnsupportedSettings) {
   const auto refusal = [&](const std::vector<std::string>& more) {
     return message_of<UserError>([&] {
       small_settings("x.h5", with({"data.sampler=stream", "data.carry_state=true"}, more));

@@ -29,7 +29,7 @@ using testing::message_of;
 using testing::small_settings;
 using Resume = TrainOptions::Resume;
 
-// Its second half follows no rule: what is learnt from the first makes predictions there worse, so that validation is
+// Its second half is random: what is learnt from the first half makes predictions there worse, so that validation is
 // best early.
 std::string misleading_text() {
   std::string text = testing::synthetic_text(300);
@@ -61,7 +61,7 @@ class TrainTest : public testing::WithTemporaryFolder {
     for (std::string line; std::getline(lines, line);) found.push_back(Json::parse(line));
     return found;
   }
-  // Without what the clock and the arena's history decide.
+  // Without values that depend on the clock and the arena's history.
   std::vector<Json> measured(const std::string& name) const {
     auto lines = metrics(name);
     for (Json& line : lines) {
@@ -83,7 +83,7 @@ class TrainTest : public testing::WithTemporaryFolder {
   std::string store;
 };
 
-TEST_F(TrainTest, LeavesMetricsConfigAndCheckpoints) {
+TEST_F(TrainTest, WritesMetricsConfigAndCheckpoints) {
   const TrainResult result = run("run");
   EXPECT_EQ(result.step, 12);
   EXPECT_FALSE(result.interrupted);
@@ -124,10 +124,10 @@ TEST_F(TrainTest, LeavesMetricsConfigAndCheckpoints) {
   EXPECT_FALSE(fs::is_empty(path("run/tensorboard")));
   const CheckpointReader last = CheckpointReader::open(result.checkpoint);
   EXPECT_EQ(last.integer("step"), 12);
-  EXPECT_EQ(last.text("metrics"), content(path("run/metrics.jsonl"))) << "a checkpoint alone tells how it came to be";
+  EXPECT_EQ(last.text("metrics"), content(path("run/metrics.jsonl"))) << "checkpoints contain the metrics";
 }
 
-TEST_F(TrainTest, KeepsTheLastAndTheBest) {
+TEST_F(TrainTest, KeepsLastAndBestCheckpoints) {
   testing::write_store(store, misleading_text(), "0.5,0.4,0.1");
   run("run", {"trainer.max_steps=80", "trainer.validate_every=2", "optimizer.learning_rate=0.05",
               "checkpoint.keep_last=3", "checkpoint.every=5", "schedule.name=constant"});
@@ -150,21 +150,21 @@ TEST_F(TrainTest, KeepsTheLastAndTheBest) {
   EXPECT_THAT(checkpoints("without"), ElementsAre("step_00000012.h5"));
 }
 
-// The run goes on from what a run that was killed after `step` has left: later lines, an earlier checkpoint, a torn
+// The run continues from the remains of a run that was killed after `step`: later lines, an earlier checkpoint, a torn
 // line, half a file.
-TEST_F(TrainTest, RefusesACheckpointUnderAnotherStepsNameAndKeepsIt) {
+TEST_F(TrainTest, RejectsCheckpointWithAnotherStepsName) {
   run("run");
   const std::string later = checkpoint("run", 99);
   fs::rename(checkpoint("run", 12), later);
   fs::remove(path("run/checkpoints/best.h5"));
   fs::remove(path("run/checkpoints/best.json"));
-  EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr("holds step 12, not what its name says"));
+  EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr("contains step 12, but its name"));
   EXPECT_TRUE(fs::exists(later));
   fs::rename(later, checkpoint("run", 12));
   EXPECT_EQ(run("run").step, 12);
 }
 
-TEST_F(TrainTest, RefusesToResumeOnOtherData) {
+TEST_F(TrainTest, RejectsResumeOnOtherData) {
   run("run");
   testing::write_store(path("tokens.h5"), testing::synthetic_text(4000, 2));
   EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr("was trained on other data"));
@@ -173,7 +173,7 @@ TEST_F(TrainTest, RefusesToResumeOnOtherData) {
   EXPECT_EQ(train(settings("run", {"trainer.max_steps=14"}), options).step, 14);
 }
 
-TEST_F(TrainTest, AutomaticallyGoesOnFromTheNewestWholeCheckpoint) {
+TEST_F(TrainTest, ResumesFromNewestCompleteCheckpoint) {
   const std::vector<std::string> overrides{"model.dropout=0.1", "optimizer.ema_decay=0.9", "checkpoint.keep_last=20"};
   run("whole", overrides);
   run("killed", overrides);
@@ -194,7 +194,7 @@ TEST_F(TrainTest, AutomaticallyGoesOnFromTheNewestWholeCheckpoint) {
   expect_equal_tensors(path("whole/checkpoints/best.h5"), path("killed/checkpoints/best.h5"));
 }
 
-TEST_F(TrainTest, AFinishedRunIsLeftAlone) {
+TEST_F(TrainTest, LeavesFinishedRunUnchanged) {
   const TrainResult first = run("run");
   const std::string metrics_before = content(path("run/metrics.jsonl")), file_before = content(first.checkpoint);
   const TrainResult again = run("run");
@@ -206,7 +206,7 @@ TEST_F(TrainTest, AFinishedRunIsLeftAlone) {
   EXPECT_EQ(content(first.checkpoint), file_before);
 }
 
-TEST_F(TrainTest, MoreStepsGoOnWhereTheRunEnded) {
+TEST_F(TrainTest, MoreStepsContinueFinishedRun) {
   run("run", {"schedule.name=constant"});
   EXPECT_EQ(run("run", {"schedule.name=constant", "trainer.max_steps=16"}).step, 16);
   run("whole", {"schedule.name=constant", "trainer.max_steps=16"});
@@ -215,7 +215,7 @@ TEST_F(TrainTest, MoreStepsGoOnWhereTheRunEnded) {
   EXPECT_EQ(measured("run"), measured("whole"));
 }
 
-TEST_F(TrainTest, NeverBeginsAgainAndRemovesTheEarlierRun) {
+TEST_F(TrainTest, ResumeNeverRemovesEarlierRun) {
   run("run");
   const auto first = measured("run");
   EXPECT_EQ(run("run", {"trainer.max_steps=5"}, Resume::never).step, 5);
@@ -225,35 +225,35 @@ TEST_F(TrainTest, NeverBeginsAgainAndRemovesTheEarlierRun) {
   EXPECT_EQ(std::distance(fs::directory_iterator(path("run/tensorboard")), fs::directory_iterator{}), 1);
 }
 
-TEST_F(TrainTest, GoesOnFromACheckpointOfAnotherRun) {
+TEST_F(TrainTest, ResumesFromCheckpointOfAnotherRun) {
   run("whole", {"checkpoint.keep_last=10"});
   EXPECT_EQ(run("other", {}, Resume::path, checkpoint("whole", 6)).step, 12);
-  EXPECT_EQ(measured("other"), measured("whole")) << "the history goes along";
+  EXPECT_EQ(measured("other"), measured("whole")) << "the metrics are copied to the new run";
   expect_equal_tensors(checkpoint("whole", 12), checkpoint("other", 12));
-  // From a run directory rather than a file: the newest, whatever is best.
+  // From a run directory instead of a file: the newest checkpoint, not the best.
   for (const char* best : {"best.h5", "best.json"}) fs::remove(path(std::string("whole/checkpoints/") + best));
   fs::copy_file(checkpoint("whole", 3), path("whole/checkpoints/best.h5"));
   EXPECT_EQ(run("newest", {}, Resume::path, path("whole")).step, 12);
   EXPECT_THAT(checkpoints("newest"), ElementsAre("step_00000012.h5"))
-      << "nothing was left to train, and the last validation was not the best";
-  // From a run that is done already: there is nothing to train, but the checkpoint is there.
+      << "no step was left, and the last validation was not the best";
+  // From a finished run: no step is left, but the checkpoint exists.
   EXPECT_TRUE(fs::exists(run("copy", {}, Resume::path, checkpoint("whole", 12)).checkpoint));
   EXPECT_THAT(message_of<UserError>([&] { run("other", {}, Resume::path, path("nowhere")); }), HasSubstr("nowhere"));
 }
 
-TEST_F(TrainTest, CheckpointsOfAnotherRunAreNotReplaced) {
+TEST_F(TrainTest, RejectsReplacingCheckpointsOfAnotherRun) {
   run("whole");
   run("seed2", {"seed=2"});
   const auto names = checkpoints("seed2");
   const std::string before = content(path("seed2/metrics.jsonl"));
   const std::string message = message_of<UserError>([&] { run("seed2", {}, Resume::path, path("whole")); });
-  EXPECT_THAT(message, HasSubstr(path("seed2/checkpoints") + ": holds checkpoints of another run, up to step 12"));
+  EXPECT_THAT(message, HasSubstr(path("seed2/checkpoints") + ": contains checkpoints of another run, up to step 12"));
   EXPECT_THAT(message, HasSubstr("choose another --run-dir"));
   EXPECT_EQ(checkpoints("seed2"), names);
   EXPECT_EQ(content(path("seed2/metrics.jsonl")), before);
 }
 
-TEST_F(TrainTest, LaterCheckpointsOfTheSameRunGoAndAreNamed) {
+TEST_F(TrainTest, WarnsAboutRemovedLaterCheckpoints) {
   run("run", {"checkpoint.keep_last=10"});
   const std::vector<Json> first = measured("run");
   const LogCapture said;
@@ -265,7 +265,7 @@ TEST_F(TrainTest, LaterCheckpointsOfTheSameRunGoAndAreNamed) {
               HasSubstr("removes the later checkpoints step_00000008.h5, step_00000009.h5, step_00000012.h5"));
 }
 
-TEST_F(TrainTest, FewerStepsThanWereTakenLeaveTheRunAlone) {
+TEST_F(TrainTest, FewerStepsLeaveRunUnchanged) {
   run("run");
   const std::string config = content(path("run/config.yaml")), before = content(path("run/metrics.jsonl"));
   const auto names = checkpoints("run");
@@ -276,8 +276,8 @@ TEST_F(TrainTest, FewerStepsThanWereTakenLeaveTheRunAlone) {
   EXPECT_EQ(std::distance(fs::directory_iterator(path("run/tensorboard")), fs::directory_iterator{}), 1);
 }
 
-// As an earlier version of the program, or another one, may have written it.
-TEST_F(TrainTest, ACheckpointWithoutMetricsHasAnEmptyHistory) {
+// As written by an earlier version or another program.
+TEST_F(TrainTest, CheckpointWithoutMetricsHasEmptyHistory) {
   run("run");
   {
     const CheckpointReader whole = CheckpointReader::open(checkpoint("run", 12));
@@ -298,7 +298,7 @@ TEST_F(TrainTest, ACheckpointWithoutMetricsHasAnEmptyHistory) {
   EXPECT_EQ(metrics("other").front()["step"], 14);
 }
 
-TEST_F(TrainTest, AnotherModelInTheSameDirectoryIsRefusedByKey) {
+TEST_F(TrainTest, RejectsAnotherModelNamingTheKey) {
   run("run");
   const std::string before = content(path("run/metrics.jsonl"));
   const std::string message = message_of<UserError>([&] { run("run", {"model.n_layers=3"}); });
@@ -309,7 +309,7 @@ TEST_F(TrainTest, AnotherModelInTheSameDirectoryIsRefusedByKey) {
   EXPECT_EQ(load_settings(path("run/config.yaml")).settings, settings("run").settings);
 }
 
-TEST_F(TrainTest, CheckpointsThatAreAllDamagedAreNotOverwritten) {
+TEST_F(TrainTest, KeepsRunWithDamagedCheckpointsOnly) {
   run("run");
   for (const std::string& name : checkpoints("run")) {
     if (name.ends_with(".h5")) fs::resize_file(path("run/checkpoints/" + name), 3000);
@@ -318,7 +318,7 @@ TEST_F(TrainTest, CheckpointsThatAreAllDamagedAreNotOverwritten) {
   EXPECT_EQ(run("run", {}, Resume::never).step, 12);
 }
 
-TEST_F(TrainTest, OneTrainingAtATimeInARunDirectory) {
+TEST_F(TrainTest, RejectsSecondTrainingInRunDirectory) {
   fs::create_directories(path("run"));
   const int lock = open((path("run") + "/.lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
   ASSERT_GE(lock, 0);
@@ -328,7 +328,7 @@ TEST_F(TrainTest, OneTrainingAtATimeInARunDirectory) {
   EXPECT_EQ(run("run").step, 12);
 }
 
-/// While it lives, the environment that a launcher gives to a process.
+/// Sets a launcher's environment while it lives.
 class Launched {
  public:
   explicit Launched(std::vector<std::pair<std::string, std::string>> variables) : variables_(std::move(variables)) {
@@ -344,8 +344,8 @@ class Launched {
   std::vector<std::pair<std::string, std::string>> variables_;
 };
 
-// Several: test_train_processes.cpp.
-TEST_F(TrainTest, ALauncherOfOneProcessChangesNothing) {
+// Several ranks: test_train_processes.cpp.
+TEST_F(TrainTest, LauncherWithOneProcessEqualsNoLauncher) {
   const std::vector<std::string> short_run{"trainer.max_steps=4", "schedule.warmup_steps=1"};
   run("plain", short_run);
   for (const auto& [name, variables] :
@@ -368,11 +368,11 @@ TEST_F(TrainTest, ALauncherOfOneProcessChangesNothing) {
   }
 }
 
-TEST_F(TrainTest, AProcessOfSeveralThatDoesNotKnowWhichItIsIsRefused) {
+TEST_F(TrainTest, RejectsIncompleteLauncherEnvironment) {
   for (const char* name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
     const Launched launched(std::vector<std::pair<std::string, std::string>>{{name, "4"}});
     EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr(std::string(name) + "=4 is set, but not "));
-    EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
+    EXPECT_FALSE(fs::exists(path("run"))) << "nothing was created";
   }
 }
 
@@ -398,7 +398,7 @@ TEST_F(TrainTest, StopsEarlyAndStaysStopped) {
   EXPECT_EQ(content(path("run/metrics.jsonl")), before);
 }
 
-TEST_F(TrainTest, WithoutAValidationSplitItTrainsWithoutValidation) {
+TEST_F(TrainTest, TrainsWithoutValidationSplit) {
   testing::write_store(store, testing::synthetic_text(2000), "1,0,0");
   const TrainResult result = run("run");
   EXPECT_EQ(result.step, 12);
@@ -406,7 +406,7 @@ TEST_F(TrainTest, WithoutAValidationSplitItTrainsWithoutValidation) {
   for (const Json& line : metrics("run")) EXPECT_EQ(line["split"], "train");
 }
 
-TEST_F(TrainTest, AStepWithoutTargetsHasNoLoss) {
+TEST_F(TrainTest, StepWithoutTargetsHasNoLoss) {
   // Ten x, and then what can be learned: windows of two tokens in order, one a step.
   testing::write_store(store, std::string(10, 'x') + testing::synthetic_text(990));
   run("run", {"data.sampler=sequential", "data.ignore_tokens=[x]", "data.sequence_length=2", "data.batch_size=1",
@@ -417,7 +417,7 @@ TEST_F(TrainTest, AStepWithoutTargetsHasNoLoss) {
   }
 }
 
-TEST_F(TrainTest, AStepThatIsNotFiniteLeavesTheLastCheckpoint) {
+TEST_F(TrainTest, NonFiniteStepKeepsLastCheckpoint) {
   const std::vector<std::string> overrides{
       "optimizer.learning_rate=90", "schedule.warmup_steps=0", "optimizer.weight_decay=0.9", "trainer.max_steps=60",
       "trainer.validate_every=0",   "schedule.name=constant",  "checkpoint.every=1"};
@@ -431,13 +431,13 @@ TEST_F(TrainTest, AStepThatIsNotFiniteLeavesTheLastCheckpoint) {
       << "the same step fails again, in the same way";
 }
 
-TEST_F(TrainTest, WhatDoesNotFitInMemoryIsSaidBeforehand) {
+TEST_F(TrainTest, RejectsTooLargeConfigBeforeTraining) {
   const std::string message = message_of<UserError>([&] {
     run("run", {"data.batch_size=10000", "data.sequence_length=3000", "model.d_model=1024"});
   });
   EXPECT_THAT(message, HasSubstr("GiB for tensors"));
   EXPECT_THAT(message, HasSubstr("data.batch_size"));
-  // More than addresses could be given to.
+  // More than the address space.
   EXPECT_THAT(message_of<UserError>([&] {
                 run("run", {"data.batch_size=1000000", "data.sequence_length=3000", "model.d_model=1024"});
               }),
@@ -449,29 +449,29 @@ TEST_F(TrainTest, WhatDoesNotFitInMemoryIsSaidBeforehand) {
                      "model.d_head=16384", "model.d_feedforward=1000000", "model.vocabulary_size=10000000"});
               }),
               HasSubstr("needs more than 32 TiB for tensors"));
-  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
+  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was created";
 }
 
-TEST_F(TrainTest, WhatDoesNotFitTheDataIsSaidBeforehand) {
+TEST_F(TrainTest, RejectsConfigThatDoesNotFitDataBeforeTraining) {
   EXPECT_THAT(message_of<UserError>([&] { run("run", {"data.sequence_length=100000"}); }), HasSubstr(store));
   EXPECT_THAT(message_of<UserError>([&] { run("run", {"model.vocabulary_size=100"}); }),
               HasSubstr("model.vocabulary_size: 100"));
   EXPECT_THAT(message_of<UserError>([&] { run("run", {"data.ignore_tokens=[Nope]"}); }),
               HasSubstr("data.ignore_tokens: 'Nope'"));
-  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
+  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was created";
 }
 
-TEST_F(TrainTest, ASampleThatCannotBeIsSaidBeforehand) {
+TEST_F(TrainTest, RejectsInvalidSampleBeforeTraining) {
   const auto message = [&](const std::vector<std::string>& overrides) {
     return message_of<UserError>([&] { run("run", overrides); });
   };
-  EXPECT_THAT(message({"trainer.sample_tokens=5"}), HasSubstr("trainer.sample_prompt: found no symbols"));
+  EXPECT_THAT(message({"trainer.sample_tokens=5"}), HasSubstr("trainer.sample_prompt: the prompt is empty"));
   const std::vector<std::string> learned{"model.position=learned", "trainer.sample_tokens=30",
                                          "trainer.sample_prompt=abc"};
   EXPECT_THAT(
       message(learned),
       HasSubstr(
-          "--set trainer.sample_prompt=abc: trainer.sample_prompt: prompt and trainer.sample_tokens make 33 tokens"));
+          "--set trainer.sample_prompt=abc: trainer.sample_prompt: prompt and trainer.sample_tokens are 33 tokens"));
   {
     StoreWriter writer(store, Vocabulary::dna(), {});
     const std::vector<std::uint16_t> ids(2000, 2);
@@ -481,7 +481,7 @@ TEST_F(TrainTest, ASampleThatCannotBeIsSaidBeforehand) {
   }
   EXPECT_THAT(message({"trainer.sample_tokens=5", "trainer.sample_prompt=ACGTJ"}),
               HasSubstr("trainer.sample_prompt: 'J' at position 5"));
-  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
+  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was created";
   EXPECT_EQ(run("run", {"trainer.sample_tokens=5", "trainer.max_steps=4"}).step, 4)
       << "the document token stands in for an empty prompt";
 }

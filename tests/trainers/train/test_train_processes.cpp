@@ -1,5 +1,4 @@
-// furlong train in several processes, as a launcher starts them: what they leave behind, how they go on, and how they
-// end.
+// furlong train with several ranks, as started by a launcher: output, resuming, and failures.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -90,7 +89,7 @@ parallel:
     const std::vector<Finished> found = job(size, run, keys).wait();
     for (const Finished& process : found) ASSERT_EQ(process.status, 0) << all_errors(found);
   }
-  /// Without what the clock and the arena's history decide.
+  /// Without values that depend on the clock and the arena's history.
   std::vector<Json> metrics(const std::string& run) const {
     std::istringstream lines(content(path(run + "/metrics.jsonl")));
     std::vector<Json> found;
@@ -118,7 +117,7 @@ parallel:
       }
     }
   }
-  /// That the newest checkpoint is whole; its step.
+  /// Checks that the newest checkpoint is complete; returns its step.
   std::int64_t newest_step(const std::string& run) const {
     const CheckpointReader checkpoint = CheckpointReader::open(newest_checkpoint_of(path(run)));
     EXPECT_GT(load_model(checkpoint, Device{}, Weights::raw).store->parameter_count(), 1000);
@@ -126,7 +125,7 @@ parallel:
   }
 };
 
-TEST_F(TrainProcesses, WriteWhatOneProcessWrites) {
+TEST_F(TrainProcesses, WriteSameFilesAsOneProcess) {
   Job alone = job(1, "alone"), three = job(3, "three");
   Job two = job(2, "two");
   alone.wait();
@@ -147,17 +146,17 @@ TEST_F(TrainProcesses, WriteWhatOneProcessWrites) {
             load_settings(path("alone/config.yaml")).settings.parallel);
 }
 
-TEST_F(TrainProcesses, OneLineOfEachOnStartAndThenRankZeroSpeaks) {
+TEST_F(TrainProcesses, EachRankLogsOneLineThenRankZeroOnly) {
   const std::vector<Finished> found = job(2, "run", {"log.level=info", "log.progress=lines"}).wait();
   ASSERT_EQ(found[0].status, 0) << all_errors(found);
   EXPECT_THAT(found[0].err, HasSubstr("[rank 0] info: rank 0 of 2 on "));
-  EXPECT_THAT(found[0].err, HasSubstr("2 processes (gloo), here 1 thread"));
+  EXPECT_THAT(found[0].err, HasSubstr("2 ranks (gloo), rank 0 uses 1 thread"));
   EXPECT_THAT(found[0].err, HasSubstr("step 10/10"));
   EXPECT_THAT(found[1].err, ::testing::StartsWith("[rank 1] info: rank 1 of 2 on "));
   EXPECT_EQ(std::count(found[1].err.begin(), found[1].err.end(), '\n'), 1) << found[1].err;
 }
 
-TEST_F(TrainProcesses, GoOnInAnyNumber) {
+TEST_F(TrainProcesses, ResumeWithAnyWorldSize) {
   train(1, "alone", {"trainer.max_steps=14"});
   const std::vector<Json> undisturbed = metrics("alone");
   for (const bool sharded : {false, true}) {
@@ -187,12 +186,12 @@ TEST_F(TrainProcesses, GoOnInAnyNumber) {
       EXPECT_EQ(changing[i]["tokens"], undisturbed[i]["tokens"]);
       EXPECT_NEAR(changing[i]["loss"].get<double>() / undisturbed[i]["loss"].get<double>(), 1, 1e-5) << changing[i];
     }
-    EXPECT_EQ(metrics(kind + "same"), metrics(kind + "two")) << "of one size: bit for bit";
+    EXPECT_EQ(metrics(kind + "same"), metrics(kind + "two")) << "equal world sizes are bitwise equal";
     EXPECT_EQ(newest_step(kind + "same"), 14);
   }
 }
 
-TEST_F(TrainProcesses, AWishToStopOfOneStopsAllAtOneStep) {
+TEST_F(TrainProcesses, StopRequestOfOneRankStopsAllAtSameStep) {
   const std::vector<std::string> endless{"trainer.max_steps=10000000", "checkpoint.every=0",
                                          "trainer.validate_every=0"};
   for (const int told : {0, 2}) {
@@ -211,7 +210,7 @@ TEST_F(TrainProcesses, AWishToStopOfOneStopsAllAtOneStep) {
 
 // --- Refusals
 
-TEST_F(TrainProcesses, WhatSeveralCannotDoIsRefused) {
+TEST_F(TrainProcesses, RejectUnsupportedSettings) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"parallel.engine=none"},
        "parallel.engine: none trains in one process, but the launcher (torchrun) started 2 processes"},
@@ -232,15 +231,15 @@ TEST_F(TrainProcesses, WhatSeveralCannotDoIsRefused) {
     EXPECT_THAT(lines[0], HasSubstr(cases[i].second));
     for (const Finished& process : found) EXPECT_THAT(process.status, AnyOf(1, 2));
   }
-  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was begun";
+  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was created";
 }
 
-TEST_F(TrainProcesses, WhatIsNotTheSameInAllIsRefused) {
+TEST_F(TrainProcesses, RejectDifferencesBetweenRanks) {
   testing::write_store(path("other.h5"), testing::synthetic_text(3000, 2));
   const std::vector<std::pair<std::string, std::string>> cases{
       {"data.store=" + path("other.h5"),
-       "failed: error: data.store: " + path("other.h5") + ": holds other data than what rank 0 reads"},
-      {"model.n_heads=4", "failed: error: model.n_heads: 4 here, and 2 in rank 0; expected the same in all processes"},
+       "failed: error: data.store: " + path("other.h5") + ": differs from the data of rank 0"},
+      {"model.n_heads=4", "failed: error: model.n_heads: 4 on this rank and 2 on rank 0; expected equal values"},
   };
   for (const auto& [key, expected] : cases) {
     JobOptions options;
@@ -255,11 +254,11 @@ TEST_F(TrainProcesses, WhatIsNotTheSameInAllIsRefused) {
     for (const Finished& process : found) EXPECT_NE(process.status, 0);
     EXPECT_TRUE(!fs::exists(path("run")) || !fs::exists(path("run/metrics.jsonl"))) << "nothing was trained";
   }
-  // What is asked for on the command line.
+  // Options of the command line.
   const std::vector<std::pair<std::vector<std::string>, std::string>> arguments_of_one{
-      {{"--trace", path("trace.json")}, "--trace: true here, and false in rank 0"},
-      {{"--resume", "never"}, "--resume: \"never\" here, and \"auto\" in rank 0"},
-      {{"--set", "model.weights=elsewhere"}, "model.weights: \"elsewhere\" here, and \"\" in rank 0"}};
+      {{"--trace", path("trace.json")}, "--trace: true on this rank and false on rank 0"},
+      {{"--resume", "never"}, "--resume: \"never\" on this rank and \"auto\" on rank 0"},
+      {{"--set", "model.weights=elsewhere"}, "model.weights: \"elsewhere\" on this rank and \"\" on rank 0"}};
   for (const auto& [more, expected] : arguments_of_one) {
     JobOptions options;
     options.change = [&more](int rank, std::vector<std::string>& arguments) {
@@ -269,7 +268,7 @@ TEST_F(TrainProcesses, WhatIsNotTheSameInAllIsRefused) {
     ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
     EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: " + expected));
   }
-  // A copy, and threads of its own, are no difference.
+  // A copy of the dataset and another number of threads are allowed.
   fs::copy_file(path("tokens.h5"), path("copy.h5"));
   JobOptions options;
   options.change = [&](int rank, std::vector<std::string>& arguments) {
@@ -278,7 +277,7 @@ TEST_F(TrainProcesses, WhatIsNotTheSameInAllIsRefused) {
   for (const Finished& process : job(2, "copied", {}, options).wait()) EXPECT_EQ(process.status, 0) << process.err;
 }
 
-TEST_F(TrainProcesses, OtherThingsToMeasureAreRefused) {
+TEST_F(TrainProcesses, RejectDifferentTraceOptions) {
   JobOptions options;
   options.change = [](int rank, std::vector<std::string>& arguments) {
     if (rank == 1) arguments.insert(arguments.end(), {"--bytes", "2048"});
@@ -288,7 +287,7 @@ TEST_F(TrainProcesses, OtherThingsToMeasureAreRefused) {
   EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: --bytes: [2048] here, and ["));
 }
 
-TEST_F(TrainProcesses, AMistakeInAnArgumentIsToldOnce) {
+TEST_F(TrainProcesses, ReportArgumentErrorOnce) {
   JobOptions options;
   options.change = [&](int, std::vector<std::string>& arguments) {
     arguments.insert(arguments.end(), {"--trace", path("trace.json"), "--trace-steps", "6-3"});
@@ -301,8 +300,8 @@ TEST_F(TrainProcesses, AMistakeInAnArgumentIsToldOnce) {
 
 // --- The run directory
 
-// Rank 0 of a second job finds the directory locked; its other ranks must not touch what the first is writing there.
-TEST_F(TrainProcesses, WhatAnotherJobIsWritingStays) {
+// Rank 0 of a second job finds the directory locked; its other ranks must not change the first job's files.
+TEST_F(TrainProcesses, KeepFilesOfAnotherJob) {
   const std::string part = "run/checkpoints/.step_00000005.shard_1_of_2.h5.0123456789ab.partial";
   fs::create_directories(path("run/checkpoints"));
   file(part, "half of it");
@@ -315,10 +314,10 @@ TEST_F(TrainProcesses, WhatAnotherJobIsWritingStays) {
   EXPECT_THAT(error_lines(found)[0], HasSubstr("another furlong train is running in this run directory"));
   EXPECT_TRUE(fs::exists(path(part)));
   train(2, "run");
-  EXPECT_FALSE(fs::exists(path(part))) << "whoever has the lock takes it away";
+  EXPECT_FALSE(fs::exists(path(part))) << "the owner of the lock removes it";
 }
 
-TEST_F(TrainProcesses, ARunDirectoryThatIsNotSharedIsRefused) {
+TEST_F(TrainProcesses, RejectRunDirectoryThatIsNotShared) {
   for (const bool exists : {false, true}) {
     if (exists) fs::create_directories(path("elsewhere"));
     JobOptions options;
@@ -337,7 +336,7 @@ TEST_F(TrainProcesses, ARunDirectoryThatIsNotSharedIsRefused) {
   EXPECT_FALSE(fs::exists(path("run/.shared")));
 }
 
-TEST_F(TrainProcesses, WeightsOfAnotherRunInOneOfThemAreRefused) {
+TEST_F(TrainProcesses, RejectDifferentInitialWeights) {
   train(1, "first", {"trainer.max_steps=2"});
   train(1, "second", {"trainer.max_steps=3"});
   JobOptions options;
@@ -347,7 +346,7 @@ TEST_F(TrainProcesses, WeightsOfAnotherRunInOneOfThemAreRefused) {
   const std::vector<Finished> found = job(2, "run", {}, options).wait();
   ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
   EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: " + path("second") + ": step 0, sample 0, weights "));
-  EXPECT_THAT(error_lines(found)[0], HasSubstr("expected the same checkpoint, or a copy of it, in all processes"));
+  EXPECT_THAT(error_lines(found)[0], HasSubstr("expected the same checkpoint, or a copy of it, on all ranks"));
   fs::copy(path("first"), path("copy"), fs::copy_options::recursive);
   options.change = [&](int rank, std::vector<std::string>& arguments) {
     arguments.insert(arguments.end(), {"--set", "model.weights=" + path(rank == 1 ? "copy" : "first")});
@@ -355,8 +354,8 @@ TEST_F(TrainProcesses, WeightsOfAnotherRunInOneOfThemAreRefused) {
   for (const Finished& process : job(2, "copied", {}, options).wait()) EXPECT_EQ(process.status, 0) << process.err;
 }
 
-// Once one of them has ended, some launchers end the others after a while.
-TEST_F(TrainProcesses, TheSampleIsPrintedWhileAllAreThere) {
+// Some launchers end all ranks a while after the first one exits.
+TEST_F(TrainProcesses, PrintSampleBeforeRanksExit) {
   Job processes = job(2, "run", {"trainer.max_steps=2", "trainer.sample_prompt=ab", "trainer.sample_tokens=3000"});
   EXPECT_EQ(processes[1].wait().status, 0);
   EXPECT_THAT(content(path("output_of_run/rank0/stdout")), HasSubstr("sample at temperature"));
@@ -365,7 +364,7 @@ TEST_F(TrainProcesses, TheSampleIsPrintedWhileAllAreThere) {
   EXPECT_GT(first.out.size(), 3000u);
 }
 
-TEST_F(TrainProcesses, CheckpointsWrittenMeanwhileAreThoseThatTrainingWaitsFor) {
+TEST_F(TrainProcesses, AsynchronousCheckpointsEqualSynchronousOnes) {
   for (const char* sharded : {"false", "true"}) {
     const std::string kind = std::string("parallel.shard_optimizer=") + sharded;
     train(2, "background", {kind, "trainer.max_steps=5", "checkpoint.every=1"});
@@ -390,14 +389,14 @@ struct Fault {
   bool trains = true;  ///< and has a checkpoint
 };
 
-/// From now on no file of rank 0 becomes longer than some bytes, as on a full disk.
+/// From now on rank 0's files cannot grow beyond some bytes, as on a full disk.
 void fill_disk(Job& job) {
   const rlimit limit{1000, 1000};
   ASSERT_EQ(prlimit(job[0].process(), RLIMIT_FSIZE, &limit, nullptr), 0);
 }
 
-// Most of it is waiting: some at the same time.
-TEST_F(TrainProcesses, EachFaultEndsAllOfThemWithOneMessage) {
+// Most of the time is waiting, so some cases run at the same time.
+TEST_F(TrainProcesses, FaultEndsAllRanksWithOneMessage) {
   const auto sends = [](int rank, int signal) { return [=](Job& job) { job[rank].send(signal); }; };
   const auto with_store = [&](const std::string& store) {
     JobOptions options;
@@ -407,7 +406,7 @@ TEST_F(TrainProcesses, EachFaultEndsAllOfThemWithOneMessage) {
     return options;
   };
   const auto nothing = [](Job&) {};
-  // Processes inherit that: instead of being killed they are told that a file cannot grow.
+  // Inherited by the processes: a write beyond the limit fails instead of killing them.
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<Fault> faults{
       {"killed", sends(1, SIGKILL), "error: rank 1 on host "},

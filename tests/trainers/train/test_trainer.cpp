@@ -57,7 +57,7 @@ std::vector<double> train_to(Trainer& trainer, std::int64_t last) {
   return seen;
 }
 
-TEST_P(Resuming, ContinuesBitForBit) {
+TEST_P(Resuming, ContinuesBitwise) {
   constexpr std::int64_t last = 22;
   Trainer whole = trainer(GetParam().overrides);
   const std::vector<double> expected = train_to(whole, last);
@@ -97,8 +97,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "model.norm=rmsnorm", "model.activation=swiglu", "model.n_key_value_heads=1"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// What the cases above prove needs the states to differ between steps, and redraws and dropout to happen.
-TEST_F(TrainerTest, StepsDropoutAndRedrawsLeaveTraces) {
+// The cases above need states that differ between steps, and redraws and dropout that happen.
+TEST_F(TrainerTest, StepDropoutAndRedrawChangeState) {
   const auto losses = [&](const std::vector<std::string>& overrides) {
     Trainer t = trainer(overrides);
     return train_to(t, 8);
@@ -110,9 +110,9 @@ TEST_F(TrainerTest, StepsDropoutAndRedrawsLeaveTraces) {
   EXPECT_EQ(losses({"model.dropout=0.1"}), losses({"model.dropout=0.1"}));
 }
 
-// Samples, dropout and all sums but oneDNN's are the same bits, and products in float64 are not oneDNN's. In float32 it
-// may share a sum among threads (as it does with AVX2): six steps then stay within some roundings of 2^-24.
-TEST_F(TrainerTest, TheNumberOfThreadsChangesOnlySumsOfOneDnn) {
+// Samples, dropout and all sums except oneDNN's are bitwise equal, and products in float64 are not oneDNN's. In float32
+// oneDNN may share a sum among threads (with AVX2): six steps then stay within some roundings of 2^-24.
+TEST_F(TrainerTest, ThreadCountChangesOnlyOneDnnSums) {
   const std::vector<std::string> overrides{"model.attention.mechanism=linear", "model.dropout=0.1",
                                            "data.batch_size=3"};
   for (const DType compute : {DType::float64, DType::float32}) {
@@ -133,7 +133,7 @@ TEST_F(TrainerTest, TheNumberOfThreadsChangesOnlySumsOfOneDnn) {
   }
 }
 
-TEST_F(TrainerTest, WhatBelongsToAnotherRunIsRefused) {
+TEST_F(TrainerTest, RejectsCheckpointOfAnotherRun) {
   const std::string checkpoint = path("c.h5");
   {
     Trainer t = trainer({});
@@ -159,7 +159,7 @@ TEST_F(TrainerTest, WhatBelongsToAnotherRunIsRefused) {
         Trainer(small_settings(path("dna.h5")).settings, dna, Device{}).load(CheckpointReader::open(checkpoint));
       }),
       HasSubstr("vocabulary"));
-  // What shapes nothing stored may change.
+  // Keys that determine no stored tensor may change.
   Trainer longer = trainer({"data.sequence_length=48", "model.dropout=0.2"});
   longer.load(CheckpointReader::open(checkpoint));
   EXPECT_TRUE(std::isfinite(longer.step().loss));
@@ -177,7 +177,7 @@ TEST_F(TrainerTest, WhatBelongsToAnotherRunIsRefused) {
       EXPECT_NO_THROW(load());
     }
   }
-  // What the optimizer and the data do may change.
+  // Keys of the optimizer and the data may change.
   Trainer changed = trainer({"optimizer.learning_rate=1e-3", "data.batch_size=1", "optimizer.ema_decay=0.5"});
   changed.load(CheckpointReader::open(checkpoint));
   EXPECT_EQ(changed.steps(), 1);
@@ -202,9 +202,9 @@ double relative_difference(const std::vector<double>& a, const std::vector<doubl
   return difference / largest;
 }
 
-// Twice two windows are the same step as four, dropout and the number of targets in each half included (the letter e is
-// left out of the loss). Only the order of summation differs.
-TEST_F(TrainerTest, AccumulatedBatchesAreOneLargeBatch) {
+// Twice two windows give the same step as four, including dropout and the number of targets in each half (the letter e
+// is excluded from the loss). Only the order of summation differs.
+TEST_F(TrainerTest, AccumulatedBatchesEqualOneLargeBatch) {
   for (const char* mechanism : {"softmax", "linear"}) {
     for (const DType compute : {DType::float32, DType::float64}) {
       const std::vector<std::string> common{std::string("model.attention.mechanism=") + mechanism, "model.dropout=0.2",
@@ -232,7 +232,7 @@ const std::vector<std::string> large_model{"data.sequence_length=256", "data.bat
                                            "model.d_model=128",        "model.n_heads=4",
                                            "model.dropout=0.1",        "model.short_convolution=4"};
 
-TEST_F(TrainerTest, AfterTheFirstStepsNoStepAsksTheSystemForMemory) {
+TEST_F(TrainerTest, SteadyStepsAllocateNoSystemMemory) {
   for (const char* mechanism : {"linear", "softmax"}) {
     std::vector<std::string> overrides = large_model;
     overrides.insert(overrides.end(), {std::string("model.attention.mechanism=") + mechanism, "optimizer.ema_decay=0.9",
@@ -244,7 +244,7 @@ TEST_F(TrainerTest, AfterTheFirstStepsNoStepAsksTheSystemForMemory) {
     t.step();
     const ArenaCounters steady = arena(Device{}).counters();
     if (std::string(mechanism) == "linear") {
-      EXPECT_GT(steady.system_requests, at_start) << "nothing was asked for even at first: the test shows nothing";
+      EXPECT_GT(steady.system_requests, at_start) << "no system request even at first: the test proves nothing";
     }
     for (int step = 2; step < 22; ++step) {
       t.step();
@@ -252,14 +252,14 @@ TEST_F(TrainerTest, AfterTheFirstStepsNoStepAsksTheSystemForMemory) {
       const ArenaCounters now = arena(Device{}).counters();
       ASSERT_EQ(now.system_requests, steady.system_requests) << mechanism << ", step " << step;
       ASSERT_EQ(now.system_bytes, steady.system_bytes);
-      ASSERT_EQ(now.bytes_in_use, steady.bytes_in_use) << "memory that nobody returns";
+      ASSERT_EQ(now.bytes_in_use, steady.bytes_in_use) << "leaked memory";
     }
     EXPECT_GT(arena(Device{}).counters().allocations, steady.allocations);
   }
 }
 
-// The arena's peak in a step against what the shape-only device foretells.
-TEST_F(TrainerTest, PeakMemoryIsForetold) {
+// The arena's peak in a step compared with the estimate of the shape-only device.
+TEST_F(TrainerTest, PredictsPeakMemory) {
   for (const std::vector<std::string>& extra : std::vector<std::vector<std::string>>{
            {"model.attention.mechanism=softmax"},
            {"model.attention.mechanism=linear", "optimizer.ema_decay=0.9"},
@@ -276,14 +276,14 @@ TEST_F(TrainerTest, PeakMemoryIsForetold) {
     t.step();
     t.step();
     const auto measured = static_cast<double>(memory.counters().peak_bytes - before);
-    // Besides, oneDNN asks for scratch within a product, which only its compiled form knows: less than 1 MiB at these
-    // sizes.
+    // oneDNN also allocates scratch memory within a product, which only its compiled form knows: less than 1 MiB at
+    // these sizes.
     EXPECT_LT(foretold, 1.02 * measured) << ::testing::PrintToString(extra);
     EXPECT_GT(foretold, 0.98 * measured - (1 << 20)) << ::testing::PrintToString(extra);
   }
 }
 
-TEST_F(TrainerTest, RecomputationTakesLessMemoryForTheSameStep) {
+TEST_F(TrainerTest, ActivationCheckpointingReducesMemory) {
   std::vector<std::string> plain = large_model, recomputed = large_model;
   for (auto* overrides : {&plain, &recomputed})
     overrides->insert(overrides->end(),
@@ -292,14 +292,14 @@ TEST_F(TrainerTest, RecomputationTakesLessMemoryForTheSameStep) {
   EXPECT_LT(predicted_peak_bytes(small_settings(store, recomputed).settings, data.vocabulary()),
             predicted_peak_bytes(small_settings(store, plain).settings, data.vocabulary()));
   Trainer a = trainer(plain), b = trainer(recomputed);
-  // What is thrown away may be computed by fused products the first time: rounding, 2^-24 a value.
+  // Discarded values may be computed by fused products the first time: rounding, 2^-24 per value.
   EXPECT_NEAR(a.step().loss / b.step().loss, 1, 1e-6);
   EXPECT_LT(relative_difference(flat_gradients(a), flat_gradients(b)), 1e-6);
 }
 
-// --- What can go wrong
+// --- Failures
 
-TEST_F(TrainerTest, ANanInAParameterIsNamed) {
+TEST_F(TrainerTest, ReportsNanInParameter) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     Trainer t = trainer({std::string("model.dtype=") + dtype});
     t.step();
@@ -315,17 +315,17 @@ TEST_F(TrainerTest, ANanInAParameterIsNamed) {
   }
 }
 
-TEST_F(TrainerTest, TheFirstOpThatMakesANonFiniteValueIsNamed) {
+TEST_F(TrainerTest, ReportsFirstNonFiniteOp) {
   Trainer t = trainer({});
   // Finite itself, but not in a product.
   Tensor values = t.model().store->find("blocks.1.feedforward.input.weight").master();
   std::fill_n(values.data<float>(), values.elements(), 3e38f);
   const std::string message = message_of<NonFiniteError>([&] { t.step(); });
-  EXPECT_THAT(message, HasSubstr("The first op that made it: "));
+  EXPECT_THAT(message, HasSubstr("First op with a non-finite result: "));
   EXPECT_THAT(message, HasSubstr("blocks.1.feedforward"));
 }
 
-TEST_F(TrainerTest, AHugeLearningRateEndsInAnErrorThatNamesWhatBroke) {
+TEST_F(TrainerTest, HugeLearningRateReportsNonFiniteOp) {
   // Each step multiplies the weights by 1 - 90 * 0.9.
   Trainer t = trainer({"optimizer.learning_rate=90", "schedule.warmup_steps=0", "optimizer.weight_decay=0.9"});
   std::string message;
@@ -334,11 +334,11 @@ TEST_F(TrainerTest, AHugeLearningRateEndsInAnErrorThatNamesWhatBroke) {
   } catch (const NonFiniteError& error) {
     message = error.what();
   }
-  EXPECT_THAT(message, AnyOf(HasSubstr("The first op that made it: "), HasSubstr("values of the parameter ")));
+  EXPECT_THAT(message, AnyOf(HasSubstr("First op with a non-finite result: "), HasSubstr("values of parameter ")));
   EXPECT_EQ(message.find('\n'), std::string::npos);
 }
 
-TEST_F(TrainerTest, AnOutlierMovesNothing) {
+TEST_F(TrainerTest, OutlierStepChangesNothing) {
   Trainer t = trainer({"trainer.skip_outlier_factor=4", "optimizer.learning_rate=1e-4", "trainer.max_steps=100"});
   for (int step = 0; step < 20; ++step) EXPECT_FALSE(t.step().skipped) << step;
   Tensor gain = t.model().store->find("final_norm.gain").master();
@@ -363,8 +363,8 @@ TEST_F(TrainerTest, AnOutlierMovesNothing) {
   EXPECT_FALSE(plain.step().skipped);
 }
 
-// Norms that rise for good: the median follows within a window, and the run goes on.
-TEST_F(TrainerTest, OutliersThatStayAreNoOutliers) {
+// Norms that rise permanently: the median follows within a window, and the run continues.
+TEST_F(TrainerTest, PersistentOutliersAreAccepted) {
   Trainer t = trainer({"trainer.skip_outlier_factor=4", "optimizer.learning_rate=1e-4", "trainer.max_steps=100"});
   for (int step = 0; step < 20; ++step) t.step();
   Tensor gain = t.model().store->find("final_norm.gain").master();
@@ -374,9 +374,9 @@ TEST_F(TrainerTest, OutliersThatStayAreNoOutliers) {
   EXPECT_EQ(skipped, 20) << "until half of the norms are of the new kind";
 }
 
-TEST_F(TrainerTest, ClippingScalesTheWholeGradient) {
-  // AdamW hardly sees a constant scale, so that the first moment after one step tells: 0.1 g without, 0.1 g · clip /
-  // norm with.
+TEST_F(TrainerTest, ClippingScalesWholeGradient) {
+  // AdamW is nearly invariant to a constant scale, so the first moment after one step is compared: 0.1 g without
+  // clipping, 0.1 g · clip / norm with clipping.
   Trainer plain = trainer({"optimizer.gradient_clip=0"}), clipped = trainer({"optimizer.gradient_clip=0.5"});
   const double norm = plain.step().gradient_norm;
   EXPECT_EQ(clipped.step().gradient_norm, norm) << "reported before clipping";
@@ -393,14 +393,14 @@ TEST_F(TrainerTest, ClippingScalesTheWholeGradient) {
   EXPECT_NEAR(std::sqrt(sum) / 0.1, norm, 1e-5 * norm);
 }
 
-TEST_F(TrainerTest, ValidationCountsAndIsRepeatable) {
+TEST_F(TrainerTest, ValidationIsRepeatable) {
   Trainer t = trainer({"optimizer.ema_decay=0.9", "model.dropout=0.3"});
   for (int step = 0; step < 5; ++step) t.step();
   const auto values = t.model().store->values().to_vector<float>();
   const Evaluation first = t.validate(), second = t.validate();
   EXPECT_EQ(first.loss, second.loss);
   EXPECT_EQ(first.tokens, 3 * 2 * 32);
-  EXPECT_EQ(t.model().store->values().to_vector<float>(), values) << "averages are put away again";
+  EXPECT_EQ(t.model().store->values().to_vector<float>(), values) << "values are restored after validation by the EMA";
   EXPECT_TRUE(t.note_validation(2.0));
   EXPECT_EQ(t.early_stopping().best_at(t.steps()), 2.0);
   EXPECT_FALSE(t.note_validation(2.5));
@@ -412,27 +412,28 @@ TEST_F(TrainerTest, ValidationCountsAndIsRepeatable) {
 }
 
 // The whole split, each token but the first a target once, in batches whose last is not full.
-TEST_F(TrainerTest, EvaluationCoversTheSplit) {
+TEST_F(TrainerTest, EvaluationCoversSplit) {
   Trainer t = trainer({});
   for (const std::int64_t batch : {1, 3, 50}) {
     const Evaluation found = evaluate(t.model(), data, Split::test, 32, batch);
     EXPECT_EQ(found.tokens, static_cast<std::int64_t>(data.size(Split::test)) - 1);
-    EXPECT_NEAR(found.loss, std::log(256), 0.1) << "a new model knows nothing";
+    EXPECT_NEAR(found.loss, std::log(256), 0.1) << "a new model predicts uniformly";
     EXPECT_NEAR(found.perplexity(), std::exp(found.loss), 1e-9);
     EXPECT_NEAR(found.bits_per_token() * std::log(2.0), found.loss, 1e-12);
   }
   Trainer nothing_counts = trainer({"data.ignore_tokens=[a, b, c, d, e, f, g, h]"});
-  EXPECT_THAT(message_of<UserError>([&] { evaluate(nothing_counts.model(), data, Split::test, 32, 2, 3); }),
-              HasSubstr("no targets in the first 3 batches of the test split, and so no loss; data.ignore_tokens: [a, "
-                        "b, c, d, e, f, g, h]"));
+  EXPECT_THAT(
+      message_of<UserError>([&] { evaluate(nothing_counts.model(), data, Split::test, 32, 2, 3); }),
+      HasSubstr("no targets in the first 3 batches of the test split, so there is no loss; data.ignore_tokens: [a, "
+                "b, c, d, e, f, g, h]"));
   EXPECT_TRUE(std::isnan(nothing_counts.step().loss)) << "not a perfect score";
 }
 
-// --- It learns
+// --- Learning
 
 class Learning : public TrainerTest, public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(Learning, ARepeatedTextIsLearntByHeart) {
+TEST_P(Learning, MemorizesRepeatedText) {
   std::string text;
   while (text.size() < 3000) text += "In the beginning God created the heaven and the earth. ";
   const TokenStore repeated = TokenStore::open(testing::write_store(path("repeated.h5"), text));

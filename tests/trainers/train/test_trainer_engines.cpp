@@ -1,5 +1,4 @@
-// Whole training steps on every engine: what is learnt on the CPU is learnt on a GPU, from the same YAML and the same
-// checkpoint.
+// Whole training steps on every engine: CPU and GPU give the same result from the same YAML and checkpoint.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -62,12 +61,12 @@ FURLONG_INSTANTIATE_ENGINES(TrainingOnEngines);
 class TrainingOnGpus : public TrainingOnEngines {};  // the CPU runs every step and records none
 FURLONG_INSTANTIATE_GPUS(TrainingOnGpus);
 
-TEST_P(TrainingOnEngines, LossesAreThoseOfTheCpu) {
+TEST_P(TrainingOnEngines, LossesEqualCpuLosses) {
   for (const Case& one : cases()) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
     Trainer here = trainer(one.overrides, testing::device()), cpu = trainer(one.overrides, Device{});
-    // The same bits to begin with; each step adds roundings of its own (float32: 1e-7 a sum), which AdamW's first
-    // steps, of the size of the learning rate whatever the gradient, magnify where gradients are near zero.
+    // The initial bits are equal. Each step adds rounding (float32: 1e-7 per sum), which AdamW's first steps, of the
+    // size of the learning rate whatever the gradient, magnify where gradients are near zero.
     for (int step = 0; step < 4; ++step) {
       const StepReport found = here.step(), expected = cpu.step();
       EXPECT_NEAR(found.loss, expected.loss, (step == 0 ? 2e-6 : 2e-4) * expected.loss) << step;
@@ -80,7 +79,7 @@ TEST_P(TrainingOnEngines, LossesAreThoseOfTheCpu) {
   }
 }
 
-TEST_P(TrainingOnGpus, ReplayedStepsAreRunStepsBitForBit) {
+TEST_P(TrainingOnGpus, ReplayedStepsEqualRunStepsBitwise) {
   // With the state of the run and the checkpoint at its end.
   const auto run = [&](std::vector<std::string> overrides, const char* graph, const std::string& file) {
     overrides.push_back(std::string("trainer.cuda_graph=") + graph);
@@ -126,7 +125,7 @@ TEST_P(TrainingOnGpus, ReplayedStepsAreRunStepsBitForBit) {
               3);
 }
 
-TEST_P(TrainingOnGpus, ReplayedStepsKeepTheTablesThatALongerSequenceReplaces) {
+TEST_P(TrainingOnGpus, ReplayKeepsTablesAfterLongerSequence) {
   const auto run = [&](std::vector<std::string> overrides, const char* graph) {
     overrides.push_back(std::string("trainer.cuda_graph=") + graph);
     Trainer one = trainer(overrides, testing::device());
@@ -159,7 +158,7 @@ TEST_P(TrainingOnGpus, ReplayedStepsKeepTheTablesThatALongerSequenceReplaces) {
   }
 }
 
-TEST_P(TrainingOnGpus, AFaultOfTheDeviceIsNoRefusalToRecord) {
+TEST_P(TrainingOnGpus, DeviceFaultIsNotCaptureRefusal) {
   StepGraph graph(testing::device());
   const auto steps = [&](int n) {
     for (int step = 0; step < n; ++step) graph.run("steady", [] {});
@@ -171,7 +170,7 @@ TEST_P(TrainingOnGpus, AFaultOfTheDeviceIsNoRefusalToRecord) {
   steps(1);
   EXPECT_TRUE(graph.replayed());
 
-  // What one step asks for and a recording cannot have is refused, and the step runs.
+  // A request that cannot be recorded is refused, and the step runs.
   graph.forget();
   steps(2);
   int runs = 0;
@@ -182,7 +181,7 @@ TEST_P(TrainingOnGpus, AFaultOfTheDeviceIsNoRefusalToRecord) {
   EXPECT_FALSE(graph.replayed());
 }
 
-TEST_P(TrainingOnEngines, ASteadyStepAsksTheSystemForNothing) {
+TEST_P(TrainingOnEngines, SteadyStepAllocatesNoSystemMemory) {
   Trainer one = trainer({"model.attention.mechanism=linear"}, testing::device());
   for (int step = 0; step < 4; ++step) one.step();
   const ArenaCounters before = arena(testing::device()).counters();
@@ -192,7 +191,7 @@ TEST_P(TrainingOnEngines, ASteadyStepAsksTheSystemForNothing) {
   EXPECT_EQ(after.bytes_in_use, before.bytes_in_use);
 }
 
-TEST_P(TrainingOnEngines, ACheckpointGoesOnBitForBitAndOnTheCpu) {
+TEST_P(TrainingOnEngines, CheckpointResumesBitwiseAndOnCpu) {
   const std::vector<std::string> overrides{"model.attention.mechanism=linear", "model.dropout=0.1"};
   Trainer whole = trainer(overrides, testing::device());
   for (int step = 0; step < 3; ++step) whole.step();
@@ -211,9 +210,8 @@ TEST_P(TrainingOnEngines, ACheckpointGoesOnBitForBitAndOnTheCpu) {
   EXPECT_NEAR(cpu.validate().loss, whole.validate().loss, 1e-5);
 }
 
-TEST_P(TrainingOnEngines, InputsSentAheadChangeNoBit) {
-  // A run whose inputs come while the step before is at work, and the same one stopped and resumed after each step,
-  // where they cannot.
+TEST_P(TrainingOnEngines, PrefetchedInputIsBitwiseEqual) {
+  // A run with prefetched inputs, and the same one stopped and resumed after each step, which prevents prefetching.
   const std::vector<std::vector<std::string>> runs{
       {"model.attention.mechanism=linear", "trainer.gradient_accumulation=2"},
       {"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linear",
@@ -236,8 +234,8 @@ TEST_P(TrainingOnEngines, InputsSentAheadChangeNoBit) {
   }
 }
 
-TEST_P(TrainingOnEngines, StochasticRoundingGoesOnBitForBit) {
-  // With validation by averages in between.
+TEST_P(TrainingOnEngines, StochasticRoundingResumesBitwise) {
+  // With validation by the EMA in between.
   const std::vector<std::string> overrides{
       "model.attention.mechanism=linear",   "model.dropout=0.1",       "model.dtype=bfloat16",
       "optimizer.stochastic_rounding=true", "optimizer.ema_decay=0.9", "optimizer.learning_rate=0.001",
@@ -265,7 +263,7 @@ TEST_P(TrainingOnEngines, StochasticRoundingGoesOnBitForBit) {
   testing::expect_equal_tensors(path("six.h5"), path("resumed.h5"));
   EXPECT_EQ(copies(resumed), copies(whole));
 
-  // Without it the same checkpoint goes on from the nearest ones.
+  // Without it the same checkpoint continues from values rounded to nearest.
   std::vector<std::string> nearest = overrides;
   nearest[3] = "optimizer.stochastic_rounding=false";
   Trainer other = trainer(nearest, testing::device());
@@ -273,7 +271,7 @@ TEST_P(TrainingOnEngines, StochasticRoundingGoesOnBitForBit) {
   EXPECT_NE(copies(other), after_three);
 }
 
-TEST_P(TrainingOnEngines, ANanIsNamedAndMovesNothing) {
+TEST_P(TrainingOnEngines, ReportsNanAndKeepsState) {
   Trainer one = trainer({"model.attention.mechanism=linear"}, testing::device());
   one.step();
   Parameter& parameter = one.model().store->find("blocks.0.feedforward.output.weight");

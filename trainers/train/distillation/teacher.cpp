@@ -37,7 +37,7 @@ std::optional<Variable> output_bias(const Model& model) {
   return bias ? std::optional(bias->variable()) : std::nullopt;
 }
 
-/// A teacher's settings, from its checkpoint, for use beside this student.
+/// The teacher's settings from its checkpoint, adapted to this student.
 Settings teacher_settings(const CheckpointReader& checkpoint, const Settings& student) {
   Settings settings =
       from_checkpoint_text(checkpoint.text("config"), checkpoint.path().string() + " (config)").settings;
@@ -54,26 +54,27 @@ Settings teacher_settings(const CheckpointReader& checkpoint, const Settings& st
 void check_fit(const Settings& teacher, const Settings& student, const std::string& path) {
   const auto differ = [&](const char* key, const std::string& theirs, const std::string& ours, const char* why) {
     if (theirs != ours)
-      throw UserError("teacher.checkpoint: {}: {} is {} there and {} here; {} needs them to be the same, since {}",
-                      path, key, theirs, ours, student.teacher.loss, why);
+      throw UserError(
+          "teacher.checkpoint: {}: {} is {} in the teacher and {} in the student; {} needs equal values, because {}",
+          path, key, theirs, ours, student.teacher.loss, why);
   };
   const layers::ModelConfig &theirs = teacher.model, &ours = student.model;
   differ("model.architecture", name_of(theirs.architecture), name_of(ours.architecture),
-         "a token sees the same of the others in both");
+         "a token attends to the same tokens in both models");
   if (student.teacher.transfers()) {
     differ("model.n_layers", std::to_string(theirs.n_layers), std::to_string(ours.n_layers),
-           "each attention has its counterpart");
+           "each layer's attention is compared with the teacher's");
     differ("model.d_model", std::to_string(theirs.d_model), std::to_string(ours.d_model),
-           "outputs of attentions are compared");
+           "attention outputs are compared");
   } else if (teacher.objective.learns_labels()) {
-    throw UserError("teacher.checkpoint: {}: it was trained for {} and predicts no tokens; expected a model of {}",
+    throw UserError("teacher.checkpoint: {}: its objective {} predicts no tokens; expected a model trained with {}",
                     path, name_of(teacher.objective.name), name_of(student.objective.name));
   } else {
     require_output_layer(teacher, "teacher.checkpoint: " + path);
   }
 }
 
-/// Whether the attention of a layer is exact in both, and sees as far.
+/// Returns whether both models have softmax attention with the same window in a layer.
 bool are_both_softmax(const layers::AttentionConfig& one, const layers::AttentionConfig& other, std::size_t layer) {
   const auto is_softmax = [layer](const layers::AttentionConfig& attention) {
     const std::vector<std::string> names = layers::head_mechanisms_of(attention, layer);
@@ -93,14 +94,13 @@ Model load_teacher(const CheckpointReader& checkpoint, const Settings& student, 
   if (device.is_shape_only()) return model;
   const WeightsReport report = begin_from(checkpoint, model);
   if (!report.missing.empty())
-    throw UserError(
-        "teacher.checkpoint: {}: the model that its config describes needs the tensor {}, which is not there", path,
-        report.missing[0]);
+    throw UserError("teacher.checkpoint: {}: missing tensor {}, which the model of its config needs", path,
+                    report.missing[0]);
   return model;
 }
 
-/// int32 [rows · n]: 1 for tokens and 0 for padding: by the mask, or, where next tokens are predicted and padding needs
-/// none, up to the last target of a row.
+/// Returns int32 [rows · n]: 1 for tokens, 0 for padding. Uses the mask; for next_token batches without a mask, the
+/// tokens up to the last target of a row.
 std::vector<std::int32_t> real_tokens(const Batch& batch, Objective objective) {
   if (!batch.mask.empty()) return batch.mask;
   const std::size_t rows = static_cast<std::size_t>(batch.batch), n = static_cast<std::size_t>(batch.n);
@@ -135,27 +135,31 @@ Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& 
           load_teacher(CheckpointReader::open(checkpoint_of(student.teacher.checkpoint)), student, device, compute)) {
   const Vocabulary ours = model_vocabulary(student, data).with_labels({});
   if (!(model_.vocabulary.with_labels({}) == ours))
-    throw UserError("teacher.checkpoint: {}: its vocabulary ({}, {} tokens) is not the data's ({}, {} tokens)",
-                    student.teacher.checkpoint.string(), model_.vocabulary.description(), model_.vocabulary.size(),
-                    ours.description(), ours.size());
+    throw UserError(
+        "teacher.checkpoint: {}: its vocabulary ({}, {} tokens) differs from the data's ({}, {} tokens); prepare the "
+        "data with the teacher's vocabulary",
+        student.teacher.checkpoint.string(), model_.vocabulary.description(), model_.vocabulary.size(),
+        ours.description(), ours.size());
   if (settings_.transfers()) {
     layers_ = layers_to_transfer(model_.settings, student);
     if (layers_.empty())
       throw UserError(
-          "teacher.loss: transfer has nothing to do: the attention of every layer is softmax, like the teacher's; "
-          "choose another model.attention.mechanism");
+          "teacher.loss: transfer has no layer to train: every layer has softmax attention, like the teacher; choose "
+          "another model.attention.mechanism");
     if (settings_.layers == "in_turn" && steps_ < static_cast<std::int64_t>(layers_.size()))
       throw UserError(
-          "teacher.layers: in_turn gives each of {} layers a turn, and trainer.max_steps is {}; expected at least one "
-          "step each",
+          "teacher.layers: in_turn needs at least one step for each of {} layers, but trainer.max_steps is {}; raise "
+          "it",
           layers_.size(), steps_);
   }
-  // As many tokens in both output layers: a larger model.vocabulary_size than the vocabulary has is part of the model.
+  // The output layers must have equal sizes: a model.vocabulary_size above the vocabulary's size is part of the model.
   const std::int64_t theirs = vocabulary_size(model_.settings, model_.vocabulary),
                      here = vocabulary_size(student, data);
   if (settings_.loss == "distillation" && theirs != here)
-    throw UserError("teacher.checkpoint: {}: model.vocabulary_size is {} there and {} here; expected the same",
-                    student.teacher.checkpoint.string(), theirs, here);
+    throw UserError(
+        "teacher.checkpoint: {}: model.vocabulary_size is {} in the teacher and {} in the student; expected equal "
+        "values",
+        student.teacher.checkpoint.string(), theirs, here);
   const auto scalar = [&](double value) {
     const DType dtype = model_.store->master_dtype();
     const Tensor host = dtype == DType::float64 ? Tensor::from(std::vector<double>{value}, {1})
@@ -173,7 +177,7 @@ std::unique_ptr<Teacher> make_teacher(const Settings& student, const Vocabulary&
 }
 
 bool Teacher::in_attention(const Parameter& parameter, std::size_t layer) {
-  // "attention.": what layers share.
+  // "attention.": parameters that layers share.
   return parameter.name().starts_with("attention.") ||
          parameter.name().starts_with(fmt::format("blocks.{}.attention.", layer));
 }
@@ -186,20 +190,21 @@ Frozen Teacher::frozen() const {
   };
 }
 
-std::optional<Turn> Teacher::turn(std::int64_t step) const {
+std::optional<LayerInterval> Teacher::layer_interval(std::int64_t step) const {
   if (!settings_.transfers() || settings_.layers != "in_turn") return std::nullopt;
   const auto count = static_cast<std::int64_t>(layers_.size());
-  const std::int64_t turn = std::min(count - 1, step * count / steps_);
-  const auto begin = [&](std::int64_t i) {
-    return (i * steps_ + count - 1) / count;
-  };  // the first step with step * count / steps_ = i
-  return Turn{layers_[static_cast<std::size_t>(turn)], begin(turn), begin(turn + 1) - begin(turn)};
+  const std::int64_t interval = std::min(count - 1, step * count / steps_);
+  // The first step with step * count / steps_ == i.
+  const auto begin = [&](std::int64_t i) { return (i * steps_ + count - 1) / count; };
+  return LayerInterval{layers_[static_cast<std::size_t>(interval)], begin(interval),
+                       begin(interval + 1) - begin(interval)};
 }
 
 void Teacher::begin_step(std::int64_t step, const std::vector<std::vector<std::int32_t>>& compared,
                          Optimizer& optimizer) {
-  if (const std::optional<Turn> turn = this->turn(step)) {
-    optimizer.restrict_to([layer = turn->layer](const Parameter& parameter) { return in_attention(parameter, layer); });
+  if (const std::optional<LayerInterval> interval = this->layer_interval(step)) {
+    optimizer.restrict_to(
+        [layer = interval->layer](const Parameter& parameter) { return in_attention(parameter, layer); });
   }
   if (settings_.transfers()) return;
   compared_in_step_ = 0;
@@ -208,19 +213,20 @@ void Teacher::begin_step(std::int64_t step, const std::vector<std::vector<std::i
       Tensor::from(std::vector<double>{static_cast<double>(std::max<std::int64_t>(compared_in_step_, 1))}, {1}));
 }
 
-void Teacher::teach(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, const Lesson& lesson) {
+void Teacher::accumulate_loss(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
+                              const DistillationStep& distillation) {
   context.attention_mask = batch.mask;
   if (!settings_.transfers()) {
-    distil(student, context, batch, lesson);
+    distil(student, context, batch, distillation);
     return;
   }
-  const std::optional<Turn> turn = this->turn(lesson.step);
-  const double weight = lesson.share / (turn ? 1.0 : static_cast<double>(layers_.size()));
+  const std::optional<LayerInterval> interval = this->layer_interval(distillation.step);
+  const double weight = distillation.share / (interval ? 1.0 : static_cast<double>(layers_.size()));
   const auto learn = [&](std::size_t, const Variable& error) {
-    ops::add(context.stream(), lesson.loss, error.value(), GradientMode::accumulate, weight);
-    context.tape.backward(error, weight);  // frees what the layer kept before the next one comes
+    ops::add(context.stream(), distillation.loss, error.value(), GradientMode::accumulate, weight);
+    context.tape.backward(error, weight);  // frees this layer's activations before the next layer
   };
-  transfer(student, context, batch, turn ? std::optional(turn->layer) : std::nullopt,
+  transfer(student, context, batch, interval ? std::optional(interval->layer) : std::nullopt,
            batch.mask.keys.defined() ? &batch.mask.keys : nullptr, learn);
 }
 
@@ -233,7 +239,7 @@ void Teacher::transfer(Model& student, layers::ForwardContext& context, const De
     each(layer, ops::relative_error(context.tape, attention_output(student, context, layer, Variable(input)), reference,
                                     rows));
   };
-  // A forward pass that nothing of is kept but what `see` takes.
+  // A forward pass without a tape; `see` receives the inputs and outputs of the chosen attentions.
   const auto observe = [&](Model& model,
                            const std::function<void(std::size_t, const layers::ObservedAttention&)>& see) {
     Tape tape(context.stream());
@@ -242,23 +248,24 @@ void Teacher::transfer(Model& student, layers::ForwardContext& context, const De
     watched.attention_mask = batch.mask;
     if (&model == &student) watched.denominators = context.denominators;
     std::size_t layer = 0;
-    watched.observe_attention = [&](const layers::ObservedAttention& seen) {
-      if (chosen(layer)) see(layer, seen);
+    watched.observe_attention = [&](const layers::ObservedAttention& observed) {
+      if (chosen(layer)) see(layer, observed);
       ++layer;
     };
     hidden_states(model, watched, batch.inputs);
   };
   if (settings_.input == "teacher") {
-    observe(model_, [&](std::size_t layer, const layers::ObservedAttention& seen) {
-      compare(layer, seen.input.value(), seen.projected.value());
+    observe(model_, [&](std::size_t layer, const layers::ObservedAttention& observed) {
+      compare(layer, observed.input.value(), observed.projected.value());
     });
     return;
   }
   std::vector<Tensor> outputs(static_cast<std::size_t>(model_.settings.model.n_layers));
-  observe(model_,
-          [&](std::size_t layer, const layers::ObservedAttention& seen) { outputs[layer] = seen.projected.value(); });
-  observe(student, [&](std::size_t layer, const layers::ObservedAttention& seen) {
-    compare(layer, seen.input.value(), std::exchange(outputs[layer], {}));
+  observe(model_, [&](std::size_t layer, const layers::ObservedAttention& observed) {
+    outputs[layer] = observed.projected.value();
+  });
+  observe(student, [&](std::size_t layer, const layers::ObservedAttention& observed) {
+    compare(layer, observed.input.value(), std::exchange(outputs[layer], {}));
   });
 }
 
@@ -270,7 +277,8 @@ Variable Teacher::prediction_states(const Stream& stream, const DeviceBatch& bat
   return states_for_prediction(model_, context, batch.inputs);
 }
 
-void Teacher::distil(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, const Lesson& lesson) {
+void Teacher::distil(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
+                     const DistillationStep& distillation) {
   const Variable theirs = prediction_states(context.stream(), batch);
   const Variable states = states_for_prediction(student, context, batch.inputs);
   const Variable weight = output_weight(student), teachers = output_weight(model_);
@@ -280,17 +288,17 @@ void Teacher::distil(Model& student, layers::ForwardContext& context, const Devi
   options.device_normalizer = n_compared_;
   const auto divergence =
       ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(), teachers.value(),
-                        teachers_bias ? &teachers_bias->value() : nullptr, lesson.compared, options);
-  ops::add(context.stream(), lesson.loss, divergence.loss.value(), GradientMode::accumulate, settings_.share);
+                        teachers_bias ? &teachers_bias->value() : nullptr, distillation.compared, options);
+  ops::add(context.stream(), distillation.loss, divergence.loss.value(), GradientMode::accumulate, settings_.share);
   if (settings_.share == 1) {
     context.tape.backward(divergence.loss);
     return;
   }
   ops::CrossEntropyOptions own_options;
-  own_options.device_normalizer = lesson.n_targets;
+  own_options.device_normalizer = distillation.n_targets;
   const auto own =
       ops::cross_entropy(context.tape, states, weight, bias ? &*bias : nullptr, batch.targets, own_options);
-  ops::add(context.stream(), lesson.loss, own.loss.value(), GradientMode::accumulate, 1 - settings_.share);
+  ops::add(context.stream(), distillation.loss, own.loss.value(), GradientMode::accumulate, 1 - settings_.share);
   context.tape.backward({divergence.loss, own.loss}, {teachers_weight_, own_weight_});
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Learning from a teacher: a second model, beside the one being trained, that is run without a tape and never changed.
+// Distillation from a teacher: a second model that runs without a tape and never changes.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,56 +10,60 @@
 
 namespace furlong {
 
-/// What a loss by the teacher needs of its step beside the batch.
-struct Lesson {
-  double share = 1;       ///< of the batch in its step's loss, where that is a mean over batches (transfer)
+/// Inputs and outputs of one batch's teacher loss, besides the batch.
+struct DistillationStep {
+  double share = 1;       ///< attention transfer: this batch's part of the step, whose loss is a mean over batches
   Tensor loss;            ///< float64 scalar on the device: the batch's part of the step's loss is added to it
-  Tensor n_targets;       ///< float64 [1] on the device: targets of the step
-  Tensor compared;        ///< distillation: int32, one for each token: -1 where the two are not compared
-  std::int64_t step = 0;  ///< optimizer steps before this one
+  Tensor n_targets;       ///< float64 [1] on the device: number of targets of the step
+  Tensor compared;        ///< distillation: int32, one per token; -1 where predictions are not compared
+  std::int64_t step = 0;  ///< number of optimizer steps before this one
 };
 
-/// The turn of one layer (teacher.layers: in_turn).
-struct Turn {
+/// The training interval of one layer (teacher.layers: layer_wise).
+struct LayerInterval {
   std::size_t layer = 0;
-  std::int64_t first = 0, length = 0;  ///< optimizer steps
+  std::int64_t first = 0, length = 0;  ///< in optimizer steps
 };
 
-/// Layers of a student whose attention is not softmax like the teacher's, and so has something to learn from it.
+/// Returns the student's layers that attention transfer trains: those whose attention is not the teacher's softmax
+/// attention.
 std::vector<std::size_t> layers_to_transfer(const Settings& teacher, const Settings& student);
 
 class Optimizer;
 
-/// The second model, and its part in the student's steps.
+/// The teacher model, and its losses in the student's steps.
 class Teacher {
  public:
-  /// The model in settings.teacher.checkpoint, in the student's compute dtype, without gradients. Where it has fewer
-  /// learned positions than the student they are repeated (begin_from). `data` is the vocabulary of the data. On the
-  /// shape-only device its weights are not read. Throws UserError where it does not fit a student of these settings.
+  /// Loads the model in settings.teacher.checkpoint, in the student's compute dtype and without gradients. If it has
+  /// fewer learned positions than the student, they are repeated (begin_from). `data` is the vocabulary of the data. On
+  /// the shape-only device no weights are read. Throws UserError if the teacher does not fit a student with these
+  /// settings.
   Teacher(const Settings& student, const Vocabulary& data, const Device& device, std::optional<DType> compute);
 
-  /// Which of the student's parameters the loss does not train: all but those of the attentions that learn to transfer;
-  /// for distillation none.
+  /// Selects the student's parameters that the teacher's loss does not train. Attention transfer: all except those of
+  /// the attentions that it trains. Distillation: none.
   Frozen frozen() const;
-  /// Whether a parameter of the student belongs to the attention of `layer`.
+  /// Returns whether a student parameter belongs to the attention of `layer`.
   static bool in_attention(const Parameter& parameter, std::size_t layer);
-  /// Transfer: the layers that learn it.
+  /// Attention transfer: returns the layers that it trains.
   const std::vector<std::size_t>& layers() const { return layers_; }
-  /// Whose turn optimizer step `step` is; nothing where all layers learn in every step.
-  std::optional<Turn> turn(std::int64_t step) const;
+  /// Returns the layer that optimizer step `step` trains, or nullopt if every step trains all layers.
+  std::optional<LayerInterval> layer_interval(std::int64_t step) const;
 
-  /// Before the batches of a step: `compared` says where the two models are compared in each (distillation), and the
-  /// optimizer then changes the layer alone whose turn it is.
+  /// Call this before the batches of a step. `compared` holds, for each batch, the positions where distillation
+  /// compares the two models. With layer-wise training, restricts the optimizer to the layer of this step.
   void begin_step(std::int64_t step, const std::vector<std::vector<std::int32_t>>& compared, Optimizer& optimizer);
-  /// Whether the step has anything to compare.
+  /// Returns whether the step has positions to compare.
   bool has_loss() const { return settings_.transfers() || compared_in_step_ > 0; }
-  /// The loss of a batch and its gradients: added to lesson.loss and to the student's store. context.tape is empty
-  /// before and after.
-  void teach(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, const Lesson& lesson);
+  /// Computes the loss of a batch and its gradients. Adds the loss to distillation.loss and the gradients to the
+  /// student's store. context.tape is empty before and after.
+  void accumulate_loss(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
+                       const DistillationStep& distillation);
 
-  /// As furlong::evaluate. Transfer: `loss` is the mean over layers of the relative error (accuracy is not measured)
-  /// and `layer_errors` has each, means over the batches. Distillation: loss and accuracy are the objective's, and
-  /// `divergence` is T² KL(teacher ‖ student) in nats, a mean over where the two are compared.
+  /// Evaluates the student like furlong::evaluate. Attention transfer: `loss` is the mean over layers of the relative
+  /// error, and `layer_errors` holds each layer's error, both means over batches; accuracy is not measured.
+  /// Distillation: loss and accuracy are the objective's, and `divergence` is T² KL(teacher ‖ student) in nats, a mean
+  /// over the compared positions.
   Evaluation evaluate(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
                       std::int64_t batch_size, std::int64_t max_batches);
 
@@ -69,7 +73,8 @@ class Teacher {
   using EachLayer = std::function<void(std::size_t layer, const Variable& error)>;
   void transfer(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
                 std::optional<std::size_t> only, const Tensor* rows, const EachLayer& each);
-  void distil(Model& student, layers::ForwardContext& context, const DeviceBatch& batch, const Lesson& lesson);
+  void distil(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
+              const DistillationStep& distillation);
   Variable prediction_states(const Stream& stream, const DeviceBatch& batch);
   Evaluation evaluate_transfer(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
                                std::int64_t batch_size, std::int64_t max_batches);
@@ -80,18 +85,19 @@ class Teacher {
   std::int64_t steps_ = 0;  // of the run
   Model model_;
   std::vector<std::size_t> layers_;
-  Tensor own_weight_, teachers_weight_;  // of the two losses, scalars
-  std::int64_t compared_in_step_ = 0;    // tokens
-  Tensor n_compared_;                    // float64 [1] on the device: as many, at least 1
+  Tensor own_weight_, teachers_weight_;  // weights of the objective's and of the teacher's loss, scalars
+  std::int64_t compared_in_step_ = 0;    // in tokens
+  Tensor n_compared_;                    // float64 [1] on the device: max(compared_in_step_, 1)
 };
 
-/// The teacher that the student's settings ask for; null: none.
+/// Makes the teacher that the student's settings name; null if they name none.
 std::unique_ptr<Teacher> make_teacher(const Settings& student, const Vocabulary& data, const Device& device,
                                       std::optional<DType> compute);
-/// Teacher::frozen(); without a teacher nothing.
+/// Returns Teacher::frozen(), or an empty function without a teacher.
 inline Frozen frozen_by(const std::unique_ptr<Teacher>& teacher) { return teacher ? teacher->frozen() : Frozen(); }
 
-/// int32 [rows · n] for Lesson::compared: where settings.teacher compares the predictions of the two models in a batch.
+/// Returns the positions of a batch where settings.teacher compares the predictions of the two models: int32 [rows · n]
+/// for DistillationStep::compared.
 std::vector<std::int32_t> compared_tokens(const Settings& settings, const Batch& batch);
 
 }  // namespace furlong

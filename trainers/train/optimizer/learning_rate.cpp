@@ -21,7 +21,7 @@ double learning_rate(const Settings& settings, std::int64_t step) {
     const double start = static_cast<double>(settings.trainer.max_steps) - decay;
     return peak * (1 - (1 - final_fraction) * std::clamp((now - start + 1) / decay, 0.0, 1.0));
   }
-  // From the first step after the warmup to the last of the decay, both ends reached.
+  // The first step after the warmup has progress 0, the last step of the decay has progress 1.
   const double progress = decay > 1 ? std::clamp((now - warmup) / (decay - 1), 0.0, 1.0) : 1.0;
   if (schedule.name == "linear") return peak * (1 - (1 - final_fraction) * progress);
   if (schedule.name == "cosine")

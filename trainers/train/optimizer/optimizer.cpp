@@ -125,7 +125,7 @@ void Optimizer::restart_average() {
 
 void Optimizer::update(const Stream& stream, const ops::AdamWStep& step, const ops::AdamWDeviceStep* numbers) {
   using Part = std::function<Tensor(const Tensor& flat)>;
-  // `of_store` takes the elements of a flat tensor of the store, `own` those of one laid out by ranges_.
+  // `of_store` selects elements of the store's flat tensors, `own` the same elements of tensors laid out by ranges_.
   const auto update_part = [&](const Part& of_store, const Part& own, std::int64_t first_element, bool decays) {
     const Tensor compute = of_store(store_.compute_values());
     ops::AdamWStep settings = step;
@@ -168,12 +168,12 @@ void Optimizer::step(const Stream& stream, const ops::AdamWDeviceStep& numbers) 
   update(stream, {0, settings_.beta1, settings_.beta2, settings_.epsilon, 0, 1, 1}, &numbers);
 }
 
-/// Values came and went: those of other processes too, and the copies that layers compute with.
+/// Fetches the other ranks' values after the values were exchanged.
 void Optimizer::refresh_after_exchange() {
   if (gather_) gather_(Stream{store_.device()}, store_.values());
 }
 
-Optimizer::WithAverages::WithAverages(Optimizer& optimizer) : optimizer_(optimizer) {
+Optimizer::WithEma::WithEma(Optimizer& optimizer) : optimizer_(optimizer) {
   if (!optimizer_.averages()) return;
   optimizer_.copy_ranges([](const Tensor& values, const Tensor& own) { own.copy_from(values); }, optimizer_.spare_);
   optimizer_.copy_ranges([](const Tensor& values, const Tensor& own) { values.copy_from(own); }, optimizer_.average_);
@@ -181,11 +181,11 @@ Optimizer::WithAverages::WithAverages(Optimizer& optimizer) : optimizer_(optimiz
   optimizer_.store_.refresh_compute_values(Stream{optimizer_.store_.device()});
 }
 
-Optimizer::WithAverages::~WithAverages() noexcept(false) {
+Optimizer::WithEma::~WithEma() noexcept(false) {
   if (!optimizer_.averages()) return;
   optimizer_.copy_ranges([](const Tensor& values, const Tensor& own) { values.copy_from(own); }, optimizer_.spare_);
   if (optimizer_.gather_ && std::uncaught_exceptions() > exceptions_)
-    return;  // the others do not come to it any more, and the job ends
+    return;  // an error is ending the job: the other ranks do not take part
   optimizer_.refresh_after_exchange();
   optimizer_.refresh_compute_values(Stream{optimizer_.store_.device()});
 }

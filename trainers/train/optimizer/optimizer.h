@@ -12,71 +12,73 @@
 
 namespace furlong {
 
-/// AdamW over a parameter store: decoupled weight decay on the parameters that ask for it, none on norms, biases and
-/// convolutions; and, when optimizer.ema_decay is set, the exponential moving average of the values.
+/// AdamW over a parameter store, with decoupled weight decay on the parameters that ask for it: not on norms, biases
+/// and convolutions. With optimizer.ema_decay it also updates an exponential moving average (EMA) of the values.
 ///
-/// With optimizer.stochastic_rounding a step rounds the bfloat16 copy of what it changes at random, by its own number
-/// and each element's place. The copy is no state of a run: refresh_compute_values() makes the same one from the values
-/// and the numbers of the steps that changed them last. Values that no step has changed, frozen ones among them, and
-/// averages are rounded to the nearest.
+/// With optimizer.stochastic_rounding, a step rounds the bfloat16 copy of the values that it changes stochastically,
+/// keyed by the step's number and the element's index. Checkpoints do not contain the copy: refresh_compute_values()
+/// recomputes the same bits from the values and the numbers of the steps that last changed them. Values that no step
+/// has changed (frozen ones among them) and the EMA are rounded to nearest.
 ///
-/// Sharded over processes, it has moments and averages of its own ranges alone, and changes the values there; the
-/// others' come by `Gather`.
+/// If the optimizer is sharded over ranks, each rank stores moments and EMA of its own ranges alone and updates the
+/// values there; `Gather` fetches the other ranks' values.
 class Optimizer {
  public:
-  /// Makes a tensor laid out like the store's flat ones whole, of which each process has its own ranges.
+  /// Completes a tensor laid out like the store's flat tensors: every rank contributes its own ranges (all-gather).
   using Gather = std::function<void(const Stream& stream, const Tensor& flat)>;
 
-  /// `seed` keys what is rounded at random.
+  /// `seed` keys stochastic rounding.
   Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed = 0);
-  /// Of these ranges of the store, ascending, and the rest of them elsewhere.
+  /// A sharded optimizer over these ranges of the store, ascending; other ranks have the rest.
   Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed,
             std::vector<OwnedRange> ranges, Gather gather);
 
-  /// One step from the store's gradients times `gradient_scale`. Updates the compute copy of the values in the same
-  /// pass.
+  /// Takes one step with the store's gradients times `gradient_scale`. Updates the compute copy of the values in the
+  /// same pass.
   void step(const Stream& stream, double learning_rate, double gradient_scale);
-  /// The same by numbers in the device's memory, where it may also say that nothing is to change. Who calls it counts
-  /// the step (count_step) once it is known whether it was one.
+  /// Takes one step whose numbers are in device memory, where they can also cancel the update. The caller calls
+  /// count_step() once it knows whether the step was taken.
   void step(const Stream& stream, const ops::AdamWDeviceStep& numbers);
-  /// From now on steps change those trained parameters alone for which `chosen` is true; null: all. Not where it is
-  /// sharded.
+  /// Restricts later steps to trained parameters for which `chosen` returns true; null: all. Not supported by a sharded
+  /// optimizer.
   void restrict_to(const std::function<bool(const Parameter&)>& chosen);
-  /// The moving average, where there is one, begins again at the present values: after they were loaded.
+  /// Restarts the EMA, if there is one, from the current values: call this after loading values.
   void restart_average();
-  /// Steps taken, which the bias corrections count.
+  /// Number of steps taken, which the bias corrections use.
   std::int64_t steps() const { return steps_; }
-  /// Another step was taken: update number `number`, which keys what it drew.
+  /// Counts a taken step. `number` is the update's number, which keys its stochastic rounding.
   void count_step(std::int64_t number);
 
-  /// The number of the update that changed each trained parameter last, by name (0: none did). They differ where
-  /// restrict_to() was used.
+  /// The number of the last update that changed each trained parameter, by name (0: none did). The numbers differ only
+  /// after restrict_to().
   using LastSteps = std::map<std::string, std::int64_t>;
   bool rounds_stochastically() const { return settings_.stochastic_rounding && copies(); }
   LastSteps last_steps() const;
-  /// After a load: `steps` were taken, and these updates were the last; none has changed a parameter that is not named.
+  /// Restores the counters after a load: `steps` steps were taken, and these updates were the last ones. A parameter
+  /// that is not named has not been changed by any update.
   void restore_steps(std::int64_t steps, const LastSteps& last_steps);
-  /// Makes the store's compute copy anew: the bits that the steps wrote, where the values are theirs.
+  /// Recomputes the store's compute copy. The bits equal those that the steps wrote, if the values do.
   void refresh_compute_values(const Stream& stream);
 
   bool is_sharded() const { return gather_ != nullptr; }
-  /// What this process updates.
+  /// The ranges that this rank updates.
   const std::vector<OwnedRange>& ranges() const { return ranges_; }
-  /// Flat tensors laid out by ranges(): like store.values() where it is not sharded.
+  /// Flat tensors laid out by ranges(); laid out like store.values() if the optimizer is not sharded.
   const Tensor& first_moment() const { return first_moment_; }
   const Tensor& second_moment() const { return second_moment_; }
-  /// Of a parameter's state, whole and on the host, what this process has goes into `own`: one of these tensors.
+  /// Copies this rank's part of a parameter's state into `own`, one of the tensors of this optimizer. `whole`: the
+  /// parameter's whole state, on the host.
   void put(const Parameter& parameter, const Tensor& whole, const Tensor& own) const;
   bool averages() const { return average_.defined(); }
   const Tensor& average() const { return average_; }
 
-  /// While it lives the store holds the averaged values (where there are any): for validation.
-  class WithAverages {
+  /// While it lives, the store holds the EMA instead of the values, if there is an EMA: for validation.
+  class WithEma {
    public:
-    explicit WithAverages(Optimizer& optimizer);
-    ~WithAverages() noexcept(false);
-    WithAverages(const WithAverages&) = delete;
-    WithAverages& operator=(const WithAverages&) = delete;
+    explicit WithEma(Optimizer& optimizer);
+    ~WithEma() noexcept(false);
+    WithEma(const WithEma&) = delete;
+    WithEma& operator=(const WithEma&) = delete;
 
    private:
     Optimizer& optimizer_;
@@ -88,7 +90,7 @@ class Optimizer {
   std::vector<const Parameter*> trained() const;
   ops::StochasticRounding rounding_from(std::int64_t first_element) const;
   void update(const Stream& stream, const ops::AdamWStep& step, const ops::AdamWDeviceStep* numbers);
-  /// One after the other: elements of the store's values, and of a tensor of ranges().
+  /// Calls `copy` for each range in turn: with elements of the store's values, and of `own`, a tensor of ranges().
   void copy_ranges(const std::function<void(const Tensor& values, const Tensor& own)>& copy, const Tensor& own) const;
   void refresh_after_exchange();
 
@@ -96,12 +98,12 @@ class Optimizer {
   ParameterStore& store_;
   std::uint64_t seed_;
   std::vector<OwnedRange> ranges_;
-  Gather gather_;  // null: all of it is here
+  Gather gather_;  // null: not sharded
   Tensor first_moment_, second_moment_, average_, spare_;
   bool restricted_ = false;
-  std::vector<const Parameter*> chosen_;  // where restricted
+  std::vector<const Parameter*> chosen_;  // if restricted
   std::int64_t steps_ = 0;
-  std::vector<std::int64_t> last_steps_;  // of trained(), one by one
+  std::vector<std::int64_t> last_steps_;  // one per element of trained()
 };
 
 }  // namespace furlong

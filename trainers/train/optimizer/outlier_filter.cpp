@@ -7,7 +7,7 @@
 namespace furlong {
 namespace {
 
-constexpr std::size_t window = 64;  // steps whose median norm is the measure
+constexpr std::size_t window = 64;  // number of recent steps in the median
 constexpr std::size_t minimum = 16;
 
 }  // namespace
@@ -22,7 +22,7 @@ double OutlierFilter::threshold() const {
 
 void OutlierFilter::note(double gradient_norm) {
   if (factor_ == 0) return;
-  // Outliers count too: where norms rise for good the median follows, and the run does not skip every later step.
+  // Outliers are recorded too: if norms rise permanently, the median follows and the filter stops skipping.
   recent_norms_.push_back(gradient_norm);
   if (recent_norms_.size() > window) recent_norms_.pop_front();
 }

@@ -5,16 +5,16 @@
 
 namespace furlong {
 
-/// Chooses the steps that the optimizer skips because their gradient norm is an outlier: more than `factor` times the
-/// median norm of the last steps. Part of the checkpoint.
+/// Selects the steps that the optimizer skips because their gradient norm is an outlier: more than `factor` times the
+/// median norm of the last steps. Saved in checkpoints.
 class OutlierFilter {
  public:
-  /// factor 0: no step is skipped.
+  /// factor 0 disables the filter.
   explicit OutlierFilter(double factor) : factor_(factor) {}
 
-  /// The gradient norm above which the next step is skipped; 0: none is.
+  /// Returns the gradient norm above which the next step is skipped; 0 if no norm is.
   double threshold() const;
-  /// The gradient norm of a step, skipped or not.
+  /// Records the gradient norm of a step, skipped or not.
   void note(double gradient_norm);
 
   void save(CheckpointSink& file) const;

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What may be another on another host, though not given on one and left out on another.
+/// Keys whose values may differ between hosts. They must still be set on all ranks or on none.
 bool may_differ(const std::string& key) {
   static const std::vector<std::string> own{"/data/store", "/run_directory", "/threads",
                                             "/device",     "/model/weights", "/teacher/checkpoint"};
@@ -22,7 +22,7 @@ bool may_differ(const std::string& key) {
 
 bool is_given(const Json& value) { return !value.is_null() && value != ""; }
 
-/// Tokens at both ends of a split.
+/// Returns the tokens at both ends of a split.
 std::vector<std::int32_t> ends(const TokenStore& store, Split split) {
   constexpr std::uint64_t most = 1024;
   const std::uint64_t size = store.size(split), count = std::min(size, most);
@@ -56,7 +56,7 @@ Json description(const TrainOptions& options) {
 
 [[noreturn]] void refuse(const std::string& name, const Json& here, const Json& there) {
   throw UserError(
-      "{}: {} here, and {} in rank 0; expected the same in all processes: start them with one config and the same "
+      "{}: {} on this rank and {} on rank 0; expected equal values on all ranks: start them with the same config and "
       "arguments",
       name, here.dump(), there.dump());
 }
@@ -100,18 +100,16 @@ void check_agreement(const ProcessGroup& group, const Settings& settings, const 
   }
   if (own["data"] != first["data"])
     throw UserError(
-        "data.store: {}: holds other data than what rank 0 reads; expected the same store, or a copy of it, in all "
-        "processes",
+        "data.store: {}: differs from the data of rank 0; expected the same dataset, or a copy of it, on all ranks",
         data.path());
   if (options) check_same(group, description(*options));
 }
 
-void check_same_beginning(const ProcessGroup& group, const std::string& digest, const std::filesystem::path& path) {
+void check_same_start(const ProcessGroup& group, const std::string& digest, const std::filesystem::path& path) {
   const std::string first = group.from_first(digest);
   if (first != digest)
     throw UserError(
-        "{}: {} are in it, and {} in what rank 0 has loaded; expected the same checkpoint, or a copy of it, in all "
-        "processes",
+        "{}: contains {}, but rank 0 has loaded {}; expected the same checkpoint, or a copy of it, on all ranks",
         path.string(), digest, first);
   group.barrier();
 }

@@ -10,22 +10,23 @@
 
 namespace furlong {
 
-/// What the data of a run are, as 32 hexadecimal digits: vocabulary, sizes of the splits, tokens at their ends, and the
-/// checksums of the files that they were prepared from. A copy of a tokenized dataset has the same.
+/// Returns a fingerprint of a run's data as 32 hexadecimal digits. It covers the vocabulary, the sizes of the splits,
+/// the tokens at their ends, and the checksums of the source files. A copy of a tokenized dataset has the same
+/// fingerprint.
 std::string data_fingerprint(const Dataset& data);
 
-/// That all processes have the settings and the data of rank 0, and what of `options` several have to do together:
-/// others would train on what is nobody's batch, or wait for sums that never come. Paths, threads and what is logged
-/// may differ. All of the group call it. Throws UserError, on those that differ, naming the first key; of data
-/// vocabulary, sizes, and beginning and end of the splits are compared.
+/// Checks that all ranks have rank 0's settings, data, and those `options` that ranks must share. Ranks that differ
+/// would train on inconsistent batches or wait for collectives that never come. Paths, threads and logging may differ.
+/// Of the data it compares the vocabulary, the sizes, and the first and last tokens of the splits. All ranks of the
+/// group call it. Throws UserError on the ranks that differ, naming the first key.
 void check_agreement(const ProcessGroup& group, const Settings& settings, const Dataset& data,
                      const TrainOptions* options = nullptr);
 
-/// The same of other values, by the names that messages give them.
+/// Checks that all ranks have rank 0's `values`; their keys are the names in messages.
 void check_same(const ProcessGroup& group, const nlohmann::ordered_json& values);
 
-/// That all have loaded what rank 0 has from `path`: `digest` is of it (Trainer::digest). All of the group call it, and
-/// none of them goes on before all have come. Throws UserError on those that differ.
-void check_same_beginning(const ProcessGroup& group, const std::string& digest, const std::filesystem::path& path);
+/// Checks that all ranks have loaded the same state as rank 0 from `path`. `digest` is the state's Trainer::digest. All
+/// ranks of the group call it, and it returns only after all have called it. Throws UserError on the ranks that differ.
+void check_same_start(const ProcessGroup& group, const std::string& digest, const std::filesystem::path& path);
 
 }  // namespace furlong

@@ -15,9 +15,7 @@ DataParallel::DataParallel(const Settings& settings, ParameterStore& store, cons
   if (!this->group()) return;
   communicator_ = &group->device_communicator(device);
   if (device.is_gpu() && settings.trainer.cuda_graph)
-    log_debug(
-        "trainer.cuda_graph: with several processes steps are launched kernel by kernel; recording NCCL's work was not "
-        "measured");
+    log_debug("trainer.cuda_graph: with several ranks steps are not recorded; kernels are launched one by one");
   const DType dtype = dtype_from_name(settings.parallel.gradient_dtype);
   layout_ = std::make_unique<ShardLayout>(store, bucket_elements(settings.parallel, dtype), group->size());
   reducer_ =
@@ -56,8 +54,8 @@ void DataParallel::combine_numbers(const Stream& stream, const Optimizer& optimi
   const trace::Span span("reduction", "loss and norm");
   const Tensor sum = numbers.narrow(0, ops::step_sum_of_squares, 1);
   if (!optimizer.is_sharded()) {
-    // All clip by rank 0's norm: by their own, which other CPUs may round in another way, their weights would drift
-    // apart.
+    // All ranks clip by rank 0's norm. Norms computed on different CPUs could round differently, and the weights would
+    // drift apart.
     if (is_first()) ops::sum_of_squares(stream, store_->gradients(), sum);
   } else {
     const Tensor part = Tensor::empty({1}, DType::float64, stream.device);
@@ -81,7 +79,7 @@ void DataParallel::combine(std::int64_t& tokens, std::int64_t& targets) const {
   targets = static_cast<std::int64_t>(counts[1]);
 }
 
-/// Every process counts or none does: they compute the same ops.
+/// All ranks count or none does, because they run the same ops.
 void DataParallel::combine(ops::DenominatorReport& report) const {
   if (!group() || report.rows == 0) return;
   std::array<double, 2> counts{static_cast<double>(report.rows), static_cast<double>(report.guarded)};

@@ -11,51 +11,51 @@
 
 namespace furlong {
 
-/// What the processes that train one model together exchange in a step; with one process alone, nothing. All of them
-/// call what is not const here in the same order. Can be moved: what refers to its parts refers to memory that stays.
+/// The exchange between ranks that train one model; with one process it does nothing. All ranks call the non-const
+/// functions in the same order. Movable: its parts refer to each other through memory that does not move.
 class DataParallel {
  public:
-  /// group: null, or the processes; it outlives this, and so does the store.
+  /// `group` is null for one process. `group` and `store` must outlive this object.
   DataParallel(const Settings& settings, ParameterStore& store, const Device& device, const ProcessGroup* group);
 
   /// Null: this process alone.
   const ProcessGroup* group() const { return work_.group(); }
   bool is_first() const { return !group() || group()->is_first(); }
-  /// What of each batch is this process's.
+  /// This rank's share of each batch.
   const WorkShare& work() const { return work_; }
   /// Null: this process alone.
   const GradientReducer* reducer() const { return reducer_.get(); }
-  /// What this process writes of the store's trained parameters to a checkpoint. Of several processes.
+  /// The elements of the store's trained parameters that this rank writes to checkpoints. Only with several ranks.
   std::vector<OwnedRange> owned_ranges() const { return layout_->ranges(group()->rank()); }
-  /// Over the store: all of it, or with parallel.shard_optimizer this process's ranges.
+  /// Makes the optimizer over the store; with parallel.zero_stage: 1, over this rank's ranges.
   Optimizer make_optimizer(const Settings& settings) const;
 
-  /// Before a step: of buffers that add up, the first process alone keeps what there is.
+  /// Call this before a step. Clears buffers that accumulate sums on all ranks except the first.
   void split_sums() const;
-  /// Of the step's gradients: the backward to come, on this tape, is the last that adds to them; and after it, and
-  /// after ParameterStore::complete_gradients(), they are those of all processes.
+  /// Starts the reduction of the step's gradients: the next backward, on this tape, is the last one that adds to them.
+  /// After finish_reduction(), which follows ParameterStore::complete_gradients(), they are the sums over all ranks.
   void begin_reduction(const Tape& tape);
   void finish_reduction(const Stream& stream);
-  /// After it: buffers that add up have the sum of all processes.
+  /// Call this after the reduction. Sums the accumulating buffers over all ranks.
   void combine_sums(const Stream& stream) const;
-  /// The step's numbers (ops::StepNumber): adds up loss and stop requests of all processes, and sets the sum of squares
-  /// of the gradients, the same for all.
+  /// Combines the step's numbers (ops::StepNumber): sums loss and stop requests over all ranks, and sets the sum of
+  /// squares of the gradients, the same on all ranks.
   void combine_numbers(const Stream& stream, const Optimizer& optimizer, const Tensor& numbers) const;
-  /// Counts of the host, added up.
+  /// Sums counters in host memory over all ranks.
   void combine(std::int64_t& tokens, std::int64_t& targets) const;
   void combine(ops::DenominatorReport& report) const;
-  /// Throws MachineError where the exchange of a step has failed.
+  /// Throws MachineError if a collective of the step has failed.
   void check() const;
 
  private:
   WorkShare work_;
   ParameterStore* store_;
-  Communicator* communicator_ = nullptr;  // between the processes' devices; null as the next two in one process
+  Communicator* communicator_ = nullptr;  // between the ranks' devices; null for one process, like the next two
   std::unique_ptr<ShardLayout> layout_;
   std::unique_ptr<GradientReducer> reducer_;
 };
 
-/// Elements of a bucket of gradients that travel in this dtype.
+/// Returns the number of elements of a gradient bucket that is reduced in `dtype`.
 std::int64_t bucket_elements(const ParallelSettings& parallel, DType dtype);
 
 }  // namespace furlong

@@ -17,9 +17,9 @@ GradientReducer::GradientReducer(ParameterStore& store, Communicator& communicat
       layout_(layout),
       dtype_(store.master_dtype() == DType::float64 ? DType::float64 : dtype),
       is_sharded_(is_sharded) {
-  require(dtype == DType::float32 || dtype == DType::bfloat16, "gradients cannot travel in {}", name_of(dtype));
-  require(layout.processes() == communicator.size(), "a layout for {} of {} processes", layout.processes(),
-          communicator.size());
+  require(dtype == DType::float32 || dtype == DType::bfloat16, "gradients cannot be reduced in {}", name_of(dtype));
+  require(layout.processes() == communicator.size(), "a layout for {} ranks and a communicator of {}",
+          layout.processes(), communicator.size());
   std::map<const Parameter*, std::size_t> bucket_of;
   for (const ShardLayout::Bucket& range : layout.buckets()) {
     for (const Parameter* parameter : range.parameters) bucket_of[parameter] = buckets_.size();
@@ -35,9 +35,9 @@ GradientReducer::Bucket GradientReducer::make_bucket(const ShardLayout::Bucket& 
   bucket.parameters = range.parameters.size();
   const std::int64_t elements = range.end - range.begin, shared = layout_.processes() * range.part;
   bucket.gradients = store_.gradients().narrow(0, range.begin, elements);
-  if (dtype_ != store_.gradients().dtype()) bucket.travelling = Tensor::empty({elements}, dtype_, store_.device());
+  if (dtype_ != store_.gradients().dtype()) bucket.exchanged = Tensor::empty({elements}, dtype_, store_.device());
   if (!is_sharded_) return bucket;
-  const Tensor& whole = bucket.travelling.defined() ? bucket.travelling : bucket.gradients;
+  const Tensor& whole = bucket.exchanged.defined() ? bucket.exchanged : bucket.gradients;
   if (range.part > 0) bucket.own = whole.narrow(0, communicator_.rank() * range.part, range.part);
   if (shared < elements) bucket.rest = whole.narrow(0, shared, elements - shared);
   return bucket;
@@ -53,15 +53,15 @@ void GradientReducer::note_final(std::size_t bucket) {
   if (!tape_) return;
   --buckets_[bucket].open;
   send_ready(Stream{store_.device()}, false);
-  if (tape_->node_count() > 0) hidden_ = sent_;  // behind the last node nothing is left to hide them
+  if (tape_->node_count() > 0) hidden_ = sent_;  // after the last node nothing overlaps
 }
 
 void GradientReducer::send_ready(const Stream& stream, bool all) {
   for (; sent_ < buckets_.size() && (all || buckets_[sent_].open == 0); ++sent_) {
     Bucket& bucket = buckets_[sent_];
-    const Tensor& whole = bucket.travelling.defined() ? bucket.travelling : bucket.gradients;
+    const Tensor& whole = bucket.exchanged.defined() ? bucket.exchanged : bucket.gradients;
     const trace::Span span("reduction", "issue", {.bytes = whole.bytes(), .bucket = static_cast<std::int64_t>(sent_)});
-    if (bucket.travelling.defined()) ops::convert(stream, bucket.travelling, bucket.gradients);
+    if (bucket.exchanged.defined()) ops::convert(stream, bucket.exchanged, bucket.gradients);
     if (!is_sharded_) {
       bucket.work.push_back(communicator_.all_reduce(stream, whole));
       continue;
@@ -75,7 +75,7 @@ void GradientReducer::send_ready(const Stream& stream, bool all) {
 }
 
 void GradientReducer::finish(const Stream& stream) {
-  require(tape_ != nullptr, "gradients are finished without a beginning");
+  require(tape_ != nullptr, "GradientReducer: finish() without begin()");
   tape_ = nullptr;
   const trace::Span finishing("reduction", "finish");
   send_ready(stream, true);
@@ -83,7 +83,7 @@ void GradientReducer::finish(const Stream& stream) {
   for (Bucket& bucket : buckets_) {
     const trace::Span span("reduction", "wait", {.bucket = &bucket - buckets_.data()});
     for (const Work& work : std::exchange(bucket.work, {})) work.wait();
-    if (bucket.travelling.defined()) ops::convert(stream, bucket.gradients, bucket.travelling);
+    if (bucket.exchanged.defined()) ops::convert(stream, bucket.gradients, bucket.exchanged);
   }
   seconds_waited_ += seconds_since(start);
 }
@@ -91,7 +91,7 @@ void GradientReducer::finish(const Stream& stream) {
 std::vector<std::int64_t> GradientReducer::bucket_bytes() const {
   std::vector<std::int64_t> bytes;
   for (const Bucket& bucket : buckets_)
-    bytes.push_back((bucket.travelling.defined() ? bucket.travelling : bucket.gradients).bytes());
+    bytes.push_back((bucket.exchanged.defined() ? bucket.exchanged : bucket.gradients).bytes());
   return bytes;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Gradients of several processes become one, in buckets that go as soon as backward has finished with them.
+// Sums gradients over ranks in buckets. A bucket's reduction starts as soon as backward has finished with it.
 #include <cstdint>
 #include <vector>
 
@@ -10,46 +10,48 @@
 
 namespace furlong {
 
-/// Adds up the gradients of all ranks in the store's own memory: all of them, or, where the optimizer is sharded, each
-/// rank's own ranges alone (the others' are then undefined). Buckets go in the layout's order on all ranks, whichever
-/// rank was sooner. Of the communicator nothing else is asked between begin() and finish().
+/// Sums the gradients of all ranks in the store's own memory. If the optimizer is sharded, each rank gets the sums of
+/// its own ranges alone, and the rest is undefined. All ranks reduce buckets in the layout's order. Nothing else may
+/// use the communicator between begin() and finish().
 class GradientReducer {
  public:
-  /// dtype: what travels, float32 or bfloat16 (rounded at each rank that a sum passes); the store's own dtype where
-  /// that is float64. All arguments outlive this.
+  /// dtype: what is exchanged, float32 or bfloat16 (rounded at each rank that a sum passes); the store's own dtype if
+  /// that is float64. All arguments outlive this object.
   GradientReducer(ParameterStore& store, Communicator& communicator, const ShardLayout& layout, DType dtype,
                   bool is_sharded);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// The backward to come, on this tape, is the last that adds to these gradients: from now on buckets go. The tape
-  /// lives until finish().
+  /// Call this before the last backward that adds to these gradients. From then on finished buckets are reduced. `tape`
+  /// must live until finish().
   void begin(const Tape& tape);
-  /// Behind it, and behind ParameterStore::complete_gradients(): the rest goes, and all are waited for. Throws
-  /// MachineError where a rank was lost.
+  /// Call this after that backward and ParameterStore::complete_gradients(). Reduces the remaining buckets and waits
+  /// for all of them. Throws MachineError if a rank was lost.
   void finish(const Stream& stream);
-  /// Of a tensor like the store's flat ones each rank has its own ranges right; then all have all of it.
+  /// Gathers a tensor laid out like the store's flat tensors: every rank contributes its own ranges, and all ranks get
+  /// the whole tensor.
   void gather(const Stream& stream, const Tensor& flat) const;
 
-  /// Buckets of the last step that went while its backward still had something to do.
+  /// Number of buckets of the last step whose reduction overlapped with backward.
   std::size_t buckets_hidden() const { return hidden_; }
-  /// That travel of each bucket.
+  /// Exchanged bytes of each bucket.
   std::vector<std::int64_t> bucket_bytes() const;
-  /// For how long finish() waited, in all steps; on a GPU the stream waits and not the host.
+  /// Seconds that finish() waited, over all steps. On a GPU the stream waits, not the host.
   double seconds_waited() const { return seconds_waited_; }
 
  private:
   struct Bucket {
-    Tensor gradients;   // [elements], of the store
-    Tensor travelling;  // the same in another dtype; undefined where it is the same
-    Tensor own, rest;   // of what travels: this rank's part, and what every rank has; undefined where there is none
+    Tensor gradients;  // [elements], in the store
+    Tensor exchanged;  // copy in the exchanged dtype; undefined if it is the same dtype
+    // this rank's part of the exchanged elements, and the remainder that every rank has; may be undefined
+    Tensor own, rest;
     std::size_t parameters = 0, open = 0;
     std::vector<Work> work;
   };
   Bucket make_bucket(const ShardLayout::Bucket& range) const;
   void note_final(std::size_t bucket);
-  /// All that are ready, in order.
+  /// Starts the reduction of all ready buckets, in order.
   void send_ready(const Stream& stream, bool all);
 
   ParameterStore& store_;
@@ -57,7 +59,7 @@ class GradientReducer {
   const ShardLayout& layout_;
   DType dtype_;
   bool is_sharded_;
-  std::vector<Bucket> buckets_;  // as in the layout
+  std::vector<Bucket> buckets_;  // in the layout's order
   std::size_t sent_ = 0, hidden_ = 0;
   const Tape* tape_ = nullptr;  // between begin() and finish()
   double seconds_waited_ = 0;

@@ -14,7 +14,7 @@
 namespace furlong {
 namespace {
 
-/// As it travels; what is longer is cut.
+/// The exchanged form of a ProcessDevice; longer texts are cut.
 struct Record {
   std::array<char, 256> host{};
   std::array<char, 32> device{};
@@ -46,7 +46,7 @@ std::vector<ProcessDevice> devices_of_all(const Device& device, const ProcessGro
 }
 
 std::string text_of(const std::vector<ProcessDevice>& processes, std::size_t rank) {
-  return fmt::format("rank {} on {} on {}", rank, processes[rank].host, processes[rank].device);
+  return fmt::format("rank {} on {} uses {}", rank, processes[rank].host, processes[rank].device);
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ int device_index(const LaunchEnvironment& environment, const std::string& device
   if (devices <= 1) return 0;
   if (environment.local_rank < devices) return environment.local_rank;
   throw UserError(
-      "device: {}: the launcher ({}) started {} processes on {}, which has {} GPUs; each needs its own: start {} "
+      "device: {}: the launcher ({}) started {} ranks on {}, which has {} GPUs, and each rank needs its own; start {} "
       "there, or set device: cpu",
       device, environment.launcher, environment.local_world_size, environment.host, devices, devices);
 }
@@ -63,7 +63,7 @@ int device_index(const LaunchEnvironment& environment, const std::string& device
 Device device_of_process(const std::string& name, const LaunchEnvironment& environment) {
   GpuEngine* cuda = gpu_engine(DeviceType::cuda);
   if (name == "auto" && environment.local_rank > 0 && (cuda == nullptr || cuda->device_count() == 0))
-    return Device{};  // the first process of the host says what is to be said
+    return Device{};  // the host's first rank logs the warning
   if ((name != "auto" && name != "cuda") || environment.world_size == 1 || cuda == nullptr || cuda->device_count() == 0)
     return device_from_name(name);
   const int index = device_index(environment, name, cuda->device_count());
@@ -80,14 +80,14 @@ void check_process_devices(const std::vector<ProcessDevice>& processes) {
     const ProcessDevice& process = processes[rank];
     if (process.identity.empty() != processes[0].identity.empty())
       throw UserError(
-          "device: {} computes, and {}; expected GPUs in all processes or in none: set device: cuda, which says what "
-          "is missing, or device: cpu",
+          "device: {}, but {}; expected GPUs on all ranks or on none: set device: cuda to see what is missing, or "
+          "device: cpu",
           text_of(processes, 0), text_of(processes, rank));
     if (process.identity.empty()) continue;
     const auto [owner, is_first] = owners.emplace(process.identity, rank);
     if (!is_first)
       throw UserError(
-          "device: {} and {} have the same GPU ({}), and each process needs its own; start as many on a host as it has "
+          "device: {} and {}, the same GPU ({}), but each rank needs its own; start as many ranks on a host as it has "
           "GPUs, with device: cuda",
           text_of(processes, owner->second), text_of(processes, rank), process.identity);
   }
@@ -97,12 +97,11 @@ void check_process_devices(const std::string& engine, const Device& device, cons
   check_process_devices(devices_of_all(device, group));
   if (engine == "gloo" && device.is_gpu())
     throw UserError(
-        "parallel.engine: gloo carries numbers between CPUs, and these processes compute on {}; set it to auto or "
-        "nccl, or set device: cpu",
+        "parallel.engine: gloo works between CPUs, but these ranks use {}; set it to auto or nccl, or set device: cpu",
         device.text());
   if (engine == "nccl" && !device.is_gpu())
     throw UserError(
-        "parallel.engine: nccl carries numbers between GPUs, and these processes compute on {}{}; set it to auto or "
+        "parallel.engine: nccl works between GPUs, but these ranks use {}{}; set it to auto or "
         "gloo, or set device: cuda",
         device.text(), gpu_engine(DeviceType::cuda) ? "" : " (this program was built without the CUDA toolkit)");
 }

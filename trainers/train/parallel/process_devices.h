@@ -1,5 +1,5 @@
 #pragma once
-// Which GPU each of several processes takes, and whether what they have taken goes together.
+// Assigns GPUs to ranks, and checks that the ranks' devices fit together.
 #include <string>
 #include <vector>
 
@@ -8,24 +8,24 @@
 
 namespace furlong {
 
-/// What `device: auto` and `device: cuda` mean in one of several processes that sees `devices` GPUs: the number of its
-/// place among those of its host; 0 where it sees one alone, since launchers show each process its own by
-/// CUDA_VISIBLE_DEVICES. Throws UserError where its host has more processes than that.
+/// Returns the GPU index for `device: auto` and `device: cuda` on a rank that sees `devices` GPUs: its local rank.
+/// Returns 0 if it sees one GPU, because launchers show each rank its own through CUDA_VISIBLE_DEVICES. Throws
+/// UserError if the host has more ranks than GPUs.
 int device_index(const LaunchEnvironment& environment, const std::string& device, int devices);
 
-/// device_from_name() for one of several processes.
+/// Like device_from_name(), for one of several ranks.
 Device device_of_process(const std::string& name, const LaunchEnvironment& environment);
 
-/// One process's device, as all others learn of it.
+/// A rank's device, as it is sent to all other ranks.
 struct ProcessDevice {
   std::string host, device;  ///< "node07", "cuda:1"
   std::string identity;      ///< GpuDescription::identity; "" on a CPU
 };
 
-/// Throws UserError where some have GPUs and others none, or two of them the same GPU.
+/// Throws UserError if some ranks have GPUs and others have none, or if two ranks have the same GPU.
 void check_process_devices(const std::vector<ProcessDevice>& processes);
 
-/// The same of all processes of the group, which all call it; and that parallel.engine works between such devices.
+/// Checks the devices of all ranks of the group, and that parallel.backend supports them. All ranks call it.
 void check_process_devices(const std::string& engine, const Device& device, const ProcessGroup& group);
 
 }  // namespace furlong

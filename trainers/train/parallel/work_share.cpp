@@ -9,7 +9,7 @@
 namespace furlong {
 namespace {
 
-/// Columns [first, first + n) of rows of `width`.
+/// Returns columns [first, first + n) of rows of `width`.
 std::vector<std::int32_t> columns(const std::vector<std::int32_t>& values, std::int64_t width, std::int64_t first,
                                   std::int64_t n) {
   std::vector<std::int32_t> part;
@@ -19,15 +19,15 @@ std::vector<std::int32_t> columns(const std::vector<std::int32_t>& values, std::
   return part;
 }
 
-/// Of one row of a batch: how far the documents at this segment's ends reach into others.
+/// For one row of a batch: how far the documents at this segment's ends extend into other segments.
 struct Reach {
   std::int64_t earlier = 0;        // segments before this one that hold parts of its first document
-  std::int64_t later = 0;          // segments behind it that hold parts of its last one
-  std::int64_t tokens_before = 0;  // of its first document, in those
-  bool one_document = true;        // all of this segment is of one
+  std::int64_t later = 0;          // segments after this one that hold parts of its last document
+  std::int64_t tokens_before = 0;  // tokens of its first document in those earlier segments
+  bool one_document = true;        // the whole segment belongs to one document
 };
 
-/// Of one row's part in one segment.
+/// The documents at the ends of one row's segment.
 struct Ends {
   std::int32_t first_document, last_document, tokens_of_last;
 };
@@ -40,7 +40,7 @@ Ends ends_of(const std::int32_t* documents, std::int64_t n) {
   return {documents[0], documents[n - 1], static_cast<std::int32_t>(n - begin)};
 }
 
-/// `ends` are those of all segments of n tokens of a row, the first one's in front.
+/// `ends`: the ends of all segments of n tokens of a row, in order.
 Reach reach_of(const std::vector<Ends>& ends, std::int64_t place, std::int64_t n) {
   const auto at = [&](std::int64_t segment) -> const Ends& { return ends[static_cast<std::size_t>(segment)]; };
   const auto is_whole = [&](std::int64_t segment) { return at(segment).tokens_of_last == n; };
@@ -58,7 +58,7 @@ Reach reach_of(const std::vector<Ends>& ends, std::int64_t place, std::int64_t n
   return reach;
 }
 
-/// Rows [first, first + count) of a state.
+/// Returns rows [first, first + count) of a state.
 ops::LinearAttentionState rows_of(const ops::LinearAttentionState& state, std::int64_t first, std::int64_t count) {
   ops::LinearAttentionState rows;
   rows.sum = state.sum.narrow(0, first, count);
@@ -74,8 +74,8 @@ std::vector<Tensor*> parts_of(ops::LinearAttentionState& state) {
 
 }  // namespace
 
-/// States of all segments of a row go to all its processes, which each join those that they need: as many bytes as
-/// there are processes times a state's, in one round.
+/// Exchanges attention states within a row of ranks: one all-gather, after which each rank joins the states that it
+/// needs. The traffic is the number of ranks times the size of a state.
 class WorkShare::Segments final : public ops::SegmentExchange {
  public:
   Segments(std::unique_ptr<Communicator> row, std::int64_t place) : row_(std::move(row)), place_(place) {}
@@ -95,7 +95,7 @@ class WorkShare::Segments final : public ops::SegmentExchange {
     return tokens;
   }
 
-  /// From here on it is about this segment of each row. All of a row's processes call it.
+  /// Starts a new batch with this segment of each row. All ranks of a row call it.
   void begin(const Batch& segment) {
     first_position_ = place_ * segment.n;
     sequence_length_ = row_->size() * segment.n;
@@ -104,7 +104,7 @@ class WorkShare::Segments final : public ops::SegmentExchange {
                                 : std::vector<Reach>{{place_, row_->size() - 1 - place_, first_position_, true}};
     positions_ = positions_in(segment);
   }
-  /// int32 [rows, n]: of each token in its document.
+  /// int32 [rows, n]: position of each token in its document.
   const Tensor& positions() const { return positions_; }
 
  private:
@@ -141,7 +141,7 @@ class WorkShare::Segments final : public ops::SegmentExchange {
     return Tensor::from(places, {segment.batch, segment.n});
   }
 
-  /// `state` becomes what earlier segments, later ones or both hold of this one's documents.
+  /// Replaces `state` by the joined states of earlier segments, later segments or both, for this segment's documents.
   void exchange(const Stream& stream, ops::LinearAttentionState& state, bool earlier, bool later) const {
     const std::vector<ops::LinearAttentionState> all = gather(stream, state);
     state = ops::empty_like(stream, state);
@@ -149,8 +149,8 @@ class WorkShare::Segments final : public ops::SegmentExchange {
     const std::int64_t rows = state.sum.extent(0) / (both_ends ? 2 : 1),
                        count = rows / static_cast<std::int64_t>(reaches_.size());
     require(count * static_cast<std::int64_t>(reaches_.size()) == rows && (count == 1 || !packs_documents_),
-            "a state of {} rows, of {}", state.sum.extent(0), reaches_.size());
-    const std::int64_t last = both_ends ? rows : 0;  // where states of last documents begin
+            "a state of {} rows for {} batch rows", state.sum.extent(0), reaches_.size());
+    const std::int64_t last = both_ends ? rows : 0;  // where states of last documents start
     for (std::int64_t b = 0; b < rows; b += count) {
       const Reach& reach = reaches_[static_cast<std::size_t>(b / count)];
       const auto add = [&](std::int64_t into, std::int64_t from, std::int64_t first, std::int64_t end) {
@@ -164,7 +164,7 @@ class WorkShare::Segments final : public ops::SegmentExchange {
     }
   }
 
-  /// The states of all segments.
+  /// Returns the states of all segments.
   std::vector<ops::LinearAttentionState> gather(const Stream& stream, ops::LinearAttentionState& state) const {
     std::int64_t elements = 0;
     for (const Tensor* part : parts_of(state)) elements += part->elements();
@@ -192,7 +192,7 @@ class WorkShare::Segments final : public ops::SegmentExchange {
   std::unique_ptr<Communicator> row_;
   std::int64_t place_, first_position_ = 0, sequence_length_ = 0;
   bool packs_documents_ = false;
-  std::vector<Reach> reaches_;  // of each row; of all together where nothing is packed
+  std::vector<Reach> reaches_;  // one per row; a single one without packed documents
   Tensor positions_;
 };
 
@@ -203,10 +203,10 @@ WorkShare::~WorkShare() = default;
 
 WorkShare::WorkShare(const ProcessGroup* group, int sequence_processes)
     : group_(group && !group->is_alone() ? group : nullptr), sequence_processes_(sequence_processes) {
-  require(sequence_processes >= 1 && (sequence_processes == 1 || group_), "{} processes for each sequence, of one",
+  require(sequence_processes >= 1 && (sequence_processes == 1 || group_), "{} ranks per sequence, in one process",
           sequence_processes);
   if (sequence_processes == 1) return;
-  require(group_->size() % sequence_processes == 0, "{} processes for each sequence, of {}", sequence_processes,
+  require(group_->size() % sequence_processes == 0, "{} ranks per sequence, of {} ranks", sequence_processes,
           group_->size());
   place_ = group_->rank() % sequence_processes;
   segments_ = std::make_unique<Segments>(group_->row(sequence_processes), place_);

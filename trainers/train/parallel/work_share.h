@@ -1,5 +1,5 @@
 #pragma once
-// What each of several processes does of a batch: some of its samples, and of each of those a segment.
+// The share of a batch that each rank computes: some of its samples, and a segment of each of them.
 #include <memory>
 
 #include "communication/process_group.h"
@@ -8,13 +8,15 @@
 
 namespace furlong {
 
-/// Processes in rows of `sequence_processes`: those of a row have the same samples and each a segment of their tokens,
-/// the rows share the samples. Rank r is number r % sequence_processes of row r / sequence_processes.
+/// A grid of ranks with rows of `sequence_processes` ranks (context parallelism). The ranks of a row have the same
+/// samples and each a segment of their tokens; the rows share the samples. Rank r has place r % sequence_processes in
+/// row r / sequence_processes.
 class WorkShare {
  public:
-  /// All of it: one process.
+  /// One process: the whole batch.
   WorkShare();
-  /// Connects the processes of a row; all of the group call it. `group` outlives this. null: one process.
+  /// Connects the ranks of a row. All ranks of the group call it; `group` must outlive this object. A null `group`
+  /// means one process.
   WorkShare(const ProcessGroup* group, int sequence_processes);
   WorkShare(WorkShare&&) noexcept;
   WorkShare& operator=(WorkShare&&) noexcept;
@@ -23,17 +25,18 @@ class WorkShare {
   /// null: one process.
   const ProcessGroup* group() const { return group_; }
   SampleShare samples(std::int64_t batch_size) const;
-  /// This process's segment of each row. Throws ContractError where a row does not divide, or there are labels.
+  /// Returns this rank's segment of each row. Throws ContractError if a row's length does not divide by the number of
+  /// segments, or if the batch has labels.
   Batch cut(const Batch& batch, bool counts_targets) const;
-  /// Tells layers of the other segments of the rows that `segment` was cut from, and where its tokens stand in their
-  /// documents, until the next call. All processes of a row make it.
+  /// Gives layers access to the other segments of the rows that `segment` was cut from, and sets the positions of its
+  /// tokens in their documents, until the next call. All ranks of a row call it.
   void put_into(layers::ForwardContext& context, const Batch& segment) const;
 
  private:
   class Segments;
   const ProcessGroup* group_ = nullptr;
-  int sequence_processes_ = 1, place_ = 0;  // in its row
-  std::unique_ptr<Segments> segments_;      // null: rows are whole
+  int sequence_processes_ = 1, place_ = 0;  // place_: in the row
+  std::unique_ptr<Segments> segments_;      // null: rows are not split
 };
 
 }  // namespace furlong

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Appends all of `data` or nothing: a part that went in before the disk was full is taken back.
+// Appends all of `data` or nothing: a partial write on a full disk is undone.
 void append_whole(int descriptor, const fs::path& path, std::string_view data) {
   require(descriptor >= 0, "{}: not open", path.string());
   const off_t start = ::lseek(descriptor, 0, SEEK_END);
@@ -40,7 +40,7 @@ void append_whole(int descriptor, const fs::path& path, std::string_view data) {
   }
 }
 
-// Cuts the file behind its last newline; reads backwards, since a long run's file is large and its last line short.
+// Truncates the file after its last newline. Reads backwards, because the file can be large and its last line is short.
 void remove_torn_line(int descriptor, const fs::path& path) {
   const off_t size = ::lseek(descriptor, 0, SEEK_END);
   if (size < 0) throw_file_error(path, "read", errno);
@@ -67,7 +67,7 @@ nlohmann::ordered_json number_or_null(double value) {
   return value;
 }
 
-// The step of a line of metrics.jsonl, or nothing when the line is not such a line.
+// Returns the step of a line of metrics.jsonl, or nullopt for other lines.
 std::optional<std::int64_t> step_of(const std::string& line) {
   const auto object = nlohmann::json::parse(line, nullptr, false);
   if (!object.is_object()) return std::nullopt;
@@ -76,7 +76,7 @@ std::optional<std::int64_t> step_of(const std::string& line) {
   return step->get<std::int64_t>();
 }
 
-// --- Protocol buffers and TFRecord, as far as scalars need them. Field numbers: tensorflow/core/util/event.proto,
+// --- The part of Protocol Buffers and TFRecord that scalars need. Field numbers: tensorflow/core/util/event.proto,
 // summary.proto.
 
 void put_varint(std::string& out, std::uint64_t value) {
@@ -129,8 +129,7 @@ constexpr std::array<std::uint32_t, 256> crc32c_table = [] {
   return table;
 }();
 
-// A CRC stored beside the data that it covers makes poor CRCs of CRCs; TFRecord therefore rotates it and adds a
-// constant.
+// The CRC of data that contain their own CRC is weak; TFRecord therefore rotates it and adds a constant.
 std::uint32_t masked_crc32c(std::string_view data) { return std::rotr(crc32c(data), 15) + 0xA282EAD8u; }
 
 }  // namespace
@@ -201,7 +200,7 @@ std::int64_t cut_back(const fs::path& path, std::int64_t step) {
       kept += line;
       kept += '\n';
     } else {
-      if (!torn && !line_step) log_warn("{}:{}: not a line of metrics, removed", path.string(), number);
+      if (!torn && !line_step) log_warn("{}:{}: not a line of metrics; removed", path.string(), number);
       ++removed;
     }
     if (kept.size() > (1u << 20)) {
@@ -252,7 +251,7 @@ TensorboardWriter::TensorboardWriter(fs::path directory, std::optional<std::int6
   }
   try {
     std::string version = event_head(0);
-    put_bytes(version, 3, "brain.Event:2");  // file_version: what TensorBoard expects first
+    put_bytes(version, 3, "brain.Event:2");  // file_version, which TensorBoard expects first
     write_event(version);
     if (resumed_from_step) {
       std::string start = event_head(*resumed_from_step + 1);
@@ -282,7 +281,7 @@ void TensorboardWriter::write_event(std::string_view event) {
 void TensorboardWriter::write(const MetricsRecord& record) {
   std::string summary;
   const auto put = [&](std::string_view key, double value) {
-    // A loss that became NaN is shown; what was never measured is left out.
+    // A NaN loss is written; other values that were not measured are omitted.
     if (!std::isnan(value) || key == "loss") put_scalar(summary, fmt::format("{}/{}", record.split, key), value);
   };
   put("loss", record.loss);

@@ -66,7 +66,7 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_second, do
     const auto filled = static_cast<int>(width * step / std::max<std::int64_t>(last_, 1));
     std::string line = fmt::format("[{:=<{}}{: <{}}] {}", "", filled, "", width - filled, numbers);
     winsize window{};
-    // A line that wraps cannot be rewritten: what does not fit is left out at its end.
+    // A wrapped line cannot be redrawn, so it is cut at the window's width.
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1)
       line.resize(std::min<std::size_t>(line.size(), window.ws_col - 1u));
     write("\r" + line + "\x1b[K");
@@ -74,7 +74,7 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_second, do
   }
 }
 
-void Progress::say(const std::string& line) {
+void Progress::print(const std::string& line) {
   if (!is_logged(LogLevel::info)) return;
   write((drawn_ ? "\r\x1b[K" : "") + foreign::single_line(line, longest_message) + "\n");
   drawn_ = false;

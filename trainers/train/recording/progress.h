@@ -5,31 +5,30 @@
 
 namespace furlong {
 
-/// What a person sees while training: one line that rewrites itself on a terminal, plain lines elsewhere. On standard
-/// error.
+/// Shows the progress of training on standard error: a bar that redraws itself on a terminal, plain lines otherwise.
 class Progress {
  public:
-  /// style: auto (bar on a terminal, else lines), bar, lines, none. Steps from `first` to `last`.
+  /// style: auto (bar on a terminal, otherwise lines), bar, lines, none. Covers steps `first` to `last`.
   Progress(const std::string& style, std::int64_t first, std::int64_t last);
   ~Progress();
 
-  /// After each step. `report`: time for a line where lines are written.
+  /// Call this after each step. With style lines, prints a line if `report` is true.
   void step(std::int64_t step, double loss, double tokens_per_second, double learning_rate, double gradient_norm,
             std::int64_t memory_bytes, bool report);
-  /// A line of its own between steps; shown at log level info and below, whatever the style.
-  void say(const std::string& line);
-  /// "1h02m", "3m05s", "12s"
+  /// Prints a separate line between steps, at log level info and below, in every style.
+  void print(const std::string& line);
+  /// Formats a duration: "1h02m", "3m05s", "12s".
   static std::string duration(double seconds);
 
  private:
-  /// Nobody may be reading, or the disk of a log be full: that is no reason to end a training.
+  /// Ignores errors: a closed pipe or a full disk of the log must not end training.
   void write(const std::string& text);
 
   enum class Style : std::uint8_t { bar, lines, none } style_;
   std::int64_t first_, last_;
   std::chrono::steady_clock::time_point start_;
   bool drawn_ = false;
-  std::int64_t dropped_ = 0;  // lines that standard error did not take
+  std::int64_t dropped_ = 0;  // lines that could not be written to standard error
 };
 
 }  // namespace furlong

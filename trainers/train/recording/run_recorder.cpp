@@ -33,7 +33,7 @@ void RunRecorder::note_step(std::int64_t step, std::int64_t tokens, const StepRe
   const bool due = step % settings_.log.every == 0 || step == settings_.trainer.max_steps || step == 1;
   const std::int64_t memory = peak_bytes();
   progress_.step(step, report.loss, rate, report.learning_rate, report.gradient_norm, memory, due);
-  say_unusual(step, report);
+  print_unusual(step, report);
   if (!due) return;
   if (is_first_) {
     MetricsRecord record{step,   "train", report.loss, tokens, rate, report.learning_rate, report.gradient_norm,
@@ -46,28 +46,28 @@ void RunRecorder::note_step(std::int64_t step, std::int64_t tokens, const StepRe
   tokens_since_ = 0;
 }
 
-void RunRecorder::say_unusual(std::int64_t step, const StepReport& report) {
+void RunRecorder::print_unusual(std::int64_t step, const StepReport& report) {
   if (report.skipped)
-    say(fmt::format("step {}: gradient norm {:.3g} is an outlier; the step was skipped", step, report.gradient_norm));
-  if (report.targets == 0 && !std::exchange(told_of_no_targets_, true))
-    say(
-        fmt::format("step {}: none of its tokens is a target, and it has no loss (null in metrics.jsonl, as for "
-                    "later such steps); {}",
+    print(fmt::format("step {}: gradient norm {:.3g} is an outlier; the step was skipped", step, report.gradient_norm));
+  if (report.targets == 0 && !std::exchange(reported_no_targets_, true))
+    print(
+        fmt::format("step {}: no token is a target, so the step has no loss (null in metrics.jsonl; later such steps "
+                    "are not logged); {}",
                     step,
                     settings_.objective.name == Objective::masked_tokens
-                        ? "a higher objective.mask_probability or larger batches would give it some"
-                        : "data.ignore_tokens or the borders of documents leave all out"));
+                        ? "raise objective.mask_probability or use larger batches"
+                        : "data.ignore_tokens or document borders exclude all tokens"));
 }
 
-/// Of this step alone, so that a resumed run writes the same lines.
+/// Counts this step alone, so that a resumed run writes the same lines.
 void RunRecorder::add_denominators(const ops::DenominatorReport& found, MetricsRecord& record) {
   if (found.rows == 0) return;
   record.more.emplace_back("guarded_rows", static_cast<double>(found.guarded) / static_cast<double>(found.rows));
   record.more.emplace_back("least_denominator", found.least);
-  if (found.guarded == 0 || std::exchange(told_of_guard_, true)) return;
-  say(
+  if (found.guarded == 0 || std::exchange(reported_guard_, true)) return;
+  print(
       fmt::format("step {}: {} of {} attention rows had a denominator below model.attention.denominator_guard and "
-                  "were set to zero; metrics.jsonl goes on counting (guarded_rows)",
+                  "were set to zero; metrics.jsonl counts later ones (guarded_rows)",
                   record.step, found.guarded, found.rows));
 }
 
@@ -85,18 +85,18 @@ void RunRecorder::note_validation(std::int64_t step, const Evaluation& found, bo
   if (std::isfinite(found.divergence)) record.more.emplace_back("divergence", found.divergence);
   for (const auto& [layer, error] : found.layer_errors) record.more.emplace_back(fmt::format("layer_{}", layer), error);
   if (is_first_) write(record);
-  say(fmt::format("step {}: {}{}", step, in_words(found), is_best ? "  (best)" : ""));
+  print(fmt::format("step {}: {}{}", step, text_of(found), is_best ? "  (best)" : ""));
 }
 
-std::string RunRecorder::in_words(const Evaluation& found) const {
+std::string RunRecorder::text_of(const Evaluation& found) const {
   if (!found.layer_errors.empty()) {
     const auto worst = std::max_element(found.layer_errors.begin(), found.layer_errors.end(),
                                         [](const auto& a, const auto& b) { return a.second < b.second; });
-    return fmt::format("relative error of attention in validation {:.4f}, at most {:.4f} (layer {})", found.loss,
+    return fmt::format("validation: relative error of attention {:.4f}, at most {:.4f} (layer {})", found.loss,
                        worst->second, worst->first);
   }
   const std::string in_bits =
-      settings_.objective.learns_labels() ? "" : fmt::format(" = {:.4f} bits a token", found.bits_per_token());
+      settings_.objective.learns_labels() ? "" : fmt::format(" = {:.4f} bits per token", found.bits_per_token());
   const std::string divergence =
       std::isfinite(found.divergence) ? fmt::format(", divergence from the teacher {:.4f}", found.divergence) : "";
   return fmt::format("validation loss {:.4f} nats{}, accuracy {:.3f}{}", found.loss, in_bits, found.accuracy,

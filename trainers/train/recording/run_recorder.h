@@ -10,18 +10,18 @@
 
 namespace furlong {
 
-/// What a run shows of its steps, and on rank 0 writes of them: metrics.jsonl and TensorBoard events.
+/// Shows the progress of a run and, on rank 0, writes metrics.jsonl and TensorBoard events.
 class RunRecorder {
  public:
-  /// step: where the run begins. What is given outlives this.
+  /// `step`: the step that the run starts from. The arguments must outlive this object.
   RunRecorder(const Settings& settings, const Device& device, const ProcessGroup& group, const RunDirectory& directory,
               std::int64_t step);
 
-  /// A line of its own.
-  void say(const std::string& line) { progress_.say(line); }
-  /// Training begins: from here on time counts, but for pauses.
+  /// Prints a separate line.
+  void print(const std::string& line) { progress_.print(line); }
+  /// Starts the clock; pauses are not counted.
   void start() { clock_ = std::chrono::steady_clock::now(); }
-  /// While it lives, no time counts: for validation and checkpoints.
+  /// Stops the clock while it lives: for validation and checkpoints.
   class Pause {
    public:
     explicit Pause(RunRecorder& recorder) : recorder_(recorder) {}
@@ -34,16 +34,16 @@ class RunRecorder {
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   };
 
-  /// After optimizer step `step`; tokens: of the run so far.
+  /// Call this after optimizer step `step`. `tokens`: of the run so far.
   void note_step(std::int64_t step, std::int64_t tokens, const StepReport& report);
   void note_validation(std::int64_t step, const Evaluation& found, bool is_best);
-  /// metrics.jsonl so far, which is on disk then; empty on ranks other than 0.
+  /// Flushes metrics.jsonl to disk and returns its content; empty on ranks other than 0.
   std::string metrics_on_disk();
 
  private:
-  void say_unusual(std::int64_t step, const StepReport& report);
+  void print_unusual(std::int64_t step, const StepReport& report);
   void add_denominators(const ops::DenominatorReport& found, MetricsRecord& record);
-  std::string in_words(const Evaluation& found) const;
+  std::string text_of(const Evaluation& found) const;
   std::int64_t peak_bytes() const;
   void write(const MetricsRecord& record);
 
@@ -56,7 +56,7 @@ class RunRecorder {
   Progress progress_;
   std::chrono::steady_clock::time_point clock_;
   std::int64_t tokens_since_ = 0;
-  bool told_of_guard_ = false, told_of_no_targets_ = false;
+  bool reported_guard_ = false, reported_no_targets_ = false;
 };
 
 }  // namespace furlong

@@ -16,7 +16,7 @@
 namespace furlong {
 namespace {
 
-/// What all processes of one running kernel find the same, and no others: their CLOCK_MONOTONIC is one.
+/// Identifies the running kernel, whose processes share one CLOCK_MONOTONIC.
 std::string clock_of_this_host() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
@@ -40,7 +40,7 @@ std::int64_t number_of(const Tensor& tensor) {
   return number;
 }
 
-/// Each rank's text, on rank 0; nothing on the others.
+/// Returns each rank's text on rank 0; empty texts on the others.
 std::vector<std::string> gather_texts(const ProcessGroup& group, const std::string& text) {
   std::vector<std::string> texts(static_cast<std::size_t>(group.size()));
   Communicator& communicator = group.communicator();
@@ -73,10 +73,8 @@ void parse_trace_steps(const std::string& text, TraceOptions& options) {
     read = std::from_chars(read.ptr + 1, end, last);
   }
   if (read.ec != std::errc() || read.ptr != end || first < 1 || last < first)
-    throw UserError(
-        "--trace-steps {}: expected the first and the last step to trace, such as 3-6, or one step; the first of a "
-        "call is 1",
-        text);
+    throw UserError("--trace-steps {}: expected a range of steps such as 3-6, or one step; steps are counted from 1",
+                    text);
   options.first = first;
   options.last = last;
 }
@@ -116,9 +114,9 @@ ClockOffset measure_clock_offset(const ProcessGroup& group, const std::string& c
 StepTrace::StepTrace(const std::optional<TraceOptions>& options, const ProcessGroup& group, const Device& device)
     : options_(options), group_(group), device_(device) {
   if (!options_) return;
-  require(options_->first >= 1 && options_->last >= options_->first, "steps {} to {} are traced", options_->first,
+  require(options_->first >= 1 && options_->last >= options_->first, "trace of steps {} to {}", options_->first,
           options_->last);
-  if (group.is_first()) AtomicFile(options_->path).discard();  // a wrong path shows before anything is trained
+  if (group.is_first()) AtomicFile(options_->path).discard();  // report a bad path before training starts
 }
 
 StepTrace::~StepTrace() {
@@ -141,7 +139,7 @@ void StepTrace::finish() {
   if (recording_) {
     write();
   } else if (group_.is_first()) {
-    log_warn("--trace-steps {}-{}: there were {} steps, and {} was not written", options_->first, options_->last,
+    log_warn("--trace-steps {}-{}: training took only {} steps; {} was not written", options_->first, options_->last,
              steps_, options_->path.string());
   }
 }
@@ -169,9 +167,9 @@ void StepTrace::write() {
       {"program", fmt::format("furlong {} ({})", version(), commit())},
       {"steps", traced_},
       {"clock",
-       "CLOCK_MONOTONIC of rank 0's host; processes on other hosts are moved by clock_offset_ns, which is right to "
+       "CLOCK_MONOTONIC of rank 0's host; times of other hosts are shifted by clock_offset_ns, which is accurate to "
        "clock_uncertainty_ns"},
-      {"spans", "what the threads of the host did; on a GPU that is when work was launched, and not when it ran"}};
+      {"spans", "work of the host's threads; for a GPU they show when work was launched, not when it ran"}};
   for (const std::string& process : processes) data["processes"].push_back(nlohmann::ordered_json::parse(process));
   try {
     AtomicFile file(options.path);

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What another host has just written may take some seconds to show on a network file system.
+/// On a network file system, a file written by another host can take seconds to appear.
 constexpr std::chrono::seconds patience{3};
 
 std::string first_line(const fs::path& path) {
@@ -38,7 +38,7 @@ bool appears(const fs::path& path, const std::string& line) {
   }
 }
 
-/// That all processes have the folder of rank 0, by a file in it whose content none of them can guess.
+/// Checks that all ranks see rank 0's folder: rank 0 writes a file with random content, and the others look for it.
 void check_shared(const fs::path& folder, const ProcessGroup& group) {
   if (group.is_alone()) return;
   const fs::path file = folder / ".shared";
@@ -47,8 +47,8 @@ void check_shared(const fs::path& folder, const ProcessGroup& group) {
   if (group.is_first()) write_file_atomically(file, token + '\n');
   if (!appears(file, group.from_first(token)))
     throw UserError(
-        "run_directory: {}: not the folder that rank 0 trains in; expected one that all processes share: put it on a "
-        "file system of all hosts, and give all the same --run-dir",
+        "run_directory: {}: not the folder that rank 0 uses; expected one folder for all ranks: put it on a file "
+        "system that all hosts mount, and pass the same --run-dir to all ranks",
         folder.string());
   group.barrier();
   std::error_code ignored;
@@ -65,7 +65,7 @@ class RunDirectory::Lock {
     if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
     const int failure = errno;
     if (failure == ENOLCK || failure == ENOTSUP || failure == ENOSYS) {
-      log_warn("{}: this file system has no locks; nothing stops a second training in this run directory",
+      log_warn("{}: this file system has no locks; a second training in this run directory would not be detected",
                directory.string());
       return;
     }

@@ -6,11 +6,11 @@
 
 namespace furlong {
 
-/// The folder of a run while it is trained in: made where it is missing, and one training's at a time.
+/// The folder of a run during training. Only one training at a time can use it.
 class RunDirectory {
  public:
-  /// Rank 0 makes and locks it; the others find what rank 0 has put there. Throws UserError where another training has
-  /// it, or where it is not one folder for all processes. All of the group call it.
+  /// Rank 0 creates and locks the folder; the other ranks check that they see rank 0's files. Throws UserError if
+  /// another training has locked it, or if the ranks do not share the folder. All ranks of the group call it.
   RunDirectory(std::filesystem::path path, const ProcessGroup& group);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -23,7 +23,7 @@ class RunDirectory {
  private:
   class Lock;
   std::filesystem::path path_;
-  std::unique_ptr<Lock> lock_;  // rank 0's
+  std::unique_ptr<Lock> lock_;  // rank 0 only
 };
 
 }  // namespace furlong

@@ -17,7 +17,7 @@ void forget_earlier_run(const RunDirectory& directory, CheckpointDirectory& chec
   fs::remove_all(directory.path() / "tensorboard");
 }
 
-/// Rank 0 chooses; the others open what it has chosen, which lies where all of them can read it.
+/// Returns the checkpoint to resume from. Rank 0 selects it; the other ranks open the same path.
 std::optional<fs::path> where_to_resume(const TrainOptions& options, const ProcessGroup& group,
                                         const RunDirectory& directory, CheckpointDirectory* checkpoints) {
   std::optional<fs::path> from;
@@ -30,7 +30,7 @@ std::optional<fs::path> where_to_resume(const TrainOptions& options, const Proce
         from = newest_checkpoint_of(options.checkpoint);
         break;
       case TrainOptions::Resume::automatic:
-        from = checkpoints->newest_whole();
+        from = checkpoints->newest_complete();
         break;
     }
   }
@@ -47,29 +47,30 @@ void start_from_weights(Trainer& trainer, const fs::path& weights) {
     const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), most));
     return config::join({names.begin(), end}, ", ") + (names.size() > most ? ", ..." : "");
   };
-  log_info("beginning from the weights of {}", path.string());
+  log_info("starting from the weights of {}", path.string());
   if (!report.missing.empty())
-    log_info("{} tensors are not there and begin as in a new model: {}", report.missing.size(), list(report.missing));
+    log_info("{} tensors are missing there and keep their initial values: {}", report.missing.size(),
+             list(report.missing));
   if (!report.unused.empty())
-    log_warn("{}: {} tensors have no place in this model: {}", path.string(), report.unused.size(),
+    log_warn("{}: {} tensors are not part of this model and are ignored: {}", path.string(), report.unused.size(),
              list(report.unused));
   if (report.positions_before > 0)
-    log_warn("{}: has {} learned positions; each one later repeats that which stands so many before it", path.string(),
+    log_warn("{}: has {} learned positions; the model's later positions repeat them", path.string(),
              report.positions_before);
 }
 
-/// Checkpoints of another run are not given up for one that starts elsewhere.
+/// Refuses to replace the checkpoints of another run.
 void refuse_to_replace(const CheckpointDirectory& checkpoints, const fs::path& from) {
   const std::vector<std::int64_t> there = checkpoints.steps();
   if (there.empty() && !checkpoints.best()) return;
   throw UserError(
-      "{}: holds checkpoints of another run, up to step {}, and cannot take up {}; choose another --run-dir, or, to go "
-      "on with the run that is here, leave --resume out",
+      "{}: contains checkpoints of another run, up to step {}, so {} cannot be resumed here; choose another --run-dir, "
+      "or omit --resume to continue the existing run",
       checkpoints.path().string(), there.empty() ? checkpoints.best()->step : there.back(), from.string());
 }
 
-/// Says which checkpoints go when the run goes on from an earlier one.
-void name_discarded(const CheckpointDirectory& checkpoints, std::int64_t present) {
+/// Warns about the later checkpoints that resuming from an earlier one removes.
+void warn_about_discarded(const CheckpointDirectory& checkpoints, std::int64_t present) {
   std::vector<std::string> later;
   for (const std::int64_t step : checkpoints.steps()) {
     if (step > present) later.push_back(checkpoints.path_for(step).filename().string());
@@ -77,15 +78,15 @@ void name_discarded(const CheckpointDirectory& checkpoints, std::int64_t present
   if (const auto best = checkpoints.best(); best && best->step > present)
     later.push_back(best->path.filename().string());
   if (!later.empty())
-    log_warn("{}: going on from step {}, which removes the later checkpoints {}", checkpoints.path().string(), present,
+    log_warn("{}: resuming from step {}, which removes the later checkpoints {}", checkpoints.path().string(), present,
              config::join(later, ", "));
 }
 
-/// A checkpoint under another step's name would be taken for a later one, or removed as one.
+/// Throws UserError if the file name has another step: the checkpoint would be sorted or removed as that step.
 void check_name(const fs::path& from, std::int64_t step) {
   const auto named = step_in_name(from.filename().string());
   if (named && *named != step)
-    throw UserError("{}: holds step {}, not what its name says; rename it to {}", from.string(), step,
+    throw UserError("{}: contains step {}, but its name gives another step; rename it to {}", from.string(), step,
                     checkpoint_path(from.parent_path(), step).filename().string());
 }
 
@@ -94,14 +95,14 @@ void check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool
     return;
   if (!allow_new_data)
     throw UserError(
-        "{}: was trained on other data than {} holds now; restore the data, choose another --run-dir, or continue on "
-        "these with furlong train --allow-new-data",
+        "{}: was trained on other data than {} contains now; restore the data, choose another --run-dir, or pass "
+        "--allow-new-data to continue on the new data",
         checkpoint.path().string(), trainer.data().path());
-  log_warn("{}: was trained on other data than {} holds now", checkpoint.path().string(), trainer.data().path());
+  log_warn("{}: was trained on other data than {} contains now", checkpoint.path().string(), trainer.data().path());
 }
 
-/// On rank 0. True where what it has loaded is a checkpoint of this run. Takes nothing away that the others have yet to
-/// read.
+/// Loads on rank 0. Returns true if the checkpoint belongs to this run directory. Removes nothing that other ranks have
+/// yet to read.
 bool load_on_first(const fs::path& from, bool allow_new_data, const RunDirectory& directory, Trainer& trainer,
                    CheckpointDirectory& checkpoints) {
   const bool own = fs::equivalent(fs::absolute(from).parent_path(), checkpoints.path());
@@ -110,7 +111,7 @@ bool load_on_first(const fs::path& from, bool allow_new_data, const RunDirectory
   check_data(checkpoint, trainer, allow_new_data);
   trainer.load(checkpoint);
   check_name(from, trainer.steps());
-  // A run that goes on in another directory takes its history along.
+  // A run that continues in another directory takes its metrics along.
   if (!own) forget_earlier_run(directory, checkpoints);
   const fs::path metrics = directory.metrics();
   if (!own || !fs::exists(metrics))
@@ -132,16 +133,16 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   } else {
     trainer.load(CheckpointReader::open(*from));
   }
-  // Rank 0 knows whether that was a checkpoint of this run, and all must agree on what is to be saved.
+  // Rank 0 knows whether the checkpoint belongs to this run; all ranks must agree on what to save.
   is_saved = group.from_first(is_saved ? "saved" : "") == "saved";
-  if (from || !weights.empty()) check_same_beginning(group, trainer.digest(), from ? *from : weights);
+  if (from || !weights.empty()) check_same_start(group, trainer.digest(), from ? *from : weights);
   if (group.is_first()) {
     if (is_saved) checkpoints->committed(trainer.steps(), trainer.early_stopping().best_at(trainer.steps()));
-    if (from) name_discarded(*checkpoints, trainer.steps());
+    if (from) warn_about_discarded(*checkpoints, trainer.steps());
     if (from) checkpoints->discard_after(trainer.steps());
     cut_back(directory.metrics(), from ? trainer.steps() : -1);
   }
-  group.barrier();  // from here on the others write parts of checkpoints, which rank 0 would take for orphans
+  group.barrier();  // afterwards other ranks write shards, which discard_after() would remove as orphans
   return is_saved;
 }
 

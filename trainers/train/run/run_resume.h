@@ -6,10 +6,10 @@
 
 namespace furlong {
 
-/// Brings a new trainer to where its run goes on: to the checkpoint that `options` mean, to the weights of
-/// model.weights, or nowhere. Rank 0 then takes away what the run directory holds of later steps. `checkpoints`: rank
-/// 0's, null on the others. All of the group call it, and throw UserError where what they have loaded is not the same.
-/// Returns whether the present step is saved in the run directory already.
+/// Loads the state that a new trainer starts from: the checkpoint that `options` select, the weights of model.weights,
+/// or nothing. Then rank 0 removes later steps from the run directory. `checkpoints`: rank 0's, null on other ranks.
+/// All ranks of the group call it. Throws UserError if the ranks have loaded different states. Returns whether the run
+/// directory already has a checkpoint of the current step.
 bool resume_run(const TrainOptions& options, const ProcessGroup& group, const RunDirectory& directory, Trainer& trainer,
                 CheckpointDirectory* checkpoints);
 

@@ -13,17 +13,17 @@
 namespace furlong {
 namespace {
 
-/// furlong launch marks its processes' lines itself.
+/// furlong launch prefixes the lines of its ranks itself.
 std::string log_prefix(const ProcessGroup& group) {
   return group.is_alone() || group.environment().launcher == "furlong" ? "" : fmt::format("[rank {}] ", group.rank());
 }
 
-/// Says why where `auto` leaves a GPU alone.
+/// Selects the device; warns if `auto` does not use an existing GPU.
 Device choose_device(const Settings& settings, const ProcessGroup& group) {
   const Device device = device_of_process(settings.device, group.environment());
   GpuEngine* cuda = gpu_engine(DeviceType::cuda);
   if (settings.device == "auto" && device.is_cpu() && cuda != nullptr && cuda->device_count() > 0)
-    log_warn("device: auto computes on the CPU: {}",
+    log_warn("device: auto uses the CPU: {}",
              cuda->unavailable(device_index(group.environment(), "auto", cuda->device_count())));
   return device;
 }
@@ -40,7 +40,7 @@ void check_processes(const Settings& settings, const Device& device, const Proce
            thread_count(), thread_count() == 1 ? "" : "s", environment.launcher);
   if (!group.is_first() && (settings.log.level == "info" || settings.log.level == "debug"))
     configure_logging("warning", log_prefix(group));
-  group.device_communicator(device);  // before free memory is asked for, of which it takes its part
+  group.device_communicator(device);  // before free memory is measured: it needs some itself
 }
 
 }  // namespace
@@ -50,13 +50,11 @@ RunSetup set_up_run(const LoadedSettings& loaded, const TrainOptions& options, c
   RunSetup setup;
   setup.data = open_data(settings.data);
   if (!settings.finetune.source.empty())
-    throw UserError(
-        "finetune.source: {}: training that begins from another model's weights in stages; run it with furlong "
-        "finetune",
-        settings.finetune.source.string());
+    throw UserError("finetune.source: {}: this config finetunes a model in stages; run it with furlong finetune",
+                    settings.finetune.source.string());
   configure_logging(settings.log.level, log_prefix(group));
   if (group.is_first()) log_warnings(loaded);
-  const int fair_threads = group.fair_threads();  // asked by all, whatever each of them was told
+  const int fair_threads = group.fair_threads();  // a collective: all ranks call it, even if `threads` is set
   set_thread_count(settings.threads > 0 ? static_cast<int>(settings.threads) : fair_threads);
   setup.device = choose_device(settings, group);
   check_processes(settings, setup.device, group);

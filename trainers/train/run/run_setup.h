@@ -8,15 +8,16 @@
 
 namespace furlong {
 
-/// What a run trains on and with.
+/// Data and device of a run.
 struct RunSetup {
   std::unique_ptr<Dataset> data;
   Device device;
-  bool copies_checkpoints = false;  ///< to write them in the background
+  bool copies_checkpoints = false;  ///< write checkpoints asynchronously, from a copy
 };
 
-/// Before anything large is allocated: opens the data, sets logging and threads up, chooses the device, and checks that
-/// settings, data, device and memory go together, in all processes alike. All of the group call it. Throws UserError.
+/// Opens the data, sets up logging and threads, and selects the device. Then checks that settings, data, device and
+/// memory fit together on all ranks, before anything large is allocated. All ranks of the group call it. Throws
+/// UserError if they do not fit.
 RunSetup set_up_run(const LoadedSettings& loaded, const TrainOptions& options, const ProcessGroup& group);
 
 }  // namespace furlong

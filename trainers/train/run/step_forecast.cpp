@@ -4,18 +4,18 @@
 #include <utility>
 
 #include "framework/core/arena.h"
-#include "trainers/model/carried_state.h"
+#include "trainers/model/recurrent_state.h"
 #include "trainers/train/distillation/teacher.h"
 #include "trainers/train/parallel/data_parallel.h"
 
 namespace furlong {
 namespace {
 
-/// WorkShare's segments where there is no memory and nobody at the other end: takes the tensors that those take, and
-/// notes what they would tell. It is the last segment of its rows, whose positions reach farthest.
-class SegmentsWithoutMemory final : public ops::SegmentExchange {
+/// Stands in for WorkShare's exchange on the shape-only device: allocates the same tensors and records the bytes that
+/// would be sent. It acts as the last segment, whose positions are largest.
+class SegmentExchangeEstimate final : public ops::SegmentExchange {
  public:
-  SegmentsWithoutMemory(std::int64_t processes, const DeviceBatch& batch)
+  SegmentExchangeEstimate(std::int64_t processes, const DeviceBatch& batch)
       : processes_(processes),
         rows_(batch.inputs.extent(0)),
         n_(batch.inputs.extent(1)),
@@ -25,8 +25,8 @@ class SegmentsWithoutMemory final : public ops::SegmentExchange {
     context.positions = Tensor::empty({rows_, n_}, DType::int32, context.stream().device);
     context.exchange = this;
   }
-  /// Bytes of each state since the last call.
-  std::vector<std::int64_t> take_told() { return std::exchange(told_, {}); }
+  /// Returns the bytes of each state exchanged since the last call.
+  std::vector<std::int64_t> take_exchanged_bytes() { return std::exchange(exchanged_bytes_, {}); }
 
   void exchange_keys(const Stream& stream, ops::LinearAttentionState& state, bool /*causal*/) override {
     exchange(stream, state);
@@ -42,11 +42,11 @@ class SegmentsWithoutMemory final : public ops::SegmentExchange {
 
  private:
   void exchange(const Stream& stream, ops::LinearAttentionState& state) {
-    told_.push_back(state.bytes());
+    exchanged_bytes_.push_back(state.bytes());
     const Tensor all = gathered(stream, state.bytes());
     state = ops::empty_like(stream, state);
   }
-  /// Room for the states of all processes; while it is filled, for one more.
+  /// Allocates the states of all ranks; during the copy, one more.
   Tensor gathered(const Stream& stream, std::int64_t bytes) const {
     const Tensor own = Tensor::empty({bytes}, DType::uint8, stream.device);
     return Tensor::empty({processes_ * bytes}, DType::uint8, stream.device);
@@ -54,10 +54,10 @@ class SegmentsWithoutMemory final : public ops::SegmentExchange {
 
   std::int64_t processes_, rows_, n_;
   bool packs_documents_;
-  std::vector<std::int64_t> told_;
+  std::vector<std::int64_t> exchanged_bytes_;
 };
 
-/// Rows whose states begin empty.
+/// A batch whose rows all start new documents.
 Batch fresh_rows(const Settings& settings) {
   Batch fresh;
   fresh.batch = settings.data.batch_size;
@@ -66,7 +66,7 @@ Batch fresh_rows(const Settings& settings) {
   return fresh;
 }
 
-/// What one process of `processes` has of the work.
+/// Returns the settings of the largest share among `processes` ranks.
 Settings largest_share(const Settings& whole, int processes) {
   Settings settings = whole;
   if (processes == 1) return settings;
@@ -92,35 +92,35 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
       processes > 1 && settings.parallel.shard_optimizer
           ? Optimizer(settings.optimizer, *model.store, 0, layout.ranges(0), [](const Stream&, const Tensor&) {})
           : Optimizer(settings.optimizer, *model.store);
-  const Tensor travelling = travels == model.store->master_dtype()
-                                ? Tensor()
-                                : Tensor::empty(model.store->gradients().shape(), travels, device);
+  const Tensor exchanged = travels == model.store->master_dtype()
+                               ? Tensor()
+                               : Tensor::empty(model.store->gradients().shape(), travels, device);
   Tape tape(Stream{device});
   layers::ForwardContext context{tape, true};
   ops::DenominatorReport denominators;
   context.denominators = &denominators;
-  std::vector<CarriedState> carried;
+  std::vector<RecurrentState> carried;
   for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
     carried.emplace_back(*model.decoder, settings.data.batch_size);
   const Batch fresh = fresh_rows(settings);
   StepForecast forecast;
-  // Of accumulated batches the second adds to gradients that are there already, which can take more; the others repeat
-  // it.
+  // With gradient accumulation the second batch adds to existing gradients, which can need more memory; later batches
+  // repeat it.
   for (std::int64_t i = 0; i < std::min<std::int64_t>(settings.trainer.gradient_accumulation, 2); ++i) {
     const DeviceBatch batch = largest_batch(settings, device);
     if (teacher) {
       const auto number = [&](const Shape& shape) { return Tensor::empty(shape, DType::float64, device); };
-      teacher->teach(model, context, batch, {1, number({}), number({1}), batch.targets, 0});
+      teacher->accumulate_loss(model, context, batch, {1, number({}), number({1}), batch.targets, 0});
       continue;
     }
-    SegmentsWithoutMemory segments(settings.parallel.sequence_processes, batch);
+    SegmentExchangeEstimate segments(settings.parallel.sequence_processes, batch);
     if (processes > 1 && settings.parallel.sequence_processes > 1) segments.put_into(context);
     layers::GenerationState* past =
         carried.empty() ? nullptr : &carried[static_cast<std::size_t>(i)].begin(context, fresh);
     const ops::CrossEntropyResult loss = loss_of(model, context, batch, {}, past);
-    forecast.forward_states = segments.take_told();
+    forecast.forward_states = segments.take_exchanged_bytes();
     tape.backward(loss.loss);
-    forecast.backward_states = segments.take_told();
+    forecast.backward_states = segments.take_exchanged_bytes();
   }
   forecast.peak_bytes = memory.counters().peak_bytes - before;
   return forecast;
@@ -144,7 +144,7 @@ std::int64_t predicted_copy_bytes(const Settings& settings, const Vocabulary& vo
   }
   for (const Parameter& parameter : store.parameters())
     if (!store.is_trained(parameter)) bytes += parameter.master().bytes();
-  const int kinds = settings.optimizer.ema_decay > 0 ? 4 : 3;  // values, two moments, averages
+  const int kinds = settings.optimizer.ema_decay > 0 ? 4 : 3;  // values, two moments, EMA
   return bytes + trained * kinds * size_of(store.master_dtype());
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a step takes before there is one, found by running it on the shape-only device.
+// Estimates the memory and traffic of a training step by running it on the shape-only device.
 #include <cstdint>
 #include <vector>
 
@@ -9,19 +9,19 @@
 namespace furlong {
 
 struct StepForecast {
-  std::int64_t peak_bytes = 0;  ///< of tensors in one process
-  /// Of sequences in segments: bytes of each state that the process tells the others of its row in one batch, in order;
-  /// those of backward are again those of forward, where that is recomputed, and then its own.
+  std::int64_t peak_bytes = 0;  ///< of tensors in one rank
+  /// With context parallelism: bytes of each state that a rank sends within its row in one batch, in order. Backward
+  /// repeats the forward exchanges if they are recomputed, and then adds its own.
   std::vector<std::int64_t> forward_states, backward_states;
 };
 
-/// Of the process with the largest share among `processes`.
+/// Estimates the step of the rank with the largest share among `processes` ranks.
 StepForecast forecast_step(const Settings& settings, const Vocabulary& vocabulary, int processes);
 
-/// Peak bytes of tensors that training with these settings takes in one process of `processes`.
+/// Estimates the peak bytes of tensors in one of `processes` ranks.
 std::int64_t predicted_peak_bytes(const Settings& settings, const Vocabulary& vocabulary, int processes = 1);
 
-/// Bytes that a copy of what rank 0 writes to a checkpoint takes on the host.
+/// Estimates the host bytes of a copy of rank 0's part of a checkpoint.
 std::int64_t predicted_copy_bytes(const Settings& settings, const Vocabulary& vocabulary, int processes = 1);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// A teacher that has been trained, and students of it.
+// A trained teacher and its students.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -24,7 +24,7 @@ inline const Overrides linear{"model.attention.mechanism=linear", "model.attenti
 class TeacherTest : public testing::WithTemporaryFolder {
  protected:
   TeacherTest() : data(TokenStore::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {
-    // Large initial weights: attention that is far from uniform, which any feature map would imitate.
+    // Large initial weights make attention far from uniform; any feature map could imitate uniform attention.
     Trainer teacher = trainer(wide);
     while (teacher.steps() < 60) teacher.step();
     teacher.save(path("teacher.h5"));
@@ -33,7 +33,7 @@ class TeacherTest : public testing::WithTemporaryFolder {
   Trainer trainer(const Overrides& overrides, const Device& device = {}) const {
     return Trainer(settings(overrides), data, device);
   }
-  /// With the teacher's weights, as a stage of furlong finetune begins.
+  /// Starts from the teacher's weights, like a stage of furlong finetune.
   Trainer student(const Overrides& overrides, const Device& device = {}) const {
     Trainer one = trainer(overrides, device);
     one.start_from(CheckpointReader::open(path("teacher.h5")));

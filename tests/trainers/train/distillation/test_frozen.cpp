@@ -1,4 +1,4 @@
-// Training with frozen parameters: what a checkpoint holds of them, and resuming.
+// Training with frozen parameters: checkpoints and resuming.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ class FrozenTraining : public testing::WithTemporaryFolder {
  protected:
   FrozenTraining()
       : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))), data(TokenStore::open(store)) {}
-  /// With adapters, beside which the other weights are frozen.
+  /// With LoRA adapters; the other weights are frozen.
   Trainer trainer() const {
     return Trainer(small_settings(store, {"model.lora_rank=2", "optimizer.ema_decay=0.5"}).settings, data, Device{});
   }
@@ -22,7 +22,7 @@ class FrozenTraining : public testing::WithTemporaryFolder {
   TokenStore data;
 };
 
-TEST_F(FrozenTraining, CheckpointsHoldFrozenParametersWithoutMoments) {
+TEST_F(FrozenTraining, FrozenParametersHaveNoMomentsInCheckpoints) {
   Trainer t = trainer();
   const ParameterStore& parameters = *t.model().store;
   ASSERT_GT(parameters.parameter_count(), 0);
@@ -53,7 +53,7 @@ TEST_F(FrozenTraining, CheckpointsHoldFrozenParametersWithoutMoments) {
   EXPECT_GT(trained, 0);
 }
 
-TEST_F(FrozenTraining, ResumesBitForBit) {
+TEST_F(FrozenTraining, ResumesBitwise) {
   Trainer whole = trainer();
   for (int i = 0; i < 5; ++i) whole.step();
   {
@@ -62,7 +62,7 @@ TEST_F(FrozenTraining, ResumesBitForBit) {
     before.save(path("stop.h5"));
   }
   Trainer after = trainer();
-  // What is loaded has to come from the file.
+  // Loaded values must come from the file.
   for (const Parameter& parameter : after.model().store->parameters()) parameter.master().fill_zero();
   after.load(CheckpointReader::open(path("stop.h5")));
   while (after.steps() < whole.steps()) after.step();
@@ -74,9 +74,8 @@ TEST_F(FrozenTraining, ResumesBitForBit) {
   EXPECT_EQ(whole.validate().loss, after.validate().loss);
 }
 
-/// A checkpoint of a model that was trained as a whole is loaded into one of which parts are frozen, its averages where
-/// they are wanted.
-TEST_F(FrozenTraining, LoadsWhatWasTrainedAsAWhole) {
+/// Loads a checkpoint of an unfrozen run into a model with frozen parameters, with EMA where requested.
+TEST_F(FrozenTraining, LoadsCheckpointOfUnfrozenRun) {
   Trainer all(small_settings(store, {"optimizer.ema_decay=0.5"}).settings, data, Device{});
   for (int i = 0; i < 3; ++i) all.step();
   all.save(path("whole.h5"));

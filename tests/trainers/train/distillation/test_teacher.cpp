@@ -1,4 +1,5 @@
-// Learning from a teacher: beginning from weights, transfer layer by layer, distillation, and what each leaves alone.
+// Training with a teacher: initial weights, attention transfer layer by layer, distillation, and what each leaves
+// unchanged.
 #include "trainers/train/distillation/teacher.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +25,7 @@ std::vector<float> values(Trainer& trainer, const std::string& name) {
 
 // --- Weights
 
-TEST_F(TeacherTest, ARunBeginsFromWeights) {
+TEST_F(TeacherTest, RunStartsFromWeights) {
   Trainer one = trainer(linear);
   const WeightsReport report = one.start_from(CheckpointReader::open(path("teacher.h5")));
   EXPECT_THAT(report.missing, ::testing::ElementsAre("blocks.0.attention.directions", "blocks.1.attention.directions"));
@@ -37,7 +38,7 @@ TEST_F(TeacherTest, ARunBeginsFromWeights) {
   EXPECT_EQ(one.steps(), 0);
 }
 
-TEST_F(TeacherTest, WhatTheModelHasNoPlaceForIsNamed) {
+TEST_F(TeacherTest, ReportsUnusedTensors) {
   Trainer other = trainer(linear);
   other.step();
   other.save(path("linear.h5"));
@@ -46,7 +47,7 @@ TEST_F(TeacherTest, WhatTheModelHasNoPlaceForIsNamed) {
   EXPECT_THAT(report.unused, ::testing::ElementsAre("blocks.0.attention.directions", "blocks.1.attention.directions"));
 }
 
-TEST_F(TeacherTest, DirectionsThatCameWithWeightsStay) {
+TEST_F(TeacherTest, KeepsProjectionsOfLoadedWeights) {
   Trainer before = trainer(linear + Overrides{"seed=7"});
   before.step();
   before.save(path("linear.h5"));
@@ -56,7 +57,7 @@ TEST_F(TeacherTest, DirectionsThatCameWithWeightsStay) {
   EXPECT_EQ(values(after, "blocks.1.attention.directions"), values(before, "blocks.1.attention.directions"));
 }
 
-TEST_F(TeacherTest, WeightsThatDoNotFitAreRefused) {
+TEST_F(TeacherTest, RejectsMismatchedWeights) {
   Trainer wider = trainer({"model.d_model=32"});
   EXPECT_THAT(message_of<UserError>([&] { wider.start_from(CheckpointReader::open(path("teacher.h5"))); }),
               AllOf(HasSubstr("teacher.h5"), HasSubstr("token_embedding.weight"), HasSubstr("32"), HasSubstr("16")));
@@ -68,10 +69,10 @@ TEST_F(TeacherTest, WeightsThatDoNotFitAreRefused) {
   const TokenStore dna = TokenStore::open(path("dna.h5"));
   Trainer genome(small_settings(path("dna.h5")).settings, dna, Device{});
   EXPECT_THAT(message_of<UserError>([&] { genome.start_from(CheckpointReader::open(path("teacher.h5"))); }),
-              AllOf(HasSubstr("dna"), HasSubstr("bytes"), HasSubstr("expected the same")));
+              AllOf(HasSubstr("dna"), HasSubstr("bytes"), HasSubstr("vocabulary")));
 }
 
-TEST_F(TeacherTest, LearnedPositionsAreRepeated) {
+TEST_F(TeacherTest, RepeatsLearnedPositions) {
   const Overrides learned{"model.position=learned"};
   Trainer shorter = trainer(learned);
   shorter.save(path("positions.h5"));
@@ -85,8 +86,7 @@ TEST_F(TeacherTest, LearnedPositionsAreRepeated) {
 
 // --- Transfer
 
-/// Relative error of the student's attentions on the teacher's hidden states, in float64, for the first batch that
-/// training sees.
+/// Relative error of the student's attentions on the teacher's hidden states, in float64, for the first training batch.
 double naive_error(Trainer& student, Trainer& teacher) {
   const auto batch = student.source().batch(0, 2);
   const Tensor tokens = Tensor::from(batch.inputs, {batch.batch, batch.n});
@@ -114,7 +114,7 @@ double naive_error(Trainer& student, Trainer& teacher) {
   return mean;
 }
 
-TEST_F(TeacherTest, TheLossOfTransferIsTheMeanRelativeError) {
+TEST_F(TeacherTest, AttentionTransferLossIsMeanRelativeError) {
   Trainer teacher = trainer(wide);
   teacher.load(CheckpointReader::open(path("teacher.h5")));
   Trainer one = student(transfer());
@@ -124,7 +124,7 @@ TEST_F(TeacherTest, TheLossOfTransferIsTheMeanRelativeError) {
   EXPECT_NEAR(one.step().loss, expected, 1e-5 * expected);
 }
 
-TEST_F(TeacherTest, TransferLowersTheErrorAndTrainsAttentionAlone) {
+TEST_F(TeacherTest, AttentionTransferReducesErrorAndTrainsAttentionOnly) {
   for (const char* input : {"teacher", "student"}) {
     for (const char* turns : {"joint", "in_turn"}) {
       const ::testing::ScopedTrace trace(__FILE__, __LINE__, std::string(input) + " " + turns);
@@ -150,7 +150,7 @@ TEST_F(TeacherTest, TransferLowersTheErrorAndTrainsAttentionAlone) {
   }
 }
 
-TEST_F(TeacherTest, LayersThatAreSoftmaxStayAsTheyAre) {
+TEST_F(TeacherTest, AttentionTransferKeepsSoftmaxLayers) {
   const Overrides hybrid{"model.attention.layers=[softmax,linear]", "teacher.loss=transfer",
                          "teacher.checkpoint=" + path("teacher.h5")};
   Trainer one = student(hybrid);
@@ -161,13 +161,13 @@ TEST_F(TeacherTest, LayersThatAreSoftmaxStayAsTheyAre) {
   EXPECT_THAT(message_of<UserError>([&] {
                 trainer({"teacher.loss=transfer", "teacher.checkpoint=" + path("teacher.h5")});
               }),
-              HasSubstr("transfer has nothing to do"));
+              HasSubstr("transfer has no layer to train"));
 }
 
-TEST_F(TeacherTest, InTurnOneLayerMovesAtATime) {
+TEST_F(TeacherTest, LayerWiseTrainsOneLayerAtATime) {
   const std::string first = "blocks.0.attention.query_key_value.weight",
                     second = "blocks.1.attention.query_key_value.weight";
-  // With weight decay, which must not touch a layer whose turn it is not.
+  // Weight decay must not change the layers that are not trained.
   Trainer one = student(transfer({"teacher.layers=in_turn", "trainer.max_steps=10", "optimizer.weight_decay=0.1"}));
   const std::vector<float> untouched = values(one, second);
   std::vector<double> rates;
@@ -180,7 +180,7 @@ TEST_F(TeacherTest, InTurnOneLayerMovesAtATime) {
   EXPECT_NE(values(one, second), untouched);
 }
 
-TEST_F(TeacherTest, InTurnWhatALayerHasSeenIsItsOwnTurns) {
+TEST_F(TeacherTest, LayerWiseMomentsCountOwnSteps) {
   Trainer one = student(transfer({"teacher.layers=in_turn", "trainer.max_steps=8", "model.attention.centering=true",
                                   "model.attention.scaling=saderf"}));
   const auto buffers = [&](int layer) {
@@ -205,8 +205,8 @@ TEST_F(TeacherTest, InTurnWhatALayerHasSeenIsItsOwnTurns) {
   EXPECT_NE(buffers(1)[1], before[1]);
 }
 
-// A model of sentence embeddings: nothing to learn or to be measured but its attentions.
-TEST_F(TeacherTest, WithoutAnOutputLayerThereIsTransferAlone) {
+// A sentence-embedding model: only its attentions can be trained and measured.
+TEST_F(TeacherTest, ModelWithoutOutputLayerAllowsAttentionTransferOnly) {
   const Overrides headless{"model.architecture=encoder", "objective.name=masked_tokens", "model.prediction_head=none"};
   Trainer teacher = trainer(headless + wide);
   teacher.save(path("headless.h5"));
@@ -216,7 +216,7 @@ TEST_F(TeacherTest, WithoutAnOutputLayerThereIsTransferAlone) {
   }
   EXPECT_THAT(message_of<UserError>([&] { teacher.step(); }),
               AllOf(HasSubstr("objective.name: masked_tokens"),
-                    HasSubstr("hidden states alone (model.prediction_head: none)")));
+                    HasSubstr("no output layer over tokens (model.prediction_head: none)")));
   EXPECT_THAT(message_of<UserError>([&] { teacher.validate(); }), HasSubstr("no output layer over tokens"));
   const auto check = [&](const Overrides& overrides) {
     check_against_data(small_settings(path("tokens.h5"), overrides), data);
@@ -242,7 +242,7 @@ TEST_F(TeacherTest, WithoutAnOutputLayerThereIsTransferAlone) {
               AllOf(HasSubstr("teacher.checkpoint"), HasSubstr("headless.h5"), HasSubstr("output layer")));
 }
 
-TEST_F(TeacherTest, TransferTakesMemoryLinearInLength) {
+TEST_F(TeacherTest, AttentionTransferMemoryIsLinearInLength) {
   const auto peak = [&](std::int64_t n, const char* layers) {
     const Overrides size{"data.sequence_length=" + std::to_string(n), std::string("model.n_layers=") + layers};
     if (std::string(layers) != "2") {
@@ -255,13 +255,13 @@ TEST_F(TeacherTest, TransferTakesMemoryLinearInLength) {
   };
   const std::int64_t one = peak(4096, "2"), two = peak(8192, "2"), four = peak(16384, "2");
   EXPECT_NEAR(static_cast<double>(four - two), 2.0 * static_cast<double>(two - one), 0.02 * static_cast<double>(two));
-  // Of one layer's size: six more layers add their weights alone, 64 KiB, to 16,384 tokens of width 16.
+  // The memory of one layer: six more layers add only their weights, 64 KiB, for 16,384 tokens of width 16.
   EXPECT_LT(peak(16384, "8") - four, four / 20);
 }
 
 // --- Distillation
 
-/// Mean over all positions of T² KL(teacher ‖ student) and of the cross-entropy, of the first batch that training sees.
+/// Mean over all positions of T² KL(teacher ‖ student) and of the cross-entropy, for the first training batch.
 std::pair<double, double> naive_divergence(Trainer& student, Trainer& teacher, double temperature) {
   const auto batch = student.source().batch(0, 2);
   const Tensor tokens = Tensor::from(batch.inputs, {batch.batch, batch.n});
@@ -293,7 +293,7 @@ std::pair<double, double> naive_divergence(Trainer& student, Trainer& teacher, d
   return {divergence / static_cast<double>(rows), loss / static_cast<double>(rows)};
 }
 
-TEST_F(TeacherTest, TheLossOfDistillationIsTheDivergenceAndTheTasksShare) {
+TEST_F(TeacherTest, DistillationLossIsDivergencePlusTaskLoss) {
   Trainer teacher = trainer(wide);
   teacher.load(CheckpointReader::open(path("teacher.h5")));
   for (const auto& [share, temperature] : {std::pair(1.0, 1.0), std::pair(0.25, 1.0), std::pair(0.5, 3.0)}) {
@@ -305,14 +305,14 @@ TEST_F(TeacherTest, TheLossOfDistillationIsTheDivergenceAndTheTasksShare) {
   }
 }
 
-TEST_F(TeacherTest, AStudentLikeItsTeacherHasNothingToLearn) {
+TEST_F(TeacherTest, IdenticalStudentHasZeroDivergence) {
   Trainer one = student({"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher.h5")});
   const StepReport report = one.step();
   EXPECT_NEAR(report.loss, 0, 1e-6);           // of logits that are the same bit for bit
   EXPECT_NEAR(report.gradient_norm, 0, 1e-6);  // likewise
 }
 
-TEST_F(TeacherTest, DistillationLowersTheDivergence) {
+TEST_F(TeacherTest, DistillationReducesDivergence) {
   for (const char* positions : {"targets", "all"}) {
     Trainer one = student(distillation(
         {std::string("teacher.positions=") + positions, "trainer.max_steps=60", "optimizer.learning_rate=0.003"}));
@@ -330,7 +330,7 @@ TEST_F(TeacherTest, DistillationLowersTheDivergence) {
   }
 }
 
-TEST_F(TeacherTest, AdaptersAloneCanLearnFromATeacher) {
+TEST_F(TeacherTest, DistillsIntoAdapters) {
   Trainer one = student(distillation({"model.lora_rank=4", "trainer.max_steps=30"}));
   const Evaluation before = one.validate();
   const std::vector<float> base = values(one, "blocks.1.attention.query_key_value.weight");
@@ -339,7 +339,7 @@ TEST_F(TeacherTest, AdaptersAloneCanLearnFromATeacher) {
   EXPECT_LT(one.validate().divergence, before.divergence);
 }
 
-TEST_F(TeacherTest, EncodersLearnFromATeacherToo) {
+TEST_F(TeacherTest, DistillsEncoders) {
   const Overrides encoder{"model.architecture=encoder", "objective.name=masked_tokens", "data.sampler=sequential"};
   Trainer teacher = trainer(encoder + wide);
   while (teacher.steps() < 24) teacher.step();
@@ -359,17 +359,17 @@ TEST_F(TeacherTest, EncodersLearnFromATeacherToo) {
   }
 }
 
-TEST_F(TeacherTest, TeachersThatDoNotFitAreRefused) {
+TEST_F(TeacherTest, RejectsMismatchedTeacher) {
   EXPECT_THAT(message_of<UserError>([&] { trainer(transfer({"model.n_layers=3"})); }),
-              AllOf(HasSubstr("teacher.h5"), HasSubstr("model.n_layers is 2 there and 3 here")));
+              AllOf(HasSubstr("teacher.h5"), HasSubstr("model.n_layers is 2 in the teacher and 3 in the student")));
   EXPECT_THAT(message_of<UserError>([&] { trainer(transfer({"model.d_model=32"})); }),
-              HasSubstr("model.d_model is 16 there and 32 here"));
+              HasSubstr("model.d_model is 16 in the teacher and 32 in the student"));
   EXPECT_THAT(message_of<UserError>([&] { trainer(distillation({"model.vocabulary_size=300"})); }),
-              HasSubstr("model.vocabulary_size is 256 there and 300 here"));
+              HasSubstr("model.vocabulary_size is 256 in the teacher and 300 in the student"));
   EXPECT_THAT(message_of<UserError>([&] {
                 trainer(transfer({"teacher.layers=in_turn", "trainer.max_steps=1", "schedule.warmup_steps=0"}));
               }),
-              HasSubstr("at least one step each"));
+              HasSubstr("at least one step for each of "));
   EXPECT_THAT(message_of<UserError>([&] { settings(transfer({"teacher.temperature=2"})); }),
               HasSubstr("teacher.temperature has no effect"));
   EXPECT_THAT(message_of<UserError>([&] { settings(linear + Overrides{"teacher.loss=transfer"}); }),

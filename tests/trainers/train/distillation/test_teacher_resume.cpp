@@ -1,4 +1,4 @@
-// Learning from a teacher, gone on with from a checkpoint and on every engine.
+// Training with a teacher: resuming, and every engine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ std::vector<Case> cases(const TeacherTest&, const Overrides& transfer, const Ove
                                                          "model.dropout=0.1", "trainer.gradient_accumulation=2"}}};
 }
 
-TEST_F(TeacherTest, ResumesBitForBit) {
+TEST_F(TeacherTest, ResumesBitwise) {
   for (const Case& one : cases(*this, transfer(), distillation())) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
     Trainer whole = student(one.overrides);
@@ -52,7 +52,7 @@ TEST_F(TeacherTest, ResumesBitForBit) {
               HasSubstr("teacher.loss was distillation in the checkpoint and is none now"));
 }
 
-TEST_F(TeacherTest, InTurnEachLayerIsRoundedAgainByItsOwnLastStep) {
+TEST_F(TeacherTest, LayerWiseResumeRoundsEachLayerByItsLastStep) {
   const Overrides rounded = transfer(
       {"teacher.layers=in_turn", "trainer.max_steps=8", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true"});
   const auto copies = [](Trainer& one) {
@@ -83,7 +83,7 @@ FURLONG_INSTANTIATE_ENGINES(TeacherOnEngines);
 class TeacherOnGpus : public TeacherOnEngines {};
 FURLONG_INSTANTIATE_GPUS(TeacherOnGpus);
 
-TEST_P(TeacherOnEngines, LossesAreThoseOfTheCpu) {
+TEST_P(TeacherOnEngines, LossesEqualCpuLosses) {
   for (const Case& one : cases(*this, transfer(), distillation())) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
     Trainer here = student(one.overrides, testing::device()), cpu = student(one.overrides);
@@ -101,7 +101,7 @@ TEST_P(TeacherOnEngines, LossesAreThoseOfTheCpu) {
   }
 }
 
-TEST_P(TeacherOnGpus, ReplayedStepsAreRunStepsBitForBit) {
+TEST_P(TeacherOnGpus, ReplayedStepsEqualRunStepsBitwise) {
   for (const Case& one : cases(*this, transfer(), distillation())) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, one.name);
     const auto run = [&](const char* graph) {
@@ -118,7 +118,7 @@ TEST_P(TeacherOnGpus, ReplayedStepsAreRunStepsBitForBit) {
     const auto [replayed_losses, replays] = run("true");
     const auto [eager_losses, none] = run("false");
     EXPECT_EQ(replayed_losses, eager_losses);
-    // A layer's turn is recorded anew.
+    // Each layer's interval is recorded separately.
     EXPECT_EQ(replays, std::string(one.name).starts_with("transfer in turn") ? 4 : 6);
     EXPECT_EQ(none, 0);
   }

@@ -14,7 +14,7 @@ OptimizerSettings optimizer_settings(double weight_decay, double ema_decay = 0) 
   return settings;
 }
 
-// A matrix that decays, a bias and a gain that do not, and a buffer that is nobody's business.
+// A matrix with weight decay, a bias and a gain without, and a buffer that the optimizer ignores.
 struct Store {
   explicit Store(DType compute = DType::float32) : store(compute, Device{}) {
     weight = &store.add("weight", {5, 13}, Initializer::normal(1), true);
@@ -34,8 +34,7 @@ struct Store {
     return {bits, bits + store.compute_values().elements()};
   }
 
-  /// Those of the parameters alone, without what lies between them: zeros in a model, and here whatever the gradients
-  /// make of them.
+  /// The parameters' elements without the padding between them, which is zero in a model but arbitrary here.
   std::vector<std::uint16_t> parameter_bits() const {
     std::vector<std::uint16_t> found;
     for (const Parameter* parameter : {weight, bias, gain})
@@ -47,7 +46,7 @@ struct Store {
   Parameter *weight, *bias, *gain, *buffer;
 };
 
-TEST(Optimizer, OnlyWhatAsksForItDecays) {
+TEST(Optimizer, DecaysOnlyMarkedParameters) {
   Store s;
   const auto weight = s.weight->master().to_vector<float>(), bias = s.bias->master().to_vector<float>(),
              gain = s.gain->master().to_vector<float>();
@@ -64,7 +63,7 @@ TEST(Optimizer, OnlyWhatAsksForItDecays) {
   EXPECT_EQ(optimizer.steps(), 1);
 }
 
-TEST(Optimizer, TheFirstStepHasTheLengthOfTheLearningRate) {
+TEST(Optimizer, FirstStepLengthEqualsLearningRate) {
   Store s;
   const auto before = s.values();
   Optimizer optimizer(optimizer_settings(0), s.store);
@@ -81,7 +80,7 @@ TEST(Optimizer, TheFirstStepHasTheLengthOfTheLearningRate) {
   for (std::size_t i = 0; i < after.size(); ++i) EXPECT_NEAR(after[i] - before[i], 0.01, 5e-7) << i;
 }
 
-TEST(Optimizer, GradientScaleIsAScaleOfTheGradients) {
+TEST(Optimizer, GradientScaleScalesGradients) {
   Store scaled, plain;
   Optimizer a(optimizer_settings(0.1), scaled.store), b(optimizer_settings(0.1), plain.store);
   for (int step = 0; step < 3; ++step) {
@@ -93,7 +92,7 @@ TEST(Optimizer, GradientScaleIsAScaleOfTheGradients) {
   EXPECT_EQ(scaled.values(), plain.values());
 }
 
-TEST(Optimizer, TheAverageFollowsTheValues) {
+TEST(Optimizer, EmaFollowsValues) {
   Store s;
   Optimizer optimizer(optimizer_settings(0.1, 0.75), s.store);
   ASSERT_TRUE(optimizer.averages());
@@ -112,7 +111,7 @@ TEST(Optimizer, TheAverageFollowsTheValues) {
   EXPECT_NE(average, s.values());
 }
 
-TEST(Optimizer, WithAveragesGivesTheValuesBackBitForBit) {
+TEST(Optimizer, WithEmaRestoresValuesBitwise) {
   for (const DType compute : {DType::float32, DType::bfloat16}) {
     Store s(compute);
     Optimizer optimizer(optimizer_settings(0.1, 0.5), s.store);
@@ -122,7 +121,7 @@ TEST(Optimizer, WithAveragesGivesTheValuesBackBitForBit) {
     ASSERT_NE(values, average);
     const auto bits = compute == DType::bfloat16 ? s.compute_bits() : std::vector<std::uint16_t>{};
     {
-      const Optimizer::WithAverages guard(optimizer);
+      const Optimizer::WithEma guard(optimizer);
       EXPECT_EQ(s.values(), average);
       if (compute == DType::bfloat16) {
         EXPECT_NE(s.compute_bits(), bits) << "the copy that the layers compute with has to follow";
@@ -136,14 +135,14 @@ TEST(Optimizer, WithAveragesGivesTheValuesBackBitForBit) {
   }
 }
 
-TEST(Optimizer, CopiesThatWereRoundedAtRandomComeBackBitForBit) {
+TEST(Optimizer, StochasticallyRoundedCopyIsReproducible) {
   OptimizerSettings settings = optimizer_settings(0.1, 0.5);
   settings.stochastic_rounding = true;
   Store s(DType::bfloat16), plain(DType::bfloat16);
   Optimizer optimizer(settings, s.store, 5), nearest(optimizer_settings(0.1, 0.5), plain.store, 5);
   EXPECT_TRUE(optimizer.rounds_stochastically());
   EXPECT_FALSE(nearest.rounds_stochastically());
-  EXPECT_EQ(s.parameter_bits(), plain.parameter_bits()) << "before the first step all are the nearest";
+  EXPECT_EQ(s.parameter_bits(), plain.parameter_bits()) << "before the first step all are rounded to nearest";
   const auto steps = [](Optimizer& one, Store& store, int count) {
     for (int step = 0; step < count; ++step) {
       store.set_gradients(step % 2 ? 1.0f : -0.7f);
@@ -154,7 +153,7 @@ TEST(Optimizer, CopiesThatWereRoundedAtRandomComeBackBitForBit) {
   steps(nearest, plain, 2);
   EXPECT_EQ(s.values(), plain.values());
   EXPECT_NE(s.parameter_bits(), plain.parameter_bits());
-  // From here on the weight alone moves: the others stay as their own last step rounded them.
+  // From here on only the weight changes; the others stay as rounded by their own last step.
   optimizer.restrict_to([&](const Parameter& parameter) { return &parameter == s.weight; });
   const auto before = s.parameter_bits();
   steps(optimizer, s, 3);
@@ -163,10 +162,10 @@ TEST(Optimizer, CopiesThatWereRoundedAtRandomComeBackBitForBit) {
   const auto weights = static_cast<std::ptrdiff_t>(s.weight->shape().elements());
   EXPECT_TRUE(std::equal(after.begin() + weights, after.end(), before.begin() + weights));
   EXPECT_EQ(optimizer.last_steps(), (Optimizer::LastSteps{{"weight", 5}, {"bias", 2}, {"gain", 2}}));
-  { const Optimizer::WithAverages guard(optimizer); }
+  { const Optimizer::WithEma guard(optimizer); }
   EXPECT_EQ(s.parameter_bits(), after);
 
-  // Another optimizer that knows the same values and steps, as after a load.
+  // Another optimizer with the same values and steps, as after a load.
   Store loaded(DType::bfloat16);
   Optimizer again(settings, loaded.store, 5);
   loaded.store.values().copy_from(s.store.values());
@@ -175,10 +174,10 @@ TEST(Optimizer, CopiesThatWereRoundedAtRandomComeBackBitForBit) {
   EXPECT_EQ(loaded.parameter_bits(), after);
   again.restore_steps(5, {});
   again.refresh_compute_values(Stream{});
-  EXPECT_NE(loaded.parameter_bits(), after) << "of a run that rounded to the nearest";
+  EXPECT_NE(loaded.parameter_bits(), after) << "a run that rounds to nearest has other bits";
 }
 
-TEST(Optimizer, StochasticRoundingLeavesFrozenParametersTheNearest) {
+TEST(Optimizer, StochasticRoundingSkipsFrozenParameters) {
   ParameterStore store(DType::bfloat16, Device{});
   Parameter& frozen = store.add("frozen", {5, 13}, Initializer::normal(1), true);
   store.add("weight", {4, 3}, Initializer::normal(1), true);
@@ -198,13 +197,13 @@ TEST(Optimizer, StochasticRoundingLeavesFrozenParametersTheNearest) {
   EXPECT_EQ(optimizer.last_steps(), (Optimizer::LastSteps{{"weight", 1}}));
 }
 
-TEST(Optimizer, WithoutAveragesTheGuardDoesNothing) {
+TEST(Optimizer, WithEmaWithoutEmaDoesNothing) {
   Store s;
   Optimizer optimizer(optimizer_settings(0.1), s.store);
   EXPECT_FALSE(optimizer.averages());
   const auto values = s.values();
   {
-    const Optimizer::WithAverages guard(optimizer);
+    const Optimizer::WithEma guard(optimizer);
     EXPECT_EQ(s.values(), values);
   }
   EXPECT_EQ(s.values(), values);
@@ -221,7 +220,7 @@ TEST(Optimizer, FrozenParametersStayAndHaveNoState) {
     store.allocate(3);
     Optimizer optimizer(optimizer_settings(0.1, 0.5), store);
     for (const Tensor* state : {&optimizer.first_moment(), &optimizer.second_moment(), &optimizer.average()})
-      EXPECT_EQ(state->elements(), 2 * 64) << "a place each for weight and bias";
+      EXPECT_EQ(state->elements(), 2 * 64) << "weight and bias take one aligned block each";
     const auto values = [&](const Parameter& parameter) { return parameter.master().to_vector<float>(); };
     const auto bits = [](const Tensor& tensor) {
       const auto* bytes = static_cast<const std::uint8_t*>(tensor.address());
@@ -233,7 +232,7 @@ TEST(Optimizer, FrozenParametersStayAndHaveNoState) {
     store.gradients().copy_from(Tensor::from(std::vector<float>(128, 1.0f), {128}));
     for (int step = 0; step < 3; ++step) optimizer.step(Stream{}, 0.1, 1);
     {
-      const Optimizer::WithAverages guard(optimizer);
+      const Optimizer::WithEma guard(optimizer);
       EXPECT_EQ(values(frozen), frozen_before);
       EXPECT_EQ(bits(frozen.variable().value()), compute_before);
     }

@@ -20,7 +20,7 @@ Settings settings(const std::string& name, std::int64_t warmup, std::int64_t dec
 
 const char* const all_names[] = {"constant", "linear", "cosine", "inverse_square_root", "warmup_stable_decay"};
 
-TEST(Schedule, TheWarmupRisesInEqualStepsFromItsFirstShareToThePeak) {
+TEST(Schedule, WarmupRisesLinearlyToPeak) {
   for (const char* name : all_names) {
     const Settings s = settings(name, 40);
     for (std::int64_t step = 0; step < 40; ++step)
@@ -28,14 +28,13 @@ TEST(Schedule, TheWarmupRisesInEqualStepsFromItsFirstShareToThePeak) {
   }
 }
 
-TEST(Schedule, WithoutWarmupTheFirstStepHasThePeak) {
+TEST(Schedule, FirstStepHasPeakWithoutWarmup) {
   for (const char* name : {"constant", "linear", "cosine", "warmup_stable_decay"})
     EXPECT_DOUBLE_EQ(learning_rate(settings(name, 0), 0), peak) << name;
 }
 
-// A jump would be a mistake in where one part ends and the next begins. The steepest wanted change is that of the
-// shortest part.
-TEST(Schedule, NoStepIsSteeperThanItsPartsAre) {
+// A jump would be an error at the border of two parts. The steepest expected change is that of the shortest part.
+TEST(Schedule, ScheduleHasNoJumps) {
   for (const char* name : all_names) {
     const Settings s = settings(name, 50, std::string(name) == "warmup_stable_decay" ? 100 : 0);
     for (std::int64_t step = 1; step < 1200; ++step) {
@@ -49,12 +48,12 @@ TEST(Schedule, NoStepIsSteeperThanItsPartsAre) {
   }
 }
 
-TEST(Schedule, ConstantStays) {
+TEST(Schedule, ConstantStaysAtPeak) {
   for (const std::int64_t step : {40, 500, 999, 100'000})
     EXPECT_DOUBLE_EQ(learning_rate(settings("constant", 40), step), peak);
 }
 
-TEST(Schedule, LinearIsALineBetweenItsEnds) {
+TEST(Schedule, LinearInterpolatesBetweenItsEnds) {
   const Settings s = settings("linear", 100, 401, 0.25);
   EXPECT_DOUBLE_EQ(learning_rate(s, 99), peak);
   EXPECT_DOUBLE_EQ(learning_rate(s, 100), peak);
@@ -64,7 +63,7 @@ TEST(Schedule, LinearIsALineBetweenItsEnds) {
   EXPECT_NEAR(learning_rate(s, 900), peak * 0.25, 1e-15) << "it stays at the end";
 }
 
-TEST(Schedule, CosineIsHalfAWaveBetweenItsEnds) {
+TEST(Schedule, CosineIsHalfPeriodBetweenItsEnds) {
   const Settings s = settings("cosine", 100, 401, 0.2);
   EXPECT_DOUBLE_EQ(learning_rate(s, 100), peak);
   EXPECT_NEAR(learning_rate(s, 200), peak * (0.2 + 0.8 * 0.5 * (1 + std::sqrt(0.5))), 1e-15);
@@ -73,7 +72,7 @@ TEST(Schedule, CosineIsHalfAWaveBetweenItsEnds) {
   EXPECT_NEAR(learning_rate(s, 999), peak * 0.2, 1e-15);
 }
 
-TEST(Schedule, ByDefaultTheDecayEndsWithTheRun) {
+TEST(Schedule, DecayEndsWithRunByDefault) {
   for (const char* name : {"linear", "cosine", "warmup_stable_decay"}) {
     const Settings s = settings(name, 100);
     EXPECT_NEAR(learning_rate(s, 999), peak * 0.1, 1e-15) << name;
@@ -81,7 +80,7 @@ TEST(Schedule, ByDefaultTheDecayEndsWithTheRun) {
   }
 }
 
-TEST(Schedule, InverseSquareRootFallsFromTheEndOfTheWarmup) {
+TEST(Schedule, InverseSquareRootDecaysAfterWarmup) {
   const Settings s = settings("inverse_square_root", 64);
   EXPECT_DOUBLE_EQ(learning_rate(s, 63), peak);
   EXPECT_NEAR(learning_rate(s, 64), peak * std::sqrt(64.0 / 65.0), 1e-15);
@@ -89,7 +88,7 @@ TEST(Schedule, InverseSquareRootFallsFromTheEndOfTheWarmup) {
   EXPECT_NEAR(learning_rate(s, 64 * 10'000 - 1), peak / 100, 1e-15);
 }
 
-TEST(Schedule, WarmupStableDecayIsFlatUntilTheLastSteps) {
+TEST(Schedule, WarmupStableDecayIsConstantBeforeDecay) {
   const Settings s = settings("warmup_stable_decay", 100, 200, 0.0);
   for (const std::int64_t step : {100, 400, 799}) EXPECT_DOUBLE_EQ(learning_rate(s, step), peak) << step;
   EXPECT_NEAR(learning_rate(s, 800), peak * (1 - 1.0 / 200), 1e-15);
@@ -98,7 +97,7 @@ TEST(Schedule, WarmupStableDecayIsFlatUntilTheLastSteps) {
   EXPECT_NEAR(learning_rate(s, 1500), 0, 1e-15);
 }
 
-TEST(Schedule, ADecayOfOneStepAndARunOfOneStepHaveARate) {
+TEST(Schedule, HandlesDecayAndRunOfOneStep) {
   EXPECT_NEAR(learning_rate(settings("linear", 0, 1, 0.5), 0), peak * 0.5, 1e-15);
   for (const char* name : all_names) {
     const double rate = learning_rate(settings(name, 1, 0, 0.1, 1), 0);

@@ -1,5 +1,4 @@
-// Training in several processes means what it means in one: the same global batch gives the same losses, whoever reads
-// which part of it.
+// Data parallel training: the same global batch gives the same losses at any world size.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -77,9 +76,9 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class Invariance : public DataParallelTest, public ::testing::WithParamInterface<Case> {};
 
-// In float64 sums in another order differ by 1e-16 of their terms, which fifty steps of Adam make about 1e-12; in
-// float32 by 6e-8, of which the first ten steps are held to a bound and all fifty reported.
-TEST_P(Invariance, TheSameLossesOnAnyNumberOfProcesses) {
+// Sums in another order differ by 1e-16 of their terms in float64, which fifty steps of Adam amplify to about 1e-12. In
+// float32 they differ by 6e-8; the first ten steps are checked and all fifty are reported.
+TEST_P(Invariance, LossesAreIndependentOfWorldSize) {
   constexpr int steps = 50;
   const Settings given = settings(GetParam().store, GetParam().overrides);
   for (const auto& [compute, bounded, tolerance] :
@@ -96,9 +95,9 @@ TEST_P(Invariance, TheSameLossesOnAnyNumberOfProcesses) {
                        fmt::format("{:.2e}", apart));
       }
       for (const std::vector<double>& rank : found)
-        EXPECT_EQ(rank, found[0]) << "losses and parameters are those of rank 0, bit for bit";
+        EXPECT_EQ(rank, found[0]) << "losses and parameters must equal rank 0's bitwise";
     }
-    EXPECT_NE(alone[4], alone[0]) << "nothing happens in these steps";
+    EXPECT_NE(alone[4], alone[0]) << "the loss does not change in these steps";
   }
 }
 
@@ -158,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- The same size twice
 
-TEST_F(DataParallelTest, TwoRunsOfOneSizeAreEqualBitForBit) {
+TEST_F(DataParallelTest, RunsOfEqualWorldSizeAreBitwiseEqual) {
   const std::vector<std::string> common{"model.dropout=0.1", "model.attention.mechanism=linear", "data.batch_size=4",
                                         "optimizer.ema_decay=0.9"};
   for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
@@ -179,13 +178,13 @@ TEST_F(DataParallelTest, TwoRunsOfOneSizeAreEqualBitForBit) {
       for (const std::vector<double>& rank : world) EXPECT_EQ(rank, world[0]) << ::testing::PrintToString(more);
     }
     EXPECT_GT(found[0][0].size(), numbers_of(10) + 1000) << "the parameters were not compared";
-    EXPECT_NE(found[0][0], found[2][0]) << "other sums: what is equal above could have been different";
+    EXPECT_NE(found[0][0], found[2][0]) << "other sums must differ, otherwise the equality above proves nothing";
   }
 }
 
-// Rank 0's, summed with zeros of the others: nobody clips by a norm of its own, which another CPU may round in another
-// way. That the sum is the norm, and not a multiple of it, is what all other tests here rest on.
-TEST_F(DataParallelTest, TheNormIsOneNumberThatTravels) {
+// Rank 0's norm, summed with zeros of the others: no rank clips by its own norm, which another CPU may round
+// differently. All other tests here verify that the sum is the norm and not a multiple of it.
+TEST_F(DataParallelTest, RanksShareOneGradientNorm) {
   for (const char* sharded : {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true"}) {
     run_world(2, [&](ProcessGroup& group, const Report&) {
       const Settings given = settings("text.h5", {sharded});
@@ -199,7 +198,7 @@ TEST_F(DataParallelTest, TheNormIsOneNumberThatTravels) {
         return std::count_if(recording.events.begin(), recording.events.end(),
                              [&](const trace::Event& event) { return event.name == name; });
       };
-      EXPECT_EQ(count("all_reduce of float64 [3]"), 1) << "loss, wishes to stop, and squares of gradients";
+      EXPECT_EQ(count("all_reduce of float64 [3]"), 1) << "loss, stop requests, and squared gradients";
       EXPECT_EQ(count("all_reduce of float64 [2]"), 1) << "tokens and targets";
     });
   }
@@ -207,16 +206,16 @@ TEST_F(DataParallelTest, TheNormIsOneNumberThatTravels) {
 
 // --- What travels
 
-// Each gradient is rounded once before it travels and once in the sum of two, by 2^-9 at most; the norm of all of them,
-// whose roundings are independent of each other, by far less than 2^-8.
-TEST_F(DataParallelTest, GradientsInBfloat16AreNearThoseInFloat32) {
+// Each gradient is rounded once before it is sent and once in the sum of two, by 2^-9 at most. The norm of all of them,
+// with independent roundings, changes by far less than 2^-8.
+TEST_F(DataParallelTest, Bfloat16GradientsApproximateFloat32) {
   const auto run = [&](const char* dtype) {
     return run_world(
         2, training(settings("text.h5", {std::string("parallel.gradient_dtype=") + dtype}), std::nullopt, 10))[0];
   };
   const std::vector<double> narrow = run("bfloat16"), wide = run("float32");
   ASSERT_EQ(narrow.size(), wide.size());
-  EXPECT_EQ(narrow[0], wide[0]) << "losses travel as they are: the first one does not know yet";
+  EXPECT_EQ(narrow[0], wide[0]) << "losses are exchanged unrounded: the first one is unaffected";
   EXPECT_NE(narrow[1], wide[1]);
   EXPECT_NEAR(narrow[1] / wide[1], 1, 0x1p-8);
   EXPECT_LT(difference(narrow, wide, numbers_of(10)), 0.05);
@@ -224,7 +223,7 @@ TEST_F(DataParallelTest, GradientsInBfloat16AreNearThoseInFloat32) {
 
 // --- Who reads what
 
-TEST(SampleShareTest, SharesFollowEachOtherAndDifferByOneAtMost) {
+TEST(SampleShareTest, SharesAreContiguousAndBalanced) {
   for (const std::int64_t batch : {1, 2, 5, 8, 97, 1000}) {
     for (int processes = 1; processes <= std::min<std::int64_t>(batch, 17); ++processes) {
       std::int64_t next = 0;
@@ -257,7 +256,7 @@ void expect_equal_batches(const Batch& found, const Batch& expected) {
   EXPECT_EQ(found.labels, expected.labels);
 }
 
-/// A batch put together from what each of some processes reads. Those that have no padding say so by an empty mask.
+/// A batch assembled from the shares of all ranks. A share without padding has an empty mask.
 Batch together(std::vector<Batch> parts) {
   const bool masked = std::any_of(parts.begin(), parts.end(), [](const Batch& part) { return !part.mask.empty(); });
   Batch whole;
@@ -277,7 +276,7 @@ Batch together(std::vector<Batch> parts) {
   return whole;
 }
 
-TEST_F(DataParallelTest, SharesPutTogetherAreTheBatch) {
+TEST_F(DataParallelTest, SharesCoverTheBatch) {
   std::vector<Case> cases{{"windows", "text.h5", {}},
                           {"sequential", "text.h5", {"data.sampler=sequential", "data.ignore_tokens=[e]"}},
                           {"packed", "documents.h5", {"data.packing=documents"}},
@@ -331,7 +330,7 @@ TEST_F(DataParallelTest, SharesPutTogetherAreTheBatch) {
 
 // --- What each finds of its own
 
-TEST_F(DataParallelTest, DenominatorsAreCountedOverAllProcesses) {
+TEST_F(DataParallelTest, CountsDenominatorsOverAllRanks) {
   const Settings given = settings(
       "text.h5", {"model.attention.mechanism=linear", "model.attention.feature_map=favor_trig",
                   "model.attention.denominator_guard=0.3", "data.batch_size=7", "model.initializer_range=0.5"});
@@ -363,8 +362,8 @@ TEST_F(DataParallelTest, DenominatorsAreCountedOverAllProcesses) {
 
 // --- What is not finite
 
-/// Rank `where` alone gets `value` into its copy of a parameter, and finds what that makes.
-class OneOfThemBreaks : public DataParallelTest {
+/// Rank `where` alone writes `value` into its copy of a parameter, and must detect the result.
+class FaultyRank : public DataParallelTest {
  protected:
   void expect_named(int where, float value, const std::vector<std::string>& parts) const {
     const Settings given = settings("text.h5", {});
@@ -385,17 +384,17 @@ class OneOfThemBreaks : public DataParallelTest {
   }
 };
 
-TEST_F(OneOfThemBreaks, TheOpAndTheRankAreNamed) {
+TEST_F(FaultyRank, ReportsOpAndRank) {
   for (const int where : {0, 2})  // finite itself, but not in a product
     expect_named(where, 3e38f,
                  {where == 0 ? "error: step 2: loss " : "error: rank 2 on host here failed: error: step 2: loss ",
-                  "The first op that made it: ", "blocks.1.feedforward"});
+                  "First op with a non-finite result: ", "blocks.1.feedforward"});
 }
 
-TEST_F(OneOfThemBreaks, TheParameterAndTheRankAreNamed) {
+TEST_F(FaultyRank, ReportsParameterAndRank) {
   expect_named(1, std::numeric_limits<float>::quiet_NaN(),
                {"error: rank 1 on host here failed: error: step 2: loss ",
-                "values of the parameter blocks.1.feedforward.input.weight"});
+                "values of parameter blocks.1.feedforward.input.weight"});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Several processes on GPUs: on simulated ones, with the library that stands in for NCCL.
+// Several ranks on GPUs: on simulated devices, with the library that stands in for NCCL.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ class DataParallelGpuTest : public testing::WithTemporaryFolder {
     };
     return options;
   }
-  /// Of each step loss and gradient norm, then a validation's loss, and a sum over the parameters' magnitudes.
+  /// Loss and gradient norm of each step, then a validation loss, and a sum over the parameters' magnitudes.
   Curves curves(int processes, const Settings& settings, const Device& device, int steps = 4) const {
     return run_world(
         processes,
@@ -72,7 +72,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& ex
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-9 * std::abs(expected[i])) << i;
 }
 
-TEST_F(DataParallelGpuTest, TrainsAsOneProcessDoes) {
+TEST_F(DataParallelGpuTest, LossesEqualOneProcess) {
   const Curves one = curves(1, settings(), simulated);
   for (const char* change :
        {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true", "trainer.gradient_accumulation=1"}) {
@@ -83,8 +83,8 @@ TEST_F(DataParallelGpuTest, TrainsAsOneProcessDoes) {
   expect_near(curves(2, settings(), Device{})[0], one[0]);
 }
 
-// One process records its third step and replays it; with several steps are never recorded.
-TEST_F(DataParallelGpuTest, StepsOfSeveralProcessesAreNotRecorded) {
+// One process records its third step and replays it; with several ranks steps are never recorded.
+TEST_F(DataParallelGpuTest, StepsOfSeveralRanksAreNotRecorded) {
   run_world(
       2,
       [&](ProcessGroup& group, const Report&) {
@@ -98,7 +98,7 @@ TEST_F(DataParallelGpuTest, StepsOfSeveralProcessesAreNotRecorded) {
       with_stand_in());
 }
 
-TEST_F(DataParallelGpuTest, AKilledProcessIsNamedAndTheOthersEnd) {
+TEST_F(DataParallelGpuTest, ReportsKilledRankAndEndsOthers) {
   World world(
       2,
       [&](ProcessGroup& group, const Report& report) {
@@ -116,9 +116,8 @@ TEST_F(DataParallelGpuTest, AKilledProcessIsNamedAndTheOthersEnd) {
   EXPECT_THAT(world[0].errors(), HasSubstr("error: rank 1 on host here failed"));
 }
 
-// NCCL breaks off while the device works on a step, with all processes alive: the results mean nothing, and the step
-// says so.
-TEST_F(DataParallelGpuTest, AStepThatNcclBrokeOffIsNotBelieved) {
+// NCCL aborts during a step while all ranks are alive: the step must report an error, because its results are invalid.
+TEST_F(DataParallelGpuTest, DiscardsStepAbortedByNccl) {
   WorldOptions options = with_stand_in(3000ms);
   options.before = [before = options.before](int rank) {
     before(rank);
@@ -140,16 +139,15 @@ TEST_F(DataParallelGpuTest, AStepThatNcclBrokeOffIsNotBelieved) {
   EXPECT_LT(world[0].numbers().size(), 5u);
 }
 
-TEST_F(DataParallelGpuTest, EnginesAndDevicesGoTogether) {
+TEST_F(DataParallelGpuTest, RejectsBackendForOtherDevices) {
   run_world(2, [](ProcessGroup& group, const Report&) {
     const auto check = [&](const char* engine, const Device& device) {
       return message_of<UserError>([&] { check_process_devices(engine, device, group); });
     };
-    EXPECT_THAT(
-        check("gloo", simulated),
-        HasSubstr("parallel.engine: gloo carries numbers between CPUs, and these processes compute on simulated"));
+    EXPECT_THAT(check("gloo", simulated),
+                HasSubstr("parallel.engine: gloo works between CPUs, but these ranks use simulated"));
     EXPECT_THAT(check("nccl", Device{}),
-                HasSubstr("parallel.engine: nccl carries numbers between GPUs, and these processes compute on cpu"));
+                HasSubstr("parallel.engine: nccl works between GPUs, but these ranks use cpu"));
     EXPECT_THAT(check("auto", group.is_first() ? simulated : Device{}),
                 HasSubstr("device: rank 0 on here on simulated computes, and rank 1 on here on cpu"));
     check_process_devices("auto", Device{}, group);
@@ -159,7 +157,7 @@ TEST_F(DataParallelGpuTest, EnginesAndDevicesGoTogether) {
   });
 }
 
-TEST(ProcessDevices, EachProcessOfAHostTakesAGpuOfItsOwn) {
+TEST(ProcessDevices, EachRankOfAHostTakesItsOwnGpu) {
   LaunchEnvironment environment;
   environment.launcher = "slurm";
   environment.host = "node07";
@@ -167,15 +165,15 @@ TEST(ProcessDevices, EachProcessOfAHostTakesAGpuOfItsOwn) {
   for (environment.local_rank = 0; environment.local_rank < 4; ++environment.local_rank) {
     EXPECT_EQ(device_index(environment, "cuda", 4), environment.local_rank);
     EXPECT_EQ(device_index(environment, "cuda", 8), environment.local_rank);
-    EXPECT_EQ(device_index(environment, "cuda", 1), 0) << "the launcher shows each process its own";
+    EXPECT_EQ(device_index(environment, "cuda", 1), 0) << "the launcher shows each rank its own GPU";
   }
   environment.local_rank = 3;
   EXPECT_EQ(message_of<UserError>([&] { device_index(environment, "cuda", 3); }),
-            "device: cuda: the launcher (slurm) started 4 processes on node07, which has 3 GPUs; each needs its own: "
-            "start 3 there, or set device: cpu");
+            "device: cuda: the launcher (slurm) started 4 ranks on node07, which has 3 GPUs, and each rank needs its "
+            "own; start 3 there, or set device: cpu");
 }
 
-TEST(ProcessDevices, SharedAndMissingGpusAreUsersErrors) {
+TEST(ProcessDevices, RejectsSharedAndMissingGpus) {
   const ProcessDevice first{"a", "cuda:0", "GPU-1"}, second{"a", "cuda:1", "GPU-2"}, other_host{"b", "cuda:0", "GPU-3"},
       cpu{"b", "cpu", ""};
   EXPECT_NO_THROW(check_process_devices({first, second, other_host}));
@@ -183,16 +181,16 @@ TEST(ProcessDevices, SharedAndMissingGpusAreUsersErrors) {
   EXPECT_EQ(message_of<UserError>([&] {
               check_process_devices({first, second, first});
             }),
-            "device: rank 0 on a on cuda:0 and rank 2 on a on cuda:0 have the same GPU (GPU-1), and each process needs "
-            "its own; start as many on a host as it has GPUs, with device: cuda");
+            "device: rank 0 on a uses cuda:0 and rank 2 on a uses cuda:0, the same GPU (GPU-1), but each rank needs "
+            "its own; start as many ranks on a host as it has GPUs, with device: cuda");
   EXPECT_EQ(message_of<UserError>([&] {
               check_process_devices({first, second, cpu});
             }),
-            "device: rank 0 on a on cuda:0 computes, and rank 2 on b on cpu; expected GPUs in all processes or in "
-            "none: set device: cuda, which says what is missing, or device: cpu");
+            "device: rank 0 on a uses cuda:0, but rank 2 on b uses cpu; expected GPUs on all ranks or on none: set "
+            "device: cuda to see what is missing, or device: cpu");
 }
 
-TEST(ProcessDevices, NamesAreThoseOfOneProcessWhereThereIsNoGpu) {
+TEST(ProcessDevices, DeviceNamesWithoutGpuMatchOneProcess) {
   LaunchEnvironment environment;
   environment.world_size = environment.local_world_size = 2;
   EXPECT_TRUE(device_of_process("cpu", environment).is_cpu());

@@ -1,4 +1,4 @@
-// Gradients on their way: which buckets there are, in which order and when they go, and what arrives.
+// Gradient reduction: buckets, their order and timing, and the result.
 #include "trainers/train/parallel/gradient_reducer.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using parallel_testing::Report;
 using parallel_testing::run_world;
 using ::testing::ElementsAre;
 
-/// One process of `size` that only writes down what it is asked for.
+/// One of `size` ranks, which only records requests.
 class RecordingCommunicator : public Communicator {
  public:
   explicit RecordingCommunicator(int size) : Communicator(0, size) {}
@@ -60,7 +60,7 @@ struct Parameters {
 /// Element i of the gradient of the parameter that is the `draw`-th in the alphabet, on one rank.
 double gradient(int draw, int rank, std::int64_t i) { return value<double>(draw, rank, i); }
 
-/// A backward pass in which the parameters get these gradients, the last one first. reducer: begins with it.
+/// A backward pass that gives the parameters these gradients, the last one first; starts `reducer`.
 void backward(ParameterStore& store, const std::vector<std::string>& names, int rank = 0,
               GradientReducer* reducer = nullptr) {
   Tape tape{Stream{}};
@@ -90,7 +90,7 @@ void backward(ParameterStore& store, const std::vector<std::string>& names, int 
   tape.backward(sum);
 }
 
-/// The same behind a reducer's begin, and to its end.
+/// The same after a reducer's begin, up to its finish.
 std::size_t step(ParameterStore& store, GradientReducer& reducer, const std::vector<std::string>& names, int rank = 0) {
   backward(store, names, rank, &reducer);
   store.complete_gradients(Stream{});
@@ -98,7 +98,7 @@ std::size_t step(ParameterStore& store, GradientReducer& reducer, const std::vec
   return reducer.buckets_hidden();
 }
 
-/// Where in the flat gradients the reduced tensors begin.
+/// Offsets of the reduced tensors in the flat gradients.
 std::vector<std::string> names_of(const ParameterStore& store, const std::vector<Tensor>& reduced) {
   std::vector<std::string> names;
   for (const Tensor& values : reduced) {
@@ -114,19 +114,19 @@ std::vector<std::string> names_of(const ParameterStore& store, const std::vector
   return names;
 }
 
-TEST(GradientReducerTest, BucketsGoFromTheLastParameterToTheFirstAndWhatDoesNotDecayLast) {
+TEST(GradientReducerTest, BucketsRunFromLastParameterToFirst) {
   Parameters parameters;
   RecordingCommunicator communicator(2);
   const std::vector<std::string> forward{"x", "y", "a", "b", "c", "d"};
   {
     const ShardLayout layout(parameters.store, 1, 2);
     GradientReducer reducer(parameters.store, communicator, layout, DType::float32, false);
-    EXPECT_EQ(step(parameters.store, reducer, forward), 5u) << "all but the last one's go while backward is under way";
+    EXPECT_EQ(step(parameters.store, reducer, forward), 5u) << "all but the last bucket overlap with backward";
     EXPECT_THAT(names_of(parameters.store, communicator.reduced), ElementsAre("d", "c", "b", "a", "y", "x"));
-    // The same order where backward comes to them in another; what is ready early waits for its turn.
+    // The order stays if backward has another order; a bucket that is ready early waits.
     communicator.reduced.clear();
     EXPECT_EQ(step(parameters.store, reducer, {"d", "c", "b", "a", "y", "x"}), 0u)
-        << "the last node has d's gradient, which all wait for";
+        << "the last node has d's gradient, for which all buckets wait";
     EXPECT_THAT(names_of(parameters.store, communicator.reduced), ElementsAre("d", "c", "b", "a", "y", "x"));
   }
   communicator.reduced.clear();
@@ -136,10 +136,10 @@ TEST(GradientReducerTest, BucketsGoFromTheLastParameterToTheFirstAndWhatDoesNotD
   EXPECT_THAT(names_of(parameters.store, communicator.reduced), ElementsAre("cd", "ab", "xy"));
   std::int64_t elements = 0;
   for (const Tensor& values : communicator.reduced) elements += values.elements();
-  EXPECT_EQ(elements, parameters.store.gradients().elements()) << "all of them, once";
+  EXPECT_EQ(elements, parameters.store.gradients().elements()) << "every element exactly once";
 }
 
-TEST(GradientReducerTest, AParameterWithoutGradientHoldsUpItsBucketAndThoseBehindIt) {
+TEST(GradientReducerTest, ParameterWithoutGradientDelaysItsBucketAndLaterOnes) {
   Parameters parameters;
   RecordingCommunicator communicator(2);
   const ShardLayout layout(parameters.store, 1, 2);
@@ -147,10 +147,10 @@ TEST(GradientReducerTest, AParameterWithoutGradientHoldsUpItsBucketAndThoseBehin
   EXPECT_EQ(step(parameters.store, reducer, {"x", "y", "a", "c", "d"}), 2u) << "d and c";
   EXPECT_THAT(names_of(parameters.store, communicator.reduced), ElementsAre("d", "c", "b", "a", "y", "x"));
   const std::vector<float> zeros = parameters.store.find("b").gradient().to_vector<float>();
-  EXPECT_EQ(std::count(zeros.begin(), zeros.end(), 0.0f), 128) << "no gradient is a gradient of zero";
+  EXPECT_EQ(std::count(zeros.begin(), zeros.end(), 0.0f), 128) << "a missing gradient counts as zero";
 }
 
-TEST(GradientReducerTest, OnlyTheLastOfAccumulatedPassesIsReduced) {
+TEST(GradientReducerTest, ReducesOnlyLastAccumulatedBatch) {
   Parameters parameters;
   RecordingCommunicator communicator(2);
   const ShardLayout layout(parameters.store, 1, 2);
@@ -161,7 +161,7 @@ TEST(GradientReducerTest, OnlyTheLastOfAccumulatedPassesIsReduced) {
   EXPECT_EQ(communicator.reduced.size(), 6u);
 }
 
-TEST(GradientReducerTest, ShardedBucketsAreScattered) {
+TEST(GradientReducerTest, ReducesAndScattersShardedBuckets) {
   Parameters parameters;
   RecordingCommunicator communicator(2);
   const ShardLayout layout(parameters.store, 300, 2);
@@ -169,10 +169,10 @@ TEST(GradientReducerTest, ShardedBucketsAreScattered) {
   step(parameters.store, reducer, {"x", "y", "a", "b", "c", "d"});
   // b, c and d make 384 elements and a 128, of which each of two has half; x and y 64 each.
   EXPECT_THAT(communicator.scattered, ElementsAre(384, 128, 128));
-  EXPECT_TRUE(communicator.reduced.empty()) << "nothing is left over";
+  EXPECT_TRUE(communicator.reduced.empty()) << "no remainder";
 }
 
-/// Element by element what all ranks' gradients add up to.
+/// The sum of all ranks' gradients, element by element.
 std::vector<double> sums(int size) {
   std::vector<double> all;
   for (const char name : {'a', 'b', 'c', 'd', 'x', 'y'}) {
@@ -190,9 +190,9 @@ struct Travel {
   double tolerance;
 };
 
-// Numbers below 1: three of them are rounded when they travel and their sums twice, by half a unit of the last place of
-// at most 4.
-TEST(GradientReducerTest, EveryRankHasTheSumOfAllGradients) {
+// Values are below 1: three of them are rounded when sent and their sums twice, by half a unit in the last place of at
+// most 4.
+TEST(GradientReducerTest, EveryRankHasSummedGradients) {
   constexpr int size = 3;
   for (const Travel& travel :
        {Travel{DType::float64, DType::float32, 4e-15}, Travel{DType::float32, DType::float32, 8e-7},
@@ -221,7 +221,7 @@ TEST(GradientReducerTest, EveryRankHasTheSumOfAllGradients) {
       for (std::size_t i = 0; i < found[0].size(); ++i)
         largest = std::max(largest, std::abs(found[0][i] - expected[i % expected.size()]));
       EXPECT_LE(largest, travel.tolerance) << name_of(travel.dtype) << is_sharded;
-      EXPECT_EQ(largest > 1e-3, travel.dtype == DType::bfloat16) << "what travels is rounded there alone";
+      EXPECT_EQ(largest > 1e-3, travel.dtype == DType::bfloat16) << "only bfloat16 rounds the exchanged gradients";
       for (const std::vector<double>& rank : found) EXPECT_EQ(rank, found[0]);
     }
   }

@@ -1,5 +1,4 @@
-// Sequences shared by several processes, each with a segment of their tokens: training means what it means in one
-// process.
+// Context parallelism: ranks that each have a segment of a sequence train like one process.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,14 +24,14 @@ using testing::small_settings;
 
 using Overrides = std::vector<std::string>;
 
-/// Processes, of which so many share each sequence.
+/// World size, and number of ranks that share each sequence.
 struct Grid {
   int processes, of_a_sequence;
 };
 
-class SequenceParallelTest : public testing::WithTemporaryFolder {
+class ContextParallelTest : public testing::WithTemporaryFolder {
  protected:
-  SequenceParallelTest() {
+  ContextParallelTest() {
     testing::write_store(path("text.h5"), testing::synthetic_text(3000));
     write_documents();
   }
@@ -67,7 +66,7 @@ class SequenceParallelTest : public testing::WithTemporaryFolder {
   }
 };
 
-/// Of each step loss, gradient norm, tokens and targets; then of a validation loss, targets, tokens and accuracy.
+/// Loss, gradient norm, tokens and targets of each step; then loss, targets, tokens and accuracy of a validation.
 void train_and_validate(Trainer& trainer, int steps, const Report& report) {
   for (int i = 0; i < steps; ++i) {
     const StepReport found = trainer.step();
@@ -102,15 +101,15 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-class SequenceParallel : public SequenceParallelTest, public ::testing::WithParamInterface<Case> {
+class ContextParallel : public ContextParallelTest, public ::testing::WithParamInterface<Case> {
  protected:
-  /// In float64 sums in another order differ by 1e-16 of their terms, in float32 by 6e-8.
+  /// Sums in another order differ by 1e-16 of their terms in float64, by 6e-8 in float32.
   void expect_one_curve(const std::vector<Grid>& grids) const {
     for (const auto& [compute, steps, tolerance] :
          {std::tuple{DType::float64, 14, 1e-9}, std::tuple{DType::float32, 10, 1e-5}}) {
       const std::vector<double> alone = run_world(1, training(settings(GetParam().overrides, 1), compute, steps))[0];
       ASSERT_GT(alone.size(), numbers_of(steps) + 1000) << "the parameters are missing";
-      EXPECT_NE(alone[4], alone[0]) << "nothing happens in these steps";
+      EXPECT_NE(alone[4], alone[0]) << "the loss does not change in these steps";
       for (const Grid& grid : grids) {
         const Curves found =
             run_world(grid.processes, training(settings(GetParam().overrides, grid.of_a_sequence), compute, steps));
@@ -120,13 +119,13 @@ class SequenceParallel : public SequenceParallelTest, public ::testing::WithPara
         RecordProperty(fmt::format("{}_{}_of_{}", name_of(compute), grid.of_a_sequence, grid.processes),
                        fmt::format("{:.2e}", apart));
         for (const std::vector<double>& rank : found)
-          EXPECT_EQ(rank, found[0]) << "losses and parameters are those of rank 0, bit for bit";
+          EXPECT_EQ(rank, found[0]) << "losses and parameters must equal rank 0's bitwise";
       }
     }
   }
 };
 
-TEST_P(SequenceParallel, TheLossesAreThoseOfOneProcess) { expect_one_curve({{2, 2}, {4, 2}, {4, 4}}); }
+TEST_P(ContextParallel, LossesEqualOneProcess) { expect_one_curve({{2, 2}, {4, 2}, {4, 4}}); }
 
 Overrides encoder(Overrides more) {
   more.insert(more.begin(),
@@ -135,7 +134,7 @@ Overrides encoder(Overrides more) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Trainers, SequenceParallel,
+    Trainers, ContextParallel,
     ::testing::Values(
         Case{"decoder", {}}, Case{"decoder_learned", {"model.position=learned"}},
         Case{"decoder_sinusoidal_recomputed", {"model.position=sinusoidal", "trainer.recompute=blocks"}},
@@ -155,13 +154,13 @@ INSTANTIATE_TEST_SUITE_P(
              encoder({"model.position=sinusoidal", "parallel.shard_optimizer=true", "trainer.recompute=blocks"})}),
     [](const auto& info) { return info.param.name; });
 
-/// Documents of 3 to 40 tokens in segments of 12 and 24: borders in, on and beside those of segments.
+/// Documents of 3 to 40 tokens in segments of 12 and 24: borders inside, on and next to those of segments.
 Overrides packed(Overrides more) {
   more.insert(more.begin(), "data.packing=documents");
   return more;
 }
 INSTANTIATE_TEST_SUITE_P(
-    Packed, SequenceParallel,
+    Packed, ContextParallel,
     ::testing::Values(
         Case{"decoder", packed({})},
         Case{"decoder_learned_recomputed", packed({"model.position=learned", "trainer.recompute=blocks"})},
@@ -173,13 +172,13 @@ INSTANTIATE_TEST_SUITE_P(
              encoder(packed({"model.position=learned", "trainer.recompute=blocks", "parallel.shard_optimizer=true",
                              "trainer.gradient_accumulation=2", "model.attention.centering=true"}))},
         Case{"encoder_numerator", encoder(packed({"model.rotary_placement=numerator"}))},
-        // One document a row, and segments that are padding alone.
+        // One document per row, and segments with padding only.
         Case{"decoder_padded", {"data.sampler=documents", "data.padding=sequence_length"}},
         Case{"encoder_padded", encoder({"data.sampler=documents", "data.padding=sequence_length"})}),
     [](const auto& info) { return info.param.name; });
 
-/// Each element falls where it falls in one process, in every row and every accumulated batch.
-INSTANTIATE_TEST_SUITE_P(Dropout, SequenceParallel,
+/// Each dropped element is the one that one process drops, in every row and every accumulated batch.
+INSTANTIATE_TEST_SUITE_P(Dropout, ContextParallel,
                          ::testing::Values(Case{"decoder", {"model.dropout=0.1", "trainer.gradient_accumulation=2"}},
                                            Case{"decoder_packed_recomputed",
                                                 packed({"model.dropout=0.2", "trainer.recompute=blocks"})},
@@ -188,8 +187,8 @@ INSTANTIATE_TEST_SUITE_P(Dropout, SequenceParallel,
                          [](const auto& info) { return info.param.name; });
 
 /// Every map, in two segments.
-class SequenceParallelMaps : public SequenceParallel {};
-TEST_P(SequenceParallelMaps, TheLossesAreThoseOfOneProcess) { expect_one_curve({{2, 2}}); }
+class ContextParallelMaps : public ContextParallel {};
+TEST_P(ContextParallelMaps, LossesEqualOneProcess) { expect_one_curve({{2, 2}}); }
 
 std::vector<Case> every_map() {
   std::vector<Case> cases;
@@ -198,12 +197,12 @@ std::vector<Case> every_map() {
                      packed({"model.attention.feature_map=" + std::string(info.name), "trainer.recompute=blocks"})});
   return cases;
 }
-INSTANTIATE_TEST_SUITE_P(Trainers, SequenceParallelMaps, ::testing::ValuesIn(every_map()),
+INSTANTIATE_TEST_SUITE_P(Trainers, ContextParallelMaps, ::testing::ValuesIn(every_map()),
                          [](const auto& info) { return info.param.name; });
 
 // --- The same size twice
 
-TEST_F(SequenceParallelTest, TwoRunsOfOneSizeAreEqualBitForBit) {
+TEST_F(ContextParallelTest, RunsOfEqualWorldSizeAreBitwiseEqual) {
   for (const Grid& grid : {Grid{2, 2}, Grid{4, 2}}) {
     const Settings given =
         settings(packed({"parallel.shard_optimizer=true", "trainer.gradient_accumulation=2"}), grid.of_a_sequence);
@@ -215,7 +214,7 @@ TEST_F(SequenceParallelTest, TwoRunsOfOneSizeAreEqualBitForBit) {
 
 // --- Checkpoints
 
-TEST_F(SequenceParallelTest, WhatFourSavedAnyNumberGoesOnWith) {
+TEST_F(ContextParallelTest, AnyWorldSizeResumesCheckpointOfFourRanks) {
   constexpr int before = 5, after = 6;
   for (const Overrides& overrides :
        {Overrides{"optimizer.ema_decay=0.9"},
@@ -240,7 +239,7 @@ TEST_F(SequenceParallelTest, WhatFourSavedAnyNumberGoesOnWith) {
       trainer.save(name, "");
     };
     const std::vector<double> undisturbed = run({4, 2}, first_steps_saved);
-    EXPECT_EQ(run({4, 2}, resume), undisturbed) << "of one size: bit for bit";
+    EXPECT_EQ(run({4, 2}, resume), undisturbed) << "equal world sizes are bitwise equal";
     EXPECT_LT(difference(run({1, 1}, first_steps), undisturbed, after), 1e-9);
     for (const Grid& grid : {Grid{4, 4}, Grid{2, 2}, Grid{2, 1}, Grid{1, 1}})
       EXPECT_LT(difference(run(grid, resume), undisturbed, after), 1e-9)
@@ -250,9 +249,9 @@ TEST_F(SequenceParallelTest, WhatFourSavedAnyNumberGoesOnWith) {
 
 // --- The program
 
-class SequenceParallelProgram : public SequenceParallelTest {
+class ContextParallelProgram : public ContextParallelTest {
  protected:
-  /// furlong launch train with a config of two processes a sequence, and these overrides.
+  /// furlong launch train with two ranks per sequence, and these overrides.
   testing::Finished train(const std::string& run, const Overrides& overrides) const {
     Overrides all{"data.sequence_length=48", "parallel.sequence_processes=2"};
     all.insert(all.end(), overrides.begin(), overrides.end());
@@ -266,15 +265,15 @@ Overrides linear(Overrides more) {
   return more;
 }
 
-TEST_F(SequenceParallelProgram, TrainsOnPackedDocumentsWithDropout) {
+TEST_F(ContextParallelProgram, TrainsOnPackedDocumentsWithDropout) {
   const testing::Finished found =
       train("run",
             linear({"data.packing=documents", "model.dropout=0.1", "trainer.max_steps=5", "trainer.validate_every=5"}));
   EXPECT_EQ(found.status, 0) << found.err;
-  EXPECT_TRUE(newest_whole_checkpoint(path("run/checkpoints")).has_value()) << found.out << found.err;
+  EXPECT_TRUE(newest_complete_checkpoint(path("run/checkpoints")).has_value()) << found.out << found.err;
 }
 
-TEST_F(SequenceParallelProgram, WhatASegmentCannotHaveIsRefused) {
+TEST_F(ContextParallelProgram, RejectsUnsupportedSettings) {
   const std::vector<std::pair<Overrides, std::string>> cases{
       {{"model.attention.mechanism=softmax"}, "attention other than model.attention.mechanism: linear"},
       {{"model.attention.layers=[softmax, linear]"}, "attention other than model.attention.mechanism: linear"},
@@ -286,7 +285,7 @@ TEST_F(SequenceParallelProgram, WhatASegmentCannotHaveIsRefused) {
   for (const auto& [overrides, part] : cases) {
     const testing::Finished found = train("run", overrides);
     EXPECT_THAT(found.status, ::testing::AnyOf(1, 2))
-        << "that of the first process to fail: by its own mistake, or by another's";
+        << "status of the first failed rank: its own error, or that of a peer";
     EXPECT_THAT(found.err, HasSubstr("parallel.sequence_processes: 2")) << part;
     EXPECT_THAT(found.err, HasSubstr(part));
     EXPECT_FALSE(std::filesystem::exists(path("run"))) << part;

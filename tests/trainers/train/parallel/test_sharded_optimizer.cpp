@@ -1,5 +1,5 @@
-// ZeRO-1 (parallel.shard_optimizer): moments, averages and updates divided among processes train as they do where each
-// process has all of them, and go on in any number of processes. Losses beside one process's in float64 and float32:
+// ZeRO stage 1 (parallel.zero_stage: 1): training with sharded moments, EMA and updates equals training without
+// sharding, and continues at any world size. Comparison with one process in float64 and float32:
 // test_data_parallel.cpp, Invariance.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class ShardedOptimizer : public testing::WithTemporaryFolder {
  protected:
   ShardedOptimizer() : store_(testing::write_store(path("text.h5"), testing::synthetic_text(3000))) {}
 
-  /// Dropout, moving averages, and batches that two, three and four processes cannot divide evenly.
+  /// Dropout, EMA, and batches that do not divide evenly by two, three and four ranks.
   Settings settings(const Overrides& overrides) const {
     Overrides all{"data.batch_size=5",       "data.sequence_length=16", "trainer.max_steps=60",
                   "schedule.warmup_steps=5", "model.dropout=0.1",       "model.attention.mechanism=linear",
@@ -42,15 +42,15 @@ class ShardedOptimizer : public testing::WithTemporaryFolder {
     overrides.emplace_back(one_more);
     return settings(overrides);
   }
-  /// RecordProperty, with what was found in a form that can be read.
+  /// RecordProperty with a readable value.
   static void note(const std::string& name, double apart) { RecordProperty(name, fmt::format("{:.2e}", apart)); }
 
  private:
   std::string store_;
 };
 
-// Sums come together in another order: the ring of reduce-scatter is ours, and the norm is added up of shares.
-TEST_F(ShardedOptimizer, LossesAreThoseOfAsManyProcessesWithAllOfIt) {
+// Sums have another order: reduce-scatter is Furlong's ring, and the norm is summed over shares.
+TEST_F(ShardedOptimizer, LossesEqualUnshardedOptimizer) {
   constexpr int steps = 50;
   for (const auto& [compute, bounded, tolerance] :
        {std::tuple{DType::float64, 50, 1e-9}, std::tuple{DType::float32, 10, 1e-5}}) {
@@ -66,8 +66,8 @@ TEST_F(ShardedOptimizer, LossesAreThoseOfAsManyProcessesWithAllOfIt) {
   }
 }
 
-// A sum of two has one order. What is left is the norm, which nothing clips by here.
-TEST_F(ShardedOptimizer, OfTwoProcessesWithoutClippingWeightsAreEqualBitForBit) {
+// A sum of two has one order. Only the norm differs, and nothing clips by it here.
+TEST_F(ShardedOptimizer, WeightsOfTwoRanksWithoutClippingAreBitwiseEqual) {
   for (const Overrides& dtype :
        {Overrides{}, Overrides{"model.dtype=bfloat16"},
         Overrides{"model.dtype=bfloat16", "optimizer.stochastic_rounding=true", "parallel.gradient_dtype=bfloat16"}}) {
@@ -89,7 +89,7 @@ TEST_F(ShardedOptimizer, OfTwoProcessesWithoutClippingWeightsAreEqualBitForBit) 
   }
 }
 
-TEST_F(ShardedOptimizer, TrainingContinuesInAMovedTrainer) {
+TEST_F(ShardedOptimizer, MovedTrainerContinues) {
   const auto losses = [&](bool moves) {
     return run_world(2, [given = settings({in_shards}), moves](ProcessGroup& group, const Report& report) {
       const auto data = open_data(given.data);
@@ -106,7 +106,7 @@ TEST_F(ShardedOptimizer, TrainingContinuesInAMovedTrainer) {
   EXPECT_EQ(losses(true), losses(false));
 }
 
-/// The share of weights that are not the same.
+/// The fraction of weights that differ.
 double share_apart(const std::vector<double>& found, const std::vector<double>& expected, std::size_t begin,
                    std::size_t count) {
   if (found.size() < begin + count || expected.size() < begin + count) return 1;
@@ -115,32 +115,32 @@ double share_apart(const std::vector<double>& found, const std::vector<double>& 
   return static_cast<double>(apart) / static_cast<double>(count);
 }
 
-/// Relative, of losses, gradient norms and counts. In bfloat16 near ties are common, and accuracies are left out: one
-/// token that is guessed otherwise is 5e-2 of them.
+/// Relative differences of losses, gradient norms and counts. In bfloat16 near ties are common, so accuracies are
+/// excluded: one token predicted differently changes them by 5e-2.
 double losses_apart(std::vector<double> found, std::vector<double> expected, int steps) {
   found.resize(std::min(found.size(), numbers_of(steps)));
   expected.resize(std::min(expected.size(), numbers_of(steps)));
   return difference(without_accuracies(found), without_accuracies(expected), numbers_of(steps) - accuracies_of(steps));
 }
 
-/// What two trainings in bfloat16 may be apart by (docs/numerics.md).
+/// Bounds for two bfloat16 trainings (docs/numerics.md).
 struct Apart {
   double losses;
   double weights;  // the share of those that are rounded to another number
 };
-/// As many ranks have the same rows, so that their products are the same bits; sums over ranks come in another order,
-/// and masters are apart by float32's rounding, some 1e-7 of a weight. They are rounded to other bfloat16 numbers,
-/// whose spacing is 2^-8 of it, with a probability of some 1e-7 / 2^-8.
+/// With equal world sizes ranks have the same rows, so their products are bitwise equal. Sums over ranks have another
+/// order, and masters differ by float32's rounding, some 1e-7 of a weight. They round to different bfloat16 numbers,
+/// whose spacing is 2^-8 of the weight, with a probability of some 1e-7 / 2^-8.
 constexpr Apart in_order_of_sums{1e-4, 0.01};
-/// Other rows are multiplied in another order where oneDNN's code depends on their number, as it does with AMX; some
+/// Products of other rows have another order of summation if oneDNN's code depends on their number, as with AMX; some
 /// values are then rounded to a neighbour, 2^-8 of them away. A loss is a mean and a norm a sum over hundreds of such
-/// roundings, independent of each other, and moves by less than one rounding of its own. A gradient near zero can
-/// change its sign, and Adam moves its weight by the learning rate, up or down: hence a small one below. With the
-/// results of all products changed at random by up to 2^-9, losses were apart by 8e-4 and 5 % of the weights.
+/// independent roundings, and changes by less than one rounding of its own. A gradient near zero can change its sign,
+/// and Adam then moves its weight by the learning rate, up or down: hence a small one below. With the results of all
+/// products changed randomly by up to 2^-9, losses differed by 8e-4 and 5 % of the weights differed.
 constexpr Apart in_rows{0x1p-9, 0.1};
 constexpr auto slowly = "optimizer.learning_rate=0.0001";
 
-TEST_F(ShardedOptimizer, Bfloat16WeightsAreThoseOfOneProcess) {
+TEST_F(ShardedOptimizer, Bfloat16WeightsEqualOneProcess) {
   constexpr int steps = 10;
   std::vector<double> first_alone;
   for (const char* rounding : {"optimizer.stochastic_rounding=false", "optimizer.stochastic_rounding=true"}) {
@@ -162,14 +162,14 @@ TEST_F(ShardedOptimizer, Bfloat16WeightsAreThoseOfOneProcess) {
         note(fmt::format("{}_{}_weights_{}", size, name, rounding), others);
       }
       for (const std::vector<double>& rank : found[i])
-        EXPECT_EQ(rank, found[i][0]) << "weights of others were not gathered";
+        EXPECT_EQ(rank, found[i][0]) << "weights of other ranks were not gathered";
     }
     if (first_alone.empty()) {
       first_alone = alone;
       continue;
     }
     const double others = share_apart(alone, first_alone, numbers_of(steps), weights);
-    EXPECT_GT(others, 2 * in_rows.weights) << "the bound above would not tell how weights are rounded";
+    EXPECT_GT(others, 2 * in_rows.weights) << "the bound above would not detect the kind of rounding";
     note("nearest_and_stochastic_weights", others);
   }
 }
@@ -184,8 +184,8 @@ void PrintTo(const Resharding& c, std::ostream* out) { *out << c.name; }
 
 class Reshards : public ShardedOptimizer, public ::testing::WithParamInterface<Resharding> {
  protected:
-  /// Ten steps of `size` processes, from the checkpoint `from` if there is one, to the checkpoint `to`. What was loaded
-  /// is written anew as `again` before the first step.
+  /// Takes ten steps with `size` ranks, from the checkpoint `from` if given, to the checkpoint `to`. The loaded state
+  /// is written as `again` before the first step.
   std::vector<double> part(int size, const Settings& given, std::optional<DType> compute, const std::string& from,
                            const std::string& to, const std::string& again) const {
     return run_world(size, [&](ProcessGroup& group, const Report& report) {
@@ -201,8 +201,8 @@ class Reshards : public ShardedOptimizer, public ::testing::WithParamInterface<R
   }
 };
 
-// Bounds are those of a training that nothing interrupts, over all forty steps: what lies between is files.
-TEST_P(Reshards, FromFourToTwoToThreeToOne) {
+// Bounds are those of an uninterrupted training over all forty steps.
+TEST_P(Reshards, ResumesWithFourTwoThreeAndOneRanks) {
   const Overrides stochastic{"model.dtype=bfloat16", "optimizer.stochastic_rounding=true", slowly};
   struct Numbers {
     const char* name;

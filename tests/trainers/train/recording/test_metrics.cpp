@@ -58,7 +58,7 @@ class MetricsTest : public testing::Test {
   fs::path folder, path;
 };
 
-TEST_F(MetricsTest, KeysComeInOrderAndUnmeasuredValuesAreNull) {
+TEST_F(MetricsTest, KeysAreOrderedAndUnmeasuredValuesNull) {
   MetricsRecord r;
   r.step = 7;
   r.split = "validation";
@@ -74,7 +74,7 @@ TEST_F(MetricsTest, KeysComeInOrderAndUnmeasuredValuesAreNull) {
   EXPECT_THROW(to_json_line(r), ContractError);
 }
 
-TEST_F(MetricsTest, DoublesReadBackBitForBit) {
+TEST_F(MetricsTest, DoublesRoundTripBitwise) {
   std::mt19937_64 random(1);
   std::vector<double> values = {0.0, -0.0, 1.0, 5e-324, 1.7976931348623157e308, 0.1 + 0.2};
   while (values.size() < 2000) {
@@ -88,7 +88,7 @@ TEST_F(MetricsTest, DoublesReadBackBitForBit) {
   }
 }
 
-TEST_F(MetricsTest, EachLineIsInTheFileAtOnceAndReopeningAppends) {
+TEST_F(MetricsTest, WritesLinesImmediatelyAndAppendsAfterReopening) {
   {
     MetricsWriter writer(path);
     writer.write(record(1));
@@ -102,7 +102,7 @@ TEST_F(MetricsTest, EachLineIsInTheFileAtOnceAndReopeningAppends) {
   EXPECT_THAT(steps(content(path)), ElementsAre(1, 2, 3));
 }
 
-TEST_F(MetricsTest, CutBackKeepsTheBytesOfWhatItKeeps) {
+TEST_F(MetricsTest, CutBackPreservesBytesOfKeptLines) {
   std::string expected;
   {
     MetricsWriter writer(path);
@@ -125,7 +125,7 @@ TEST_F(MetricsTest, CutBackKeepsTheBytesOfWhatItKeeps) {
   EXPECT_EQ(content(path), "");
 }
 
-TEST_F(MetricsTest, TheTimeOfARunIsItsTokensByTheirRates) {
+TEST_F(MetricsTest, TrainingSecondsAreTokensDividedByRate) {
   const fs::path file = folder / "time.jsonl";
   EXPECT_EQ(training_seconds(file, 10), 0);
   {
@@ -149,9 +149,9 @@ TEST_F(MetricsTest, TheTimeOfARunIsItsTokensByTheirRates) {
   EXPECT_DOUBLE_EQ(training_seconds(file, 9), 8);
 }
 
-// What a kill leaves is a prefix of the file, of any length: for each length, resuming from each step gives what an
-// undisturbed run has.
-TEST_F(MetricsTest, AnyPrefixIsCutBackToWholeLines) {
+// A kill leaves a prefix of the file, of any length. For each length, resuming from each step gives the metrics of an
+// undisturbed run.
+TEST_F(MetricsTest, CutBackRepairsAnyPrefix) {
   std::string whole;
   std::vector<std::size_t> ends;
   for (std::int64_t step = 1; step <= 6; ++step) {
@@ -174,14 +174,14 @@ TEST_F(MetricsTest, AnyPrefixIsCutBackToWholeLines) {
   }
 }
 
-TEST_F(MetricsTest, LinesThatAreNoMetricsAreDropped) {
+TEST_F(MetricsTest, DropsInvalidLines) {
   const std::string good = to_json_line(record(1)) + "\n";
   put(path, good + std::string("\0\0\0\0\n", 5) + "[1]\n{\"step\":\"two\"}\n\n" + good);
   EXPECT_EQ(cut_back(path, 1), 4);
   EXPECT_EQ(content(path), good + good);
 }
 
-TEST_F(MetricsTest, AFullDiskLeavesWholeLines) {
+TEST_F(MetricsTest, FullDiskLeavesCompleteLines) {
   const std::string line = to_json_line(record(1)) + "\n";
   MetricsWriter writer(path);
   writer.write(record(1));
@@ -199,7 +199,7 @@ TEST_F(MetricsTest, AFullDiskLeavesWholeLines) {
   EXPECT_THAT(steps(content(path)), ElementsAre(1, 3));
 }
 
-TEST_F(MetricsTest, PlacesThatCannotWorkAreTheUsersToMend) {
+TEST_F(MetricsTest, ReportsUnusablePathsAsUserErrors) {
   EXPECT_THROW(MetricsWriter(folder / "missing" / "metrics.jsonl"), UserError);
   EXPECT_THROW(MetricsWriter{folder}, UserError);
   put(path, "");
@@ -346,7 +346,7 @@ TEST_F(MetricsTest, TensorboardEventsReadBack) {
   EXPECT_TRUE(std::isnan(scalars(last).at("validation/loss")));
 }
 
-TEST_F(MetricsTest, TensorboardIsToldOfAResume) {
+TEST_F(MetricsTest, TensorboardFileMarksResume) {
   TensorboardWriter first(folder);
   TensorboardWriter second(folder, 40);
   EXPECT_NE(first.path(), second.path());
@@ -358,8 +358,8 @@ TEST_F(MetricsTest, TensorboardIsToldOfAResume) {
   EXPECT_EQ(as<std::int64_t>(fields(start.find(7)->second).find(1)->second), 1);  // SessionLog.START
 }
 
-// The reader above would notice a damaged file: otherwise the tests that use it prove nothing.
-TEST_F(MetricsTest, TheTestsReaderNoticesDamage) {
+// The reader above must detect a damaged file; otherwise the tests that use it prove nothing.
+TEST_F(MetricsTest, TestReaderDetectsDamage) {
   TensorboardWriter writer(folder);
   writer.scalar("a", 1, 2.0);
   const std::string whole = content(writer.path());

@@ -1,4 +1,4 @@
-// Traces of training steps: what is in them, by one process and by several.
+// Traces of training steps with one and several ranks.
 #include "trainers/train/recording/step_trace.h"
 
 #include <gmock/gmock.h>
@@ -70,7 +70,7 @@ struct Trace {
   std::vector<TracedSpan> spans;
 };
 
-/// Of two spans of a thread one lies in the other, or they have nothing in common.
+/// Two spans of a thread are nested or disjoint.
 void expect_nested(const Trace& trace) {
   std::map<std::pair<int, std::string>, std::vector<TracedSpan>> open;
   for (const TracedSpan& span : trace.spans) {  // each before those that lie in it
@@ -88,14 +88,14 @@ class StepTraceTest : public testing::WithTemporaryFolder {
  protected:
   StepTraceTest() : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))) {}
 
-  /// 3 million parameters, which travel in buckets of 1 MB.
+  /// 3 million parameters, reduced in buckets of 1 MB.
   Settings settings(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> all{"model.d_model=256", "model.n_layers=4", "model.n_heads=4",
                                  "parallel.bucket_megabytes=1", "data.batch_size=4"};
     all.insert(all.end(), more.begin(), more.end());
     return small_settings(store, all).settings;
   }
-  /// Seven steps of two processes, of which 3 to 5 are traced, the fifth with validation and checkpoint.
+  /// Seven steps of two ranks; 3 to 5 are traced, the fifth with validation and checkpoint.
   Trace traced(const Settings& settings, std::vector<double>& bucket_bytes) const {
     const std::string file = path("trace.json"), checkpoint = path("step.h5");
     const Curves found = run_world(2, [&](ProcessGroup& group, const Report& report) {
@@ -122,7 +122,7 @@ class StepTraceTest : public testing::WithTemporaryFolder {
   std::string store;
 };
 
-TEST_F(StepTraceTest, StepsAreTwoNumbersOrOne) {
+TEST_F(StepTraceTest, ParsesStepRanges) {
   TraceOptions options;
   parse_trace_steps("3-6", options);
   EXPECT_EQ(options.first, 3);
@@ -132,10 +132,10 @@ TEST_F(StepTraceTest, StepsAreTwoNumbersOrOne) {
   EXPECT_EQ(options.last, 12);
   for (const char* wrong : {"", "0", "0-3", "6-3", "3-", "-3", "3-6-9", "a", "3 - 6", "3.5", "99999999999999999999"})
     EXPECT_THAT(message_of<UserError>([&] { parse_trace_steps(wrong, options); }),
-                HasSubstr(std::string("--trace-steps ") + wrong + ": expected the first and the last step"));
+                HasSubstr(std::string("--trace-steps ") + wrong + ": expected a range of steps"));
 }
 
-TEST_F(StepTraceTest, TwoProcessesInOneFile) {
+TEST_F(StepTraceTest, WritesTwoRanksToOneFile) {
   std::vector<double> buckets;
   const Trace trace = traced(settings(), buckets);
   ASSERT_GT(buckets.size(), 4u);
@@ -187,7 +187,7 @@ TEST_F(StepTraceTest, TwoProcessesInOneFile) {
   EXPECT_GT(begun_in_backward, 0) << "no reduction overlaps";
 }
 
-TEST_F(StepTraceTest, NodesLieInTheScopesOfTheirLayers) {
+TEST_F(StepTraceTest, NodeSpansNestInLayerSpans) {
   std::vector<double> buckets;
   const Trace trace = traced(settings(), buckets);
   for (const char* pass : {"forward", "backward"}) {
@@ -206,7 +206,7 @@ TEST_F(StepTraceTest, NodesLieInTheScopesOfTheirLayers) {
   }
 }
 
-TEST_F(StepTraceTest, ShardedBucketsAreScatteredAndGathered) {
+TEST_F(StepTraceTest, TracesReduceScatterAndGatherOfShardedBuckets) {
   std::vector<double> buckets;
   const Trace trace = traced(settings({"parallel.shard_optimizer=true"}), buckets);
   expect_nested(trace);
@@ -228,8 +228,8 @@ TEST_F(StepTraceTest, ShardedBucketsAreScatteredAndGathered) {
   EXPECT_GE(trace.named(0, "gather").size(), 3u);
 }
 
-// The same clock read with five seconds more, as on a host that was started so much earlier.
-TEST_F(StepTraceTest, ClocksOfOtherHostsAreMeasured) {
+// The same clock plus five seconds, as on a host that was started earlier.
+TEST_F(StepTraceTest, MeasuresClocksOfOtherHosts) {
   constexpr std::int64_t more = 5'000'000'000;
   const Curves found = run_world(3, [&](ProcessGroup& group, const Report& report) {
     const bool is_elsewhere = group.rank() == 2;
@@ -260,14 +260,14 @@ TEST_F(TracedTrainTest, OneProcessHasNoReductions) {
   const Trace trace(content(path("trace.json")));
   expect_nested(trace);
   EXPECT_EQ(trace.named(0, "step").size(), 2u);
-  EXPECT_EQ(trace.named(0, "validation").size(), 1u) << "behind step 4";
-  EXPECT_EQ(trace.named(0, "checkpoint").size(), 1u) << "behind step 4";
+  EXPECT_EQ(trace.named(0, "validation").size(), 1u) << "after step 4";
+  EXPECT_EQ(trace.named(0, "checkpoint").size(), 1u) << "after step 4";
   EXPECT_TRUE(
       trace.find([](const TracedSpan& span) { return span.bucket >= 0 || span.thread == "communication"; }).empty());
   EXPECT_FALSE(trace::is_on());
 }
 
-TEST_F(TracedTrainTest, ARunThatEndsBeforeWritesWhatThereIs) {
+TEST_F(TracedTrainTest, WritesTraceOfShortRun) {
   run("run", TraceOptions{path("trace.json"), 2, 100}, 3);
   EXPECT_EQ(Trace(content(path("trace.json"))).named(0, "step").size(), 2u);
   EXPECT_FALSE(trace::is_on());
@@ -282,8 +282,8 @@ TEST_F(TracedTrainTest, ARunThatEndsBeforeWritesWhatThereIs) {
   EXPECT_TRUE(partial_files(path("none.json")).empty());
 }
 
-// The trace comes last: whatever becomes of it, the run is saved.
-TEST_F(TracedTrainTest, WhatARunSavesAtItsEndIsInIt) {
+// The trace is written last: the run is saved even if that fails.
+TEST_F(TracedTrainTest, TraceContainsFinalCheckpoint) {
   TrainOptions options;
   options.trace = TraceOptions{path("trace.json"), 2, 100};
   const TrainResult result =  // too small a learning rate to change a weight
@@ -298,7 +298,7 @@ TEST_F(TracedTrainTest, WhatARunSavesAtItsEndIsInIt) {
   EXPECT_EQ(trace.named(0, "checkpoint")[0].step, 2);
 }
 
-TEST_F(TracedTrainTest, WithoutItThereIsNothing) {
+TEST_F(TracedTrainTest, WritesNothingWithoutOption) {
   run("run", std::nullopt, 4);
   EXPECT_TRUE(trace::stop().events.empty());
   std::set<std::string> names;
@@ -306,7 +306,7 @@ TEST_F(TracedTrainTest, WithoutItThereIsNothing) {
   EXPECT_EQ(names, (std::set<std::string>{"run", "tokens.h5"}));
 }
 
-TEST_F(TracedTrainTest, AWrongPlaceIsRefusedBeforeTraining) {
+TEST_F(TracedTrainTest, RejectsUnusablePathBeforeTraining) {
   EXPECT_THAT(message_of<UserError>([&] {
                 run("run", TraceOptions{path("missing/trace.json"), 3, 6}, 4);
               }),

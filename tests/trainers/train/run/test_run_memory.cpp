@@ -13,7 +13,7 @@ using parallel_testing::Report;
 using parallel_testing::run_world;
 using parallel_testing::steady_clock;
 
-TEST(MemoryShareTest, OnTheHostACopyStandsBesideTheStep) {
+TEST(MemoryShareTest, HostMemoryHoldsStepAndCopy) {
   MemoryShare share{.step = 60, .copy = 40, .on_device = 100, .on_host = 100};
   EXPECT_TRUE(share.fits_step());
   EXPECT_TRUE(share.fits_copy());
@@ -23,10 +23,10 @@ TEST(MemoryShareTest, OnTheHostACopyStandsBesideTheStep) {
   share.step = 101;
   EXPECT_FALSE(share.fits_step());
   share.on_host = share.on_device = 0;
-  EXPECT_TRUE(share.fits_step() && share.fits_copy()) << "where nobody knows what there is";
+  EXPECT_TRUE(share.fits_step() && share.fits_copy()) << "unknown available memory";
 }
 
-TEST(MemoryShareTest, OfAGpuTheCopyIsTheHosts) {
+TEST(MemoryShareTest, GpuCheckpointCopyUsesHostMemory) {
   MemoryShare share{.step = 60, .copy = 100, .on_device = 60, .on_host = 100, .is_one_memory = false};
   EXPECT_TRUE(share.fits_step());
   EXPECT_TRUE(share.fits_copy());
@@ -40,8 +40,8 @@ class RunMemoryTest : public testing::WithTemporaryFolder {
   std::string store;
 };
 
-// Who went on would allocate what a neighbour then no longer finds available.
-TEST_F(RunMemoryTest, NobodyGoesOnBeforeAllHaveLooked) {
+// A rank that continued early would allocate memory that a neighbour then no longer finds available.
+TEST_F(RunMemoryTest, WaitsUntilAllRanksHaveChecked) {
   const TokenStore data = TokenStore::open(store);
   const Settings settings = testing::small_settings(store).settings;
   const auto found = run_world(3, [&](ProcessGroup& group, const Report& report) {
@@ -55,7 +55,7 @@ TEST_F(RunMemoryTest, NobodyGoesOnBeforeAllHaveLooked) {
     for (const std::vector<double>& other : found) EXPECT_LT(rank[0], other[1]);
 }
 
-TEST_F(RunMemoryTest, CheckpointsAreNotCopiedWhereTheSettingsSayNo) {
+TEST_F(RunMemoryTest, SettingDisablesCheckpointCopies) {
   const TokenStore data = TokenStore::open(store);
   EXPECT_TRUE(check_memory(testing::small_settings(store).settings, data.vocabulary(), Device{}, ProcessGroup()));
   EXPECT_FALSE(check_memory(testing::small_settings(store, {"checkpoint.background=false"}).settings, data.vocabulary(),

@@ -1,5 +1,4 @@
-// How several processes come to where their run goes on: nobody takes away what another has yet to read, or is writing
-// already.
+// Resuming with several ranks: no rank removes files that another has yet to read or is already writing.
 #include "trainers/train/run/run_resume.h"
 
 #include <gtest/gtest.h>
@@ -23,14 +22,14 @@ class RunResumeTest : public testing::WithTemporaryFolder {
   RunResumeTest() : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(2000))) {}
 
   fs::path checkpoints() const { return path("run/checkpoints"); }
-  /// A run of `steps` steps that is saved, with the best checkpoint so far.
+  /// A saved run of `steps` steps, with the best checkpoint so far.
   void train(int steps) const {
     const std::vector<std::string> keys{"run_directory=" + path("run"), fmt::format("trainer.max_steps={}", steps),
                                         "schedule.warmup_steps=1", "trainer.validate_every=2"};
     furlong::train(testing::small_settings(store, keys), {});
     ASSERT_TRUE(fs::exists(checkpoints() / "best.h5"));
   }
-  /// resume_run in two processes; `before` and `behind` it each does something of its own.
+  /// resume_run with two ranks, which also run `before` and `behind`.
   void resume(const TrainOptions& options, bool keep_best, const std::function<void(int rank)>& before,
               const std::function<void(const ProcessGroup& group, const Trainer& trainer)>& behind) const {
     run_world(2, [&](ProcessGroup& group, const Report&) {
@@ -51,13 +50,12 @@ class RunResumeTest : public testing::WithTemporaryFolder {
   std::string store;
 };
 
-// Rank 1 would save at once where the run is over: its part would be an orphan for rank 0, which is still looking for
-// those.
-TEST_F(RunResumeTest, NobodyGoesOnBeforeRankZeroHasTidied) {
+// Rank 1 would save at once if the run is finished; rank 0, still looking for orphans, would remove its shard.
+TEST_F(RunResumeTest, WaitsUntilRankZeroHasCleanedUp) {
   train(4);
   for (int i = 0; i < 1000; ++i)
     std::ofstream(checkpoints() / fmt::format("step_00000009.shard_{}_of_1000.h5", i))
-        << "of a checkpoint that never came to be";
+        << "shard of a checkpoint that was never completed";
   resume(
       {}, true, [](int) {},
       [&](const ProcessGroup& group, const Trainer& trainer) {
@@ -70,8 +68,8 @@ TEST_F(RunResumeTest, NobodyGoesOnBeforeRankZeroHasTidied) {
       });
 }
 
-// Without checkpoint.keep_best the best one goes, but not before all have read it.
-TEST_F(RunResumeTest, TheBestCheckpointStaysUntilAllHaveReadIt) {
+// Without checkpoint.keep_best the best checkpoint is removed, but not before all ranks have read it.
+TEST_F(RunResumeTest, KeepsBestCheckpointUntilAllRanksHaveReadIt) {
   train(4);
   ASSERT_EQ(CheckpointReader::open(checkpoints() / "best.h5").integer("step"), 4);
   TrainOptions options;

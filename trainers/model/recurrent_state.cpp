@@ -1,4 +1,4 @@
-#include "trainers/model/carried_state.h"
+#include "trainers/model/recurrent_state.h"
 
 #include <limits>
 #include <numeric>
@@ -9,21 +9,20 @@
 namespace furlong {
 namespace {
 
-/// The count of tokens seen, which rows share; the mechanisms that go by it are refused.
+/// The token count, which all rows share. Mechanisms that depend on it do not support stateful training.
 bool is_count(const std::string& name) { return name.ends_with(".tokens"); }
 
 }  // namespace
 
-CarriedState::CarriedState(const layers::Decoder& decoder, std::int64_t rows)
+RecurrentState::RecurrentState(const layers::Decoder& decoder, std::int64_t rows)
     : positions_(static_cast<std::size_t>(rows), 0),
       state_(decoder.new_state(rows, 1)),
       empty_(decoder.new_state(1, 1)) {}
 
-layers::GenerationState& CarriedState::begin(layers::ForwardContext& context, const Batch& batch) {
+layers::GenerationState& RecurrentState::begin(layers::ForwardContext& context, const Batch& batch) {
   const std::size_t rows = positions_.size();
   require(batch.batch == static_cast<std::int64_t>(rows) && batch.fresh.size() == rows,
-          "a batch of {} rows, {} of them known to be fresh or not, for states of {}", batch.batch, batch.fresh.size(),
-          rows);
+          "a batch of {} rows with {} fresh flags, for a state of {} rows", batch.batch, batch.fresh.size(), rows);
   std::vector<Tensor> nothing;
   empty_.visit([&](const std::string& name, Tensor& tensor) {
     if (!is_count(name)) nothing.push_back(tensor);
@@ -51,13 +50,13 @@ layers::GenerationState& CarriedState::begin(layers::ForwardContext& context, co
   return state_;
 }
 
-void CarriedState::save(CheckpointSink& file, const std::string& prefix) const {
+void RecurrentState::save(CheckpointSink& file, const std::string& prefix) const {
   state_.visit([&](const std::string& name, Tensor& tensor) { write_tensor(file, prefix + "/" + name, tensor); });
   const auto rows = static_cast<std::int64_t>(positions_.size());
   file.tensor(prefix + "/positions", "int64", std::span(&rows, 1), positions_.data());
 }
 
-void CarriedState::load(const CheckpointReader& file, const std::string& prefix) {
+void RecurrentState::load(const CheckpointReader& file, const std::string& prefix) {
   state_.visit([&](const std::string& name, Tensor& tensor) { read_tensor(file, prefix + "/" + name, tensor); });
   const auto rows = static_cast<std::int64_t>(positions_.size());
   file.read(prefix + "/positions", "int64", std::span(&rows, 1), positions_.data());
