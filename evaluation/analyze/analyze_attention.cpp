@@ -166,7 +166,7 @@ void AttentionData::add_moments() {
 }
 
 AttentionData AttentionData::head(std::int64_t head) const {
-  require(!replicas_, "one replica of several is no data of its own");
+  require(!replicas_, "head() of replicas");
   AttentionData one;
   for (std::size_t i = 0; i < samples_.size(); ++i) {
     one.samples_.push_back(samples_[i].of_head(head));

@@ -78,7 +78,7 @@ TEST(Doctor, ReportsWhetherGpuIsUsable) {
     EXPECT_EQ(found["version"], library.version);
     EXPECT_EQ(found["path"], library.path);
     EXPECT_EQ(found["problem"], library.problem);
-    EXPECT_NE(library.path.empty(), library.problem.empty()) << library.name << " is found, or it is said why not";
+    EXPECT_NE(library.path.empty(), library.problem.empty()) << library.name << " is found, or has a problem";
     EXPECT_EQ(library.path.empty(), library.version.empty());
     EXPECT_NE(text.output.find(library.problem.empty() ? library.path : library.problem), std::string::npos)
         << text.output;

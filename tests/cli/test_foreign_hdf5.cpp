@@ -101,8 +101,8 @@ TEST_F(ForeignHdf5Test, ChangedFilesDoNotCrash) {
   }
 }
 
-// The message about a dataset's layout says chunks where its address and size follow: libhdf5 1.10.8 reads memory there
-// that is not its own.
+// The layout message declares chunks, but the address and size of contiguous data follow: libhdf5 1.10.8 reads invalid
+// memory.
 TEST_F(ForeignHdf5Test, CrashOfLibraryIsUserError) {
   write_input(false);
   std::string bytes = bytes_of("in.h5");

@@ -44,6 +44,7 @@ TEST_F(LaunchCommand, RejectsSubcommandsForOneRank) {
   std::istringstream lines(help.substr(std::min(help.size(), help.find("Subcommands:\n"))));
   int refused = 0;
   for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) break;
     if (!line.starts_with("  ") || line[2] == ' ') continue;
     const std::string command = line.substr(2, line.find(' ', 2) - 2);
     if (command == "train") continue;

@@ -82,9 +82,9 @@ TEST_F(TrainSbatch, DoesNotRequeueFailedJob) {
 
 TEST_F(TrainSbatch, WaitsForSaveWhenCancelled) {
   const Outcome cancelled =
-      submit("touch begun; while [ ! -e told ]; do sleep 0.02; done; sleep 0.3; echo saved; exit 3", "c.yaml",
+      submit("touch begun; while [ ! -e signalled ]; do sleep 0.02; done; sleep 0.3; echo saved; exit 3", "c.yaml",
              "while [ ! -e " + path("begun") + " ]; do sleep 0.02; done; kill -TERM $shell; sleep 0.1; touch " +
-                 path("told") + ";");
+                 path("signalled") + ";");
   EXPECT_EQ(cancelled.status, 3);
   EXPECT_EQ(cancelled.log, "train.sbatch: SIGTERM: waiting for the ranks to save\nsaved\n");
   EXPECT_EQ(cancelled.requeued, "");

@@ -141,8 +141,7 @@ TEST(Generate, SeedDeterminesTokens) {
     const auto fewer = generate(model, {1, 2, 3}, options).tokens;
     options.max_tokens = 20;
     const auto more = generate(model, {1, 2, 3}, options).tokens;
-    EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), more.begin()))
-        << "asking for more goes on where asking for fewer ended";
+    EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), more.begin())) << "more tokens continue fewer tokens";
   }
 }
 

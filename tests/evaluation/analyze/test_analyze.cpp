@@ -347,7 +347,8 @@ TEST(Analyze, RequiredFeaturesReachTarget) {
     const RequiredFeatures found = required_features(data, candidate, wanted(target, 4096));
     ASSERT_TRUE(found.m) << target;
     EXPECT_LE(found.error, target);
-    EXPECT_EQ(candidate_errors(data, candidate, *found.m, 3, 0)[0], found.error) << "what was told can be had again";
+    EXPECT_EQ(candidate_errors(data, candidate, *found.m, 3, 0)[0], found.error)
+        << "the reported error is reproducible";
     EXPECT_GT(candidate_errors(data, candidate, *found.m / 2, 3, 0)[0], target) << "and is not far from the least";
   }
   const RequiredFeatures none = required_features(data, candidate, wanted(0.05, 64));

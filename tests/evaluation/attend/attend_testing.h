@@ -255,8 +255,8 @@ class AttendTest : public WithTemporaryFolder {
         changed.data[name].second[i] += offset;
         return loss(changed);
       };
-      const double slope = (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step);
-      EXPECT_NEAR(found[i], slope, 1e-8 * largest)
+      const double derivative = (8 * (at(step) - at(-step)) - (at(2 * step) - at(-2 * step))) / (12 * step);
+      EXPECT_NEAR(found[i], derivative, 1e-8 * largest)
           << "d_" << name << " " << i;  // the differences' own error is about step⁴ / 30 · f⁽⁵⁾
     }
   }

@@ -176,7 +176,7 @@ TEST_F(PlanTest, StepIsSumOfParts) {
     EXPECT_NEAR(plan.forward, forward, 1e-12);
     EXPECT_NEAR(plan.backward, backward, 1e-12);
     EXPECT_GT(plan.exchange.hidden, 0);
-    EXPECT_LT(plan.exchange.hidden, plan.backward / 3) << "beside the last of three backward passes alone";
+    EXPECT_LT(plan.exchange.hidden, plan.backward / 3) << "only during the last of three backward passes";
     EXPECT_DOUBLE_EQ(plan.step,
                      plan.forward + plan.backward + plan.optimizer + plan.exchange.busy - plan.exchange.hidden);
     EXPECT_DOUBLE_EQ(plan.tokens_per_second, static_cast<double>(report.tokens) / plan.step);

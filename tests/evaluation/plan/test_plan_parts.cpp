@@ -55,7 +55,7 @@ TEST(PlanDevices, ParseNumbersOfCommandLine) {
   set_plan_numbers(device, "network=25e9,utilisation=0.5,flops=1e14");
   EXPECT_EQ(device.network, 25e9);
   EXPECT_EQ(device.utilisation, 0.5);
-  EXPECT_EQ(device.attention_flops, 1e14) << "what is said of products is said of all";
+  EXPECT_EQ(device.attention_flops, 1e14) << "flops sets both";
   EXPECT_THAT(device.assumed, AllOf(::testing::Not(::testing::Contains("network")),
                                     ::testing::Not(::testing::Contains("utilisation"))));
   set_plan_numbers(device, "flops=2e14,attention_flops=3e13,overlap=0");
@@ -148,7 +148,7 @@ TEST(PlanOverlap, BucketsStartWhenGradientsAreComplete) {
   EXPECT_EQ(found.hidden, 2) << "from 3 to 5 s; the others begin when backward is over";
   found = overlapped(backward, buckets, {5, 1, 1}, 1);
   EXPECT_EQ(found.busy, 7);
-  EXPECT_EQ(found.hidden, 3) << "the first goes on for 2 s behind backward";
+  EXPECT_EQ(found.hidden, 3) << "the first overlaps with backward for only part of its time";
   EXPECT_EQ(overlapped(backward, buckets, {5, 1, 1}, 0.5).hidden, 1.5);
   EXPECT_EQ(overlapped(backward, buckets, {5, 1, 1}, 0).hidden, 0);
   // In order: a bucket that is ready early waits for the previous one.

@@ -122,10 +122,10 @@ double elements_in(const std::string& name) {
   const char* const end = name.data() + name.size();
   for (const char* at = name.data() + name.find('['); at < end; ++at) {
     int extent = 0;
-    const auto [behind, failure] = std::from_chars(at, end, extent);
+    const auto [stop, failure] = std::from_chars(at, end, extent);
     if (failure != std::errc()) continue;
     elements *= extent;
-    at = behind;
+    at = stop;
   }
   return elements;
 }
@@ -205,7 +205,7 @@ TEST_F(PlanSegmentsTest, StatesAreExposedInForwardAndBackward) {
   const PlanReport quick = planned(settings(size, 4), {1, 12}, numbers(",link_latency=0,link=1e18,overlap=1"));
   for (const Plan& plan : report.plans) {
     EXPECT_DOUBLE_EQ(plan.exchange.states, segments.seconds());
-    EXPECT_GE(plan.waited(), segments.seconds()) << "hidden behind nothing";
+    EXPECT_GE(plan.waited(), segments.seconds()) << "never hidden";
     EXPECT_NEAR(plan.step, plan.forward + plan.backward + plan.optimizer + plan.exchange.busy - plan.exchange.hidden,
                 1e-12);
   }
