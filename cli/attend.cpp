@@ -39,7 +39,7 @@ void print_text(const Options& options, const AttendReport& report) {
   const ops::FeatureMapInfo& map = ops::feature_map_info(config.feature_map);
   const bool may_vanish = mechanism.has_features &&
                           (ops::can_be_negative(map.map, config.map_options) || map.can_vanish || rows.guarded > 0);
-  if (report.denominators_told && may_vanish) {
+  if (report.has_denominators && may_vanish) {
     fmt::print(
         "  denominators: minimum {:.3g} of the sum of |φ(q)| |φ(k)|; {} of {} rows guarded, their output is zero\n",
         rows.least, rows.guarded, rows.rows);
@@ -64,7 +64,7 @@ void print_json(const Options& options, const AttendReport& report) {
     object["feature_map"] = config.feature_map;
     object["m"] = report.features;
   }
-  if (report.denominators_told) {
+  if (report.has_denominators) {
     object["rows"] = report.denominators.rows;
     object["guarded_rows"] = report.denominators.guarded;
     object["least_denominator"] = report.denominators.least;
@@ -132,7 +132,7 @@ void add_attend(Command program, int& /*status*/) {
   command.add_flag("--gradients", attend_options.gradients, "Also run backward, from the dataset d_output");
   options->attention.add(command, attend_options.config);
   const Option kind = command
-                          .add_option("--random-projection", attend_options.directions_kind,
+                          .add_option("--random-projection", attend_options.projection_kind,
                                       "Distribution of the random projection, if the file has none")
                           .shows_default("orthogonal")
                           .one_of(names_of_all<layers::DirectionsKind>())
