@@ -149,7 +149,7 @@ TEST_F(AnalyzeModelTest, RejectsInvalidOptions) {
     return message_of<UserError>([&] { analyzed(options); });
   };
   EXPECT_THAT(refused([](auto& options) { options.sequence_length = 33; }),
-              HasSubstr("--sequence-length 33: longer than the model's 32 learned positions"));
+              HasSubstr("--sequence-length 33: the model has 32 learned positions"));
   EXPECT_THAT(refused([](auto& options) { options.run = "/nowhere"; }), HasSubstr("/nowhere: no such run directory"));
   EXPECT_THAT(refused([](auto& options) {
                 options.candidates = {attention_candidate("taylor:3")};
