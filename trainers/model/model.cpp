@@ -142,7 +142,7 @@ std::optional<fs::path> checkpoint_folder(const fs::path& path) {
 }
 
 fs::path newest_in(const fs::path& path, const fs::path& folder) {
-  if (const auto newest = newest_complete_checkpoint(folder)) return *newest;
+  if (const auto newest = newest_whole_checkpoint(folder)) return *newest;
   throw UserError("{}: no checkpoint found (looked for best.h5 and step_*.h5 in {})", path.string(), folder.string());
 }
 

@@ -353,16 +353,16 @@ TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
 }
 
 TEST_F(CheckpointDirectoryTest, ReaderFindsNewestDuringRun) {
-  EXPECT_EQ(newest_complete_checkpoint(folder), std::nullopt);
+  EXPECT_EQ(newest_whole_checkpoint(folder), std::nullopt);
   CheckpointDirectory directory(folder, 2, true);
   for (const std::int64_t step : {10, 20, 30}) {
     write(directory, step);
     directory.committed(step, step == 10 ? 1.0 : 2.0);
   }
-  EXPECT_EQ(newest_complete_checkpoint(folder), directory.path_for(30)) << "not the best";
+  EXPECT_EQ(newest_whole_checkpoint(folder), directory.path_for(30)) << "not the best";
   damage(directory.path_for(30));
   damage(directory.path_for(20));
-  EXPECT_EQ(newest_complete_checkpoint(folder), folder / "best.h5");
+  EXPECT_EQ(newest_whole_checkpoint(folder), folder / "best.h5");
 }
 
 }  // namespace

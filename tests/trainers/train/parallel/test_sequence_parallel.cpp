@@ -270,7 +270,7 @@ TEST_F(ContextParallelProgram, TrainsOnPackedDocumentsWithDropout) {
       train("run",
             linear({"data.packing=documents", "model.dropout=0.1", "trainer.max_steps=5", "trainer.validate_every=5"}));
   EXPECT_EQ(found.status, 0) << found.err;
-  EXPECT_TRUE(newest_complete_checkpoint(path("run/checkpoints")).has_value()) << found.out << found.err;
+  EXPECT_TRUE(newest_whole_checkpoint(path("run/checkpoints")).has_value()) << found.out << found.err;
 }
 
 TEST_F(ContextParallelProgram, RejectsUnsupportedSettings) {
