@@ -104,8 +104,9 @@ def table(curve):
             f"{point['accuracy']:.4f}",
         ]
         for key in ("accuracy", "loss"):
-            chance = point[f"chance_{key}"]
-            cells.append("" if point is teacher else f"{100 * (point[key] - chance) / (teacher[key] - chance):.2f} %")
+            baseline = point[f"baseline_{key}"]
+            gained = (point[key] - baseline) / (teacher[key] - baseline)
+            cells.append("" if point is teacher else f"{100 * gained:.2f} %")
         yield "| " + " | ".join(cells) + " |"
 
 
@@ -140,7 +141,8 @@ def main():
         if arguments.json:
             arguments.json.write_text(json.dumps(curve, indent=2) + "\n")
     elif arguments.json:
-        curve = json.loads(arguments.json.read_text())
+        # Earlier versions wrote chance_loss and chance_accuracy.
+        curve = json.loads(arguments.json.read_text().replace('"chance_', '"baseline_'))
     else:
         parser.error("name a run, or with --json a curve that has been evaluated before")
     if arguments.svg:

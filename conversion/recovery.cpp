@@ -285,7 +285,7 @@ Json to_json(const Recovery& recovery) {
               {"split", name_of(recovery.split)},
               {"objective", recovery.objective},
               {"sequence_length", recovery.sequence_length},
-              {"chance",
+              {"baseline",
                {{"loss", number(recovery.chance.loss)},
                 {"accuracy", number(recovery.chance.accuracy)},
                 {"targets", recovery.chance.targets}}}};

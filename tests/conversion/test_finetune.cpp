@@ -57,16 +57,16 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
   const Json json = Json::parse(content(path("run/recovery.json")));
   ASSERT_EQ(json["models"].size(), 5u);
   const std::vector<std::string> names{"teacher", "before", "transfer", "distillation", "task"};
-  const double chance = json["chance"]["accuracy"], teacher = json["models"][0]["accuracy"];
-  EXPECT_GT(teacher, chance + 0.2);
+  const double baseline = json["baseline"]["accuracy"], teacher = json["models"][0]["accuracy"];
+  EXPECT_GT(teacher, baseline + 0.2);
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Json& model = json["models"][i];
     EXPECT_EQ(model["name"], names[i]);
     EXPECT_NEAR(model["perplexity"].get<double>(), std::exp(model["loss"].get<double>()), 1e-9);
-    EXPECT_EQ(model["targets"], json["chance"]["targets"]);
+    EXPECT_EQ(model["targets"], json["baseline"]["targets"]);
     if (i == 0) continue;
     const double accuracy = model["accuracy"];
-    EXPECT_DOUBLE_EQ(model["recovery"]["accuracy"].get<double>(), (accuracy - chance) / (teacher - chance));
+    EXPECT_DOUBLE_EQ(model["recovery"]["accuracy"].get<double>(), (accuracy - baseline) / (teacher - chance));
     EXPECT_EQ(model["relative_error_of_attention"].size(), 2u);
   }
   const auto of = [&](std::size_t model, const char* layer) {
@@ -93,7 +93,7 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
   for (std::size_t i = 1; i < names.size(); ++i) {
     const double accuracy = json["models"][i]["accuracy"], targets = json["models"][i]["targets"];
     EXPECT_NEAR(json["models"][i]["recovery"]["accuracy_standard_error"].get<double>(),
-                std::sqrt(accuracy * (1 - accuracy) / targets) / (teacher - chance), 1e-12);
+                std::sqrt(accuracy * (1 - accuracy) / targets) / (teacher - baseline), 1e-12);
   }
 
   // Before training, the student has the teacher's weights with the new attention.
@@ -243,7 +243,7 @@ TEST_F(FinetuneTest, ReportsAttentionErrorsWithoutOutputLayer) {
     ASSERT_EQ(one.layer_errors.size(), 2u);
   }
   EXPECT_LT(result.recovery->models[1].layer_errors[0].second, result.recovery->models[0].layer_errors[0].second);
-  EXPECT_TRUE(Json::parse(content(path("run/recovery.json")))["chance"]["loss"].is_null());
+  EXPECT_TRUE(Json::parse(content(path("run/recovery.json")))["baseline"]["loss"].is_null());
 }
 
 TEST_F(FinetuneTest, RejectsRunMadeFromAnotherModel) {
