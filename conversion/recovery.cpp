@@ -114,9 +114,9 @@ class Measurement {
     recovery.split = split_;
     recovery.sequence_length = settings_.data.sequence_length;
     const DataSettings& data = settings_.data;
-    recovery.chance = {.accuracy = NAN, .loss = NAN};
+    recovery.baseline = {.accuracy = NAN, .loss = NAN};
     if (predicts_)
-      recovery.chance = chance(settings_, model_vocabulary(settings_, data_->vocabulary()), *data_, split_,
+      recovery.baseline = chance(settings_, model_vocabulary(settings_, data_->vocabulary()), *data_, split_,
                                data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches);
     std::optional<Evaluation> teachers;
     if (teacher_ && comparable_) {
@@ -129,7 +129,7 @@ class Measurement {
     }
     for (const Candidate& candidate : students) {
       if (stop_requests.received()) return std::nullopt;
-      recovery.models.push_back(measure(candidate, teachers, recovery.chance));
+      recovery.models.push_back(measure(candidate, teachers, recovery.baseline));
     }
     if (stop_requests.received()) return std::nullopt;
     if (!settings_.finetune.lengths.empty()) measure_lengths(students.back(), recovery.lengths);
@@ -145,14 +145,14 @@ class Measurement {
                     settings_.finetune.evaluation_batches);
   }
 
-  MeasuredModel measure(const Candidate& candidate, const std::optional<Evaluation>& teacher, const Chance& chance) {
+  MeasuredModel measure(const Candidate& candidate, const std::optional<Evaluation>& teacher, const Chance& baseline) {
     report_(fmt::format("evaluating the student {}",
                         candidate.name == "before" ? "before training" : "after " + candidate.name));
     MeasuredModel measured;
     measured.candidate = candidate;
     Model model = student_from(settings_, *data_, device_, candidate.checkpoint);
     measured.found = evaluate_model(model);
-    if (teacher) measured.recovered = recovered(measured.found, *teacher, chance);
+    if (teacher) measured.recovered = recovered(measured.found, *teacher, baseline);
     if (teacher_ && settings_.teacher.transfers()) {
       const DataSettings& data = settings_.data;
       measured.layer_errors = teacher_
@@ -163,7 +163,7 @@ class Measurement {
     if (layers::uses(settings_.model.attention, &layers::MechanismInfo::is_hybrid)) {
       Model linear = student_from(without_windows(settings_), *data_, device_, candidate.checkpoint);
       measured.window_off = evaluate_model(linear);
-      if (teacher) measured.window_off_recovered = recovered(*measured.window_off, *teacher, chance);
+      if (teacher) measured.window_off_recovered = recovered(*measured.window_off, *teacher, baseline);
     }
     return measured;
   }
@@ -286,9 +286,9 @@ Json to_json(const Recovery& recovery) {
               {"objective", recovery.objective},
               {"sequence_length", recovery.sequence_length},
               {"baseline",
-               {{"loss", number(recovery.chance.loss)},
-                {"accuracy", number(recovery.chance.accuracy)},
-                {"targets", recovery.chance.targets}}}};
+               {{"loss", number(recovery.baseline.loss)},
+                {"accuracy", number(recovery.baseline.accuracy)},
+                {"targets", recovery.baseline.targets}}}};
   Json& models = object["models"] = Json::array();
   for (const MeasuredModel& model : recovery.models) {
     const bool is_teacher = model.candidate.name == "teacher";
@@ -322,8 +322,8 @@ std::string to_text(const Recovery& recovery) {
   const bool tokens = predicts_tokens(recovery);
   std::string text =
       fmt::format("{} split of {}, {}, {} targets, sequences of {}; baseline: loss {}, accuracy {}\n",
-                  name_of(recovery.split), recovery.data, recovery.objective, recovery.chance.targets,
-                  recovery.sequence_length, number_text(recovery.chance.loss), number_text(recovery.chance.accuracy));
+                  name_of(recovery.split), recovery.data, recovery.objective, recovery.baseline.targets,
+                  recovery.sequence_length, number_text(recovery.baseline.loss), number_text(recovery.baseline.accuracy));
   text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity",
                       "accuracy", "recovery", "of loss", "error", "tokens", "minutes");
   for (const MeasuredModel& model : recovery.models) {

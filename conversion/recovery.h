@@ -61,7 +61,7 @@ struct Recovery {
   std::string data, objective;
   Split split = Split::test;
   std::int64_t sequence_length = 0;
-  Chance chance;
+  Chance baseline;
   std::vector<MeasuredModel> models;
   std::vector<MeasuredLength> lengths;
 };

@@ -66,7 +66,7 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
     EXPECT_EQ(model["targets"], json["baseline"]["targets"]);
     if (i == 0) continue;
     const double accuracy = model["accuracy"];
-    EXPECT_DOUBLE_EQ(model["recovery"]["accuracy"].get<double>(), (accuracy - baseline) / (teacher - chance));
+    EXPECT_DOUBLE_EQ(model["recovery"]["accuracy"].get<double>(), (accuracy - baseline) / (teacher - baseline));
     EXPECT_EQ(model["relative_error_of_attention"].size(), 2u);
   }
   const auto of = [&](std::size_t model, const char* layer) {
