@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Finds phrases that the project does not use, in prose, comments, messages and help texts.
+    python3 tests/wording/check_wording.py [--self-test]
+Reads every tracked file of C++, CUDA, Python, shell, CMake, YAML and Markdown. In C++ only comments and string literals
+count. Exit status: 0 none found, 1 some found (one line each: file, line, phrase, what to write)."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Phrase (a regular expression between word boundaries) -> what to write.
+PHRASES = {
+    r"foretells?": "estimates",
+    r"by turns": "alternating",
+    r"(a )?mistakes? to mend": "invalid input",
+    r"mend(s|ed|ing)?": "fix",
+    r"what there is": "the existing ...",
+    r"beg[iau]ns? from": "starts from",
+    r"(is|are|was|were|be) told": "is reported",
+    r"(is|are) not there": "is missing",
+    r"in the place of": "instead of",
+    r"(for|by) itself alone": "separately",
+    r"random directions?": "random projection",
+    r"token stores?": "tokenized dataset",
+    r"slopes?": "gradient",
+    r"lessons?": "distillation step",
+    r"norms? (before|behind)": "pre-norm, post-norm",
+    r"averages of (the )?weights": "EMA",
+    r"remak(e|es|ing)": "recompute",
+    r"kernel bodies|bodies of (an )?ops?": "kernels",
+    r"what is to be told": "the message",
+    r"goes on from": "continues from",
+    r"(comes|stands) behind": "follows",
+    r"is there twice": "occurs twice",
+    r"has room for": "fits",
+    r"to be seen by": "visible to",
+    r"carries? (its|the|their) state": "stateful",
+    r"not said": "not given",
+}
+PATTERN = re.compile("|".join(rf"(?P<p{i}>\b(?:{phrase})\b)" for i, phrase in enumerate(PHRASES)), re.IGNORECASE)
+TOKENS = re.compile(
+    r'(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<text>R"(?P<d>[^\s()\\]{0,16})\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*")'
+    r"|'(?:\\.|[^'\\\n])'", re.DOTALL)
+SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".md", ".yaml", ".txt"}
+IGNORED = ("tests/wording/", "tests/fuzz/corpus/", "benchmarks/results/", "tests/trainers/settings/broken_configs/",
+           "trainers/settings/renamed_keys.cpp", "LICENSE", "CHANGELOG.md")
+
+
+def words_of(text: str, is_code: bool) -> str:
+    """The text with everything blanked that is not prose; lines and columns stay."""
+    text = re.sub(r"(\n\s*(?:///?<?|#) )", lambda m: "\n" + " " * (len(m.group(1)) - 1), text) if not is_code else text
+    if not is_code:
+        return text
+    kept = [c if c == "\n" else " " for c in text]
+    for match in TOKENS.finditer(text):
+        if match.group("comment") or match.group("text"):
+            kept[match.start():match.end()] = text[match.start():match.end()]
+    return "".join(kept)
+
+
+def find(text: str, is_code: bool) -> list[tuple[int, str, str]]:
+    """(line, phrase, what to write) for each phrase; a phrase may go over the end of a comment's line."""
+    found = []
+    prose = re.sub(r"\n(\s*)(///?<?|#)(?= )", lambda m: "\n" + m.group(1) + " " * len(m.group(2)), words_of(text, is_code))
+    joined = re.sub(r"\s", " ", prose)
+    folded, places, previous = [], [], ""
+    for i, c in enumerate(joined):  # one space between words, with the place of each character
+        if c == " " and previous == " ":
+            continue
+        folded.append(c)
+        places.append(i)
+        previous = c
+    for match in PATTERN.finditer("".join(folded)):
+        write = list(PHRASES.values())[int(match.lastgroup[1:])]
+        found.append((text.count("\n", 0, places[match.start()]) + 1, match.group(0), write))
+    return found
+
+
+def self_test() -> None:
+    planted = "// The store\n// begins\n//   from here.\nint mend = 1;  // fine\nauto s = \"by turns\";\n"
+    found = [(line, phrase.lower()) for line, phrase, _ in find(planted, True)]
+    assert found == [(2, "begins from"), (5, "by turns")], found
+    assert not find("int lesson = remake(slope);\n", True)
+    assert [f[1] for f in find("What there\nis of it.\n", False)] == ["What there is"]
+    for phrase in PHRASES:
+        assert phrase.islower() or not phrase.isalpha(), phrase
+
+
+def main() -> int:
+    if "--self-test" in sys.argv[1:]:
+        self_test()
+        print("self-test: planted phrases found, identifiers ignored")
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    if not files:  # an unpacked archive
+        files = [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file() and not str(p.relative_to(ROOT)).startswith(("build", "data", "runs", "."))]
+    checked = count = 0
+    for name in files:
+        path = ROOT / name
+        if path.suffix not in SUFFIXES or name.startswith(IGNORED) or not path.is_file():
+            continue
+        checked += 1
+        is_code = path.suffix in {".cpp", ".h", ".cu", ".cuh"}
+        for line, phrase, write in find(path.read_text(encoding="utf-8", errors="replace"), is_code):
+            print(f'{name}:{line}: "{phrase}"; write "{write}"')
+            count += 1
+    print(f"{checked} files, {len(PHRASES)} phrases, {count} found")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
