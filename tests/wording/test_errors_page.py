@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Checks that every message quoted in docs/errors.md occurs in the program.
     python3 tests/wording/test_errors_page.py [--self-test]
-An entry is a heading "### ..." followed by one or more indented lines "error: ..." or "warning: ...". The fixed parts of
-such a line, those between "…", must each occur in a string literal of the product's C++ source. Adjacent literals count
-as one, and a placeholder of fmt or printf counts as "…". The page has at least 30 entries.
+An entry is a heading "### ..." with its messages as indented lines. The fixed parts of a message, those between "…",
+must each occur in a string literal of the product's C++ source. Adjacent literals count as one, and a placeholder of fmt
+or printf counts as "…". A message that is composed of several literals is split after ": " and "; " if it has to be.
+The page has at least 30 entries.
 Exit status: 0 all found, 1 otherwise (one line for each problem: line of the page, entry, missing part)."""
 
 import pathlib
@@ -68,16 +69,25 @@ def entries(page):
             result.append((line[4:].strip(), []))
         elif line.startswith("## "):
             result.append(None)
-        elif result and result[-1] and re.match(r" {4}(\[rank …\] )?(error|warning): ", line):
+        elif result and result[-1] and line.startswith("    ") and line.strip():
             result[-1][1].append((number, line.strip()))
     return [entry for entry in result if entry]
 
 
 def fixed_parts(message):
     """Returns the parts of a quoted message that hold a word, without the level in front."""
-    message = re.sub(r"^(\[rank …\] )?(error|warning): ", "", message)
-    parts = [part.strip() for part in message.split(ELLIPSIS)]
+    message = re.sub(r"^(error|warning): ", "", message)
+    parts = [part.strip(" :;,.?") for part in message.split(ELLIPSIS)]
     return [part for part in parts if re.search(r"\w", part)]
+
+
+def missing_parts(part, source):
+    """Returns what of a fixed part occurs in no literal: nothing, the part, or pieces of it between ": " and "; "."""
+    if part in source:
+        return []
+    pieces = [piece for piece in re.split(r"[:;] ", part) if re.search(r"\w", piece)]
+    missing = [piece for piece in pieces if piece not in source]
+    return missing if len(missing) < len(pieces) else [part]
 
 
 def problems(page, source, min_entries=MIN_ENTRIES):
@@ -88,14 +98,13 @@ def problems(page, source, min_entries=MIN_ENTRIES):
         found.append(f"{PAGE.name}: {len(all_entries)} entries, expected at least {min_entries}")
     for title, messages in all_entries:
         if not messages:
-            found.append(f"{PAGE.name}: entry '{title}' quotes no message, expected an indented 'error: ...' line")
+            found.append(f"{PAGE.name}: entry '{title}' quotes no message, expected an indented line with one")
         for number, message in messages:
             parts = fixed_parts(message)
             if max(map(len, parts), default=0) < MIN_LONGEST_PART:
                 found.append(f"{PAGE.name}:{number}: entry '{title}': no fixed part of {MIN_LONGEST_PART} characters")
-            for part in parts:
-                if part not in source:
-                    found.append(f"{PAGE.name}:{number}: entry '{title}': no string literal contains '{part}'")
+            for missing in (one for part in parts for one in missing_parts(part, source)):
+                found.append(f"{PAGE.name}:{number}: entry '{title}': no string literal contains '{missing}'")
     return found
 
 
