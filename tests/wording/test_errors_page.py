@@ -2,8 +2,8 @@
 """Checks that every message quoted in docs/errors.md occurs in the program.
     python3 tests/wording/test_errors_page.py [--self-test]
 An entry is a heading "### ..." with its messages as indented lines. The fixed parts of a message, those between "…",
-must each occur in a string literal of the product's C++ source. Adjacent literals count as one, and a placeholder of fmt
-or printf counts as "…". A message that is composed of several literals is split after ":", ";" and ")" if necessary.
+must each occur in a string literal of the product's C++ source. Adjacent literals count as one, and a placeholder of
+fmt or printf counts as "…". A message that is composed of several literals is split after ":", ";" and ")" if necessary.
 The page has at least 30 entries.
 Exit status: 0 all found, 1 otherwise (one line for each problem: line of the page, entry, missing part)."""
 
@@ -82,7 +82,7 @@ def fixed_parts(message):
 
 
 def missing_parts(part, source):
-    """Returns what of a fixed part occurs in no literal: nothing, the part, or pieces of it between ":", ";" and ")"."""
+    """Returns what of a fixed part occurs in no literal: nothing, the part, or its pieces between ":", ";" and ")"."""
     if part in source:
         return []
     pieces = [piece for piece in re.split(r"[:;)] ", part) if re.search(r"\w", piece)]
@@ -110,7 +110,8 @@ def problems(page, source, min_entries=MIN_ENTRIES):
 
 def self_test(page, source):
     """Plants faults and checks that each one is found."""
-    joined = literals('f("a {:.1f} b"  // "not a literal"\n  " c \\"d\\"", \'"\', R"(raw {} "x")", "%d e", 1\'000, "g");')
+    joined = literals(
+        'f("a {:.1f} b"  // "not a literal"\n  " c \\"d\\"", \'"\', R"(raw {} "x")", "%d e", 1\'000, "g");')
     expected = ["a {:.1f} b c \"d\"", 'raw {} "x"', "%d e", "g"]
     assert joined == expected, joined
     assert [fixed_text(one) for one in joined] == ["a … b c \"d\"", 'raw … "x"', "… e", "g"]
