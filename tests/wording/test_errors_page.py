@@ -3,7 +3,8 @@
     python3 tests/wording/test_errors_page.py [--self-test]
 An entry is a heading "### ..." with its messages as indented lines. The fixed parts of a message, those between "…",
 must each occur in a string literal of the product's C++ source. Adjacent literals count as one, and a placeholder of
-fmt or printf counts as "…". A message that is composed of several literals is split after ":", ";" and ")" if necessary.
+fmt or printf counts as "…". A message that is composed of several literals is split after ":", ";" and ")" if
+necessary.
 The page has at least 30 entries.
 Exit status: 0 all found, 1 otherwise (one line for each problem: line of the page, entry, missing part)."""
 
