@@ -92,6 +92,7 @@ def main() -> int:
     if "--self-test" in sys.argv[1:]:
         self_test()
         print("self-test: planted phrases found, identifiers ignored")
+        return 0
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
     if not files:  # an unpacked archive
         files = [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file() and not str(p.relative_to(ROOT)).startswith(("build", "data", "runs", "."))]
