@@ -191,7 +191,7 @@ void write_gradients(hdf5::File& file, const Leaves& leaves, const AttendTensors
   write_by_heads(file, "d_key", gradient_of(leaves.operands.key), tensors.n_kv_heads);
   write_by_heads(file, "d_value", gradient_of(leaves.operands.value), tensors.n_kv_heads);
   const auto in_shape_of_file = [&](const std::string& name, const Variable& weight, const Tensor& read) {
-    if (read.defined()) write_tensor(file, name, gradient_of(weight).reshape(read.shape()));
+    if (read.defined()) write_unchanged(file, name, gradient_of(weight).reshape(read.shape()));
   };
   in_shape_of_file("d_gate", leaves.tensors.gate, tensors.gate);
   in_shape_of_file("d_key_projection", leaves.tensors.key_projection, tensors.key_projection);
@@ -232,7 +232,7 @@ AttendReport attend(const AttendOptions& options) {
   hdf5::File file = hdf5::File::create(place);
   write_attributes(file, options, report);
   write_by_heads(file, "output", output, tensors.n_heads);
-  if (tensors.constants.directions.defined()) write_tensor(file, "random_projection", tensors.constants.directions);
+  if (tensors.constants.directions.defined()) write_unchanged(file, "random_projection", tensors.constants.directions);
   if (options.gradients) write_gradients(file, leaves, tensors);
   file.close();
   place.commit();

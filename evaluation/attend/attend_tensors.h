@@ -33,6 +33,6 @@ AttendTensors read_attend_tensors(const std::string& path, const layers::Attenti
 /// Writes [batch, n, heads·width] as [batch, heads, n, width] in float32, or in float64 if the tensor is float64.
 void write_by_heads(hdf5::Group& file, const std::string& name, const Tensor& tensor, std::int64_t heads);
 /// Writes a tensor in its own shape, in the same types.
-void write_tensor(hdf5::Group& file, const std::string& name, const Tensor& tensor);
+void write_unchanged(hdf5::Group& file, const std::string& name, const Tensor& tensor);
 
 }  // namespace furlong

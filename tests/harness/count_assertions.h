@@ -1,6 +1,6 @@
 #pragma once
 // Counts the assertions that GoogleTest's macros evaluate; GoogleTest's listeners are called only for failures. The
-// precompiled header includes this into every test source, after GoogleTest.
+// precompiled header includes this file into every test source, after GoogleTest.
 #include <gtest/gtest.h>
 
 #include <atomic>
