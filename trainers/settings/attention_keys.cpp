@@ -52,84 +52,83 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
   const auto random_maps = maps_that([](const ops::FeatureMapInfo& map) { return map.needs_directions; });
   const auto polynomials = maps_that([](const ops::FeatureMapInfo& map) { return map.highest_order > 0; });
   t.section("model.attention",
-            "exact attention, or attention whose cost grows linearly with length; definitions and measured errors are "
-            "in docs/numerics.md");
+            "exact attention, or attention with a cost linear in the sequence length; docs/numerics.md has definitions "
+            "and measured errors");
   t.key("model.attention.mechanism", &a.mechanism, "", summaries(layers::attention_mechanisms()))
       .one_of(names(layers::attention_mechanisms()))
       .elsewhere({"attention_type", "attn_type", "kind"});
   t.key("model.attention.layers", &a.layer_mechanisms, "",
-        "the mechanism of each layer, in the place of mechanism: [softmax, linear, linear, ...]; where heads of a "
-        "layer differ, one for each head of it, separated by spaces: [softmax linear linear softmax, linear, ...]")
+        "mechanism of each layer, instead of mechanism: [softmax, linear, ...]; names separated by spaces set it per "
+        "head: [softmax linear linear softmax, linear, ...]")
       .elsewhere({"layer_types", "attention_layers", "attn_layers"});
   t.key("model.attention.heads", &a.head_mechanisms, "",
-        "the mechanism of each head, the same in every layer, in the place of mechanism: [softmax, linear, ...]");
-  with_window(t.key("model.attention.window", &a.window, "tokens",
-                    "softmax, linear: keys so far away are not seen, so that a token sees this many, itself included "
-                    "(encoders: on either side)")
-                  .within(1, 1e12)
-                  .zero_means("all are seen"),
-              &layers::AttentionConfig::window)
+        "mechanism of each head, the same in every layer, instead of mechanism: [softmax, linear, ...]");
+  with_window(
+      t.key("model.attention.window", &a.window, "tokens",
+            "softmax, linear: sliding window; query i attends to keys with i - j < window (encoders: |i - j| < window)")
+          .within(1, 1e12)
+          .zero_means("no window"),
+      &layers::AttentionConfig::window)
       .elsewhere({"sliding_window", "window_size", "attention_window"});
   with_window(t.key("model.attention.softmax_window", &a.softmax_window, "tokens",
-                    "windowed: how many of the nearest tokens, itself included, get softmax's exact weights "
-                    "(encoders: on either side); all others get the feature map's")
+                    "windowed: number of nearest tokens, including the token itself, with exact softmax weights "
+                    "(encoders: on either side); other tokens use the feature map")
                   .within(1, 1e12)
-                  .zero_means("none; windowed needs some"),
+                  .zero_means("none; windowed requires a value above 0"),
               &layers::AttentionConfig::softmax_window)
       .elsewhere({"local_window", "local_window_size"});
   with_features(t.key("model.attention.feature_map", &a.feature_map, "", summaries(ops::feature_maps()))
                     .one_of(names(ops::feature_maps())))
       .elsewhere({"kernel", "kernel_fn"});
   with_features(t.key("model.attention.n_features", &a.n_features, "features",
-                      "features of each head; more approximate softmax better and cost more")
+                      "features per head; more features approximate softmax better and cost more")
                     .within(1, 65536)
-                    .zero_means("2 × d_head with random features, else what the feature map has"))
+                    .zero_means("2 × d_head for random features, otherwise fixed by the feature map"))
       .elsewhere({"nb_features", "num_features", "n_random_features"});
   with_maps(
       t.key("model.attention.order", &a.map_options.order, "",
-            "degree of the polynomial, 1 to 3 for taylor, 1 to 4 for limit; weights can be negative with odd ones")
+            "degree of the polynomial, 1 to 3 for taylor, 1 to 4 for limit; odd degrees can give negative weights")
           .within(1, 4),
       polynomials);
   with_features(t.key("model.attention.kernel_epsilon", &a.map_options.kernel_epsilon, "",
-                      "favor_relu: added to every feature, part of the kernel's definition")
+                      "favor_relu: constant added to every feature, part of the kernel's definition")
                     .above(0)
                     .within(0, 1)
                     .zero_means("0.001"));
   with_maps(t.key("model.attention.most_features", &a.map_options.most_features, "features",
-                  "polynomials that have more are refused")
+                  "largest number of polynomial features; a map with more is an error")
                 .within(1, 1e6),
             polynomials);
   with_mechanisms(t.key("model.attention.normalizer", &a.normalizer, "",
-                        "sum: outputs are weighted means of values; none: weighted sums, of which each head is divided "
-                        "by its root mean square and multiplied by a learned gain"),
+                        "sum: divide by the sum of weights, so that outputs are weighted means; none: weighted sums, "
+                        "with an RMS norm and learned gain per head"),
                   &Mechanism::chooses_normalizer);
   with_features(t.key("model.attention.centering", &a.centering, "",
-                      "take the mean query and the mean key of each head away, of earlier optimizer steps; softmax is "
-                      "unchanged by it, and random features have less variance"));
-  with_features(
-      t.key("model.attention.scaling", &a.scaling, "",
-            "saderf: scale dimensions of queries up and of keys down, or the reverse, until both have the same mean "
-            "square, that of earlier optimizer steps; q·k is unchanged by it, and random features have less variance"));
+                      "subtract each head's mean query and mean key, measured in earlier optimizer steps; softmax is "
+                      "unchanged, and random features have less variance"));
+  with_features(t.key("model.attention.scaling", &a.scaling, "",
+                      "none: off; saderf: rescale query and key dimensions to equal mean squares, measured in earlier "
+                      "optimizer steps; q·k is unchanged, and random features have less variance"));
   with_maps(t.key("model.attention.denominator_guard", &a.denominator_guard, "",
-                  "with features of both signs: an output is zero where the sum of its weights is smaller than this "
-                  "share of the sum of magnitudes")
+                  "for features of both signs: an output is zero if the sum of its weights is below this fraction of "
+                  "the sum of their magnitudes")
                 .within(0, 1)
                 .below(1),
             maps_that([](const ops::FeatureMapInfo& map) { return ops::can_cancel(map.map); }))
       .only_with("model.attention.normalizer", {"sum"});
   with_maps(t.key("model.attention.directions", &a.directions, "",
-                  "random directions of the features: orthogonal in blocks (smaller variance) with norms as of "
-                  "Gaussian rows; orthogonal_fixed_norm: norms √d_head; norm_stratified: norms at the quantiles; "
-                  "structured: random signs and Hadamard transforms; iid: independent"),
+                  "random projection of the features; orthogonal: orthogonal blocks with norms of Gaussian rows (less "
+                  "variance than iid); orthogonal_fixed_norm: with norms √d_head; norm_stratified: with norms at "
+                  "quantiles; structured: random signs and Hadamard transforms; iid: independent Gaussian rows"),
             random_maps);
-  with_maps(t.key("model.attention.redraw_every", &a.redraw_every, "steps",
-                  "optimizer steps after which new directions are drawn")
-                .within(1, 1e12)
-                .zero_means("never"),
-            random_maps)
+  with_maps(
+      t.key("model.attention.redraw_every", &a.redraw_every, "steps", "optimizer steps between new random projections")
+          .within(1, 1e12)
+          .zero_means("never"),
+      random_maps)
       .elsewhere({"feature_redraw_interval"});
   with_features(t.key("model.attention.chunk_size", &a.chunk_size, "tokens",
-                      "length of a chunk, inside which the causal form is computed directly")
+                      "chunk length of causal linear attention; within a chunk, weights are computed directly")
                     .within(16, 256))
       .elsewhere({"chunk_len", "chunk_length"});
   for (const auto& [name, ignored] : {std::pair{"compat", "none"}, std::pair{"compat_stabilize", "false"}})
@@ -137,18 +136,18 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
               "linear attention has one definition, without the epsilons of other libraries (docs/numerics.md); remove "
               "the key, and finetune a model that was trained with it");
   with_mechanisms(t.key("model.attention.projected_length", &a.projected_length, "rows",
-                        "length that keys and values are projected to (k in the paper)")
+                        "length that keys and values are projected to (k in the Linformer paper)")
                       .within(1, 1e9)
                       .zero_means("a quarter of max_sequence_length, at most 256"),
                   &Mechanism::projects_sequence)
       .elsewhere({"linformer_k", "proj_k", "compressed"});
-  with_mechanisms(
-      t.key("model.attention.projection", &a.projection, "",
-            "along the sequence: a learned matrix, means of neighbouring tokens, or a learned strided convolution"),
-      &Mechanism::projects_sequence);
+  with_mechanisms(t.key("model.attention.projection", &a.projection, "",
+                        "projection along the sequence; linear: learned matrix; mean: means of neighbouring tokens; "
+                        "convolution: learned strided convolution"),
+                  &Mechanism::projects_sequence);
   with_mechanisms(t.key("model.attention.sharing", &a.sharing, "",
-                        "who shares a projection: none: each head has its own for keys and for values; heads: the "
-                        "heads of a layer; key_value: keys and values too; layers: all layers too"),
+                        "sharing of the projection; none: separate per head, for keys and for values; heads: shared by "
+                        "a layer's heads; key_value: also by keys and values; layers: also by all layers"),
                   &Mechanism::projects_sequence)
       .only_with("model.attention.projection", {"linear", "convolution"});
 }

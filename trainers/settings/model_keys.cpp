@@ -3,117 +3,114 @@
 namespace furlong {
 
 void add_run_keys(config::Table& t, Settings& s) {
-  t.key("seed", &s.seed, "", "seed of every random number: weights, data order, dropout, directions of features")
+  t.key("seed", &s.seed, "", "seed of all random numbers: initial weights, data order, dropout, random projections")
       .at_least(0);
-  t.key("device", &s.device, "", "where to compute; auto takes a GPU if this build and this machine have one")
+  t.key("device", &s.device, "", "compute device; auto: a GPU if the build and the machine have one, otherwise the CPU")
       .like("auto|cpu|cuda(:[0-9]{1,3})?", {"auto", "cpu", "cuda", "cuda:N"});
   t.key("tf32", &s.tf32, "",
-        "on a GPU: float32 matrix products of weights in TF32 (10 bits of each operand) on tensor cores, faster and "
-        "less exact; without effect on the CPU and with model.dtype bfloat16")
+        "on a GPU: compute float32 matrix products of weights in TF32, which is faster and less precise (10-bit "
+        "mantissa); no effect on the CPU or with model.dtype: bfloat16")
       .elsewhere({"allow_tf32"});
   t.key("threads", &s.threads, "threads", "CPU threads of this process")
       .within(1, 4096)
-      .zero_means("all cores that it may use")
+      .zero_means("all cores available to the process")
       .elsewhere({"num_threads", "n_threads"});
   t.key("run_directory", &s.run_directory, "",
-        "folder of the run (config.yaml, metrics.jsonl, checkpoints); empty: runs/ and the name of the config file")
+        "directory for config.yaml, metrics.jsonl and checkpoints; empty: runs/ followed by the config file's name "
+        "without .yaml")
       .elsewhere({"output_dir", "run_dir", "out_dir", "save_dir"});
 }
 
 void add_model_keys(config::Table& t, layers::ModelConfig& m) {
-  t.section("model", "the transformer; GPT-2, Llama, BERT and ALBERT are all combinations of these keys");
-  t.key("model.architecture", &m.architecture, "",
-        "decoder: causal language model; encoder: each token sees all others");
-  t.key("model.vocabulary_size", &m.vocabulary_size, "tokens", "number of token ids that the model knows")
+  t.section("model", "the transformer; combinations of these keys give GPT-2, Llama, BERT and ALBERT");
+  t.key("model.architecture", &m.architecture, "", "decoder: causal language model; encoder: bidirectional attention");
+  t.key("model.vocabulary_size", &m.vocabulary_size, "tokens", "number of token ids")
       .within(2, 1e7)
-      .zero_means("that of the data store")
+      .zero_means("the vocabulary size of the data")
       .elsewhere({"vocab_size", "n_vocab"});
-  t.key("model.n_layers", &m.n_layers, "blocks", "blocks of attention and feedforward")
+  t.key("model.n_layers", &m.n_layers, "blocks", "number of transformer blocks")
       .within(1, 4096)
       .elsewhere({"num_hidden_layers", "num_layers", "n_layer", "depth"});
-  t.key("model.d_model", &m.d_model, "numbers", "width of the residual stream")
+  t.key("model.d_model", &m.d_model, "numbers", "hidden size (width of the residual stream)")
       .within(1, 131072)
       .elsewhere({"hidden_size", "n_embd", "dim", "embedding_dim", "hidden_dim"});
-  t.key("model.n_heads", &m.attention.n_heads, "heads", "query heads of each attention")
+  t.key("model.n_heads", &m.attention.n_heads, "heads", "query heads per layer")
       .within(1, 4096)
       .elsewhere({"num_attention_heads", "num_heads", "n_head", "heads"});
   t.key("model.n_key_value_heads", &m.attention.n_kv_heads, "heads",
-        "key and value heads, each shared by n_heads / n_key_value_heads query heads")
+        "key and value heads per layer (grouped-query attention); each serves n_heads / n_key_value_heads query heads")
       .within(1, 4096)
       .zero_means("n_heads")
       .elsewhere({"num_key_value_heads", "n_kv_heads", "num_kv_heads"});
-  t.key("model.d_head", &m.attention.d_head, "numbers", "width of a head")
+  t.key("model.d_head", &m.attention.d_head, "numbers", "width of each head")
       .within(1, 16384)
       .zero_means("d_model / n_heads")
       .elsewhere({"head_dim", "dim_head", "d_key"});
-  t.key("model.d_feedforward", &m.d_feedforward, "numbers", "width inside the feedforward")
+  t.key("model.d_feedforward", &m.d_feedforward, "numbers", "hidden width of the feedforward layer")
       .within(1, 1e6)
       .zero_means("4 × d_model")
       .elsewhere({"intermediate_size", "n_inner", "d_ff", "ffn_dim", "d_inner"});
   t.key("model.activation", &m.activation, "",
-        "nonlinearity of the feedforward; swiglu and geglu are gated, with a third matrix")
+        "activation function of the feedforward layer; swiglu and geglu are gated and add a third weight matrix")
       .elsewhere({"hidden_act", "activation_function"});
-  t.key("model.norm", &m.norm, "", "normalisation of the residual stream, at the places that norm_placement names")
+  t.key("model.norm", &m.norm, "", "normalisation layer; norm_placement sets where it is applied")
       .elsewhere({"normalization", "norm_type"});
-  t.key("model.norm_epsilon", &m.norm_epsilon, "", "added to the variance (layernorm) or mean square (rmsnorm)")
+  t.key("model.norm_epsilon", &m.norm_epsilon, "", "epsilon added to the variance (layernorm) or mean square (rmsnorm)")
       .above(0)
       .below(1)
       .elsewhere({"layer_norm_epsilon", "rms_norm_eps", "layer_norm_eps", "norm_eps"});
   t.key("model.norm_placement", &m.norm_placement, "",
-        "before: of what goes into attention and feedforward, and once more at the end (GPT-2, Llama); after: of the "
-        "stream after each of the two was added, without one at the end (BERT)")
+        "before: pre-norm, on the inputs of attention and feedforward, with a final norm (GPT-2, Llama); after: "
+        "post-norm, after each residual addition, without a final norm (BERT)")
       .elsewhere({"prenorm", "pre_norm", "post_norm", "norm_first"});
   t.key("model.embedding_norm", &m.embedding_norm, "",
-        "whether the sum of token, position and segment embeddings is normalised too (BERT)")
+        "normalise the sum of token, position and segment embeddings (BERT)")
       .elsewhere({"embedding_layernorm", "embed_norm"});
   t.key("model.query_key_norm", &m.query_key_norm, "",
-        "rmsnorm: each head's query and key are normalised, with a learned gain, before they are rotated; it bounds "
-        "the scores, and with them the variance of random features")
+        "none: off; rmsnorm: normalise each head's queries and keys with a learned gain before rotary positions, which "
+        "bounds the scores and the variance of random features")
       .elsewhere({"qk_norm", "qk_layernorm", "use_qk_norm"});
-  t.key("model.bias", &m.bias, "", "whether linear maps and layernorm have biases").elsewhere({"use_bias"});
+  t.key("model.bias", &m.bias, "", "add biases to linear layers and layernorm").elsewhere({"use_bias"});
   t.key("model.shared_layers", &m.shared_layers, "",
-        "whether all layers are one block, run n_layers times (ALBERT): its weights, its attention's random directions "
-        "and measured constants are those of each layer; dropout and state are a layer's own")
+        "use one block for all layers (ALBERT): they share weights, random projection and measured constants; dropout "
+        "and state stay separate")
       .elsewhere({"share_layers", "num_hidden_groups", "tie_layers"});
   t.key("model.d_embedding", &m.d_embedding, "numbers",
-        "width of token, position and segment embeddings, which a linear map then brings to d_model (ALBERT)")
+        "width of token, position and segment embeddings, which a linear layer maps to d_model (ALBERT)")
       .within(1, 131072)
-      .zero_means("d_model, without a map")
+      .zero_means("d_model, without a linear layer")
       .elsewhere({"embedding_size", "d_embed"});
   t.key("model.n_segments", &m.n_segments, "segments",
-        "rows of a table that is added to the token embeddings, one for each kind of segment (BERT's token types); in "
-        "training all tokens are of the first")
+        "rows of the segment embedding table (BERT's token types); training uses only the first row")
       .within(1, 1e6)
-      .zero_means("no such table")
+      .zero_means("no segment embeddings")
       .elsewhere({"type_vocab_size", "num_token_types"});
-  t.key("model.tied_embeddings", &m.tied_embeddings, "", "whether the output layer uses the token embedding's matrix")
+  t.key("model.tied_embeddings", &m.tied_embeddings, "", "use the token embedding matrix as the output layer's weights")
       .only_with("objective.name", {"next_token", "masked_tokens"})
       .only_with("model.prediction_head", {"linear", "transform"})
       .elsewhere({"tie_word_embeddings", "tie_embeddings", "weight_tying"});
   t.key("model.prediction_head", &m.prediction_head, "",
-        "what stands in front of the output layer; linear: nothing; transform: a linear map to the width of the "
-        "embeddings, the activation and a norm (BERT's masked language model); none: there is no output layer, hidden "
-        "states are all that the model gives, and teacher.loss: transfer the only training (models of sentence "
-        "embeddings); an objective over labels has a head of its own, and this key is left out")
+        "linear: output layer only; transform: linear layer, activation and norm before the output layer (BERT's "
+        "masked language model); none: hidden states only, such as sentence embeddings, which train only with "
+        "teacher.loss: transfer")
       .only_with("objective.name", {"next_token", "masked_tokens"});
-  t.key("model.output_bias", &m.output_bias, "", "whether the output layer has a bias for each token")
+  t.key("model.output_bias", &m.output_bias, "", "add a bias per token to the output layer")
       .only_with("objective.name", {"next_token", "masked_tokens"})
       .only_with("model.prediction_head", {"linear", "transform"})
       .elsewhere({"lm_head_bias"});
   t.key("model.position", &m.position, "",
-        "how the model knows positions; learned and sinusoidal are added to the embedding, rotary turns queries and "
-        "keys")
+        "position encoding; none: no positions; learned, sinusoidal: added to the token embedding; rotary: rotates "
+        "queries and keys")
       .elsewhere({"position_embedding_type", "pos_emb"});
   t.key("model.rotary_base", &m.rotary_base, "",
-        "base of the wavelengths of rotary positions: 2π × base^(2i / d_head) tokens (rotary_placement: numerator: 2i "
-        "over the number of features)")
+        "base of the rotary wavelengths, 2π × base^(2i / d_head) tokens; with rotary_placement: numerator the number "
+        "of features replaces d_head")
       .above(1)
       .only_with("model.position", {"rotary"})
       .elsewhere({"rope_theta", "rotary_emb_base"});
   t.key("model.rotary_placement", &m.rotary_placement, "",
-        "before_features: queries and keys are turned, before softmax or a feature map; numerator: with linear "
-        "attention, features are turned where they weigh values and not where weights are summed to divide by, so that "
-        "the divisor of positive features stays positive")
+        "before_features: rotate queries and keys before softmax or the feature map; numerator: rotate features of "
+        "linear attention in the numerator only, which keeps the denominator of positive features positive")
       .only_with("model.position", {"rotary"});
   const auto rotary = [&t](config::Key& key) -> config::Key& {
     return key.only_with("model.position", {"rotary"}).only_with("model.rotary_placement", {"before_features"});
@@ -122,87 +119,84 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
     return rotary(key).only_with("model.rotary_scaling", std::move(kinds));
   };
   rotary(t.key("model.rotary_scaling", &m.rotary_scaling.kind, "",
-               "how a model that was trained on shorter texts reads longer ones, by slower rotation; linear: all "
-               "wavelengths times the factor; llama3: long ones, short ones not, a blend between; yarn: a ramp over "
-               "the wavelengths, and larger scores; arithmetic as in Hugging Face transformers"))
+               "context extension of a trained model by slower rotation, as in Hugging Face transformers; none: off; "
+               "linear: scale all wavelengths; llama3: scale long wavelengths, blend medium ones, keep short ones; "
+               "yarn: ramp over the wavelengths, with larger scores"))
       .elsewhere({"rope_scaling", "rope_type", "rope_parameters"});
-  scaled(t.key("model.rotary_scaling_factor", &m.rotary_scaling.factor, "", "how many times longer the texts are")
+  scaled(t.key("model.rotary_scaling_factor", &m.rotary_scaling.factor, "",
+               "ratio of the extended to the original context length")
              .at_least(1),
          {"linear", "llama3", "yarn"})
       .elsewhere({"rope_factor", "rope_scaling_factor"});
-  scaled(
-      t.key("model.rotary_original_length", &m.rotary_scaling.original_length, "tokens", "length of the texts before")
-          .within(1, 1e12)
-          .zero_means("max_sequence_length"),
-      {"llama3", "yarn"})
+  scaled(t.key("model.rotary_original_length", &m.rotary_scaling.original_length, "tokens",
+               "context length before the extension")
+             .within(1, 1e12)
+             .zero_means("max_sequence_length"),
+         {"llama3", "yarn"})
       .elsewhere({"original_max_position_embeddings"});
-  scaled(t.key("model.rotary_low_frequency_factor", &m.rotary_scaling.low_frequency_factor, "turns",
-               "pairs that turn less often than this in the original length are slowed by the whole factor")
+  scaled(t.key("model.rotary_low_frequency_factor", &m.rotary_scaling.low_frequency_factor, "rotations",
+               "pairs with fewer rotations than this within the original length are slowed by the full factor")
              .above(0),
          {"llama3"})
       .elsewhere({"low_freq_factor"});
-  scaled(t.key("model.rotary_high_frequency_factor", &m.rotary_scaling.high_frequency_factor, "turns",
-               "pairs that turn more often than this in the original length are left as they are")
+  scaled(t.key("model.rotary_high_frequency_factor", &m.rotary_scaling.high_frequency_factor, "rotations",
+               "pairs with more rotations than this within the original length stay unchanged")
              .above(0),
          {"llama3"})
       .elsewhere({"high_freq_factor"});
-  scaled(t.key("model.rotary_beta_fast", &m.rotary_scaling.beta_fast, "turns",
-               "pairs that turn more often than this in the original length are left as they are")
+  scaled(t.key("model.rotary_beta_fast", &m.rotary_scaling.beta_fast, "rotations",
+               "pairs with more rotations than this within the original length stay unchanged")
              .above(0),
          {"yarn"})
       .elsewhere({"beta_fast"});
-  scaled(t.key("model.rotary_beta_slow", &m.rotary_scaling.beta_slow, "turns",
-               "pairs that turn less often than this in the original length are slowed by the whole factor")
+  scaled(t.key("model.rotary_beta_slow", &m.rotary_scaling.beta_slow, "rotations",
+               "pairs with fewer rotations than this within the original length are slowed by the full factor")
              .above(0),
          {"yarn"})
       .elsewhere({"beta_slow"});
   scaled(t.key("model.rotary_attention_factor", &m.rotary_scaling.attention_factor, "",
-               "what rotated queries and keys are multiplied by")
+               "factor applied to rotated queries and keys")
              .above(0)
              .zero_means("0.1 ln(rotary_scaling_factor) + 1"),
          {"yarn"})
       .elsewhere({"attention_factor"});
   t.key("model.max_sequence_length", &m.max_sequence_length, "tokens",
-        "longest sequence that the model is made for; the number of learned positions")
+        "longest sequence that the model accepts; also the number of learned positions")
       .within(1, 1e12)
       .zero_means("data.sequence_length")
       .elsewhere({"max_position_embeddings", "n_positions", "block_size", "max_seq_len", "context_length", "n_ctx"});
   t.key("model.dropout", &m.dropout, "",
-        "probability of dropping an activation in training: of the embeddings, and of what attention and feedforward "
-        "add; weights of attention are never dropped")
+        "dropout probability in training, for embeddings and for the outputs of attention and feedforward; attention "
+        "weights have no dropout")
       .within(0, 1)
       .below(1)
       .elsewhere({"resid_pdrop", "hidden_dropout_prob", "embd_pdrop"});
   t.key("model.short_convolution", &m.short_convolution, "tokens",
-        "width of a causal depthwise convolution on queries, keys and values; small linear models hardly learn text "
-        "without one")
+        "width of a causal depthwise convolution on queries, keys and values; small models with linear attention "
+        "hardly learn text without it")
       .within(2, 16)
       .zero_means("off");
   t.key("model.initializer_range", &m.initializer_range, "",
-        "standard deviation of the normal distribution of new weights")
+        "standard deviation of the normal distribution of initial weights")
       .above(0)
       .below(10)
       .elsewhere({"init_std", "initializer_std"});
   t.key("model.lora_rank", &m.adapter.rank, "",
-        "rank r of adapters beside the linear maps of attention and feedforward (LoRA), W + lora_alpha / r · B A, "
-        "where B begins as zero; these maps and all other weights are then frozen, but for what attention has besides "
-        "its maps, which is trained as well: feature maps, gates, norms of queries and keys, gains, convolutions, "
-        "projections along the sequence; and for the classifier of labels")
+        "rank r of LoRA adapters W + lora_alpha / r · B A on the linear layers of attention and feedforward; most "
+        "other weights are frozen (see LoRA above)")
       .within(1, 65536)
-      .zero_means("no adapters, all weights are trained")
+      .zero_means("no adapters; all weights are trained")
       .elsewhere({"lora_r", "r"});
-  t.key("model.lora_alpha", &m.adapter.alpha, "",
-        "scale of the adapters: they are multiplied by lora_alpha / lora_rank")
+  t.key("model.lora_alpha", &m.adapter.alpha, "", "LoRA scaling; adapters are multiplied by lora_alpha / lora_rank")
       .above(0)
       .only_with("model.lora_rank")
       .elsewhere({"lora_scaling"});
   t.key("model.dtype", config::Choice(&m.dtype, std::vector{DType::float32, DType::bfloat16}), "",
-        "type that activations and weights are computed in; with bfloat16 the optimizer keeps float32 weights")
+        "data type of weights and activations; float32: single precision; bfloat16: mixed precision, with float32 "
+        "master weights in the optimizer")
       .elsewhere({"torch_dtype", "precision"});
   t.key("model.weights", &m.weights, "",
-        "a checkpoint, or a run directory (its best checkpoint), whose weights the run begins from; what it lacks "
-        "begins as in a new model, and a longer table of learned positions repeats the checkpoint's; a run that is "
-        "resumed goes on from its own")
+        "checkpoint, or run directory (its best checkpoint), of the initial weights; see Initial weights above")
       .elsewhere({"init_from", "pretrained", "pretrained_model_name_or_path", "init_checkpoint"});
 }
 

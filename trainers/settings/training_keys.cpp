@@ -13,44 +13,41 @@ config::Key& with_teacher(config::Key& key, std::vector<std::string> losses) {
 }  // namespace
 
 void add_teacher_keys(config::Table& t, TeacherSettings& r) {
-  t.section("teacher",
-            "a second model, not trained, that the model being trained learns to agree with (furlong finetune sets it "
-            "in its stages)");
+  t.section("teacher", "a frozen teacher model for distillation (furlong finetune sets it in its stages)");
   t.key("teacher.loss", &r.loss, "",
-        "none: objective alone; transfer: each layer's attention learns to give what the teacher's gives, and nothing "
-        "else is trained: the loss is the mean over layers of |x - teacher's|² / |teacher's|²; distillation: the model "
-        "learns to predict what the teacher predicts")
+        "none: no teacher; transfer: attention transfer, which trains only attention to match the teacher's outputs "
+        "(mean over layers of |x - t|² / |t|²); distillation: match the teacher's predictions")
       .one_of({"none", "transfer", "distillation"});
   t.key("teacher.checkpoint", &r.checkpoint, "", "checkpoint, or run directory (its best checkpoint), of the teacher")
       .required()
       .only_with("teacher.loss", {"transfer", "distillation"});
   with_teacher(t.key("teacher.layers", &r.layers, "",
-                     "joint: all layers learn in every step; in_turn: one after another, each for an equal share of "
-                     "the steps and with a whole schedule of its own")
+                     "joint: train all layers in every step; in_turn: train one layer after another, each for an equal "
+                     "share of the steps with its own full schedule")
                    .one_of({"joint", "in_turn"}),
                {"transfer"});
-  with_teacher(t.key("teacher.input", &r.input, "",
-                     "whose hidden states go into the model's attention: teacher: each layer learns by itself, in the "
-                     "memory of one; student: each learns to make up for those below it, for which the teacher's "
-                     "outputs of all layers are kept")
-                   .one_of({"teacher", "student"}),
-               {"transfer"});
+  with_teacher(
+      t.key("teacher.input", &r.input, "",
+            "hidden states that the student's attention reads; teacher: the teacher's, one layer at a time in memory; "
+            "student: its own, which lets a layer correct lower ones but stores the teacher's outputs of all layers")
+          .one_of({"teacher", "student"}),
+      {"transfer"});
   with_teacher(t.key("teacher.temperature", &r.temperature, "",
-                     "logits of both are divided by it before they are compared; higher ones show more of what the "
-                     "teacher thinks improbable")
+                     "divides the logits of both models; higher values give improbable tokens more weight")
                    .above(0)
                    .within(0, 1000),
                {"distillation"});
-  with_teacher(t.key("teacher.share", &r.share, "", "weight of the distillation loss; the objective's own has the rest")
-                   .above(0)
-                   .within(0, 1),
-               {"distillation"})
+  with_teacher(
+      t.key("teacher.share", &r.share, "", "weight of the distillation loss; the objective's weight is 1 minus this")
+          .above(0)
+          .within(0, 1),
+      {"distillation"})
       .elsewhere({"alpha", "distillation_weight"});
-  with_teacher(t.key("teacher.positions", &r.positions, "",
-                     "where the two are compared: targets: at the targets of the objective; all: at every token that "
-                     "is not padding")
-                   .one_of({"targets", "all"}),
-               {"distillation"});
+  with_teacher(
+      t.key("teacher.positions", &r.positions, "",
+            "positions of the distillation loss; targets: the objective's targets; all: all tokens except padding")
+          .one_of({"targets", "all"}),
+      {"distillation"});
 }
 
 namespace {
@@ -76,29 +73,30 @@ void add_stage_keys(config::Table& t, const std::string& stage, const std::strin
 
 void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
   t.section("finetune",
-            "furlong finetune: from a model with softmax attention to one with the attention of this config, in "
-            "stages; the shape of the model is the source's, and need not be repeated");
+            "furlong finetune: converts a model with softmax attention to the attention of this config, in stages; the "
+            "source sets the model's shape, which need not be repeated");
   t.key("finetune.source", &f.source, "",
-        "the model to begin from, which is the teacher too: a directory of Hugging Face, a GGUF file, or a checkpoint "
-        "or run directory of Furlong");
-  t.key("finetune.student", &f.student, "",
-        "where the first stage begins: a checkpoint that furlong convert made of the source, whose attention is then "
-        "the student's; without one the source's weights under the attention of this config, with constants of its "
-        "feature map measured on the training split")
+        "initial model, which is also the teacher: Hugging Face directory, GGUF file, or Furlong checkpoint or run "
+        "directory");
+  t.key(
+       "finetune.student", &f.student, "",
+       "initial student: a checkpoint that furlong convert made from the source, which also sets the attention; empty: "
+       "the source's weights with this config's attention, feature-map constants measured on the training split")
       .only_with("finetune.source");
   t.key("finetune.stages", &f.stages, "",
-        "which, in order: transfer (attention by attention), distillation (on the teacher's predictions), task (the "
-        "objective itself)")
+        "stages, in order; transfer: attention transfer; distillation: match the teacher's predictions; task: the "
+        "objective without a teacher")
       .required()
       .only_with("finetune.source");
-  t.key("finetune.evaluation_batches", &f.evaluation_batches, "batches",
-        "batches of the test split (without one: of the validation split) that teacher and student are compared on")
+  t.key(
+       "finetune.evaluation_batches", &f.evaluation_batches, "batches",
+       "batches of the test split (of the validation split if there is no test split) that compare teacher and student")
       .within(1, 1e12)
       .zero_means("the whole split")
       .only_with("finetune.source");
   t.key("finetune.lengths", &f.lengths, "tokens",
-        "lengths at which speed and memory of a forward pass are measured, of teacher and student, such as [512, 2048, "
-        "8192]")
+        "sequence lengths of the benchmark of teacher and student (speed and memory of a forward pass), such as [512, "
+        "2048, 8192]")
       .only_with("finetune.source");
   add_stage_keys(t, "transfer", "the stage in which each attention learns to give what the teacher's gives",
                  f.transfer);
@@ -108,71 +106,70 @@ void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
 }
 
 void add_optimizer_keys(config::Table& t, OptimizerSettings& o, ScheduleSettings& s) {
-  t.section("optimizer", "how gradients change weights");
+  t.section("optimizer", "the optimizer and its hyperparameters");
   t.key("optimizer.name", &o.name, "", "adamw: Adam with decoupled weight decay")
       .one_of({"adamw"})
       .elsewhere({"optim"});
-  t.key("optimizer.learning_rate", &o.learning_rate, "", "highest learning rate, reached at the end of the warm-up")
+  t.key("optimizer.learning_rate", &o.learning_rate, "", "peak learning rate, reached at the end of the warm-up")
       .above(0)
       .below(100)
       .elsewhere({"lr", "max_lr", "peak_lr"});
-  t.key("optimizer.beta1", &o.beta1, "", "decay per step of the mean of gradients")
+  t.key("optimizer.beta1", &o.beta1, "", "decay rate of the first moment (mean of gradients)")
       .within(0, 1)
       .below(1)
       .elsewhere({"adam_beta1", "betas", "momentum"});
-  t.key("optimizer.beta2", &o.beta2, "", "decay per step of the mean of squared gradients")
+  t.key("optimizer.beta2", &o.beta2, "", "decay rate of the second moment (mean of squared gradients)")
       .within(0, 1)
       .below(1)
       .elsewhere({"adam_beta2"});
-  t.key("optimizer.epsilon", &o.epsilon, "", "added to the root of the mean squared gradient")
+  t.key("optimizer.epsilon", &o.epsilon, "", "epsilon added to the square root of the second moment")
       .above(0)
       .below(1)
       .elsewhere({"adam_epsilon", "eps"});
   t.key("optimizer.weight_decay", &o.weight_decay, "",
-        "share of a weight taken away per step, times the learning rate; not on norms and biases")
+        "decoupled weight decay, multiplied by the learning rate; not applied to norms and biases")
       .within(0, 100)
       .elsewhere({"wd"});
   t.key("optimizer.gradient_clip", &o.gradient_clip, "",
-        "largest norm of the whole gradient; a longer one is scaled down to it")
+        "maximum global gradient norm; larger gradients are scaled down to it")
       .above(0)
       .zero_means("off")
       .elsewhere({"max_grad_norm", "grad_clip", "clip_grad_norm"});
   t.key("optimizer.ema_decay", &o.ema_decay, "",
-        "decay per step of a moving average of the weights, which validation then uses")
+        "decay rate of the exponential moving average (EMA) of the weights, which validation uses")
       .above(0)
       .below(1)
       .zero_means("off")
       .elsewhere({"ema"});
   t.key("optimizer.stochastic_rounding", &o.stochastic_rounding, "",
-        "whether steps round the bfloat16 weights that layers compute with, which they make of the float32 ones, up or "
-        "down at random and right in the mean, not to the nearest: steps smaller than bfloat16's spacing then reach "
-        "the layers on average at once; another program that reads the checkpoint rounds to the nearest")
+        "round the bfloat16 copy of the float32 master weights stochastically instead of to nearest, so that small "
+        "updates take effect on average; other programs that read the checkpoint round to nearest")
       .only_with("model.dtype", {"bfloat16"})
       .elsewhere({"bf16_stochastic_round"});
 
-  t.section("schedule", "the learning rate over time; every schedule starts with a linear warm-up");
-  t.key("schedule.name", &s.name, "", "shape after the warm-up")
+  t.section("schedule", "the learning-rate schedule; every schedule starts with a linear warm-up");
+  t.key("schedule.name", &s.name, "", "shape of the learning rate after the warm-up")
       .one_of({"constant", "linear", "cosine", "inverse_square_root", "warmup_stable_decay"})
       .elsewhere({"lr_scheduler_type", "scheduler"});
-  t.key("schedule.warmup_steps", &s.warmup_steps, "steps", "optimizer steps from zero to the highest learning rate")
+  t.key("schedule.warmup_steps", &s.warmup_steps, "steps",
+        "optimizer steps of linear warm-up from zero to the peak learning rate")
       .within(0, 1e12)
       .elsewhere({"num_warmup_steps", "warmup_iters", "warmup"});
-  t.key("schedule.final_fraction", &s.final_fraction, "", "learning rate at the end, as a share of the highest")
+  t.key("schedule.final_fraction", &s.final_fraction, "", "final learning rate as a fraction of the peak")
       .within(0, 1)
       .only_with("schedule.name", {"linear", "cosine", "warmup_stable_decay"})
       .elsewhere({"min_lr", "min_lr_ratio"});
   t.key("schedule.decay_steps", &s.decay_steps, "steps",
-        "length of the fall: from the end of the warm-up (linear, cosine), or at the end of training "
-        "(warmup_stable_decay)")
+        "length of the decay; linear, cosine: from the end of the warm-up; warmup_stable_decay: at the end of training")
       .within(1, 1e12)
-      .zero_means("all steps after the warm-up; for warmup_stable_decay a tenth of max_steps")
+      .zero_means("all steps after the warm-up; a tenth of max_steps for warmup_stable_decay")
       .only_with("schedule.name", {"linear", "cosine", "warmup_stable_decay"})
       .elsewhere({"lr_decay_iters", "lr_decay_steps"});
 }
 
 void add_trainer_keys(config::Table& t, TrainerSettings& r) {
-  t.section("trainer", "how long to train, and what else happens");
-  t.key("trainer.max_steps", &r.max_steps, "steps", "optimizer steps of the whole run")
+  t.section("trainer", "the training loop: length, validation, memory and samples");
+  t.key("trainer.max_steps", &r.max_steps, "steps", "total number of optimizer steps")
       .within(1, 1e12)
       .elsewhere({"steps", "max_iters", "num_train_steps", "total_steps"});
   t.key("trainer.validate_every", &r.validate_every, "steps", "optimizer steps between validations")
@@ -180,95 +177,96 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
       .zero_means("only at the end")
       .elsewhere({"eval_interval", "eval_steps", "val_check_interval", "evaluate_every"});
   t.key("trainer.validation_batches", &r.validation_batches, "batches",
-        "batches of the validation split in each validation")
+        "batches of the validation split per validation")
       .within(1, 1e12)
       .zero_means("the whole split")
       .elsewhere({"eval_iters", "limit_val_batches"});
   t.key("trainer.gradient_accumulation", &r.gradient_accumulation, "passes",
-        "forward and backward passes whose gradients make one optimizer step")
+        "forward and backward passes per optimizer step")
       .within(1, 1e6)
       .elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"});
   t.key("trainer.recompute", &r.recompute, "",
-        "what backward computes again instead of keeping it, for the same bits; elementwise: norms and activations (a "
-        "third less memory, a few percent more time); blocks: everything but the inputs of blocks (least memory, about "
-        "a third more time)")
+        "activation checkpointing, with identical results; none: store all activations; elementwise: recompute norms "
+        "and activation functions (a third less memory, a few percent slower); blocks: store only block inputs (least "
+        "memory, about a third slower)")
       .elsewhere({"gradient_checkpointing", "activation_checkpointing"});
-  t.key(
-      "trainer.cuda_graph", &r.cuda_graph, "",
-      "on a GPU: record a training step once its shapes are steady and replay it, for the same bits and less waiting; "
-      "without effect on the CPU, with data.carry_state, and for feature maps whose denominators are counted");
+  t.key("trainer.cuda_graph", &r.cuda_graph, "",
+        "on a GPU: capture the training step as a CUDA graph and replay it, with identical results and less launch "
+        "overhead; no effect with data.carry_state or model.attention.denominator_guard");
   t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "validations",
-        "stop after this many validations without a lower loss")
+        "stop after this many validations in a row without a new lowest loss")
       .within(1, 1e12)
       .zero_means("off")
       .only_with("trainer.validate_every")
       .elsewhere({"patience"});
   t.key("trainer.skip_outlier_factor", &r.skip_outlier_factor, "",
-        "skip a step whose gradient norm is above this many times the median of the last 64 steps, skipped ones "
-        "included")
+        "skip a step whose gradient norm exceeds this multiple of the median of the last 64 steps (skipped steps "
+        "included)")
       .above(1)
       .zero_means("off");
-  t.key("trainer.sample_tokens", &r.sample_tokens, "tokens", "length of a sample printed after training")
+  t.key("trainer.sample_tokens", &r.sample_tokens, "tokens", "tokens to generate after training")
       .within(1, 1e9)
-      .zero_means("none")
+      .zero_means("no sample")
       .only_with("model.architecture", {"decoder"})
       .elsewhere({"max_new_tokens"});
-  t.key("trainer.sample_prompt", &r.sample_prompt, "", "text that the sample continues")
+  t.key("trainer.sample_prompt", &r.sample_prompt, "", "prompt of the generated sample")
       .only_with("trainer.sample_tokens")
       .elsewhere({"prompt"});
 }
 
 void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, ParallelSettings& p) {
-  t.section("checkpoint", "saving the run; a later start of the same command resumes from the newest whole checkpoint");
+  t.section("checkpoint",
+            "checkpoints of the run; the same command, started again, resumes from the newest complete checkpoint");
   t.key("checkpoint.every", &c.every, "steps", "optimizer steps between checkpoints")
       .within(1, 1e12)
       .zero_means("only at the end")
       .elsewhere({"save_steps", "save_every", "checkpoint_every", "save_interval"});
-  t.key("checkpoint.keep_last", &c.keep_last, "checkpoints", "how many of the newest to keep")
+  t.key("checkpoint.keep_last", &c.keep_last, "checkpoints", "number of newest checkpoints to keep")
       .within(1, 1e6)
       .elsewhere({"save_total_limit", "keep"});
-  t.key("checkpoint.keep_best", &c.keep_best, "", "whether to keep the one with the lowest validation loss as well")
+  t.key("checkpoint.keep_best", &c.keep_best, "", "also keep the checkpoint with the lowest validation loss")
       .elsewhere({"load_best_model_at_end", "save_best"});
   t.key("checkpoint.background", &c.background, "",
-        "whether training goes on while a checkpoint is written, from a copy in the host's memory; where that has no "
-        "room for the copy, training waits, which is told")
+        "write checkpoints in the background from a copy in host memory; training waits, with a log message, if the "
+        "copy does not fit")
       .elsewhere({"async_save", "save_async"});
 
-  t.section("log", "what a run tells");
+  t.section("log", "logging");
   t.key("log.every", &l.every, "steps", "optimizer steps between lines of metrics")
       .within(1, 1e12)
       .elsewhere({"logging_steps", "log_every", "log_interval"});
-  t.key("log.level", &l.level, "", "least severe message that is shown")
+  t.key("log.level", &l.level, "", "lowest severity of messages that are shown")
       .one_of({"debug", "info", "warning", "error", "quiet"})
       .elsewhere({"log_level", "verbosity"});
-  t.key("log.progress", &l.progress, "", "auto: a bar on a terminal, lines elsewhere")
+  t.key("log.progress", &l.progress, "",
+        "auto: a progress bar on a terminal, lines otherwise; bar: a progress bar; lines: one line per report; none: "
+        "no progress")
       .one_of({"auto", "bar", "lines", "none"});
 
-  t.section(
-      "parallel",
-      "training in several processes, each a share of data.batch_size; how many there are is the launcher's to say");
+  t.section("parallel", "training on several ranks, which share data.batch_size; the launcher sets the world size");
   t.key("parallel.engine", &p.engine, "",
-        "what carries gradients between processes; auto: nccl between GPUs, gloo between CPUs; none: there is one "
+        "communication backend; auto: nccl between GPUs, gloo between CPUs; gloo: CPUs; nccl: GPUs; none: a single "
         "process")
       .one_of({"auto", "gloo", "nccl", "none"})
       .elsewhere({"backend", "strategy", "ddp_backend"});
-  t.key("parallel.timeout", &p.timeout, "seconds", "from the fault of one process to the end of all others")
+  t.key("parallel.timeout", &p.timeout, "seconds",
+        "time limit between the failure of one rank and the end of all others")
       .within(1, 86400)
       .elsewhere({"ddp_timeout", "nccl_timeout"});
   t.key("parallel.bucket_megabytes", &p.bucket_megabytes, "MB",
-        "gradients that are sent at once, while backward goes on with others")
+        "size of gradient buckets, which are reduced while the backward pass continues")
       .within(1, 1e6)
       .elsewhere({"bucket_cap_mb", "ddp_bucket_cap_mb"});
   t.key("parallel.gradient_dtype", &p.gradient_dtype, "",
-        "what gradients are sent as; bfloat16 halves the traffic and rounds them at each process")
+        "data type of communicated gradients; float32: exact; bfloat16: half the traffic, rounded at each rank")
       .one_of({"float32", "bfloat16"})
       .elsewhere({"fp16_compression", "grad_reduce_dtype"});
   t.key("parallel.shard_optimizer", &p.shard_optimizer, "",
-        "whether each process keeps moments and averages of its share of the weights alone (ZeRO stage 1)")
+        "ZeRO stage 1: each rank stores optimizer moments and EMA only for its share of the weights")
       .elsewhere({"zero_stage", "zero", "sharded_ddp", "use_distributed_optimizer"});
   t.key("parallel.sequence_processes", &p.sequence_processes, "processes",
-        "how many share each sequence, each a segment of its tokens; linear attention alone, whose state is all that "
-        "they exchange")
+        "ranks that share each sequence, one segment each (context parallelism); linear attention only, whose "
+        "recurrent state is exchanged")
       .within(1, 1e6)
       .elsewhere({"sequence_parallel_size", "context_parallel_size", "sp_size"});
 }
