@@ -8,7 +8,7 @@ namespace furlong {
 
 namespace {
 
-// Conditions of the keys of attention: on mechanisms, which layers and heads may name too, and on feature maps.
+// Conditions of attention keys: on mechanisms (also those of the lists layers and heads) and on feature maps.
 using Mechanism = layers::MechanismInfo;
 config::Key& with_mechanisms(config::Key& key, const std::function<bool(const Mechanism&)>& wanted) {
   return key.only_with("model.attention.mechanism", layers::mechanisms_where(wanted))
@@ -25,7 +25,7 @@ config::Key& with_maps(config::Key& key, std::vector<std::string> maps) {
   return with_features(key).only_with("model.attention.feature_map", std::move(maps));
 }
 
-/// NAME: what it is; NAME: what it is.
+/// Returns "NAME: summary; NAME: summary".
 template <class Info>
 std::string summaries(const std::vector<Info>& all) {
   std::string text;
@@ -80,7 +80,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
   with_features(t.key("model.attention.feature_map", &a.feature_map, "", summaries(ops::feature_maps()))
                     .one_of(names(ops::feature_maps())))
       .elsewhere({"kernel", "kernel_fn"});
-  with_features(t.key("model.attention.n_features", &a.n_features, "features",
+  with_features(t.key("model.attention.n_features", &a.n_features, "",
                       "features per head; more features approximate softmax better and cost more")
                     .within(1, 65536)
                     .zero_means("2 × d_head for random features, otherwise fixed by the feature map"))
@@ -95,7 +95,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
                     .above(0)
                     .within(0, 1)
                     .zero_means("0.001"));
-  with_maps(t.key("model.attention.most_features", &a.map_options.most_features, "features",
+  with_maps(t.key("model.attention.most_features", &a.map_options.most_features, "",
                   "largest number of polynomial features; a map with more is an error")
                 .within(1, 1e6),
             polynomials);

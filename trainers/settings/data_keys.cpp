@@ -39,7 +39,7 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
       .only_with("data.task", {"none"});
   t.key("data.carry_state", &d.carry_state, "",
         "stateful training (truncated BPTT): each layer's recurrent state continues in the next segment of a document; "
-        "gradients stop at the segment; see Stateful training above")
+        "gradients stop at the segment; see docs/config.md: Stateful training")
       .only_with("data.sampler", {"stream"})
       .elsewhere({"stateful", "tbptt"});
   t.key("data.packing", &d.packing, "",

@@ -1,5 +1,5 @@
 #pragma once
-// The table of keys, section by section: each adds its lines, bound to the settings that it is given.
+// The table of configuration keys. Each function adds the keys of one or more sections, bound to the given settings.
 #include "trainers/settings/settings.h"
 
 namespace furlong {
@@ -7,6 +7,7 @@ namespace furlong {
 void add_run_keys(config::Table& t, Settings& s);
 void add_model_keys(config::Table& t, layers::ModelConfig& m);
 void add_attention_keys(config::Table& t, layers::AttentionConfig& a);
+/// `requires_store`: data.store must be set when data.task is none.
 void add_data_keys(config::Table& t, DataSettings& d, bool requires_store);
 void add_objective_keys(config::Table& t, ObjectiveSettings& o);
 void add_teacher_keys(config::Table& t, TeacherSettings& r);

@@ -13,22 +13,22 @@ void SettingsChecker::heads() const {
   const auto& attention = model.attention;
   if (attention.d_head == 0 && model.d_model % attention.n_heads != 0) {
     const auto cite = citing({"model.d_model", "model.n_heads"});
-    cite.fail(fmt::format("{} is not a multiple of {}; expected heads of equal width; change one, or set model.d_head",
+    cite.fail(fmt::format("{} is not a multiple of {}; change one of the two, or set model.d_head",
                           cite("model.d_model"), cite("model.n_heads")));
   }
   if (attention.n_kv_heads > 0 && attention.n_heads % attention.n_kv_heads != 0) {
     const auto cite = citing({"model.n_key_value_heads", "model.n_heads"});
     cite.fail(fmt::format(
-        "{} does not divide {}; expected key and value heads that each serve the same number of query heads",
+        "{} does not divide {}; expected a divisor, so that each key and value head serves equally many query heads",
         cite("model.n_key_value_heads"), cite("model.n_heads")));
   }
   const std::int64_t d_head = head_width();
   if (model.rotates(layers::RotaryPlacement::before_features) && d_head % 2 != 0) {
     const auto cite = citing({"model.d_head", "model.d_model", "model.n_heads", "model.position"});
     const std::string width = attention.d_head > 0 ? cite("model.d_head")
-                                                   : fmt::format("{} over {} makes heads of width {}, which",
+                                                   : fmt::format("{} and {} give a head width of {}, which",
                                                                  cite("model.d_model"), cite("model.n_heads"), d_head);
-    cite.fail(fmt::format("{} is odd; expected an even width with {}, which turns pairs of numbers", width,
+    cite.fail(fmt::format("{} is odd; expected an even head width with {}, which rotates pairs", width,
                           cite("model.position")));
   }
 }
@@ -39,11 +39,10 @@ void SettingsChecker::rotary_scaling() const {
   if (model.position != layers::Position::rotary || scaling.kind == ops::RotaryScalingKind::none) return;
   const auto wrong = [&](const char* key, const char* other, const std::string& message) {
     const auto cite = citing({key, other});
-    cite.fail(fmt::format("{} cannot be with {}; {}", cite(key), cite(other), message));
+    cite.fail(fmt::format("{} cannot be combined with {}; {}", cite(key), cite(other), message));
   };
   if (scaling.factor == 1)
-    wrong("model.rotary_scaling_factor", "model.rotary_scaling",
-          "expected more than 1, or no scaling: with 1 nothing is scaled");
+    wrong("model.rotary_scaling_factor", "model.rotary_scaling", "expected a factor above 1, or rotary_scaling: none");
   if (scaling.kind == ops::RotaryScalingKind::llama3 && scaling.high_frequency_factor <= scaling.low_frequency_factor)
     wrong("model.rotary_high_frequency_factor", "model.rotary_low_frequency_factor",
           "expected the first above the second");
@@ -51,28 +50,29 @@ void SettingsChecker::rotary_scaling() const {
     wrong("model.rotary_beta_fast", "model.rotary_beta_slow", "expected the first above the second");
 }
 
-// Widths of what meets at the output layer, and layers that are one.
+// Checks widths at the output layer, and shared layers.
 void SettingsChecker::embeddings() const {
   const auto& model = copy_.model;
   const bool predicts = !copy_.objective.learns_labels() && model.prediction_head != layers::PredictionHead::none;
   const bool transform = model.prediction_head == layers::PredictionHead::transform;
   if (predicts && transform && layers::is_gated(model.activation)) {
     const auto cite = citing({"model.prediction_head", "model.activation"});
-    cite.fail(fmt::format(
-        "{} cannot be with {}, which is gated; expected gelu, gelu_tanh, relu or silu, or prediction_head: linear",
-        cite("model.prediction_head"), cite("model.activation")));
+    cite.fail(
+        fmt::format("{} cannot be combined with {}, which is gated; expected gelu, gelu_tanh, relu or silu, or "
+                    "prediction_head: linear",
+                    cite("model.prediction_head"), cite("model.activation")));
   }
   const bool narrow = model.d_embedding > 0 && model.d_embedding != model.d_model;
   if (predicts && narrow && !transform && model.tied_embeddings) {
     const auto cite = citing({"model.d_embedding", "model.d_model", "model.tied_embeddings"});
-    cite.fail(
-        fmt::format("{} and {} cannot be with {}: the output layer would be of another width than the hidden states; "
-                    "take prediction_head: transform, or do not tie them",
-                    cite("model.d_embedding"), cite("model.d_model"), cite("model.tied_embeddings")));
+    cite.fail(fmt::format(
+        "{} and {} cannot be combined with {}: the tied output layer has another width than the hidden states; "
+        "set prediction_head: transform or tied_embeddings: false",
+        cite("model.d_embedding"), cite("model.d_model"), cite("model.tied_embeddings")));
   }
   if (model.shared_layers && !model.attention.layer_mechanisms.empty()) {
     const auto cite = citing({"model.shared_layers", "model.attention.layers"});
-    cite.fail(fmt::format("{} cannot be with {}: layers that are one block have one mechanism; remove one of the two",
+    cite.fail(fmt::format("{} cannot be combined with {}: shared layers have the same mechanism; remove one of the two",
                           cite("model.shared_layers"), cite("model.attention.layers")));
   }
 }
@@ -93,11 +93,12 @@ void SettingsChecker::attention() const {
   const auto cite = citing({"model.attention.softmax_window", "model.attention.mechanism", "model.attention.layers",
                             "model.attention.heads"});
   cite.fail(
-      fmt::format("{} with the mechanism {}; expected how many of the nearest tokens get exact weights, such as 128",
+      fmt::format("{} cannot be combined with the mechanism {}; expected the number of nearest tokens with exact "
+                  "weights, such as 128",
                   cite("model.attention.softmax_window"), hybrid->name));
 }
 
-// Lists of mechanisms: as many as there are layers or heads, each one known, and no second opinion.
+// Checks lists of mechanisms: one known mechanism for each layer or head, and no other key that sets them.
 void SettingsChecker::mechanisms() const {
   const auto& model = copy_.model;
   const auto& attention = model.attention;
@@ -107,14 +108,14 @@ void SettingsChecker::mechanisms() const {
   const char* key = by_layers ? "model.attention.layers" : "model.attention.heads";
   const auto cite = citing({key});
   if (by_layers && !attention.head_mechanisms.empty())
-    cite.fail(fmt::format("{} cannot be with {}; expected one of the two", cite("model.attention.layers"),
+    cite.fail(fmt::format("{} cannot be combined with {}; remove one of the two", cite("model.attention.layers"),
                           cite("model.attention.heads")));
   if (attention.mechanism != layers::AttentionConfig{}.mechanism)
-    cite.fail(fmt::format("{} overrules {}; remove one of the two", cite(key), cite("model.attention.mechanism")));
+    cite.fail(fmt::format("{} overrides {}; remove one of the two", cite(key), cite("model.attention.mechanism")));
   const char* of = by_layers ? "model.n_layers" : "model.n_heads";
   const std::int64_t wanted = by_layers ? model.n_layers : attention.n_heads;
   if (static_cast<std::int64_t>(list.size()) != wanted)
-    cite.fail(fmt::format("{} names {} mechanisms; expected one for each of {}", cite(key), list.size(), cite(of)));
+    cite.fail(fmt::format("{} lists {} mechanisms; expected one for each of {}", cite(key), list.size(), cite(of)));
   if (!by_layers) {
     mechanisms_of_heads(key, key, list);
     return;
@@ -132,31 +133,30 @@ void SettingsChecker::mechanisms() const {
 
 void SettingsChecker::known_mechanism(const char* key, const std::string& where, const std::string& name) const {
   const config::Key& known = *table_.find("model.attention.mechanism");
-  if (!known.accepts(name))
-    citing({key}).fail(fmt::format("{}: found {}; expected {} for each", where, name, known.expected()));
+  if (!known.accepts(name)) citing({key}).fail(fmt::format("{}: found {}; expected {}", where, name, known.expected()));
 }
 
-// One mechanism for each head; heads that read the same keys and values have the same.
+// Checks one mechanism per head. Heads that share keys and values must have the same mechanism.
 void SettingsChecker::mechanisms_of_heads(const char* key, const std::string& where,
                                           const std::vector<std::string>& names) const {
   const auto& attention = copy_.model.attention;
   const auto cite = citing({key});
   for (const std::string& name : names) known_mechanism(key, where, name);
   if (static_cast<std::int64_t>(names.size()) != attention.n_heads)
-    cite.fail(fmt::format("{} names {} mechanisms; expected one, or one for each of {}", where, names.size(),
+    cite.fail(fmt::format("{} lists {} mechanisms; expected one, or one for each of {}", where, names.size(),
                           cite("model.n_heads")));
   const std::int64_t group = attention.n_kv_heads > 0 ? attention.n_heads / attention.n_kv_heads : 1;
   for (std::int64_t head = 0; head < attention.n_heads; ++head) {
     const std::int64_t first = head / group * group;
     if (names[static_cast<std::size_t>(head)] == names[static_cast<std::size_t>(first)]) continue;
-    cite.fail(
-        fmt::format("{}: heads {} and {} (from 0) share a key and value head, but not a mechanism; expected the same "
-                    "for each {} neighbours, as of {}",
-                    where == key ? cite(key) : where, first, head, group, cite("model.n_key_value_heads")));
+    cite.fail(fmt::format(
+        "{}: heads {} and {} (from 0) share a key and value head but have different mechanisms; expected the "
+        "same mechanism in each group of {} heads, because of {}",
+        where == key ? cite(key) : where, first, head, group, cite("model.n_key_value_heads")));
   }
 }
 
-// Features are turned in the numerator alone: what has exact weights has nothing to turn.
+// Checks rotary_placement: numerator, which rotates features; exact weights have no features.
 void SettingsChecker::rotary_placement() const {
   const auto& model = copy_.model;
   if (!model.rotates(layers::RotaryPlacement::numerator)) return;
@@ -164,8 +164,8 @@ void SettingsChecker::rotary_placement() const {
       {"model.rotary_placement", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
   if (const Mechanism* other = layers::first_mechanism(model.attention, &Mechanism::rotates_numerator, false))
     cite.fail(
-        fmt::format("{} cannot be with the mechanism {}, whose exact weights have no features to turn; take "
-                    "before_features, or {} attention alone",
+        fmt::format("{} cannot be combined with the mechanism {}, whose exact weights have no features to rotate; use "
+                    "before_features, or {} attention only",
                     cite("model.rotary_placement"), other->name, names(&Mechanism::rotates_numerator)));
 }
 
@@ -176,7 +176,7 @@ void SettingsChecker::features() const {
   if (map.needs_directions) {
     if (attention.n_features % map.features_a_direction == 0) return;
     const auto cite = citing({"model.attention.n_features"});
-    cite.fail(fmt::format("{} is odd; expected an even number with {}, which makes two features of each direction",
+    cite.fail(fmt::format("{} is odd; expected an even number with {}, which computes two features per projection",
                           cite("model.attention.n_features"), cite("model.attention.feature_map")));
   }
   std::int64_t features = 0;
@@ -188,13 +188,13 @@ void SettingsChecker::features() const {
   }
   if (attention.n_features == 0 || attention.n_features == features) return;
   const auto cite = citing({"model.attention.n_features"});
-  const std::string number = features == d_head ? fmt::format("as many features as a head is wide ({})", d_head)
-                                                : fmt::format("{} features for heads of width {}", features, d_head);
-  cite.fail(fmt::format("{} cannot be with {}, which has {}; remove n_features", cite("model.attention.n_features"),
-                        cite("model.attention.feature_map"), number));
+  const std::string number = features == d_head ? fmt::format("as many features as the head width ({})", d_head)
+                                                : fmt::format("{} features for a head width of {}", features, d_head);
+  cite.fail(fmt::format("{} cannot be combined with {}, which has {}; remove n_features",
+                        cite("model.attention.n_features"), cite("model.attention.feature_map"), number));
 }
 
-// Centring and scaling leave exp(q·k) as it is, and nothing else.
+// Centering and scaling leave exp(q·k) unchanged, but not other kernels.
 void SettingsChecker::softmax_only() const {
   const auto& attention = copy_.model.attention;
   if (ops::feature_map_info(attention.feature_map).estimates_softmax ||
@@ -202,10 +202,10 @@ void SettingsChecker::softmax_only() const {
     return;
   const char* key = attention.centering ? "model.attention.centering" : "model.attention.scaling";
   const auto cite = citing({key, "model.attention.feature_map"});
-  cite.fail(
-      fmt::format("{} cannot be with {}: it changes nothing for maps that estimate softmax's exp(q·k), but would "
-                  "change what this one means; remove it, or take a map such as favor_positive",
-                  cite(key), cite("model.attention.feature_map")));
+  cite.fail(fmt::format(
+      "{} cannot be combined with {}: it preserves only the kernel exp(q·k) of softmax, which this map does not "
+      "approximate; remove it, or use a map such as favor_positive",
+      cite(key), cite("model.attention.feature_map")));
 }
 
 void SettingsChecker::kernel_epsilon() const {
@@ -213,10 +213,9 @@ void SettingsChecker::kernel_epsilon() const {
   const double epsilon = attention.map_options.kernel_epsilon, usual = ops::FeatureMapOptions{}.kernel_epsilon;
   if (epsilon == 0 || epsilon == usual || ops::feature_map_info(attention.feature_map).uses_kernel_epsilon) return;
   const auto cite = citing({"model.attention.kernel_epsilon", "model.attention.feature_map"});
-  cite.fail(
-      fmt::format("{} cannot be with {}, whose kernel has no such number; expected favor_relu; remove "
-                  "kernel_epsilon",
-                  cite("model.attention.kernel_epsilon"), cite("model.attention.feature_map")));
+  cite.fail(fmt::format(
+      "{} cannot be combined with {}, whose kernel has no epsilon; remove kernel_epsilon, or use favor_relu",
+      cite("model.attention.kernel_epsilon"), cite("model.attention.feature_map")));
 }
 
 void SettingsChecker::causality() const {
@@ -225,10 +224,10 @@ void SettingsChecker::causality() const {
   if (!mechanism || model.architecture != layers::Architecture::decoder) return;
   const auto cite = citing({"model.attention.projected_length", "model.attention.mechanism", "model.attention.layers",
                             "model.attention.heads"});
-  cite.fail(
-      fmt::format("the mechanism {} cannot be with {}: {}, so that each token would see later ones; take linear, or "
-                  "an encoder",
-                  mechanism->name, cite("model.architecture"), mechanism->limits));
+  cite.fail(fmt::format(
+      "the mechanism {} cannot be combined with {}: {}, so tokens would attend to later tokens; use linear, or "
+      "an encoder",
+      mechanism->name, cite("model.architecture"), mechanism->limits));
 }
 
 void SettingsChecker::projected_length() const {
@@ -237,7 +236,7 @@ void SettingsChecker::projected_length() const {
   if (model.attention.projected_length <= longest) return;
   const auto cite = citing({"model.attention.projected_length", "model.attention.mechanism", "model.attention.layers",
                             "model.attention.heads"});
-  cite.fail(fmt::format("{} is more than the longest sequence ({}); expected a projection that shortens",
+  cite.fail(fmt::format("{} exceeds the longest sequence ({}); expected at most that length",
                         cite("model.attention.projected_length"), longest));
 }
 

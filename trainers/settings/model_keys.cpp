@@ -11,7 +11,7 @@ void add_run_keys(config::Table& t, Settings& s) {
         "on a GPU: compute float32 matrix products of weights in TF32, which is faster and less precise (10-bit "
         "mantissa); no effect on the CPU or with model.dtype: bfloat16")
       .elsewhere({"allow_tf32"});
-  t.key("threads", &s.threads, "threads", "CPU threads of this process")
+  t.key("threads", &s.threads, "", "CPU threads of this process")
       .within(1, 4096)
       .zero_means("all cores available to the process")
       .elsewhere({"num_threads", "n_threads"});
@@ -24,29 +24,29 @@ void add_run_keys(config::Table& t, Settings& s) {
 void add_model_keys(config::Table& t, layers::ModelConfig& m) {
   t.section("model", "the transformer; combinations of these keys give GPT-2, Llama, BERT and ALBERT");
   t.key("model.architecture", &m.architecture, "", "decoder: causal language model; encoder: bidirectional attention");
-  t.key("model.vocabulary_size", &m.vocabulary_size, "tokens", "number of token ids")
+  t.key("model.vocabulary_size", &m.vocabulary_size, "", "number of token ids")
       .within(2, 1e7)
       .zero_means("the vocabulary size of the data")
       .elsewhere({"vocab_size", "n_vocab"});
-  t.key("model.n_layers", &m.n_layers, "blocks", "number of transformer blocks")
+  t.key("model.n_layers", &m.n_layers, "", "number of transformer blocks")
       .within(1, 4096)
       .elsewhere({"num_hidden_layers", "num_layers", "n_layer", "depth"});
-  t.key("model.d_model", &m.d_model, "numbers", "hidden size (width of the residual stream)")
+  t.key("model.d_model", &m.d_model, "", "hidden size (width of the residual stream)")
       .within(1, 131072)
       .elsewhere({"hidden_size", "n_embd", "dim", "embedding_dim", "hidden_dim"});
-  t.key("model.n_heads", &m.attention.n_heads, "heads", "query heads per layer")
+  t.key("model.n_heads", &m.attention.n_heads, "", "query heads per layer")
       .within(1, 4096)
       .elsewhere({"num_attention_heads", "num_heads", "n_head", "heads"});
-  t.key("model.n_key_value_heads", &m.attention.n_kv_heads, "heads",
+  t.key("model.n_key_value_heads", &m.attention.n_kv_heads, "",
         "key and value heads per layer (grouped-query attention); each serves n_heads / n_key_value_heads query heads")
       .within(1, 4096)
       .zero_means("n_heads")
       .elsewhere({"num_key_value_heads", "n_kv_heads", "num_kv_heads"});
-  t.key("model.d_head", &m.attention.d_head, "numbers", "width of each head")
+  t.key("model.d_head", &m.attention.d_head, "", "width of each head")
       .within(1, 16384)
       .zero_means("d_model / n_heads")
       .elsewhere({"head_dim", "dim_head", "d_key"});
-  t.key("model.d_feedforward", &m.d_feedforward, "numbers", "hidden width of the feedforward layer")
+  t.key("model.d_feedforward", &m.d_feedforward, "", "hidden width of the feedforward layer")
       .within(1, 1e6)
       .zero_means("4 × d_model")
       .elsewhere({"intermediate_size", "n_inner", "d_ff", "ffn_dim", "d_inner"});
@@ -75,12 +75,12 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
         "use one block for all layers (ALBERT): they share weights, random projection and measured constants; dropout "
         "and state stay separate")
       .elsewhere({"share_layers", "num_hidden_groups", "tie_layers"});
-  t.key("model.d_embedding", &m.d_embedding, "numbers",
+  t.key("model.d_embedding", &m.d_embedding, "",
         "width of token, position and segment embeddings, which a linear layer maps to d_model (ALBERT)")
       .within(1, 131072)
       .zero_means("d_model, without a linear layer")
       .elsewhere({"embedding_size", "d_embed"});
-  t.key("model.n_segments", &m.n_segments, "segments",
+  t.key("model.n_segments", &m.n_segments, "",
         "rows of the segment embedding table (BERT's token types); training uses only the first row")
       .within(1, 1e6)
       .zero_means("no segment embeddings")
@@ -183,7 +183,7 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
       .elsewhere({"init_std", "initializer_std"});
   t.key("model.lora_rank", &m.adapter.rank, "",
         "rank r of LoRA adapters W + lora_alpha / r · B A on the linear layers of attention and feedforward; most "
-        "other weights are frozen (see LoRA above)")
+        "other weights are frozen (docs/config.md: LoRA)")
       .within(1, 65536)
       .zero_means("no adapters; all weights are trained")
       .elsewhere({"lora_r", "r"});
@@ -196,7 +196,8 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
         "master weights in the optimizer")
       .elsewhere({"torch_dtype", "precision"});
   t.key("model.weights", &m.weights, "",
-        "checkpoint, or run directory (its best checkpoint), of the initial weights; see Initial weights above")
+        "checkpoint, or run directory (its best checkpoint), of the initial weights; see docs/config.md: Initial "
+        "weights")
       .elsewhere({"init_from", "pretrained", "pretrained_model_name_or_path", "init_checkpoint"});
 }
 

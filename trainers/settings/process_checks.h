@@ -1,26 +1,27 @@
 #pragma once
-// What training in several processes cannot do, for all commands that train or plan it.
+// Checks of settings for training on several ranks, for all commands that train or plan a training.
 #include <string>
 
 #include "trainers/settings/settings.h"
 
 namespace furlong {
 
-/// How many processes train together, and how messages speak of it.
+/// The world size, and how messages describe it.
 struct ProcessCount {
   int processes = 1;
-  std::string found;  ///< "the launcher (srun) started 8 processes"
-  std::string verb;   ///< what a user does who wants fewer: "start"
+  std::string found;  ///< what was found, such as "the launcher (srun) started 8 processes"
+  std::string verb;   ///< verb of the advice to use fewer, such as "start"
 };
 
-/// Throws UserError where settings cannot be trained in so many processes, naming the key. `processes` above 1: what
-/// one process can do needs no check.
+/// Checks that these settings can be trained with `count.processes` ranks, a number above 1. Throws UserError that
+/// names the key if they cannot.
 void check_process_settings(const Settings& settings, const ProcessCount& count);
 
-/// parallel.sequence_processes where there is one process alone.
+/// Throws UserError if parallel.sequence_processes is above 1. For training in a single process.
 void check_one_process(const Settings& settings);
 
-/// parallel.sequence_processes on GPUs. `instead`: what a user does who wants segments, "set device: cpu".
+/// Throws UserError if parallel.sequence_processes is above 1. For training on GPUs. `instead` is the advice to a user
+/// who needs it, such as "set device: cpu".
 void refuse_segments_on_gpu(const Settings& settings, const std::string& instead);
 
 }  // namespace furlong

@@ -16,29 +16,39 @@
 namespace furlong {
 namespace {
 
-// How a file is composed: what the tables of keys cannot say.
+// Rules for whole files, which the tables of keys do not contain.
 constexpr const char* introduction = R"(# Configuration
 
-One YAML file says everything about a run. This page is written by `furlong config reference`; a
-JSON Schema for editors is written by `furlong config schema`. `furlong config check FILE` checks a
-file, `furlong config show FILE` prints it complete, with every default and derived value.
+One YAML file configures a run. `furlong config check FILE` checks a file. `furlong config show FILE`
+prints it with all defaults and derived values; `--comments` adds the meaning of each key. `furlong
+config reference` writes this page, and `furlong config schema` a JSON Schema for editors.
 
-- **Order.** Defaults, then files named by `include:`, then the file itself, then `--set a.b=c` of
-  the command line. What comes later wins, key by key; a list is replaced as a whole. `include:`
-  stands at the top level and takes a path or a list of paths (of which later ones win), relative to
-  the including file.
-- **Strictness.** Unknown and repeated keys, wrong types, values out of range, impossible
-  combinations and keys that would do nothing are errors with file, line and column.
-- **Null** (`key: null`, `--set a.b=null`) takes away what an included file or the file itself has
-  set, and brings the default back.
-- **Paths** are relative to the current directory. In paths, and only there, `${NAME}` and
-  `${NAME:-default}` are environment variables (an empty one counts as not set), a leading `~/` is
-  the home directory, and `$$` is a dollar sign.
+- **Order.** Defaults, then files named by `include:`, then the file itself, then `--set a.b=c` on
+  the command line. Later values win, key by key; a list is replaced as a whole. `include:` is a
+  top-level key. Its value is a path, or a list of paths in increasing priority, relative to the
+  including file.
+- **Errors.** Unknown or repeated keys, wrong types, values out of range, impossible combinations
+  and keys without an effect are errors that name file, line and column. If `--set` makes a key of a
+  file ineffective, the key is ignored with a warning.
+- **Null** (`key: null`, `--set a.b=null`) unsets a value of the file or an included file and
+  restores the default.
+- **Paths** are relative to the current directory. Only in paths, `${NAME}` and `${NAME:-default}`
+  are environment variables (an empty variable counts as unset), a leading `~/` is the home
+  directory, and `$$` is a dollar sign.
 - **Numbers** are decimal: `3`, `0.1`, `1e-3`; an integer may be written `1e6`. Booleans are `true`
   and `false`.
-- **Derived values.** Where 0 stands for a value that follows from other keys, a run's own
-  `config.yaml` has that value written out. To change the key that it follows from, start from the
-  original file.
+- **Derived values.** 0 often means "derive the value from other keys". The run's own `config.yaml`
+  contains the derived values. To change a key that others derive from, edit the original file.
+- **Initial weights.** With `model.weights`, tensors that the checkpoint lacks are initialised as in
+  a new model. A longer table of learned positions repeats the checkpoint's. A resumed run continues
+  from its own checkpoint instead.
+- **LoRA.** With `model.lora_rank`, these weights are trained: the adapters, the classifier of labels,
+  and what attention has besides its linear layers (feature maps, gates, norms of queries and keys,
+  gains, convolutions, projections along the sequence). All other weights are frozen.
+- **Stateful training.** With `data.carry_state`, a token's context is its whole document. Each row of
+  a batch starts its stretch of the split with an empty state. In validation and `evaluate`, stretches
+  start at documents if documents permit rows of similar length, otherwise inside a document. In the
+  latter case the loss depends on the batch size; `data.batch_size: 1` evaluates whole documents.
 
 )";
 
@@ -47,13 +57,13 @@ file, `furlong config show FILE` prints it complete, with every default and deri
 const StageSettings& FinetuneSettings::stage(const std::string& name) const {
   if (name == "transfer") return transfer;
   if (name == "distillation") return distillation;
-  require(name == "task", "a stage '{}'", name);
+  require(name == "task", "unknown stage '{}'", name);
   return task;
 }
 
 namespace {
 
-// Shortens warm-up and decay that do not fit into max_steps, so that a short run of a long run's config works.
+// Shortens warm-up and decay to fit max_steps, so that a long run's config also works for a short run.
 void fit_schedule(LoadedSettings& read) {
   ScheduleSettings& schedule = read.settings.schedule;
   const std::int64_t max_steps = read.settings.trainer.max_steps;
@@ -159,8 +169,9 @@ Settings resolve(Settings settings) {
 
 std::string to_yaml(const Settings& settings, bool comments) {
   Settings copy = settings;
-  return "# Complete settings of a Furlong run, derived values written out. Keys without an effect in this combination "
-         "are comments.\n" +
+  return "# Complete settings of a Furlong run, including derived values. Keys without an effect in this combination "
+         "are "
+         "commented out.\n" +
          config::to_yaml(settings_table(copy), comments);
 }
 

@@ -1,7 +1,6 @@
 #pragma once
-// Everything that a YAML file can say about a run, as typed values. The member initialisers are the defaults; the table
-// in *_keys.cpp gives each key its unit, range and meaning. To add a key, declare its member here and add one line
-// there.
+// The configuration of a run as typed values. Member initialisers are the defaults. The table in *_keys.cpp gives each
+// key its unit, range and meaning. To add a key, declare its member here and add one entry there.
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -38,7 +37,7 @@ struct ObjectiveSettings {
   double mask_token_share = 0.8;
   double random_token_share = 0.1;
   ops::Pooling pooling = ops::Pooling::mean;
-  /// Labels of documents, rather than tokens.
+  /// Whether targets are labels of documents rather than tokens.
   bool learns_labels() const { return name == Objective::classification || name == Objective::matching; }
   bool operator==(const ObjectiveSettings&) const = default;
 };
@@ -103,7 +102,7 @@ struct ParallelSettings {
   bool operator==(const ParallelSettings&) const = default;
 };
 
-/// A second model that the one being trained is to agree with.
+/// The teacher of a distillation.
 struct TeacherSettings {
   std::filesystem::path checkpoint;
   std::string loss = "none";
@@ -117,7 +116,7 @@ struct TeacherSettings {
   bool operator==(const TeacherSettings&) const = default;
 };
 
-/// What one stage of furlong finetune sets in the place of the keys for all stages; 0: nothing.
+/// Values of one stage of furlong finetune. 0 takes the value for all stages.
 struct StageSettings {
   std::int64_t max_steps = 0;
   double learning_rate = 0;
@@ -134,6 +133,7 @@ struct FinetuneSettings {
   StageSettings transfer, distillation, task;
   std::int64_t evaluation_batches = 0;
   std::vector<std::string> lengths;
+  /// Returns the values of stage "transfer", "distillation" or "task".
   const StageSettings& stage(const std::string& name) const;
   bool operator==(const FinetuneSettings&) const = default;
 };
@@ -158,57 +158,61 @@ struct Settings {
   bool operator==(const Settings&) const = default;
 };
 
-/// Settings that were read from a file.
+/// Settings read from a file.
 struct LoadedSettings {
   Settings settings;
-  config::Origins origins;                   ///< place of each key that was set
+  config::Origins origins;                   ///< place of each key that is set
   std::vector<std::filesystem::path> files;  ///< files read, the one named by the user first
-  std::vector<std::string> warnings{};  ///< old names, ignored keys and adapted values, one line each, for the user
+  std::vector<std::string> warnings{};       ///< for the user, one line each: old names, ignored keys, adapted values
 };
 
 /// Logs the warnings.
 void log_warnings(const LoadedSettings& loaded);
 
-/// Reads a YAML file, what it includes, and then `overrides` ("a.b=c"), checks everything and resolves derived values.
-/// Throws UserError, one line that names file, line, column and key.
+/// Reads a YAML file with its included files, applies `overrides` ("a.b=c"), checks the settings and resolves derived
+/// values. Throws UserError, one line with file, line, column and key, if the settings are invalid.
 LoadedSettings load_settings(const std::filesystem::path& file, const std::vector<std::string>& overrides = {});
 
-/// The same in two steps, for settings that follow from another model's: what the file and `overrides` set on top of
-/// `defaults`, each value checked by itself alone and nothing derived; and checked as a whole and resolved.
+/// The first step of load_settings(), for settings with other defaults, such as those of another model. Applies the
+/// file and `overrides` to `defaults` and checks each value separately. Nothing is derived. Throws as load_settings()
+/// does.
 LoadedSettings read_settings_file(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                                   const Settings& defaults);
+
+/// The second step of load_settings(): checks combinations of keys and resolves derived values.
 LoadedSettings finish_settings(LoadedSettings read);
 
-/// The same from a text, such as the config in a checkpoint, which cannot include files. Errors call the text `name`.
+/// As load_settings(), from a text without includes, such as the config in a checkpoint. Errors refer to it as `name`.
 LoadedSettings from_yaml_text(const std::string& text, const std::string& name,
                               const std::vector<std::string>& overrides = {});
 
-/// The same from the config inside a checkpoint, where data.store may be empty or missing: a model that comes from
-/// elsewhere has none.
+/// As from_yaml_text(), for the config in a checkpoint. data.store may be empty or missing, as in imported models.
 LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name);
 
 /// Checks combinations of keys. Returns a warning for each key of a file that a `--set` made ineffective. Throws
-/// UserError for combinations that are impossible, and for other keys that were set but have no effect. `origins` may
-/// be empty.
+/// UserError for impossible combinations, and for other keys that are set but have no effect. `origins` may be empty.
 std::vector<std::string> check(const Settings& settings, const config::Origins& origins = {});
 
-/// The settings with derived values in the place of zeros: n_key_value_heads, d_head, d_feedforward,
-/// max_sequence_length, n_features (linear attention), projected_length (Linformer), decay_steps. What only the data or
-/// the machine knows stays: vocabulary_size, device, threads.
+/// Returns the settings with derived values instead of zeros: n_key_value_heads, d_head, d_feedforward,
+/// max_sequence_length, n_features (linear attention), projected_length (Linformer), decay_steps. Values that depend on
+/// the data or the machine stay unchanged: vocabulary_size, device, threads.
 Settings resolve(Settings settings);
 
-/// Complete YAML; from_yaml_text gives equal settings back. With `comments` every key is followed by its meaning and
-/// unit.
+/// Returns complete YAML, from which from_yaml_text() reads equal settings. With `comments`, each key is followed by
+/// its meaning and unit.
 std::string to_yaml(const Settings& settings, bool comments = false);
+
+/// Returns the settings as nested objects, without keys that have no effect.
 nlohmann::ordered_json to_json(const Settings& settings);
 
-/// JSON Schema (draft 7) of Furlong's YAML files.
+/// Returns a JSON Schema (draft 7) of Furlong's YAML files.
 nlohmann::ordered_json json_schema();
 
-/// The page docs/config.md.
+/// Returns the page docs/config.md.
 std::string reference_markdown();
 
-/// The table of all keys, bound to `settings`, which must outlive it.
+/// Returns the table of all keys, bound to `settings`, which must outlive it. `requires_store`: data.store must be set
+/// when data.task is none.
 config::Table settings_table(Settings& settings, bool requires_store = true);
 
 }  // namespace furlong

@@ -1,6 +1,6 @@
 #pragma once
-// Combinations of keys that cannot be: what ranges and the table's conditions cannot express. model_checks.cpp has
-// those of the model, settings_checks.cpp the others.
+// Checks of combinations of keys that ranges and conditions of the table cannot express. model_checks.cpp checks the
+// model, settings_checks.cpp everything else.
 #include <fmt/format.h>
 
 #include <initializer_list>
@@ -13,7 +13,8 @@
 
 namespace furlong {
 
-/// Throws UserError for the first combination that cannot be, naming its keys and where they were set.
+/// Checks settings as a whole. run() throws UserError for the first impossible combination, with its keys and their
+/// places, and returns the warnings of Table::check_effects.
 class SettingsChecker {
  public:
   SettingsChecker(const Settings& settings, const config::Origins& origins)
@@ -24,7 +25,7 @@ class SettingsChecker {
  private:
   using Mechanism = layers::MechanismInfo;
 
-  // Cites keys as seen from the place of the first of them that somebody has set, which is where the message begins.
+  // Cites keys relative to `from`, the place of the first key that is set. Messages start with that place.
   struct Citation {
     const SettingsChecker& checker;
     config::Place from;
@@ -36,11 +37,11 @@ class SettingsChecker {
     }
   };
 
-  /// "softmax or linear": the mechanisms with a capability.
+  /// Returns the mechanisms with a capability, such as "softmax or linear".
   static std::string names(bool Mechanism::*capability);
   Citation citing(std::initializer_list<const char*> keys) const;
 
-  // Of the model.
+  // Checks of the model.
   std::int64_t head_width() const {
     const auto& model = copy_.model;
     return model.attention.d_head > 0 ? model.attention.d_head : model.d_model / model.attention.n_heads;
@@ -59,7 +60,7 @@ class SettingsChecker {
   void causality() const;
   void projected_length() const;
 
-  // Of data, objective and training.
+  // Checks of data, objective and training.
   void objective() const;
   void task() const;
   void documents() const;

@@ -34,19 +34,20 @@ void SettingsChecker::objective() const {
   const bool encoder = copy_.model.architecture == layers::Architecture::encoder;
   if (encoder != (objective.name != Objective::next_token)) {
     const auto cite = citing({"objective.name", "model.architecture"});
-    cite.fail(fmt::format(
-        "{} cannot be with {}; expected {}", cite("objective.name"), cite("model.architecture"),
-        encoder ? "an objective of encoders, since each token sees the next: masked_tokens, classification or matching"
-                : "next_token, or model.architecture: encoder"));
+    cite.fail(
+        fmt::format("{} cannot be combined with {}; expected {}", cite("objective.name"), cite("model.architecture"),
+                    encoder ? "an objective for bidirectional attention: masked_tokens, classification or matching"
+                            : "next_token, or model.architecture: encoder"));
   }
   if (objective.mask_token_share + objective.random_token_share > 1 + 1e-12) {
     const auto cite = citing({"objective.mask_token_share", "objective.random_token_share"});
-    cite.fail(fmt::format("{} and {} together are more than 1; expected shares of the tokens that are to be predicted",
-                          cite("objective.mask_token_share"), cite("objective.random_token_share")));
+    cite.fail(fmt::format(
+        "{} and {} have a sum above 1; expected fractions of the tokens to predict, with a sum of at most 1",
+        cite("objective.mask_token_share"), cite("objective.random_token_share")));
   }
   if (objective.pooling == ops::Pooling::first && copy_.data.sequence_length < 2) {
     const auto cite = citing({"data.sequence_length", "objective.pooling"});
-    cite.fail(fmt::format("{} leaves no room beside the <class> token of {}; expected at least 2",
+    cite.fail(fmt::format("{} is too short for the <class> token of {}; expected at least 2",
                           cite("data.sequence_length"), cite("objective.pooling")));
   }
 }
@@ -56,28 +57,28 @@ void SettingsChecker::task() const {
   if (data.task != "copy") return;
   if (copy_.objective.learns_labels()) {
     const auto cite = citing({"data.task", "objective.name"});
-    cite.fail(fmt::format("{} has no labels for {}; expected next_token or masked_tokens", cite("data.task"),
+    cite.fail(fmt::format("{} has no labels for {}; expected objective next_token or masked_tokens", cite("data.task"),
                           cite("objective.name")));
   }
   const std::int64_t n = data.sequence_length;
   if (n < 4 || n % 2 != 0) {
     const auto cite = citing({"data.sequence_length", "data.task"});
-    cite.fail(
-        fmt::format("{} cannot be with {}, whose sequences are <, the symbols, =, the symbols again; expected an "
-                    "even number from 4 on",
-                    cite("data.sequence_length"), cite("data.task")));
+    cite.fail(fmt::format(
+        "{} cannot be combined with {}, whose sequences are '< symbols = symbols'; expected an even number of at "
+        "least 4",
+        cite("data.sequence_length"), cite("data.task")));
   }
   if (data.task_shortest > n / 2 - 1) {
     const auto cite = citing({"data.task_shortest", "data.sequence_length"});
-    cite.fail(fmt::format("{} is more than the {} symbols that {} has room for", cite("data.task_shortest"), n / 2 - 1,
-                          cite("data.sequence_length")));
+    cite.fail(fmt::format("{} exceeds the longest copy, {} symbols, that fits {}; lower the first or raise the second",
+                          cite("data.task_shortest"), n / 2 - 1, cite("data.sequence_length")));
   }
 }
 
 void SettingsChecker::documents() const {
   if (copy_.data.sampler != "documents" || !copy_.objective.learns_labels()) return;
   const auto cite = citing({"data.sampler", "objective.name"});
-  cite.fail(fmt::format("{} does nothing with {}, whose rows are documents in any case; expected random or sequential",
+  cite.fail(fmt::format("{} has no effect with {}, whose rows are always documents; expected random or sequential",
                         cite("data.sampler"), cite("objective.name")));
 }
 
@@ -86,62 +87,61 @@ void SettingsChecker::packing() const {
   if (copy_.data.packing == "none" || !mechanism) return;
   const auto cite =
       citing({"data.packing", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
-  cite.fail(fmt::format("{} cannot be with {} attention: {}; take {}", cite("data.packing"), mechanism->name,
+  cite.fail(fmt::format("{} cannot be combined with {} attention: {}; use {}", cite("data.packing"), mechanism->name,
                         mechanism->limits, names(&Mechanism::separates_documents)));
 }
 
-// What goes from one segment to the next has to be of one size, and to mean the same there.
+// The recurrent state must have a fixed size and the same meaning in the next segment.
 void SettingsChecker::carried_state() const {
   const auto& data = copy_.data;
   const auto& model = copy_.model;
   if (data.sampler == "stream" && copy_.objective.name != Objective::next_token) {
     const auto cite = citing({"data.sampler", "objective.name"});
-    cite.fail(fmt::format("{} cannot be with {}; expected random or sequential", cite("data.sampler"),
+    cite.fail(fmt::format("{} cannot be combined with {}; expected random or sequential", cite("data.sampler"),
                           cite("objective.name")));
   }
   if (!data.carry_state) return;
   const auto& attention = model.attention;
   const auto refuse = [&](const char* key, const std::string& reason) {
     const auto cite = citing({"data.carry_state", key});
-    cite.fail(fmt::format("{} cannot be with {}: {}", cite("data.carry_state"), cite(key), reason));
+    cite.fail(fmt::format("{} cannot be combined with {}: {}", cite("data.carry_state"), cite(key), reason));
   };
   const char* chosen_by = !attention.layer_mechanisms.empty()  ? "model.attention.layers"
                           : !attention.head_mechanisms.empty() ? "model.attention.heads"
                                                                : "model.attention.mechanism";
   for (const Mechanism* mechanism : layers::mechanisms_of(attention)) {
     if (mechanism->past == layers::Past::growing)
-      refuse(chosen_by, fmt::format("what {} attention keeps of the past grows with it; take linear", mechanism->name));
+      refuse(chosen_by,
+             fmt::format("the state of {} attention grows with the number of tokens; use linear", mechanism->name));
     if (mechanism->past == layers::Past::none)
-      refuse(chosen_by, fmt::format("{} attention keeps no past: {}; take linear", mechanism->name, mechanism->limits));
+      refuse(chosen_by,
+             fmt::format("{} attention has no recurrent state: {}; use linear", mechanism->name, mechanism->limits));
   }
   for (const Mechanism* mechanism : layers::mechanisms_of(attention)) {
     if (mechanism->window_in(attention) == 0) continue;
     refuse(mechanism->window == &layers::AttentionConfig::window ? "model.attention.window"
                                                                  : "model.attention.softmax_window",
-           "rows begin documents at different steps, but share the count of tokens that a window goes by; take "
+           "documents of a batch start at different steps, but a window needs one token count for all rows; use "
            "linear without a window");
   }
   if (attention.redraw_every > 0)
-    refuse("model.attention.redraw_every", "the state is made of features of the directions before");
+    refuse("model.attention.redraw_every", "the state holds features of the previous random projection; set it to 0");
   const char* moving = attention.centering                                         ? "model.attention.centering"
                        : attention.scaling != layers::Scaling::none                ? "model.attention.scaling"
                        : ops::feature_map_info(attention.feature_map).needs_oprf_a ? "model.attention.feature_map"
                                                                                    : nullptr;
   if (moving)
-    refuse(moving, "its constants change with every step, and the state is made of features under those before");
+    refuse(moving, "its constants change in every step, and the state holds features of the previous constants");
   if (model.position != layers::Position::rotary && model.position != layers::Position::none)
-    refuse("model.position",
-           "documents that go on from step to step have no longest length, as a table of positions has; take rotary");
+    refuse("model.position", "documents that continue over steps can exceed any table of positions; use rotary");
 }
 
 void SettingsChecker::lengths() const {
   const auto& model = copy_.model;
   if (model.max_sequence_length == 0 || copy_.data.sequence_length <= model.max_sequence_length) return;
   const auto cite = citing({"data.sequence_length", "model.max_sequence_length"});
-  cite.fail(
-      fmt::format("{} is longer than {}; expected sequences that the model is made for; shorten them, or raise "
-                  "max_sequence_length",
-                  cite("data.sequence_length"), cite("model.max_sequence_length")));
+  cite.fail(fmt::format("{} exceeds {}; lower data.sequence_length, or raise max_sequence_length",
+                        cite("data.sequence_length"), cite("model.max_sequence_length")));
 }
 
 void SettingsChecker::teacher() const {
@@ -154,25 +154,25 @@ void SettingsChecker::teacher() const {
   const char* key = teacher.teaches() ? "teacher.loss" : "finetune.stages";
   if (teaches && copy_.data.carry_state) {
     const auto cite = citing({key, "data.carry_state"});
-    cite.fail(fmt::format("{} cannot be with {}: the teacher has no state to carry; expected false", cite(key),
-                          cite("data.carry_state")));
+    cite.fail(fmt::format("{} cannot be combined with {}: the teacher has no recurrent state; expected false",
+                          cite(key), cite("data.carry_state")));
   }
   if (teacher.layers == "in_turn" && copy_.model.shared_layers) {
     const auto cite = citing({"teacher.layers", "model.shared_layers"});
-    cite.fail(fmt::format("{} cannot be with {}: the layers are one block; expected joint", cite("teacher.layers"),
-                          cite("model.shared_layers")));
+    cite.fail(fmt::format("{} cannot be combined with {}: all layers share one block; expected joint",
+                          cite("teacher.layers"), cite("model.shared_layers")));
   }
   if (distils && copy_.objective.learns_labels()) {
     const auto cite = citing({key, "objective.name"});
-    cite.fail(
-        fmt::format("{} cannot be with {}: distillation is over predictions of tokens; expected next_token or "
-                    "masked_tokens, or transfer and then the objective alone",
-                    cite(key), cite("objective.name")));
+    cite.fail(fmt::format(
+        "{} cannot be combined with {}: distillation needs predictions of tokens; expected objective next_token or "
+        "masked_tokens, or transfer and then the objective alone",
+        cite(key), cite("objective.name")));
   }
 }
 
-// Of a model that has none; a run without teacher and stages is refused where it begins (check_against_data), since
-// checkpoints of such models are read with the same checks.
+// Checks a model without output layer. A run without teacher and stages is rejected when it starts
+// (check_against_data), because checkpoints of such models are read with these checks too.
 void SettingsChecker::output_layer() const {
   if (copy_.objective.learns_labels() || copy_.model.prediction_head != layers::PredictionHead::none) return;
   const auto& stages = copy_.finetune.stages;
@@ -181,10 +181,10 @@ void SettingsChecker::output_layer() const {
     return;
   const char* key = distils ? "teacher.loss" : "finetune.stages";
   const auto cite = citing({key, "model.prediction_head"});
-  cite.fail(
-      fmt::format("{} cannot be with {}: predictions of tokens need an output layer; expected transfer alone, or "
-                  "objective.name: classification, which has a head of its own",
-                  cite(key), cite("model.prediction_head")));
+  cite.fail(fmt::format(
+      "{} cannot be combined with {}: predictions of tokens need an output layer; expected transfer alone, or "
+      "objective.name: classification, which has a head of its own",
+      cite(key), cite("model.prediction_head")));
 }
 
 void SettingsChecker::finetune() const {
@@ -194,18 +194,18 @@ void SettingsChecker::finetune() const {
     const bool set = std::string_view(key) == "teacher.loss" ? copy_.teacher.teaches() : !copy_.model.weights.empty();
     if (!set) continue;
     const auto cite = citing({key, "finetune.source"});
-    cite.fail(fmt::format(
-        "{} cannot be with {}, which furlong finetune begins from and takes for the teacher; remove one of the two",
-        cite(key), cite("finetune.source")));
+    cite.fail(
+        fmt::format("{} cannot be combined with {}, which is the initial model and the teacher; remove one of the two",
+                    cite(key), cite("finetune.source")));
   }
   const auto stages = citing({"finetune.stages"});
   for (std::size_t i = 0; i < finetune.stages.size(); ++i) {
     const std::string& name = finetune.stages[i];
     if (name != "transfer" && name != "distillation" && name != "task")
-      stages.fail(fmt::format("finetune.stages: found {}; expected transfer, distillation or task for each", name));
+      stages.fail(fmt::format("finetune.stages: found {}; expected each to be transfer, distillation or task", name));
     if (std::find(finetune.stages.begin(), finetune.stages.begin() + static_cast<std::ptrdiff_t>(i), name) !=
         finetune.stages.begin() + static_cast<std::ptrdiff_t>(i))
-      stages.fail(fmt::format("finetune.stages: {} is there twice; expected each stage once", name));
+      stages.fail(fmt::format("finetune.stages: found {} twice; expected each stage once", name));
   }
   const auto lengths = citing({"finetune.lengths"});
   for (const std::string& length : finetune.lengths) {
@@ -220,7 +220,7 @@ void SettingsChecker::steps() const {
   const auto& schedule = copy_.schedule;
   if (schedule.name != "inverse_square_root" || schedule.warmup_steps > 0) return;
   const auto cite = citing({"schedule.warmup_steps"});
-  cite.fail(fmt::format("{} cannot be with {}, which falls as the root of warmup_steps / step; expected at least 1",
+  cite.fail(fmt::format("{} cannot be combined with {}, which decays as sqrt(warmup_steps / step); expected at least 1",
                         cite("schedule.warmup_steps"), cite("schedule.name")));
 }
 

@@ -4,8 +4,8 @@ namespace furlong {
 
 namespace {
 
-// furlong finetune sets teacher.checkpoint and teacher.loss in each stage: there the keys count that any of its stages
-// reads.
+// furlong finetune sets teacher.checkpoint and teacher.loss in each stage, so a key has an effect if any stage reads
+// it.
 config::Key& with_teacher(config::Key& key, std::vector<std::string> losses) {
   return key.only_with("teacher.loss", std::move(losses)).or_in_lists({"finetune.stages"});
 }
@@ -66,15 +66,15 @@ void add_stage_keys(config::Table& t, const std::string& stage, const std::strin
   of_stage("warmup_steps", &s.warmup_steps, "steps", "schedule.warmup_steps").within(1, 1e12);
   of_stage("sequence_length", &s.sequence_length, "tokens", "data.sequence_length").within(1, 1e9);
   of_stage("batch_size", &s.batch_size, "sequences", "data.batch_size").within(1, 1e6);
-  of_stage("gradient_accumulation", &s.gradient_accumulation, "passes", "trainer.gradient_accumulation").within(1, 1e6);
+  of_stage("gradient_accumulation", &s.gradient_accumulation, "", "trainer.gradient_accumulation").within(1, 1e6);
 }
 
 }  // namespace
 
 void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
   t.section("finetune",
-            "furlong finetune: converts a model with softmax attention to the attention of this config, in stages; the "
-            "source sets the model's shape, which need not be repeated");
+            "conversion of a softmax model to the attention of this config by furlong finetune, in stages; the "
+            "model's shape comes from the source and need not be repeated");
   t.key("finetune.source", &f.source, "",
         "initial model, which is also the teacher: Hugging Face directory, GGUF file, or Furlong checkpoint or run "
         "directory");
@@ -89,7 +89,7 @@ void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
       .required()
       .only_with("finetune.source");
   t.key(
-       "finetune.evaluation_batches", &f.evaluation_batches, "batches",
+       "finetune.evaluation_batches", &f.evaluation_batches, "",
        "batches of the test split (of the validation split if there is no test split) that compare teacher and student")
       .within(1, 1e12)
       .zero_means("the whole split")
@@ -98,11 +98,10 @@ void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
         "sequence lengths of the benchmark of teacher and student (speed and memory of a forward pass), such as [512, "
         "2048, 8192]")
       .only_with("finetune.source");
-  add_stage_keys(t, "transfer", "the stage in which each attention learns to give what the teacher's gives",
-                 f.transfer);
-  add_stage_keys(t, "distillation", "the stage in which the model learns to predict what the teacher predicts",
-                 f.distillation);
-  add_stage_keys(t, "task", "the stage in which the model learns the objective, without a teacher", f.task);
+  add_stage_keys(t, "transfer", "the stage of attention transfer; 0 takes the value for all stages", f.transfer);
+  add_stage_keys(t, "distillation", "the stage of distillation; 0 takes the value for all stages", f.distillation);
+  add_stage_keys(t, "task",
+                 "the stage of training on the objective, without a teacher; 0 takes the value for all stages", f.task);
 }
 
 void add_optimizer_keys(config::Table& t, OptimizerSettings& o, ScheduleSettings& s) {
@@ -176,13 +175,11 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
       .within(1, 1e12)
       .zero_means("only at the end")
       .elsewhere({"eval_interval", "eval_steps", "val_check_interval", "evaluate_every"});
-  t.key("trainer.validation_batches", &r.validation_batches, "batches",
-        "batches of the validation split per validation")
+  t.key("trainer.validation_batches", &r.validation_batches, "", "batches of the validation split per validation")
       .within(1, 1e12)
       .zero_means("the whole split")
       .elsewhere({"eval_iters", "limit_val_batches"});
-  t.key("trainer.gradient_accumulation", &r.gradient_accumulation, "passes",
-        "forward and backward passes per optimizer step")
+  t.key("trainer.gradient_accumulation", &r.gradient_accumulation, "", "forward and backward passes per optimizer step")
       .within(1, 1e6)
       .elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"});
   t.key("trainer.recompute", &r.recompute, "",
@@ -192,8 +189,8 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
       .elsewhere({"gradient_checkpointing", "activation_checkpointing"});
   t.key("trainer.cuda_graph", &r.cuda_graph, "",
         "on a GPU: capture the training step as a CUDA graph and replay it, with identical results and less launch "
-        "overhead; no effect with data.carry_state or model.attention.denominator_guard");
-  t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "validations",
+        "overhead; no effect on the CPU, with data.carry_state, or with feature maps whose denominators can vanish");
+  t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "",
         "stop after this many validations in a row without a new lowest loss")
       .within(1, 1e12)
       .zero_means("off")
@@ -204,7 +201,7 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
         "included)")
       .above(1)
       .zero_means("off");
-  t.key("trainer.sample_tokens", &r.sample_tokens, "tokens", "tokens to generate after training")
+  t.key("trainer.sample_tokens", &r.sample_tokens, "", "tokens to generate after training")
       .within(1, 1e9)
       .zero_means("no sample")
       .only_with("model.architecture", {"decoder"})
@@ -221,7 +218,7 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
       .within(1, 1e12)
       .zero_means("only at the end")
       .elsewhere({"save_steps", "save_every", "checkpoint_every", "save_interval"});
-  t.key("checkpoint.keep_last", &c.keep_last, "checkpoints", "number of newest checkpoints to keep")
+  t.key("checkpoint.keep_last", &c.keep_last, "", "number of newest checkpoints to keep")
       .within(1, 1e6)
       .elsewhere({"save_total_limit", "keep"});
   t.key("checkpoint.keep_best", &c.keep_best, "", "also keep the checkpoint with the lowest validation loss")
@@ -264,7 +261,7 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
   t.key("parallel.shard_optimizer", &p.shard_optimizer, "",
         "ZeRO stage 1: each rank stores optimizer moments and EMA only for its share of the weights")
       .elsewhere({"zero_stage", "zero", "sharded_ddp", "use_distributed_optimizer"});
-  t.key("parallel.sequence_processes", &p.sequence_processes, "processes",
+  t.key("parallel.sequence_processes", &p.sequence_processes, "",
         "ranks that share each sequence, one segment each (context parallelism); linear attention only, whose "
         "recurrent state is exchanged")
       .within(1, 1e6)
