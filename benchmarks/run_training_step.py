@@ -108,10 +108,10 @@ def memory(arguments, model, program, favor, dtype):
     footprint."""
     request = {**model, "n": arguments.long_n, "dtype": dtype}
     result = {"n": arguments.long_n, "dtype": dtype}
-    for name, recompute in (("ours", "elementwise"), ("ours_recomputing_blocks", "blocks")):
+    for name, checkpointing in (("ours", "elementwise"), ("ours_recomputing_blocks", "blocks")):
         with Worker([program], our_environment(arguments.threads)) as ours:
-            ours.ask(**request, attention="linear", chunk=arguments.our_chunk, recompute=recompute)
-            result[name] = ours.ask(**request, attention="linear", chunk=arguments.our_chunk, recompute=recompute)
+            ours.ask(**request, attention="linear", chunk=arguments.our_chunk, activation_checkpointing=checkpointing)
+            result[name] = ours.ask(**request, attention="linear", chunk=arguments.our_chunk, activation_checkpointing=checkpointing)
     try:
         with Worker([arguments.python, PEER], peer_environments(arguments.threads)["default"]) as peer:
             result["peer"] = peer.ask(**request, **favor, threads=arguments.threads)

@@ -82,9 +82,9 @@ std::vector<std::string> candidate_options(const Options& options, const Given& 
 void settle(Options& options, bool target) {
   std::vector<AttentionCandidate> candidates;
   for (const std::string& name : options.maps) candidates.push_back(attention_candidate(name));
-  std::vector<layers::DirectionsKind> kinds;
+  std::vector<layers::RandomProjectionKind> kinds;
   for (const std::string& name : options.kinds)
-    kinds.push_back(value_named<layers::DirectionsKind>(name, "--random-projection"));
+    kinds.push_back(value_named<layers::RandomProjectionKind>(name, "--random-projection"));
   AdviceOptions& advice = options.advice;
   advice.seed = options.seed;
   if (options.draws > 0) advice.draws = options.draws;
@@ -105,7 +105,7 @@ void settle(Options& options, bool target) {
   sweep.find_features = options.model.find_features = target;
   options.model.candidates = candidates;
   options.model.split = split_from_name(options.split);
-  options.model.weights = options.weights == "raw" ? Weights::raw : Weights::averaged_if_present;
+  options.model.weights = options.weights == "raw" ? Weights::raw : Weights::ema_if_present;
 }
 
 /// Result files. They are created before the work, so that a wrong path fails early, and appear only when complete.
@@ -135,7 +135,7 @@ Json with_common(const Options& options, Json object) {
   object["seed"] = options.seed;
   if (options.sweep.find_features) {
     object["target_error"] = options.advice.target_error;
-    object["max_features"] = options.advice.most_features;
+    object["max_features"] = options.advice.max_features;
   }
   return object;
 }
@@ -294,7 +294,7 @@ void add_attentions(Command command, Options& options, Given& given) {
   command.add_flag("--advise", options.advise,
                    "Report the cheapest attention and m that reaches --target-error, for each head");
   given.target = {command
-                      .add_option("--max-features", options.advice.most_features,
+                      .add_option("--max-features", options.advice.max_features,
                                   "With --target-error: largest m to try; if given, it also bounds the polynomials of "
                                   "--advise")
                       .shows_default()
@@ -311,7 +311,7 @@ void add_attentions(Command command, Options& options, Given& given) {
                     .shows_default()
                     .separated_by(',')
                     .one_argument()
-                    .one_of(names_of_all<layers::DirectionsKind>())
+                    .one_of(names_of_all<layers::RandomProjectionKind>())
                     .value_name("KIND,...");
   given.draws = command
                     .add_option("--draws", options.draws,
@@ -342,7 +342,7 @@ void add_attention(Command analyze_command) {
     check(*options, *given);
     set_thread_count(static_cast<int>(options->threads));
     settle(*options, given->target_error.is_given());
-    options->advice.bounds_polynomials = given->target[0].is_given();
+    options->advice.limits_polynomials = given->target[0].is_given();
     options->model.candidate_options = candidate_options(*options, *given);
     if (options->of_model()) {
       run_model(*options);

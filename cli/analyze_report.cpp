@@ -136,7 +136,7 @@ void print_layer(const LayerAnalysis& layer, const ModelAnalysisOptions& options
     fmt::print("    {:<42} {:<21} {:>5} {:>9}\n", "uniform", "", "", number(head.uniform_error));
     for (const HeadAttention& one : head.attentions) {
       fmt::print("    {:<42} {:<21} {:>5} {:>9} {:>10} {:>10}{}{}\n", one.own ? "model: " + one.name : one.name,
-                 one.directions, one.m > 0 ? std::to_string(one.m) : "", number(one.error),
+                 one.random_projection, one.m > 0 ? std::to_string(one.m) : "", number(one.error),
                  number(one.total_variation_to_softmax), number(one.total_variation_to_uniform),
                  options.find_features ? "  " + (one.required ? required_text(*one.required) : std::string("-")) : "",
                  worse_than_uniform(one.error, head.uniform_error) ? "  worse than uniform" : "");
@@ -192,7 +192,7 @@ Json as_json(const LayerAnalysis& layer) {
     for (const HeadAttention& attention : head.attentions) {
       Json row{{"name", attention.name},
                {"own", attention.own},
-               {"random_projection", attention.directions},
+               {"random_projection", attention.random_projection},
                {"m", attention.m},
                {"error", json_number(attention.error)},
                {"total_variation_to_softmax", json_number(attention.total_variation_to_softmax)},
@@ -297,7 +297,7 @@ Plot plot_of(const std::vector<LayerAnalysis>& layers) {
       for (const HeadAttention& one : head.attentions) {
         std::string label = one.own ? "model: " + one.name : one.name;
         if (one.m > 0) label += fmt::format(", m {}", one.m);
-        if (!one.own && !one.directions.empty()) label += " " + one.directions;
+        if (!one.own && !one.random_projection.empty()) label += " " + one.random_projection;
         const auto [place, fresh] = known.try_emplace(label, plot.series.size());
         if (fresh) plot.series.push_back({label, {}, false});
         plot.series[place->second].points.emplace_back(x, one.error);

@@ -30,7 +30,7 @@ constexpr Renamed renamed_options[] = {
     {"--dtype", "own", "--dtype model"},
     {"--framed", "", "--add-special-tokens"},
     {"--maps", "", "--feature-maps"},
-    {"--most-features", "", "--max-features"},
+    {"--max-features", "", "--max-features"},
     {"--n", "", "--lengths"},
     {"--repeat", "", "--repeats"},
     {"--special", "", "--parse-special"},

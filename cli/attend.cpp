@@ -11,7 +11,7 @@
 #include "cli/common_options.h"
 #include "framework/core/device.h"
 #include "framework/core/parallel.h"
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 
 namespace furlong::command_line {
 namespace {
@@ -135,7 +135,7 @@ void add_attend(Command program, int& /*status*/) {
                           .add_option("--random-projection", attend_options.projection_kind,
                                       "Distribution of the random projection, if the file has none")
                           .shows_default("orthogonal")
-                          .one_of(names_of_all<layers::DirectionsKind>())
+                          .one_of(names_of_all<layers::RandomProjectionKind>())
                           .value_name("KIND");
   const Option seed =
       command.add_option("--seed", attend_options.seed, "Seed of the random projection").shows_default("0");

@@ -79,7 +79,7 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
           .not_negative(),
       has_features);
   max_features_ = keep(command
-                           .add_option("--max-features", config.map_options.most_features,
+                           .add_option("--max-features", config.map_options.max_features,
                                        "Largest number of features that taylor and limit may have")
                            .shows_default()
                            .positive(),

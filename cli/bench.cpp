@@ -207,7 +207,7 @@ void check(const Options& options, const Option& maps, const Option& features, c
   const bool by_features = any(&layers::MechanismInfo::has_features);
   const bool random_features =
       by_features && std::any_of(options.feature_maps.begin(), options.feature_maps.end(),
-                                 [](const auto& map) { return ops::feature_map_info(map).needs_directions; });
+                                 [](const auto& map) { return ops::feature_map_info(map).needs_random_projection; });
   const std::string with_features = mechanisms_with(&layers::MechanismInfo::has_features);
   refuse_unless(by_features, maps, with_features);
   refuse_unless(random_features, features, with_features + ", with a feature map of random features");

@@ -40,7 +40,7 @@ std::unique_ptr<Dataset> open_dataset(const LoadedSettings& loaded) {
   try {
     return open_data(loaded.settings.data);
   } catch (const UserError& error) {
-    throw UserError("{}: data.store: {}", loaded.origins.at("data.store").text(), error.what());
+    throw UserError("{}: data.dataset: {}", loaded.origins.at("data.dataset").text(), error.what());
   }
 }
 
@@ -49,7 +49,7 @@ void check_file(const Options& options) {
   log_warnings(loaded);
   std::error_code code;
   const bool has_dataset =
-      loaded.settings.data.task != "none" || std::filesystem::exists(loaded.settings.data.store, code);
+      loaded.settings.data.task != "none" || std::filesystem::exists(loaded.settings.data.dataset, code);
   if (has_dataset) check_against_data(loaded, *open_dataset(loaded));
   if (options.as_json) {
     nlohmann::ordered_json files = nlohmann::ordered_json::array();
@@ -64,8 +64,8 @@ void check_file(const Options& options) {
   fmt::print("{}: valid; {} key{} set, {} file{} read\n", options.file, loaded.origins.size(),
              loaded.origins.size() == 1 ? "" : "s", loaded.files.size(), loaded.files.size() == 1 ? "" : "s");
   if (!has_dataset)
-    fmt::print("note: data.store {} does not exist yet; furlong prepare writes it\n",
-               loaded.settings.data.store.string());
+    fmt::print("note: data.dataset {} does not exist yet; furlong prepare writes it\n",
+               loaded.settings.data.dataset.string());
 }
 
 }  // namespace

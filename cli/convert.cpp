@@ -50,7 +50,7 @@ void run(Options& options, const Given& given) {
     refuse_unless(options.convert.attention == "auto", option, "--attention auto");
   if (options.convert.attention == "auto" && !given.target_error.is_given())
     throw UserError("--attention auto requires a target error; add --target-error E, for example --target-error 0.1");
-  options.convert.bounds_polynomials = given.max_features.is_given();
+  options.convert.limits_polynomials = given.max_features.is_given();
   if (given.data.is_given()) {
     options.data.split = split_from_name(options.split);
     options.convert.data = options.data;
@@ -86,7 +86,7 @@ void add_attention(Command command, Options& options, Given& given) {
                            .range(1e-12, 1e3)
                            .value_name("E");
   given.max_features = command
-                           .add_option("--max-features", convert.most_features,
+                           .add_option("--max-features", convert.max_features,
                                        "auto: largest number of features to try; if given, it also bounds polynomials")
                            .shows_default()
                            .range(2, 1 << 20)

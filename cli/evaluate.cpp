@@ -4,7 +4,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
-#include "evaluation/chance.h"
+#include "evaluation/unigram_baseline.h"
 #include "framework/core/device.h"
 #include "framework/core/parallel.h"
 #include "trainers/model/objective.h"
@@ -41,13 +41,13 @@ std::string labels_of(const Settings& settings, const Vocabulary& vocabulary) {
 }
 
 /// Returns nothing if tokens have no length in bytes, or if the targets are not the whole text.
-std::optional<double> bits_per_byte(const Evaluation& found, const Chance& chance) {
+std::optional<double> bits_per_byte(const Evaluation& found, const UnigramBaseline& chance) {
   if (chance.bytes == 0) return std::nullopt;
   return found.bits_per_token() * (static_cast<double>(found.targets) / static_cast<double>(chance.bytes));
 }
 
 /// Returns the measurements by name. Labels have neither perplexity nor bits per token.
-nlohmann::ordered_json as_json(const Evaluation& found, const Chance& chance, const Model& model) {
+nlohmann::ordered_json as_json(const Evaluation& found, const UnigramBaseline& chance, const Model& model) {
   const ObjectiveSettings& objective = model.settings.objective;
   nlohmann::ordered_json object{{"objective", name_of(objective.name)}, {"loss", found.loss}};
   if (!objective.learns_labels()) {
@@ -65,7 +65,7 @@ nlohmann::ordered_json as_json(const Evaluation& found, const Chance& chance, co
   return object;
 }
 
-void print(const Evaluation& found, const Chance& chance, const Model& model) {
+void print(const Evaluation& found, const UnigramBaseline& chance, const Model& model) {
   const ObjectiveSettings& objective = model.settings.objective;
   const double rate = static_cast<double>(found.tokens) / std::max(found.seconds, 1e-9);
   if (objective.learns_labels()) {
@@ -91,24 +91,24 @@ void run(const Options& options) {
   const std::filesystem::path path = checkpoint_of(options.run);
   const CheckpointReader checkpoint = CheckpointReader::open(path);
   Model model = load_model(checkpoint, device_from_name(options.device),
-                           options.weights == "raw" ? Weights::raw : Weights::averaged_if_present);
+                           options.weights == "raw" ? Weights::raw : Weights::ema_if_present);
   const Settings& settings = model.settings;
   require_output_layer(settings, path.string());
   if (!options.sampler.empty()) {
-    if (settings.data.task != "none" || settings.data.carry_state || settings.objective.learns_labels())
+    if (settings.data.task != "none" || settings.data.stateful || settings.objective.learns_labels())
       throw UserError("--sampler does not apply: {} determines the rows of this model's data; remove it",
                       settings.data.task != "none" ? "data.task"
-                      : settings.data.carry_state  ? "data.carry_state"
+                      : settings.data.stateful     ? "data.stateful"
                                                    : "objective.name");
     model.settings.data.sampler = options.sampler == "documents" ? "documents" : "sequential";
   }
-  if (settings.data.task == "none" && settings.data.store.empty() && options.dataset.empty())
+  if (settings.data.task == "none" && settings.data.dataset.empty() && options.dataset.empty())
     throw UserError("{}: the model was imported, its config names no dataset; add --data DATASET", path.string());
   if (settings.data.task != "none" && !options.dataset.empty())
     throw UserError("--data does not apply: the model was trained on the task {}; remove it",
                     open_data(settings.data)->path());
   DataSettings data_settings = settings.data;
-  if (!options.dataset.empty()) data_settings.store = options.dataset;
+  if (!options.dataset.empty()) data_settings.dataset = options.dataset;
   const std::unique_ptr<Dataset> opened = open_data(data_settings);
   const Dataset& data = *opened;
   const std::string& store = data.path();
@@ -129,7 +129,8 @@ void run(const Options& options) {
   const Split split = split_from_name(options.split);
   const std::int64_t batch_size = options.batch_size > 0 ? options.batch_size : settings.data.batch_size;
   const Evaluation found = evaluate(model, data, split, length, batch_size, options.max_batches);
-  const Chance by_chance = chance(settings, model.vocabulary, data, split, length, batch_size, options.max_batches);
+  const UnigramBaseline by_chance =
+      chance(settings, model.vocabulary, data, split, length, batch_size, options.max_batches);
   const std::int64_t step = checkpoint.has("step") ? checkpoint.integer("step") : 0;
   if (options.json) {
     nlohmann::ordered_json object{{"checkpoint", path.string()},

@@ -45,7 +45,7 @@ std::string text_of_file(const std::string& path) {
 std::vector<std::int32_t> tokens_of_prompt(const Options& options, const Vocabulary& vocabulary) {
   if (!options.special) return vocabulary.encode_prompt(options.prompt);
   try {
-    return vocabulary.encode_prompt(options.prompt, SpecialSpelling::is_token);
+    return vocabulary.encode_prompt(options.prompt, SpecialTokenMode::as_token);
   } catch (const UserError& error) {
     throw UserError("--parse-special: {}; remove the option", error.what());
   }
@@ -67,7 +67,7 @@ void run(Options& options) {
   set_thread_count(static_cast<int>(options.threads));
   if (!options.prompt_file.empty()) options.prompt = text_of_file(options.prompt_file);
   Model model = load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device),
-                           Weights::averaged_if_present);
+                           Weights::ema_if_present);
   const std::vector<std::int32_t> prompt = tokens_of_prompt(options, model.vocabulary);
   options.generate.stop = stopping_tokens(options, model.vocabulary);
   TextStream stream(model.vocabulary, prompt);
@@ -100,7 +100,7 @@ void run(Options& options) {
   const nlohmann::ordered_json object{
       {from_file ? "prompt_file" : "prompt", from_file ? options.prompt_file : options.prompt},
       {"prompt_tokens", prompt.size()},
-      {"text", text_behind(model.vocabulary, prompt, generated.tokens)},
+      {"text", continuation_text(model.vocabulary, prompt, generated.tokens)},
       {"tokens", generated.tokens},
       {"tokens_per_second", rate},
       {"prompt_seconds", generated.prompt_seconds},

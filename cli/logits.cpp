@@ -21,7 +21,7 @@ void run(const Options& options) {
   set_thread_count(static_cast<int>(options.threads));
   const CheckpointReader checkpoint = CheckpointReader::open(checkpoint_of(options.run));
   Model model = load_model(checkpoint, device_from_name(options.device),
-                           options.weights == "raw" ? Weights::raw : Weights::averaged_if_present,
+                           options.weights == "raw" ? Weights::raw : Weights::ema_if_present,
                            [](const Parameter&) { return true; });
   if (options.dtype == "float64") {
     if (!model.store->device().is_cpu()) throw UserError("--dtype float64 runs only on the CPU; add --device cpu");

@@ -28,7 +28,7 @@ namespace {
 
 /// Prints an error as one line, without control characters (names from files can contain them). Returns the status.
 int report(std::string_view message, int status) {
-  std::fprintf(stderr, "error: %s\n", furlong::foreign::single_line(message, furlong::longest_message).c_str());
+  std::fprintf(stderr, "error: %s\n", furlong::foreign::single_line(message, furlong::max_message_bytes).c_str());
   return status;
 }
 
@@ -47,7 +47,7 @@ int report_exception() {
   try {
     throw;
   } catch (const furlong::PeerError& error) {
-    return error.is_told_here() ? report(error.what(), error.exit_status()) : error.exit_status();
+    return error.is_reported_here() ? report(error.what(), error.exit_status()) : error.exit_status();
   } catch (const furlong::Error& error) {
     return report(error.what(), error.exit_status());
   } catch (const std::filesystem::filesystem_error& error) {

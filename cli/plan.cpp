@@ -35,17 +35,17 @@ struct Options {
 Vocabulary vocabulary_of(const LoadedSettings& loaded) {
   const Settings& settings = loaded.settings;
   std::error_code failure;
-  if (settings.data.task != "none" || std::filesystem::exists(settings.data.store, failure)) {
+  if (settings.data.task != "none" || std::filesystem::exists(settings.data.dataset, failure)) {
     const std::unique_ptr<Dataset> data = open_data(settings.data);
     check_against_data(loaded, *data);
     return data->vocabulary();
   }
   if (settings.model.vocabulary_size == 0)
     throw UserError(
-        "data.store: {} does not exist, and the vocabulary size is unknown; create it with furlong prepare, or add "
+        "data.dataset: {} does not exist, and the vocabulary size is unknown; create it with furlong prepare, or add "
         "--set "
         "model.vocabulary_size=N",
-        settings.data.store.string());
+        settings.data.dataset.string());
   const Vocabulary any = Vocabulary::copy(1);
   return settings.objective.learns_labels() ? any.with_labels({"one", "other"}) : any;
 }
@@ -216,7 +216,7 @@ void print_segments(const PlanReport& report) {
 void print_copy(const PlanReport& report) {
   if (report.checkpoint_copy == 0) return;
   fmt::print(
-      "copy of a checkpoint while it is written (checkpoint.background): up to {} of the host's memory per rank{}\n",
+      "copy of a checkpoint while it is written (checkpoint.async): up to {} of the host's memory per rank{}\n",
       in_binary_units(report.checkpoint_copy),
       report.cluster.per_host > 1 ? fmt::format(", {} per host", in_binary_units(report.checkpoint_copy_of_host)) : "");
   for (const Plan& plan : report.plans) {

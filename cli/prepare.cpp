@@ -56,7 +56,7 @@ void add_files(Command command, PrepareOptions& options) {
 
 void add_splits(Command command, Arguments& arguments, const std::string& split_by = "span") {
   PrepareOptions& options = arguments.options;
-  using SplitBy = StoreWriterOptions::SplitBy;
+  using SplitBy = DatasetWriterOptions::SplitBy;
   command
       .add_option(
           "--split", arguments.split,
@@ -141,7 +141,7 @@ Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& 
       "labelled", "Labelled texts, or labelled pairs of texts, from tables or JSON lines");
   PrepareOptions& options = arguments->options;
   // A split that cuts a document would lose its label.
-  options.store.split_by = StoreWriterOptions::SplitBy::document;
+  options.store.split_by = DatasetWriterOptions::SplitBy::document;
   options.format = PrepareOptions::Format::labelled;
   add_files(command, options);
   add_fields(command, options.labelled);

@@ -82,7 +82,7 @@ std::string output_line(const Options& options, const Tokenizer& tokenizer, cons
 void run(const Options& options) {
   const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
   ByteSource source(options.input);
-  const SpecialSpelling special = options.special ? SpecialSpelling::is_token : SpecialSpelling::is_text;
+  const SpecialTokenMode special = options.special ? SpecialTokenMode::as_token : SpecialTokenMode::as_text;
   std::uint64_t lines = 0, tokens = 0, unknown = 0;
   TextOutput output;
   std::string buffer;

@@ -11,7 +11,7 @@
 #include "cli/text_output.h"
 #include "communication/process_group.h"
 #include "datasets/prepare/text_stream.h"
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 #include "evaluation/generate.h"
 #include "framework/core/device.h"
 #include "framework/core/log.h"
@@ -30,7 +30,7 @@ struct Options {
 void print_sample(const Settings& settings, const std::filesystem::path& checkpoint) {
   if (settings.trainer.sample_tokens == 0) return;
   Model model =
-      load_model(CheckpointReader::open(checkpoint), device_from_name(settings.device), Weights::averaged_if_present);
+      load_model(CheckpointReader::open(checkpoint), device_from_name(settings.device), Weights::ema_if_present);
   model.stream.products.tf32 = settings.tf32;
   GenerateOptions options;
   options.max_tokens = settings.trainer.sample_tokens;
@@ -40,7 +40,7 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   const Generated generated = generate(model, prompt, options);
   TextOutput output;
   output.write(fmt::format("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt,
-                           text_behind(model.vocabulary, prompt, generated.tokens)));
+                           continuation_text(model.vocabulary, prompt, generated.tokens)));
   output.finish();
 }
 

@@ -36,7 +36,7 @@ struct OperationQueue::Operation final : Work::State {
 
   const std::string name;
   std::function<void()> action;  ///< used by the runner only, once it runs
-  const trace::Details issued = trace::hand_over();
+  const trace::Details issued = trace::start_flow();
   std::mutex mutex;
   std::condition_variable changed;
   bool is_done = false;

@@ -87,7 +87,7 @@ class ProcessGroup::Joined {
       stop_watchdog();
       const std::optional<Fault> fault = store_ ? store_->fault() : std::nullopt;
       if (!fault || fault->rank == environment_.rank) throw;
-      const bool reported_here = is_told_here(*fault);
+      const bool reported_here = is_reported_here(*fault);
       std::this_thread::sleep_until(stay_until_);
       throw PeerError(fault->message(), reported_here);
     } catch (...) {
@@ -160,13 +160,13 @@ class ProcessGroup::Joined {
     const bool is_known = store_->report_fault(std::string(report_prefix) + message);
     const std::optional<Fault> fault = store_->fault();
     if (!fault || (!is_known && fault->rank == environment_.rank)) return;
-    if (fault->rank == environment_.rank && is_told_here(*fault) && !of_machine) return;
-    throw PeerError(fault->message(), is_told_here(*fault));
+    if (fault->rank == environment_.rank && is_reported_here(*fault) && !of_machine) return;
+    throw PeerError(fault->message(), is_reported_here(*fault));
   }
 
   void report(const std::string& message) noexcept { store_->report_fault(std::string(report_prefix) + message); }
 
-  std::string from_first(const std::string& text) {
+  std::string broadcast_text(const std::string& text) {
     const std::string key = fmt::format("text/{}", texts_++);
     if (environment_.rank == 0) {
       store_->set(key, text);
@@ -176,7 +176,7 @@ class ProcessGroup::Joined {
     return wait_for(key, environment_.rank == 1, "rank 0: its text for the other ranks has not arrived");
   }
 
-  std::vector<std::string> to_first(const std::string& text, const std::string& what) {
+  std::vector<std::string> gather_text(const std::string& text, const std::string& what) {
     const int number = gathered_++;
     const auto key = [&](int rank) { return fmt::format("gathered/{}/{}", number, rank); };
     if (environment_.rank != 0) {
@@ -278,7 +278,7 @@ class ProcessGroup::Joined {
 
   /// Decides whether this process prints the fault. Rank 0 prints all faults except its own loss. If rank 0 is lost, so
   /// is its store, through which the ranks could agree: then the first rank of each host prints the fault.
-  bool is_told_here(const Fault& fault) {
+  bool is_reported_here(const Fault& fault) {
     const std::lock_guard lock(report_mutex_);
     if (!is_reported_here_) {
       const bool by_rank_zero = fault.rank != 0 || fault.reason.starts_with(report_prefix);
@@ -309,7 +309,7 @@ class ProcessGroup::Joined {
   }
 
   void on_fault(const Fault& fault) {
-    is_told_here(fault);
+    is_reported_here(fault);
     const std::lock_guard lock(mutex_);
     fault_ = fault;
     changed_.notify_all();
@@ -321,7 +321,7 @@ class ProcessGroup::Joined {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_ || own_error_ || fault_; });
     if (changed_.wait_for(lock, patience_, [&] { return done_; })) return;
-    if (fault_ ? is_told_here(*fault_) : own_error_.has_value())
+    if (fault_ ? is_reported_here(*fault_) : own_error_.has_value())
       std::fprintf(stderr, "error: %s\n", fault_ ? fault_->message().c_str() : own_error_->c_str());
     std::fflush(stderr);
     ::_exit(1);
@@ -388,11 +388,11 @@ void ProcessGroup::reduce(std::span<double> numbers, Reduction reduction) const 
 
 void ProcessGroup::sum(std::span<double> numbers) const { reduce(numbers, Reduction::sum); }
 void ProcessGroup::minimum(std::span<double> numbers) const { reduce(numbers, Reduction::minimum); }
-std::string ProcessGroup::from_first(const std::string& text) const {
-  return joined_ ? joined_->from_first(text) : text;
+std::string ProcessGroup::broadcast_text(const std::string& text) const {
+  return joined_ ? joined_->broadcast_text(text) : text;
 }
-std::vector<std::string> ProcessGroup::to_first(const std::string& text, const std::string& what) const {
-  return joined_ ? joined_->to_first(text, what) : std::vector<std::string>{text};
+std::vector<std::string> ProcessGroup::gather_text(const std::string& text, const std::string& what) const {
+  return joined_ ? joined_->gather_text(text, what) : std::vector<std::string>{text};
 }
 std::unique_ptr<Communicator> ProcessGroup::row(int size) const {
   require(size > 0 && this->size() % size == 0, "row: groups of {} ranks do not divide a world size of {}", size,

@@ -22,7 +22,7 @@ class PeerError : public MachineError {
       : MachineError("{}", message), reported_here_(reported_here) {}
   /// Returns true if this process should print the message. One process of a job prints it: rank 0 or, if rank 0 is
   /// lost, one process on each host.
-  bool is_told_here() const { return reported_here_; }
+  bool is_reported_here() const { return reported_here_; }
 
  private:
   bool reported_here_;
@@ -68,11 +68,11 @@ class ProcessGroup {
   void sum(std::span<double> numbers) const;
   void minimum(std::span<double> numbers) const;
   /// Returns rank 0's text on every rank. The other ranks' texts are ignored.
-  std::string from_first(const std::string& text) const;
+  std::string broadcast_text(const std::string& text) const;
   /// Returns the texts of all ranks, in rank order, on rank 0, and nothing on the others. Rank 0 waits for the texts
   /// and logs a warning about a missing `what`; the others do not wait. Uses the job store instead of the communicator,
   /// so one thread besides the training thread may call it.
-  std::vector<std::string> to_first(const std::string& text, const std::string& what) const;
+  std::vector<std::string> gather_text(const std::string& text, const std::string& what) const;
   void barrier() const;
 
   /// Returns a new communicator between groups of `size` consecutive ranks: rank r is rank r % size of group r / size.

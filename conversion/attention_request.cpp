@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 #include "layers/attention/mechanism.h"
 
 namespace furlong {
@@ -151,14 +151,14 @@ void set_features(const AttentionCandidate& candidate, std::int64_t features, la
   attention.feature_map = ops::feature_map_info(candidate.map).name;
   const bool polynomial = ops::feature_map_info(candidate.map).highest_order > 0;
   attention.map_options.order = polynomial ? candidate.map_options.order : defaults.map_options.order;
-  if (!polynomial) attention.map_options.most_features = defaults.map_options.most_features;
+  if (!polynomial) attention.map_options.max_features = defaults.map_options.max_features;
   attention.n_features = features;
   attention.centering = candidate.centering;
   attention.scaling = candidate.saderf ? layers::Scaling::saderf : layers::Scaling::none;
   if (candidate.is_random()) {
-    attention.directions = candidate.kind;
+    attention.random_projection = candidate.kind;
   } else {
-    attention.directions = defaults.directions;
+    attention.random_projection = defaults.random_projection;
     attention.redraw_every = defaults.redraw_every;
   }
   if (!ops::can_cancel(candidate.map)) attention.denominator_guard = defaults.denominator_guard;

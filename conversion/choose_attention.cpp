@@ -32,8 +32,8 @@ struct Search {
 AdviceOptions advice_options(const AutomaticOptions& options) {
   AdviceOptions advice;
   advice.target_error = options.target_error;
-  advice.most_features = options.most_features;
-  advice.bounds_polynomials = options.bounds_polynomials;
+  advice.max_features = options.max_features;
+  advice.limits_polynomials = options.limits_polynomials;
   advice.draws = options.draws;
   advice.seed = options.seed;
   advice.length = options.length;
@@ -91,7 +91,7 @@ class Chooser {
     if (options_.keep_softmax[at(layer.layer)][head]) return "asked for";
     if (!advice.linear)
       return fmt::format("no map reaches the target error with up to {} {}; the nearest, {}, has error {:.3g}",
-                         options_.most_features, options_.bounds_polynomials ? "features" : "random features",
+                         options_.max_features, options_.limits_polynomials ? "features" : "random features",
                          advice.nearest.candidate.name(), advice.nearest.error);
     if (advice.takes_softmax()) return fmt::format("softmax costs less up to n = {}", advice.cheaper_from);
     if (!map) return "no map serves";

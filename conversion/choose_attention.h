@@ -13,8 +13,8 @@ namespace furlong {
 
 struct AutomaticOptions {
   double target_error = 0.1;
-  std::int64_t most_features = 1024, draws = 3, length = 0;  ///< as in AdviceOptions
-  bool bounds_polynomials = false;                           ///< as in AdviceOptions
+  std::int64_t max_features = 1024, draws = 3, length = 0;  ///< as in AdviceOptions
+  bool limits_polynomials = false;                          ///< as in AdviceOptions
   std::uint64_t seed = 0;
   std::vector<bool> layers;                     ///< the layers that may change
   std::vector<std::vector<bool>> keep_softmax;  ///< the heads that must keep softmax

@@ -67,7 +67,7 @@ struct Selection {
 void drop_training_settings(Settings& settings) {
   settings.teacher = {};
   settings.finetune = {};
-  settings.data.carry_state = false;
+  settings.data.stateful = false;
   if (layers::first_mechanism(settings.model.attention, &layers::MechanismInfo::separates_documents, false))
     settings.data.packing = "none";
   if (settings.model.max_sequence_length > 0)
@@ -217,8 +217,8 @@ class Conversion {
   void choose(ObservedModel& observed, const Selection& selection, layers::ModelConfig& model) {
     AutomaticOptions automatic;
     automatic.target_error = options_.target_error;
-    automatic.most_features = options_.most_features;
-    automatic.bounds_polynomials = options_.bounds_polynomials;
+    automatic.max_features = options_.max_features;
+    automatic.limits_polynomials = options_.limits_polynomials;
     automatic.length = options_.cost_at;
     automatic.layers = selection.layers;
     automatic.keep_softmax = selection.keep_softmax;

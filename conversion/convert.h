@@ -23,10 +23,10 @@ struct ConvertOptions {
   std::int64_t max_sequence_length = 0;  ///< 0: the source's
   std::optional<ObservedBatches> data;   ///< data for the measurements
   bool fold_scaling = false;
-  double target_error = 0.1;          ///< auto: target error of a head
-  std::int64_t most_features = 1024;  ///< auto: largest number of random features
-  bool bounds_polynomials = false;    ///< auto: most_features limits polynomial features too
-  std::int64_t cost_at = 0;  ///< sequence length n of the reported costs; 0: the data's, or max_sequence_length
+  double target_error = 0.1;         ///< auto: target error of a head
+  std::int64_t max_features = 1024;  ///< auto: largest number of random features
+  bool limits_polynomials = false;   ///< auto: max_features limits polynomial features too
+  std::int64_t cost_at = 0;          ///< sequence length n of the reported costs; 0: the data's, or max_sequence_length
   bool overwrite = false;
 };
 

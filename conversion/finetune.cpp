@@ -115,7 +115,7 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
   settings.finetune = {};
   settings.teacher = {};
   Model student = make_model(settings, open_data(settings.data)->vocabulary(), Device{}, DType::float32, all_frozen);
-  const WeightsReport report = begin_from(CheckpointReader::open(teacher.checkpoint), student);
+  const WeightsReport report = initialize_from(CheckpointReader::open(teacher.checkpoint), student);
   if (report.positions_before > 0)
     log_warn("{}: has {} learned positions; position p beyond them is initialised as p modulo that number",
              teacher.checkpoint.string(), report.positions_before);
@@ -135,9 +135,10 @@ void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
           .with_labels({});
   if (data == theirs) return;
   throw UserError(
-      "data.store: the vocabulary of {} ({}, {} tokens) differs from that of the model in {} ({}, {} tokens); expected "
+      "data.dataset: the vocabulary of {} ({}, {} tokens) differs from that of the model in {} ({}, {} tokens); "
+      "expected "
       "the same one, so prepare the data with furlong prepare --tokenizer {}",
-      settings.data.store.string(), data.description(), data.size(), settings.finetune.source.string(),
+      settings.data.dataset.string(), data.description(), data.size(), settings.finetune.source.string(),
       theirs.description(), theirs.size(), settings.finetune.source.string());
 }
 
@@ -150,9 +151,13 @@ bool has_started(const FinetuneStage& stage) {
 /// Describes the keys of some sections that changed, except keys that do not affect training steps.
 std::vector<std::string> changed_since(const Settings& before, const Settings& now,
                                        const std::vector<std::string>& sections) {
-  static const std::vector<std::string> without_effect{
-      "teacher.checkpoint", "trainer.max_steps", "trainer.validate_every",         "trainer.validation_batches",
-      "trainer.cuda_graph", "trainer.recompute", "trainer.early_stopping_patience"};
+  static const std::vector<std::string> without_effect{"teacher.checkpoint",
+                                                       "trainer.max_steps",
+                                                       "trainer.validate_every",
+                                                       "trainer.validation_batches",
+                                                       "trainer.cuda_graph",
+                                                       "trainer.activation_checkpointing",
+                                                       "trainer.early_stopping_patience"};
   std::vector<std::string> changed;
   const auto all_before = to_json(before), all_now = to_json(now);
   for (const std::string& section : sections) {
@@ -236,7 +241,7 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
 std::optional<Candidate> stage_candidate(const FinetuneStage& stage) {
   const fs::path& directory = stage.settings.settings.run_directory;
   if (!fs::exists(directory / "checkpoints")) return std::nullopt;
-  const std::optional<fs::path> newest = newest_whole_checkpoint(directory / "checkpoints");
+  const std::optional<fs::path> newest = newest_complete_checkpoint(directory / "checkpoints");
   if (!newest) return std::nullopt;
   const CheckpointReader checkpoint = CheckpointReader::open(*newest);
   const std::int64_t steps = checkpoint.integer("step");
@@ -267,7 +272,7 @@ void check_preceding_stage(const FinetuneOptions& options, const Settings& recip
   const auto index =
       static_cast<std::size_t>(std::find(stages.begin(), stages.end(), options.only_stage) - stages.begin()) - 1;
   const fs::path before = stage_directory(recipe.run_directory, index, stages[index]);
-  if (fs::exists(before / "checkpoints") && newest_whole_checkpoint(before / "checkpoints")) return;
+  if (fs::exists(before / "checkpoints") && newest_complete_checkpoint(before / "checkpoints")) return;
   throw UserError("--stage {}: starts from stage {}, which has no checkpoint in {}; run that stage first",
                   options.only_stage, stages[index], before.string());
 }

@@ -33,7 +33,7 @@ Settings defaults_from(const Settings& base, bool converted) {
     model.adapter = {};
   }
   if (model.position != layers::Position::learned) {
-    if (model.rotary_scaling.original_length == 0 && model.rotary_scaling.counts_original_length())
+    if (model.rotary_scaling.original_length == 0 && model.rotary_scaling.uses_original_length())
       model.rotary_scaling.original_length = model.max_sequence_length;
     model.max_sequence_length = 0;
   }
@@ -97,12 +97,12 @@ LoadedSettings stage_settings(const LoadedSettings& read, const std::string& nam
     settings.teacher.checkpoint = teacher;
     settings.teacher.loss = name;
   }
-  if (name == "transfer") {
+  if (name == "attention_transfer") {
     settings.teacher.layers = wanted.layers;
     settings.teacher.input = wanted.input;
   } else if (name == "distillation") {
     settings.teacher.temperature = wanted.temperature;
-    settings.teacher.share = wanted.share;
+    settings.teacher.distillation_weight = wanted.distillation_weight;
     settings.teacher.positions = wanted.positions;
   }
   std::erase_if(stage.origins, [](const auto& origin) {

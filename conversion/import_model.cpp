@@ -135,7 +135,7 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
   return result;
 }
 
-SourceModel open_own(const fs::path& path, const ImportOptions& options) {
+SourceModel open_checksummed(const fs::path& path, const ImportOptions& options) {
   if (!options.tokenizer.empty())
     throw UserError("--tokenizer: {} is a Furlong checkpoint, which contains its vocabulary; remove --tokenizer",
                     path.string());
@@ -144,7 +144,7 @@ SourceModel open_own(const fs::path& path, const ImportOptions& options) {
   const Settings settings = from_checkpoint_text(checkpoint.text("config"), file.string() + " (config)").settings;
   const Vocabulary vocabulary = Vocabulary::from_json(checkpoint.text("vocabulary"), file.string());
   SourceModel result{make_model(settings, vocabulary, Device{}, DType::float32, all_frozen), {}, {}, ""};
-  load_parameters(checkpoint, result.model, Weights::averaged_if_present);
+  load_parameters(checkpoint, result.model, Weights::ema_if_present);
   for (const Parameter& parameter : result.model.store->parameters())
     result.report.matched.push_back({parameter.name(), parameter.shape(), {}, {}});
   if (const auto kept = CheckpointOrigin::read(checkpoint))
@@ -167,7 +167,7 @@ SourceModel open_model(const fs::path& path, const ImportOptions& options) {
                         path.string(), entry.path().filename().string());
     }
   }
-  return open_own(path, options);
+  return open_checksummed(path, options);
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ bool all_frozen(const Parameter&) { return true; }
 /// Creates the student of `settings` with a checkpoint's weights.
 Model student_from(const Settings& settings, const Dataset& data, const Device& device, const fs::path& checkpoint) {
   Model model = make_model(settings, data.vocabulary(), device, std::nullopt, all_frozen);
-  begin_from(CheckpointReader::open(checkpoint), model);
+  initialize_from(CheckpointReader::open(checkpoint), model);
   return model;
 }
 
@@ -96,8 +96,8 @@ class Measurement {
         from_checkpoint_text(CheckpointReader::open(checkpoint_of(teacher)).text("config"), teacher.string()).settings;
     predicts_ = settings.objective.learns_labels() || has_output_layer(settings);
     comparable_ = predicts_ && theirs.objective.name == settings.objective.name;
-    const bool has_layers = !layers_to_transfer(theirs, settings_).empty();
-    settings_.teacher.loss = has_layers ? "transfer" : "distillation";
+    const bool has_layers = !attention_transfer_layers(theirs, settings_).empty();
+    settings_.teacher.loss = has_layers ? "attention_transfer" : "distillation";
     if (!has_layers && !comparable_) return;  // the two models cannot be compared
     teacher_.emplace(settings_, data_->vocabulary(), device_, std::nullopt);
     // The teacher is measured on the student's batches, whatever data it was trained on.
@@ -117,7 +117,7 @@ class Measurement {
     recovery.baseline = {.accuracy = NAN, .loss = NAN};
     if (predicts_)
       recovery.baseline = chance(settings_, model_vocabulary(settings_, data_->vocabulary()), *data_, split_,
-                               data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches);
+                                 data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches);
     std::optional<Evaluation> teachers;
     if (teacher_ && comparable_) {
       report_("evaluating the teacher");
@@ -132,7 +132,7 @@ class Measurement {
       recovery.models.push_back(measure(candidate, teachers, recovery.baseline));
     }
     if (stop_requests.received()) return std::nullopt;
-    if (!settings_.finetune.lengths.empty()) measure_lengths(students.back(), recovery.lengths);
+    if (!settings_.finetune.benchmark_lengths.empty()) measure_lengths(students.back(), recovery.lengths);
     return recovery;
   }
 
@@ -145,7 +145,8 @@ class Measurement {
                     settings_.finetune.evaluation_batches);
   }
 
-  MeasuredModel measure(const Candidate& candidate, const std::optional<Evaluation>& teacher, const Chance& baseline) {
+  MeasuredModel measure(const Candidate& candidate, const std::optional<Evaluation>& teacher,
+                        const UnigramBaseline& baseline) {
     report_(fmt::format("evaluating the student {}",
                         candidate.name == "before" ? "before training" : "after " + candidate.name));
     MeasuredModel measured;
@@ -170,7 +171,7 @@ class Measurement {
 
   void measure_lengths(const Candidate& last, std::vector<MeasuredLength>& lengths) {
     Model student = student_from(settings_, *data_, device_, last.checkpoint);
-    for (const std::string& text : settings_.finetune.lengths) {
+    for (const std::string& text : settings_.finetune.benchmark_lengths) {
       MeasuredLength one;
       one.length = std::stoll(text);
       report_(fmt::format("measuring speed and memory at {} tokens", one.length));
@@ -263,7 +264,7 @@ std::optional<double> recovery_error(const Evaluation& student, double teacher, 
   return std::sqrt(p * (1 - p) / static_cast<double>(student.targets)) / std::abs(teacher - baseline);
 }
 
-Recovered recovered(const Evaluation& student, const Evaluation& teacher, const Chance& baseline) {
+Recovered recovered(const Evaluation& student, const Evaluation& teacher, const UnigramBaseline& baseline) {
   Recovered share;
   if (teacher.accuracy > baseline.accuracy)
     share.accuracy = relative_recovery(student.accuracy, teacher.accuracy, baseline.accuracy);
@@ -320,10 +321,10 @@ Json to_json(const Recovery& recovery) {
 
 std::string to_text(const Recovery& recovery) {
   const bool tokens = predicts_tokens(recovery);
-  std::string text =
-      fmt::format("{} split of {}, {}, {} targets, sequences of {}; baseline: loss {}, accuracy {}\n",
-                  name_of(recovery.split), recovery.data, recovery.objective, recovery.baseline.targets,
-                  recovery.sequence_length, number_text(recovery.baseline.loss), number_text(recovery.baseline.accuracy));
+  std::string text = fmt::format("{} split of {}, {}, {} targets, sequences of {}; baseline: loss {}, accuracy {}\n",
+                                 name_of(recovery.split), recovery.data, recovery.objective, recovery.baseline.targets,
+                                 recovery.sequence_length, number_text(recovery.baseline.loss),
+                                 number_text(recovery.baseline.accuracy));
   text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity",
                       "accuracy", "recovery", "of loss", "error", "tokens", "minutes");
   for (const MeasuredModel& model : recovery.models) {

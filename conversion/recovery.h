@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "evaluation/chance.h"
+#include "evaluation/unigram_baseline.h"
 #include "trainers/train/signals.h"
 #include "trainers/train/validation.h"
 
@@ -34,7 +34,7 @@ struct Recovered {
   std::optional<double> accuracy, accuracy_error, loss;
 };
 /// Returns the relative recoveries of a student in accuracy and loss.
-Recovered recovered(const Evaluation& student, const Evaluation& teacher, const Chance& baseline);
+Recovered recovered(const Evaluation& student, const Evaluation& teacher, const UnigramBaseline& baseline);
 
 struct MeasuredModel {
   Candidate candidate;
@@ -61,7 +61,7 @@ struct Recovery {
   std::string data, objective;
   Split split = Split::test;
   std::int64_t sequence_length = 0;
-  Chance baseline;
+  UnigramBaseline baseline;
   std::vector<MeasuredModel> models;
   std::vector<MeasuredLength> lengths;
 };

@@ -54,7 +54,7 @@ class BatchSource {
   virtual Batch batch(std::uint64_t first, std::int64_t samples) const = 0;
   /// Like batch(), but samples from n_samples() on are empty: inputs are 0, all targets and labels are ignored. This
   /// makes one pass possible with batches of equal size.
-  virtual Batch batch_of_one_pass(std::uint64_t first, std::int64_t samples) const = 0;
+  virtual Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const = 0;
   /// Returns a one-sentence notice for the user (for example: documents are truncated), or an empty string.
   virtual std::string note() const { return {}; }
 };

@@ -102,7 +102,7 @@ Vocabulary Vocabulary::rna() { return {Kind::rna, kRna, true}; }
 Vocabulary Vocabulary::protein() { return {Kind::protein, kProtein, true}; }
 
 Vocabulary Vocabulary::copy(std::int64_t n_symbols) {
-  require(n_symbols >= 1 && n_symbols <= most_copy_symbols, "a copy task over {} symbols", n_symbols);
+  require(n_symbols >= 1 && n_symbols <= max_copy_symbols, "a copy task over {} symbols", n_symbols);
   return {Kind::copy, fmt::format("{}{}", kCopySymbols.substr(0, static_cast<std::size_t>(n_symbols)), kCopyMarks),
           false};
 }
@@ -181,7 +181,7 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
   }
   if (kind == "copy") {
     const auto n_symbols = static_cast<std::int64_t>(symbols.size()) - static_cast<std::int64_t>(kCopyMarks.size());
-    const bool possible = n_symbols >= 1 && n_symbols <= most_copy_symbols;
+    const bool possible = n_symbols >= 1 && n_symbols <= max_copy_symbols;
     return possible && symbols == copy(n_symbols).symbols_ ? copy(n_symbols)
                                                            : refuse("its symbols are not those of the copy task");
   }
@@ -301,8 +301,8 @@ std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
   return ids;
 }
 
-std::vector<std::int32_t> Vocabulary::encode_prompt(std::string_view text, SpecialSpelling special) const {
-  const bool tokens = special == SpecialSpelling::is_token;
+std::vector<std::int32_t> Vocabulary::encode_prompt(std::string_view text, SpecialTokenMode special) const {
+  const bool tokens = special == SpecialTokenMode::as_token;
   if (tokens && !tokenizer_)
     throw UserError("the {} vocabulary has no special tokens; only the tokenizer of a published model has them",
                     kind_name());

@@ -38,7 +38,7 @@ class Vocabulary {
   /// The vocabulary of the copy task (datasets/tasks/copy_task.h): `n_symbols` of 0-9, A-Z and a-z, then the marker "<"
   /// and the separator "=". `n_symbols` is 1 to 62.
   static Vocabulary copy(std::int64_t n_symbols);
-  static constexpr std::int64_t most_copy_symbols = 62;
+  static constexpr std::int64_t max_copy_symbols = 62;
   /// Returns the vocabulary "dna", "rna" or "protein". Throws UserError for any other name.
   static Vocabulary alphabet(std::string_view name);
   /// The tokens of a tokenizer, with its ids.
@@ -101,7 +101,7 @@ class Vocabulary {
   /// document come first, unless the text starts with them (is_token). `special` selects how special tokens in the text
   /// are read. Throws UserError for is_token if the vocabulary has no tokenizer.
   std::vector<std::int32_t> encode_prompt(std::string_view text,
-                                          SpecialSpelling special = SpecialSpelling::is_text) const;
+                                          SpecialTokenMode special = SpecialTokenMode::as_text) const;
   /// Returns the tokens that a tokenizer puts before and after a document; empty without a tokenizer.
   const std::vector<std::int32_t>& frame_front() const { return frame_front_; }
   const std::vector<std::int32_t>& frame_back() const { return frame_back_; }

@@ -6,7 +6,7 @@
 
 namespace furlong::layers {
 
-bool trains_beside_adapters(std::string_view parameter) {
+bool is_trained_with_adapters(std::string_view parameter) {
   if (parameter.ends_with(".lora_a.weight") || parameter.ends_with(".lora_b.weight")) return true;
   // The projection along the sequence that all layers share is not part of a block.
   if (parameter.starts_with("attention.")) return true;
@@ -40,7 +40,7 @@ Variable Linear::forward(ForwardContext& context, const Variable& x) const {
 }
 
 Variable Linear::activated(ForwardContext& context, const Variable& x, ops::ActivationKind activation) const {
-  const bool kept = context.tape.recording() || context.tape.runs_again();
+  const bool kept = context.tape.recording() || context.tape.will_rerun();
   if (!kept && !lora_a_) return product(context, x, ops::epilogue_activation(activation));
   return ops::activation(context.tape, forward(context, x), activation);
 }

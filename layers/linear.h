@@ -14,7 +14,7 @@ namespace furlong::layers {
 /// adapters, and all parameters of attention other than its two linear maps: feature maps, gates, norms of queries and
 /// keys, gains, convolutions and projections along the sequence. A checkpoint of another mechanism has no values for
 /// them.
-bool trains_beside_adapters(std::string_view parameter);
+bool is_trained_with_adapters(std::string_view parameter);
 
 /// y = x · weightᵀ + bias, with parameters `name`.weight [outer, inner] and, if `bias`, `name`.bias [outer]. With an
 /// adapter: y + (alpha / rank) (x · lora_aᵀ) · lora_bᵀ. `name`.lora_a.weight [rank, inner] is initialised as

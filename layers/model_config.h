@@ -27,8 +27,8 @@ ops::ActivationKind kind_of(Activation activation);
 
 /// Placement of norms. Pre-norm: in front of attention and feedforward, whose outputs are added to a residual stream
 /// without norms (GPT-2, Llama). Post-norm: on the residual stream, after each addition (BERT; Vaswani et al. 2017).
-enum class NormPlacement : std::uint8_t { before, after };
-constexpr auto names_of(NormPlacement) { return std::array{"before", "after"}; }
+enum class NormPlacement : std::uint8_t { pre, post };
+constexpr auto names_of(NormPlacement) { return std::array{"pre", "post"}; }
 
 enum class QueryKeyNorm : std::uint8_t { none, rmsnorm };
 constexpr auto names_of(QueryKeyNorm) { return std::array{"none", "rmsnorm"}; }
@@ -50,12 +50,12 @@ enum class RotaryPlacement : std::uint8_t {
 constexpr auto names_of(RotaryPlacement) { return std::array{"before_features", "numerator"}; }
 
 /// Activation checkpointing: what backward recomputes instead of storing it. Results are bit-identical.
-enum class Recompute : std::uint8_t {
+enum class ActivationCheckpointing : std::uint8_t {
   none,
   elementwise,  ///< norms and activations
   blocks        ///< whole blocks, from the residual stream between them; inside each block, also as elementwise
 };
-constexpr auto names_of(Recompute) { return std::array{"none", "elementwise", "blocks"}; }
+constexpr auto names_of(ActivationCheckpointing) { return std::array{"none", "elementwise", "blocks"}; }
 
 /// Low-rank adapters of frozen weights (Hu et al. 2021, "LoRA").
 struct AdapterConfig {
@@ -79,7 +79,7 @@ struct ModelConfig {
   Activation activation = Activation::gelu;
   ops::NormKind norm = ops::NormKind::layernorm;
   double norm_epsilon = 1e-5;
-  NormPlacement norm_placement = NormPlacement::before;
+  NormPlacement norm_placement = NormPlacement::pre;
   bool embedding_norm = false;
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   bool bias = true;

@@ -278,7 +278,7 @@ token_store() {
 
 # train NAME DEVICE DTYPE: writes the losses to $logs/NAME.losses, one per line, the validation's last.
 train() {
-  within 3600 "$furlong" train "$root/configs/quickstart.yaml" --set "data.store=$store" --set "device=$2" \
+  within 3600 "$furlong" train "$root/configs/quickstart.yaml" --set "data.dataset=$store" --set "device=$2" \
     --set "model.dtype=$3" --set "trainer.max_steps=$steps" \
     --set "schedule.warmup_steps=$(( steps < 60 ? steps : 60 ))" --set log.every=5 --set trainer.validate_every=0 \
     --set trainer.sample_tokens=0 --set trainer.sample_prompt=null --run-dir "$logs/$1" >"$logs/$1.log" 2>&1 &&

@@ -43,7 +43,7 @@ cat "$source"/LICENSE "$source"/README.md "$source"/trainers/*/*.cpp "$source"/d
 cat >config.yaml <<'YAML'
 run_directory: run
 data:
-  store: ../tokens.h5
+  dataset: ../tokens.h5
   sequence_length: 128
   batch_size: 2
 model:

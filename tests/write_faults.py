@@ -147,7 +147,7 @@ def check_export(place, old, new, status):
 
 def prepare_train(place, template):
     place.scratch.folder.joinpath("tokens.h5").rename(template / "tokens.h5")
-    config = {**jobs.CONFIG, "data.store": "tokens.h5", "trainer.validate_every": 1, "checkpoint.every": 1}
+    config = {**jobs.CONFIG, "data.dataset": "tokens.h5", "trainer.validate_every": 1, "checkpoint.every": 1}
     (template / "c.yaml").write_text(jobs.yaml({**config, "trainer.max_steps": 4}))
     place.scratch.run(["furlong", "train", "c.yaml", "--set", "trainer.max_steps=2"], template)
     shutil.copytree(template, place.scratch.folder / "trained", symlinks=True)

@@ -30,7 +30,7 @@ struct Problem {
   std::int64_t batch, n, heads, d, m, chunk;
   bool causal;
   DType dtype;
-  Tensor query, key, value, d_output, directions;
+  Tensor query, key, value, d_output, random_projection;
 
   explicit Problem(const Request& request)
       : linear(text_of(request, "attention", "linear") == "linear"),
@@ -49,7 +49,7 @@ struct Problem {
     key = normal(shape, "key", dtype);
     value = normal(shape, "value", dtype);
     d_output = normal(shape, "d_output", dtype);
-    if (linear) directions = normal({m, d}, "directions", DType::float32);
+    if (linear) random_projection = normal({m, d}, "directions", DType::float32);
   }
 
   Variable forward(Tape& tape, const Variable& q, const Variable& k, const Variable& v) const {
@@ -62,7 +62,7 @@ struct Problem {
       inputs.query = q;
       inputs.key = k;
       inputs.value = v;
-      inputs.constants.directions = directions;
+      inputs.constants.random_projection = random_projection;
       return ops::linear_attention(tape, inputs, options);
     }
     ops::SoftmaxAttentionOptions options;

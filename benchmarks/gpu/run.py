@@ -244,7 +244,7 @@ class Runner:
             training.token_store(self.arguments.furlong, folder, max(self.arguments.training_n + [1024]))
         for recompute in ("elementwise", "blocks"):
             if self.left() < 10:
-                self.left_out.append(f"{training.describe(case)}: ours, trainer.recompute {recompute}")
+                self.left_out.append(f"{training.describe(case)}: ours, trainer.activation_checkpointing {recompute}")
                 continue
             self.forget_memory()
             yield training.ours(case, store, self.arguments, folder, recompute, max(60.0, self.left()))

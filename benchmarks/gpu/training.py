@@ -95,7 +95,7 @@ def speed_of_lines(lines, steps_of_line):
 
 
 # ---- ours ------------------------------------------------------------------------------------------------------------
-def settings(case, store, arguments, recompute, line_steps, lines):
+def settings(case, store, arguments, checkpointing, line_steps, lines):
     """The run as YAML."""
     shape = shape_of(arguments)
     attention = (
@@ -119,9 +119,9 @@ def settings(case, store, arguments, recompute, line_steps, lines):
                 "dtype": "bfloat16",
                 "attention": attention,
             },
-            "data": {"store": str(store), "sequence_length": case["n"], "batch_size": case["batch"]},
+            "data": {"dataset": str(store), "sequence_length": case["n"], "batch_size": case["batch"]},
             "schedule": {"warmup_steps": 1},
-            "trainer": {"max_steps": steps, "validate_every": 0, "validation_batches": 1, "recompute": recompute},
+            "trainer": {"max_steps": steps, "validate_every": 0, "validation_batches": 1, "activation_checkpointing": checkpointing},
             "log": {"every": line_steps, "progress": "none"},
         },
         indent=1,
@@ -163,11 +163,11 @@ def token_store(furlong, folder, longest):
     return store
 
 
-def ours(case, store, arguments, folder, recompute, timeout):
-    """{"tokens_per_second", "peak_bytes", "recompute"}, or {"failed"}."""
+def ours(case, store, arguments, folder, checkpointing, timeout):
+    """{"tokens_per_second", "peak_bytes", "activation_checkpointing"}, or {"failed"}."""
     line_steps, lines = (5, 4) if case["n"] < 65536 else (2, 4)  # the third step is recorded, and later ones replayed
-    config, run = folder / "config.yaml", folder / f"run_{case['attention']}_{case['n']}_{recompute}"
-    config.write_text(settings(case, store, arguments, recompute, line_steps, lines))
+    config, run = folder / "config.yaml", folder / f"run_{case['attention']}_{case['n']}_{checkpointing}"
+    config.write_text(settings(case, store, arguments, checkpointing, line_steps, lines))
     try:
         ended = subprocess.run(
             [arguments.furlong, "train", str(config), "--run-dir", str(run), "--resume", "never"],
@@ -176,9 +176,9 @@ def ours(case, store, arguments, folder, recompute, timeout):
             timeout=timeout,
         )
     except subprocess.TimeoutExpired:
-        return {"failed": f"not done in {timeout:.0f} s", "recompute": recompute}
+        return {"failed": f"not done in {timeout:.0f} s", "activation_checkpointing": checkpointing}
     if ended.returncode != 0:
-        return {"failed": (ended.stderr or ended.stdout).strip()[-400:], "recompute": recompute}
+        return {"failed": (ended.stderr or ended.stdout).strip()[-400:], "activation_checkpointing": checkpointing}
     found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     train = [line for line in found if line.get("split") == "train"]
     for file in (run / "checkpoints").glob("*"):
@@ -186,12 +186,12 @@ def ours(case, store, arguments, folder, recompute, timeout):
     return {
         "tokens_per_second": speed_of_lines(train, line_steps),
         "peak_bytes": train[-1].get("memory_bytes"),
-        "recompute": recompute,
+        "activation_checkpointing": checkpointing,
     }
 
 
 # ---- the peer --------------------------------------------------------------------------------------------------------
-def peer_model(case, shape, recompute):
+def peer_model(case, shape, checkpointing):
     import torch
     import torch.nn.functional as F
     from torch import nn
@@ -233,14 +233,14 @@ def peer_model(case, shape, recompute):
             if self.positions is not None:
                 x = x + self.positions.weight
             for block in self.blocks:
-                x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+                x = checkpoint(block, x, use_reentrant=False) if checkpointing else block(x)
             # In 16 bits, as under autocast a linear layer would have it.
             x, targets = self.norm(x).flatten(0, 1).to(torch.bfloat16), targets.flatten()
-            rows = 16384 if recompute else len(x)
+            rows = 16384 if checkpointing else len(x)
             parts = [
                 (
                     checkpoint(self.part_of_loss, x[i : i + rows], targets[i : i + rows], use_reentrant=False)
-                    if recompute
+                    if checkpointing
                     else self.part_of_loss(x, targets)
                 )
                 for i in range(0, len(x), rows)
@@ -250,13 +250,13 @@ def peer_model(case, shape, recompute):
     return Model()
 
 
-def peer_step(case, shape, device, recompute):
+def peer_step(case, shape, device, checkpointing):
     """A function that runs one step."""
     import torch
 
     torch.manual_seed(1)
     torch.compiler.reset()
-    model = peer_model(case, shape, recompute).to(device)
+    model = peer_model(case, shape, checkpointing).to(device)
     run = torch.compile(model, dynamic=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     tokens = torch.randint(shape["vocabulary"], (case["batch"], case["n"] + 1), device=device)

@@ -2,7 +2,7 @@
 // is given by the first request (worker.h), defaults as shown; each request runs one step and answers with its seconds
 // and this process's peak memory:
 //   attention=linear n=8192 batch=1 layers=6 d_model=512 heads=8 d_feedforward=2048 vocabulary=256 m=256 chunk=64
-//   dtype=float32 recompute=elementwise (none, blocks)
+//   dtype=float32 activation_checkpointing=elementwise (none, blocks)
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -42,7 +42,8 @@ class Training {
         batch_(integer_of(request, "batch", 1)),
         store_(dtype_from_name(text_of(request, "dtype", "float32")), Device{}),
         model_(store_, config_of(request),
-               value_named<layers::Recompute>(text_of(request, "recompute", "elementwise"), "recompute")) {
+               value_named<layers::ActivationCheckpointing>(text_of(request, "activation_checkpointing", "elementwise"),
+                                                            "activation_checkpointing")) {
     store_.allocate(1);
     model_.redraw(1, 0);
     optimizer_.emplace(OptimizerSettings{}, store_);

@@ -385,9 +385,9 @@ class NcclCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> make_nccl_communicator(StoreClient& store, const NcclOptions& options) {
   if (!options.device.is_gpu())
-    throw UserError("parallel.engine: nccl needs GPUs, but this rank computes on {}", options.device.text());
+    throw UserError("parallel.backend: nccl needs GPUs, but this rank computes on {}", options.device.text());
   if (gpu_engine(options.device.type) == nullptr)
-    throw UserError("parallel.engine: nccl needs GPU support, but this program was built without the CUDA toolkit");
+    throw UserError("parallel.backend: nccl needs GPU support, but this program was built without the CUDA toolkit");
   if (const std::string problem = nccl_missing(); !problem.empty())
     throw UserError("ranks on GPUs need NCCL: {}; install it (pip: nvidia-nccl-cu13 or -cu12), or use device: cpu",
                     problem);

@@ -19,7 +19,7 @@ Settings encoder_settings(const ForeignConfig& config, const TensorNaming& namin
   model.activation = config.activation("hidden_act", defaults.activation, false);
   model.norm = ops::NormKind::layernorm;
   model.norm_epsilon = config.real("layer_norm_eps", 1e-12);
-  model.norm_placement = layers::NormPlacement::after;
+  model.norm_placement = layers::NormPlacement::post;
   model.embedding_norm = true;
   model.bias = true;
   model.position = layers::Position::learned;

@@ -157,7 +157,7 @@ nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
   const ops::RotaryScaling& scaling = model.rotary_scaling;
   if (scaling.kind == ops::RotaryScalingKind::none) return config;
   nlohmann::ordered_json rope{{"rope_type", name_of(scaling.kind)}, {"factor", scaling.factor}};
-  if (scaling.counts_original_length()) rope["original_max_position_embeddings"] = scaling.original_length;
+  if (scaling.uses_original_length()) rope["original_max_position_embeddings"] = scaling.original_length;
   if (scaling.kind == ops::RotaryScalingKind::llama3) {
     rope["low_freq_factor"] = scaling.low_frequency_factor;
     rope["high_freq_factor"] = scaling.high_frequency_factor;

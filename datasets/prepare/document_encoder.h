@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "datasets/prepare/store_writer.h"
+#include "datasets/prepare/dataset_writer.h"
 #include "datasets/vocabulary.h"
 
 namespace furlong {
@@ -18,7 +18,7 @@ class DocumentEncoder {
   static constexpr std::size_t default_piece_bytes = std::size_t{1} << 20;
 
   /// `vocabulary` must have a tokenizer. `writer` must outlive this object.
-  DocumentEncoder(const Vocabulary& vocabulary, StoreWriter& writer, std::size_t piece_bytes = default_piece_bytes);
+  DocumentEncoder(const Vocabulary& vocabulary, DatasetWriter& writer, std::size_t piece_bytes = default_piece_bytes);
 
   /// Appends one byte of text to the document.
   void put(char byte) {
@@ -27,7 +27,7 @@ class DocumentEncoder {
   }
   /// Appends a token instead of text. A document must not mix put() and put_token().
   void put_token(std::int32_t id);
-  /// Ends the document. A document without tokens is not stored (see StoreWriter).
+  /// Ends the document. A document without tokens is not stored (see DatasetWriter).
   void end_document();
   /// Returns the number of documents that were encoded in pieces.
   std::uint64_t n_cut_documents() const { return n_cut_documents_; }
@@ -38,7 +38,7 @@ class DocumentEncoder {
   void write(const std::vector<std::int32_t>& ids);
 
   const Vocabulary vocabulary_;
-  StoreWriter& writer_;
+  DatasetWriter& writer_;
   std::size_t piece_bytes_, next_cut_;
   std::string text_;
   std::vector<std::int32_t> ids_;

@@ -18,7 +18,7 @@ namespace {
 /// Buffers tokens for the writer, one per byte.
 class ByteOutlet {
  public:
-  explicit ByteOutlet(StoreWriter& writer) : writer_(writer) { buffer_.reserve(kCapacity); }
+  explicit ByteOutlet(DatasetWriter& writer) : writer_(writer) { buffer_.reserve(kCapacity); }
   void put(char byte) { put_token(static_cast<unsigned char>(byte)); }
   void put_token(std::int32_t id) {
     buffer_.push_back(static_cast<std::uint16_t>(id));
@@ -36,14 +36,14 @@ class ByteOutlet {
     writer_.append(std::span<const std::uint16_t>(buffer_));
     buffer_.clear();
   }
-  StoreWriter& writer_;
+  DatasetWriter& writer_;
   std::vector<std::uint16_t> buffer_;
 };
 
 /// Maps the letters of an alphabet to tokens.
 class AlphabetOutlet : public ByteOutlet {
  public:
-  AlphabetOutlet(const Vocabulary& vocabulary, StoreWriter& writer) : ByteOutlet(writer), vocabulary_(vocabulary) {}
+  AlphabetOutlet(const Vocabulary& vocabulary, DatasetWriter& writer) : ByteOutlet(writer), vocabulary_(vocabulary) {}
   bool knows(unsigned char letter) const { return vocabulary_.id_of_byte(letter) >= 0; }
   void put(unsigned char letter) { put_token(vocabulary_.id_of_byte(letter)); }
   void put_unknown(unsigned char) { put_token(*vocabulary_.unknown_id()); }
@@ -62,7 +62,7 @@ class AlphabetOutlet : public ByteOutlet {
 /// sequences have no words; others encode text.
 class TokenizerLetters {
  public:
-  TokenizerLetters(const Vocabulary& vocabulary, StoreWriter& writer)
+  TokenizerLetters(const Vocabulary& vocabulary, DatasetWriter& writer)
       : vocabulary_(vocabulary), encoder_(vocabulary, writer) {
     const std::string_view kind = vocabulary.tokenizer()->kind();
     one_by_one_ = kind == "letters" || kind == "wordpiece";
@@ -255,7 +255,7 @@ class FastaReader : public DocumentReader {
 }  // namespace
 
 std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
-                                                 StoreWriter& writer) {
+                                                 DatasetWriter& writer) {
   const auto make = [&]<class Outlet>(Outlet outlet) -> std::unique_ptr<DocumentReader> {
     if (separator == DocumentSeparator::file) return std::make_unique<WholeFileReader<Outlet>>(std::move(outlet));
     return std::make_unique<LineReader<Outlet>>(separator == DocumentSeparator::blank_line, std::move(outlet));
@@ -263,7 +263,8 @@ std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, co
   return vocabulary.tokenizer() ? make(DocumentEncoder(vocabulary, writer)) : make(ByteOutlet(writer));
 }
 
-std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, StoreWriter& writer) {
+std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown,
+                                                  DatasetWriter& writer) {
   if (!vocabulary.tokenizer())
     return std::make_unique<FastaReader<AlphabetOutlet>>(map_unknown, AlphabetOutlet(vocabulary, writer));
   return std::make_unique<FastaReader<TokenizerLetters>>(map_unknown, TokenizerLetters(vocabulary, writer));

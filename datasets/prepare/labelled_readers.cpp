@@ -199,7 +199,7 @@ class LabelNames {
 
 class LabelledReader : public DocumentReader {
  public:
-  LabelledReader(const LabelledFormat& format, const Vocabulary& vocabulary, bool map_unknown, StoreWriter& writer)
+  LabelledReader(const LabelledFormat& format, const Vocabulary& vocabulary, bool map_unknown, DatasetWriter& writer)
       : csv_(format.kind == Kind::csv),
         json_(format.kind == Kind::jsonl),
         parser_(format),
@@ -304,7 +304,7 @@ class LabelledReader : public DocumentReader {
   LabelNames labels_;
   const Vocabulary vocabulary_;
   bool map_unknown_;
-  StoreWriter& writer_;
+  DatasetWriter& writer_;
   std::string name_, record_;
   std::uint64_t line_ = 1, first_line_ = 1, n_mapped_ = 0;
   bool quoted_ = false;
@@ -336,7 +336,7 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name) {
 }
 
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
-                                                     bool map_unknown, StoreWriter& writer) {
+                                                     bool map_unknown, DatasetWriter& writer) {
   return std::make_unique<LabelledReader>(format, vocabulary, map_unknown, writer);
 }
 

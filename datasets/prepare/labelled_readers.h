@@ -30,6 +30,6 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name);
 /// make_fasta_reader(). Records with a text of no tokens are skipped. Errors name file and line. The writer's
 /// documents_per_label must be 2 if there is a second text, otherwise 1.
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
-                                                     bool map_unknown, StoreWriter& writer);
+                                                     bool map_unknown, DatasetWriter& writer);
 
 }  // namespace furlong

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-using SplitBy = StoreWriterOptions::SplitBy;
+using SplitBy = DatasetWriterOptions::SplitBy;
 
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 constexpr double kSecondsBetweenProgress = 5;
@@ -154,10 +154,10 @@ class Preparation {
     report_.vocabulary = vocabulary_->kind_name();
     report_.vocabulary_size = vocabulary_->size();
     if (vocabulary_->tokenizer()) report_.tokenizer = vocabulary_->tokenizer()->kind();
-    StoreWriterOptions writer_options = options_.store;
+    DatasetWriterOptions writer_options = options_.store;
     const bool labelled = options_.format == PrepareOptions::Format::labelled;
     if (labelled) writer_options.documents_per_label = options_.labelled.second_text_field.empty() ? 1 : 2;
-    writer_ = std::make_unique<StoreWriter>(std::move(output_), *vocabulary_, writer_options);
+    writer_ = std::make_unique<DatasetWriter>(std::move(output_), *vocabulary_, writer_options);
     reader_ = make_reader();
   }
 
@@ -185,7 +185,7 @@ class Preparation {
   std::vector<char> block_ = std::vector<char>(kBlock);
   std::optional<Vocabulary> vocabulary_;
   std::unique_ptr<AtomicFile> output_;  // until the writer takes it over
-  std::unique_ptr<StoreWriter> writer_;
+  std::unique_ptr<DatasetWriter> writer_;
   std::unique_ptr<DocumentReader> reader_;
   Json sources_ = Json::array();
   PrepareReport report_;
@@ -208,7 +208,7 @@ double tokens_per_byte(const PrepareReport& report) {
 PrepareReport prepare(const PrepareOptions& options) { return Preparation(options).run(); }
 
 std::string to_text(const PrepareReport& report) {
-  const StoreSummary& summary = report.store;
+  const DatasetSummary& summary = report.store;
   std::string text =
       fmt::format("{}: {} tokens of a {} vocabulary ({} symbols), {} documents\n", report.output,
                   grouped(summary.n_tokens), report.tokenizer.empty() ? report.vocabulary : report.tokenizer,

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "datasets/prepare/dataset_writer.h"
 #include "datasets/prepare/document_readers.h"
 #include "datasets/prepare/labelled_readers.h"
-#include "datasets/prepare/store_writer.h"
 
 namespace furlong {
 
@@ -18,7 +18,7 @@ struct PrepareOptions {
   std::vector<std::string> inputs;  ///< paths of plain, gzip or xz files; "-" is standard input
   std::string output;
   bool force = false;  ///< replace an existing output
-  StoreWriterOptions store;
+  DatasetWriterOptions store;
   DocumentSeparator separator = DocumentSeparator::file;  ///< for text
   LabelledFormat labelled;                                ///< for labelled
   /// FASTA: dna, rna, protein, or auto to guess it. Labelled: dna, rna, protein, or auto for bytes.
@@ -47,7 +47,7 @@ struct PrepareReport {
   std::int32_t vocabulary_size = 0;
   std::uint64_t file_bytes = 0;   ///< of all inputs, before decompression
   std::uint64_t input_bytes = 0;  ///< of all inputs, after decompression
-  StoreSummary store;
+  DatasetSummary store;
   /// Ambiguous symbols that occur, with their counts.
   std::vector<std::pair<std::string, std::uint64_t>> ambiguous;
   std::uint64_t n_mapped = 0;         ///< unknown letters read as N or X; included in `ambiguous`

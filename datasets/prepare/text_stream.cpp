@@ -40,8 +40,8 @@ std::string TextStream::decode_pending() {
   return {std::mismatch(text.begin(), text.end(), before.begin(), before.end()).first, text.end()};
 }
 
-std::string text_behind(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt,
-                        std::span<const std::int32_t> tokens) {
+std::string continuation_text(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt,
+                              std::span<const std::int32_t> tokens) {
   TextStream stream(vocabulary, prompt);
   std::string text;
   for (const std::int32_t token : tokens) text += stream.next(token);

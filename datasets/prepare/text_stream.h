@@ -26,7 +26,7 @@ class TextStream {
 };
 
 /// Returns the text of `tokens` as a continuation of `prompt`.
-std::string text_behind(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt,
-                        std::span<const std::int32_t> tokens);
+std::string continuation_text(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt,
+                              std::span<const std::int32_t> tokens);
 
 }  // namespace furlong

@@ -9,7 +9,7 @@
 
 namespace furlong {
 
-DocumentSource::DocumentSource(const TokenStore& dataset, Split split, const DocumentOptions& options)
+DocumentSource::DocumentSource(const TokenizedDataset& dataset, Split split, const DocumentOptions& options)
     : dataset_(&dataset), split_(split), options_(options) {
   require(options.sequence_length > 0, "a sequence length of {}", options.sequence_length);
   const std::vector<std::uint64_t> starts = document_starts(dataset, split);
@@ -103,7 +103,7 @@ std::string DocumentSource::note() const {
 Batch DocumentSource::batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, std::numeric_limits<std::uint64_t>::max());
 }
-Batch DocumentSource::batch_of_one_pass(std::uint64_t first, std::int64_t samples) const {
+Batch DocumentSource::single_pass_batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, n_rows_);
 }
 

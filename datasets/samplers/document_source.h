@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "datasets/batch.h"
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 
 namespace furlong {
 
@@ -32,13 +32,13 @@ class DocumentSource : public RowSource {
  public:
   /// `dataset` must outlive the source. Throws UserError if the split has no rows, or if the vocabulary lacks a symbol
   /// of ignore_tokens.
-  DocumentSource(const TokenStore& dataset, Split split, const DocumentOptions& options);
+  DocumentSource(const TokenizedDataset& dataset, Split split, const DocumentOptions& options);
 
   std::uint64_t n_samples() const override { return n_rows_; }
   std::int64_t sequence_length() const override { return options_.sequence_length; }
   std::int64_t tokens_in(std::uint64_t index) const override;
   Batch batch(std::uint64_t first, std::int64_t samples) const override;
-  Batch batch_of_one_pass(std::uint64_t first, std::int64_t samples) const override;
+  Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const override;
   std::string note() const override;
 
  private:
@@ -54,7 +54,7 @@ class DocumentSource : public RowSource {
   Batch make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const;
   void fill(const Row& row, Batch& batch, std::size_t place) const;
 
-  const TokenStore* dataset_;
+  const TokenizedDataset* dataset_;
   Split split_;
   DocumentOptions options_;
   std::vector<bool> ignored_;  // by token id

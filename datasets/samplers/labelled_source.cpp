@@ -30,7 +30,7 @@ std::uint64_t permuted_index(std::uint64_t index, std::uint64_t size, std::uint6
   return index;
 }
 
-LabelledSource::LabelledSource(const TokenStore& dataset, Split split, const LabelledOptions& options)
+LabelledSource::LabelledSource(const TokenizedDataset& dataset, Split split, const LabelledOptions& options)
     : dataset_(&dataset), split_(split), options_(options) {
   require(options.sequence_length > (options.first_token ? 1 : 0), "a sequence length of {}", options.sequence_length);
   if (dataset.documents_per_label() == 0) {
@@ -41,7 +41,7 @@ LabelledSource::LabelledSource(const TokenStore& dataset, Split split, const Lab
                     options.pairs ? "single documents" : "pairs of documents",
                     options.pairs ? "pairs of documents" : "single documents",
                     options.pairs ? "use objective.name: classification, or prepare with --second-text-field"
-                                  : "use objective.name: matching");
+                                  : "use objective.name: pair_classification");
   }
   find_samples();
   if (samples_.empty()) {
@@ -133,7 +133,7 @@ std::string LabelledSource::note() const {
 Batch LabelledSource::batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, std::numeric_limits<std::uint64_t>::max());
 }
-Batch LabelledSource::batch_of_one_pass(std::uint64_t first, std::int64_t samples) const {
+Batch LabelledSource::single_pass_batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, samples_.size());
 }
 

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "datasets/batch.h"
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 
 namespace furlong {
 
@@ -26,13 +26,13 @@ class LabelledSource : public BatchSource {
  public:
   /// `dataset` must outlive the source. Throws UserError if the dataset has no labels, if its labels belong to single
   /// documents but `pairs` is set (or the reverse), or if the split has no whole document.
-  LabelledSource(const TokenStore& dataset, Split split, const LabelledOptions& options);
+  LabelledSource(const TokenizedDataset& dataset, Split split, const LabelledOptions& options);
 
   std::uint64_t n_samples() const override { return samples_.size(); }
   /// Returns the number of documents longer than a row.
   std::uint64_t n_truncated() const { return n_cut_; }
   Batch batch(std::uint64_t first, std::int64_t samples) const override;
-  Batch batch_of_one_pass(std::uint64_t first, std::int64_t samples) const override;
+  Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const override;
   std::string note() const override;
 
  private:
@@ -52,7 +52,7 @@ class LabelledSource : public BatchSource {
   const Sample& sample(std::uint64_t index) const;
   Batch make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const;
 
-  const TokenStore* dataset_;
+  const TokenizedDataset* dataset_;
   Split split_;
   LabelledOptions options_;
   std::vector<Sample> samples_;

@@ -50,9 +50,9 @@ Batch MaskedSource::masked(Batch rows, std::uint64_t first, std::uint64_t end) c
       rows.targets[place] = token;
       ++rows.n_targets;
       const double draw = uniform(words[1]);
-      if (draw < options_.mask_token_share) {
+      if (draw < options_.mask_token_fraction) {
         token = mask_id_;
-      } else if (draw < options_.mask_token_share + options_.random_token_share) {
+      } else if (draw < options_.mask_token_fraction + options_.random_token_fraction) {
         token = data_symbols_[static_cast<std::size_t>(uniform(words[2]) * static_cast<double>(data_symbols_.size()))];
       }
     }
@@ -66,8 +66,8 @@ Batch MaskedSource::batch(std::uint64_t first, std::int64_t samples) const {
   return masked(rows_->batch(first, samples), first, std::numeric_limits<std::uint64_t>::max());
 }
 
-Batch MaskedSource::batch_of_one_pass(std::uint64_t first, std::int64_t samples) const {
-  return masked(rows_->batch_of_one_pass(first, samples), first, rows_->n_samples());
+Batch MaskedSource::single_pass_batch(std::uint64_t first, std::int64_t samples) const {
+  return masked(rows_->single_pass_batch(first, samples), first, rows_->n_samples());
 }
 
 }  // namespace furlong

@@ -10,10 +10,10 @@ namespace furlong {
 
 /// Options of a MaskedSource.
 struct MaskingOptions {
-  double probability = 0.15;      ///< probability that a token is selected, independently of the others
-  double mask_token_share = 0.8;  ///< fraction of selected tokens that are replaced by <mask>
+  double probability = 0.15;         ///< probability that a token is selected, independently of the others
+  double mask_token_fraction = 0.8;  ///< fraction of selected tokens that are replaced by <mask>
   /// Fraction of selected tokens that are replaced by a random data symbol. The rest stay unchanged.
-  double random_token_share = 0.1;
+  double random_token_fraction = 0.1;
   std::uint64_t seed = 0;
   std::string stream = "masking";  ///< name of the random stream
   /// Symbols that are never selected. <document> and a tokenizer's special tokens never are.
@@ -31,7 +31,7 @@ class MaskedSource : public BatchSource {
 
   std::uint64_t n_samples() const override { return rows_->n_samples(); }
   Batch batch(std::uint64_t first, std::int64_t samples) const override;
-  Batch batch_of_one_pass(std::uint64_t first, std::int64_t samples) const override;
+  Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const override;
   std::string note() const override { return rows_->note(); }
 
  private:

@@ -11,7 +11,7 @@ namespace furlong {
 
 using Order = SamplerOptions::Order;
 
-Sampler::Sampler(const TokenStore& dataset, Split split, const SamplerOptions& options)
+Sampler::Sampler(const TokenizedDataset& dataset, Split split, const SamplerOptions& options)
     : dataset_(&dataset), split_(split), options_(options) {
   require(options.sequence_length > 0, "a sequence length of {}", options.sequence_length);
   const std::uint64_t size = dataset.size(split);
@@ -107,7 +107,7 @@ std::int64_t Sampler::tokens_in(std::uint64_t index) const {
 Batch Sampler::batch(std::uint64_t first, std::int64_t batch) const {
   return make_batch(first, batch, std::numeric_limits<std::uint64_t>::max());
 }
-Batch Sampler::batch_of_one_pass(std::uint64_t first, std::int64_t batch) const {
+Batch Sampler::single_pass_batch(std::uint64_t first, std::int64_t batch) const {
   return make_batch(first, batch, n_windows_);
 }
 
@@ -117,11 +117,11 @@ Batch Sampler::next(std::int64_t batch) {
   return made;
 }
 
-std::vector<std::uint64_t> document_starts(const TokenStore& dataset, Split split) {
+std::vector<std::uint64_t> document_starts(const TokenizedDataset& dataset, Split split) {
   const std::vector<std::uint64_t> offsets = dataset.document_offsets();
   std::vector<std::uint64_t> starts;
   std::uint64_t position = 0;  // of the range's first token, in the split
-  for (const TokenStore::Range& range : dataset.ranges(split)) {
+  for (const TokenizedDataset::Range& range : dataset.ranges(split)) {
     starts.push_back(position);
     auto offset = std::upper_bound(offsets.begin(), offsets.end(), range.begin);
     for (; offset != offsets.end() && *offset < range.end; ++offset) {

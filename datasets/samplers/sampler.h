@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "datasets/batch.h"
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 
 namespace furlong {
 
@@ -32,7 +32,7 @@ class Sampler : public RowSource {
  public:
   /// `dataset` must outlive the sampler. Throws UserError if the split is too short (random: sequence_length + 1
   /// tokens; sequential: 2), or if the vocabulary lacks a symbol of ignore_tokens.
-  Sampler(const TokenStore& dataset, Split split, const SamplerOptions& options);
+  Sampler(const TokenizedDataset& dataset, Split split, const SamplerOptions& options);
 
   /// Random: returns the number of start positions. Sequential: returns the number of windows in one pass.
   std::uint64_t n_windows() const { return n_windows_; }
@@ -49,7 +49,7 @@ class Sampler : public RowSource {
   /// Returns samples [first, first + batch).
   Batch batch(std::uint64_t first, std::int64_t batch) const override;
   /// Like batch(), but rows from n_windows() on are empty: inputs are 0, all targets are ignored.
-  Batch batch_of_one_pass(std::uint64_t first, std::int64_t batch) const override;
+  Batch single_pass_batch(std::uint64_t first, std::int64_t batch) const override;
 
   /// Returns the next `batch` samples. The counter is the only state.
   Batch next(std::int64_t batch);
@@ -62,7 +62,7 @@ class Sampler : public RowSource {
   std::vector<std::uint64_t> breaks(std::uint64_t position, std::uint64_t count) const;
   Batch make_batch(std::uint64_t first, std::int64_t batch, std::uint64_t end) const;
 
-  const TokenStore* dataset_;
+  const TokenizedDataset* dataset_;
   Split split_;
   SamplerOptions options_;
   std::vector<bool> ignored_;  // by token id
@@ -75,6 +75,6 @@ class Sampler : public RowSource {
 
 /// Returns the start of each document in the concatenated ranges of a split, ascending and without duplicates. A range
 /// that starts inside a document counts as a new document. Throws UserError if the dataset's offsets are inconsistent.
-std::vector<std::uint64_t> document_starts(const TokenStore& dataset, Split split);
+std::vector<std::uint64_t> document_starts(const TokenizedDataset& dataset, Split split);
 
 }  // namespace furlong

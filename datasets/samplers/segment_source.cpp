@@ -16,7 +16,7 @@ std::uint64_t longest_of(const std::vector<std::uint64_t>& starts) {
 
 }  // namespace
 
-SegmentSource::SegmentSource(const TokenStore& dataset, Split split, const SegmentOptions& options)
+SegmentSource::SegmentSource(const TokenizedDataset& dataset, Split split, const SegmentOptions& options)
     : dataset_(&dataset), split_(split), options_(options) {
   require(options.sequence_length > 0 && options.rows > 0, "segments of {} tokens in {} rows", options.sequence_length,
           options.rows);
@@ -114,7 +114,7 @@ Batch SegmentSource::make_batch(std::uint64_t first, std::int64_t samples, bool 
 Batch SegmentSource::batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, false);
 }
-Batch SegmentSource::batch_of_one_pass(std::uint64_t first, std::int64_t samples) const {
+Batch SegmentSource::single_pass_batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, true);
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "datasets/batch.h"
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 
 namespace furlong {
 
@@ -31,13 +31,13 @@ class SegmentSource : public BatchSource {
  public:
   /// `dataset` must outlive the source. Throws UserError if the split has fewer segments than rows, or if the
   /// vocabulary lacks a symbol of ignore_tokens.
-  SegmentSource(const TokenStore& dataset, Split split, const SegmentOptions& options);
+  SegmentSource(const TokenizedDataset& dataset, Split split, const SegmentOptions& options);
 
   /// Returns the number of samples until the longest stream, and so every segment, has been read.
   std::uint64_t n_samples() const override;
   Batch batch(std::uint64_t first, std::int64_t samples) const override;
   /// Like batch(), but no segment occurs twice: after the end of its stream a row is empty.
-  Batch batch_of_one_pass(std::uint64_t first, std::int64_t samples) const override;
+  Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const override;
 
  private:
   struct Document {
@@ -49,7 +49,7 @@ class SegmentSource : public BatchSource {
   Batch make_batch(std::uint64_t first, std::int64_t samples, bool one_pass) const;
   void make_row(std::uint64_t segment, Batch& batch, std::int64_t row) const;
 
-  const TokenStore* dataset_;
+  const TokenizedDataset* dataset_;
   Split split_;
   SegmentOptions options_;
   std::vector<bool> ignored_;  // by token id

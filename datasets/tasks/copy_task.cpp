@@ -14,10 +14,10 @@ CopyTask::CopyTask(const CopyTaskOptions& options) : options_(options) {
         "data.sequence_length: found {}, expected an even number of at least 4 for the copy task (marker, symbols, "
         "separator, symbols); use {}",
         n, n < 4 ? 4 : n + 1);
-  if (options.shortest_copy < 0 || options.shortest_copy > longest)
-    throw UserError("data.task_shortest: found {}; data.sequence_length: {} fits copies of 1 to {} symbols",
-                    options.shortest_copy, n, longest);
-  require(options.n_symbols >= 1 && options.n_symbols <= Vocabulary::most_copy_symbols, "a copy task over {} symbols",
+  if (options.min_copy_symbols < 0 || options.min_copy_symbols > longest)
+    throw UserError("data.task_min_symbols: found {}; data.sequence_length: {} fits copies of 1 to {} symbols",
+                    options.min_copy_symbols, n, longest);
+  require(options.n_symbols >= 1 && options.n_symbols <= Vocabulary::max_copy_symbols, "a copy task over {} symbols",
           options.n_symbols);
 }
 
@@ -35,7 +35,7 @@ void CopyTask::make_sample(std::uint64_t index, Batch& batch, std::int64_t row) 
   const auto uniform = [&](std::uint64_t word, std::uint64_t below) {
     return random_word(key, first_word + word) * below >> 32;
   };
-  const auto shortest = static_cast<std::uint64_t>(options_.shortest_copy);
+  const auto shortest = static_cast<std::uint64_t>(options_.min_copy_symbols);
   const std::uint64_t k = shortest == 0 ? longest : shortest + uniform(0, longest - shortest + 1);
 
   const auto marker = static_cast<std::int32_t>(symbols), separator = marker + 1;
@@ -69,7 +69,7 @@ Batch CopyTask::make_batch(std::uint64_t first, std::int64_t samples, std::uint6
 Batch CopyTask::batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, std::numeric_limits<std::uint64_t>::max());
 }
-Batch CopyTask::batch_of_one_pass(std::uint64_t first, std::int64_t samples) const {
+Batch CopyTask::single_pass_batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, n_samples());
 }
 

@@ -15,9 +15,9 @@ struct CopyTaskOptions {
   /// Tokens per sequence, even and at least 4: marker, s_1 ... s_k, separator, s_1 ... s_k with k = sequence_length / 2
   /// - 1.
   std::int64_t sequence_length = 0;
-  /// 0: all sequences have that k. Otherwise each sequence draws its own k uniformly from shortest_copy to
+  /// 0: all sequences have that k. Otherwise each sequence draws its own k uniformly from min_copy_symbols to
   /// sequence_length / 2 - 1, and is padded with markers.
-  std::int64_t shortest_copy = 0;
+  std::int64_t min_copy_symbols = 0;
   /// For bidirectional models: the token that replaces each input of the second half. The target is then at the
   /// position of its symbol.
   std::optional<std::int32_t> hidden_as{};
@@ -33,13 +33,13 @@ class CopyTask : public BatchSource {
   /// Number of samples of validation and of test; training has no end.
   static constexpr std::uint64_t held_out_samples = 1024;
 
-  /// Throws UserError if sequence_length is odd or less than 4, or if shortest_copy is not in
+  /// Throws UserError if sequence_length is odd or less than 4, or if min_copy_symbols is not in
   /// 0 to sequence_length / 2 - 1.
   explicit CopyTask(const CopyTaskOptions& options);
 
   std::uint64_t n_samples() const override;
   Batch batch(std::uint64_t first, std::int64_t samples) const override;
-  Batch batch_of_one_pass(std::uint64_t first, std::int64_t samples) const override;
+  Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const override;
 
  private:
   Batch make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const;
@@ -49,9 +49,9 @@ class CopyTask : public BatchSource {
 };
 
 /// The copy task as a Dataset.
-class CopyData : public Dataset {
+class CopyDataset : public Dataset {
  public:
-  explicit CopyData(std::int64_t n_symbols) : vocabulary_(Vocabulary::copy(n_symbols)) {}
+  explicit CopyDataset(std::int64_t n_symbols) : vocabulary_(Vocabulary::copy(n_symbols)) {}
   const std::string& path() const override { return path_; }
   const Vocabulary& vocabulary() const override { return vocabulary_; }
   std::uint64_t size(Split) const override { return std::numeric_limits<std::uint64_t>::max(); }

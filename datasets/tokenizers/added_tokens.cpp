@@ -39,7 +39,7 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t pos
   return nullptr;
 }
 
-void AddedTokens::split(std::string_view text, SpecialSpelling special, const Sink& sink) const {
+void AddedTokens::split(std::string_view text, SpecialTokenMode special, const Sink& sink) const {
   std::size_t done = 0;  // end of the text already passed to `sink`
   for (std::size_t position = 0; position < text.size() && !tokens_.empty();) {
     const AddedToken* token = longest_at(text, position);
@@ -50,7 +50,7 @@ void AddedTokens::split(std::string_view text, SpecialSpelling special, const Si
     std::size_t begin = position, end = position + token->content.size();
     // A skipped token still hides shorter tokens inside it.
     position = end;
-    if (token->special && special == SpecialSpelling::is_text) continue;
+    if (token->special && special == SpecialTokenMode::as_text) continue;
     if (token->single_word && !stands_alone(text, begin, end)) continue;
     while (token->lstrip && begin > done) {
       const char32_t character = last_character(text.substr(0, begin));

@@ -16,7 +16,7 @@ namespace furlong {
 struct AddedToken {
   std::string content;
   std::int32_t id = 0;
-  bool special = false;                 ///< stands for no text; matched only with SpecialSpelling::is_token
+  bool special = false;                 ///< stands for no text; matched only with SpecialTokenMode::as_token
   bool normalized = false;              ///< matched in normalized text
   bool single_word = false;             ///< not matched inside a word
   bool lstrip = false, rstrip = false;  ///< includes the whitespace before or after it
@@ -31,7 +31,7 @@ class AddedTokens {
   /// Called with a part of the text and no id, or with a token and its id.
   using Sink = std::function<void(std::string_view, std::optional<std::int32_t>)>;
   /// Splits `text` at the tokens and passes all parts to `sink`, in order.
-  void split(std::string_view text, SpecialSpelling special, const Sink& sink) const;
+  void split(std::string_view text, SpecialTokenMode special, const Sink& sink) const;
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
  private:

@@ -38,7 +38,7 @@ class LetterTokenizer : public Tokenizer {
   std::string_view kind() const override { return "letters"; }
   std::int32_t size() const override { return table_.size(); }
 
-  std::vector<std::int32_t> encode(std::string_view text, SpecialSpelling special) const override {
+  std::vector<std::int32_t> encode(std::string_view text, SpecialTokenMode special) const override {
     std::vector<std::int32_t> ids;
     found_in_text_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
       if (id) return ids.push_back(*id);

@@ -62,7 +62,7 @@ class PipelineTokenizer : public Tokenizer {
   std::string_view kind() const override { return type_ == "BPE" ? "bpe" : "wordpiece"; }
   std::int32_t size() const override { return std::max(vocabulary_.size(), extra_tokens_.size()); }
 
-  std::vector<std::int32_t> encode(std::string_view text, SpecialSpelling special) const override {
+  std::vector<std::int32_t> encode(std::string_view text, SpecialTokenMode special) const override {
     Encoding encoding{*this, special, {}, caches_.borrow()};
     std::size_t valid = unicode::valid_length(text);
     if (valid == text.size()) {
@@ -112,7 +112,7 @@ class PipelineTokenizer : public Tokenizer {
   /// One call of encode().
   struct Encoding {
     const PipelineTokenizer& tokenizer;
-    SpecialSpelling special;
+    SpecialTokenMode special;
     std::vector<std::int32_t> ids;
     std::unique_ptr<WordCache> cache;
 

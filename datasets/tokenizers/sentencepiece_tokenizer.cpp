@@ -48,7 +48,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string_view kind() const override { return "sentencepiece"; }
   std::int32_t size() const override { return size_; }
 
-  std::vector<std::int32_t> encode(std::string_view text, SpecialSpelling special) const override {
+  std::vector<std::int32_t> encode(std::string_view text, SpecialTokenMode special) const override {
     std::vector<std::int32_t> ids;
     found_in_text_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
       if (id) return ids.push_back(*id);

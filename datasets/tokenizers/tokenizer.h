@@ -19,7 +19,7 @@ struct SpecialTokens {
 
 /// How a special token in the text ("<|endoftext|>", "[MASK]") is read: as plain text, or as that token. Untrusted text
 /// must not inject special tokens, so is_text is the default.
-enum class SpecialSpelling { is_text, is_token };
+enum class SpecialTokenMode { as_text, as_token };
 
 /// Maps text to exactly the ids that the model was trained on, and back. Const calls are thread-safe.
 class Tokenizer {
@@ -31,8 +31,8 @@ class Tokenizer {
   virtual std::int32_t size() const = 0;
   /// Returns the ids of the text alone, without a frame (see framed()). The text need not be valid UTF-8: tokenizers
   /// that work on characters read an invalid byte as U+FFFD.
-  virtual std::vector<std::int32_t> encode(std::string_view text, SpecialSpelling special) const = 0;
-  std::vector<std::int32_t> encode(std::string_view text) const { return encode(text, SpecialSpelling::is_text); }
+  virtual std::vector<std::int32_t> encode(std::string_view text, SpecialTokenMode special) const = 0;
+  std::vector<std::int32_t> encode(std::string_view text) const { return encode(text, SpecialTokenMode::as_text); }
   /// Returns the text of the ids. For byte-level BPE without a normalizer this is the exact inverse of encode(), if the
   /// vocabulary has all bytes; as in the reference implementation, encode() skips missing bytes. Other tokenizers do
   /// not restore spacing or case. Special tokens appear by name. Throws ContractError if an id is outside of 0 to

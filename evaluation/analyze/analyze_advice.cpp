@@ -11,7 +11,7 @@ namespace {
 
 /// Rounds m up to a number that the map can have and that fills vectors, at most `most`.
 std::int64_t rounded_features(double m, const AttentionCandidate& candidate, std::int64_t most) {
-  const std::int64_t step = std::max<std::int64_t>(8, ops::feature_map_info(candidate.map).features_a_direction);
+  const std::int64_t step = std::max<std::int64_t>(8, ops::feature_map_info(candidate.map).features_per_projection);
   const std::int64_t up =
       static_cast<std::int64_t>(std::ceil(std::min(m, static_cast<double>(most)) / static_cast<double>(step))) * step;
   return std::clamp(up, std::min(step, most), most);
@@ -19,7 +19,7 @@ std::int64_t rounded_features(double m, const AttentionCandidate& candidate, std
 
 /// Rounds M down to a number that the map can have.
 std::int64_t most_features_of(const AttentionCandidate& candidate, std::int64_t most) {
-  const std::int64_t step = ops::feature_map_info(candidate.map).features_a_direction;
+  const std::int64_t step = ops::feature_map_info(candidate.map).features_per_projection;
   return std::max(step, most / step * step);
 }
 
@@ -46,14 +46,14 @@ std::vector<Trial> trials_of(const std::vector<AttentionCandidate>& candidates, 
     if (!candidate.is_random()) {
       try {
         const std::int64_t m = candidate.features(0, d);
-        if (options.bounds_polynomials && options.candidates.empty() && m > options.most_features) continue;
+        if (options.limits_polynomials && options.candidates.empty() && m > options.max_features) continue;
         ladder.insert(m);
       } catch (const UserError&) {
         if (!options.candidates.empty())
           throw;  // requested by name; default candidates that are too large for d are skipped
       }
     } else {
-      const std::int64_t most = most_features_of(candidate, options.most_features);
+      const std::int64_t most = most_features_of(candidate, options.max_features);
       for (double m = 32; m < static_cast<double>(most); m *= std::sqrt(2.0))
         ladder.insert(rounded_features(m, candidate, most));
       ladder.insert(most);
@@ -101,7 +101,7 @@ RequiredFeatures required_features(const AttentionData& data, const AttentionCan
                                    const AdviceOptions& options) {
   require(candidate.is_random() && data.groups() == 1, "required_features: {} on {} groups", candidate.name(),
           data.groups());
-  const std::int64_t most = most_features_of(candidate, options.most_features);
+  const std::int64_t most = most_features_of(candidate, options.max_features);
   const auto measured = [&](std::int64_t m) {
     return candidate_errors(data, candidate, m, options.draws, options.seed)[0];
   };
@@ -188,7 +188,7 @@ std::vector<Advice> advise(const AttentionData& data, const AdviceOptions& optio
       if (choice.error <= options.target_error) one.linear = choice;
     }
     const double at_most =
-        least * std::sqrt(static_cast<double>(trial.choice.m) / static_cast<double>(options.most_features));
+        least * std::sqrt(static_cast<double>(trial.choice.m) / static_cast<double>(options.max_features));
     hopeless[trial.candidate] = at_most > 2 * options.target_error;
   }
   for (Advice& one : advice) {

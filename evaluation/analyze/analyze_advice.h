@@ -8,13 +8,14 @@ namespace furlong {
 
 struct AdviceOptions {
   double target_error = 0.1;
-  std::int64_t most_features = 1024;  ///< M: largest number of random features to try
-  bool bounds_polynomials = false;    ///< whether M also bounds polynomials of the default candidates
-  std::int64_t draws = 3;             ///< an error is the median over them
+  std::int64_t max_features = 1024;  ///< M: largest number of random features to try
+  bool limits_polynomials = false;   ///< whether M also bounds polynomials of the default candidates
+  std::int64_t draws = 3;            ///< an error is the median over them
   std::uint64_t seed = 0;
-  std::int64_t length = 0;                                           ///< n of the costs; 0: that of the data
-  layers::DirectionsKind kind = layers::DirectionsKind::orthogonal;  ///< of every candidate's random projection
-  std::vector<AttentionCandidate> candidates;                        ///< empty: default_advice_candidates()
+  std::int64_t length = 0;  ///< n of the costs; 0: that of the data
+  layers::RandomProjectionKind kind =
+      layers::RandomProjectionKind::orthogonal;  ///< of every candidate's random projection
+  std::vector<AttentionCandidate> candidates;    ///< empty: default_advice_candidates()
 };
 
 /// Smallest m found whose measured error is within the target.

@@ -235,14 +235,14 @@ ops::LinearAttentionConstants AttentionData::constants(const AttentionCandidate&
   return constants;
 }
 
-Tensor AttentionData::directions(const AttentionCandidate& candidate, std::int64_t m, std::uint64_t seed,
-                                 std::uint32_t draw) const {
+Tensor AttentionData::random_projection(const AttentionCandidate& candidate, std::int64_t m, std::uint64_t seed,
+                                        std::uint32_t draw) const {
   if (!candidate.is_random()) return {};
   const std::int64_t count = ops::direction_count(candidate.map, m);
   std::vector<double> all(at(n_heads() * count * d()));
   parallel_tasks(n_heads(), [&](std::int64_t head) {
     const RandomKey key{seed, draw, random_stream("analyze.directions." + std::to_string(first_head_ + head))};
-    const std::vector<float> drawn = layers::draw_directions(candidate.kind, count, d(), key);
+    const std::vector<float> drawn = layers::draw_random_projection(candidate.kind, count, d(), key);
     std::copy(drawn.begin(), drawn.end(), all.begin() + head * count * d());
   });
   return Tensor::from(all, {n_heads(), count, d()});
@@ -287,7 +287,7 @@ std::vector<double> candidate_errors(const AttentionData& data, const AttentionC
   const std::int64_t repeats = data.replicas() || !candidate.is_random() ? 1 : draws;
   std::vector<std::vector<double>> by_group(at(data.groups()));
   for (std::int64_t draw = 0; draw < repeats; ++draw) {
-    constants.directions = data.directions(candidate, m, seed, static_cast<std::uint32_t>(draw));
+    constants.random_projection = data.random_projection(candidate, m, seed, static_cast<std::uint32_t>(draw));
     std::vector<Tensor> outputs;
     for (const AttentionSample& sample : data.samples())
       outputs.push_back(candidate_output(sample, candidate, constants, report));

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "framework/ops/attention/linear/linear_attention.h"
-#include "layers/attention/linear/directions.h"
 #include "layers/attention/linear/head_constants.h"
+#include "layers/attention/linear/random_projection.h"
 
 namespace furlong {
 
@@ -55,12 +55,12 @@ struct AttentionCandidate {
   ops::FeatureMap map = ops::FeatureMap::favor_positive;
   ops::FeatureMapOptions map_options{};
   bool centering = false, saderf = false;
-  layers::DirectionsKind kind = layers::DirectionsKind::orthogonal;
+  layers::RandomProjectionKind kind = layers::RandomProjectionKind::orthogonal;
 
   /// Returns NAME[:ORDER][+centering][+saderf].
   std::string name() const;
   /// Returns whether the features are random. Only then can their number be chosen.
-  bool is_random() const { return ops::feature_map_info(map).needs_directions; }
+  bool is_random() const { return ops::feature_map_info(map).needs_random_projection; }
   /// Returns m for heads of width d. `asked` is the requested m; only random features use it. Throws UserError if the
   /// map cannot have so many features.
   std::int64_t features(std::int64_t asked, std::int64_t d) const;
@@ -98,7 +98,8 @@ class AttentionData {
   ops::LinearAttentionConstants constants(const AttentionCandidate& candidate) const;
   /// Returns draw number `draw` of the random projection, [n_heads, m / features per row, d]. Undefined for maps
   /// without a random projection.
-  Tensor directions(const AttentionCandidate& candidate, std::int64_t m, std::uint64_t seed, std::uint32_t draw) const;
+  Tensor random_projection(const AttentionCandidate& candidate, std::int64_t m, std::uint64_t seed,
+                           std::uint32_t draw) const;
 
  private:
   AttentionData() = default;

@@ -63,20 +63,20 @@ class HeadFeatures {
   }
 
   /// Random projection [count, d].
-  void set_directions(std::vector<double> directions) {
-    directions_ = std::move(directions);
-    tile_.n_directions = static_cast<std::int64_t>(directions_.size()) / tile_.d;
-    tile_.ld_directions = padded(tile_.n_directions);
+  void set_directions(std::vector<double> random_projection) {
+    random_projection_ = std::move(random_projection);
+    tile_.n_projections = static_cast<std::int64_t>(random_projection_.size()) / tile_.d;
+    tile_.ld_directions = padded(tile_.n_projections);
     transposed_.assign(at(tile_.d * tile_.ld_directions), 0.0);
-    norms_.assign(at(tile_.n_directions), 0.0);
-    for (std::int64_t f = 0; f < tile_.n_directions; ++f) {
+    norms_.assign(at(tile_.n_projections), 0.0);
+    for (std::int64_t f = 0; f < tile_.n_projections; ++f) {
       for (std::int64_t i = 0; i < tile_.d; ++i) {
-        const double entry = directions_[at(f * tile_.d + i)];
+        const double entry = random_projection_[at(f * tile_.d + i)];
         transposed_[at(i * tile_.ld_directions + f)] = entry;
         norms_[at(f)] += entry * entry;
       }
     }
-    tile_.directions = directions_.data();
+    tile_.random_projection = random_projection_.data();
     tile_.directions_transposed = transposed_.data();
     tile_.direction_norms = norms_.data();
   }
@@ -98,7 +98,7 @@ class HeadFeatures {
  private:
   ops::FeatureMapFunctions<double> functions_;
   ops::FeatureTile<double> tile_;
-  std::vector<double> directions_, transposed_, norms_;
+  std::vector<double> random_projection_, transposed_, norms_;
 };
 
 /// Returns exp(row − its maximum) for rows of logarithms, and the maxima.
@@ -223,7 +223,7 @@ KernelStatistics of_head(const AttentionData& data, std::int64_t head, const Att
       const RandomKey key{seed, static_cast<std::uint32_t>(draw),
                           random_stream("analyze.kernel." + std::to_string(head))};
       const std::vector<float> drawn =
-          layers::draw_directions(candidate.kind, ops::direction_count(candidate.map, m), sample.d(), key);
+          layers::draw_random_projection(candidate.kind, ops::direction_count(candidate.map, m), sample.d(), key);
       features.set_directions({drawn.begin(), drawn.end()});
     }
     features.fill(queries, false);

@@ -25,7 +25,7 @@ AttentionCandidate candidate_of(const layers::AttentionConfig& config, ops::Feat
   candidate.map_options = config.map_options;
   candidate.centering = config.centering;
   candidate.saderf = config.scaling == layers::Scaling::saderf;
-  candidate.kind = config.directions;
+  candidate.kind = config.random_projection;
   return candidate;
 }
 
@@ -106,7 +106,7 @@ void add_candidate(const Layer& layer, const AttentionCandidate& candidate, std:
   const AttentionData& data = *layer.data;
   const std::vector<double> errors = candidate_errors(data, candidate, m, options.draws, options.seed);
   ops::LinearAttentionConstants constants = data.constants(candidate);
-  constants.directions = data.directions(candidate, m, options.seed, 0);
+  constants.random_projection = data.random_projection(candidate, m, options.seed, 0);
   const AttentionSample first = data.samples()[0].first_sequence();
   const auto attend = [&](const Tensor& value) {
     return candidate_output(first, candidate, constants, nullptr, value);
@@ -123,11 +123,11 @@ void add_candidate(const Layer& layer, const AttentionCandidate& candidate, std:
       one.total_variation_to_softmax = variation->to_softmax[at(head.head)];
       one.total_variation_to_uniform = variation->to_uniform[at(head.head)];
     }
-    if (candidate.is_random()) one.directions = name_of(candidate.kind);
+    if (candidate.is_random()) one.random_projection = name_of(candidate.kind);
     const HeadAttention& previous = head.attentions.back();
     if (options.find_features && candidate.is_random()) {
-      const bool same =
-          !previous.own && previous.name == one.name && previous.directions == one.directions;  // with another m
+      const bool same = !previous.own && previous.name == one.name &&
+                        previous.random_projection == one.random_projection;  // with another m
       one.required = same ? previous.required : required_features(data.head(head.head), candidate, options.advice);
     }
     head.attentions.push_back(one);
@@ -141,8 +141,8 @@ HeadAttention own_row(const Layer& layer, std::int64_t head, const ModelAnalysis
   row.name = own.name;
   row.m = own.m;
   row.error = layer.own_errors[at(head)];
-  if (own.m > 0 && ops::feature_map_info(layer.config.feature_map).needs_directions)
-    row.directions = name_of(layer.config.directions);
+  if (own.m > 0 && ops::feature_map_info(layer.config.feature_map).needs_random_projection)
+    row.random_projection = name_of(layer.config.random_projection);
   if (own.has_weights && layer.variation) {
     row.total_variation_to_softmax = layer.variation->to_softmax[at(head)];
     row.total_variation_to_uniform = layer.variation->to_uniform[at(head)];
@@ -174,7 +174,7 @@ LayerAnalysis analyze_layer(const Layer& layer, const ModelAnalysisOptions& opti
       add_candidate(layer, candidate, candidate.features(0, data.d()), options, found.heads);
       continue;
     }
-    for (const layers::DirectionsKind kind : options.kinds) {
+    for (const layers::RandomProjectionKind kind : options.kinds) {
       candidate.kind = kind;
       for (const std::int64_t m : options.features)
         add_candidate(layer, candidate, candidate.features(m, data.d()), options, found.heads);

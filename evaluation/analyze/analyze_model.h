@@ -13,13 +13,13 @@ struct ModelAnalysisOptions {
   std::filesystem::path run;    ///< a run directory or a checkpoint
   std::filesystem::path store;  ///< tokenized dataset; empty: that of the model's training
   Split split = Split::validation;
-  Weights weights = Weights::averaged_if_present;
+  Weights weights = Weights::ema_if_present;
   std::int64_t sequence_length = 0;  ///< 0: as in training
   std::int64_t batch_size = 1, batches = 1;
   std::vector<AttentionCandidate> candidates;  ///< empty: favor_positive for softmax layers, none for others
   /// Given options that apply only to candidates. They are an error if there are no candidates.
   std::vector<std::string> candidate_options;
-  std::vector<layers::DirectionsKind> kinds{layers::DirectionsKind::orthogonal};
+  std::vector<layers::RandomProjectionKind> kinds{layers::RandomProjectionKind::orthogonal};
   std::vector<std::int64_t> features{256};
   std::int64_t draws = 3;
   std::uint64_t seed = 0;
@@ -29,11 +29,11 @@ struct ModelAnalysisOptions {
 
 /// An attention evaluated on the queries, keys and values of one head.
 struct HeadAttention {
-  std::string name;        ///< of a candidate, or the model's own: "softmax", "linear favor_positive", ...
-  bool own = false;        ///< whether it is the model's
-  std::string directions;  ///< kind of random projection; empty if there is none
-  std::int64_t m = 0;      ///< 0 if it has no features
-  double error = 0;        ///< ‖output − softmax(q k) v‖ / ‖softmax(q k) v‖ on this head's q, k, v
+  std::string name;               ///< of a candidate, or the model's own: "softmax", "linear favor_positive", ...
+  bool own = false;               ///< whether it is the model's
+  std::string random_projection;  ///< kind of random projection; empty if there is none
+  std::int64_t m = 0;             ///< 0 if it has no features
+  double error = 0;               ///< ‖output − softmax(q k) v‖ / ‖softmax(q k) v‖ on this head's q, k, v
   /// Total variation distances of the weights on the first sequence. Empty if weights can be negative (linformer,
   /// signed features) or need not sum to 1 (normalizer none, rotary positions in the numerator).
   std::optional<double> total_variation_to_softmax, total_variation_to_uniform;
@@ -63,7 +63,7 @@ struct ModelAnalysis {
 };
 
 /// Runs the model on the split's first batches, on the CPU, and analyzes the queries, keys and values of each layer.
-/// Calls `begin` once, before the analysis, and `done` with each layer. With data.carry_state, each segment is analyzed
+/// Calls `begin` once, before the analysis, and `done` with each layer. With data.stateful, each segment is analyzed
 /// separately. Throws UserError for invalid options, checkpoints or datasets.
 void analyze_model(const ModelAnalysisOptions& options, const std::function<void(const ModelAnalysis&)>& begin,
                    const std::function<void(const LayerAnalysis&)>& done);

@@ -44,7 +44,7 @@ std::vector<std::pair<AttentionCandidate, std::int64_t>> cases_of(const SweepOpt
       cases.emplace_back(candidate, candidate.features(0, d));
       continue;
     }
-    for (const layers::DirectionsKind kind : options.kinds) {
+    for (const layers::RandomProjectionKind kind : options.kinds) {
       candidate.kind = kind;
       for (const std::int64_t m : options.features) cases.emplace_back(candidate, candidate.features(m, d));
     }

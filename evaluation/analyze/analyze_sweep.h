@@ -16,7 +16,7 @@ struct SweepOptions {
   std::vector<double> norm_scales{1.0};                 ///< factors that multiply q and k
   bool causal = false;
   std::vector<AttentionCandidate> candidates;  ///< `kinds` replaces their kinds of random projection
-  std::vector<layers::DirectionsKind> kinds{layers::DirectionsKind::orthogonal};
+  std::vector<layers::RandomProjectionKind> kinds{layers::RandomProjectionKind::orthogonal};
   std::vector<std::int64_t> features{256};  ///< m, for maps with random features
   std::int64_t draws = 5;                   ///< of random projections and, if Gaussian, of q, k and v
   std::int64_t kernel_draws = 16;           ///< for the kernel's variance; 0: skip kernel statistics

@@ -25,10 +25,10 @@ std::unique_ptr<Dataset> open_dataset(const Settings& settings, const std::files
   if (settings.data.task != "none" && !dataset.empty())
     throw UserError("--data does not apply: the model was trained on the task {}; remove it",
                     open_data(settings.data)->path());
-  if (settings.data.task == "none" && dataset.empty() && settings.data.store.empty())
+  if (settings.data.task == "none" && dataset.empty() && settings.data.dataset.empty())
     throw UserError("the model was imported, its config names no dataset; add --data DATASET");
   DataSettings data = settings.data;
-  if (!dataset.empty()) data.store = dataset;
+  if (!dataset.empty()) data.dataset = dataset;
   return open_data(data);
 }
 
@@ -54,7 +54,7 @@ ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted)
   for (std::int64_t i = 0; wanted.tokens > 0 ? tokens_ < wanted.tokens : i < wanted.batches; ++i) {
     const std::uint64_t first = static_cast<std::uint64_t>(i * wanted.batch_size);
     if (first >= source->n_samples()) break;
-    const Batch batch = source->batch_of_one_pass(first, wanted.batch_size);
+    const Batch batch = source->single_pass_batch(first, wanted.batch_size);
     tokens_ += batch.n_tokens;
     batches_.push_back(on_device(batch, Device{}));
     real_.push_back(real_tokens(batch, causal()));

@@ -9,7 +9,7 @@
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/ops/attention/linformer/sequence_projection.h"
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 
 namespace furlong {
 namespace {
@@ -52,12 +52,12 @@ void settle_random_projection(const AttendOptions& options, AttendTensors& tenso
   config.d_head = tensors.d;
   const ops::FeatureMapInfo& map = ops::feature_map_info(config.feature_map);
   const std::int64_t wanted = attend_direction_count(config, options.features);
-  Tensor& directions = tensors.constants.directions;
-  if (wanted > 0 && !directions.defined()) {
+  Tensor& random_projection = tensors.constants.random_projection;
+  if (wanted > 0 && !random_projection.defined()) {
     const RandomKey key{options.seed.value_or(0), 0, random_stream("attend.directions")};
-    const std::vector<float> drawn = layers::draw_directions(
-        value_named<layers::DirectionsKind>(kind_of(options), "--random-projection"), wanted, tensors.d, key);
-    directions =
+    const std::vector<float> drawn = layers::draw_random_projection(
+        value_named<layers::RandomProjectionKind>(kind_of(options), "--random-projection"), wanted, tensors.d, key);
+    random_projection =
         accumulate_dtype(options.dtype) == DType::float64
             ? Tensor::from(std::vector<double>(drawn.begin(), drawn.end()), {wanted, tensors.d}, options.device)
             : Tensor::from(drawn, {wanted, tensors.d}, options.device);
@@ -70,11 +70,11 @@ void settle_random_projection(const AttendOptions& options, AttendTensors& tenso
     throw UserError("{} has no effect: '{}' is read from {}; remove {} or the dataset", given, tensors.projection_name,
                     options.input.string(), given);
   }
-  const std::int64_t n_directions = directions.defined() ? directions.shape()[-2] : 0;
-  report.features = attend_feature_count(config, n_directions);
-  if (options.features > 0 && n_directions != wanted) {
+  const std::int64_t n_projections = random_projection.defined() ? random_projection.shape()[-2] : 0;
+  report.features = attend_feature_count(config, n_projections);
+  if (options.features > 0 && n_projections != wanted) {
     throw UserError("--features {}: dataset '{}' of {} has {} rows, expected {}; remove --features to use all rows",
-                    options.features, tensors.projection_name, options.input.string(), n_directions, wanted);
+                    options.features, tensors.projection_name, options.input.string(), n_projections, wanted);
   }
 }
 
@@ -165,7 +165,7 @@ void write_attributes(hdf5::File& file, const AttendOptions& options, const Atte
     file.set_text("feature_map", config.feature_map);
     file.set_integer("m", report.features);
     file.set_integer("chunk_size", config.chunk_size);
-    if (ops::feature_map_info(config.feature_map).needs_directions)
+    if (ops::feature_map_info(config.feature_map).needs_random_projection)
       file.set_text("random_projection", report.drew_projection ? kind_of(options) : "given");
     if (report.drew_projection) file.set_integer("seed", static_cast<std::int64_t>(options.seed.value_or(0)));
   }
@@ -232,7 +232,8 @@ AttendReport attend(const AttendOptions& options) {
   hdf5::File file = hdf5::File::create(place);
   write_attributes(file, options, report);
   write_by_heads(file, "output", output, tensors.n_heads);
-  if (tensors.constants.directions.defined()) write_unchanged(file, "random_projection", tensors.constants.directions);
+  if (tensors.constants.random_projection.defined())
+    write_unchanged(file, "random_projection", tensors.constants.random_projection);
   if (options.gradients) write_gradients(file, leaves, tensors);
   file.close();
   place.commit();

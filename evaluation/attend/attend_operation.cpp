@@ -76,7 +76,7 @@ Tensor BareAttention::in_steps(const Stream& stream, const AttentionOperands& op
 
 std::int64_t attend_direction_count(const layers::AttentionConfig& config, std::int64_t m) {
   const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
-  if (info.needs_directions) {
+  if (info.needs_random_projection) {
     const std::int64_t wanted = m > 0 ? m : 2 * config.d_head;
     return with_option_names(fmt::format("--features {}", wanted),
                              [&] { return ops::direction_count(info.map, wanted); });
@@ -89,13 +89,13 @@ std::int64_t attend_direction_count(const layers::AttentionConfig& config, std::
   return 0;
 }
 
-std::int64_t attend_feature_count(const layers::AttentionConfig& config, std::int64_t n_directions) {
+std::int64_t attend_feature_count(const layers::AttentionConfig& config, std::int64_t n_projections) {
   const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
   std::string given = std::string("--feature-map ") + info.name;
   if (info.highest_order > 0)
-    given += fmt::format(" --order {} --max-features {}", config.map_options.order, config.map_options.most_features);
+    given += fmt::format(" --order {} --max-features {}", config.map_options.order, config.map_options.max_features);
   return with_option_names(
-      given, [&] { return ops::feature_count(info.map, config.map_options, config.d_head, n_directions); });
+      given, [&] { return ops::feature_count(info.map, config.map_options, config.d_head, n_projections); });
 }
 
 }  // namespace furlong

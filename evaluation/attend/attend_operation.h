@@ -39,6 +39,6 @@ class BareAttention {
 std::int64_t attend_direction_count(const layers::AttentionConfig& config, std::int64_t m);
 /// Returns the number of features m. Throws UserError, with names of command-line options, if the feature map cannot
 /// have so many features, or not the order of config.map_options.
-std::int64_t attend_feature_count(const layers::AttentionConfig& config, std::int64_t n_directions);
+std::int64_t attend_feature_count(const layers::AttentionConfig& config, std::int64_t n_projections);
 
 }  // namespace furlong

@@ -305,12 +305,12 @@ void read_feature_constants(InputFile& file, const layers::AttentionConfig& conf
   const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
   ops::LinearAttentionConstants& constants = found.constants;
   if (const char* const name = file.has("random_projection") ? "random_projection" : former_projection_name;
-      info.needs_directions && file.has(name)) {
+      info.needs_random_projection && file.has(name)) {
     // The file determines the number of rows.
     const std::int64_t rows = file.second_to_last_extent(name);
     file.expect_shape(name, {{rows, found.d}, {found.n_heads, rows, found.d}},
                       "rows of width d, for all heads or for each head");
-    constants.directions = file.constant(name);
+    constants.random_projection = file.constant(name);
     found.projection_name = name;
   }
   if (info.needs_oprf_a) {

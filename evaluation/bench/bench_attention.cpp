@@ -11,7 +11,7 @@
 #include "framework/ops/attention/linformer/sequence_projection.h"
 #include "framework/primitives/dispatch.h"
 #include "framework/primitives/gemm.h"
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 
 namespace furlong {
 namespace {
@@ -83,13 +83,15 @@ class Workload {
 
   void add_features() {
     const ops::FeatureMapInfo& map = ops::feature_map_info(config_.feature_map);
-    const std::int64_t directions = attend_direction_count(config_, map.needs_directions ? config_.n_features : 0);
-    config_.n_features = attend_feature_count(config_, directions);
-    if (directions > 0) {
+    const std::int64_t random_projection =
+        attend_direction_count(config_, map.needs_random_projection ? config_.n_features : 0);
+    config_.n_features = attend_feature_count(config_, random_projection);
+    if (random_projection > 0) {
       const RandomKey key{0, 0, random_stream("bench.directions")};
-      constants_.directions =
-          constant_tensor(layers::draw_directions(layers::DirectionsKind::orthogonal, directions, config_.d_head, key),
-                          {directions, config_.d_head}, options_.dtype, options_.device);
+      constants_.random_projection =
+          constant_tensor(layers::draw_random_projection(layers::RandomProjectionKind::orthogonal, random_projection,
+                                                         config_.d_head, key),
+                          {random_projection, config_.d_head}, options_.dtype, options_.device);
     }
     const std::vector<float> a(static_cast<std::size_t>(config_.n_heads), -0.05f);  // any value: the cost is the same
     if (map.needs_oprf_a) constants_.oprf_a = constant_tensor(a, {config_.n_heads}, options_.dtype, options_.device);
@@ -135,7 +137,7 @@ double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
   config.max_sequence_length = n;
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   if (mechanism.has_features) {  // throws with names of command-line options if m does not fit the map
-    const bool random = ops::feature_map_info(config.feature_map).needs_directions;
+    const bool random = ops::feature_map_info(config.feature_map).needs_random_projection;
     attend_feature_count(config, attend_direction_count(config, random ? config.n_features : 0));
   }
   const layers::AttentionCost cost = mechanism.cost(config, n);

@@ -150,10 +150,10 @@ void check_training(const ProcessGroup& group, const Settings& settings) {
   };
   if (settings.device != "auto" && settings.device != "cpu")
     refuse("device", settings.device, "bench comm trains on the CPU; expected cpu");
-  if (settings.parallel.engine == "nccl")
-    refuse("parallel.engine", settings.parallel.engine, "bench comm trains on CPUs; expected auto");
-  if (settings.parallel.sequence_processes > 1)
-    refuse("parallel.sequence_processes", fmt::to_string(settings.parallel.sequence_processes),
+  if (settings.parallel.backend == "nccl")
+    refuse("parallel.backend", settings.parallel.backend, "bench comm trains on CPUs; expected auto");
+  if (settings.parallel.context_parallel_size > 1)
+    refuse("parallel.context_parallel_size", fmt::to_string(settings.parallel.context_parallel_size),
            "bench comm does not measure context parallelism; expected 1");
   check_process_settings(
       settings,

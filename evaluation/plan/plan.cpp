@@ -35,7 +35,7 @@ void check_sharing(const Settings& settings, int devices, PlanDeviceKind kind) {
 Settings of_one_row(const Settings& settings, std::int64_t samples) {
   Settings row = settings;
   row.data.batch_size = samples;
-  row.parallel.shard_optimizer = false;
+  row.parallel.zero_stage = false;
   row.parallel.gradient_dtype = "float32";
   return row;
 }
@@ -44,7 +44,7 @@ Settings of_one_row(const Settings& settings, std::int64_t samples) {
 /// infinity if they cannot be counted.
 double peak_bytes(const Settings& settings, const Vocabulary& vocabulary, std::int64_t samples, bool recompute) {
   Settings local = of_one_row(settings, samples);
-  if (recompute) local.trainer.recompute = layers::Recompute::blocks;
+  if (recompute) local.trainer.activation_checkpointing = layers::ActivationCheckpointing::blocks;
   const layers::ModelConfig& model = local.model;
   const auto widest = static_cast<double>(
       std::max({model.d_model, model.attention.n_heads * model.attention.d_head, model.d_feedforward}));
@@ -53,7 +53,7 @@ double peak_bytes(const Settings& settings, const Vocabulary& vocabulary, std::i
     return infinity;
   try {
     return static_cast<double>(
-        forecast_step(local, vocabulary, static_cast<int>(local.parallel.sequence_processes)).peak_bytes);
+        forecast_step(local, vocabulary, static_cast<int>(local.parallel.context_parallel_size)).peak_bytes);
   } catch (const MachineError&) {
     return infinity;
   }
@@ -139,7 +139,7 @@ class Shapes {
 /// Returns the communication of context parallelism in a step.
 PlanSegments segments_of(const Settings& settings, const Vocabulary& vocabulary, const PlanReport& report) {
   PlanSegments segments;
-  segments.ranks = static_cast<int>(settings.parallel.sequence_processes);
+  segments.ranks = static_cast<int>(settings.parallel.context_parallel_size);
   segments.tokens = tokens_of_segment(settings);
   if (segments.ranks == 1) return segments;
   // The size of states does not depend on the length of segments and is proportional to the samples: measure one sample
@@ -240,16 +240,16 @@ PlanReport begin_report(const Settings& settings, const Vocabulary& vocabulary, 
   PlanReport report;
   report.cluster = cluster;
   report.device = device;
-  if (settings.parallel.sequence_processes > 1) report.device.by_host = false;  // Gloo's rings
+  if (settings.parallel.context_parallel_size > 1) report.device.by_host = false;  // Gloo's rings
   report.parameters = shapes.store().total_count();
   report.trained = shapes.store().parameter_count();
-  const std::int64_t groups = cluster.devices() / settings.parallel.sequence_processes,
+  const std::int64_t groups = cluster.devices() / settings.parallel.context_parallel_size,
                      accumulation = settings.trainer.gradient_accumulation;
   report.samples = (settings.data.batch_size + groups - 1) / groups;
-  const std::int64_t rows = settings.objective.name == Objective::matching ? 2 : 1;
+  const std::int64_t rows = settings.objective.name == Objective::pair_classification ? 2 : 1;
   report.tokens = settings.data.batch_size * accumulation * rows * settings.data.sequence_length;
   report.segments = segments_of(settings, vocabulary, report);
-  if (settings.checkpoint.background) {
+  if (settings.checkpoint.async) {
     report.checkpoint_copy = static_cast<double>(predicted_copy_bytes(settings, vocabulary, cluster.devices()));
     const double frozen = shapes.frozen_bytes();  // only rank 0 writes them
     report.checkpoint_copy_of_host = frozen + cluster.per_host * (report.checkpoint_copy - frozen);
@@ -267,7 +267,7 @@ class Planner {
         report_(begin_report(settings, vocabulary, shapes_, cluster, device)),
         stages_(plan_stages(settings, vocabulary_size(settings, vocabulary),
                             static_cast<std::int64_t>(vocabulary.labels().size()), report_.samples)),
-        recomputes_(settings.trainer.recompute == layers::Recompute::blocks),
+        recomputes_(settings.trainer.activation_checkpointing == layers::ActivationCheckpointing::blocks),
         peak_(peak_bytes(settings, vocabulary, report_.samples, recomputes_)) {
     const double accumulation = static_cast<double>(settings.trainer.gradient_accumulation);
     const auto seconds = [&](double plain, double attention) {
@@ -280,7 +280,7 @@ class Planner {
       flops += stage.forward + stage.backward + stage.attention_forward + stage.attention_backward;
     }
     // Some devices can have one sample less than others.
-    report_.flops = accumulation * flops * static_cast<double>(settings.parallel.sequence_processes) /
+    report_.flops = accumulation * flops * static_cast<double>(settings.parallel.context_parallel_size) /
                     static_cast<double>(report_.samples) * static_cast<double>(settings.data.batch_size);
     if (cluster.devices() > 1) {
       for (const PlanBucket& bucket : shapes_.buckets(cluster.devices(), stages_.size())) {
@@ -326,8 +326,8 @@ class Planner {
   /// Returns infinity if furlong train rejects the change.
   double bytes_with(const PlanChange& change) const {
     Settings changed = settings_;
-    changed.parallel.sequence_processes = change.sequence_processes;
-    if (change.sequence_processes != report_.segments.ranks) {
+    changed.parallel.context_parallel_size = change.context_parallel_size;
+    if (change.context_parallel_size != report_.segments.ranks) {
       try {
         check_sharing(changed, change.devices, report_.device.kind);
       } catch (const UserError&) {

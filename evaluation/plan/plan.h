@@ -115,7 +115,7 @@ struct PlanChange {
   bool recompute = false;    ///< trainer.activation_checkpointing: blocks
   PlanSharing sharing = PlanSharing::data_parallel;
   int devices = 1;
-  int sequence_processes = 1;
+  int context_parallel_size = 1;
 };
 /// Returns "1.50 GiB" or "12.0 MiB", or words if `bytes` is not finite.
 std::string in_binary_units(double bytes);

@@ -35,19 +35,19 @@ std::string more_devices(const PlanChange& now, std::int64_t batch_size,
                          const std::function<bool(const PlanChange&)>& fits) {
   constexpr std::int64_t most = 1 << 20;
   PlanChange change = now;
-  std::int64_t rows = now.devices / now.sequence_processes;
-  for (rows *= 2; rows <= batch_size && rows * now.sequence_processes <= most; rows *= 2) {
-    change.devices = static_cast<int>(rows * now.sequence_processes);
+  std::int64_t rows = now.devices / now.context_parallel_size;
+  for (rows *= 2; rows <= batch_size && rows * now.context_parallel_size <= most; rows *= 2) {
+    change.devices = static_cast<int>(rows * now.context_parallel_size);
     change.samples = (batch_size + rows - 1) / rows;
     if (fits(change)) return fmt::format("{} devices", change.devices);
   }
   change = now;
-  rows = now.devices / now.sequence_processes;
-  for (std::int64_t of_each = 2 * static_cast<std::int64_t>(now.sequence_processes); rows * of_each <= most;
+  rows = now.devices / now.context_parallel_size;
+  for (std::int64_t of_each = 2 * static_cast<std::int64_t>(now.context_parallel_size); rows * of_each <= most;
        of_each *= 2) {
-    change.sequence_processes = static_cast<int>(of_each);
+    change.context_parallel_size = static_cast<int>(of_each);
     change.devices = static_cast<int>(rows * of_each);
-    if (fits(change)) return fmt::format("{} devices with parallel.sequence_processes: {}", change.devices, of_each);
+    if (fits(change)) return fmt::format("{} devices with parallel.context_parallel_size: {}", change.devices, of_each);
   }
   return {};
 }
@@ -114,13 +114,13 @@ std::vector<std::string> what_would_fit(const PlanChange& now, std::int64_t batc
   PlanChange change = now;
   change.sharing = PlanSharing::zero_1;
   if (now.sharing != PlanSharing::zero_1 && now.devices > 1 && fits(change))
-    words.emplace_back("parallel.shard_optimizer: true (ZeRO-1)");
+    words.emplace_back("parallel.zero_stage: 1 (ZeRO-1)");
   change = now;
   change.recompute = true;
-  if (!now.recompute && fits(change)) words.emplace_back("trainer.recompute: blocks");
+  if (!now.recompute && fits(change)) words.emplace_back("trainer.activation_checkpointing: blocks");
   change = now;
   change.samples = 1;
-  const std::int64_t rows = now.devices / now.sequence_processes;  // number of groups that share the samples
+  const std::int64_t rows = now.devices / now.context_parallel_size;  // number of groups that share the samples
   if (now.samples > 1 && fits(change)) {
     std::int64_t most = 1;
     for (std::int64_t none = now.samples; none - most > 1;) {
@@ -135,12 +135,14 @@ std::vector<std::string> what_would_fit(const PlanChange& now, std::int64_t batc
   change = now;
   change.recompute = true;
   change.samples = 1;
-  const std::string together = fmt::format("trainer.recompute: blocks and data.batch_size: {} together", rows);
+  const std::string together =
+      fmt::format("trainer.activation_checkpointing: blocks and data.batch_size: {} together", rows);
   if (fits(change)) return {together};
   if (now.devices > 1) change.sharing = PlanSharing::zero_1;
-  if (fits(change)) return {together + ", with parallel.shard_optimizer: true (ZeRO-1)"};
-  return {fmt::format("none of these: a smaller batch, trainer.recompute: blocks{}; all together still need {}",
-                      now.devices > 1 ? ", ZeRO-1" : "", in_binary_units(bytes(change)))};
+  if (fits(change)) return {together + ", with parallel.zero_stage: 1 (ZeRO-1)"};
+  return {fmt::format(
+      "none of these: a smaller batch, trainer.activation_checkpointing: blocks{}; all together still need {}",
+      now.devices > 1 ? ", ZeRO-1" : "", in_binary_units(bytes(change)))};
 }
 
 }  // namespace furlong

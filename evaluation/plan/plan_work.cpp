@@ -66,7 +66,7 @@ PlanStage output_stage(const Settings& settings, double vocabulary, double n_cla
   PlanStage stage{.name = "output"};
   if (settings.objective.learns_labels()) {
     stage.forward = samples * 6 * d * n_classes;  // the head is also trained with adapters
-    if (settings.objective.name == Objective::matching) {
+    if (settings.objective.name == Objective::pair_classification) {
       stage.forward += samples * 8 * d * d;
       stage.backward += samples * 16 * d * d;
     }
@@ -87,13 +87,13 @@ PlanStage output_stage(const Settings& settings, double vocabulary, double n_cla
 }  // namespace
 
 std::int64_t tokens_of_segment(const Settings& settings) {
-  return settings.data.sequence_length / settings.parallel.sequence_processes;
+  return settings.data.sequence_length / settings.parallel.context_parallel_size;
 }
 
 std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabulary, std::int64_t n_classes,
                                    std::int64_t samples) {
   const layers::ModelConfig& model = settings.model;
-  const bool pairs = settings.objective.name == Objective::matching;
+  const bool pairs = settings.objective.name == Objective::pair_classification;
   const std::int64_t n = tokens_of_segment(settings);
   const double rows = static_cast<double>(pairs ? 2 * samples : samples), tokens = rows * static_cast<double>(n);
   std::vector<PlanStage> stages{{.name = "embedding"}};
@@ -104,10 +104,10 @@ std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabu
     stages[0].backward = tokens * map.backward;
   }
   const Products maps = maps_of_block(model);
-  const bool again = settings.trainer.recompute == layers::Recompute::blocks;
+  const bool again = settings.trainer.activation_checkpointing == layers::ActivationCheckpointing::blocks;
   for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
     const Products attended =
-        attention(layers::attention_of_layer(model, layer), n, settings.parallel.sequence_processes > 1);
+        attention(layers::attention_of_layer(model, layer), n, settings.parallel.context_parallel_size > 1);
     stages.push_back({"blocks." + std::to_string(layer), tokens * maps.forward,
                       tokens * (maps.backward + (again ? maps.forward : 0)), rows * attended.forward,
                       rows * (attended.backward + (again ? attended.forward : 0))});

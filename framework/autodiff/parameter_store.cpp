@@ -50,10 +50,10 @@ Parameter& ParameterStore::add(const std::string& name, const Shape& shape, Init
   return parameter;
 }
 
-Parameter& ParameterStore::add_buffer(const std::string& name, const Shape& shape, bool adds_up) {
+Parameter& ParameterStore::add_buffer(const std::string& name, const Shape& shape, bool accumulates_statistics) {
   Parameter& parameter = add(name, shape, Initializer::zeros(), false);
   parameter.role_ = Parameter::Role::buffer;
-  parameter.adds_up_ = adds_up;
+  parameter.accumulates_statistics_ = accumulates_statistics;
   return parameter;
 }
 

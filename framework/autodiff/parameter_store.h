@@ -36,7 +36,7 @@ class Parameter {
   /// Whether weight decay applies.
   bool decays() const { return decays_; }
   /// Whether this is a buffer that accumulates statistics during training. Ranks must sum such buffers.
-  bool adds_up() const { return adds_up_; }
+  bool accumulates_statistics() const { return accumulates_statistics_; }
   /// The value in the compute dtype, as an input to ops. Its gradient goes to the store. Frozen parameters and buffers
   /// receive no gradient.
   Variable variable() const { return Variable(compute_, slot_); }
@@ -50,7 +50,7 @@ class Parameter {
   std::string name_;
   Shape shape_;
   Initializer initializer_;
-  bool decays_ = false, adds_up_ = false;
+  bool decays_ = false, accumulates_statistics_ = false;
   enum class Role : std::uint8_t { trained, frozen, buffer } role_ = Role::trained;
   std::int64_t offset_ = 0;  // elements into the flat tensors
   Tensor master_, compute_, gradient_;
@@ -67,8 +67,8 @@ class ParameterStore {
   /// biases). The reference stays valid for the lifetime of the store. Throws ContractError if the name is taken.
   Parameter& add(const std::string& name, const Shape& shape, Initializer initializer, bool decays);
   /// Declares a tensor that is saved with the model but not trained, such as a random projection. It has the master
-  /// dtype. `adds_up`: see Parameter::adds_up().
-  Parameter& add_buffer(const std::string& name, const Shape& shape, bool adds_up = false);
+  /// dtype. `accumulates_statistics`: see Parameter::accumulates_statistics().
+  Parameter& add_buffer(const std::string& name, const Shape& shape, bool accumulates_statistics = false);
 
   /// Freezes the parameters declared so far for which `frozen` returns true. A frozen parameter has a value, but no
   /// gradient, no optimizer state, no weight decay and no place in values() and gradients(). Must be called before

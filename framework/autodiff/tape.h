@@ -86,13 +86,13 @@ class Tape {
   /// With this on, an op that would save a cheap value (norm, activation) for backward saves a function that recomputes
   /// it. This takes a third less memory and a few more element-wise passes in backward; gradients have the same bits.
   /// Off by default.
-  void set_remakes_values(bool on) { remakes_values_ = on; }
-  bool remakes_values() const { return remakes_values_; }
+  void set_recomputes_values(bool on) { recomputes_values_ = on; }
+  bool recomputes_values() const { return recomputes_values_; }
 
   bool recording() const { return recording_; }
   /// True during the first run of a recomputed segment. Nothing is recorded then, but backward runs the segment again
   /// and must compute the same bits.
-  bool runs_again() const { return touched_ != nullptr; }
+  bool will_rerun() const { return touched_ != nullptr; }
   std::size_t node_count() const { return nodes_.size(); }
   /// Bytes saved for backward, by op name. A tensor that several nodes save counts once for each node.
   std::map<std::string, std::int64_t> saved_bytes() const;
@@ -154,7 +154,7 @@ class Tape {
   std::vector<Node> nodes_;
   std::string scope_;
   bool recording_ = true;
-  bool checks_ = false, remakes_values_ = false;
+  bool checks_ = false, recomputes_values_ = false;
   std::vector<std::shared_ptr<GradientSlot>>* touched_ = nullptr;  // collects parameters in a segment's first run
 };
 

@@ -46,7 +46,7 @@ struct GradientSlot {
 
 /// Recomputes a value, bit for bit, from tensors that are saved for backward anyway. An op saves this function instead
 /// of the value.
-using Remake = std::function<Tensor(const Stream&)>;
+using Rematerialize = std::function<Tensor(const Stream&)>;
 
 /// A value that the tape may have recorded. Cheap to copy. It shares ownership of the value's memory, so dropping it
 /// frees the value unless a node saved it.
@@ -72,19 +72,19 @@ class Variable {
   /// nothing.
   Variable reshape(const Shape& shape) const { return Variable(value_.reshape(shape), slot_); }
 
-  /// Returns the function that recomputes the value; null if the value must be stored (Tape::remakes_values()).
-  const std::shared_ptr<const Remake>& remake() const { return remake_; }
+  /// Returns the function that recomputes the value; null if the value must be stored (Tape::recomputes_values()).
+  const std::shared_ptr<const Rematerialize>& rematerialize() const { return rematerialize_; }
   /// Returns this variable with a function that recomputes its value.
-  Variable with_remake(Remake remake) const {
+  Variable with_rematerialize(Rematerialize rematerialize) const {
     Variable result = *this;
-    result.remake_ = std::make_shared<const Remake>(std::move(remake));
+    result.rematerialize_ = std::make_shared<const Rematerialize>(std::move(rematerialize));
     return result;
   }
 
  private:
   Tensor value_;
   std::shared_ptr<GradientSlot> slot_;
-  std::shared_ptr<const Remake> remake_;
+  std::shared_ptr<const Rematerialize> rematerialize_;
 };
 
 }  // namespace furlong

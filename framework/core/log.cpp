@@ -62,7 +62,7 @@ void log_message(LogLevel level, fmt::string_view format, fmt::format_args argum
   // One line without control characters: file names may contain them and control a terminal.
   std::string line;
   try {
-    line = foreign::single_line(fmt::vformat(format, arguments), longest_message);
+    line = foreign::single_line(fmt::vformat(format, arguments), max_message_bytes);
   } catch (const std::exception&) {
     return;  // failing to log must not stop the work
   }

@@ -9,7 +9,7 @@
 namespace furlong {
 
 /// Length in bytes at which a message is truncated.
-inline constexpr std::size_t longest_message = 16384;
+inline constexpr std::size_t max_message_bytes = 16384;
 
 enum class LogLevel { debug, info, warning, error };
 

@@ -86,7 +86,7 @@ void note_node(const char* category, const std::string& scope, std::string_view 
   add({Event::Kind::node, category, std::string(name), scope, begin, lane.latest, 0, {}});
 }
 
-Details hand_over() {
+Details start_flow() {
   if (!is_on()) return {};
   static std::atomic<std::uint64_t> flows{0};
   Details details = lane.innermost ? lane.innermost->details_ : Details{};

@@ -22,7 +22,7 @@ struct Details {
   std::int64_t bytes = -1;   ///< bytes moved
   std::int64_t bucket = -1;  ///< gradient bucket
   std::int64_t step = -1;    ///< optimizer step
-  /// Identifies an operation that another thread started and this span continues (hand_over()).
+  /// Identifies an operation that another thread started and this span continues (start_flow()).
   std::uint64_t flow = 0;
   /// For a node of the tape: the enclosing module names, "blocks.0.attention.". Must outlive the span.
   const std::string* scope = nullptr;
@@ -41,7 +41,7 @@ class Span {
   Span& operator=(const Span&) = delete;
 
  private:
-  friend Details hand_over();
+  friend Details start_flow();
   void begin(const char* category, std::string_view name, const Details& details);
   void end();
 
@@ -61,14 +61,14 @@ inline void node(const char* category, const std::string& scope, std::string_vie
 
 /// Returns the details of this thread's innermost span, for a span in another thread that continues its work. The trace
 /// shows an arrow between the two.
-Details hand_over();
+Details start_flow();
 
 /// Names the calling thread in the trace for its lifetime, for example "communication". The program's first thread is
 /// "main" by default.
 void name_thread(const char* name);
 
 struct Event {
-  enum class Kind : std::uint8_t { span, node, departure } kind = Kind::span;  ///< departure: a call of hand_over()
+  enum class Kind : std::uint8_t { span, node, departure } kind = Kind::span;  ///< departure: a call of start_flow()
   const char* category = "";
   std::string name, scope;
   std::int64_t begin = 0, end = 0;  ///< as now()

@@ -336,7 +336,7 @@ File File::create(AtomicFile& file) {
   return {std::move(handle), std::move(origin)};
 }
 
-File File::open_own(const std::string& path) {
+File File::open_checksummed(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor >= 0) {
     try {

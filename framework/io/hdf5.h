@@ -187,7 +187,7 @@ class File : public Group {
   /// As above, from a descriptor that must stay open as long as this object; `path` is for messages.
   static File open(const std::string& path, int descriptor);
   /// As above, for files that Furlong writes. Rejects headers without checksums (superblock 0 or 1).
-  static File open_own(const std::string& path);
+  static File open_checksummed(const std::string& path);
 
   File(File&&) = default;
   File& operator=(File&&) = default;

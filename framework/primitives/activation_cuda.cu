@@ -161,11 +161,11 @@ void gated_activation_backward(const Stream& stream, const Tensor& x, const Tens
   });
 }
 
-const GpuBodyRegistration activation_registration{activation_gpu, &activation};
-const GpuBodyRegistration activation_backward_registration{activation_backward_gpu, &activation_backward};
-const GpuBodyRegistration gated_activation_registration{gated_activation_gpu, &gated_activation};
-const GpuBodyRegistration gated_activation_backward_registration{gated_activation_backward_gpu,
-                                                                 &gated_activation_backward};
+const GpuKernelRegistration activation_registration{activation_gpu, &activation};
+const GpuKernelRegistration activation_backward_registration{activation_backward_gpu, &activation_backward};
+const GpuKernelRegistration gated_activation_registration{gated_activation_gpu, &gated_activation};
+const GpuKernelRegistration gated_activation_backward_registration{gated_activation_backward_gpu,
+                                                                   &gated_activation_backward};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

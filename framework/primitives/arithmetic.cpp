@@ -20,7 +20,7 @@ void check_device(const char* op, const Stream& stream, const Tensor& tensor) {
 void fill(const Stream& stream, const Tensor& tensor, double value) {
   require(tensor.has_contiguous_rows(), "fill: rows of {} are not contiguous", tensor.shape().text());
   check_device("fill", stream, tensor);
-  run_body(stream, fill_cpu, fill_gpu, tensor, value);
+  dispatch_kernel(stream, fill_cpu, fill_gpu, tensor, value);
 }
 
 void add(const Stream& stream, const Tensor& target, const Tensor& source, GradientMode mode, double scale) {
@@ -30,7 +30,7 @@ void add(const Stream& stream, const Tensor& target, const Tensor& source, Gradi
           target.shape().text());
   check_device("add", stream, target);
   check_device("add", stream, source);
-  run_body(stream, add_cpu, add_gpu, target, source, mode == GradientMode::accumulate, scale);
+  dispatch_kernel(stream, add_cpu, add_gpu, target, source, mode == GradientMode::accumulate, scale);
 }
 
 std::int64_t count_non_finite(const Stream& stream, const Tensor& tensor) {
@@ -52,7 +52,7 @@ void sum_of_squares(const Stream& stream, const Tensor& tensor, const Tensor& re
           "sum_of_squares: result is {} {}, expected float64 [1]", name_of(result.dtype()), result.shape().text());
   check_device("sum_of_squares", stream, tensor);
   check_device("sum_of_squares", stream, result);
-  run_body(stream, sum_of_squares_cpu, sum_of_squares_gpu, tensor, result);
+  dispatch_kernel(stream, sum_of_squares_cpu, sum_of_squares_gpu, tensor, result);
 }
 
 double sum_of_squares(const Stream& stream, const Tensor& tensor) {

@@ -131,10 +131,10 @@ void sum_of_squares(const Stream& stream, const Tensor& tensor, const Tensor& re
          gpu_data<double>(result));
 }
 
-const GpuBodyRegistration fill_registration{fill_gpu, &fill};
-const GpuBodyRegistration add_registration{add_gpu, &add};
-const GpuBodyRegistration count_non_finite_registration{count_non_finite_gpu, &count_non_finite};
-const GpuBodyRegistration sum_of_squares_registration{sum_of_squares_gpu, &sum_of_squares};
+const GpuKernelRegistration fill_registration{fill_gpu, &fill};
+const GpuKernelRegistration add_registration{add_gpu, &add};
+const GpuKernelRegistration count_non_finite_registration{count_non_finite_gpu, &count_non_finite};
+const GpuKernelRegistration sum_of_squares_registration{sum_of_squares_gpu, &sum_of_squares};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

@@ -1,7 +1,7 @@
 #pragma once
 // Kernels of sums, copies and scaling. Rows are contiguous, except for count_non_finite; outer strides are arbitrary.
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -13,11 +13,11 @@ void add_cpu(const Tensor& target, const Tensor& source, bool accumulate, double
 std::int64_t count_non_finite_cpu(const Tensor& tensor);
 void sum_of_squares_cpu(const Tensor& tensor, const Tensor& result);
 
-inline GpuBody<const Tensor& /*tensor*/, double /*value*/> fill_gpu{"fill"};
-inline GpuBody<const Tensor& /*target*/, const Tensor& /*source*/, bool /*accumulate*/, double /*scale*/> add_gpu{
+inline GpuKernel<const Tensor& /*tensor*/, double /*value*/> fill_gpu{"fill"};
+inline GpuKernel<const Tensor& /*target*/, const Tensor& /*source*/, bool /*accumulate*/, double /*scale*/> add_gpu{
     "add"};
 /// counts float64 [blocks]: each block writes its count; the result is their sum.
-inline GpuBody<const Tensor& /*tensor*/, const Tensor& /*counts*/> count_non_finite_gpu{"count_non_finite"};
-inline GpuBody<const Tensor& /*tensor*/, const Tensor& /*result*/> sum_of_squares_gpu{"sum_of_squares"};
+inline GpuKernel<const Tensor& /*tensor*/, const Tensor& /*counts*/> count_non_finite_gpu{"count_non_finite"};
+inline GpuKernel<const Tensor& /*tensor*/, const Tensor& /*result*/> sum_of_squares_gpu{"sum_of_squares"};
 
 }  // namespace furlong::ops

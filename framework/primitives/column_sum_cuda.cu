@@ -69,7 +69,7 @@ void column_sum(const Stream& stream, const Tensor& matrix, const Tensor& target
   });
 }
 
-const GpuBodyRegistration column_sum_registration{column_sum_gpu, &column_sum};
+const GpuKernelRegistration column_sum_registration{column_sum_gpu, &column_sum};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

@@ -5,7 +5,7 @@
 #include "framework/core/device.h"
 #include "framework/core/dtype.h"
 #include "framework/core/error.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -25,7 +25,7 @@ void with_float_type(DType dtype, const char* op, const Body& body) {
 }
 
 /// Returns true if the CPU must do the work, and false on the shape-only device, whose memory must not be accessed. For
-/// ops without a GPU kernel; other ops use run_body (gpu_body.h).
+/// ops without a GPU kernel; other ops use dispatch_kernel (gpu_kernel.h).
 inline bool runs_on_cpu(const Stream& stream, const char* op) {
   require(!stream.device.is_gpu(), "{}: no kernel for {}", op, stream.device.text());
   return stream.device.is_cpu();

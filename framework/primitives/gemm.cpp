@@ -87,13 +87,13 @@ void gemm_in_steps(const Stream& stream, const Tensor& a, bool transpose_a, cons
                    const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
   if (epilogue.activation_gradient) {
     gemm(stream, a, transpose_a, b, transpose_b, c, GradientMode::overwrite);
-    run_body(stream, activation_backward_cpu, activation_backward_gpu, *epilogue.auxiliary, c, c, false,
-             kind_of(epilogue.activation));
+    dispatch_kernel(stream, activation_backward_cpu, activation_backward_gpu, *epilogue.auxiliary, c, c, false,
+                    kind_of(epilogue.activation));
   } else if (epilogue.auxiliary) {
     GemmEpilogue biased;
     biased.bias = epilogue.bias;
     gemm(stream, a, transpose_a, b, transpose_b, *epilogue.auxiliary, GradientMode::overwrite, biased);
-    run_body(stream, activation_cpu, activation_gpu, *epilogue.auxiliary, c, kind_of(epilogue.activation));
+    dispatch_kernel(stream, activation_cpu, activation_gpu, *epilogue.auxiliary, c, kind_of(epilogue.activation));
   } else {
     gemm(stream, a, transpose_a, b, transpose_b, c, accumulate ? GradientMode::accumulate : GradientMode::overwrite);
     column_sum(stream, a, epilogue.bias_gradient);
@@ -105,7 +105,7 @@ void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget
   require(matrix.shape().rank() == 2 && matrix.has_contiguous_rows() && target.tensor.elements() == matrix.extent(1),
           "column_sum: matrix {} and target {}, expected [rows, n] with contiguous rows and [n]", matrix.shape().text(),
           target.tensor.shape().text());
-  run_body(stream, column_sum_cpu, column_sum_gpu, matrix, target.tensor, target.accumulates());
+  dispatch_kernel(stream, column_sum_cpu, column_sum_gpu, matrix, target.tensor, target.accumulates());
 }
 
 }  // namespace furlong::ops

@@ -148,8 +148,8 @@ void gemm_tiled(const Stream& stream, const Tensor& a, bool transpose_a, const T
   });
 }
 
-const GpuBodyRegistration gemm_epilogue_registration{gemm_epilogue_gpu, &gemm_epilogue};
-const GpuBodyRegistration gemm_tiled_registration{gemm_tiled_gpu, &gemm_tiled};
+const GpuKernelRegistration gemm_epilogue_registration{gemm_epilogue_gpu, &gemm_epilogue};
+const GpuKernelRegistration gemm_tiled_registration{gemm_tiled_gpu, &gemm_tiled};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

@@ -3,7 +3,7 @@
 // are arbitrary.
 #include "framework/core/tensor.h"
 #include "framework/primitives/gemm.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -23,19 +23,19 @@ inline Tensor as_matrix(const Tensor& tensor) {
 
 /// The product through a library (gemm_library.h): cuBLASLt on CUDA. The simulator, whose memory is the host's, uses
 /// the CPU kernel.
-inline GpuBody<const Tensor& /*a*/, bool /*transpose_a*/, const Tensor& /*b*/, bool /*transpose_b*/,
-               const Tensor& /*c*/, bool /*accumulate*/, const GemmEpilogue&>
+inline GpuKernel<const Tensor& /*a*/, bool /*transpose_a*/, const Tensor& /*b*/, bool /*transpose_b*/,
+                 const Tensor& /*c*/, bool /*accumulate*/, const GemmEpilogue&>
     gemm_gpu{"gemm"};
 
 /// The product by a plain tiled kernel. CUDA uses it if cuBLASLt has no algorithm, and for empty sums.
-inline GpuBody<const Tensor& /*a*/, bool /*transpose_a*/, const Tensor& /*b*/, bool /*transpose_b*/,
-               const Tensor& /*c*/, bool /*accumulate*/, const GemmEpilogue&>
+inline GpuKernel<const Tensor& /*a*/, bool /*transpose_a*/, const Tensor& /*b*/, bool /*transpose_b*/,
+                 const Tensor& /*c*/, bool /*accumulate*/, const GemmEpilogue&>
     gemm_tiled_gpu{"gemm"};
 
 /// c = activation(product + bias), for epilogues that cuBLASLt does not offer. The product is in float32 (float64 for
 /// float64) and may be c itself. The bias has c's dtype or the product's.
-inline GpuBody<const Tensor& /*product*/, const Tensor& /*c*/, const GemmEpilogue&> gemm_epilogue_gpu{"gemm"};
+inline GpuKernel<const Tensor& /*product*/, const Tensor& /*c*/, const GemmEpilogue&> gemm_epilogue_gpu{"gemm"};
 
-inline GpuBody<const Tensor& /*matrix*/, const Tensor& /*target*/, bool /*accumulate*/> column_sum_gpu{"column_sum"};
+inline GpuKernel<const Tensor& /*matrix*/, const Tensor& /*target*/, bool /*accumulate*/> column_sum_gpu{"column_sum"};
 
 }  // namespace furlong::ops

@@ -7,7 +7,7 @@
 #include "framework/ops/attention/feature_maps/feature_map.h"
 #include "framework/ops/attention/linear/linear_attention.h"
 #include "framework/ops/attention/linformer/sequence_projection.h"
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 
 namespace furlong::ops {
 constexpr auto names_of(Normalizer) { return std::array{"sum", "none"}; }
@@ -48,7 +48,7 @@ struct AttentionConfig {
   bool centering = false;
   Scaling scaling = Scaling::none;
   double denominator_guard = 0x1p-20;
-  DirectionsKind directions = DirectionsKind::orthogonal;
+  RandomProjectionKind random_projection = RandomProjectionKind::orthogonal;
   std::int64_t redraw_every = 0;  ///< optimizer steps; 0 = never
   std::int64_t chunk_size = 64;
   std::int64_t projected_length = 0;  ///< linformer: r

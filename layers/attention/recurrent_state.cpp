@@ -9,7 +9,7 @@ To& recurrent(From& state) {
   if (!found) {
     throw UserError(
         "model.attention.mechanism: stateful training needs a state of constant size, but a softmax layer stores all "
-        "keys and values; expected mechanism linear or windowed in every layer, or data.carry_state: false");
+        "keys and values; expected mechanism linear or windowed in every layer, or data.stateful: false");
   }
   return *found;
 }

@@ -31,7 +31,7 @@ Variable Block::drop(ForwardContext& context, const Variable& x, const char* bra
 template <class Attend>
 ResidualStream Block::run(ForwardContext& context, const ResidualStream& in, const Attend& attend) const {
   const Tape::Scope scope(context.tape, name_);
-  if (norm_placement_ == NormPlacement::after) {
+  if (norm_placement_ == NormPlacement::post) {
     const Variable attended = drop(context, attend(in.sum), "attention");
     const Variable x = attention_norm_.forward(context, in.sum, &attended).normed;
     const Variable fed = drop(context, feedforward_.forward(context, x), "feedforward");

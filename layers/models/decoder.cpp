@@ -21,8 +21,8 @@ void GenerationState::visit(const StateVisitor& visitor) {
     layers[layer].visit("layers." + std::to_string(layer), visitor);
 }
 
-Decoder::Decoder(ParameterStore& store, const ModelConfig& config, Recompute recompute)
-    : config_(config), recompute_(recompute), store_(store) {
+Decoder::Decoder(ParameterStore& store, const ModelConfig& config, ActivationCheckpointing checkpointing)
+    : config_(config), checkpointing_(checkpointing), store_(store) {
   require(config.vocabulary_size > 0 && config.n_layers > 0 && config.d_model > 0 && config.d_feedforward > 0 &&
               config.max_sequence_length > 0,
           "decoder: a size is not resolved");
@@ -59,8 +59,7 @@ void Decoder::declare_blocks() {
 }
 
 void Decoder::declare_output() {
-  if (config_.norm_placement == NormPlacement::before)
-    final_norm_.emplace(store_, "final_norm", config_.d_model, config_);
+  if (config_.norm_placement == NormPlacement::pre) final_norm_.emplace(store_, "final_norm", config_.d_model, config_);
   if (config_.prediction_head == PredictionHead::none) return;
   std::int64_t width = config_.d_model;  // of the input of the output projection
   if (config_.prediction_head == PredictionHead::transform) {
@@ -164,11 +163,11 @@ ResidualStream Decoder::recompute_block(ForwardContext& context, std::size_t lay
 }
 
 Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens, GenerationState* carried) {
-  context.tape.set_remakes_values(recompute_ != Recompute::none);
+  context.tape.set_recomputes_values(checkpointing_ != ActivationCheckpointing::none);
   ResidualStream stream{embedded(context, tokens, carried ? carried->position : 0), {}};
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
-    stream = recompute_ == Recompute::blocks ? recompute_block(context, layer, stream, carried)
-                                             : run_block(context, layer, stream, carried);
+    stream = checkpointing_ == ActivationCheckpointing::blocks ? recompute_block(context, layer, stream, carried)
+                                                               : run_block(context, layer, stream, carried);
   }
   if (carried) carried->position += tokens.extent(1);
   return normed(context, stream);
@@ -218,7 +217,7 @@ Tensor Decoder::logits(const Stream& stream, const Tensor& hidden) const {
 Variable Decoder::attention_output(ForwardContext& context, std::size_t layer, const Variable& input,
                                    std::int64_t first_position) const {
   require(layer < blocks_.size(), "attention of layer {} of {}", layer, blocks_.size());
-  context.tape.set_remakes_values(recompute_ != Recompute::none);
+  context.tape.set_recomputes_values(checkpointing_ != ActivationCheckpointing::none);
   return blocks_[layer]->attention_output(context, input, first_position);
 }
 

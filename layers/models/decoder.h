@@ -28,7 +28,8 @@ struct GenerationState {
 class Decoder {
  public:
   /// Declares the parameters in `store`; the caller allocates it afterwards. Throws UserError for unknown names.
-  Decoder(ParameterStore& store, const ModelConfig& config, Recompute recompute = Recompute::elementwise);
+  Decoder(ParameterStore& store, const ModelConfig& config,
+          ActivationCheckpointing checkpointing = ActivationCheckpointing::elementwise);
 
   /// Returns the final hidden states [batch, n, d_model] of tokens int32 [batch, n]. With `carried` (from new_state),
   /// the tokens follow those in that state: positions, convolutions and attention continue from it, and it is advanced.
@@ -85,7 +86,7 @@ class Decoder {
   std::int64_t keep_replaced(const Tensor& table);
 
   ModelConfig config_;
-  Recompute recompute_;
+  ActivationCheckpointing checkpointing_;
   ParameterStore& store_;
   // Null or empty if the config does not have the part.
   Parameter* token_embedding_;

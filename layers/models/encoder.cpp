@@ -14,8 +14,8 @@ ModelConfig trunk_of(const ModelConfig& config, bool labels) {
 }  // namespace
 
 Encoder::Encoder(ParameterStore& store, const ModelConfig& config, const std::optional<LabelHeadConfig>& head,
-                 Recompute recompute)
-    : trunk_(store, trunk_of(config, head.has_value()), recompute) {
+                 ActivationCheckpointing checkpointing)
+    : trunk_(store, trunk_of(config, head.has_value()), checkpointing) {
   if (head) head_.emplace(store, config, *head);
 }
 

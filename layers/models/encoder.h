@@ -16,7 +16,7 @@ class Encoder {
   /// Declares the parameters in `store`; the caller allocates it afterwards. `head` is a head for labels that replaces
   /// the output layer over tokens. Throws UserError for unknown names.
   Encoder(ParameterStore& store, const ModelConfig& config, const std::optional<LabelHeadConfig>& head,
-          Recompute recompute = Recompute::elementwise);
+          ActivationCheckpointing checkpointing = ActivationCheckpointing::elementwise);
 
   /// Returns the final hidden states [rows, n, d_model] of tokens int32 [rows, n].
   Variable hidden(ForwardContext& context, const Tensor& tokens) { return trunk_.hidden(context, tokens); }

@@ -20,7 +20,7 @@ class ConfigCommand : public ::testing::Test {
  protected:
   void SetUp() override {
     file_ = std::filesystem::path(::testing::TempDir()) / ("furlong_config_" + std::to_string(::getpid()) + ".yaml");
-    std::ofstream(file_) << "data:\n  store: no_such_store.h5\n";
+    std::ofstream(file_) << "data:\n  dataset: no_such_store.h5\n";
   }
   void TearDown() override { std::filesystem::remove(file_); }
 
@@ -72,19 +72,19 @@ TEST_F(ConfigCommand, CheckReportsValidity) {
 TEST_F(ConfigCommand, CheckComparesWithExistingDataset) {
   const std::string store = std::filesystem::path(file_).replace_extension(".h5");
   testing::write_store(store, testing::synthetic_text(4000));
-  std::ofstream(file_) << "data:\n  store: " << store << "\n  sequence_length: 32\n  ignore_tokens: [a, Nope]\n";
+  std::ofstream(file_) << "data:\n  dataset: " << store << "\n  sequence_length: 32\n  ignore_tokens: [a, Nope]\n";
   const auto message = [&](const std::string& override_text) {
     return testing::message_of<UserError>([&] { run({"check", file_, "--set", override_text}); });
   };
   EXPECT_THAT(message("seed=1"), HasSubstr(file_.string() + ":4:18: data.ignore_tokens: 'Nope' is not a symbol"));
-  std::ofstream(file_) << "data:\n  store: " << store << "\n  sequence_length: 32\n";
+  std::ofstream(file_) << "data:\n  dataset: " << store << "\n  sequence_length: 32\n";
   EXPECT_EQ(nlohmann::json::parse(run({"check", file_, "--json"}))["dataset_exists"], true);
   EXPECT_THAT(message("model.vocabulary_size=100"),
               HasSubstr("--set model.vocabulary_size=100: model.vocabulary_size: 100 is too small"));
   EXPECT_THAT(message("data.sequence_length=100000"),
               HasSubstr("--set data.sequence_length=100000: data.sequence_length: " + store));
   std::ofstream(store) << "no store";
-  EXPECT_THAT(message("seed=1"), HasSubstr(":2:10: data.store: " + store));
+  EXPECT_THAT(message("seed=1"), HasSubstr(":2:10: data.dataset: " + store));
   std::filesystem::remove(store);
 }
 

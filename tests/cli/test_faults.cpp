@@ -31,7 +31,7 @@ class FaultsTest : public testing::WithProgram {
   /// Arguments of a short training that writes to run/.
   std::string training() const {
     testing::write_store(path("tokens.h5"), testing::synthetic_text(4000));
-    file("config.yaml", "data: {store: " + path("tokens.h5") +
+    file("config.yaml", "data: {dataset: " + path("tokens.h5") +
                             ", sequence_length: 32, batch_size: 2}\nmodel: {n_layers: 1, d_model: 16, n_heads: 2}\n"
                             "schedule: {warmup_steps: 2}\ntrainer: {max_steps: 40}\nlog: {every: 1}\n");
     return testing::program_under_test() + " train " + path("config.yaml") + " --run-dir " + path("run");

@@ -88,8 +88,8 @@ TEST_F(HelpTest, PagesUseTheProjectsTerms) {
   const std::regex unwanted(
       R"(\b(is told|tells|says|foretells?|beside|behind|mistakes?|mend(ed)?|goes on|go on|begins? from|what there is|)"
       R"(is there|not there|by turns|in turns|as it is|for itself|of its own|bodies|remake|computed again|slopes?|)"
-      R"(directions|lessons?|teach|carry_state|chance|averaged|averages|most[-_]features|token stores?|seen|sees|)"
-      R"(trainer\.recompute|sequence_processes|shard_optimizer|in the place of|so many)\b)");
+      R"(directions|lessons?|teach|stateful|chance|averaged|averages|most[-_]features|token stores?|seen|sees|)"
+      R"(trainer\.recompute|context_parallel_size|zero_stage|in the place of|so many)\b)");
   for_each_page({}, [&](const std::vector<std::string>& command, const std::string& page) {
     std::string text;  // on one line, so that a phrase may wrap
     for (const std::string& line : lines_of(page))
@@ -105,8 +105,8 @@ TEST_F(HelpTest, ErrorsNameTheNewNamesOfOptions) {
     std::string message;
   };
   for (const auto& [arguments, message] : std::vector<Case>{
-           {{"attend", "--most-features", "9"}, "--most-features was renamed: use --max-features"},
-           {{"bench", "attention", "--most-features=9"}, "--most-features was renamed: use --max-features"},
+           {{"attend", "--max-features", "9"}, "--max-features was renamed: use --max-features"},
+           {{"bench", "attention", "--max-features=9"}, "--max-features was renamed: use --max-features"},
            {{"bench", "attention", "--n", "16"}, "--n was renamed: use --lengths"},
            {{"bench", "attention", "--d", "8"}, "--d was renamed: use --head-dim"},
            {{"bench", "attention", "--repeat", "2"}, "--repeat was renamed: use --repeats"},

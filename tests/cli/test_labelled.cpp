@@ -27,7 +27,7 @@ class LabelledProgramTest : public testing::WithProgram {
     return furlong(all);
   }
   std::string config() const {
-    return file("config.yaml", "data:\n  store: " + path("reviews.h5") + R"(
+    return file("config.yaml", "data:\n  dataset: " + path("reviews.h5") + R"(
   sequence_length: 12
   batch_size: 8
 model:

@@ -27,7 +27,7 @@ class PlanProgram : public testing::WithProgram {
   }
   void config(const char* name, const std::string& store) const {
     std::ofstream(path(name))
-        << "model:\n  n_layers: 2\n  d_model: 64\n  n_heads: 2\n  dtype: bfloat16\ndata:\n  store: " << store
+        << "model:\n  n_layers: 2\n  d_model: 64\n  n_heads: 2\n  dtype: bfloat16\ndata:\n  dataset: " << store
         << "\n  sequence_length: 64\n  batch_size: 16\n";
   }
   Finished plan(const std::string& config, const std::vector<std::string>& more) const {
@@ -103,7 +103,7 @@ const std::string processors = "flops=1e12,memory=64e9,bandwidth=1e11,link=1e10,
 TEST_F(PlanProgram, PrintsContextParallelStates) {
   const std::vector<std::string> where{"--devices", "2x4",
                                        "--device",  processors,
-                                       "--set",     "parallel.sequence_processes=4",
+                                       "--set",     "parallel.context_parallel_size=4",
                                        "--set",     "model.attention.mechanism=linear"};
   const Finished found = plan("here.yaml", where);
   ASSERT_EQ(found.status, 0) << found.err;
@@ -127,8 +127,8 @@ TEST_F(PlanProgram, PrintsMemoryOfCheckpointCopy) {
   const std::vector<std::string> where{"--devices", "2x4", "--device", "h100"};
   EXPECT_THAT(plan("here.yaml", where).out, HasSubstr("of the host's memory per rank, "));
   std::vector<std::string> foreground = where;
-  foreground.insert(foreground.end(), {"--set", "checkpoint.background=false"});
-  EXPECT_THAT(plan("here.yaml", foreground).out, ::testing::Not(HasSubstr("checkpoint.background")));
+  foreground.insert(foreground.end(), {"--set", "checkpoint.async=false"});
+  EXPECT_THAT(plan("here.yaml", foreground).out, ::testing::Not(HasSubstr("checkpoint.async")));
   foreground.emplace_back("--json");
   EXPECT_TRUE(Json::parse(plan("here.yaml", foreground).out)["checkpoint_copy"].is_null());
   std::vector<std::string> as_json = where;
@@ -161,9 +161,10 @@ TEST_F(PlanProgram, RejectsInvalidOptions) {
   expect_user_error(plan("here.yaml", {"--devices", "8x", "--device", "h100"}), {"--devices 8x: expected"});
   expect_user_error(plan("here.yaml", {"--devices", "32", "--device", "h100"}),
                     {"data.batch_size: 16: the plan is for 32 devices"});
-  expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "h100", "--set", "parallel.sequence_processes=2",
-                                       "--set", "model.attention.mechanism=linear"}),
-                    {"segments are exchanged between CPUs alone; set it to 1, or plan for --device cpu"});
+  expect_user_error(
+      plan("here.yaml", {"--devices", "2", "--device", "h100", "--set", "parallel.context_parallel_size=2", "--set",
+                         "model.attention.mechanism=linear"}),
+      {"segments are exchanged between CPUs alone; set it to 1, or plan for --device cpu"});
   expect_user_error(plan("here.yaml", {"--device", "h1000"}), {"did you mean h100?"});
   expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), {"bandwidth is missing"});
   expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "flops=1e15,memory=80e9,bandwidth=1e12"}),

@@ -31,7 +31,7 @@ class ProgramTest : public testing::WithProgram {
     const Finished prepared =
         furlong({"prepare", "text", path("text.txt"), "--output", path("tokens.h5"), "--split", "0.8,0.1,0.1"});
     ASSERT_EQ(prepared.status, 0) << prepared.err;
-    file("config.yaml", "data:\n  store: " + path("tokens.h5") + R"(
+    file("config.yaml", "data:\n  dataset: " + path("tokens.h5") + R"(
   sequence_length: 32
   batch_size: 2
 model:
@@ -214,7 +214,7 @@ TEST_F(ProgramTest, ReportsDamagedDatasetInOneLine) {
   prepare();
   const std::string whole = path("tokens.h5"), broken = path("broken.h5");
   const auto train = [&] {
-    return furlong(train_arguments(set({"data.store=" + broken, "log.progress=none", "log.level=error"})));
+    return furlong(train_arguments(set({"data.dataset=" + broken, "log.progress=none", "log.level=error"})));
   };
   fs::copy_file(whole, broken);
   fs::resize_file(broken, fs::file_size(broken) / 2);

@@ -26,7 +26,7 @@ class TokenizerProgramTest : public testing::WithProgram {
     return file("text", lines);
   }
   std::string config() const {
-    return file("config.yaml", "data:\n  store: " + path("store.h5") + R"(
+    return file("config.yaml", "data:\n  dataset: " + path("store.h5") + R"(
   sampler: documents
   sequence_length: 16
   batch_size: 8

@@ -36,7 +36,7 @@ TEST(ProcessGroupTest, SingleRankReturnsItsOwnValues) {
   group.sum(numbers);
   group.minimum(numbers);
   EXPECT_EQ(numbers, (std::vector<double>{1.5, -2}));
-  EXPECT_EQ(group.from_first("text"), "text");
+  EXPECT_EQ(group.broadcast_text("text"), "text");
   EXPECT_EQ(group.fair_threads(), 0) << "set_thread_count chooses";
   EXPECT_STREQ(group.communicator().engine(), "none");
   group.barrier();
@@ -56,8 +56,8 @@ TEST(ProcessGroupTest, AllRanksGetTheSameNumbersAndTexts) {
       report.add(least);
       group.sum({});
       for (int i = 0; i < 3; ++i)
-        report.say(group.from_first(fmt::format("text {} of rank {}\n", i, group.rank())) + "|");
-      report.say(group.from_first("") + "|");
+        report.say(group.broadcast_text(fmt::format("text {} of rank {}\n", i, group.rank())) + "|");
+      report.say(group.broadcast_text("") + "|");
       group.barrier();
     });
     EXPECT_EQ(world.wait(), std::vector<int>(static_cast<std::size_t>(size), 0)) << world.errors();
@@ -75,8 +75,8 @@ TEST(ProcessGroupTest, RankZeroGathersTextsInASeparateThread) {
     std::vector<std::string> first, second;
     std::thread thread([&] {
       std::this_thread::sleep_for(50ms * group.rank());
-      first = group.to_first(fmt::format("a{}", group.rank()), "its text");
-      second = group.to_first(group.rank() == 1 ? "" : fmt::format("b{}", group.rank()), "its text");
+      first = group.gather_text(fmt::format("a{}", group.rank()), "its text");
+      second = group.gather_text(group.rank() == 1 ? "" : fmt::format("b{}", group.rank()), "its text");
     });
     std::vector<double> sums{0};
     for (int i = 0; i < 100; ++i) {
@@ -91,7 +91,7 @@ TEST(ProcessGroupTest, RankZeroGathersTextsInASeparateThread) {
     EXPECT_EQ(second, group.is_first() ? (std::vector<std::string>{"b0", "", "b2"}) : nothing);
   });
   EXPECT_EQ(found, (Curves{{100}, {100}, {100}}));
-  EXPECT_EQ(ProcessGroup().to_first("alone", ""), std::vector<std::string>{"alone"});
+  EXPECT_EQ(ProcessGroup().gather_text("alone", ""), std::vector<std::string>{"alone"});
 }
 
 TEST(ProcessGroupTest, WarnsAboutAMissingText) {
@@ -103,10 +103,10 @@ TEST(ProcessGroupTest, WarnsAboutAMissingText) {
         const LogCapture captured;
         group.barrier();
         if (group.rank() == 0) std::this_thread::sleep_for(1s);
-        group.from_first("settings");
+        group.broadcast_text("settings");
         if (group.rank() == 2) std::this_thread::sleep_for(1s);
-        group.to_first("a checksum", "its part of step_00000050.h5");
-        group.from_first("soon enough");
+        group.gather_text("a checksum", "its part of step_00000050.h5");
+        group.broadcast_text("soon enough");
         group.barrier();
         report.say(captured.text());
       },

@@ -32,7 +32,7 @@ class FinetuneTest : public WithTemporaryFolder {
                                     "model:\n  attention: " +
                                     attention +
                                     "\n"
-                                    "data: {store: " +
+                                    "data: {dataset: " +
                                     store +
                                     ", sequence_length: 32, batch_size: 4}\n"
                                     "optimizer: {learning_rate: 0.003, weight_decay: 0}\n"
@@ -43,7 +43,7 @@ class FinetuneTest : public WithTemporaryFolder {
                                     "  source: " +
                                     path("teacher") +
                                     "\n"
-                                    "  stages: [transfer, distillation, task]\n"
+                                    "  stages: [attention_transfer, distillation, task]\n"
                                     "  lengths: [64, 128]\n"
                                     "  transfer: {max_steps: 30, learning_rate: 0.005}\n"
                                     "  distillation: {max_steps: 30, batch_size: 2}\n"

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "conversion/attention_request.h"
-#include "datasets/prepare/store_writer.h"
+#include "datasets/prepare/dataset_writer.h"
 #include "datasets/tokenizers/tokenizer.h"
 #include "framework/core/log.h"
 #include "tests/conversion/tiny_models.h"
@@ -29,7 +29,7 @@ class Convert : public WithTemporaryFolder {
   /// Writes random letters in documents of 11 tokens, with the tokenizer of every tiny model.
   ObservedBatches store() {
     const Vocabulary vocabulary = Vocabulary::of_tokenizer(load_tokenizer(letters_tokenizer(folder_ / "letters")));
-    StoreWriter writer(path("store.h5"), vocabulary, {});
+    DatasetWriter writer(path("store.h5"), vocabulary, {});
     std::mt19937 random(5);
     for (int document = 0; document < 60; ++document) {
       std::vector<std::int32_t> ids{2};
@@ -234,11 +234,11 @@ TEST_F(Convert, SeedChangesRandomProjectionOnly) {
     return open_source_model(path("out.h5")).model.store->find(name).master().to_vector<float>();
   };
   convert(options);
-  const auto directions = parameter("blocks.0.attention.directions"),
+  const auto random_projection = parameter("blocks.0.attention.directions"),
              weights = parameter("blocks.0.attention.output.weight");
   options.overrides = {"seed=9"};
   convert(options);
-  EXPECT_NE(parameter("blocks.0.attention.directions"), directions);
+  EXPECT_NE(parameter("blocks.0.attention.directions"), random_projection);
   EXPECT_EQ(parameter("blocks.0.attention.output.weight"), weights);
   EXPECT_EQ(settings_of_result().seed, 9);
 }
@@ -253,7 +253,7 @@ TEST_F(Convert, DropsTrainingSettingsOfTheSource) {
   settings.model.attention.feature_map = "elu1";
   settings.data.sequence_length = 64;
   settings.data.sampler = "stream";
-  settings.data.carry_state = true;
+  settings.data.stateful = true;
   settings.model.weights = path("begun_from.h5");
   const Model trained = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32);
   write_model(trained, std::nullopt, path("trained.h5"));
@@ -263,7 +263,7 @@ TEST_F(Convert, DropsTrainingSettingsOfTheSource) {
   options.attention = "softmax";
   options.max_sequence_length = 16;
   convert(options);
-  EXPECT_FALSE(settings_of_result().data.carry_state);
+  EXPECT_FALSE(settings_of_result().data.stateful);
   EXPECT_EQ(settings_of_result().data.sequence_length, 16);
   EXPECT_EQ(settings_of_result().model.weights, "") << "the source came from a stage of furlong finetune";
 }
@@ -361,7 +361,7 @@ TEST_F(Convert, AutoKeepsErrorsWithinTarget) {
   options.data = store();
   options.attention = "auto";
   options.target_error = 0.2;
-  options.most_features = 64;
+  options.max_features = 64;
   options.cost_at = 1 << 20;  // here linear attention costs less than softmax with any map
   const ConversionResult result = convert(options);
   ASSERT_TRUE(result.automatic);
@@ -397,12 +397,12 @@ TEST_F(Convert, AutoCanLimitPolynomialFeatures) {
   options.data = store();
   options.attention = "auto";
   options.target_error = 0.2;
-  options.most_features = 8;
+  options.max_features = 8;
   options.cost_at = 1 << 20;
   const ConversionResult loose = convert(options);
   ASSERT_TRUE(loose.automatic->map);
   EXPECT_GT(loose.automatic->map->m, 8) << "the test needs a polynomial choice";
-  options.bounds_polynomials = true;
+  options.limits_polynomials = true;
   const ConversionResult bound = convert(options);
   if (bound.automatic->map) {
     EXPECT_LE(bound.automatic->map->m, 8);
@@ -415,7 +415,7 @@ TEST_F(Convert, AutoKeepsSoftmaxIfNoMapReachesTarget) {
   options.data = store();
   options.attention = "auto";
   options.target_error = 1e-9;
-  options.most_features = 32;
+  options.max_features = 32;
   const ConversionResult result = convert(options);
   EXPECT_FALSE(result.automatic->map);
   EXPECT_EQ(settings_of_result().model.attention, settings_of_result().model.attention.plain());

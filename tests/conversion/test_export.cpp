@@ -146,7 +146,7 @@ TEST_F(Export, ConfigContainsNoLocalPaths) {
   settings.model.attention.feature_map = "elu1";
   settings.model.attention.n_features = 4;
   settings.run_directory = path("run");
-  settings.data.store = path("tokens.h5");
+  settings.data.dataset = path("tokens.h5");
   settings.model.weights = path("weights.h5");
   settings.teacher.checkpoint = path("teacher.h5");
   settings.teacher.loss = "distillation";
@@ -156,7 +156,7 @@ TEST_F(Export, ConfigContainsNoLocalPaths) {
   EXPECT_THAT(content(path("out/config.json")), Not(HasSubstr(folder_.string())));
   Settings expected = settings;
   expected.run_directory.clear();
-  expected.data.store.clear();
+  expected.data.dataset.clear();
   expected.model.weights.clear();
   expected.teacher = {};
   expected.finetune = {};

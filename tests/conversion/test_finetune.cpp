@@ -56,7 +56,7 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
   EXPECT_FALSE(result.interrupted);
   const Json json = Json::parse(content(path("run/recovery.json")));
   ASSERT_EQ(json["models"].size(), 5u);
-  const std::vector<std::string> names{"teacher", "before", "transfer", "distillation", "task"};
+  const std::vector<std::string> names{"teacher", "before", "attention_transfer", "distillation", "task"};
   const double baseline = json["baseline"]["accuracy"], teacher = json["models"][0]["accuracy"];
   EXPECT_GT(teacher, baseline + 0.2);
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -124,7 +124,7 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
 
 TEST_F(FinetuneTest, MeasuresLinearPartOfHybrids) {
   const std::string yaml = config("{mechanism: windowed, softmax_window: 8, n_features: 16}");
-  const FinetuneResult result = finetune(options(yaml, {"finetune.stages=[transfer]"}));
+  const FinetuneResult result = finetune(options(yaml, {"finetune.stages=[attention_transfer]"}));
   ASSERT_TRUE(result.recovery);
   for (std::size_t i = 1; i < result.recovery->models.size(); ++i) {
     const MeasuredModel& model = result.recovery->models[i];
@@ -132,12 +132,12 @@ TEST_F(FinetuneTest, MeasuresLinearPartOfHybrids) {
     EXPECT_NE(model.window_off->loss, model.found.loss);
     EXPECT_EQ(model.window_off->targets, model.found.targets);
     // The same weights in a model that was linear from the start.
-    const TokenStore data = TokenStore::open(store);
-    const Settings linear =
-        plan_finetune(options(config(performer), {"finetune.stages=[transfer]"}), checkpoint_of(path("teacher")))
-            .student;
+    const TokenizedDataset data = TokenizedDataset::open(store);
+    const Settings linear = plan_finetune(options(config(performer), {"finetune.stages=[attention_transfer]"}),
+                                          checkpoint_of(path("teacher")))
+                                .student;
     Model without = make_model(linear, data.vocabulary(), Device{});
-    begin_from(CheckpointReader::open(model.candidate.checkpoint), without);
+    initialize_from(CheckpointReader::open(model.candidate.checkpoint), without);
     EXPECT_DOUBLE_EQ(model.window_off->loss, evaluate(without, data, Split::test, 32, 4).loss);
   }
 }
@@ -147,9 +147,9 @@ TEST_F(FinetuneTest, RunsStagesSeparately) {
   FinetuneOptions second = options(yaml);
   second.only_stage = "distillation";
   EXPECT_THAT(message_of<UserError>([&] { finetune(second); }),
-              AllOf(HasSubstr("--stage distillation"), HasSubstr("transfer")));
+              AllOf(HasSubstr("--stage distillation"), HasSubstr("attention_transfer")));
   FinetuneOptions first = options(yaml);
-  first.only_stage = "transfer";
+  first.only_stage = "attention_transfer";
   EXPECT_FALSE(finetune(first).recovery);
   EXPECT_EQ(finetune(second).stage, "distillation");
   FinetuneOptions unknown = options(yaml);
@@ -160,27 +160,29 @@ TEST_F(FinetuneTest, RunsStagesSeparately) {
 TEST_F(FinetuneTest, ResumesInterruptedStageBitForBit) {
   const std::string yaml = config(performer);
   FinetuneOptions only = options(yaml);
-  only.only_stage = "transfer";
+  only.only_stage = "attention_transfer";
   finetune(only);
   const FinetunePlan plan = plan_finetune(options(yaml), checkpoint_of(path("teacher")));
   LoadedSettings part = plan.stages[0].settings;
   // Simulates a signal after step 13: the stage's settings, stopped there.
   part.settings.run_directory = path("stopped");
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   Trainer stopped(part.settings, data, Device{});
   stopped.start_from(CheckpointReader::open(path("run/student.h5")));
   while (stopped.steps() < 13) stopped.step();
   fs::create_directories(path("stopped/checkpoints"));
   stopped.save(path("stopped/checkpoints/step_00000013.h5"));
   train(part, {});
-  testing::expect_equal_tensors(newest_checkpoint_of(path("run/1_transfer")), newest_checkpoint_of(path("stopped")));
+  testing::expect_equal_tensors(newest_checkpoint_of(path("run/1_attention_transfer")),
+                                newest_checkpoint_of(path("stopped")));
 }
 
 TEST_F(FinetuneTest, MeasuresConstantsBeforeFirstStep) {
   const std::string yaml =
       config("{mechanism: linear, feature_map: favor_positive, n_features: 16, centering: true, scaling: saderf}");
-  FinetuneOptions first = options(yaml, {"finetune.transfer.max_steps=1", "finetune.transfer.warmup_steps=1"});
-  first.only_stage = "transfer";
+  FinetuneOptions first =
+      options(yaml, {"finetune.attention_transfer.max_steps=1", "finetune.attention_transfer.warmup_steps=1"});
+  first.only_stage = "attention_transfer";
   finetune(first);
   // The constants that furlong convert measures on the same tokens.
   ConvertOptions wanted;
@@ -212,7 +214,7 @@ TEST_F(FinetuneTest, StartsFromConvertedStudent) {
   convert(wanted);
   const std::string student = "finetune.student=" + path("converted.h5");
   const std::string yaml = config("{}");
-  FinetuneOptions only = options(yaml, {student, "finetune.stages=[transfer]"});
+  FinetuneOptions only = options(yaml, {student, "finetune.stages=[attention_transfer]"});
   const FinetuneResult result = finetune(only);
   ASSERT_EQ(result.recovery->models.size(), 3u);
   EXPECT_EQ(result.recovery->models[1].candidate.checkpoint, fs::path(path("converted.h5")));
@@ -229,12 +231,12 @@ TEST_F(FinetuneTest, ReportsAttentionErrorsWithoutOutputLayer) {
       testing::small_settings(store, {"model.architecture=encoder", "objective.name=masked_tokens",
                                       "model.prediction_head=none", "model.initializer_range=0.3"})
           .settings;
-  const Model model = make_model(headless, TokenStore::open(store).vocabulary(), Device{});
+  const Model model = make_model(headless, TokenizedDataset::open(store).vocabulary(), Device{});
   write_model(model, std::nullopt, path("headless.h5"));
   const std::string source = "finetune.source=" + path("headless.h5");
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {source})); }),
               HasSubstr("prediction_head: none"));
-  const FinetuneResult result = finetune(options(config(performer), {source, "finetune.stages=[transfer]"}));
+  const FinetuneResult result = finetune(options(config(performer), {source, "finetune.stages=[attention_transfer]"}));
   ASSERT_TRUE(result.recovery);
   ASSERT_EQ(result.recovery->models.size(), 2u);  // before and after; the teacher has no measurements
   for (const MeasuredModel& one : result.recovery->models) {
@@ -260,9 +262,9 @@ TEST_F(FinetuneTest, RejectsRunMadeFromAnotherModel) {
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, {"seed=77"})); }), HasSubstr("seed (1 then, 77 now)"));
 
   // A longer first stage invalidates the later ones.
-  const std::vector<std::string> longer{"finetune.transfer.max_steps=60"};
+  const std::vector<std::string> longer{"finetune.attention_transfer.max_steps=60"};
   FinetuneOptions first = options(config(performer), longer);
-  first.only_stage = "transfer";
+  first.only_stage = "attention_transfer";
   finetune(first);
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, longer)); }),
               AllOf(HasSubstr("2_distillation"), HasSubstr("did not start from"), HasSubstr("remove")));
@@ -285,18 +287,18 @@ TEST_F(FinetuneTest, RejectsRunMadeFromAnotherModel) {
 }
 
 TEST_F(FinetuneTest, RewritesUntrainedStudent) {
-  const auto directions = [&](const std::vector<std::string>& overrides) {
+  const auto random_projection = [&](const std::vector<std::string>& overrides) {
     FinetuneOptions look = options(config(performer), overrides);
     look.evaluate_only = true;
     finetune(look);
     return floats(CheckpointReader::open(path("run/student.h5")), "parameters/blocks.0.attention.directions");
   };
-  const std::vector<float> first = directions({});
-  EXPECT_EQ(directions({}), first);
-  const std::vector<float> another = directions({"seed=77"});
+  const std::vector<float> first = random_projection({});
+  EXPECT_EQ(random_projection({}), first);
+  const std::vector<float> another = random_projection({"seed=77"});
   EXPECT_EQ(another.size(), first.size());
   EXPECT_NE(another, first);
-  EXPECT_EQ(directions({"model.attention.n_features=32"}).size(), 2 * first.size());
+  EXPECT_EQ(random_projection({"model.attention.n_features=32"}).size(), 2 * first.size());
 }
 
 TEST_F(FinetuneTest, RejectsConfigsThatDoNotFitTheTeacher) {
@@ -311,8 +313,9 @@ TEST_F(FinetuneTest, RejectsConfigsThatDoNotFitTheTeacher) {
       HasSubstr("nowhere"));
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.stages=[task, task]"})); }),
               HasSubstr("twice"));
-  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.lengths=[many]"})); }),
-              HasSubstr("found many"));
+  EXPECT_THAT(
+      message_of<UserError>([&] { finetune(options(config(performer), {"finetune.benchmark_lengths=[many]"})); }),
+      HasSubstr("found many"));
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config("{mechanism: softmax}"))); }),
               HasSubstr("nothing to distill"));
   EXPECT_THAT(message_of<UserError>([&] { train(load_settings(config(performer)), {}); }),

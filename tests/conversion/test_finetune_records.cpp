@@ -22,7 +22,7 @@ using testing::message_of;
 class FinetuneRecords : public testing::FinetuneTest {
  protected:
   static std::vector<std::string> short_stages(const std::string& stages) {
-    return {"finetune.stages=" + stages, "finetune.lengths=[]", "finetune.transfer.max_steps=4",
+    return {"finetune.stages=" + stages, "finetune.benchmark_lengths=[]", "finetune.attention_transfer.max_steps=4",
             "finetune.distillation.max_steps=5"};
   }
   Json recovery(const std::string& name = "recovery.json") const { return Json::parse(content(path("run/" + name))); }
@@ -44,7 +44,7 @@ TEST_F(FinetuneRecords, RecoveryRecordsStageSettings) {
   const Json &transfer = json["models"][2]["settings"], &distillation = json["models"][3]["settings"];
   EXPECT_EQ(transfer["trainer"]["max_steps"], 4);
   EXPECT_EQ(transfer["optimizer"]["learning_rate"], 0.005);
-  EXPECT_EQ(transfer["teacher"]["loss"], "transfer");
+  EXPECT_EQ(transfer["teacher"]["loss"], "attention_transfer");
   EXPECT_EQ(distillation["trainer"]["max_steps"], 5);
   EXPECT_EQ(distillation["optimizer"]["learning_rate"], 0.003);
   EXPECT_EQ(distillation["data"]["batch_size"], 2);
@@ -76,7 +76,7 @@ TEST_F(FinetuneRecords, RecoveryIsEmptyForTeacherBelowBaseline) {
   std::string text;
   for (std::size_t i = 0; i < 4000; ++i) text.push_back(i % 10 == 9 ? 'b' : 'a');
   std::vector<std::string> overrides = short_stages("[transfer]");
-  overrides.push_back("data.store=" + testing::write_store(path("other.h5"), text));
+  overrides.push_back("data.dataset=" + testing::write_store(path("other.h5"), text));
   const FinetuneResult result = looked("{mechanism: windowed, softmax_window: 8, n_features: 16}", overrides);
   ASSERT_EQ(result.recovery->models.size(), 2U);
   EXPECT_LT(result.recovery->models[0].found.accuracy, result.recovery->chance.accuracy);
@@ -93,7 +93,7 @@ TEST_F(FinetuneRecords, RecoveryIsEmptyForTeacherBelowBaseline) {
 TEST_F(FinetuneRecords, TableShowsLinearPartOfHybrids) {
   const FinetuneResult result =
       looked("{mechanism: windowed, softmax_window: 8, n_features: 16}", short_stages("[transfer]"));
-  const Chance& chance = result.recovery->chance;
+  const UnigramBaseline& chance = result.recovery->chance;
   const Evaluation &teacher = result.recovery->models[0].found, &off = *result.recovery->models[1].window_off;
   const Json found = recovery()["models"][1]["window_off"]["recovery"];
   EXPECT_DOUBLE_EQ(found["loss"].get<double>(), (off.loss - chance.loss) / (teacher.loss - chance.loss));

@@ -109,7 +109,7 @@ TEST_F(Import, ModelWithoutHeadCanTrainOnLabels) {
   settings.objective.name = Objective::classification;
   settings.data.sampler = "random";
   Model classifier = make_model(settings, source.model.vocabulary.with_labels({"no", "yes"}), Device{});
-  const WeightsReport report = begin_from(CheckpointReader::open(path("headless.h5")), classifier);
+  const WeightsReport report = initialize_from(CheckpointReader::open(path("headless.h5")), classifier);
   EXPECT_THAT(report.unused, ::testing::IsEmpty());
   for (const std::string& name : report.missing) EXPECT_TRUE(name.starts_with("classifier.")) << name;
   EXPECT_FALSE(report.missing.empty());

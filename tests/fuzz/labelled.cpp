@@ -14,12 +14,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if ((chosen & 2) != 0) format.second_text_field = (chosen & 1) != 0 ? "other" : "2";
   if ((chosen & 4) != 0) format.labels = {"yes", "no"};
   const Vocabulary vocabulary = (chosen & 8) != 0 ? Vocabulary::dna() : Vocabulary::bytes(true);
-  furlong::StoreWriterOptions options;
+  furlong::DatasetWriterOptions options;
   options.documents_per_label = (chosen & 2) != 0 ? 2 : 1;
   options.shares = furlong::parse_split_shares("1");
-  options.split_by = furlong::StoreWriterOptions::SplitBy::document;
-  fuzzing::read_documents(fuzzing::text_of(data + 2, size - 2), vocabulary, options, [&](furlong::StoreWriter& writer) {
-    return make_labelled_reader(format, vocabulary, (chosen & 16) != 0, writer);
-  });
+  options.split_by = furlong::DatasetWriterOptions::SplitBy::document;
+  fuzzing::read_documents(fuzzing::text_of(data + 2, size - 2), vocabulary, options,
+                          [&](furlong::DatasetWriter& writer) {
+                            return make_labelled_reader(format, vocabulary, (chosen & 16) != 0, writer);
+                          });
   return 0;
 }

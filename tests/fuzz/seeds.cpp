@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "communication/job_store/store_protocol.h"
-#include "datasets/prepare/store_writer.h"
+#include "datasets/prepare/dataset_writer.h"
 #include "datasets/tokenizers/base64.h"
 #include "datasets/tokenizers/sentencepiece_proto.h"
 #include "framework/io/atomic_file.h"
@@ -255,7 +255,7 @@ void stores() {
     seed(target, name, content(path));
     fs::remove(path);
   };
-  // The layout of StoreWriter without chunks and chunk checksums: small, and mutations are not rejected by checksums.
+  // The layout of DatasetWriter without chunks and chunk checksums: small, and mutations are not rejected by checksums.
   const auto store = [&](const Vocabulary& vocabulary, const std::vector<std::uint8_t>& tokens, bool labels) {
     const std::vector<std::uint64_t> documents = {0, 4, 9, tokens.size()}, train = {0, 4, 5, 8},
                                      test = {9, tokens.size()};
@@ -267,8 +267,8 @@ void stores() {
     file.write("splits/test", hdf5::Type::u64, {1, 2}, test.data());
     const std::vector<std::int32_t> of_documents = {0, 1, 0};
     if (labels) file.write("labels", hdf5::Type::i32, {3}, of_documents.data()).set_integer("documents_per_label", 1);
-    file.set_text("format", token_store_format);
-    file.set_integer("format_version", token_store_version);
+    file.set_text("format", tokenized_dataset_format);
+    file.set_integer("format_version", tokenized_dataset_version);
     file.set_text("vocabulary", vocabulary.to_json());
     file.set_text("provenance", "{}");
     file.close();

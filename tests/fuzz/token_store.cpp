@@ -1,5 +1,5 @@
 // A tokenized dataset.
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 
 #include "tests/fuzz/target.h"
 
@@ -8,7 +8,7 @@ namespace fuzzing = furlong::fuzzing;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string path = fuzzing::write_input("tokens.h5", fuzzing::text_of(data, size));
   fuzzing::succeeds([&] {
-    const furlong::TokenStore store = furlong::TokenStore::open(path);
+    const furlong::TokenizedDataset store = furlong::TokenizedDataset::open(path);
     for (const furlong::Split split : furlong::all_splits) {
       const std::size_t count = std::min<std::uint64_t>(store.size(split), 1 << 16);
       fuzzing::succeeds([&] { store.read(split, store.size(split) - count, count); });

@@ -314,7 +314,7 @@ class Scratch:
 
     def configure(self, folder, **keys):
         changed = {name.replace("__", "."): value for name, value in keys.items()}
-        (folder / "c.yaml").write_text(yaml({**CONFIG, "data.store": str(self.folder / "tokens.h5"), **changed}))
+        (folder / "c.yaml").write_text(yaml({**CONFIG, "data.dataset": str(self.folder / "tokens.h5"), **changed}))
 
     def start(
         self, launcher, folder, extra=(), before=None, change=lambda rank, command: command, processes=2, variables=()

@@ -46,7 +46,7 @@ def main():
         print(f"skipped: {reason}")
         return SKIPPED
     with jobs.Scratch(furlong) as scratch:
-        rows = {"parallel__sequence_processes": 2} if processes == 4 else {}
+        rows = {"parallel__context_parallel_size": 2} if processes == 4 else {}
         alone, launched, folder = (
             scratch.place(name, **(rows if name != "alone" else {})) for name in ("alone", "launched", "job")
         )

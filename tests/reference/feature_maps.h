@@ -13,8 +13,8 @@ namespace furlong::reference {
 struct FeatureMapCase {
   ops::FeatureMap map;
   ops::FeatureMapOptions options{};
-  std::int64_t d = 0, n_directions = 0;
-  std::vector<double> directions{};  // [n_directions, d]: the random projection
+  std::int64_t d = 0, n_projections = 0;
+  std::vector<double> random_projection{};  // [n_directions, d]: the random projection
   double oprf_a = 0;
 };
 
@@ -63,8 +63,8 @@ inline Row scaled(const Row& x) {
 inline Row projections(const FeatureMapCase& c, const Row& x) {
   const Row x_scaled = scaled(x);
   Row u;
-  for (std::int64_t f = 0; f < c.n_directions; ++f)
-    u.push_back(inner(c.directions.data() + f * c.d, x_scaled.data(), c.d));
+  for (std::int64_t f = 0; f < c.n_projections; ++f)
+    u.push_back(inner(c.random_projection.data() + f * c.d, x_scaled.data(), c.d));
   return u;
 }
 inline double half_square(const Row& x) {
@@ -132,8 +132,8 @@ inline FeatureRow defined<favor_hyperbolic>(const FeatureMapCase& c, const Row& 
 template <>
 inline FeatureRow defined<oprf>(const FeatureMapCase& c, const Row& x, bool is_key) {
   Row logs = projections(c, x);
-  for (std::int64_t f = 0; f < c.n_directions; ++f) {
-    const double* w = c.directions.data() + f * c.d;
+  for (std::int64_t f = 0; f < c.n_projections; ++f) {
+    const double* w = c.random_projection.data() + f * c.d;
     double& log = logs[static_cast<std::size_t>(f)];
     log = c.oprf_a * inner(w, w, c.d) + std::sqrt(1 - 4 * c.oprf_a) * log;
   }
@@ -143,7 +143,7 @@ inline FeatureRow defined<oprf>(const FeatureMapCase& c, const Row& x, bool is_k
 }
 template <>
 inline FeatureRow defined<favor_relu>(const FeatureMapCase& c, const Row& x, bool is_key) {
-  FeatureRow row{projections(c, x), is_key ? 0 : -std::log(static_cast<double>(c.n_directions))};
+  FeatureRow row{projections(c, x), is_key ? 0 : -std::log(static_cast<double>(c.n_projections))};
   for (double& u : row.features) u = std::max(u, 0.0) + c.options.kernel_epsilon;
   return row;
 }
@@ -152,7 +152,7 @@ inline FeatureRow defined<favor_trig>(const FeatureMapCase& c, const Row& x, boo
   FeatureRow row;
   for (double u : projections(c, x)) row.features.push_back(std::cos(u));
   for (double u : projections(c, x)) row.features.push_back(std::sin(u));
-  row.row_log = half_square(x) - (is_key ? 0 : std::log(static_cast<double>(c.n_directions)));
+  row.row_log = half_square(x) - (is_key ? 0 : std::log(static_cast<double>(c.n_projections)));
   return row;
 }
 template <>

@@ -44,7 +44,7 @@ inline std::vector<std::vector<double>> features(const LibraryAttentionCase& c, 
     const double shift = c.subtract_maximum ? (is_key ? top : maxima[i]) : c.subtract_norm ? norm : 0;
     for (double& value : rows[i]) {
       value = (logarithms ? std::exp(value - shift) : value) + c.feature_epsilon;
-      if (logarithms && c.features.n_directions > 0) value /= std::sqrt(static_cast<double>(rows[i].size()));
+      if (logarithms && c.features.n_projections > 0) value /= std::sqrt(static_cast<double>(rows[i].size()));
     }
   }
   return rows;

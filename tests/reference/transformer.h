@@ -33,7 +33,7 @@ class Transformer {
     Rows x = embed(tokens, segments, n);
     for (std::int64_t layer = 0; layer < config_.n_layers; ++layer) {
       const std::string block = "blocks." + std::to_string(config_.shared_layers ? 0 : layer);
-      const bool after = config_.norm_placement == layers::NormPlacement::after;
+      const bool after = config_.norm_placement == layers::NormPlacement::post;
       const Rows input = after ? x : norm(x, block + ".attention_norm");
       const Rows attended = attention(input, block + ".attention", batch, n);
       result.attention_inputs.push_back(input);

@@ -161,7 +161,7 @@ class World : public testing::ChildProcesses {
         throw;
       }
     } catch (const PeerError& error) {
-      if (error.is_told_here()) std::fprintf(stderr, "error: %s\n", error.what());
+      if (error.is_reported_here()) std::fprintf(stderr, "error: %s\n", error.what());
       status = error.exit_status();
     } catch (const Error& error) {
       std::fprintf(stderr, "error: %s\n", error.what());

@@ -8,7 +8,7 @@
 
 #include "framework/core/random.h"
 #include "framework/io/checkpoint_file.h"
-#include "tests/datasets/stores.h"
+#include "tests/datasets/small_datasets.h"
 #include "tests/datasets/temporary_folder.h"
 #include "trainers/settings/settings.h"
 
@@ -52,7 +52,7 @@ inline LoadedSettings small_settings(const std::string& store, const std::vector
                                           "log.progress=none",
                                           "device=cpu",
                                           "trainer.validation_batches=3"};
-  return from_yaml_text("data:\n  store: " + store + "\n", "settings of the test", with(defaults, overrides));
+  return from_yaml_text("data:\n  dataset: " + store + "\n", "settings of the test", with(defaults, overrides));
 }
 
 /// Fails for each tensor that differs in any bit between two checkpoints, or that only one of them has.

@@ -52,7 +52,7 @@ inline World::Body training(const Settings& settings, std::optional<DType> compu
     train_some(trainer, steps, report);
     const ParameterStore& store = *trainer.model().store;
     report.add(values_of(store.compute_values()));
-    if (!settings.parallel.shard_optimizer) report.add(values_of(store.values()));
+    if (!settings.parallel.zero_stage) report.add(values_of(store.values()));
   };
 }
 

@@ -48,7 +48,7 @@ void write_checkpoint(const std::filesystem::path& path, const CheckpointParts& 
     const auto place = [&](int rank) { return shard_path(path, rank, group->size()); };
     const std::uint64_t own = write_shard(place(group->rank()), parts.shard);
     const std::vector<std::string> stated =
-        group->to_first(std::to_string(own), fmt::format("its shard of {}", path.string()));
+        group->gather_text(std::to_string(own), fmt::format("its shard of {}", path.string()));
     const auto end = std::chrono::steady_clock::now() + patience;
     for (int rank = 0; rank < static_cast<int>(stated.size()); ++rank) {
       const std::uint64_t checksum = std::stoull(stated[static_cast<std::size_t>(rank)]);

@@ -229,7 +229,7 @@ std::optional<fs::path> CheckpointDirectory::newest_complete() const {
   return newest_complete_of(path_, candidates);
 }
 
-std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
+std::optional<fs::path> newest_complete_checkpoint(const fs::path& folder) {
   Candidates candidates;
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(folder, failure)) {

@@ -66,11 +66,11 @@ class CheckpointDirectory {
 
 /// Returns the newest complete checkpoint, like CheckpointDirectory::newest_complete, without changing the folder: safe
 /// while a run still writes to it. Returns nullopt if the folder has no checkpoints.
-std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesystem::path& folder);
+std::optional<std::filesystem::path> newest_complete_checkpoint(const std::filesystem::path& folder);
 
-/// Returns the folder of the last finetune stage with a checkpoint (1_transfer, 2_distillation, ...) in the run
-/// directory `run`, or nullopt if `run` has no stage folders. Throws UserError if no stage has a checkpoint yet, or if
-/// two stages with the same number have one, left by different lists of stages.
+/// Returns the folder of the last finetune stage with a checkpoint (1_attention_transfer, 2_distillation, ...) in the
+/// run directory `run`, or nullopt if `run` has no stage folders. Throws UserError if no stage has a checkpoint yet, or
+/// if two stages with the same number have one, left by different lists of stages.
 std::optional<std::filesystem::path> last_stage_of(const std::filesystem::path& run);
 
 }  // namespace furlong

@@ -16,7 +16,7 @@ namespace {
 /// With LoRA, freezes everything except the adapters, the parameters trained with them, and the label head, which a
 /// checkpoint of another objective does not have.
 bool is_frozen(const Settings& settings, const Parameter& parameter) {
-  if (settings.model.adapter.rank == 0 || layers::trains_beside_adapters(parameter.name())) return false;
+  if (settings.model.adapter.rank == 0 || layers::is_trained_with_adapters(parameter.name())) return false;
   const std::string& name = parameter.name();
   return !settings.objective.learns_labels() || !(name.starts_with("classifier.") || name.starts_with("matching."));
 }
@@ -68,7 +68,7 @@ std::optional<layers::LabelHeadConfig> label_head(const ObjectiveSettings& objec
                     name_of(objective.name));
   }
   return layers::LabelHeadConfig{static_cast<std::int64_t>(vocabulary.labels().size()),
-                                 objective.name == Objective::matching, objective.pooling};
+                                 objective.name == Objective::pair_classification, objective.pooling};
 }
 
 }  // namespace
@@ -83,9 +83,9 @@ Model make_model(const Settings& settings, const Vocabulary& data, const Device&
   config.vocabulary_size = vocabulary_size(settings, vocabulary);
   if (config.architecture == layers::Architecture::encoder) {
     model.encoder = std::make_unique<layers::Encoder>(*model.store, config, label_head(settings.objective, vocabulary),
-                                                      settings.trainer.recompute);
+                                                      settings.trainer.activation_checkpointing);
   } else {
-    model.decoder = std::make_unique<layers::Decoder>(*model.store, config, settings.trainer.recompute);
+    model.decoder = std::make_unique<layers::Decoder>(*model.store, config, settings.trainer.activation_checkpointing);
   }
   model.store->freeze(
       [&](const Parameter& parameter) { return is_frozen(settings, parameter) || (frozen && frozen(parameter)); });
@@ -101,7 +101,7 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
     std::string name = "parameters/" + parameter.name();
     known.insert(name);
     const std::string averaged = "averages/" + parameter.name();
-    if (weights == Weights::averaged_if_present && checkpoint.has(averaged)) name = averaged;
+    if (weights == Weights::ema_if_present && checkpoint.has(averaged)) name = averaged;
     read_tensor(checkpoint, name, parameter.master());
     if (const std::int64_t bad = ops::count_non_finite(Stream{store.device()}, parameter.master()); bad > 0)
       throw UserError("{}: tensor {} has {} values that are NaN or infinite; use an earlier checkpoint",
@@ -142,7 +142,7 @@ std::optional<fs::path> checkpoint_folder(const fs::path& path) {
 }
 
 fs::path newest_in(const fs::path& path, const fs::path& folder) {
-  if (const auto newest = newest_whole_checkpoint(folder)) return *newest;
+  if (const auto newest = newest_complete_checkpoint(folder)) return *newest;
   throw UserError("{}: no checkpoint found (looked for best.h5 and step_*.h5 in {})", path.string(), folder.string());
 }
 

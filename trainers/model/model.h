@@ -47,9 +47,9 @@ Model make_model(const Settings& settings, const Vocabulary& data, const Device&
                  std::optional<DType> compute = std::nullopt, const Frozen& frozen = {});
 
 /// Which weights of a checkpoint to load: the EMA if the checkpoint has one, or the raw weights.
-enum class Weights { averaged_if_present, raw };
+enum class Weights { ema_if_present, raw };
 
-/// Loads parameters and buffers from a checkpoint into the model. With `averaged_if_present` it takes the EMA if the
+/// Loads parameters and buffers from a checkpoint into the model. With `ema_if_present` it takes the EMA if the
 /// checkpoint has one. Throws UserError, naming the tensor, if one is missing, has the wrong shape, is unknown to the
 /// model, or is not finite.
 void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights weights);

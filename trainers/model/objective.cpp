@@ -6,12 +6,12 @@
 #include "datasets/samplers/sampler.h"
 #include "datasets/samplers/segment_source.h"
 #include "datasets/tasks/copy_task.h"
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 
 namespace furlong {
 namespace {
 
-std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenStore& data, Split split,
+std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenizedDataset& data, Split split,
                                      SamplerOptions::Order order, std::int64_t sequence_length) {
   SamplerOptions options;
   options.order = order;
@@ -22,7 +22,7 @@ std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenStore&
   return std::make_unique<Sampler>(data, split, options);
 }
 
-std::unique_ptr<RowSource> documents(const Settings& settings, const TokenStore& data, Split split, bool shuffled,
+std::unique_ptr<RowSource> documents(const Settings& settings, const TokenizedDataset& data, Split split, bool shuffled,
                                      std::int64_t sequence_length) {
   DocumentOptions options;
   options.sequence_length = sequence_length;
@@ -34,9 +34,9 @@ std::unique_ptr<RowSource> documents(const Settings& settings, const TokenStore&
   return std::make_unique<DocumentSource>(data, split, options);
 }
 
-std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data,
-                                    Split split, SamplerOptions::Order order, std::int64_t sequence_length,
-                                    const char* stream) {
+std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& vocabulary,
+                                    const TokenizedDataset& data, Split split, SamplerOptions::Order order,
+                                    std::int64_t sequence_length, const char* stream) {
   SamplerOptions windows;
   windows.order = order;
   windows.sequence_length = sequence_length;
@@ -44,8 +44,8 @@ std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& 
   windows.separate_documents = settings.data.packing == "documents";
   MaskingOptions options;
   options.probability = settings.objective.mask_probability;
-  options.mask_token_share = settings.objective.mask_token_share;
-  options.random_token_share = settings.objective.random_token_share;
+  options.mask_token_fraction = settings.objective.mask_token_fraction;
+  options.random_token_fraction = settings.objective.random_token_fraction;
   options.seed = static_cast<std::uint64_t>(settings.seed);
   options.stream = stream;
   options.ignore_tokens = settings.data.ignore_tokens;
@@ -57,12 +57,13 @@ std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& 
   return std::make_unique<MaskedSource>(Sampler(data, split, windows), vocabulary, options);
 }
 
-std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary& vocabulary, const TokenStore& data,
-                                      Split split, bool shuffled, std::int64_t sequence_length) {
+std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary& vocabulary,
+                                      const TokenizedDataset& data, Split split, bool shuffled,
+                                      std::int64_t sequence_length) {
   LabelledOptions options;
   options.sequence_length = sequence_length;
   options.shuffled = shuffled;
-  options.pairs = settings.objective.name == Objective::matching;
+  options.pairs = settings.objective.name == Objective::pair_classification;
   options.pad_to_longest = settings.data.padding == "longest";
   options.seed = static_cast<std::uint64_t>(settings.seed);
   if (settings.objective.pooling == ops::Pooling::first) options.first_token = vocabulary.class_id();
@@ -74,14 +75,14 @@ std::unique_ptr<BatchSource> copies(const Settings& settings, const Vocabulary& 
   CopyTaskOptions options;
   options.n_symbols = settings.data.task_symbols;
   options.sequence_length = sequence_length;
-  options.shortest_copy = split == Split::train ? settings.data.task_shortest : 0;
+  options.min_copy_symbols = split == Split::train ? settings.data.task_min_symbols : 0;
   options.seed = static_cast<std::uint64_t>(settings.seed);
   options.split = split;
   if (settings.objective.name == Objective::masked_tokens) options.hidden_as = *vocabulary.mask_id();
   return std::make_unique<CopyTask>(options);
 }
 
-std::unique_ptr<BatchSource> segments(const Settings& settings, const TokenStore& data, Split split,
+std::unique_ptr<BatchSource> segments(const Settings& settings, const TokenizedDataset& data, Split split,
                                       std::int64_t sequence_length, std::int64_t rows, bool whole_documents) {
   return std::make_unique<SegmentSource>(data, split,
                                          SegmentOptions{.sequence_length = sequence_length,
@@ -90,8 +91,8 @@ std::unique_ptr<BatchSource> segments(const Settings& settings, const TokenStore
                                                         .whole_documents = whole_documents});
 }
 
-const TokenStore& store_of(const Dataset& data) {
-  const auto* store = dynamic_cast<const TokenStore*>(&data);
+const TokenizedDataset& store_of(const Dataset& data) {
+  const auto* store = dynamic_cast<const TokenizedDataset*>(&data);
   require(store != nullptr, "{} is not a tokenized dataset", data.path());
   return *store;
 }
@@ -99,26 +100,26 @@ const TokenStore& store_of(const Dataset& data) {
 }  // namespace
 
 std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
-  if (settings.task == "copy") return std::make_unique<CopyData>(settings.task_symbols);
-  if (settings.store.empty()) {
+  if (settings.task == "copy") return std::make_unique<CopyDataset>(settings.task_symbols);
+  if (settings.dataset.empty()) {
     throw UserError(
-        "data.store is empty, as in the config of an imported model; expected a tokenized dataset written by furlong "
-        "prepare: pass --data or set data.store");
+        "data.dataset is empty, as in the config of an imported model; expected a tokenized dataset written by furlong "
+        "prepare: pass --data or set data.dataset");
   }
-  return std::make_unique<TokenStore>(TokenStore::open(settings.store.string()));
+  return std::make_unique<TokenizedDataset>(TokenizedDataset::open(settings.dataset.string()));
 }
 
 std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary,
                                              const Dataset& dataset) {
   if (settings.data.task == "copy") return copies(settings, vocabulary, Split::train, settings.data.sequence_length);
-  const TokenStore& data = store_of(dataset);
+  const TokenizedDataset& data = store_of(dataset);
   const bool in_order = settings.data.sampler == "sequential";
   const auto order = in_order ? SamplerOptions::Order::sequential : SamplerOptions::Order::random;
   switch (settings.objective.name) {
     case Objective::masked_tokens:
       return masked(settings, vocabulary, data, Split::train, order, settings.data.sequence_length, "masking");
     case Objective::classification:
-    case Objective::matching:
+    case Objective::pair_classification:
       return labelled(settings, vocabulary, data, Split::train, !in_order, settings.data.sequence_length);
     case Objective::next_token:
       break;
@@ -136,13 +137,13 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const V
                                                const Dataset& dataset, Split split, std::int64_t sequence_length,
                                                std::int64_t batch_size) {
   if (settings.data.task == "copy") return copies(settings, vocabulary, split, sequence_length);
-  const TokenStore& data = store_of(dataset);
+  const TokenizedDataset& data = store_of(dataset);
   switch (settings.objective.name) {
     case Objective::masked_tokens:
       return masked(settings, vocabulary, data, split, SamplerOptions::Order::sequential, sequence_length,
                     "masking for evaluation");
     case Objective::classification:
-    case Objective::matching:
+    case Objective::pair_classification:
       return labelled(settings, vocabulary, data, split, false, sequence_length);
     case Objective::next_token:
       break;
@@ -170,7 +171,7 @@ DeviceBatch on_device(const Batch& batch, const Device& device) {
 
 DeviceBatch largest_batch(const Settings& settings, const Device& device) {
   const std::int64_t samples = settings.data.batch_size;
-  const std::int64_t rows = settings.objective.name == Objective::matching ? 2 * samples : samples;
+  const std::int64_t rows = settings.objective.name == Objective::pair_classification ? 2 * samples : samples;
   const auto empty = [&](const Shape& shape) { return Tensor::empty(shape, DType::int32, device); };
   const Shape shape{rows, settings.data.sequence_length};
   DeviceBatch made;
@@ -194,7 +195,7 @@ ops::CrossEntropyResult loss_of(Model& model, layers::ForwardContext& context, c
     case Objective::masked_tokens:
       return model.encoder->masked_token_loss(context, batch.inputs, batch.targets, options);
     case Objective::classification:
-    case Objective::matching:
+    case Objective::pair_classification:
       return model.encoder->label_loss(context, batch.inputs, batch.labels, options);
     case Objective::next_token:
       break;

@@ -32,7 +32,7 @@ void repeat_rows(const CheckpointReader& checkpoint, const std::string& name, st
 
 }  // namespace
 
-WeightsReport begin_from(const CheckpointReader& checkpoint, Model& model) {
+WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model) {
   check_vocabulary(checkpoint, model);
   WeightsReport report;
   std::set<std::string> known;

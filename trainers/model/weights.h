@@ -20,6 +20,6 @@ struct WeightsReport {
 /// has one. If the model has more learned positions than the checkpoint, position p starts from checkpoint position p
 /// modulo their number (Longformer: Beltagy, Peters and Cohan 2020, section 5). Throws UserError if the vocabularies
 /// differ, labels aside, or if a shape differs.
-WeightsReport begin_from(const CheckpointReader& checkpoint, Model& model);
+WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model);
 
 }  // namespace furlong

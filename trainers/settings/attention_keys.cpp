@@ -49,7 +49,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
     for (const auto& item : list) result.emplace_back(item.name);
     return result;
   };
-  const auto random_maps = maps_that([](const ops::FeatureMapInfo& map) { return map.needs_directions; });
+  const auto random_maps = maps_that([](const ops::FeatureMapInfo& map) { return map.needs_random_projection; });
   const auto polynomials = maps_that([](const ops::FeatureMapInfo& map) { return map.highest_order > 0; });
   t.section("model.attention",
             "exact attention, or attention with a cost linear in the sequence length; docs/numerics.md has definitions "
@@ -95,7 +95,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
                     .above(0)
                     .within(0, 1)
                     .zero_means("0.001"));
-  with_maps(t.key("model.attention.most_features", &a.map_options.most_features, "",
+  with_maps(t.key("model.attention.max_features", &a.map_options.max_features, "",
                   "largest number of polynomial features; a map with more is an error")
                 .within(1, 1e6),
             polynomials);
@@ -116,7 +116,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
                 .below(1),
             maps_that([](const ops::FeatureMapInfo& map) { return ops::can_cancel(map.map); }))
       .only_with("model.attention.normalizer", {"sum"});
-  with_maps(t.key("model.attention.directions", &a.directions, "",
+  with_maps(t.key("model.attention.random_projection", &a.random_projection, "",
                   "random projection of the features; orthogonal: orthogonal blocks with norms of Gaussian rows (less "
                   "variance than iid); orthogonal_fixed_norm: with norms √d_head; norm_stratified: with norms at "
                   "quantiles; structured: random signs and Hadamard transforms; iid: independent Gaussian rows"),

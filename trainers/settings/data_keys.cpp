@@ -9,18 +9,18 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
             "the training data; unless data.packing separates documents, windows, attention and convolution cross "
             "document boundaries; only targets at breaks of a split are excluded from the loss");
   t.key("data.task", &d.task, "",
-        "none: read data.store; copy: generate the copy task '< symbols = symbols', whose second copy is the target "
+        "none: read data.dataset; copy: generate the copy task '< symbols = symbols', whose second copy is the target "
         "(masked_tokens: is masked)")
       .one_of({"none", "copy"});
   t.key("data.task_symbols", &d.task_symbols, "symbols", "number of distinct symbols of the copy task")
-      .within(1, static_cast<double>(Vocabulary::most_copy_symbols))
+      .within(1, static_cast<double>(Vocabulary::max_copy_symbols))
       .only_with("data.task", {"copy"});
-  t.key("data.task_shortest", &d.task_shortest, "symbols",
+  t.key("data.task_min_symbols", &d.task_min_symbols, "symbols",
         "shortest copy in training; lengths are uniform from this to the longest that fits sequence_length")
       .within(1, 1e9)
       .zero_means("all copies have the full length")
       .only_with("data.task", {"copy"});
-  auto& store = t.key("data.store", &d.store, "", "tokenized dataset (HDF5 file) written by furlong prepare")
+  auto& store = t.key("data.dataset", &d.dataset, "", "tokenized dataset (HDF5 file) written by furlong prepare")
                     .only_with("data.task", {"none"})
                     .elsewhere({"dataset", "data_dir", "train_file", "file"});
   if (requires_store) store.required();
@@ -37,7 +37,7 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
         "all once per epoch, long ones split over several rows")
       .one_of({"random", "sequential", "stream", "documents"})
       .only_with("data.task", {"none"});
-  t.key("data.carry_state", &d.carry_state, "",
+  t.key("data.stateful", &d.stateful, "",
         "stateful training (truncated BPTT): each layer's recurrent state continues in the next segment of a document; "
         "gradients stop at the segment; see docs/config.md: Stateful training")
       .only_with("data.sampler", {"stream"})
@@ -60,7 +60,7 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
         "rounded up to a multiple of 64; sequence_length: always data.sequence_length")
       .one_of({"longest", "sequence_length"})
       .only_with("data.sampler", {"documents"})
-      .or_with("objective.name", {"classification", "matching"});
+      .or_with("objective.name", {"classification", "pair_classification"});
 }
 
 void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
@@ -75,12 +75,12 @@ void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
       .only_with("objective.name", {"masked_tokens"})
       .only_with("data.task", {"none"})
       .elsewhere({"mlm_probability", "mask_prob"});
-  t.key("objective.mask_token_share", &o.mask_token_share, "",
+  t.key("objective.mask_token_fraction", &o.mask_token_fraction, "",
         "fraction of the tokens to predict that are replaced by <mask>")
       .within(0, 1)
       .only_with("objective.name", {"masked_tokens"})
       .only_with("data.task", {"none"});
-  t.key("objective.random_token_share", &o.random_token_share, "",
+  t.key("objective.random_token_fraction", &o.random_token_fraction, "",
         "fraction of the tokens to predict that are replaced by a random token; the rest stay unchanged")
       .within(0, 1)
       .only_with("objective.name", {"masked_tokens"})
@@ -89,7 +89,7 @@ void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
         "document representation; mean: mean of its hidden states; class_token: hidden state of a <class> token at its "
         "start")
       .one_of({"mean", "class_token"})
-      .only_with("objective.name", {"classification", "matching"})
+      .only_with("objective.name", {"classification", "pair_classification"})
       .elsewhere({"pool", "pooling_mode"});
 }
 

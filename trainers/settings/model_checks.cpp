@@ -173,8 +173,8 @@ void SettingsChecker::features() const {
   const auto& attention = copy_.model.attention;
   const std::int64_t d_head = head_width();
   const ops::FeatureMapInfo& map = ops::feature_map_info(attention.feature_map);
-  if (map.needs_directions) {
-    if (attention.n_features % map.features_a_direction == 0) return;
+  if (map.needs_random_projection) {
+    if (attention.n_features % map.features_per_projection == 0) return;
     const auto cite = citing({"model.attention.n_features"});
     cite.fail(fmt::format("{} is odd; expected an even number with {}, which computes two features per projection",
                           cite("model.attention.n_features"), cite("model.attention.feature_map")));
@@ -183,7 +183,7 @@ void SettingsChecker::features() const {
   try {
     features = ops::feature_count(map.map, attention.map_options, d_head, 0);
   } catch (const UserError& error) {
-    const auto cite = citing({"model.attention.order", "model.attention.most_features", "model.attention.feature_map"});
+    const auto cite = citing({"model.attention.order", "model.attention.max_features", "model.attention.feature_map"});
     cite.fail(fmt::format("{}: {}", cite("model.attention.order"), error.what()));
   }
   if (attention.n_features == 0 || attention.n_features == features) return;

@@ -92,7 +92,7 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
   t.key("model.prediction_head", &m.prediction_head, "",
         "linear: output layer only; transform: linear layer, activation and norm before the output layer (BERT's "
         "masked language model); none: hidden states only, such as sentence embeddings, which train only with "
-        "teacher.loss: transfer")
+        "teacher.loss: attention_transfer")
       .only_with("objective.name", {"next_token", "masked_tokens"});
   t.key("model.output_bias", &m.output_bias, "", "add a bias per token to the output layer")
       .only_with("objective.name", {"next_token", "masked_tokens"})

@@ -7,12 +7,12 @@ namespace furlong {
 namespace {
 
 /// Checks settings that sequences divided among ranks do not support.
-void check_sequence_processes(const Settings& settings, const ProcessCount& count) {
-  const std::int64_t processes = settings.parallel.sequence_processes;
+void check_context_parallel_size(const Settings& settings, const ProcessCount& count) {
+  const std::int64_t processes = settings.parallel.context_parallel_size;
   if (processes == 1) return;
-  const std::string key = fmt::format("parallel.sequence_processes: {}", processes);
+  const std::string key = fmt::format("parallel.context_parallel_size: {}", processes);
   if (count.processes % processes != 0)
-    throw UserError("{}: {}; expected a multiple of parallel.sequence_processes", key, count.found);
+    throw UserError("{}: {}; expected a multiple of parallel.context_parallel_size", key, count.found);
   if (settings.data.sequence_length % processes != 0)
     throw UserError("{}: data.sequence_length: {} is not a multiple of it; change one of the two", key,
                     settings.data.sequence_length);
@@ -41,17 +41,17 @@ void check_sequence_processes(const Settings& settings, const ProcessCount& coun
 
 void check_process_settings(const Settings& settings, const ProcessCount& count) {
   const auto& [processes, found, verb] = count;
-  if (settings.parallel.engine == "none")
-    throw UserError("parallel.engine: none supports one process only, but {}; {} one, or set it to auto", found, verb);
+  if (settings.parallel.backend == "none")
+    throw UserError("parallel.backend: none supports one process only, but {}; {} one, or set it to auto", found, verb);
   if (settings.teacher.teaches())
     throw UserError("teacher.loss: {}: {}, but distillation supports one process only; {} one", settings.teacher.loss,
                     found, verb);
-  if (settings.data.carry_state)
+  if (settings.data.stateful)
     throw UserError(
-        "data.carry_state: true: {}, but stateful training supports one process only; {} one, or set it to false",
-        found, verb);
-  check_sequence_processes(settings, count);
-  const std::int64_t rows = processes / settings.parallel.sequence_processes;
+        "data.stateful: true: {}, but stateful training supports one process only; {} one, or set it to false", found,
+        verb);
+  check_context_parallel_size(settings, count);
+  const std::int64_t rows = processes / settings.parallel.context_parallel_size;
   if (settings.data.batch_size < rows)
     throw UserError("data.batch_size: {}: {}, which divide each batch; raise it to at least {}, or {} fewer",
                     settings.data.batch_size, found, rows, verb);
@@ -62,16 +62,16 @@ void check_process_settings(const Settings& settings, const ProcessCount& count)
 }
 
 void check_one_process(const Settings& settings) {
-  if (settings.parallel.sequence_processes > 1)
+  if (settings.parallel.context_parallel_size > 1)
     throw UserError(
-        "parallel.sequence_processes: {}: found one process; start a multiple of that number, or set it to 1",
-        settings.parallel.sequence_processes);
+        "parallel.context_parallel_size: {}: found one process; start a multiple of that number, or set it to 1",
+        settings.parallel.context_parallel_size);
 }
 
 void refuse_segments_on_gpu(const Settings& settings, const std::string& instead) {
-  if (settings.parallel.sequence_processes > 1)
-    throw UserError("parallel.sequence_processes: {}: supported on CPUs only; set it to 1, or {}",
-                    settings.parallel.sequence_processes, instead);
+  if (settings.parallel.context_parallel_size > 1)
+    throw UserError("parallel.context_parallel_size: {}: supported on CPUs only; set it to 1, or {}",
+                    settings.parallel.context_parallel_size, instead);
 }
 
 }  // namespace furlong

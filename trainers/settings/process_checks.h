@@ -17,11 +17,11 @@ struct ProcessCount {
 /// names the key if they cannot.
 void check_process_settings(const Settings& settings, const ProcessCount& count);
 
-/// Throws UserError if parallel.sequence_processes is above 1. For training in a single process.
+/// Throws UserError if parallel.context_parallel_size is above 1. For training in a single process.
 void check_one_process(const Settings& settings);
 
-/// Throws UserError if parallel.sequence_processes is above 1. For training on GPUs. `instead` is the advice to a user
-/// who needs it, such as "set device: cpu".
+/// Throws UserError if parallel.context_parallel_size is above 1. For training on GPUs. `instead` is the advice to a
+/// user who needs it, such as "set device: cpu".
 void refuse_segments_on_gpu(const Settings& settings, const std::string& instead);
 
 }  // namespace furlong

@@ -45,7 +45,7 @@ config reference` writes this page, and `furlong config schema` a JSON Schema fo
 - **LoRA.** With `model.lora_rank`, these weights are trained: the adapters, the classifier of labels,
   and what attention has besides its linear layers (feature maps, gates, norms of queries and keys,
   gains, convolutions, projections along the sequence). All other weights are frozen.
-- **Stateful training.** With `data.carry_state`, a token's context is its whole document. Each row of
+- **Stateful training.** With `data.stateful`, a token's context is its whole document. Each row of
   a batch starts its stretch of the split with an empty state. In validation and `evaluate`, stretches
   start at documents if documents permit rows of similar length, otherwise inside a document. In the
   latter case the loss depends on the batch size; `data.batch_size: 1` evaluates whole documents.
@@ -55,7 +55,7 @@ config reference` writes this page, and `furlong config schema` a JSON Schema fo
 }  // namespace
 
 const StageSettings& FinetuneSettings::stage(const std::string& name) const {
-  if (name == "transfer") return transfer;
+  if (name == "attention_transfer") return attention_transfer;
   if (name == "distillation") return distillation;
   require(name == "task", "unknown stage '{}'", name);
   return task;
@@ -101,6 +101,7 @@ config::Table settings_table(Settings& settings, bool requires_store) {
   add_trainer_keys(table, settings.trainer);
   add_output_keys(table, settings.checkpoint, settings.log, settings.parallel);
   add_finetune_keys(table, settings.finetune);
+  add_renamed_keys(table);
   return table;
 }
 
@@ -150,7 +151,7 @@ Settings resolve(Settings settings) {
   if (model.d_feedforward == 0) model.d_feedforward = 4 * model.d_model;
   if (model.max_sequence_length == 0) model.max_sequence_length = settings.data.sequence_length;
   auto& scaling = model.rotary_scaling;
-  if (model.position == layers::Position::rotary && scaling.counts_original_length() && scaling.original_length == 0)
+  if (model.position == layers::Position::rotary && scaling.uses_original_length() && scaling.original_length == 0)
     scaling.original_length = model.max_sequence_length;
   if (attention.map_options.kernel_epsilon == 0)
     attention.map_options.kernel_epsilon = ops::FeatureMapOptions{}.kernel_epsilon;

@@ -14,31 +14,33 @@
 namespace furlong {
 
 struct DataSettings {
-  std::filesystem::path store;
+  std::filesystem::path dataset;
   std::int64_t sequence_length = 1024;
   std::int64_t batch_size = 4;
   std::string sampler = "random";
   std::vector<std::string> ignore_tokens;
   std::string padding = "longest";
   std::string packing = "none";
-  bool carry_state = false;
+  bool stateful = false;
   std::string task = "none";
   std::int64_t task_symbols = 10;
-  std::int64_t task_shortest = 0;
+  std::int64_t task_min_symbols = 0;
   bool operator==(const DataSettings&) const = default;
 };
 
-enum class Objective : std::uint8_t { next_token, masked_tokens, classification, matching };
-constexpr auto names_of(Objective) { return std::array{"next_token", "masked_tokens", "classification", "matching"}; }
+enum class Objective : std::uint8_t { next_token, masked_tokens, classification, pair_classification };
+constexpr auto names_of(Objective) {
+  return std::array{"next_token", "masked_tokens", "classification", "pair_classification"};
+}
 
 struct ObjectiveSettings {
   Objective name = Objective::next_token;
   double mask_probability = 0.15;
-  double mask_token_share = 0.8;
-  double random_token_share = 0.1;
+  double mask_token_fraction = 0.8;
+  double random_token_fraction = 0.1;
   ops::Pooling pooling = ops::Pooling::mean;
   /// Whether targets are labels of documents rather than tokens.
-  bool learns_labels() const { return name == Objective::classification || name == Objective::matching; }
+  bool learns_labels() const { return name == Objective::classification || name == Objective::pair_classification; }
   bool operator==(const ObjectiveSettings&) const = default;
 };
 
@@ -68,7 +70,7 @@ struct TrainerSettings {
   std::int64_t validate_every = 100;
   std::int64_t validation_batches = 20;
   std::int64_t gradient_accumulation = 1;
-  layers::Recompute recompute = layers::Recompute::elementwise;
+  layers::ActivationCheckpointing activation_checkpointing = layers::ActivationCheckpointing::elementwise;
   bool cuda_graph = true;
   std::int64_t early_stopping_patience = 0;
   double skip_outlier_factor = 0;
@@ -81,7 +83,7 @@ struct CheckpointSettings {
   std::int64_t every = 200;
   std::int64_t keep_last = 2;
   bool keep_best = true;
-  bool background = true;
+  bool async = true;
   bool operator==(const CheckpointSettings&) const = default;
 };
 
@@ -93,12 +95,12 @@ struct LogSettings {
 };
 
 struct ParallelSettings {
-  std::string engine = "auto";
+  std::string backend = "auto";
   double timeout = 15;
   std::int64_t bucket_megabytes = 25;
   std::string gradient_dtype = "float32";
-  bool shard_optimizer = false;
-  std::int64_t sequence_processes = 1;
+  std::int64_t zero_stage = 0;
+  std::int64_t context_parallel_size = 1;
   bool operator==(const ParallelSettings&) const = default;
 };
 
@@ -109,10 +111,10 @@ struct TeacherSettings {
   std::string layers = "joint";
   std::string input = "teacher";
   double temperature = 1;
-  double share = 1;
+  double distillation_weight = 1;
   std::string positions = "targets";
   bool teaches() const { return loss != "none"; }
-  bool transfers() const { return loss == "transfer"; }
+  bool transfers() const { return loss == "attention_transfer"; }
   bool operator==(const TeacherSettings&) const = default;
 };
 
@@ -130,9 +132,9 @@ struct StageSettings {
 struct FinetuneSettings {
   std::filesystem::path source, student;
   std::vector<std::string> stages;
-  StageSettings transfer, distillation, task;
+  StageSettings attention_transfer, distillation, task;
   std::int64_t evaluation_batches = 0;
-  std::vector<std::string> lengths;
+  std::vector<std::string> benchmark_lengths;
   /// Returns the values of stage "transfer", "distillation" or "task".
   const StageSettings& stage(const std::string& name) const;
   bool operator==(const FinetuneSettings&) const = default;
@@ -186,7 +188,7 @@ LoadedSettings finish_settings(LoadedSettings read);
 LoadedSettings from_yaml_text(const std::string& text, const std::string& name,
                               const std::vector<std::string>& overrides = {});
 
-/// As from_yaml_text(), for the config in a checkpoint. data.store may be empty or missing, as in imported models.
+/// As from_yaml_text(), for the config in a checkpoint. data.dataset may be empty or missing, as in imported models.
 LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name);
 
 /// Checks combinations of keys. Returns a warning for each key of a file that a `--set` made ineffective. Throws
@@ -211,8 +213,8 @@ nlohmann::ordered_json json_schema();
 /// Returns the page docs/config.md.
 std::string reference_markdown();
 
-/// Returns the table of all keys, bound to `settings`, which must outlive it. `requires_store`: data.store must be set
-/// when data.task is none.
+/// Returns the table of all keys, bound to `settings`, which must outlive it. `requires_store`: data.dataset must be
+/// set when data.task is none.
 config::Table settings_table(Settings& settings, bool requires_store = true);
 
 }  // namespace furlong

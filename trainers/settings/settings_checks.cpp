@@ -34,16 +34,16 @@ void SettingsChecker::objective() const {
   const bool encoder = copy_.model.architecture == layers::Architecture::encoder;
   if (encoder != (objective.name != Objective::next_token)) {
     const auto cite = citing({"objective.name", "model.architecture"});
-    cite.fail(
-        fmt::format("{} cannot be combined with {}; expected {}", cite("objective.name"), cite("model.architecture"),
-                    encoder ? "an objective for bidirectional attention: masked_tokens, classification or matching"
-                            : "next_token, or model.architecture: encoder"));
+    cite.fail(fmt::format(
+        "{} cannot be combined with {}; expected {}", cite("objective.name"), cite("model.architecture"),
+        encoder ? "an objective for bidirectional attention: masked_tokens, classification or pair_classification"
+                : "next_token, or model.architecture: encoder"));
   }
-  if (objective.mask_token_share + objective.random_token_share > 1 + 1e-12) {
-    const auto cite = citing({"objective.mask_token_share", "objective.random_token_share"});
+  if (objective.mask_token_fraction + objective.random_token_fraction > 1 + 1e-12) {
+    const auto cite = citing({"objective.mask_token_fraction", "objective.random_token_fraction"});
     cite.fail(fmt::format(
         "{} and {} have a sum above 1; expected fractions of the tokens to predict, with a sum of at most 1",
-        cite("objective.mask_token_share"), cite("objective.random_token_share")));
+        cite("objective.mask_token_fraction"), cite("objective.random_token_fraction")));
   }
   if (objective.pooling == ops::Pooling::first && copy_.data.sequence_length < 2) {
     const auto cite = citing({"data.sequence_length", "objective.pooling"});
@@ -68,10 +68,10 @@ void SettingsChecker::task() const {
         "least 4",
         cite("data.sequence_length"), cite("data.task")));
   }
-  if (data.task_shortest > n / 2 - 1) {
-    const auto cite = citing({"data.task_shortest", "data.sequence_length"});
+  if (data.task_min_symbols > n / 2 - 1) {
+    const auto cite = citing({"data.task_min_symbols", "data.sequence_length"});
     cite.fail(fmt::format("{} exceeds the longest copy, {} symbols, that fits {}; lower the first or raise the second",
-                          cite("data.task_shortest"), n / 2 - 1, cite("data.sequence_length")));
+                          cite("data.task_min_symbols"), n / 2 - 1, cite("data.sequence_length")));
   }
 }
 
@@ -100,11 +100,11 @@ void SettingsChecker::carried_state() const {
     cite.fail(fmt::format("{} cannot be combined with {}; expected random or sequential", cite("data.sampler"),
                           cite("objective.name")));
   }
-  if (!data.carry_state) return;
+  if (!data.stateful) return;
   const auto& attention = model.attention;
   const auto refuse = [&](const char* key, const std::string& reason) {
-    const auto cite = citing({"data.carry_state", key});
-    cite.fail(fmt::format("{} cannot be combined with {}: {}", cite("data.carry_state"), cite(key), reason));
+    const auto cite = citing({"data.stateful", key});
+    cite.fail(fmt::format("{} cannot be combined with {}: {}", cite("data.stateful"), cite(key), reason));
   };
   const char* chosen_by = !attention.layer_mechanisms.empty()  ? "model.attention.layers"
                           : !attention.head_mechanisms.empty() ? "model.attention.heads"
@@ -152,12 +152,12 @@ void SettingsChecker::teacher() const {
   const bool distils =
       teacher.loss == "distillation" || std::find(stages.begin(), stages.end(), "distillation") != stages.end();
   const char* key = teacher.teaches() ? "teacher.loss" : "finetune.stages";
-  if (teaches && copy_.data.carry_state) {
-    const auto cite = citing({key, "data.carry_state"});
+  if (teaches && copy_.data.stateful) {
+    const auto cite = citing({key, "data.stateful"});
     cite.fail(fmt::format("{} cannot be combined with {}: the teacher has no recurrent state; expected false",
-                          cite(key), cite("data.carry_state")));
+                          cite(key), cite("data.stateful")));
   }
-  if (teacher.layers == "in_turn" && copy_.model.shared_layers) {
+  if (teacher.layers == "layer_wise" && copy_.model.shared_layers) {
     const auto cite = citing({"teacher.layers", "model.shared_layers"});
     cite.fail(fmt::format("{} cannot be combined with {}: all layers share one block; expected joint",
                           cite("teacher.layers"), cite("model.shared_layers")));
@@ -177,7 +177,8 @@ void SettingsChecker::output_layer() const {
   if (copy_.objective.learns_labels() || copy_.model.prediction_head != layers::PredictionHead::none) return;
   const auto& stages = copy_.finetune.stages;
   const bool distils = copy_.teacher.loss == "distillation";
-  if (!distils && std::all_of(stages.begin(), stages.end(), [](const std::string& name) { return name == "transfer"; }))
+  if (!distils &&
+      std::all_of(stages.begin(), stages.end(), [](const std::string& name) { return name == "attention_transfer"; }))
     return;
   const char* key = distils ? "teacher.loss" : "finetune.stages";
   const auto cite = citing({key, "model.prediction_head"});
@@ -201,18 +202,19 @@ void SettingsChecker::finetune() const {
   const auto stages = citing({"finetune.stages"});
   for (std::size_t i = 0; i < finetune.stages.size(); ++i) {
     const std::string& name = finetune.stages[i];
-    if (name != "transfer" && name != "distillation" && name != "task")
+    if (name != "attention_transfer" && name != "distillation" && name != "task")
       stages.fail(fmt::format("finetune.stages: found {}; expected each to be transfer, distillation or task", name));
     if (std::find(finetune.stages.begin(), finetune.stages.begin() + static_cast<std::ptrdiff_t>(i), name) !=
         finetune.stages.begin() + static_cast<std::ptrdiff_t>(i))
       stages.fail(fmt::format("finetune.stages: found {} twice; expected each stage once", name));
   }
-  const auto lengths = citing({"finetune.lengths"});
-  for (const std::string& length : finetune.lengths) {
+  const auto lengths = citing({"finetune.benchmark_lengths"});
+  for (const std::string& length : finetune.benchmark_lengths) {
     const bool number =
         !length.empty() && length.size() <= 9 && length.find_first_not_of("0123456789") == std::string::npos;
     if (!number || length[0] == '0')
-      lengths.fail(fmt::format("finetune.lengths: found {}; expected numbers of tokens from 1 to 999999999", length));
+      lengths.fail(
+          fmt::format("finetune.benchmark_lengths: found {}; expected numbers of tokens from 1 to 999999999", length));
   }
 }
 

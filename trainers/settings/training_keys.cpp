@@ -17,31 +17,32 @@ void add_teacher_keys(config::Table& t, TeacherSettings& r) {
   t.key("teacher.loss", &r.loss, "",
         "none: no teacher; transfer: attention transfer, which trains only attention to match the teacher's outputs "
         "(mean over layers of |x - t|² / |t|²); distillation: match the teacher's predictions")
-      .one_of({"none", "transfer", "distillation"});
+      .one_of({"none", "attention_transfer", "distillation"});
   t.key("teacher.checkpoint", &r.checkpoint, "", "checkpoint, or run directory (its best checkpoint), of the teacher")
       .required()
-      .only_with("teacher.loss", {"transfer", "distillation"});
-  with_teacher(t.key("teacher.layers", &r.layers, "",
-                     "joint: train all layers in every step; in_turn: train one layer after another, each for an equal "
-                     "share of the steps with its own full schedule")
-                   .one_of({"joint", "in_turn"}),
-               {"transfer"});
+      .only_with("teacher.loss", {"attention_transfer", "distillation"});
+  with_teacher(
+      t.key("teacher.layers", &r.layers, "",
+            "joint: train all layers in every step; layer_wise: train one layer after another, each for an equal "
+            "share of the steps with its own full schedule")
+          .one_of({"joint", "layer_wise"}),
+      {"attention_transfer"});
   with_teacher(
       t.key("teacher.input", &r.input, "",
             "hidden states that the student's attention reads; teacher: the teacher's, one layer at a time in memory; "
             "student: its own, which lets a layer correct lower ones but stores the teacher's outputs of all layers")
           .one_of({"teacher", "student"}),
-      {"transfer"});
+      {"attention_transfer"});
   with_teacher(t.key("teacher.temperature", &r.temperature, "",
                      "divides the logits of both models; higher values give improbable tokens more weight")
                    .above(0)
                    .within(0, 1000),
                {"distillation"});
-  with_teacher(
-      t.key("teacher.share", &r.share, "", "weight of the distillation loss; the objective's weight is 1 minus this")
-          .above(0)
-          .within(0, 1),
-      {"distillation"})
+  with_teacher(t.key("teacher.distillation_weight", &r.distillation_weight, "",
+                     "weight of the distillation loss; the objective's weight is 1 minus this")
+                   .above(0)
+                   .within(0, 1),
+               {"distillation"})
       .elsewhere({"alpha", "distillation_weight"});
   with_teacher(
       t.key("teacher.positions", &r.positions, "",
@@ -94,11 +95,12 @@ void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
       .within(1, 1e12)
       .zero_means("the whole split")
       .only_with("finetune.source");
-  t.key("finetune.lengths", &f.lengths, "tokens",
+  t.key("finetune.benchmark_lengths", &f.benchmark_lengths, "tokens",
         "sequence lengths of the benchmark of teacher and student (speed and memory of a forward pass), such as [512, "
         "2048, 8192]")
       .only_with("finetune.source");
-  add_stage_keys(t, "transfer", "the stage of attention transfer; 0 takes the value for all stages", f.transfer);
+  add_stage_keys(t, "attention_transfer", "the stage of attention transfer; 0 takes the value for all stages",
+                 f.attention_transfer);
   add_stage_keys(t, "distillation", "the stage of distillation; 0 takes the value for all stages", f.distillation);
   add_stage_keys(t, "task",
                  "the stage of training on the objective, without a teacher; 0 takes the value for all stages", f.task);
@@ -182,14 +184,14 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
   t.key("trainer.gradient_accumulation", &r.gradient_accumulation, "", "forward and backward passes per optimizer step")
       .within(1, 1e6)
       .elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"});
-  t.key("trainer.recompute", &r.recompute, "",
+  t.key("trainer.activation_checkpointing", &r.activation_checkpointing, "",
         "activation checkpointing, with identical results; none: store all activations; elementwise: recompute norms "
         "and activation functions (a third less memory, a few percent slower); blocks: store only block inputs (least "
         "memory, about a third slower)")
       .elsewhere({"gradient_checkpointing", "activation_checkpointing"});
   t.key("trainer.cuda_graph", &r.cuda_graph, "",
         "on a GPU: capture the training step as a CUDA graph and replay it, with identical results and less launch "
-        "overhead; no effect on the CPU, with data.carry_state, or with feature maps whose denominators can vanish");
+        "overhead; no effect on the CPU, with data.stateful, or with feature maps whose denominators can vanish");
   t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "",
         "stop after this many validations in a row without a new lowest loss")
       .within(1, 1e12)
@@ -223,7 +225,7 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
       .elsewhere({"save_total_limit", "keep"});
   t.key("checkpoint.keep_best", &c.keep_best, "", "also keep the checkpoint with the lowest validation loss")
       .elsewhere({"load_best_model_at_end", "save_best"});
-  t.key("checkpoint.background", &c.background, "",
+  t.key("checkpoint.async", &c.async, "",
         "write checkpoints in the background from a copy in host memory; training waits, with a log message, if the "
         "copy does not fit")
       .elsewhere({"async_save", "save_async"});
@@ -241,7 +243,7 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
       .one_of({"auto", "bar", "lines", "none"});
 
   t.section("parallel", "training on several ranks, which share data.batch_size; the launcher sets the world size");
-  t.key("parallel.engine", &p.engine, "",
+  t.key("parallel.backend", &p.backend, "",
         "communication backend; auto: nccl between GPUs, gloo between CPUs; gloo: CPUs; nccl: GPUs; none: a single "
         "process")
       .one_of({"auto", "gloo", "nccl", "none"})
@@ -258,10 +260,10 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
         "data type of communicated gradients; float32: exact; bfloat16: half the traffic, rounded at each rank")
       .one_of({"float32", "bfloat16"})
       .elsewhere({"fp16_compression", "grad_reduce_dtype"});
-  t.key("parallel.shard_optimizer", &p.shard_optimizer, "",
+  t.key("parallel.zero_stage", &p.zero_stage, "",
         "ZeRO stage 1: each rank stores optimizer moments and EMA only for its share of the weights")
       .elsewhere({"zero_stage", "zero", "sharded_ddp", "use_distributed_optimizer"});
-  t.key("parallel.sequence_processes", &p.sequence_processes, "",
+  t.key("parallel.context_parallel_size", &p.context_parallel_size, "",
         "ranks that share each sequence, one segment each (context parallelism); linear attention only, whose "
         "recurrent state is exchanged")
       .within(1, 1e6)

@@ -48,9 +48,8 @@ bool CheckpointSaver::copy(CheckpointParts& parts) {
     return true;
   } catch (const MachineError& error) {
     if (!std::exchange(warned_about_memory_, true))
-      log_warn(
-          "checkpoint.background: not enough memory for a copy of the checkpoint ({}); it is written synchronously",
-          error.what());
+      log_warn("checkpoint.async: not enough memory for a copy of the checkpoint ({}); it is written synchronously",
+               error.what());
     return false;
   }
 }

@@ -42,7 +42,7 @@ class Run {
     const fs::path config = directory_.path() / "config.yaml";
     if (!is_done() || !fs::exists(config)) write_file_atomically(config, to_yaml(settings));
     if (!can_validate())
-      log_warn("{}: no validation split; training continues without validation", settings.data.store.string());
+      log_warn("{}: no validation split; training continues without validation", settings.data.dataset.string());
   }
 
   TrainResult train() {

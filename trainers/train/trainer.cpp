@@ -24,8 +24,8 @@ Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& de
       outliers_(settings.trainer.skip_outlier_factor),
       early_stopping_(settings.trainer.early_stopping_patience) {
   require(!teacher_ || !parallel_.group(), "a teacher needs a single process");
-  require(!settings.data.carry_state || !parallel_.group(), "stateful training needs a single process");
-  for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
+  require(!settings.data.stateful || !parallel_.group(), "stateful training needs a single process");
+  for (std::int64_t i = 0; settings.data.stateful && i < settings.trainer.gradient_accumulation; ++i)
     recurrent_states_.emplace_back(*model_.decoder, settings.data.batch_size);
 }
 

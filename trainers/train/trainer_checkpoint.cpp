@@ -42,7 +42,7 @@ Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
 
 WeightsReport Trainer::start_from(const CheckpointReader& checkpoint) {
   require(steps_ == 0, "Trainer: start_from() after the first step");
-  const WeightsReport report = begin_from(checkpoint, model_);
+  const WeightsReport report = initialize_from(checkpoint, model_);
   origin_ = CheckpointOrigin::read(checkpoint);
   optimizer_.restart_average();
   return report;
@@ -182,7 +182,7 @@ void Trainer::load_recurrent_state(const CheckpointReader& checkpoint, const Set
   if (recurrent_states_.empty()) return;
   const Settings& now = model_.settings;
   const DataSettings &then = before.data, &data = now.data;
-  if (!then.carry_state || then.store != data.store || then.sequence_length != data.sequence_length ||
+  if (!then.stateful || then.dataset != data.dataset || then.sequence_length != data.sequence_length ||
       then.batch_size != data.batch_size || before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
     log_warn("{}: the dataset or the shape of batches differs from the checkpoint's; recurrent states start empty",
              checkpoint.path().string());

@@ -46,7 +46,7 @@ void check_targets(const Settings& settings, const Vocabulary& vocabulary, const
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(samples), ++batches) {
-    if (source->batch_of_one_pass(first, samples).n_targets > 0) return;
+    if (source->single_pass_batch(first, samples).n_targets > 0) return;
   }
   throw no_targets(settings, data, split, max_batches);
 }
@@ -59,7 +59,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
                     std::int64_t batch_size, std::int64_t max_batches, const BatchLoss& loss, const WorkShare& share) {
   const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
   std::optional<RecurrentState> carried;
-  if (model.settings.data.carry_state) carried.emplace(*model.decoder, batch_size);
+  if (model.settings.data.stateful) carried.emplace(*model.decoder, batch_size);
   const SampleShare samples = share.samples(batch_size);
   require(!carried || samples.samples == batch_size, "stateful training needs a single process");
 
@@ -77,7 +77,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
     const Batch batch =
-        share.cut(source->batch_of_one_pass(first + static_cast<std::uint64_t>(samples.first), samples.samples),
+        share.cut(source->single_pass_batch(first + static_cast<std::uint64_t>(samples.first), samples.samples),
                   model.settings.objective.name == Objective::next_token);
     if (batch.n_targets == 0 && !carried && !share.group())
       continue;  // with several ranks, others may have targets in segments of the same rows

@@ -51,8 +51,8 @@ Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table
           positions ? name_of(positions->dtype()) : "", positions ? positions->shape().text() : "",
           tokens.shape().text());
   const Tensor output = Tensor::empty({tokens.extent(0), n, d}, token_table.dtype(), tape.device());
-  run_body(tape.stream(), embedding_cpu, embedding_gpu, tokens, token_table.value(), places,
-           positions ? *positions : Tensor{}, output);
+  dispatch_kernel(tape.stream(), embedding_cpu, embedding_gpu, tokens, token_table.value(), places,
+                  positions ? *positions : Tensor{}, output);
 
   std::vector<Variable> inputs{token_table};
   if (position_table) inputs.push_back(*position_table);
@@ -61,18 +61,18 @@ Variable embedding(Tape& tape, const Tensor& tokens, const Variable& token_table
                            const Tensor d_output = context.d_output();
                            const Stream& stream = context.stream();
                            add_to_table(context, 0, d_output.dtype(), [&](const Tensor& d_table) {
-                             run_body(stream, embedding_d_rows_cpu, embedding_d_rows_gpu, context.saved(0), d_output,
-                                      d_table);
+                             dispatch_kernel(stream, embedding_d_rows_cpu, embedding_d_rows_gpu, context.saved(0),
+                                             d_output, d_table);
                            });
                            if (!has_positions) return;
                            add_to_table(context, 1, d_output.dtype(), [&](const Tensor& d_table) {
                              const Tensor& own = context.saved(1);
                              if (own.defined()) {
-                               run_body(stream, embedding_d_rows_cpu, embedding_d_rows_gpu, own, d_output,
-                                        d_table.narrow(0, first_position, d_table.extent(0) - first_position));
+                               dispatch_kernel(stream, embedding_d_rows_cpu, embedding_d_rows_gpu, own, d_output,
+                                               d_table.narrow(0, first_position, d_table.extent(0) - first_position));
                              } else {
-                               run_body(stream, embedding_d_positions_cpu, embedding_d_positions_gpu, d_output,
-                                        d_table.narrow(0, first_position, n));
+                               dispatch_kernel(stream, embedding_d_positions_cpu, embedding_d_positions_gpu, d_output,
+                                               d_table.narrow(0, first_position, n));
                              }
                            });
                          });

@@ -280,9 +280,9 @@ void embedding_d_positions(const Stream& stream, const Tensor& d_output, const T
   });
 }
 
-const GpuBodyRegistration embedding_registration{embedding_gpu, &embedding};
-const GpuBodyRegistration embedding_d_rows_registration{embedding_d_rows_gpu, &embedding_d_rows};
-const GpuBodyRegistration embedding_d_positions_registration{embedding_d_positions_gpu, &embedding_d_positions};
+const GpuKernelRegistration embedding_registration{embedding_gpu, &embedding};
+const GpuKernelRegistration embedding_d_rows_registration{embedding_d_rows_gpu, &embedding_d_rows};
+const GpuKernelRegistration embedding_d_positions_registration{embedding_d_positions_gpu, &embedding_d_positions};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

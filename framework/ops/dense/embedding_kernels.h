@@ -1,7 +1,7 @@
 #pragma once
 // Arguments of the embedding kernels, on any engine.
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -16,12 +16,12 @@ void embedding_d_positions_cpu(const Tensor& d_output, const Tensor& d_positions
 void sinusoidal_positions_cpu(const Tensor& table);
 
 // On a GPU an id or a position outside its table gives a row of NaN, and no gradient.
-inline GpuBody<const Tensor& /*tokens*/, const Tensor& /*token_table*/, const Tensor& /*table*/,
-               const Tensor& /*positions*/, const Tensor& /*output*/>
+inline GpuKernel<const Tensor& /*tokens*/, const Tensor& /*token_table*/, const Tensor& /*table*/,
+                 const Tensor& /*positions*/, const Tensor& /*output*/>
     embedding_gpu{"embedding"};
 /// Sums blocks of 32 uses, in order, and then the blocks' sums: the same bits on every GPU.
-inline GpuBody<const Tensor& /*ids*/, const Tensor& /*d_output*/, const Tensor& /*d_table*/> embedding_d_rows_gpu{
+inline GpuKernel<const Tensor& /*ids*/, const Tensor& /*d_output*/, const Tensor& /*d_table*/> embedding_d_rows_gpu{
     "embedding"};
-inline GpuBody<const Tensor& /*d_output*/, const Tensor& /*d_positions*/> embedding_d_positions_gpu{"embedding"};
+inline GpuKernel<const Tensor& /*d_output*/, const Tensor& /*d_positions*/> embedding_d_positions_gpu{"embedding"};
 
 }  // namespace furlong::ops

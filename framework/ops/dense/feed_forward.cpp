@@ -23,7 +23,8 @@ void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weig
 }
 
 /// d_before is the gradient of the activation's input. It is used immediately, while caches still hold it.
-void through_activation(BackwardContext& context, const Tensor& d_y, ActivationKind kind, const Remake* remake_x) {
+void through_activation(BackwardContext& context, const Tensor& d_y, ActivationKind kind,
+                        const Rematerialize* rematerialize_x) {
   const Stream& stream = context.stream();
   const Tensor before = as_matrix(context.saved(Saved::before));
   const Tensor d_before = Tensor::empty(before.shape(), before.dtype(), stream.device);
@@ -36,21 +37,21 @@ void through_activation(BackwardContext& context, const Tensor& d_y, ActivationK
     gemm(stream, d_before, false, context.saved(Saved::weight_in), false, as_matrix(d_x.tensor), d_x.mode);
   }
   parameter_gradients(context, d_before, input_weight_in, input_bias_in,
-                      [&] { return remake_x ? (*remake_x)(stream) : context.saved(Saved::x); });
+                      [&] { return rematerialize_x ? (*rematerialize_x)(stream) : context.saved(Saved::x); });
 }
 
-void feed_forward_backward(BackwardContext& context, ActivationKind kind, const Remake* remake_x) {
+void feed_forward_backward(BackwardContext& context, ActivationKind kind, const Rematerialize* rematerialize_x) {
   const Stream& stream = context.stream();
   const Tensor d_y = as_matrix(context.d_output());
   if (context.wants(input_x) || context.wants(input_weight_in) || context.wants(input_bias_in)) {
-    through_activation(context, d_y, kind, remake_x);
+    through_activation(context, d_y, kind, rematerialize_x);
   }
   parameter_gradients(context, d_y, input_weight_out, input_bias_out, [&] {
     if (context.saved(Saved::hidden).defined()) return context.saved(Saved::hidden);
     // Written over `before`, which is no longer needed, if no other tensor shares its memory.
     const Tensor& before = context.saved(Saved::before);
     const Tensor hidden = before.is_unique() ? before : Tensor::empty(before.shape(), before.dtype(), stream.device);
-    run_body(stream, activation_cpu, activation_gpu, before, hidden, kind);
+    dispatch_kernel(stream, activation_cpu, activation_gpu, before, hidden, kind);
     return hidden;
   });
 }
@@ -78,7 +79,7 @@ Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weigh
   GemmEpilogue epilogue;
   epilogue.activation = epilogue_activation(kind);
   // If the values are dropped and recomputed in backward, both runs must compute the same bits.
-  const bool kept = tape.recording() || tape.runs_again();
+  const bool kept = tape.recording() || tape.will_rerun();
   Tensor before, before_rows;
   if (kept) {
     Shape shape = x.shape();
@@ -92,9 +93,9 @@ Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weigh
 
   const bool wants_weight_in = input_weight.requires_gradient(), wants_weight_out = output_weight.requires_gradient();
   const bool through = x.requires_gradient() || wants_weight_in || (input_bias && input_bias->requires_gradient());
-  const std::shared_ptr<const Remake> remake = wants_weight_in ? x.remake() : nullptr;
-  const bool keeps_hidden = wants_weight_out && !tape.remakes_values();
-  const bool keeps_x = wants_weight_in && !remake, keeps_before = through || (wants_weight_out && !keeps_hidden);
+  const std::shared_ptr<const Rematerialize> rematerialize = wants_weight_in ? x.rematerialize() : nullptr;
+  const bool keeps_hidden = wants_weight_out && !tape.recomputes_values();
+  const bool keeps_x = wants_weight_in && !rematerialize, keeps_before = through || (wants_weight_out && !keeps_hidden);
   std::vector<Tensor> saved = saved_by_name<Saved>({{Saved::x, keeps_x ? x.value() : Tensor{}},
                                                     {Saved::before, keeps_before ? before : Tensor{}},
                                                     {Saved::hidden, keeps_hidden ? hidden : Tensor{}},
@@ -103,7 +104,7 @@ Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weigh
   const auto given = [](const Variable* bias) { return bias ? *bias : Variable{}; };
   return tape.record_one(
       "feed_forward", {x, input_weight, given(input_bias), output_weight, given(output_bias)}, y, std::move(saved),
-      [kind, remake](BackwardContext& context) { feed_forward_backward(context, kind, remake.get()); });
+      [kind, rematerialize](BackwardContext& context) { feed_forward_backward(context, kind, rematerialize.get()); });
 }
 
 }  // namespace furlong::ops

@@ -12,7 +12,7 @@ namespace furlong::ops {
 /// Returns y [..., outer] in x's dtype.
 ///
 /// Records one node. It saves x and the pre-activation h = x · input_weightᵀ + input_bias [..., hidden]. f(h) is
-/// recomputed in backward if Tape::remakes_values(), and saved otherwise. Values and gradients are those of linear,
+/// recomputed in backward if Tape::recomputes_values(), and saved otherwise. Values and gradients are those of linear,
 /// activation, linear, bit for bit, except where a GPU library fuses the epilogue of a product (GemmEpilogue). If
 /// nothing is saved for backward, f is fused into the product, and the last bits may differ from those of the separate
 /// op. Throws ContractError if shapes do not match.

@@ -218,10 +218,10 @@ void pair_features_backward(const Stream& stream, const Tensor& x, const Tensor&
   });
 }
 
-const GpuBodyRegistration pool_registration{pool_gpu, &pool};
-const GpuBodyRegistration pool_backward_registration{pool_backward_gpu, &pool_backward};
-const GpuBodyRegistration pair_features_registration{pair_features_gpu, &pair_features};
-const GpuBodyRegistration pair_features_backward_registration{pair_features_backward_gpu, &pair_features_backward};
+const GpuKernelRegistration pool_registration{pool_gpu, &pool};
+const GpuKernelRegistration pool_backward_registration{pool_backward_gpu, &pool_backward};
+const GpuKernelRegistration pair_features_registration{pair_features_gpu, &pair_features};
+const GpuKernelRegistration pair_features_backward_registration{pair_features_backward_gpu, &pair_features_backward};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

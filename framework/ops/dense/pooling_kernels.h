@@ -1,6 +1,6 @@
 #pragma once
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -12,12 +12,12 @@ void pool_backward_cpu(const Tensor& d_output, const Tensor& mask, bool mean, co
 void pair_features_cpu(const Tensor& x, const Tensor& output);
 void pair_features_backward_cpu(const Tensor& x, const Tensor& d_output, const Tensor& d_x, bool accumulate);
 
-inline GpuBody<const Tensor& /*x*/, const Tensor& /*mask*/, bool /*mean*/, const Tensor& /*output*/> pool_gpu{"pool"};
-inline GpuBody<const Tensor& /*d_output*/, const Tensor& /*mask*/, bool /*mean*/, const Tensor& /*d_x*/,
-               bool /*accumulate*/>
+inline GpuKernel<const Tensor& /*x*/, const Tensor& /*mask*/, bool /*mean*/, const Tensor& /*output*/> pool_gpu{"pool"};
+inline GpuKernel<const Tensor& /*d_output*/, const Tensor& /*mask*/, bool /*mean*/, const Tensor& /*d_x*/,
+                 bool /*accumulate*/>
     pool_backward_gpu{"pool"};
-inline GpuBody<const Tensor& /*x*/, const Tensor& /*output*/> pair_features_gpu{"pair_features"};
-inline GpuBody<const Tensor& /*x*/, const Tensor& /*d_output*/, const Tensor& /*d_x*/, bool /*accumulate*/>
+inline GpuKernel<const Tensor& /*x*/, const Tensor& /*output*/> pair_features_gpu{"pair_features"};
+inline GpuKernel<const Tensor& /*x*/, const Tensor& /*d_output*/, const Tensor& /*d_x*/, bool /*accumulate*/>
     pair_features_backward_gpu{"pair_features"};
 
 }  // namespace furlong::ops

@@ -22,14 +22,15 @@ void backward(BackwardContext& context) {
   const Tensor d_y = context.d_output();
   const GradientTarget d_x = context.d_input(0);
   if (d_x.wanted())
-    run_body(context.stream(), short_convolution_d_x_cpu, short_convolution_d_x_gpu, d_y, by_tap, positions, d_x);
+    dispatch_kernel(context.stream(), short_convolution_d_x_cpu, short_convolution_d_x_gpu, d_y, by_tap, positions,
+                    d_x);
   const GradientTarget d_weight = context.d_input(1);
   if (!d_weight.wanted()) return;
   const std::int64_t blocks = short_convolution_blocks(x.device(), d_y.shape().rows());
   const Tensor partial =
       Tensor::empty({blocks, by_tap.extent(0), by_tap.extent(1)}, accumulate_dtype(x.dtype()), x.device());
-  run_body(context.stream(), short_convolution_d_weight_cpu, short_convolution_d_weight_gpu, x, history, positions, d_y,
-           partial, d_weight);
+  dispatch_kernel(context.stream(), short_convolution_d_weight_cpu, short_convolution_d_weight_gpu, x, history,
+                  positions, d_y, partial, d_weight);
 }
 
 }  // namespace
@@ -65,11 +66,11 @@ Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight
   if (tape.records({&x, &weight}) && history && updated_history && updated_history->shares_memory_with(*history))
     before = history->clone();
   const Tensor positions = documents ? document_positions(tape.stream(), *documents) : Tensor{};
-  run_body(tape.stream(), short_convolution_taps_cpu, short_convolution_taps_gpu, weight.value(), by_tap);
-  run_body(tape.stream(), short_convolution_cpu, short_convolution_gpu, x.value(), by_tap, before, positions, y);
+  dispatch_kernel(tape.stream(), short_convolution_taps_cpu, short_convolution_taps_gpu, weight.value(), by_tap);
+  dispatch_kernel(tape.stream(), short_convolution_cpu, short_convolution_gpu, x.value(), by_tap, before, positions, y);
   if (updated_history) {
-    run_body(tape.stream(), short_convolution_history_cpu, short_convolution_history_gpu, x.value(),
-             history ? *history : Tensor{}, *updated_history);
+    dispatch_kernel(tape.stream(), short_convolution_history_cpu, short_convolution_history_gpu, x.value(),
+                    history ? *history : Tensor{}, *updated_history);
   }
   return tape.record_one(
       "short_convolution", {x, weight}, y,

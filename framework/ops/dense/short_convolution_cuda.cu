@@ -297,11 +297,11 @@ void convolution_history(const Stream& stream, const Tensor& x, const Tensor& hi
   });
 }
 
-const GpuBodyRegistration convolution_registration{short_convolution_gpu, &convolve};
-const GpuBodyRegistration convolution_taps_registration{short_convolution_taps_gpu, &convolution_taps};
-const GpuBodyRegistration convolution_history_registration{short_convolution_history_gpu, &convolution_history};
-const GpuBodyRegistration convolution_d_x_registration{short_convolution_d_x_gpu, &convolution_d_x};
-const GpuBodyRegistration convolution_d_weight_registration{short_convolution_d_weight_gpu, &convolution_d_weight};
+const GpuKernelRegistration convolution_registration{short_convolution_gpu, &convolve};
+const GpuKernelRegistration convolution_taps_registration{short_convolution_taps_gpu, &convolution_taps};
+const GpuKernelRegistration convolution_history_registration{short_convolution_history_gpu, &convolution_history};
+const GpuKernelRegistration convolution_d_x_registration{short_convolution_d_x_gpu, &convolution_d_x};
+const GpuKernelRegistration convolution_d_weight_registration{short_convolution_d_weight_gpu, &convolution_d_weight};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

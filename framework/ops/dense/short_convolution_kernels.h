@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "framework/autodiff/variable.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -25,13 +25,13 @@ inline std::int64_t short_convolution_blocks(const Device& device, std::int64_t 
   return std::clamp<std::int64_t>((rows + 63) / 64, 1, device.is_gpu() ? 512 : 64);
 }
 
-inline GpuBody<const Tensor&, const Tensor&> short_convolution_taps_gpu{"short_convolution"};
-inline GpuBody<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&> short_convolution_gpu{
+inline GpuKernel<const Tensor&, const Tensor&> short_convolution_taps_gpu{"short_convolution"};
+inline GpuKernel<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&> short_convolution_gpu{
     "short_convolution"};
-inline GpuBody<const Tensor&, const Tensor&, const Tensor&> short_convolution_history_gpu{"short_convolution"};
-inline GpuBody<const Tensor&, const Tensor&, const Tensor&, const GradientTarget&> short_convolution_d_x_gpu{
+inline GpuKernel<const Tensor&, const Tensor&, const Tensor&> short_convolution_history_gpu{"short_convolution"};
+inline GpuKernel<const Tensor&, const Tensor&, const Tensor&, const GradientTarget&> short_convolution_d_x_gpu{
     "short_convolution"};
-inline GpuBody<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GradientTarget&>
+inline GpuKernel<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GradientTarget&>
     short_convolution_d_weight_gpu{"short_convolution"};
 
 }  // namespace furlong::ops

@@ -8,7 +8,7 @@ namespace {
 
 Tensor activated(const Stream& stream, const Tensor& x, ActivationKind kind) {
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), stream.device);
-  run_body(stream, activation_cpu, activation_gpu, x, y, kind);
+  dispatch_kernel(stream, activation_cpu, activation_gpu, x, y, kind);
   return y;
 }
 
@@ -16,7 +16,7 @@ Tensor gated_activated(const Stream& stream, const Tensor& x, ActivationKind kin
   Shape shape = x.shape();
   shape[-1] /= 2;
   const Tensor y = Tensor::empty(shape, x.dtype(), stream.device);
-  run_body(stream, gated_activation_cpu, gated_activation_gpu, x, y, kind);
+  dispatch_kernel(stream, gated_activation_cpu, gated_activation_gpu, x, y, kind);
   return y;
 }
 
@@ -29,11 +29,11 @@ Variable activation(Tape& tape, const Variable& x, ActivationKind kind) {
     const GradientTarget d_x = context.d_input(0);
     const Tensor d_y = context.d_output();
     if (!d_x.wanted()) return;
-    run_body(context.stream(), activation_backward_cpu, activation_backward_gpu, context.saved(0), d_y, d_x.tensor,
-             d_x.accumulates(), kind);
+    dispatch_kernel(context.stream(), activation_backward_cpu, activation_backward_gpu, context.saved(0), d_y,
+                    d_x.tensor, d_x.accumulates(), kind);
   });
-  if (!tape.remakes_values()) return result;
-  return result.with_remake([x = x.value(), kind](const Stream& stream) { return activated(stream, x, kind); });
+  if (!tape.recomputes_values()) return result;
+  return result.with_rematerialize([x = x.value(), kind](const Stream& stream) { return activated(stream, x, kind); });
 }
 
 Variable gated_activation(Tape& tape, const Variable& x, ActivationKind kind) {
@@ -45,11 +45,12 @@ Variable gated_activation(Tape& tape, const Variable& x, ActivationKind kind) {
     const GradientTarget d_x = context.d_input(0);
     const Tensor d_y = context.d_output();
     if (!d_x.wanted()) return;
-    run_body(context.stream(), gated_activation_backward_cpu, gated_activation_backward_gpu, context.saved(0), d_y,
-             d_x.tensor, d_x.accumulates(), kind);
+    dispatch_kernel(context.stream(), gated_activation_backward_cpu, gated_activation_backward_gpu, context.saved(0),
+                    d_y, d_x.tensor, d_x.accumulates(), kind);
   });
-  if (!tape.remakes_values()) return result;
-  return result.with_remake([x = x.value(), kind](const Stream& stream) { return gated_activated(stream, x, kind); });
+  if (!tape.recomputes_values()) return result;
+  return result.with_rematerialize(
+      [x = x.value(), kind](const Stream& stream) { return gated_activated(stream, x, kind); });
 }
 
 }  // namespace furlong::ops

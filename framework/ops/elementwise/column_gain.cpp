@@ -15,13 +15,13 @@ void backward(BackwardContext& context) {
   const Tensor &x = context.saved(0), &gain = context.saved(1), d_y = context.d_output();
   const Stream& stream = context.stream();
   const GradientTarget d_x = context.d_input(0), d_gain = context.d_input(1);
-  if (d_x.wanted()) run_body(stream, column_gain_cpu, column_gain_gpu, d_y, gain, d_x.tensor, d_x.accumulates());
+  if (d_x.wanted()) dispatch_kernel(stream, column_gain_cpu, column_gain_gpu, d_y, gain, d_x.tensor, d_x.accumulates());
   if (!d_gain.wanted()) return;
   const std::int64_t columns = x.extent(-1);
   const Tensor blocks =
       Tensor::empty({std::clamp<std::int64_t>(x.shape().rows(), 1, max_blocks), columns}, gain.dtype(), stream.device);
   const Tensor sum = Tensor::empty({columns}, gain.dtype(), stream.device);
-  run_body(stream, column_gain_d_gain_cpu, column_gain_d_gain_gpu, x, d_y, blocks, sum);
+  dispatch_kernel(stream, column_gain_d_gain_cpu, column_gain_d_gain_gpu, x, d_y, blocks, sum);
   add(stream, d_gain.tensor, sum, d_gain.mode);
 }
 
@@ -38,7 +38,7 @@ Variable column_gain(Tape& tape, const Variable& x, const Variable& gain) {
     convert(tape.stream(), factors, gain.value());
   }
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), tape.device());
-  run_body(tape.stream(), column_gain_cpu, column_gain_gpu, x.value(), factors, y, false);
+  dispatch_kernel(tape.stream(), column_gain_cpu, column_gain_gpu, x.value(), factors, y, false);
   return tape.record_one("column_gain", {x, gain}, y, {x.value(), factors}, backward);
 }
 

@@ -87,8 +87,8 @@ void column_gain_d_gain(const Stream& stream, const Tensor& x, const Tensor& d_y
   });
 }
 
-const GpuBodyRegistration column_gain_registration{column_gain_gpu, &column_gain};
-const GpuBodyRegistration column_gain_d_gain_registration{column_gain_d_gain_gpu, &column_gain_d_gain};
+const GpuKernelRegistration column_gain_registration{column_gain_gpu, &column_gain};
+const GpuKernelRegistration column_gain_d_gain_registration{column_gain_d_gain_gpu, &column_gain_d_gain};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

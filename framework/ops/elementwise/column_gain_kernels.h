@@ -1,6 +1,6 @@
 #pragma once
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -10,9 +10,9 @@ void column_gain_cpu(const Tensor& in, const Tensor& gain, const Tensor& out, bo
 /// n_blocks equal runs of rows.
 void column_gain_d_gain_cpu(const Tensor& x, const Tensor& d_y, const Tensor& blocks, const Tensor& d_gain);
 
-inline GpuBody<const Tensor& /*in*/, const Tensor& /*gain*/, const Tensor& /*out*/, bool /*accumulate*/>
+inline GpuKernel<const Tensor& /*in*/, const Tensor& /*gain*/, const Tensor& /*out*/, bool /*accumulate*/>
     column_gain_gpu{"column_gain"};
-inline GpuBody<const Tensor& /*x*/, const Tensor& /*d_y*/, const Tensor& /*blocks*/, const Tensor& /*d_gain*/>
+inline GpuKernel<const Tensor& /*x*/, const Tensor& /*d_y*/, const Tensor& /*blocks*/, const Tensor& /*d_gain*/>
     column_gain_d_gain_gpu{"column_gain"};
 
 }  // namespace furlong::ops

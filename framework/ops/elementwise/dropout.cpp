@@ -21,7 +21,8 @@ Variable dropout(Tape& tape, const Variable& x, double rate, const RandomKey& ke
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), tape.device());
   const auto run = [=](const Stream& stream, const Tensor& source, const Tensor& target, bool accumulate) {
     const auto part = [&](const Tensor& from, const Tensor& to, std::uint64_t index) {
-      run_body(stream, dropout_cpu, dropout_gpu, from, to, accumulate, threshold, scale, key, index, device_step);
+      dispatch_kernel(stream, dropout_cpu, dropout_gpu, from, to, accumulate, threshold, scale, key, index,
+                      device_step);
     };
     if (row_stride == 0) return part(source, target, first_index);
     for (std::int64_t row = 0; row < source.extent(0); ++row)

@@ -41,7 +41,7 @@ void dropout(const Stream& stream, const Tensor& source, const Tensor& target, b
   });
 }
 
-const GpuBodyRegistration dropout_registration{dropout_gpu, &dropout};
+const GpuKernelRegistration dropout_registration{dropout_gpu, &dropout};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

@@ -1,7 +1,7 @@
 #pragma once
 #include "framework/core/random.h"
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -10,8 +10,8 @@ namespace furlong::ops {
 void dropout_cpu(const Tensor& source, const Tensor& target, bool accumulate, std::uint32_t threshold, double scale,
                  const RandomKey& key, std::uint64_t first_index, const Tensor& device_step);
 
-inline GpuBody<const Tensor& /*source*/, const Tensor& /*target*/, bool /*accumulate*/, std::uint32_t /*threshold*/,
-               double /*scale*/, const RandomKey&, std::uint64_t /*first_index*/, const Tensor& /*device_step*/>
+inline GpuKernel<const Tensor& /*source*/, const Tensor& /*target*/, bool /*accumulate*/, std::uint32_t /*threshold*/,
+                 double /*scale*/, const RandomKey&, std::uint64_t /*first_index*/, const Tensor& /*device_step*/>
     dropout_gpu{"dropout"};
 
 }  // namespace furlong::ops

@@ -65,13 +65,13 @@ CrossEntropyResult cross_entropy(Tape& tape, const Variable& hidden, const Varia
       const Tensor d_logits = gradients.any() ? chunk_d_logits.narrow(0, 0, count) : Tensor{};
       gemm(stream, hidden_chunk, false, weight.value(), true, logits, GradientMode::overwrite,
            {.bias = bias ? &bias_values : nullptr});
-      run_body(stream, cross_entropy_rows_cpu, cross_entropy_rows_gpu,
-               CrossEntropyRows{logits, targets, first_row, inverse_normalizer, row_losses, correct, d_logits});
+      dispatch_kernel(stream, cross_entropy_rows_cpu, cross_entropy_rows_gpu,
+                      CrossEntropyRows{logits, targets, first_row, inverse_normalizer, row_losses, correct, d_logits});
       if (gradients.any()) gradients.add_chunk(stream, d_logits, hidden_chunk, weight.value(), first_row);
     }
   }
   const Tensor loss = Tensor::empty(Shape{}, sum_dtype, device);
-  run_body(stream, sum_rows_cpu, sum_rows_gpu, row_losses, correct, inverse_normalizer, loss, result.counts);
+  dispatch_kernel(stream, sum_rows_cpu, sum_rows_gpu, row_losses, correct, inverse_normalizer, loss, result.counts);
   if (options.keep_row_losses) result.row_losses = row_losses;
   result.loss = gradients.record(tape, "cross_entropy", hidden, weight, bias, loss);
   return result;

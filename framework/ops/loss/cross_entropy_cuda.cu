@@ -234,10 +234,10 @@ void scale_by_scalar(const Stream& stream, const Tensor& tensor, const Tensor& s
   });
 }
 
-const GpuBodyRegistration count_targets_registration{count_targets_gpu, &count_targets};
-const GpuBodyRegistration cross_entropy_rows_registration{cross_entropy_rows_gpu, &cross_entropy_rows};
-const GpuBodyRegistration sum_rows_registration{sum_rows_gpu, &sum_rows};
-const GpuBodyRegistration scale_by_scalar_registration{scale_by_scalar_gpu, &scale_by_scalar};
+const GpuKernelRegistration count_targets_registration{count_targets_gpu, &count_targets};
+const GpuKernelRegistration cross_entropy_rows_registration{cross_entropy_rows_gpu, &cross_entropy_rows};
+const GpuKernelRegistration sum_rows_registration{sum_rows_gpu, &sum_rows};
+const GpuKernelRegistration scale_by_scalar_registration{scale_by_scalar_gpu, &scale_by_scalar};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

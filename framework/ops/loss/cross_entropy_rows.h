@@ -2,7 +2,7 @@
 // The kernels of cross_entropy between its products, by engine. Sizes come from the tensors; the host reads nothing
 // back between chunks.
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -31,15 +31,15 @@ void sum_rows_cpu(const Tensor& row_losses, const Tensor& correct, const Tensor&
 double scalar_cpu(const Tensor& scalar);
 
 // The GPU does not report invalid targets: a target outside the vocabulary makes its row's loss and gradients NaN.
-inline GpuBody<const Tensor& /*targets*/, double /*normalizer*/, const Tensor& /*given*/, const Tensor& /*counts*/,
-               const Tensor& /*inverse_normalizer*/>
+inline GpuKernel<const Tensor& /*targets*/, double /*normalizer*/, const Tensor& /*given*/, const Tensor& /*counts*/,
+                 const Tensor& /*inverse_normalizer*/>
     count_targets_gpu{"cross_entropy"};
-inline GpuBody<const CrossEntropyRows&> cross_entropy_rows_gpu{"cross_entropy"};
-inline GpuBody<const Tensor& /*row_losses*/, const Tensor& /*correct*/, const Tensor& /*inverse_normalizer*/,
-               const Tensor& /*loss*/, const Tensor& /*counts*/>
+inline GpuKernel<const CrossEntropyRows&> cross_entropy_rows_gpu{"cross_entropy"};
+inline GpuKernel<const Tensor& /*row_losses*/, const Tensor& /*correct*/, const Tensor& /*inverse_normalizer*/,
+                 const Tensor& /*loss*/, const Tensor& /*counts*/>
     sum_rows_gpu{"cross_entropy"};
 /// tensor *= scalar, in place. The scalar (float32 or float64, one element) is read on the device. The tensor is
 /// contiguous.
-inline GpuBody<const Tensor& /*tensor*/, const Tensor& /*scalar*/> scale_by_scalar_gpu{"cross_entropy"};
+inline GpuKernel<const Tensor& /*tensor*/, const Tensor& /*scalar*/> scale_by_scalar_gpu{"cross_entropy"};
 
 }  // namespace furlong::ops

@@ -108,15 +108,15 @@ DistillationResult distillation(Tape& tape, const Variable& hidden, const Variab
                    teacher_logits = teachers.logits(stream, first_row, count);
       Tensor d_logits;
       if (gradients.any()) d_logits = chunk_d_logits.defined() ? chunk_d_logits.narrow(0, 0, count) : student_logits;
-      run_body(stream, distillation_rows_cpu, distillation_rows_gpu,
-               DistillationRows{student_logits, teacher_logits, targets, first_row, options.temperature,
-                                inverse_normalizer, row_losses, agreement, d_logits});
+      dispatch_kernel(stream, distillation_rows_cpu, distillation_rows_gpu,
+                      DistillationRows{student_logits, teacher_logits, targets, first_row, options.temperature,
+                                       inverse_normalizer, row_losses, agreement, d_logits});
       if (gradients.any())
         gradients.add_chunk(stream, d_logits, students.hidden(first_row, count), weight.value(), first_row);
     }
   }
   const Tensor loss = Tensor::empty(Shape{}, sum_dtype, device);
-  run_body(stream, sum_rows_cpu, sum_rows_gpu, row_losses, agreement, inverse_normalizer, loss, result.counts);
+  dispatch_kernel(stream, sum_rows_cpu, sum_rows_gpu, row_losses, agreement, inverse_normalizer, loss, result.counts);
   result.loss = gradients.record(tape, "distillation", hidden, weight, bias, loss);
   return result;
 }

@@ -237,7 +237,7 @@ void distillation_rows(const Stream& stream, const DistillationRows& rows) {
   }
 }
 
-const GpuBodyRegistration distillation_rows_registration{distillation_rows_gpu, &distillation_rows};
+const GpuKernelRegistration distillation_rows_registration{distillation_rows_gpu, &distillation_rows};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

@@ -2,7 +2,7 @@
 // The kernels of distillation between its products, by engine. cross_entropy's kernels count the rows and sum the
 // losses (cross_entropy_rows.h).
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -24,6 +24,6 @@ struct DistillationRows {
 void distillation_rows_cpu(const DistillationRows& rows);
 
 /// A target outside the vocabulary makes its row's loss and gradients NaN, as in cross_entropy.
-inline GpuBody<const DistillationRows&> distillation_rows_gpu{"distillation"};
+inline GpuKernel<const DistillationRows&> distillation_rows_gpu{"distillation"};
 
 }  // namespace furlong::ops

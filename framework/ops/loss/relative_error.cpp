@@ -32,7 +32,7 @@ Variable relative_error(Tape& tape, const Variable& x, const Tensor& reference, 
   const Tensor mask = keys_mask ? *keys_mask : Tensor{};
   const Tensor sums = Tensor::empty({2}, DType::float64, tape.device());
   const Tensor loss = Tensor::empty(Shape{}, accumulate_dtype(x.dtype()), tape.device());
-  run_body(stream, relative_error_cpu, relative_error_gpu, x.value(), against, mask, sums, loss);
+  dispatch_kernel(stream, relative_error_cpu, relative_error_gpu, x.value(), against, mask, sums, loss);
   return tape.record_one(
       "relative_error", {x}, loss,
       saved_by_name<Saved>(
@@ -40,9 +40,9 @@ Variable relative_error(Tape& tape, const Variable& x, const Tensor& reference, 
       [](BackwardContext& context) {
         const GradientTarget d_x = context.d_input(0);
         if (!d_x.wanted()) return;
-        run_body(context.stream(), relative_error_backward_cpu, relative_error_backward_gpu, context.saved(Saved::x),
-                 context.saved(Saved::reference), context.saved(Saved::mask), context.saved(Saved::sums),
-                 context.d_output(), d_x.tensor, d_x.accumulates());
+        dispatch_kernel(context.stream(), relative_error_backward_cpu, relative_error_backward_gpu,
+                        context.saved(Saved::x), context.saved(Saved::reference), context.saved(Saved::mask),
+                        context.saved(Saved::sums), context.d_output(), d_x.tensor, d_x.accumulates());
       });
 }
 

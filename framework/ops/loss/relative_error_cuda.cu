@@ -114,8 +114,8 @@ void relative_error_backward(const Stream& stream, const Tensor& x, const Tensor
   });
 }
 
-const GpuBodyRegistration relative_error_registration{relative_error_gpu, &relative_error};
-const GpuBodyRegistration relative_error_backward_registration{relative_error_backward_gpu, &relative_error_backward};
+const GpuKernelRegistration relative_error_registration{relative_error_gpu, &relative_error};
+const GpuKernelRegistration relative_error_backward_registration{relative_error_backward_gpu, &relative_error_backward};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

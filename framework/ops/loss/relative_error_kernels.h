@@ -1,6 +1,6 @@
 #pragma once
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -12,11 +12,11 @@ void relative_error_cpu(const Tensor& x, const Tensor& reference, const Tensor& 
 void relative_error_backward_cpu(const Tensor& x, const Tensor& reference, const Tensor& mask, const Tensor& sums,
                                  const Tensor& d_loss, const Tensor& d_x, bool accumulate);
 
-inline GpuBody<const Tensor& /*x*/, const Tensor& /*reference*/, const Tensor& /*mask*/, const Tensor& /*sums*/,
-               const Tensor& /*loss*/>
+inline GpuKernel<const Tensor& /*x*/, const Tensor& /*reference*/, const Tensor& /*mask*/, const Tensor& /*sums*/,
+                 const Tensor& /*loss*/>
     relative_error_gpu{"relative_error"};
-inline GpuBody<const Tensor& /*x*/, const Tensor& /*reference*/, const Tensor& /*mask*/, const Tensor& /*sums*/,
-               const Tensor& /*d_loss*/, const Tensor& /*d_x*/, bool /*accumulate*/>
+inline GpuKernel<const Tensor& /*x*/, const Tensor& /*reference*/, const Tensor& /*mask*/, const Tensor& /*sums*/,
+                 const Tensor& /*d_loss*/, const Tensor& /*d_x*/, bool /*accumulate*/>
     relative_error_backward_gpu{"relative_error"};
 
 }  // namespace furlong::ops

@@ -56,7 +56,7 @@ void run_backward(BackwardContext& context, NormBackward& work, NormKind kind, s
     work.d_gain = Tensor::empty({columns}, dtype, stream.device);
     work.d_bias = Tensor::empty({columns}, dtype, stream.device);
   }
-  run_body(stream, norm_backward_cpu, norm_backward_gpu, work);
+  dispatch_kernel(stream, norm_backward_cpu, norm_backward_gpu, work);
   if (context.wants(gain_input)) store_parameter_gradient(context, gain_input, work.d_gain);
   if (wants_bias) store_parameter_gradient(context, gain_input + 1, work.d_bias);
 }
@@ -99,7 +99,8 @@ void backward_alone(BackwardContext& context, NormKind kind, bool has_bias) {
 
 /// Recomputes norm(residual) with the same bits, including the statistics. `gain` and `bias` are the parameters' own
 /// memory, which does not change before backward ends.
-Remake remake_normed(const Tensor& residual, const Tensor& gain, const Tensor& bias, NormKind kind, double epsilon) {
+Rematerialize rematerialize_normed(const Tensor& residual, const Tensor& gain, const Tensor& bias, NormKind kind,
+                                   double epsilon) {
   return [=](const Stream& stream) {
     const DType statistics = accumulate_dtype(residual.dtype());
     NormForward work{kind, epsilon, residual, {}, {}, {}, {}, {}, {}, {}};
@@ -108,7 +109,7 @@ Remake remake_normed(const Tensor& residual, const Tensor& gain, const Tensor& b
     work.normed = Tensor::empty(residual.shape(), residual.dtype(), stream.device);
     work.reciprocal_deviation = Tensor::empty({residual.shape().rows()}, statistics, stream.device);
     if (kind == NormKind::layernorm) work.mean = Tensor::empty({residual.shape().rows()}, statistics, stream.device);
-    run_body(stream, norm_forward_cpu, norm_forward_gpu, work);
+    dispatch_kernel(stream, norm_forward_cpu, norm_forward_gpu, work);
     return work.normed;
   };
 }
@@ -130,7 +131,7 @@ NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch
   work.normed = Tensor::empty(shape, dtype, tape.device());
   work.reciprocal_deviation = Tensor::empty({shape.rows()}, statistics, tape.device());
   if (kind == NormKind::layernorm) work.mean = Tensor::empty({shape.rows()}, statistics, tape.device());
-  run_body(tape.stream(), norm_forward_cpu, norm_forward_gpu, work);
+  dispatch_kernel(tape.stream(), norm_forward_cpu, norm_forward_gpu, work);
 
   const char* name = kind == NormKind::layernorm ? "layernorm" : "rmsnorm";
   const Tensor& residual = branch ? work.residual : work.residual_in;
@@ -143,19 +144,20 @@ NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch
   inputs.push_back(gain);
   if (bias) inputs.push_back(*bias);
   const bool has_bias = bias != nullptr;
-  const auto with_remake = [&](const Variable& normed) {
-    if (!tape.remakes_values()) return normed;
-    return normed.with_remake(remake_normed(residual, gain.value(), bias ? bias->value() : Tensor{}, kind, epsilon));
+  const auto with_rematerialize = [&](const Variable& normed) {
+    if (!tape.recomputes_values()) return normed;
+    return normed.with_rematerialize(
+        rematerialize_normed(residual, gain.value(), bias ? bias->value() : Tensor{}, kind, epsilon));
   };
   if (!branch) {
-    return {residual_in, with_remake(tape.record_one(
+    return {residual_in, with_rematerialize(tape.record_one(
                              name, inputs, work.normed, std::move(saved),
                              [kind, has_bias](BackwardContext& context) { backward_alone(context, kind, has_bias); }))};
   }
   const auto outputs =
       tape.record(name, inputs, {work.residual, work.normed}, std::move(saved),
                   [kind, has_bias](BackwardContext& context) { backward_with_branch(context, kind, has_bias); });
-  return {outputs[0], with_remake(outputs[1])};
+  return {outputs[0], with_rematerialize(outputs[1])};
 }
 
 }  // namespace furlong::ops

@@ -342,8 +342,8 @@ void norm_backward(const Stream& stream, const NormBackward& work) {
   });
 }
 
-const GpuBodyRegistration norm_forward_registration{norm_forward_gpu, &norm_forward};
-const GpuBodyRegistration norm_backward_registration{norm_backward_gpu, &norm_backward};
+const GpuKernelRegistration norm_forward_registration{norm_forward_gpu, &norm_forward};
+const GpuKernelRegistration norm_backward_registration{norm_backward_gpu, &norm_backward};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

@@ -4,7 +4,7 @@
 
 #include "framework/autodiff/variable.h"
 #include "framework/ops/normalization/norm.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -37,7 +37,7 @@ inline std::int64_t norm_row_blocks(const Device& device, std::int64_t rows, std
 
 void norm_forward_cpu(const NormForward& work);
 void norm_backward_cpu(const NormBackward& work);
-inline GpuBody<const NormForward&> norm_forward_gpu{"norm"};
-inline GpuBody<const NormBackward&> norm_backward_gpu{"norm"};
+inline GpuKernel<const NormForward&> norm_forward_gpu{"norm"};
+inline GpuKernel<const NormBackward&> norm_backward_gpu{"norm"};
 
 }  // namespace furlong::ops

@@ -45,8 +45,8 @@ void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_valu
                 const Tensor& second_moment, const AdamWStep& settings, const Tensor* compute_values) {
   check_adamw(values, d_values, first_moment, second_moment, compute_values);
   require(settings.step >= 1, "adamw_step: step {}, expected 1 or more", settings.step);
-  run_body(stream, adamw_step_cpu, adamw_step_gpu, values, d_values, first_moment, second_moment, settings, Tensor{},
-           compute_values ? *compute_values : Tensor{});
+  dispatch_kernel(stream, adamw_step_cpu, adamw_step_gpu, values, d_values, first_moment, second_moment, settings,
+                  Tensor{}, compute_values ? *compute_values : Tensor{});
 }
 
 void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_values, const Tensor& first_moment,
@@ -54,8 +54,8 @@ void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_valu
                 const Tensor* compute_values) {
   check_adamw(values, d_values, first_moment, second_moment, compute_values);
   check_scalars("adamw_step", device_step.scalars);
-  run_body(stream, adamw_step_cpu, adamw_step_gpu, values, d_values, first_moment, second_moment, settings,
-           device_step.scalars, compute_values ? *compute_values : Tensor{});
+  dispatch_kernel(stream, adamw_step_cpu, adamw_step_gpu, values, d_values, first_moment, second_moment, settings,
+                  device_step.scalars, compute_values ? *compute_values : Tensor{});
 }
 
 void round_stochastically(const Stream& stream, const Tensor& compute_values, const Tensor& values,
@@ -63,7 +63,7 @@ void round_stochastically(const Stream& stream, const Tensor& compute_values, co
   check_master("round_stochastically", values);
   check_copies("round_stochastically", compute_values, values);
   require(step >= 1, "round_stochastically: step {}, expected 1 or more", step);
-  run_body(stream, round_stochastically_cpu, round_stochastically_gpu, compute_values, values, rounding, step);
+  dispatch_kernel(stream, round_stochastically_cpu, round_stochastically_gpu, compute_values, values, rounding, step);
 }
 
 void ema_update(const Stream& stream, const Tensor& average, const Tensor& values, double decay,
@@ -72,8 +72,8 @@ void ema_update(const Stream& stream, const Tensor& average, const Tensor& value
   check_same("ema_update", "values", values, average);
   require(decay >= 0 && decay <= 1, "ema_update: decay {}, expected 0 to 1", decay);
   if (device_step) check_scalars("ema_update", device_step->scalars);
-  run_body(stream, ema_update_cpu, ema_update_gpu, average, values, decay,
-           device_step ? device_step->scalars : Tensor{});
+  dispatch_kernel(stream, ema_update_cpu, ema_update_gpu, average, values, decay,
+                  device_step ? device_step->scalars : Tensor{});
 }
 
 }  // namespace furlong::ops

@@ -203,9 +203,9 @@ void ema_update(const Stream& stream, const Tensor& average, const Tensor& value
   }
 }
 
-const GpuBodyRegistration adamw_step_registration{adamw_step_gpu, &adamw_step};
-const GpuBodyRegistration round_stochastically_registration{round_stochastically_gpu, &round_stochastically};
-const GpuBodyRegistration ema_update_registration{ema_update_gpu, &ema_update};
+const GpuKernelRegistration adamw_step_registration{adamw_step_gpu, &adamw_step};
+const GpuKernelRegistration round_stochastically_registration{round_stochastically_gpu, &round_stochastically};
+const GpuKernelRegistration ema_update_registration{ema_update_gpu, &ema_update};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

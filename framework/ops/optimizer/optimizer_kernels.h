@@ -3,7 +3,7 @@
 
 #include "framework/core/tensor.h"
 #include "framework/ops/optimizer/optimizer.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -18,14 +18,14 @@ void round_stochastically_cpu(const Tensor& compute_values, const Tensor& values
                               std::int64_t step);
 void ema_update_cpu(const Tensor& average, const Tensor& values, double decay, const Tensor& scalars);
 
-inline GpuBody<const Tensor& /*values*/, const Tensor& /*d_values*/, const Tensor& /*first_moment*/,
-               const Tensor& /*second_moment*/, const AdamWStep&, const Tensor& /*scalars*/,
-               const Tensor& /*compute_values*/>
+inline GpuKernel<const Tensor& /*values*/, const Tensor& /*d_values*/, const Tensor& /*first_moment*/,
+                 const Tensor& /*second_moment*/, const AdamWStep&, const Tensor& /*scalars*/,
+                 const Tensor& /*compute_values*/>
     adamw_step_gpu{"adamw_step"};
-inline GpuBody<const Tensor& /*compute_values*/, const Tensor& /*values*/, const StochasticRounding&,
-               std::int64_t /*step*/>
+inline GpuKernel<const Tensor& /*compute_values*/, const Tensor& /*values*/, const StochasticRounding&,
+                 std::int64_t /*step*/>
     round_stochastically_gpu{"round_stochastically"};
-inline GpuBody<const Tensor& /*average*/, const Tensor& /*values*/, double /*decay*/, const Tensor& /*scalars*/>
+inline GpuKernel<const Tensor& /*average*/, const Tensor& /*values*/, double /*decay*/, const Tensor& /*scalars*/>
     ema_update_gpu{"ema_update"};
 
 /// Returns the bits of one of the two bfloat16 neighbours of `value`. It is the one away from zero if the upper half of

@@ -16,7 +16,7 @@ void control_step(const Stream& stream, const Tensor& numbers) {
   require(numbers.dtype() == DType::float64 && numbers.shape() == Shape({step_numbers}) && numbers.is_contiguous(),
           "control_step: numbers are {} {}, expected float64 [{}]", name_of(numbers.dtype()), numbers.shape().text(),
           +step_numbers);
-  run_body(stream, control_step_cpu, control_step_gpu, numbers);
+  dispatch_kernel(stream, control_step_cpu, control_step_gpu, numbers);
 }
 
 }  // namespace furlong::ops

@@ -18,7 +18,7 @@ void control_step(const Stream& stream, const Tensor& numbers) {
   launch(stream, control_step_kernel, 1, 32, 0, gpu_data<double>(numbers));
 }
 
-const GpuBodyRegistration control_step_registration{control_step_gpu, &control_step};
+const GpuKernelRegistration control_step_registration{control_step_gpu, &control_step};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

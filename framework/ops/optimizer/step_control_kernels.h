@@ -1,6 +1,6 @@
 #pragma once
 #include "framework/ops/optimizer/step_control.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -13,6 +13,6 @@ constexpr void decide_step(double* numbers, double root, bool finite) {
 }
 
 void control_step_cpu(const Tensor& numbers);
-inline GpuBody<const Tensor& /*numbers*/> control_step_gpu{"control_step"};
+inline GpuKernel<const Tensor& /*numbers*/> control_step_gpu{"control_step"};
 
 }  // namespace furlong::ops

@@ -95,7 +95,7 @@ HeadConstants::HeadConstants(ParameterStore& store, const std::string& name, con
 
 void HeadConstants::observe(const ForwardContext& context, const Tensor& query, const Tensor& key) const {
   // Skips the first run of a recomputed segment: backward runs it again.
-  if (!statistics_ || !context.training || context.tape.runs_again()) return;
+  if (!statistics_ || !context.training || context.tape.will_rerun()) return;
   ops::add_head_statistics(context.stream(), query, key, context.attention_mask.keys, config_.n_heads,
                            config_.n_kv_heads, statistics_->master());
 }

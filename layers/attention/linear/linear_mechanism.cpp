@@ -4,7 +4,7 @@
 
 #include "framework/ops/dense/head_linear.h"
 #include "framework/ops/elementwise/column_gain.h"
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 #include "layers/attention/softmax/softmax_mechanism.h"
 
 namespace furlong::layers {
@@ -71,13 +71,13 @@ void LinearMechanism::choose_options(std::int64_t softmax_window) {
   options_.rotate_numerator = config_.rotate_numerator;
   options_.rotary_base = config_.rotary_base;
   const FeatureSizes sizes = feature_sizes(config_);
-  n_directions_ = sizes.directions;
+  n_projections_ = sizes.random_projection;
   features_ = sizes.features;
 }
 
 void LinearMechanism::declare_parameters(ParameterStore& store, const std::string& name) {
   const std::int64_t d = config_.d_head;
-  if (n_directions_ > 0) directions_ = &store.add_buffer(stream_name_, {n_directions_, d});
+  if (n_projections_ > 0) random_projection_ = &store.add_buffer(stream_name_, {n_projections_, d});
   if (ops::feature_map_info(options_.feature_map).learns_inputs) {
     query_features_ =
         &store.add(name + ".query_features.weight", {config_.n_heads, d, d}, Initializer::identity(), false);
@@ -104,7 +104,7 @@ Variable LinearMechanism::attend(Tape& tape, const ops::LinearAttentionInputs& i
   all.query = mapped(tape, inputs.query, query_features_, config_.n_heads);
   all.key = mapped(tape, inputs.key, key_features_, config_.n_kv_heads);
   if (gate_) all.gate = gate_->variable();
-  if (directions_) all.constants.directions = directions_->master();
+  if (random_projection_) all.constants.random_projection = random_projection_->master();
   constants_.put_into(all.constants);
   const Variable output = ops::linear_attention(tape, all, options_);
   return output_norm_ ? ops::column_gain(tape, output, output_norm_->variable()) : output;
@@ -121,7 +121,7 @@ Variable LinearMechanism::forward(ForwardContext& context, const Variable& query
   if (carried) inputs.state = &dynamic_cast<RecurrentState&>(*carried).state;
   inputs.segments = context.exchange;
   // In a segment that backward recomputes, only the second run is counted.
-  if (counts_denominators() && !context.tape.runs_again()) inputs.report = context.denominators;
+  if (counts_denominators() && !context.tape.will_rerun()) inputs.report = context.denominators;
   constants_.observe(context, query.value(), key.value());
   return attend(context.tape, inputs);
 }
@@ -169,11 +169,12 @@ Tensor LinearMechanism::extend(const Stream& stream, const Tensor& query, const 
 }
 
 void LinearMechanism::redraw(std::uint64_t seed, std::int64_t step) {
-  if (!directions_ || directions_->master().device().is_shape_only()) return;
+  if (!random_projection_ || random_projection_->master().device().is_shape_only()) return;
   if (step != 0 && (config_.redraw_every == 0 || step % config_.redraw_every != 0)) return;
   const RandomKey key{seed, static_cast<std::uint32_t>(step), random_stream(stream_name_)};
-  const std::vector<float> drawn = draw_directions(config_.directions, n_directions_, config_.d_head, key);
-  const Tensor& target = directions_->master();
+  const std::vector<float> drawn =
+      draw_random_projection(config_.random_projection, n_projections_, config_.d_head, key);
+  const Tensor& target = random_projection_->master();
   if (target.dtype() == DType::float64) {
     target.copy_from(Tensor::from(std::vector<double>(drawn.begin(), drawn.end()), target.shape(), target.device()));
   } else {
@@ -203,9 +204,10 @@ double pairs_in_blocks(double chunk) {
 FeatureSizes feature_sizes(const AttentionConfig& config) {
   const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
   FeatureSizes sizes;
-  if (info.needs_directions)
-    sizes.directions = ops::direction_count(info.map, config.n_features > 0 ? config.n_features : 2 * config.d_head);
-  sizes.features = ops::feature_count(info.map, config.map_options, config.d_head, sizes.directions);
+  if (info.needs_random_projection)
+    sizes.random_projection =
+        ops::direction_count(info.map, config.n_features > 0 ? config.n_features : 2 * config.d_head);
+  sizes.features = ops::feature_count(info.map, config.map_options, config.d_head, sizes.random_projection);
   return sizes;
 }
 
@@ -220,24 +222,25 @@ FeatureSizes feature_sizes(const AttentionConfig& config) {
 AttentionCost linear_cost(const AttentionConfig& config, std::int64_t n_tokens, std::int64_t window) {
   const FeatureSizes sizes = feature_sizes(config);
   const double n = static_cast<double>(n_tokens), d = static_cast<double>(config.d_head),
-               heads = static_cast<double>(config.n_heads), directions = static_cast<double>(sizes.directions),
+               heads = static_cast<double>(config.n_heads),
+               random_projection = static_cast<double>(sizes.random_projection),
                m = static_cast<double>(sizes.features), c = static_cast<double>(std::min(config.chunk_size, n_tokens));
   AttentionCost cost;
   if (ops::feature_map_info(config.feature_map).learns_inputs)
     cost.maps = 2 * n * d * d * (heads + static_cast<double>(config.n_kv_heads));
-  cost.segment = heads * 2 * n * d * (directions + m);
+  cost.segment = heads * 2 * n * d * (random_projection + m);
   if (window > 0) {
     const double seen = attended_pairs(config.causal, n_tokens, window), pairs = seen * 2 * (m + d);
-    cost.forward = heads * (4 * n * directions * d + pairs);
-    cost.with_backward = heads * (12 * n * directions * d + pairs + seen * 2 * (3 * m + 2 * d));
+    cost.forward = heads * (4 * n * random_projection * d + pairs);
+    cost.with_backward = heads * (12 * n * random_projection * d + pairs + seen * 2 * (3 * m + 2 * d));
     return cost;
   }
   // Both sweeps recompute the features of queries and keys. Gradients go back through the random projection once for
   // each, and in causal models once more for queries: their gradient comes from the state in one sweep and from the
   // pairs in the other.
   const double in_blocks = config.causal ? n / c * pairs_in_blocks(c) : 0, pairs = in_blocks * 2 * (m + d);
-  const double forward = 4 * n * directions * d + 4 * n * m * d,
-               backward = (config.causal ? 14 : 12) * n * directions * d + 10 * n * m * d;
+  const double forward = 4 * n * random_projection * d + 4 * n * m * d,
+               backward = (config.causal ? 14 : 12) * n * random_projection * d + 10 * n * m * d;
   cost.forward = heads * (forward + pairs);
   cost.with_backward = heads * (forward + backward + pairs + in_blocks * 2 * (3 * m + 2 * d));
   return cost;

@@ -46,9 +46,9 @@ class LinearMechanism : public AttentionMechanism {
   AttentionConfig config_;
   std::string stream_name_;
   ops::LinearAttentionOptions options_;
-  std::int64_t features_ = 0, n_directions_ = 0;
+  std::int64_t features_ = 0, n_projections_ = 0;
   HeadConstants constants_;
-  Parameter* directions_ = nullptr;
+  Parameter* random_projection_ = nullptr;
   Parameter* query_features_ = nullptr;
   Parameter* key_features_ = nullptr;
   Parameter* output_norm_ = nullptr;
@@ -61,7 +61,7 @@ MechanismInfo linear_mechanism();
 
 /// Sizes of the features of each head.
 struct FeatureSizes {
-  std::int64_t directions = 0;  ///< rows of the random projection
+  std::int64_t random_projection = 0;  ///< rows of the random projection
   std::int64_t features = 0;
 };
 /// Returns the sizes for this config. Throws UserError if the feature map cannot have config.n_features features.

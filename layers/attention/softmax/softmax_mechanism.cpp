@@ -96,7 +96,7 @@ class SoftmaxMechanism : public AttentionMechanism {
     if (carried) {
       throw UserError(
           "model.attention.mechanism: softmax has no recurrent state, because its cache grows with the length; "
-          "expected mechanism linear in every layer, or data.carry_state: false");
+          "expected mechanism linear in every layer, or data.stateful: false");
     }
     return ops::softmax_attention(context.tape, query, key, value, options_, context.attention_mask);
   }

@@ -142,7 +142,7 @@ TEST_F(Nccl, RejectsCpuDevices) {
       [](Rank& self) {
         NcclOptions options;
         EXPECT_EQ(message_of<UserError>([&] { make_nccl_communicator(self.store(), options); }),
-                  "parallel.engine: nccl needs GPUs, but this rank computes on cpu");
+                  "parallel.backend: nccl needs GPUs, but this rank computes on cpu");
         auto communicator = self.communicator();
         EXPECT_THROW(communicator->all_reduce(Stream{}, Tensor::zeros({3}, DType::float32)), ContractError);
         communicator.reset();

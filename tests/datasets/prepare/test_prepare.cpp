@@ -12,7 +12,7 @@
 #include <random>
 #include <thread>
 
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "tests/datasets/prepare/compress.h"
@@ -25,7 +25,7 @@ using testing::gzip;
 using ::testing::HasSubstr;
 using testing::message_of;
 using testing::xz;
-using SplitBy = StoreWriterOptions::SplitBy;
+using SplitBy = DatasetWriterOptions::SplitBy;
 
 class PrepareTest : public testing::WithTemporaryFolder {
  protected:
@@ -48,7 +48,7 @@ class PrepareTest : public testing::WithTemporaryFolder {
   /// Runs prepare() and returns the documents as text.
   std::vector<std::string> documents(const PrepareOptions& options) const {
     prepare(options);
-    const TokenStore dataset = TokenStore::open(options.output);
+    const TokenizedDataset dataset = TokenizedDataset::open(options.output);
     std::vector<std::string> found;
     for (std::uint64_t i = 0; i < dataset.n_documents(); ++i) {
       const auto range = dataset.document(i);
@@ -65,7 +65,7 @@ TEST_F(PrepareTest, SingleTextIsOneDocumentOfBytes) {
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
   const auto options = text_options({file("a", all)});
   EXPECT_EQ(documents(options), Strings{all});
-  EXPECT_EQ(TokenStore::open(options.output).vocabulary().size(), 256);
+  EXPECT_EQ(TokenizedDataset::open(options.output).vocabulary().size(), 256);
 }
 
 TEST_F(PrepareTest, SplitsTextAtSeparators) {
@@ -79,7 +79,7 @@ TEST_F(PrepareTest, SplitsTextAtSeparators) {
             with_end({"one", "two", "three\rx", "four", "five"}));
   EXPECT_EQ(documents(text_options({a, b}, DocumentSeparator::blank_line)),
             with_end({"one\ntwo", "three\rx", "four", "five"}));
-  EXPECT_EQ(TokenStore::open(path("store.h5")).vocabulary().size(), 257);
+  EXPECT_EQ(TokenizedDataset::open(path("store.h5")).vocabulary().size(), 257);
   const auto report = prepare(text_options({a, file("empty", "")}));
   EXPECT_EQ(report.store.n_documents, 1u);
   EXPECT_EQ(report.store.n_empty_documents, 1u);
@@ -144,7 +144,7 @@ TEST_F(PrepareTest, CutsSpansAtShares) {
   const auto report = prepare(options);
   // round(0.85 n) = 85003, round(0.9 n) = 90003
   EXPECT_EQ(report.store.split_tokens, (std::array<std::uint64_t, 3>{85'003, 5'000, 10'000}));
-  const TokenStore dataset = TokenStore::open(options.output);
+  const TokenizedDataset dataset = TokenizedDataset::open(options.output);
   std::uint64_t begin = 0;
   for (const Split split : all_splits) {
     const auto& ranges = dataset.ranges(split);
@@ -177,12 +177,12 @@ TEST_F(PrepareTest, AssignsWholeDocumentsToSplitsByHash) {
   EXPECT_NEAR(static_cast<double>(report.store.split_documents[2]), 3'000, 252);
   const auto ranges_of = [&](Split split) {
     std::vector<std::uint64_t> all;
-    const TokenStore dataset = TokenStore::open(options.output);
+    const TokenizedDataset dataset = TokenizedDataset::open(options.output);
     for (const auto& range : dataset.ranges(split)) all.insert(all.end(), {range.begin, range.end});
     return all;
   };
   {
-    const TokenStore dataset = TokenStore::open(options.output);
+    const TokenizedDataset dataset = TokenizedDataset::open(options.output);
     std::uint64_t sum = 0;
     for (const Split split : all_splits) {
       sum += dataset.size(split);
@@ -235,7 +235,7 @@ TEST_F(PrepareTest, EntropyIsOfTheTrainingSplit) {
     auto options = text_options({input});
     options.store.shares = parse_split_shares(shares);
     const auto report = prepare(options);
-    const TokenStore dataset = TokenStore::open(options.output);
+    const TokenizedDataset dataset = TokenizedDataset::open(options.output);
     EXPECT_NEAR(report.store.train_entropy, entropy_of(dataset.read(Split::train, 0, dataset.size(Split::train))), 1e-9)
         << shares;
   }
@@ -246,7 +246,7 @@ TEST_F(PrepareTest, EntropyIsOfTheTrainingSplit) {
   options.store.split_by = SplitBy::document;
   options.store.shares = parse_split_shares("0.5,0.25,0.25");
   const auto report = prepare(options);
-  const TokenStore dataset = TokenStore::open(options.output);
+  const TokenizedDataset dataset = TokenizedDataset::open(options.output);
   EXPECT_NEAR(report.store.train_entropy, entropy_of(dataset.read(Split::train, 0, dataset.size(Split::train))), 1e-9);
 }
 
@@ -254,7 +254,7 @@ TEST_F(PrepareTest, ProvenanceNamesTheSources) {
   const std::string compressed = gzip(">a\nACGT\n");
   const auto options = fasta_options({file("a.fa.gz", compressed)}, "dna");
   prepare(options);
-  const auto provenance = nlohmann::json::parse(TokenStore::open(options.output).provenance());
+  const auto provenance = nlohmann::json::parse(TokenizedDataset::open(options.output).provenance());
   ASSERT_EQ(provenance["sources"].size(), 1u);
   EXPECT_EQ(provenance["sources"][0]["path"], path("a.fa.gz"));
   EXPECT_EQ(provenance["sources"][0]["bytes"], compressed.size());

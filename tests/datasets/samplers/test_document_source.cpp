@@ -9,7 +9,7 @@
 #include "datasets/samplers/masking.h"
 #include "datasets/samplers/sampler.h"
 #include "framework/core/error.h"
-#include "tests/datasets/stores.h"
+#include "tests/datasets/small_datasets.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -22,9 +22,9 @@ using testing::message_of;
 class DocumentSourceTest : public testing::WithTemporaryFolder {
  protected:
   /// Document i has lengths[i] letters and <document>; token k of the dataset is the letter k % 200.
-  TokenStore dataset_of(const std::vector<std::size_t>& lengths, const std::string& shares = "1") const {
-    return TokenStore::open(testing::write_documents(path("documents.h5"), Vocabulary::bytes(true),
-                                                     testing::counting(lengths, 200, true), shares));
+  TokenizedDataset dataset_of(const std::vector<std::size_t>& lengths, const std::string& shares = "1") const {
+    return TokenizedDataset::open(testing::write_documents(path("documents.h5"), Vocabulary::bytes(true),
+                                                           testing::counting(lengths, 200, true), shares));
   }
   static DocumentOptions options(std::int64_t n, bool next_tokens = true) {
     DocumentOptions made;
@@ -36,10 +36,10 @@ class DocumentSourceTest : public testing::WithTemporaryFolder {
 };
 
 TEST_F(DocumentSourceTest, RowsAreDocumentsOrParts) {
-  const TokenStore dataset = dataset_of({3, 1, 5});
+  const TokenizedDataset dataset = dataset_of({3, 1, 5});
   const DocumentSource source(dataset, Split::train, options(4));
   EXPECT_EQ(source.n_samples(), 4u);  // 0 1 2 <d>; 4 <d>; 6 7 8 9 10 <d>: five inputs, in two rows
-  const Batch batch = source.batch_of_one_pass(0, 4);
+  const Batch batch = source.single_pass_batch(0, 4);
   EXPECT_EQ(batch.n, 4);
   EXPECT_THAT(batch.inputs, ElementsAre(0, 1, 2, 0, 4, 0, 0, 0, 6, 7, 8, 9, 10, 0, 0, 0));
   EXPECT_THAT(batch.targets, ElementsAre(1, 2, 256, -1, 256, -1, -1, -1, 7, 8, 9, 10, 256, -1, -1, -1));
@@ -51,7 +51,7 @@ TEST_F(DocumentSourceTest, RowsAreDocumentsOrParts) {
       HasSubstr(
           "1 of the 3 documents of the train split are longer than 4 tokens (data.sequence_length) and are split"));
   EXPECT_TRUE(source.batch(2, 1).mask.empty());  // no padding
-  const Batch end = source.batch_of_one_pass(3, 3);
+  const Batch end = source.single_pass_batch(3, 3);
   EXPECT_EQ(end.n_targets, 1);
   EXPECT_THAT(end.mask, ElementsAre(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
 
@@ -65,7 +65,7 @@ TEST_F(DocumentSourceTest, RowsAreDocumentsOrParts) {
 }
 
 TEST_F(DocumentSourceTest, PadsRowsToTheLongest) {
-  const TokenStore dataset = dataset_of({70, 2, 300});
+  const TokenizedDataset dataset = dataset_of({70, 2, 300});
   EXPECT_EQ(DocumentSource(dataset, Split::train, options(1000)).batch(0, 2).n, 128);
   EXPECT_EQ(DocumentSource(dataset, Split::train, options(1000)).batch(1, 1).n, 64);
   EXPECT_EQ(DocumentSource(dataset, Split::train, options(100)).batch(2, 1).n, 100);
@@ -77,14 +77,14 @@ TEST_F(DocumentSourceTest, PadsRowsToTheLongest) {
 /// For any row length and batch size, and if a split cuts documents: each token except the first of each document (or
 /// part) is a target once, at the preceding token.
 TEST_F(DocumentSourceTest, OnePassCoversEachTargetOnce) {
-  const TokenStore dataset = dataset_of({40, 7, 1, 90, 13, 64, 63, 65, 5, 30}, "0.6,0.3,0.1");
+  const TokenizedDataset dataset = dataset_of({40, 7, 1, 90, 13, 64, 63, 65, 5, 30}, "0.6,0.3,0.1");
   for (const Split split : all_splits) {
     const std::vector<std::uint64_t> starts = document_starts(dataset, split);
     for (const std::int64_t n : {1, 7, 64, 1000}) {
       const DocumentSource source(dataset, split, options(n));
       std::multiset<std::pair<std::int32_t, std::int32_t>> seen, expected;
       for (std::uint64_t first = 0; first < source.n_samples(); first += 3) {
-        const Batch batch = source.batch_of_one_pass(first, 3);
+        const Batch batch = source.single_pass_batch(first, 3);
         for (std::size_t i = 0; i < batch.targets.size(); ++i) {
           if (batch.targets[i] == ignored_target) continue;
           seen.emplace(batch.inputs[i], batch.targets[i]);
@@ -101,7 +101,7 @@ TEST_F(DocumentSourceTest, OnePassCoversEachTargetOnce) {
 }
 
 TEST_F(DocumentSourceTest, EachEpochPermutesAllRows) {
-  const TokenStore dataset = dataset_of(std::vector<std::size_t>(30, 5));
+  const TokenizedDataset dataset = dataset_of(std::vector<std::size_t>(30, 5));
   DocumentOptions shuffled = options(16);
   shuffled.shuffled = true;
   shuffled.seed = 6;
@@ -123,7 +123,7 @@ TEST_F(DocumentSourceTest, EachEpochPermutesAllRows) {
 }
 
 TEST_F(DocumentSourceTest, MasksDoNotDependOnPadding) {
-  const TokenStore dataset = dataset_of({20, 100, 30, 7});
+  const TokenizedDataset dataset = dataset_of({20, 100, 30, 7});
   const auto rows = std::make_shared<DocumentSource>(dataset, Split::train, options(200, false));
   const MaskedSource masked(rows, dataset.vocabulary().with_encoder_tokens(), {});
   const Batch whole = masked.batch(0, 4);
@@ -147,7 +147,7 @@ TEST_F(DocumentSourceTest, MasksDoNotDependOnPadding) {
 }
 
 TEST_F(DocumentSourceTest, IgnoresSymbolsAndRejectsEmptySplits) {
-  const TokenStore dataset = dataset_of({3, 4});
+  const TokenizedDataset dataset = dataset_of({3, 4});
   DocumentOptions ignoring = options(8);
   ignoring.ignore_tokens = {"<document>", "0x01"};
   EXPECT_EQ(DocumentSource(dataset, Split::train, ignoring).batch(0, 2).n_targets, 4);

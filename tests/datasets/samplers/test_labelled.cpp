@@ -26,16 +26,16 @@ class LabelledTest : public testing::WithTemporaryFolder {
     made.output = path("store.h5");
     made.force = true;
     made.labelled.kind = kind;
-    made.store.split_by = StoreWriterOptions::SplitBy::document;
+    made.store.split_by = DatasetWriterOptions::SplitBy::document;
     made.store.shares = {{1, 0, 0}};
     return made;
   }
-  TokenStore stored(const std::string& content, Kind kind,
-                    const std::function<void(PrepareOptions&)>& change = {}) const {
+  TokenizedDataset stored(const std::string& content, Kind kind,
+                          const std::function<void(PrepareOptions&)>& change = {}) const {
     PrepareOptions made = options(file("input", content), kind);
     if (change) change(made);
     prepare(made);
-    return TokenStore::open(made.output);
+    return TokenizedDataset::open(made.output);
   }
   std::string refusal(const std::string& content, Kind kind,
                       const std::function<void(PrepareOptions&)>& change = {}) const {
@@ -43,7 +43,7 @@ class LabelledTest : public testing::WithTemporaryFolder {
   }
 
   /// Returns documents as text with the names of their labels: "abc=yes".
-  static std::vector<std::string> contents(const TokenStore& dataset) {
+  static std::vector<std::string> contents(const TokenizedDataset& dataset) {
     std::vector<std::string> found;
     const auto labels = dataset.labels();
     const auto offsets = dataset.document_offsets();
@@ -90,13 +90,13 @@ TEST_F(LabelledTest, ReadsRecordsAcrossBlocks) {
 }
 
 TEST_F(LabelledTest, AssignsLabelNumbers) {
-  const TokenStore as_they_come =
+  const TokenizedDataset as_they_come =
       stored("{\"text\": \"a\", \"label\": 7}\n{\"text\": \"b\", \"label\": true}\n{\"text\": \"c\", \"label\": 7}",
              Kind::jsonl);
   EXPECT_THAT(as_they_come.vocabulary().labels(), ElementsAre("7", "true"));
   EXPECT_THAT(as_they_come.labels(), ElementsAre(0, 1, 0));
   const auto fixed = [](PrepareOptions& o) { o.labelled.labels = {"no", "yes", "maybe"}; };
-  const TokenStore given = stored("a\tyes\nb\tno\n", Kind::tsv, fixed);
+  const TokenizedDataset given = stored("a\tyes\nb\tno\n", Kind::tsv, fixed);
   EXPECT_THAT(given.vocabulary().labels(), ElementsAre("no", "yes", "maybe"));
   EXPECT_THAT(given.labels(), ElementsAre(1, 0));
   EXPECT_THAT(refusal("a\tyes\nb\tnever\n", Kind::tsv, fixed),
@@ -106,7 +106,7 @@ TEST_F(LabelledTest, AssignsLabelNumbers) {
 TEST_F(LabelledTest, PairsStayTogether) {
   std::string table;
   for (int i = 0; i < 200; ++i) table += fmt::format("u{}\tv{}\t{}\n", i, i, i % 2);
-  const TokenStore dataset = stored(table, Kind::tsv, [](PrepareOptions& o) {
+  const TokenizedDataset dataset = stored(table, Kind::tsv, [](PrepareOptions& o) {
     o.labelled.text_field = "1";
     o.labelled.second_text_field = "2";
     o.store.shares = {{0.5, 0.3, 0.2}};
@@ -141,7 +141,7 @@ TEST_F(LabelledTest, PairsStayTogether) {
 }
 
 TEST_F(LabelledTest, SkipsEmptyTextsAndTheirLabels) {
-  const TokenStore single = stored("a\tx\n\ty\nb\tz\n", Kind::tsv);
+  const TokenizedDataset single = stored("a\tx\n\ty\nb\tz\n", Kind::tsv);
   EXPECT_EQ(contents(single), (std::vector<std::string>{"a=x", "b=z"}));
   const auto pairs = [](PrepareOptions& o) { o.labelled.second_text_field = "2"; };
   EXPECT_EQ(contents(stored("a\tb\tx\nc\t\ty\nd\te\tz\n", Kind::tsv, pairs)),
@@ -187,7 +187,7 @@ TEST_F(LabelledTest, ErrorsNameTheLine) {
 class LabelledSourceTest : public LabelledTest {
  protected:
   /// Document i is i + 1 letters long.
-  TokenStore letters(int n) const {
+  TokenizedDataset letters(int n) const {
     std::string table;
     for (int i = 0; i < n; ++i)
       table += std::string(static_cast<std::size_t>(i + 1), static_cast<char>('a' + i)) + fmt::format("\t{}\n", i % 3);
@@ -196,7 +196,7 @@ class LabelledSourceTest : public LabelledTest {
 };
 
 TEST_F(LabelledSourceTest, PadsAndTruncatesWithMask) {
-  const TokenStore dataset = letters(6);
+  const TokenizedDataset dataset = letters(6);
   LabelledOptions options;
   options.sequence_length = 5;
   options.shuffled = false;
@@ -213,14 +213,14 @@ TEST_F(LabelledSourceTest, PadsAndTruncatesWithMask) {
   EXPECT_THAT(batch.labels, ElementsAre(1, 2, 0));
   EXPECT_EQ(batch.n_targets, 3);
   EXPECT_EQ(batch.n_tokens, 14);
-  const Batch end = source.batch_of_one_pass(5, 2);
+  const Batch end = source.single_pass_batch(5, 2);
   EXPECT_THAT(end.labels, ElementsAre(2, ignored_target));
   EXPECT_EQ(end.n_targets, 1);
   EXPECT_EQ(std::accumulate(end.mask.begin() + 5, end.mask.end(), 0), 0);
 }
 
 TEST_F(LabelledSourceTest, PadsRowsToTheLongest) {
-  const TokenStore dataset = stored(std::string(70, 'a') + "\tx\nb\ty\n", Kind::tsv);
+  const TokenizedDataset dataset = stored(std::string(70, 'a') + "\tx\nb\ty\n", Kind::tsv);
   LabelledOptions options;
   options.shuffled = false;
   options.sequence_length = 1000;
@@ -234,7 +234,7 @@ TEST_F(LabelledSourceTest, PadsRowsToTheLongest) {
 }
 
 TEST_F(LabelledSourceTest, EachEpochPermutesAllSamples) {
-  const TokenStore dataset = letters(20);
+  const TokenizedDataset dataset = letters(20);
   LabelledOptions options;
   options.sequence_length = 32;
   options.seed = 4;
@@ -271,7 +271,7 @@ TEST(Permuted, IsPermutationForEverySize) {
 }
 
 TEST_F(LabelledSourceTest, RejectsUnsuitableDatasets) {
-  const TokenStore single = letters(3);
+  const TokenizedDataset single = letters(3);
   LabelledOptions options;
   options.sequence_length = 8;
   options.pairs = true;
@@ -284,15 +284,15 @@ TEST_F(LabelledSourceTest, RejectsUnsuitableDatasets) {
   plain.inputs = {file("plain.txt", "text without labels")};
   plain.output = path("plain.h5");
   prepare(plain);
-  const TokenStore without = TokenStore::open(plain.output);
+  const TokenizedDataset without = TokenizedDataset::open(plain.output);
   EXPECT_EQ(without.documents_per_label(), 0u);
   EXPECT_THAT(message_of<UserError>([&] { LabelledSource(without, Split::train, options); }),
               HasSubstr("plain.h5: the dataset has no labels"));
 }
 
 TEST_F(LabelledSourceTest, SkipsDocumentsCutBySpans) {
-  const TokenStore dataset = stored("aaaa\tx\nbbbb\ty\ncccc\tx\ndddd\ty\n", Kind::tsv, [](PrepareOptions& o) {
-    o.store.split_by = StoreWriterOptions::SplitBy::span;
+  const TokenizedDataset dataset = stored("aaaa\tx\nbbbb\ty\ncccc\tx\ndddd\ty\n", Kind::tsv, [](PrepareOptions& o) {
+    o.store.split_by = DatasetWriterOptions::SplitBy::span;
     o.store.shares = {{0.6, 0.4, 0}};  // 12 of 20 tokens: the boundary is inside c
   });
   LabelledOptions options;

@@ -7,7 +7,7 @@
 
 #include "framework/core/error.h"
 #include "framework/core/random.h"
-#include "tests/datasets/stores.h"
+#include "tests/datasets/small_datasets.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -20,17 +20,17 @@ using Order = SamplerOptions::Order;
 class MaskingTest : public testing::WithTemporaryFolder {
  protected:
   /// A DNA dataset: random bases, a document token after every 50, all in the training split.
-  TokenStore dna(std::size_t n_documents) const {
+  TokenizedDataset dna(std::size_t n_documents) const {
     testing::Documents documents(n_documents, std::vector<std::uint16_t>(50));
     const RandomKey key{3, 0, random_stream("bases")};
     std::uint64_t at = 0;
     for (auto& ids : documents) {
       for (std::uint16_t& id : ids) id = static_cast<std::uint16_t>(random_word(key, at++) % 5);  // four bases and R
     }
-    return TokenStore::open(testing::write_documents(path("dna.h5"), Vocabulary::dna(), documents));
+    return TokenizedDataset::open(testing::write_documents(path("dna.h5"), Vocabulary::dna(), documents));
   }
 
-  static MaskedSource source(const TokenStore& dataset, std::int64_t n, Order order,
+  static MaskedSource source(const TokenizedDataset& dataset, std::int64_t n, Order order,
                              const MaskingOptions& masking = {}) {
     SamplerOptions options;
     options.order = order;
@@ -41,12 +41,12 @@ class MaskingTest : public testing::WithTemporaryFolder {
 };
 
 TEST_F(MaskingTest, FractionsMatchOptions) {
-  const TokenStore dataset = dna(400);
+  const TokenizedDataset dataset = dna(400);
   const Vocabulary vocabulary = dataset.vocabulary().with_encoder_tokens();
   for (const auto& [mask_share, random_share] : {std::pair{0.8, 0.1}, std::pair{0.5, 0.5}, std::pair{1.0, 0.0}}) {
     MaskingOptions masking;
-    masking.mask_token_share = mask_share;
-    masking.random_token_share = random_share;
+    masking.mask_token_fraction = mask_share;
+    masking.random_token_fraction = random_share;
     masking.ignore_tokens = {"R"};
     const MaskedSource masked = source(dataset, 100, Order::sequential, masking);
     SamplerOptions plain;
@@ -90,7 +90,7 @@ TEST_F(MaskingTest, FractionsMatchOptions) {
 }
 
 TEST_F(MaskingTest, MaskDependsOnlyOnSample) {
-  const TokenStore dataset = dna(20);
+  const TokenizedDataset dataset = dna(20);
   const MaskedSource masked = source(dataset, 30, Order::random);
   const Batch whole = masked.batch(7, 6);
   for (std::uint64_t row = 0; row < 6; ++row) {
@@ -115,11 +115,11 @@ TEST_F(MaskingTest, MaskDependsOnlyOnSample) {
 }
 
 TEST_F(MaskingTest, PaddingIsMaskedAndNeverTarget) {
-  const TokenStore dataset = dna(2);  // 102 tokens: windows of 40, 40, 22
+  const TokenizedDataset dataset = dna(2);  // 102 tokens: windows of 40, 40, 22
   const MaskedSource masked = source(dataset, 40, Order::sequential);
   ASSERT_EQ(masked.n_samples(), 3u);
   EXPECT_TRUE(masked.batch(0, 2).mask.empty());
-  const Batch last = masked.batch_of_one_pass(2, 2);
+  const Batch last = masked.single_pass_batch(2, 2);
   ASSERT_EQ(last.mask.size(), 80u);
   EXPECT_EQ(last.n_tokens, 22);
   for (std::size_t i = 0; i < 80; ++i) {
@@ -131,7 +131,7 @@ TEST_F(MaskingTest, PaddingIsMaskedAndNeverTarget) {
 }
 
 TEST_F(MaskingTest, PackedDocumentsKeepTheirIndices) {
-  const TokenStore dataset = dna(6);
+  const TokenizedDataset dataset = dna(6);
   SamplerOptions options;
   options.order = Order::sequential;
   options.sequence_length = 120;
@@ -145,7 +145,7 @@ TEST_F(MaskingTest, PackedDocumentsKeepTheirIndices) {
 }
 
 TEST_F(MaskingTest, RejectsUnknownSymbols) {
-  const TokenStore dataset = dna(2);
+  const TokenizedDataset dataset = dna(2);
   MaskingOptions masking;
   masking.ignore_tokens = {"J"};
   EXPECT_THAT(message_of<UserError>([&] { source(dataset, 10, Order::random, masking); }),

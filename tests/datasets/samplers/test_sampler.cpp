@@ -6,9 +6,9 @@
 #include <map>
 #include <thread>
 
-#include "datasets/prepare/store_writer.h"
+#include "datasets/prepare/dataset_writer.h"
 #include "framework/core/error.h"
-#include "tests/datasets/stores.h"
+#include "tests/datasets/small_datasets.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -21,14 +21,14 @@ using Order = SamplerOptions::Order;
 class SamplerTest : public testing::WithTemporaryFolder {
  protected:
   /// A dataset of bytes 0, 1, 2, ... in one document, all in the training split.
-  TokenStore counting_dataset(std::size_t size) const {
-    return TokenStore::open(
+  TokenizedDataset counting_dataset(std::size_t size) const {
+    return TokenizedDataset::open(
         testing::write_documents(path("store.h5"), Vocabulary::bytes(false), testing::counting({size}, 256)));
   }
 };
 
 TEST_F(SamplerTest, RandomWindowStartsAreUniform) {
-  const TokenStore dataset = counting_dataset(37);
+  const TokenizedDataset dataset = counting_dataset(37);
   const Sampler sampler(dataset, Split::train,
                         {.order = Order::random, .sequence_length = 8, .seed = 5, .ignore_tokens = {}});
   ASSERT_EQ(sampler.n_windows(), 29u);  // 0 ... 28, whose last target is token 36
@@ -50,7 +50,7 @@ TEST_F(SamplerTest, RandomWindowStartsAreUniform) {
 }
 
 TEST_F(SamplerTest, SampleDependsOnlyOnSeedAndIndex) {
-  const TokenStore dataset = counting_dataset(5000);
+  const TokenizedDataset dataset = counting_dataset(5000);
   const SamplerOptions options{.order = Order::random, .sequence_length = 16, .seed = 9, .ignore_tokens = {}};
   Sampler one(dataset, Split::train, options);
   std::vector<std::int32_t> all;
@@ -80,13 +80,13 @@ TEST_F(SamplerTest, SampleDependsOnlyOnSeedAndIndex) {
 
 TEST_F(SamplerTest, SequentialWindowsTargetEachTokenOnce) {
   for (const std::size_t size : {2u, 8u, 9u, 10u, 16u, 17u, 100u, 250u}) {
-    const TokenStore dataset = counting_dataset(size);
+    const TokenizedDataset dataset = counting_dataset(size);
     const Sampler sampler(dataset, Split::train,
                           {.order = Order::sequential, .sequence_length = 8, .seed = 0, .ignore_tokens = {}});
     std::vector<int> seen(size, 0);
     std::int64_t n_targets = 0;
     for (std::uint64_t first = 0; first < sampler.n_windows(); first += 3) {
-      const Batch batch = sampler.batch_of_one_pass(first, 3);
+      const Batch batch = sampler.single_pass_batch(first, 3);
       EXPECT_EQ(batch.targets.size(), 24u);
       n_targets += batch.n_targets;
       for (std::size_t i = 0; i < 24; ++i) {
@@ -100,22 +100,22 @@ TEST_F(SamplerTest, SequentialWindowsTargetEachTokenOnce) {
     for (std::size_t i = 1; i < size; ++i) EXPECT_EQ(seen[i], 1) << i << " of " << size;
     // Training wraps around.
     EXPECT_EQ(sampler.batch(sampler.n_windows(), 1).inputs, sampler.batch(0, 1).inputs);
-    EXPECT_EQ(sampler.batch_of_one_pass(sampler.n_windows(), 1).n_targets, 0);
+    EXPECT_EQ(sampler.single_pass_batch(sampler.n_windows(), 1).n_targets, 0);
   }
 }
 
 TEST_F(SamplerTest, TargetsDoNotCrossRanges) {
-  StoreWriterOptions options;
+  DatasetWriterOptions options;
   options.shares = parse_split_shares("0.5,0.25,0.25");
-  options.split_by = StoreWriterOptions::SplitBy::document;
-  StoreWriter writer(path("store.h5"), Vocabulary::protein(), options);
+  options.split_by = DatasetWriterOptions::SplitBy::document;
+  DatasetWriter writer(path("store.h5"), Vocabulary::protein(), options);
   for (std::uint16_t document = 0; document < 200; ++document) {
     const std::vector<std::uint16_t> ids(5 + document % 7, static_cast<std::uint16_t>(document % 20));
     writer.append(ids);
     writer.end_document();
   }
   writer.finish("{}");
-  const TokenStore dataset = TokenStore::open(path("store.h5"));
+  const TokenizedDataset dataset = TokenizedDataset::open(path("store.h5"));
   for (const Split split : all_splits) {
     const Sampler sampler(dataset, split,
                           {.order = Order::sequential, .sequence_length = 16, .seed = 0, .ignore_tokens = {}});
@@ -145,14 +145,14 @@ TEST_F(SamplerTest, TargetsDoNotCrossRanges) {
 }
 
 TEST_F(SamplerTest, IgnoredSymbolsAreInputsButNeverTargets) {
-  StoreWriterOptions options;
+  DatasetWriterOptions options;
   options.shares = parse_split_shares("1");
-  StoreWriter writer(path("store.h5"), Vocabulary::dna(), options);
+  DatasetWriter writer(path("store.h5"), Vocabulary::dna(), options);
   const auto encoded = Vocabulary::dna().encode("ACGTNNACRTACGT");
   writer.append(std::vector<std::uint16_t>(encoded.begin(), encoded.end()));
   writer.end_document();
   writer.finish("{}");
-  const TokenStore dataset = TokenStore::open(path("store.h5"));
+  const TokenizedDataset dataset = TokenizedDataset::open(path("store.h5"));
   const Sampler sampler(dataset, Split::train,
                         {.order = Order::sequential, .sequence_length = 14, .seed = 0, .ignore_tokens = {"N", "r"}});
   const Batch batch = sampler.batch(0, 1);
@@ -167,7 +167,7 @@ TEST_F(SamplerTest, IgnoredSymbolsAreInputsButNeverTargets) {
 }
 
 TEST_F(SamplerTest, RejectsTooShortSplits) {
-  const TokenStore dataset = counting_dataset(10);
+  const TokenizedDataset dataset = counting_dataset(10);
   const auto make = [&](Split split, Order order, std::int64_t length) {
     return Sampler(dataset, split, {.order = order, .sequence_length = length, .seed = 0, .ignore_tokens = {}});
   };

@@ -5,7 +5,7 @@
 
 #include "datasets/samplers/sampler.h"
 #include "framework/core/error.h"
-#include "tests/datasets/stores.h"
+#include "tests/datasets/small_datasets.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -18,8 +18,8 @@ using testing::message_of;
 class DocumentsTest : public testing::WithTemporaryFolder {
  protected:
   /// A dataset of bytes 0, 1, 2, ... in documents of these lengths, all in the training split.
-  TokenStore dataset_of(const std::vector<std::size_t>& lengths) const {
-    return TokenStore::open(
+  TokenizedDataset dataset_of(const std::vector<std::size_t>& lengths) const {
+    return TokenizedDataset::open(
         testing::write_documents(path("store.h5"), Vocabulary::bytes(false), testing::counting(lengths, 256)));
   }
 };
@@ -28,7 +28,7 @@ using SegmentSourceTest = DocumentsTest;
 using PackedSamplerTest = DocumentsTest;
 
 TEST_F(SegmentSourceTest, RowContinuesThroughDocumentSegments) {
-  const TokenStore dataset = dataset_of({6, 9, 4});
+  const TokenizedDataset dataset = dataset_of({6, 9, 4});
   const SegmentSource source(dataset, Split::train, {.sequence_length = 4, .rows = 1});
   // 6 tokens: 4 + 1 targets; 9: 4 + 4; 4: 3.
   ASSERT_EQ(source.n_samples(), 5u);
@@ -49,11 +49,11 @@ TEST_F(SegmentSourceTest, RowContinuesThroughDocumentSegments) {
   // Then the stream starts again.
   EXPECT_EQ(source.batch(5, 1).inputs, first.inputs);
   EXPECT_THAT(source.batch(5, 1).fresh, ElementsAre(1));
-  EXPECT_EQ(source.batch_of_one_pass(5, 1).n_targets, 0);
+  EXPECT_EQ(source.single_pass_batch(5, 1).n_targets, 0);
 }
 
 TEST_F(SegmentSourceTest, RowsHaveSeparateStreamsThatRestart) {
-  const TokenStore dataset = dataset_of({41});  // 10 segments of 4
+  const TokenizedDataset dataset = dataset_of({41});  // 10 segments of 4
   const SegmentSource source(dataset, Split::train, {.sequence_length = 4, .rows = 4});
   ASSERT_EQ(source.n_samples(), 12u);
   // Streams [0, 2), [2, 5), [5, 7), [7, 10).
@@ -74,7 +74,7 @@ TEST_F(SegmentSourceTest, RowsHaveSeparateStreamsThatRestart) {
 
   std::vector<int> seen(41, 0);
   for (std::uint64_t first = 0; first < source.n_samples(); first += 4) {
-    for (const std::int32_t target : source.batch_of_one_pass(first, 4).targets) {
+    for (const std::int32_t target : source.single_pass_batch(first, 4).targets) {
       if (target != ignored_target) ++seen[static_cast<std::size_t>(target)];
     }
   }
@@ -84,7 +84,7 @@ TEST_F(SegmentSourceTest, RowsHaveSeparateStreamsThatRestart) {
 
 TEST_F(SegmentSourceTest, StreamsStartWithDocuments) {
   const auto stream_starts = [&](const std::vector<std::size_t>& lengths, std::int64_t rows) {
-    const TokenStore dataset = dataset_of(lengths);
+    const TokenizedDataset dataset = dataset_of(lengths);
     const SegmentSource source(dataset, Split::train,
                                {.sequence_length = 4, .rows = rows, .ignore_tokens = {}, .whole_documents = true});
     const Batch batch = source.batch(0, rows);
@@ -93,7 +93,7 @@ TEST_F(SegmentSourceTest, StreamsStartWithDocuments) {
     std::uint64_t tokens_twice = 0, targets = 0;
     std::vector<int> seen(256, 0);
     for (std::uint64_t first = 0; first < source.n_samples(); first += static_cast<std::uint64_t>(rows)) {
-      const Batch round = source.batch_of_one_pass(first, rows);
+      const Batch round = source.single_pass_batch(first, rows);
       for (const std::int32_t target : round.targets)
         if (target != ignored_target) tokens_twice += ++seen[static_cast<std::size_t>(target)] > 1, ++targets;
     }
@@ -113,20 +113,20 @@ TEST_F(SegmentSourceTest, StreamsStartWithDocuments) {
 }
 
 TEST_F(SegmentSourceTest, RejectsMoreRowsThanSegments) {
-  const TokenStore dataset = dataset_of({9, 1, 5});
+  const TokenizedDataset dataset = dataset_of({9, 1, 5});
   EXPECT_THAT(message_of<UserError>([&] { SegmentSource(dataset, Split::train, {.sequence_length = 4, .rows = 4}); }),
               HasSubstr("the train split has 3 segments of at most 4 tokens, too few for 4 rows"));
 }
 
 TEST_F(PackedSamplerTest, DocumentsAreNumberedAndTargetsStayInside) {
-  const TokenStore dataset = dataset_of({3, 0, 1, 6, 2});
+  const TokenizedDataset dataset = dataset_of({3, 0, 1, 6, 2});
   const Sampler sampler(dataset, Split::train,
                         {.order = SamplerOptions::Order::sequential,
                          .sequence_length = 8,
                          .seed = 0,
                          .ignore_tokens = {},
                          .separate_documents = true});
-  const Batch batch = sampler.batch_of_one_pass(0, 3);
+  const Batch batch = sampler.single_pass_batch(0, 3);
   EXPECT_EQ(batch.documents, (std::vector<std::int32_t>{0, 0, 0, 1, 2, 2, 2, 2,        //
                                                         0, 0, 1, 1, 2, 2, 2, 2,        // padding counts as a document
                                                         0, 0, 0, 0, 0, 0, 0, 0}));     // no window
@@ -139,7 +139,7 @@ TEST_F(PackedSamplerTest, DocumentsAreNumberedAndTargetsStayInside) {
 TEST_F(PackedSamplerTest, RandomWindowsMayStartInsideDocuments) {
   std::vector<std::size_t> lengths;
   for (std::size_t i = 0; i < 40; ++i) lengths.push_back(1 + i % 6);
-  const TokenStore dataset = dataset_of(lengths);
+  const TokenizedDataset dataset = dataset_of(lengths);
   std::vector<std::int32_t> document_of;
   for (std::size_t i = 0; i < lengths.size(); ++i)
     document_of.insert(document_of.end(), lengths[i], static_cast<std::int32_t>(i));

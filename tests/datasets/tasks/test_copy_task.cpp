@@ -15,9 +15,12 @@ namespace {
 using ::testing::HasSubstr;
 using testing::message_of;
 
-CopyTaskOptions options(std::int64_t sequence_length, std::int64_t shortest_copy = 0, Split split = Split::train) {
-  return {
-      .n_symbols = 10, .sequence_length = sequence_length, .shortest_copy = shortest_copy, .seed = 7, .split = split};
+CopyTaskOptions options(std::int64_t sequence_length, std::int64_t min_copy_symbols = 0, Split split = Split::train) {
+  return {.n_symbols = 10,
+          .sequence_length = sequence_length,
+          .min_copy_symbols = min_copy_symbols,
+          .seed = 7,
+          .split = split};
 }
 
 TEST(CopyTask, SampleIsMarkerSymbolsSeparatorSymbols) {
@@ -97,7 +100,7 @@ TEST(CopyTask, CopyLengthsAreUniform) {
 TEST(CopyTask, EvaluationHasOnePassAndTrainingIsEndless) {
   const CopyTask validation(options(8, 0, Split::validation));
   EXPECT_EQ(validation.n_samples(), CopyTask::held_out_samples);
-  const Batch last = validation.batch_of_one_pass(CopyTask::held_out_samples - 1, 3);
+  const Batch last = validation.single_pass_batch(CopyTask::held_out_samples - 1, 3);
   EXPECT_EQ(last.n_targets, 3);  // of one row
   EXPECT_EQ(std::vector<std::int32_t>(last.targets.begin() + 8, last.targets.end()),
             std::vector<std::int32_t>(16, ignored_target));

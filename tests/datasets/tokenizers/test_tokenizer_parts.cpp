@@ -232,18 +232,18 @@ TEST(AddedTokens, MatchesLongestFirstAndHonoursOptions) {
                             {.content = "<a><b>", .id = 2},
                             {.content = "cat", .id = 3, .single_word = true},
                             {.content = "<m>", .id = 4, .lstrip = true, .rstrip = true}});
-  const auto parts = [&](std::string_view text, SpecialSpelling special) {
+  const auto parts = [&](std::string_view text, SpecialTokenMode special) {
     std::string all;
     tokens.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
       all += id ? fmt::format("({})", *id) : fmt::format("[{}]", part);
     });
     return all;
   };
-  EXPECT_EQ(parts("x<a>y<a><b>", SpecialSpelling::is_token), "[x](1)[y](2)");
-  EXPECT_EQ(parts("x<a>y<a><b>", SpecialSpelling::is_text), "[x<a>y](2)");
-  EXPECT_EQ(parts("cat concat cats \u00e9cat cat", SpecialSpelling::is_text), "(3)[ concat cats \u00e9cat ](3)");
-  EXPECT_EQ(parts("a \u3000<m>\t<m> b", SpecialSpelling::is_text), "[a](4)(4)[b]");
-  EXPECT_EQ(parts("", SpecialSpelling::is_token), "");
+  EXPECT_EQ(parts("x<a>y<a><b>", SpecialTokenMode::as_token), "[x](1)[y](2)");
+  EXPECT_EQ(parts("x<a>y<a><b>", SpecialTokenMode::as_text), "[x<a>y](2)");
+  EXPECT_EQ(parts("cat concat cats \u00e9cat cat", SpecialTokenMode::as_text), "(3)[ concat cats \u00e9cat ](3)");
+  EXPECT_EQ(parts("a \u3000<m>\t<m> b", SpecialTokenMode::as_text), "[a](4)(4)[b]");
+  EXPECT_EQ(parts("", SpecialTokenMode::as_token), "");
 }
 
 /// Byte-pair encoding by its definition: find the best pair, merge it, repeat.

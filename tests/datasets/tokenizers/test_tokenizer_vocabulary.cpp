@@ -10,7 +10,7 @@
 #include "datasets/prepare/text_stream.h"
 #include "datasets/samplers/labelled_source.h"
 #include "datasets/samplers/masking.h"
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
 #include "framework/io/hdf5.h"
 #include "tests/datasets/temporary_folder.h"
@@ -45,7 +45,7 @@ class TokenizerVocabularyTest : public testing::WithTemporaryFolder {
     made.store.shares = parse_split_shares("1");
     return made;
   }
-  static std::vector<Ids> documents(const TokenStore& dataset) {
+  static std::vector<Ids> documents(const TokenizedDataset& dataset) {
     std::vector<Ids> found;
     for (std::uint64_t i = 0; i < dataset.n_documents(); ++i) {
       const auto range = dataset.document(i);
@@ -69,13 +69,13 @@ TEST_F(TokenizerVocabularyTest, HasTokenizerIdsAndSpecialTokens) {
   EXPECT_THAT(vocabulary.frame_back(), ElementsAre(3));
   EXPECT_THAT(vocabulary.encode("LAC"), ElementsAre(5, 6, 24));
   EXPECT_THAT(vocabulary.encode_prompt("LAC"), ElementsAre(2, 5, 6, 24));
-  EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C", SpecialSpelling::is_token), ElementsAre(2, 5, 4, 24));
-  EXPECT_THAT(vocabulary.encode_prompt("[CLS]LA", SpecialSpelling::is_token), ElementsAre(2, 5, 6))
+  EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C", SpecialTokenMode::as_token), ElementsAre(2, 5, 4, 24));
+  EXPECT_THAT(vocabulary.encode_prompt("[CLS]LA", SpecialTokenMode::as_token), ElementsAre(2, 5, 6))
       << "the frame's front is added once";
-  EXPECT_THAT(vocabulary.encode_prompt("", SpecialSpelling::is_token), ElementsAre(2));
+  EXPECT_THAT(vocabulary.encode_prompt("", SpecialTokenMode::as_token), ElementsAre(2));
   EXPECT_THAT(vocabulary.encode_prompt("L[MASK]C"), ::testing::Not(::testing::Contains(4)))
       << "special tokens in untrusted text are plain text";
-  EXPECT_THAT(message_of<UserError>([] { Vocabulary::dna().encode_prompt("ACGT", SpecialSpelling::is_token); }),
+  EXPECT_THAT(message_of<UserError>([] { Vocabulary::dna().encode_prompt("ACGT", SpecialTokenMode::as_token); }),
               HasSubstr("the dna vocabulary has no special tokens"));
   EXPECT_EQ(vocabulary.id_of("L"), 5);
   EXPECT_EQ(vocabulary.id_of("[SEP]"), 3);
@@ -138,13 +138,13 @@ TEST_F(TokenizerVocabularyTest, RoundTripsThroughJson) {
 TEST_F(TokenizerVocabularyTest, StreamedTextEqualsDecodedText) {
   const Vocabulary of_words = words(10), of_bytes = bpe();
   const Ids prompt = of_words.encode("w1 w2"), more = of_words.encode("w3 w4 w5");
-  EXPECT_EQ(text_behind(of_words, prompt, more), " w3 w4 w5");
-  EXPECT_EQ(text_behind(of_words, {}, more), "w3 w4 w5");
+  EXPECT_EQ(continuation_text(of_words, prompt, more), " w3 w4 w5");
+  EXPECT_EQ(continuation_text(of_words, {}, more), "w3 w4 w5");
   const std::string snail = "the \xf0\x9f\x90\x8c";
-  EXPECT_EQ(text_behind(of_bytes, {}, of_bytes.encode(snail)), snail);
+  EXPECT_EQ(continuation_text(of_bytes, {}, of_bytes.encode(snail)), snail);
   TextStream stream(of_bytes, {});
   EXPECT_EQ(stream.next(0xf0), "\xf0");  // bytes are returned at once; the caller waits for the rest of a character
-  EXPECT_EQ(text_behind(Vocabulary::dna(), {}, Ids{0, 1, 15}), "AC<document>");
+  EXPECT_EQ(continuation_text(Vocabulary::dna(), {}, Ids{0, 1, 15}), "AC<document>");
 }
 
 // --- Datasets
@@ -154,7 +154,7 @@ TEST_F(TokenizerVocabularyTest, FramesEachDocument) {
       options(PrepareOptions::Format::text, "in the house\n\nthe\n", testing::bpe_tokenizer(path("bpe")));
   chosen.separator = DocumentSeparator::line;
   const PrepareReport report = prepare(chosen);
-  const TokenStore dataset = TokenStore::open(chosen.output);
+  const TokenizedDataset dataset = TokenizedDataset::open(chosen.output);
   EXPECT_TRUE(dataset.vocabulary() == bpe());
   EXPECT_THAT(documents(dataset), ElementsAre(Ids{260, 259, ' ', 'h', 'o', 'u', 's', 'e', 261}, Ids{257, 261}));
   EXPECT_EQ(report.tokenizer, "bpe");
@@ -168,7 +168,7 @@ TEST_F(TokenizerVocabularyTest, FramesEachDocument) {
   chosen = options(PrepareOptions::Format::text, "w1 w9 w3\nw2 [SEP]\n", testing::word_tokenizer(path("words"), 5));
   chosen.separator = DocumentSeparator::line;
   const PrepareReport unknown = prepare(chosen);
-  const std::vector<Ids> found = documents(TokenStore::open(chosen.output));
+  const std::vector<Ids> found = documents(TokenizedDataset::open(chosen.output));
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0], (Ids{2, 6, 1, 8, 3}));
   EXPECT_EQ(found[1].front(), 2);
@@ -180,15 +180,15 @@ TEST_F(TokenizerVocabularyTest, FramesEachDocument) {
 TEST_F(TokenizerVocabularyTest, LongDocumentsAreEncodedInPieces) {
   const Vocabulary vocabulary = bpe();
   const auto encoded = [&](const std::string& text, std::size_t piece_bytes, std::uint64_t& n_cut) {
-    StoreWriterOptions all;
+    DatasetWriterOptions all;
     all.shares = parse_split_shares("1");
-    StoreWriter writer(path("pieces.h5"), vocabulary, all);
+    DatasetWriter writer(path("pieces.h5"), vocabulary, all);
     DocumentEncoder encoder(vocabulary, writer, piece_bytes);
     for (const char byte : text) encoder.put(byte);
     encoder.end_document();
     n_cut = encoder.n_cut_documents();
     writer.finish("{}");
-    return documents(TokenStore::open(path("pieces.h5")))[0];
+    return documents(TokenizedDataset::open(path("pieces.h5")))[0];
   };
   std::mt19937 random(5);
   std::string lines, one_line;
@@ -219,18 +219,18 @@ TEST_F(TokenizerVocabularyTest, EncodesFastaRecordsLetterByLetter) {
               HasSubstr("input:5:3: 'X' has no token in the letters tokenizer"));
   chosen.map_unknown = true;
   const PrepareReport report = prepare(chosen);
-  EXPECT_THAT(documents(TokenStore::open(chosen.output)), ElementsAre(Ids{2, 5, 6, 7, 24, 3}, Ids{2, 21, 1, 3}));
+  EXPECT_THAT(documents(TokenizedDataset::open(chosen.output)), ElementsAre(Ids{2, 5, 6, 7, 24, 3}, Ids{2, 21, 1, 3}));
   EXPECT_EQ(report.n_unknown, 1u);
   // Byte-level tokenizers encode a record as one text, regardless of its lines.
   prepare(options(PrepareOptions::Format::fasta, ">a\nL\nA\n", testing::bpe_tokenizer(path("bpe"))));
-  EXPECT_THAT(documents(TokenStore::open(path("store.h5"))), ElementsAre(Ids{'L', 'A', 261}));
+  EXPECT_THAT(documents(TokenizedDataset::open(path("store.h5"))), ElementsAre(Ids{'L', 'A', 261}));
 }
 
 TEST_F(TokenizerVocabularyTest, LabelledDocumentsAreFramedWithOneClassToken) {
   PrepareOptions chosen =
       options(PrepareOptions::Format::labelled, "LAGVSE\tx\nMC\ty\n\tz\n", testing::letters_tokenizer(path("letters")));
   prepare(chosen);
-  const TokenStore dataset = TokenStore::open(chosen.output);
+  const TokenizedDataset dataset = TokenizedDataset::open(chosen.output);
   EXPECT_EQ(dataset.vocabulary().labels(), (std::vector<std::string>{"x", "y", "z"}));
   EXPECT_TRUE(dataset.vocabulary().with_labels({}) == letters());
   EXPECT_THAT(documents(dataset), ElementsAre(Ids{2, 5, 6, 7, 8, 9, 10, 3}, Ids{2, 21, 24, 3}));
@@ -264,7 +264,7 @@ TEST_F(TokenizerVocabularyTest, LargeVocabulariesUseFourBytesPerToken) {
     for (const std::int32_t id : ids) ++counts[static_cast<std::size_t>(id)];
     expected.push_back(ids);
   }
-  for (const auto split_by : {StoreWriterOptions::SplitBy::span, StoreWriterOptions::SplitBy::document}) {
+  for (const auto split_by : {DatasetWriterOptions::SplitBy::span, DatasetWriterOptions::SplitBy::document}) {
     PrepareOptions chosen = options(PrepareOptions::Format::text, text, tokenizer);
     chosen.separator = DocumentSeparator::line;
     chosen.store.split_by = split_by;
@@ -272,7 +272,7 @@ TEST_F(TokenizerVocabularyTest, LargeVocabulariesUseFourBytesPerToken) {
     const hdf5::File file = hdf5::File::open(chosen.output);
     EXPECT_EQ(file.dataset("tokens").type(), hdf5::Type::u32);
     EXPECT_FALSE(file.has_attribute("vocabulary"));  // too large for one
-    const TokenStore dataset = TokenStore::open(chosen.output);
+    const TokenizedDataset dataset = TokenizedDataset::open(chosen.output);
     EXPECT_TRUE(documents(dataset) == expected);
     EXPECT_EQ(dataset.vocabulary().size(), n_words + 6);
     EXPECT_EQ(report.store.counts, counts);
@@ -296,14 +296,14 @@ TEST_F(TokenizerVocabularyTest, SpecialTokensAreNeverMaskedOrSampled) {
   PrepareOptions chosen = options(PrepareOptions::Format::fasta, fasta, testing::letters_tokenizer(path("letters")));
   chosen.map_unknown = true;
   prepare(chosen);
-  const TokenStore dataset = TokenStore::open(chosen.output);
+  const TokenizedDataset dataset = TokenizedDataset::open(chosen.output);
   SamplerOptions windows;
   windows.order = SamplerOptions::Order::sequential;
   windows.sequence_length = 64;
   MaskingOptions masking;
   masking.probability = 0.5;
-  masking.mask_token_share = 0.3;
-  masking.random_token_share = 0.7;
+  masking.mask_token_fraction = 0.3;
+  masking.random_token_fraction = 0.7;
   const auto rows = static_cast<std::int64_t>(Sampler(dataset, Split::train, windows).n_windows());
   const Batch plain = Sampler(dataset, Split::train, windows).batch(0, rows);
   const Batch masked =

@@ -94,7 +94,7 @@ class TokenizerTest : public testing::WithTemporaryFolder {
     EXPECT_EQ(copy->framed({}), tokenizer.framed({}));
     for (std::int32_t id = 0; id < tokenizer.size(); ++id) EXPECT_EQ(copy->token(id), tokenizer.token(id));
     for (const std::string& text : texts) {
-      for (const SpecialSpelling special : {SpecialSpelling::is_text, SpecialSpelling::is_token}) {
+      for (const SpecialTokenMode special : {SpecialTokenMode::as_text, SpecialTokenMode::as_token}) {
         const Ids ids = tokenizer.encode(text, special);
         EXPECT_EQ(copy->encode(text, special), ids);
         EXPECT_EQ(copy->decode(ids), tokenizer.decode(ids));
@@ -129,8 +129,8 @@ TEST_F(TokenizerTest, SpecialTokensAreTextByDefault) {
   const Ids as_text = tokenizer->encode(text);
   EXPECT_EQ(as_text.size(), 1u + 13 + 1 + 1);
   EXPECT_EQ(std::count(as_text.begin(), as_text.end(), 259), 1) << "other added tokens are always matched";
-  EXPECT_THAT(tokenizer->encode(text, SpecialSpelling::is_token), ElementsAre(256, 258, 259, 256));
-  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text, SpecialSpelling::is_token)), text);
+  EXPECT_THAT(tokenizer->encode(text, SpecialTokenMode::as_token), ElementsAre(256, 258, 259, 256));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text, SpecialTokenMode::as_token)), text);
   EXPECT_EQ(tokenizer->special().end, 258);
   EXPECT_EQ(tokenizer->special().beginning, 258);
   EXPECT_EQ(tokenizer->special().mask, std::nullopt);
@@ -171,7 +171,7 @@ TEST_F(TokenizerTest, VocabAndMergesMatchTokenizerJson) {
   const auto pair = load_tokenizer(folder_);
   for (const char* text : {"he the he", "don't\n\n  he 12", "<|endoftext|>"}) {
     EXPECT_EQ(pair->encode(text), whole->encode(text));
-    EXPECT_EQ(pair->encode(text, SpecialSpelling::is_token), whole->encode(text, SpecialSpelling::is_token));
+    EXPECT_EQ(pair->encode(text, SpecialTokenMode::as_token), whole->encode(text, SpecialTokenMode::as_token));
   }
   EXPECT_EQ(load_tokenizer(path("merges.txt"))->encode("he"), pair->encode("he"));
   expect_same_through_json(*pair, {"he the", "a<|endoftext|>b"});
@@ -195,7 +195,7 @@ TEST_F(TokenizerTest, RobertaFramesTextAndReadsConfig) {
   file("tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizer", "add_prefix_space": true})");
   const auto tokenizer = load_tokenizer(folder_);
   EXPECT_THAT(tokenizer->framed(tokenizer->encode("he")), ElementsAre(259, 257, 260));
-  EXPECT_THAT(tokenizer->encode("x  <mask>", SpecialSpelling::is_token), ElementsAre(' ', 'x', 261))
+  EXPECT_THAT(tokenizer->encode("x  <mask>", SpecialTokenMode::as_token), ElementsAre(' ', 'x', 261))
       << "<mask> includes the spaces before it";
   EXPECT_EQ(tokenizer->special().mask, 261);
 }
@@ -205,7 +205,7 @@ TEST_F(TokenizerTest, WordPiece) {
   EXPECT_EQ(tokenizer->kind(), "wordpiece");
   EXPECT_THAT(tokenizer->encode("The CAF\u00c9s,na\u00efve\u4eba xyz"), ElementsAre(5, 6, 7, 8, 10, 11, 9, 1));
   EXPECT_THAT(tokenizer->encode("[MASK]"), ElementsAre(12, 14, 13));
-  EXPECT_THAT(tokenizer->encode("the [MASK]", SpecialSpelling::is_token), ElementsAre(5, 4));
+  EXPECT_THAT(tokenizer->encode("the [MASK]", SpecialTokenMode::as_token), ElementsAre(5, 4));
   EXPECT_THAT(tokenizer->encode("th\xff"
                                 "e"),
               ElementsAre(5))
@@ -243,7 +243,7 @@ TEST_F(TokenizerTest, ProteinLettersAreTokens) {
   EXPECT_EQ(tokenizer->kind(), "letters");
   EXPECT_EQ(tokenizer->size(), 25);
   EXPECT_THAT(tokenizer->encode("AC XxY\n"), ElementsAre(5, 6, 1, 1, 24));
-  EXPECT_THAT(tokenizer->encode("A[MASK]C", SpecialSpelling::is_token), ElementsAre(5, 4, 6));
+  EXPECT_THAT(tokenizer->encode("A[MASK]C", SpecialTokenMode::as_token), ElementsAre(5, 4, 6));
   EXPECT_THAT(tokenizer->framed(tokenizer->encode("Y")), ElementsAre(2, 24, 3));
   EXPECT_EQ(tokenizer->decode(Ids{2, 5, 24, 3}), "[CLS]AY[SEP]");
   expect_same_through_json(*tokenizer, {"ACDX", "A[MASK]"});
@@ -277,7 +277,7 @@ TEST_F(TokenizerTest, SentencePieceUnigramPicksMostLikelySegmentation) {
   EXPECT_THAT(tokenizer->encode("abc"), ElementsAre(4, 6)) << "-1 - 1.9 beats -1 - 0.5 - 2";
   EXPECT_THAT(tokenizer->encode(" ab  xyc "), ElementsAre(4, 5, 8, 0, 7));
   EXPECT_THAT(tokenizer->encode("<s>ab"), ::testing::Not(::testing::Contains(1)));
-  EXPECT_THAT(tokenizer->encode("<s>ab</s>", SpecialSpelling::is_token), ElementsAre(1, 4, 5, 2));
+  EXPECT_THAT(tokenizer->encode("<s>ab</s>", SpecialTokenMode::as_token), ElementsAre(1, 4, 5, 2));
   EXPECT_THAT(tokenizer->framed(tokenizer->encode("ab")), ElementsAre(1, 4, 5));
   EXPECT_EQ(tokenizer->decode(Ids{1, 4, 5, 4, 2}), "<s>ab a</s>");
   EXPECT_EQ(tokenizer->find("\u2581ab"), 3);
@@ -295,7 +295,7 @@ TEST_F(TokenizerTest, SentencePieceReadsAccompanyingFiles) {
   const auto tokenizer = load_tokenizer(folder_);
   EXPECT_EQ(tokenizer->size(), 12);
   EXPECT_EQ(tokenizer->token(10), "");
-  EXPECT_THAT(tokenizer->framed(tokenizer->encode("ab<extra_id_0>", SpecialSpelling::is_token)),
+  EXPECT_THAT(tokenizer->framed(tokenizer->encode("ab<extra_id_0>", SpecialTokenMode::as_token)),
               ElementsAre(4, 5, 11, 2));
   EXPECT_EQ(tokenizer->decode(Ids{4, 10, 11}), "a<extra_id_0>");
   expect_same_through_json(*tokenizer, {"ab<extra_id_0>ab"});
@@ -324,7 +324,7 @@ TEST_F(TokenizerTest, UnigramTokenizerJsonMatchesSentencePieceModel) {
   const auto tokenizer = byte_level(document);
   EXPECT_EQ(tokenizer->kind(), "sentencepiece");
   EXPECT_THAT(tokenizer->encode("ABC"), ElementsAre(4, 6));
-  EXPECT_THAT(tokenizer->encode("<s>a<mask>", SpecialSpelling::is_token), ElementsAre(1, 4, 9));
+  EXPECT_THAT(tokenizer->encode("<s>a<mask>", SpecialTokenMode::as_token), ElementsAre(1, 4, 9));
   expect_same_through_json(*tokenizer, {"ABC ab", "a<mask>"});
   document["normalizer"] = {{"type", "NFKC"}};
   EXPECT_THAT(error_of(document), HasSubstr("without a Precompiled normalizer"));
@@ -378,7 +378,7 @@ TEST_F(TokenizerTest, ReadsByteLevelGguf) {
   const auto smollm = load(byte_level_gguf("smollm"));
   EXPECT_EQ(smollm->kind(), "bpe");
   EXPECT_THAT(smollm->encode("x he 12"), ElementsAre('x', 257, ' ', '1', '2'));
-  EXPECT_THAT(smollm->encode("<|endoftext|>", SpecialSpelling::is_token), ElementsAre(258));
+  EXPECT_THAT(smollm->encode("<|endoftext|>", SpecialTokenMode::as_token), ElementsAre(258));
   EXPECT_EQ(smollm->framed({}), Ids());
   EXPECT_EQ(smollm->special().end, 258);
   EXPECT_EQ(smollm->special().padding, std::nullopt);
@@ -483,7 +483,7 @@ TEST_F(TokenizerTest, DamagedJsonNeverCrashes) {
     }
     try {
       const auto tokenizer = tokenizer_from_json(damaged, "f");
-      tokenizer->decode(tokenizer->framed(tokenizer->encode("he the ab<s>[MASK]", SpecialSpelling::is_token)));
+      tokenizer->decode(tokenizer->framed(tokenizer->encode("he the ab<s>[MASK]", SpecialTokenMode::as_token)));
     } catch (const UserError&) {
       ++refused;
     }

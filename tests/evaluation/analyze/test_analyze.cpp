@@ -38,7 +38,7 @@ AttentionSample sample_of(std::int64_t batch, std::int64_t n, std::int64_t heads
 }
 
 double error_of(const AttentionData& data, const std::string& name, std::int64_t m = 0,
-                layers::DirectionsKind kind = layers::DirectionsKind::orthogonal, std::int64_t draws = 3) {
+                layers::RandomProjectionKind kind = layers::RandomProjectionKind::orthogonal, std::int64_t draws = 3) {
   AttentionCandidate candidate = attention_candidate(name);
   candidate.kind = kind;
   return candidate_errors(data, candidate, candidate.features(m, data.d()), draws, 1)[0];
@@ -61,7 +61,7 @@ TEST_P(AnalyzeMeasured, IsReproduced) {
   near(data.uniform_errors()[0], expected.uniform, "uniform");
   const double orthogonal = error_of(data, "favor_positive", 256);
   near(orthogonal, expected.orthogonal, "favor_positive");
-  near(error_of(data, "favor_positive", 256, layers::DirectionsKind::orthogonal_fixed_norm), expected.fixed_norm,
+  near(error_of(data, "favor_positive", 256, layers::RandomProjectionKind::orthogonal_fixed_norm), expected.fixed_norm,
        "fixed norms");
   near(error_of(data, "favor_hyperbolic", 256), expected.hyperbolic, "favor_hyperbolic");
   near(error_of(data, "oprf", 256), expected.oprf, "oprf");
@@ -191,16 +191,16 @@ TEST(Analyze, ParsesNamesOfCandidates) {
 
 // Moderate norms, so that variances determine the errors, not rare events.
 TEST(Analyze, OrthogonalProjectionsHaveSmallerError) {
-  using layers::DirectionsKind;
+  using layers::RandomProjectionKind;
   const AttentionData data = gaussian_attention(16, 96, 16, 0.4, false, 3);
   for (const char* name : {"favor_positive", "favor_hyperbolic", "favor_trig"}) {
-    EXPECT_LT(error_of(data, name, 32), 0.95 * error_of(data, name, 32, DirectionsKind::iid)) << name;
+    EXPECT_LT(error_of(data, name, 32), 0.95 * error_of(data, name, 32, RandomProjectionKind::iid)) << name;
     AttentionCandidate candidate = attention_candidate(name);
-    const auto variance = [&](DirectionsKind kind) {
+    const auto variance = [&](RandomProjectionKind kind) {
       candidate.kind = kind;
       return *kernel_statistics(data, candidate, 32, 48, 1).relative_variance;
     };
-    EXPECT_LT(variance(DirectionsKind::orthogonal), 0.9 * variance(DirectionsKind::iid)) << name;
+    EXPECT_LT(variance(RandomProjectionKind::orthogonal), 0.9 * variance(RandomProjectionKind::iid)) << name;
   }
 }
 
@@ -238,7 +238,7 @@ TEST(Analyze, KernelVarianceMatchesClosedForm) {
     }
   }
   AttentionCandidate candidate;
-  candidate.kind = layers::DirectionsKind::iid;
+  candidate.kind = layers::RandomProjectionKind::iid;
   const KernelStatistics found = kernel_statistics(AttentionData({sample}, false), candidate, m, 20000, 1);
   EXPECT_NEAR(*found.relative_variance / expected, 1, 0.1) << "20,000 draws of a skewed estimate";
   EXPECT_NEAR(*found.relative_error / std::sqrt(expected), 1, 0.05) << "unbiased: all its error is variance";
@@ -336,7 +336,7 @@ TEST(Analyze, TotalVariationMatchesDefinition) {
 AdviceOptions wanted(double error, std::int64_t most = 1024) {
   AdviceOptions options;
   options.target_error = error;
-  options.most_features = most;
+  options.max_features = most;
   return options;
 }
 
@@ -407,7 +407,7 @@ TEST(Analyze, AdviceReportsWhenUniformSuffices) {
   AdviceOptions options = wanted(0.5, 64);
   options.candidates = {attention_candidate("taylor:3")};
   EXPECT_EQ(advise(two_heads(), options)[0].linear->candidate.name(), "taylor:3");
-  options.candidates[0].map_options.most_features = 10;
+  options.candidates[0].map_options.max_features = 10;
   EXPECT_THAT(message_of<UserError>([&] { advise(two_heads(), options); }), HasSubstr("165 features"))
       << "asked for by name";
 }

@@ -85,7 +85,7 @@ TEST_F(AnalyzeModelTest, ComparesSoftmaxWithFavor) {
       EXPECT_LT(*own.total_variation_to_softmax, 1e-5);
       EXPECT_GT(*own.total_variation_to_uniform, 1e-3);
       EXPECT_EQ(favor.name, "favor_positive");
-      EXPECT_EQ(favor.directions, "orthogonal");
+      EXPECT_EQ(favor.random_projection, "orthogonal");
       EXPECT_EQ(favor.m, 16);
       EXPECT_GT(favor.error, 1e-3);
       EXPECT_GT(*favor.total_variation_to_softmax, 1e-3);
@@ -102,7 +102,7 @@ TEST_F(AnalyzeModelTest, MeasuresLinearLayersUnchanged) {
   options.candidates = {attention_candidate("taylor:2"), attention_candidate("favor_positive")};
   options.advise = options.find_features = true;
   options.advice.target_error = 0.2;
-  options.advice.most_features = 128;
+  options.advice.max_features = 128;
   for (const LayerAnalysis& layer : analyzed(options)) {
     for (const HeadAnalysis& head : layer.heads) {
       ASSERT_EQ(head.attentions.size(), 3u);
@@ -124,7 +124,7 @@ TEST_F(AnalyzeModelTest, MeasuresLinearLayersUnchanged) {
 TEST_F(AnalyzeModelTest, SupportsMixedHeadsEncodersAndCheckpointing) {
   const std::string run =
       trained({"model.attention.heads=[softmax, linear]", "model.attention.feature_map=favor_positive",
-               "model.attention.n_features=12", "trainer.recompute=blocks"});
+               "model.attention.n_features=12", "trainer.activation_checkpointing=blocks"});
   const std::vector<LayerAnalysis> mixed = analyzed(options_for(run));
   ASSERT_EQ(mixed.size(), 2u);
   EXPECT_LT(mixed[0].heads[0].attentions[0].error, 1e-5);
@@ -153,7 +153,7 @@ TEST_F(AnalyzeModelTest, RejectsInvalidOptions) {
   EXPECT_THAT(refused([](auto& options) { options.run = "/nowhere"; }), HasSubstr("/nowhere: no such run directory"));
   EXPECT_THAT(refused([](auto& options) {
                 options.candidates = {attention_candidate("taylor:3")};
-                options.candidates[0].map_options.most_features = 100;
+                options.candidates[0].map_options.max_features = 100;
               }),
               HasSubstr("165 features"));
 }

@@ -68,7 +68,7 @@ struct Problem {
     for (std::size_t i = 0; i < batch * n_key; ++i) ids.push_back(i % n_key < 4 ? 70 : 9);
     data["documents"] = {{batch, n_key}, ids};
   }
-  void directions(std::size_t rows) { data["random_projection"] = {{rows, d}, normal(rows * d, "w")}; }
+  void random_projection(std::size_t rows) { data["random_projection"] = {{rows, d}, normal(rows * d, "w")}; }
 };
 
 /// Returns the output of sequence b and query head h: rows [n, d_value].
@@ -117,9 +117,9 @@ inline Head linear_head(const layers::AttentionConfig& config) {
     if (p.data.count("random_projection")) {
       const auto& [shape, values] = p.data.at("random_projection");
       const std::size_t size = shape[shape.size() - 2] * p.d, start = shape.size() == 3 ? h * size : 0;
-      c.features.n_directions = static_cast<std::int64_t>(shape[shape.size() - 2]);
-      c.features.directions.assign(values.begin() + static_cast<std::ptrdiff_t>(start),
-                                   values.begin() + static_cast<std::ptrdiff_t>(start + size));
+      c.features.n_projections = static_cast<std::int64_t>(shape[shape.size() - 2]);
+      c.features.random_projection.assign(values.begin() + static_cast<std::ptrdiff_t>(start),
+                                          values.begin() + static_cast<std::ptrdiff_t>(start + size));
     }
     if (p.data.count("oprf_a")) c.features.oprf_a = p.at("oprf_a")[h];
     c.n_query = static_cast<std::int64_t>(p.n), c.n_key = static_cast<std::int64_t>(p.n_key),

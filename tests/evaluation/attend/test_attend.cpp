@@ -35,7 +35,7 @@ TEST_F(AttendTest, EveryFeatureMap) {
       for (const char* name : {"query", "key"}) {
         for (double& x : p.data[name].second) x += 0.3;
       }
-      if (info.needs_directions) p.directions(14);
+      if (info.needs_random_projection) p.random_projection(14);
       if (info.map == ops::FeatureMap::oprf) p.data["oprf_a"] = {{4}, {0, -0.05, -0.1, -0.2}};
       if (causal) p.two_documents();
       p.mask_some();
@@ -68,7 +68,7 @@ TEST_F(AttendTest, WindowedHybridAndItsGate) {
   for (const bool causal : {true, false}) {
     const layers::AttentionConfig config = config_of("windowed", causal, 3);
     Problem p(13, 13);
-    p.directions(8);
+    p.random_projection(8);
     expect_output(p, options(config), linear_head(config), tolerance_of(DType::float64));
     p.data["gate"] = {{4}, {0.5, -0.25, 0, 2}};
     AttendOptions o = options(config);
@@ -115,7 +115,7 @@ TEST_F(AttendTest, LinformerOfEveryKind) {
 TEST_F(AttendTest, GradientsOfSoftmaxAndFeatures) {
   Problem p;
   p.mask_some();
-  p.directions(8);
+  p.random_projection(8);
   for (const char* mechanism : {"softmax", "linear"}) {
     for (const bool causal : {false, true}) {
       const layers::AttentionConfig config = config_of(mechanism, causal);
@@ -152,7 +152,7 @@ TEST_F(AttendTest, RecurrentMatchesParallel) {
     SCOPED_TRACE(fmt::format("{} {} window {} masked {}", form.config.mechanism, form.config.feature_map,
                              layers::mechanism_info(form.config.mechanism).window_in(form.config), form.masked));
     Problem p(11, 11);
-    p.directions(8);
+    p.random_projection(8);
     if (form.masked) p.mask_some();
     write(p);
     for (const DType dtype : {DType::float64, DType::float32}) {

@@ -115,7 +115,8 @@ TEST_F(AttendFileTest, ErrorNamesFileDatasetAndShape) {
               HasSubstr("dataset 'd_output' is missing; expected shape [2, 4, 9, 5]"));
   o = options(linear);
   o.features = 9;
-  EXPECT_THAT(with(o, [](Problem& p) { p.directions(8); }), HasSubstr("--features 9: dataset 'random_projection'"));
+  EXPECT_THAT(with(o, [](Problem& p) { p.random_projection(8); }),
+              HasSubstr("--features 9: dataset 'random_projection'"));
   o = options(linear);
   o.config.feature_map = "oprf";
   EXPECT_THAT(with(o, [](Problem&) {}), HasSubstr("dataset 'oprf_a' is missing; expected shape [4]"));

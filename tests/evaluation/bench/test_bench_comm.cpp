@@ -124,7 +124,7 @@ TEST_F(BenchCommTrainingTest, ReportsReductionAndWaitTimes) {
 TEST_F(BenchCommTrainingTest, RejectsUnsupportedSettings) {
   run_world(2, [&](ProcessGroup& group, const Report&) {
     for (const auto& [override, key] : std::vector<std::pair<std::string, std::string>>{
-             {"data.batch_size=1", "data.batch_size: 1"}, {"parallel.engine=none", "parallel.engine: none"}})
+             {"data.batch_size=1", "data.batch_size: 1"}, {"parallel.backend=none", "parallel.backend: none"}})
       EXPECT_THAT(message_of<UserError>([&] { bench_comm_training(group, small_settings(store, {override}), 2); }),
                   HasSubstr(key));
   });

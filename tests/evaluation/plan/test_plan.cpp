@@ -43,9 +43,9 @@ class PlanTest : public testing::WithTemporaryFolder {
 
 TEST_F(PlanTest, MemoryMatchesRealRanks) {
   for (const std::vector<std::string>& extra : std::vector<std::vector<std::string>>{
-           {"parallel.shard_optimizer=false"},
-           {"parallel.shard_optimizer=true", "parallel.bucket_megabytes=1"},
-           {"parallel.shard_optimizer=true", "parallel.gradient_dtype=bfloat16", "optimizer.ema_decay=0.9",
+           {"parallel.zero_stage=0"},
+           {"parallel.zero_stage=1", "parallel.bucket_megabytes=1"},
+           {"parallel.zero_stage=1", "parallel.gradient_dtype=bfloat16", "optimizer.ema_decay=0.9",
             "model.attention.mechanism=linear"},
        }) {
     std::vector<std::string> overrides{"model.d_model=128", "model.n_heads=4", "model.n_layers=3", "data.batch_size=5",
@@ -54,7 +54,7 @@ TEST_F(PlanTest, MemoryMatchesRealRanks) {
     const Settings settings = this->settings(overrides);
     const std::string store = path("text.h5");
     const Curves found = run_world(2, [&](ProcessGroup& group, const Report& report) {
-      const TokenStore data = TokenStore::open(store);
+      const TokenizedDataset data = TokenizedDataset::open(store);
       Arena& memory = arena(Device{});
       const std::int64_t before = memory.counters().bytes_in_use;
       memory.reset_peak();
@@ -65,7 +65,7 @@ TEST_F(PlanTest, MemoryMatchesRealRanks) {
     });
     const double measured = std::max(found[0][0], found[1][0]);  // one rank has 3 of 5 samples
     const PlanReport report = planned(settings, {1, 2});
-    const double foretold = report.plans[settings.parallel.shard_optimizer ? 1 : 0].memory.total();
+    const double foretold = report.plans[settings.parallel.zero_stage ? 1 : 0].memory.total();
     // As on one rank (test_trainer.cpp): oneDNN's scratch, less than 1 MiB, is not estimated.
     EXPECT_LT(foretold, 1.02 * measured) << ::testing::PrintToString(extra);
     EXPECT_GT(foretold, 0.98 * measured - (1 << 20)) << ::testing::PrintToString(extra);
@@ -78,7 +78,7 @@ TEST_F(PlanTest, CheckpointCopyMatchesRealRanks) {
     const Settings settings = this->settings(wide);
     const std::string store = path("text.h5");
     const Curves found = run_world(processes, [&](ProcessGroup& group, const Report& report) {
-      const TokenStore data = TokenStore::open(store);
+      const TokenizedDataset data = TokenizedDataset::open(store);
       const Trainer trainer(settings, data, Device{}, std::nullopt, &group);
       const std::int64_t before = arena(Device{}).counters().bytes_in_use;
       const CheckpointParts copy = trainer.checkpoint_parts("").copy();
@@ -93,7 +93,7 @@ TEST_F(PlanTest, CheckpointCopyMatchesRealRanks) {
   EXPECT_NEAR(full.checkpoint_copy_of_host / full.checkpoint_copy, 4, 0.01);
   EXPECT_LT(adapted.checkpoint_copy_of_host / adapted.checkpoint_copy, 2);
   Overrides foreground = wide;
-  foreground.emplace_back("checkpoint.background=false");
+  foreground.emplace_back("checkpoint.async=false");
   EXPECT_EQ(planned(settings(foreground), {1, 2}).checkpoint_copy, 0);
 }
 
@@ -114,7 +114,7 @@ TEST_F(PlanTest, GradientsBecomeFinalInTheOrderOfStages) {
             "model.short_convolution=3"},
            {"model.shared_layers=true", "model.prediction_head=transform"},
            {"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linformer",
-            "model.attention.sharing=layers", "model.norm_placement=after"},
+            "model.attention.sharing=layers", "model.norm_placement=post"},
        }) {
     std::vector<std::string> overrides{"model.n_layers=3"};
     overrides.insert(overrides.end(), extra.begin(), extra.end());
@@ -133,7 +133,7 @@ TEST_F(PlanTest, GradientsBecomeFinalInTheOrderOfStages) {
       last = std::min(last, stage);
     }
     // With post-norm and tied embeddings, the output has no own parameters.
-    EXPECT_EQ(plan_stage_of(order.front(), 5), settings.model.norm_placement == layers::NormPlacement::after ? 3u : 4u)
+    EXPECT_EQ(plan_stage_of(order.front(), 5), settings.model.norm_placement == layers::NormPlacement::post ? 3u : 4u)
         << order.front();
     EXPECT_EQ(plan_stage_of(order.back(), 5), 0u) << order.back();
   }
@@ -244,11 +244,11 @@ TEST_F(PlanTest, RejectsSettingsThatTrainingRejects) {
   };
   EXPECT_THAT(refused({"data.batch_size=7"}, {2, 4}), HasSubstr("data.batch_size: 7: the plan is for 8 devices"));
   EXPECT_THAT(refused({"data.batch_size=7", "data.sampler=stream"}, {1, 2}), HasSubstr("expected a multiple of 2"));
-  EXPECT_THAT(refused({"data.batch_size=8", "parallel.engine=none"}, {1, 2}), HasSubstr("parallel.engine: none"));
+  EXPECT_THAT(refused({"data.batch_size=8", "parallel.backend=none"}, {1, 2}), HasSubstr("parallel.backend: none"));
   EXPECT_THAT(
-      refused({"data.batch_size=2", "data.sampler=stream", "data.carry_state=true", "model.attention.mechanism=linear"},
+      refused({"data.batch_size=2", "data.sampler=stream", "data.stateful=true", "model.attention.mechanism=linear"},
               {1, 2}),
-      HasSubstr("data.carry_state: true"));
+      HasSubstr("data.stateful: true"));
   EXPECT_EQ(planned(settings({"data.batch_size=7"}), {1, 2}).samples, 4) << "shares may differ by one, as in training";
 }
 

@@ -164,7 +164,7 @@ Settings model_of(const std::vector<std::string>& overrides) {
                                "data.sequence_length=48", "model.vocabulary_size=300", "device=cpu",
                                "data.batch_size=2"};
   all.insert(all.end(), overrides.begin(), overrides.end());
-  return from_yaml_text("data:\n  store: none.h5\n", "settings of the test", all).settings;
+  return from_yaml_text("data:\n  dataset: none.h5\n", "settings of the test", all).settings;
 }
 
 struct Totals {
@@ -202,7 +202,7 @@ TEST(PlanWork, CountsSixOperationsPerWeight) {
            {"model.activation=swiglu", "model.n_key_value_heads=2", "model.norm=rmsnorm", "model.bias=false"},
            {"model.position=learned", "model.tied_embeddings=false", "model.d_head=16"},
            {"model.architecture=encoder", "objective.name=masked_tokens", "model.prediction_head=transform",
-            "model.n_segments=2", "model.position=learned", "model.norm_placement=after"},
+            "model.n_segments=2", "model.position=learned", "model.norm_placement=post"},
            {"model.shared_layers=true", "model.d_embedding=8", "model.prediction_head=transform"},
        }) {
     const Settings settings = model_of(overrides);
@@ -261,7 +261,7 @@ TEST(PlanWork, AttentionUsesCostOfEachHead) {
 
 TEST(PlanWork, CheckpointingRepeatsForward) {
   const auto plain = plan_stages(model_of({}), 300, 0, 2),
-             again = plan_stages(model_of({"trainer.recompute=blocks"}), 300, 0, 2);
+             again = plan_stages(model_of({"trainer.activation_checkpointing=blocks"}), 300, 0, 2);
   ASSERT_EQ(plain.size(), 5u);
   for (std::size_t i = 0; i < plain.size(); ++i) {
     const bool is_block = plain[i].name.starts_with("blocks.");
@@ -273,7 +273,7 @@ TEST(PlanWork, CheckpointingRepeatsForward) {
 }
 
 TEST(PlanWork, CountsLabelsAndPairs) {
-  const Settings settings = model_of({"model.architecture=encoder", "objective.name=matching"});
+  const Settings settings = model_of({"model.architecture=encoder", "objective.name=pair_classification"});
   const auto stages = plan_stages(settings, 300, 2, 2);
   EXPECT_DOUBLE_EQ(stages[1].forward, 2 * 2 * 48 * 2 * 12.0 * 32 * 32);
   EXPECT_DOUBLE_EQ(stages.back().forward + stages.back().backward, 2 * 6 * (32.0 * 2 + 4 * 32 * 32));
@@ -290,20 +290,20 @@ TEST(PlanFit, NamesEachSufficientChange) {
   const PlanChange now{8, false, PlanSharing::data_parallel, 2};
   EXPECT_THAT(
       what_would_fit(now, 16, 15 * 0x1p30, bytes),
-      ElementsAre("parallel.shard_optimizer: true (ZeRO-1)", "trainer.recompute: blocks",
+      ElementsAre("parallel.zero_stage: 1 (ZeRO-1)", "trainer.activation_checkpointing: blocks",
                   "data.batch_size: 10 (5 per device), with a higher trainer.gradient_accumulation", "4 devices"));
   EXPECT_THAT(
       what_would_fit(now, 16, 11 * 0x1p30, bytes),
       ElementsAre("data.batch_size: 2 (1 per device), with a higher trainer.gradient_accumulation", "16 devices"));
   EXPECT_THAT(what_would_fit(now, 16, 10.5 * 0x1p30, bytes),
-              ElementsAre("trainer.recompute: blocks and data.batch_size: 2 together"));
+              ElementsAre("trainer.activation_checkpointing: blocks and data.batch_size: 2 together"));
   EXPECT_THAT(what_would_fit(now, 16, 7.5 * 0x1p30, bytes),
               ElementsAre(AllOf(HasSubstr("together"), HasSubstr("ZeRO-1"))));
   EXPECT_THAT(what_would_fit(now, 16, 7 * 0x1p30, bytes),
               ElementsAre(AllOf(HasSubstr("none of these"), HasSubstr("7.50 GiB"))));
   // One device, one sample: nothing to shard, nothing to reduce.
   EXPECT_THAT(what_would_fit({1, false, PlanSharing::data_parallel, 1}, 1, 10.5 * 0x1p30, bytes),
-              ElementsAre("trainer.recompute: blocks"));
+              ElementsAre("trainer.activation_checkpointing: blocks"));
   EXPECT_THAT(what_would_fit({1, true, PlanSharing::data_parallel, 1}, 1, 10 * 0x1p30, bytes),
               ElementsAre(AllOf(HasSubstr("none of these"), ::testing::Not(HasSubstr("ZeRO-1")))));
 }

@@ -42,7 +42,8 @@ class PlanSegmentsTest : public testing::WithTemporaryFolder {
   }
   ~PlanSegmentsTest() override { set_thread_count(0); }
   Settings settings(const Overrides& overrides, int of_a_sequence) const {
-    Overrides all{"model.attention.mechanism=linear", "parallel.sequence_processes=" + std::to_string(of_a_sequence)};
+    Overrides all{"model.attention.mechanism=linear",
+                  "parallel.context_parallel_size=" + std::to_string(of_a_sequence)};
     all.insert(all.end(), overrides.begin(), overrides.end());
     return small_settings(path("text.h5"), all).settings;
   }
@@ -67,12 +68,12 @@ TEST_F(PlanSegmentsTest, MemoryMatchesRealSegments) {
                        "data.sequence_length=192", "data.batch_size=4", "model.attention.n_features=1024"};
   for (const auto& [processes, of_a_sequence, extra] : std::vector<std::tuple<int, int, Overrides>>{
            {2, 2, {}},
-           {4,
-            2,
-            {"parallel.shard_optimizer=true", "parallel.gradient_dtype=bfloat16", "trainer.gradient_accumulation=2"}},
-           {2, 2, encoder + packed + Overrides{"trainer.recompute=blocks", "model.position=sinusoidal"}},
+           {4, 2, {"parallel.zero_stage=1", "parallel.gradient_dtype=bfloat16", "trainer.gradient_accumulation=2"}},
+           {2, 2, encoder + packed + Overrides{"trainer.activation_checkpointing=blocks", "model.position=sinusoidal"}},
            // The peak is at the gathering of all states.
-           {4, 4, {"model.attention.n_features=2048", "data.sequence_length=64", "trainer.recompute=blocks"}},
+           {4,
+            4,
+            {"model.attention.n_features=2048", "data.sequence_length=64", "trainer.activation_checkpointing=blocks"}},
        }) {
     const Settings settings = this->settings(wide + extra, of_a_sequence);
     const Curves found = run_world(processes, [&](ProcessGroup& group, const Report& report) {
@@ -91,7 +92,7 @@ TEST_F(PlanSegmentsTest, MemoryMatchesRealSegments) {
     // Otherwise the test would not show that states count.
     ASSERT_GT(3 * report.segments.state_bytes, 0.1 * measured) << "layers keep too little of the others";
     // As of whole sequences (test_plan.cpp): oneDNN's scratch, less than 1 MiB, is not estimated.
-    const double foretold = report.plans[settings.parallel.shard_optimizer ? 1 : 0].memory.total();
+    const double foretold = report.plans[settings.parallel.zero_stage ? 1 : 0].memory.total();
     for (const double bytes :
          {foretold, static_cast<double>(predicted_peak_bytes(settings, Vocabulary::bytes(true), processes))}) {
       EXPECT_LT(bytes, 1.02 * measured) << ::testing::PrintToString(extra);
@@ -151,9 +152,11 @@ TEST_F(PlanSegmentsTest, BytesOfStatesMatchCommunication) {
   for (const auto& [processes, extra] : std::vector<std::pair<int, Overrides>>{
            {2, {}},
            {2, {"model.attention.n_features=48", "model.n_key_value_heads=1", "trainer.gradient_accumulation=3"}},
-           {4, {"trainer.recompute=blocks", "parallel.shard_optimizer=true", "model.attention.feature_map=favor_trig"}},
+           {4,
+            {"trainer.activation_checkpointing=blocks", "parallel.zero_stage=1",
+             "model.attention.feature_map=favor_trig"}},
            {2, packed + Overrides{"model.attention.feature_map=hedgehog"}},
-           {2, encoder + packed + Overrides{"trainer.recompute=blocks", "model.n_layers=3"}},
+           {2, encoder + packed + Overrides{"trainer.activation_checkpointing=blocks", "model.n_layers=3"}},
            {2, encoder},
        }) {
     const Settings settings = this->settings(Overrides{"data.batch_size=4"} + extra, 2);
@@ -188,14 +191,14 @@ TEST_F(PlanSegmentsTest, SizeOfStatesMatchesFormula) {
           .segments.state_bytes,
       2 * found.state_bytes)
       << "of the documents at both ends";
-  EXPECT_EQ(planned(settings({"trainer.recompute=blocks"}, 2), {1, 2}).segments.exchanges, 2 * 3)
+  EXPECT_EQ(planned(settings({"trainer.activation_checkpointing=blocks"}, 2), {1, 2}).segments.exchanges, 2 * 3)
       << "forward's once more";
 }
 
 // --- Time
 
 TEST_F(PlanSegmentsTest, StatesAreExposedInForwardAndBackward) {
-  const Overrides size{"data.batch_size=3", "trainer.recompute=blocks", "data.sequence_length=48"};
+  const Overrides size{"data.batch_size=3", "trainer.activation_checkpointing=blocks", "data.sequence_length=48"};
   const PlanReport report = planned(settings(size, 4), {1, 12}, numbers(",link_latency=1e-3,overlap=1"));
   const PlanSegments& segments = report.segments;
   // Rings of four: three messages of a state each.
@@ -221,7 +224,7 @@ TEST_F(PlanSegmentsTest, StatesAreExposedInForwardAndBackward) {
 TEST_F(PlanSegmentsTest, SegmentRepeatsFeaturesOfQueries) {
   const Overrides size{"data.sequence_length=512", "data.batch_size=2", "model.attention.n_features=64",
                        "model.d_model=32", "model.n_layers=3"};
-  for (const Overrides& extra : {Overrides{}, encoder, Overrides{"trainer.recompute=blocks"}}) {
+  for (const Overrides& extra : {Overrides{}, encoder, Overrides{"trainer.activation_checkpointing=blocks"}}) {
     const auto whole = plan_stages(settings(size + extra, 1), 300, 0, 2),
                part = plan_stages(settings(size + extra, 4), 300, 0, 2);
     ASSERT_EQ(whole.size(), part.size());
@@ -232,7 +235,7 @@ TEST_F(PlanSegmentsTest, SegmentRepeatsFeaturesOfQueries) {
       EXPECT_DOUBLE_EQ(part[i].forward, whole[i].forward / 4);
       EXPECT_DOUBLE_EQ(part[i].backward, whole[i].backward / 4);
       EXPECT_DOUBLE_EQ(part[i].attention_forward, whole[i].attention_forward / 4 + (is_block ? more : 0));
-      const double runs = extra == Overrides{"trainer.recompute=blocks"} ? 2 : 1;
+      const double runs = extra == Overrides{"trainer.activation_checkpointing=blocks"} ? 2 : 1;
       EXPECT_DOUBLE_EQ(part[i].attention_backward, whole[i].attention_backward / 4 + (is_block ? runs * more : 0));
     }
   }
@@ -265,7 +268,7 @@ TEST_F(PlanSegmentsTest, RejectsSettingsThatTrainingRejects) {
                            const PlanDevice& device = numbers()) {
     return message_of<UserError>([&] { planned(settings(overrides, 2), cluster, device); });
   };
-  const std::string key = "parallel.sequence_processes: 2";
+  const std::string key = "parallel.context_parallel_size: 2";
   for (const auto& [overrides, part] : std::vector<std::pair<Overrides, std::string>>{
            {{"model.attention.mechanism=softmax"},
             "cannot be with attention other than model.attention.mechanism: linear"},
@@ -276,7 +279,7 @@ TEST_F(PlanSegmentsTest, RejectsSettingsThatTrainingRejects) {
            {{"data.sampler=documents", "data.padding=longest"}, "cannot be with data.padding: longest"},
            {{"data.sequence_length=47"}, "data.sequence_length: 47 does not divide into as many segments"}})
     EXPECT_THAT(refused(overrides), ::testing::AllOf(HasSubstr(key), HasSubstr(part)));
-  const Overrides mixed{"model.attention.layers=[softmax, linear]", "parallel.sequence_processes=2"};
+  const Overrides mixed{"model.attention.layers=[softmax, linear]", "parallel.context_parallel_size=2"};
   EXPECT_THAT(message_of<UserError>([&] {
                 planned(small_settings(path("text.h5"), mixed).settings, {1, 2});
               }),
@@ -298,10 +301,10 @@ TEST_F(PlanSegmentsTest, SuggestsSegmentsForOneLargeSample) {
   PlanDevice device = numbers();
   device.memory = (whole + half) / 2;
   EXPECT_THAT(planned(settings(size, 1), {1, 1}, device).plans[0].would_fit,
-              ::testing::Contains("2 devices with parallel.sequence_processes: 2"));
+              ::testing::Contains("2 devices with parallel.context_parallel_size: 2"));
   device.memory = 0.9 * half;
   EXPECT_THAT(planned(settings(size, 2), {1, 2}, device).plans[0].would_fit,
-              ::testing::Contains(HasSubstr("devices with parallel.sequence_processes: ")));
+              ::testing::Contains(HasSubstr("devices with parallel.context_parallel_size: ")));
   // Segments are not suggested if training rejects them.
   const auto gpu = [&](const Overrides& more) {
     PlanDevice small = plan_device("h100", DType::float32, false);
@@ -309,20 +312,20 @@ TEST_F(PlanSegmentsTest, SuggestsSegmentsForOneLargeSample) {
     small.memory = (whole + half) / 2;
     return planned(settings(size + more, 1), {1, 1}, small).plans[0].would_fit;
   };
-  EXPECT_THAT(gpu({}), ::testing::Each(::testing::Not(HasSubstr("sequence_processes"))));
+  EXPECT_THAT(gpu({}), ::testing::Each(::testing::Not(HasSubstr("context_parallel_size"))));
 }
 
 TEST(PlanFitOfSegments, GroupsShareSamples) {
   // In GiB: 1 a sample and 1,024 tokens.
   const auto bytes = [](const PlanChange& change) {
-    return 0x1p30 * static_cast<double>(change.samples) * 8 / change.sequence_processes;
+    return 0x1p30 * static_cast<double>(change.samples) * 8 / change.context_parallel_size;
   };
   const PlanChange now{4, true, PlanSharing::zero_1, 8, 2};  // 4 rows, 16 samples
   EXPECT_THAT(what_would_fit(now, 16, 8 * 0x1p30, bytes),
               ::testing::ElementsAre("data.batch_size: 8 (2 per device), with a higher trainer.gradient_accumulation",
                                      "16 devices"));
   EXPECT_THAT(what_would_fit({1, true, PlanSharing::zero_1, 8, 2}, 4, 1.5 * 0x1p30, bytes),
-              ::testing::ElementsAre("32 devices with parallel.sequence_processes: 8"));
+              ::testing::ElementsAre("32 devices with parallel.context_parallel_size: 8"));
 }
 
 }  // namespace

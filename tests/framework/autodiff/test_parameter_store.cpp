@@ -19,13 +19,13 @@ constexpr std::int64_t border = 64;  // alignment of each parameter, in elements
 /// Two matrices with weight decay, a bias and a gain without, declared alternately, and a buffer.
 struct Model {
   ParameterStore store;
-  Parameter &first, &bias, &directions, &second, &gain;
+  Parameter &first, &bias, &random_projection, &second, &gain;
 
   explicit Model(DType compute = DType::float32, Device device = {})
       : store(compute, device),
         first(store.add("first.weight", {3, 5}, Initializer::normal(0.5), true)),
         bias(store.add("first.bias", {3}, Initializer::zeros(), false)),
-        directions(store.add_buffer("directions", {4, 4})),
+        random_projection(store.add_buffer("directions", {4, 4})),
         second(store.add("second.weight", {3, 100}, Initializer::normal(2), true)),
         gain(store.add("norm.gain", {7}, Initializer::ones(), false)) {}
 };
@@ -80,14 +80,14 @@ TEST(ParameterStore, FindsParametersByUniqueName) {
 TEST(ParameterStore, StoresBuffersSeparately) {
   Model model(DType::bfloat16);
   model.store.allocate(1);
-  EXPECT_TRUE(model.store.is_buffer(model.directions));
+  EXPECT_TRUE(model.store.is_buffer(model.random_projection));
   EXPECT_FALSE(model.store.is_buffer(model.bias));
-  EXPECT_EQ(model.directions.master().dtype(), DType::float32);
-  EXPECT_FALSE(model.directions.master().shares_memory_with(model.store.values()));
-  EXPECT_FALSE(model.directions.variable().requires_gradient());
-  EXPECT_FALSE(model.directions.gradient().defined());
-  EXPECT_EQ(model.directions.master().to_vector<float>(), std::vector<float>(16));
-  EXPECT_THROW(model.store.slice(model.store.values(), model.directions), ContractError);
+  EXPECT_EQ(model.random_projection.master().dtype(), DType::float32);
+  EXPECT_FALSE(model.random_projection.master().shares_memory_with(model.store.values()));
+  EXPECT_FALSE(model.random_projection.variable().requires_gradient());
+  EXPECT_FALSE(model.random_projection.gradient().defined());
+  EXPECT_EQ(model.random_projection.master().to_vector<float>(), std::vector<float>(16));
+  EXPECT_THROW(model.store.slice(model.store.values(), model.random_projection), ContractError);
 }
 
 TEST(ParameterStore, InitialValuesDependOnlyOnSeedAndName) {
@@ -279,7 +279,7 @@ TEST(FrozenParameters, FollowTrainedParametersOutsideFlatTensors) {
   EXPECT_TRUE(model.store.is_frozen(model.first) && !model.store.is_trained(model.first) &&
               !model.store.is_buffer(model.first));
   EXPECT_TRUE(model.store.is_trained(model.second) && !model.store.is_frozen(model.second));
-  EXPECT_TRUE(model.store.is_buffer(model.directions) && !model.store.is_frozen(model.directions))
+  EXPECT_TRUE(model.store.is_buffer(model.random_projection) && !model.store.is_frozen(model.random_projection))
       << "the predicate is not called for buffers";
   EXPECT_THROW(model.store.slice(values, model.first), ContractError);
   EXPECT_FALSE(model.first.gradient().defined());

@@ -38,7 +38,7 @@ TEST(Trace, RecordsNothingWhileOff) {
   const std::string scope = "a.";
   const Span span("test", "span", {.bytes = 3});
   node("test", scope, "node");
-  EXPECT_EQ(hand_over().flow, 0u);
+  EXPECT_EQ(start_flow().flow, 0u);
   EXPECT_FALSE(is_on());
   const Recording recording = stop();
   EXPECT_TRUE(recording.events.empty());
@@ -55,7 +55,7 @@ TEST(Trace, RecordsSpansAndDetailsOfEveryThread) {
   {
     const Span outer("test", "outer", {.step = 7});
     const Span inner("test", "inner", {.bytes = 12, .bucket = 3});
-    handed = hand_over();
+    handed = start_flow();
   }
   EXPECT_EQ(handed.bucket, 3);
   EXPECT_EQ(handed.bytes, 12);

@@ -341,7 +341,8 @@ TEST(MixedHeads, RejectsMixedKeyValueGroups) {
 TEST(Denominators, AreCountedOnce) {
   const Attending attending{"linear", "favor_trig"};
   const ModelConfig config = small_config(attending, Position::rotary, 0, Style::gpt2);
-  for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
+  for (const ActivationCheckpointing recompute :
+       {ActivationCheckpointing::elementwise, ActivationCheckpointing::blocks}) {
     TestModel model(config, DType::float32, recompute);
     ops::DenominatorReport report;
     run_step(model, random_tokens(3, 9, config), random_targets(3, 9, config),
@@ -353,15 +354,15 @@ TEST(Denominators, AreCountedOnce) {
 
 TEST(Statistics, AreCountedOnceUnderRecomputation) {
   const Attending attending{"linear", "oprf", "constants"};
-  const auto statistics = [&](Recompute recompute) {
+  const auto statistics = [&](ActivationCheckpointing recompute) {
     const ModelConfig config = small_config(attending, Position::rotary, 4, Style::llama);
     TestModel model(config, DType::float64, recompute);
     run_step(model, random_tokens(3, 9, config), random_targets(3, 9, config), {.training = true});
     return doubles(model.store.find("blocks.1.attention.statistics").master());
   };
-  const std::vector<double> kept = statistics(Recompute::elementwise);
+  const std::vector<double> kept = statistics(ActivationCheckpointing::elementwise);
   EXPECT_NEAR(kept[0], 10 * statistics_decay + 27, 1e-12);
-  EXPECT_EQ(statistics(Recompute::blocks), kept);
+  EXPECT_EQ(statistics(ActivationCheckpointing::blocks), kept);
 }
 
 /// Copies all parameters and buffers of one model to another, as a checkpoint does.
@@ -424,8 +425,8 @@ TEST(Mechanisms, RejectInvalidConfigs) {
   refuses("estimate softmax", [](AttentionConfig& c) { c.feature_map = "elu1", c.centering = true; });
   refuses("estimate softmax", [](AttentionConfig& c) { c.feature_map = "hedgehog", c.scaling = Scaling::saderf; });
   refuses("positive multiple", [](AttentionConfig& c) { c.feature_map = "favor_hyperbolic", c.n_features = 9; });
-  refuses("more than most_features", [](AttentionConfig& c) {
-    c.feature_map = "taylor", c.map_options.order = 3, c.map_options.most_features = 50;
+  refuses("more than max_features", [](AttentionConfig& c) {
+    c.feature_map = "taylor", c.map_options.order = 3, c.map_options.max_features = 50;
   });
   refuses("nearest tokens", [](AttentionConfig& c) { c.mechanism = "windowed"; });
   refuses("expected sum", [](AttentionConfig& c) {

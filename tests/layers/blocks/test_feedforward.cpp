@@ -41,7 +41,7 @@ Result run(Activation activation, bool bias, const AdapterConfig& adapter, const
   store.refresh_compute_values(Stream{});
   store.forget_gradients();
   Tape tape(Stream{});
-  tape.set_remakes_values(true);
+  tape.set_recomputes_values(true);
   ForwardContext context{tape, true};
   const Variable x = Variable::leaf(values({2, 7, 12}, "x"));
   const Variable y = map(context, layer, store, x);

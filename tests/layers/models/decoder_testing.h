@@ -159,7 +159,7 @@ struct TestModel {
   Decoder decoder;
 
   TestModel(const ModelConfig& config, DType dtype, Device device = {}, std::uint64_t seed = 5,
-            Recompute recompute = Recompute::elementwise)
+            ActivationCheckpointing recompute = ActivationCheckpointing::elementwise)
       : store(dtype, device), decoder(store, config, recompute) {
     store.allocate(seed);
     decoder.redraw(seed, 0);
@@ -168,7 +168,8 @@ struct TestModel {
     if (invent_statistics()) decoder.redraw(seed, 1);
   }
 
-  TestModel(const ModelConfig& config, DType dtype, Recompute recompute) : TestModel(config, dtype, {}, 5, recompute) {}
+  TestModel(const ModelConfig& config, DType dtype, ActivationCheckpointing recompute)
+      : TestModel(config, dtype, {}, 5, recompute) {}
 
   /// Sets moments of queries and keys as after some steps, so that constants are not neutral. Returns false if the
   /// model has no statistics.

@@ -12,13 +12,14 @@ using furlong::reference::doubles;
 
 /// Freezes all parameters except those trained with adapters, as the trainer does.
 void freeze(ParameterStore& store) {
-  store.freeze([](const Parameter& parameter) { return !trains_beside_adapters(parameter.name()); });
+  store.freeze([](const Parameter& parameter) { return !is_trained_with_adapters(parameter.name()); });
 }
 
 struct AdaptedModel {
   ParameterStore store;
   Decoder decoder;
-  AdaptedModel(const ModelConfig& config, DType dtype, Recompute recompute = Recompute::elementwise)
+  AdaptedModel(const ModelConfig& config, DType dtype,
+               ActivationCheckpointing recompute = ActivationCheckpointing::elementwise)
       : store(dtype, Device{}), decoder(store, config, recompute) {
     freeze(store);
     store.allocate(5);
@@ -30,7 +31,8 @@ TEST(Adapters, StartNeutralAndTrainAlone) {
   const OneThread one_thread;
   for (const Attending& attending : std::vector<Attending>{{"softmax", ""}, {"linear", "hedgehog"}}) {
     for (const Style style : {Style::gpt2, Style::llama}) {
-      for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
+      for (const ActivationCheckpointing recompute :
+           {ActivationCheckpointing::elementwise, ActivationCheckpointing::blocks}) {
         ModelConfig config = small_config(attending, Position::rotary, 4, style);
         config.query_key_norm = QueryKeyNorm::rmsnorm;
         ParameterStore base_store(DType::float32, Device{});
@@ -85,11 +87,11 @@ TEST(Adapters, TrainAttentionParametersAndNoOtherWeights) {
   for (const char* name : {"blocks.0.attention.gate", "blocks.11.attention.output_norm.weight",
                            "attention.sequence_projection.weight", "blocks.2.attention.heads_0_1.key_features.weight",
                            "blocks.0.feedforward.input.lora_b.weight", "blocks.0.attention.output.lora_a.weight"})
-    EXPECT_TRUE(trains_beside_adapters(name)) << name;
+    EXPECT_TRUE(is_trained_with_adapters(name)) << name;
   for (const char* name :
        {"blocks.0.attention.output.weight", "blocks.0.attention.query_key_value.bias", "blocks.0.attention_norm.gain",
         "token_embedding.weight", "classifier.weight", "output_bias", "prediction.norm.gain", "final_norm.gain"})
-    EXPECT_FALSE(trains_beside_adapters(name)) << name;
+    EXPECT_FALSE(is_trained_with_adapters(name)) << name;
 }
 
 }  // namespace

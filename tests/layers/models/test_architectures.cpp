@@ -20,7 +20,7 @@ struct NamedConfig {
 void PrintTo(const NamedConfig& architecture, std::ostream* stream) { *stream << architecture.name; }
 
 void norms_after(ModelConfig& config) {
-  config.norm_placement = NormPlacement::after;
+  config.norm_placement = NormPlacement::post;
   config.embedding_norm = true;
 }
 
@@ -92,7 +92,8 @@ void fill_adapters(TestModel& model) {
 }
 
 struct FilledModel : TestModel {
-  FilledModel(const ModelConfig& config, DType dtype, Recompute recompute = Recompute::elementwise)
+  FilledModel(const ModelConfig& config, DType dtype,
+              ActivationCheckpointing recompute = ActivationCheckpointing::elementwise)
       : TestModel(config, dtype, recompute) {
     fill_adapters(*this);
   }
@@ -192,12 +193,12 @@ TEST_P(EveryArchitecture, RecomputationIsBitIdentical) {
   config.dropout = 0.1;
   const Tensor tokens = random_tokens(2, 9, config), targets = random_targets(2, 9, config);
   for (DType dtype : {DType::float32, DType::bfloat16}) {
-    FilledModel kept(config, dtype, Recompute::none);
+    FilledModel kept(config, dtype, ActivationCheckpointing::none);
     const double loss = run_step(kept, tokens, targets, {.training = true});
-    FilledModel elementwise(config, dtype, Recompute::elementwise);
+    FilledModel elementwise(config, dtype, ActivationCheckpointing::elementwise);
     EXPECT_EQ(run_step(elementwise, tokens, targets, {.training = true}), loss);
     EXPECT_TRUE(same_bits(elementwise.store.gradients(), kept.store.gradients()));
-    FilledModel blocks(config, dtype, Recompute::blocks);
+    FilledModel blocks(config, dtype, ActivationCheckpointing::blocks);
     EXPECT_EQ(run_step(blocks, tokens, targets, {.training = true}), loss);
     EXPECT_TRUE(same_bits(blocks.store.gradients(), kept.store.gradients()));
   }

@@ -84,7 +84,7 @@ TEST_P(EveryRecurrentModel, RecomputationStartsFromSameState) {
   config.dropout = 0.1;
   const Tensor tokens = random_tokens(2, 18, config), targets = random_targets(2, 18, config);
   TestModel kept(config, DType::float64);
-  TestModel recomputed(config, DType::float64, Recompute::blocks);
+  TestModel recomputed(config, DType::float64, ActivationCheckpointing::blocks);
   const TwoSteps one = two_steps(kept, tokens, targets), other = two_steps(recomputed, tokens, targets);
   EXPECT_EQ(one.losses, other.losses);
   EXPECT_EQ(one.gradients, other.gradients);
@@ -153,7 +153,8 @@ TEST_P(EveryRecurrentModel, GradientsMatchFiniteDifferencesWithConstantPast) {
 TEST(StatefulTraining, RejectsGrowingStates) {
   for (const Attending& attending : {Attending{"softmax", ""}, Attending{"linear", "favor_positive", "heads"},
                                      Attending{"linear", "favor_positive", "layers"}}) {
-    for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
+    for (const ActivationCheckpointing recompute :
+         {ActivationCheckpointing::elementwise, ActivationCheckpointing::blocks}) {
       const ModelConfig config = small_config(attending, Position::rotary, 4, Style::gpt2);
       TestModel model(config, DType::float32, recompute);
       GenerationState state = model.decoder.new_state(2, 30);

@@ -71,7 +71,7 @@ TEST_P(EveryDecoder, RecomputedBlocksGiveBitIdenticalGradients) {
     const Tensor tokens = random_tokens(3, 22, config), targets = random_targets(3, 22, config);
     for (DType dtype : {DType::float32, DType::bfloat16, DType::float64}) {
       const Pass pass{.training = true, .seed = 8, .step = 5, .first_sample = 6};
-      TestModel kept(config, dtype), recomputed(config, dtype, Recompute::blocks);
+      TestModel kept(config, dtype), recomputed(config, dtype, ActivationCheckpointing::blocks);
       EXPECT_EQ(run_step(kept, tokens, targets, pass), run_step(recomputed, tokens, targets, pass)) << name_of(dtype);
       EXPECT_TRUE(same_bits(kept.store.gradients(), recomputed.store.gradients())) << name_of(dtype);
       EXPECT_GT(

@@ -14,7 +14,8 @@ struct Outcome {
 };
 
 /// Runs one training step with those parameters frozen for which `frozen` returns true.
-Outcome step_with(const ModelConfig& config, Recompute recompute, const std::function<bool(const Parameter&)>& frozen) {
+Outcome step_with(const ModelConfig& config, ActivationCheckpointing recompute,
+                  const std::function<bool(const Parameter&)>& frozen) {
   const Tensor tokens = random_tokens(2, 22, config), targets = random_targets(2, 22, config);
   ParameterStore store(DType::float64, Device{});
   Decoder decoder(store, config, recompute);
@@ -35,7 +36,7 @@ Outcome step_with(const ModelConfig& config, Recompute recompute, const std::fun
   return outcome;
 }
 
-void compare(const ModelConfig& config, Recompute recompute, const std::string& what,
+void compare(const ModelConfig& config, ActivationCheckpointing recompute, const std::string& what,
              const std::function<bool(const Parameter&)>& frozen) {
   SCOPED_TRACE(what);
   const Outcome whole = step_with(config, recompute, [](const Parameter&) { return false; }),
@@ -49,7 +50,8 @@ void compare(const ModelConfig& config, Recompute recompute, const std::string& 
 
 TEST(FrozenParameters, DoNotChangeOtherGradients) {
   for (const Attending& attending : some_attending()) {
-    for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
+    for (const ActivationCheckpointing recompute :
+         {ActivationCheckpointing::elementwise, ActivationCheckpointing::blocks}) {
       for_each_variant(attending, Position::rotary, [&](ModelConfig config) {
         config.dropout = 0.1;
         compare(config, recompute, "all but the first block",

@@ -15,7 +15,7 @@ struct Measured {
 
 /// A model and its first two steps on `device`, measured by the arena's counters.
 Measured measure(const ModelConfig& config, DType dtype, const Device& device, std::int64_t batch, std::int64_t n,
-                 Recompute recompute = Recompute::elementwise) {
+                 ActivationCheckpointing recompute = ActivationCheckpointing::elementwise) {
   Arena& home = arena(device);
   const std::int64_t before = home.counters().bytes_in_use;
   TestModel model(config, dtype, device, 5, recompute);
@@ -53,7 +53,8 @@ INSTANTIATE_TEST_SUITE_P(AllNames, EveryStep,
 
 TEST_P(EveryStep, ShapeOnlyPredictsCpuPeak) {
   for (Style style : {Style::gpt2, Style::llama}) {
-    for (const Recompute recompute : {Recompute::elementwise, Recompute::blocks}) {
+    for (const ActivationCheckpointing recompute :
+         {ActivationCheckpointing::elementwise, ActivationCheckpointing::blocks}) {
       for (DType dtype : {DType::float32, DType::bfloat16}) {
         for (const auto& [threads, batch, n] : {std::tuple<int, std::int64_t, std::int64_t>{1, 1, 700}, {3, 5, 128}}) {
           const ModelConfig config = larger_config(GetParam(), style);
@@ -78,15 +79,15 @@ TEST_P(EveryStep, ElementwiseRecomputationSavesMemoryAndIsBitIdentical) {
   for (Style style : {Style::gpt2, Style::llama}) {
     ModelConfig config = larger_config(GetParam(), style);
     config.n_layers = 8;
-    const Measured kept = measure(config, DType::float32, Device{}, 2, 512, Recompute::none);
+    const Measured kept = measure(config, DType::float32, Device{}, 2, 512, ActivationCheckpointing::none);
     const Measured remade = measure(config, DType::float32, Device{}, 2, 512);
     EXPECT_LT(remade.peak - remade.model, (kept.peak - kept.model) * 4 / 5);
-    const auto gradients = [&](Recompute recompute) {
+    const auto gradients = [&](ActivationCheckpointing recompute) {
       TestModel model(config, DType::float32, recompute);
       run_step(model, random_tokens(2, 40, config), random_targets(2, 40, config), {.training = true});
       return model.store.gradients().to_vector<float>();
     };
-    EXPECT_EQ(gradients(Recompute::none), gradients(Recompute::elementwise));
+    EXPECT_EQ(gradients(ActivationCheckpointing::none), gradients(ActivationCheckpointing::elementwise));
   }
 }
 
@@ -94,8 +95,8 @@ TEST_P(EveryStep, BlockRecomputationSavesMemory) {
   const OneThread one_thread;
   ModelConfig config = larger_config(GetParam(), Style::gpt2);
   config.n_layers = 8;
-  const Measured kept = measure(config, DType::float32, Device{}, 2, 512, Recompute::none);
-  const Measured recomputed = measure(config, DType::float32, Device{}, 2, 512, Recompute::blocks);
+  const Measured kept = measure(config, DType::float32, Device{}, 2, 512, ActivationCheckpointing::none);
+  const Measured recomputed = measure(config, DType::float32, Device{}, 2, 512, ActivationCheckpointing::blocks);
   // One block of eight, and the residual stream between them.
   EXPECT_LT(recomputed.peak - recomputed.model, (kept.peak - kept.model) / 3);
 }

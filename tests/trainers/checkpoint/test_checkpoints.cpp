@@ -329,7 +329,7 @@ TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
   };
   EXPECT_THAT(refusal(), HasSubstr("no checkpoint found"));
   std::ofstream(run / "teacher.h5") << "x";
-  fs::create_directories(run / "1_transfer" / "checkpoints");
+  fs::create_directories(run / "1_attention_transfer" / "checkpoints");
   EXPECT_THAT(refusal(), AllOf(HasSubstr("no stage of this run of furlong finetune has a checkpoint yet"),
                                HasSubstr("teacher.h5")));
   const auto stage = [&](const char* name, std::int64_t step, std::optional<double> loss = std::nullopt) {
@@ -337,7 +337,7 @@ TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
     write(directory, step);
     directory.committed(step, loss);
   };
-  stage("1_transfer", 7);
+  stage("1_attention_transfer", 7);
   stage("2_distillation", 3, 0.5);
   stage("2_distillation", 4, 0.7);
   fs::create_directories(run / "3_task" / "checkpoints");  // begun, and nothing saved
@@ -345,7 +345,8 @@ TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
   EXPECT_EQ(last_stage_of(run), run / "2_distillation");
   EXPECT_EQ(checkpoint_of(run), run / "2_distillation" / "checkpoints" / "best.h5");
   EXPECT_EQ(newest_checkpoint_of(run), run / "2_distillation" / "checkpoints" / "step_00000004.h5");
-  EXPECT_EQ(checkpoint_of(run / "1_transfer"), run / "1_transfer" / "checkpoints" / "step_00000007.h5");
+  EXPECT_EQ(checkpoint_of(run / "1_attention_transfer"),
+            run / "1_attention_transfer" / "checkpoints" / "step_00000007.h5");
   stage("10_task", 1);
   EXPECT_EQ(step_in(checkpoint_of(run)), 1);
   stage("10_transfer", 1);
@@ -353,16 +354,16 @@ TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
 }
 
 TEST_F(CheckpointDirectoryTest, ReaderFindsNewestDuringRun) {
-  EXPECT_EQ(newest_whole_checkpoint(folder), std::nullopt);
+  EXPECT_EQ(newest_complete_checkpoint(folder), std::nullopt);
   CheckpointDirectory directory(folder, 2, true);
   for (const std::int64_t step : {10, 20, 30}) {
     write(directory, step);
     directory.committed(step, step == 10 ? 1.0 : 2.0);
   }
-  EXPECT_EQ(newest_whole_checkpoint(folder), directory.path_for(30)) << "not the best";
+  EXPECT_EQ(newest_complete_checkpoint(folder), directory.path_for(30)) << "not the best";
   damage(directory.path_for(30));
   damage(directory.path_for(20));
-  EXPECT_EQ(newest_whole_checkpoint(folder), folder / "best.h5");
+  EXPECT_EQ(newest_complete_checkpoint(folder), folder / "best.h5");
 }
 
 }  // namespace

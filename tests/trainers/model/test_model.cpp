@@ -16,7 +16,7 @@ namespace {
 
 Settings settings_with(const std::string& model, const std::string& rest = "") {
   return from_yaml_text(
-             "data: {store: tokens.h5, sequence_length: 32}\nmodel: {n_layers: 2, d_model: 16, n_heads: 2, " + model +
+             "data: {dataset: tokens.h5, sequence_length: 32}\nmodel: {n_layers: 2, d_model: 16, n_heads: 2, " + model +
                  "}\n" + rest,
              "settings of the test")
       .settings;
@@ -54,7 +54,7 @@ TEST(LoadModel, RejectsNonFiniteWeights) {
 
 TEST(MakeModel, EveryModelKeyReachesTheNetwork) {
   const std::string encoder =
-      "architecture: encoder, position: learned, norm_placement: after, embedding_norm: true, n_segments: 3, ";
+      "architecture: encoder, position: learned, norm_placement: post, embedding_norm: true, n_segments: 3, ";
   const Settings bert =
       settings_with(encoder + "shared_layers: true, d_embedding: 8, prediction_head: transform, output_bias: true",
                     "objective: {name: masked_tokens}\n");
@@ -111,8 +111,9 @@ TEST(MakeModel, LoraFreezesAllButAdaptersAndNewHead) {
     EXPECT_TRUE(names(decoder, false).contains(name)) << name;
 
   const Vocabulary labelled = Vocabulary::protein().with_labels({"one", "two"});
-  const Model classifier = make_model(
-      settings_with("architecture: encoder, " + adapters, "objective: {name: matching}\n"), labelled, Device{});
+  const Model classifier =
+      make_model(settings_with("architecture: encoder, " + adapters, "objective: {name: pair_classification}\n"),
+                 labelled, Device{});
   for (const char* name : {"classifier.weight", "classifier.bias", "matching.weight", "matching.bias"})
     EXPECT_TRUE(names(classifier, true).contains(name)) << name;
   EXPECT_TRUE(names(classifier, false).contains("token_embedding.weight"));

@@ -26,16 +26,17 @@ class ObjectivesTest : public testing::WithTemporaryFolder {
  protected:
   /// Random letters a to h; the label says in which half of the alphabet the first one lies.
   std::string labelled_store(int n_documents = 300) const {
-    return write("labelled.h5", 1, n_documents, [](const RandomKey& key, std::uint64_t document, StoreWriter& writer) {
-      const std::vector<std::uint16_t> letters = random_letters(key, document, 4 + document % 9);
-      writer.append(letters);
-      writer.end_document();
-      writer.label(letters[0] < 'e' ? 0 : 1);
-    });
+    return write("labelled.h5", 1, n_documents,
+                 [](const RandomKey& key, std::uint64_t document, DatasetWriter& writer) {
+                   const std::vector<std::uint16_t> letters = random_letters(key, document, 4 + document % 9);
+                   writer.append(letters);
+                   writer.end_document();
+                   writer.label(letters[0] < 'e' ? 0 : 1);
+                 });
   }
   /// Pairs of sequences of six letters, every other pair two equal ones.
   std::string pairs_store(int n_pairs = 800) const {
-    return write("pairs.h5", 2, n_pairs, [](const RandomKey& key, std::uint64_t pair, StoreWriter& writer) {
+    return write("pairs.h5", 2, n_pairs, [](const RandomKey& key, std::uint64_t pair, DatasetWriter& writer) {
       const bool equal = pair % 2 == 0;
       for (const std::uint64_t which : {2 * pair, equal ? 2 * pair : 2 * pair + 1}) {
         writer.append(random_letters(key, which, 6));
@@ -53,11 +54,11 @@ class ObjectivesTest : public testing::WithTemporaryFolder {
 
   template <class Fill>
   std::string write(const std::string& name, std::uint64_t documents_per_label, int n, const Fill& fill) const {
-    StoreWriterOptions options;
-    options.split_by = StoreWriterOptions::SplitBy::document;
+    DatasetWriterOptions options;
+    options.split_by = DatasetWriterOptions::SplitBy::document;
     options.shares = {{0.7, 0.2, 0.1}};
     options.documents_per_label = documents_per_label;
-    StoreWriter writer(path(name), Vocabulary::bytes(true), options);
+    DatasetWriter writer(path(name), Vocabulary::bytes(true), options);
     const RandomKey key{7, 0, random_stream(name)};
     for (int i = 0; i < n; ++i) fill(key, static_cast<std::uint64_t>(i), writer);
     writer.finish("{}", {"no", "yes"});
@@ -80,7 +81,7 @@ class ObjectivesTest : public testing::WithTemporaryFolder {
 
   /// Trains for `steps` and evaluates the validation split.
   static Evaluation learned(const std::string& store, const LoadedSettings& loaded, std::int64_t steps) {
-    const TokenStore data = TokenStore::open(store);
+    const TokenizedDataset data = TokenizedDataset::open(store);
     check_against_data(loaded, data);
     Trainer trainer(loaded.settings, data, Device{});
     while (trainer.steps() < steps) EXPECT_TRUE(std::isfinite(trainer.step().loss));
@@ -138,10 +139,10 @@ TEST_F(ObjectivesTest, ResumesBitwise) {
              {"data.sampler=sequential", "model.attention.mechanism=linear", "model.attention.redraw_every=3"}},
         Case{labelled,
              "classification",
-             {"objective.pooling=class_token", "model.dropout=0.1", "trainer.recompute=blocks"}},
+             {"objective.pooling=class_token", "model.dropout=0.1", "trainer.activation_checkpointing=blocks"}},
         Case{pairs, "matching", {"data.padding=sequence_length", "trainer.gradient_accumulation=2"}}}) {
     const LoadedSettings loaded = settings(c.store, c.objective, c.overrides);
-    const TokenStore data = TokenStore::open(c.store);
+    const TokenizedDataset data = TokenizedDataset::open(c.store);
     Trainer whole(loaded.settings, data, Device{}), before(loaded.settings, data, Device{}),
         after(loaded.settings, data, Device{});
     const auto run = [](Trainer& trainer, std::int64_t last) {
@@ -168,7 +169,7 @@ TEST_F(ObjectivesTest, ResumesBitwise) {
 
 TEST_F(ObjectivesTest, AccumulatedBatchesEqualOneLargeBatch) {
   const std::string store = labelled_store(60);
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   const auto gradients = [&](const std::vector<std::string>& overrides) {
     Trainer trainer(settings(store, "classification", overrides).settings, data, Device{}, DType::float64);
     trainer.step();
@@ -189,7 +190,7 @@ TEST_F(ObjectivesTest, AccumulatedBatchesEqualOneLargeBatch) {
 TEST_F(ObjectivesTest, EvaluationIsRepeatableAndIndependentOfBatchSize) {
   const std::string labelled = labelled_store(60), periodic = periodic_store();
   for (const auto& [store, objective] : {std::pair{labelled, "classification"}, std::pair{periodic, "masked_tokens"}}) {
-    const TokenStore data = TokenStore::open(store);
+    const TokenizedDataset data = TokenizedDataset::open(store);
     Model model = make_model(settings(store, objective).settings, data.vocabulary(), Device{}, DType::float64);
     const Evaluation one = evaluate(model, data, Split::validation, 32, 1);
     for (const std::int64_t batch : {1, 3, 8}) {
@@ -204,7 +205,7 @@ TEST_F(ObjectivesTest, EvaluationIsRepeatableAndIndependentOfBatchSize) {
 
 TEST_F(ObjectivesTest, ResultIsIndependentOfThreads) {
   const std::string store = pairs_store(40);
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   std::vector<double> losses;
   for (const int threads : {1, 3}) {
     set_thread_count(threads);
@@ -217,7 +218,7 @@ TEST_F(ObjectivesTest, ResultIsIndependentOfThreads) {
 
 TEST_F(ObjectivesTest, PredictsPeakMemory) {
   const std::string store = pairs_store(40);
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   const Settings given =
       settings(store, "matching", {"data.padding=sequence_length", "model.d_model=64", "data.sequence_length=96"})
           .settings;
@@ -236,7 +237,7 @@ TEST_F(ObjectivesTest, PredictsPeakMemory) {
 
 TEST_F(ObjectivesTest, EncoderRejectsGeneration) {
   const std::string store = periodic_store();
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   Model model = make_model(settings(store, "masked_tokens").settings, data.vocabulary(), Device{});
   EXPECT_THAT(message_of<UserError>([&] { generate(model, {97}, {}); }),
               HasSubstr("this model is an encoder (objective masked_tokens)"));
@@ -244,20 +245,20 @@ TEST_F(ObjectivesTest, EncoderRejectsGeneration) {
 
 TEST_F(ObjectivesTest, RejectsDataWithoutLabels) {
   const std::string store = periodic_store();
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   const LoadedSettings loaded = settings(store, "classification");
   EXPECT_THAT(message_of<UserError>([&] { check_against_data(loaded, data); }), HasSubstr("objective.name"));
   EXPECT_THAT(message_of<UserError>([&] { make_model(loaded.settings, data.vocabulary(), Device{}); }),
               HasSubstr("the dataset has none"));
   const std::string labelled = labelled_store(60);
-  const TokenStore single = TokenStore::open(labelled);
+  const TokenizedDataset single = TokenizedDataset::open(labelled);
   EXPECT_THAT(message_of<UserError>([&] { check_against_data(settings(labelled, "matching"), single); }),
               HasSubstr("labels of single documents, expected labels of pairs"));
 }
 
 TEST_F(ObjectivesTest, RejectsMaskingWithoutTargets) {
   const std::string store = periodic_store();
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   const LoadedSettings loaded = settings(store, "masked_tokens", {"objective.mask_probability=1e-9"});
   const std::string expected =
       "no targets in the first 3 batches of the validation split, so there is no loss; objective.mask_probability: "
@@ -269,7 +270,7 @@ TEST_F(ObjectivesTest, RejectsMaskingWithoutTargets) {
 
 TEST_F(ObjectivesTest, RejectsResumeWithAnotherObjective) {
   const std::string store = labelled_store(60);
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   Trainer(settings(store, "classification").settings, data, Device{}).save(path("c.h5"));
   const auto load = [&](const std::string& objective, const std::vector<std::string>& overrides) {
     return message_of<UserError>([&] {

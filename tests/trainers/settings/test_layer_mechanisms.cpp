@@ -10,7 +10,7 @@ namespace {
 using ::testing::HasSubstr;
 
 Settings from(const std::string& attention, const std::string& model = "n_layers: 2, d_model: 32, n_heads: 4") {
-  return from_yaml_text("model: {" + model + ", attention: {" + attention + "}}\ndata: {store: x.h5}\n", "test")
+  return from_yaml_text("model: {" + model + ", attention: {" + attention + "}}\ndata: {dataset: x.h5}\n", "test")
       .settings;
 }
 

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-const std::string minimal = "data:\n  store: tokens.h5\n";
+const std::string minimal = "data:\n  dataset: tokens.h5\n";
 
 Settings from(const std::string& text, const std::vector<std::string>& overrides = {}) {
   return from_yaml_text(minimal + text, "text", overrides).settings;
@@ -246,13 +246,14 @@ TEST(RoundTrip, CompleteYamlGivesEqualSettings) {
       "",
       "model: {attention: {mechanism: linear}}\n",
       "model: {attention: {mechanism: linear, feature_map: elu1}}\n",
-      "model: {attention: {mechanism: linear, directions: iid, redraw_every: 100, n_features: 256, chunk_size: 128}}\n",
+      "model: {attention: {mechanism: linear, random_projection: iid, redraw_every: 100, n_features: 256, chunk_size: "
+      "128}}\n",
       "model: {position: learned, max_sequence_length: 4096, norm: rmsnorm, bias: false, activation: swiglu, "
       "n_key_value_heads: 2}\n",
       "schedule: {name: warmup_stable_decay, final_fraction: 0}\n",
       "schedule: {name: inverse_square_root}\n",
       "schedule: {name: linear, warmup_steps: 1000}\n",
-      "model: {norm_placement: after, embedding_norm: true, n_segments: 2, shared_layers: true, d_embedding: 32, "
+      "model: {norm_placement: post, embedding_norm: true, n_segments: 2, shared_layers: true, d_embedding: 32, "
       "prediction_head: transform, output_bias: true, position: learned}\n",
       "model: {query_key_norm: rmsnorm, rotary_scaling: llama3, rotary_scaling_factor: 8, rotary_low_frequency_factor: "
       "2, lora_rank: 4}\n",

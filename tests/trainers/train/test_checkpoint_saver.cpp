@@ -52,7 +52,7 @@ class CheckpointSaverTest : public testing::WithTemporaryFolder {
 constexpr auto nothing_more = [] {};
 
 TEST_F(CheckpointSaverTest, AsynchronousFileEqualsSynchronousFile) {
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   Trainer trainer(settings(), data, Device{});
   for (int i = 0; i < 3; ++i) trainer.step();
   trainer.save(in("here"), "{\"step\":3}\n");
@@ -69,9 +69,9 @@ TEST_F(CheckpointSaverTest, AsynchronousFileEqualsSynchronousFile) {
 
 // Two ranks, with the optimizer's state on both or sharded.
 TEST_F(CheckpointSaverTest, AsynchronousShardsEqualSynchronousShards) {
-  for (const char* sharded : {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true"}) {
+  for (const char* sharded : {"parallel.zero_stage=0", "parallel.zero_stage=1"}) {
     run_world(2, [&](ProcessGroup& group, const Report&) {
-      const TokenStore data = TokenStore::open(store);
+      const TokenizedDataset data = TokenizedDataset::open(store);
       Trainer trainer(settings({sharded}), data, Device{}, std::nullopt, &group);
       for (int i = 0; i < 3; ++i) trainer.step();
       trainer.save(in("here"), "metrics");
@@ -91,7 +91,7 @@ TEST_F(CheckpointSaverTest, AsynchronousShardsEqualSynchronousShards) {
 }
 
 TEST_F(CheckpointSaverTest, TrainingContinuesDuringWrite) {
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   Trainer trainer(settings(), data, Device{});
   trainer.step();
   const ProcessGroup alone;
@@ -110,7 +110,7 @@ TEST_F(CheckpointSaverTest, TrainingContinuesDuringWrite) {
 }
 
 TEST_F(CheckpointSaverTest, WaitsForPreviousCheckpoint) {
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   Trainer trainer(settings(), data, Device{});
   const ProcessGroup alone;
   std::vector<int> whole;
@@ -130,7 +130,7 @@ TEST_F(CheckpointSaverTest, WaitsForPreviousCheckpoint) {
 }
 
 TEST_F(CheckpointSaverTest, NextCallThrowsWriteError) {
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   Trainer trainer(settings(), data, Device{});
   const ProcessGroup alone;
   CheckpointSaver saver(trainer, alone, true);
@@ -153,7 +153,7 @@ TEST_F(CheckpointSaverTest, WritesSynchronouslyWithoutMemoryForCopy) {
 #ifdef FURLONG_SANITIZED
   GTEST_SKIP() << "this build's arena touches allocated memory";
 #endif
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   Trainer trainer(settings(), data, Device{});
   const ProcessGroup alone;
   CheckpointSaver saver(trainer, alone, true);
@@ -175,8 +175,8 @@ TEST_F(CheckpointSaverTest, WritesSynchronouslyWithoutMemoryForCopy) {
     EXPECT_EQ(CheckpointReader::open(in("background", name)).integer("step"), 0);
   }
   const std::string text = warnings.text();
-  EXPECT_THAT(text, HasSubstr("checkpoint.background: not enough memory for a copy"));
-  EXPECT_EQ(text.find("checkpoint.background"), text.rfind("checkpoint.background")) << "once";
+  EXPECT_THAT(text, HasSubstr("checkpoint.async: not enough memory for a copy"));
+  EXPECT_EQ(text.find("checkpoint.async"), text.rfind("checkpoint.async")) << "once";
 }
 
 // The estimate of the copy before training.
@@ -187,7 +187,7 @@ TEST_F(CheckpointSaverTest, PredictsCopyMemory) {
     return static_cast<double>(arena(Device{}).counters().bytes_in_use - before);
   };
   const std::vector<std::string> wide{"model.d_model=64"};
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   const auto foretold = [&](int processes) {
     return static_cast<double>(predicted_copy_bytes(settings(wide), data.vocabulary(), processes));
   };
@@ -208,7 +208,7 @@ TEST_F(CheckpointSaverTest, WaitLogNamesCheckpointAndRank) {
   World world(
       2,
       [&](ProcessGroup& group, const Report& report) {
-        const TokenStore data = TokenStore::open(store);
+        const TokenizedDataset data = TokenizedDataset::open(store);
         const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
         CheckpointSaver saver(trainer, group, true, {300ms, 300ms});
         const LogCapture warnings;
@@ -243,7 +243,7 @@ TEST_F(CheckpointSaverTest, AsynchronousFailureEndsAllRanks) {
     World world(
         2,
         [&](ProcessGroup& group, const Report&) {
-          const TokenStore data = TokenStore::open(store);
+          const TokenizedDataset data = TokenizedDataset::open(store);
           const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
           CheckpointSaver saver(trainer, group, true);
           saver.save(in(group.rank() == failing ? "nowhere" : "background"), "", nothing_more);
@@ -266,7 +266,7 @@ TEST_F(CheckpointSaverTest, AsynchronousFailureEndsAllRanks) {
 // As on a network file system: rank 1's shard becomes visible later.
 TEST_F(CheckpointSaverTest, WaitsForLateShards) {
   run_world(2, [&](ProcessGroup& group, const Report&) {
-    const TokenStore data = TokenStore::open(store);
+    const TokenizedDataset data = TokenizedDataset::open(store);
     const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
     const CheckpointParts parts = trainer.checkpoint_parts("");
     const char* shard = "step_00000003.shard_1_of_2.h5";
@@ -287,7 +287,7 @@ TEST_F(CheckpointSaverTest, WaitsForLateShards) {
 // Each rank has its own folder: rank 0 cannot see rank 1's shard.
 TEST_F(CheckpointSaverTest, MissingShardFailsCheckpoint) {
   World world(2, [&](ProcessGroup& group, const Report&) {
-    const TokenStore data = TokenStore::open(store);
+    const TokenizedDataset data = TokenizedDataset::open(store);
     const Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
     write_checkpoint(in(group.is_first() ? "here" : "background"), trainer.checkpoint_parts(""), &group, 300ms);
     group.barrier();

@@ -7,8 +7,8 @@
 
 #include "datasets/prepare/prepare.h"
 #include "datasets/samplers/sampler.h"
-#include "evaluation/chance.h"
 #include "evaluation/generate.h"
+#include "evaluation/unigram_baseline.h"
 #include "tests/datasets/tokenizers/small_tokenizers.h"
 #include "tests/trainers/summed_loss.h"
 #include "tests/trainers/training.h"
@@ -47,7 +47,7 @@ class DocumentRows : public testing::WithTemporaryFolder {
 /// Loss and gradients of a document are independent of the other documents and of the padding in its batch.
 TEST_F(DocumentRows, GradientsEqualSeparateDocuments) {
   const std::string store = store_of({"hello", "xy", "the cat sat on the mat", "ab", "long before", "on"});
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   for (const bool encoder : {false, true}) {
     for (const char* mechanism : {"softmax", "linear", "windowed", "linformer"}) {
       if ((std::string_view(mechanism) == "windowed" && encoder) ||
@@ -60,14 +60,14 @@ TEST_F(DocumentRows, GradientsEqualSeparateDocuments) {
       Model model = make_model(small_settings(store, overrides).settings, data.vocabulary(), Device{}, DType::float64);
       const auto source = evaluation_source(model.settings, model.vocabulary, data, Split::train, 32, 6);
       ASSERT_EQ(source->n_samples(), 6u);
-      const Batch all = source->batch_of_one_pass(0, 6);
+      const Batch all = source->single_pass_batch(0, 6);
       ASSERT_FALSE(all.mask.empty());
       const LossAndGradient together = summed_loss(model, all);
       LossAndGradient alone;
       alone.gradient.resize(together.gradient.size());
       for (std::uint64_t row = 0; row < 6; ++row) {
         // Without any padding.
-        Batch one = source->batch_of_one_pass(row, 1);
+        Batch one = source->single_pass_batch(row, 1);
         const auto n =
             static_cast<std::size_t>(one.mask.empty() ? one.n : std::count(one.mask.begin(), one.mask.end(), 1));
         one.n = static_cast<std::int64_t>(n);
@@ -95,7 +95,7 @@ TEST_F(DocumentRows, GradientsEqualSeparateDocuments) {
 
 TEST_F(DocumentRows, EvaluationCountsEachTargetOnce) {
   const std::string store = varied_store();
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   for (const Strings& objective : {Strings{}, masked}) {
     Model model = make_model(small_settings(store, with(by_documents, objective)).settings, data.vocabulary(), Device{},
                              DType::float64);
@@ -118,7 +118,7 @@ TEST_F(DocumentRows, EvaluationCountsEachTargetOnce) {
 
 TEST_F(DocumentRows, ResumesBitwise) {
   const std::string store = varied_store();
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   for (const Strings& more :
        {Strings{"data.batch_size=5"},
         Strings{"trainer.gradient_accumulation=2", "data.padding=sequence_length", "model.dropout=0.1"},
@@ -145,15 +145,16 @@ TEST(DocumentSettings, RejectUnsupportedSettings) {
   };
   EXPECT_THAT(refusal({"data.sampler=documents", "data.packing=documents"}),
               HasSubstr("data.packing has no effect with data.sampler: documents"));
-  EXPECT_THAT(refusal({"data.sampler=documents", "data.carry_state=true"}), HasSubstr("needs data.sampler: stream"));
+  EXPECT_THAT(refusal({"data.sampler=documents", "data.stateful=true"}), HasSubstr("needs data.sampler: stream"));
   EXPECT_THAT(refusal({"data.sampler=documents", "model.architecture=encoder", "objective.name=classification"}),
               HasSubstr("whose rows are documents in any case"));
-  EXPECT_THAT(refusal({"data.padding=sequence_length"}),
-              HasSubstr("it requires data.sampler: documents, or objective.name: classification or matching"));
+  EXPECT_THAT(
+      refusal({"data.padding=sequence_length"}),
+      HasSubstr("it requires data.sampler: documents, or objective.name: classification or pair_classification"));
   // A config written out and read again is the same, padding or not.
   for (const Strings& overrides :
        {Strings{}, Strings{"data.sampler=documents", "data.padding=sequence_length"},
-        Strings{"model.architecture=encoder", "objective.name=matching", "data.padding=sequence_length"}}) {
+        Strings{"model.architecture=encoder", "objective.name=pair_classification", "data.padding=sequence_length"}}) {
     const Settings settings = small_settings("x.h5", overrides).settings;
     EXPECT_TRUE(from_yaml_text(to_yaml(settings), "again").settings == settings);
   }
@@ -161,12 +162,12 @@ TEST(DocumentSettings, RejectUnsupportedSettings) {
 
 TEST(DocumentSettings, CheckpointConfigMayOmitDataset) {
   Settings settings = small_settings("x.h5").settings;
-  settings.data.store.clear();
+  settings.data.dataset.clear();
   EXPECT_TRUE(from_checkpoint_text(to_yaml(settings), "x.h5 (config)").settings == settings);
   EXPECT_THAT(message_of<UserError>([&] { from_yaml_text(to_yaml(settings), "x.yaml"); }),
-              HasSubstr("data.store is empty"));
+              HasSubstr("data.dataset is empty"));
   EXPECT_THAT(message_of<UserError>([&] { open_data(settings.data); }),
-              HasSubstr("data.store is empty, as in the config of a model"));
+              HasSubstr("data.dataset is empty, as in the config of a model"));
 }
 
 // --- Baseline
@@ -178,20 +179,20 @@ TEST_F(BaselineTest, BaselineUsesTokenFrequencies) {
   std::string text;
   for (int i = 0; i < 10; ++i) text += "aaabaabbca";
   const std::string train = text, validation = "baabacd";
-  StoreWriterOptions options;
+  DatasetWriterOptions options;
   options.shares = parse_split_shares(fmt::format("{},{},0", 100.0 / 107, 7.0 / 107));
-  StoreWriter writer(path("s.h5"), Vocabulary::bytes(false), options);
+  DatasetWriter writer(path("s.h5"), Vocabulary::bytes(false), options);
   const std::string both = train + validation;
   writer.append(std::vector<std::uint16_t>(both.begin(), both.end()));
   writer.end_document();
   writer.finish("{}");
-  const TokenStore data = TokenStore::open(path("s.h5"));
+  const TokenizedDataset data = TokenizedDataset::open(path("s.h5"));
   ASSERT_EQ(data.size(Split::validation), 7u);
   const auto count = [&](char letter) { return static_cast<double>(std::count(train.begin(), train.end(), letter)); };
   const auto surprise = [&](char letter, double classes) { return -std::log((count(letter) + 1) / (100 + classes)); };
 
   const Settings plain = small_settings(path("s.h5")).settings;
-  const Chance found = chance(plain, data.vocabulary(), data, Split::validation, 32, 2);
+  const UnigramBaseline found = chance(plain, data.vocabulary(), data, Split::validation, 32, 2);
   EXPECT_EQ(found.targets, 6);
   EXPECT_EQ(found.bytes, 6);
   EXPECT_DOUBLE_EQ(found.accuracy, 3.0 / 6);
@@ -203,12 +204,12 @@ TEST_F(BaselineTest, BaselineUsesTokenFrequencies) {
 
   // Tokens excluded from the loss are excluded from the frequencies.
   const Settings ignoring = small_settings(path("s.h5"), {"data.ignore_tokens=[a]"}).settings;
-  const Chance without = chance(ignoring, data.vocabulary(), data, Split::validation, 32, 2);
+  const UnigramBaseline without = chance(ignoring, data.vocabulary(), data, Split::validation, 32, 2);
   EXPECT_EQ(without.targets, 3);
   EXPECT_DOUBLE_EQ(without.accuracy, 1.0 / 3);
   // The guess is the most frequent token of training, not of the evaluated split.
   const Settings guessing_b = small_settings(path("s.h5"), {"data.ignore_tokens=[a, b]"}).settings;
-  const Chance rare = chance(guessing_b, data.vocabulary(), data, Split::validation, 32, 2);
+  const UnigramBaseline rare = chance(guessing_b, data.vocabulary(), data, Split::validation, 32, 2);
   EXPECT_EQ(rare.targets, 2);
   EXPECT_DOUBLE_EQ(rare.accuracy, 0.5);  // c, though d is as frequent here
   EXPECT_NEAR(without.loss,
@@ -226,12 +227,13 @@ TEST_F(BaselineTest, BaselineUsesTokenFrequencies) {
 /// A model that has learned only frequencies equals the baseline: the targets of both are the same.
 TEST_F(BaselineTest, BaselineTargetsEqualEvaluationTargets) {
   const std::string store = varied_store();
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   for (const Strings& more : {Strings{}, Strings{"data.sampler=stream"}, Strings{"data.sampler=documents"}, masked,
                               with(masked, {"data.sampler=documents"})}) {
     Model model = make_model(small_settings(store, more).settings, data.vocabulary(), Device{});
     for (const std::int64_t batches : {0, 2}) {
-      const Chance by_chance = chance(model.settings, model.vocabulary, data, Split::validation, 32, 3, batches);
+      const UnigramBaseline by_chance =
+          chance(model.settings, model.vocabulary, data, Split::validation, 32, 3, batches);
       EXPECT_EQ(by_chance.targets, evaluate(model, data, Split::validation, 32, 3, batches).targets);
       EXPECT_GT(by_chance.accuracy, 1.0 / 8);
       EXPECT_LT(by_chance.accuracy, 0.5);
@@ -258,7 +260,7 @@ class TokenizerModel : public testing::WithTemporaryFolder {
     options.inputs = {file("input", content)};
     options.output = path("store.h5");
     options.tokenizer = tokenizer;
-    options.store.split_by = StoreWriterOptions::SplitBy::document;
+    options.store.split_by = DatasetWriterOptions::SplitBy::document;
     options.store.shares = parse_split_shares("0.7,0.3,0");
     prepare(options);
     return options.output;
@@ -267,7 +269,7 @@ class TokenizerModel : public testing::WithTemporaryFolder {
 
 TEST_F(TokenizerModel, LearnsMaskedTokensAndSurvivesCheckpoint) {
   const std::string store = prepared(PrepareOptions::Format::fasta, testing::letters_tokenizer(path("letters")));
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   const LoadedSettings loaded =
       small_settings(store, with(masked, {"data.sampler=documents", "data.batch_size=16", "model.d_model=32",
                                           "trainer.max_steps=200", "model.initializer_range=0.1"}));
@@ -279,7 +281,7 @@ TEST_F(TokenizerModel, LearnsMaskedTokensAndSurvivesCheckpoint) {
   Model model = load_model(CheckpointReader::open(path("model.h5")), Device{}, Weights::raw);
   EXPECT_TRUE(model.vocabulary == data.vocabulary());
   const Evaluation found = evaluate(model, data, Split::validation, 32, 8);
-  const Chance by_chance = chance(model.settings, model.vocabulary, data, Split::validation, 32, 8);
+  const UnigramBaseline by_chance = chance(model.settings, model.vocabulary, data, Split::validation, 32, 8);
   EXPECT_GT(found.accuracy, 0.8);
   EXPECT_LT(by_chance.accuracy, 0.3);
   EXPECT_LT(found.loss, by_chance.loss / 2);
@@ -288,7 +290,7 @@ TEST_F(TokenizerModel, LearnsMaskedTokensAndSurvivesCheckpoint) {
 
 TEST_F(TokenizerModel, ClassifiesWithTokenizerClassToken) {
   const std::string store = prepared(PrepareOptions::Format::labelled, testing::letters_tokenizer(path("letters")));
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   const LoadedSettings loaded = small_settings(
       store, {"model.architecture=encoder", "objective.name=classification", "objective.pooling=class_token",
               "data.batch_size=8", "trainer.max_steps=60", "model.initializer_range=0.1"});
@@ -307,7 +309,7 @@ TEST_F(TokenizerModel, ClassifiesWithTokenizerClassToken) {
 
 TEST_F(TokenizerModel, GeneratesDecodedText) {
   const std::string store = prepared(PrepareOptions::Format::fasta, testing::bpe_tokenizer(path("bpe")));
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   const Settings settings =
       small_settings(store, {"data.sampler=documents", "data.batch_size=16", "trainer.max_steps=120"}).settings;
   Trainer trainer(settings, data, Device{});
@@ -317,7 +319,7 @@ TEST_F(TokenizerModel, GeneratesDecodedText) {
   options.max_tokens = 4;
   const std::vector<std::int32_t> prompt = trainer.model().vocabulary.encode_prompt("SERTID");
   EXPECT_EQ(trainer.model().vocabulary.decode(generate(trainer.model(), prompt, options).tokens), "PKQN");
-  const Chance by_chance = chance(settings, trainer.model().vocabulary, data, Split::validation, 32, 8);
+  const UnigramBaseline by_chance = chance(settings, trainer.model().vocabulary, data, Split::validation, 32, 8);
   // Each document's last target is <|endoftext|>, which is no text; its first letter is no target.
   const auto documents = static_cast<std::int64_t>(document_starts(data, Split::validation).size());
   EXPECT_EQ(by_chance.bytes, by_chance.targets - documents);

@@ -69,7 +69,7 @@ TEST_F(CopyRun, LearnsAndCopiesPrompt) {
   const LoadedSettings loaded = in_folder({});
   const TrainResult result = train(loaded, {});
   EXPECT_GT(last_accuracy(), 0.99);
-  Model model = load_model(CheckpointReader::open(result.checkpoint), Device{}, Weights::averaged_if_present);
+  Model model = load_model(CheckpointReader::open(result.checkpoint), Device{}, Weights::ema_if_present);
   EXPECT_TRUE(model.vocabulary == Vocabulary::copy(4));
   const auto data = open_data(model.settings.data);
   EXPECT_GT(evaluate(model, *data, Split::test, 24, 64).accuracy, 0.99);
@@ -98,12 +98,12 @@ TEST(CopySettings, RejectUnsupportedSettings) {
     return message_of<UserError>([&] { copy_settings(overrides); });
   };
   EXPECT_THAT(refusal({"data.sequence_length=25"}), HasSubstr("expected an even number from 4 on"));
-  EXPECT_THAT(refusal({"data.task_shortest=12"}), HasSubstr("is more than the 11 symbols"));
-  EXPECT_THAT(refusal({"data.store=x.h5"}), HasSubstr("data.store has no effect with data.task: copy"));
+  EXPECT_THAT(refusal({"data.task_min_symbols=12"}), HasSubstr("is more than the 11 symbols"));
+  EXPECT_THAT(refusal({"data.dataset=x.h5"}), HasSubstr("data.dataset has no effect with data.task: copy"));
   EXPECT_THAT(refusal({"data.task_symbols=63"}), HasSubstr("from 1 to 62"));
   EXPECT_THAT(refusal({"model.architecture=encoder", "objective.name=classification"}), HasSubstr("has no labels for"));
   EXPECT_THAT(message_of<UserError>([] { from_yaml_text("data:\n  task: none\n", "x.yaml"); }),
-              HasSubstr("data.store is missing"));
+              HasSubstr("data.dataset is missing"));
   // A config written out and read again is the same, though it has no store.
   const Settings settings = copy_settings({}).settings;
   EXPECT_TRUE(from_yaml_text(to_yaml(settings), "again").settings == settings);
@@ -126,7 +126,7 @@ using RecurrentStates = DocumentsRun;
 TEST_F(PackedDocuments, GradientsEqualSeparateDocuments) {
   const std::vector<std::string> documents{"hello", "x", "the cat sat", "ab", "long before", "on"};
   const std::string store = store_of(documents);
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   for (const char* mechanism : {"softmax", "linear", "windowed"}) {
     for (const char* position : {"rotary", "learned", "sinusoidal"}) {
       const std::string attention = std::string("model.attention.mechanism=") + mechanism;
@@ -184,13 +184,13 @@ std::vector<std::string> long_documents() {
   return documents;
 }
 
-const std::vector<std::string> carrying{"model.attention.mechanism=linear", "data.sampler=stream",
-                                        "data.carry_state=true", "model.short_convolution=4"};
+const std::vector<std::string> carrying{"model.attention.mechanism=linear", "data.sampler=stream", "data.stateful=true",
+                                        "model.short_convolution=4"};
 
 /// A model that reads a document segment by segment, with its recurrent state, gives the result of reading it whole.
 TEST_F(RecurrentStates, SegmentsEqualWholeDocuments) {
   const std::string store = store_of(long_documents());
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   for (const char* map : {"favor_positive", "elu1", "taylor"}) {
     const auto options = with(carrying, {std::string("model.attention.feature_map=") + map,
                                          "model.initializer_range=0.2", "data.batch_size=1"});
@@ -201,7 +201,7 @@ TEST_F(RecurrentStates, SegmentsEqualWholeDocuments) {
     EXPECT_NEAR(segments.loss / whole.loss, 1, 1e-10) << map;
     for (const std::int64_t rows : {2, 3})
       EXPECT_NEAR(evaluate(model, data, Split::train, 32, rows).loss / whole.loss, 1, 1e-10) << map;
-    model.settings.data.carry_state = false;
+    model.settings.data.stateful = false;
     EXPECT_GT(std::abs(evaluate(model, data, Split::train, 32, 1).loss / whole.loss - 1), 1e-6) << map;
   }
 }
@@ -210,10 +210,10 @@ TEST_F(RecurrentStates, SegmentsEqualWholeDocuments) {
 /// bfloat16.
 TEST_F(RecurrentStates, ResumesBitwise) {
   const std::string store = store_of(long_documents(), "0.8,0.2,0");
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   for (const auto& more :
        {std::vector<std::string>{}, std::vector<std::string>{"model.dtype=bfloat16", "trainer.gradient_accumulation=2"},
-        std::vector<std::string>{"trainer.recompute=blocks", "model.attention.feature_map=taylor"}}) {
+        std::vector<std::string>{"trainer.activation_checkpointing=blocks", "model.attention.feature_map=taylor"}}) {
     const Settings settings = small_settings(store, with(carrying, with(more, {"data.sequence_length=16"}))).settings;
     Trainer whole(settings, data, Device{});
     for (int step = 0; step < 9; ++step) {
@@ -230,10 +230,10 @@ TEST_F(RecurrentStates, ResumesBitwise) {
     EXPECT_FALSE(CheckpointReader::open(path("whole.h5")).tensors("carried/0/").empty());
 
     // If the batch layout changes, rows start with empty states instead of those of other documents.
-    const auto next_loss = [&](std::int64_t sequence_length, bool carry_state) {
+    const auto next_loss = [&](std::int64_t sequence_length, bool stateful) {
       Settings changed = settings;
       changed.data.sequence_length = sequence_length;
-      changed.data.carry_state = carry_state;
+      changed.data.stateful = stateful;
       Trainer trainer(changed, data, Device{});
       trainer.load(CheckpointReader::open(path("stop.h5")));
       return trainer.step().loss;
@@ -255,7 +255,7 @@ TEST_F(RecurrentStates, CarryInformationFromEarlierSegments) {
     documents.push_back(text);
   }
   const std::string store = store_of(documents, "0.8,0.2,0");
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   const auto accuracy = [&](const std::vector<std::string>& more) {
     const auto settings =
         small_settings(store, with({"model.attention.mechanism=linear", "data.sampler=stream", "data.sequence_length=5",
@@ -268,14 +268,14 @@ TEST_F(RecurrentStates, CarryInformationFromEarlierSegments) {
     return evaluate(trainer.model(), data, Split::validation, 5, 4).accuracy;
   };
   // One target in five or so is a letter; one in eight of these can be guessed.
-  EXPECT_GT(accuracy({"data.carry_state=true"}), 0.98);
+  EXPECT_GT(accuracy({"data.stateful=true"}), 0.98);
   EXPECT_LT(accuracy({}), 0.9);
 }
 
 TEST_F(RecurrentStates, RejectUnsupportedSettings) {
   const auto refusal = [&](const std::vector<std::string>& more) {
     return message_of<UserError>([&] {
-      small_settings("x.h5", with({"data.sampler=stream", "data.carry_state=true"}, more));
+      small_settings("x.h5", with({"data.sampler=stream", "data.stateful=true"}, more));
     });
   };
   const std::string linear = "model.attention.mechanism=linear";
@@ -292,7 +292,7 @@ TEST_F(RecurrentStates, RejectUnsupportedSettings) {
   EXPECT_THAT(refusal({linear, "model.attention.feature_map=oprf"}), HasSubstr("its constants change with every step"));
   EXPECT_THAT(refusal({linear, "model.position=learned"}), HasSubstr("take rotary"));
   EXPECT_THAT(message_of<UserError>([&] {
-                small_settings("x.h5", {linear, "data.carry_state=true"});
+                small_settings("x.h5", {linear, "data.stateful=true"});
               }),
               HasSubstr("needs data.sampler: stream"));
   EXPECT_THAT(message_of<UserError>([&] {

@@ -473,7 +473,7 @@ TEST_F(TrainTest, RejectsInvalidSampleBeforeTraining) {
       HasSubstr(
           "--set trainer.sample_prompt=abc: trainer.sample_prompt: prompt and trainer.sample_tokens are 33 tokens"));
   {
-    StoreWriter writer(store, Vocabulary::dna(), {});
+    DatasetWriter writer(store, Vocabulary::dna(), {});
     const std::vector<std::uint16_t> ids(2000, 2);
     writer.append(ids);
     writer.end_document();

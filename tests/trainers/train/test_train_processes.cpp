@@ -41,7 +41,7 @@ class TrainProcesses : public testing::WithTemporaryFolder {
  protected:
   TrainProcesses() {
     testing::write_store(path("tokens.h5"), testing::synthetic_text(3000));
-    file("config.yaml", "data:\n  store: " + path("tokens.h5") + R"(
+    file("config.yaml", "data:\n  dataset: " + path("tokens.h5") + R"(
   sequence_length: 16
   batch_size: 6
 model:
@@ -163,7 +163,7 @@ TEST_F(TrainProcesses, ResumeWithAnyWorldSize) {
     const std::string kind = sharded ? "sharded_" : "whole_";
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, kind);
     const auto keys = [&](int last) {
-      return std::vector<std::string>{fmt::format("parallel.shard_optimizer={}", sharded),
+      return std::vector<std::string>{fmt::format("parallel.zero_stage={}", sharded),
                                       fmt::format("trainer.max_steps={}", last)};
     };
     Job two = job(2, kind + "two", keys(14));
@@ -212,11 +212,11 @@ TEST_F(TrainProcesses, StopRequestOfOneRankStopsAllAtSameStep) {
 
 TEST_F(TrainProcesses, RejectUnsupportedSettings) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{"parallel.engine=none"},
-       "parallel.engine: none trains in one process, but the launcher (torchrun) started 2 processes"},
+      {{"parallel.backend=none"},
+       "parallel.backend: none trains in one process, but the launcher (torchrun) started 2 processes"},
       {{"data.batch_size=1"}, "data.batch_size: 1: the launcher (torchrun) started 2 processes"},
-      {{"data.sampler=stream", "data.carry_state=true"},
-       "data.carry_state: true: the launcher (torchrun) started 2 processes"},
+      {{"data.sampler=stream", "data.stateful=true"},
+       "data.stateful: true: the launcher (torchrun) started 2 processes"},
       {{"data.sampler=stream", "data.batch_size=5"}, "expected a multiple of 2"},
       {{"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher")},
        "teacher.loss: distillation: the launcher (torchrun) started 2"},
@@ -237,8 +237,8 @@ TEST_F(TrainProcesses, RejectUnsupportedSettings) {
 TEST_F(TrainProcesses, RejectDifferencesBetweenRanks) {
   testing::write_store(path("other.h5"), testing::synthetic_text(3000, 2));
   const std::vector<std::pair<std::string, std::string>> cases{
-      {"data.store=" + path("other.h5"),
-       "failed: error: data.store: " + path("other.h5") + ": differs from the data of rank 0"},
+      {"data.dataset=" + path("other.h5"),
+       "failed: error: data.dataset: " + path("other.h5") + ": differs from the data of rank 0"},
       {"model.n_heads=4", "failed: error: model.n_heads: 4 on this rank and 2 on rank 0; expected equal values"},
   };
   for (const auto& [key, expected] : cases) {
@@ -272,7 +272,8 @@ TEST_F(TrainProcesses, RejectDifferencesBetweenRanks) {
   fs::copy_file(path("tokens.h5"), path("copy.h5"));
   JobOptions options;
   options.change = [&](int rank, std::vector<std::string>& arguments) {
-    if (rank == 1) arguments.insert(arguments.end(), {"--set", "data.store=" + path("copy.h5"), "--set", "threads=2"});
+    if (rank == 1)
+      arguments.insert(arguments.end(), {"--set", "data.dataset=" + path("copy.h5"), "--set", "threads=2"});
   };
   for (const Finished& process : job(2, "copied", {}, options).wait()) EXPECT_EQ(process.status, 0) << process.err;
 }
@@ -366,9 +367,9 @@ TEST_F(TrainProcesses, PrintSampleBeforeRanksExit) {
 
 TEST_F(TrainProcesses, AsynchronousCheckpointsEqualSynchronousOnes) {
   for (const char* sharded : {"false", "true"}) {
-    const std::string kind = std::string("parallel.shard_optimizer=") + sharded;
+    const std::string kind = std::string("parallel.zero_stage=") + sharded;
     train(2, "background", {kind, "trainer.max_steps=5", "checkpoint.every=1"});
-    train(2, "foreground", {kind, "trainer.max_steps=5", "checkpoint.every=1", "checkpoint.background=false"});
+    train(2, "foreground", {kind, "trainer.max_steps=5", "checkpoint.every=1", "checkpoint.async=false"});
     for (int step = 1; step <= 5; ++step) {
       const fs::path name = checkpoint_path("checkpoints", step);
       testing::expect_equal_tensors(fs::path(path("background")) / name, fs::path(path("foreground")) / name);
@@ -401,7 +402,7 @@ TEST_F(TrainProcesses, FaultEndsAllRanksWithOneMessage) {
   const auto with_store = [&](const std::string& store) {
     JobOptions options;
     options.change = [store](int rank, std::vector<std::string>& arguments) {
-      if (rank == 1) arguments.insert(arguments.end(), {"--set", "data.store=" + store});
+      if (rank == 1) arguments.insert(arguments.end(), {"--set", "data.dataset=" + store});
     };
     return options;
   };

@@ -24,13 +24,14 @@ using testing::small_settings;
 class TrainerTest : public testing::WithTemporaryFolder {
  protected:
   TrainerTest()
-      : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))), data(TokenStore::open(store)) {}
+      : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))),
+        data(TokenizedDataset::open(store)) {}
   Trainer trainer(const std::vector<std::string>& overrides, std::optional<DType> compute = std::nullopt) const {
     return Trainer(small_settings(store, overrides).settings, data, Device{}, compute);
   }
 
   std::string store;
-  TokenStore data;
+  TokenizedDataset data;
 };
 
 // --- Resuming
@@ -92,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
                    {"model.dtype=bfloat16", "model.attention.mechanism=linear", "model.attention.redraw_every=4"}},
         ResumeCase{"sequential_outliers", {"data.sampler=sequential", "trainer.skip_outlier_factor=1.05"}},
         ResumeCase{"recompute_all",
-                   {"trainer.recompute=blocks", "model.dropout=0.1", "model.attention.mechanism=linear",
+                   {"trainer.activation_checkpointing=blocks", "model.dropout=0.1", "model.attention.mechanism=linear",
                     "model.attention.redraw_every=7", "optimizer.ema_decay=0.9", "trainer.gradient_accumulation=2",
                     "model.norm=rmsnorm", "model.activation=swiglu", "model.n_key_value_heads=1"}}),
     [](const auto& info) { return std::string(info.param.name); });
@@ -146,13 +147,13 @@ TEST_F(TrainerTest, RejectsCheckpointOfAnotherRun) {
   EXPECT_THAT(refusal({"model.d_model=24"}), HasSubstr("model.d_model was 16 in the checkpoint and is 24 now"));
   EXPECT_THAT(refusal({"model.attention.mechanism=linear"}), HasSubstr("model.attention."));
   EXPECT_THAT(refusal({"seed=5"}), HasSubstr("seed was 1 in the checkpoint and is 5 now"));
-  const TokenStore dna = [&] {
-    StoreWriter writer(path("dna.h5"), Vocabulary::dna(), {});
+  const TokenizedDataset dna = [&] {
+    DatasetWriter writer(path("dna.h5"), Vocabulary::dna(), {});
     const std::vector<std::uint16_t> ids(2000, 2);
     writer.append(ids);
     writer.end_document();
     writer.finish("{}");
-    return TokenStore::open(path("dna.h5"));
+    return TokenizedDataset::open(path("dna.h5"));
   }();
   EXPECT_THAT(
       message_of<UserError>([&] {
@@ -263,7 +264,8 @@ TEST_F(TrainerTest, PredictsPeakMemory) {
   for (const std::vector<std::string>& extra : std::vector<std::vector<std::string>>{
            {"model.attention.mechanism=softmax"},
            {"model.attention.mechanism=linear", "optimizer.ema_decay=0.9"},
-           {"model.attention.mechanism=linear", "trainer.recompute=blocks", "trainer.gradient_accumulation=2"},
+           {"model.attention.mechanism=linear", "trainer.activation_checkpointing=blocks",
+            "trainer.gradient_accumulation=2"},
        }) {
     std::vector<std::string> overrides = large_model;
     overrides.insert(overrides.end(), extra.begin(), extra.end());
@@ -288,7 +290,7 @@ TEST_F(TrainerTest, ActivationCheckpointingReducesMemory) {
   for (auto* overrides : {&plain, &recomputed})
     overrides->insert(overrides->end(),
                       {"model.n_layers=4", "model.attention.mechanism=linear", "data.sequence_length=128"});
-  recomputed.push_back("trainer.recompute=blocks");
+  recomputed.push_back("trainer.activation_checkpointing=blocks");
   EXPECT_LT(predicted_peak_bytes(small_settings(store, recomputed).settings, data.vocabulary()),
             predicted_peak_bytes(small_settings(store, plain).settings, data.vocabulary()));
   Trainer a = trainer(plain), b = trainer(recomputed);
@@ -436,7 +438,7 @@ class Learning : public TrainerTest, public ::testing::WithParamInterface<const 
 TEST_P(Learning, MemorizesRepeatedText) {
   std::string text;
   while (text.size() < 3000) text += "In the beginning God created the heaven and the earth. ";
-  const TokenStore repeated = TokenStore::open(testing::write_store(path("repeated.h5"), text));
+  const TokenizedDataset repeated = TokenizedDataset::open(testing::write_store(path("repeated.h5"), text));
   std::vector<std::string> overrides{
       "data.sequence_length=64",  "model.d_model=32",      "optimizer.learning_rate=0.01",
       "schedule.warmup_steps=10", "trainer.max_steps=200", "model.short_convolution=4",

@@ -38,7 +38,7 @@ const std::vector<Case>& cases() {
        {"model.architecture=encoder", "objective.name=masked_tokens", "model.attention.mechanism=linformer",
         "model.attention.projected_length=8"}},
       {"recomputed_blocks",
-       {"model.attention.mechanism=linear", "trainer.recompute=blocks", "optimizer.ema_decay=0.9"}},
+       {"model.attention.mechanism=linear", "trainer.activation_checkpointing=blocks", "optimizer.ema_decay=0.9"}},
   };
   return all;
 }
@@ -46,7 +46,7 @@ const std::vector<Case>& cases() {
 class TrainingOnEngines : public testing::WithTemporaryFolder, public ::testing::WithParamInterface<DeviceType> {
  protected:
   TrainingOnEngines()
-      : data_(TokenStore::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {}
+      : data_(TokenizedDataset::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {}
   void SetUp() override { testing::device_under_test() = Device{GetParam(), 0}; }
   void TearDown() override { testing::device_under_test() = Device{}; }
 
@@ -55,7 +55,7 @@ class TrainingOnEngines : public testing::WithTemporaryFolder, public ::testing:
   }
 
  private:
-  TokenStore data_;
+  TokenizedDataset data_;
 };
 FURLONG_INSTANTIATE_ENGINES(TrainingOnEngines);
 class TrainingOnGpus : public TrainingOnEngines {};  // the CPU runs every step and records none

@@ -43,7 +43,7 @@ Settings teacher_settings(const CheckpointReader& checkpoint, const Settings& st
       from_checkpoint_text(checkpoint.text("config"), checkpoint.path().string() + " (config)").settings;
   settings.model.dtype = student.model.dtype;
   settings.model.dropout = 0;
-  settings.trainer.recompute = layers::Recompute::none;
+  settings.trainer.activation_checkpointing = layers::ActivationCheckpointing::none;
   settings.tf32 = student.tf32;
   if (settings.model.position == layers::Position::learned)
     settings.model.max_sequence_length =
@@ -92,7 +92,7 @@ Model load_teacher(const CheckpointReader& checkpoint, const Settings& student, 
   const auto all = [](const Parameter&) { return true; };
   Model model = make_model(settings, Vocabulary::from_json(checkpoint.text("vocabulary"), path), device, compute, all);
   if (device.is_shape_only()) return model;
-  const WeightsReport report = begin_from(checkpoint, model);
+  const WeightsReport report = initialize_from(checkpoint, model);
   if (!report.missing.empty())
     throw UserError("teacher.checkpoint: {}: missing tensor {}, which the model of its config needs", path,
                     report.missing[0]);
@@ -121,7 +121,7 @@ double value_of(const Variable& scalar) {
 
 }  // namespace
 
-std::vector<std::size_t> layers_to_transfer(const Settings& teacher, const Settings& student) {
+std::vector<std::size_t> attention_transfer_layers(const Settings& teacher, const Settings& student) {
   std::vector<std::size_t> layers;
   for (std::size_t layer = 0; layer < static_cast<std::size_t>(student.model.n_layers); ++layer)
     if (!are_both_softmax(student.model.attention, teacher.model.attention, layer)) layers.push_back(layer);
@@ -141,14 +141,16 @@ Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& 
         student.teacher.checkpoint.string(), model_.vocabulary.description(), model_.vocabulary.size(),
         ours.description(), ours.size());
   if (settings_.transfers()) {
-    layers_ = layers_to_transfer(model_.settings, student);
+    layers_ = attention_transfer_layers(model_.settings, student);
     if (layers_.empty())
       throw UserError(
-          "teacher.loss: transfer has no layer to train: every layer has softmax attention, like the teacher; choose "
+          "teacher.loss: attention_transfer has no layer to train: every layer has softmax attention, like the "
+          "teacher; choose "
           "another model.attention.mechanism");
-    if (settings_.layers == "in_turn" && steps_ < static_cast<std::int64_t>(layers_.size()))
+    if (settings_.layers == "layer_wise" && steps_ < static_cast<std::int64_t>(layers_.size()))
       throw UserError(
-          "teacher.layers: in_turn needs at least one step for each of {} layers, but trainer.max_steps is {}; raise "
+          "teacher.layers: layer_wise needs at least one step for each of {} layers, but trainer.max_steps is {}; "
+          "raise "
           "it",
           layers_.size(), steps_);
   }
@@ -166,8 +168,8 @@ Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& 
                                                 : Tensor::from(std::vector<float>{static_cast<float>(value)}, {1});
     return host.to(device).reshape({});
   };
-  teachers_weight_ = scalar(settings_.share);
-  own_weight_ = scalar(1 - settings_.share);
+  teachers_weight_ = scalar(settings_.distillation_weight);
+  own_weight_ = scalar(1 - settings_.distillation_weight);
   n_compared_ = Tensor::zeros({1}, DType::float64, device);
 }
 
@@ -191,7 +193,7 @@ Frozen Teacher::frozen() const {
 }
 
 std::optional<LayerInterval> Teacher::layer_interval(std::int64_t step) const {
-  if (!settings_.transfers() || settings_.layers != "in_turn") return std::nullopt;
+  if (!settings_.transfers() || settings_.layers != "layer_wise") return std::nullopt;
   const auto count = static_cast<std::int64_t>(layers_.size());
   const std::int64_t interval = std::min(count - 1, step * count / steps_);
   // The first step with step * count / steps_ == i.
@@ -289,8 +291,9 @@ void Teacher::distil(Model& student, layers::ForwardContext& context, const Devi
   const auto divergence =
       ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(), teachers.value(),
                         teachers_bias ? &teachers_bias->value() : nullptr, distillation.compared, options);
-  ops::add(context.stream(), distillation.loss, divergence.loss.value(), GradientMode::accumulate, settings_.share);
-  if (settings_.share == 1) {
+  ops::add(context.stream(), distillation.loss, divergence.loss.value(), GradientMode::accumulate,
+           settings_.distillation_weight);
+  if (settings_.distillation_weight == 1) {
     context.tape.backward(divergence.loss);
     return;
   }
@@ -298,7 +301,8 @@ void Teacher::distil(Model& student, layers::ForwardContext& context, const Devi
   own_options.device_normalizer = distillation.n_targets;
   const auto own =
       ops::cross_entropy(context.tape, states, weight, bias ? &*bias : nullptr, batch.targets, own_options);
-  ops::add(context.stream(), distillation.loss, own.loss.value(), GradientMode::accumulate, 1 - settings_.share);
+  ops::add(context.stream(), distillation.loss, own.loss.value(), GradientMode::accumulate,
+           1 - settings_.distillation_weight);
   context.tape.backward({divergence.loss, own.loss}, {teachers_weight_, own_weight_});
 }
 
@@ -321,7 +325,7 @@ Evaluation Teacher::evaluate_transfer(Model& student, const Dataset& data, Split
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
-    const Batch batch = source->batch_of_one_pass(first, batch_size);
+    const Batch batch = source->single_pass_batch(first, batch_size);
     const DeviceBatch input = on_device(batch, device);
     context.attention_mask = input.mask;
     std::vector<std::int32_t> real = real_tokens(batch, student.settings.objective.name);

@@ -27,7 +27,7 @@ struct LayerInterval {
 
 /// Returns the student's layers that attention transfer trains: those whose attention is not the teacher's softmax
 /// attention.
-std::vector<std::size_t> layers_to_transfer(const Settings& teacher, const Settings& student);
+std::vector<std::size_t> attention_transfer_layers(const Settings& teacher, const Settings& student);
 
 class Optimizer;
 
@@ -35,9 +35,9 @@ class Optimizer;
 class Teacher {
  public:
   /// Loads the model in settings.teacher.checkpoint, in the student's compute dtype and without gradients. If it has
-  /// fewer learned positions than the student, they are repeated (begin_from). `data` is the vocabulary of the data. On
-  /// the shape-only device no weights are read. Throws UserError if the teacher does not fit a student with these
-  /// settings.
+  /// fewer learned positions than the student, they are repeated (initialize_from). `data` is the vocabulary of the
+  /// data. On the shape-only device no weights are read. Throws UserError if the teacher does not fit a student with
+  /// these settings.
   Teacher(const Settings& student, const Vocabulary& data, const Device& device, std::optional<DType> compute);
 
   /// Selects the student's parameters that the teacher's loss does not train. Attention transfer: all except those of

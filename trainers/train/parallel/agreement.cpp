@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
 
 namespace furlong {
@@ -23,7 +23,7 @@ bool may_differ(const std::string& key) {
 bool is_given(const Json& value) { return !value.is_null() && value != ""; }
 
 /// Returns the tokens at both ends of a split.
-std::vector<std::int32_t> ends(const TokenStore& store, Split split) {
+std::vector<std::int32_t> ends(const TokenizedDataset& store, Split split) {
   constexpr std::uint64_t most = 1024;
   const std::uint64_t size = store.size(split), count = std::min(size, most);
   if (count == 0) return {};
@@ -35,7 +35,7 @@ std::vector<std::int32_t> ends(const TokenStore& store, Split split) {
 
 Json description(const Dataset& data) {
   Json json{{"vocabulary", data.vocabulary().to_json()}};
-  const auto* store = dynamic_cast<const TokenStore*>(&data);
+  const auto* store = dynamic_cast<const TokenizedDataset*>(&data);
   for (const Split split : {Split::train, Split::validation}) {
     json["sizes"].push_back(data.size(split));
     if (store != nullptr) json["ends"].push_back(ends(*store, split));
@@ -65,7 +65,7 @@ Json description(const TrainOptions& options) {
 
 std::string data_fingerprint(const Dataset& data) {
   Json json = description(data);
-  if (const auto* store = dynamic_cast<const TokenStore*>(&data)) {
+  if (const auto* store = dynamic_cast<const TokenizedDataset*>(&data)) {
     const Json provenance = Json::parse(store->provenance(), nullptr, false);
     if (provenance.is_object() && provenance.contains("sources")) {
       for (const Json& source : provenance["sources"])
@@ -80,7 +80,7 @@ std::string data_fingerprint(const Dataset& data) {
 
 void check_same(const ProcessGroup& group, const Json& values) {
   if (group.is_alone()) return;
-  const Json first = Json::parse(group.from_first(values.dump()));
+  const Json first = Json::parse(group.broadcast_text(values.dump()));
   for (const auto& [name, value] : values.items())
     if (!first.contains(name) || first[name] != value) refuse(name, value, first.value(name, Json("nothing")));
 }
@@ -89,7 +89,7 @@ void check_agreement(const ProcessGroup& group, const Settings& settings, const 
                      const TrainOptions* options) {
   if (group.is_alone()) return;
   const Json own{{"settings", to_json(settings)}, {"data", description(data)}};
-  const Json first = Json::parse(group.from_first(own.dump()));
+  const Json first = Json::parse(group.broadcast_text(own.dump()));
   const Json here = own["settings"].flatten(), there = first["settings"].flatten();
   for (const auto& [key, value] : here.items()) {
     if (there.contains(key) && (may_differ(key) ? is_given(value) == is_given(there[key]) : value == there[key]))
@@ -100,13 +100,13 @@ void check_agreement(const ProcessGroup& group, const Settings& settings, const 
   }
   if (own["data"] != first["data"])
     throw UserError(
-        "data.store: {}: differs from the data of rank 0; expected the same dataset, or a copy of it, on all ranks",
+        "data.dataset: {}: differs from the data of rank 0; expected the same dataset, or a copy of it, on all ranks",
         data.path());
   if (options) check_same(group, description(*options));
 }
 
 void check_same_start(const ProcessGroup& group, const std::string& digest, const std::filesystem::path& path) {
-  const std::string first = group.from_first(digest);
+  const std::string first = group.broadcast_text(digest);
   if (first != digest)
     throw UserError(
         "{}: contains {}, but rank 0 has loaded {}; expected the same checkpoint, or a copy of it, on all ranks",

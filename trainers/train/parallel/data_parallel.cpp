@@ -11,20 +11,19 @@ namespace furlong {
 
 DataParallel::DataParallel(const Settings& settings, ParameterStore& store, const Device& device,
                            const ProcessGroup* group)
-    : work_(group, static_cast<int>(settings.parallel.sequence_processes)), store_(&store) {
+    : work_(group, static_cast<int>(settings.parallel.context_parallel_size)), store_(&store) {
   if (!this->group()) return;
   communicator_ = &group->device_communicator(device);
   if (device.is_gpu() && settings.trainer.cuda_graph)
     log_debug("trainer.cuda_graph: with several ranks steps are not recorded; kernels are launched one by one");
   const DType dtype = dtype_from_name(settings.parallel.gradient_dtype);
   layout_ = std::make_unique<ShardLayout>(store, bucket_elements(settings.parallel, dtype), group->size());
-  reducer_ =
-      std::make_unique<GradientReducer>(store, *communicator_, *layout_, dtype, settings.parallel.shard_optimizer);
+  reducer_ = std::make_unique<GradientReducer>(store, *communicator_, *layout_, dtype, settings.parallel.zero_stage);
 }
 
 Optimizer DataParallel::make_optimizer(const Settings& settings) const {
   const auto seed = static_cast<std::uint64_t>(settings.seed);
-  if (!group() || !settings.parallel.shard_optimizer) return Optimizer(settings.optimizer, *store_, seed);
+  if (!group() || !settings.parallel.zero_stage) return Optimizer(settings.optimizer, *store_, seed);
   return Optimizer(
       settings.optimizer, *store_, seed, owned_ranges(),
       [reducer = reducer_.get()](const Stream& stream, const Tensor& flat) { reducer->gather(stream, flat); });
@@ -33,7 +32,7 @@ Optimizer DataParallel::make_optimizer(const Settings& settings) const {
 void DataParallel::split_sums() const {
   if (is_first()) return;
   for (const Parameter& parameter : store_->parameters())
-    if (parameter.adds_up()) ops::fill(Stream{store_->device()}, parameter.master(), 0.0);
+    if (parameter.accumulates_statistics()) ops::fill(Stream{store_->device()}, parameter.master(), 0.0);
 }
 
 void DataParallel::begin_reduction(const Tape& tape) {
@@ -47,7 +46,7 @@ void DataParallel::finish_reduction(const Stream& stream) {
 void DataParallel::combine_sums(const Stream& stream) const {
   if (!group()) return;
   for (const Parameter& parameter : store_->parameters())
-    if (parameter.adds_up()) communicator_->all_reduce(stream, parameter.master()).wait();
+    if (parameter.accumulates_statistics()) communicator_->all_reduce(stream, parameter.master()).wait();
 }
 
 void DataParallel::combine_numbers(const Stream& stream, const Optimizer& optimizer, const Tensor& numbers) const {

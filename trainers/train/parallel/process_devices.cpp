@@ -97,11 +97,11 @@ void check_process_devices(const std::string& engine, const Device& device, cons
   check_process_devices(devices_of_all(device, group));
   if (engine == "gloo" && device.is_gpu())
     throw UserError(
-        "parallel.engine: gloo works between CPUs, but these ranks use {}; set it to auto or nccl, or set device: cpu",
+        "parallel.backend: gloo works between CPUs, but these ranks use {}; set it to auto or nccl, or set device: cpu",
         device.text());
   if (engine == "nccl" && !device.is_gpu())
     throw UserError(
-        "parallel.engine: nccl works between GPUs, but these ranks use {}{}; set it to auto or "
+        "parallel.backend: nccl works between GPUs, but these ranks use {}{}; set it to auto or "
         "gloo, or set device: cuda",
         device.text(), gpu_engine(DeviceType::cuda) ? "" : " (this program was built without the CUDA toolkit)");
 }

@@ -201,28 +201,28 @@ WorkShare::WorkShare(WorkShare&&) noexcept = default;
 WorkShare& WorkShare::operator=(WorkShare&&) noexcept = default;
 WorkShare::~WorkShare() = default;
 
-WorkShare::WorkShare(const ProcessGroup* group, int sequence_processes)
-    : group_(group && !group->is_alone() ? group : nullptr), sequence_processes_(sequence_processes) {
-  require(sequence_processes >= 1 && (sequence_processes == 1 || group_), "{} ranks per sequence, in one process",
-          sequence_processes);
-  if (sequence_processes == 1) return;
-  require(group_->size() % sequence_processes == 0, "{} ranks per sequence, of {} ranks", sequence_processes,
+WorkShare::WorkShare(const ProcessGroup* group, int context_parallel_size)
+    : group_(group && !group->is_alone() ? group : nullptr), context_parallel_size_(context_parallel_size) {
+  require(context_parallel_size >= 1 && (context_parallel_size == 1 || group_), "{} ranks per sequence, in one process",
+          context_parallel_size);
+  if (context_parallel_size == 1) return;
+  require(group_->size() % context_parallel_size == 0, "{} ranks per sequence, of {} ranks", context_parallel_size,
           group_->size());
-  place_ = group_->rank() % sequence_processes;
-  segments_ = std::make_unique<Segments>(group_->row(sequence_processes), place_);
+  place_ = group_->rank() % context_parallel_size;
+  segments_ = std::make_unique<Segments>(group_->row(context_parallel_size), place_);
 }
 
 SampleShare WorkShare::samples(std::int64_t batch_size) const {
   if (!group_) return {0, batch_size};
-  return SampleShare::of(batch_size, group_->rank() / sequence_processes_, group_->size() / sequence_processes_);
+  return SampleShare::of(batch_size, group_->rank() / context_parallel_size_, group_->size() / context_parallel_size_);
 }
 
 Batch WorkShare::cut(const Batch& batch, bool counts_targets) const {
   if (!segments_) return batch;
-  require(batch.n % sequence_processes_ == 0 && batch.labels.empty(), "rows of {} tokens in {} segments, {} labels",
-          batch.n, sequence_processes_, batch.labels.size());
+  require(batch.n % context_parallel_size_ == 0 && batch.labels.empty(), "rows of {} tokens in {} segments, {} labels",
+          batch.n, context_parallel_size_, batch.labels.size());
   Batch part = batch;
-  part.n = batch.n / sequence_processes_;
+  part.n = batch.n / context_parallel_size_;
   const std::int64_t first = place_ * part.n;
   for (std::vector<std::int32_t>* values : {&part.inputs, &part.targets, &part.mask, &part.documents})
     if (!values->empty()) *values = columns(*values, batch.n, first, part.n);

@@ -8,16 +8,16 @@
 
 namespace furlong {
 
-/// A grid of ranks with rows of `sequence_processes` ranks (context parallelism). The ranks of a row have the same
-/// samples and each a segment of their tokens; the rows share the samples. Rank r has place r % sequence_processes in
-/// row r / sequence_processes.
+/// A grid of ranks with rows of `context_parallel_size` ranks (context parallelism). The ranks of a row have the same
+/// samples and each a segment of their tokens; the rows share the samples. Rank r has place r % context_parallel_size
+/// in row r / context_parallel_size.
 class WorkShare {
  public:
   /// One process: the whole batch.
   WorkShare();
   /// Connects the ranks of a row. All ranks of the group call it; `group` must outlive this object. A null `group`
   /// means one process.
-  WorkShare(const ProcessGroup* group, int sequence_processes);
+  WorkShare(const ProcessGroup* group, int context_parallel_size);
   WorkShare(WorkShare&&) noexcept;
   WorkShare& operator=(WorkShare&&) noexcept;
   ~WorkShare();
@@ -35,8 +35,8 @@ class WorkShare {
  private:
   class Segments;
   const ProcessGroup* group_ = nullptr;
-  int sequence_processes_ = 1, place_ = 0;  // place_: in the row
-  std::unique_ptr<Segments> segments_;      // null: rows are not split
+  int context_parallel_size_ = 1, place_ = 0;  // place_: in the row
+  std::unique_ptr<Segments> segments_;         // null: rows are not split
 };
 
 }  // namespace furlong

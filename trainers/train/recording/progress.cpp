@@ -76,7 +76,7 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_second, do
 
 void Progress::print(const std::string& line) {
   if (!is_logged(LogLevel::info)) return;
-  write((drawn_ ? "\r\x1b[K" : "") + foreign::single_line(line, longest_message) + "\n");
+  write((drawn_ ? "\r\x1b[K" : "") + foreign::single_line(line, max_message_bytes) + "\n");
   drawn_ = false;
 }
 

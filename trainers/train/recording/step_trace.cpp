@@ -82,7 +82,7 @@ void parse_trace_steps(const std::string& text, TraceOptions& options) {
 ClockOffset measure_clock_offset(const ProcessGroup& group, const std::string& clock,
                                  const std::function<std::int64_t()>& now) {
   constexpr int rounds = 32;
-  const std::string first_clock = group.from_first(clock);
+  const std::string first_clock = group.broadcast_text(clock);
   const double differs = clock.empty() || clock != first_clock ? 1 : 0;
   ClockOffset found;
   found.uncertainty = differs != 0 ? std::numeric_limits<std::int64_t>::max() : 0;

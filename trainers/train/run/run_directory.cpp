@@ -45,7 +45,7 @@ void check_shared(const fs::path& folder, const ProcessGroup& group) {
   std::random_device random;
   const std::string token = fmt::format("{:08x}{:08x}", random(), random());
   if (group.is_first()) write_file_atomically(file, token + '\n');
-  if (!appears(file, group.from_first(token)))
+  if (!appears(file, group.broadcast_text(token)))
     throw UserError(
         "run_directory: {}: not the folder that rank 0 uses; expected one folder for all ranks: put it on a file "
         "system that all hosts mount, and pass the same --run-dir to all ranks",

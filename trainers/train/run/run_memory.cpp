@@ -51,15 +51,15 @@ bool check_memory(const Settings& settings, const Vocabulary& vocabulary, const 
                      : fmt::format("more than {} TiB", arena(Device{DeviceType::shape_only, 0}).capacity() >> 40);
     throw UserError(
         "this configuration needs {} for tensors, but {:.1f} GiB are available on {}. Lower data.sequence_length, or "
-        "data.batch_size with a higher trainer.gradient_accumulation, or set trainer.recompute: blocks",
+        "data.batch_size with a higher trainer.gradient_accumulation, or set trainer.activation_checkpointing: blocks",
         found, in_gibibytes(share.on_device), device.text());
   }
   std::array<double, 1> has_room{share.fits_copy() ? 1.0 : 0.0};
   group.minimum(has_room);  // also waits until all ranks have checked
-  if (!settings.checkpoint.background) return false;
+  if (!settings.checkpoint.async) return false;
   if (has_room[0] == 0 && group.is_first())
     log_warn(
-        "checkpoint.background: a copy of the checkpoint ({:.1f} GiB) does not fit in memory together with a step; "
+        "checkpoint.async: a copy of the checkpoint ({:.1f} GiB) does not fit in memory together with a step; "
         "checkpoints are written synchronously",
         in_gibibytes(share.copy));
   return has_room[0] != 0;

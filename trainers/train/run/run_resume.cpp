@@ -34,7 +34,7 @@ std::optional<fs::path> where_to_resume(const TrainOptions& options, const Proce
         break;
     }
   }
-  const std::string chosen = group.from_first(from ? fs::absolute(*from).string() : "");
+  const std::string chosen = group.broadcast_text(from ? fs::absolute(*from).string() : "");
   if (!group.is_first() && !chosen.empty()) from = chosen;
   return from;
 }
@@ -134,7 +134,7 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
     trainer.load(CheckpointReader::open(*from));
   }
   // Rank 0 knows whether the checkpoint belongs to this run; all ranks must agree on what to save.
-  is_saved = group.from_first(is_saved ? "saved" : "") == "saved";
+  is_saved = group.broadcast_text(is_saved ? "saved" : "") == "saved";
   if (from || !weights.empty()) check_same_start(group, trainer.digest(), from ? *from : weights);
   if (group.is_first()) {
     if (is_saved) checkpoints->committed(trainer.steps(), trainer.early_stopping().best_at(trainer.steps()));

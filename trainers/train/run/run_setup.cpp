@@ -34,7 +34,7 @@ void check_processes(const Settings& settings, const Device& device, const Proce
   check_process_settings(
       settings, {group.size(),
                  fmt::format("the launcher ({}) started {} processes", environment.launcher, group.size()), "start"});
-  check_process_devices(settings.parallel.engine, device, group);
+  check_process_devices(settings.parallel.backend, device, group);
   if (device.is_gpu()) refuse_segments_on_gpu(settings, "set device: cpu");
   log_info("rank {} of {} on {}: {}, {} thread{}, {}", group.rank(), group.size(), environment.host, device.text(),
            thread_count(), thread_count() == 1 ? "" : "s", environment.launcher);

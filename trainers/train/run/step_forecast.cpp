@@ -70,9 +70,9 @@ Batch fresh_rows(const Settings& settings) {
 Settings largest_share(const Settings& whole, int processes) {
   Settings settings = whole;
   if (processes == 1) return settings;
-  const std::int64_t rows = processes / whole.parallel.sequence_processes;
+  const std::int64_t rows = processes / whole.parallel.context_parallel_size;
   settings.data.batch_size = (whole.data.batch_size + rows - 1) / rows;
-  settings.data.sequence_length /= whole.parallel.sequence_processes;
+  settings.data.sequence_length /= whole.parallel.context_parallel_size;
   return settings;
 }
 
@@ -89,7 +89,7 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
   const DType travels = processes > 1 ? dtype_from_name(settings.parallel.gradient_dtype) : model.store->master_dtype();
   const ShardLayout layout(*model.store, bucket_elements(settings.parallel, travels), processes);
   const Optimizer optimizer =
-      processes > 1 && settings.parallel.shard_optimizer
+      processes > 1 && settings.parallel.zero_stage
           ? Optimizer(settings.optimizer, *model.store, 0, layout.ranges(0), [](const Stream&, const Tensor&) {})
           : Optimizer(settings.optimizer, *model.store);
   const Tensor exchanged = travels == model.store->master_dtype()
@@ -100,7 +100,7 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
   ops::DenominatorReport denominators;
   context.denominators = &denominators;
   std::vector<RecurrentState> carried;
-  for (std::int64_t i = 0; settings.data.carry_state && i < settings.trainer.gradient_accumulation; ++i)
+  for (std::int64_t i = 0; settings.data.stateful && i < settings.trainer.gradient_accumulation; ++i)
     carried.emplace_back(*model.decoder, settings.data.batch_size);
   const Batch fresh = fresh_rows(settings);
   StepForecast forecast;
@@ -113,8 +113,8 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
       teacher->accumulate_loss(model, context, batch, {1, number({}), number({1}), batch.targets, 0});
       continue;
     }
-    SegmentExchangeEstimate segments(settings.parallel.sequence_processes, batch);
-    if (processes > 1 && settings.parallel.sequence_processes > 1) segments.put_into(context);
+    SegmentExchangeEstimate segments(settings.parallel.context_parallel_size, batch);
+    if (processes > 1 && settings.parallel.context_parallel_size > 1) segments.put_into(context);
     layers::GenerationState* past =
         carried.empty() ? nullptr : &carried[static_cast<std::size_t>(i)].begin(context, fresh);
     const ops::CrossEntropyResult loss = loss_of(model, context, batch, {}, past);

@@ -26,7 +26,7 @@ FeatureMapInfo info_of(const char* name) {
   using M = Map<map>;
   constexpr FeatureMapProperties properties = M::properties;
   constexpr bool projects = M::kind == MapKind::projections;
-  static_assert(projects == (properties.features_a_direction > 0));
+  static_assert(projects == (properties.features_per_projection > 0));
   static_assert(properties.fused == FusedForm::none ||
                     (is_projected(properties.fused) == projects && form_of(properties.fused) == properties.form),
                 "a map's fused form must match its kind and feature form");
@@ -82,36 +82,36 @@ std::int64_t polynomial_count(const FeatureMapInfo& info, const FeatureMapOption
   if (options.order < 1 || options.order > info.highest_order)
     throw UserError("feature map {} has orders 1 to {}, found {}", info.name, info.highest_order, options.order);
   const double count = monomial_count(d, options.order);
-  if (count <= static_cast<double>(options.most_features)) return static_cast<std::int64_t>(count);
+  if (count <= static_cast<double>(options.max_features)) return static_cast<std::int64_t>(count);
   std::string hint = "narrower heads have fewer";
   for (std::int64_t lower = options.order - 1; lower >= 1; --lower) {
-    if (monomial_count(d, lower) > static_cast<double>(options.most_features)) continue;
+    if (monomial_count(d, lower) > static_cast<double>(options.max_features)) continue;
     hint = fmt::format("order {} has {:.0f}", lower, monomial_count(d, lower));
     break;
   }
   throw UserError(
-      "feature map {} of order {} has {:.0f} features for heads of width {}, more than most_features = {}; {}",
-      info.name, options.order, count, d, options.most_features, hint);
+      "feature map {} of order {} has {:.0f} features for heads of width {}, more than max_features = {}; {}",
+      info.name, options.order, count, d, options.max_features, hint);
 }
 
 }  // namespace
 
 std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std::int64_t d,
-                           std::int64_t n_directions) {
+                           std::int64_t n_projections) {
   const FeatureMapInfo& info = feature_map_info(map);
-  if (info.needs_directions) return n_directions * info.features_a_direction;
+  if (info.needs_random_projection) return n_projections * info.features_per_projection;
   return info.count ? info.count(d) : polynomial_count(info, options, d);
 }
 
 std::int64_t direction_count(FeatureMap map, std::int64_t m) {
   const FeatureMapInfo& info = feature_map_info(map);
-  if (!info.needs_directions) return 0;
-  if (m < 1 || m % info.features_a_direction != 0)
+  if (!info.needs_random_projection) return 0;
+  if (m < 1 || m % info.features_per_projection != 0)
     throw UserError(
         "feature map {} has {} feature{} per random projection: the number of features must be a positive multiple of "
         "it, found {}",
-        info.name, info.features_a_direction, info.features_a_direction == 1 ? "" : "s", m);
-  return m / info.features_a_direction;
+        info.name, info.features_per_projection, info.features_per_projection == 1 ? "" : "s", m);
+  return m / info.features_per_projection;
 }
 
 }  // namespace furlong::ops

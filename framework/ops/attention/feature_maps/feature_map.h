@@ -39,7 +39,7 @@ enum class FusedForm : std::uint8_t {
 struct FeatureMapProperties {
   const char* summary;  ///< for the configuration reference
   FeatureForm form;
-  int features_a_direction = 0;       ///< features per random projection; 0: the map has no random projections
+  int features_per_projection = 0;    ///< features per random projection; 0: the map has no random projections
   bool mean_over_directions = false;  ///< the kernel is the mean over random projections instead of features
   int highest_order = 0;              ///< of polynomials, which use FeatureMapOptions::order; 0: not a polynomial
   bool estimates_softmax = false;     ///< estimates exp(q·k/√d): centring and scaling q and k keep the expectation
@@ -56,7 +56,7 @@ struct FeatureMapProperties {
 struct FeatureMapInfo : FeatureMapProperties {
   FeatureMap map;
   const char* name;
-  bool needs_directions;                  ///< needs a random projection ω
+  bool needs_random_projection;           ///< needs a random projection ω
   std::int64_t (*count)(std::int64_t d);  ///< features for heads of width d; null: the number depends on more than d
 };
 /// Returns one row per feature map. Names, checks, help texts and tests loop over this table.
@@ -67,9 +67,9 @@ const FeatureMapInfo& feature_map_info(FeatureMap map);
 
 /// Parameters of a map's definition.
 struct FeatureMapOptions {
-  std::int64_t order = 2;             ///< taylor: 1 to 3; limit: 1 to 4
-  double kernel_epsilon = 1e-3;       ///< favor_relu: added to every feature
-  std::int64_t most_features = 4096;  ///< taylor, limit: more features are an error
+  std::int64_t order = 2;            ///< taylor: 1 to 3; limit: 1 to 4
+  double kernel_epsilon = 1e-3;      ///< favor_relu: added to every feature
+  std::int64_t max_features = 4096;  ///< taylor, limit: more features are an error
   bool operator==(const FeatureMapOptions&) const = default;
 };
 /// Returns whether single weights φ(q)·φ(k) can be negative.
@@ -79,10 +79,11 @@ bool can_be_negative(FeatureMap map, const FeatureMapOptions& options);
 bool can_cancel(FeatureMap map);
 /// Returns the number of features m for heads of width d. `n_directions` is the number of random projections, ignored
 /// for maps without them. Throws UserError if the map does not have options.order, or if taylor or limit would have
-/// more than most_features; the message gives the number.
-std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std::int64_t d, std::int64_t n_directions);
+/// more than max_features; the message gives the number.
+std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std::int64_t d,
+                           std::int64_t n_projections);
 /// Returns the number of random projections for m features, the inverse of feature_count(). Throws UserError if m is
-/// not a positive multiple of features_a_direction.
+/// not a positive multiple of features_per_projection.
 std::int64_t direction_count(FeatureMap map, std::int64_t m);
 
 }  // namespace furlong::ops

@@ -8,11 +8,11 @@ namespace furlong::ops {
 template <class T>
 struct FeatureTile {
   std::int64_t d = 0, m = 0;  // width of a head, number of features
-  std::int64_t n_directions = 0;
+  std::int64_t n_projections = 0;
   /// Elements from one row to the next of [rows, d] and [rows, m] tiles: multiples of 16.
   std::int64_t ld_x = 0, ld_m = 0;
   std::int64_t ld_directions = 0;            // elements from one row to the next of directions_transposed
-  const T* directions = nullptr;             // ω [n_directions, d], rows d apart
+  const T* random_projection = nullptr;      // ω [n_directions, d], rows d apart
   const T* directions_transposed = nullptr;  // ωᵀ [d, n_directions], rows ld_directions apart, zero-padded
   const T* direction_norms = nullptr;        // |ω_f|² [n_directions]
   T scale = 1;                               // applied to both q and k: d^(-1/4)

@@ -15,10 +15,10 @@ template <class T>
 struct MapArguments {
   FeatureMap map;
   FeatureMapOptions options;
-  int rows, d, m, n_directions, mean_over;
+  int rows, d, m, n_projections, mean_over;
   bool is_key;
   T oprf_a;
-  const T *directions, *x;
+  const T *random_projection, *x;
   T *norms, *features, *row_log;                     // norms [n_directions], scratch
   T *d_features, *d_row_log, *half_gradients, *d_x;  // half_gradients [rows], scratch
 };
@@ -29,20 +29,20 @@ __device__ inline void describe(const MapArguments<T>& a, GpuFeatureRows<T>& til
   tile.map = a.map;
   tile.d = a.d;
   tile.m = a.m;
-  tile.n_directions = a.n_directions;
+  tile.n_projections = a.n_projections;
   tile.order = static_cast<int>(a.options.order);
   tile.ld_x = a.d;
   tile.ld_m = a.m;
-  tile.directions = a.directions;
+  tile.random_projection = a.random_projection;
   tile.direction_norms = a.norms;
   tile.constants = gpu_map_constants<T>(a.options, a.d, a.mean_over, a.oprf_a);
 }
 
 template <class T>
 __global__ void __launch_bounds__(threads_a_block, 1) feature_map_norms_kernel(const MapArguments<T> a) {
-  for_rows(a.n_directions, [&](int f) {
-    const T square = row_dot(a.directions + static_cast<std::int64_t>(f) * a.d,
-                             a.directions + static_cast<std::int64_t>(f) * a.d, a.d);
+  for_rows(a.n_projections, [&](int f) {
+    const T square = row_dot(a.random_projection + static_cast<std::int64_t>(f) * a.d,
+                             a.random_projection + static_cast<std::int64_t>(f) * a.d, a.d);
     if (lane_index() == 0) a.norms[f] = square;
   });
 }
@@ -107,11 +107,11 @@ MapArguments<T> arguments_of(const FeatureMapCall& call, const Tensor& x, const 
   a.rows = static_cast<int>(x.extent(0));
   a.d = static_cast<int>(x.extent(1));
   a.m = static_cast<int>(features.extent(1));
-  a.n_directions = call.directions.defined() ? static_cast<int>(call.directions.extent(0)) : 0;
-  a.mean_over = features_in_mean(info, a.m, a.n_directions);
+  a.n_projections = call.random_projection.defined() ? static_cast<int>(call.random_projection.extent(0)) : 0;
+  a.mean_over = features_in_mean(info, a.m, a.n_projections);
   a.is_key = call.is_key;
   a.oprf_a = static_cast<T>(call.oprf_a);
-  a.directions = gpu_data<T>(call.directions);
+  a.random_projection = gpu_data<T>(call.random_projection);
   a.x = gpu_data<T>(x);
   a.features = gpu_data<T>(features);
   return a;
@@ -121,7 +121,8 @@ MapArguments<T> arguments_of(const FeatureMapCall& call, const Tensor& x, const 
 template <class T>
 Tensor prepare_norms(const Stream& stream, const FeatureMapCall& call, MapArguments<T>& a) {
   if (!feature_map_info(call.map).needs_oprf_a) return {};
-  const Tensor norms = Tensor::empty(Shape({call.directions.extent(0)}), call.directions.dtype(), stream.device);
+  const Tensor norms =
+      Tensor::empty(Shape({call.random_projection.extent(0)}), call.random_projection.dtype(), stream.device);
   a.norms = gpu_data<T>(norms);
   launch(stream, feature_map_norms_kernel<T>, 1, threads_a_block, 0, a);
   return norms;
@@ -167,8 +168,8 @@ void backward(const Stream& stream, const FeatureMapCall& call, const Tensor& x,
                               : run_backward<float>(stream, call, x, features, d_features, d_row_log, d_x);
 }
 
-const GpuBodyRegistration features_registration{feature_map_features_gpu, &features};
-const GpuBodyRegistration backward_registration{feature_map_backward_gpu, &backward};
+const GpuKernelRegistration features_registration{feature_map_features_gpu, &features};
+const GpuKernelRegistration backward_registration{feature_map_backward_gpu, &backward};
 
 }  // namespace
 }  // namespace FURLONG_GPU

@@ -59,7 +59,7 @@ struct WholeRows {
 template <class T, class M>
 struct ProjectionRows {
   using L = LaneValue<T>;
-  static constexpr bool two = M::properties.features_a_direction == 2;
+  static constexpr bool two = M::properties.features_per_projection == 2;
   static constexpr bool shifts_keys = M::half_square == HalfSquare::in_features;
 
   static T oprf_a(const FeatureTile<T>& tile) { return M::properties.needs_oprf_a ? tile.oprf_a : T{0}; }
@@ -73,13 +73,13 @@ struct ProjectionRows {
     project(tile, x, rows, features);
     const MapNumbers<L> c = numbers(tile);
     const T constant =
-        query_constant(tile.d, M::properties.mean_over_directions ? tile.n_directions : tile.m, oprf_a(tile));
+        query_constant(tile.d, M::properties.mean_over_directions ? tile.n_projections : tile.m, oprf_a(tile));
     for (std::int64_t i = 0; i < rows; ++i) {
       const bool needs_half = M::half_square != HalfSquare::unused && (row_log || (shifts_keys && is_key));
       const T half = needs_half ? half_square(tile, x + i * tile.ld_x) : T{0};
       const L shift(shifts_keys && is_key ? half : T{0});
-      T *first = features + i * tile.ld_m, *second = first + tile.n_directions;
-      for_lanes<T>(tile.n_directions, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      T *first = features + i * tile.ld_m, *second = first + tile.n_projections;
+      for_lanes<T>(tile.n_projections, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const L u(load_n(first + f, n));
         if constexpr (two) {
           const Pair<L> both = M::features(c, u, shift);
@@ -99,12 +99,12 @@ struct ProjectionRows {
     const MapNumbers<L> c = numbers(tile);
     T* d_half = tile.scratch;
     for (std::int64_t i = 0; i < rows; ++i) {
-      T *d_first = d_features + i * tile.ld_m, *d_second = d_first + tile.n_directions;
-      const T *first = features + i * tile.ld_m, *second = first + tile.n_directions;
+      T *d_first = d_features + i * tile.ld_m, *d_second = d_first + tile.n_projections;
+      const T *first = features + i * tile.ld_m, *second = first + tile.n_projections;
       const T sum = shifts_keys && is_key ? row_sum(d_first, tile.m) : T{0};
       d_half[i] = is_key || d_row_log ? d_half_of<M>(is_key, sum, d_row_log ? d_row_log[i] : T{0}) : T{0};
       const auto transform = [&](const auto& gradient) HWY_ATTR {
-        for_lanes<T>(tile.n_directions,
+        for_lanes<T>(tile.n_projections,
                      [&](std::int64_t f, std::int64_t n) HWY_ATTR { store_n(gradient(f, n).v, d_first + f, n); });
       };
       if constexpr (two) {

@@ -2,7 +2,7 @@
 // Feature maps of whole rows on GPUs, separate from attention: for tests and benchmarks of the maps. Attention's
 // kernels compute the same functions tile by tile.
 #include "framework/ops/attention/feature_maps/feature_map.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -10,20 +10,20 @@ namespace furlong::ops {
 struct FeatureMapCall {
   FeatureMap map = FeatureMap::elu1;
   FeatureMapOptions options{};
-  Tensor directions;  ///< ω [n_directions, d] if the map needs it
+  Tensor random_projection;  ///< ω [n_directions, d] if the map needs it
   double oprf_a = 0;
   bool is_key = false;
 };
 
 /// Computes features [rows, m] and, if defined, row_log [rows] of x [rows, d], like FeatureMapFunctions::features on
 /// the CPU.
-inline GpuBody<const FeatureMapCall& /*call*/, const Tensor& /*x*/, const Tensor& /*features*/,
-               const Tensor& /*row_log*/>
+inline GpuKernel<const FeatureMapCall& /*call*/, const Tensor& /*x*/, const Tensor& /*features*/,
+                 const Tensor& /*row_log*/>
     feature_map_features_gpu{"feature_map"};
 /// Overwrites d_x [rows, d] with the gradient from features, d_features [rows, m] and, if defined, d_row_log [rows].
 /// d_features is used as scratch.
-inline GpuBody<const FeatureMapCall& /*call*/, const Tensor& /*x*/, const Tensor& /*features*/,
-               const Tensor& /*d_features*/, const Tensor& /*d_row_log*/, const Tensor& /*d_x*/>
+inline GpuKernel<const FeatureMapCall& /*call*/, const Tensor& /*x*/, const Tensor& /*features*/,
+                 const Tensor& /*d_features*/, const Tensor& /*d_row_log*/, const Tensor& /*d_x*/>
     feature_map_backward_gpu{"feature_map"};
 
 }  // namespace furlong::ops

@@ -58,8 +58,8 @@ __device__ inline GpuMapConstants<T> gpu_map_constants(const FeatureMapOptions& 
           query_constant(d, mean_over, oprf_a)};
 }
 /// Returns the number of features or projections that the map's kernel is the mean over.
-inline int features_in_mean(const FeatureMapInfo& info, std::int64_t m, std::int64_t n_directions) {
-  return static_cast<int>(info.mean_over_directions ? n_directions : m);
+inline int features_in_mean(const FeatureMapInfo& info, std::int64_t m, std::int64_t n_projections) {
+  return static_cast<int>(info.mean_over_directions ? n_projections : m);
 }
 
 /// One head's constants and the layout of its tiles, like FeatureTile on the CPU but without padding. Stored in shared
@@ -72,18 +72,18 @@ template <class T>
 class GpuFeatureRows {
  public:
   FeatureMap map;
-  int d, m, n_directions, order;
-  std::int64_t ld_x, ld_m;   // elements from one row to the next of [rows, d] and [rows, m] tiles
-  const T* directions;       // ω [n_directions, d]; null if the map has no random projections
-  const T* direction_norms;  // |ω_f|² [n_directions], if the map needs_oprf_a
+  int d, m, n_projections, order;
+  std::int64_t ld_x, ld_m;     // elements from one row to the next of [rows, d] and [rows, m] tiles
+  const T* random_projection;  // ω [n_directions, d]; null if the map has no random projections
+  const T* direction_norms;    // |ω_f|² [n_directions], if the map needs_oprf_a
   GpuMapConstants<T> constants;
 
-  __device__ bool is_directed() const { return directions != nullptr; }
+  __device__ bool is_directed() const { return random_projection != nullptr; }
 
   /// features [rows, n_directions] = x ωᵀ, without the scale, so that with 16-bit inputs every term is exact in
   /// float32.
   __device__ BlockProduct<T> projection(const T* x, int rows, T* features) const {
-    return {rows, n_directions, d, by_rows(x, ld_x), by_columns(directions, d), {features, ld_m}};
+    return {rows, n_projections, d, by_rows(x, ld_x), by_columns(random_projection, d), {features, ld_m}};
   }
   /// Run by one warp: computes one row of features and, if row_log is not null, its logarithm. `form` is the map's.
   template <FeatureForm form>
@@ -123,7 +123,7 @@ class GpuFeatureRows {
   }
   /// d_x [rows, d] = d_features ω
   __device__ BlockProduct<T> back_projection(const T* d_features, int rows, T* d_x) const {
-    return {rows, d, n_directions, by_rows(d_features, ld_m), by_rows(directions, d), {d_x, ld_x}};
+    return {rows, d, n_projections, by_rows(d_features, ld_m), by_rows(random_projection, d), {d_x, ld_x}};
   }
   /// Returns the gradient of functions of u and |x'|²/2 if the map has random projections, otherwise d_x unchanged.
   __device__ T finished(T x, T half_gradient, T d_x) const {
@@ -138,17 +138,17 @@ class GpuFeatureRows {
   }
   template <class M>
   __device__ void projected(const T* x, bool is_key, T* features, T* row_log) const {
-    constexpr bool two = M::properties.features_a_direction == 2,
+    constexpr bool two = M::properties.features_per_projection == 2,
                    shifts_keys = M::half_square == HalfSquare::in_features;
     const bool needs_half = M::half_square != HalfSquare::unused && (row_log || (shifts_keys && is_key));
     const T half = needs_half ? row_dot(x, x, d) * constants.scale * constants.scale / 2 : T(0);
     const Lane shift(shifts_keys && is_key ? half : T(0));
-    for_columns(n_directions, [&](int f) {
+    for_columns(n_projections, [&](int f) {
       const Lane u(features[f]);
       if constexpr (two) {
         const Pair<Lane> both = M::features(numbers(), u, shift);
         features[f] = both.first.v;
-        features[n_directions + f] = both.second.v;
+        features[n_projections + f] = both.second.v;
       } else {
         const Lane square(M::properties.needs_oprf_a ? direction_norms[f] : T(0));
         features[f] = M::feature(numbers(), u, square, shift).v;
@@ -159,11 +159,11 @@ class GpuFeatureRows {
   template <class M>
   __device__ void projected_gradients(bool is_key, const T* features, T* d_features, T d_row_log,
                                       T* half_gradient) const {
-    const T sum = row_sum<T>(n_directions, [&](int f) {
+    const T sum = row_sum<T>(n_projections, [&](int f) {
       const T d_first = d_features[f];
-      if constexpr (M::properties.features_a_direction == 2) {
-        const T d_second = d_features[n_directions + f];
-        d_features[f] = M::backward(Pair<Lane>{Lane(features[f]), Lane(features[n_directions + f])},
+      if constexpr (M::properties.features_per_projection == 2) {
+        const T d_second = d_features[n_projections + f];
+        d_features[f] = M::backward(Pair<Lane>{Lane(features[f]), Lane(features[n_projections + f])},
                                     Pair<Lane>{Lane(d_first), Lane(d_second)})
                             .v;
         return d_first + d_second;

@@ -17,7 +17,7 @@ namespace furlong::ops::HWY_NAMESPACE {
 /// exact in float32.
 template <class T>
 HWY_INLINE void project(const FeatureTile<T>& tile, const T* x, std::int64_t rows, T* target) {
-  small_gemm_nn<T>(rows, tile.n_directions, tile.d, x, tile.ld_x, tile.directions_transposed, tile.ld_directions,
+  small_gemm_nn<T>(rows, tile.n_projections, tile.d, x, tile.ld_x, tile.directions_transposed, tile.ld_directions,
                    target, tile.ld_m, false);
 }
 
@@ -32,7 +32,8 @@ template <class T, class DHalfSquare>
 HWY_INLINE void project_back(const FeatureTile<T>& tile, const T* x, std::int64_t rows, const T* d_u, T factor,
                              const DHalfSquare& d_half_square, T* d_x) {
   const typename Lanes<T>::D d;
-  small_gemm_nn<T>(rows, tile.d, tile.n_directions, d_u, tile.ld_m, tile.directions, tile.d, d_x, tile.ld_x, false);
+  small_gemm_nn<T>(rows, tile.d, tile.n_projections, d_u, tile.ld_m, tile.random_projection, tile.d, d_x, tile.ld_x,
+                   false);
   const auto v_factor = hn::Set(d, factor);
   for (std::int64_t i = 0; i < rows; ++i) {
     const auto radial = hn::Set(d, d_half_square(i) * tile.scale * tile.scale);

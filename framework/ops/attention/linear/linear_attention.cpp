@@ -46,19 +46,21 @@ void check_constants(Arguments& arguments, DType dtype) {
   const LinearAttentionConstants& constants = arguments.constants;
   const FeatureMapInfo& info = feature_map_info(options.feature_map);
   const std::int64_t d = arguments.query.extent(3);
-  const Tensor& directions = constants.directions;
-  if (info.needs_directions) {
-    require(directions.defined() && directions.is_contiguous() &&
-                (directions.shape().rank() == 2 || directions.shape().rank() == 3) && directions.extent(-1) == d &&
-                (directions.shape().rank() == 2 || directions.extent(0) == options.n_heads) &&
-                directions.dtype() == dtype,
+  const Tensor& random_projection = constants.random_projection;
+  if (info.needs_random_projection) {
+    require(random_projection.defined() && random_projection.is_contiguous() &&
+                (random_projection.shape().rank() == 2 || random_projection.shape().rank() == 3) &&
+                random_projection.extent(-1) == d &&
+                (random_projection.shape().rank() == 2 || random_projection.extent(0) == options.n_heads) &&
+                random_projection.dtype() == dtype,
             "{}: directions are {}, expected a contiguous {} tensor [n, {}] or [{}, n, {}]", op,
-            directions.defined() ? directions.shape().text() : "undefined", name_of(dtype), d, options.n_heads, d);
-    arguments.n_directions = directions.extent(-2);
+            random_projection.defined() ? random_projection.shape().text() : "undefined", name_of(dtype), d,
+            options.n_heads, d);
+    arguments.n_projections = random_projection.extent(-2);
   } else {
-    require(!directions.defined(), "{}: feature map {} takes no directions", op, info.name);
+    require(!random_projection.defined(), "{}: feature map {} takes no directions", op, info.name);
   }
-  arguments.features = feature_count(options.feature_map, options.map_options, d, arguments.n_directions);
+  arguments.features = feature_count(options.feature_map, options.map_options, d, arguments.n_projections);
   require(info.estimates_softmax ||
               !(constants.query_center.defined() || constants.key_center.defined() || constants.scaling.defined()),
           "{}: query_center, key_center and scaling are for maps that estimate softmax, not for {}", op, info.name);
@@ -120,12 +122,12 @@ void allocate_scratch(Arguments& arguments, std::int64_t elements) {
   const DType dtype = accumulate_dtype(arguments.query.dtype());
   const Device& device = arguments.query.device();
   if (device.is_gpu()) return;
-  const Tensor& directions = arguments.constants.directions;
-  if (directions.defined()) {
-    const std::int64_t sets = directions.shape().rank() == 3 ? directions.extent(0) : 1;
+  const Tensor& random_projection = arguments.constants.random_projection;
+  if (random_projection.defined()) {
+    const std::int64_t sets = random_projection.shape().rank() == 3 ? random_projection.extent(0) : 1;
     arguments.directions_transposed =
-        Tensor::empty({sets, arguments.sizes.d, LinearAttentionSizes::padded(arguments.n_directions)}, dtype, device);
-    arguments.direction_norms = Tensor::empty({sets, arguments.n_directions}, dtype, device);
+        Tensor::empty({sets, arguments.sizes.d, LinearAttentionSizes::padded(arguments.n_projections)}, dtype, device);
+    arguments.direction_norms = Tensor::empty({sets, arguments.n_projections}, dtype, device);
   }
   if (arguments.sizes.rotates) {
     std::int64_t before = 0;  // largest position of a first key
@@ -146,7 +148,7 @@ enum class Saved : std::uint8_t {
   top,
   inverse_denominator,
   gate,
-  directions,
+  random_projection,
   query_center,
   key_center,
   scaling,
@@ -219,7 +221,7 @@ void end_with_segments(const Stream& stream, Arguments& arguments, const LinearA
 void backward(BackwardContext& context, const Call& call) {
   const auto saved = [&](Saved name) { return context.saved(name); };
   LinearAttentionConstants constants;
-  constants.directions = saved(Saved::directions);
+  constants.random_projection = saved(Saved::random_projection);
   constants.query_center = saved(Saved::query_center);
   constants.key_center = saved(Saved::key_center);
   constants.scaling = saved(Saved::scaling);
@@ -256,7 +258,7 @@ void backward(BackwardContext& context, const Call& call) {
   allocate_scratch(
       arguments, arguments.sizes.for_backward().backward_elements(arguments.query.extent(1), arguments.key.extent(1)));
   if (call.segments) end_with_segments(context.stream(), arguments, gradients, *call.segments);
-  run_body(context.stream(), linear_attention_backward_cpu, linear_attention_backward_gpu, arguments, gradients);
+  dispatch_kernel(context.stream(), linear_attention_backward_cpu, linear_attention_backward_gpu, arguments, gradients);
   for (std::int64_t b = 0; d_gate.wanted() && b < batch; ++b) {
     add(context.stream(), d_gate.tensor, gradients.d_gate.narrow(0, b, 1).reshape({call.options.n_heads}),
         b == 0 && !d_gate.accumulates() ? GradientMode::overwrite : GradientMode::accumulate);
@@ -431,7 +433,7 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
   const bool reports = inputs.report && options.normalizer == Normalizer::sum;
   if (reports) arguments.denominators = Tensor::empty({batch, options.n_heads, 2}, dtype, tape.device());
   allocate_scratch(arguments, arguments.sizes.forward_elements(n));
-  run_body(stream, linear_attention_forward_cpu, linear_attention_forward_gpu, arguments);
+  dispatch_kernel(stream, linear_attention_forward_cpu, linear_attention_forward_gpu, arguments);
   if (reports && !stream.device.is_shape_only()) {
     inputs.report->rows += batch * n * options.n_heads;
     inputs.report->pending.push_back(arguments.denominators);
@@ -457,7 +459,7 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
                             {Saved::top, arguments.top},
                             {Saved::inverse_denominator, arguments.inverse_denominator},
                             {Saved::gate, arguments.gate},
-                            {Saved::directions, constants.directions},
+                            {Saved::random_projection, constants.random_projection},
                             {Saved::query_center, constants.query_center},
                             {Saved::key_center, constants.key_center},
                             {Saved::scaling, constants.scaling},

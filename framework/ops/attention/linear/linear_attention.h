@@ -66,7 +66,7 @@ struct LinearAttentionOptions {
 /// (float64 for float64 inputs).
 struct LinearAttentionConstants {
   /// Random projection ω: [n_directions, d] for all heads, or [n_heads, n_directions, d].
-  Tensor directions;
+  Tensor random_projection;
   /// a [n_heads, d], subtracted from every query. The key's weight gets the factor exp(a·k/√d), which keeps softmax
   /// unchanged.
   Tensor query_center;

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "framework/ops/attention/linear/linear_attention.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -63,7 +63,7 @@ struct LinearAttentionSizes {
 struct LinearAttentionArguments {
   LinearAttentionOptions options;
   std::int64_t features = 0;  // m
-  std::int64_t n_directions = 0;
+  std::int64_t n_projections = 0;
   std::int64_t query_offset = 0;     // causal: query i is at the position of key query_offset + i
   std::int64_t first_position = 0;   // position of key 0, if features are rotated and the row is one document
   bool guarded = false;              // denominators can be rounding noise
@@ -112,8 +112,8 @@ void log_features_backward_cpu(const LinearAttentionArguments& arguments, const 
 void plain_features_forward_cpu(const LinearAttentionArguments& arguments);
 void plain_features_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);
 
-inline GpuBody<const LinearAttentionArguments&> linear_attention_forward_gpu{"linear_attention"};
-inline GpuBody<const LinearAttentionArguments&, const LinearAttentionGradients&> linear_attention_backward_gpu{
+inline GpuKernel<const LinearAttentionArguments&> linear_attention_forward_gpu{"linear_attention"};
+inline GpuKernel<const LinearAttentionArguments&, const LinearAttentionGradients&> linear_attention_backward_gpu{
     "linear_attention"};
 
 }  // namespace furlong::ops

@@ -25,7 +25,7 @@ Tensor entry_matrix(const Tensor& tensor, std::int64_t batch) {
 Tensor kept_rows(const Stream& stream, const Tensor& x, const Tensor& keys, std::int64_t batch) {
   if (!keys.defined() && x.is_contiguous()) return entry_matrix(x, batch);
   const Tensor rows = Tensor::empty({1, x.extent(1), x.extent(2)}, x.dtype(), x.device());
-  run_body(stream, masked_rows_cpu, masked_rows_gpu, rows, entry(x, batch), entry(keys, batch), false);
+  dispatch_kernel(stream, masked_rows_cpu, masked_rows_gpu, rows, entry(x, batch), entry(keys, batch), false);
   return entry_matrix(rows, 0);
 }
 
@@ -63,8 +63,8 @@ void project_d_x(const Stream& stream, const Tensor& d_y, const Tensor& weight, 
            direct ? d_x.mode : GradientMode::overwrite);
     });
     if (!direct)
-      run_body(stream, masked_rows_cpu, masked_rows_gpu, entry(d_x.tensor, batch), scratch, entry(keys, batch),
-               d_x.accumulates());
+      dispatch_kernel(stream, masked_rows_cpu, masked_rows_gpu, entry(d_x.tensor, batch), scratch, entry(keys, batch),
+                      d_x.accumulates());
   }
 }
 
@@ -105,8 +105,9 @@ Variable window_projection(Tape& tape, const Variable& x, const Variable& weight
                            std::int64_t stride, const Tensor& y) {
   Tensor by_tap;  // [stride, channels], in the dtype of the sums
   if (weight.defined()) by_tap = Tensor::empty({stride, x.extent(2)}, accumulate_dtype(x.dtype()), tape.device());
-  if (weight.defined()) run_body(tape.stream(), projection_taps_cpu, projection_taps_gpu, weight.value(), by_tap);
-  run_body(tape.stream(), pool_windows_cpu, pool_windows_gpu, x.value(), by_tap, keys, stride, y);
+  if (weight.defined())
+    dispatch_kernel(tape.stream(), projection_taps_cpu, projection_taps_gpu, weight.value(), by_tap);
+  dispatch_kernel(tape.stream(), pool_windows_cpu, pool_windows_gpu, x.value(), by_tap, keys, stride, y);
   const bool keeps_x = weight.defined() && weight.requires_gradient();
   return tape.record_one(
       "sequence_projection", {x, weight}, y,
@@ -116,11 +117,12 @@ Variable window_projection(Tape& tape, const Variable& x, const Variable& weight
                      d_y = context.d_output();
         const Stream& stream = context.stream();
         const GradientTarget d_x = context.d_input(0), d_weight = context.d_input(1);
-        if (d_x.wanted()) run_body(stream, pool_windows_d_x_cpu, pool_windows_d_x_gpu, d_y, by_tap, keys, stride, d_x);
+        if (d_x.wanted())
+          dispatch_kernel(stream, pool_windows_d_x_cpu, pool_windows_d_x_gpu, d_y, by_tap, keys, stride, d_x);
         if (!d_weight.wanted()) return;
         const Tensor sums = Tensor::empty(by_tap.shape(), by_tap.dtype(), by_tap.device());
-        run_body(stream, pool_windows_d_weight_cpu, pool_windows_d_weight_gpu, context.saved(Saved::x), d_y, keys, sums,
-                 d_weight);
+        dispatch_kernel(stream, pool_windows_d_weight_cpu, pool_windows_d_weight_gpu, context.saved(Saved::x), d_y,
+                        keys, sums, d_weight);
       });
 }
 
@@ -192,7 +194,7 @@ Tensor sequence_projection_mask(const Stream& stream, const Tensor& keys, const 
   const Tensor row_keys = Tensor::empty({keys.extent(0), options.rows(n)}, DType::int32, stream.device);
   // Every row of a linear projection reads the whole sequence.
   const std::int64_t stride = options.kind == SequenceProjection::linear ? 0 : options.stride();
-  run_body(stream, projection_mask_cpu, projection_mask_gpu, keys, stride, row_keys);
+  dispatch_kernel(stream, projection_mask_cpu, projection_mask_gpu, keys, stride, row_keys);
   return row_keys;
 }
 

@@ -316,12 +316,12 @@ void projection_mask(const Stream& stream, const Tensor& keys, std::int64_t stri
          gpu_data<std::int32_t>(keys), n, rows, stride, gpu_data<std::int32_t>(row_keys));
 }
 
-const GpuBodyRegistration masked_rows_registration{masked_rows_gpu, &masked_rows};
-const GpuBodyRegistration projection_taps_registration{projection_taps_gpu, &projection_taps};
-const GpuBodyRegistration pool_windows_registration{pool_windows_gpu, &pool_windows};
-const GpuBodyRegistration pool_windows_d_x_registration{pool_windows_d_x_gpu, &pool_windows_d_x};
-const GpuBodyRegistration pool_windows_d_weight_registration{pool_windows_d_weight_gpu, &pool_windows_d_weight};
-const GpuBodyRegistration projection_mask_registration{projection_mask_gpu, &projection_mask};
+const GpuKernelRegistration masked_rows_registration{masked_rows_gpu, &masked_rows};
+const GpuKernelRegistration projection_taps_registration{projection_taps_gpu, &projection_taps};
+const GpuKernelRegistration pool_windows_registration{pool_windows_gpu, &pool_windows};
+const GpuKernelRegistration pool_windows_d_x_registration{pool_windows_d_x_gpu, &pool_windows_d_x};
+const GpuKernelRegistration pool_windows_d_weight_registration{pool_windows_d_weight_gpu, &pool_windows_d_weight};
+const GpuKernelRegistration projection_mask_registration{projection_mask_gpu, &projection_mask};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

@@ -1,7 +1,7 @@
 #pragma once
 // Interface of the kernels of sequence_projection on CPU and GPU. Its linear kind uses matrix products as well.
 #include "framework/autodiff/variable.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -22,14 +22,14 @@ void pool_windows_d_weight_cpu(const Tensor& x, const Tensor& d_y, const Tensor&
 /// sequence.
 void projection_mask_cpu(const Tensor& keys, std::int64_t stride, const Tensor& row_keys);
 
-inline GpuBody<const Tensor&, const Tensor&, const Tensor&, bool> masked_rows_gpu{"sequence_projection"};
-inline GpuBody<const Tensor&, const Tensor&> projection_taps_gpu{"sequence_projection"};
-inline GpuBody<const Tensor&, const Tensor&, const Tensor&, std::int64_t, const Tensor&> pool_windows_gpu{
+inline GpuKernel<const Tensor&, const Tensor&, const Tensor&, bool> masked_rows_gpu{"sequence_projection"};
+inline GpuKernel<const Tensor&, const Tensor&> projection_taps_gpu{"sequence_projection"};
+inline GpuKernel<const Tensor&, const Tensor&, const Tensor&, std::int64_t, const Tensor&> pool_windows_gpu{
     "sequence_projection"};
-inline GpuBody<const Tensor&, const Tensor&, const Tensor&, std::int64_t, const GradientTarget&> pool_windows_d_x_gpu{
+inline GpuKernel<const Tensor&, const Tensor&, const Tensor&, std::int64_t, const GradientTarget&> pool_windows_d_x_gpu{
     "sequence_projection"};
-inline GpuBody<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GradientTarget&>
+inline GpuKernel<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const GradientTarget&>
     pool_windows_d_weight_gpu{"sequence_projection"};
-inline GpuBody<const Tensor&, std::int64_t, const Tensor&> projection_mask_gpu{"sequence_projection"};
+inline GpuKernel<const Tensor&, std::int64_t, const Tensor&> projection_mask_gpu{"sequence_projection"};
 
 }  // namespace furlong::ops

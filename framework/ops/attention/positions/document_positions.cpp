@@ -9,7 +9,7 @@ Tensor document_positions(const Stream& stream, const Tensor& documents) {
           "document_positions: documents are {} {}, expected int32 [batch, n], contiguous", name_of(documents.dtype()),
           documents.shape().text());
   const Tensor positions = Tensor::empty(documents.shape(), DType::int32, documents.device());
-  run_body(stream, document_positions_cpu, document_positions_gpu, documents, positions);
+  dispatch_kernel(stream, document_positions_cpu, document_positions_gpu, documents, positions);
   return positions;
 }
 

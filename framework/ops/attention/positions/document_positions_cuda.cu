@@ -59,7 +59,7 @@ void document_positions(const Stream& stream, const Tensor& documents, const Ten
          gpu_data<std::int32_t>(positions), n);
 }
 
-const GpuBodyRegistration document_positions_registration{document_positions_gpu, &document_positions};
+const GpuKernelRegistration document_positions_registration{document_positions_gpu, &document_positions};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

@@ -1,12 +1,12 @@
 #pragma once
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
 /// Both tensors are int32 [batch, n], contiguous.
 void document_positions_cpu(const Tensor& documents, const Tensor& positions);
 
-inline GpuBody<const Tensor& /*documents*/, const Tensor& /*positions*/> document_positions_gpu{"document_positions"};
+inline GpuKernel<const Tensor& /*documents*/, const Tensor& /*positions*/> document_positions_gpu{"document_positions"};
 
 }  // namespace furlong::ops

@@ -26,7 +26,7 @@ void multiply(const Stream& stream, const Tensor& table, double factor) {
 /// Computes one row for each position, in order.
 Tensor rows_of(const Stream& stream, DType dtype, const Tensor& positions, const Tensor& frequencies, double factor) {
   const Tensor table = Tensor::empty({positions.elements(), 2, frequencies.extent(0)}, dtype, stream.device);
-  run_body(stream, rotary_rows_cpu, rotary_rows_gpu, table, frequencies, positions);
+  dispatch_kernel(stream, rotary_rows_cpu, rotary_rows_gpu, table, frequencies, positions);
   multiply(stream, table, factor);
   return table;
 }
@@ -52,7 +52,7 @@ Tensor RotaryTable::rows(const Stream& stream, DType dtype, Part& part, std::int
   if (!fits || first < part.first || first + n > part.first + part.table.extent(0)) {
     if (part.table.defined() && part.table.device().is_gpu() && part.first == 0) replaced_.push_back(part.table);
     part = {Tensor::empty({kept, 2, d_head_ / 2}, dtype, stream.device), first_kept};
-    run_body(stream, rotary_table_cpu, rotary_table_gpu, part.table, frequencies(stream.device), first_kept);
+    dispatch_kernel(stream, rotary_table_cpu, rotary_table_gpu, part.table, frequencies(stream.device), first_kept);
     multiply(stream, part.table, factor_);
   }
   return part.table.narrow(0, first - part.first, n);
@@ -104,7 +104,7 @@ Variable rotary(Tape& tape, const Variable& x, std::int64_t n_heads, std::int64_
   const RotaryTable::Rows angles =
       positions ? table.at(tape.stream(), dtype, *positions)
                 : RotaryTable::Rows{table.get(tape.stream(), dtype, first_position, x.extent(-2)), {}};
-  run_body(tape.stream(), rotary_cpu, rotary_gpu, x.value(), angles.table, angles.row, n_heads, false);
+  dispatch_kernel(tape.stream(), rotary_cpu, rotary_gpu, x.value(), angles.table, angles.row, n_heads, false);
   if (positions && tape.device().is_gpu()) {
     // Backward recomputes the rows of these positions. Stored, they would be one more tensor for every layer.
     const std::vector<Tensor> saved{*positions, table.frequencies(tape.device())};
@@ -115,8 +115,8 @@ Variable rotary(Tape& tape, const Variable& x, std::int64_t n_heads, std::int64_
         });
   }
   return tape.record_in_place("rotary", x, {angles.table, angles.row}, [n_heads](BackwardContext& context) {
-    run_body(context.stream(), rotary_cpu, rotary_gpu, context.d_output(), context.saved(0), context.saved(1), n_heads,
-             true);
+    dispatch_kernel(context.stream(), rotary_cpu, rotary_gpu, context.d_output(), context.saved(0), context.saved(1),
+                    n_heads, true);
   });
 }
 

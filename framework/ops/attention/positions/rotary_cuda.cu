@@ -118,9 +118,9 @@ void rotary_rows(const Stream& stream, const Tensor& table, const Tensor& freque
   make_rows(stream, table, frequencies, positions, 0);
 }
 
-const GpuBodyRegistration rotary_registration{rotary_gpu, &rotary};
-const GpuBodyRegistration rotary_table_registration{rotary_table_gpu, &rotary_table};
-const GpuBodyRegistration rotary_rows_registration{rotary_rows_gpu, &rotary_rows};
+const GpuKernelRegistration rotary_registration{rotary_gpu, &rotary};
+const GpuKernelRegistration rotary_table_registration{rotary_table_gpu, &rotary_table};
+const GpuKernelRegistration rotary_rows_registration{rotary_rows_gpu, &rotary_rows};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

@@ -1,6 +1,6 @@
 #pragma once
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -14,12 +14,12 @@ void rotary_table_cpu(const Tensor& table, const Tensor& frequencies, std::int64
 /// Like rotary_table_cpu(), with the angles positions[p] frequencies[i].
 void rotary_rows_cpu(const Tensor& table, const Tensor& frequencies, const Tensor& positions);
 
-inline GpuBody<const Tensor& /*x*/, const Tensor& /*table*/, const Tensor& /*rows*/, std::int64_t /*n_heads*/,
-               bool /*inverse*/>
+inline GpuKernel<const Tensor& /*x*/, const Tensor& /*table*/, const Tensor& /*rows*/, std::int64_t /*n_heads*/,
+                 bool /*inverse*/>
     rotary_gpu{"rotary"};
-inline GpuBody<const Tensor& /*table*/, const Tensor& /*frequencies*/, std::int64_t /*first_position*/>
+inline GpuKernel<const Tensor& /*table*/, const Tensor& /*frequencies*/, std::int64_t /*first_position*/>
     rotary_table_gpu{"rotary"};
-inline GpuBody<const Tensor& /*table*/, const Tensor& /*frequencies*/, const Tensor& /*positions*/> rotary_rows_gpu{
+inline GpuKernel<const Tensor& /*table*/, const Tensor& /*frequencies*/, const Tensor& /*positions*/> rotary_rows_gpu{
     "rotary"};
 
 }  // namespace furlong::ops

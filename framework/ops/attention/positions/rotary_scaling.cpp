@@ -45,7 +45,7 @@ void check(std::int64_t d_head, double base, const RotaryScaling& scaling) {
   require(d_head > 0 && d_head % 2 == 0, "rotary: heads have {} dimensions, expected a positive even number", d_head);
   require(base > 0, "rotary: base is {}, expected a positive number", base);
   require(scaling.factor >= 1, "rotary: the scaling factor is {}, expected at least 1", scaling.factor);
-  require(!scaling.counts_original_length() || scaling.original_length > 0,
+  require(!scaling.uses_original_length() || scaling.original_length > 0,
           "rotary: the original length is {}, expected a positive number", scaling.original_length);
   require(scaling.kind != RotaryScalingKind::llama3 || scaling.high_frequency_factor > scaling.low_frequency_factor,
           "rotary: the high frequency factor is {}, expected more than the low frequency factor {}",

@@ -31,7 +31,7 @@ struct RotaryScaling {
   double beta_fast = 32, beta_slow = 1;                        ///< yarn: rotations in original_length
   double attention_factor = 0;  ///< yarn: factor of cosines and sines; 0: 0.1 ln(factor) + 1
 
-  bool counts_original_length() const { return kind == RotaryScalingKind::llama3 || kind == RotaryScalingKind::yarn; }
+  bool uses_original_length() const { return kind == RotaryScalingKind::llama3 || kind == RotaryScalingKind::yarn; }
   bool operator==(const RotaryScaling&) const = default;
 };
 

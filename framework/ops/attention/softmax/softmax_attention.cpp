@@ -100,7 +100,7 @@ void softmax_attention_forward(const Stream& stream, const Tensor& query, const 
   SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options, mask);
   if (!stream.device.is_gpu())
     arguments.scratch = thread_scratch(thread_count(), Sizes::forward_elements(arguments.shape), query);
-  run_body(stream, softmax_attention_forward_cpu, softmax_attention_forward_gpu, arguments);
+  dispatch_kernel(stream, softmax_attention_forward_cpu, softmax_attention_forward_gpu, arguments);
 }
 
 void softmax_attention_backward(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
@@ -133,7 +133,7 @@ void softmax_attention_backward(const Stream& stream, const Tensor& query, const
       gradients.sums = thread_scratch(slots, Sizes::sums_elements(shape), query);
     }
   }
-  run_body(stream, softmax_attention_backward_cpu, softmax_attention_backward_gpu, arguments, gradients);
+  dispatch_kernel(stream, softmax_attention_backward_cpu, softmax_attention_backward_gpu, arguments, gradients);
 }
 
 Variable softmax_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value,

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "framework/ops/attention/softmax/softmax_attention.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -82,8 +82,8 @@ void softmax_attention_forward_cpu(const SoftmaxAttentionArguments& arguments);
 void softmax_attention_backward_cpu(const SoftmaxAttentionArguments& arguments,
                                     const SoftmaxAttentionGradients& gradients);
 
-inline GpuBody<const SoftmaxAttentionArguments&> softmax_attention_forward_gpu{"softmax_attention"};
-inline GpuBody<const SoftmaxAttentionArguments&, const SoftmaxAttentionGradients&> softmax_attention_backward_gpu{
+inline GpuKernel<const SoftmaxAttentionArguments&> softmax_attention_forward_gpu{"softmax_attention"};
+inline GpuKernel<const SoftmaxAttentionArguments&, const SoftmaxAttentionGradients&> softmax_attention_backward_gpu{
     "softmax_attention"};
 
 }  // namespace furlong::ops

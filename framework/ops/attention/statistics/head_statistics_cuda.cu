@@ -134,7 +134,7 @@ void add_head_statistics(const Stream& stream, const Tensor& query, const Tensor
                                        : add_totals(std::type_identity<float>{});
 }
 
-const GpuBodyRegistration add_head_statistics_registration{add_head_statistics_gpu, &add_head_statistics};
+const GpuKernelRegistration add_head_statistics_registration{add_head_statistics_gpu, &add_head_statistics};
 
 }  // namespace FURLONG_GPU
 }  // namespace furlong::ops

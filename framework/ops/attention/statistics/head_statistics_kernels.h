@@ -1,6 +1,6 @@
 #pragma once
 #include "framework/core/tensor.h"
-#include "framework/primitives/gpu_body.h"
+#include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
@@ -9,7 +9,7 @@ namespace furlong::ops {
 void add_head_statistics_cpu(const Tensor& query, const Tensor& key, const Tensor& kept, const Tensor& partial,
                              const Tensor& total, const Tensor& statistics);
 
-inline GpuBody<const Tensor& /*query*/, const Tensor& /*key*/, const Tensor& /*kept*/, const Tensor& /*statistics*/>
+inline GpuKernel<const Tensor& /*query*/, const Tensor& /*key*/, const Tensor& /*kept*/, const Tensor& /*statistics*/>
     add_head_statistics_gpu{"head_statistics"};
 
 }  // namespace furlong::ops

@@ -76,16 +76,17 @@ TEST_P(SharedAttentionInput, LinearSumsGradients) {
   constexpr Case cases[] = {{{0, 1, 1}, 2}, {{0, 1, 1}, 1}, {{0, 0, 2}, 2}, {{0, 0, 0}, 2}};
   // One feature tile and several. If each head has its own keys, gradients may be written directly, without parts to
   // add up.
-  for (const std::int64_t directions : {24, 150}) {
+  for (const std::int64_t random_projection : {24, 150}) {
     for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::elu1, FeatureMap::favor_trig}) {
-      if (directions > 24 && map != FeatureMap::favor_positive) continue;
+      if (random_projection > 24 && map != FeatureMap::favor_positive) continue;
       for (const DType dtype : {DType::float64, DType::float32, DType::bfloat16}) {
         for (const auto& [sharing, kv_heads] : cases) {
           for (const bool general : {false, true}) {
             if (general && (!on_gpu() || dtype == DType::float64)) continue;
             if (general && on_simulator() && dtype == DType::bfloat16) continue;  // takes too long
             gpu_settings().general_kernels = general;
-            const AttentionProblem p = attention_problem(map, true, {1, 2, kv_heads, 70, 16, 16, directions, 16});
+            const AttentionProblem p =
+                attention_problem(map, true, {1, 2, kv_heads, 70, 16, 16, random_projection, 16});
             const auto expected = gradients_of(p, dtype, sharing, false), found = gradients_of(p, dtype, sharing, true);
             // In bfloat16 the sum is rounded after each part.
             const double bound = dtype == DType::float64 ? 1e-13 : dtype == DType::float32 ? 1e-6 : 0x1p-7;
@@ -93,7 +94,7 @@ TEST_P(SharedAttentionInput, LinearSumsGradients) {
               if (expected[i].empty()) continue;
               EXPECT_LT(relative_error(found[i], expected[i]), bound)
                   << fmt::format("{}, {} directions, {}, general {}, inputs {} {} {}", feature_map_info(map).name,
-                                 directions, name_of(dtype), general, sharing[0], sharing[1], sharing[2]);
+                                 random_projection, name_of(dtype), general, sharing[0], sharing[1], sharing[2]);
             }
           }
         }

@@ -19,7 +19,7 @@ struct LongCase {
   std::int64_t n;
   bool causal;
   std::optional<FeatureMap> map;
-  std::int64_t directions = 0;
+  std::int64_t random_projection = 0;
   static constexpr std::int64_t d = 64;
 
   std::string name() const { return map ? std::string(ops::feature_map_info(*map).name) : "softmax"; }
@@ -28,7 +28,7 @@ struct LongCase {
 
 struct LongInputs {
   std::vector<double> query, key, value, d_output;  // [n, d], as the dtype stores them
-  std::vector<double> directions;                   // [directions, d]
+  std::vector<double> random_projection;            // [directions, d]
   std::vector<std::int64_t> rows;                   // rows to compare; d_output is nonzero for the last eight
 };
 
@@ -58,9 +58,10 @@ LongInputs inputs_of(const LongCase& c, DType dtype) {
     for (std::int64_t x = 0; x < c.d; ++x)
       in.d_output[static_cast<std::size_t>(in.rows[r] * c.d + x)] = number(4, in.rows[r] * c.d + x);
   }
-  if (c.directions > 0) {
-    for (float w : layers::draw_directions(layers::DirectionsKind::orthogonal, c.directions, c.d, {11, 0, 4}))
-      in.directions.push_back(w);
+  if (c.random_projection > 0) {
+    for (float w :
+         layers::draw_random_projection(layers::RandomProjectionKind::orthogonal, c.random_projection, c.d, {11, 0, 4}))
+      in.random_projection.push_back(w);
   }
   for (auto* values : {&in.query, &in.key, &in.value, &in.d_output}) *values = stored(*values, dtype);
   return in;
@@ -83,9 +84,9 @@ std::vector<double> rows_of(const std::vector<double>& values, const LongInputs&
 class Representation {
  public:
   Representation(const LongCase& c, const LongInputs& in) : map_(c.map), in_(in) {
-    if (map_) case_ = {*map_, {}, c.d, c.directions, in.directions};
+    if (map_) case_ = {*map_, {}, c.d, c.random_projection, in.random_projection};
   }
-  std::int64_t width() const { return !map_ || *map_ == FeatureMap::elu1 ? LongCase::d : case_.n_directions; }
+  std::int64_t width() const { return !map_ || *map_ == FeatureMap::elu1 ? LongCase::d : case_.n_projections; }
   std::vector<double> of(const double* x, bool is_key) const {
     if (!map_) return {x, x + LongCase::d};
     std::vector<double> features = reference::feature_row(case_, x, is_key).features;
@@ -105,8 +106,8 @@ class Representation {
         continue;
       }
       for (std::int64_t f = 0; f < width(); ++f)
-        d_x[i] +=
-            factor * d_features[f] * features[f] * (in_.directions[f * LongCase::d + i] - (is_key ? factor * x[i] : 0));
+        d_x[i] += factor * d_features[f] * features[f] *
+                  (in_.random_projection[f * LongCase::d + i] - (is_key ? factor * x[i] : 0));
     }
     return d_x;
   }
@@ -183,8 +184,9 @@ LongTensors run(const LongCase& c, const LongInputs& in, const std::array<Tensor
   if (c.map) {
     ops::LinearAttentionInputs arguments;
     arguments.query = leaves[0], arguments.key = leaves[1], arguments.value = leaves[2];
-    if (c.directions > 0)
-      arguments.constants.directions = tensor_of(in.directions, {c.directions, c.d}, accumulate_dtype(dtype));
+    if (c.random_projection > 0)
+      arguments.constants.random_projection =
+          tensor_of(in.random_projection, {c.random_projection, c.d}, accumulate_dtype(dtype));
     ops::LinearAttentionOptions options;
     options.feature_map = *c.map;
     options.causal = c.causal;
@@ -232,7 +234,7 @@ FURLONG_INSTANTIATE_ENGINES(ShortSequences);
 
 TEST_P(ShortSequences, MatchLongSequenceReference) {
   for (LongCase c : cases_of(on_sanitized_simulator() ? 150 : on_simulator() ? 321 : 1000)) {
-    if (on_simulator() && c.map == FeatureMap::favor_positive) c.directions = 40;
+    if (on_simulator() && c.map == FeatureMap::favor_positive) c.random_projection = 40;
     for (const DType dtype : {DType::float32, DType::bfloat16}) expect_reference(c, dtype);
   }
 }

@@ -143,8 +143,8 @@ TEST_P(LibraryParity, ReferenceWithLibraryEpsilonsMatchesOutputs) {
     c.features.map = library.map;
     c.features.options.kernel_epsilon = 0;
     c.features.d = query.shape[2] / heads;
-    if (file.has("directions")) c.features.directions = read(file, "directions").values;
-    c.features.n_directions = static_cast<std::int64_t>(c.features.directions.size()) / c.features.d;
+    if (file.has("directions")) c.features.random_projection = read(file, "directions").values;
+    c.features.n_projections = static_cast<std::int64_t>(c.features.random_projection.size()) / c.features.d;
     c.causal = group.integer("causal") != 0;
     c.input_scale = library.input_scale;
     c.feature_epsilon = library.feature_epsilon;
@@ -183,9 +183,9 @@ TEST_P(LibraryParity, LinearAttentionDiffersOnlyByEpsilons) {
     ops::LinearAttentionInputs inputs;
     if (masked) inputs.mask.keys = mask_of(file);
     if (file.has("directions")) {
-      Values directions = read(file, "directions");
-      for (double& value : directions.values) value *= library.input_scale;
-      inputs.constants.directions = directions.as(DType::float64);
+      Values random_projection = read(file, "directions");
+      for (double& value : random_projection.values) value *= library.input_scale;
+      inputs.constants.random_projection = random_projection.as(DType::float64);
     }
     const auto attention = [&](Tape& tape, const std::map<std::string, Variable>& leaves) {
       inputs.query = leaves.at("query"), inputs.key = leaves.at("key"), inputs.value = leaves.at("value");

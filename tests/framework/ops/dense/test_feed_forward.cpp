@@ -56,9 +56,9 @@ Variable separate(Tape& tape, const Layout& layout, const std::vector<Variable>&
 /// Returns the output, then the gradients of all inputs. Gradients of parameters are in float32, as in the store, or in
 /// double.
 template <class Map>
-std::vector<Tensor> run(const Map& map, const Layout& layout, DType dtype, ActivationKind kind, bool remake) {
+std::vector<Tensor> run(const Map& map, const Layout& layout, DType dtype, ActivationKind kind, bool rematerialize) {
   Tape tape(stream());
-  tape.set_remakes_values(remake);
+  tape.set_recomputes_values(rematerialize);
   std::vector<Variable> in;
   for (const Tensor& value : inputs_of(layout, dtype)) in.push_back(Variable::leaf(value));
   for (std::size_t i = 1; i < in.size(); ++i) in[i].slot()->dtype = accumulate_dtype(dtype);
@@ -83,14 +83,15 @@ TEST_P(FeedForward, MatchesSeparateOpsBitForBit) {
       // cuBLASLt's GELU differs from ours.
       if (device().type == DeviceType::cuda && kind == ActivationKind::gelu_tanh && dtype == DType::bfloat16) continue;
       for (const Layout& layout : layouts) {
-        for (bool remake : {false, true}) {
-          if (on_simulator() && remake != (layout.outer == 6)) continue;
-          const auto found = run(fused, layout, dtype, kind, remake),
-                     expected = run(separate, layout, dtype, kind, remake);
+        for (bool rematerialize : {false, true}) {
+          if (on_simulator() && rematerialize != (layout.outer == 6)) continue;
+          const auto found = run(fused, layout, dtype, kind, rematerialize),
+                     expected = run(separate, layout, dtype, kind, rematerialize);
           ASSERT_EQ(found.size(), expected.size());
           for (std::size_t i = 0; i < found.size(); ++i) {
-            EXPECT_TRUE(same_bits(found[i], expected[i])) << name << " " << name_of(dtype) << " " << layout.x.text()
-                                                          << (remake ? ", recomputed: " : ": ") << "result " << i;
+            EXPECT_TRUE(same_bits(found[i], expected[i]))
+                << name << " " << name_of(dtype) << " " << layout.x.text() << (rematerialize ? ", recomputed: " : ": ")
+                << "result " << i;
           }
         }
       }
@@ -137,11 +138,11 @@ TEST_P(FeedForward, GradientsMatchFiniteDifferences) {
     const ActivationKind kind = entry.kind;
     for (const Layout& layout : {Layout{{1}, 1, 1}, Layout{{2, 2, 3}, 4, 2}, Layout{{3, 4}, 5, 3, false, false},
                                  Layout{{3}, 4, 3, true, false}, Layout{{2, 3}, 2, 4, false, true}}) {
-      for (bool remake : {false, true}) {
-        if (on_simulator() && !remake && layout.outer != 2) continue;
+      for (bool rematerialize : {false, true}) {
+        if (on_simulator() && !rematerialize && layout.outer != 2) continue;
         const auto result = check_gradients(
             [&](Tape& tape, const std::vector<Variable>& in) {
-              tape.set_remakes_values(remake);
+              tape.set_recomputes_values(rematerialize);
               return fused(tape, layout, in, kind);
             },
             inputs_of(layout, DType::float64));
@@ -156,7 +157,7 @@ TEST_P(FeedForward, AccumulatesGradientsOfInputsUsedTwice) {
   for (bool transposed_use : {false, true}) {  // one matrix for both weights, too
     const auto result = check_gradients(
         [&](Tape& tape, const std::vector<Variable>& in) {
-          tape.set_remakes_values(true);
+          tape.set_recomputes_values(true);
           const Variable& out = transposed_use ? in[1] : in[2];
           const Variable y = ops::feed_forward(tape, in[0], in[1], &in[3], out, &in[4], ActivationKind::gelu_tanh);
           return ops::feed_forward(tape, y, in[1], &in[3], out, &in[3], ActivationKind::silu);
@@ -175,7 +176,7 @@ TEST_P(FeedForward, Bfloat16AccumulatesInFloat32AndMatchesDouble) {
       for (DType dtype : {DType::bfloat16, DType::float64}) {
         if (!epilogues) ops::simulated_gemm_library().has_all = false;
         Tape tape(stream());
-        tape.set_remakes_values(true);
+        tape.set_recomputes_values(true);
         std::vector<Variable> in;
         for (const Tensor& value : inputs_of(layout, DType::bfloat16)) {
           in.push_back(Variable::leaf(tensor_of(values_of(value), value.shape(), dtype)));
@@ -207,10 +208,10 @@ TEST_P(FeedForward, SavesTheTensorsOfSeparateOpsAndComputesOnlyWantedGradients) 
   const auto values = inputs_of(layout, DType::float64);
   const std::int64_t weights = values[1].bytes() + values[2].bytes(), hidden = std::int64_t{6} * 7 * 8;
   const Tensor d_y = tensor_of(normal_values(24, "d_y"), {6, 4}, DType::float64);
-  for (bool remake : {false, true}) {
+  for (bool rematerialize : {false, true}) {
     for (unsigned wanted = 1; wanted < 32; ++wanted) {
       const auto start = [&](Tape& tape) {
-        tape.set_remakes_values(remake);
+        tape.set_recomputes_values(rematerialize);
         std::vector<Variable> in;
         for (std::size_t i = 0; i < values.size(); ++i)
           in.push_back(wanted >> i & 1 ? Variable::leaf(values[i]) : Variable(values[i]));
@@ -223,13 +224,13 @@ TEST_P(FeedForward, SavesTheTensorsOfSeparateOpsAndComputesOnlyWantedGradients) 
       const bool through = (wanted & 0b01011) != 0, weight_out = (wanted & 0b00100) != 0,
                  weight_in = (wanted & 0b00010) != 0;
       const std::int64_t kept_hidden =
-          remake ? std::int64_t{through || weight_out} : std::int64_t{through} + weight_out;
+          rematerialize ? std::int64_t{through || weight_out} : std::int64_t{through} + weight_out;
       EXPECT_EQ(tape.saved_bytes().at("feed_forward"),
                 weights + (weight_in ? values[0].bytes() : 0) + kept_hidden * hidden)
           << wanted;
       std::int64_t kept_by_them = 0;
       for (const auto& [name, bytes] : other.saved_bytes()) kept_by_them += bytes;
-      if (through && !(remake && !weight_out)) {
+      if (through && !(rematerialize && !weight_out)) {
         EXPECT_LE(tape.saved_bytes().at("feed_forward"), kept_by_them) << wanted;
       }
       tape.backward({y}, {d_y});
@@ -346,7 +347,7 @@ TEST(FeedForwardOnTheSimulator, ReplayUsesCurrentMemoryContents) {
   const auto step = [&] {
     for (const Variable& one : in) one.slot()->written = false;
     Tape tape(stream());
-    tape.set_remakes_values(true);
+    tape.set_recomputes_values(true);
     const Variable y = fused(tape, layout, in, ActivationKind::gelu_tanh),
                    z = fused(tape, layout, in, ActivationKind::gelu_tanh);
     tape.backward({y, z}, {d_y, d_y});  // the second to arrive accumulates, biases through scratch

@@ -23,7 +23,7 @@ inline const Overrides linear{"model.attention.mechanism=linear", "model.attenti
 
 class TeacherTest : public testing::WithTemporaryFolder {
  protected:
-  TeacherTest() : data(TokenStore::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {
+  TeacherTest() : data(TokenizedDataset::open(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000)))) {
     // Large initial weights make attention far from uniform; any feature map could imitate uniform attention.
     Trainer teacher = trainer(wide);
     while (teacher.steps() < 60) teacher.step();
@@ -41,14 +41,15 @@ class TeacherTest : public testing::WithTemporaryFolder {
   }
   Overrides transfer(const Overrides& more = {}) const {
     return linear +
-           Overrides{"teacher.loss=transfer", "teacher.checkpoint=" + path("teacher.h5"), "optimizer.weight_decay=0"} +
+           Overrides{"teacher.loss=attention_transfer", "teacher.checkpoint=" + path("teacher.h5"),
+                     "optimizer.weight_decay=0"} +
            more;
   }
   Overrides distillation(const Overrides& more = {}) const {
     return linear + Overrides{"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher.h5")} + more;
   }
 
-  TokenStore data;
+  TokenizedDataset data;
 };
 
 }  // namespace furlong::teacher_testing

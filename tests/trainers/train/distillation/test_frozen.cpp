@@ -13,13 +13,14 @@ using testing::small_settings;
 class FrozenTraining : public testing::WithTemporaryFolder {
  protected:
   FrozenTraining()
-      : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))), data(TokenStore::open(store)) {}
+      : store(testing::write_store(path("tokens.h5"), testing::synthetic_text(4000))),
+        data(TokenizedDataset::open(store)) {}
   /// With LoRA adapters; the other weights are frozen.
   Trainer trainer() const {
     return Trainer(small_settings(store, {"model.lora_rank=2", "optimizer.ema_decay=0.5"}).settings, data, Device{});
   }
   std::string store;
-  TokenStore data;
+  TokenizedDataset data;
 };
 
 TEST_F(FrozenTraining, FrozenParametersHaveNoMomentsInCheckpoints) {
@@ -80,7 +81,7 @@ TEST_F(FrozenTraining, LoadsCheckpointOfUnfrozenRun) {
   for (int i = 0; i < 3; ++i) all.step();
   all.save(path("whole.h5"));
   const auto checkpoint = CheckpointReader::open(path("whole.h5"));
-  for (const Weights weights : {Weights::raw, Weights::averaged_if_present}) {
+  for (const Weights weights : {Weights::raw, Weights::ema_if_present}) {
     const Model frozen = load_model(checkpoint, Device{}, weights, [](const Parameter&) { return true; });
     EXPECT_EQ(frozen.store->parameter_count(), 0);
     const Model trained = load_model(checkpoint, Device{}, weights);

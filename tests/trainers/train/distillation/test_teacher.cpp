@@ -61,12 +61,12 @@ TEST_F(TeacherTest, RejectsMismatchedWeights) {
   Trainer wider = trainer({"model.d_model=32"});
   EXPECT_THAT(message_of<UserError>([&] { wider.start_from(CheckpointReader::open(path("teacher.h5"))); }),
               AllOf(HasSubstr("teacher.h5"), HasSubstr("token_embedding.weight"), HasSubstr("32"), HasSubstr("16")));
-  StoreWriter writer(path("dna.h5"), Vocabulary::dna(), {});
+  DatasetWriter writer(path("dna.h5"), Vocabulary::dna(), {});
   const std::vector<std::int32_t> ids(400, 1);
   writer.append(std::vector<std::int32_t>(400, 1));
   writer.end_document();
   writer.finish("{}");
-  const TokenStore dna = TokenStore::open(path("dna.h5"));
+  const TokenizedDataset dna = TokenizedDataset::open(path("dna.h5"));
   Trainer genome(small_settings(path("dna.h5")).settings, dna, Device{});
   EXPECT_THAT(message_of<UserError>([&] { genome.start_from(CheckpointReader::open(path("teacher.h5"))); }),
               AllOf(HasSubstr("dna"), HasSubstr("bytes"), HasSubstr("vocabulary")));
@@ -126,7 +126,7 @@ TEST_F(TeacherTest, AttentionTransferLossIsMeanRelativeError) {
 
 TEST_F(TeacherTest, AttentionTransferReducesErrorAndTrainsAttentionOnly) {
   for (const char* input : {"teacher", "student"}) {
-    for (const char* turns : {"joint", "in_turn"}) {
+    for (const char* turns : {"joint", "layer_wise"}) {
       const ::testing::ScopedTrace trace(__FILE__, __LINE__, std::string(input) + " " + turns);
       Trainer one = student(transfer({std::string("teacher.input=") + input, std::string("teacher.layers=") + turns,
                                       "trainer.max_steps=60", "optimizer.learning_rate=0.003"}));
@@ -151,7 +151,7 @@ TEST_F(TeacherTest, AttentionTransferReducesErrorAndTrainsAttentionOnly) {
 }
 
 TEST_F(TeacherTest, AttentionTransferKeepsSoftmaxLayers) {
-  const Overrides hybrid{"model.attention.layers=[softmax,linear]", "teacher.loss=transfer",
+  const Overrides hybrid{"model.attention.layers=[softmax,linear]", "teacher.loss=attention_transfer",
                          "teacher.checkpoint=" + path("teacher.h5")};
   Trainer one = student(hybrid);
   const std::vector<float> before = values(one, "blocks.0.attention.query_key_value.weight");
@@ -159,7 +159,7 @@ TEST_F(TeacherTest, AttentionTransferKeepsSoftmaxLayers) {
   EXPECT_EQ(values(one, "blocks.0.attention.query_key_value.weight"), before);
   EXPECT_EQ(one.validate().layer_errors.size(), 1u);
   EXPECT_THAT(message_of<UserError>([&] {
-                trainer({"teacher.loss=transfer", "teacher.checkpoint=" + path("teacher.h5")});
+                trainer({"teacher.loss=attention_transfer", "teacher.checkpoint=" + path("teacher.h5")});
               }),
               HasSubstr("transfer has no layer to train"));
 }
@@ -168,7 +168,7 @@ TEST_F(TeacherTest, LayerWiseTrainsOneLayerAtATime) {
   const std::string first = "blocks.0.attention.query_key_value.weight",
                     second = "blocks.1.attention.query_key_value.weight";
   // Weight decay must not change the layers that are not trained.
-  Trainer one = student(transfer({"teacher.layers=in_turn", "trainer.max_steps=10", "optimizer.weight_decay=0.1"}));
+  Trainer one = student(transfer({"teacher.layers=layer_wise", "trainer.max_steps=10", "optimizer.weight_decay=0.1"}));
   const std::vector<float> untouched = values(one, second);
   std::vector<double> rates;
   for (int step = 0; step < 5; ++step) rates.push_back(one.step().learning_rate);
@@ -181,7 +181,7 @@ TEST_F(TeacherTest, LayerWiseTrainsOneLayerAtATime) {
 }
 
 TEST_F(TeacherTest, LayerWiseMomentsCountOwnSteps) {
-  Trainer one = student(transfer({"teacher.layers=in_turn", "trainer.max_steps=8", "model.attention.centering=true",
+  Trainer one = student(transfer({"teacher.layers=layer_wise", "trainer.max_steps=8", "model.attention.centering=true",
                                   "model.attention.scaling=saderf"}));
   const auto buffers = [&](int layer) {
     std::vector<std::vector<float>> found;
@@ -226,7 +226,7 @@ TEST_F(TeacherTest, ModelWithoutOutputLayerAllowsAttentionTransferOnly) {
 
   const Overrides of_headless{"teacher.checkpoint=" + path("headless.h5"), "optimizer.learning_rate=0.003",
                               "trainer.max_steps=20"};
-  const Overrides transfer = headless + linear + of_headless + Overrides{"teacher.loss=transfer"};
+  const Overrides transfer = headless + linear + of_headless + Overrides{"teacher.loss=attention_transfer"};
   check(transfer);
   Trainer one = trainer(transfer);
   one.start_from(CheckpointReader::open(path("headless.h5")));
@@ -297,8 +297,8 @@ TEST_F(TeacherTest, DistillationLossIsDivergencePlusTaskLoss) {
   Trainer teacher = trainer(wide);
   teacher.load(CheckpointReader::open(path("teacher.h5")));
   for (const auto& [share, temperature] : {std::pair(1.0, 1.0), std::pair(0.25, 1.0), std::pair(0.5, 3.0)}) {
-    Trainer one = student(
-        distillation({fmt::format("teacher.share={}", share), fmt::format("teacher.temperature={}", temperature)}));
+    Trainer one = student(distillation(
+        {fmt::format("teacher.distillation_weight={}", share), fmt::format("teacher.temperature={}", temperature)}));
     const auto [divergence, loss] = naive_divergence(one, teacher, temperature);
     const double expected = share * divergence + (1 - share) * loss;
     EXPECT_NEAR(one.step().loss, expected, 1e-5 * expected) << share << " " << temperature;
@@ -344,7 +344,7 @@ TEST_F(TeacherTest, DistillsEncoders) {
   Trainer teacher = trainer(encoder + wide);
   while (teacher.steps() < 24) teacher.step();
   teacher.save(path("encoder.h5"));
-  for (const char* loss : {"transfer", "distillation"}) {
+  for (const char* loss : {"attention_transfer", "distillation"}) {
     Overrides overrides = encoder + linear +
                           Overrides{std::string("teacher.loss=") + loss, "teacher.checkpoint=" + path("encoder.h5"),
                                     "optimizer.learning_rate=0.003", "trainer.max_steps=60"};
@@ -354,8 +354,8 @@ TEST_F(TeacherTest, DistillsEncoders) {
     const Evaluation before = one.validate();
     while (one.steps() < 60) one.step();
     const Evaluation after = one.validate();
-    EXPECT_LT(std::string(loss) == "transfer" ? after.loss : after.divergence,
-              std::string(loss) == "transfer" ? before.loss : before.divergence);
+    EXPECT_LT(std::string(loss) == "attention_transfer" ? after.loss : after.divergence,
+              std::string(loss) == "attention_transfer" ? before.loss : before.divergence);
   }
 }
 
@@ -367,12 +367,12 @@ TEST_F(TeacherTest, RejectsMismatchedTeacher) {
   EXPECT_THAT(message_of<UserError>([&] { trainer(distillation({"model.vocabulary_size=300"})); }),
               HasSubstr("model.vocabulary_size is 256 in the teacher and 300 in the student"));
   EXPECT_THAT(message_of<UserError>([&] {
-                trainer(transfer({"teacher.layers=in_turn", "trainer.max_steps=1", "schedule.warmup_steps=0"}));
+                trainer(transfer({"teacher.layers=layer_wise", "trainer.max_steps=1", "schedule.warmup_steps=0"}));
               }),
               HasSubstr("at least one step for each of "));
   EXPECT_THAT(message_of<UserError>([&] { settings(transfer({"teacher.temperature=2"})); }),
               HasSubstr("teacher.temperature has no effect"));
-  EXPECT_THAT(message_of<UserError>([&] { settings(linear + Overrides{"teacher.loss=transfer"}); }),
+  EXPECT_THAT(message_of<UserError>([&] { settings(linear + Overrides{"teacher.loss=attention_transfer"}); }),
               HasSubstr("teacher.checkpoint is missing"));
 }
 

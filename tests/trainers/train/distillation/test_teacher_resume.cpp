@@ -22,14 +22,14 @@ struct Case {
 
 std::vector<Case> cases(const TeacherTest&, const Overrides& transfer, const Overrides& distillation) {
   return {
-      {"transfer", transfer},
-      {"transfer in turn", transfer + Overrides{"teacher.layers=in_turn", "trainer.max_steps=8"}},
+      {"attention_transfer", transfer},
+      {"transfer in turn", transfer + Overrides{"teacher.layers=layer_wise", "trainer.max_steps=8"}},
       {"transfer in turn, with constants",
-       transfer + Overrides{"teacher.layers=in_turn", "trainer.max_steps=6", "model.attention.centering=true",
+       transfer + Overrides{"teacher.layers=layer_wise", "trainer.max_steps=6", "model.attention.centering=true",
                             "model.attention.feature_map=oprf"}},
       {"transfer on its own states", transfer + Overrides{"teacher.input=student", "trainer.gradient_accumulation=2"}},
       {"distillation", distillation + Overrides{"teacher.temperature=2", "optimizer.ema_decay=0.9"}},
-      {"distillation and task", distillation + Overrides{"teacher.share=0.5", "teacher.positions=all",
+      {"distillation and task", distillation + Overrides{"teacher.distillation_weight=0.5", "teacher.positions=all",
                                                          "model.dropout=0.1", "trainer.gradient_accumulation=2"}}};
 }
 
@@ -53,8 +53,8 @@ TEST_F(TeacherTest, ResumesBitwise) {
 }
 
 TEST_F(TeacherTest, LayerWiseResumeRoundsEachLayerByItsLastStep) {
-  const Overrides rounded = transfer(
-      {"teacher.layers=in_turn", "trainer.max_steps=8", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true"});
+  const Overrides rounded = transfer({"teacher.layers=layer_wise", "trainer.max_steps=8", "model.dtype=bfloat16",
+                                      "optimizer.stochastic_rounding=true"});
   const auto copies = [](Trainer& one) {
     std::vector<std::vector<float>> values;
     for (const Parameter& parameter : one.model().store->parameters()) {

@@ -35,11 +35,11 @@ class DataParallelTest : public testing::WithTemporaryFolder {
 
   /// Labelled documents of 3 to 99 letters, or pairs of them.
   void write(const std::string& name, std::uint64_t documents_per_label, int labels) const {
-    StoreWriterOptions options;
-    options.split_by = StoreWriterOptions::SplitBy::document;
+    DatasetWriterOptions options;
+    options.split_by = DatasetWriterOptions::SplitBy::document;
     options.shares = {{0.7, 0.2, 0.1}};
     options.documents_per_label = documents_per_label;
-    StoreWriter writer(path(name), Vocabulary::bytes(true), options);
+    DatasetWriter writer(path(name), Vocabulary::bytes(true), options);
     const RandomKey key{7, 0, random_stream(name)};
     std::uint64_t document = 0;
     for (int label = 0; label < labels; ++label) {
@@ -109,50 +109,50 @@ std::vector<std::string> encoder_with(std::vector<std::string> more) {
 
 INSTANTIATE_TEST_SUITE_P(
     Trainers, Invariance,
-    ::testing::Values(Case{"windows", "text.h5", {"model.dropout=0.1", "data.ignore_tokens=[e]"}},
-                      Case{"linear_accumulation",
-                           "text.h5",
-                           {"model.attention.mechanism=linear", "model.attention.redraw_every=7", "model.dropout=0.1",
-                            "model.short_convolution=4", "trainer.gradient_accumulation=3"}},
-                      Case{"sequential_shared_averaged_recomputed",
-                           "text.h5",
-                           {"data.sampler=sequential", "optimizer.ema_decay=0.9", "model.shared_layers=true",
-                            "trainer.recompute=blocks", "model.attention.mechanism=linear", "model.dropout=0.1"}},
-                      Case{"sharded",
-                           "text.h5",
-                           {"parallel.shard_optimizer=true", "optimizer.ema_decay=0.9", "model.dropout=0.1",
-                            "model.attention.mechanism=linear"}},
-                      Case{"sharded_buckets",
-                           "text.h5",
-                           {"parallel.shard_optimizer=true", "parallel.bucket_megabytes=1", "model.d_model=112",
-                            "data.sequence_length=8", "data.batch_size=4", "optimizer.ema_decay=0.9",
-                            "model.dropout=0.1", "optimizer.learning_rate=0.001"}},
-                      Case{"packed",
-                           "documents.h5",
-                           {"data.packing=documents", "model.attention.mechanism=linear", "data.sequence_length=48"}},
-                      Case{"stream",
-                           "documents.h5",
-                           {"data.sampler=stream", "data.batch_size=12", "model.attention.mechanism=linear"}},
-                      Case{"documents", "documents.h5", {"data.sampler=documents", "data.sequence_length=100"}},
-                      Case{"documents_dropout",
-                           "documents.h5",
-                           {"data.sampler=documents", "data.sequence_length=100", "model.dropout=0.1"}},
-                      Case{"copy_task",
-                           "text.h5",
-                           {"data.store=null", "data.task=copy", "data.task_symbols=8", "data.task_shortest=2"}},
-                      Case{"masked_packed", "documents.h5",
-                           encoder_with({"objective.name=masked_tokens", "data.packing=documents",
-                                         "data.sequence_length=48", "model.dropout=0.1"})},
-                      Case{"masked_documents", "documents.h5",
-                           encoder_with({"objective.name=masked_tokens", "data.sampler=documents",
-                                         "data.padding=sequence_length", "data.sequence_length=24",
-                                         "trainer.gradient_accumulation=3", "model.attention.mechanism=linear"})},
-                      Case{"classification", "documents.h5",
-                           encoder_with({"objective.name=classification", "objective.pooling=class_token",
-                                         "data.sequence_length=100"})},
-                      Case{"matching", "pairs.h5",
-                           encoder_with({"objective.name=matching", "data.sequence_length=16", "model.dropout=0.1",
-                                         "data.batch_size=7", "trainer.gradient_accumulation=3"})}),
+    ::testing::Values(
+        Case{"windows", "text.h5", {"model.dropout=0.1", "data.ignore_tokens=[e]"}},
+        Case{"linear_accumulation",
+             "text.h5",
+             {"model.attention.mechanism=linear", "model.attention.redraw_every=7", "model.dropout=0.1",
+              "model.short_convolution=4", "trainer.gradient_accumulation=3"}},
+        Case{"sequential_shared_averaged_recomputed",
+             "text.h5",
+             {"data.sampler=sequential", "optimizer.ema_decay=0.9", "model.shared_layers=true",
+              "trainer.activation_checkpointing=blocks", "model.attention.mechanism=linear", "model.dropout=0.1"}},
+        Case{"sharded",
+             "text.h5",
+             {"parallel.zero_stage=1", "optimizer.ema_decay=0.9", "model.dropout=0.1",
+              "model.attention.mechanism=linear"}},
+        Case{"sharded_buckets",
+             "text.h5",
+             {"parallel.zero_stage=1", "parallel.bucket_megabytes=1", "model.d_model=112", "data.sequence_length=8",
+              "data.batch_size=4", "optimizer.ema_decay=0.9", "model.dropout=0.1", "optimizer.learning_rate=0.001"}},
+        Case{"packed",
+             "documents.h5",
+             {"data.packing=documents", "model.attention.mechanism=linear", "data.sequence_length=48"}},
+        Case{"stream",
+             "documents.h5",
+             {"data.sampler=stream", "data.batch_size=12", "model.attention.mechanism=linear"}},
+        Case{"documents", "documents.h5", {"data.sampler=documents", "data.sequence_length=100"}},
+        Case{"documents_dropout",
+             "documents.h5",
+             {"data.sampler=documents", "data.sequence_length=100", "model.dropout=0.1"}},
+        Case{"copy_task",
+             "text.h5",
+             {"data.dataset=null", "data.task=copy", "data.task_symbols=8", "data.task_min_symbols=2"}},
+        Case{"masked_packed", "documents.h5",
+             encoder_with({"objective.name=masked_tokens", "data.packing=documents", "data.sequence_length=48",
+                           "model.dropout=0.1"})},
+        Case{"masked_documents", "documents.h5",
+             encoder_with({"objective.name=masked_tokens", "data.sampler=documents", "data.padding=sequence_length",
+                           "data.sequence_length=24", "trainer.gradient_accumulation=3",
+                           "model.attention.mechanism=linear"})},
+        Case{"classification", "documents.h5",
+             encoder_with({"objective.name=classification", "objective.pooling=class_token",
+                           "data.sequence_length=100"})},
+        Case{"matching", "pairs.h5",
+             encoder_with({"objective.name=pair_classification", "data.sequence_length=16", "model.dropout=0.1",
+                           "data.batch_size=7", "trainer.gradient_accumulation=3"})}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // --- The same size twice
@@ -165,8 +165,8 @@ TEST_F(DataParallelTest, RunsOfEqualWorldSizeAreBitwiseEqual) {
            {"parallel.gradient_dtype=bfloat16"},
            {"model.dtype=bfloat16"},
            {"model.dtype=bfloat16", "optimizer.stochastic_rounding=true", "parallel.gradient_dtype=bfloat16"},
-           {"parallel.shard_optimizer=true"},
-           {"parallel.shard_optimizer=true", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true",
+           {"parallel.zero_stage=1"},
+           {"parallel.zero_stage=1", "model.dtype=bfloat16", "optimizer.stochastic_rounding=true",
             "parallel.gradient_dtype=bfloat16"}}) {
     std::vector<std::string> overrides = common;
     overrides.insert(overrides.end(), more.begin(), more.end());
@@ -185,7 +185,7 @@ TEST_F(DataParallelTest, RunsOfEqualWorldSizeAreBitwiseEqual) {
 // Rank 0's norm, summed with zeros of the others: no rank clips by its own norm, which another CPU may round
 // differently. All other tests here verify that the sum is the norm and not a multiple of it.
 TEST_F(DataParallelTest, RanksShareOneGradientNorm) {
-  for (const char* sharded : {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true"}) {
+  for (const char* sharded : {"parallel.zero_stage=0", "parallel.zero_stage=1"}) {
     run_world(2, [&](ProcessGroup& group, const Report&) {
       const Settings given = settings("text.h5", {sharded});
       const auto data = open_data(given.data);
@@ -281,7 +281,7 @@ TEST_F(DataParallelTest, SharesCoverTheBatch) {
                           {"sequential", "text.h5", {"data.sampler=sequential", "data.ignore_tokens=[e]"}},
                           {"packed", "documents.h5", {"data.packing=documents"}},
                           {"stream", "documents.h5", {"data.sampler=stream"}},
-                          {"copy_task", "text.h5", {"data.store=null", "data.task=copy", "data.task_shortest=2"}},
+                          {"copy_task", "text.h5", {"data.dataset=null", "data.task=copy", "data.task_min_symbols=2"}},
                           {"masked", "documents.h5", encoder_with({"objective.name=masked_tokens"})}};
   for (const char* padding : {"longest", "sequence_length"}) {
     const std::string how = std::string("data.padding=") + padding;
@@ -292,8 +292,8 @@ TEST_F(DataParallelTest, SharesCoverTheBatch) {
     cases.push_back({"classification", "documents.h5",
                      encoder_with({"objective.name=classification", "objective.pooling=class_token",
                                    "data.sequence_length=100", how})});
-    cases.push_back(
-        {"matching", "pairs.h5", encoder_with({"objective.name=matching", "data.sequence_length=100", how})});
+    cases.push_back({"matching", "pairs.h5",
+                     encoder_with({"objective.name=pair_classification", "data.sequence_length=100", how})});
   }
   int widened = 0;
   for (const Case& one : cases) {
@@ -310,7 +310,7 @@ TEST_F(DataParallelTest, SharesCoverTheBatch) {
       for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{18}, (held_out->n_samples() - 1) / 6 * 6}) {
         for (const bool training : {true, false}) {
           const auto read = [&](std::uint64_t begin, std::int64_t samples) {
-            return training ? train->batch(begin, samples) : held_out->batch_of_one_pass(begin, samples);
+            return training ? train->batch(begin, samples) : held_out->single_pass_batch(begin, samples);
           };
           const Batch whole = read(first, 6);
           std::vector<Batch> parts;

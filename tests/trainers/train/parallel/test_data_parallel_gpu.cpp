@@ -51,7 +51,7 @@ class DataParallelGpuTest : public testing::WithTemporaryFolder {
     return run_world(
         processes,
         [&](ProcessGroup& group, const Report& report) {
-          const TokenStore data = TokenStore::open(path("text.h5"));
+          const TokenizedDataset data = TokenizedDataset::open(path("text.h5"));
           Trainer trainer(settings, data, device, DType::float64, &group);
           for (int i = 0; i < steps; ++i) {
             const StepReport found = trainer.step();
@@ -74,8 +74,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& ex
 
 TEST_F(DataParallelGpuTest, LossesEqualOneProcess) {
   const Curves one = curves(1, settings(), simulated);
-  for (const char* change :
-       {"parallel.shard_optimizer=false", "parallel.shard_optimizer=true", "trainer.gradient_accumulation=1"}) {
+  for (const char* change : {"parallel.zero_stage=0", "parallel.zero_stage=1", "trainer.gradient_accumulation=1"}) {
     const Curves two = curves(2, settings({change}), simulated);
     expect_near(two[0], one[0]);
     EXPECT_EQ(two[0], two[1]) << "bit for bit";
@@ -88,7 +87,7 @@ TEST_F(DataParallelGpuTest, StepsOfSeveralRanksAreNotRecorded) {
   run_world(
       2,
       [&](ProcessGroup& group, const Report&) {
-        const TokenStore data = TokenStore::open(path("text.h5"));
+        const TokenizedDataset data = TokenizedDataset::open(path("text.h5"));
         Trainer trainer(settings({"trainer.cuda_graph=true"}), data, simulated, std::nullopt, &group);
         for (int i = 0; i < 5; ++i) {
           trainer.step();
@@ -102,7 +101,7 @@ TEST_F(DataParallelGpuTest, ReportsKilledRankAndEndsOthers) {
   World world(
       2,
       [&](ProcessGroup& group, const Report& report) {
-        const TokenStore data = TokenStore::open(path("text.h5"));
+        const TokenizedDataset data = TokenizedDataset::open(path("text.h5"));
         Trainer trainer(settings(), data, simulated, std::nullopt, &group);
         trainer.step();
         report.say("began");
@@ -126,7 +125,7 @@ TEST_F(DataParallelGpuTest, DiscardsStepAbortedByNccl) {
   World world(
       2,
       [&](ProcessGroup& group, const Report& report) {
-        const TokenStore data = TokenStore::open(path("text.h5"));
+        const TokenizedDataset data = TokenizedDataset::open(path("text.h5"));
         Trainer trainer(settings(), data, simulated, std::nullopt, &group);
         for (;;) {
           trainer.step();
@@ -145,9 +144,9 @@ TEST_F(DataParallelGpuTest, RejectsBackendForOtherDevices) {
       return message_of<UserError>([&] { check_process_devices(engine, device, group); });
     };
     EXPECT_THAT(check("gloo", simulated),
-                HasSubstr("parallel.engine: gloo works between CPUs, but these ranks use simulated"));
+                HasSubstr("parallel.backend: gloo works between CPUs, but these ranks use simulated"));
     EXPECT_THAT(check("nccl", Device{}),
-                HasSubstr("parallel.engine: nccl works between GPUs, but these ranks use cpu"));
+                HasSubstr("parallel.backend: nccl works between GPUs, but these ranks use cpu"));
     EXPECT_THAT(check("auto", group.is_first() ? simulated : Device{}),
                 HasSubstr("device: rank 0 on here on simulated computes, and rank 1 on here on cpu"));
     check_process_devices("auto", Device{}, group);

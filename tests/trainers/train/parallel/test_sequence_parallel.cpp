@@ -38,10 +38,10 @@ class ContextParallelTest : public testing::WithTemporaryFolder {
 
   /// Documents of 3 to 40 letters: in windows of 48 tokens some lie in one segment, others in several.
   void write_documents() const {
-    StoreWriterOptions options;
-    options.split_by = StoreWriterOptions::SplitBy::document;
+    DatasetWriterOptions options;
+    options.split_by = DatasetWriterOptions::SplitBy::document;
     options.shares = {{0.7, 0.2, 0.1}};
-    StoreWriter writer(path("documents.h5"), Vocabulary::bytes(true), options);
+    DatasetWriter writer(path("documents.h5"), Vocabulary::bytes(true), options);
     const std::string text = testing::synthetic_text(6000, 3);
     const RandomKey key{7, 0, random_stream("documents of segments")};
     std::size_t at = 0;
@@ -59,7 +59,7 @@ class ContextParallelTest : public testing::WithTemporaryFolder {
     Overrides all{"data.batch_size=4",       "data.sequence_length=48",          "trainer.max_steps=60",
                   "schedule.warmup_steps=3", "model.attention.mechanism=linear", "model.attention.chunk_size=16"};
     all.insert(all.end(), overrides.begin(), overrides.end());
-    all.push_back("parallel.sequence_processes=" + std::to_string(of_a_sequence));
+    all.push_back("parallel.context_parallel_size=" + std::to_string(of_a_sequence));
     const bool by_document =
         std::any_of(all.begin(), all.end(), [](const std::string& one) { return one.ends_with("=documents"); });
     return small_settings(path(by_document ? "documents.h5" : "text.h5"), all).settings;
@@ -137,21 +137,21 @@ INSTANTIATE_TEST_SUITE_P(
     Trainers, ContextParallel,
     ::testing::Values(
         Case{"decoder", {}}, Case{"decoder_learned", {"model.position=learned"}},
-        Case{"decoder_sinusoidal_recomputed", {"model.position=sinusoidal", "trainer.recompute=blocks"}},
+        Case{"decoder_sinusoidal_recomputed", {"model.position=sinusoidal", "trainer.activation_checkpointing=blocks"}},
         Case{"decoder_numerator_sharded",
-             {"model.rotary_placement=numerator", "parallel.shard_optimizer=true", "optimizer.ema_decay=0.9"}},
+             {"model.rotary_placement=numerator", "parallel.zero_stage=1", "optimizer.ema_decay=0.9"}},
         Case{"decoder_accumulation_centred",
              {"trainer.gradient_accumulation=3", "data.batch_size=3", "model.attention.centering=true",
               "model.attention.scaling=saderf"}},
         Case{"decoder_stream_redrawn",
              {"data.sampler=stream", "model.attention.redraw_every=3", "model.attention.normalizer=none"}},
         Case{"decoder_everything",
-             {"trainer.gradient_accumulation=2", "trainer.recompute=blocks", "parallel.shard_optimizer=true",
+             {"trainer.gradient_accumulation=2", "trainer.activation_checkpointing=blocks", "parallel.zero_stage=1",
               "model.shared_layers=true", "model.query_key_norm=rmsnorm"}},
         Case{"encoder", encoder({})},
         Case{"encoder_learned_accumulation", encoder({"model.position=learned", "trainer.gradient_accumulation=2"})},
-        Case{"encoder_sinusoidal_sharded",
-             encoder({"model.position=sinusoidal", "parallel.shard_optimizer=true", "trainer.recompute=blocks"})}),
+        Case{"encoder_sinusoidal_sharded", encoder({"model.position=sinusoidal", "parallel.zero_stage=1",
+                                                    "trainer.activation_checkpointing=blocks"})}),
     [](const auto& info) { return info.param.name; });
 
 /// Documents of 3 to 40 tokens in segments of 12 and 24: borders inside, on and next to those of segments.
@@ -161,30 +161,32 @@ Overrides packed(Overrides more) {
 }
 INSTANTIATE_TEST_SUITE_P(
     Packed, ContextParallel,
-    ::testing::Values(
-        Case{"decoder", packed({})},
-        Case{"decoder_learned_recomputed", packed({"model.position=learned", "trainer.recompute=blocks"})},
-        Case{"decoder_sinusoidal_sharded", packed({"model.position=sinusoidal", "parallel.shard_optimizer=true"})},
-        Case{"decoder_numerator_accumulation",
-             packed({"model.rotary_placement=numerator", "trainer.gradient_accumulation=3"})},
-        Case{"encoder", encoder(packed({}))},
-        Case{"encoder_learned_everything",
-             encoder(packed({"model.position=learned", "trainer.recompute=blocks", "parallel.shard_optimizer=true",
-                             "trainer.gradient_accumulation=2", "model.attention.centering=true"}))},
-        Case{"encoder_numerator", encoder(packed({"model.rotary_placement=numerator"}))},
-        // One document per row, and segments with padding only.
-        Case{"decoder_padded", {"data.sampler=documents", "data.padding=sequence_length"}},
-        Case{"encoder_padded", encoder({"data.sampler=documents", "data.padding=sequence_length"})}),
+    ::testing::Values(Case{"decoder", packed({})},
+                      Case{"decoder_learned_recomputed",
+                           packed({"model.position=learned", "trainer.activation_checkpointing=blocks"})},
+                      Case{"decoder_sinusoidal_sharded",
+                           packed({"model.position=sinusoidal", "parallel.zero_stage=1"})},
+                      Case{"decoder_numerator_accumulation",
+                           packed({"model.rotary_placement=numerator", "trainer.gradient_accumulation=3"})},
+                      Case{"encoder", encoder(packed({}))},
+                      Case{"encoder_learned_everything",
+                           encoder(packed({"model.position=learned", "trainer.activation_checkpointing=blocks",
+                                           "parallel.zero_stage=1", "trainer.gradient_accumulation=2",
+                                           "model.attention.centering=true"}))},
+                      Case{"encoder_numerator", encoder(packed({"model.rotary_placement=numerator"}))},
+                      // One document per row, and segments with padding only.
+                      Case{"decoder_padded", {"data.sampler=documents", "data.padding=sequence_length"}},
+                      Case{"encoder_padded", encoder({"data.sampler=documents", "data.padding=sequence_length"})}),
     [](const auto& info) { return info.param.name; });
 
 /// Each dropped element is the one that one process drops, in every row and every accumulated batch.
-INSTANTIATE_TEST_SUITE_P(Dropout, ContextParallel,
-                         ::testing::Values(Case{"decoder", {"model.dropout=0.1", "trainer.gradient_accumulation=2"}},
-                                           Case{"decoder_packed_recomputed",
-                                                packed({"model.dropout=0.2", "trainer.recompute=blocks"})},
-                                           Case{"encoder", encoder({"model.dropout=0.1", "model.d_embedding=8",
-                                                                    "model.prediction_head=transform"})}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Dropout, ContextParallel,
+    ::testing::Values(
+        Case{"decoder", {"model.dropout=0.1", "trainer.gradient_accumulation=2"}},
+        Case{"decoder_packed_recomputed", packed({"model.dropout=0.2", "trainer.activation_checkpointing=blocks"})},
+        Case{"encoder", encoder({"model.dropout=0.1", "model.d_embedding=8", "model.prediction_head=transform"})}),
+    [](const auto& info) { return info.param.name; });
 
 /// Every map, in two segments.
 class ContextParallelMaps : public ContextParallel {};
@@ -193,8 +195,8 @@ TEST_P(ContextParallelMaps, LossesEqualOneProcess) { expect_one_curve({{2, 2}});
 std::vector<Case> every_map() {
   std::vector<Case> cases;
   for (const ops::FeatureMapInfo& info : ops::feature_maps())
-    cases.push_back({std::string(info.name),
-                     packed({"model.attention.feature_map=" + std::string(info.name), "trainer.recompute=blocks"})});
+    cases.push_back({std::string(info.name), packed({"model.attention.feature_map=" + std::string(info.name),
+                                                     "trainer.activation_checkpointing=blocks"})});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Trainers, ContextParallelMaps, ::testing::ValuesIn(every_map()),
@@ -205,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(Trainers, ContextParallelMaps, ::testing::ValuesIn(ever
 TEST_F(ContextParallelTest, RunsOfEqualWorldSizeAreBitwiseEqual) {
   for (const Grid& grid : {Grid{2, 2}, Grid{4, 2}}) {
     const Settings given =
-        settings(packed({"parallel.shard_optimizer=true", "trainer.gradient_accumulation=2"}), grid.of_a_sequence);
+        settings(packed({"parallel.zero_stage=1", "trainer.gradient_accumulation=2"}), grid.of_a_sequence);
     const std::vector<Curves> found = run_worlds({grid.processes, grid.processes}, training(given, std::nullopt, 8));
     EXPECT_EQ(found[0], found[1]) << grid.processes;
     EXPECT_GT(found[0][0].size(), numbers_of(8) + 1000) << "the parameters were not compared";
@@ -218,7 +220,7 @@ TEST_F(ContextParallelTest, AnyWorldSizeResumesCheckpointOfFourRanks) {
   constexpr int before = 5, after = 6;
   for (const Overrides& overrides :
        {Overrides{"optimizer.ema_decay=0.9"},
-        packed({"parallel.shard_optimizer=true", "optimizer.ema_decay=0.9", "model.dropout=0.1"})}) {
+        packed({"parallel.zero_stage=1", "optimizer.ema_decay=0.9", "model.dropout=0.1"})}) {
     const std::string name = path("saved.h5");
     const auto run = [&](const Grid& grid, const std::function<void(Trainer&)>& begin) {
       return run_world(grid.processes,
@@ -253,7 +255,7 @@ class ContextParallelProgram : public ContextParallelTest {
  protected:
   /// furlong launch train with two ranks per sequence, and these overrides.
   testing::Finished train(const std::string& run, const Overrides& overrides) const {
-    Overrides all{"data.sequence_length=48", "parallel.sequence_processes=2"};
+    Overrides all{"data.sequence_length=48", "parallel.context_parallel_size=2"};
     all.insert(all.end(), overrides.begin(), overrides.end());
     const std::string config = file("config.yaml", to_yaml(small_settings(path("documents.h5"), all).settings));
     return testing::Program(folder_, {"launch", "--processes", "2", "train", config, "--run-dir", path(run)}).wait();
@@ -270,7 +272,7 @@ TEST_F(ContextParallelProgram, TrainsOnPackedDocumentsWithDropout) {
       train("run",
             linear({"data.packing=documents", "model.dropout=0.1", "trainer.max_steps=5", "trainer.validate_every=5"}));
   EXPECT_EQ(found.status, 0) << found.err;
-  EXPECT_TRUE(newest_whole_checkpoint(path("run/checkpoints")).has_value()) << found.out << found.err;
+  EXPECT_TRUE(newest_complete_checkpoint(path("run/checkpoints")).has_value()) << found.out << found.err;
 }
 
 TEST_F(ContextParallelProgram, RejectsUnsupportedSettings) {
@@ -286,7 +288,7 @@ TEST_F(ContextParallelProgram, RejectsUnsupportedSettings) {
     const testing::Finished found = train("run", overrides);
     EXPECT_THAT(found.status, ::testing::AnyOf(1, 2))
         << "status of the first failed rank: its own error, or that of a peer";
-    EXPECT_THAT(found.err, HasSubstr("parallel.sequence_processes: 2")) << part;
+    EXPECT_THAT(found.err, HasSubstr("parallel.context_parallel_size: 2")) << part;
     EXPECT_THAT(found.err, HasSubstr(part));
     EXPECT_FALSE(std::filesystem::exists(path("run"))) << part;
   }

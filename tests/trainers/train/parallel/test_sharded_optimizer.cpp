@@ -24,7 +24,7 @@ using parallel_testing::values_of;
 using parallel_testing::without_accuracies;
 using Overrides = std::vector<std::string>;
 
-constexpr auto in_shards = "parallel.shard_optimizer=true";
+constexpr auto in_shards = "parallel.zero_stage=1";
 
 class ShardedOptimizer : public testing::WithTemporaryFolder {
  protected:
@@ -85,7 +85,7 @@ TEST_F(ShardedOptimizer, WeightsOfTwoRanksWithoutClippingAreBitwiseEqual) {
       EXPECT_GT(found[0].size(), 5000u);
       return found[0];
     };
-    EXPECT_EQ(weights(in_shards), weights("parallel.shard_optimizer=false")) << ::testing::PrintToString(dtype);
+    EXPECT_EQ(weights(in_shards), weights("parallel.zero_stage=0")) << ::testing::PrintToString(dtype);
   }
 }
 
@@ -218,7 +218,7 @@ TEST_P(Reshards, ResumesWithFourTwoThreeAndOneRanks) {
     std::vector<double> found;
     std::string from;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const std::string sharded = "parallel.shard_optimizer=" + GetParam().shards[i];
+      const std::string sharded = "parallel.zero_stage=" + GetParam().shards[i];
       const std::string to = path(fmt::format("{}_{}.h5", numbers.name, i)),
                         again = path(fmt::format("{}_{}_again.h5", numbers.name, i));
       const std::vector<double> more =

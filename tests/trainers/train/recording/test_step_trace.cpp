@@ -208,7 +208,7 @@ TEST_F(StepTraceTest, NodeSpansNestInLayerSpans) {
 
 TEST_F(StepTraceTest, TracesReduceScatterAndGatherOfShardedBuckets) {
   std::vector<double> buckets;
-  const Trace trace = traced(settings({"parallel.shard_optimizer=true"}), buckets);
+  const Trace trace = traced(settings({"parallel.zero_stage=1"}), buckets);
   expect_nested(trace);
   const auto operations = [&](const char* name) {
     return trace

@@ -42,7 +42,7 @@ class RunMemoryTest : public testing::WithTemporaryFolder {
 
 // A rank that continued early would allocate memory that a neighbour then no longer finds available.
 TEST_F(RunMemoryTest, WaitsUntilAllRanksHaveChecked) {
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   const Settings settings = testing::small_settings(store).settings;
   const auto found = run_world(3, [&](ProcessGroup& group, const Report& report) {
     const auto now = [] { return std::chrono::duration<double>(steady_clock::now().time_since_epoch()).count(); };
@@ -56,9 +56,9 @@ TEST_F(RunMemoryTest, WaitsUntilAllRanksHaveChecked) {
 }
 
 TEST_F(RunMemoryTest, SettingDisablesCheckpointCopies) {
-  const TokenStore data = TokenStore::open(store);
+  const TokenizedDataset data = TokenizedDataset::open(store);
   EXPECT_TRUE(check_memory(testing::small_settings(store).settings, data.vocabulary(), Device{}, ProcessGroup()));
-  EXPECT_FALSE(check_memory(testing::small_settings(store, {"checkpoint.background=false"}).settings, data.vocabulary(),
+  EXPECT_FALSE(check_memory(testing::small_settings(store, {"checkpoint.async=false"}).settings, data.vocabulary(),
                             Device{}, ProcessGroup()));
 }
 

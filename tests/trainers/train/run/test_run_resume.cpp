@@ -33,7 +33,7 @@ class RunResumeTest : public testing::WithTemporaryFolder {
   void resume(const TrainOptions& options, bool keep_best, const std::function<void(int rank)>& before,
               const std::function<void(const ProcessGroup& group, const Trainer& trainer)>& behind) const {
     run_world(2, [&](ProcessGroup& group, const Report&) {
-      const TokenStore data = TokenStore::open(store);
+      const TokenizedDataset data = TokenizedDataset::open(store);
       const RunDirectory directory(path("run"), group);
       std::optional<CheckpointDirectory> kept;
       if (group.is_first()) kept.emplace(directory.checkpoints(), 3, keep_best);

@@ -6,7 +6,7 @@ struct Map<FeatureMap::favor_hyperbolic> : ProjectionMap {
   static constexpr FeatureMapProperties properties{
       .summary = "like favor_positive, two features per projection: exp(±u)",
       .form = FeatureForm::logarithms,
-      .features_a_direction = 2,
+      .features_per_projection = 2,
       .estimates_softmax = true,
       .fused = FusedForm::projection};
   static constexpr HalfSquare half_square = HalfSquare::in_features;

@@ -4,7 +4,7 @@ template <>
 struct Map<FeatureMap::favor_positive> : ProjectionMap {
   static constexpr FeatureMapProperties properties{.summary = "positive random features of softmax (Performer, FAVOR+)",
                                                    .form = FeatureForm::logarithms,
-                                                   .features_a_direction = 1,
+                                                   .features_per_projection = 1,
                                                    .estimates_softmax = true,
                                                    .fused = FusedForm::projection};
   static constexpr HalfSquare half_square = HalfSquare::in_features;

@@ -4,7 +4,7 @@ template <>
 struct Map<FeatureMap::favor_relu> : ProjectionMap {
   static constexpr FeatureMapProperties properties{.summary = "random features of a ReLU kernel",
                                                    .form = FeatureForm::values,
-                                                   .features_a_direction = 1,
+                                                   .features_per_projection = 1,
                                                    .uses_kernel_epsilon = true,
                                                    .fused = FusedForm::rectified_projection};
 

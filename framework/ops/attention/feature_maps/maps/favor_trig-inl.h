@@ -43,7 +43,7 @@ template <>
 struct Map<FeatureMap::favor_trig> : ProjectionMap {
   static constexpr FeatureMapProperties properties{.summary = "cos and sin of random projections; weights are signed",
                                                    .form = FeatureForm::values,
-                                                   .features_a_direction = 2,
+                                                   .features_per_projection = 2,
                                                    .mean_over_directions = true,
                                                    .estimates_softmax = true,
                                                    .can_vanish = true,

@@ -5,7 +5,7 @@ template <>
 struct Map<FeatureMap::oprf> : ProjectionMap {
   static constexpr FeatureMapProperties properties{.summary = "favor_positive with variance from the data (FAVOR++)",
                                                    .form = FeatureForm::logarithms,
-                                                   .features_a_direction = 1,
+                                                   .features_per_projection = 1,
                                                    .estimates_softmax = true,
                                                    .needs_oprf_a = true,
                                                    .fused = FusedForm::stretched_projection};

@@ -150,7 +150,7 @@ class LinearAttentionHead {
   void describe_features() {
     features_.d = s_.d;
     features_.m = s_.m;
-    features_.n_directions = a_.n_directions;
+    features_.n_projections = a_.n_projections;
     features_.ld_x = s_.ld_d;
     features_.ld_m = s_.ld_m;
     features_.scale = static_cast<T>(std::pow(static_cast<double>(s_.d), -0.25));
@@ -158,13 +158,13 @@ class LinearAttentionHead {
     features_.order = options_.map_options.order;
     features_.scratch = tile_.map_scratch;
     if (a_.constants.oprf_a.defined()) features_.oprf_a = a_.constants.oprf_a.template data<T>()[head_];
-    if (!a_.constants.directions.defined()) return;
-    const std::int64_t set = a_.constants.directions.shape().rank() == 3 ? head_ : 0;
+    if (!a_.constants.random_projection.defined()) return;
+    const std::int64_t set = a_.constants.random_projection.shape().rank() == 3 ? head_ : 0;
     features_.ld_directions = a_.directions_transposed.extent(-1);
-    features_.directions = a_.constants.directions.template data<T>() + set * a_.n_directions * s_.d;
+    features_.random_projection = a_.constants.random_projection.template data<T>() + set * a_.n_projections * s_.d;
     features_.directions_transposed =
         a_.directions_transposed.template data<T>() + set * s_.d * features_.ld_directions;
-    features_.direction_norms = a_.direction_norms.template data<T>() + set * a_.n_directions;
+    features_.direction_norms = a_.direction_norms.template data<T>() + set * a_.n_projections;
   }
 
   // ---- rows in and out ----

@@ -106,12 +106,13 @@ class LinearAttentionKernel {
 
   /// Writes ωᵀ of each head (or of all heads), in the layout of the feature maps, and the squared norms.
   void prepare_directions() {
-    const Tensor& directions = arguments_.constants.directions;
-    if (!directions.defined()) return;
-    const std::int64_t sets = directions.shape().rank() == 3 ? directions.extent(0) : 1, n = arguments_.n_directions;
+    const Tensor& random_projection = arguments_.constants.random_projection;
+    if (!random_projection.defined()) return;
+    const std::int64_t sets = random_projection.shape().rank() == 3 ? random_projection.extent(0) : 1,
+                       n = arguments_.n_projections;
     const std::int64_t d = arguments_.sizes.d, ld = arguments_.directions_transposed.extent(-1);
     for (std::int64_t set = 0; set < sets; ++set) {
-      const T* source = directions.data<T>() + set * n * d;
+      const T* source = random_projection.data<T>() + set * n * d;
       T* target = arguments_.directions_transposed.template data<T>() + set * d * ld;
       std::fill_n(target, d * ld, T{0});
       transpose<T>(n, d, source, d, target, ld);

@@ -29,8 +29,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       Base::chunk_end, Base::load_chunk, Base::next_directions, Base::row_weight, Base::prepare_rows,
       Base::shares_output, Base::clear_inputs, Base::column_term, Base::read_block, Base::write_block, Base::write,
       Base::write_vectors, Base::sum, Base::extra, Base::maximum, Base::column_maximum, Base::inputs, Base::vectors_out,
-      Base::normal, Base::weights, Base::directions, Base::staged, Base::run_start, Base::first_tile, Base::tiles,
-      Base::meet;
+      Base::normal, Base::weights, Base::random_projection, Base::staged, Base::run_start, Base::first_tile,
+      Base::tiles, Base::meet;
   using typename Base::Rows;
   using Sums = float (&)[8][4];
   using ConstSums = const float (&)[8][4];
@@ -45,7 +45,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     chunks = ceil_div(end - begin, fused_chunk);
     has_sum = has_start;
     if (has_start) load_sum(states, states.at(static_cast<int>(blockIdx.z), segment, p.causal));
-    if constexpr (Projected) load_directions(p, head, first_tile(), directions());
+    if constexpr (Projected) load_directions(p, head, first_tile(), random_projection());
     for (int turn = 0; turn < chunks; ++turn) chunk(turn);
   }
 

@@ -82,7 +82,7 @@ template <bool Exact, bool Projected, bool Keys>
 struct GradientsLayout {
   static constexpr int parts = Exact ? 1 : 2, plane = fused_chunk * fused_ld;
   int tiles, stages, ld_sum, ld_inputs, ld_d_vectors, ld_vectors, sum, extra, maximum, column_maxima, column_terms,
-      row_terms, inputs, d_vectors, normal, weights, row_vectors, column_vectors, directions, all;
+      row_terms, inputs, d_vectors, normal, weights, row_vectors, column_vectors, random_projection, all;
 
   GradientsLayout(int tiles_of_block, int buffers, int d_padded, int d_value) : tiles(tiles_of_block), stages(buffers) {
     int at = 0;
@@ -109,7 +109,7 @@ struct GradientsLayout {
     weights = take(parts * plane * 2);
     row_vectors = take(stages * parts * fused_chunk * ld_vectors * 2);
     column_vectors = take(stages * parts * fused_chunk * ld_vectors * 2);
-    directions = take(Projected ? (tiles > 1 ? 2 : 1) * fused_tile * (d_padded + 8) * 2 : 0);
+    random_projection = take(Projected ? (tiles > 1 ? 2 : 1) * fused_tile * (d_padded + 8) * 2 : 0);
     all = at;
   }
 };
@@ -171,11 +171,11 @@ class FusedGradientsMemory {
   __device__ const Bf16* next_directions(int turn, int tile, bool more) {
     if constexpr (!Projected) return nullptr;
     const int size = fused_tile * (p.d_padded + 8);
-    if (tiles() == 1) return directions();
+    if (tiles() == 1) return random_projection();
     const bool here = tiles() == 2 && turn >= 1;
     if (more && !here)
-      load_directions(p, head, first_tile() + (tile + 1) % tiles(), directions() + ((turn + 1) & 1) * size);
-    return directions() + (turn & 1) * size;
+      load_directions(p, head, first_tile() + (tile + 1) % tiles(), random_projection() + ((turn + 1) & 1) * size);
+    return random_projection() + (turn & 1) * size;
   }
 
   template <bool of_key>
@@ -312,7 +312,9 @@ class FusedGradientsMemory {
   __device__ __forceinline__ float* vectors_out() const { return floats(at.d_vectors); }
   __device__ __forceinline__ Tile<parts> normal() const { return tile(at.normal); }
   __device__ __forceinline__ Tile<parts> weights() const { return tile(at.weights); }
-  __device__ __forceinline__ Bf16* directions() const { return reinterpret_cast<Bf16*>(memory + at.directions); }
+  __device__ __forceinline__ Bf16* random_projection() const {
+    return reinterpret_cast<Bf16*>(memory + at.random_projection);
+  }
   __device__ __forceinline__ Tile<parts> staged(int offset, int turn) const {
     const int plane = fused_chunk * at.ld_vectors;
     return {reinterpret_cast<Bf16*>(memory + offset) + turn % at.stages * parts * plane, at.ld_vectors, plane};

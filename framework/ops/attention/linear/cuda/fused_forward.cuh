@@ -20,8 +20,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       Base::lane, Base::g, Base::t, Base::own, Base::has_sum, Base::load_sum, Base::load_values,
       Base::take_out_bad_values, Base::next_directions, Base::sum, Base::extra, Base::maximum, Base::column_maximum,
       Base::column_factor, Base::key_maximum, Base::key_shift, Base::key_plus, Base::key_minus, Base::query_plus,
-      Base::query_minus, Base::bad, Base::normal, Base::weights, Base::directions, Base::values_of, Base::run_start,
-      Base::slice, Base::width, Base::write;
+      Base::query_minus, Base::bad, Base::normal, Base::weights, Base::random_projection, Base::values_of,
+      Base::run_start, Base::slice, Base::width, Base::write;
   using Sums = float (&)[8][4];
   using ConstSums = const float (&)[8][4];
 
@@ -33,7 +33,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     const int end = gpu_min(query_side.n, begin + p.segment_chunks * fused_chunk);
     has_sum = has_start;
     if (has_start) load_sum(states, states.at(static_cast<int>(blockIdx.z), segment, p.causal));
-    if constexpr (Projected) load_directions(p, head, 0, directions());
+    if constexpr (Projected) load_directions(p, head, 0, random_projection());
     if (p.causal && at.stages > 1) load_values(begin, 0);
     cp_async_commit();
     int turn = 0;
@@ -67,7 +67,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       if (at.stages == 1) {
         __syncthreads();  // all warps have read the previous tiles
         if constexpr (Projected) {
-          if (tiles > 1) load_directions(p, head, tile, directions());
+          if (tiles > 1) load_directions(p, head, tile, random_projection());
         }
         if (tile == 0 && p.causal) load_values(first, turn);
         cp_async_commit();

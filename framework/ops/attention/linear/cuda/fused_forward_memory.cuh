@@ -18,7 +18,7 @@ template <bool Exact, bool Projected>
 struct OutputsLayout {
   static constexpr int parts = Exact ? 1 : 2, plane = fused_chunk * fused_ld;
   int width, stages, ld_sum, sum, extra, maximum, column_maxima, column_factor, key_maximum, key_shift, key_plus,
-      key_minus, query_plus, query_minus, bad, normal, weights, vectors, directions, all;
+      key_minus, query_plus, query_minus, bad, normal, weights, vectors, random_projection, all;
 
   /// `columns`: columns of v per block. `buffers`: 2 to prefetch the tiles of the next chunk and the next 64 rows of
   /// the random projection.
@@ -40,7 +40,7 @@ struct OutputsLayout {
     normal = take(parts * plane * 2);
     weights = take(parts * plane * 2);
     vectors = take(stages * parts * plane * 2);
-    directions = take(Projected ? (m_padded > fused_tile ? stages : 1) * fused_tile * (d_padded + 8) * 2 : 0);
+    random_projection = take(Projected ? (m_padded > fused_tile ? stages : 1) * fused_tile * (d_padded + 8) * 2 : 0);
     all = at;
   }
 };
@@ -118,10 +118,10 @@ class FusedOutputsMemory {
   __device__ const Bf16* next_directions(int turn, int tile, int tiles, bool more) {
     if constexpr (!Projected) return nullptr;
     const int size = fused_tile * (p.d_padded + 8);
-    if (tiles == 1 || at.stages == 1) return directions();
+    if (tiles == 1 || at.stages == 1) return random_projection();
     const bool here = tiles == 2 && turn >= 1;  // both tiles are already loaded
-    if (more && !here) load_directions(p, head, (tile + 1) % tiles, directions() + ((turn + 1) & 1) * size);
-    return directions() + (turn & 1) * size;
+    if (more && !here) load_directions(p, head, (tile + 1) % tiles, random_projection() + ((turn + 1) & 1) * size);
+    return random_projection() + (turn & 1) * size;
   }
 
   // ---- stores to global memory ----
@@ -184,7 +184,9 @@ class FusedOutputsMemory {
   __device__ __forceinline__ std::uint64_t* bad() const { return reinterpret_cast<std::uint64_t*>(memory + at.bad); }
   __device__ __forceinline__ Tile<parts> normal() const { return tile(at.normal); }
   __device__ __forceinline__ Tile<parts> weights() const { return tile(at.weights); }
-  __device__ __forceinline__ Bf16* directions() const { return reinterpret_cast<Bf16*>(memory + at.directions); }
+  __device__ __forceinline__ Bf16* random_projection() const {
+    return reinterpret_cast<Bf16*>(memory + at.random_projection);
+  }
   __device__ __forceinline__ Tile<parts> values_of(int turn) const {
     const Tile<parts> first = tile(at.vectors);
     return {first.data + turn % at.stages * parts * Layout::plane, first.ld, first.plane};

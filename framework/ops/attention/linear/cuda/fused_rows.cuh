@@ -36,7 +36,7 @@ struct FusedProblem {
   int batch = 0, n_heads = 0, group = 1;  // group: query heads per key-value head
   int d = 0, d_padded = 0, d_value = 0, m = 0, m_padded = 0;
   float scale = 1, kernel_epsilon = 0;
-  const Bf16* directions =
+  const Bf16* random_projection =
       nullptr;  // [sets, m_padded, d_padded], columns in the order of products: ω, then -ω if the map uses it
   const float* squares = nullptr;  // [sets, m_padded]: |ω|²
   bool directions_per_head = false;
@@ -64,8 +64,8 @@ struct FusedHead {
   float factor;  // factor of ω·x
   float oprf_a;
 
-  __device__ __forceinline__ const Bf16* directions(const FusedProblem& p) const {
-    return p.directions + static_cast<std::int64_t>(p.directions_per_head ? head * p.m_padded : 0) * p.d_padded;
+  __device__ __forceinline__ const Bf16* random_projection(const FusedProblem& p) const {
+    return p.random_projection + static_cast<std::int64_t>(p.directions_per_head ? head * p.m_padded : 0) * p.d_padded;
   }
   __device__ __forceinline__ const float* squares(const FusedProblem& p) const {
     return p.squares + (p.directions_per_head ? head * p.m_padded : 0);

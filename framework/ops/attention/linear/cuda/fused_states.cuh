@@ -11,18 +11,18 @@ namespace FURLONG_GPU {
 /// Prepares the random projection as operand B: rounded to bfloat16 (which is exact, ω is defined in bfloat16), columns
 /// in the order of products, zeros after row m and column d. With two features per projection the second half is -ω.
 __global__ void __launch_bounds__(256)
-    fused_prepare_directions(const float* directions, Bf16* target, float* squares, std::int64_t sets, int n_directions,
-                             int d, int m_padded, int d_padded, bool both_signs) {
+    fused_prepare_directions(const float* random_projection, Bf16* target, float* squares, std::int64_t sets,
+                             int n_projections, int d, int m_padded, int d_padded, bool both_signs) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * 8 + warp_index();  // one warp per row
   if (row >= sets * m_padded) return;
   const int f = static_cast<int>(row % m_padded), lane = lane_index();
-  const int features = both_signs ? 2 * n_directions : n_directions,
-            direction = f < n_directions ? f : f - n_directions;
-  const float* source = directions + (row / m_padded * n_directions + direction) * d;
+  const int features = both_signs ? 2 * n_projections : n_projections,
+            direction = f < n_projections ? f : f - n_projections;
+  const float* source = random_projection + (row / m_padded * n_projections + direction) * d;
   float square = 0;
   for (int column = lane; column < d_padded; column += 32) {
     const float w = f < features && column < d ? source[column] : 0.0f;
-    const Bf16 rounded = from_compute<Bf16>(f < n_directions ? w : -w);
+    const Bf16 rounded = from_compute<Bf16>(f < n_projections ? w : -w);
     target[row * d_padded + (column & ~31) + fused_place(column & 31)] = rounded;
     square = gpu_fma(to_compute(rounded), to_compute(rounded), square);
   }
@@ -113,9 +113,9 @@ struct LocalStatesLayout {
   static constexpr int extra = maxima + 5 * 64 * 4;  // float [64]
   static constexpr int features = extra + 64 * 4;    // tile
   static constexpr int vectors = features + parts * plane * 2;  // two tiles
-  static constexpr int directions = vectors + 2 * parts * plane * 2;
+  static constexpr int random_projection = vectors + 2 * parts * plane * 2;
   static std::size_t bytes(int d_padded) {
-    return directions + (Projected ? std::size_t{2} * fused_tile * static_cast<std::size_t>(d_padded + 8) : 0);
+    return random_projection + (Projected ? std::size_t{2} * fused_tile * static_cast<std::size_t>(d_padded + 8) : 0);
   }
 };
 
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
   float* maxima = reinterpret_cast<float*>(memory + Layout::maxima);
   float* running = maxima + 4 * 64;
   float* extra = reinterpret_cast<float*>(memory + Layout::extra);
-  Bf16* directions = reinterpret_cast<Bf16*>(memory + Layout::directions);
+  Bf16* random_projection = reinterpret_cast<Bf16*>(memory + Layout::random_projection);
   const Tile<parts> weights{reinterpret_cast<Bf16*>(memory + Layout::features), fused_ld, Layout::plane};
   const auto vectors = [&](int turn) {
     return Tile<parts>{reinterpret_cast<Bf16*>(memory + Layout::vectors) + (turn & 1) * parts * Layout::plane, fused_ld,
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
   float sums[8][4], extra_sums[1][4];
   clear(sums);
   clear(extra_sums);
-  if constexpr (Projected) load_directions(p, head, tile, directions);
+  if constexpr (Projected) load_directions(p, head, tile, random_projection);
   load(0);
   if (threadIdx.x < 64) running[threadIdx.x] = fused_nothing;
   for (int turn = 0; turn < chunks; ++turn) {
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
     row_terms<Projected>(p, inputs, first + own, terms);
     float features[8][4], row_shift[2], shift[2], factor[2];
     bool counts[2];
-    features_of_rows<Projected>(p, head, inputs, first + own, tile, directions, terms, features);
+    features_of_rows<Projected>(p, head, inputs, first + own, tile, random_projection, terms, features);
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int row = first + own + g + 8 * half;

@@ -92,13 +92,13 @@ __device__ __forceinline__ float gradient_of_input(const FusedProblem& p, float 
 template <bool Projected, bool Exact, bool Keys>
 __device__ __forceinline__ void features_of_rows(const FusedProblem& p, const FusedHead& head,
                                                  const FusedInputs<Exact, Keys>& inputs, int first, int tile,
-                                                 const Bf16* directions, const RowTerms (&terms)[2],
+                                                 const Bf16* random_projection, const RowTerms (&terms)[2],
                                                  float (&features)[8][4]) {
   const int lane = lane_index(), g = lane >> 2, t = lane & 3;
   if constexpr (Projected) {
     constexpr int parts = Exact ? 1 : 3;
     const int ld = p.d_padded + 8;
-    const Tile<1> omega{const_cast<Bf16*>(directions), ld, 0};
+    const Tile<1> omega{const_cast<Bf16*>(random_projection), ld, 0};
     clear(features);
     FURLONG_ONE_BY_ONE
     for (int column = 0; column < p.d_padded; column += 32) {
@@ -152,7 +152,7 @@ __device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& h
   float u = 0;
   if constexpr (Projected) {
     float x[8];
-    const Bf16* omega = head.directions(p) + static_cast<std::int64_t>(feature) * p.d_padded;
+    const Bf16* omega = head.random_projection(p) + static_cast<std::int64_t>(feature) * p.d_padded;
     for (int column = 0; column < p.d; column += 8) {
       inputs.entries(row, column, x);
       const Bf16* group = omega + (column & ~31) + 2 * ((column >> 3) & 3);  // entry 8 t + 2 r + e is at 8 r + 2 t + e
@@ -224,7 +224,7 @@ __device__ __forceinline__ void column_maxima(const FusedProblem& p, const float
 /// waits.
 __device__ inline void load_directions(const FusedProblem& p, const FusedHead& head, int tile, Bf16* target) {
   const int vectors = p.d_padded / 8, ld = p.d_padded + 8;
-  const Bf16* source = head.directions(p) + static_cast<std::int64_t>(tile) * fused_tile * p.d_padded;
+  const Bf16* source = head.random_projection(p) + static_cast<std::int64_t>(tile) * fused_tile * p.d_padded;
   for (int i = static_cast<int>(threadIdx.x); i < fused_tile * vectors; i += fused_threads) {
     const int row = i / vectors, column = i % vectors * 8;
     cp_async16(target + row * ld + column, source + row * p.d_padded + column);

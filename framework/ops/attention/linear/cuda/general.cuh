@@ -95,8 +95,8 @@ struct GeneralArguments {
   GeneralRows query, key, value, output, d_output, d_query, d_key, d_value;
   const void* gate;
   DType gate_dtype;
-  const T *directions, *direction_norms, *query_center, *key_center, *scaling, *oprf_a;
-  std::int64_t n_directions, direction_sets;
+  const T *random_projection, *direction_norms, *query_center, *key_center, *scaling, *oprf_a;
+  std::int64_t n_projections, direction_sets;
   const std::int32_t *mask, *document_first,
       *document_end;             // [batch, n]; the latter two: borders of each token's document
   T *top, *inverse_denominator;  // [batch, n_heads, n_query]

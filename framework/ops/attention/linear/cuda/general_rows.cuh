@@ -45,12 +45,12 @@ class GeneralHead : public GeneralTile<T> {
     f.map = a.map;
     f.d = s.d;
     f.m = s.m;
-    f.n_directions = static_cast<int>(a.n_directions);
+    f.n_projections = static_cast<int>(a.n_projections);
     f.order = static_cast<int>(a.map_options.order);
     f.ld_x = s.ld_d();
     f.ld_m = s.ld_m();
-    f.directions = a.directions ? a.directions + set * a.n_directions * s.d : nullptr;
-    f.direction_norms = a.direction_norms ? a.direction_norms + set * a.n_directions : nullptr;
+    f.random_projection = a.random_projection ? a.random_projection + set * a.n_projections * s.d : nullptr;
+    f.direction_norms = a.direction_norms ? a.direction_norms + set * a.n_projections : nullptr;
     f.constants = gpu_map_constants<T>(a.map_options, s.d, a.mean_over, a.oprf_a ? a.oprf_a[query_head] : T(0));
     for (int warp = 0; warp < 32; ++warp) {
       this->warp_lost[warp] = 0;

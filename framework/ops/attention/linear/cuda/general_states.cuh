@@ -10,10 +10,10 @@ namespace FURLONG_GPU {
 /// norms [count] = |ω_f|². One warp per row of the random projection.
 template <class T>
 __global__ void __launch_bounds__(256)
-    linear_attention_norms_kernel(const T* directions, std::int64_t count, int d, T* norms) {
+    linear_attention_norms_kernel(const T* random_projection, std::int64_t count, int d, T* norms) {
   const std::int64_t warps = grid_stride() / 32;
   for (std::int64_t f = global_thread() / 32; f < count; f += warps) {
-    const T square = row_dot(directions + f * d, directions + f * d, d);
+    const T square = row_dot(random_projection + f * d, random_projection + f * d, d);
     if (lane_index() == 0) norms[f] = square;
   }
 }

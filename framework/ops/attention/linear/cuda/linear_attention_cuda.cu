@@ -21,7 +21,7 @@ class GeneralLaunch {
     describe(near);
     choose_segments();
     prepare_constants();
-    a_.program = GeneralProgram::of(feature_map_info(a_.map).needs_directions, a_.sizes.logarithms,
+    a_.program = GeneralProgram::of(feature_map_info(a_.map).needs_random_projection, a_.sizes.logarithms,
                                     a_.sizes.softmax_pairs, a_.sizes.rotates);
   }
 
@@ -133,7 +133,7 @@ class GeneralLaunch {
                 in_.features * a_.sizes.ld_v() < (std::int64_t{1} << 31),
             "{}: {} features of {} near keys do not fit in a tile", op, in_.features, near);
     a_.map = options.feature_map;
-    a_.mean_over = features_in_mean(info, in_.features, in_.n_directions);
+    a_.mean_over = features_in_mean(info, in_.features, in_.n_projections);
     a_.map_options = options.map_options;
     a_.causal = options.causal || in_.sizes.two_sweeps;
     a_.rms = options.normalizer == Normalizer::rms;
@@ -191,16 +191,16 @@ class GeneralLaunch {
   }
 
   void prepare_constants() {
-    const Tensor& directions = in_.constants.directions;
-    a_.n_directions = in_.n_directions;
-    if (directions.defined()) {
-      a_.directions = gpu_data<T>(directions);
-      a_.direction_sets = directions.shape().rank() == 3 ? directions.extent(0) : 1;
-      const std::int64_t count = a_.direction_sets * a_.n_directions;
+    const Tensor& random_projection = in_.constants.random_projection;
+    a_.n_projections = in_.n_projections;
+    if (random_projection.defined()) {
+      a_.random_projection = gpu_data<T>(random_projection);
+      a_.direction_sets = random_projection.shape().rank() == 3 ? random_projection.extent(0) : 1;
+      const std::int64_t count = a_.direction_sets * a_.n_projections;
       if (feature_map_info(a_.map).needs_oprf_a && count > 0) {
-        norms_ = Tensor::empty(Shape({count}), directions.dtype(), stream_.device);
-        launch(stream_, linear_attention_norms_kernel<T>, grid_blocks(count, 8, 4096), 256, 0, a_.directions, count,
-               a_.sizes.d, gpu_data<T>(norms_));
+        norms_ = Tensor::empty(Shape({count}), random_projection.dtype(), stream_.device);
+        launch(stream_, linear_attention_norms_kernel<T>, grid_blocks(count, 8, 4096), 256, 0, a_.random_projection,
+               count, a_.sizes.d, gpu_data<T>(norms_));
         a_.direction_norms = gpu_data<T>(norms_);
       }
     }
@@ -368,8 +368,8 @@ void backward(const Stream& stream, const LinearAttentionArguments& arguments,
   });
 }
 
-const GpuBodyRegistration forward_registration{linear_attention_forward_gpu, &forward};
-const GpuBodyRegistration backward_registration{linear_attention_backward_gpu, &backward};
+const GpuKernelRegistration forward_registration{linear_attention_forward_gpu, &forward};
+const GpuKernelRegistration backward_registration{linear_attention_backward_gpu, &backward};
 
 }  // namespace
 }  // namespace FURLONG_GPU

@@ -14,7 +14,7 @@ namespace FURLONG_GPU {
 namespace {
 
 using Arguments = LinearAttentionArguments;
-constexpr std::int64_t most_features = 512;
+constexpr std::int64_t max_features = 512;
 
 /// Shared memory per block, in bytes, if two blocks share a multiprocessor and if a block is alone: 113 and 163 KiB on
 /// sm_90 (limited to what sm_80 has, so that both support the same cases), 81 and 163 on sm_80, 49 and 99 on sm_86 and
@@ -48,7 +48,7 @@ FusedRows rows_of(const Tensor& tensor) {
 }
 
 bool is_projected(const Arguments& arguments) {
-  return feature_map_info(arguments.options.feature_map).needs_directions;
+  return feature_map_info(arguments.options.feature_map).needs_random_projection;
 }
 bool is_exact(const Arguments& arguments) {
   return arguments.query.dtype() == DType::bfloat16 && !arguments.constants.query_center.defined() &&
@@ -195,17 +195,19 @@ class FusedCall {
 
  private:
   void prepare_directions() {
-    const Tensor& directions = arguments_.constants.directions;
-    if (!directions.defined()) return;
-    problem.directions_per_head = directions.shape().rank() == 3;
-    const std::int64_t sets = problem.directions_per_head ? directions.extent(0) : 1, rows = sets * problem.m_padded;
+    const Tensor& random_projection = arguments_.constants.random_projection;
+    if (!random_projection.defined()) return;
+    problem.directions_per_head = random_projection.shape().rank() == 3;
+    const std::int64_t sets = problem.directions_per_head ? random_projection.extent(0) : 1,
+                       rows = sets * problem.m_padded;
     memory_.push_back(Tensor::empty({rows, problem.d_padded}, DType::bfloat16, device_));
     Bf16* target = gpu_data<Bf16>(memory_.back());
     float* squares = floats(rows);
-    launch(stream_, fused_prepare_directions, dim3(grid_blocks(rows, 8)), dim3(256), 0, gpu_data<float>(directions),
-           target, squares, sets, static_cast<int>(arguments_.n_directions), problem.d, problem.m_padded,
-           problem.d_padded, feature_map_info(arguments_.options.feature_map).features_a_direction == 2);
-    problem.directions = target, problem.squares = squares;
+    launch(stream_, fused_prepare_directions, dim3(grid_blocks(rows, 8)), dim3(256), 0,
+           gpu_data<float>(random_projection), target, squares, sets, static_cast<int>(arguments_.n_projections),
+           problem.d, problem.m_padded, problem.d_padded,
+           feature_map_info(arguments_.options.feature_map).features_per_projection == 2);
+    problem.random_projection = target, problem.squares = squares;
   }
   void prepare_documents() {
     const Tensor& documents = arguments_.mask.documents;
@@ -301,7 +303,7 @@ bool linear_attention_fused_supports(const Stream& stream, const LinearAttention
   if (info.fused == FusedForm::none) return false;
   const auto fits = [](std::int64_t width) { return width >= 16 && width <= 128 && width % 16 == 0; };
   if (!fits(arguments.sizes.d) || !fits(arguments.sizes.d_value) || arguments.features < 1 ||
-      arguments.features > most_features)
+      arguments.features > max_features)
     return false;
   const std::int64_t n_query = arguments.query.extent(1), n_key = arguments.key.extent(1),
                      batch = arguments.query.extent(0);

@@ -111,7 +111,7 @@ void backward(const Stream& stream, const SoftmaxAttentionArguments& arguments,
   });
 }
 
-const GpuBodyRegistration backward_registration{softmax_attention_backward_gpu, &backward};
+const GpuKernelRegistration backward_registration{softmax_attention_backward_gpu, &backward};
 
 }  // namespace
 }  // namespace FURLONG_GPU

@@ -97,7 +97,7 @@ void forward(const Stream& stream, const SoftmaxAttentionArguments& arguments) {
   });
 }
 
-const GpuBodyRegistration forward_registration{softmax_attention_forward_gpu, &forward};
+const GpuKernelRegistration forward_registration{softmax_attention_forward_gpu, &forward};
 
 }  // namespace
 

@@ -17,7 +17,7 @@ using reference::FeatureMapCase;
 
 inline std::string text(const FeatureMapCase& c) {
   return fmt::format("{} order {} d {} n_directions {}", ops::feature_map_info(c.map).name, c.options.order, c.d,
-                     c.n_directions);
+                     c.n_projections);
 }
 
 /// One head's tile of `rows` rows. x is padded with NaN, results start as NaN, and a margin after every array must keep
@@ -28,11 +28,11 @@ class MapTile {
   MapTile(const FeatureMapCase& c, const std::vector<double>& rows_of_x, std::int64_t rows)
       : case_(c), rows_(rows), functions_(ops::feature_map_functions_cpu<T>(c.map)) {
     tile_.d = c.d;
-    tile_.n_directions = c.n_directions;
-    tile_.m = ops::feature_count(c.map, c.options, c.d, c.n_directions);
+    tile_.n_projections = c.n_projections;
+    tile_.m = ops::feature_count(c.map, c.options, c.d, c.n_projections);
     tile_.ld_x = padded(c.d);
     tile_.ld_m = padded(tile_.m);
-    tile_.ld_directions = padded(c.n_directions);
+    tile_.ld_directions = padded(c.n_projections);
     tile_.scale = static_cast<T>(std::pow(static_cast<double>(c.d), -0.25));
     tile_.oprf_a = static_cast<T>(c.oprf_a);
     tile_.kernel_epsilon = static_cast<T>(c.options.kernel_epsilon);
@@ -85,15 +85,15 @@ class MapTile {
     return result;
   }
   void set_directions(const FeatureMapCase& c) {
-    directions_.assign(c.directions.begin(), c.directions.end());
+    random_projection_.assign(c.random_projection.begin(), c.random_projection.end());
     transposed_.assign(at(c.d * tile_.ld_directions), T{0});
-    for (std::int64_t f = 0; f < c.n_directions; ++f) {
+    for (std::int64_t f = 0; f < c.n_projections; ++f) {
       for (std::int64_t j = 0; j < c.d; ++j)
-        transposed_[at(j * tile_.ld_directions + f)] = directions_[at(f * c.d + j)];
-      norms_.push_back(
-          static_cast<T>(reference::inner(c.directions.data() + f * c.d, c.directions.data() + f * c.d, c.d)));
+        transposed_[at(j * tile_.ld_directions + f)] = random_projection_[at(f * c.d + j)];
+      norms_.push_back(static_cast<T>(
+          reference::inner(c.random_projection.data() + f * c.d, c.random_projection.data() + f * c.d, c.d)));
     }
-    tile_.directions = directions_.data();
+    tile_.random_projection = random_projection_.data();
     tile_.directions_transposed = transposed_.data();
     tile_.direction_norms = norms_.data();
   }
@@ -108,7 +108,8 @@ class MapTile {
   }
   ops::FeatureMapCall call(bool is_key) const {
     ops::FeatureMapCall call{case_.map, case_.options, {}, case_.oprf_a, is_key};
-    if (!case_.directions.empty()) call.directions = on_device(case_.directions, {case_.n_directions, case_.d});
+    if (!case_.random_projection.empty())
+      call.random_projection = on_device(case_.random_projection, {case_.n_projections, case_.d});
     return call;
   }
   std::vector<double> features_on_gpu(bool is_key, bool with_row_log) {
@@ -140,7 +141,7 @@ class MapTile {
   Tensor features_on_gpu_;
   ops::FeatureMapFunctions<T> functions_;
   ops::FeatureTile<T> tile_;
-  std::vector<T> directions_, transposed_, norms_, scratch_, x_, features_, row_log_, d_x_;
+  std::vector<T> random_projection_, transposed_, norms_, scratch_, x_, features_, row_log_, d_x_;
 };
 
 }  // namespace furlong::testing

@@ -4,13 +4,13 @@
 #include <functional>
 #include <map>
 
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 #include "tests/framework/ops/attention/feature_maps/feature_map_testing.h"
 
 namespace furlong {
 namespace {
 
-using layers::DirectionsKind;
+using layers::RandomProjectionKind;
 using ops::FeatureMap;
 using reference::FeatureMapCase;
 using testing::MapTile;
@@ -73,12 +73,12 @@ FeatureMapCase case_of(FeatureMap map, const std::vector<float>& omega) {
   return {map, {}, d, n, {omega.begin(), omega.begin() + n * d}, map == FeatureMap::oprf ? best_a() : 0};
 }
 
-const Estimates& measured(DirectionsKind kind) {
-  static std::map<DirectionsKind, Estimates> known;
+const Estimates& measured(RandomProjectionKind kind) {
+  static std::map<RandomProjectionKind, Estimates> known;
   if (const auto found = known.find(kind); found != known.end()) return found->second;
   std::map<std::pair<FeatureMap, Pair>, std::pair<double, double>> sums;
   for (std::uint32_t draw = 0; draw < draws; ++draw) {
-    const std::vector<float> omega = layers::draw_directions(kind, m, d, {9, draw, random_stream("kernels")});
+    const std::vector<float> omega = layers::draw_random_projection(kind, m, d, {9, draw, random_stream("kernels")});
     for (FeatureMap map : estimators) {
       const FeatureMapCase c = case_of(map, omega);
       MapTile<double> query(c, rows().query, 3), key(c, rows().key, 3);
@@ -129,7 +129,8 @@ std::string label(FeatureMap map, Pair pair) {
                                         : "_unrelated");
 }
 
-void expect_biases(DirectionsKind kind, const std::function<double(FeatureMap, Pair)>& expected, double rounding) {
+void expect_biases(RandomProjectionKind kind, const std::function<double(FeatureMap, Pair)>& expected,
+                   double rounding) {
   for (const auto& [what, estimate] : measured(kind)) {
     const auto& [map, pair] = what;
     EXPECT_NEAR(estimate.bias, expected(map, pair), 4 * estimate.standard_error + rounding) << label(map, pair);
@@ -145,20 +146,20 @@ void expect_biases(DirectionsKind kind, const std::function<double(FeatureMap, P
 
 TEST(FeatureMapKernels, UnbiasedWithIidProjection) {
   expect_biases(
-      DirectionsKind::iid, [](FeatureMap, Pair) { return 0.0; }, 1e-12);
+      RandomProjectionKind::iid, [](FeatureMap, Pair) { return 0.0; }, 1e-12);
 }
 TEST(FeatureMapKernels, UnbiasedWithOrthogonalProjection) {
   expect_biases(
-      DirectionsKind::orthogonal, [](FeatureMap, Pair) { return 0.0; }, 1e-12);
+      RandomProjectionKind::orthogonal, [](FeatureMap, Pair) { return 0.0; }, 1e-12);
 }
 TEST(FeatureMapKernels, BiasWithFixedNormsMatchesTheory) {
   expect_biases(
-      DirectionsKind::orthogonal_fixed_norm, [](FeatureMap map, Pair pair) { return bias_with_norm(map, pair, d); },
-      1e-4);
+      RandomProjectionKind::orthogonal_fixed_norm,
+      [](FeatureMap map, Pair pair) { return bias_with_norm(map, pair, d); }, 1e-4);
 }
 TEST(FeatureMapKernels, BiasWithStratifiedNormsMatchesTheory) {
   expect_biases(
-      DirectionsKind::norm_stratified,
+      RandomProjectionKind::norm_stratified,
       [](FeatureMap map, Pair pair) {
         double sum = 0;
         for (std::int64_t i = 1; i <= m; ++i) {
@@ -172,13 +173,13 @@ TEST(FeatureMapKernels, BiasWithStratifiedNormsMatchesTheory) {
 TEST(FeatureMapKernels, StructuredProjectionHasNearlyTheBiasOfFixedNorms) {
   // Three rounds are not exactly uniform in direction; the difference is largest at d = 8.
   expect_biases(
-      DirectionsKind::structured, [](FeatureMap map, Pair pair) { return bias_with_norm(map, pair, d); }, 5e-3);
+      RandomProjectionKind::structured, [](FeatureMap map, Pair pair) { return bias_with_norm(map, pair, d); }, 5e-3);
 }
 TEST(FeatureMapKernels, BiasesAreBounded) {
   // The bounds of docs/numerics.md, at |q' ± k'| <= 1 and d = 8. oprf assumes the spread of |ω|², which these kinds
   // remove.
-  for (DirectionsKind kind :
-       {DirectionsKind::orthogonal_fixed_norm, DirectionsKind::norm_stratified, DirectionsKind::structured}) {
+  for (RandomProjectionKind kind : {RandomProjectionKind::orthogonal_fixed_norm, RandomProjectionKind::norm_stratified,
+                                    RandomProjectionKind::structured}) {
     for (const auto& [what, estimate] : measured(kind)) {
       const double bound = what.first == FeatureMap::oprf ? 0.08 : 0.03;
       EXPECT_LT(std::abs(estimate.bias), bound + 4 * estimate.standard_error) << label(what.first, what.second);
@@ -186,38 +187,40 @@ TEST(FeatureMapKernels, BiasesAreBounded) {
   }
 }
 
-double variance(DirectionsKind kind, FeatureMap map, Pair pair) { return measured(kind).at({map, pair}).variance; }
+double variance(RandomProjectionKind kind, FeatureMap map, Pair pair) {
+  return measured(kind).at({map, pair}).variance;
+}
 
 TEST(FeatureMapKernels, VarianceMatchesTheory) {
   // Independent directions: (exp(|q'+k'|²) - 1) / m for positive features (Choromanski et al. 2021, lemma 2); zero if
   // k = -q.
   const double z = square_of_sum(equal), expected = (std::exp(z) - 1) / static_cast<double>(m);
   // The fourth moment of a log-normal makes the standard error of this variance about 5%.
-  EXPECT_NEAR(variance(DirectionsKind::iid, FeatureMap::favor_positive, equal), expected, 0.2 * expected);
+  EXPECT_NEAR(variance(RandomProjectionKind::iid, FeatureMap::favor_positive, equal), expected, 0.2 * expected);
   const double hyperbolic = (std::exp(z) + std::exp(-z) - 2) / static_cast<double>(m);
-  EXPECT_NEAR(variance(DirectionsKind::iid, FeatureMap::favor_hyperbolic, equal), hyperbolic, 0.2 * hyperbolic);
-  EXPECT_LT(variance(DirectionsKind::iid, FeatureMap::favor_positive, opposite), 1e-25);
-  EXPECT_LT(variance(DirectionsKind::iid, FeatureMap::favor_trig, equal), 1e-25);
+  EXPECT_NEAR(variance(RandomProjectionKind::iid, FeatureMap::favor_hyperbolic, equal), hyperbolic, 0.2 * hyperbolic);
+  EXPECT_LT(variance(RandomProjectionKind::iid, FeatureMap::favor_positive, opposite), 1e-25);
+  EXPECT_LT(variance(RandomProjectionKind::iid, FeatureMap::favor_trig, equal), 1e-25);
 }
 TEST(FeatureMapKernels, OrthogonalProjectionReducesVariance) {
   for (Pair pair : {equal, unrelated}) {
     for (FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic, FeatureMap::oprf})
-      EXPECT_LT(variance(DirectionsKind::orthogonal, map, pair), variance(DirectionsKind::iid, map, pair))
+      EXPECT_LT(variance(RandomProjectionKind::orthogonal, map, pair), variance(RandomProjectionKind::iid, map, pair))
           << label(map, pair);
   }
   for (Pair pair : {opposite, unrelated})
-    EXPECT_LT(variance(DirectionsKind::orthogonal, FeatureMap::favor_trig, pair),
-              variance(DirectionsKind::iid, FeatureMap::favor_trig, pair));
+    EXPECT_LT(variance(RandomProjectionKind::orthogonal, FeatureMap::favor_trig, pair),
+              variance(RandomProjectionKind::iid, FeatureMap::favor_trig, pair));
 }
 TEST(FeatureMapKernels, FixedAndStratifiedNormsReduceVariance) {
   for (FeatureMap map : {FeatureMap::favor_positive, FeatureMap::favor_hyperbolic})
-    EXPECT_LT(variance(DirectionsKind::orthogonal_fixed_norm, map, equal),
-              0.75 * variance(DirectionsKind::orthogonal, map, equal));
-  EXPECT_LT(variance(DirectionsKind::norm_stratified, FeatureMap::favor_trig, opposite),
-            variance(DirectionsKind::orthogonal, FeatureMap::favor_trig, opposite));
+    EXPECT_LT(variance(RandomProjectionKind::orthogonal_fixed_norm, map, equal),
+              0.75 * variance(RandomProjectionKind::orthogonal, map, equal));
+  EXPECT_LT(variance(RandomProjectionKind::norm_stratified, FeatureMap::favor_trig, opposite),
+            variance(RandomProjectionKind::orthogonal, FeatureMap::favor_trig, opposite));
 }
 TEST(FeatureMapKernels, MapsRankByVarianceAsInTheory) {
-  for (DirectionsKind kind : {DirectionsKind::iid, DirectionsKind::orthogonal}) {
+  for (RandomProjectionKind kind : {RandomProjectionKind::iid, RandomProjectionKind::orthogonal}) {
     // Small kernel values, for which trigonometric features are least accurate (Choromanski et al. 2021, figure 2).
     EXPECT_LT(variance(kind, FeatureMap::favor_positive, opposite),
               1e-3 * variance(kind, FeatureMap::favor_trig, opposite));

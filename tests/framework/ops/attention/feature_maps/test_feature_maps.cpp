@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 #include "tests/framework/ops/attention/feature_maps/feature_map_testing.h"
 
 namespace furlong {
@@ -25,8 +25,8 @@ void for_each_instruction_set(const Body& body) {
 }
 
 std::vector<double> directions_of(std::int64_t n, std::int64_t d) {
-  const std::vector<float> drawn =
-      layers::draw_directions(layers::DirectionsKind::orthogonal, n, d, {5, 0, random_stream("feature map tests")});
+  const std::vector<float> drawn = layers::draw_random_projection(layers::RandomProjectionKind::orthogonal, n, d,
+                                                                  {5, 0, random_stream("feature map tests")});
   return {drawn.begin(), drawn.end()};
 }
 
@@ -35,7 +35,7 @@ std::vector<double> directions_of(std::int64_t n, std::int64_t d) {
 std::vector<FeatureMapCase> cases_of(std::int64_t d) {
   std::vector<FeatureMapCase> cases;
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
-    if (info.needs_directions) {
+    if (info.needs_random_projection) {
       for (std::int64_t n : {1, 5, 37, 70}) {
         cases.push_back({info.map, {}, d, n, directions_of(n, d), info.needs_oprf_a ? -0.3 : 0});
         cases.back().options.kernel_epsilon = 0.01;
@@ -44,7 +44,7 @@ std::vector<FeatureMapCase> cases_of(std::int64_t d) {
       for (std::int64_t order = 1; order <= info.highest_order; ++order) {
         FeatureMapCase c{info.map, {}, d, 0, {}, 0};
         c.options.order = order;
-        c.options.most_features = 1LL << 40;
+        c.options.max_features = 1LL << 40;
         if (ops::feature_count(c.map, c.options, d, 0) <= 9000) cases.push_back(c);
       }
     } else {
@@ -72,8 +72,9 @@ std::vector<double> rows_of_width(std::int64_t d, std::int64_t rows = row_count)
 double size_of_terms(const FeatureMapCase& c, const double* x, const FeatureRow& expected) {
   double size = 1, longest = 0;
   for (double value : expected.features) size = std::max(size, std::abs(value));
-  for (std::int64_t f = 0; f < c.n_directions; ++f)
-    longest = std::max(longest, reference::inner(c.directions.data() + f * c.d, c.directions.data() + f * c.d, c.d));
+  for (std::int64_t f = 0; f < c.n_projections; ++f)
+    longest = std::max(
+        longest, reference::inner(c.random_projection.data() + f * c.d, c.random_projection.data() + f * c.d, c.d));
   const double square = reference::inner(x, x, c.d) / std::sqrt(static_cast<double>(c.d));
   return std::max(size, std::sqrt(longest * square) + square / 2 - c.oprf_a * longest);
 }
@@ -186,7 +187,7 @@ TEST_P(FeatureMaps, GradientMatchesFiniteDifference) {
     const std::vector<double> x = rows_of_width(d, 2);
     for (const FeatureMapCase& c : cases_of(d)) {
       const std::vector<double> weights =
-          testing::normal_values(2 * ops::feature_count(c.map, c.options, d, c.n_directions), "weights");
+          testing::normal_values(2 * ops::feature_count(c.map, c.options, d, c.n_projections), "weights");
       for (const std::vector<double>& row_weights : {std::vector<double>{}, std::vector<double>{0.7, -1.3}}) {
         for (bool is_key : {true, false}) {
           std::vector<double> numeric(x.size());
@@ -222,7 +223,7 @@ TEST_P(FeatureMaps, Float32GradientMatchesFloat64) {
     const std::vector<double> x = rows_of_width(d);
     const std::vector<double> row_weights = testing::normal_values(row_count, "row weights");
     for (const FeatureMapCase& c : cases_of(d)) {
-      const std::int64_t m = ops::feature_count(c.map, c.options, d, c.n_directions);
+      const std::int64_t m = ops::feature_count(c.map, c.options, d, c.n_projections);
       std::vector<double> weights = testing::normal_values(row_count * m, "weights");
       for (bool is_key : {true, false}) {
         MapTile<double> expected(c, x, row_count);
@@ -299,11 +300,11 @@ TEST_P(FeatureMaps, PolynomialAndCosineFeaturesMatchKernels) {
 // ---- the table ----
 
 TEST(FeatureMapTable, FeatureCountsMatchFormulas) {
-  const auto count = [](const char* name, std::int64_t order, std::int64_t d, std::int64_t n_directions = 0) {
+  const auto count = [](const char* name, std::int64_t order, std::int64_t d, std::int64_t n_projections = 0) {
     FeatureMapOptions options;
     options.order = order;
-    options.most_features = 1'000'000;
-    return ops::feature_count(ops::feature_map_info(name).map, options, d, n_directions);
+    options.max_features = 1'000'000;
+    return ops::feature_count(ops::feature_map_info(name).map, options, d, n_projections);
   };
   EXPECT_EQ(count("taylor", 1, 64), 65);
   EXPECT_EQ(count("taylor", 2, 64), 2145);
@@ -332,11 +333,11 @@ TEST(FeatureMapTable, ErrorsStateNumbersAndLimits) {
   FeatureMapOptions options;
   options.order = 3;
   EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::taylor, options, 64, 0); }),
-            "feature map taylor of order 3 has 47905 features for heads of width 64, more than most_features = 4096; "
+            "feature map taylor of order 3 has 47905 features for heads of width 64, more than max_features = 4096; "
             "order 2 has 2145");
   options.order = 2;
   EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::limit, options, 100000, 0); }),
-            "feature map limit of order 2 has 5000150001 features for heads of width 100000, more than most_features = "
+            "feature map limit of order 2 has 5000150001 features for heads of width 100000, more than max_features = "
             "4096; narrower heads have fewer");
   options.order = 5;
   EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::limit, options, 2, 0); }),
@@ -359,8 +360,8 @@ TEST(FeatureMapTable, DirectionCountInvertsFeatureCount) {
   for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
     EXPECT_EQ(&ops::feature_map_info(info.name), &info);
     EXPECT_EQ(&ops::feature_map_info(info.map), &info);
-    EXPECT_EQ(info.needs_directions, info.features_a_direction > 0) << info.name;
-    if (info.needs_directions) {
+    EXPECT_EQ(info.needs_random_projection, info.features_per_projection > 0) << info.name;
+    if (info.needs_random_projection) {
       EXPECT_EQ(ops::direction_count(info.map, ops::feature_count(info.map, {}, 64, 37)), 37) << info.name;
     }
   }

@@ -5,7 +5,7 @@
 
 #include "framework/core/parallel.h"
 #include "framework/ops/attention/linear/linear_attention.h"
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 #include "tests/framework/ops/op_testing.h"
 #include "tests/reference/linear_attention.h"
 
@@ -23,19 +23,19 @@ inline std::vector<double> normal_values(std::int64_t n, std::uint32_t stream, d
 struct AttentionProblem {
   std::int64_t batch = 1, n = 1, n_key = 1, d = 4, d_value = 4;
   ops::LinearAttentionOptions options;
-  std::vector<double> query, key, value, directions, gate, query_center, key_center, scaling, oprf_a;
+  std::vector<double> query, key, value, random_projection, gate, query_center, key_center, scaling, oprf_a;
   std::vector<int> mask, documents;  // [batch, n_key]
 
   std::int64_t heads() const { return options.n_heads; }
   Shape query_shape() const { return {batch, n, options.n_heads * d}; }
   Shape key_shape() const { return {batch, n_key, options.n_kv_heads * d}; }
   Shape value_shape() const { return {batch, n_key, options.n_kv_heads * d_value}; }
-  std::int64_t n_directions() const { return static_cast<std::int64_t>(directions.size()) / d; }
-  std::int64_t features() const { return feature_count(options.feature_map, options.map_options, d, n_directions()); }
+  std::int64_t n_projections() const { return static_cast<std::int64_t>(random_projection.size()) / d; }
+  std::int64_t features() const { return feature_count(options.feature_map, options.map_options, d, n_projections()); }
 };
 
 struct ProblemShape {
-  std::int64_t batch, heads, kv_heads, n, d, d_value, directions, chunk;
+  std::int64_t batch, heads, kv_heads, n, d, d_value, random_projection, chunk;
 };
 inline const std::vector<ProblemShape>& odd_shapes() {
   static const std::vector<ProblemShape> shapes{{1, 1, 1, 1, 1, 1, 1, 16},     {2, 1, 1, 1, 8, 8, 24, 64},
@@ -52,9 +52,10 @@ inline AttentionProblem attention_problem(FeatureMap map, bool causal, const Pro
   p.query = normal_values(p.query_shape().elements(), 1, scale);
   p.key = normal_values(p.key_shape().elements(), 2, scale);
   p.value = normal_values(p.value_shape().elements(), 3);
-  if (feature_map_info(map).needs_directions) {
-    for (float w : layers::draw_directions(layers::DirectionsKind::orthogonal, s.directions, s.d, {11, 0, 4}))
-      p.directions.push_back(w);
+  if (feature_map_info(map).needs_random_projection) {
+    for (float w :
+         layers::draw_random_projection(layers::RandomProjectionKind::orthogonal, s.random_projection, s.d, {11, 0, 4}))
+      p.random_projection.push_back(w);
   }
   if (feature_map_info(map).needs_oprf_a) {
     for (std::int64_t h = 0; h < s.heads; ++h) p.oprf_a.push_back(-0.0625 * static_cast<double>(h + 1));
@@ -78,7 +79,7 @@ inline Tensor constant_of(const std::vector<double>& values, const Shape& shape,
   return values.empty() ? Tensor{} : tensor_of(values, shape, accumulate_dtype(dtype));
 }
 inline ops::LinearAttentionConstants constants_of(const AttentionProblem& p, DType dtype) {
-  return {constant_of(p.directions, {std::max<std::int64_t>(1, p.n_directions()), p.d}, dtype),
+  return {constant_of(p.random_projection, {std::max<std::int64_t>(1, p.n_projections()), p.d}, dtype),
           constant_of(p.query_center, {p.heads(), p.d}, dtype), constant_of(p.key_center, {p.heads(), p.d}, dtype),
           constant_of(p.scaling, {p.heads(), p.d}, dtype), constant_of(p.oprf_a, {p.heads()}, dtype)};
 }
@@ -115,7 +116,7 @@ inline std::vector<double> definition_of(const AttentionProblem& p, DType dtype)
       reference::LinearAttentionCase c;
       c.features = {
           p.options.feature_map, p.options.map_options, p.d,
-          p.n_directions(),      p.directions,          p.oprf_a.empty() ? 0 : p.oprf_a[static_cast<std::size_t>(h)]};
+          p.n_projections(),     p.random_projection,   p.oprf_a.empty() ? 0 : p.oprf_a[static_cast<std::size_t>(h)]};
       c.n_query = p.n, c.n_key = p.n_key, c.d_value = p.d_value, c.causal = p.options.causal;
       c.window = p.options.window, c.softmax_window = p.options.softmax_window;
       c.gate = p.gate.empty() ? 0 : p.gate[static_cast<std::size_t>(h)];

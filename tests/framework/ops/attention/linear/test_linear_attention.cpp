@@ -241,21 +241,21 @@ TEST_P(LinearAttentionOrders, GradientMatchesFiniteDifference) {
 std::vector<FeatureMap> maps_with_directions() {
   std::vector<FeatureMap> maps;
   for (const FeatureMap map : every_feature_map()) {
-    if (feature_map_info(map).needs_directions) maps.push_back(map);
+    if (feature_map_info(map).needs_random_projection) maps.push_back(map);
   }
   return maps;
 }
 
 TEST_P(LinearAttentionDirections, EveryProjectionKindMatchesDefinition) {
   for (const FeatureMap map : maps_with_directions()) {
-    for (const layers::DirectionsKind kind : all_values<layers::DirectionsKind>()) {
-      if (on_simulator() && kind != layers::DirectionsKind::iid) continue;  // kernels do not depend on the kind
+    for (const layers::RandomProjectionKind kind : all_values<layers::RandomProjectionKind>()) {
+      if (on_simulator() && kind != layers::RandomProjectionKind::iid) continue;  // kernels do not depend on the kind
       for (const bool causal : {true, false}) {
         SCOPED_TRACE(
             fmt::format("{}, {}, {}", feature_map_info(map).name, name_of(kind), causal ? "causal" : "bidirectional"));
         AttentionProblem p = attention_problem(map, causal, {1, 2, 1, 40, 6, 5, 9, 16});
-        p.directions.clear();
-        for (float w : layers::draw_directions(kind, 9, 6, {12, 0, 4})) p.directions.push_back(w);
+        p.random_projection.clear();
+        for (float w : layers::draw_random_projection(kind, 9, 6, {12, 0, 4})) p.random_projection.push_back(w);
         if (!is_positive(p)) keep_denominators_large(p);
         expect_definition(p);
       }
@@ -272,16 +272,18 @@ TEST_P(LinearAttentionDirections, PerHeadProjectionsMatchSeparateHeads) {
       if (!is_positive(p)) keep_denominators_large(p);
       std::vector<double> sets;
       for (std::uint32_t h = 0; h < heads; ++h) {
-        for (float w : layers::draw_directions(layers::DirectionsKind::iid, m, d, {13, 0, h})) sets.push_back(w);
+        for (float w : layers::draw_random_projection(layers::RandomProjectionKind::iid, m, d, {13, 0, h}))
+          sets.push_back(w);
       }
-      const auto run = [&](const AttentionProblem& of, const Tensor& directions, const std::vector<double>& d_output) {
+      const auto run = [&](const AttentionProblem& of, const Tensor& random_projection,
+                           const std::vector<double>& d_output) {
         Tape tape{stream()};
         ops::LinearAttentionInputs call;
         call.query = Variable::leaf(tensor_of(of.query, of.query_shape(), DType::float64));
         call.key = Variable::leaf(tensor_of(of.key, of.key_shape(), DType::float64));
         call.value = Variable::leaf(tensor_of(of.value, of.value_shape(), DType::float64));
         call.constants = constants_of(of, DType::float64);
-        call.constants.directions = directions;
+        call.constants.random_projection = random_projection;
         const Variable output = attend(tape, call, of.options);
         tape.backward({output}, {tensor_of(d_output, output.shape(), DType::float64)});
         return std::vector{values_of(output.value()), values_of(call.query.gradient()), values_of(call.key.gradient()),
@@ -305,10 +307,10 @@ TEST_P(LinearAttentionDirections, PerHeadProjectionsMatchSeparateHeads) {
         alone.query = of_head(p.query, p.n, d);
         alone.key = of_head(p.key, p.n_key, d);
         alone.value = of_head(p.value, p.n_key, width);
-        alone.directions.assign(sets.begin() + h * m * d, sets.begin() + (h + 1) * m * d);
+        alone.random_projection.assign(sets.begin() + h * m * d, sets.begin() + (h + 1) * m * d);
         if (!p.oprf_a.empty()) alone.oprf_a = {p.oprf_a[static_cast<std::size_t>(h)]};
         const auto single =
-            run(alone, tensor_of(alone.directions, {m, d}, DType::float64), of_head(d_output, p.n, width));
+            run(alone, tensor_of(alone.random_projection, {m, d}, DType::float64), of_head(d_output, p.n, width));
         EXPECT_LT(relative_error(of_head(together[0], p.n, width), definition_of(alone, DType::float64)),
                   is_positive(p) ? 2e-13 : 6e-12);
         EXPECT_EQ(of_head(together[0], p.n, width), single[0]);
@@ -322,7 +324,8 @@ TEST_P(LinearAttentionDirections, PerHeadProjectionsMatchSeparateHeads) {
 
 /// Returns Σ_j w_ij over Σ_j |φ(q_i)| |φ(k_j)| by the definition, for one head, causal or not.
 std::vector<double> relative_denominators(const AttentionProblem& p) {
-  const reference::FeatureMapCase c{p.options.feature_map, p.options.map_options, p.d, p.n_directions(), p.directions};
+  const reference::FeatureMapCase c{p.options.feature_map, p.options.map_options, p.d, p.n_projections(),
+                                    p.random_projection};
   const auto size = [](const std::vector<double>& row) {
     return std::sqrt(reference::inner(row.data(), row.data(), static_cast<std::int64_t>(row.size())));
   };

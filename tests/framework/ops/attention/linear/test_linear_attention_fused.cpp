@@ -97,12 +97,12 @@ TEST_P(LinearAttentionFused, SupportsEveryWidth) {
                                  {1, 1, 1, 66, 64, 64, 256, 64}, {1, 1, 1, 66, 32, 48, 400, 64}};
   for (const ProblemShape& shape : shapes) {
     for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::hedgehog, FeatureMap::elu1}) {
-      if (!feature_map_info(map).needs_directions && shape.directions > 100) continue;
+      if (!feature_map_info(map).needs_random_projection && shape.random_projection > 100) continue;
       for (const bool causal : {true, false}) {
         const DType dtype = shape.n == 66 || causal ? DType::bfloat16 : DType::float32;
         expect_close(problem_of(map, causal, shape, dtype), dtype,
                      fmt::format("{}, n {}, d {}, d_value {}, {} directions, causal {}", feature_map_info(map).name,
-                                 shape.n, shape.d, shape.d_value, shape.directions, causal));
+                                 shape.n, shape.d, shape.d_value, shape.random_projection, causal));
       }
     }
   }
@@ -156,14 +156,14 @@ TEST_P(LinearAttentionFused, HandlesCentringAndScaling) {
 TEST_P(LinearAttentionFused, HandlesPerHeadProjections) {
   AttentionProblem p = problem_of(FeatureMap::favor_positive, true, {1, 2, 1, 80, 16, 16, 32, 64}, DType::bfloat16);
   const auto run = [&](DType dtype) {
-    std::vector<double> directions = p.directions;
-    for (const double w : p.directions) directions.push_back(-0.5 * w);
+    std::vector<double> random_projection = p.random_projection;
+    for (const double w : p.random_projection) random_projection.push_back(-0.5 * w);
     Tape tape{stream()};
     ops::LinearAttentionInputs inputs;
     inputs.query = Variable::leaf(tensor_of(p.query, p.query_shape(), dtype));
     inputs.key = Variable::leaf(tensor_of(p.key, p.key_shape(), dtype));
     inputs.value = Variable::leaf(tensor_of(p.value, p.value_shape(), dtype));
-    inputs.constants.directions = constant_of(directions, {2, 32, 16}, dtype);
+    inputs.constants.random_projection = constant_of(random_projection, {2, 32, 16}, dtype);
     const Variable output = attend(tape, inputs, p.options);
     tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
     return Outcome{values_of(output.value()),

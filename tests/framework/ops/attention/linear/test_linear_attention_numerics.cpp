@@ -40,7 +40,8 @@ INSTANTIATE_TEST_SUITE_P(LinearAttentionSimulated, EveryPositiveMap,
 
 /// Returns a shape with a length and widths that the simulator can run in reasonable time.
 ProblemShape reduced(ProblemShape shape) {
-  if (on_simulator()) shape.n = 70, shape.d_value = 8, shape.directions = std::min<std::int64_t>(shape.directions, 32);
+  if (on_simulator())
+    shape.n = 70, shape.d_value = 8, shape.random_projection = std::min<std::int64_t>(shape.random_projection, 32);
   return shape;
 }
 

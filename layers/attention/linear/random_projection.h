@@ -8,7 +8,7 @@
 namespace furlong::layers {
 
 /// Distribution of the rows of a random projection.
-enum class DirectionsKind : std::uint8_t {
+enum class RandomProjectionKind : std::uint8_t {
   iid,  ///< independent rows from N(0, I_d)
   /// Blocks of d rows from a Haar-distributed orthogonal matrix. Each row is scaled by an independent χ_d norm
   /// (Choromanski et al. 2021, section 3).
@@ -20,14 +20,15 @@ enum class DirectionsKind : std::uint8_t {
   /// square norm is d. If d is a power of two, every norm is √d and the rows of a block are orthogonal.
   structured
 };
-constexpr auto names_of(DirectionsKind) {
+constexpr auto names_of(RandomProjectionKind) {
   return std::array{"iid", "orthogonal", "orthogonal_fixed_norm", "norm_stratified", "structured"};
 }
 
 /// Draws a random projection [m, d], row-major, from `key`. Draws in double precision on the host and rounds to
 /// bfloat16. ω is *defined* as the rounded values, so a model does not depend on its storage type, and products with
 /// 16-bit inputs are exact in float32 sums. m need not be a multiple of d: the last block is cut.
-std::vector<float> draw_directions(DirectionsKind kind, std::int64_t m, std::int64_t d, const RandomKey& key);
+std::vector<float> draw_random_projection(RandomProjectionKind kind, std::int64_t m, std::int64_t d,
+                                          const RandomKey& key);
 
 /// Returns the r with P(χ_d <= r) = probability, for a probability in (0, 1). The relative error is at most 1e-12 up to
 /// probability 0.9999; above, the rounding of the probability itself limits it.

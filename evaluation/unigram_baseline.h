@@ -6,7 +6,7 @@
 namespace furlong {
 
 /// The unigram baseline: predicts each target from the frequencies of tokens (or labels) in the training split.
-struct Chance {
+struct UnigramBaseline {
   /// Fraction of targets that equal the most frequent token of the training split.
   double accuracy = 0;
   /// Mean over the targets of -ln of the token's frequency in the training split, with add-one smoothing, in nats.
@@ -19,7 +19,7 @@ struct Chance {
 /// Returns the baseline over the same targets as evaluate() with the same arguments. `vocabulary` is the model's.
 /// Counts the first 2^27 tokens of the training split, without tokens that are never targets. In the copy task, all
 /// symbols are equally frequent. Throws UserError if the split cannot be read or has no targets.
-Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
-              std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches = 0);
+UnigramBaseline chance(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+                       std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches = 0);
 
 }  // namespace furlong

@@ -1,4 +1,4 @@
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 
 #include <algorithm>
 #include <bit>
@@ -67,16 +67,16 @@ double chi_norm(std::int64_t d, Draws& draws) {
   return std::sqrt(square);
 }
 
-std::vector<double> orthogonal_rows(DirectionsKind kind, std::int64_t m, std::int64_t d, Draws& draws) {
+std::vector<double> orthogonal_rows(RandomProjectionKind kind, std::int64_t m, std::int64_t d, Draws& draws) {
   std::vector<double> rows(static_cast<std::size_t>(m * d)), block(static_cast<std::size_t>(d * d)), norms;
-  if (kind == DirectionsKind::norm_stratified) norms = stratified_norms(m, d, draws);
+  if (kind == RandomProjectionKind::norm_stratified) norms = stratified_norms(m, d, draws);
   for (std::int64_t start = 0; start < m; start += d) {
     for (double& value : block) value = draws.normal();
     orthonormalise(block, d);
     for (std::int64_t i = start; i < std::min(start + d, m); ++i) {
-      const double norm = kind == DirectionsKind::norm_stratified ? norms[static_cast<std::size_t>(i)]
-                          : kind == DirectionsKind::orthogonal    ? chi_norm(d, draws)
-                                                                  : std::sqrt(static_cast<double>(d));
+      const double norm = kind == RandomProjectionKind::norm_stratified ? norms[static_cast<std::size_t>(i)]
+                          : kind == RandomProjectionKind::orthogonal    ? chi_norm(d, draws)
+                                                                        : std::sqrt(static_cast<double>(d));
       for (std::int64_t c = 0; c < d; ++c)
         rows[static_cast<std::size_t>(i * d + c)] = block[static_cast<std::size_t>((i - start) * d + c)] * norm;
     }
@@ -156,13 +156,14 @@ double chi_quantile(double probability, std::int64_t d) {
   return std::sqrt(2 * x);
 }
 
-std::vector<float> draw_directions(DirectionsKind kind, std::int64_t m, std::int64_t d, const RandomKey& key) {
+std::vector<float> draw_random_projection(RandomProjectionKind kind, std::int64_t m, std::int64_t d,
+                                          const RandomKey& key) {
   Draws draws(key);
   std::vector<double> rows;
-  if (kind == DirectionsKind::iid) {
+  if (kind == RandomProjectionKind::iid) {
     rows.resize(static_cast<std::size_t>(m * d));
     for (double& value : rows) value = draws.normal();
-  } else if (kind == DirectionsKind::structured) {
+  } else if (kind == RandomProjectionKind::structured) {
     rows = structured_rows(m, d, draws);
   } else {
     rows = orthogonal_rows(kind, m, d, draws);

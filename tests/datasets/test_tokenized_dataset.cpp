@@ -1,4 +1,4 @@
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <functional>
 #include <random>
 
-#include "datasets/prepare/store_writer.h"
+#include "datasets/prepare/dataset_writer.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/hdf5.h"
@@ -28,8 +28,8 @@ using Numbers = std::vector<std::uint64_t>;
 
 /// The parts of a valid dataset; each test changes one.
 struct Parts {
-  std::string format{token_store_format};
-  std::int64_t version = token_store_version;
+  std::string format{tokenized_dataset_format};
+  std::int64_t version = tokenized_dataset_version;
   std::string vocabulary = Vocabulary::dna().to_json();
   std::vector<std::uint8_t> tokens = std::vector<std::uint8_t>(100, 1);
   Numbers documents{0, 40, 100};
@@ -63,7 +63,7 @@ class TokenStoreTest : public testing::WithTemporaryFolder {
     Parts parts;
     change(parts);
     const std::string name = make(parts);
-    const std::string message = message_of<UserError>([&] { TokenStore::open(name); });
+    const std::string message = message_of<UserError>([&] { TokenizedDataset::open(name); });
     EXPECT_THAT(message, HasSubstr(name));
     return message;
   }
@@ -73,7 +73,7 @@ TEST_F(TokenStoreTest, ReadsRangesAsOneSequence) {
   Parts parts;
   for (std::size_t i = 0; i < 100; ++i) parts.tokens[i] = static_cast<std::uint8_t>(i % 16);
   parts.train = {0, 10, 10, 20, 60, 80};
-  const TokenStore dataset = TokenStore::open(make(parts));
+  const TokenizedDataset dataset = TokenizedDataset::open(make(parts));
   EXPECT_EQ(dataset.n_tokens(), 100u);
   EXPECT_EQ(dataset.n_documents(), 2u);
   EXPECT_EQ(dataset.document(1).begin, 40u);
@@ -103,14 +103,14 @@ TEST_F(TokenStoreTest, RejectsInconsistentFiles) {
   EXPECT_THAT(refusal([](Parts& parts) { parts.test = {80, 101}; }), HasSubstr("an end of at most 100"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.test = {~std::uint64_t{0} - 5, 3}; }), HasSubstr("damaged"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.validation = {39, 60}; }), HasSubstr("overlap at token 39"));
-  EXPECT_NO_THROW(TokenStore::open(make({})));
+  EXPECT_NO_THROW(TokenizedDataset::open(make({})));
 }
 
 TEST_F(TokenStoreTest, ChecksOffsetsAndIdsOnRead) {
   Parts parts;
   parts.documents = {0, 70, 60, 100};
   parts.tokens[5] = 16;  // DNA has ids 0 to 15
-  const TokenStore dataset = TokenStore::open(make(parts));
+  const TokenizedDataset dataset = TokenizedDataset::open(make(parts));
   EXPECT_NO_THROW(dataset.document(0));
   EXPECT_THAT(message_of<UserError>([&] { dataset.document(1); }), HasSubstr("document 1 is [70, 60)"));
   EXPECT_NO_THROW(dataset.read(Split::train, 6, 10));
@@ -123,17 +123,19 @@ TEST_F(TokenStoreTest, RejectsForeignFiles) {
   foreign.write("tokens", hdf5::Type::f32, {0, 3}, nullptr);
   foreign.close();
   on_disk.commit();
-  EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(path("foreign.h5")); }),
+  EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(path("foreign.h5")); }),
               HasSubstr("foreign.h5: is HDF5 but not a tokenized dataset"));
-  EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(file("text.h5", "just text\n")); }), HasSubstr("text.h5"));
-  EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(file("empty.h5", "")); }), HasSubstr("empty.h5"));
-  EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(path("missing.h5")); }), HasSubstr("No such file"));
-  EXPECT_THAT(message_of<UserError>([&] { TokenStore::open(folder_.string()); }), HasSubstr("not a regular file"));
+  EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(file("text.h5", "just text\n")); }),
+              HasSubstr("text.h5"));
+  EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(file("empty.h5", "")); }), HasSubstr("empty.h5"));
+  EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(path("missing.h5")); }), HasSubstr("No such file"));
+  EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(folder_.string()); }),
+              HasSubstr("not a regular file"));
 }
 
 /// Returns everything that a reader gets from a dataset, as text.
 std::string everything(const std::string& path) {
-  const TokenStore dataset = TokenStore::open(path);
+  const TokenizedDataset dataset = TokenizedDataset::open(path);
   std::string all = dataset.vocabulary().to_json() + dataset.provenance();
   for (std::uint64_t i = 0; i < dataset.n_documents(); ++i) all += std::to_string(dataset.document(i).end) + " ";
   for (const Split split : all_splits) {
@@ -145,10 +147,10 @@ std::string everything(const std::string& path) {
 }
 
 TEST_F(TokenStoreTest, DetectsFlippedBitsAndTruncation) {
-  StoreWriterOptions options;
-  options.split_by = StoreWriterOptions::SplitBy::document;
+  DatasetWriterOptions options;
+  options.split_by = DatasetWriterOptions::SplitBy::document;
   options.shares = parse_split_shares("0.6,0.2,0.2");
-  StoreWriter writer(path("store.h5"), Vocabulary::dna(), options);
+  DatasetWriter writer(path("store.h5"), Vocabulary::dna(), options);
   std::mt19937_64 random(11);
   for (int document = 0; document < 100; ++document) {
     std::vector<std::uint16_t> ids(1500);
@@ -186,9 +188,9 @@ TEST_F(TokenStoreTest, DetectsFlippedBitsAndTruncation) {
 }
 
 TEST_F(TokenStoreTest, ReadsWideTokensInManyChunks) {
-  StoreWriterOptions options;
+  DatasetWriterOptions options;
   options.shares = parse_split_shares("0.5,0.25,0.25");
-  StoreWriter writer(path("store.h5"), Vocabulary::bytes(true), options);
+  DatasetWriter writer(path("store.h5"), Vocabulary::bytes(true), options);
   std::vector<std::uint16_t> all;
   std::mt19937_64 random(1);
   for (int document = 0; document < 300; ++document) {
@@ -199,10 +201,10 @@ TEST_F(TokenStoreTest, ReadsWideTokensInManyChunks) {
     all.insert(all.end(), ids.begin(), ids.end());
     all.push_back(256);
   }
-  const StoreSummary summary = writer.finish("{}");
+  const DatasetSummary summary = writer.finish("{}");
   EXPECT_EQ(summary.n_tokens, all.size());
   EXPECT_EQ(summary.counts[256], 300u);
-  const TokenStore dataset = TokenStore::open(path("store.h5"));
+  const TokenizedDataset dataset = TokenizedDataset::open(path("store.h5"));
   std::vector<std::uint16_t> found;
   for (const Split split : all_splits) {
     for (const std::int32_t id : dataset.read(split, 0, dataset.size(split)))
@@ -221,7 +223,7 @@ TEST(TokenStoreHeaders, RejectsHeadersWithoutChecksums) {
     ASSERT_GE(H5Fclose(file), 0);
     H5Pclose(creation);
     try {
-      TokenStore::open(path);
+      TokenizedDataset::open(path);
       ADD_FAILURE() << "accepted after a user block of " << user_block;
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find("headers have no checksums (superblock version 0)"), std::string::npos)

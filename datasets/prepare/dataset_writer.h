@@ -16,13 +16,13 @@ namespace furlong {
 
 class AtomicFile;
 
-/// Version of the file layout that StoreWriter writes and TokenStore reads.
-inline constexpr std::int64_t token_store_version = 1;
+/// Version of the file layout that DatasetWriter writes and TokenizedDataset reads.
+inline constexpr std::int64_t tokenized_dataset_version = 1;
 /// Value of the file's `format` attribute.
-inline constexpr std::string_view token_store_format = "furlong token store";
+inline constexpr std::string_view tokenized_dataset_format = "furlong token store";
 
 /// How a dataset is split, and whether it has labels.
-struct StoreWriterOptions {
+struct DatasetWriterOptions {
   SplitShares shares;
   /// `document`: whole documents are assigned to splits by a hash of (seed, document index). `span`: the token sequence
   /// is cut into three spans in the order train, validation, test, regardless of documents.
@@ -33,7 +33,7 @@ struct StoreWriterOptions {
 };
 
 /// The contents of a finished dataset.
-struct StoreSummary {
+struct DatasetSummary {
   std::uint64_t n_tokens = 0;     ///< including document tokens
   std::uint64_t n_documents = 0;  ///< without empty ones, which are not stored
   std::uint64_t n_empty_documents = 0;
@@ -47,14 +47,14 @@ struct StoreSummary {
 
 /// Streams tokens into a dataset, in constant memory. The file appears, complete, with finish(). Throws UserError if
 /// the path is invalid and MachineError if the system fails; an existing file then stays unchanged.
-class StoreWriter {
+class DatasetWriter {
  public:
-  StoreWriter(const std::filesystem::path& path, Vocabulary vocabulary, const StoreWriterOptions& options);
+  DatasetWriter(const std::filesystem::path& path, Vocabulary vocabulary, const DatasetWriterOptions& options);
   /// Writes to a file that the caller opened before the vocabulary was known.
-  StoreWriter(std::unique_ptr<AtomicFile> file, Vocabulary vocabulary, const StoreWriterOptions& options);
-  ~StoreWriter();
-  StoreWriter(const StoreWriter&) = delete;
-  StoreWriter& operator=(const StoreWriter&) = delete;
+  DatasetWriter(std::unique_ptr<AtomicFile> file, Vocabulary vocabulary, const DatasetWriterOptions& options);
+  ~DatasetWriter();
+  DatasetWriter(const DatasetWriter&) = delete;
+  DatasetWriter& operator=(const DatasetWriter&) = delete;
 
   /// Appends tokens to the current document. The ids must be inside the vocabulary; they are not checked here.
   void append(std::span<const std::uint16_t> ids);
@@ -68,7 +68,7 @@ class StoreWriter {
   std::uint64_t n_tokens() const;
   /// Completes the file. `provenance` is JSON; `label_names` are the names of the labels 0, 1, ... Throws UserError if
   /// there are no tokens, or if a split with a positive share is empty.
-  StoreSummary finish(const std::string& provenance, const std::vector<std::string>& label_names = {});
+  DatasetSummary finish(const std::string& provenance, const std::vector<std::string>& label_names = {});
 
  private:
   struct State;

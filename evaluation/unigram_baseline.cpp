@@ -1,10 +1,10 @@
-#include "evaluation/chance.h"
+#include "evaluation/unigram_baseline.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
 #include "trainers/model/objective.h"
 
@@ -30,7 +30,7 @@ Counts count_targets(const Settings& settings, const Vocabulary& vocabulary, con
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
-    const Batch batch = source->batch_of_one_pass(first, batch_size);
+    const Batch batch = source->single_pass_batch(first, batch_size);
     count(labels ? batch.labels : batch.targets, counts);
   }
   return counts;
@@ -47,7 +47,7 @@ Counts count_training(const Settings& settings, const Vocabulary& vocabulary, co
   if (settings.objective.learns_labels())
     return count_targets(settings, vocabulary, data, Split::train, settings.data.sequence_length,
                          settings.data.batch_size, 0);
-  const auto* store = dynamic_cast<const TokenStore*>(&data);
+  const auto* store = dynamic_cast<const TokenizedDataset*>(&data);
   require(store != nullptr, "{} is not a tokenized dataset", data.path());
   Counts counts(static_cast<std::size_t>(vocabulary.size()), 0);
   const std::uint64_t size = std::min(store->size(Split::train), kMostTokens);
@@ -88,8 +88,8 @@ std::int64_t bytes_of(const Counts& counts, const Vocabulary& vocabulary) {
 
 }  // namespace
 
-Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
-              std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches) {
+UnigramBaseline chance(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+                       std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches) {
   const Counts targets = count_targets(settings, vocabulary, data, split, sequence_length, batch_size, max_batches);
   const Counts training = count_training(settings, vocabulary, data);
   const std::vector<bool> possible = possible_targets(settings, vocabulary, targets.size());
@@ -104,7 +104,7 @@ Chance chance(const Settings& settings, const Vocabulary& vocabulary, const Data
   }
   if (n_targets == 0)
     throw UserError("{}: the {} split has no targets; choose another split", data.path(), name_of(split));
-  Chance found;
+  UnigramBaseline found;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] > 0)
       found.loss -= static_cast<double>(targets[i]) * std::log(static_cast<double>(training[i] + 1) / n_training);

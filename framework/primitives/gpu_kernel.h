@@ -12,13 +12,13 @@ namespace furlong::ops {
 /// The launchers of one kernel: void(const Stream&, Arguments...) for each GPU engine. Declare it `inline` in a header
 /// that both the op and its kernels include.
 template <class... Arguments>
-class GpuBody {
+class GpuKernel {
  public:
   using Function = void (*)(const Stream&, Arguments...);
 
-  explicit constexpr GpuBody(const char* op) : op_(op) {}
-  GpuBody(const GpuBody&) = delete;
-  GpuBody& operator=(const GpuBody&) = delete;
+  explicit constexpr GpuKernel(const char* op) : op_(op) {}
+  GpuKernel(const GpuKernel&) = delete;
+  GpuKernel& operator=(const GpuKernel&) = delete;
 
   /// Returns whether the engine of `type` has this kernel.
   bool has(DeviceType type) const { return function_for(type) != nullptr; }
@@ -42,7 +42,8 @@ class GpuBody {
 
 /// Runs the kernel for the stream's device: the CPU's or a GPU's, or none on the shape-only device.
 template <class Cpu, class... Expected, class... Arguments>
-void run_body(const Stream& stream, const Cpu& cpu, const GpuBody<Expected...>& gpu, Arguments&&... arguments) {
+void dispatch_kernel(const Stream& stream, const Cpu& cpu, const GpuKernel<Expected...>& gpu,
+                     Arguments&&... arguments) {
   switch (stream.device.type) {
     case DeviceType::cpu:
       cpu(std::forward<Arguments>(arguments)...);
@@ -62,11 +63,11 @@ void run_body(const Stream& stream, const Cpu& cpu, const GpuBody<Expected...>& 
 namespace furlong {
 inline namespace FURLONG_GPU {
 
-/// Registers a launcher before main: const GpuBodyRegistration registration{activation_gpu, &activation};
+/// Registers a launcher before main: const GpuKernelRegistration registration{activation_gpu, &activation};
 template <class... Arguments>
-class GpuBodyRegistration {
+class GpuKernelRegistration {
  public:
-  GpuBodyRegistration(ops::GpuBody<Arguments...>& body, typename ops::GpuBody<Arguments...>::Function launcher) {
+  GpuKernelRegistration(ops::GpuKernel<Arguments...>& body, typename ops::GpuKernel<Arguments...>::Function launcher) {
 #ifdef __CUDACC__
     body.set(DeviceType::cuda, launcher);
 #else

@@ -1,4 +1,4 @@
-#include "layers/attention/linear/directions.h"
+#include "layers/attention/linear/random_projection.h"
 
 #include <gtest/gtest.h>
 
@@ -36,22 +36,22 @@ Moments moments(const std::vector<double>& values) {
 }
 
 TEST(RandomProjection, KeyDeterminesValues) {
-  for (const DirectionsKind kind : all_values<DirectionsKind>()) {
+  for (const RandomProjectionKind kind : all_values<RandomProjectionKind>()) {
     const std::string name = name_of(kind);
-    const std::vector<float> drawn = draw_directions(kind, 20, 8, key_of(0));
+    const std::vector<float> drawn = draw_random_projection(kind, 20, 8, key_of(0));
     ASSERT_EQ(drawn.size(), 160u) << name;
-    EXPECT_EQ(draw_directions(kind, 20, 8, key_of(0)), drawn) << name;
-    EXPECT_NE(draw_directions(kind, 20, 8, key_of(1)), drawn) << name;
-    EXPECT_NE(draw_directions(kind, 20, 8, key_of(0, 4)), drawn) << name;
-    EXPECT_NE(draw_directions(kind, 20, 8, {3, 0, random_stream("another layer")}), drawn) << name;
+    EXPECT_EQ(draw_random_projection(kind, 20, 8, key_of(0)), drawn) << name;
+    EXPECT_NE(draw_random_projection(kind, 20, 8, key_of(1)), drawn) << name;
+    EXPECT_NE(draw_random_projection(kind, 20, 8, key_of(0, 4)), drawn) << name;
+    EXPECT_NE(draw_random_projection(kind, 20, 8, {3, 0, random_stream("another layer")}), drawn) << name;
   }
 }
 
 TEST(RandomProjection, ValuesAreBFloat16) {
-  for (const DirectionsKind kind : all_values<DirectionsKind>()) {
+  for (const RandomProjectionKind kind : all_values<RandomProjectionKind>()) {
     const std::string name = name_of(kind);
     for (const auto& [m, d] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 3}, {40, 16}, {256, 64}}) {
-      for (float value : draw_directions(kind, m, d, key_of(0))) {
+      for (float value : draw_random_projection(kind, m, d, key_of(0))) {
         ASSERT_TRUE(std::isfinite(value)) << name;
         ASSERT_EQ(static_cast<float>(bfloat16(value)), value) << name;
       }
@@ -60,11 +60,11 @@ TEST(RandomProjection, ValuesAreBFloat16) {
 }
 
 TEST(RandomProjection, RowsAreOrthogonalWithinBlocks) {
-  for (const DirectionsKind kind : all_values<DirectionsKind>()) {
+  for (const RandomProjectionKind kind : all_values<RandomProjectionKind>()) {
     const std::string name = name_of(kind);
-    if (kind == DirectionsKind::iid) continue;
+    if (kind == RandomProjectionKind::iid) continue;
     for (const auto& [m, d] : {std::pair<std::int64_t, std::int64_t>{2, 2}, {8, 8}, {11, 4}, {64, 64}, {150, 64}}) {
-      const std::vector<float> rows = draw_directions(kind, m, d, key_of(0));
+      const std::vector<float> rows = draw_random_projection(kind, m, d, key_of(0));
       double largest_between = 0;
       for (std::int64_t i = 0; i < m; ++i) {
         for (std::int64_t j = 0; j < i; ++j) {
@@ -88,12 +88,13 @@ TEST(RandomProjection, RowsAreOrthogonalWithinBlocks) {
 TEST(RandomProjection, NormsMatchGaussianRows) {
   // χ_d has mean √2 Γ((d + 1) / 2) / Γ(d / 2) and mean square d. Its kurtosis is at most 3.25 for d >= 2, so the
   // relative standard error of a variance is at most √(2.25 / n).
-  for (const auto& [kind, name] : {std::pair{DirectionsKind::iid, "iid"}, {DirectionsKind::orthogonal, "orthogonal"}}) {
+  for (const auto& [kind, name] :
+       {std::pair{RandomProjectionKind::iid, "iid"}, {RandomProjectionKind::orthogonal, "orthogonal"}}) {
     for (std::int64_t d : {2, 8, 64}) {
       std::vector<double> norms;
       for (std::uint32_t step = 0; step < 40; ++step) {
         const std::int64_t m = 2 * d + d / 2;  // the last block is cut
-        const std::vector<float> rows = draw_directions(kind, m, d, key_of(step));
+        const std::vector<float> rows = draw_random_projection(kind, m, d, key_of(step));
         for (std::int64_t i = 0; i < m; ++i) norms.push_back(norm(rows, d, i));
       }
       const double n = static_cast<double>(norms.size()), half = static_cast<double>(d) / 2;
@@ -113,7 +114,7 @@ TEST(RandomProjection, NormsWithinBlockAreIndependent) {
   double sum = 0, variance = 0, mean = 0;
   std::vector<double> first, second;
   for (std::uint32_t step = 0; step < 4000; ++step) {
-    const std::vector<float> rows = draw_directions(DirectionsKind::orthogonal, d, d, key_of(step));
+    const std::vector<float> rows = draw_random_projection(RandomProjectionKind::orthogonal, d, d, key_of(step));
     first.push_back(norm(rows, d, 0));
     second.push_back(norm(rows, d, 1));
     mean += first.back() / 4000;
@@ -131,12 +132,12 @@ TEST(RandomProjection, AxesAndSignsAreEquallyLikely) {
   const std::int64_t d = 5, draws = 20000;
   double stratified = 0;
   for (int i = 1; i <= 5; ++i) stratified += std::pow(chi_quantile(i / 6.0, d), 2) / 25;
-  for (const DirectionsKind kind : all_values<DirectionsKind>()) {
+  for (const RandomProjectionKind kind : all_values<RandomProjectionKind>()) {
     const std::string name = name_of(kind);
-    const double expected = kind == DirectionsKind::norm_stratified ? stratified : 1;
+    const double expected = kind == RandomProjectionKind::norm_stratified ? stratified : 1;
     std::vector<double> sum(25), square(25);
     for (std::uint32_t step = 0; step < draws; ++step) {
-      const std::vector<float> rows = draw_directions(kind, d, d, key_of(step));
+      const std::vector<float> rows = draw_random_projection(kind, d, d, key_of(step));
       for (std::size_t i = 0; i < 25; ++i) {
         sum[i] += static_cast<double>(rows[i]) / draws;
         square[i] += static_cast<double>(rows[i]) * static_cast<double>(rows[i]) / draws;
@@ -151,9 +152,9 @@ TEST(RandomProjection, AxesAndSignsAreEquallyLikely) {
 }
 
 TEST(RandomProjection, FixedAndStructuredNormsMatchDefinition) {
-  for (DirectionsKind kind : {DirectionsKind::orthogonal_fixed_norm, DirectionsKind::structured}) {
+  for (RandomProjectionKind kind : {RandomProjectionKind::orthogonal_fixed_norm, RandomProjectionKind::structured}) {
     for (const auto& [m, d] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {11, 4}, {70, 64}}) {
-      const std::vector<float> rows = draw_directions(kind, m, d, key_of(0));
+      const std::vector<float> rows = draw_random_projection(kind, m, d, key_of(0));
       for (std::int64_t i = 0; i < m; ++i)
         EXPECT_NEAR(norm(rows, d, i), std::sqrt(static_cast<double>(d)),
                     bfloat16_unit * std::sqrt(static_cast<double>(d)))
@@ -164,7 +165,7 @@ TEST(RandomProjection, FixedAndStructuredNormsMatchDefinition) {
   const std::int64_t d = 48, m = 64;
   double mean = 0;
   for (std::uint32_t step = 0; step < 50; ++step) {
-    const std::vector<float> rows = draw_directions(DirectionsKind::structured, m, d, key_of(step));
+    const std::vector<float> rows = draw_random_projection(RandomProjectionKind::structured, m, d, key_of(step));
     for (std::int64_t i = 0; i < m; ++i) mean += dot(rows, d, i, i) / (50 * m);
   }
   // Over all rows of a block, each of the d columns has exactly the square p.
@@ -175,7 +176,7 @@ TEST(RandomProjection, StratifiedNormsAreShuffledQuantiles) {
   const std::int64_t m = 21, d = 4;
   std::vector<double> first_norms;
   for (std::uint32_t step = 0; step < 2000; ++step) {
-    const std::vector<float> rows = draw_directions(DirectionsKind::norm_stratified, m, d, key_of(step));
+    const std::vector<float> rows = draw_random_projection(RandomProjectionKind::norm_stratified, m, d, key_of(step));
     std::vector<double> norms;
     for (std::int64_t i = 0; i < m; ++i) norms.push_back(norm(rows, d, i));
     first_norms.push_back(norms.front());
@@ -243,13 +244,13 @@ TEST(RandomProjection, SoftmaxEstimateIsUnbiasedAndOrthogonalRowsReduceVariance)
   for (std::int64_t m : {8, 16, 11}) {
     double variance[2] = {}, fourth[2] = {};
     for (const auto& [kind, name] :
-         {std::pair{DirectionsKind::iid, "iid"}, {DirectionsKind::orthogonal, "orthogonal"}}) {
+         {std::pair{RandomProjectionKind::iid, "iid"}, {RandomProjectionKind::orthogonal, "orthogonal"}}) {
       std::vector<double> estimates;
       for (std::uint32_t step = 0; step < draws; ++step)
-        estimates.push_back(kernel_estimate(draw_directions(kind, m, d, key_of(step)), query, key));
+        estimates.push_back(kernel_estimate(draw_random_projection(kind, m, d, key_of(step)), query, key));
       const Moments found = moments(estimates);
       EXPECT_NEAR(found.mean, std::exp(product), 4 * std::sqrt(found.variance / draws)) << name << ", m = " << m;
-      const auto at = static_cast<std::size_t>(kind == DirectionsKind::orthogonal);
+      const auto at = static_cast<std::size_t>(kind == RandomProjectionKind::orthogonal);
       variance[at] = found.variance;
       for (double value : estimates) fourth[at] += std::pow(value - found.mean, 4) / draws;
     }

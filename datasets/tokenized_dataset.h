@@ -14,7 +14,7 @@
 namespace furlong {
 
 /// A tokenized dataset that is open for reading.
-class TokenStore : public Dataset {
+class TokenizedDataset : public Dataset {
  public:
   /// A span [begin, end) of the dataset's token sequence.
   struct Range {
@@ -24,10 +24,10 @@ class TokenStore : public Dataset {
   /// Opens a file. Throws UserError, naming the file, if it is missing, truncated, damaged, inconsistent, not HDF5, or
   /// not a tokenized dataset. Damaged tokens (Fletcher32 checksum per chunk) are detected when they are read, and also
   /// throw UserError.
-  static TokenStore open(const std::string& path);
-  TokenStore(TokenStore&&) noexcept;
-  TokenStore& operator=(TokenStore&&) noexcept;
-  ~TokenStore() override;
+  static TokenizedDataset open(const std::string& path);
+  TokenizedDataset(TokenizedDataset&&) noexcept;
+  TokenizedDataset& operator=(TokenizedDataset&&) noexcept;
+  ~TokenizedDataset() override;
 
   const std::string& path() const override;
   const Vocabulary& vocabulary() const override;
@@ -61,7 +61,7 @@ class TokenStore : public Dataset {
 
  private:
   struct State;
-  explicit TokenStore(std::unique_ptr<State> state);
+  explicit TokenizedDataset(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "datasets/prepare/store_writer.h"
-#include "datasets/token_store.h"
+#include "datasets/prepare/dataset_writer.h"
+#include "datasets/tokenized_dataset.h"
 
 namespace furlong::testing {
 
@@ -15,9 +15,9 @@ using Documents = std::vector<std::vector<std::uint16_t>>;
 /// Writes a dataset of `documents` and returns its path.
 inline std::string write_documents(const std::string& path, const Vocabulary& vocabulary, const Documents& documents,
                                    const std::string& shares = "1") {
-  StoreWriterOptions options;
+  DatasetWriterOptions options;
   options.shares = parse_split_shares(shares);
-  StoreWriter writer(path, vocabulary, options);
+  DatasetWriter writer(path, vocabulary, options);
   for (const std::vector<std::uint16_t>& ids : documents) {
     writer.append(ids);
     writer.end_document();

@@ -1,9 +1,9 @@
-#include "datasets/token_store.h"
+#include "datasets/tokenized_dataset.h"
 
 #include <algorithm>
 #include <mutex>
 
-#include "datasets/prepare/store_writer.h"
+#include "datasets/prepare/dataset_writer.h"
 #include "framework/core/error.h"
 #include "framework/io/hdf5.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kMaxBytesInMemory = std::uint64_t{1} << 30;
 
-using Range = TokenStore::Range;
+using Range = TokenizedDataset::Range;
 
 struct SplitRanges {
   std::vector<Range> ranges;
@@ -100,7 +100,7 @@ void check_disjoint(const std::string& file, const std::array<SplitRanges, 3>& s
 
 }  // namespace
 
-struct TokenStore::State {
+struct TokenizedDataset::State {
   std::string path;
   hdf5::File file;
   Vocabulary vocabulary;
@@ -126,7 +126,7 @@ struct TokenStore::State {
   void convert(const std::byte* raw, std::uint64_t first, std::span<std::int32_t> out) const;
 };
 
-void TokenStore::State::check_documents() const {
+void TokenizedDataset::State::check_documents() const {
   check_type(documents, 1, true);
   const std::uint64_t n_offsets = documents.shape()[0];
   if (n_offsets < 2)
@@ -141,7 +141,7 @@ void TokenStore::State::check_documents() const {
 }
 
 /// Converts elements of the file's type to ids. `first` is the position of the first one, for errors.
-void TokenStore::State::convert(const std::byte* raw, std::uint64_t first, std::span<std::int32_t> out) const {
+void TokenizedDataset::State::convert(const std::byte* raw, std::uint64_t first, std::span<std::int32_t> out) const {
   const auto size = static_cast<std::uint32_t>(vocabulary.size());
   std::uint32_t largest = 0;
   const auto widen = [&](const auto* source) {
@@ -166,7 +166,7 @@ void TokenStore::State::convert(const std::byte* raw, std::uint64_t first, std::
   }
 }
 
-void TokenStore::State::load(const SplitRanges& split) const {
+void TokenizedDataset::State::load(const SplitRanges& split) const {
   std::vector<std::byte> memory(split.size() * width());
   std::size_t offset = 0;
   for (const Range& range : split.ranges) {
@@ -177,16 +177,16 @@ void TokenStore::State::load(const SplitRanges& split) const {
   split.memory = std::move(memory);
 }
 
-TokenStore TokenStore::open(const std::string& path) {
-  hdf5::File file = hdf5::File::open_own(path);
-  if (!file.has_attribute("format") || file.text("format") != token_store_format) {
+TokenizedDataset TokenizedDataset::open(const std::string& path) {
+  hdf5::File file = hdf5::File::open_checksummed(path);
+  if (!file.has_attribute("format") || file.text("format") != tokenized_dataset_format) {
     throw UserError("{}: is HDF5 but not a tokenized dataset; create one with furlong prepare", path);
   }
   const std::int64_t format_version = file.integer("format_version");
-  if (format_version != token_store_version) {
+  if (format_version != tokenized_dataset_version) {
     throw UserError(
         "{}: is a tokenized dataset of version {}, but this program reads version {}; run furlong prepare again", path,
-        format_version, token_store_version);
+        format_version, tokenized_dataset_version);
   }
   Vocabulary vocabulary = Vocabulary::from_json(read_vocabulary(file), path);
   auto state = std::make_unique<State>(path, std::move(file), std::move(vocabulary));
@@ -199,20 +199,20 @@ TokenStore TokenStore::open(const std::string& path) {
     for (const Range& range : split.ranges) split.starts.push_back(split.starts.back() + (range.end - range.begin));
   }
   check_disjoint(path, state->splits);
-  return TokenStore(std::move(state));
+  return TokenizedDataset(std::move(state));
 }
 
-TokenStore::TokenStore(std::unique_ptr<State> state) : state_(std::move(state)) {}
-TokenStore::TokenStore(TokenStore&&) noexcept = default;
-TokenStore& TokenStore::operator=(TokenStore&&) noexcept = default;
-TokenStore::~TokenStore() = default;
+TokenizedDataset::TokenizedDataset(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TokenizedDataset::TokenizedDataset(TokenizedDataset&&) noexcept = default;
+TokenizedDataset& TokenizedDataset::operator=(TokenizedDataset&&) noexcept = default;
+TokenizedDataset::~TokenizedDataset() = default;
 
-const std::string& TokenStore::path() const { return state_->path; }
-const Vocabulary& TokenStore::vocabulary() const { return state_->vocabulary; }
-const std::string& TokenStore::provenance() const { return state_->provenance; }
-std::uint64_t TokenStore::n_tokens() const { return state_->n_tokens(); }
-std::uint64_t TokenStore::n_documents() const { return state_->documents.shape()[0] - 1; }
-std::vector<std::uint64_t> TokenStore::document_offsets() const {
+const std::string& TokenizedDataset::path() const { return state_->path; }
+const Vocabulary& TokenizedDataset::vocabulary() const { return state_->vocabulary; }
+const std::string& TokenizedDataset::provenance() const { return state_->provenance; }
+std::uint64_t TokenizedDataset::n_tokens() const { return state_->n_tokens(); }
+std::uint64_t TokenizedDataset::n_documents() const { return state_->documents.shape()[0] - 1; }
+std::vector<std::uint64_t> TokenizedDataset::document_offsets() const {
   check_stored(state_->documents);
   std::vector<std::uint64_t> offsets(state_->documents.shape()[0]);
   state_->documents.read(offsets.data(), offsets.size() * sizeof(std::uint64_t));
@@ -221,7 +221,7 @@ std::vector<std::uint64_t> TokenStore::document_offsets() const {
   return offsets;
 }
 
-std::uint64_t TokenStore::documents_per_label() const {
+std::uint64_t TokenizedDataset::documents_per_label() const {
   if (!state_->file.has("labels")) return 0;
   const std::int64_t documents = state_->file.dataset("labels").integer("documents_per_label");
   if (documents != 1 && documents != 2)
@@ -229,7 +229,7 @@ std::uint64_t TokenStore::documents_per_label() const {
   return static_cast<std::uint64_t>(documents);
 }
 
-std::vector<std::int32_t> TokenStore::labels() const {
+std::vector<std::int32_t> TokenizedDataset::labels() const {
   const std::uint64_t documents = documents_per_label();
   if (documents == 0)
     throw UserError("{}: the dataset has no labels; create one with furlong prepare labelled", path());
@@ -251,10 +251,10 @@ std::vector<std::int32_t> TokenStore::labels() const {
   return labels;
 }
 
-const std::vector<Range>& TokenStore::ranges(Split split) const { return state_->split(split).ranges; }
-std::uint64_t TokenStore::size(Split split) const { return state_->split(split).size(); }
+const std::vector<Range>& TokenizedDataset::ranges(Split split) const { return state_->split(split).ranges; }
+std::uint64_t TokenizedDataset::size(Split split) const { return state_->split(split).size(); }
 
-Range TokenStore::document(std::uint64_t index) const {
+Range TokenizedDataset::document(std::uint64_t index) const {
   require(index < n_documents(), "document {} of {}", index, n_documents());
   std::array<std::uint64_t, 2> offsets{};
   state_->documents.read_rows(index, index + 2, offsets.data(), sizeof offsets);
@@ -265,7 +265,7 @@ Range TokenStore::document(std::uint64_t index) const {
   return {offsets[0], offsets[1]};
 }
 
-void TokenStore::read(Split which, std::uint64_t position, std::span<std::int32_t> tokens) const {
+void TokenizedDataset::read(Split which, std::uint64_t position, std::span<std::int32_t> tokens) const {
   const SplitRanges& split = state_->split(which);
   require(position <= split.size() && tokens.size() <= split.size() - position, "tokens [{}, {}) of the {} split of {}",
           position, position + tokens.size(), name_of(which), split.size());
@@ -291,13 +291,13 @@ void TokenStore::read(Split which, std::uint64_t position, std::span<std::int32_
   }
 }
 
-std::vector<std::int32_t> TokenStore::read(Split split, std::uint64_t position, std::size_t count) const {
+std::vector<std::int32_t> TokenizedDataset::read(Split split, std::uint64_t position, std::size_t count) const {
   std::vector<std::int32_t> tokens(count);
   read(split, position, tokens);
   return tokens;
 }
 
-std::vector<std::uint64_t> TokenStore::breaks(Split which, std::uint64_t position, std::uint64_t count) const {
+std::vector<std::uint64_t> TokenizedDataset::breaks(Split which, std::uint64_t position, std::uint64_t count) const {
   const SplitRanges& split = state_->split(which);
   std::vector<std::uint64_t> places;
   auto start = std::upper_bound(split.starts.begin(), split.starts.end(), position);

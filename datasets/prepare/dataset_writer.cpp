@@ -1,4 +1,4 @@
-#include "datasets/prepare/store_writer.h"
+#include "datasets/prepare/dataset_writer.h"
 
 #include <xxhash.h>
 
@@ -20,7 +20,7 @@ constexpr std::uint64_t kTokensPerChunk = std::uint64_t{1} << 16;
 constexpr std::uint64_t kRowsPerChunk = std::uint64_t{1} << 11;
 constexpr std::size_t kMaxAttributeBytes = 32768;
 
-using SplitBy = StoreWriterOptions::SplitBy;
+using SplitBy = DatasetWriterOptions::SplitBy;
 
 /// Buffers rows of 64-bit integers for an HDF5 dataset.
 class Rows {
@@ -134,9 +134,9 @@ double entropy(const std::vector<std::uint64_t>& counts) {
 
 }  // namespace
 
-struct StoreWriter::State {
+struct DatasetWriter::State {
   Vocabulary vocabulary;
-  StoreWriterOptions options;
+  DatasetWriterOptions options;
   std::unique_ptr<AtomicFile> on_disk;
   hdf5::File file;
   hdf5::Type type;
@@ -152,9 +152,9 @@ struct StoreWriter::State {
   std::array<std::pair<std::uint64_t, std::uint64_t>, 3> pending{};
   std::vector<std::uint64_t> chunk_counts, train_counts;
   PrefixCounts prefix_counts;
-  StoreSummary summary;
+  DatasetSummary summary;
 
-  State(std::unique_ptr<AtomicFile> output, Vocabulary the_vocabulary, const StoreWriterOptions& the_options)
+  State(std::unique_ptr<AtomicFile> output, Vocabulary the_vocabulary, const DatasetWriterOptions& the_options)
       : vocabulary(std::move(the_vocabulary)),
         options(the_options),
         on_disk(std::move(output)),
@@ -254,7 +254,7 @@ struct StoreWriter::State {
   void finish_labels(const std::vector<std::string>& names);
 };
 
-void StoreWriter::State::finish_labels(const std::vector<std::string>& names) {
+void DatasetWriter::State::finish_labels(const std::vector<std::string>& names) {
   if (!labels) return;
   require(
       labels->size() * options.documents_per_label == summary.n_documents && labels->counts().size() <= names.size(),
@@ -265,7 +265,7 @@ void StoreWriter::State::finish_labels(const std::vector<std::string>& names) {
   vocabulary = vocabulary.with_labels(names);
 }
 
-void StoreWriter::State::cut_into_spans() {
+void DatasetWriter::State::cut_into_spans() {
   const auto n_tokens = static_cast<long double>(summary.n_tokens);
   const std::uint64_t train_end = static_cast<std::uint64_t>(std::llround(n_tokens * options.shares[Split::train]));
   const double both = options.shares[Split::train] + options.shares[Split::validation];
@@ -280,7 +280,7 @@ void StoreWriter::State::cut_into_spans() {
   count_train_span(borders[1]);
 }
 
-void StoreWriter::State::count_train_span(std::uint64_t end) {
+void DatasetWriter::State::count_train_span(std::uint64_t end) {
   auto [place, counts] = prefix_counts.before(end);
   with_stored_type([&, &place = place, &counts = counts]<class Stored>(Stored) {
     std::vector<Stored> ids;
@@ -295,7 +295,7 @@ void StoreWriter::State::count_train_span(std::uint64_t end) {
   train_counts = std::move(counts);
 }
 
-void StoreWriter::State::check_no_split_is_empty() const {
+void DatasetWriter::State::check_no_split_is_empty() const {
   for (const Split split : all_splits) {
     const auto index = static_cast<std::size_t>(split);
     if (options.shares[split] == 0 || summary.split_tokens[index] > 0) continue;
@@ -308,20 +308,22 @@ void StoreWriter::State::check_no_split_is_empty() const {
   }
 }
 
-StoreWriter::StoreWriter(const std::filesystem::path& path, Vocabulary vocabulary, const StoreWriterOptions& options)
-    : StoreWriter(std::make_unique<AtomicFile>(path), std::move(vocabulary), options) {}
+DatasetWriter::DatasetWriter(const std::filesystem::path& path, Vocabulary vocabulary,
+                             const DatasetWriterOptions& options)
+    : DatasetWriter(std::make_unique<AtomicFile>(path), std::move(vocabulary), options) {}
 
-StoreWriter::StoreWriter(std::unique_ptr<AtomicFile> file, Vocabulary vocabulary, const StoreWriterOptions& options)
+DatasetWriter::DatasetWriter(std::unique_ptr<AtomicFile> file, Vocabulary vocabulary,
+                             const DatasetWriterOptions& options)
     : state_(std::make_unique<State>(std::move(file), std::move(vocabulary), options)) {}
 
-StoreWriter::~StoreWriter() = default;
+DatasetWriter::~DatasetWriter() = default;
 
-std::uint64_t StoreWriter::n_tokens() const { return state_->position(); }
+std::uint64_t DatasetWriter::n_tokens() const { return state_->position(); }
 
-void StoreWriter::append(std::span<const std::uint16_t> ids) { state_->append(ids); }
-void StoreWriter::append(std::span<const std::int32_t> ids) { state_->append(ids); }
+void DatasetWriter::append(std::span<const std::uint16_t> ids) { state_->append(ids); }
+void DatasetWriter::append(std::span<const std::int32_t> ids) { state_->append(ids); }
 
-void StoreWriter::end_document() {
+void DatasetWriter::end_document() {
   State& state = *state_;
   if (state.position() == state.document_begin) {
     ++state.summary.n_empty_documents;
@@ -340,13 +342,13 @@ void StoreWriter::end_document() {
   state.documents.push({state.position()});
 }
 
-void StoreWriter::label(std::int32_t label) {
+void DatasetWriter::label(std::int32_t label) {
   State& state = *state_;
   require(state.labels && state.position() == state.document_begin, "label() without a finished document");
   state.labels->push(label);
 }
 
-StoreSummary StoreWriter::finish(const std::string& provenance, const std::vector<std::string>& label_names) {
+DatasetSummary DatasetWriter::finish(const std::string& provenance, const std::vector<std::string>& label_names) {
   State& state = *state_;
   require(state.position() == state.document_begin, "finish() before the end of a document");
   if (!state.buffer.empty()) state.write_chunk();
@@ -362,8 +364,8 @@ StoreSummary StoreWriter::finish(const std::string& provenance, const std::vecto
   }
   state.documents.flush();
   state.finish_labels(label_names);
-  state.file.set_text("format", token_store_format);
-  state.file.set_integer("format_version", token_store_version);
+  state.file.set_text("format", tokenized_dataset_format);
+  state.file.set_integer("format_version", tokenized_dataset_version);
   write_vocabulary(state.file, state.vocabulary.to_json());
   state.file.set_text("provenance", provenance);
   state.file.close();
