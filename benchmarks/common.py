@@ -1,4 +1,4 @@
-"""What the runners share: processes that answer requests by turns, the machine, and result files. See worker.h for the
+"""What the runners share: processes that answer requests in alternation, the machine, and result files. See worker.h for the
 protocol."""
 
 import atexit

@@ -85,7 +85,7 @@ def main():
     )
     parser.add_argument("students", nargs="+", help="checkpoints or run directories")
     parser.add_argument("--teacher", required=True, help="checkpoint")
-    parser.add_argument("--store", required=True, help="token store in the models' tokens")
+    parser.add_argument("--store", required=True, help="tokenized dataset in the models' vocabulary")
     parser.add_argument("--split", default="test")
     parser.add_argument("--count", type=int, default=1000, help="documents")
     parser.add_argument("--longest", type=int, default=256, help="tokens of a document; all-MiniLM-L6-v2 reads 256")

@@ -114,7 +114,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=pathlib.Path, nargs="?", help="run directory of furlong finetune")
     parser.add_argument("--furlong", default="build/release/bin/furlong")
-    parser.add_argument("--data", help="token store (default: that of the run's recovery.json)")
+    parser.add_argument("--data", help="tokenized dataset (default: that of the run's recovery.json)")
     parser.add_argument("--split", default="test")
     parser.add_argument("--max-batches", type=int, default=100)
     parser.add_argument("--sequence-length", type=int, help="default: that of recovery.json")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What furlong plan foretells for processes on this machine's CPU beside what furlong train then takes, with one
+"""What furlong plan estimates for ranks on this machine's CPU compared with what furlong train takes, with one
 process and with two of one thread each. Writes benchmarks/results/plan_check_<date>.json: time of a step, peak memory,
 and the scaling from one process to two.
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Attention beside PyTorch 2 in one run: both processes stay alive and work by turns. Writes
+"""Attention compared with PyTorch 2 in one run: both processes stay alive and work in alternation. Writes
 benchmarks/results/attention_<date>.json.
 
 1. The peer's best: chunked FAVOR+ (attention/chunked_favor.py) over chunk sizes, both forms, eager and compiled, under
@@ -105,7 +105,7 @@ def by_turns(peer, ours, rounds, peer_request, our_request):
 
 
 def both_attentions(arguments, shape, program, candidate):
-    """favor_positive and softmax by turns, the peer as `candidate` of the sweep says."""
+    """favor_positive and softmax alternating, the peer as `candidate` of the sweep says."""
     environment = peer_environments(arguments.threads)[candidate["environment"]]
     favor = {key: candidate[key] for key in ("attention", "form", "chunk", "compile")}
     result = {"peer": candidate}

@@ -2,7 +2,7 @@
 """A whole training step beside PyTorch 2 in one run, turn by turn, and the peak memory of both. Writes
 benchmarks/results/training_step_<date>.json.
 
-For each type: the peer eager and compiled, the faster taken; then steps by turns and medians. Then one step of each at
+For each type: the peer eager and compiled, the faster taken; then steps alternating and medians. Then one step of each at
 a longer sequence in fresh processes, for their peak resident memory (VmHWM).
 """
 
@@ -149,7 +149,7 @@ def main():
     parser.add_argument(
         "--dtypes", nargs="*", default=["float32", "bfloat16"], help="of the speed comparison; none: memory alone"
     )
-    parser.add_argument("--rounds", type=int, default=4, help="steps of each, by turns")
+    parser.add_argument("--rounds", type=int, default=4, help="steps of each, alternating")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--our-chunk", type=int, default=64)
     parser.add_argument("--peer-chunk", type=int, help="default: the best of the newest run_attention.py")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Two processes of one thread each beside one process of two threads: the same model, the same two sequences a step, on
-two cores, by turns. Writes benchmarks/results/two_processes_<date>.json.
+two cores, alternating. Writes benchmarks/results/two_processes_<date>.json.
 
 Both train the same losses. The ratio is that of their tokens a second; with --trace FILE the last run of two processes
 writes what it did in its last steps (furlong train --trace). Wants the machine to itself.
@@ -45,7 +45,7 @@ def main():
     parser.add_argument("--shard-optimizer", action="store_true", help="ZeRO-1 in the two processes")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warm-up", type=int, default=2, help="of these steps, at the beginning, not counted")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each, by turns")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each, alternating")
     parser.add_argument("--trace", type=pathlib.Path, help="Chrome trace of the last run of two processes")
     parser.add_argument("--build", default="build/release", help="build folder")
     parser.add_argument("--program", type=pathlib.Path, help="furlong, built elsewhere")

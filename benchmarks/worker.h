@@ -1,6 +1,6 @@
 #pragma once
 // What the benchmark programs share: they wait for requests, one line of words `key=value` each, and answer with one
-// line of JSON. So a runner can keep ours and a peer's process alive and let them work by turns, under the same
+// line of JSON. So a runner can keep ours and a peer's process alive and let them work in alternation, under the same
 // disturbances.
 #include <fstream>
 #include <iostream>

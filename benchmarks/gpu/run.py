@@ -9,7 +9,7 @@ Attention: ours is measured by `furlong bench attention --device cuda`, before a
 faster of both counts, as for the peers the fastest of their settings does. Peers, each left out with the reason where
 its package is missing:
     elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalised; its inputs are the
-                    features. The time with the features made from query and key by compiled PyTorch is told beside it.
+                    features. The time with the features made from query and key by compiled PyTorch is reported next to it.
     favor_positive  causal FAVOR+ in chunks of plain PyTorch, compiled (favor() in peers.py)
     softmax         scaled_dot_product_attention, flash and cuDNN
 All causal, bfloat16, 16 heads, batches so that each case has 32k tokens at least.
@@ -201,7 +201,7 @@ class Runner:
                 found = {"skipped": f"the package is missing: {error}"}
             except (
                 Exception
-            ) as error:  # a setting that does not work here, or memory that is not there: the others go on
+            ) as error:  # an unsupported setting, or out of memory: continue with the others
                 found = {"failed": first_line(error)}
             yield {"name": name, "counts": counts, **found}
             inputs = d_output = tensors = None
@@ -265,7 +265,7 @@ class Runner:
                 found["tokens_per_second"] = case["batch"] * case["n"] / found["median_seconds"]
                 if self.device.type == "cuda":
                     found["peak_bytes"] = torch.cuda.max_memory_allocated()
-            except Exception as error:  # memory that is not there: the other setting may do
+            except Exception as error:  # out of memory: the other setting may fit
                 found = {"failed": first_line(error)}
             step = None
             yield {"name": f"compiled PyTorch, {name}", **found}
@@ -301,7 +301,7 @@ def describe(case):
 
 
 def cases_of(arguments):
-    """Those that targets are about first, short and long lengths by turns, so that a run that is cut off has seen
+    """Those that targets are about first, short and long lengths alternating, so that a run that is cut off has seen
     both."""
     short_first = sorted(arguments.n)
     lengths = []

@@ -3,7 +3,7 @@
 and backward.
 
 Nothing of a library is rewritten here. Its own module is run, with projections set so that query, key and value come
-out of one input as they are, and with given directions in the place of random ones. The one exception is
+out of one input unchanged, and with a given projection instead of a random one. The one exception is
 pytorch-fast-transformers, causal, in float64: its compiled product knows float32 only, and is replaced by its
 definition, the lower triangle of Q Kᵀ times V (`lower_triangle_product`). test_parity.cpp (tests/framework/ops)
 compares what Furlong's ops give with these files.

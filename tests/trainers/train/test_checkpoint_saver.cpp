@@ -138,7 +138,7 @@ TEST_F(CheckpointSaverTest, NextCallThrowsWriteError) {
   const auto save = [&] { saver.save(in("nowhere"), "", [&] { is_whole = true; }); };
   save();
   EXPECT_THAT(message_of<UserError>([&] { saver.wait(); }), HasSubstr("nowhere/step_00000003.h5"));
-  saver.check();  // it was told once
+  saver.check();  // it was reported once
   save();
   EXPECT_THAT(message_of<UserError>([&] {
                 for (int i = 0; i < 1000; ++i, std::this_thread::sleep_for(10ms)) saver.check();
