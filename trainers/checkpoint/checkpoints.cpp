@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -247,9 +248,10 @@ std::optional<std::int64_t> stage_number(const std::string& name) {
   std::int64_t number = 0;
   const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   const std::string_view stage(rest, static_cast<std::size_t>(name.data() + name.size() - rest));
-  if (error != std::errc{} || (stage != "_transfer" && stage != "_distillation" && stage != "_task"))
-    return std::nullopt;
-  return number;
+  // _transfer: the name of attention transfer in runs of earlier versions.
+  constexpr std::array stages{"_attention_transfer", "_transfer", "_distillation", "_task"};
+  const bool is_stage = error == std::errc{} && std::find(stages.begin(), stages.end(), stage) != stages.end();
+  return is_stage ? std::optional(number) : std::nullopt;
 }
 
 bool holds_checkpoints(const fs::path& folder) {

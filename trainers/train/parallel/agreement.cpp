@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 /// Keys whose values may differ between hosts. They must still be set on all ranks or on none.
 bool may_differ(const std::string& key) {
-  static const std::vector<std::string> own{"/data/store", "/run_directory", "/threads",
+  static const std::vector<std::string> own{"/data/dataset", "/run_directory", "/threads",
                                             "/device",     "/model/weights", "/teacher/checkpoint"};
   return key.starts_with("/log/") || std::find(own.begin(), own.end(), key) != own.end();
 }
