@@ -164,7 +164,7 @@ TEST_F(PlanProgram, RejectsInvalidOptions) {
   expect_user_error(
       plan("here.yaml", {"--devices", "2", "--device", "h100", "--set", "parallel.context_parallel_size=2", "--set",
                          "model.attention.mechanism=linear"}),
-      {"segments are exchanged between CPUs alone; set it to 1, or plan for --device cpu"});
+      {"supported on CPUs only; set it to 1, or plan for --device cpu"});
   expect_user_error(plan("here.yaml", {"--device", "h1000"}), {"did you mean h100?"});
   expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), {"bandwidth is missing"});
   expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "flops=1e15,memory=80e9,bandwidth=1e12"}),

@@ -19,9 +19,9 @@ namespace {
 // Rules for whole files, which the tables of keys do not contain.
 constexpr const char* introduction = R"(# Configuration
 
-One YAML file configures a run. `furlong config check FILE` checks a file. `furlong config show FILE`
-prints it with all defaults and derived values; `--comments` adds the meaning of each key. `furlong
-config reference` writes this page, and `furlong config schema` a JSON Schema for editors.
+One YAML file configures a run. `furlong config check FILE` checks a file. `furlong config show
+FILE` prints it with all defaults and derived values; `--comments` adds the meaning of each key.
+`furlong config reference` writes this page, and `furlong config schema` a JSON Schema for editors.
 
 - **Order.** Defaults, then files named by `include:`, then the file itself, then `--set a.b=c` on
   the command line. Later values win, key by key; a list is replaced as a whole. `include:` is a
@@ -42,13 +42,14 @@ config reference` writes this page, and `furlong config schema` a JSON Schema fo
 - **Initial weights.** With `model.weights`, tensors that the checkpoint lacks are initialised as in
   a new model. A longer table of learned positions repeats the checkpoint's. A resumed run continues
   from its own checkpoint instead.
-- **LoRA.** With `model.lora_rank`, these weights are trained: the adapters, the classifier of labels,
-  and what attention has besides its linear layers (feature maps, gates, norms of queries and keys,
-  gains, convolutions, projections along the sequence). All other weights are frozen.
-- **Stateful training.** With `data.stateful`, a token's context is its whole document. Each row of
-  a batch starts its stretch of the split with an empty state. In validation and `evaluate`, stretches
-  start at documents if documents permit rows of similar length, otherwise inside a document. In the
-  latter case the loss depends on the batch size; `data.batch_size: 1` evaluates whole documents.
+- **LoRA.** With `model.lora_rank`, these weights are trained: the adapters, the classifier of
+  labels, and what attention has besides its linear layers (feature maps, gates, norms of queries
+  and keys, gains, convolutions, projections along the sequence). All other weights are frozen.
+- **Stateful training.** With `data.stateful`, a token's context is its whole document. Each row
+  of a batch starts its stretch of the split with an empty state. In validation and `evaluate`,
+  stretches start at documents if documents permit rows of similar length, otherwise inside a
+  document. In the latter case the loss depends on the batch size; `data.batch_size: 1` evaluates
+  whole documents.
 
 )";
 

@@ -271,24 +271,25 @@ TEST_F(PlanSegmentsTest, RejectsSettingsThatTrainingRejects) {
   const std::string key = "parallel.context_parallel_size: 2";
   for (const auto& [overrides, part] : std::vector<std::pair<Overrides, std::string>>{
            {{"model.attention.mechanism=softmax"},
-            "cannot be with attention other than model.attention.mechanism: linear"},
-           {{"model.attention.window=8"}, "cannot be with model.attention.window"},
-           {{"model.short_convolution=4"}, "cannot be with model.short_convolution"},
+            "cannot be combined with attention other than model.attention.mechanism: linear"},
+           {{"model.attention.window=8"}, "cannot be combined with model.attention.window"},
+           {{"model.short_convolution=4"}, "cannot be combined with model.short_convolution"},
            {{"model.architecture=encoder", "objective.name=classification"},
-            "cannot be with objective.name: classification"},
-           {{"data.sampler=documents", "data.padding=longest"}, "cannot be with data.padding: longest"},
-           {{"data.sequence_length=47"}, "data.sequence_length: 47 does not divide into as many segments"}})
+            "cannot be combined with objective.name: classification"},
+           {{"data.sampler=documents", "data.padding=longest"}, "cannot be combined with data.padding: longest"},
+           {{"data.sequence_length=47"}, "data.sequence_length: 47 is not a multiple of it"}})
     EXPECT_THAT(refused(overrides), ::testing::AllOf(HasSubstr(key), HasSubstr(part)));
   const Overrides mixed{"model.attention.layers=[softmax, linear]", "parallel.context_parallel_size=2"};
   EXPECT_THAT(message_of<UserError>([&] {
                 planned(small_settings(path("text.h5"), mixed).settings, {1, 2});
               }),
-              HasSubstr(key + " cannot be with attention other than model.attention.mechanism: linear"));
-  EXPECT_EQ(refused({}, {1, 3}), key + ": the plan is for 3 devices, which is no multiple of it");
-  EXPECT_EQ(refused({}, {1, 1}), key + ": there is one process; start a multiple of that many, or set it to 1");
+              HasSubstr(key + " cannot be combined with attention other than model.attention.mechanism: linear"));
+  EXPECT_EQ(refused({}, {1, 3}),
+            key + ": the plan is for 3 devices; expected a multiple of parallel.context_parallel_size");
+  EXPECT_EQ(refused({}, {1, 1}), key + ": found one process; start a multiple of that number, or set it to 1");
   EXPECT_EQ(refused({}, {1, 2}, plan_device("h100", DType::float32, false)),
-            key + ": segments are exchanged between CPUs alone; set it to 1, or plan for --device cpu");
-  EXPECT_THAT(refused({"data.batch_size=1"}, {1, 4}), HasSubstr("raise it to 2 or plan for fewer"))
+            key + ": supported on CPUs only; set it to 1, or plan for --device cpu");
+  EXPECT_THAT(refused({"data.batch_size=1"}, {1, 4}), HasSubstr("raise it to at least 2, or plan for fewer"))
       << "rows share the samples";
 }
 

@@ -41,10 +41,10 @@ TEST(LayerMechanisms, RefusesOthers) {
     return testing::message_of<UserError>([&] { from(attention, model); });
   };
   EXPECT_THAT(message("layers: [softmax, softmax linear]"),
-              HasSubstr("layer 1 (from 0) names 2 mechanisms; expected one, or one for each"));
+              HasSubstr("layer 1 (from 0) lists 2 mechanisms; expected one, or one for each"));
   EXPECT_THAT(message("layers: [softmax linear linear sofmax, softmax]"), HasSubstr("layer 0 (from 0): found sofmax"));
   EXPECT_THAT(message("layers: [softmax, lineal]"), HasSubstr("layer 1 (from 0): found lineal"));
-  EXPECT_THAT(message("layers: [softmax]"), HasSubstr("names 1 mechanisms"));
+  EXPECT_THAT(message("layers: [softmax]"), HasSubstr("lists 1 mechanisms"));
   EXPECT_THAT(message("layers: [softmax, softmax linear linear linear]",
                       "n_layers: 2, d_model: 32, n_heads: 4, n_key_value_heads: 2"),
               HasSubstr("heads 0 and 1 (from 0) share a key and value head"));

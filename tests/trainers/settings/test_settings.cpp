@@ -303,7 +303,7 @@ TEST(Check, OverridesAreNamedInConflicts) {
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(),
                  "--set model.d_model=130: model.d_model: 130 is not a multiple of model.n_heads: 4 (text:3:18); "
-                 "expected heads of equal width; change one, or set model.d_head");
+                 "change one of the two, or set model.d_head");
   }
 }
 

@@ -147,7 +147,7 @@ TEST(DocumentSettings, RejectUnsupportedSettings) {
               HasSubstr("data.packing has no effect with data.sampler: documents"));
   EXPECT_THAT(refusal({"data.sampler=documents", "data.stateful=true"}), HasSubstr("needs data.sampler: stream"));
   EXPECT_THAT(refusal({"data.sampler=documents", "model.architecture=encoder", "objective.name=classification"}),
-              HasSubstr("whose rows are documents in any case"));
+              HasSubstr("whose rows are always documents"));
   EXPECT_THAT(
       refusal({"data.padding=sequence_length"}),
       HasSubstr("it requires data.sampler: documents, or objective.name: classification or pair_classification"));

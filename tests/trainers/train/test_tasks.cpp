@@ -97,7 +97,7 @@ TEST(CopySettings, RejectUnsupportedSettings) {
   const auto refusal = [](const std::vector<std::string>& overrides) {
     return message_of<UserError>([&] { copy_settings(overrides); });
   };
-  EXPECT_THAT(refusal({"data.sequence_length=25"}), HasSubstr("expected an even number from 4 on"));
+  EXPECT_THAT(refusal({"data.sequence_length=25"}), HasSubstr("expected an even number of at least 4"));
   EXPECT_THAT(refusal({"data.task_min_symbols=12"}), HasSubstr("is more than the 11 symbols"));
   EXPECT_THAT(refusal({"data.dataset=x.h5"}), HasSubstr("data.dataset has no effect with data.task: copy"));
   EXPECT_THAT(refusal({"data.task_symbols=63"}), HasSubstr("from 1 to 62"));
@@ -279,17 +279,19 @@ TEST_F(RecurrentStates, RejectUnsupportedSettings) {
     });
   };
   const std::string linear = "model.attention.mechanism=linear";
-  EXPECT_THAT(refusal({}), HasSubstr("what softmax attention keeps of the past grows with it"));
+  EXPECT_THAT(refusal({}), HasSubstr("the state of softmax attention grows"));
   EXPECT_THAT(refusal({"model.attention.layers=[linear, softmax]"}),
-              HasSubstr("cannot be with model.attention.layers"));
+              HasSubstr("cannot be combined with model.attention.layers"));
   EXPECT_THAT(refusal({"model.attention.mechanism=windowed", "model.attention.softmax_window=8"}),
               HasSubstr("share the count of tokens"));
   EXPECT_THAT(refusal({linear, "model.attention.window=8"}), HasSubstr("share the count of tokens"));
-  EXPECT_THAT(refusal({linear, "model.attention.redraw_every=8"}), HasSubstr("features of the directions before"));
+  EXPECT_THAT(refusal({linear, "model.attention.redraw_every=8"}),
+              HasSubstr("features of the previous random projection"));
   EXPECT_THAT(refusal({linear, "model.attention.centering=true"}),
-              HasSubstr("cannot be with model.attention.centering"));
-  EXPECT_THAT(refusal({linear, "model.attention.scaling=saderf"}), HasSubstr("cannot be with model.attention.scaling"));
-  EXPECT_THAT(refusal({linear, "model.attention.feature_map=oprf"}), HasSubstr("its constants change with every step"));
+              HasSubstr("cannot be combined with model.attention.centering"));
+  EXPECT_THAT(refusal({linear, "model.attention.scaling=saderf"}),
+              HasSubstr("cannot be combined with model.attention.scaling"));
+  EXPECT_THAT(refusal({linear, "model.attention.feature_map=oprf"}), HasSubstr("its constants change in every step"));
   EXPECT_THAT(refusal({linear, "model.position=learned"}), HasSubstr("take rotary"));
   EXPECT_THAT(message_of<UserError>([&] {
                 small_settings("x.h5", {linear, "data.stateful=true"});

@@ -213,7 +213,7 @@ TEST_F(TrainProcesses, StopRequestOfOneRankStopsAllAtSameStep) {
 TEST_F(TrainProcesses, RejectUnsupportedSettings) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"parallel.backend=none"},
-       "parallel.backend: none trains in one process, but the launcher (torchrun) started 2 processes"},
+       "parallel.backend: none supports one process only, but the launcher (torchrun) started 2 processes"},
       {{"data.batch_size=1"}, "data.batch_size: 1: the launcher (torchrun) started 2 processes"},
       {{"data.sampler=stream", "data.stateful=true"},
        "data.stateful: true: the launcher (torchrun) started 2 processes"},

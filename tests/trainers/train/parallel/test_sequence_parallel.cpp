@@ -283,7 +283,7 @@ TEST_F(ContextParallelProgram, RejectsUnsupportedSettings) {
       {linear({"model.short_convolution=4"}), "model.short_convolution"},
       {linear({"model.architecture=encoder", "objective.name=classification"}), "objective.name: classification"},
       {linear({"data.sampler=documents", "data.padding=longest"}), "data.padding: longest"},
-      {linear({"data.sequence_length=47"}), "data.sequence_length: 47 does not divide into as many segments"}};
+      {linear({"data.sequence_length=47"}), "data.sequence_length: 47 is not a multiple of it"}};
   for (const auto& [overrides, part] : cases) {
     const testing::Finished found = train("run", overrides);
     EXPECT_THAT(found.status, ::testing::AnyOf(1, 2))
