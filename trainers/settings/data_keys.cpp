@@ -22,13 +22,13 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
       .only_with("data.task", {"copy"});
   auto& store = t.key("data.dataset", &d.dataset, "", "tokenized dataset (HDF5 file) written by furlong prepare")
                     .only_with("data.task", {"none"})
-                    .elsewhere({"dataset", "data_dir", "train_file", "file"});
+                    .elsewhere({"data_dir", "train_file", "file"});
   if (requires_store) store.required();
   t.key("data.sequence_length", &d.sequence_length, "tokens", "length of a training sequence")
       .within(1, 1e9)
       .elsewhere({"seq_len", "seq_length", "max_length"});
   t.key("data.batch_size", &d.batch_size, "sequences",
-        "sequences (matching: pairs of sequences) per forward and backward pass, summed over all ranks")
+        "sequences (pair_classification: pairs) per forward and backward pass, summed over all ranks")
       .within(1, 1e6)
       .elsewhere({"per_device_train_batch_size", "micro_batch_size", "train_batch_size"});
   t.key("data.sampler", &d.sampler, "",
@@ -41,7 +41,7 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
         "stateful training (truncated BPTT): each layer's recurrent state continues in the next segment of a document; "
         "gradients stop at the segment; see docs/config.md: Stateful training")
       .only_with("data.sampler", {"stream"})
-      .elsewhere({"stateful", "tbptt"});
+      .elsewhere({"tbptt"});
   t.key("data.packing", &d.packing, "",
         "none: documents in a window attend to each other; documents: attention, convolution, targets and positions "
         "are separate for each document")
@@ -67,7 +67,7 @@ void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
   t.section("objective", "the training objective");
   t.key("objective.name", &o.name, "",
         "next_token: causal language modelling (decoder); masked_tokens: masked language modelling (encoder, BERT); "
-        "classification: label of a document (encoder); matching: label of a pair of documents (encoder)")
+        "classification: label of a document (encoder); pair_classification: label of a pair of documents (encoder)")
       .elsewhere({"task", "loss"});
   t.key("objective.mask_probability", &o.mask_probability, "", "fraction of tokens to predict")
       .above(0)

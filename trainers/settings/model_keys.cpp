@@ -60,8 +60,8 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
       .below(1)
       .elsewhere({"layer_norm_epsilon", "rms_norm_eps", "layer_norm_eps", "norm_eps"});
   t.key("model.norm_placement", &m.norm_placement, "",
-        "before: pre-norm, on the inputs of attention and feedforward, with a final norm (GPT-2, Llama); after: "
-        "post-norm, after each residual addition, without a final norm (BERT)")
+        "pre: on the inputs of attention and feedforward, with a final norm (GPT-2, Llama); post: "
+        "after each residual addition, without a final norm (BERT)")
       .elsewhere({"prenorm", "pre_norm", "post_norm", "norm_first"});
   t.key("model.embedding_norm", &m.embedding_norm, "",
         "normalise the sum of token, position and segment embeddings (BERT)")

@@ -166,7 +166,7 @@ void SettingsChecker::teacher() const {
     const auto cite = citing({key, "objective.name"});
     cite.fail(fmt::format(
         "{} cannot be combined with {}: distillation needs predictions of tokens; expected objective next_token or "
-        "masked_tokens, or transfer and then the objective alone",
+        "masked_tokens, or attention_transfer and then the objective alone",
         cite(key), cite("objective.name")));
   }
 }
@@ -182,10 +182,11 @@ void SettingsChecker::output_layer() const {
     return;
   const char* key = distils ? "teacher.loss" : "finetune.stages";
   const auto cite = citing({key, "model.prediction_head"});
-  cite.fail(fmt::format(
-      "{} cannot be combined with {}: predictions of tokens need an output layer; expected transfer alone, or "
-      "objective.name: classification, which has a head of its own",
-      cite(key), cite("model.prediction_head")));
+  cite.fail(
+      fmt::format("{} cannot be combined with {}: predictions of tokens need an output layer; expected "
+                  "attention_transfer alone, or "
+                  "objective.name: classification, which has a head of its own",
+                  cite(key), cite("model.prediction_head")));
 }
 
 void SettingsChecker::finetune() const {
@@ -203,7 +204,8 @@ void SettingsChecker::finetune() const {
   for (std::size_t i = 0; i < finetune.stages.size(); ++i) {
     const std::string& name = finetune.stages[i];
     if (name != "attention_transfer" && name != "distillation" && name != "task")
-      stages.fail(fmt::format("finetune.stages: found {}; expected each to be transfer, distillation or task", name));
+      stages.fail(
+          fmt::format("finetune.stages: found {}; expected each to be attention_transfer, distillation or task", name));
     if (std::find(finetune.stages.begin(), finetune.stages.begin() + static_cast<std::ptrdiff_t>(i), name) !=
         finetune.stages.begin() + static_cast<std::ptrdiff_t>(i))
       stages.fail(fmt::format("finetune.stages: found {} twice; expected each stage once", name));

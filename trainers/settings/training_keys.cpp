@@ -15,7 +15,7 @@ config::Key& with_teacher(config::Key& key, std::vector<std::string> losses) {
 void add_teacher_keys(config::Table& t, TeacherSettings& r) {
   t.section("teacher", "a frozen teacher model for distillation (furlong finetune sets it in its stages)");
   t.key("teacher.loss", &r.loss, "",
-        "none: no teacher; transfer: attention transfer, which trains only attention to match the teacher's outputs "
+        "none: no teacher; attention_transfer: trains only attention to match the teacher's outputs "
         "(mean over layers of |x - t|² / |t|²); distillation: match the teacher's predictions")
       .one_of({"none", "attention_transfer", "distillation"});
   t.key("teacher.checkpoint", &r.checkpoint, "", "checkpoint, or run directory (its best checkpoint), of the teacher")
@@ -43,7 +43,7 @@ void add_teacher_keys(config::Table& t, TeacherSettings& r) {
                    .above(0)
                    .within(0, 1),
                {"distillation"})
-      .elsewhere({"alpha", "distillation_weight"});
+      .elsewhere({"alpha"});
   with_teacher(
       t.key("teacher.positions", &r.positions, "",
             "positions of the distillation loss; targets: the objective's targets; all: all tokens except padding")
@@ -85,7 +85,8 @@ void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
        "the source's weights with this config's attention, feature-map constants measured on the training split")
       .only_with("finetune.source");
   t.key("finetune.stages", &f.stages, "",
-        "stages, in order; transfer: attention transfer; distillation: match the teacher's predictions; task: the "
+        "stages, in order; attention_transfer: match the teacher's attention; distillation: match the teacher's "
+        "predictions; task: the "
         "objective without a teacher")
       .required()
       .only_with("finetune.source");
@@ -188,7 +189,7 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
         "activation checkpointing, with identical results; none: store all activations; elementwise: recompute norms "
         "and activation functions (a third less memory, a few percent slower); blocks: store only block inputs (least "
         "memory, about a third slower)")
-      .elsewhere({"gradient_checkpointing", "activation_checkpointing"});
+      .elsewhere({"gradient_checkpointing"});
   t.key("trainer.cuda_graph", &r.cuda_graph, "",
         "on a GPU: capture the training step as a CUDA graph and replay it, with identical results and less launch "
         "overhead; no effect on the CPU, with data.stateful, or with feature maps whose denominators can vanish");
@@ -247,7 +248,7 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
         "communication backend; auto: nccl between GPUs, gloo between CPUs; gloo: CPUs; nccl: GPUs; none: a single "
         "process")
       .one_of({"auto", "gloo", "nccl", "none"})
-      .elsewhere({"backend", "strategy", "ddp_backend"});
+      .elsewhere({"strategy", "ddp_backend"});
   t.key("parallel.timeout", &p.timeout, "seconds",
         "time limit between the failure of one rank and the end of all others")
       .within(1, 86400)
@@ -261,13 +262,16 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
       .one_of({"float32", "bfloat16"})
       .elsewhere({"fp16_compression", "grad_reduce_dtype"});
   t.key("parallel.zero_stage", &p.zero_stage, "",
-        "ZeRO stage 1: each rank stores optimizer moments and EMA only for its share of the weights")
-      .elsewhere({"zero_stage", "zero", "sharded_ddp", "use_distributed_optimizer"});
+        "0: every rank stores the whole optimizer state; 1: ZeRO stage 1, each rank stores moments and EMA for its "
+        "share "
+        "of the weights")
+      .within(0, 1)
+      .elsewhere({"zero", "sharded_ddp", "use_distributed_optimizer"});
   t.key("parallel.context_parallel_size", &p.context_parallel_size, "",
         "ranks that share each sequence, one segment each (context parallelism); linear attention only, whose "
         "recurrent state is exchanged")
       .within(1, 1e6)
-      .elsewhere({"sequence_parallel_size", "context_parallel_size", "sp_size"});
+      .elsewhere({"sequence_parallel_size", "sp_size"});
 }
 
 }  // namespace furlong
