@@ -34,7 +34,7 @@ class FinetuneRecords : public testing::FinetuneTest {
 };
 
 TEST_F(FinetuneRecords, RecoveryRecordsStageSettings) {
-  const std::vector<std::string> overrides = short_stages("[transfer, distillation]");
+  const std::vector<std::string> overrides = short_stages("[attention_transfer, distillation]");
   const FinetuneResult result = finetune(options(config(testing::performer_attention), overrides));
   EXPECT_EQ(result.recovery_file, fs::path(path("run/recovery.json")));
   const Json json = recovery();
@@ -51,23 +51,23 @@ TEST_F(FinetuneRecords, RecoveryRecordsStageSettings) {
 }
 
 TEST_F(FinetuneRecords, WritesFewerStagesToAnotherFile) {
-  finetune(options(config(testing::performer_attention), short_stages("[transfer, distillation]")));
+  finetune(options(config(testing::performer_attention), short_stages("[attention_transfer, distillation]")));
   const std::string whole = content(path("run/recovery.json"));
-  const FinetuneResult one = looked(testing::performer_attention, short_stages("[transfer]"));
+  const FinetuneResult one = looked(testing::performer_attention, short_stages("[attention_transfer]"));
   EXPECT_EQ(one.recovery_file, fs::path(path("run/recovery_1_transfer.json")));
   EXPECT_EQ(content(path("run/recovery.json")), whole);
   EXPECT_EQ(recovery("recovery_1_transfer.json")["models"].size(), 3U);
   // The same stages are overwritten, and a stage whose folder was removed is ignored.
-  EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer, distillation]")).recovery_file,
+  EXPECT_EQ(looked(testing::performer_attention, short_stages("[attention_transfer, distillation]")).recovery_file,
             fs::path(path("run/recovery.json")));
   EXPECT_EQ(recovery()["models"], Json::parse(whole)["models"]);
   fs::remove_all(path("run/2_distillation"));
-  EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer]")).recovery_file,
+  EXPECT_EQ(looked(testing::performer_attention, short_stages("[attention_transfer]")).recovery_file,
             fs::path(path("run/recovery.json")));
   EXPECT_EQ(recovery()["models"].size(), 3U);
   // A file that is not a valid recovery.json is replaced.
   file("run/recovery.json", "[1, 2");
-  EXPECT_EQ(looked(testing::performer_attention, short_stages("[transfer]")).recovery_file,
+  EXPECT_EQ(looked(testing::performer_attention, short_stages("[attention_transfer]")).recovery_file,
             fs::path(path("run/recovery.json")));
 }
 
@@ -75,11 +75,11 @@ TEST_F(FinetuneRecords, WritesFewerStagesToAnotherFile) {
 TEST_F(FinetuneRecords, RecoveryIsEmptyForTeacherBelowBaseline) {
   std::string text;
   for (std::size_t i = 0; i < 4000; ++i) text.push_back(i % 10 == 9 ? 'b' : 'a');
-  std::vector<std::string> overrides = short_stages("[transfer]");
+  std::vector<std::string> overrides = short_stages("[attention_transfer]");
   overrides.push_back("data.dataset=" + testing::write_store(path("other.h5"), text));
   const FinetuneResult result = looked("{mechanism: windowed, softmax_window: 8, n_features: 16}", overrides);
   ASSERT_EQ(result.recovery->models.size(), 2U);
-  EXPECT_LT(result.recovery->models[0].found.accuracy, result.recovery->chance.accuracy);
+  EXPECT_LT(result.recovery->models[0].found.accuracy, result.recovery->baseline.accuracy);
   const MeasuredModel& student = result.recovery->models[1];
   ASSERT_TRUE(student.window_off);
   for (const Recovered& share : {student.recovered, student.window_off_recovered}) {
@@ -92,13 +92,13 @@ TEST_F(FinetuneRecords, RecoveryIsEmptyForTeacherBelowBaseline) {
 
 TEST_F(FinetuneRecords, TableShowsLinearPartOfHybrids) {
   const FinetuneResult result =
-      looked("{mechanism: windowed, softmax_window: 8, n_features: 16}", short_stages("[transfer]"));
-  const UnigramBaseline& chance = result.recovery->chance;
+      looked("{mechanism: windowed, softmax_window: 8, n_features: 16}", short_stages("[attention_transfer]"));
+  const UnigramBaseline& baseline = result.recovery->baseline;
   const Evaluation &teacher = result.recovery->models[0].found, &off = *result.recovery->models[1].window_off;
   const Json found = recovery()["models"][1]["window_off"]["recovery"];
-  EXPECT_DOUBLE_EQ(found["loss"].get<double>(), (off.loss - chance.loss) / (teacher.loss - chance.loss));
+  EXPECT_DOUBLE_EQ(found["loss"].get<double>(), (off.loss - baseline.loss) / (teacher.loss - baseline.loss));
   EXPECT_DOUBLE_EQ(found["accuracy"].get<double>(),
-                   (off.accuracy - chance.accuracy) / (teacher.accuracy - chance.accuracy));
+                   (off.accuracy - baseline.accuracy) / (teacher.accuracy - baseline.accuracy));
   EXPECT_GT(found["accuracy_standard_error"].get<double>(), 0);
 }
 
@@ -113,7 +113,8 @@ TEST_F(FinetuneRecords, RejectsStageWithoutPrecedingStage) {
 TEST_F(FinetuneRecords, SignalLeavesNoPartialStudent) {
   const StopRequests stop_requests;
   ASSERT_EQ(std::raise(SIGTERM), 0);
-  const FinetuneResult result = finetune(options(config(testing::performer_attention), short_stages("[transfer]")));
+  const FinetuneResult result =
+      finetune(options(config(testing::performer_attention), short_stages("[attention_transfer]")));
   EXPECT_TRUE(result.interrupted);
   EXPECT_EQ(result.stage, "");
   EXPECT_FALSE(fs::exists(path("run/student.h5")));
