@@ -97,7 +97,7 @@ TEST_F(Gguf, ReadsMetadataOfEveryType) {
   EXPECT_THAT(message_of<UserError>([&] { opened->integer("text", 3); }),
               HasSubstr("'text' is text, expected an integer"));
   EXPECT_THAT(message_of<UserError>([&] { opened->texts("integers"); }),
-              HasSubstr("'integers' is integers, expected texts"));
+              HasSubstr("'integers' is integers, expected strings"));
   EXPECT_THAT(message_of<UserError>([&] { opened->integer("beyond"); }), HasSubstr("beyond 63 bits"));
   EXPECT_THAT(message_of<UserError>([&] { opened->texts("arrays"); }), HasSubstr("an array of arrays"));
 }

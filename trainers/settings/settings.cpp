@@ -83,7 +83,7 @@ void fit_schedule(LoadedSettings& read) {
             std::max<std::int64_t>(max_steps / 10, schedule.name == "inverse_square_root" ? 1 : 0));
   if (schedule.decay_steps > 0 && schedule.warmup_steps + schedule.decay_steps > max_steps)
     shorten("schedule.decay_steps", schedule.decay_steps, max_steps - schedule.warmup_steps);
-  const std::int64_t last = resolve(read.settings).schedule.decay_steps;
+  const std::int64_t last = schedule.decay_steps > 0 ? schedule.decay_steps : std::max<std::int64_t>(1, max_steps / 10);
   if (decays_last && schedule.warmup_steps + last > max_steps)
     shorten("schedule.warmup_steps", schedule.warmup_steps, max_steps - last);
 }

@@ -451,12 +451,12 @@ TEST_F(TokenizerTest, RejectsUnreadableFilesWithReason) {
   EXPECT_LT(shown.size(), 2100U);
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(path("missing")); }), HasSubstr("no such file"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("weights.bin", "x")); }),
-              HasSubstr("not a tokenizer's file"));
+              HasSubstr("not a tokenizer file"));
   std::filesystem::create_directory(path("empty"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(path("empty")); }),
               HasSubstr("no tokenizer found; expected tokenizer.json"));
   EXPECT_THAT(message_of<UserError>([&] { tokenizer_from_json("{\"kind\": \"runes\", \"special\": {}}", "run.h5"); }),
-              HasSubstr("run.h5: kind: the tokenizer 'runes'"));
+              HasSubstr("run.h5: kind: unknown tokenizer 'runes'"));
   EXPECT_THAT(
       message_of<UserError>([&] {
         tokenizer_from_json(

@@ -141,7 +141,7 @@ TEST_F(AtomicFileTest, RefusesDevicesAndPipes) {
   fs::create_symlink("/dev/null", folder / "null");
   for (const fs::path& path : {folder / "pipe", folder / "null"}) {
     EXPECT_THAT([&] { write_file_atomically(path, "text"); },
-                testing::Throws<UserError>(testing::Property(&UserError::what, HasSubstr("give the path of a file"))));
+                testing::Throws<UserError>(testing::Property(&UserError::what, HasSubstr("give the path of a regular file"))));
   }
   EXPECT_TRUE(fs::is_fifo(folder / "pipe"));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));

@@ -47,7 +47,7 @@ TEST(LoadModel, RejectsNonFiniteWeights) {
     load_model(CheckpointReader::open(path), Device{}, Weights::raw);
     ADD_FAILURE() << "accepted";
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find(parameter.name() + " holds 1 values"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(parameter.name() + " has 1 values"), std::string::npos) << error.what();
   }
   std::filesystem::remove(path);
 }

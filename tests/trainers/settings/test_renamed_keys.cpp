@@ -27,7 +27,8 @@ struct Read {
 
 Read read_override(const std::string& path, const std::string& value) {
   Read read;
-  read.reading = config::read_settings_text(settings_table(read.settings, false), "", "x", {path + "=" + value});
+  read.reading = config::read_settings_text(settings_table(read.settings, false), "", "x",
+                                            {path + "=" + value, "teacher.checkpoint=t.h5"});
   return read;
 }
 
