@@ -98,7 +98,7 @@ TEST(CopySettings, RejectUnsupportedSettings) {
     return message_of<UserError>([&] { copy_settings(overrides); });
   };
   EXPECT_THAT(refusal({"data.sequence_length=25"}), HasSubstr("expected an even number of at least 4"));
-  EXPECT_THAT(refusal({"data.task_min_symbols=12"}), HasSubstr("is more than the 11 symbols"));
+  EXPECT_THAT(refusal({"data.task_min_symbols=12"}), HasSubstr("exceeds the longest copy, 11 symbols"));
   EXPECT_THAT(refusal({"data.dataset=x.h5"}), HasSubstr("data.dataset has no effect with data.task: copy"));
   EXPECT_THAT(refusal({"data.task_symbols=63"}), HasSubstr("from 1 to 62"));
   EXPECT_THAT(refusal({"model.architecture=encoder", "objective.name=classification"}), HasSubstr("has no labels for"));

@@ -148,7 +148,7 @@ TEST_F(DataParallelGpuTest, RejectsBackendForOtherDevices) {
     EXPECT_THAT(check("nccl", Device{}),
                 HasSubstr("parallel.backend: nccl works between GPUs, but these ranks use cpu"));
     EXPECT_THAT(check("auto", group.is_first() ? simulated : Device{}),
-                HasSubstr("device: rank 0 on here on simulated computes, and rank 1 on here on cpu"));
+                HasSubstr("device: rank 0 on here uses simulated, but rank 1 on here uses cpu"));
     check_process_devices("auto", Device{}, group);
     check_process_devices("gloo", Device{}, group);
     check_process_devices("nccl", simulated, group);
