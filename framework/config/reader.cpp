@@ -165,7 +165,7 @@ class Collector {
   void take(const std::string& section, const std::string& name, const YAML::Node& node, const Place& place) {
     const std::string path = joined(section, name);
     const bool is_word = name.find('.') == std::string::npos;
-    if (is_word && (table_.is_section(path) || (node.IsMap() && table_.is_old_section(path)))) {
+    if (is_word && (table_.is_section(path) || table_.is_old_section(path))) {
       if (node.IsNull()) return;  // a heading whose keys are all commented out
       if (!node.IsMap()) {
         const bool space_missing = node.IsScalar() && node.Scalar().find(':') != std::string::npos;

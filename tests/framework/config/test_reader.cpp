@@ -364,6 +364,7 @@ TEST(Table, ReadsOldNamesAsPresentOnes) {
                                            "x:5:3: pantry.days: true is now kitchen.store.rye_days: 3",
                                            "x:6:8: shop.guests: Smith is now shop.guests: Schmidt"));
   EXPECT_EQ(reading.origins.at("kitchen.store.flour").column, 18);
+  EXPECT_NO_THROW(read_settings_text(table, "pantry:\n  # days: true\n", "x")) << "an old section without keys";
   const auto message = [&](const std::string& wrong, const std::vector<std::string>& overrides = {}) -> std::string {
     try {
       read_settings_text(table, wrong, "x", overrides);

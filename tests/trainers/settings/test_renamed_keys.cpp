@@ -69,5 +69,19 @@ TEST(RenamedKeys, ConfigOfAnEarlierVersionLoads) {
   EXPECT_TRUE(now.warnings.empty());
 }
 
+// The complete settings that version 0.1 wrote into a checkpoint.
+TEST(RenamedKeys, ConfigInAnEarlierCheckpointLoads) {
+  const auto file = testing::source_directory() / "tests/trainers/settings/old_checkpoint_config.yaml";
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  const Settings settings = from_checkpoint_text(text.str(), "old").settings;
+  EXPECT_EQ(settings.model.norm_placement, layers::NormPlacement::post);
+  EXPECT_EQ(settings.model.attention.random_projection, layers::RandomProjectionKind::orthogonal_fixed_norm);
+  EXPECT_EQ(settings.trainer.activation_checkpointing, layers::ActivationCheckpointing::blocks);
+  EXPECT_EQ(settings.data.dataset, "kjv.h5");
+  EXPECT_TRUE(settings.data.stateful);
+  EXPECT_FALSE(settings.checkpoint.async);
+}
+
 }  // namespace
 }  // namespace furlong
