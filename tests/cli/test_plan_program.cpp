@@ -168,7 +168,7 @@ TEST_F(PlanProgram, RejectsInvalidOptions) {
   expect_user_error(plan("here.yaml", {"--device", "h1000"}), {"did you mean h100?"});
   expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), {"bandwidth is missing"});
   expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "flops=1e15,memory=80e9,bandwidth=1e12"}),
-                    {"link is not given"});
+                    {"link is missing"});
   expect_user_error(plan("here.yaml", {"--device", "h100,speed=3"}), {"unknown key 'speed'"});
   expect_user_error(plan("here.yaml", {"--device", ""}), {"--device"});
   expect_user_error(plan("here.yaml", {"--devices", "2"}), {"--device is required"});

@@ -31,7 +31,7 @@ TEST_F(TokenizeCommandTest, PrintsOneLinePerLine) {
               StartsWith("letters (8 ids): 2 lines, 7 bytes, 5 tokens, 1 unknown; 1.400 bytes per token; "));
   const std::string lines(300'000, 'A');  // longer than one read
   EXPECT_EQ(tokenize(lines + lines + lines + lines + "\nC\n", {"--count"}).out.substr(0, 61),
-            "letters (8 ids): 2 lines, 1200003 bytes, 1200001 tokens, 0 of");
+            "letters (8 ids): 2 lines, 1200003 bytes, 1200001 tokens, 0 un");
 }
 
 TEST_F(TokenizeCommandTest, ErrorsNameLineAndValue) {

@@ -54,9 +54,9 @@ TEST_F(FinetuneRecords, WritesFewerStagesToAnotherFile) {
   finetune(options(config(testing::performer_attention), short_stages("[attention_transfer, distillation]")));
   const std::string whole = content(path("run/recovery.json"));
   const FinetuneResult one = looked(testing::performer_attention, short_stages("[attention_transfer]"));
-  EXPECT_EQ(one.recovery_file, fs::path(path("run/recovery_1_transfer.json")));
+  EXPECT_EQ(one.recovery_file, fs::path(path("run/recovery_1_attention_transfer.json")));
   EXPECT_EQ(content(path("run/recovery.json")), whole);
-  EXPECT_EQ(recovery("recovery_1_transfer.json")["models"].size(), 3U);
+  EXPECT_EQ(recovery("recovery_1_attention_transfer.json")["models"].size(), 3U);
   // The same stages are overwritten, and a stage whose folder was removed is ignored.
   EXPECT_EQ(looked(testing::performer_attention, short_stages("[attention_transfer, distillation]")).recovery_file,
             fs::path(path("run/recovery.json")));
