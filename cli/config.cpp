@@ -20,6 +20,7 @@ struct Options {
   std::vector<std::string> overrides;
   bool as_json = false;
   bool with_comments = false;
+  bool only_changed = false;
 };
 
 void add_file_and_overrides(Command command, Options& options) {
@@ -33,7 +34,8 @@ void show(const Options& options) {
   if (options.as_json)
     fmt::print("{}\n", to_json(loaded.settings).dump(2));
   else
-    fmt::print("{}", to_yaml(loaded.settings, options.with_comments));
+    fmt::print("{}", options.only_changed ? changed_to_yaml(loaded, options.with_comments)
+                                          : to_yaml(loaded.settings, options.with_comments));
 }
 
 std::unique_ptr<Dataset> open_dataset(const LoadedSettings& loaded) {
@@ -85,7 +87,9 @@ void add_config(Command program, int&) {
   add_file_and_overrides(show_command, *options);
   const Option comments =
       show_command.add_flag("--comments", options->with_comments, "Print the meaning of each key next to it");
-  add_json(show_command, options->as_json, "Print JSON instead of YAML").excludes(comments);
+  const Option changed = show_command.add_flag("--changed", options->only_changed,
+                                               "Print only the keys that the config, its includes and --set set");
+  add_json(show_command, options->as_json, "Print JSON instead of YAML").excludes(comments).excludes(changed);
   show_command.examples({
       "furlong config show configs/quickstart.yaml --comments",
       "furlong config show configs/quickstart.yaml --set trainer.max_steps=1000 --json",

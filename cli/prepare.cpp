@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "framework/core/error.h"
 #include "framework/core/log.h"
 
 namespace furlong::command_line {
@@ -43,8 +45,10 @@ void add_files(Command command, PrepareOptions& options) {
   command.add_option("inputs", options.inputs, "Files to read, in order: plain, gzip or xz; - is standard input")
       .required()
       .value_name("INPUT");
-  command.add_option("-o,--output", options.output, "Dataset to write (HDF5); appears only when complete")
-      .required()
+  command
+      .add_option("-o,--output", options.output,
+                  "Dataset to write (HDF5); appears only when complete (default: the input's path, with .h5 as its "
+                  "extension)")
       .value_name("DATASET");
   command
       .add_option("--tokenizer", options.tokenizer,
@@ -167,7 +171,18 @@ Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& 
   return command;
 }
 
+/// Returns "book.h5" for "book.txt.xz": where the dataset goes without --output. Throws UserError for several inputs
+/// and for standard input.
+std::string default_output(const std::vector<std::string>& inputs) {
+  if (inputs.size() != 1 || inputs.front() == "-")
+    throw UserError("--output is missing; it is required with standard input and with several inputs");
+  std::filesystem::path path = inputs.front();
+  if (path.extension() == ".gz" || path.extension() == ".xz") path.replace_extension();
+  return path.replace_extension(".h5").string();
+}
+
 void run(Arguments& arguments) {
+  if (arguments.options.output.empty()) arguments.options.output = default_output(arguments.options.inputs);
   if (arguments.options.format == PrepareOptions::Format::labelled) {
     const std::string& name = arguments.labelled_format;
     LabelledFormat& format = arguments.options.labelled;
@@ -195,7 +210,7 @@ void add_prepare(Command program, int&) {
       "A tokenized dataset is one HDF5 file with token ids, documents, splits, vocabulary and sources. Inputs are "
       "streamed: memory does not depend on their size. A report is printed at the end.");
   command.examples({
-      "furlong prepare text book.txt --output book.h5",
+      "furlong prepare text book.txt",
       "furlong prepare fasta genome.fa.gz --alphabet dna --output genome.h5",
   });
   const auto text = std::make_shared<Arguments>();

@@ -142,17 +142,18 @@ Json& object_at(Json& root, const std::string& section, bool as_schema) {
 
 }  // namespace
 
-std::string to_yaml(const Table& table, bool comments) {
+std::string to_yaml(const Table& table, bool comments, const Origins* only) {
   std::string out;
   std::vector<std::string> open;  // section of the preceding lines
   for (const auto& key : table.keys()) {
+    const Condition* unmet = table.unmet(key);
+    if (only && (unmet || !only->contains(key.path()))) continue;
     const auto section = words(key.section());
     std::size_t shared = 0;
     while (shared < std::min(open.size(), section.size()) && open[shared] == section[shared]) ++shared;
     for (std::size_t depth = shared; depth < section.size(); ++depth)
       out += std::string(2 * depth, ' ') + section[depth] + ":\n";
     open = section;
-    const Condition* unmet = table.unmet(key);
     out += std::string(2 * section.size(), ' ') + (unmet ? "# " : "") + key.name() + ": " + yaml_value(key);
     if (unmet)
       out += "  # requires " + condition_text(table, *unmet);

@@ -9,8 +9,8 @@ namespace furlong::config {
 
 /// Returns all keys with their values. Keys without an effect in this combination are commented out because reading
 /// rejects them. Reading the result gives the same settings. With `comments` each key is followed by its meaning and
-/// unit.
-std::string to_yaml(const Table& table, bool comments = false);
+/// unit. With `only` the result has only those of its keys that have an effect.
+std::string to_yaml(const Table& table, bool comments = false, const Origins* only = nullptr);
 
 /// Returns all keys with an effect as nested objects.
 nlohmann::ordered_json to_json(const Table& table);

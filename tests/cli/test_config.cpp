@@ -44,6 +44,12 @@ class ConfigCommand : public ::testing::Test {
   std::filesystem::path file_;
 };
 
+TEST_F(ConfigCommand, ShowsChangedKeysAlone) {
+  EXPECT_EQ(
+      run({"show", file_, "--changed", "--set", "trainer.max_steps=7", "--set", "model.attention.mechanism=linear"}),
+      "model:\n  attention:\n    mechanism: linear\ndata:\n  dataset: no_such_store.h5\ntrainer:\n  max_steps: 7\n");
+}
+
 TEST_F(ConfigCommand, ShownConfigLoadsToSameSettings) {
   const Settings expected = load_settings(file_, {"seed=3", "data.ignore_tokens=[N, X]"}).settings;
   const std::string yaml = run({"show", file_, "--set", "seed=3", "--set", "data.ignore_tokens=[N, X]"});

@@ -239,6 +239,13 @@ TEST_F(ProgramTest, ReportsDamagedDatasetInOneLine) {
   expect_user_error(train(), {broken, "No such file or directory"});
 }
 
+TEST_F(ProgramTest, PrepareNamesDatasetAfterInput) {
+  const std::string text = file("verse.txt", "in the beginning was the word\n");
+  EXPECT_EQ(furlong({"prepare", "text", text}).status, 0);
+  EXPECT_TRUE(std::filesystem::exists(path("verse.h5")));
+  expect_user_error(furlong({"prepare", "text", text, text}), {"--output is missing", "several inputs"});
+}
+
 TEST_F(ProgramTest, UserErrorIsOneLineWithStatusTwo) {
   prepare();
   expect_user_error(furlong(train_arguments(set({"device=cuda"}))), {"device: 'cuda' is not available: "});

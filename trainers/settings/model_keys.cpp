@@ -30,7 +30,7 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
       .elsewhere({"vocab_size", "n_vocab"});
   t.key("model.n_layers", &m.n_layers, "", "number of transformer blocks")
       .within(1, 4096)
-      .elsewhere({"num_hidden_layers", "num_layers", "n_layer", "depth"});
+      .elsewhere({"num_hidden_layers", "num_layers", "n_layer", "layers", "depth"});
   t.key("model.d_model", &m.d_model, "", "hidden size (width of the residual stream)")
       .within(1, 131072)
       .elsewhere({"hidden_size", "n_embd", "dim", "embedding_dim", "hidden_dim"});

@@ -169,11 +169,15 @@ Settings resolve(Settings settings) {
   return settings;
 }
 
+std::string changed_to_yaml(const LoadedSettings& loaded, bool comments) {
+  Settings copy = loaded.settings;
+  return config::to_yaml(settings_table(copy), comments, &loaded.origins);
+}
+
 std::string to_yaml(const Settings& settings, bool comments) {
   Settings copy = settings;
   return "# Complete settings of a Furlong run, including derived values. Keys without an effect in this combination "
-         "are "
-         "commented out.\n" +
+         "are commented out.\n" +
          config::to_yaml(settings_table(copy), comments);
 }
 

@@ -203,6 +203,8 @@ Settings resolve(Settings settings);
 /// Returns complete YAML, from which from_yaml_text() reads equal settings. With `comments`, each key is followed by
 /// its meaning and unit.
 std::string to_yaml(const Settings& settings, bool comments = false);
+/// Returns only the keys that a file or an override sets and that have an effect, with their present names.
+std::string changed_to_yaml(const LoadedSettings& loaded, bool comments = false);
 
 /// Returns the settings as nested objects, without keys that have no effect.
 nlohmann::ordered_json to_json(const Settings& settings);
