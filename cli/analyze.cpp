@@ -54,7 +54,9 @@ void check(const Options& options, const Given& given) {
   for (const Option& option : given.target) refuse_unless(given.target_error.is_given(), option, "--target-error");
   for (const Option& option : given.advice) refuse_unless(options.advise, option, "--advise");
   if (options.advise && !given.target_error.is_given())
-    throw UserError("--advise requires a target error; add --target-error E, for example --target-error 0.1");
+    throw UserError(
+        "--advise requires the largest error of a head's attention that is allowed; add --target-error E, for example "
+        "--target-error 0.1");
   refuse_twice("--std", options.sweep.deviations);
   refuse_twice("--norm-scale", options.sweep.norm_scales);
   refuse_twice("--lengths", options.sweep.lengths);

@@ -49,7 +49,9 @@ void run(Options& options, const Given& given) {
   for (const Option& option : {given.target_error, given.max_features})
     refuse_unless(options.convert.attention == "auto", option, "--attention auto");
   if (options.convert.attention == "auto" && !given.target_error.is_given())
-    throw UserError("--attention auto requires a target error; add --target-error E, for example --target-error 0.1");
+    throw UserError(
+        "--attention auto requires the largest error of a head's attention that is allowed; add --target-error E, for "
+        "example --target-error 0.1");
   options.convert.limits_polynomials = given.max_features.is_given();
   if (given.data.is_given()) {
     options.data.split = split_from_name(options.split);
@@ -82,7 +84,9 @@ void add_attention(Command command, Options& options, Given& given) {
   command.add_option("--layers", convert.layers, "Layers to convert, from 0 (default: all)").value_name("0,1,5-7");
   command.add_option("--heads-keep-softmax", convert.heads_keep_softmax, "Heads of these layers that keep softmax")
       .value_name("LAYER:HEAD,...");
-  given.target_error = command.add_option("--target-error", convert.target_error, "auto: largest error of a head")
+  given.target_error = command
+                           .add_option("--target-error", convert.target_error,
+                                       "auto: largest error of a head against exact softmax attention")
                            .range(1e-12, 1e3)
                            .value_name("E");
   given.max_features = command

@@ -163,7 +163,7 @@ SourceModel open_model(const fs::path& path, const ImportOptions& options) {
   if (fs::is_directory(path) && !fs::exists(path / "checkpoints") && !fs::exists(path / "config.yaml")) {
     for (const auto& entry : fs::directory_iterator(path)) {
       if (entry.path().extension() == ".gguf")
-        throw UserError("{}: config.json is missing in this directory; to import {}, name that file itself",
+        throw UserError("{}: config.json is missing in this directory; to import {}, pass the path of that file",
                         path.string(), entry.path().filename().string());
     }
   }

@@ -42,7 +42,7 @@ std::vector<std::int64_t> integers_of(const hdf5::ForeignDataset& dataset) {
     case hdf5::Type::i64:
       return as(std::int64_t{});
     default:
-      throw UserError("{}: dataset {} has type {}; expected integers", dataset.file_name(), dataset.path(),
+      throw UserError("{}: HDF5 dataset {} has type {}; expected integers", dataset.file_name(), dataset.path(),
                       hdf5::name_of(dataset.type()));
   }
 }
@@ -51,26 +51,32 @@ TokenRows rows_of_hdf5(const fs::path& path, std::int64_t vocabulary_size) {
   const auto file = hdf5::ForeignFile::open(path.string());
   const hdf5::ForeignDataset tokens = file->dataset("tokens");
   if (tokens.shape().size() != 2 || hdf5::n_elements(tokens.shape()) == 0)
-    throw UserError("{}: dataset tokens: expected a shape [rows, n] that is not empty", path.string());
+    throw UserError("{}: HDF5 dataset tokens: found shape [{}]; expected [rows, n], not empty", path.string(),
+                    fmt::join(tokens.shape(), ", "));
   TokenRows rows;
   const auto count = static_cast<std::int64_t>(tokens.shape()[0]);
   rows.n = static_cast<std::int64_t>(tokens.shape()[1]);
   rows.lengths.assign(at(count), rows.n);
   if (file->has("lengths")) {
     rows.lengths = integers_of(file->dataset("lengths"));
-    const bool fits = std::all_of(rows.lengths.begin(), rows.lengths.end(),
-                                  [&](std::int64_t length) { return length >= 1 && length <= rows.n; });
-    if (rows.rows() != count || !fits)
-      throw UserError("{}: dataset lengths: expected {} numbers from 1 to {}", path.string(), count, rows.n);
+    if (rows.rows() != count)
+      throw UserError("{}: HDF5 dataset lengths: found {} numbers; expected {}, one for each row of tokens",
+                      path.string(), rows.rows(), count);
+    const auto wrong = std::find_if(rows.lengths.begin(), rows.lengths.end(),
+                                    [&](std::int64_t length) { return length < 1 || length > rows.n; });
+    if (wrong != rows.lengths.end())
+      throw UserError("{}: HDF5 dataset lengths[{}]: found {}; expected 1 to {}", path.string(),
+                      wrong - rows.lengths.begin(), *wrong, rows.n);
   }
-  const std::string where = path.string() + ": dataset tokens";
+  const std::string where = path.string() + ": HDF5 dataset tokens";
   for (const std::int64_t value : integers_of(tokens)) rows.tokens.push_back(token_id(value, vocabulary_size, where));
   if (!file->has("segments")) return rows;
   const hdf5::ForeignDataset segments = file->dataset("segments");
   if (segments.shape() != tokens.shape())
-    throw UserError("{}: dataset segments: expected the shape of tokens", path.string());
+    throw UserError("{}: HDF5 dataset segments: found shape [{}]; expected [{}], the shape of tokens", path.string(),
+                    fmt::join(segments.shape(), ", "), fmt::join(tokens.shape(), ", "));
   for (const std::int64_t value : integers_of(segments))
-    rows.segments.push_back(token_id(value, 1 << 20, path.string() + ": dataset segments"));
+    rows.segments.push_back(token_id(value, 1 << 20, path.string() + ": HDF5 dataset segments"));
   return rows;
 }
 
@@ -133,7 +139,7 @@ void check_rows(const Model& model, const TokenRows& rows) {
                     settings.max_sequence_length);
   for (const std::int32_t segment : rows.segments) {
     if (segment >= settings.n_segments)
-      throw UserError("dataset segments: found {}; expected numbers below {}, the number of the model's segments",
+      throw UserError("HDF5 dataset segments: found {}; expected numbers below {}, the number of the model's segments",
                       segment, settings.n_segments);
   }
 }

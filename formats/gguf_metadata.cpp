@@ -223,7 +223,7 @@ const GgufValue& value_of(const GgufFile& file, std::string_view key) {
 }
 
 [[noreturn]] void refuse(const GgufFile& file, std::string_view key, std::string_view expected) {
-  throw UserError("{}: metadata key '{}' is {}, expected {}", file.path(), foreign::printable(key),
+  throw UserError("{}: metadata key '{}' has type {}, expected {}", file.path(), foreign::printable(key),
                   description_of(value_of(file, key)), expected);
 }
 

@@ -75,7 +75,7 @@ class Training {
     optimizer_->step(tape.stream(), 3e-4, norm > 1 ? 1 / norm : 1);
     return loss;
   }
-  std::int64_t parameters() const { return store_.parameter_count(); }
+  std::int64_t parameters() const { return store_.trained_parameter_count(); }
 
  private:
   std::int64_t n_, batch_;

@@ -140,7 +140,9 @@ Socket reserve_port(int port) {
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   if (bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     const int error = errno;
-    if (port == 0) throw MachineError("no free port on 127.0.0.1: {}", error_text(error));
+    if (port == 0)
+      throw MachineError("no free port on 127.0.0.1: {}; choose one with --master-port or MASTER_PORT",
+                         error_text(error));
     throw UserError(
         "--master-port {}: cannot be used on 127.0.0.1: {}; choose another port, or omit it to use a free one", port,
         error_text(error));

@@ -119,7 +119,7 @@ StartedProcess start_process(const ProcessStart& start, const LauncherSignals& s
   const std::vector<char*> arguments = pointers(start.arguments), environment = pointers(start.environment);
   const CoreMask cores(start.cores);
   const Socket empty(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!empty) throw MachineError("/dev/null: cannot be opened: {}", error_text(errno));
+  if (!empty) throw MachineError("/dev/null: cannot be opened as the standard input of a rank: {}", error_text(errno));
   Pipe report = make_pipe(), out, err;
   if (start.captured) {
     out = make_pipe();

@@ -75,7 +75,8 @@ std::string ranks_text(const std::vector<int>& ranks) {
 void open_standard_streams() {
   for (int descriptor = 0; descriptor < 3; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) < 0 && open("/dev/null", O_RDWR) != descriptor)
-      throw MachineError("/dev/null: cannot be opened");
+      throw MachineError("/dev/null: cannot be opened to replace the closed standard stream {}: {}", descriptor,
+                         error_text(errno));
   }
 }
 

@@ -199,8 +199,8 @@ nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor&
     }
   }
   throw UserError(
-      "{}: tensor {}: unknown divisors of rotary frequencies; expected those of Llama 3.1 or 3.2, so import the model "
-      "from its Hugging Face directory, whose config.json has the parameters",
+      "{}: tensor {}: unknown RoPE frequency factors; expected those of Llama 3.1 or 3.2. Import the model's Hugging "
+      "Face directory instead, whose config.json contains rope_scaling",
       file.path(), tensor.name);
 }
 

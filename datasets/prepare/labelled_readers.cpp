@@ -71,9 +71,11 @@ class RecordParser {
     std::vector<std::string> found;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
       if (columns_[i] >= values.size()) {
-        throw UserError("{}: the record has {} column{}, expected {} in column {}; check that the file is {}", place,
-                        values.size(), values.size() == 1 ? "" : "s", i + 1 == fields_.size() ? "the label" : "text",
-                        columns_[i] + 1, name_of(kind_));
+        throw UserError(
+            "{}: the record has {} column{}, expected {} in column {}; check that the file is {}, or pass another "
+            "--format",
+            place, values.size(), values.size() == 1 ? "" : "s", i + 1 == fields_.size() ? "the label" : "text",
+            columns_[i] + 1, name_of(kind_));
       }
       found.push_back(values[columns_[i]]);
     }
@@ -81,6 +83,16 @@ class RecordParser {
   }
 
  private:
+  /// Returns the option that names field i.
+  const char* option_of(std::size_t i) const {
+    return i == 0 ? "--text-field" : i + 1 == fields_.size() ? "--label-field" : "--second-text-field";
+  }
+  static std::string keys_of(const nlohmann::json& object) {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : object.items()) keys.push_back(key);
+    return keys.empty() ? "none" : foreign::single_line(fmt::format("{}", fmt::join(keys, ", ")), 200);
+  }
+
   static Record as_record(std::vector<std::string> found, const std::string& place) {
     Record record{{}, std::string(trimmed(found.back()))};
     if (record.label.empty()) throw UserError("{}: the label is empty", place);
@@ -136,7 +148,9 @@ class RecordParser {
     std::vector<std::string> found;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
       const auto value = json.find(fields_[i]);
-      if (value == json.end()) throw UserError("{}: the object has no key '{}'", place, fields_[i]);
+      if (value == json.end())
+        throw UserError("{}: the object has no key '{}'; its keys are {}. Choose the key with {}", place, fields_[i],
+                        keys_of(json), option_of(i));
       found.push_back(i + 1 == fields_.size() ? json_label(*value, place) : json_text(*value, place, fields_[i]));
     }
     return as_record(std::move(found), place);
@@ -332,7 +346,7 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name) {
   if (base.ends_with(".tsv")) return Kind::tsv;
   if (base.ends_with(".csv")) return Kind::csv;
   if (base.ends_with(".jsonl") || base.ends_with(".ndjson")) return Kind::jsonl;
-  throw UserError("{}: the file extension is not .tsv, .csv or .jsonl; use --format", file_name);
+  throw UserError("{}: the file extension is not .tsv, .csv or .jsonl; pass --format tsv, csv or jsonl", file_name);
 }
 
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,

@@ -9,30 +9,40 @@ namespace furlong {
 
 /// Options of a LabelledSource.
 struct LabelledOptions {
-  std::int64_t sequence_length = 0;  ///< longest row; longer documents are truncated
-  /// true: each epoch has its own order. false: the order of the dataset.
+  /// Maximum tokens per row, first_token included; longer documents are truncated at their end.
+  std::int64_t sequence_length = 0;
+  /// true: each epoch has its own order, a permutation of all samples drawn from (seed, epoch). false: every epoch has
+  /// the order of the dataset.
   bool shuffled = true;
   bool pairs = false;  ///< a sample is two documents, in rows 2i and 2i + 1
   /// true: pad rows to the longest row of the batch, rounded up to a multiple of 64. false: pad to sequence_length.
   bool pad_to_longest = true;
   /// Token to put before each document (a class token), unless the document already starts with it.
   std::optional<std::int32_t> first_token{};
-  std::uint64_t seed = 0;  ///< seed of the order
+  std::uint64_t seed = 0;  ///< of the permutations; ignored unless shuffled
 };
 
-/// Whole documents of a split, padded with zeros and masked. Documents that lie only partly in the split are skipped.
-/// Each sample occurs once per epoch; the order of epoch e is a permutation drawn from (seed, e).
+/// Documents of a split with their labels, one row per document. Rows are padded at the end with token id 0, and
+/// Batch::mask is 1 for tokens and 0 for padding. A sample with a document that lies only partly in the split is
+/// skipped, so that no document is divided between splits. Each sample occurs once per epoch: sample index i is in
+/// epoch i / n_samples().
 class LabelledSource : public BatchSource {
  public:
   /// `dataset` must outlive the source. Throws UserError if the dataset has no labels, if its labels belong to single
-  /// documents but `pairs` is set (or the reverse), or if the split has no whole document.
+  /// documents but `pairs` is set (or the reverse), or if the split has no complete sample. Throws ContractError unless
+  /// sequence_length leaves room for at least one token of a document.
   LabelledSource(const TokenizedDataset& dataset, Split split, const LabelledOptions& options);
 
+  /// Returns the number of samples in one epoch.
   std::uint64_t n_samples() const override { return samples_.size(); }
-  /// Returns the number of documents longer than a row.
+  /// Returns the number of documents of the split that are truncated.
   std::uint64_t n_truncated() const { return n_cut_; }
+  /// Returns samples [first, first + samples); see BatchSource::batch. `inputs`, `mask` and `labels` are set; `targets`
+  /// is empty. With `pairs` the batch has 2 * samples rows.
   Batch batch(std::uint64_t first, std::int64_t samples) const override;
+  /// See BatchSource::single_pass_batch. Samples after the first epoch have an empty mask row and an ignored label.
   Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const override;
+  /// Returns how many documents are truncated, or an empty string if none is.
   std::string note() const override;
 
  private:
@@ -59,7 +69,8 @@ class LabelledSource : public BatchSource {
   std::uint64_t n_cut_ = 0;
 };
 
-/// Returns element `index` of a permutation of [0, size) drawn from (seed, epoch).
+/// Returns element `index` of a permutation of [0, size) drawn from (seed, epoch). Constant memory: the
+/// permutation is not stored. Throws ContractError if index >= size.
 std::uint64_t permuted_index(std::uint64_t index, std::uint64_t size, std::uint64_t seed, std::uint64_t epoch);
 
 }  // namespace furlong

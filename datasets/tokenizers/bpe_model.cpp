@@ -112,12 +112,13 @@ class BpeModel : public PieceModel {
  private:
   static void refuse_unsupported(const JsonView& model) {
     if (model.has("dropout") && model.at("dropout").real() != 0) {
-      throw UserError("{}: BPE dropout is not supported; expected 0 or null", model.at("dropout").name());
+      throw UserError("{}: found {}; BPE dropout is not supported, expected 0 or null", model.at("dropout").name(),
+                      model.at("dropout").real());
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       if (!model.text(key, "").empty())
-        throw UserError("{}: '{}' is not supported; expected null or an empty string", model.at(key).name(),
-                        model.at(key).text());
+        throw UserError("{}: found '{}', which is not supported; expected null or an empty string",
+                        model.at(key).name(), model.at(key).text());
     }
   }
 

@@ -238,7 +238,7 @@ ops::LinearAttentionConstants AttentionData::constants(const AttentionCandidate&
 Tensor AttentionData::random_projection(const AttentionCandidate& candidate, std::int64_t m, std::uint64_t seed,
                                         std::uint32_t draw) const {
   if (!candidate.is_random()) return {};
-  const std::int64_t count = ops::direction_count(candidate.map, m);
+  const std::int64_t count = ops::projection_count(candidate.map, m);
   std::vector<double> all(at(n_heads() * count * d()));
   parallel_tasks(n_heads(), [&](std::int64_t head) {
     const RandomKey key{seed, draw, random_stream("analyze.directions." + std::to_string(first_head_ + head))};

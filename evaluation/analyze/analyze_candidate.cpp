@@ -46,7 +46,7 @@ std::string AttentionCandidate::name() const {
 
 std::int64_t AttentionCandidate::features(std::int64_t asked, std::int64_t d) const {
   try {
-    return ops::feature_count(map, map_options, d, is_random() ? ops::direction_count(map, asked) : 0);
+    return ops::feature_count(map, map_options, d, is_random() ? ops::projection_count(map, asked) : 0);
   } catch (const UserError& error) {
     throw UserError("{}: {}", is_random() ? fmt::format("--features {}", asked) : "--feature-maps " + name(),
                     error.what());

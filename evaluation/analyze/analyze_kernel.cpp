@@ -223,7 +223,7 @@ KernelStatistics of_head(const AttentionData& data, std::int64_t head, const Att
       const RandomKey key{seed, static_cast<std::uint32_t>(draw),
                           random_stream("analyze.kernel." + std::to_string(head))};
       const std::vector<float> drawn =
-          layers::draw_random_projection(candidate.kind, ops::direction_count(candidate.map, m), sample.d(), key);
+          layers::draw_random_projection(candidate.kind, ops::projection_count(candidate.map, m), sample.d(), key);
       features.set_directions({drawn.begin(), drawn.end()});
     }
     features.fill(queries, false);

@@ -51,7 +51,7 @@ void settle_random_projection(const AttendOptions& options, AttendTensors& tenso
   layers::AttentionConfig config = options.config;
   config.d_head = tensors.d;
   const ops::FeatureMapInfo& map = ops::feature_map_info(config.feature_map);
-  const std::int64_t wanted = attend_direction_count(config, options.features);
+  const std::int64_t wanted = attend_projection_count(config, options.features);
   Tensor& random_projection = tensors.constants.random_projection;
   if (wanted > 0 && !random_projection.defined()) {
     const RandomKey key{options.seed.value_or(0), 0, random_stream("attend.directions")};

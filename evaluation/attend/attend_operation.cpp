@@ -74,12 +74,12 @@ Tensor BareAttention::in_steps(const Stream& stream, const AttentionOperands& op
   return output;
 }
 
-std::int64_t attend_direction_count(const layers::AttentionConfig& config, std::int64_t m) {
+std::int64_t attend_projection_count(const layers::AttentionConfig& config, std::int64_t m) {
   const ops::FeatureMapInfo& info = ops::feature_map_info(config.feature_map);
   if (info.needs_random_projection) {
     const std::int64_t wanted = m > 0 ? m : 2 * config.d_head;
     return with_option_names(fmt::format("--features {}", wanted),
-                             [&] { return ops::direction_count(info.map, wanted); });
+                             [&] { return ops::projection_count(info.map, wanted); });
   }
   const std::int64_t features = attend_feature_count(config, 0);
   if (m > 0) {

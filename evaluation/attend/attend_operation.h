@@ -36,7 +36,7 @@ class BareAttention {
 
 /// Returns the number of rows of the random projection for `m` features; m = 0: 2 d_head features. Returns 0 for
 /// feature maps without a random projection. Throws UserError if the map cannot have m features.
-std::int64_t attend_direction_count(const layers::AttentionConfig& config, std::int64_t m);
+std::int64_t attend_projection_count(const layers::AttentionConfig& config, std::int64_t m);
 /// Returns the number of features m. Throws UserError, with names of command-line options, if the feature map cannot
 /// have so many features, or not the order of config.map_options.
 std::int64_t attend_feature_count(const layers::AttentionConfig& config, std::int64_t n_projections);

@@ -84,7 +84,7 @@ class Workload {
   void add_features() {
     const ops::FeatureMapInfo& map = ops::feature_map_info(config_.feature_map);
     const std::int64_t random_projection =
-        attend_direction_count(config_, map.needs_random_projection ? config_.n_features : 0);
+        attend_projection_count(config_, map.needs_random_projection ? config_.n_features : 0);
     config_.n_features = attend_feature_count(config_, random_projection);
     if (random_projection > 0) {
       const RandomKey key{0, 0, random_stream("bench.directions")};
@@ -138,7 +138,7 @@ double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   if (mechanism.has_features) {  // throws with names of command-line options if m does not fit the map
     const bool random = ops::feature_map_info(config.feature_map).needs_random_projection;
-    attend_feature_count(config, attend_direction_count(config, random ? config.n_features : 0));
+    attend_feature_count(config, attend_projection_count(config, random ? config.n_features : 0));
   }
   const layers::AttentionCost cost = mechanism.cost(config, n);
   return options.train ? cost.with_backward : cost.forward;

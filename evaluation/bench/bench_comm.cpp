@@ -231,7 +231,7 @@ BenchCommTraining bench_comm_training(const ProcessGroup& group, const LoadedSet
 
   BenchCommTraining found;
   const GradientReducer& reducer = *trainer.reducer();
-  found.parameters = trainer.model().store->parameter_count();
+  found.parameters = trainer.model().store->trained_parameter_count();
   found.buckets = static_cast<std::int64_t>(reducer.bucket_bytes().size());
   for (const std::int64_t bytes : reducer.bucket_bytes()) found.bytes += bytes;
   BenchCommReductions own;

@@ -241,8 +241,8 @@ PlanReport begin_report(const Settings& settings, const Vocabulary& vocabulary, 
   report.cluster = cluster;
   report.device = device;
   if (settings.parallel.context_parallel_size > 1) report.device.by_host = false;  // Gloo's rings
-  report.parameters = shapes.store().total_count();
-  report.trained = shapes.store().parameter_count();
+  report.parameters = shapes.store().total_parameter_count();
+  report.trained = shapes.store().trained_parameter_count();
   const std::int64_t groups = cluster.devices() / settings.parallel.context_parallel_size,
                      accumulation = settings.trainer.gradient_accumulation;
   report.samples = (settings.data.batch_size + groups - 1) / groups;

@@ -21,7 +21,7 @@ void write_initial(T* values, const Shape& shape, const Initializer& initializer
       for (std::int64_t i = 0; i < n; ++i)
         values[i] = static_cast<T>(random_normal(key, static_cast<std::uint64_t>(i)) * initializer.standard_deviation);
       return;
-    case Initializer::Kind::identity_tap:
+    case Initializer::Kind::causal_dirac:
       for (std::int64_t i = 0; i < n; ++i) values[i] = (i + 1) % shape[-1] == 0 ? T{1} : T{0};
       return;
     case Initializer::Kind::identity:
@@ -122,13 +122,13 @@ void ParameterStore::initialize(Parameter& parameter, std::uint64_t seed) {
   if (!device_.is_cpu()) parameter.master_.copy_from(host);
 }
 
-std::int64_t ParameterStore::parameter_count() const {
+std::int64_t ParameterStore::trained_parameter_count() const {
   std::int64_t count = 0;
   for (const Parameter& parameter : parameters_) count += is_trained(parameter) ? parameter.shape_.elements() : 0;
   return count;
 }
 
-std::int64_t ParameterStore::total_count() const {
+std::int64_t ParameterStore::total_parameter_count() const {
   std::int64_t count = 0;
   for (const Parameter& parameter : parameters_) count += is_buffer(parameter) ? 0 : parameter.shape_.elements();
   return count;

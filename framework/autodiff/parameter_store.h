@@ -1,6 +1,7 @@
 #pragma once
 // All parameters of a model in one contiguous, named store: master values, gradients and compute-dtype values. The
-// optimizer and the reducer see spans. Checkpoints identify parameters by name, so they do not depend on the order.
+// optimizer and the gradient reducer work on ranges of the flat tensors. Checkpoints identify parameters by name, so
+// they do not depend on the order.
 #include <deque>
 #include <functional>
 #include <map>
@@ -16,13 +17,14 @@ namespace furlong {
 /// How a parameter is initialized. Values are drawn from (seed, parameter name, element index), so they do not depend
 /// on order or layout.
 struct Initializer {
-  enum class Kind : std::uint8_t { zeros, ones, normal, identity_tap, identity } kind = Kind::zeros;
+  enum class Kind : std::uint8_t { zeros, ones, normal, causal_dirac, identity } kind = Kind::zeros;
   double standard_deviation = 0;  ///< for normal
   static Initializer zeros() { return {}; }
   static Initializer ones() { return {Kind::ones, 0}; }
   static Initializer normal(double standard_deviation) { return {Kind::normal, standard_deviation}; }
-  /// [channels, width]: 1 at the last tap, 0 elsewhere. A causal convolution with these weights is the identity.
-  static Initializer identity_tap() { return {Kind::identity_tap, 0}; }
+  /// Dirac initialization of a causal depthwise convolution [channels, width]: 1 at the last tap (the current token), 0
+  /// elsewhere. The convolution is then the identity.
+  static Initializer causal_dirac() { return {Kind::causal_dirac, 0}; }
   /// [..., d, d]: identity matrices.
   static Initializer identity() { return {Kind::identity, 0}; }
 };
@@ -33,16 +35,20 @@ class Parameter {
  public:
   const std::string& name() const { return name_; }
   const Shape& shape() const { return shape_; }
-  /// Whether weight decay applies.
+  /// Returns whether the optimizer applies weight decay to this parameter.
   bool decays() const { return decays_; }
-  /// Whether this is a buffer that accumulates statistics during training. Ranks must sum such buffers.
+  /// Returns whether this is a buffer to which training adds statistics. With several ranks, each rank adds those of
+  /// its own samples; the buffers must be summed over all ranks after each step (DataParallel::combine_sums).
   bool accumulates_statistics() const { return accumulates_statistics_; }
-  /// The value in the compute dtype, as an input to ops. Its gradient goes to the store. Frozen parameters and buffers
-  /// receive no gradient.
+  /// Returns the value in the compute dtype (a buffer: in the master dtype), as an input to ops. It shares the store's
+  /// memory, and backward adds its gradient to the store. Frozen parameters and buffers receive no gradient. Call after
+  /// allocate().
   Variable variable() const { return Variable(compute_, slot_); }
-  /// The value in the master dtype (float32, or float64 in tests).
+  /// Returns the value in the master dtype (float32, or float64 in tests). A view: writing to it changes the parameter;
+  /// call ParameterStore::refresh_compute_values() afterwards. Undefined before allocate().
   const Tensor& master() const { return master_; }
-  /// Undefined for frozen parameters and buffers.
+  /// Returns the gradient in the master dtype, a view of ParameterStore::gradients(). Undefined for frozen parameters
+  /// and buffers, and before allocate().
   const Tensor& gradient() const { return gradient_; }
 
  private:
@@ -57,63 +63,76 @@ class Parameter {
   std::shared_ptr<GradientSlot> slot_;  // null for frozen parameters and buffers
 };
 
+/// Owns the parameters and buffers of a model. Declare them with add() and add_buffer(), call freeze() if needed, then
+/// allocate() once. Not thread-safe.
 class ParameterStore {
  public:
   /// `compute` is float32 or bfloat16 (master values in float32), or float64 (master values in float64, for gradient
-  /// checks).
+  /// checks). Throws ContractError for another dtype.
   ParameterStore(DType compute, Device device);
 
-  /// Declares a parameter; allocate() allocates its memory. `decays`: weight decay applies (matrices, not norms or
-  /// biases). The reference stays valid for the lifetime of the store. Throws ContractError if the name is taken.
+  /// Declares a trained parameter; allocate() allocates its memory. `decays`: whether weight decay applies. By
+  /// convention, it applies to weight matrices and not to norm weights and biases. The reference stays valid for the
+  /// lifetime of the store. Throws ContractError if the name is taken or the store is already allocated.
   Parameter& add(const std::string& name, const Shape& shape, Initializer initializer, bool decays);
   /// Declares a tensor that is saved with the model but not trained, such as a random projection. It has the master
-  /// dtype. `accumulates_statistics`: see Parameter::accumulates_statistics().
+  /// dtype and is zero after allocate(). `accumulates_statistics`: see Parameter::accumulates_statistics(). Throws
+  /// ContractError like add().
   Parameter& add_buffer(const std::string& name, const Shape& shape, bool accumulates_statistics = false);
 
   /// Freezes the parameters declared so far for which `frozen` returns true. A frozen parameter has a value, but no
-  /// gradient, no optimizer state, no weight decay and no place in values() and gradients(). Must be called before
-  /// allocate(). Several calls add up. `frozen` is not called for buffers.
+  /// gradient, no optimizer state, no weight decay and no place in values() and gradients(). A further call freezes
+  /// further parameters. `frozen` is not called for buffers. Throws ContractError after allocate().
   void freeze(const std::function<bool(const Parameter&)>& frozen);
 
-  /// Allocates all parameters and sets their initial values. Order in memory: trained with weight decay, trained
-  /// without, frozen.
+  /// Allocates all parameters and buffers and sets their initial values: drawn on the host from `seed`, so they have
+  /// the same bits on every device; buffers are zero. Order in memory: trained with weight decay, trained without,
+  /// frozen. Throws MachineError if memory is exhausted.
   void allocate(std::uint64_t seed);
 
   DType compute_dtype() const { return compute_dtype_; }
   DType master_dtype() const { return accumulate_dtype(compute_dtype_); }
   const Device& device() const { return device_; }
-  /// Flat tensors over the trained parameters. Each parameter starts at a multiple of 64 elements; the padding is zero.
+  /// Flat, one-dimensional tensors over the trained parameters, in the master dtype. Each parameter starts at a
+  /// multiple of 64 elements; the padding is zero. Undefined before allocate().
   const Tensor& values() const { return values_; }
   const Tensor& gradients() const { return gradients_; }
   /// Copy of values() in the compute dtype; the same tensor if the dtypes are equal.
   const Tensor& compute_values() const { return compute_values_; }
   /// Number of elements at the start of the flat tensors to which weight decay applies.
   std::int64_t decayed_elements() const { return decayed_elements_; }
-  /// Number of elements of trained parameters, without padding.
-  std::int64_t parameter_count() const;
-  /// Number of elements of trained and frozen parameters, without padding.
-  std::int64_t total_count() const;
+  /// Returns the model's number of trainable parameters: elements of trained parameters, without padding.
+  std::int64_t trained_parameter_count() const;
+  /// Returns the model's number of parameters: elements of trained and frozen parameters, without padding. Buffers do
+  /// not count.
+  std::int64_t total_parameter_count() const;
 
-  /// Returns trained parameters, frozen parameters and buffers, in order of declaration.
+  /// Returns all named tensors in order of declaration: trained parameters, frozen parameters and buffers.
   const std::deque<Parameter>& parameters() const { return parameters_; }
   bool is_trained(const Parameter& parameter) const { return parameter.role_ == Parameter::Role::trained; }
   bool is_frozen(const Parameter& parameter) const { return parameter.role_ == Parameter::Role::frozen; }
   bool is_buffer(const Parameter& parameter) const { return parameter.role_ == Parameter::Role::buffer; }
   /// Returns the part of a flat tensor (values, gradients, moments) that belongs to a trained parameter, in its shape.
+  /// A view, not a copy. Throws ContractError if the parameter is frozen or a buffer, or if `flat` is too short.
   Tensor slice(const Tensor& flat, const Parameter& parameter) const;
-  /// Returns the first element of that part.
+  /// Returns the index, in the flat tensors, of a trained parameter's first element. Throws ContractError if the
+  /// parameter is frozen or a buffer.
   std::int64_t offset(const Parameter& parameter) const;
-  /// Throws ContractError if no parameter has this name.
+  /// Returns the parameter or buffer with this name. Throws ContractError if there is none.
   Parameter& find(const std::string& name);
 
   /// Marks all gradients as empty, so that the next backward overwrites them. Call before a step's first backward.
   void forget_gradients();
-  /// Sets the gradients of parameters that no gradient reached to zero. Call after a step's last backward.
+  /// Sets the gradient to zero for each trained parameter to which backward has added none since forget_gradients().
+  /// Call after a step's last backward.
   void complete_gradients(const Stream& stream);
   /// Copies master values to the compute dtype. Call after loading, or after an optimizer step that did not write the
   /// compute values itself.
   void refresh_compute_values(const Stream& stream);
-  /// Calls `callback` for each parameter when its gradient becomes final in backward.
+  /// Sets a callback for the end of each parameter's gradient computation. Every later Tape::backward calls it once for
+  /// each trained parameter that the tape's ops use, in the thread that runs backward, after the last of these ops. The
+  /// work that writes the gradient is then enqueued on the tape's stream; on a GPU it may still be running. Replaces an
+  /// earlier callback; null removes it. Call after allocate(). Frozen parameters and buffers are never reported.
   void on_gradient_final(std::function<void(Parameter&)> callback);
 
  private:

@@ -280,7 +280,10 @@ Dataset Group::dataset(const std::string& path) const {
   const Handle properties(H5Dget_create_plist(object.id()));
   if (!properties) fail_reading("cannot read the layout of '" + path + "' in");
   if (H5Pget_layout(properties.id()) == H5D_VIRTUAL || H5Pget_external_count(properties.id()) != 0) {
-    throw UserError("{}: dataset {} stores its elements in another file, which is not supported", file_name(), full);
+    throw UserError(
+        "{}: HDF5 dataset {} stores its elements in other files (external storage or a virtual dataset), which is not "
+        "supported; store them in this file",
+        file_name(), full);
   }
   const Handle space(H5Dget_space(object.id()));
   const int rank = space ? H5Sget_simple_extent_ndims(space.id()) : -1;

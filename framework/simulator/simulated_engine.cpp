@@ -57,7 +57,9 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
 
   void* allocate(int, std::int64_t bytes) override {
     void* const block = ::operator new(static_cast<std::size_t>(bytes), block_alignment, std::nothrow);
-    if (block == nullptr) throw MachineError("out of memory on simulated: cannot allocate {} MiB", bytes >> 20);
+    if (block == nullptr)
+      throw MachineError("out of memory on the simulated GPU: the host cannot allocate {} MiB; free some memory",
+                         bytes >> 20);
     add_range(block, bytes);
     return block;
   }
@@ -149,7 +151,7 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
   };
 
   static void enqueue(const Stream& stream, const std::function<void()>& work) {
-    if (!simulator::record(work)) put_on_simulated_queue(stream, work);
+    if (!simulator::record(work)) enqueue_on_simulated_queue(stream, work);
   }
   void add_range(const void* base, std::int64_t bytes) {
     const std::lock_guard lock(mutex_);

@@ -96,11 +96,11 @@ class SimulatedEvent final : public GpuEvent {
       const std::lock_guard lock(mutex_);
       mark_ = mark;
     }
-    put_on_simulated_queue(stream, [mark] { mark->signal(); });
+    enqueue_on_simulated_queue(stream, [mark] { mark->signal(); });
   }
   void wait(const Stream& stream) override {
     check_not_recording();
-    if (const auto mark = latest()) put_on_simulated_queue(stream, [mark] { mark->wait(); });
+    if (const auto mark = latest()) enqueue_on_simulated_queue(stream, [mark] { mark->wait(); });
   }
   bool done() override {
     const auto mark = latest();
@@ -131,14 +131,14 @@ SimulatedQueueHandle* simulated_queue_of(const Stream& stream) {
   return stream.handle == nullptr ? &at_once : static_cast<SimulatedQueueHandle*>(stream.handle);
 }
 
-void put_on_simulated_queue(const Stream& stream, std::function<void()> work) {
+void enqueue_on_simulated_queue(const Stream& stream, std::function<void()> work) {
   if (stream.handle == nullptr) return work();
   static_cast<SimulatedQueue*>(simulated_queue_of(stream))->put(std::move(work));
 }
 
 void wait_for_simulated_queue(const Stream& stream) {
   Mark mark;
-  put_on_simulated_queue(stream, [&mark] { mark.signal(); });
+  enqueue_on_simulated_queue(stream, [&mark] { mark.signal(); });
   mark.wait();
 }
 

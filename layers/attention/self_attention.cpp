@@ -32,7 +32,7 @@ SelfAttention::SelfAttention(ParameterStore& store, const std::string& name, con
               config.branch_initializer_range(), config.adapter) {
   if (config.short_convolution > 0) {
     convolution_ = &store.add(name + ".short_convolution.weight", {fused_width(attention), config.short_convolution},
-                              Initializer::identity_tap(), false);
+                              Initializer::causal_dirac(), false);
   }
   if (config.query_key_norm == QueryKeyNorm::rmsnorm) {
     const auto norm = [&](const char* of) {

@@ -14,7 +14,7 @@ struct FeatureMapCase {
   ops::FeatureMap map;
   ops::FeatureMapOptions options{};
   std::int64_t d = 0, n_projections = 0;
-  std::vector<double> random_projection{};  // [n_directions, d]: the random projection
+  std::vector<double> random_projection{};  // [n_projections, d]: the random projection
   double oprf_a = 0;
 };
 

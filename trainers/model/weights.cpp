@@ -15,8 +15,9 @@ void check_vocabulary(const CheckpointReader& checkpoint, const Model& model) {
   const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), origin);
   if (theirs.with_labels({}) == model.vocabulary.with_labels({})) return;
   throw UserError(
-      "{}: the vocabulary of the weights ({}, {} tokens) differs from the data's ({}, {} tokens); prepare the data "
-      "with that vocabulary, or use weights that were trained with the data's",
+      "{}: the vocabulary of the weights ({}, {} tokens) differs from the vocabulary of the dataset ({}, {} tokens); "
+      "prepare the dataset with the tokenizer of the weights, or use weights that were trained with the tokenizer of "
+      "the dataset",
       origin, theirs.description(), theirs.size(), model.vocabulary.description(), model.vocabulary.size());
 }
 

@@ -42,7 +42,10 @@ class Run {
     const fs::path config = directory_.path() / "config.yaml";
     if (!is_done() || !fs::exists(config)) write_file_atomically(config, to_yaml(settings));
     if (!can_validate())
-      log_warn("{}: no validation split; training continues without validation", settings.data.dataset.string());
+      log_warn(
+          "{}: no validation split; training continues without validation. To get a split, prepare the dataset again "
+          "with --split 0.9,0.05,0.05",
+          settings.data.dataset.string());
   }
 
   TrainResult train() {
@@ -95,7 +98,7 @@ class Run {
     recorder_->print(
         fmt::format("{}: {} parameters, {} to train on ({}), {}, run directory {}",
                     trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
-                    trainer_.model().store->parameter_count(), data_to_train_on(),
+                    trainer_.model().store->trained_parameter_count(), data_to_train_on(),
                     setup_.data->vocabulary().kind_name(), where(), directory_.path().string()));
     if (const std::string note = trainer_.source().note(); !note.empty()) log_warn("{}", note);
   }

@@ -206,7 +206,7 @@ FeatureSizes feature_sizes(const AttentionConfig& config) {
   FeatureSizes sizes;
   if (info.needs_random_projection)
     sizes.random_projection =
-        ops::direction_count(info.map, config.n_features > 0 ? config.n_features : 2 * config.d_head);
+        ops::projection_count(info.map, config.n_features > 0 ? config.n_features : 2 * config.d_head);
   sizes.features = ops::feature_count(info.map, config.map_options, config.d_head, sizes.random_projection);
   return sizes;
 }

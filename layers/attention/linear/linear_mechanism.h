@@ -9,7 +9,7 @@ namespace furlong::layers {
 
 /// Linear attention with the config's feature map; with `softmax_window`, the windowed hybrid. A layer has these
 /// parameters and buffers, as far as the config needs them:
-///  - buffer `name`.directions [n_directions, d_head]: ω, one random projection for all heads of the layer;
+///  - buffer `name`.directions [n_projections, d_head]: ω, one random projection for all heads of the layer;
 ///  - buffers of HeadConstants;
 ///  - `name`.query_features.weight [n_heads, d_head, d_head] and `name`.key_features.weight
 ///    [n_kv_heads, d_head, d_head] (hedgehog), initialised to identities;

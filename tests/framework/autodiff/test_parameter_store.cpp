@@ -45,7 +45,7 @@ TEST(ParameterStore, PlacesDecayedParametersFirstOnAlignedOffsets) {
   EXPECT_EQ(offset_in(values, model.gain.master()), 7 * border);
   EXPECT_EQ(values.elements(), 8 * border);
   EXPECT_EQ(model.store.gradients().elements(), 8 * border);
-  EXPECT_EQ(model.store.parameter_count(), 15 + 3 + 300 + 7);
+  EXPECT_EQ(model.store.trained_parameter_count(), 15 + 3 + 300 + 7);
   EXPECT_TRUE(model.store.compute_values().shares_memory_with(values));
 }
 
@@ -115,7 +115,7 @@ TEST(ParameterStore, InitialValuesDependOnlyOnSeedAndName) {
 
 TEST(ParameterStore, IdentityTapIsOneAtLastTap) {
   ParameterStore store(DType::float32, Device{});
-  Parameter& taps = store.add("taps", {2, 3}, Initializer::identity_tap(), false);
+  Parameter& taps = store.add("taps", {2, 3}, Initializer::causal_dirac(), false);
   store.allocate(1);
   EXPECT_EQ(taps.master().to_vector<float>(), (std::vector<float>{0, 0, 1, 0, 0, 1}));
 }
@@ -274,8 +274,8 @@ TEST(FrozenParameters, FollowTrainedParametersOutsideFlatTensors) {
   EXPECT_EQ(model.store.compute_values().elements(), 6 * border);
   EXPECT_EQ(offset_in(values, model.first.master()), 6 * border);
   EXPECT_EQ(offset_in(values, model.gain.master()), 7 * border);
-  EXPECT_EQ(model.store.parameter_count(), 3 + 300);
-  EXPECT_EQ(model.store.total_count(), 15 + 3 + 300 + 7);
+  EXPECT_EQ(model.store.trained_parameter_count(), 3 + 300);
+  EXPECT_EQ(model.store.total_parameter_count(), 15 + 3 + 300 + 7);
   EXPECT_TRUE(model.store.is_frozen(model.first) && !model.store.is_trained(model.first) &&
               !model.store.is_buffer(model.first));
   EXPECT_TRUE(model.store.is_trained(model.second) && !model.store.is_frozen(model.second));
@@ -337,7 +337,7 @@ TEST(FrozenParameters, MayBeAllParameters) {
     model.store.freeze([](const Parameter&) { return true; });
     model.store.allocate(1);
     EXPECT_EQ(model.store.values().elements(), 0);
-    EXPECT_EQ(model.store.parameter_count(), 0);
+    EXPECT_EQ(model.store.trained_parameter_count(), 0);
     model.store.forget_gradients();
     model.store.complete_gradients(Stream{});
     model.store.refresh_compute_values(Stream{});

@@ -273,7 +273,7 @@ TEST(Decoder, Gpt2AndLlamaHavePublishedSizes) {
   // Parameter counts of the published models, on the shape-only device.
   const auto count = [](const ModelConfig& config) {
     const TestModel model(config, DType::bfloat16, Device{DeviceType::shape_only, 0});
-    return model.store.parameter_count();
+    return model.store.trained_parameter_count();
   };
   ModelConfig gpt2 = small_config({"softmax", ""}, Position::learned, 0, Style::gpt2);
   gpt2.vocabulary_size = 50257;

@@ -27,7 +27,7 @@ Outcome step_with(const ModelConfig& config, ActivationCheckpointing recompute,
   ForwardContext context = Pass{.training = true}.context(tape);
   const auto result = decoder.loss(context, tokens, targets);
   Outcome outcome{scalar(result.loss.value()), {}};
-  if (store.parameter_count() > 0) tape.backward(result.loss);
+  if (store.trained_parameter_count() > 0) tape.backward(result.loss);
   EXPECT_EQ(tape.node_count(), 0u);
   store.complete_gradients(Stream{});
   for (const Parameter& parameter : store.parameters()) {

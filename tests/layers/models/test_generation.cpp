@@ -122,7 +122,7 @@ TEST(Generation, OnlyCachesGrow) {
       const ops::FeatureMapInfo& map = ops::feature_map_info(attending.feature_map);
       const std::int64_t features =
           ops::feature_count(map.map, config.attention.map_options, 6,
-                             map.needs_random_projection ? ops::direction_count(map.map, 10) : 0);
+                             map.needs_random_projection ? ops::projection_count(map.map, 10) : 0);
       // Four heads: sum, normaliser, maximum, and the magnitude of signed features.
       EXPECT_EQ(after_1000, convolution + config.n_layers * 4 * (features * (6 + 2) + 1) * 4) << attending.name();
       EXPECT_EQ(after_1000, at_first) << attending.name();

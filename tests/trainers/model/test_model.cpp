@@ -137,7 +137,7 @@ TEST(MakeModel, FreezesSelectedParameters) {
   const Model used =
       make_model(settings, Vocabulary::protein(), Device{}, std::nullopt, [](const Parameter&) { return true; });
   EXPECT_EQ(used.store->gradients().elements(), 0);
-  EXPECT_EQ(used.store->total_count(), plain.store->parameter_count());
+  EXPECT_EQ(used.store->total_parameter_count(), plain.store->trained_parameter_count());
 }
 
 }  // namespace

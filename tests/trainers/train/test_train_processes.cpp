@@ -120,7 +120,7 @@ parallel:
   /// Checks that the newest checkpoint is complete; returns its step.
   std::int64_t newest_step(const std::string& run) const {
     const CheckpointReader checkpoint = CheckpointReader::open(newest_checkpoint_of(path(run)));
-    EXPECT_GT(load_model(checkpoint, Device{}, Weights::raw).store->parameter_count(), 1000);
+    EXPECT_GT(load_model(checkpoint, Device{}, Weights::raw).store->trained_parameter_count(), 1000);
     return checkpoint.integer("step");
   }
 };

@@ -71,8 +71,9 @@ class RunDirectory::Lock {
     }
     close(descriptor_);
     if (failure != EWOULDBLOCK) throw_file_error(directory / ".lock", "lock", failure);
-    throw UserError("{}: another furlong train is running in this run directory; choose another with --run-dir",
-                    directory.string());
+    throw UserError(
+        "{}: another furlong train is running in this run directory; stop it, or pass a different --run-dir",
+        directory.string());
   }
   ~Lock() { close(descriptor_); }
   Lock(const Lock&) = delete;

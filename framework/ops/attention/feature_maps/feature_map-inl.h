@@ -33,7 +33,7 @@ enum class HalfSquare {
 ///   L feature(const MapNumbers<L>& c, L u, L square, L shift)  square: |ω_f|² if needs_oprf_a; shift: what
 ///                                                              HalfSquare::in_features subtracts for keys, else 0
 ///   L backward(const MapNumbers<L>& c, L feature, L d_feature)  ∂ loss / ∂ (factor · u); missing: d_feature
-/// or two features per projection, f and n_directions + f:
+/// or two features per projection, f and n_projections + f:
 ///   Pair<L> features(const MapNumbers<L>& c, L u, L shift)
 ///   L backward(Pair<L> features, Pair<L> d_features)
 struct ProjectionMap {

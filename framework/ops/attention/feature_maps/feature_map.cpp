@@ -103,7 +103,7 @@ std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std
   return info.count ? info.count(d) : polynomial_count(info, options, d);
 }
 
-std::int64_t direction_count(FeatureMap map, std::int64_t m) {
+std::int64_t projection_count(FeatureMap map, std::int64_t m) {
   const FeatureMapInfo& info = feature_map_info(map);
   if (!info.needs_random_projection) return 0;
   if (m < 1 || m % info.features_per_projection != 0)

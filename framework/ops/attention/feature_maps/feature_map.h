@@ -77,13 +77,13 @@ bool can_be_negative(FeatureMap map, const FeatureMapOptions& options);
 /// Returns whether features have both signs, so that a sum of weights can cancel down to rounding noise. The
 /// denominators of such maps are guarded.
 bool can_cancel(FeatureMap map);
-/// Returns the number of features m for heads of width d. `n_directions` is the number of random projections, ignored
+/// Returns the number of features m for heads of width d. `n_projections` is the number of random projections, ignored
 /// for maps without them. Throws UserError if the map does not have options.order, or if taylor or limit would have
 /// more than max_features; the message gives the number.
 std::int64_t feature_count(FeatureMap map, const FeatureMapOptions& options, std::int64_t d,
                            std::int64_t n_projections);
 /// Returns the number of random projections for m features, the inverse of feature_count(). Throws UserError if m is
 /// not a positive multiple of features_per_projection.
-std::int64_t direction_count(FeatureMap map, std::int64_t m);
+std::int64_t projection_count(FeatureMap map, std::int64_t m);
 
 }  // namespace furlong::ops

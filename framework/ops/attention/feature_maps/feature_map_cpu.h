@@ -12,9 +12,9 @@ struct FeatureTile {
   /// Elements from one row to the next of [rows, d] and [rows, m] tiles: multiples of 16.
   std::int64_t ld_x = 0, ld_m = 0;
   std::int64_t ld_directions = 0;            // elements from one row to the next of directions_transposed
-  const T* random_projection = nullptr;      // ω [n_directions, d], rows d apart
-  const T* directions_transposed = nullptr;  // ωᵀ [d, n_directions], rows ld_directions apart, zero-padded
-  const T* direction_norms = nullptr;        // |ω_f|² [n_directions]
+  const T* random_projection = nullptr;      // ω [n_projections, d], rows d apart
+  const T* directions_transposed = nullptr;  // ωᵀ [d, n_projections], rows ld_directions apart, zero-padded
+  const T* direction_norms = nullptr;        // |ω_f|² [n_projections]
   T scale = 1;                               // applied to both q and k: d^(-1/4)
   T oprf_a = 0;                              // A of this head
   T kernel_epsilon = 0;

@@ -19,7 +19,7 @@ struct MapArguments {
   bool is_key;
   T oprf_a;
   const T *random_projection, *x;
-  T *norms, *features, *row_log;                     // norms [n_directions], scratch
+  T *norms, *features, *row_log;                     // norms [n_projections], scratch
   T *d_features, *d_row_log, *half_gradients, *d_x;  // half_gradients [rows], scratch
 };
 

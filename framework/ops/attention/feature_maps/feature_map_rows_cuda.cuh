@@ -74,13 +74,13 @@ class GpuFeatureRows {
   FeatureMap map;
   int d, m, n_projections, order;
   std::int64_t ld_x, ld_m;     // elements from one row to the next of [rows, d] and [rows, m] tiles
-  const T* random_projection;  // ω [n_directions, d]; null if the map has no random projections
-  const T* direction_norms;    // |ω_f|² [n_directions], if the map needs_oprf_a
+  const T* random_projection;  // ω [n_projections, d]; null if the map has no random projections
+  const T* direction_norms;    // |ω_f|² [n_projections], if the map needs_oprf_a
   GpuMapConstants<T> constants;
 
   __device__ bool is_directed() const { return random_projection != nullptr; }
 
-  /// features [rows, n_directions] = x ωᵀ, without the scale, so that with 16-bit inputs every term is exact in
+  /// features [rows, n_projections] = x ωᵀ, without the scale, so that with 16-bit inputs every term is exact in
   /// float32.
   __device__ BlockProduct<T> projection(const T* x, int rows, T* features) const {
     return {rows, n_projections, d, by_rows(x, ld_x), by_columns(random_projection, d), {features, ld_m}};

@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// target [rows, n_directions] = x ωᵀ, rows ld_m apart. It omits the scale, so that with 16-bit inputs every term is
+/// target [rows, n_projections] = x ωᵀ, rows ld_m apart. It omits the scale, so that with 16-bit inputs every term is
 /// exact in float32.
 template <class T>
 HWY_INLINE void project(const FeatureTile<T>& tile, const T* x, std::int64_t rows, T* target) {

@@ -65,7 +65,7 @@ struct LinearAttentionOptions {
 /// Constants of each head, without gradients. All are optional, except `directions` if the map needs them. float32
 /// (float64 for float64 inputs).
 struct LinearAttentionConstants {
-  /// Random projection ω: [n_directions, d] for all heads, or [n_heads, n_directions, d].
+  /// Random projection ω: [n_projections, d] for all heads, or [n_heads, n_projections, d].
   Tensor random_projection;
   /// a [n_heads, d], subtracted from every query. The key's weight gets the factor exp(a·k/√d), which keeps softmax
   /// unchanged.

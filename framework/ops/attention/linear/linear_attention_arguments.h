@@ -86,10 +86,11 @@ struct LinearAttentionArguments {
   LinearAttentionState* gathered = nullptr;
   LinearAttentionSizes sizes;
   // CPU only; the kernels write all four.
-  Tensor directions_transposed;  // [1 or n_heads, d, padded n_directions], compute dtype; undefined without projections
-  Tensor direction_norms;        // [1 or n_heads, n_directions], compute dtype
-  Tensor rotation;               // [1 + powers, 2, padded features / 2], float64; undefined without rotation
-  Tensor scratch;                // [threads, elements], compute dtype
+  Tensor
+      directions_transposed;  // [1 or n_heads, d, padded n_projections], compute dtype; undefined without projections
+  Tensor direction_norms;     // [1 or n_heads, n_projections], compute dtype
+  Tensor rotation;            // [1 + powers, 2, padded features / 2], float64; undefined without rotation
+  Tensor scratch;             // [threads, elements], compute dtype
 
   /// Number of past keys that a state must store unchanged: those that a later query can still meet pair by pair.
   static std::int64_t recent_keys(const LinearAttentionOptions& options) {

@@ -26,8 +26,8 @@ class FrozenTraining : public testing::WithTemporaryFolder {
 TEST_F(FrozenTraining, FrozenParametersHaveNoMomentsInCheckpoints) {
   Trainer t = trainer();
   const ParameterStore& parameters = *t.model().store;
-  ASSERT_GT(parameters.parameter_count(), 0);
-  ASSERT_LT(parameters.parameter_count(), parameters.total_count());
+  ASSERT_GT(parameters.trained_parameter_count(), 0);
+  ASSERT_LT(parameters.trained_parameter_count(), parameters.total_parameter_count());
   std::map<std::string, std::vector<float>> before;
   for (const Parameter& parameter : parameters.parameters())
     before[parameter.name()] = parameter.master().to_vector<float>();
@@ -83,7 +83,7 @@ TEST_F(FrozenTraining, LoadsCheckpointOfUnfrozenRun) {
   const auto checkpoint = CheckpointReader::open(path("whole.h5"));
   for (const Weights weights : {Weights::raw, Weights::ema_if_present}) {
     const Model frozen = load_model(checkpoint, Device{}, weights, [](const Parameter&) { return true; });
-    EXPECT_EQ(frozen.store->parameter_count(), 0);
+    EXPECT_EQ(frozen.store->trained_parameter_count(), 0);
     const Model trained = load_model(checkpoint, Device{}, weights);
     for (const Parameter& parameter : trained.store->parameters()) {
       EXPECT_EQ(parameter.master().to_vector<float>(), frozen.store->find(parameter.name()).master().to_vector<float>())

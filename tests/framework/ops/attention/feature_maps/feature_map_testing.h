@@ -16,7 +16,7 @@ namespace furlong::testing {
 using reference::FeatureMapCase;
 
 inline std::string text(const FeatureMapCase& c) {
-  return fmt::format("{} order {} d {} n_directions {}", ops::feature_map_info(c.map).name, c.options.order, c.d,
+  return fmt::format("{} order {} d {} n_projections {}", ops::feature_map_info(c.map).name, c.options.order, c.d,
                      c.n_projections);
 }
 

@@ -69,7 +69,7 @@ struct Estimate {
 using Estimates = std::map<std::pair<FeatureMap, Pair>, Estimate>;
 
 FeatureMapCase case_of(FeatureMap map, const std::vector<float>& omega) {
-  const std::int64_t n = ops::direction_count(map, m);
+  const std::int64_t n = ops::projection_count(map, m);
   return {map, {}, d, n, {omega.begin(), omega.begin() + n * d}, map == FeatureMap::oprf ? best_a() : 0};
 }
 

@@ -348,7 +348,7 @@ TEST(FeatureMapTable, ErrorsStateNumbersAndLimits) {
   options.order = 0;
   EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
             "feature map taylor has orders 1 to 3, found 0");
-  EXPECT_EQ(error_message([&] { ops::direction_count(FeatureMap::favor_trig, 7); }),
+  EXPECT_EQ(error_message([&] { ops::projection_count(FeatureMap::favor_trig, 7); }),
             "feature map favor_trig has 2 features per random projection: the number of features must be a positive "
             "multiple of it, found 7");
   const std::string unknown = error_message([&] { ops::feature_map_info("favour"); });
@@ -362,7 +362,7 @@ TEST(FeatureMapTable, DirectionCountInvertsFeatureCount) {
     EXPECT_EQ(&ops::feature_map_info(info.map), &info);
     EXPECT_EQ(info.needs_random_projection, info.features_per_projection > 0) << info.name;
     if (info.needs_random_projection) {
-      EXPECT_EQ(ops::direction_count(info.map, ops::feature_count(info.map, {}, 64, 37)), 37) << info.name;
+      EXPECT_EQ(ops::projection_count(info.map, ops::feature_count(info.map, {}, 64, 37)), 37) << info.name;
     }
   }
 }
