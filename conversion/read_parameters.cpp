@@ -89,7 +89,8 @@ void check_finite(const TensorFile& file, const std::string& name, std::span<con
   for (const float value : values) {
     if (!std::isfinite(value))
       throw UserError(
-          "{}: tensor {} contains {}; expected finite weights, so the file is damaged or its training diverged",
+          "{}: tensor {} contains {}; expected finite weights, so the file is damaged or its training diverged; "
+          "download the file again, or use an earlier checkpoint",
           file.path(), name, value);
   }
 }

@@ -38,8 +38,9 @@ void check_type(const hdf5::Dataset& dataset, std::size_t rank, bool offsets) {
 /// but their size is not trusted.
 void check_stored(const hdf5::Dataset& dataset) {
   if (dataset.storage_bytes() < dataset.bytes()) {
-    throw UserError("{}: {} declares {} bytes but holds {}; the file is damaged", dataset.file_name(), dataset.path(),
-                    dataset.bytes(), dataset.storage_bytes());
+    throw UserError(
+        "{}: {} declares {} bytes but holds {}; the file is damaged: copy it again, or run furlong prepare again",
+        dataset.file_name(), dataset.path(), dataset.bytes(), dataset.storage_bytes());
   }
 }
 
@@ -48,8 +49,10 @@ std::string read_vocabulary(const hdf5::File& file) {
   if (file.has_attribute("vocabulary")) return file.text("vocabulary");
   const hdf5::Dataset dataset = file.dataset("vocabulary");
   if (dataset.type() != hdf5::Type::u8 || dataset.shape().size() != 1) {
-    throw UserError("{}: /vocabulary has {} dimensions of {}, expected 1 of uint8; the file is damaged",
-                    file.file_name(), dataset.shape().size(), hdf5::name_of(dataset.type()));
+    throw UserError(
+        "{}: /vocabulary has {} dimensions of {}, expected 1 of uint8; the file is damaged: copy it again, or run "
+        "furlong prepare again",
+        file.file_name(), dataset.shape().size(), hdf5::name_of(dataset.type()));
   }
   check_stored(dataset);
   std::string json(dataset.shape()[0], '\0');
@@ -63,8 +66,10 @@ std::vector<Range> read_ranges(const hdf5::File& file, Split split, std::uint64_
   const hdf5::Dataset dataset = file.dataset(path);
   check_type(dataset, 2, true);
   if (dataset.shape()[1] != 2)
-    throw UserError("{}: /{} has {} columns, expected 2 (begin and end); the file is damaged", file.file_name(), path,
-                    dataset.shape()[1]);
+    throw UserError(
+        "{}: /{} has {} columns, expected 2 (begin and end); the file is damaged: copy it again, or run furlong "
+        "prepare again",
+        file.file_name(), path, dataset.shape()[1]);
   check_stored(dataset);
   std::vector<std::uint64_t> raw(dataset.shape()[0] * 2);
   dataset.read(raw.data(), raw.size() * sizeof(std::uint64_t));
@@ -75,7 +80,7 @@ std::vector<Range> read_ranges(const hdf5::File& file, Split split, std::uint64_
     if (range.begin < earliest || range.begin >= range.end || range.end > n_tokens) {
       throw UserError(
           "{}: range {} of /{} is [{}, {}), expected a start of at least {} and an end of at most {}; the file is "
-          "damaged",
+          "damaged: copy it again, or run furlong prepare again",
           file.file_name(), row / 2, path, range.begin, range.end, earliest, n_tokens);
     }
     if (!ranges.empty() && ranges.back().end == range.begin) {
@@ -94,7 +99,9 @@ void check_disjoint(const std::string& file, const std::array<SplitRanges, 3>& s
   std::sort(all.begin(), all.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (std::size_t i = 1; i < all.size(); ++i) {
     if (all[i].begin < all[i - 1].end)
-      throw UserError("{}: two splits overlap at token {}; the file is damaged", file, all[i].begin);
+      throw UserError(
+          "{}: two splits overlap at token {}; the file is damaged: copy it again, or run furlong prepare again", file,
+          all[i].begin);
   }
 }
 
@@ -130,13 +137,18 @@ void TokenizedDataset::State::check_documents() const {
   check_type(documents, 1, true);
   const std::uint64_t n_offsets = documents.shape()[0];
   if (n_offsets < 2)
-    throw UserError("{}: /documents has {} offsets, expected at least 2; the file is damaged", path, n_offsets);
+    throw UserError(
+        "{}: /documents has {} offsets, expected at least 2; the file is damaged: copy it again, or run furlong "
+        "prepare again",
+        path, n_offsets);
   std::uint64_t first = 0, last = 0;
   documents.read_rows(0, 1, &first, sizeof first);
   documents.read_rows(n_offsets - 1, n_offsets, &last, sizeof last);
   if (first != 0 || last != n_tokens()) {
-    throw UserError("{}: /documents goes from {} to {}, expected 0 to {}; the file is damaged", path, first, last,
-                    n_tokens());
+    throw UserError(
+        "{}: /documents goes from {} to {}, expected 0 to {}; the file is damaged: copy it again, or run furlong "
+        "prepare again",
+        path, first, last, n_tokens());
   }
 }
 
@@ -161,8 +173,10 @@ void TokenizedDataset::State::convert(const std::byte* raw, std::uint64_t first,
       widen(reinterpret_cast<const std::uint32_t*>(raw));
   }
   if (largest >= size) {
-    throw UserError("{}: token {} occurs near position {}, but the vocabulary has {} symbols; the file is damaged",
-                    path, largest, first, size);
+    throw UserError(
+        "{}: token {} occurs near position {}, but the vocabulary has {} symbols; the file is damaged: copy it again, "
+        "or run furlong prepare again",
+        path, largest, first, size);
   }
 }
 
@@ -217,7 +231,9 @@ std::vector<std::uint64_t> TokenizedDataset::document_offsets() const {
   std::vector<std::uint64_t> offsets(state_->documents.shape()[0]);
   state_->documents.read(offsets.data(), offsets.size() * sizeof(std::uint64_t));
   if (!std::is_sorted(offsets.begin(), offsets.end()))
-    throw UserError("{}: the offsets in /documents do not ascend; the file is damaged", path());
+    throw UserError(
+        "{}: the offsets in /documents do not ascend; the file is damaged: copy it again, or run furlong prepare again",
+        path());
   return offsets;
 }
 
@@ -225,7 +241,10 @@ std::uint64_t TokenizedDataset::documents_per_label() const {
   if (!state_->file.has("labels")) return 0;
   const std::int64_t documents = state_->file.dataset("labels").integer("documents_per_label");
   if (documents != 1 && documents != 2)
-    throw UserError("{}: /labels has documents_per_label {}, expected 1 or 2; the file is damaged", path(), documents);
+    throw UserError(
+        "{}: /labels has documents_per_label {}, expected 1 or 2; the file is damaged: copy it again, or run furlong "
+        "prepare again",
+        path(), documents);
   return static_cast<std::uint64_t>(documents);
 }
 
@@ -236,9 +255,11 @@ std::vector<std::int32_t> TokenizedDataset::labels() const {
   const hdf5::Dataset dataset = state_->file.dataset("labels");
   if (dataset.type() != hdf5::Type::i32 || dataset.shape().size() != 1 ||
       dataset.shape()[0] * documents != n_documents()) {
-    throw UserError("{}: /labels has {} elements of {}, expected one int32 per {} of {} documents; the file is damaged",
-                    path(), dataset.shape().empty() ? 1 : dataset.shape()[0], hdf5::name_of(dataset.type()), documents,
-                    n_documents());
+    throw UserError(
+        "{}: /labels has {} elements of {}, expected one int32 per {} of {} documents; the file is damaged: copy it "
+        "again, or run furlong prepare again",
+        path(), dataset.shape().empty() ? 1 : dataset.shape()[0], hdf5::name_of(dataset.type()), documents,
+        n_documents());
   }
   check_stored(dataset);
   std::vector<std::int32_t> labels(dataset.shape()[0]);
@@ -246,7 +267,10 @@ std::vector<std::int32_t> TokenizedDataset::labels() const {
   const auto n_names = static_cast<std::int32_t>(vocabulary().labels().size());
   for (std::size_t i = 0; i < labels.size(); ++i) {
     if (labels[i] < 0 || labels[i] >= n_names)
-      throw UserError("{}: label {} is {}, but there are {} names; the file is damaged", path(), i, labels[i], n_names);
+      throw UserError(
+          "{}: label {} is {}, but there are {} names; the file is damaged: copy it again, or run furlong prepare "
+          "again",
+          path(), i, labels[i], n_names);
   }
   return labels;
 }
@@ -259,8 +283,9 @@ Range TokenizedDataset::document(std::uint64_t index) const {
   std::array<std::uint64_t, 2> offsets{};
   state_->documents.read_rows(index, index + 2, offsets.data(), sizeof offsets);
   if (offsets[0] > offsets[1] || offsets[1] > n_tokens()) {
-    throw UserError("{}: document {} is [{}, {}) of {} tokens; the file is damaged", path(), index, offsets[0],
-                    offsets[1], n_tokens());
+    throw UserError(
+        "{}: document {} is [{}, {}) of {} tokens; the file is damaged: copy it again, or run furlong prepare again",
+        path(), index, offsets[0], offsets[1], n_tokens());
   }
   return {offsets[0], offsets[1]};
 }

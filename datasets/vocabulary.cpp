@@ -149,7 +149,7 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
   foreign::check_json_depth(text, origin);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   const auto refuse = [&](std::string_view why) -> Vocabulary {
-    throw UserError("{}: the vocabulary is damaged: {}", origin, why);
+    throw UserError("{}: the vocabulary is damaged: {}; copy the file again", origin, why);
   };
   if (!json.is_object() || !json.contains("kind") || !json.contains("symbols"))
     return refuse("expected JSON with 'kind' and 'symbols'");

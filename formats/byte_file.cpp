@@ -42,8 +42,9 @@ ByteFile::~ByteFile() { ::close(descriptor_); }
 
 void ByteFile::read_at(std::uint64_t offset, void* destination, std::size_t bytes) const {
   if (!within(offset, bytes, size_)) {
-    throw UserError("{}: truncated or damaged: bytes {} to {} are required, but the file has {}", path_, offset,
-                    offset + bytes, size_);
+    throw UserError(
+        "{}: truncated or damaged: bytes {} to {} are required, but the file has {}; download or copy it again", path_,
+        offset, offset + bytes, size_);
   }
   auto* to = static_cast<std::byte*>(destination);
   while (bytes > 0) {
@@ -70,8 +71,9 @@ ByteCursor::ByteCursor(std::span<const std::byte> memory, std::string origin)
 
 void ByteCursor::need(std::uint64_t bytes) const {
   if (bytes > remaining()) {
-    throw UserError("{}: truncated or damaged: {} bytes are required at byte {}, but {} remain", origin_, bytes,
-                    position(), remaining());
+    throw UserError(
+        "{}: truncated or damaged: {} bytes are required at byte {}, but {} remain; download or copy it again", origin_,
+        bytes, position(), remaining());
   }
 }
 

@@ -65,8 +65,9 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     const auto n_tensors = cursor.take<std::uint64_t>(), n_pairs = cursor.take<std::uint64_t>();
     // A pair takes at least 13 bytes, a tensor description at least 24.
     if (n_pairs > cursor.remaining() / 13 || n_tensors > cursor.remaining() / 24) {
-      throw UserError("{}: truncated or damaged: states {} metadata keys and {} tensors in {} bytes", this->path(),
-                      n_pairs, n_tensors, file_.size());
+      throw UserError(
+          "{}: truncated or damaged: states {} metadata keys and {} tensors in {} bytes; download or copy it again",
+          this->path(), n_pairs, n_tensors, file_.size());
     }
     metadata_ = foreign::read_gguf_metadata(cursor, n_pairs);
     if (const std::int64_t parts = integer("split.count", 1); parts > 1) {
@@ -113,11 +114,12 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     ForeignTensor tensor;
     tensor.name = cursor.take_text(cursor.take<std::uint64_t>());
     if (!foreign::is_utf8(tensor.name))
-      throw UserError("{}: damaged: the name of tensor '{}' is not UTF-8", path(), printable(tensor.name));
+      throw UserError("{}: damaged: the name of tensor '{}' is not UTF-8; download or copy it again", path(),
+                      printable(tensor.name));
     const auto n_dimensions = cursor.take<std::uint32_t>();
     if (n_dimensions > max_dimensions) {
-      throw UserError("{}: damaged: tensor '{}' has {} dimensions, expected at most {}", path(), printable(tensor.name),
-                      n_dimensions, max_dimensions);
+      throw UserError("{}: damaged: tensor '{}' has {} dimensions, expected at most {}; download or copy it again",
+                      path(), printable(tensor.name), n_dimensions, max_dimensions);
     }
     std::array<std::uint64_t, max_dimensions> extents{};  // fastest-varying first
     for (std::uint32_t i = 0; i < n_dimensions; ++i) extents[i] = cursor.take<std::uint64_t>();
@@ -147,14 +149,15 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     std::int64_t bytes = 0;
     if (inner % block_elements != 0 ||
         __builtin_mul_overflow(tensor.shape.elements() / block_elements, block_bytes, &bytes)) {
-      throw UserError("{}: damaged: tensor '{}' {} cannot have type {}, whose blocks have {} elements", path(),
-                      printable(tensor.name), tensor.shape.text(), tensor.stored_type, block_elements);
+      throw UserError(
+          "{}: damaged: tensor '{}' {} cannot have type {}, whose blocks have {} elements; download or copy it again",
+          path(), printable(tensor.name), tensor.shape.text(), tensor.stored_type, block_elements);
     }
     // The size of an unknown type is unknown, but every type takes at least one bit per element.
     if (place.block == nullptr && place.element == nullptr &&
         static_cast<std::uint64_t>(tensor.shape.elements()) / 8 > file_.size()) {
-      throw UserError("{}: damaged: tensor '{}' {} has more elements than {} bytes can hold", path(),
-                      printable(tensor.name), tensor.shape.text(), file_.size());
+      throw UserError("{}: damaged: tensor '{}' {} has more elements than {} bytes can hold; download or copy it again",
+                      path(), printable(tensor.name), tensor.shape.text(), file_.size());
     }
     place.bytes = static_cast<std::uint64_t>(bytes);
   }
@@ -165,8 +168,9 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     const std::int64_t stated = integer("general.alignment", default_alignment);
     const auto alignment = static_cast<std::uint64_t>(stated);
     if (stated < 1 || alignment > max_alignment || (alignment & (alignment - 1)) != 0) {
-      throw UserError("{}: damaged: general.alignment is {}, expected a power of two up to {}", path(), stated,
-                      max_alignment);
+      throw UserError(
+          "{}: damaged: general.alignment is {}, expected a power of two up to {}; download or copy it again", path(),
+          stated, max_alignment);
     }
     const std::uint64_t begin = (descriptions_end + alignment - 1) / alignment * alignment;
     std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) {
@@ -176,8 +180,8 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     for (auto& [tensor, place] : found) {
       if (place.offset % alignment != 0 || place.offset < end) {
         throw UserError(
-            "{}: damaged: tensor '{}' starts at byte {} after the header, {}", path(), printable(tensor.name),
-            place.offset,
+            "{}: damaged: tensor '{}' starts at byte {} after the header, {}; download or copy it again", path(),
+            printable(tensor.name), place.offset,
             place.offset < end ? "inside another tensor" : fmt::format("which is not a multiple of {}", alignment));
       }
       if (begin > file_.size() || !foreign::within(place.offset, place.bytes, file_.size() - begin)) {

@@ -46,7 +46,7 @@ class PairReader {
  private:
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw UserError("{}: damaged: metadata key '{}' {}", cursor_.origin(), printable(key_),
+    throw UserError("{}: damaged: metadata key '{}' {}; download or copy it again", cursor_.origin(), printable(key_),
                     fmt::format(format, std::forward<Args>(args)...));
   }
 
@@ -180,7 +180,8 @@ GgufMetadata read_gguf_metadata(ByteCursor& cursor, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
     auto [key, value] = reader.read();
     if (!metadata.emplace(key, std::move(value)).second)
-      throw UserError("{}: damaged: metadata key '{}' occurs twice", cursor.origin(), printable(key));
+      throw UserError("{}: damaged: metadata key '{}' occurs twice; download or copy it again", cursor.origin(),
+                      printable(key));
   }
   return metadata;
 }

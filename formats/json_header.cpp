@@ -29,7 +29,7 @@ class Events : public Json::json_sax_t {
   bool start_array(std::size_t) override { return other("a list"); }
   bool end_array() override { return true; }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    throw UserError("{}: damaged: its JSON is invalid at byte {} ({})", path_, position,
+    throw UserError("{}: damaged: its JSON is invalid at byte {} ({}); download or copy it again", path_, position,
                     printable(reason_of(error.what())));
   }
 
@@ -69,7 +69,7 @@ class SafetensorsEvents : public Events {
 
   bool end_object() override {
     if (depth_ == 2 && !in_metadata_ && !(has_type_ && has_shape_ && has_offsets_)) {
-      throw UserError("{}: damaged: the header has no {} for tensor '{}'", path_,
+      throw UserError("{}: damaged: the header has no {} for tensor '{}'; download or copy it again", path_,
                       !has_type_    ? "dtype"
                       : !has_shape_ ? "shape"
                                     : "data_offsets",
@@ -84,7 +84,7 @@ class SafetensorsEvents : public Events {
       name_ = text;
       in_metadata_ = text == "__metadata__";
       if (in_metadata_ && std::exchange(had_metadata_, true))
-        throw UserError("{}: damaged: the header has '__metadata__' twice", path_);
+        throw UserError("{}: damaged: the header has '__metadata__' twice; download or copy it again", path_);
       return true;
     }
     field_ = text;
@@ -95,7 +95,8 @@ class SafetensorsEvents : public Events {
                                                 : nullptr;
     if (seen == nullptr || std::exchange(*seen, true)) {
       throw UserError(
-          "{}: damaged: tensor '{}' has {} '{}' in the header; expected dtype, shape and data_offsets, once each",
+          "{}: damaged: tensor '{}' has {} '{}' in the header; expected dtype, shape and data_offsets, once each; "
+          "download or copy it again",
           path_, printable(name_), seen == nullptr ? "a field" : "two fields", printable(text));
     }
     n_offsets_ = 0;
@@ -110,8 +111,8 @@ class SafetensorsEvents : public Events {
 
   bool end_array() override {
     if (field_ == "data_offsets" && n_offsets_ != 2) {
-      throw UserError("{}: damaged: data_offsets of tensor '{}' has {} numbers, expected 2", path_, printable(name_),
-                      n_offsets_);
+      throw UserError("{}: damaged: data_offsets of tensor '{}' has {} numbers, expected 2; download or copy it again",
+                      path_, printable(name_), n_offsets_);
     }
     depth_ = 2;
     return true;
@@ -135,7 +136,8 @@ class SafetensorsEvents : public Events {
       append_extent(path_, name_, entry.tensor.shape, number);
     } else {
       if (n_offsets_ == 2)
-        throw UserError("{}: damaged: data_offsets of tensor '{}' has more than 2 numbers", path_, printable(name_));
+        throw UserError("{}: damaged: data_offsets of tensor '{}' has more than 2 numbers; download or copy it again",
+                        path_, printable(name_));
       (n_offsets_++ == 0 ? entry.begin : entry.end) = number;
     }
     return true;
@@ -146,7 +148,8 @@ class SafetensorsEvents : public Events {
     const std::string place = depth_ == 0   ? "instead of the header's object"
                               : depth_ == 1 ? fmt::format("for '{}'", printable(name_))
                                             : fmt::format("in '{}' of '{}'", printable(field_), printable(name_));
-    throw UserError("{}: damaged: the header has {} {}, which safetensors does not allow", path_, found, place);
+    throw UserError("{}: damaged: the header has {} {}, which safetensors does not allow; download or copy it again",
+                    path_, found, place);
   }
 
   std::vector<HeaderEntry> entries_;
@@ -185,7 +188,8 @@ class WeightMapEvents : public Events {
   bool key(Json::string_t& text) override {
     if (depth_ == 1) {
       in_map_ = text == "weight_map";
-      if (in_map_ && std::exchange(had_map_, true)) throw UserError("{}: damaged: has 'weight_map' twice", path_);
+      if (in_map_ && std::exchange(had_map_, true))
+        throw UserError("{}: damaged: has 'weight_map' twice; download or copy it again", path_);
     } else if (in_map_) {
       name_ = text;
     }
@@ -201,7 +205,9 @@ class WeightMapEvents : public Events {
   bool other(std::string_view found) override {
     if (depth_ == 0) throw UserError("{}: is {}, expected an object with a 'weight_map'", path_, found);
     if (in_map_)
-      throw UserError("{}: damaged: 'weight_map' has {}, expected tensor names mapped to file names", path_, found);
+      throw UserError(
+          "{}: damaged: 'weight_map' has {}, expected tensor names mapped to file names; download or copy it again",
+          path_, found);
     return true;
   }
 

@@ -118,8 +118,8 @@ class Machine {
  private:
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
-    throw UserError("{}: damaged or not a state dict: pickle, byte {}: {}", cursor_.origin(), at_,
-                    fmt::format(format, std::forward<Args>(args)...));
+    throw UserError("{}: damaged or not a state dict: pickle, byte {}: {}; download or copy it again", cursor_.origin(),
+                    at_, fmt::format(format, std::forward<Args>(args)...));
   }
 
   // The stack. Values below the last mark are inaccessible until the mark is removed.

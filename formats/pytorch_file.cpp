@@ -90,7 +90,8 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
   std::pair<ForeignTensor, View> tensor_of(const Pickle& pickle, const std::string& name,
                                            const PickleValue& arguments) {
     const auto damaged = [&](std::string_view what) -> UserError {
-      return UserError("{}: damaged: tensor '{}' {}", path(), foreign::printable(name), what);
+      return UserError("{}: damaged: tensor '{}' {}; download or copy it again", path(), foreign::printable(name),
+                       what);
     };
     if (arguments.items.size() < 6 || arguments.items.size() > 7) throw damaged("is not built from 6 or 7 arguments");
     const auto argument = [&](std::size_t i) -> const PickleValue& { return pickle[arguments.items[i]]; };
@@ -130,8 +131,8 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
     }
     std::int64_t end = 0;
     if (overflow || __builtin_add_overflow(last, 1, &end)) {
-      throw UserError("{}: damaged: tensor '{}' {} has strides {}, which overflow 64 bits", path(),
-                      foreign::printable(tensor.name), tensor.shape.text(), view.strides.text());
+      throw UserError("{}: damaged: tensor '{}' {} has strides {}, which overflow 64 bits; download or copy it again",
+                      path(), foreign::printable(tensor.name), tensor.shape.text(), view.strides.text());
     }
     return end;
   }

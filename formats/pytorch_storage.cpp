@@ -76,7 +76,7 @@ Pickle PytorchStorages::open_legacy() {
   const Pickle system = read_pickle(cursor, file_.size());
   const PickleValue& description = system[system.root];
   if (description.kind != Kind::dictionary)
-    throw UserError("{}: damaged: its system description is not a dict", file_.path());
+    throw UserError("{}: damaged: its system description is not a dict; download or copy it again", file_.path());
   for (std::size_t i = 0; i + 1 < description.items.size(); i += 2) {
     const PickleValue& value = system[description.items[i + 1]];
     if (system[description.items[i]].text == "little_endian" && (value.kind != Kind::boolean || value.integer != 1)) {
@@ -90,7 +90,7 @@ Pickle PytorchStorages::open_legacy() {
 
 std::size_t PytorchStorages::add(const Pickle& pickle, const PickleValue& reference) {
   const auto damaged = [&](std::string_view what) -> UserError {
-    return UserError("{}: damaged: a storage {}", file_.path(), what);
+    return UserError("{}: damaged: a storage {}; download or copy it again", file_.path(), what);
   };
   if (reference.kind != Kind::persistent) throw damaged("is not a persistent reference");
   const PickleValue& tuple = pickle[reference.items[0]];
@@ -104,7 +104,10 @@ std::size_t PytorchStorages::add(const Pickle& pickle, const PickleValue& refere
   if (item(2).kind != Kind::text) throw damaged("has no key");
   if (item(4).kind != Kind::integer || item(4).integer < 0) throw damaged("has no number of elements");
   if (tuple.items.size() == 6 && item(5).kind != Kind::none)
-    throw damaged("is a view of another storage (PyTorch before 0.4); save it again with a newer PyTorch");
+    throw UserError(
+        "{}: a storage is a view of another storage, as PyTorch before 0.4 wrote them; save the file again with a "
+        "newer PyTorch",
+        file_.path());
 
   Storage storage{item(2).text, find_element_type(item(1).text), item(4).integer, nullptr, 0};
   std::int64_t bytes = 0;
@@ -131,10 +134,12 @@ void PytorchStorages::locate() {
 void PytorchStorages::locate_in_zip(Storage& storage) const {
   storage.entry = zip_->find(prefix_ + "data/" + storage.key);
   if (storage.entry == nullptr)
-    throw UserError("{}: damaged: the archive has no entry for storage '{}'", file_.path(), printable(storage.key));
+    throw UserError("{}: damaged: the archive has no entry for storage '{}'; download or copy it again", file_.path(),
+                    printable(storage.key));
   if (storage.entry->bytes != bytes_of(storage)) {
-    throw UserError("{}: damaged: entry '{}' has {} bytes, expected {} elements of {}", file_.path(),
-                    printable(storage.entry->name), storage.entry->bytes, storage.n_elements, storage.type->name);
+    throw UserError("{}: damaged: entry '{}' has {} bytes, expected {} elements of {}; download or copy it again",
+                    file_.path(), printable(storage.entry->name), storage.entry->bytes, storage.n_elements,
+                    storage.type->name);
   }
   storage.offset = storage.entry->offset;
 }
@@ -145,19 +150,21 @@ void PytorchStorages::locate_legacy() {
   const Pickle pickle = read_pickle(cursor, file_.size());
   const PickleValue& keys = pickle[pickle.root];
   if (keys.kind != Kind::list)
-    throw UserError("{}: damaged: its list of storages is {}", file_.path(), description_of(keys.kind));
+    throw UserError("{}: damaged: its list of storages is {}; download or copy it again", file_.path(),
+                    description_of(keys.kind));
   std::vector<bool> located(storages_.size(), false);
   for (const std::int32_t item : keys.items) {
     const PickleValue& key = pickle[item];
     const auto known = by_key_.find(key.text);
     if (key.kind != Kind::text || known == by_key_.end() || located[known->second]) {
-      throw UserError("{}: damaged: lists storage '{}' twice, or no tensor uses it", file_.path(), printable(key.text));
+      throw UserError("{}: damaged: lists storage '{}' twice, or no tensor uses it; download or copy it again",
+                      file_.path(), printable(key.text));
     }
     Storage& storage = storages_[known->second];
     const auto n_elements = cursor.take<std::int64_t>();
     if (n_elements != storage.n_elements) {
-      throw UserError("{}: damaged: storage '{}' has {} elements, expected {}", file_.path(), printable(key.text),
-                      n_elements, storage.n_elements);
+      throw UserError("{}: damaged: storage '{}' has {} elements, expected {}; download or copy it again", file_.path(),
+                      printable(key.text), n_elements, storage.n_elements);
     }
     storage.offset = cursor.position();
     cursor.skip(bytes_of(storage));
@@ -165,11 +172,12 @@ void PytorchStorages::locate_legacy() {
   }
   const auto missing = std::find(located.begin(), located.end(), false);
   if (missing != located.end()) {
-    throw UserError("{}: damaged: does not list storage '{}'", file_.path(),
+    throw UserError("{}: damaged: does not list storage '{}'; download or copy it again", file_.path(),
                     printable(storages_[static_cast<std::size_t>(missing - located.begin())].key));
   }
   if (cursor.remaining() != 0)
-    throw UserError("{}: damaged: {} bytes follow the last storage", file_.path(), cursor.remaining());
+    throw UserError("{}: damaged: {} bytes follow the last storage; download or copy it again", file_.path(),
+                    cursor.remaining());
 }
 
 void PytorchStorages::fetch(std::size_t index, std::uint64_t offset, std::span<std::byte> destination) const {

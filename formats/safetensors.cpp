@@ -61,8 +61,9 @@ class SafetensorsFile final : public foreign::TensorTable<TensorFile, Place> {
                       max_header_bytes);
     }
     if (bytes > file_.size() - 8) {
-      throw UserError("{}: truncated: the header has {} bytes, but the file ends {} bytes into it", path(), bytes,
-                      file_.size() - 8);
+      throw UserError(
+          "{}: truncated: the header has {} bytes, but the file ends {} bytes into it; download or copy it again",
+          path(), bytes, file_.size() - 8);
     }
     std::string header(bytes, '\0');
     file_.read_at(8, header.data(), header.size());
@@ -81,9 +82,9 @@ class SafetensorsFile final : public foreign::TensorTable<TensorFile, Place> {
       const bool overflow = __builtin_mul_overflow(tensor.shape.elements(),
                                                    foreign::find_element_type(tensor.stored_type)->bytes, &bytes);
       if (overflow || entry.end < entry.begin || entry.end - entry.begin != static_cast<std::uint64_t>(bytes)) {
-        throw UserError("{}: damaged: tensor '{}' is {} {}, which does not match its bytes {} to {}", path(),
-                        foreign::printable(tensor.name), tensor.stored_type, tensor.shape.text(), entry.begin,
-                        entry.end);
+        throw UserError(
+            "{}: damaged: tensor '{}' is {} {}, which does not match its bytes {} to {}; download or copy it again",
+            path(), foreign::printable(tensor.name), tensor.stored_type, tensor.shape.text(), entry.begin, entry.end);
       }
       if (entry.end > data_bytes) {
         throw UserError(
@@ -93,15 +94,18 @@ class SafetensorsFile final : public foreign::TensorTable<TensorFile, Place> {
       }
       if (entry.begin != end) {
         throw UserError(
-            "{}: damaged: tensor '{}' starts at byte {} after the header, {} byte {}, where the previous tensor ends",
+            "{}: damaged: tensor '{}' starts at byte {} after the header, {} byte {}, where the previous tensor ends; "
+            "download or copy it again",
             path(), foreign::printable(tensor.name), entry.begin, entry.begin < end ? "before" : "with a gap after",
             end);
       }
       end = entry.end;
     }
     if (end != data_bytes) {
-      throw UserError("{}: damaged: its tensors end at byte {} after the header, {} bytes before the end of the file",
-                      path(), end, data_bytes - end);
+      throw UserError(
+          "{}: damaged: its tensors end at byte {} after the header, {} bytes before the end of the file; download or "
+          "copy it again",
+          path(), end, data_bytes - end);
     }
   }
 

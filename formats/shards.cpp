@@ -24,7 +24,7 @@ class Shards final : public TensorTable<TensorFile, const TensorFile*> {
     for (const auto& [tensor, file] : weight_map) {
       check_file_name(file);
       if (!file_of.emplace(tensor, file).second)
-        throw UserError("{}: damaged: lists tensor '{}' twice", index_, printable(tensor));
+        throw UserError("{}: damaged: lists tensor '{}' twice; download or copy it again", index_, printable(tensor));
       if (!shards_.contains(file)) shards_.emplace(file, open(directory / file));
     }
     std::vector<std::pair<ForeignTensor, const TensorFile*>> found;

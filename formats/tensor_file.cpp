@@ -95,8 +95,9 @@ void append_extent(const std::string& path, std::string_view tensor, Shape& shap
   for (const std::int64_t known : shape) product *= std::max<std::int64_t>(known, 1);
   if (extent > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) ||
       __builtin_mul_overflow(product, std::max<std::int64_t>(static_cast<std::int64_t>(extent), 1), &product)) {
-    throw UserError("{}: damaged: tensor '{}' has more than 2^63 elements (one extent is {})", path, printable(tensor),
-                    extent);
+    throw UserError(
+        "{}: damaged: tensor '{}' has more than 2^63 elements (one extent is {}); download or copy it again", path,
+        printable(tensor), extent);
   }
   shape.push_back(static_cast<std::int64_t>(extent));
 }

@@ -22,7 +22,7 @@ constexpr std::uint64_t max_deflate_ratio = 1032;  // a match of 258 bytes takes
 
 template <class... Args>
 [[noreturn]] void refuse(const ByteFile& file, fmt::format_string<Args...> format, Args&&... args) {
-  throw UserError("{}: truncated or damaged zip archive: {}", file.path(),
+  throw UserError("{}: truncated or damaged zip archive: {}; download or copy it again", file.path(),
                   fmt::format(format, std::forward<Args>(args)...));
 }
 

@@ -141,8 +141,7 @@ Socket reserve_port(int port) {
   if (bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     const int error = errno;
     if (port == 0)
-      throw MachineError("no free port on 127.0.0.1: {}; choose one with --master-port or MASTER_PORT",
-                         error_text(error));
+      throw MachineError("no free port on 127.0.0.1: {}; choose a port with --master-port", error_text(error));
     throw UserError(
         "--master-port {}: cannot be used on 127.0.0.1: {}; choose another port, or omit it to use a free one", port,
         error_text(error));

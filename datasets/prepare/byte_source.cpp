@@ -118,7 +118,8 @@ struct ByteSource::State {
         break;
       }
     }
-    if (!starts_with("\x1f\x8b")) throw UserError("{}: other data follow the gzip data; the file may be damaged", name);
+    if (!starts_with("\x1f\x8b"))
+      throw UserError("{}: other data follow the gzip data; the file may be damaged; download or copy it again", name);
     inflateReset(&gzip);
     return true;
   }
@@ -131,7 +132,8 @@ struct ByteSource::State {
         continue;
       }
       if (begin == end && !fill())
-        throw UserError("{}: the gzip data end unexpectedly; the file may be truncated", name);
+        throw UserError("{}: the gzip data end unexpectedly; the file may be truncated; download or copy it again",
+                        name);
       gzip.next_in = buffer.data() + begin;
       gzip.avail_in = static_cast<uInt>(end - begin);
       gzip.next_out = destination;
@@ -144,7 +146,7 @@ struct ByteSource::State {
       } else if (status == Z_MEM_ERROR) {
         throw MachineError("{}: zlib: out of memory", name);
       } else if (status != Z_OK && status != Z_BUF_ERROR) {
-        throw UserError("{}: the gzip data are damaged ({})", name,
+        throw UserError("{}: the gzip data are damaged ({}); download or copy it again", name,
                         gzip.msg != nullptr ? gzip.msg : "invalid checksum or code");
       }
       if (gzip.avail_out < room) return room - gzip.avail_out;
@@ -168,14 +170,16 @@ struct ByteSource::State {
           finished = true;
           break;
         case LZMA_BUF_ERROR:
-          throw UserError("{}: the xz data end unexpectedly; the file may be truncated", name);
+          throw UserError("{}: the xz data end unexpectedly; the file may be truncated; download or copy it again",
+                          name);
         case LZMA_MEM_ERROR:
           throw MachineError("{}: liblzma: out of memory", name);
         case LZMA_MEMLIMIT_ERROR:
           throw UserError("{}: decompression needs more than {} MiB of memory; compress the file again with xz -9",
                           name, kXzMemoryLimit >> 20);
         default:
-          throw UserError("{}: the xz data are damaged (liblzma status {})", name, static_cast<int>(status));
+          throw UserError("{}: the xz data are damaged (liblzma status {}); download or copy it again", name,
+                          static_cast<int>(status));
       }
       if (xz.avail_out < capacity) return capacity - xz.avail_out;
     }

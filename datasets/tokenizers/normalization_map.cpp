@@ -39,7 +39,9 @@ class Fields {
   }
 
  private:
-  [[noreturn]] void fail() const { throw UserError("{}: not a SentencePiece model (a field is damaged)", origin_); }
+  [[noreturn]] void fail() const {
+    throw UserError("{}: not a SentencePiece model (a field is damaged); download or copy it again", origin_);
+  }
   std::string_view take(std::uint64_t count) {
     if (count > rest_.size()) fail();
     const std::string_view taken = rest_.substr(0, count);
@@ -122,7 +124,8 @@ void check_normalization_maps(std::string_view model, std::string_view origin) {
     std::string_view map;
     for (Fields inner(value, origin); inner.next(field, map);) {
       if (field == precompiled_charsmap && !map.empty() && !is_sound(map))
-        throw UserError("{}: not a SentencePiece model (its precompiled_charsmap is damaged)", origin);
+        throw UserError(
+            "{}: not a SentencePiece model (its precompiled_charsmap is damaged); download or copy it again", origin);
     }
   }
 }

@@ -73,8 +73,9 @@ void settle_random_projection(const AttendOptions& options, AttendTensors& tenso
   const std::int64_t n_projections = random_projection.defined() ? random_projection.shape()[-2] : 0;
   report.features = attend_feature_count(config, n_projections);
   if (options.features > 0 && n_projections != wanted) {
-    throw UserError("--features {}: dataset '{}' of {} has {} rows, expected {}; remove --features to use all rows",
-                    options.features, tensors.projection_name, options.input.string(), n_projections, wanted);
+    throw UserError(
+        "--features {}: HDF5 dataset '{}' of {} has {} rows, expected {}; remove --features to use all rows",
+        options.features, tensors.projection_name, options.input.string(), n_projections, wanted);
   }
 }
 
@@ -207,14 +208,16 @@ AttendReport attend(const AttendOptions& options) {
                                               options.projected_length, options.device);
   if (options.recurrent && tensors.mask.documents.defined()) {
     throw UserError(
-        "{}: dataset 'documents': --mode recurrent supports only one document; use --mode parallel, or one file per "
+        "{}: HDF5 dataset 'documents': --mode recurrent supports only one document; use --mode parallel, or one file "
+        "per "
         "document",
         options.input.string());
   }
   if (options.recurrent && tensors.mask.keys.defined() && mechanism.has_features &&
       mechanism.window_in(options.config) > 0) {
     throw UserError(
-        "{}: dataset 'mask': --mode recurrent with --window supports no mask; use --mode parallel, which computes the "
+        "{}: HDF5 dataset 'mask': --mode recurrent with --window supports no mask; use --mode parallel, which computes "
+        "the "
         "same output",
         options.input.string());
   }

@@ -107,15 +107,15 @@ class InputFile {
   /// Returns the shape of a required dataset. Checks that it has as many dimensions as `expected`, all of them not
   /// empty.
   hdf5::Shape shape(const std::string& name, const char* expected) {
-    if (!has(name)) throw UserError("{}: dataset '{}' is missing; expected shape {}", path_, name, expected);
+    if (!has(name)) throw UserError("{}: HDF5 dataset '{}' is missing; expected shape {}", path_, name, expected);
     const hdf5::ForeignDataset dataset = open(name);
     const hdf5::Shape found = dataset.shape();
     if (found.size() !=
         static_cast<std::size_t>(std::count(expected, expected + std::string_view(expected).size(), ',')) + 1)
-      throw UserError("{}: dataset '{}' has shape {}, expected {}", path_, name, text_of(found), expected);
+      throw UserError("{}: HDF5 dataset '{}' has shape {}, expected {}", path_, name, text_of(found), expected);
     for (const std::uint64_t extent : found) {
       if (extent == 0)
-        throw UserError("{}: dataset '{}' has shape {} and is empty; expected {}", path_, name, text_of(found),
+        throw UserError("{}: HDF5 dataset '{}' has shape {} and is empty; expected {}", path_, name, text_of(found),
                         expected);
     }
     return found;
@@ -130,7 +130,8 @@ class InputFile {
         return;
       expected += (expected.empty() ? "" : " or ") + shape.text();
     }
-    throw UserError("{}: dataset '{}' has shape {}, expected {}: {}", path_, name, text_of(found), expected, meaning);
+    throw UserError("{}: HDF5 dataset '{}' has shape {}, expected {}: {}", path_, name, text_of(found), expected,
+                    meaning);
   }
 
   hdf5::Shape shape_of(const std::string& name) { return open(name).shape(); }
@@ -175,7 +176,7 @@ class InputFile {
     with_floating(open(name), [&](const auto& source) {
       for (const auto value : source) {
         if (const double number = converted<double>(value); !allows(number))
-          throw UserError("{}: dataset '{}' contains {}; expected numbers {}", path_, name, number, expected);
+          throw UserError("{}: HDF5 dataset '{}' contains {}; expected numbers {}", path_, name, number, expected);
       }
     });
     return constant(name);
@@ -187,7 +188,7 @@ class InputFile {
     return integers(name, shape, [&](const auto& source, std::vector<std::int32_t>& values) {
       for (std::size_t i = 0; i < source.size(); ++i) {
         if (source[i] != 0 && source[i] != 1)
-          throw UserError("{}: dataset '{}' contains {}; expected 1 for visible keys and 0 for masked keys", path_,
+          throw UserError("{}: HDF5 dataset '{}' contains {}; expected 1 for visible keys and 0 for masked keys", path_,
                           name, source[i]);
         values[i] = static_cast<std::int32_t>(source[i]);
       }
@@ -220,7 +221,7 @@ class InputFile {
         values.reserve(source.size());
         for (const auto value : source) {
           if (!std::isfinite(converted<double>(value)))
-            throw UserError("{}: dataset '{}' contains NaN or infinity; expected finite values", path_, name);
+            throw UserError("{}: HDF5 dataset '{}' contains NaN or infinity; expected finite values", path_, name);
           values.push_back(converted<T>(value));
         }
         tensor = Tensor::from(values, shape, device_);
@@ -243,7 +244,7 @@ class InputFile {
   template <class Body>
   void with_floating(const hdf5::ForeignDataset& dataset, const Body& body) {
     if (!with_floating_elements(dataset, body))
-      throw UserError("{}: dataset '{}' has type {}; expected float32, float64 or bfloat16", path_,
+      throw UserError("{}: HDF5 dataset '{}' has type {}; expected float32, float64 or bfloat16", path_,
                       dataset.path().substr(1), hdf5::name_of(dataset.type()));
   }
 
@@ -253,7 +254,8 @@ class InputFile {
     const hdf5::ForeignDataset dataset = open(name);
     std::vector<std::int32_t> values(static_cast<std::size_t>(shape.elements()));
     if (!with_integer_elements(dataset, [&](const auto& source) { fill(source, values); }))
-      throw UserError("{}: dataset '{}' has type {}; expected integers", path_, name, hdf5::name_of(dataset.type()));
+      throw UserError("{}: HDF5 dataset '{}' has type {}; expected integers", path_, name,
+                      hdf5::name_of(dataset.type()));
     read_.push_back(name);
     return Tensor::from(values, shape, device_);
   }
@@ -274,13 +276,13 @@ void read_query_key_value(InputFile& file, const layers::AttentionConfig& config
   found.n_kv_heads = size(key[1]), found.n_key = size(key[2]), found.d_value = size(value[3]);
   if (found.n_heads % found.n_kv_heads != 0)
     throw UserError(
-        "{}: dataset 'key' has {} heads, 'query' has {}; the number of key heads must divide that of query heads",
+        "{}: HDF5 dataset 'key' has {} heads, 'query' has {}; the number of key heads must divide that of query heads",
         file.path(), found.n_kv_heads, found.n_heads);
   file.expect_shape("key", {{found.batch, found.n_kv_heads, found.n_key, found.d}}, "batch and d of 'query'");
   file.expect_shape("value", {{found.batch, found.n_kv_heads, found.n_key, found.d_value}},
                     "batch, heads and n of 'key'");
   if (found.n != found.n_key && (config.causal || layers::mechanism_info(config.mechanism).window_in(config) > 0)) {
-    throw UserError("{}: dataset 'key' has {} tokens, 'query' has {}; {} requires equal numbers", file.path(),
+    throw UserError("{}: HDF5 dataset 'key' has {} tokens, 'query' has {}; {} requires equal numbers", file.path(),
                     found.n_key, found.n, config.causal ? "--causal" : "--window");
   }
   found.query = file.by_tokens("query");
@@ -292,11 +294,11 @@ void read_masks(InputFile& file, const layers::AttentionConfig& config, AttendTe
   if (file.has("mask")) found.mask.keys = file.key_mask("mask", {found.batch, found.n_key});
   if (!file.has("documents")) return;
   if (found.n != found.n_key)
-    throw UserError("{}: dataset 'documents' requires as many queries as keys; found {} and {}", file.path(), found.n,
-                    found.n_key);
+    throw UserError("{}: HDF5 dataset 'documents' requires as many queries as keys; found {} and {}", file.path(),
+                    found.n, found.n_key);
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   if (!mechanism.separates_documents)
-    throw UserError("{}: dataset 'documents': {} cannot separate documents, because {}; use softmax or linear",
+    throw UserError("{}: HDF5 dataset 'documents': {} cannot separate documents, because {}; use softmax or linear",
                     file.path(), mechanism.name, mechanism.limits);
   found.mask.documents = file.documents("documents", {found.batch, found.n_key});
 }
@@ -316,7 +318,7 @@ void read_feature_constants(InputFile& file, const layers::AttentionConfig& conf
   if (info.needs_oprf_a) {
     if (!file.has("oprf_a")) {
       throw UserError(
-          "{}: dataset 'oprf_a' is missing; expected shape [{}], oprf's constant of each head, at most 0 (0: "
+          "{}: HDF5 dataset 'oprf_a' is missing; expected shape [{}], oprf's constant of each head, at most 0 (0: "
           "favor_positive)",
           file.path(), found.n_heads);
     }
@@ -330,7 +332,8 @@ void read_feature_constants(InputFile& file, const layers::AttentionConfig& conf
     if (!file.has(name)) continue;
     if (!info.estimates_softmax) {
       throw UserError(
-          "{}: dataset '{}' applies only to feature maps that estimate softmax, not to {}; remove it, or use a map "
+          "{}: HDF5 dataset '{}' applies only to feature maps that estimate softmax, not to {}; remove it, or use a "
+          "map "
           "such "
           "as favor_positive",
           file.path(), name, info.name);
@@ -361,7 +364,7 @@ void read_linear_projection(InputFile& file, const std::string& name, AttendTens
                     fmt::format("r rows with at least {} columns, one per key, for all heads or for each head of 'key'",
                                 found.n_key));
   if (r > longest)
-    throw UserError("{}: dataset '{}' has {} rows and {} columns; expected at most as many rows as columns",
+    throw UserError("{}: HDF5 dataset '{}' has {} rows and {} columns; expected at most as many rows as columns",
                     file.path(), name, r, longest);
   found.projected_length = r;
   found.max_length = longest;
@@ -387,7 +390,8 @@ void read_projections(InputFile& file, const layers::AttentionConfig& config, st
   const bool linear = kind == ops::SequenceProjection::linear;
   if (!file.has("key_projection")) {
     throw UserError(
-        "{}: dataset 'key_projection' is missing; expected shape {}, for all heads or for each (or use --projection "
+        "{}: HDF5 dataset 'key_projection' is missing; expected shape {}, for all heads or for each (or use "
+        "--projection "
         "mean, "
         "which has no weights)",
         file.path(), linear ? fmt::format("[r, {}]", found.n_key) : fmt::format("[{}, stride]", found.d));
@@ -400,7 +404,7 @@ void read_projections(InputFile& file, const layers::AttentionConfig& config, st
   }
   if (shared && found.d != found.d_value) {
     throw UserError(
-        "{}: dataset 'value_projection' is missing, and 'key_projection' has {} channels but values have {}",
+        "{}: HDF5 dataset 'value_projection' is missing, and 'key_projection' has {} channels but values have {}",
         file.path(), found.d, found.d_value);
   }
   read_convolution(file, "key_projection", found.d, found, found.key_projection);
@@ -455,7 +459,7 @@ AttendTensors read_attend_tensors(const std::string& path, const layers::Attenti
   if (gradients) {
     if (!file.has("d_output")) {
       throw UserError(
-          "{}: dataset 'd_output' is missing; expected shape [{}, {}, {}, {}], the gradient of the output for "
+          "{}: HDF5 dataset 'd_output' is missing; expected shape [{}, {}, {}, {}], the gradient of the output for "
           "--gradients "
           "(ones for the sum of the output)",
           path, found.batch, found.n_heads, found.n, found.d_value);

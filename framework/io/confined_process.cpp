@@ -231,8 +231,10 @@ void ConfinedProcess::throw_child_failure() {
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   if (signal == SIGKILL) throw MachineError("{}: the process that reads it was killed; memory may be exhausted", path_);
   if (signal == SIGXCPU)
-    throw UserError("{}: {} needs more than {} s of CPU time to read it; the file is damaged or hostile", path_,
-                    library_, seconds_);
+    throw UserError(
+        "{}: {} needs more than {} s of CPU time to read it; the file is damaged or hostile; copy it again from a "
+        "source that you trust",
+        path_, library_, seconds_);
   throw UserError("{}: {} crashed while reading it; the file is damaged or hostile, or memory is exhausted", path_,
                   library_);
 }

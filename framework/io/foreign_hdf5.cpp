@@ -147,12 +147,12 @@ class ForeignFile::Reader {
     // A small dataset may have no elements in the file: all elements are its fill value.
     const std::uint64_t most = 16 * mebibyte + (filtered ? max_deflate_ratio : 1) * file_bytes_;
     if (bytes > most)
-      throw UserError("{}: dataset /{} states {} bytes of elements; the file of {} bytes can hold at most {}", path_,
-                      name, bytes, file_bytes_, most);
+      throw UserError("{}: HDF5 dataset /{} states {} bytes of elements; the file of {} bytes can hold at most {}",
+                      path_, name, bytes, file_bytes_, most);
     const std::uint64_t memory = read_machine().memory.usable();
     if (memory > 0 && bytes > memory)
-      throw UserError("{}: dataset /{} has {} bytes of elements, more than this machine's memory of {} bytes", path_,
-                      name, bytes, memory);
+      throw UserError("{}: HDF5 dataset /{} has {} bytes of elements, more than this machine's memory of {} bytes",
+                      path_, name, bytes, memory);
   }
 
   void read(const std::string& name, void* destination, std::size_t bytes) {
@@ -166,7 +166,10 @@ class ForeignFile::Reader {
   std::uint64_t own_memory() const { return 256 * mebibyte + file_bytes_; }
 
   [[noreturn]] void throw_damaged() const {
-    throw UserError("{}: the HDF5 library returns inconsistent data; the file is damaged or hostile", path_);
+    throw UserError(
+        "{}: the HDF5 library returns inconsistent data; the file is damaged or hostile; copy it again from a source "
+        "that you trust",
+        path_);
   }
 
   /// Sends a request and returns the size of the reply, which follows.

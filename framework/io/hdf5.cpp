@@ -276,7 +276,8 @@ std::string Object::text(const std::string& name) const {
   }
   const std::size_t size = H5Tget_size(type.id());
   if (size > (std::size_t{1} << 28) || H5Aget_storage_size(attribute.id()) < size) {
-    throw UserError("{}: attribute '{}' of {} is damaged: it states {} bytes of text", file_name(), name, path_, size);
+    throw UserError("{}: attribute '{}' of {} is damaged: it states {} bytes of text; copy the file again", file_name(),
+                    name, path_, size);
   }
   std::string value(size, '\0');
   if (H5Aread(attribute.id(), type.id(), value.data()) < 0) fail_reading("cannot read attribute " + name + " of");

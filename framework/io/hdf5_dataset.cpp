@@ -272,10 +272,10 @@ Dataset Group::create_dataset(const std::string& path, Type type, const Shape& s
 Dataset Group::dataset(const std::string& path) const {
   const Lock lock;
   const std::string full = full_path(path);
-  if (!has(path)) throw UserError("{}: has no dataset {}", file_name(), full);
+  if (!has(path)) throw UserError("{}: has no HDF5 dataset {}", file_name(), full);
   Handle object(H5Oopen(id(), path.c_str(), H5P_DEFAULT));
   if (!object) fail_reading("cannot open '" + path + "' in");
-  if (H5Iget_type(object.id()) != H5I_DATASET) throw UserError("{}: {} is not a dataset", file_name(), full);
+  if (H5Iget_type(object.id()) != H5I_DATASET) throw UserError("{}: {} is not an HDF5 dataset", file_name(), full);
 
   const Handle properties(H5Dget_create_plist(object.id()));
   if (!properties) fail_reading("cannot read the layout of '" + path + "' in");
@@ -295,7 +295,7 @@ Dataset Group::dataset(const std::string& path) const {
   Dataset dataset(std::move(object), origin_, full, Type::u8, Shape(dimensions.begin(), dimensions.end()));
   const bool bfloat16 = dataset.has_attribute("dtype") && dataset.text("dtype") == name_of(Type::bf16);
   if (!decode_type(file_type.id(), bfloat16, dataset.type_)) {
-    throw UserError("{}: dataset {} has elements of a type that is not supported (HDF5 class {}, {} bytes)",
+    throw UserError("{}: HDF5 dataset {} has elements of a type that is not supported (HDF5 class {}, {} bytes)",
                     file_name(), full, static_cast<int>(H5Tget_class(file_type.id())), H5Tget_size(file_type.id()));
   }
   n_elements(dataset.shape_);
