@@ -81,7 +81,7 @@ TEST_F(AttendFileTest, ErrorNamesFileDatasetAndShape) {
     return [name, shape](Problem& p) { p.data[name] = {shape, std::vector<double>(hdf5::n_elements(shape), 1.0)}; };
   };
   EXPECT_EQ(with(options(), [](Problem& p) { p.data.erase("value"); }),
-            path("in.h5") + ": dataset 'value' is missing; expected shape [batch, heads, n_key, d_value]");
+            path("in.h5") + ": HDF5 dataset 'value' is missing; expected shape [batch, heads, n_key, d_value]");
   EXPECT_THAT(with(options(), reshaped("query", {4, 9, 6})),
               HasSubstr("dataset 'query' has shape [4, 9, 6], expected [batch, heads, n, d]"));
   EXPECT_THAT(with(options(), reshaped("key", {2, 2, 0, 6})), HasSubstr("'key' has shape [2, 2, 0, 6] and is empty"));
@@ -116,7 +116,7 @@ TEST_F(AttendFileTest, ErrorNamesFileDatasetAndShape) {
   o = options(linear);
   o.features = 9;
   EXPECT_THAT(with(o, [](Problem& p) { p.random_projection(8); }),
-              HasSubstr("--features 9: dataset 'random_projection'"));
+              HasSubstr("--features 9: HDF5 dataset 'random_projection'"));
   o = options(linear);
   o.config.feature_map = "oprf";
   EXPECT_THAT(with(o, [](Problem&) {}), HasSubstr("dataset 'oprf_a' is missing; expected shape [4]"));
