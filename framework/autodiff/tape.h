@@ -39,8 +39,11 @@ class BackwardContext;
 /// go through `saved`.
 using BackwardFunction = std::function<void(BackwardContext&)>;
 
+/// Records ops and computes gradients. Every op runs immediately on the tape's stream; the tape stores what backward
+/// needs. Not thread-safe: one thread records and runs backward.
 class Tape {
  public:
+  /// `stream`: the stream on which ops and backward run their work. On a GPU, neither waits for it.
   explicit Tape(Stream stream) : stream_(stream) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
@@ -61,21 +64,25 @@ class Tape {
   Variable record_one(const char* name, const std::vector<Variable>& inputs, const Tensor& output,
                       std::vector<Tensor> saved, BackwardFunction backward);
   /// Adds a node that changed `variable`'s memory in place. The same slot is input and output, and `backward` changes
-  /// the gradient in place (context.d_output(0)). Nodes recorded earlier must not have saved the value.
+  /// the gradient in place (context.d_output(0)). Nodes recorded earlier must not have saved the value. Throws
+  /// ContractError for a parameter or leaf.
   Variable record_in_place(const char* name, const Variable& variable, std::vector<Tensor> saved,
                            BackwardFunction backward);
 
   /// Splits the last dimension into ranges of the given lengths, which must sum to its extent. Values and gradients are
-  /// views.
+  /// views, not copies. Throws ContractError if the variable is itself a view or was split before.
   std::vector<Variable> split_last(const Variable& variable, const std::vector<std::int64_t>& lengths);
 
+  /// Computes the outputs of a segment from its inputs, recording ops on the given tape.
   using Segment = std::function<std::vector<Variable>(Tape&, const std::vector<Variable>&)>;
   /// Runs `segment` without saving its intermediate tensors; backward runs it again from its inputs (activation
   /// checkpointing). `segment` must depend only on its inputs, on parameters and on counter-based random numbers, so
   /// that both runs compute the same values.
   std::vector<Variable> recompute(const char* name, const std::vector<Variable>& inputs, Segment segment);
 
-  /// Walks the tape from its end with d_loss = `scale` for the scalar `loss`, and empties the tape.
+  /// Computes gradients: walks the tape from its end with d_loss = `scale` for the scalar `loss`, and empties the tape.
+  /// Returns when all work is enqueued on the stream. Throws ContractError if `loss` has more than one element, and
+  /// NonFiniteError if checks are on and a gradient is not finite.
   void backward(const Variable& loss, double scale = 1.0);
   /// Walks the tape with the given gradients of several outputs (shapes and dtypes of the values), and empties it.
   void backward(const std::vector<Variable>& outputs, const std::vector<Tensor>& d_outputs);
@@ -89,15 +96,18 @@ class Tape {
   void set_recomputes_values(bool on) { recomputes_values_ = on; }
   bool recomputes_values() const { return recomputes_values_; }
 
+  /// Returns whether ops are recorded; false while a NoGradient exists.
   bool recording() const { return recording_; }
   /// True during the first run of a recomputed segment. Nothing is recorded then, but backward runs the segment again
   /// and must compute the same bits.
   bool will_rerun() const { return touched_ != nullptr; }
+  /// Number of recorded ops that backward has not yet run.
   std::size_t node_count() const { return nodes_.size(); }
   /// Bytes saved for backward, by op name. A tensor that several nodes save counts once for each node.
   std::map<std::string, std::int64_t> saved_bytes() const;
 
   /// With checks on, every output and every gradient is tested; the first one that is not finite throws NonFiniteError.
+  /// Each test blocks until the device's work is done. Off by default.
   void set_checks(bool on) { checks_ = on; }
 
   /// Turns recording off during its lifetime: for evaluation, a teacher, the first run of a recomputed segment.
@@ -158,20 +168,24 @@ class Tape {
   std::vector<std::shared_ptr<GradientSlot>>* touched_ = nullptr;  // collects parameters in a segment's first run
 };
 
-/// A node as its backward function sees it.
+/// A node as its backward function sees it; valid only during the call.
 class BackwardContext {
  public:
   const Stream& stream() const { return tape_.stream_; }
   Tape& tape() { return tape_; }
-  /// Returns the gradient of output i in the output's shape; undefined if none reached it. At least one output has one.
+  /// Returns the gradient of output i in the output's shape, a view; undefined if no later op contributed to it. At
+  /// least one output has a gradient.
   Tensor d_output(std::size_t i = 0) const;
-  /// Returns where to put the gradient of input i. Call once for each input.
+  /// Returns where to write the gradient of input i, and whether to overwrite or accumulate; `skip` if it is not
+  /// needed. Call once for each input.
   GradientTarget d_input(std::size_t i);
   /// Returns whether only this node uses the memory of d_output(i). The node may then overwrite it and pass it on.
   bool owns_d_output(std::size_t i = 0) const { return node_.outputs[i].slot->is_exclusive(); }
+  /// Returns whether the gradient of input i is needed.
   bool wants(std::size_t i) const { return node_.inputs[i].slot != nullptr; }
   /// Gives `gradient` to input i, without a copy if possible. The caller must not write to it afterwards.
   void pass(std::size_t i, const Tensor& gradient);
+  /// Returns element i of the node's `saved` tensors; it may be undefined.
   const Tensor& saved(std::size_t i) const { return node_.saved[i]; }
   /// Returns a tensor saved with saved_by_name().
   template <class Name>

@@ -53,20 +53,23 @@ using Rematerialize = std::function<Tensor(const Stream&)>;
 class Variable {
  public:
   Variable() = default;
-  /// A constant.
+  /// A constant: backward computes no gradient for it.
   explicit Variable(Tensor value) : value_(std::move(value)) {}
+  /// A recorded value whose gradient goes to `slot`; a null slot makes a constant.
   Variable(Tensor value, std::shared_ptr<GradientSlot> slot) : value_(std::move(value)), slot_(std::move(slot)) {}
-  /// Returns a leaf, whose gradient is kept after backward.
+  /// Returns a leaf: backward stores its gradient, which gradient() returns. Shares the memory of `value`.
   static Variable leaf(const Tensor& value);
 
+  /// Returns whether there is a value. An undefined Variable stands for an absent operand, such as no bias.
   bool defined() const { return value_.defined(); }
   const Tensor& value() const { return value_; }
   const Shape& shape() const { return value_.shape(); }
   std::int64_t extent(int dimension) const { return value_.extent(dimension); }
   DType dtype() const { return value_.dtype(); }
+  /// Returns whether backward computes a gradient for this value: a leaf, a trained parameter, or a recorded result.
   bool requires_gradient() const { return slot_ != nullptr; }
   const std::shared_ptr<GradientSlot>& slot() const { return slot_; }
-  /// Returns the gradient of a leaf after backward; undefined if none reached it.
+  /// Returns the gradient of a leaf after backward, a view and not a copy; undefined if backward added none.
   Tensor gradient() const { return slot_ ? slot_->gathered(value_.shape()) : Tensor{}; }
   /// Returns the same value in another shape, with the same gradient memory. The value must be contiguous. Records
   /// nothing.

@@ -46,9 +46,12 @@ class Arena {
   /// Returns at least `bytes` bytes, aligned to 256, with undefined contents. Throws MachineError with the sizes if the
   /// capacity is exceeded.
   void* allocate(std::int64_t bytes);
+  /// Returns a block of allocate() to the arena.
   void release(void* pointer) noexcept;
 
+  /// Returns a snapshot of the counters.
   ArenaCounters counters() const;
+  /// Sets peak_bytes to bytes_in_use.
   void reset_peak();
   std::int64_t capacity() const { return capacity_; }
 
@@ -79,7 +82,8 @@ class Arena {
   mutable std::mutex mutex_;
 };
 
-/// Returns the arena of a device. The first call creates it; its capacity is the device's total memory.
+/// Returns the arena of a device, which lives until the program ends. The first call creates it; its capacity is the
+/// device's total memory.
 Arena& arena(const Device& device);
 
 /// A part of a GPU's arena that serves as its own arena. It is for work whose addresses must stay reserved after the

@@ -17,17 +17,20 @@ concept NamedEnum = std::is_enum_v<E> && sizeof(E) == 1 && requires(E value) {
   names_of(value);
 };
 
+/// Returns the name of a value.
 template <NamedEnum E>
 constexpr const char* name_of(E value) {
   return names_of(value).at(static_cast<std::size_t>(value));
 }
 
+/// Returns the names of all values, in order.
 template <NamedEnum E>
 std::vector<std::string> names_of_all() {
   const auto names = names_of(E{});
   return {names.begin(), names.end()};
 }
 
+/// Returns all values, in order.
 template <NamedEnum E>
 std::vector<E> all_values() {
   std::vector<E> values;

@@ -34,6 +34,7 @@ class CaptureError : public Error {
 class GpuGraph {
  public:
   virtual ~GpuGraph() = default;
+  /// Launches the recorded work on the stream and returns; the host does not wait.
   virtual void replay(const Stream& stream) = 0;
 };
 
@@ -60,6 +61,7 @@ class GpuUpload {
 class GpuQueue {
  public:
   virtual ~GpuQueue() = default;
+  /// Returns the stream on which to launch this queue's work; valid as long as the queue exists.
   virtual Stream stream() const = 0;
 };
 
@@ -76,6 +78,7 @@ class GpuEvent {
   virtual bool done() = 0;
 };
 
+/// One kind of GPU. The registered object exists until the program ends.
 class GpuEngine {
  public:
   virtual ~GpuEngine() = default;
@@ -84,6 +87,7 @@ class GpuEngine {
   /// (driver, device, library, architecture) and what was found.
   virtual int device_count() = 0;
   virtual std::string unavailable(int index) = 0;
+  /// Describes device `index`, which must be usable.
   virtual GpuDescription describe(int index) = 0;
 
   /// Reserves `bytes` of addresses on device `index` without memory behind them. release() takes the whole range.
@@ -99,8 +103,9 @@ class GpuEngine {
   virtual void copy(const Stream& stream, void* target, const void* source, std::int64_t bytes) = 0;
   /// Returns an upload to device `index`. Throws MachineError.
   virtual std::unique_ptr<GpuUpload> make_upload(int index) = 0;
+  /// Sets `bytes` bytes to zero, in stream order. The host does not wait.
   virtual void fill_zero(const Stream& stream, void* target, std::int64_t bytes) = 0;
-  /// Waits for all work on the stream. Throws MachineError with the cause if work has failed.
+  /// Blocks until all work on the stream is done. Throws MachineError with the cause if work has failed.
   virtual void synchronize(const Stream& stream) = 0;
 
   /// Records work launched on the stream until end_capture() instead of running it. Operations that wait or touch host
@@ -112,6 +117,7 @@ class GpuEngine {
   /// Returns a queue on device `index`. Its work has priority over the main stream's when both are ready. Throws
   /// MachineError.
   virtual std::unique_ptr<GpuQueue> make_queue(int index) = 0;
+  /// Returns an event for streams of device `index`. Throws MachineError.
   virtual std::unique_ptr<GpuEvent> make_event(int index) = 0;
   /// Returns the native handle of a stream: a cudaStream_t. Makes the stream's device current in the calling thread.
   virtual void* native_queue(const Stream& stream) = 0;
@@ -128,7 +134,7 @@ class GpuEngineRegistration {
   GpuEngineRegistration(DeviceType type, GpuEngine& engine);
 };
 
-/// Waits for all work on the stream. Returns immediately on a device that runs work immediately.
+/// Blocks until all work on the stream is done. Returns immediately on a device that runs work immediately.
 void synchronize(const Stream& stream);
 
 }  // namespace furlong

@@ -11,6 +11,7 @@ namespace furlong {
 /// Length in bytes at which a message is truncated.
 inline constexpr std::size_t max_message_bytes = 16384;
 
+/// Severity of a message. Level `warning` prints warnings and errors, and so on.
 enum class LogLevel { debug, info, warning, error };
 
 /// Configures the process-wide logger on standard error. `level` is debug, info, warning, error or quiet; throws
@@ -18,6 +19,7 @@ enum class LogLevel { debug, info, warning, error };
 /// characters are printed as \xNN.
 void configure_logging(const std::string& level, const std::string& prefix = "");
 
+/// Returns whether messages of this level are printed.
 bool is_logged(LogLevel level);
 /// Formats and writes a message if its level is enabled. Never throws.
 void log_message(LogLevel level, fmt::string_view format, fmt::format_args arguments) noexcept;

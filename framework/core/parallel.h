@@ -11,17 +11,19 @@ namespace furlong {
 /// process may use (affinity, container quota); FURLONG_POOL_THREADS overrides 0. The number is not per stream because
 /// our loops and oneDNN share one OpenMP team.
 void set_thread_count(int threads);
+/// Returns the number of threads of parallel loops, at least 1.
 int thread_count();
 
 /// Calls body(task) once for each task in [0, tasks), in any order, on up to thread_count() threads. A nested call runs
-/// in its caller's thread. After all threads are done, rethrows the first exception.
+/// in its caller's thread. Blocks until all tasks are done, then rethrows the first exception.
 void parallel_tasks(std::int64_t tasks, const std::function<void(std::int64_t)>& body);
 
 /// Returns the index of the calling thread within parallel_tasks, 0 .. thread_count() - 1; 0 outside. For per-thread
 /// scratch.
 int thread_index();
 
-/// Splits [0, n) into ranges of at least `grain` and calls body(begin, end) for each. The split depends only on n,
+/// Splits [0, n) into ranges of at least `grain` elements and calls body(begin, end) for each, like parallel_tasks();
+/// blocks until all are done. n <= 0 does nothing. The split depends only on n,
 /// `grain` and the number of threads.
 template <class Body>
 void parallel_ranges(std::int64_t n, std::int64_t grain, const Body& body) {

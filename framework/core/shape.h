@@ -15,7 +15,9 @@ class Shape {
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> extents);
 
+  /// Number of dimensions; 0 for a scalar.
   int rank() const { return rank_; }
+  /// Extent of a dimension; negative ones count from the end (-1: the last). Not checked.
   std::int64_t operator[](int dimension) const { return extents_[dimension < 0 ? rank_ + dimension : dimension]; }
   std::int64_t& operator[](int dimension) { return extents_[dimension < 0 ? rank_ + dimension : dimension]; }
   const std::int64_t* begin() const { return extents_.data(); }
@@ -24,6 +26,7 @@ class Shape {
   std::int64_t elements() const;
   /// Product of all extents except the last.
   std::int64_t rows() const;
+  /// Appends a dimension at the end.
   void push_back(std::int64_t extent);
   /// "[2, 3, 4]"
   std::string text() const;

@@ -9,9 +9,8 @@ namespace furlong::ops {
 ///   tokens          int32 [batch, n], rows contiguous (a column range of a longer batch is allowed)
 ///   token_table     [vocabulary, d]
 ///   position_table  [max_length, d] of the same dtype, trained or constant, or null
-///   positions       int32 [batch, n] or null: token t uses position_table[first_position + positions[b, t]] instead,
-///   so
-///                   that each packed document can start at position 0 (document_positions)
+///   positions       int32 [batch, n] or null: token t uses position_table[first_position + positions[b, t]] instead.
+///                   Each packed document can then start at position 0 (document_positions)
 /// Returns [batch, n, d] in the tables' dtype. Each table row's gradient is summed in token order (on a GPU, in blocks
 /// of 32 tokens), so it does not depend on the number of threads. Throws ContractError for an id outside the vocabulary
 /// (named) and for a position outside the table. A GPU does not report an id or an element of `positions` outside its

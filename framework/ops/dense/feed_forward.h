@@ -6,10 +6,10 @@ namespace furlong::ops {
 
 /// y = f(x · input_weightᵀ + input_bias) · output_weightᵀ + output_bias, the two-layer network of a transformer block
 /// (Vaswani et al. 2017, equation 2).
-///   x              [..., inner]; a two-dimensional x may be a view with contiguous rows
-///   input_weight   [hidden, inner], input_bias [hidden] or null
-///   output_weight  [outer, hidden], output_bias [outer] or null
-/// Returns y [..., outer] in x's dtype.
+///   x              [..., in_features]; a two-dimensional x may be a view with contiguous rows
+///   input_weight   [hidden, in_features], input_bias [hidden] or null
+///   output_weight  [out_features, hidden], output_bias [out_features] or null
+/// Returns y [..., out_features] in x's dtype.
 ///
 /// Records one node. It saves x and the pre-activation h = x · input_weightᵀ + input_bias [..., hidden]. f(h) is
 /// recomputed in backward if Tape::recomputes_values(), and saved otherwise. Values and gradients are those of linear,

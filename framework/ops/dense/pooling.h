@@ -4,6 +4,7 @@
 
 namespace furlong::ops {
 
+/// How a sequence's hidden states become one vector.
 enum class Pooling : std::uint8_t {
   first,  ///< the first position (the class token)
   mean    ///< the mean over the unmasked positions; zero, without gradient, if all are masked

@@ -12,6 +12,7 @@ void relative_error_cpu(const Tensor& x, const Tensor& reference, const Tensor& 
 void relative_error_backward_cpu(const Tensor& x, const Tensor& reference, const Tensor& mask, const Tensor& sums,
                                  const Tensor& d_loss, const Tensor& d_x, bool accumulate);
 
+/// CUDA kernels with the same arguments and results.
 inline GpuKernel<const Tensor& /*x*/, const Tensor& /*reference*/, const Tensor& /*mask*/, const Tensor& /*sums*/,
                  const Tensor& /*loss*/>
     relative_error_gpu{"relative_error"};

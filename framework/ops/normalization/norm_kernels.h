@@ -8,6 +8,7 @@
 
 namespace furlong::ops {
 
+/// Arguments of the forward kernel. [..., d] tensors are contiguous.
 struct NormForward {
   NormKind kind;
   double epsilon;
@@ -17,6 +18,7 @@ struct NormForward {
   Tensor mean, reciprocal_deviation;  // [rows]; no mean for rmsnorm
 };
 
+/// Arguments of the backward kernel.
 struct NormBackward {
   NormKind kind;
   Tensor residual, mean, reciprocal_deviation, gain;
@@ -35,8 +37,11 @@ inline std::int64_t norm_row_blocks(const Device& device, std::int64_t rows, std
   return std::min((rows + 7) / 8, std::clamp<std::int64_t>((1 << 19) / columns, 256, 4096));
 }
 
+/// Writes residual (if defined), normed and the statistics.
 void norm_forward_cpu(const NormForward& work);
+/// Writes d_residual, d_gain and d_bias, as far as they are defined.
 void norm_backward_cpu(const NormBackward& work);
+/// CUDA kernels with the same arguments and results.
 inline GpuKernel<const NormForward&> norm_forward_gpu{"norm"};
 inline GpuKernel<const NormBackward&> norm_backward_gpu{"norm"};
 

@@ -20,6 +20,7 @@ struct StochasticRounding {
   std::uint64_t first_element = 0;
 };
 
+/// Settings of one AdamW step.
 struct AdamWStep {
   double learning_rate = 0;
   double beta1 = 0.9, beta2 = 0.999;
@@ -47,8 +48,8 @@ struct AdamWDeviceStep {
 /// ContractError if tensors do not match or step < 1.
 void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_values, const Tensor& first_moment,
                 const Tensor& second_moment, const AdamWStep& settings, const Tensor* compute_values = nullptr);
-/// As above, with the learning rate, step and gradient scale of `device_step` instead of those of `settings`. Equal
-/// numbers give equal bits. A skipped step leaves all tensors unchanged, including compute_values.
+/// Like the function above, with the learning rate, step and gradient scale of `device_step` instead of those of
+/// `settings`. Equal numbers give equal bits. A skipped step leaves all tensors unchanged, including compute_values.
 void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_values, const Tensor& first_moment,
                 const Tensor& second_moment, const AdamWStep& settings, const AdamWDeviceStep& device_step,
                 const Tensor* compute_values = nullptr);
@@ -59,8 +60,8 @@ void adamw_step(const Stream& stream, const Tensor& values, const Tensor& d_valu
 void round_stochastically(const Stream& stream, const Tensor& compute_values, const Tensor& values,
                           const StochasticRounding& rounding, std::int64_t step);
 
-/// average = decay * average + (1 - decay) * values; both float32 or both float64. Does nothing if `device_step` is
-/// given and skipped.
+/// Updates an EMA in place: average = decay * average + (1 - decay) * values; both float32 or both float64. Does
+/// nothing if `device_step` is given and skipped.
 void ema_update(const Stream& stream, const Tensor& average, const Tensor& values, double decay,
                 const AdamWDeviceStep* device_step = nullptr);
 

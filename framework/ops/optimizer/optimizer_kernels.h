@@ -10,14 +10,18 @@ namespace furlong::ops {
 /// Indices into AdamWDeviceStep::scalars.
 enum AdamWScalar : int { scalar_learning_rate, scalar_step, scalar_gradient_scale, scalar_skipped, adamw_scalars };
 
-/// `scalars` (AdamWDeviceStep's) and `compute_values` may be undefined.
+/// See adamw_step(). `scalars` is AdamWDeviceStep::scalars; if undefined, the numbers of `settings` are used. If
+/// `compute_values` is undefined, no copy is written.
 void adamw_step_cpu(const Tensor& values, const Tensor& d_values, const Tensor& first_moment,
                     const Tensor& second_moment, const AdamWStep& settings, const Tensor& scalars,
                     const Tensor& compute_values);
+/// See round_stochastically().
 void round_stochastically_cpu(const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding,
                               std::int64_t step);
+/// See ema_update(). If `scalars` is undefined, the EMA is always updated.
 void ema_update_cpu(const Tensor& average, const Tensor& values, double decay, const Tensor& scalars);
 
+/// CUDA kernels with the same arguments and results.
 inline GpuKernel<const Tensor& /*values*/, const Tensor& /*d_values*/, const Tensor& /*first_moment*/,
                  const Tensor& /*second_moment*/, const AdamWStep&, const Tensor& /*scalars*/,
                  const Tensor& /*compute_values*/>

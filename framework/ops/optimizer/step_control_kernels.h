@@ -12,7 +12,9 @@ constexpr void decide_step(double* numbers, double root, bool finite) {
   numbers[step_skipped] = !finite || (threshold > 0 && root > threshold) ? 1.0 : 0.0;
 }
 
+/// See control_step().
 void control_step_cpu(const Tensor& numbers);
+/// CUDA kernel with the same argument and results.
 inline GpuKernel<const Tensor& /*numbers*/> control_step_gpu{"control_step"};
 
 }  // namespace furlong::ops
