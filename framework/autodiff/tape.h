@@ -70,7 +70,7 @@ class Tape {
                            BackwardFunction backward);
 
   /// Splits the last dimension into ranges of the given lengths, which must sum to its extent. Values and gradients are
-  /// views, not copies. Throws ContractError if the variable is itself a view or was split before.
+  /// views, not copies. Throws ContractError if a recorded variable is itself a view or was split before.
   std::vector<Variable> split_last(const Variable& variable, const std::vector<std::int64_t>& lengths);
 
   /// Computes the outputs of a segment from its inputs, recording ops on the given tape.

@@ -9,6 +9,7 @@
 
 namespace furlong {
 
+/// What an imported model's checkpoint keeps of its source.
 struct CheckpointOrigin {
   /// A source tensor that Furlong does not compute with (a pooler, a buffer), under its name in the source.
   struct Tensor {

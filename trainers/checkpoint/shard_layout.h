@@ -32,10 +32,13 @@ class ShardLayout {
     std::vector<const Parameter*> parameters;
   };
 
-  /// A bucket ends with the parameter that brings it to `bucket_elements` or more.
+  /// A bucket ends with the parameter that brings it to `bucket_elements` or more. `processes` is the world
+  /// size. Throws ContractError unless both are positive.
   ShardLayout(const ParameterStore& store, std::int64_t bucket_elements, int processes);
 
+  /// Returns all buckets, in the order in which gradients are reduced.
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  /// Returns the world size.
   int processes() const { return processes_; }
   /// Returns the ranges of one rank, ascending; each `place` follows the end of the range before it.
   std::vector<OwnedRange> ranges(int rank) const;

@@ -29,13 +29,15 @@ void put_on_device(const std::vector<InputPart>& parts, const Device& device);
 /// alternating sets, would store a whole step's activations twice to save a copy of 4 bytes per token.
 class InputQueue {
  public:
+  /// `device` must be a GPU; throws ContractError otherwise. The queue copies to its main stream's tensors.
   explicit InputQueue(const Device& device);
 
-  /// Starts to copy the values of `parts` to the device; their tensors are not used. Discards values that were sent but
-  /// not received.
+  /// Starts to copy the values of `parts` to the device and returns; their tensors are not used. The host values are
+  /// copied before it returns. Discards values that were sent but not received.
   void send(const std::vector<InputPart>& parts);
-  /// Moves the values sent last into the tensors of `parts`. The host values of `parts` must be those of send(); they
-  /// are not copied again.
+  /// Moves the values sent last into the tensors of `parts`, in the order of the main stream; the host does not wait.
+  /// The host values of `parts` must be those of send(); they are not copied again. Throws ContractError without
+  /// send().
   void receive(const std::vector<InputPart>& parts);
 
  private:

@@ -11,13 +11,15 @@
 
 namespace furlong {
 
+/// Owns the parameters, the network over them and the vocabulary. Movable.
 struct Model {
   Settings settings;
   Vocabulary vocabulary;
   std::unique_ptr<ParameterStore> store;
   std::unique_ptr<layers::Decoder> decoder;  ///< model.architecture: decoder
   std::unique_ptr<layers::Encoder> encoder;  ///< model.architecture: encoder
-  Stream stream;  ///< the stream of its ops, which also sets the precision of matrix products
+  /// The stream on which the model's ops run: its device's main stream, with the precision of matrix products.
+  Stream stream;
 
   /// Redraws the random projections and constants that are due before optimizer step `step`; step 0 draws the first
   /// ones. `only`: see Decoder::redraw.

@@ -14,15 +14,16 @@ class StoppedBySignal : public Error {
   int exit_status() const noexcept override { return 3; }
 };
 
-/// While it lives, SIGTERM, SIGINT, SIGUSR1 and SIGHUP (unless ignored) request a stop instead of ending the program; a
-/// second SIGINT ends it at once. Handlers and requests are global to the process, so nested objects share them. Create
-/// it from one thread only.
+/// While this object exists, SIGTERM, SIGINT, SIGUSR1 and SIGHUP (unless ignored) request a stop instead of ending the
+/// program; a second SIGINT ends it at once. Handlers and requests are global to the process, so nested objects share
+/// them. Create it from one thread only.
 class StopRequests {
  public:
   StopRequests();
   ~StopRequests();
   StopRequests(const StopRequests&) = delete;
   StopRequests& operator=(const StopRequests&) = delete;
+  /// Returns whether a signal has requested a stop.
   bool received() const;
   /// Throws StoppedBySignal if a signal was received: for loops that write the file at `path`, which is then not
   /// created.

@@ -10,18 +10,21 @@
 
 namespace furlong {
 
-/// Runs each step's work, or replays its recording. Everything that changes from step to step must be read from device
-/// memory with fixed addresses. Replayed and run steps are then bitwise equal.
+/// Runs each step's work on a GPU, or replays its recording. Everything that changes from step to step must be read
+/// from device memory with fixed addresses. Replayed and run steps are then bitwise equal.
 class StepGraph {
  public:
   using Work = std::function<void()>;
   explicit StepGraph(const Device& device) : device_(device) {}
 
-  /// Runs or replays `work`. `shapes` identifies what a recording depends on: a step with other shapes is run. The
-  /// first few steps of each are also run, because they fill the caches and workspaces that later steps reuse.
+  /// Runs `work`, or replays its recording, on the device's main stream; the host does not wait for it. `shapes`
+  /// identifies what a recording depends on: other shapes discard the recording. The first two steps of the same shapes
+  /// are run, because they fill the caches and workspaces that later steps reuse; the third is recorded. If a step
+  /// cannot be recorded, logs a warning and runs all later steps. Errors of `work` reach the caller.
   void run(const std::string& shapes, const Work& work);
   /// Frees the recording and its memory, for work that needs the memory more. A later step records again.
   void forget();
+  /// Returns whether a recording holds device memory.
   bool holds_memory() const { return pool_ != nullptr; }
   /// Returns whether the last step was replayed.
   bool replayed() const { return replayed_; }

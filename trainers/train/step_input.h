@@ -25,11 +25,14 @@ class StepInput {
 
   /// Reads the input of the next step. The result is valid until the next call.
   const Step& next(const WorkShare& work);
-  /// Copies it to the device. The tensors keep their addresses from step to step as long as their shapes stay.
+  /// Copies the result of next() to the device. The tensors keep their addresses from step to step while their shapes
+  /// stay the same. On a GPU the host does not wait for the copy.
   void load();
-  /// On a GPU, reads the input of the following step and starts to copy it.
+  /// On a GPU, reads the input of the following step and starts to copy it, while the present step computes. Does
+  /// nothing on a CPU.
   void prefetch(const WorkShare& work);
 
+  /// Returns the loaded tensors of one accumulated batch. Valid until the next load(), which may overwrite them.
   const DeviceBatch& on_device(std::size_t batch) const { return inputs_[batch]; }
   /// Compared positions, int32 [rows, n]; undefined if nothing is compared.
   Tensor compared_on_device(std::size_t batch) const { return compared_.empty() ? Tensor{} : compared_[batch]; }
@@ -37,7 +40,9 @@ class StepInput {
   std::string shapes() const;
 
   const BatchSource& source() const { return *source_; }
+  /// Number of training samples read so far, by all ranks together: the index of the next step's first sample.
   std::uint64_t samples_drawn() const { return samples_drawn_; }
+  /// Sets samples_drawn(), after a resume.
   void continue_at(std::uint64_t samples_drawn) { samples_drawn_ = samples_drawn; }
 
  private:

@@ -11,6 +11,7 @@
 
 namespace furlong {
 
+/// What one call of train() did.
 struct TrainResult {
   std::int64_t step = 0;       ///< optimizer steps taken, over all parts of the run
   bool interrupted = false;    ///< stopped by a signal, after writing a checkpoint
@@ -22,7 +23,9 @@ struct TrainResult {
   bool is_first = true;  ///< whether this rank reports the results
 };
 
+/// Options of train() that are not settings of the run.
 struct TrainOptions {
+  /// Which checkpoint to resume from.
   enum class Resume : std::uint8_t {
     automatic,  ///< from the newest complete checkpoint in the run directory, if there is one
     never,      ///< from step 0; the checkpoints of an earlier run are removed from the run directory
@@ -30,17 +33,18 @@ struct TrainOptions {
     /// run.
     path
   } resume = Resume::automatic;
-  std::filesystem::path checkpoint;
-  bool allow_new_data = false;  ///< resume on data that differ from the checkpoint's
-  std::optional<TraceOptions> trace;
+  std::filesystem::path checkpoint;   ///< with Resume::path: a checkpoint or a run directory
+  bool allow_new_data = false;        ///< resume on data that differ from the checkpoint's
+  std::optional<TraceOptions> trace;  ///< nullopt: no trace
   /// Called on rank 0 when training is finished and its memory is freed, while the other ranks still wait: some
   /// launchers end all ranks a while after the first one exits.
   std::function<void(const TrainResult& result)> before_leaving;
 };
 
-/// Trains as configured, in settings.run_directory. Throws UserError if the settings do not fit the data, the machine
-/// or the checkpoint. Throws MachineError if the machine fails, PeerError if another rank does. Throws NonFiniteError,
-/// naming the op, if the loss or a gradient is not finite.
+/// Trains as configured, in settings.run_directory. Blocks until training is finished or stopped by a signal; the last
+/// checkpoint is then complete. All ranks of the job call it. Throws UserError if the settings do not fit the data, the
+/// machine or the checkpoint. Throws MachineError if the machine fails, PeerError if another rank does. Throws
+/// NonFiniteError, naming the op, if the loss or a gradient is not finite.
 TrainResult train(const LoadedSettings& loaded, const TrainOptions& options);
 
 }  // namespace furlong

@@ -45,19 +45,23 @@ class Trainer {
   /// shape does not match the model.
   WeightsReport start_from(const CheckpointReader& checkpoint);
 
-  /// Takes one optimizer step. stop_requested: this rank was asked to stop; the report has it on all ranks.
+  /// Takes one optimizer step and blocks until its results are known. `stop_requested`: this rank was asked to stop;
+  /// the report has it on all ranks. Throws NonFiniteError, naming the first op with a result that is not finite, if
+  /// the loss or the gradient norm is NaN or infinite; MachineError if the device or another rank fails.
   StepReport step(bool stop_requested = false);
   /// Validates with the EMA if the optimizer has one, on the first settings.trainer.validation_batches batches of the
   /// split. With a teacher: see Teacher::evaluate.
   Evaluation validate();
 
-  /// Optimizer steps taken, skipped outliers included.
+  /// Number of optimizer steps taken over all parts of the run, skipped outliers included.
   std::int64_t steps() const { return steps_; }
   const Dataset& data() const { return data_; }
+  /// Number of training tokens read over all parts of the run, by all ranks (StepReport::tokens).
   std::int64_t tokens() const { return tokens_; }
   /// Seconds that the steps of this object took.
   double seconds() const { return seconds_; }
   Model& model() { return model_; }
+  /// Returns the source of training samples.
   const BatchSource& source() const { return input_.source(); }
   /// Null for one process.
   const GradientReducer* reducer() const { return parallel_.reducer(); }
@@ -71,9 +75,9 @@ class Trainer {
   /// Returns a description of the current state, with a checksum of the weights: "step 40, sample 320, weights
   /// 0123456789abcdef". It is equal on all ranks that train together.
   std::string digest() const;
-  /// Writes a checkpoint synchronously. `metrics`: the content of the run's metrics.jsonl, which the checkpoint
-  /// includes. With several ranks each rank writes its shard of parameters and moments, and rank 0 writes the
-  /// checkpoint that names the shards.
+  /// Writes a checkpoint and blocks until this rank's files are complete. `metrics`: the content of the run's
+  /// metrics.jsonl, which the checkpoint includes. With several ranks each rank writes its shard of parameters and
+  /// moments, and rank 0 writes the checkpoint that names the shards.
   void save(const std::filesystem::path& path, const std::string& metrics = {}) const;
   /// Returns what save() writes. The parts must be written or copied before the next step.
   CheckpointParts checkpoint_parts(const std::string& metrics) const;

@@ -11,6 +11,7 @@
 
 namespace furlong {
 
+/// Result of one pass over a split.
 struct Evaluation {
   double loss = 0;           ///< mean over the targets, nats
   double accuracy = 0;       ///< fraction of targets that were the most probable token or class
@@ -21,7 +22,9 @@ struct Evaluation {
   double divergence = std::numeric_limits<double>::quiet_NaN();  ///< from the teacher's predictions
   /// Relative error of each attention output that attention transfer trains, by layer.
   std::vector<std::pair<std::size_t, double>> layer_errors = {};
+  /// Returns exp(loss).
   double perplexity() const;
+  /// Returns loss / ln 2.
   double bits_per_token() const;
 };
 

@@ -67,6 +67,7 @@ class Teacher {
   Evaluation evaluate(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
                       std::int64_t batch_size, std::int64_t max_batches);
 
+  /// Returns the teacher's model.
   Model& model() { return model_; }
 
  private:

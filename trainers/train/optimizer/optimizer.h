@@ -27,14 +27,14 @@ class Optimizer {
   /// Completes a tensor laid out like the store's flat tensors: every rank contributes its own ranges (all-gather).
   using Gather = std::function<void(const Stream& stream, const Tensor& flat)>;
 
-  /// `seed` keys stochastic rounding.
+  /// `store` must be allocated and must outlive the optimizer. `seed` keys stochastic rounding.
   Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed = 0);
   /// A sharded optimizer over these ranges of the store, ascending; other ranks have the rest.
   Optimizer(const OptimizerSettings& settings, ParameterStore& store, std::uint64_t seed,
             std::vector<OwnedRange> ranges, Gather gather);
 
-  /// Takes one step with the store's gradients times `gradient_scale`. Updates the compute copy of the values in the
-  /// same pass.
+  /// Takes one AdamW step with the store's gradients times `gradient_scale`; the host does not wait. Updates the
+  /// compute copy of the values in the same pass.
   void step(const Stream& stream, double learning_rate, double gradient_scale);
   /// Takes one step whose numbers are in device memory, where they can also cancel the update. The caller calls
   /// count_step() once it knows whether the step was taken.
@@ -52,7 +52,9 @@ class Optimizer {
   /// The number of the last update that changed each trained parameter, by name (0: none did). The numbers differ only
   /// after restrict_to().
   using LastSteps = std::map<std::string, std::int64_t>;
+  /// Returns whether steps round a bfloat16 copy of the values stochastically.
   bool rounds_stochastically() const { return settings_.stochastic_rounding && copies(); }
+  /// Returns the last update of each trained parameter.
   LastSteps last_steps() const;
   /// Restores the counters after a load: `steps` steps were taken, and these updates were the last ones. A parameter
   /// that is not named has not been changed by any update.
@@ -60,6 +62,7 @@ class Optimizer {
   /// Recomputes the store's compute copy. The bits equal those that the steps wrote, if the values do.
   void refresh_compute_values(const Stream& stream);
 
+  /// Returns whether this rank stores moments and EMA only for its own ranges.
   bool is_sharded() const { return gather_ != nullptr; }
   /// The ranges that this rank updates.
   const std::vector<OwnedRange>& ranges() const { return ranges_; }
@@ -69,7 +72,9 @@ class Optimizer {
   /// Copies this rank's part of a parameter's state into `own`, one of the tensors of this optimizer. `whole`: the
   /// parameter's whole state, on the host.
   void put(const Parameter& parameter, const Tensor& whole, const Tensor& own) const;
+  /// Returns whether there is an EMA.
   bool averages() const { return average_.defined(); }
+  /// The EMA, laid out like the moments; undefined if there is none.
   const Tensor& average() const { return average_; }
 
   /// While it lives, the store holds the EMA instead of the values, if there is an EMA: for validation.

@@ -10,27 +10,30 @@
 
 namespace furlong {
 
-/// Sums the gradients of all ranks in the store's own memory. If the optimizer is sharded, each rank gets the sums of
-/// its own ranges alone, and the rest is undefined. All ranks reduce buckets in the layout's order. Nothing else may
-/// use the communicator between begin() and finish().
+/// Sums the gradients of all ranks in place, in ParameterStore::gradients(). If the optimizer is sharded, each rank
+/// gets the sums of its own ranges only, and its other gradients are undefined. All ranks reduce buckets in the
+/// layout's order. Nothing else may use the communicator between begin() and finish(). Uses
+/// ParameterStore::on_gradient_final().
 class GradientReducer {
  public:
-  /// dtype: what is exchanged, float32 or bfloat16 (rounded at each rank that a sum passes); the store's own dtype if
-  /// that is float64. All arguments outlive this object.
+  /// `dtype`: the dtype in which gradients are exchanged: float32 or bfloat16 (rounded at each rank that a sum passes);
+  /// float64 for a float64 store. `store`, `communicator` and `layout` must outlive this object. `layout` is for the
+  /// communicator's number of ranks. Throws ContractError for another dtype or layout.
   GradientReducer(ParameterStore& store, Communicator& communicator, const ShardLayout& layout, DType dtype,
                   bool is_sharded);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  /// Call this before the last backward that adds to these gradients. From then on finished buckets are reduced. `tape`
-  /// must live until finish().
+  /// Call this before the last backward that adds to these gradients. That backward starts the reduction of each bucket
+  /// when its gradients are final. `tape` must live until finish(). Returns immediately.
   void begin(const Tape& tape);
-  /// Call this after that backward and ParameterStore::complete_gradients(). Reduces the remaining buckets and waits
-  /// for all of them. Throws MachineError if a rank was lost.
+  /// Call this after that backward and ParameterStore::complete_gradients(). Starts the reduction of the remaining
+  /// buckets and waits for all buckets: on a CPU the call blocks, on a GPU `stream` waits. Throws MachineError if a
+  /// rank failed, and ContractError without begin().
   void finish(const Stream& stream);
   /// Gathers a tensor laid out like the store's flat tensors: every rank contributes its own ranges, and all ranks get
-  /// the whole tensor.
+  /// the whole tensor, in place. All ranks call it. Waits like finish().
   void gather(const Stream& stream, const Tensor& flat) const;
 
   /// Number of buckets of the last step whose reduction overlapped with backward.

@@ -22,11 +22,12 @@ class WorkShare {
   WorkShare& operator=(WorkShare&&) noexcept;
   ~WorkShare();
 
-  /// null: one process.
+  /// Null: one process.
   const ProcessGroup* group() const { return group_; }
+  /// Returns the samples of a batch that this rank's row computes.
   SampleShare samples(std::int64_t batch_size) const;
-  /// Returns this rank's segment of each row. Throws ContractError if a row's length does not divide by the number of
-  /// segments, or if the batch has labels.
+  /// Returns a copy of this rank's segment of each row; without context parallelism, the whole batch. Throws
+  /// ContractError if a row's length does not divide by the number of segments, or if the batch has labels.
   Batch cut(const Batch& batch, bool counts_targets) const;
   /// Gives layers access to the other segments of the rows that `segment` was cut from, and sets the positions of its
   /// tokens in their documents, until the next call. All ranks of a row call it.

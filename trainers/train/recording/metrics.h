@@ -41,8 +41,8 @@ class MetricsWriter {
 
   /// Appends one line. If the disk is full, restores the file to its state before the call and throws MachineError.
   void write(const MetricsRecord& record);
-  /// Waits until all lines are on disk. Call it before a checkpoint is committed, so that a power loss cannot lose
-  /// lines up to its step.
+  /// Blocks until all lines are on disk (fdatasync). Throws MachineError if that fails. Call it before a checkpoint is
+  /// committed, so that a power loss cannot lose lines up to its step.
   void flush();
 
  private:
@@ -64,6 +64,7 @@ double training_seconds(const std::filesystem::path& path, std::int64_t step);
 class TensorboardWriter {
  public:
   /// Creates `directory` if it is missing, and in it a new file events.out.tfevents.<seconds>.<host>.<process>.<n>.
+  /// Throws UserError or MachineError if that fails.
   /// After a resume from `resumed_from_step`, a marker makes TensorBoard drop later steps of earlier files.
   explicit TensorboardWriter(std::filesystem::path directory,
                              std::optional<std::int64_t> resumed_from_step = std::nullopt);

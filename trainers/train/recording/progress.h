@@ -8,7 +8,8 @@ namespace furlong {
 /// Shows the progress of training on standard error: a bar that redraws itself on a terminal, plain lines otherwise.
 class Progress {
  public:
-  /// style: auto (bar on a terminal, otherwise lines), bar, lines, none. Covers steps `first` to `last`.
+  /// `style`: auto (bar on a terminal, otherwise lines), bar, lines, none. Covers steps `first` to `last`. Throws
+  /// UserError for another style.
   Progress(const std::string& style, std::int64_t first, std::int64_t last);
   ~Progress();
 

@@ -21,7 +21,7 @@ class RunRecorder {
   void print(const std::string& line) { progress_.print(line); }
   /// Starts the clock; pauses are not counted.
   void start() { clock_ = std::chrono::steady_clock::now(); }
-  /// Stops the clock while it lives: for validation and checkpoints.
+  /// Stops the clock while this object exists: for validation and checkpoints.
   class Pause {
    public:
     explicit Pause(RunRecorder& recorder) : recorder_(recorder) {}
@@ -36,8 +36,9 @@ class RunRecorder {
 
   /// Call this after optimizer step `step`. `tokens`: of the run so far.
   void note_step(std::int64_t step, std::int64_t tokens, const StepReport& report);
+  /// Call this after the validation of step `step`. `is_best`: its loss is the best so far.
   void note_validation(std::int64_t step, const Evaluation& found, bool is_best);
-  /// Flushes metrics.jsonl to disk and returns its content; empty on ranks other than 0.
+  /// Blocks until metrics.jsonl is on disk, and returns its content; empty on ranks other than 0.
   std::string metrics_on_disk();
 
  private:

@@ -11,6 +11,7 @@
 
 namespace furlong {
 
+/// Which steps to trace, and where to.
 struct TraceOptions {
   std::filesystem::path path;
   std::int64_t first = 3, last = 6;  ///< step numbers within one call of train(), counted from 1
@@ -29,11 +30,13 @@ class StepTrace {
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
+  /// Call this before each step. Starts recording at step options.first.
   void begin_step();
   /// Call this after a step, its validation and its checkpoint. After the last traced step rank 0 writes the records of
   /// all ranks. If the write fails it warns, and training continues.
   void end_step();
-  /// Call this after the last step. Writes the trace if training ended before the last step to trace.
+  /// Call this after the last step. Writes the trace if training ended before the last step to trace. If it ended
+  /// before the first one, rank 0 logs a warning.
   void finish();
 
  private:

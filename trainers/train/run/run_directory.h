@@ -6,12 +6,14 @@
 
 namespace furlong {
 
-/// The folder of a run during training. Only one training at a time can use it.
+/// The run directory during training. Only one training at a time can use it.
 class RunDirectory {
  public:
-  /// Rank 0 creates and locks the folder; the other ranks check that they see rank 0's files. Throws UserError if
-  /// another training has locked it, or if the ranks do not share the folder. All ranks of the group call it.
+  /// Rank 0 creates and locks the directory; the other ranks check that they see rank 0's files, for up to 3 s. All
+  /// ranks of the group call it. Throws UserError if the directory cannot be created, if another training has locked
+  /// it, or if the ranks do not share it. On a file system without locks, logs a warning instead.
   RunDirectory(std::filesystem::path path, const ProcessGroup& group);
+  /// Unlocks the directory.
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;

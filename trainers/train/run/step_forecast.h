@@ -8,6 +8,7 @@
 
 namespace furlong {
 
+/// Estimated memory and traffic of one training step.
 struct StepForecast {
   std::int64_t peak_bytes = 0;  ///< of tensors in one rank
   /// With context parallelism: bytes of each state that a rank sends within its row in one batch, in order. Backward
