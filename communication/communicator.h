@@ -28,8 +28,9 @@ class Work {
     virtual void wait() = 0;
     virtual bool done() = 0;
   };
-  /// A completed operation.
+  /// A completed operation: wait() returns immediately.
   Work() = default;
+  /// A handle on a backend's operation; null: a completed operation.
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   /// Makes the result visible to later work on the stream that the operation was issued with. On a CPU this blocks the
@@ -38,7 +39,7 @@ class Work {
   void wait() const {
     if (state_) state_->wait();
   }
-  /// Returns true if wait() would return or throw immediately.
+  /// Returns whether the operation has completed or failed; wait() then returns or throws immediately. Never blocks.
   bool done() const { return !state_ || state_->done(); }
 
  private:
@@ -51,6 +52,7 @@ struct Message {
   Tensor values;
   int peer;
 
+  /// `values` is shared, not copied: do not write to it before the operation's wait().
   static Message send(Tensor values, int peer) { return {Direction::send, std::move(values), peer}; }
   static Message receive(Tensor values, int peer) { return {Direction::receive, std::move(values), peer}; }
 };
@@ -96,7 +98,7 @@ class Communicator {
   Work receive(const Stream& stream, const Tensor& values, int peer);
   /// Runs all messages concurrently, as one operation.
   Work exchange(const Stream& stream, std::vector<Message> messages);
-  /// Completes when all ranks have reached it.
+  /// Completes when all ranks have issued it. Like every operation it returns immediately: wait() on the result.
   Work barrier(const Stream& stream);
 
   /// Makes all running, queued and future operations throw MachineError with `reason`, immediately. May be called from

@@ -17,6 +17,7 @@
 
 namespace furlong {
 
+/// Runs a backend's operations in its own thread, one at a time. Thread-safe.
 class OperationQueue {
  public:
   /// The backend's callbacks. They run in the queue's threads or in the caller of abort(), never with the queue's lock
@@ -30,19 +31,21 @@ class OperationQueue {
     std::function<std::string(const std::exception& error)> explain;
   };
 
+  /// Starts the two threads.
   explicit OperationQueue(Hooks hooks);
-  /// Aborts unfinished operations.
+  /// Aborts unfinished operations and blocks until both threads have ended.
   ~OperationQueue();
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
 
-  /// Runs `action` after all operations submitted earlier. `name` ("all_reduce") is for messages. The action and what
-  /// it captures are destroyed before its Work completes.
+  /// Enqueues `action`, which runs after all operations submitted earlier, and returns immediately. An exception of
+  /// `action` fails this and all later operations; Work::wait() throws it as MachineError. `name` ("all_reduce") is for
+  /// messages. The action and what it captures are destroyed before its Work completes.
   Work submit(std::string name, std::function<void()> action);
 
   /// Makes running, queued and future operations throw MachineError with `reason`. The first reason is kept.
   void abort(const std::string& reason) noexcept;
-  /// Waits up to `patience` for abort(). Returns the reason, or nothing at the time limit.
+  /// Blocks up to `patience` for abort(). Returns the reason, or nothing at the time limit.
   std::optional<std::string> wait_for_abort(std::chrono::milliseconds patience) const;
 
  private:

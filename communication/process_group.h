@@ -28,8 +28,9 @@ class PeerError : public MachineError {
   bool reported_here_;
 };
 
-/// The group of all ranks of a job. All ranks construct it at the same time and call leave() together. With one rank
-/// nothing is opened.
+/// The group of all ranks of a job. All ranks construct it at the same time and call leave() together. With one rank no
+/// connection is opened. Unless stated otherwise, one thread calls the functions; collective ones block until all ranks
+/// have called them, and throw MachineError or PeerError if a rank fails.
 class ProcessGroup {
  public:
   struct Options {
@@ -42,8 +43,8 @@ class ProcessGroup {
     std::chrono::milliseconds notice_after{std::chrono::minutes(1)}, notice_every{std::chrono::minutes(5)};
   };
 
-  /// Starts the job store (on rank 0), joins it and connects the communicator. Throws UserError or MachineError if one
-  /// of these steps fails.
+  /// Starts the job store (on rank 0), joins it and connects the communicator. Blocks until all ranks have arrived.
+  /// Throws UserError or MachineError if one of these steps fails.
   ProcessGroup(const LaunchEnvironment& environment, const Options& options);
   /// A group of one rank.
   ProcessGroup();
@@ -52,20 +53,24 @@ class ProcessGroup {
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
+  /// Returns this process's rank, from 0.
   int rank() const;
+  /// Returns the world size.
   int size() const;
   bool is_first() const { return rank() == 0; }
   bool is_alone() const { return size() == 1; }
+  /// Returns what the launcher has set.
   const LaunchEnvironment& environment() const;
-  /// Returns the communicator for tensors on the CPU.
+  /// Returns the communicator for tensors on the CPU, owned by the group.
   Communicator& communicator() const;
   /// Returns the communicator for tensors on `device`; on a GPU, NCCL. The first call connects it and must be made by
   /// all ranks together. Each rank uses one device.
   Communicator& device_communicator(const Device& device) const;
 
-  /// All-reduce `numbers` in place and wait. All ranks call these in the same order and get the same numbers. Meant for
-  /// few numbers.
+  /// Replaces `numbers` with their sum over all ranks, and blocks until it is known. All ranks call sum() and minimum()
+  /// in the same order and get the same bits. Meant for few numbers.
   void sum(std::span<double> numbers) const;
+  /// Like sum(), with the minimum over all ranks.
   void minimum(std::span<double> numbers) const;
   /// Returns rank 0's text on every rank. The other ranks' texts are ignored.
   std::string broadcast_text(const std::string& text) const;
@@ -73,6 +78,7 @@ class ProcessGroup {
   /// and logs a warning about a missing `what`; the others do not wait. Uses the job store instead of the communicator,
   /// so one thread besides the training thread may call it.
   std::vector<std::string> gather_text(const std::string& text, const std::string& what) const;
+  /// Blocks until all ranks have called it.
   void barrier() const;
 
   /// Returns a new communicator between groups of `size` consecutive ranks: rank r is rank r % size of group r / size.
@@ -84,7 +90,8 @@ class ProcessGroup {
   /// ranks call it.
   int fair_threads() const;
 
-  /// Leaves the job in order. Throws PeerError if another rank failed meanwhile.
+  /// Leaves the job in order; call it last. Blocks until all ranks have called it. Throws PeerError if another rank
+  /// failed meanwhile.
   void leave();
   /// Reports to the other ranks, within the timeout, that this rank ends with `error`. Returns if this rank failed
   /// first and prints its own error; otherwise throws the PeerError to end with instead.

@@ -27,7 +27,8 @@ struct ObservedAttention {
   const AttentionMechanism& mechanism;
 };
 
-/// State that accompanies a batch through a model.
+/// State that accompanies a batch through a model. The caller owns everything that it refers to, until backward is
+/// done.
 struct ForwardContext {
   Tape& tape;
   bool training = false;  ///< enables dropout
@@ -58,9 +59,11 @@ struct ForwardContext {
   /// float64 [1] on the device: the optimizer step, read when ops run, instead of `step`. If undefined, `step` is used.
   Tensor device_step{};
 
-  /// Called by the forward of every self-attention, if set. For a recomputed block, it is called at each run.
+  /// Called by the forward of every self-attention, if set, in the calling thread. For a recomputed block, it is called
+  /// at each run, so also during backward.
   std::function<void(const ObservedAttention&)> observe_attention{};
 
+  /// Returns the tape's stream.
   const Stream& stream() const { return tape.stream(); }
   /// Returns the positions of the tokens if they differ from their index in the row; otherwise an undefined tensor.
   Tensor own_positions() const {

@@ -14,14 +14,14 @@ bool is_trained_with_adapters(std::string_view parameter) {
   return names(".attention.") && !names(".attention.query_key_value.") && !names(".attention.output.");
 }
 
-Linear::Linear(ParameterStore& store, const std::string& name, std::int64_t inner, std::int64_t outer, bool bias,
-               double initial_deviation, const AdapterConfig& adapter)
-    : weight_(&store.add(name + ".weight", {outer, inner}, Initializer::normal(initial_deviation), true)),
-      bias_(bias ? &store.add(name + ".bias", {outer}, Initializer::zeros(), false) : nullptr) {
+Linear::Linear(ParameterStore& store, const std::string& name, std::int64_t in_features, std::int64_t out_features,
+               bool bias, double initial_deviation, const AdapterConfig& adapter)
+    : weight_(&store.add(name + ".weight", {out_features, in_features}, Initializer::normal(initial_deviation), true)),
+      bias_(bias ? &store.add(name + ".bias", {out_features}, Initializer::zeros(), false) : nullptr) {
   if (adapter.rank == 0) return;
-  const double deviation = 1 / std::sqrt(static_cast<double>(inner));
-  lora_a_ = &store.add(name + ".lora_a.weight", {adapter.rank, inner}, Initializer::normal(deviation), true);
-  lora_b_ = &store.add(name + ".lora_b.weight", {outer, adapter.rank}, Initializer::zeros(), true);
+  const double deviation = 1 / std::sqrt(static_cast<double>(in_features));
+  lora_a_ = &store.add(name + ".lora_a.weight", {adapter.rank, in_features}, Initializer::normal(deviation), true);
+  lora_b_ = &store.add(name + ".lora_b.weight", {out_features, adapter.rank}, Initializer::zeros(), true);
   adapter_scale_ = adapter.scale();
 }
 

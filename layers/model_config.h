@@ -19,6 +19,7 @@ constexpr auto names_of(Architecture) { return std::array{"decoder", "encoder"};
 /// swiglu and geglu are gated (Shazeer 2020, "GLU Variants Improve Transformer").
 enum class Activation : std::uint8_t { gelu, gelu_tanh, relu, silu, swiglu, geglu };
 constexpr auto names_of(Activation) { return std::array{"gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"}; }
+/// Returns whether the feedforward network has a gate, and so two input projections.
 constexpr bool is_gated(Activation activation) {
   return activation == Activation::swiglu || activation == Activation::geglu;
 }
@@ -61,6 +62,7 @@ constexpr auto names_of(ActivationCheckpointing) { return std::array{"none", "el
 struct AdapterConfig {
   std::int64_t rank = 0;  ///< 0: none
   double alpha = 16;
+  /// Returns the factor of the adapter's output.
   double scale() const { return alpha / static_cast<double>(rank); }
   bool operator==(const AdapterConfig&) const = default;
 };
@@ -100,6 +102,7 @@ struct ModelConfig {
   DType dtype = DType::float32;   ///< of the parameter store that the model is declared in
   std::filesystem::path weights;  ///< the checkpoint that training starts from; may be empty
 
+  /// Returns whether the model has rotary positions at this placement.
   bool rotates(RotaryPlacement placement) const {
     return position == Position::rotary && rotary_placement == placement;
   }

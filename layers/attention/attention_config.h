@@ -36,7 +36,7 @@ constexpr auto names_of(ProjectionSharing) { return std::array{"none", "heads", 
 /// Settings of attention: the keys under model.attention, the head counts and widths, and what attention_config() adds
 /// from the rest of the model.
 struct AttentionConfig {
-  std::string mechanism = softmax_attention;
+  std::string mechanism = softmax_attention;    ///< of all layers and heads that the next two do not name
   std::vector<std::string> layer_mechanisms{};  ///< empty, or the mechanism of each layer
   std::vector<std::string> head_mechanisms{};   ///< empty, or the mechanism of each head
   std::int64_t window = 0;          ///< sliding window: query i attends to keys j with |i - j| < window; 0 = all keys
@@ -45,12 +45,12 @@ struct AttentionConfig {
   std::int64_t n_features = 0;                 ///< number m of random features; 0 = 2 d_head
   ops::FeatureMapOptions map_options{};
   ops::Normalizer normalizer = ops::Normalizer::sum;
-  bool centering = false;
+  bool centering = false;  ///< subtract means from queries and keys before the feature map (HeadConstants)
   Scaling scaling = Scaling::none;
-  double denominator_guard = 0x1p-20;
+  double denominator_guard = 0x1p-20;  ///< ops::LinearAttentionOptions::denominator_guard
   RandomProjectionKind random_projection = RandomProjectionKind::orthogonal;
-  std::int64_t redraw_every = 0;  ///< optimizer steps; 0 = never
-  std::int64_t chunk_size = 64;
+  std::int64_t redraw_every = 0;      ///< optimizer steps; 0 = never
+  std::int64_t chunk_size = 64;       ///< tokens per chunk of causal linear attention
   std::int64_t projected_length = 0;  ///< linformer: r
   ops::SequenceProjection projection = ops::SequenceProjection::linear;
   ProjectionSharing sharing = ProjectionSharing::key_value;
@@ -66,6 +66,7 @@ struct AttentionConfig {
 
   /// Returns a config with the same heads and every key under model.attention at its default.
   AttentionConfig plain() const { return {.n_heads = n_heads, .n_kv_heads = n_kv_heads, .d_head = d_head}; }
+  /// Returns the width of a value head.
   std::int64_t value_width() const { return d_value > 0 ? d_value : d_head; }
   bool operator==(const AttentionConfig&) const = default;
 };

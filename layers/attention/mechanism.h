@@ -23,14 +23,16 @@ class AttentionState {
   virtual std::int64_t bytes() const = 0;
 };
 
-/// Tensors used instead of a mechanism's own parameters and constants (`furlong attend` reads them from a file).
-/// Undefined tensors are neutral.
+/// Tensors used instead of a mechanism's own parameters and constants (`furlong attend` reads them from a file). An
+/// undefined tensor has no effect, like a gate of 0 or a scaling of 1.
 struct AttentionTensors {
   Variable gate;                              ///< hybrids: [n_heads]
   Variable key_projection, value_projection;  ///< along the sequence: ops::sequence_projection_weight_shape
   ops::LinearAttentionConstants constants;
 };
 
+/// The attention of one layer, between its projections. Objects refer to parameters in the store that they were
+/// declared in, which must outlive them.
 class AttentionMechanism {
  public:
   virtual ~AttentionMechanism() = default;
@@ -40,15 +42,18 @@ class AttentionMechanism {
   /// mechanism's state grows with length.
   virtual Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
                            AttentionState* carried = nullptr) const = 0;
-  /// Returns an empty state for sequences of at most `max_tokens`.
+  /// Returns an empty state for `batch` sequences of at most `max_tokens` tokens. Throws UserError if the mechanism
+  /// cannot generate (Past::none).
   virtual std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
                                                     const Device& device) const = 0;
   /// Computes the same as forward for tokens that follow those in `state`, and advances the state. Records no
-  /// gradients. `key_mask` is int32 [batch, n], 0 for masked keys; give it for all tokens of a sequence or for none.
+  /// gradients. `denominators` (null: not counted) counts guarded denominators. `key_mask` is int32 [batch, n], 0 for
+  /// masked keys; give it for all tokens of a sequence or for none.
   virtual Tensor extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,
                         AttentionState& state, const Tensor& key_mask = {},
                         ops::DenominatorReport* denominators = nullptr) const = 0;
-  /// Uses `tensors` from now on; the store may then stay unallocated. Returns false if the mechanism takes no tensors.
+  /// Uses `tensors`, which share their memory, from now on; the store may then stay unallocated. Returns false if the
+  /// mechanism takes no tensors.
   virtual bool substitute(const AttentionTensors& /*tensors*/) { return false; }
   /// Draws a new random projection if one is due before optimizer step `step` (step 0: the first one). The draw is
   /// keyed by (seed, step, layer): it is the same on every rank and after a resume.
@@ -98,6 +103,7 @@ struct MechanismInfo {
   std::int64_t AttentionConfig::*window = nullptr;  ///< the member that holds its window; null without a window
   std::int64_t AttentionConfig::*size = nullptr;  ///< the member set by N in --attention NAME:N; null if it takes none
 
+  /// Returns the config's window for this mechanism; 0 if it has none.
   std::int64_t window_in(const AttentionConfig& config) const { return window ? config.*window : 0; }
 };
 
@@ -118,6 +124,7 @@ std::vector<std::string> head_mechanisms_of(const AttentionConfig& config, std::
 std::vector<const MechanismInfo*> mechanisms_of(const AttentionConfig& config);
 /// Returns the first mechanism of the config that has a capability, or lacks it if `has` is false; null if none does.
 const MechanismInfo* first_mechanism(const AttentionConfig& config, bool MechanismInfo::*capability, bool has = true);
+/// Returns whether a mechanism of the config has a capability.
 inline bool uses(const AttentionConfig& config, bool MechanismInfo::*capability) {
   return first_mechanism(config, capability) != nullptr;
 }

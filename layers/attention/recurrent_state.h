@@ -16,8 +16,9 @@ class RecurrentAttentionState : public AttentionState {
   virtual void visit(const std::string& prefix, const StateVisitor& visitor) = 0;
 };
 
-/// Call RecurrentAttentionState::clone and ::visit. Throw UserError if the state grows with length.
+/// Returns a deep copy of a recurrent state. Throws UserError if the state grows with length.
 std::unique_ptr<AttentionState> clone_recurrent_state(const AttentionState& state);
+/// Visits every tensor of a recurrent state. Throws UserError if the state grows with length.
 void visit_recurrent_state(AttentionState& state, const std::string& prefix, const StateVisitor& visitor);
 
 }  // namespace furlong::layers

@@ -13,6 +13,7 @@ namespace furlong::layers {
 struct SelfAttentionState {
   std::unique_ptr<AttentionState> attention;
   Tensor convolution;  // [batch, width - 1, columns of the fused projection]; undefined without short convolution
+  /// Returns the bytes of device memory that the state takes.
   std::int64_t bytes() const { return attention->bytes() + (convolution.defined() ? convolution.bytes() : 0); }
   /// Returns a deep copy. Throws UserError unless the state is recurrent.
   SelfAttentionState clone() const;
@@ -28,8 +29,8 @@ struct SelfAttentionState {
 /// mechanism.
 class SelfAttention {
  public:
-  /// Declares the parameters in `store`. `attention` is the config of this layer. `rotary` rotates queries and keys; it
-  /// may be null. Throws UserError for unknown names.
+  /// Declares the parameters in `store`. `attention` is the config of this layer. `rotary` rotates queries and keys;
+  /// null: no rotary positions. `store` and `rotary` must outlive the layer. Throws UserError for unknown names.
   SelfAttention(ParameterStore& store, const std::string& name, const ModelConfig& config,
                 const AttentionConfig& attention, ops::RotaryTable* rotary);
   /// Shares the parameters and the mechanism of `first`, including constants and the random projection, under another
@@ -41,14 +42,17 @@ class SelfAttention {
   /// mechanism's state grows with length.
   Variable forward(ForwardContext& context, const Variable& x, std::int64_t first_position = 0,
                    SelfAttentionState* carried = nullptr) const;
+  /// Returns an empty state; see AttentionMechanism::new_state.
   SelfAttentionState new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype, const Device& device) const;
   /// Computes the same as forward for tokens that follow those in `state`, at positions from `first_position`. The tape
-  /// must not be recording.
+  /// must not be recording: create a Tape::NoGradient first.
   Variable extend(ForwardContext& context, const Variable& x, std::int64_t first_position,
                   SelfAttentionState& state) const;
+  /// See AttentionMechanism::redraw. Does nothing in a layer that shares another layer's mechanism.
   void redraw(std::uint64_t seed, std::int64_t step) {
     if (!shared_) mechanism_->redraw(seed, step);
   }
+  /// See AttentionMechanism::update_constants. Does nothing in a layer that shares another layer's mechanism.
   void update_constants() {
     if (!shared_) mechanism_->update_constants();
   }

@@ -10,6 +10,7 @@ namespace furlong::layers {
 /// `name`.bias if `bias` is true.
 class Norm {
  public:
+  /// Declares the parameters [d_model] in `store`, which must outlive this object.
   Norm(ParameterStore& store, const std::string& name, std::int64_t d_model, ops::NormKind kind, double epsilon,
        bool bias)
       : kind_(kind),

@@ -12,6 +12,7 @@ namespace furlong::layers {
 struct GenerationState {
   std::int64_t position = 0;  ///< number of tokens processed
   std::vector<SelfAttentionState> layers;
+  /// Returns the bytes of device memory of all layers' states.
   std::int64_t bytes() const;
   /// Visits every tensor of recurrent states, for checkpoints (`layers.0.attention.sum`, ...). The caller saves
   /// `position`.
@@ -27,7 +28,8 @@ struct GenerationState {
 ///  - classifier.weight (without tied embeddings), output_bias.
 class Decoder {
  public:
-  /// Declares the parameters in `store`; the caller allocates it afterwards. Throws UserError for unknown names.
+  /// Declares the parameters in `store`; the caller allocates it afterwards, and it must outlive the decoder. Throws
+  /// UserError for unknown names.
   Decoder(ParameterStore& store, const ModelConfig& config,
           ActivationCheckpointing checkpointing = ActivationCheckpointing::elementwise);
 
@@ -36,7 +38,7 @@ class Decoder {
   /// No gradient flows between segments. Throws UserError if a mechanism has no state or one that grows with length
   /// (softmax).
   Variable hidden(ForwardContext& context, const Tensor& tokens, GenerationState* carried = nullptr);
-  /// Returns the mean cross-entropy of targets int32 [batch, n]; targets of -1 are ignored.
+  /// Returns the mean cross-entropy of targets int32 [batch, n]; targets of -1 are ignored. `carried`: see hidden().
   ops::CrossEntropyResult loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets,
                                const ops::CrossEntropyOptions& options = {}, GenerationState* carried = nullptr);
   /// Returns the logits [rows, vocabulary] of hidden states [rows, d_model]: prediction_states · output_weightᵀ +
@@ -46,12 +48,12 @@ class Decoder {
   /// norm(activation(dense(hidden))) [..., d_embedding].
   Variable prediction_states(ForwardContext& context, const Variable& hidden) const;
   /// Returns the weight of the output projection [vocabulary, width of prediction_states]: the token embedding's if
-  /// tied.
+  /// tied. Throws ContractError if prediction_head is none.
   const Parameter& output_weight() const {
     require(config_.prediction_head != PredictionHead::none, "a model without an output layer over tokens");
     return *(config_.tied_embeddings ? token_embedding_ : classifier_);
   }
-  /// Returns the output bias [vocabulary], or null.
+  /// Returns the output bias [vocabulary]; null without one.
   const Parameter* output_bias() const { return output_bias_; }
 
   /// Computes the attention of one layer (numbered from 0) on `input` [batch, n, d_model], including the output
@@ -60,9 +62,11 @@ class Decoder {
   Variable attention_output(ForwardContext& context, std::size_t layer, const Variable& input,
                             std::int64_t first_position = 0) const;
 
-  /// Returns an empty state for sequences of at most `max_tokens`, including the prompt.
+  /// Returns an empty state for `batch` sequences of at most `max_tokens` tokens, including the prompt. Throws
+  /// UserError if a mechanism cannot generate.
   GenerationState new_state(std::int64_t batch, std::int64_t max_tokens) const;
-  /// Returns the hidden states of tokens that follow those in `state`. The tape must not be recording.
+  /// Returns the hidden states [batch, n, d_model] of tokens int32 [batch, n] that follow those in `state`, and
+  /// advances the state. The tape must not be recording: create a Tape::NoGradient first.
   Variable extend(ForwardContext& context, const Tensor& tokens, GenerationState& state);
 
   /// Draws the random projections that are due before optimizer step `step` (step 0 draws the first ones) and updates

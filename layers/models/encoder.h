@@ -13,8 +13,8 @@ namespace furlong::layers {
 /// the tokens.
 class Encoder {
  public:
-  /// Declares the parameters in `store`; the caller allocates it afterwards. `head` is a head for labels that replaces
-  /// the output layer over tokens. Throws UserError for unknown names.
+  /// Declares the parameters in `store`; the caller allocates it afterwards, and it must outlive the encoder. `head` is
+  /// a head for labels that replaces the output layer over tokens. Throws UserError for unknown names.
   Encoder(ParameterStore& store, const ModelConfig& config, const std::optional<LabelHeadConfig>& head,
           ActivationCheckpointing checkpointing = ActivationCheckpointing::elementwise);
 
@@ -29,7 +29,8 @@ class Encoder {
   /// (classification) or the rows 2i and 2i + 1 (pair classification).
   ops::CrossEntropyResult label_loss(ForwardContext& context, const Tensor& tokens, const Tensor& labels,
                                      const ops::CrossEntropyOptions& options = {});
-  /// Returns the logits of the labels [samples, n_classes].
+  /// Returns the logits of the labels [samples, n_classes]. Throws ContractError without a head for labels, as
+  /// label_loss() does.
   Tensor label_logits(ForwardContext& context, const Tensor& tokens);
 
   /// The output layer over tokens (masked_tokens) and single attention layers; see the functions of Decoder.
@@ -44,6 +45,7 @@ class Encoder {
     return trunk_.attention_output(context, layer, input, first_position);
   }
 
+  /// See Decoder::redraw.
   void redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only = std::nullopt) {
     trunk_.redraw(seed, step, only);
   }

@@ -32,13 +32,14 @@ class HeadConstants {
   /// would change the meaning of the feature map.
   HeadConstants(ParameterStore& store, const std::string& name, const AttentionConfig& config);
 
-  /// Adds the sums of these queries and keys to the statistics. Does nothing outside training. A segment that is
-  /// recomputed in backward counts once.
+  /// Adds the sums of these queries and keys to the statistics, in place, on the context's stream. Does nothing outside
+  /// training. A segment that is recomputed in backward counts once.
   void observe(const ForwardContext& context, const Tensor& query, const Tensor& key) const;
   /// Sets the constants from the statistics of earlier optimizer steps; without statistics they are neutral. Call it
   /// before an optimizer step, and only after steps that called observe(): each call lets older statistics decay.
   void update();
-  /// Stores the constants in `constants` for the op.
+  /// Sets the tensors of `constants` to the buffers, without a copy; a constant that the config does not need stays
+  /// undefined.
   void put_into(ops::LinearAttentionConstants& constants) const;
 
  private:

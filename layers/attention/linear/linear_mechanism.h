@@ -23,6 +23,7 @@ class LinearMechanism : public AttentionMechanism {
   LinearMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config,
                   std::int64_t softmax_window = 0);
 
+  // See AttentionMechanism.
   Variable forward(ForwardContext& context, const Variable& query, const Variable& key, const Variable& value,
                    AttentionState* carried = nullptr) const override;
   std::unique_ptr<AttentionState> new_state(std::int64_t batch, std::int64_t max_tokens, DType dtype,
