@@ -42,6 +42,7 @@ struct Architecture {
   Settings (*settings)(const ForeignConfig& config, const TensorNaming& naming);
   /// Returns the complete table of tensors for these model settings.
   std::vector<Mapping> (*mappings)(const layers::ModelConfig& model, const TensorNaming& naming);
+  /// Returns the tensors that repeat other tensors, such as tied output weights.
   std::vector<Duplicate> (*duplicates)(const layers::ModelConfig& model, const TensorNaming& naming);
   /// Returns true for a known tensor that Furlong does not compute with but stores for export: poolers, buffers.
   bool (*is_carried)(std::string_view name);
@@ -63,6 +64,7 @@ TensorNaming detect_naming(const Architecture& architecture, const TensorFile& f
 /// architectures other than llama.
 nlohmann::ordered_json config_of_gguf(const GgufFile& file);
 
+// The families, one function for each file in architectures/.
 const Architecture& gpt2_architecture();
 const Architecture& llama_architecture();
 const Architecture& bert_architecture();

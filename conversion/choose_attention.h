@@ -11,8 +11,9 @@
 
 namespace furlong {
 
+/// Options of choose_attention().
 struct AutomaticOptions {
-  double target_error = 0.1;
+  double target_error = 0.1;  ///< largest HeadApproximation::error of a head that becomes linear
   std::int64_t max_features = 1024, draws = 3, length = 0;  ///< as in AdviceOptions
   bool limits_polynomials = false;                          ///< as in AdviceOptions
   std::uint64_t seed = 0;
@@ -30,6 +31,7 @@ struct HeadChoice {
   std::string why_softmax;  ///< why the head keeps softmax; empty if it changes
 };
 
+/// The result of choose_attention().
 struct AutomaticChoice {
   std::optional<LinearChoice> map;  ///< the model's one feature map and m; empty if every head keeps softmax
   std::int64_t length = 0;          ///< sequence length n that the costs hold for

@@ -12,6 +12,7 @@
 
 namespace furlong {
 
+/// Options of convert(), named like those of furlong convert.
 struct ConvertOptions {
   std::filesystem::path source, destination;
   ImportOptions import;
@@ -23,13 +24,14 @@ struct ConvertOptions {
   std::int64_t max_sequence_length = 0;  ///< 0: the source's
   std::optional<ObservedBatches> data;   ///< data for the measurements
   bool fold_scaling = false;
-  double target_error = 0.1;         ///< auto: target error of a head
+  double target_error = 0.1;         ///< auto: largest error of a head against exact softmax
   std::int64_t max_features = 1024;  ///< auto: largest number of random features
   bool limits_polynomials = false;   ///< auto: max_features limits polynomial features too
-  std::int64_t cost_at = 0;          ///< sequence length n of the reported costs; 0: the data's, or max_sequence_length
+  std::int64_t cost_at = 0;  ///< sequence length n of the reported costs; 0: that of the data, or max_sequence_length
   bool overwrite = false;
 };
 
+/// The result of convert().
 struct ConversionResult {
   std::string source;  ///< description of the source model
   TensorReport tensors;

@@ -10,6 +10,7 @@
 
 namespace furlong {
 
+/// Options of finetune(), named like those of furlong finetune.
 struct FinetuneOptions {
   std::filesystem::path config;
   std::vector<std::string> overrides;
@@ -18,6 +19,7 @@ struct FinetuneOptions {
   bool evaluate_only = false;           ///< evaluate the existing stages without training
 };
 
+/// What one call of finetune() did.
 struct FinetuneResult {
   bool interrupted = false;    ///< stopped by a signal, after writing the stage's checkpoint
   bool in_evaluation = false;  ///< interrupted after the stages: there was nothing to save
@@ -33,6 +35,7 @@ struct FinetuneStage {
   LoadedSettings settings;  ///< its run_directory is RUN/1_attention_transfer and so on
 };
 
+/// The stages of a run and their settings.
 struct FinetunePlan {
   std::filesystem::path teacher;  ///< a checkpoint
   /// The checkpoint that the first stage starts from: finetune.student, or RUN/student.h5.
@@ -53,7 +56,7 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& teach
 /// Reads the teacher's settings from its checkpoint and returns the plan.
 FinetunePlan plan_finetune(const FinetuneOptions& options, const std::filesystem::path& teacher);
 
-/// Runs furlong finetune:
+/// Runs furlong finetune. Blocks until all stages are done, or a signal stops it:
 ///  - imports finetune.source to RUN/teacher.h5 if it is a model of another program;
 ///  - writes the student with measured constants to RUN/student.h5;
 ///  - trains the stages in order, each from the best checkpoint of the stage before it;

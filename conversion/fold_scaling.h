@@ -5,6 +5,7 @@
 
 namespace furlong {
 
+/// What folding changed.
 struct FoldReport {
   double largest_scaling = 1, least_scaling = 1;       ///< over all Ψ
   double query_norm = 0, key_norm = 0;                 ///< mean over heads, before folding

@@ -10,6 +10,7 @@
 
 namespace furlong {
 
+/// A config.json, or an object inside it. Copies are independent.
 class ForeignConfig {
  public:
   /// `origin` names the file in error messages.

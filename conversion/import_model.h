@@ -10,13 +10,14 @@
 
 namespace furlong {
 
+/// How strictly a foreign model is read.
 struct ImportOptions {
   std::filesystem::path tokenizer;  ///< a directory or file; empty: the source's own
   /// Accept missing tensors: their parameters keep initial values and are reported as reinitialised.
   bool allow_missing = false;
   /// Accept unexpected tensors: they are reported and stored for export.
   bool allow_unexpected = false;
-  /// Called with the complete report if it has faults, before the UserError that summarises it.
+  /// Called with the complete report if it has faults, before the UserError that summarises it. May be empty.
   std::function<void(const TensorReport&)> on_fault;
 };
 

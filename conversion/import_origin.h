@@ -12,6 +12,7 @@
 
 namespace furlong {
 
+/// Origin of an imported model.
 struct Origin {
   std::string model_type;  ///< the Architecture that read the tensors
   std::string source;      ///< last component of the path
@@ -26,8 +27,9 @@ struct Origin {
   /// Returns the content of one of `files`, or an empty string if it is missing.
   std::string file(std::string_view name) const;
 
+  /// Returns the form that checkpoints store.
   CheckpointOrigin to_checkpoint() const;
-  /// Throws UserError starting with `path` if the text is not what to_checkpoint() writes.
+  /// Inverse of to_checkpoint(). Throws UserError starting with `path` if the text is not what to_checkpoint() writes.
   static Origin from_checkpoint(const CheckpointOrigin& origin, const std::string& path);
 };
 

@@ -8,10 +8,10 @@
 
 namespace furlong {
 
-/// Layout of a foreign matrix, compared with Furlong's [outer, inner].
+/// Layout of a foreign matrix, compared with Furlong's [out_features, in_features].
 enum class Layout : std::uint8_t {
   plain,
-  transposed,  ///< [inner, outer], as in GPT-2's Conv1D
+  transposed,  ///< [in_features, out_features], as in GPT-2's Conv1D
   /// The rotary pair i of a head is in rows 2i and 2i + 1 (GGUF's Llama) instead of i and i + d_head / 2.
   interleaved
 };
@@ -40,9 +40,9 @@ struct Duplicate {
   std::string name, of;
 };
 
-/// Copy a part from the foreign layout to Furlong's, and back. Both spans hold part.elements() values. Nothing is
-/// rounded.
+/// Copies a part from the foreign layout to Furlong's. Both spans hold part.elements() values. Nothing is rounded.
 void to_ours(const Part& part, std::span<const float> foreign, std::span<float> ours);
+/// Copies a part back: the inverse of to_ours().
 void to_foreign(const Part& part, std::span<const float> ours, std::span<float> foreign);
 
 }  // namespace furlong

@@ -36,7 +36,9 @@ void widen(Batch& batch, std::int64_t n);
 /// The samples of each batch that one of several ranks reads. The shares are contiguous, cover the batch, and differ in
 /// size by at most one sample.
 struct SampleShare {
+  /// The samples [first, first + samples) of the batch.
   std::int64_t first = 0, samples = 0;
+  /// Returns the share of `rank` in a batch of `batch_size` samples.
   static SampleShare of(std::int64_t batch_size, int rank, int world_size) {
     const std::int64_t first = batch_size * rank / world_size;
     return {first, batch_size * (rank + 1) / world_size - first};

@@ -54,6 +54,7 @@ class TokenizedDataset : public Dataset {
   /// Reads tokens [position, position + tokens.size()) of the concatenated ranges of the split. Throws ContractError if
   /// they exceed the split. A split of at most 1 GiB is loaded into memory by the first read. Thread-safe.
   void read(Split split, std::uint64_t position, std::span<std::int32_t> tokens) const;
+  /// The same, returned as a new vector of `count` tokens.
   std::vector<std::int32_t> read(Split split, std::uint64_t position, std::size_t count) const;
   /// Returns the positions p in (position, position + count) at which a new range starts: token p does not follow token
   /// p - 1.

@@ -6,6 +6,7 @@
 
 namespace furlong {
 
+/// Options of generate().
 struct GenerateOptions {
   std::int64_t max_tokens = 100;
   double temperature = 1;  ///< 0: always the most probable token
@@ -16,16 +17,17 @@ struct GenerateOptions {
   std::vector<std::int32_t> stop = {};  ///< tokens that end the text; they are not part of it
 };
 
+/// The result of generate().
 struct Generated {
   std::vector<std::int32_t> tokens;  ///< without the prompt
   double prompt_seconds = 0, seconds = 0;
-  std::int64_t state_bytes =
-      0;  ///< size of the recurrent state or key-value cache at the end; constant for linear attention
+  /// Size of the recurrent state or key-value cache at the end; constant for linear attention.
+  std::int64_t state_bytes = 0;
 };
 
 /// Generates tokens after a prompt. Processes the prompt in parallel, then one token at a time with a recurrent state
-/// or key-value cache. Calls `on_token` with each new token. Throws UserError for encoders, for an empty prompt if the
-/// vocabulary has no document token, and for more tokens than learned positions.
+/// or key-value cache. Calls `on_token`, if set, with each new token, in the calling thread. Throws UserError for
+/// encoders, for an empty prompt if the vocabulary has no document token, and for more tokens than learned positions.
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt, const GenerateOptions& options,
                    const std::function<void(std::int32_t)>& on_token = {});
 

@@ -14,20 +14,23 @@ struct TokenRows {
   std::int64_t n = 0;                  ///< longest length
   std::vector<std::int32_t> tokens;    ///< [rows, n]
   std::vector<std::int32_t> segments;  ///< [rows, n]; empty: all are segment 0
+  /// Returns the number of rows.
   std::int64_t rows() const { return static_cast<std::int64_t>(lengths.size()); }
 };
 
 /// Reads token ids from a text file, with one row of ids per line (empty lines are skipped), or from HDF5: `tokens`,
 /// integers [rows, n], and optionally `lengths` [rows] and `segments` [rows, n]. Throws UserError that names the line
-/// or dataset if a value is not an id below `vocabulary_size`.
+/// or HDF5 dataset if a value is not an id below `vocabulary_size`, or if shapes do not match.
 TokenRows read_token_rows(const std::filesystem::path& path, std::int64_t vocabulary_size);
 
+/// Options of write_logits().
 struct LogitsOptions {
   bool hidden = false;          ///< final hidden states instead of logits
   std::int64_t batch_size = 8;  ///< rows in a batch
 };
 
-/// Returns the same model with float64 computations on the CPU, which have negligible rounding errors.
+/// Returns a copy of the model that computes in float64, with negligible rounding errors. Its parameters are frozen.
+/// Throws ContractError if the model is not on the CPU.
 Model in_float64(const Model& model);
 
 /// Writes HDF5 with `lengths` [rows], and `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], in float32

@@ -22,7 +22,9 @@ class EncoderTable {
   EncoderTable(const layers::ModelConfig& model, const TensorNaming& naming, std::int64_t d_embedding)
       : model_(model), naming_(naming), d_embedding_(d_embedding) {}
 
+  /// Adds a norm's gain and bias [width].
   void norm(const std::string& ours, const std::string& theirs, std::int64_t width);
+  /// Adds a linear map's weight [out, in] and bias [out].
   void linear(const std::string& ours, const std::string& theirs, std::int64_t in, std::int64_t out);
   /// Adds the token, position and segment embeddings, each [count, d_embedding], and their norm.
   void embeddings();
@@ -31,6 +33,7 @@ class EncoderTable {
   /// Adds the masked-token head. `predictions` is the prefix of the output layer's tensors, `transform` the prefix of
   /// the transform's "dense" and "LayerNorm".
   void head(const std::string& predictions, const std::string& transform);
+  /// Returns the table and leaves this object empty.
   std::vector<Mapping> take() { return std::move(table_); }
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Writes a tokenized dataset. The layout is described in docs/file_formats.md; token_store.h reads it.
+// Writes a tokenized dataset. The layout is described in docs/file_formats.md; tokenized_dataset.h reads it.
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -27,7 +27,7 @@ struct DatasetWriterOptions {
   /// `document`: whole documents are assigned to splits by a hash of (seed, document index). `span`: the token sequence
   /// is cut into three spans in the order train, validation, test, regardless of documents.
   enum class SplitBy { document, span } split_by = SplitBy::span;
-  std::uint64_t seed = 1;
+  std::uint64_t seed = 1;  ///< of the hash; ignored by `span`
   /// 0: no labels. 1: each document has a label. 2: each pair of consecutive documents has one, and goes to one split.
   std::uint64_t documents_per_label = 0;
 };
@@ -49,15 +49,18 @@ struct DatasetSummary {
 /// the path is invalid and MachineError if the system fails; an existing file then stays unchanged.
 class DatasetWriter {
  public:
+  /// Creates a temporary file next to `path`.
   DatasetWriter(const std::filesystem::path& path, Vocabulary vocabulary, const DatasetWriterOptions& options);
   /// Writes to a file that the caller opened before the vocabulary was known.
   DatasetWriter(std::unique_ptr<AtomicFile> file, Vocabulary vocabulary, const DatasetWriterOptions& options);
+  /// Without finish(), removes the temporary file.
   ~DatasetWriter();
   DatasetWriter(const DatasetWriter&) = delete;
   DatasetWriter& operator=(const DatasetWriter&) = delete;
 
   /// Appends tokens to the current document. The ids must be inside the vocabulary; they are not checked here.
   void append(std::span<const std::uint16_t> ids);
+  /// The same for 32-bit ids.
   void append(std::span<const std::int32_t> ids);
   /// Ends the current document. Appends the document token if the vocabulary has one and the document does not end with
   /// it. A document without tokens is counted but not stored.
@@ -66,8 +69,9 @@ class DatasetWriter {
   void label(std::int32_t label);
   /// Returns the number of tokens written so far.
   std::uint64_t n_tokens() const;
-  /// Completes the file. `provenance` is JSON; `label_names` are the names of the labels 0, 1, ... Throws UserError if
-  /// there are no tokens, or if a split with a positive share is empty.
+  /// Completes the file and renames it to its final name. Call once, last. `provenance` is JSON; `label_names` are the
+  /// names of the labels 0, 1, ... Throws UserError if there are no tokens, or if a split with a positive share is
+  /// empty.
   DatasetSummary finish(const std::string& provenance, const std::vector<std::string>& label_names = {});
 
  private:

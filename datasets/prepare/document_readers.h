@@ -17,7 +17,7 @@ class DocumentReader {
   virtual ~DocumentReader() = default;
   /// Starts a new input; `name` identifies it in errors.
   virtual void begin_input(const std::string& name) = 0;
-  /// Reads the next block of the input.
+  /// Reads the next block of the input. A block may end anywhere; it is not referred to afterwards.
   virtual void feed(std::string_view block) = 0;
   /// Ends the input, and its last document.
   virtual void end_input() = 0;

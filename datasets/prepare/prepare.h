@@ -35,7 +35,7 @@ struct PrepareOptions {
     std::uint64_t n_tokens = 0;
     double seconds = 0;
   };
-  /// Called every few seconds.
+  /// Called every few seconds, in the thread that called prepare(). May be empty.
   std::function<void(const Progress&)> progress;
 };
 
@@ -56,8 +56,8 @@ struct PrepareReport {
   double seconds = 0;
 };
 
-/// Streams the inputs into the output, in constant memory. Throws UserError with input, line and column, or
-/// MachineError; the output then remains as it was.
+/// Streams the inputs into the output, in constant memory. Blocks until the output is complete. Throws UserError with
+/// input, line and column, or MachineError; the output then remains as it was.
 PrepareReport prepare(const PrepareOptions& options);
 
 /// Returns the report as several lines of text.

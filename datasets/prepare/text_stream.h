@@ -12,6 +12,7 @@ namespace furlong {
 /// predecessors, and it may be only part of a character. The vocabulary must outlive this object.
 class TextStream {
  public:
+  /// `prompt`: the tokens before the first one; copied.
   TextStream(const Vocabulary& vocabulary, std::span<const std::int32_t> prompt);
   /// Returns the text that `token` completes; may be empty. With bytes and byte-level BPE it returns the token's bytes,
   /// even if they are an incomplete character.

@@ -25,10 +25,13 @@ struct MaskingOptions {
 /// indices, so no training row is masked the same way twice. Each pass over an evaluation split has the same masks.
 class MaskedSource : public BatchSource {
  public:
-  /// `vocabulary` is the model's and must have <mask>. Throws UserError if it lacks a symbol of ignore_tokens.
+  /// `vocabulary` is the model's and must have <mask>; it is not referred to afterwards. Throws UserError if it lacks a
+  /// symbol of ignore_tokens.
   MaskedSource(std::shared_ptr<const RowSource> rows, const Vocabulary& vocabulary, const MaskingOptions& options);
+  /// The same for the windows of a Sampler.
   MaskedSource(Sampler windows, const Vocabulary& vocabulary, const MaskingOptions& options);
 
+  // See BatchSource; `targets` are the hidden tokens.
   std::uint64_t n_samples() const override { return rows_->n_samples(); }
   Batch batch(std::uint64_t first, std::int64_t samples) const override;
   Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const override;

@@ -16,8 +16,8 @@ struct SamplerOptions {
   /// `random`: each window starts at any position, with equal probability. `sequential`: consecutive windows, the last
   /// one padded, so that each token of the split except the first is a target exactly once; then the order repeats.
   enum class Order { random, sequential } order = Order::random;
-  std::int64_t sequence_length = 0;
-  std::uint64_t seed = 0;
+  std::int64_t sequence_length = 0;  ///< tokens per row
+  std::uint64_t seed = 0;            ///< of the start positions; ignored by `sequential`
   /// Symbols whose targets do not count in the loss, for example ambiguity codes.
   std::vector<std::string> ignore_tokens;
   /// Number the documents in each row, and ignore targets that belong to another document than their input.
@@ -45,14 +45,16 @@ class Sampler : public RowSource {
   /// Writes the index of each input's document within the window, from 0. Padding counts as a further document.
   /// Requires separate_documents.
   void documents(std::uint64_t index, std::span<std::int32_t> numbers) const;
+  /// See RowSource::tokens_in.
   std::int64_t tokens_in(std::uint64_t index) const override;
-  /// Returns samples [first, first + batch).
+  /// Returns samples [first, first + batch); see BatchSource::batch.
   Batch batch(std::uint64_t first, std::int64_t batch) const override;
   /// Like batch(), but rows from n_windows() on are empty: inputs are 0, all targets are ignored.
   Batch single_pass_batch(std::uint64_t first, std::int64_t batch) const override;
 
-  /// Returns the next `batch` samples. The counter is the only state.
+  /// Returns the next `batch` samples and advances the counter, the only state. Not thread-safe, unlike batch().
   Batch next(std::int64_t batch);
+  /// Index of the sample that next() returns first.
   std::uint64_t counter() const { return counter_; }
   void set_counter(std::uint64_t counter) { counter_ = counter; }
 

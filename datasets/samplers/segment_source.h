@@ -35,6 +35,7 @@ class SegmentSource : public BatchSource {
 
   /// Returns the number of samples until the longest stream, and so every segment, has been read.
   std::uint64_t n_samples() const override;
+  /// See BatchSource::batch.
   Batch batch(std::uint64_t first, std::int64_t samples) const override;
   /// Like batch(), but no segment occurs twice: after the end of its stream a row is empty.
   Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const override;

@@ -23,6 +23,7 @@ class Normalizer {
   /// Whether apply() returns its argument unchanged.
   bool empty() const { return steps_.empty(); }
 
+  /// One step; maps text to text. Const calls are thread-safe.
   class Step {
    public:
     virtual ~Step() = default;

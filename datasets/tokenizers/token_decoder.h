@@ -17,9 +17,10 @@ class TokenDecoder {
   /// Throws UserError, naming the type, if a step is not supported.
   explicit TokenDecoder(const JsonView& json);
 
-  /// Throws UserError if the text grows beyond the limit of TextGrowth.
+  /// Returns the text of the tokens. Throws UserError if it grows beyond the limit of TextGrowth.
   std::string decode(std::vector<std::string> tokens) const;
 
+  /// One step; maps tokens to tokens. Const calls are thread-safe.
   class Step {
    public:
     virtual ~Step() = default;

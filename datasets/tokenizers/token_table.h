@@ -26,8 +26,11 @@ class TokenTable {
   void add(std::string_view token, std::int32_t id, std::string_view origin);
   /// Returns the largest id plus 1. Some ids may have no token.
   std::int32_t size() const { return static_cast<std::int32_t>(tokens_.size()); }
+  /// Returns the token of an id below size(); empty if the id has none.
   const std::string& token(std::int32_t id) const { return tokens_[static_cast<std::size_t>(id)]; }
+  /// Returns whether the id has a token.
   bool has(std::int32_t id) const { return id >= 0 && id < size() && used_[static_cast<std::size_t>(id)]; }
+  /// Returns the id of a token, or nullopt if it is unknown.
   std::optional<std::int32_t> find(std::string_view token) const;
 
  private:

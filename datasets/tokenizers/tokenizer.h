@@ -32,6 +32,7 @@ class Tokenizer {
   /// Returns the ids of the text alone, without a frame (see framed()). The text need not be valid UTF-8: tokenizers
   /// that work on characters read an invalid byte as U+FFFD.
   virtual std::vector<std::int32_t> encode(std::string_view text, SpecialTokenMode special) const = 0;
+  /// The same with special tokens read as plain text.
   std::vector<std::int32_t> encode(std::string_view text) const { return encode(text, SpecialTokenMode::as_text); }
   /// Returns the text of the ids. For byte-level BPE without a normalizer this is the exact inverse of encode(), if the
   /// vocabulary has all bytes; as in the reference implementation, encode() skips missing bytes. Other tokenizers do
@@ -41,7 +42,7 @@ class Tokenizer {
   /// Returns the token as the vocabulary writes it ("Ġthe", "##ing", "▁the"), or an empty string for an id without a
   /// token. Throws ContractError if the id is not in 0 to size() - 1.
   virtual std::string token(std::int32_t id) const = 0;
-  /// Returns the id of a token, written as token() returns it.
+  /// Returns the id of a token, written as token() returns it, or nullopt if there is none.
   virtual std::optional<std::int32_t> find(std::string_view token) const = 0;
   /// Returns the special tokens.
   const SpecialTokens& special() const { return special_; }

@@ -16,7 +16,7 @@ class WordCache {
   WordCache() : slots_(n_slots) {}
   static constexpr std::size_t longest_word = 48;  ///< bytes; longer words rarely repeat
 
-  /// Finds the ids of a word. Returns false if the word is not in the cache.
+  /// Finds the ids of a word: a view that the next insert() invalidates. Returns false if the word is not in the cache.
   bool find(std::string_view word, std::uint64_t hash, std::span<const std::int32_t>& ids) const {
     const Slot& slot = slots_[hash % n_slots];
     if (slot.hash != hash || std::string_view(text_).substr(slot.text, slot.length) != word) return false;
@@ -50,6 +50,7 @@ class WordCache {
 /// One cache per concurrent call, borrowed for the duration of the call. Thread-safe.
 class WordCachePool {
  public:
+  /// Returns a free cache, or a new one. Never blocks on other borrowers.
   std::unique_ptr<WordCache> borrow() {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) return std::make_unique<WordCache>();
@@ -57,6 +58,7 @@ class WordCachePool {
     free_.pop_back();
     return cache;
   }
+  /// Returns a cache to the pool; its content is kept.
   void give_back(std::unique_ptr<WordCache> cache) {
     const std::lock_guard lock(mutex_);
     free_.push_back(std::move(cache));

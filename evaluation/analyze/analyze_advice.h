@@ -6,8 +6,9 @@
 
 namespace furlong {
 
+/// Options of advise().
 struct AdviceOptions {
-  double target_error = 0.1;
+  double target_error = 0.1;         ///< largest relative error of a head's output that is allowed
   std::int64_t max_features = 1024;  ///< M: largest number of random features to try
   bool limits_polynomials = false;   ///< whether M also bounds polynomials of the default candidates
   std::int64_t draws = 3;            ///< an error is the median over them
@@ -33,8 +34,10 @@ RequiredFeatures required_features(const AttentionData& data, const AttentionCan
 /// Returns the floating point operations of forward per token and head, counted as in bench_attention.h.
 double linear_flops_per_token(const AttentionCandidate& candidate, std::int64_t m, std::int64_t d, std::int64_t n,
                               bool causal);
+/// The same for exact softmax attention.
 double softmax_flops_per_token(std::int64_t d, std::int64_t n, bool causal);
 
+/// A feature map with its number of features, and their measured error and cost.
 struct LinearChoice {
   AttentionCandidate candidate;
   std::int64_t m = 0;
@@ -50,6 +53,7 @@ struct Advice {
   std::int64_t length = 0;        ///< n of the costs
   bool uniform_suffices = false;  ///< uniform attention also reaches the target, which then does not test the map
   std::int64_t cheaper_from = 0;  ///< smallest n at which `linear` costs less than softmax
+  /// Returns whether softmax is the better choice: no map reaches the target at a lower cost.
   bool takes_softmax() const { return !linear || linear->flops_per_token >= softmax_flops_per_token; }
 };
 /// Returns taylor:1 and 2, limit:2, favor_trig, favor_positive, favor_hyperbolic and oprf, and variants with centering

@@ -30,15 +30,18 @@ struct AttentionSample {
   /// Returns int32 [batch, n_key]: 0 for padding. A key is padding if it is masked or, in self-attention, visible to no
   /// real query. Undefined: there is no padding.
   Tensor real_keys() const;
-  /// Returns a view of one head, or of the first sequence.
+  /// Returns a view of one query head and its key-value head.
   AttentionSample of_head(std::int64_t head) const;
+  /// Returns a view of the first sequence of the batch.
   AttentionSample first_sequence() const;
 };
 
 /// Determines which keys are visible to the queries of one sequence. No key is visible to padding.
 class Visibility {
  public:
+  /// `sequence`: the row of the batch. Copies what it needs of `sample`.
   Visibility(const AttentionSample& sample, std::int64_t sequence);
+  /// Returns whether `query` attends to `key`.
   bool operator()(std::int64_t query, std::int64_t key) const;
 
  private:
@@ -137,6 +140,7 @@ inline bool worse_than_uniform(double error, double uniform_error) {
 struct RowNorms {
   double mean = 0, largest = 0;
 };
+/// Returns the norms of each query head.
 std::vector<RowNorms> query_norms(const AttentionData& data);
 /// Returns, for each query head, the norms of its key head.
 std::vector<RowNorms> key_norms(const AttentionData& data);

@@ -6,6 +6,7 @@
 
 namespace furlong {
 
+/// How well a candidate's weights estimate softmax's.
 struct KernelStatistics {
   /// Relative variance: mean over pairs of the variance of estimate / kernel over draws (0 without random features).
   /// Relative error: root mean square of estimate / kernel − 1 over pairs and draws, which includes the bias. Empty if

@@ -9,6 +9,7 @@
 
 namespace furlong {
 
+/// Options of analyze_model().
 struct ModelAnalysisOptions {
   std::filesystem::path run;    ///< a run directory or a checkpoint
   std::filesystem::path store;  ///< tokenized dataset; empty: that of the model's training
@@ -40,6 +41,7 @@ struct HeadAttention {
   std::optional<RequiredFeatures> required;  ///< if requested and m can be chosen
 };
 
+/// The attentions measured on one head.
 struct HeadAnalysis {
   std::int64_t head = 0;
   RowNorms query_norm, key_norm;
@@ -48,12 +50,14 @@ struct HeadAnalysis {
   std::optional<Advice> advice;
 };
 
+/// The heads of one layer.
 struct LayerAnalysis {
   std::string layer;
   std::int64_t d = 0, n = 0;
   std::vector<HeadAnalysis> heads;
 };
 
+/// What was analyzed.
 struct ModelAnalysis {
   std::filesystem::path checkpoint;
   std::int64_t step = 0;
@@ -63,8 +67,8 @@ struct ModelAnalysis {
 };
 
 /// Runs the model on the split's first batches, on the CPU, and analyzes the queries, keys and values of each layer.
-/// Calls `begin` once, before the analysis, and `done` with each layer. With data.stateful, each segment is analyzed
-/// separately. Throws UserError for invalid options, checkpoints or datasets.
+/// Calls `begin` once, before the analysis, and `done` with each layer, in the calling thread. With data.stateful, each
+/// segment is analyzed separately. Throws UserError for invalid options, checkpoints or datasets.
 void analyze_model(const ModelAnalysisOptions& options, const std::function<void(const ModelAnalysis&)>& begin,
                    const std::function<void(const LayerAnalysis&)>& done);
 

@@ -16,6 +16,7 @@ struct AttentionOperands {
   ops::DenominatorReport* denominators = nullptr;  ///< see ForwardContext
 };
 
+/// One attention mechanism with its own parameter store, outside a model.
 class BareAttention {
  public:
   /// `config` includes heads and widths. `tensors` replaces the parameters of a layer. A mechanism that takes no

@@ -19,14 +19,14 @@ struct AttendTensors {
   Tensor key_projection, value_projection;
   std::int64_t projected_length = 0, max_length = 0;
   ops::LinearAttentionConstants constants;  ///< those that the attention uses and the file has
-  std::string projection_name;              ///< dataset of the random projection; empty if the file has none
+  std::string projection_name;              ///< HDF5 dataset of the random projection; empty if the file has none
   ops::AttentionMask mask;
-  std::vector<std::string> read;  ///< datasets that were used
+  std::vector<std::string> read;  ///< HDF5 datasets that were used
 };
 
-/// Reads the datasets that the mechanism uses. Converts query, key, value and d_output to `dtype`, and constants to
-/// float32 (float64 for float64). `pooled_length` is r of linformer's mean pooling, which has no projections. Throws
-/// UserError that names file and dataset, with the found and the expected shape or type.
+/// Reads the HDF5 datasets that the mechanism uses. Converts query, key, value and d_output to `dtype`, and constants
+/// to float32 (float64 for float64). `pooled_length` is r of linformer's mean pooling, which has no projections. Throws
+/// UserError that names file and HDF5 dataset, with the found and the expected shape or type.
 AttendTensors read_attend_tensors(const std::string& path, const layers::AttentionConfig& config, DType dtype,
                                   bool gradients, std::int64_t pooled_length, const Device& device);
 

@@ -8,6 +8,7 @@
 
 namespace furlong {
 
+/// Options of bench_attention().
 struct BenchAttentionOptions {
   BenchAttentionOptions() {
     config.causal = false;
@@ -25,6 +26,7 @@ struct BenchAttentionOptions {
   Device device;
 };
 
+/// Measurements at one sequence length.
 struct BenchAttentionLength {
   std::int64_t n = 0;
   std::int64_t projected_length = 0;  ///< linformer: r at this length
@@ -34,6 +36,7 @@ struct BenchAttentionLength {
   std::int64_t peak_bytes = 0;  ///< peak memory in addition to the inputs: output, gradients, scratch
 };
 
+/// The result of bench_attention().
 struct BenchAttentionResult {
   std::int64_t features = 0;  ///< m; 0 if the mechanism has no features
   std::vector<BenchAttentionLength> lengths;
@@ -44,9 +47,11 @@ struct BenchAttentionResult {
 /// and bfloat16 only: float64 products are optimized for accuracy, not for speed.
 class PeakRate {
  public:
+  /// Allocates the matrices.
   PeakRate(DType dtype, const Device& device);
   /// Measures at least two products, for a tenth of a second.
   void measure();
+  /// Returns the best rate so far; 0 before measure().
   double flops_per_second() const { return best_; }
 
  private:

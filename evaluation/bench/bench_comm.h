@@ -11,6 +11,7 @@
 
 namespace furlong {
 
+/// Options of bench_comm().
 struct BenchCommOptions {
   std::vector<std::int64_t> bytes{8, 4096, 65536, 1 << 20, 25'000'000};
   std::int64_t repeats = 20;
@@ -49,6 +50,7 @@ struct BenchCommReductions {
   double hidden_fraction() const { return seconds > 0 ? std::max(0.0, 1 - waited / seconds) : 0; }
 };
 
+/// The result of bench_comm_training().
 struct BenchCommTraining {
   std::int64_t parameters = 0, buckets = 0;
   std::int64_t bytes = 0;                    ///< reduced per step
