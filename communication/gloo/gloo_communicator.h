@@ -11,6 +11,7 @@
 
 namespace furlong {
 
+/// Options of make_gloo_communicator().
 struct GlooOptions {
   int rank = 0;
   int size = 1;

@@ -7,6 +7,7 @@
 
 namespace furlong {
 
+/// A rank's place in its job, as the launcher's environment variables give it.
 struct LaunchEnvironment {
   int rank = 0;
   int world_size = 1;

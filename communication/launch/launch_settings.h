@@ -11,8 +11,9 @@
 
 namespace furlong {
 
+/// What `furlong launch` has determined.
 struct LaunchSettings {
-  int processes = 1;
+  int processes = 1;                          ///< number of ranks
   int cores = 1;                              ///< number of cores that this process may use
   int threads = 1;                            ///< threads of each rank
   std::string thread_source;                  ///< "OMP_NUM_THREADS=4 as set", or "" if derived from the cores

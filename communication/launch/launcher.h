@@ -7,8 +7,9 @@
 
 namespace furlong {
 
+/// Options of a launch.
 struct LaunchOptions {
-  int processes = 0;
+  int processes = 0;  ///< number of ranks to start, at least 1
   /// Time limit, in seconds, between the failure of one rank and the end of all others. Then they are killed.
   double timeout = 15;
   /// Rendezvous port on 127.0.0.1; 0 chooses a free one.

@@ -9,6 +9,7 @@
 
 namespace furlong {
 
+/// Options of make_nccl_communicator().
 struct NcclOptions {
   int rank = 0;
   int size = 1;

@@ -12,6 +12,7 @@ namespace furlong::ops {
 /// float32 results are within 6 ulp for gelu, 4 for silu, 0 for relu, in both tails (no cancellation for negative x).
 enum class ActivationKind : std::uint8_t { gelu, gelu_tanh, relu, silu };
 
+/// A row of the table of names.
 struct ActivationName {
   ActivationKind kind;
   const char* name;  ///< as in YAML
@@ -20,6 +21,7 @@ inline constexpr std::array<ActivationName, 4> activation_names{{{ActivationKind
                                                                  {ActivationKind::gelu_tanh, "gelu_tanh"},
                                                                  {ActivationKind::relu, "relu"},
                                                                  {ActivationKind::silu, "silu"}}};
+/// Returns the name in activation_names.
 const char* name_of(ActivationKind kind);
 
 }  // namespace furlong::ops

@@ -8,11 +8,13 @@ namespace furlong::ops {
 /// Squares are summed separately in blocks of this many elements.
 inline constexpr std::int64_t sum_of_squares_block = 1 << 12;
 
+/// See fill() in arithmetic.h; likewise the others.
 void fill_cpu(const Tensor& tensor, double value);
 void add_cpu(const Tensor& target, const Tensor& source, bool accumulate, double scale);
 std::int64_t count_non_finite_cpu(const Tensor& tensor);
 void sum_of_squares_cpu(const Tensor& tensor, const Tensor& result);
 
+/// CUDA kernels with the same arguments and results.
 inline GpuKernel<const Tensor& /*tensor*/, double /*value*/> fill_gpu{"fill"};
 inline GpuKernel<const Tensor& /*target*/, const Tensor& /*source*/, bool /*accumulate*/, double /*scale*/> add_gpu{
     "add"};

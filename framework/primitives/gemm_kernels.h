@@ -7,8 +7,10 @@
 
 namespace furlong::ops {
 
+/// See gemm() in gemm.h. `accumulate`: adds to c instead of overwriting it.
 void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
               const Tensor& c, bool accumulate, const GemmEpilogue& epilogue);
+/// Writes the sum over rows of each column of `matrix` to `target`, or adds it if `accumulate`.
 void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate);
 
 /// Computes a composite epilogue by separate products, activations and column sums. For devices without a fused
@@ -36,6 +38,7 @@ inline GpuKernel<const Tensor& /*a*/, bool /*transpose_a*/, const Tensor& /*b*/,
 /// float64) and may be c itself. The bias has c's dtype or the product's.
 inline GpuKernel<const Tensor& /*product*/, const Tensor& /*c*/, const GemmEpilogue&> gemm_epilogue_gpu{"gemm"};
 
+/// See column_sum_cpu().
 inline GpuKernel<const Tensor& /*matrix*/, const Tensor& /*target*/, bool /*accumulate*/> column_sum_gpu{"column_sum"};
 
 }  // namespace furlong::ops

@@ -23,12 +23,15 @@ class GpuKernel {
   /// Returns whether the engine of `type` has this kernel.
   bool has(DeviceType type) const { return function_for(type) != nullptr; }
 
+  /// Launches the kernel on the stream; the host does not wait. Throws ContractError if this build has no kernel for
+  /// the stream's device.
   void operator()(const Stream& stream, Arguments... arguments) const {
     const Function function = function_for(stream.device.type);
     require(function != nullptr, "{}: no kernel for {} in this build", op_, stream.device.text());
     function(stream, std::forward<Arguments>(arguments)...);
   }
 
+  /// Registers a launcher. Called before main by GpuKernelRegistration.
   void set(DeviceType type, Function function) { (type == DeviceType::cuda ? cuda_ : simulated_) = function; }
 
  private:

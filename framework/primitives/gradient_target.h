@@ -18,7 +18,9 @@ enum class GradientMode : std::uint8_t {
 struct GradientTarget {
   Tensor tensor;
   GradientMode mode = GradientMode::skip;
+  /// Whether the gradient is needed.
   bool wanted() const { return mode != GradientMode::skip; }
+  /// Whether to add to `tensor` instead of overwriting it.
   bool accumulates() const { return mode == GradientMode::accumulate; }
 };
 

@@ -13,6 +13,7 @@
 
 namespace furlong {
 
+/// The keys under `data`; `furlong config reference` documents them.
 struct DataSettings {
   std::filesystem::path dataset;
   std::int64_t sequence_length = 1024;
@@ -33,6 +34,7 @@ constexpr auto names_of(Objective) {
   return std::array{"next_token", "masked_tokens", "classification", "pair_classification"};
 }
 
+/// The keys under `objective`; `furlong config reference` documents them.
 struct ObjectiveSettings {
   Objective name = Objective::next_token;
   double mask_probability = 0.15;
@@ -44,6 +46,7 @@ struct ObjectiveSettings {
   bool operator==(const ObjectiveSettings&) const = default;
 };
 
+/// The keys under `optimizer`; `furlong config reference` documents them.
 struct OptimizerSettings {
   std::string name = "adamw";
   double learning_rate = 3e-4;
@@ -57,6 +60,7 @@ struct OptimizerSettings {
   bool operator==(const OptimizerSettings&) const = default;
 };
 
+/// The keys under `schedule`; `furlong config reference` documents them.
 struct ScheduleSettings {
   std::string name = "cosine";
   std::int64_t warmup_steps = 100;
@@ -65,6 +69,7 @@ struct ScheduleSettings {
   bool operator==(const ScheduleSettings&) const = default;
 };
 
+/// The keys under `trainer`; `furlong config reference` documents them.
 struct TrainerSettings {
   std::int64_t max_steps = 1000;
   std::int64_t validate_every = 100;
@@ -79,6 +84,7 @@ struct TrainerSettings {
   bool operator==(const TrainerSettings&) const = default;
 };
 
+/// The keys under `checkpoint`; `furlong config reference` documents them.
 struct CheckpointSettings {
   std::int64_t every = 200;
   std::int64_t keep_last = 2;
@@ -87,6 +93,7 @@ struct CheckpointSettings {
   bool operator==(const CheckpointSettings&) const = default;
 };
 
+/// The keys under `log`; `furlong config reference` documents them.
 struct LogSettings {
   std::int64_t every = 10;
   std::string level = "info";
@@ -94,6 +101,7 @@ struct LogSettings {
   bool operator==(const LogSettings&) const = default;
 };
 
+/// The keys under `parallel`; `furlong config reference` documents them.
 struct ParallelSettings {
   std::string backend = "auto";
   double timeout = 15;
@@ -129,6 +137,7 @@ struct StageSettings {
   bool operator==(const StageSettings&) const = default;
 };
 
+/// The keys under `finetune`; `furlong config reference` documents them.
 struct FinetuneSettings {
   std::filesystem::path source, student;
   std::vector<std::string> stages;

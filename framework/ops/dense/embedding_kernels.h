@@ -5,17 +5,19 @@
 
 namespace furlong::ops {
 
-// `table` holds the positions from the first one on. `positions` selects its row for each token; if undefined, each row
-// of tokens uses 0 ... n - 1.
+/// Writes output [batch, n, d] = token_table[tokens] + table[positions]. `table` holds the position embeddings from the
+/// first position on; if undefined, none are added. `positions` selects its row for each token; if undefined, each row
+/// of tokens uses 0 ... n - 1.
 void embedding_cpu(const Tensor& tokens, const Tensor& token_table, const Tensor& table, const Tensor& positions,
                    const Tensor& output);
-/// d_table[ids[i]] += d_output[i] in the order of i; d_table [rows, d] in the accumulation dtype.
+/// Adds d_output[i] to d_table[ids[i]], in the order of i; d_table [rows, d] in the accumulation dtype.
 void embedding_d_rows_cpu(const Tensor& ids, const Tensor& d_output, const Tensor& d_table);
-/// d_positions[t] += Σ_b d_output[b, t]
+/// Adds Σ_b d_output[b, t] to d_positions[t].
 void embedding_d_positions_cpu(const Tensor& d_output, const Tensor& d_positions);
+/// See sinusoidal_positions().
 void sinusoidal_positions_cpu(const Tensor& table);
 
-// On a GPU an id or a position outside its table gives a row of NaN, and no gradient.
+// CUDA kernels. An id or a position outside its table gives a row of NaN, and no gradient.
 inline GpuKernel<const Tensor& /*tokens*/, const Tensor& /*token_table*/, const Tensor& /*table*/,
                  const Tensor& /*positions*/, const Tensor& /*output*/>
     embedding_gpu{"embedding"};

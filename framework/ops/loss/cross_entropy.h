@@ -5,6 +5,7 @@
 
 namespace furlong::ops {
 
+/// Options of cross_entropy().
 struct CrossEntropyOptions {
   /// Divisor of the sum of the rows' losses; by default the number of targets that count. Set it if a step spans
   /// several batches or ranks, so that each target has the same weight.
@@ -15,6 +16,7 @@ struct CrossEntropyOptions {
   bool keep_row_losses = false;  ///< return each row's loss
 };
 
+/// The result of cross_entropy().
 struct CrossEntropyResult {
   Variable loss;      ///< scalar, float32 (float64 for float64); 0 if no target counts
   Tensor counts;      ///< int32 [2]: targets that count; correct predictions among them (0 unless requested)

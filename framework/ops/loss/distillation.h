@@ -5,6 +5,7 @@
 
 namespace furlong::ops {
 
+/// Options of distillation().
 struct DistillationOptions {
   /// T > 0: both distributions are softmax(logits / T). A high temperature gives the teacher's small logits more
   /// weight.
@@ -18,21 +19,23 @@ struct DistillationOptions {
   bool count_agreement = false;
 };
 
+/// The result of distillation().
 struct DistillationResult {
   Variable loss;  ///< scalar, float32 (float64 for float64); 0 if no row counts
   Tensor counts;  ///< int32 [2]: rows that count; rows among them whose largest logits agree (0 unless requested)
 };
 
-/// The distillation loss: the mean over rows of T² KL(softmax(teacher / T) ‖ softmax(student / T)), with student =
-/// hidden · weightᵀ + bias and teacher = teacher_hidden · teacher_weightᵀ + teacher_bias. The factor T² keeps the size
-/// of the gradients independent of T (Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2015).
+/// Returns the distillation loss: the mean over rows of T² KL(softmax(teacher / T) ‖ softmax(student / T)), with
+/// student = hidden · weightᵀ + bias and teacher = teacher_hidden · teacher_weightᵀ + teacher_bias. The factor T² keeps
+/// the size of the gradients independent of T (Hinton, Vinyals and Dean, "Distilling the knowledge in a neural
+/// network", 2015).
 ///   hidden          [..., d], contiguous
 ///   weight          [vocabulary, d] of the same dtype
 ///   bias            [vocabulary] or null
 ///   teacher_hidden  [..., d'], contiguous, with the same number of rows
 ///   teacher_weight  [vocabulary, d'], teacher_bias [vocabulary] or null
-///   targets         int32, one for each row, in any shape with contiguous rows: -1 ignores the row, a token id keeps
-///   it
+///   targets         int32, one for each row, in any shape with contiguous rows: -1 ignores the row, any token id
+///                   counts it
 /// The teacher's dtype may differ, but must have the same accumulation dtype. The teacher receives no gradient. Logits
 /// of both are computed for a chunk of rows at a time, as in cross_entropy; gradients are computed in the same pass.
 /// Throws ContractError if a shape, a dtype, the temperature or the normalizer is invalid, and for targets outside

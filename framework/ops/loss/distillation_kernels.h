@@ -21,9 +21,10 @@ struct DistillationRows {
   Tensor d_logits;
 };
 
+/// Writes the chunk's row_losses and, if defined, agreement and d_logits.
 void distillation_rows_cpu(const DistillationRows& rows);
 
-/// A target outside the vocabulary makes its row's loss and gradients NaN, as in cross_entropy.
+/// CUDA kernel. A target outside the vocabulary makes its row's loss and gradients NaN, as in cross_entropy.
 inline GpuKernel<const DistillationRows&> distillation_rows_gpu{"distillation"};
 
 }  // namespace furlong::ops

@@ -20,6 +20,7 @@ class DataParallel {
 
   /// Null: this process alone.
   const ProcessGroup* group() const { return work_.group(); }
+  /// Whether this is rank 0.
   bool is_first() const { return !group() || group()->is_first(); }
   /// This rank's share of each batch.
   const WorkShare& work() const { return work_; }
@@ -35,6 +36,7 @@ class DataParallel {
   /// Starts the reduction of the step's gradients: the next backward, on this tape, is the last one that adds to them.
   /// After finish_reduction(), which follows ParameterStore::complete_gradients(), they are the sums over all ranks.
   void begin_reduction(const Tape& tape);
+  /// See GradientReducer::finish: blocks on a CPU; on a GPU, `stream` waits.
   void finish_reduction(const Stream& stream);
   /// Call this after the reduction. Sums the accumulating buffers over all ranks.
   void combine_sums(const Stream& stream) const;
@@ -43,6 +45,7 @@ class DataParallel {
   void combine_numbers(const Stream& stream, const Optimizer& optimizer, const Tensor& numbers) const;
   /// Sums counters in host memory over all ranks.
   void combine(std::int64_t& tokens, std::int64_t& targets) const;
+  /// Sums the counts of denominators over all ranks, and takes the minimum of the smallest ones.
   void combine(ops::DenominatorReport& report) const;
   /// Throws MachineError if a collective of the step has failed.
   void check() const;
