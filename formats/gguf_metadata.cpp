@@ -193,15 +193,15 @@ namespace furlong {
 namespace {
 
 std::string_view description_of(const GgufValue& value) {
-  constexpr std::array descriptions = {"an array of arrays or an integer beyond 63 bits",
-                                       "an integer",
-                                       "a real number",
-                                       "a boolean",
-                                       "text",
-                                       "integers",
-                                       "real numbers",
-                                       "booleans",
-                                       "strings"};
+  constexpr std::array descriptions = {"array of arrays or integer beyond 63 bits",
+                                       "integer",
+                                       "real number",
+                                       "boolean",
+                                       "string",
+                                       "array of integers",
+                                       "array of real numbers",
+                                       "array of booleans",
+                                       "array of strings"};
   static_assert(descriptions.size() == std::variant_size_v<GgufValue>);
   return descriptions[value.index()];
 }
@@ -244,27 +244,27 @@ const std::vector<T>& get_array(const GgufFile& file, std::string_view key, std:
 
 }  // namespace
 
-std::string GgufFile::text(std::string_view key) const { return get<std::string>(*this, key, "text"); }
-std::int64_t GgufFile::integer(std::string_view key) const { return get<std::int64_t>(*this, key, "an integer"); }
-bool GgufFile::boolean(std::string_view key) const { return get<bool>(*this, key, "a boolean"); }
+std::string GgufFile::text(std::string_view key) const { return get<std::string>(*this, key, "string"); }
+std::int64_t GgufFile::integer(std::string_view key) const { return get<std::int64_t>(*this, key, "integer"); }
+bool GgufFile::boolean(std::string_view key) const { return get<bool>(*this, key, "boolean"); }
 double GgufFile::real(std::string_view key) const {
   const auto* integer = std::get_if<std::int64_t>(&value_of(*this, key));
-  return integer != nullptr ? static_cast<double>(*integer) : get<double>(*this, key, "a number");
+  return integer != nullptr ? static_cast<double>(*integer) : get<double>(*this, key, "number");
 }
 
 const std::vector<std::string>& GgufFile::texts(std::string_view key) const {
-  return get_array<std::string>(*this, key, "strings");
+  return get_array<std::string>(*this, key, "array of strings");
 }
 const std::vector<std::int64_t>& GgufFile::integers(std::string_view key) const {
-  return get_array<std::int64_t>(*this, key, "integers");
+  return get_array<std::int64_t>(*this, key, "array of integers");
 }
 const std::vector<bool>& GgufFile::booleans(std::string_view key) const {
-  return get_array<bool>(*this, key, "booleans");
+  return get_array<bool>(*this, key, "array of booleans");
 }
 std::vector<double> GgufFile::reals(std::string_view key) const {
   const auto* integers = std::get_if<std::vector<std::int64_t>>(&value_of(*this, key));
   return integers != nullptr ? std::vector<double>(integers->begin(), integers->end())
-                             : get_array<double>(*this, key, "numbers");
+                             : get_array<double>(*this, key, "array of numbers");
 }
 
 std::string GgufFile::text(std::string_view key, std::string_view fallback) const {

@@ -95,11 +95,11 @@ TEST_F(Gguf, ReadsMetadataOfEveryType) {
   EXPECT_EQ(opened->integer("i8", 5), -8);
   EXPECT_THAT(message_of<UserError>([&] { opened->integer("absent"); }), HasSubstr("has no metadata key 'absent'"));
   EXPECT_THAT(message_of<UserError>([&] { opened->integer("text", 3); }),
-              HasSubstr("'text' is text, expected an integer"));
+              HasSubstr("'text' has type string, expected integer"));
   EXPECT_THAT(message_of<UserError>([&] { opened->texts("integers"); }),
-              HasSubstr("'integers' is integers, expected strings"));
+              HasSubstr("'integers' has type array of integers, expected array of strings"));
   EXPECT_THAT(message_of<UserError>([&] { opened->integer("beyond"); }), HasSubstr("beyond 63 bits"));
-  EXPECT_THAT(message_of<UserError>([&] { opened->texts("arrays"); }), HasSubstr("an array of arrays"));
+  EXPECT_THAT(message_of<UserError>([&] { opened->texts("arrays"); }), HasSubstr("array of arrays"));
 }
 
 TEST_F(Gguf, ReadsTensors) {
@@ -214,7 +214,7 @@ TEST_F(Gguf, RejectsInvalidFiles) {
       {gguf_file({pair_of<std::int32_t>("general.alignment", 5, -32)}, {}), "general.alignment is -32"},
       {gguf_file({pair_of<std::uint32_t>("general.alignment", 4, 1u << 31)}, {}), "general.alignment is 2147483648"},
       {gguf_file({gguf_pair("general.alignment", 8, gguf_text("32"))}, {}),
-       "'general.alignment' is text, expected an integer"},
+       "'general.alignment' has type string, expected integer"},
       {gguf_file({pair_of<std::uint16_t>("split.count", 2, 3)}, {}), "one of 3 parts"},
   };
   for (const auto& [bytes, expected] : lies) EXPECT_THAT(failure(bytes), HasSubstr(expected));

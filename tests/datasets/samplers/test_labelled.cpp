@@ -179,7 +179,7 @@ TEST_F(LabelledTest, ErrorsNameTheLine) {
               HasSubstr("the label must be a string, an integer"));
   EXPECT_EQ(labelled_format_of("a/b.csv.gz"), Kind::csv);
   EXPECT_EQ(labelled_format_of("b.jsonl"), Kind::jsonl);
-  EXPECT_THAT(message_of<UserError>([] { labelled_format_of("b.dat"); }), HasSubstr("use --format"));
+  EXPECT_THAT(message_of<UserError>([] { labelled_format_of("b.dat"); }), HasSubstr("pass --format"));
 }
 
 // --- Batches
