@@ -30,7 +30,7 @@ constexpr Renamed renamed_options[] = {
     {"--dtype", "own", "--dtype model"},
     {"--framed", "", "--add-special-tokens"},
     {"--maps", "", "--feature-maps"},
-    {"--max-features", "", "--max-features"},
+    {"--most-features", "", "--max-features"},
     {"--n", "", "--lengths"},
     {"--repeat", "", "--repeats"},
     {"--special", "", "--parse-special"},

@@ -113,7 +113,7 @@ TEST_F(AttentionCommandTest, AttendRejectsIncompatibleOptions) {
           "--denominator-guard applies only to --normalizer sum");
   refused({"--mechanism", "linear", "--feature-map", "taylor", "--order", "9"}, "--order 9 --max-features 4096: ");
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--features", "9"},
-          "elu1 has 8 features for heads of width 8");
+          "elu1 always has 8 features for heads of width 8");
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--seed", "1"},
           "--seed has no effect: feature map elu1 has no random projection");
   refused({"--mechanism", "linear", "--feature-map", "favor_trig", "--features", "9"}, "--features 9: ");

@@ -94,7 +94,7 @@ TEST_F(CommCommands, TraceHoldsTwoRanks) {
   }
   EXPECT_EQ(ranks, (std::set<int>{0, 1}));
   EXPECT_EQ(steps, 4);
-  EXPECT_THAT(object["otherData"]["spans"].get<std::string>(), HasSubstr("on a GPU"));
+  EXPECT_THAT(object["otherData"]["spans"].get<std::string>(), HasSubstr("for a GPU"));
 }
 
 }  // namespace

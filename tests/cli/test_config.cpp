@@ -90,7 +90,7 @@ TEST_F(ConfigCommand, CheckComparesWithExistingDataset) {
   EXPECT_THAT(message("data.sequence_length=100000"),
               HasSubstr("--set data.sequence_length=100000: data.sequence_length: " + store));
   std::ofstream(store) << "no store";
-  EXPECT_THAT(message("seed=1"), HasSubstr(":2:10: data.dataset: " + store));
+  EXPECT_THAT(message("seed=1"), HasSubstr(":2:12: data.dataset: " + store));
   std::filesystem::remove(store);
 }
 

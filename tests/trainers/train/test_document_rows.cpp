@@ -145,7 +145,7 @@ TEST(DocumentSettings, RejectUnsupportedSettings) {
   };
   EXPECT_THAT(refusal({"data.sampler=documents", "data.packing=documents"}),
               HasSubstr("data.packing has no effect with data.sampler: documents"));
-  EXPECT_THAT(refusal({"data.sampler=documents", "data.stateful=true"}), HasSubstr("needs data.sampler: stream"));
+  EXPECT_THAT(refusal({"data.sampler=documents", "data.stateful=true"}), HasSubstr("requires data.sampler: stream"));
   EXPECT_THAT(refusal({"data.sampler=documents", "model.architecture=encoder", "objective.name=classification"}),
               HasSubstr("whose rows are always documents"));
   EXPECT_THAT(
@@ -167,7 +167,7 @@ TEST(DocumentSettings, CheckpointConfigMayOmitDataset) {
   EXPECT_THAT(message_of<UserError>([&] { from_yaml_text(to_yaml(settings), "x.yaml"); }),
               HasSubstr("data.dataset is empty"));
   EXPECT_THAT(message_of<UserError>([&] { open_data(settings.data); }),
-              HasSubstr("data.dataset is empty, as in the config of a model"));
+              HasSubstr("data.dataset is empty, as in the config of an imported model"));
 }
 
 // --- Baseline

@@ -283,8 +283,8 @@ TEST_F(RecurrentStates, RejectUnsupportedSettings) {
   EXPECT_THAT(refusal({"model.attention.layers=[linear, softmax]"}),
               HasSubstr("cannot be combined with model.attention.layers"));
   EXPECT_THAT(refusal({"model.attention.mechanism=windowed", "model.attention.softmax_window=8"}),
-              HasSubstr("share the count of tokens"));
-  EXPECT_THAT(refusal({linear, "model.attention.window=8"}), HasSubstr("share the count of tokens"));
+              HasSubstr("a window needs one token count for all rows"));
+  EXPECT_THAT(refusal({linear, "model.attention.window=8"}), HasSubstr("a window needs one token count for all rows"));
   EXPECT_THAT(refusal({linear, "model.attention.redraw_every=8"}),
               HasSubstr("features of the previous random projection"));
   EXPECT_THAT(refusal({linear, "model.attention.centering=true"}),
@@ -292,11 +292,11 @@ TEST_F(RecurrentStates, RejectUnsupportedSettings) {
   EXPECT_THAT(refusal({linear, "model.attention.scaling=saderf"}),
               HasSubstr("cannot be combined with model.attention.scaling"));
   EXPECT_THAT(refusal({linear, "model.attention.feature_map=oprf"}), HasSubstr("its constants change in every step"));
-  EXPECT_THAT(refusal({linear, "model.position=learned"}), HasSubstr("take rotary"));
+  EXPECT_THAT(refusal({linear, "model.position=learned"}), HasSubstr("use rotary"));
   EXPECT_THAT(message_of<UserError>([&] {
                 small_settings("x.h5", {linear, "data.stateful=true"});
               }),
-              HasSubstr("needs data.sampler: stream"));
+              HasSubstr("requires data.sampler: stream"));
   EXPECT_THAT(message_of<UserError>([&] {
                 small_settings("x.h5", {"data.sampler=stream", "data.packing=documents"});
               }),

@@ -163,7 +163,7 @@ TEST_F(TrainProcesses, ResumeWithAnyWorldSize) {
     const std::string kind = sharded ? "sharded_" : "whole_";
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, kind);
     const auto keys = [&](int last) {
-      return std::vector<std::string>{fmt::format("parallel.zero_stage={}", sharded),
+      return std::vector<std::string>{fmt::format("parallel.zero_stage={}", sharded ? 1 : 0),
                                       fmt::format("trainer.max_steps={}", last)};
     };
     Job two = job(2, kind + "two", keys(14));
@@ -285,7 +285,7 @@ TEST_F(TrainProcesses, RejectDifferentTraceOptions) {
   };
   const std::vector<Finished> found = Job(2, path("output"), {"bench", "comm", "--repeats", "1"}, options).wait();
   ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
-  EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: --bytes: [2048] here, and ["));
+  EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: --bytes: [2048] on this rank and ["));
 }
 
 TEST_F(TrainProcesses, ReportArgumentErrorOnce) {
@@ -346,7 +346,8 @@ TEST_F(TrainProcesses, RejectDifferentInitialWeights) {
   };
   const std::vector<Finished> found = job(2, "run", {}, options).wait();
   ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
-  EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: " + path("second") + ": step 0, sample 0, weights "));
+  EXPECT_THAT(error_lines(found)[0],
+              HasSubstr("failed: error: " + path("second") + ": contains step 0, sample 0, weights "));
   EXPECT_THAT(error_lines(found)[0], HasSubstr("expected the same checkpoint, or a copy of it, on all ranks"));
   fs::copy(path("first"), path("copy"), fs::copy_options::recursive);
   options.change = [&](int rank, std::vector<std::string>& arguments) {
@@ -366,7 +367,7 @@ TEST_F(TrainProcesses, PrintSampleBeforeRanksExit) {
 }
 
 TEST_F(TrainProcesses, AsynchronousCheckpointsEqualSynchronousOnes) {
-  for (const char* sharded : {"false", "true"}) {
+  for (const char* sharded : {"0", "1"}) {
     const std::string kind = std::string("parallel.zero_stage=") + sharded;
     train(2, "background", {kind, "trainer.max_steps=5", "checkpoint.every=1"});
     train(2, "foreground", {kind, "trainer.max_steps=5", "checkpoint.every=1", "checkpoint.async=false"});

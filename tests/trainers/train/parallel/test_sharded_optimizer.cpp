@@ -178,7 +178,7 @@ TEST_F(ShardedOptimizer, Bfloat16WeightsEqualOneProcess) {
 
 struct Resharding {
   const char* name;
-  std::vector<std::string> shards;  // of each part of the training, "true" or "false"
+  std::vector<std::string> shards;  // zero_stage of each part of the training
 };
 void PrintTo(const Resharding& c, std::ostream* out) { *out << c.name; }
 
@@ -235,9 +235,9 @@ TEST_P(Reshards, ResumesWithFourTwoThreeAndOneRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Trainers, Reshards,
-                         ::testing::Values(Resharding{"not_sharded", {"false", "false", "false", "false"}},
-                                           Resharding{"sharded", {"true", "true", "true", "true"}},
-                                           Resharding{"by_turns", {"true", "false", "true", "false"}}),
+                         ::testing::Values(Resharding{"NotSharded", {"0", "0", "0", "0"}},
+                                           Resharding{"sharded", {"1", "1", "1", "1"}},
+                                           Resharding{"Alternating", {"1", "0", "1", "0"}}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
