@@ -139,11 +139,13 @@ void add_attend(Command program, int& /*status*/) {
                           .value_name("KIND");
   const Option seed =
       command.add_option("--seed", attend_options.seed, "Seed of the random projection").shows_default("0");
-  const Option rows = command
-                          .add_option("--projected-length", attend_options.projected_length,
-                                      "Number of rows that --projection mean pools keys and values into")
-                          .range(1, 1 << 30)
-                          .value_name("R");
+  const Option rows =
+      command
+          .add_option("--projected-length", attend_options.projected_length,
+                      "With --mechanism linformer --projection mean, where it is required: number of rows that keys "
+                      "and values are pooled into. Other projections take it from the file")
+          .range(1, 1 << 30)
+          .value_name("R");
   command.add_option("--dtype", options->dtype, "Storage type of query, key and value; bfloat16 is computed in float32")
       .shows_default()
       .one_of({"float32", "bfloat16", "float64"});
@@ -153,8 +155,10 @@ void add_attend(Command program, int& /*status*/) {
       .shows_default()
       .one_of({"parallel", "recurrent"});
   command
-      .add_option("--prefill", attend_options.prefill,
-                  "With --mode recurrent: number of tokens processed at once before the others")
+      .add_option(
+          "--prefill", attend_options.prefill,
+          "With --mode recurrent: process the first TOKENS tokens at once, then the others one by one (default: "
+          "all tokens one by one)")
       .range(1, 1 << 30)
       .value_name("TOKENS");
   add_device(command, options->device);

@@ -57,9 +57,11 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
          has_features);
   }
   keep(command
-           .add_option("--window", window,
-                       "softmax, linear: sliding window, query i attends to keys with i - j < TOKENS;\nwindowed: keys "
-                       "in the window have softmax weights, all others a feature map")
+           .add_option(
+               "--window", window,
+               "With softmax or linear: sliding window, query i attends to keys j with i - j < TOKENS (bidirectional: "
+               "|i - j| < TOKENS; default: no window).\nWith windowed, where it is required: keys "
+               "in the window have softmax weights, all others a feature map")
            .range(1, 1 << 30)
            .value_name("TOKENS"),
        [](const Mechanism& one) { return one.window != nullptr; });
@@ -69,24 +71,30 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
           .range(1, 1 << 16)
           .value_name("TOKENS"),
       has_features);
-  order_ = keep(
-      command.add_option("--order", config.map_options.order, "Order of the polynomial; taylor: 1 to 3; limit: 1 to 4")
-          .shows_default(),
-      has_features);
-  kernel_epsilon_ = keep(
-      command.add_option("--kernel-epsilon", kernel_epsilon, "favor_relu: constant added to each feature; 0: 0.001")
-          .shows_default()
-          .not_negative(),
-      has_features);
+  order_ =
+      keep(command
+               .add_option(
+                   "--order", config.map_options.order,
+                   "With --feature-map taylor or limit: order of the polynomial, 1 to 3 for taylor, 1 to 4 for limit")
+               .shows_default(),
+           has_features);
+  kernel_epsilon_ =
+      keep(command
+               .add_option("--kernel-epsilon", kernel_epsilon,
+                           "With --feature-map favor_relu: constant added to each feature; 0: the default, 0.001")
+               .shows_default()
+               .not_negative(),
+           has_features);
   max_features_ = keep(command
                            .add_option("--max-features", config.map_options.max_features,
-                                       "Largest number of features that taylor and limit may have")
+                                       "With --feature-map taylor or limit: largest number of features")
                            .shows_default()
                            .positive(),
                        has_features);
   keep(command
            .add_option("--normalizer", normalizer,
-                       "sum: divides by the sum of weights; none: divides by the output row's root mean square")
+                       "With linear or windowed. sum: divide each head's output row by the sum of its weights; none "
+                       "(linear only): divide it by its own root mean square, without the learned gain of a model")
            .shows_default()
            .one_of(names_of_all<ops::Normalizer>()),
        has_features);
@@ -98,7 +106,9 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
                .shows_default()
                .range(0.0, 1.0),
            has_features);
-  keep(command.add_option("--projection", projection, "How linformer projects keys and values to fewer rows")
+  keep(command
+           .add_option("--projection", projection,
+                       "With --mechanism linformer: how keys and values are projected to fewer rows")
            .shows_default()
            .one_of(names_of_all<ops::SequenceProjection>())
            .value_name("KIND"),

@@ -187,7 +187,7 @@ constexpr const char* footer =
     "one head, with p pairs of tokens that attend to each other, head dimension d, m features from a random projection "
     "of D rows, chunks of c tokens, r projected rows:\n"
     "  softmax    forward 4pd; backward 10pd, which recomputes the scores\n"
-    "  linear     all products, with those that backward recomputes to keep memory linear\n"
+    "  linear     the products of the algorithm; backward includes those that it recomputes instead of storing them\n"
     "             bidirectional: forward 4nDd + 4nmd; backward 12nDd + 10nmd\n"
     "             causal, in blocks of 16 queries: forward 4nDd + 4nmd + n(c+16)(m+d); backward 14nDd + 10nmd + "
     "n(c+16)(3m+2d)\n"
@@ -266,11 +266,12 @@ void add_attention(Command bench_command) {
       "--causal", options->causal, "A query attends to itself and earlier tokens (default, except for linformer)");
   command.add_flag("--bidirectional", options->bidirectional, "A query attends to all tokens").excludes(causal);
   options->attention.add(command, bench.config, true);
-  const Option rows =
-      command.add_option("--projected-length", bench.config.projected_length, "linformer: number r of projected rows")
-          .shows_default()
-          .range(1, 1 << 24)
-          .value_name("R");
+  const Option rows = command
+                          .add_option("--projected-length", bench.config.projected_length,
+                                      "With --mechanism linformer: number r of projected rows")
+                          .shows_default()
+                          .range(1, 1 << 24)
+                          .value_name("R");
   command.add_option("--dtype", options->dtype, "Storage type of query, key and value")
       .shows_default()
       .one_of({"float32", "bfloat16", "float64"});

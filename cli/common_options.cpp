@@ -2,10 +2,8 @@
 
 namespace furlong::command_line {
 
-Option add_split(Command command, std::string& split) {
-  return command.add_option("--split", split, "Part of the dataset")
-      .shows_default()
-      .one_of({"train", "validation", "test"});
+Option add_split(Command command, std::string& split, const std::string& description) {
+  return command.add_option("--split", split, description).shows_default().one_of({"train", "validation", "test"});
 }
 
 Option add_weights(Command command, std::string& weights) {

@@ -13,7 +13,7 @@ inline constexpr const char* checkpoint_description =
     "A checkpoint, or a run directory: its best checkpoint, or the newest if none is marked as best. Of a furlong "
     "finetune run, the last stage";
 
-Option add_split(Command command, std::string& split);
+Option add_split(Command command, std::string& split, const std::string& description = "Part of the dataset");
 /// --weights ema|raw.
 Option add_weights(Command command, std::string& weights);
 /// --set KEY=VALUE, repeatable. `example` is one such pair.

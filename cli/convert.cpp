@@ -37,10 +37,11 @@ constexpr const char* footer =
     "weights. New parameters start from initial values and are listed; furlong finetune trains them.\n"
     "With --data, convert measures the error of each head against exact softmax and sets constants of feature maps "
     "that "
-    "depend on data (centers, scales, the constant of oprf).\n"
+    "depend on data (centers, scales, the constant of oprf, Likhosherstov et al. 2022).\n"
     "--attention auto chooses, for the whole model, the cheapest feature map, m, centering and scaling that reaches "
     "--target-error on --data. Heads that do not reach it keep softmax.\n"
-    "--fold-scaling multiplies queries by SADERF's factors and divides keys by them, in the weights. Softmax is "
+    "--fold-scaling multiplies queries by the factors of SADERF (Likhosherstov et al. 2023) and divides keys by them, "
+    "in the weights. Softmax is "
     "unchanged, and random features have less variance. With rotary positions, each pair of dimensions has one factor.";
 
 void run(Options& options, const Given& given) {
@@ -86,17 +87,20 @@ void add_attention(Command command, Options& options, Given& given) {
       .value_name("LAYER:HEAD,...");
   given.target_error = command
                            .add_option("--target-error", convert.target_error,
-                                       "auto: largest error of a head against exact softmax attention")
+                                       "With --attention auto, where it is required: largest relative error of a head, "
+                                       "|output - softmax output| / |softmax output|, on --data")
                            .range(1e-12, 1e3)
                            .value_name("E");
-  given.max_features = command
-                           .add_option("--max-features", convert.max_features,
-                                       "auto: largest number of features to try; if given, it also bounds polynomials")
-                           .shows_default()
-                           .range(2, 1 << 20)
-                           .value_name("M");
+  given.max_features =
+      command
+          .add_option("--max-features", convert.max_features,
+                      "With --attention auto: largest number of random features to try; if given, it also "
+                      "bounds the features of polynomials")
+          .shows_default()
+          .range(2, 1 << 20)
+          .value_name("M");
   command.add_flag("--fold-scaling", convert.fold_scaling,
-                   "Multiply the measured scaling of queries and keys into their weights; needs --data");
+                   "With --data: multiply the measured scaling of queries and keys into their weights");
   command
       .add_option("--max-sequence-length", convert.max_sequence_length,
                   "Longest sequence of the new model. Further learned positions repeat those of SRC")
@@ -115,16 +119,21 @@ void add_data(Command command, Options& options, Given& given) {
   given.data = command.add_option("--data", data.store, "Tokenized dataset with SRC's vocabulary, to measure errors on")
                    .value_name("DATASET");
   given.of_data = {
-      add_split(command, options.split),
-      command.add_option("--batches", data.batches, "Number of batches, from the split's start")
+      add_split(command, options.split, "With --data: part of the dataset"),
+      command.add_option("--batches", data.batches, "With --data: number of batches, from the split's start")
           .shows_default()
           .range(1, 1000000),
-      command.add_option("--batch-size", data.batch_size, "Rows in a batch").shows_default().range(1, 1000000),
-      command.add_option("--sequence-length", data.sequence_length, "Tokens in a row (default: that of SRC's config)")
+      command.add_option("--batch-size", data.batch_size, "With --data: rows in a batch")
+          .shows_default()
+          .range(1, 1000000),
+      command
+          .add_option("--sequence-length", data.sequence_length,
+                      "With --data: tokens in a row (default: that of SRC's config)")
           .range(1, 1000000000)};
   command
-      .add_option("--cost-at", options.convert.cost_at,
-                  "auto: sequence length for the costs (default: that of --data, or the model's longest)")
+      .add_option(
+          "--cost-at", options.convert.cost_at,
+          "Sequence length at which costs are compared and reported (default: that of --data, or the model's longest)")
       .range(1, 1 << 30)
       .value_name("N");
 }
@@ -152,8 +161,10 @@ void add_convert(Command program, int& /*status*/) {
       .value_name("PATH");
   command.add_flag("--allow-missing", convert.import.allow_missing,
                    "Start tensors that are missing in SRC from initial values");
-  command.add_flag("--allow-unexpected", convert.import.allow_unexpected,
-                   "Accept tensors that the model does not use; they are kept or dropped");
+  command.add_flag(
+      "--allow-unexpected", convert.import.allow_unexpected,
+      "Accept tensors of SRC that the new model does not use. Those that Furlong has no parameter for stay in "
+      "DST.h5 for furlong export; parameters that --attention or --set remove are dropped");
   command.add_flag("--force", convert.overwrite, "Overwrite DST.h5");
   add_threads(command, options->threads);
   add_json(command, options->json);

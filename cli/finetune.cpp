@@ -72,13 +72,21 @@ void add_finetune(Command program, int& status) {
       .add_option("--stage", options->finetune.only_stage,
                   "Run only this stage of finetune.stages, without the final evaluation")
       .value_name("NAME");
-  command.add_flag("--evaluate-only", options->finetune.evaluate_only,
-                   "Do not train: evaluate the teacher, the initial student, and each existing stage. A recovery.json "
-                   "with more stages is kept; the results go to another file");
+  command.add_flag(
+      "--evaluate-only", options->finetune.evaluate_only,
+      "Do not train: evaluate the teacher, the initial student, and each existing stage. If recovery.json "
+      "holds other existing stages, it stays unchanged, and the results go to recovery_STAGES.json, for example "
+      "recovery_1_attention_transfer.json");
   add_json(command, options->json);
   command.footer(
       "The same command again resumes. The run directory gets 1_STAGE/, 2_STAGE/, ..., teacher.h5, student.h5, "
-      "finetune.json and recovery.json. Each stage is a run like that of furlong train; a finished stage is not "
+      "finetune.json and recovery.json.\n"
+      "recovery.json compares the student, before training and after each stage, with the teacher: loss, accuracy, "
+      "the fraction of the teacher's accuracy and loss that is recovered (0: unigram baseline, 1: teacher), the error "
+      "of "
+      "each attention layer's output, and training cost. With finetune.benchmark_lengths it also holds speed and "
+      "memory.\n"
+      "Each stage is a run like that of furlong train; a finished stage is not "
       "repeated "
       "unless its directory is removed.\n"
       "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save a checkpoint and exit with status 3.\n"

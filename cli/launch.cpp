@@ -80,8 +80,8 @@ void add_launch(Command program, int& status) {
       .value_name("N");
   launcher
       .add_option("--timeout", options->timeout,
-                  "Time limit, in seconds, between the failure of one rank and the end of all others. Ranks that still "
-                  "run are then killed")
+                  "Seconds from the failure of one rank until all ranks that still run are killed. It does not limit "
+                  "collectives: a slow rank is waited for")
       .shows_default()
       .value_name("SECONDS");
   launcher.add_option("--master-port", options->master_port, "Port of rank 0 on 127.0.0.1 (default: a free port)")
@@ -98,9 +98,12 @@ void add_launch(Command program, int& status) {
       "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 are forwarded to all ranks. A second Ctrl-C kills them, Ctrl-Z suspends "
       "them. If a rank fails, the others are killed after the timeout, and the last line names the first rank that "
       "failed. No rank outlives the launcher.\n"
-      "Exit status: 0, or 3 (stopped by a signal, saved), if all ranks exit with it. Otherwise that of the first rank "
-      "that failed: 128 + signal if a signal killed it.\n"
-      "For several hosts, start furlong train with srun, mpirun or torchrun.");
+      "Exit status: 0 if all ranks exit with 0; 3 if all exit with 0 or 3 (stopped by a signal, saved); 130 after a "
+      "second Ctrl-C; otherwise the status of the first rank that failed, 128 + signal if a signal killed it.\n"
+      "For several hosts, start furlong train with srun, mpirun or torchrun, for example srun -N 2 "
+      "--ntasks-per-node=4 furlong train config.yaml. The ranks then read rank, world size and address from the "
+      "launcher's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or those of "
+      "Open MPI (OMPI_COMM_WORLD_*), MPICH (PMI_*) or Slurm (SLURM_*). See docs/cluster.md.");
   launcher.examples({
       "furlong launch --processes 2 train configs/quickstart.yaml --set trainer.max_steps=100",
       "furlong launch -n 4 bench comm --bytes 64KiB,25MB",

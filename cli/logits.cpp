@@ -45,9 +45,10 @@ void add_logits(Command program, int& /*status*/) {
       "[rows, n], the token types of BERT.\n"
       "The output holds `lengths`, and `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], in float32 "
       "(float64 "
-      "with --dtype float64), zero at padding. On the CPU, float32 products are summed in chains of 256 terms: "
-      "rounding "
-      "errors are at most those of training, with AVX-512 half of them.");
+      "with --dtype float64), zero at padding. On the CPU, float32 matrix products are summed in blocks of 256 terms. "
+      "With "
+      "AVX-512 this halves the rounding errors compared with training; on other CPUs they are not larger than in "
+      "training.");
   command.examples({
       "furlong logits teacher.h5 ids.txt --output logits.h5",
       "furlong logits runs/quickstart ids.txt -o hidden.h5 --hidden --dtype float64 --device cpu",

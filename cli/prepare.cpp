@@ -121,16 +121,18 @@ Command add_fasta(Command prepare_command, const std::shared_ptr<Arguments>& arg
 
 void add_fields(Command command, LabelledFormat& labelled) {
   command
-      .add_option(
-          "--text-field", labelled.text_field,
-          "Field of the text: a column's number, from 1, or its name in the first line, or a JSON key (default: "
-          "1, or text)")
+      .add_option("--text-field", labelled.text_field,
+                  "Field of the text. In tables: the column's number, from 1, or its name in the header row; in JSON "
+                  "lines: the "
+                  "key (default: column 1, key text)")
       .value_name("FIELD");
   command
       .add_option("--second-text-field", labelled.second_text_field,
-                  "Field of the second text of a pair, for objective.name: pair_classification")
+                  "Field of the second text of a pair, for objective.name: pair_classification (default: no pairs)")
       .value_name("FIELD");
-  command.add_option("--label-field", labelled.label_field, "Field of the label (default: 2, for pairs 3, or label)")
+  command
+      .add_option("--label-field", labelled.label_field,
+                  "Field of the label (default: column 2, for pairs column 3; key label)")
       .value_name("FIELD");
   command
       .add_option(
@@ -164,6 +166,10 @@ Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& 
   for (const char* of_letters : {"--alphabet", "--unknown"})
     command.option(of_letters).excludes(command.option("--tokenizer"));
   add_splits(command, *arguments, "document");
+  command.footer(
+      "If a field of a table is given by name, the first line of each input is the header row. Otherwise tables have "
+      "no "
+      "header row.");
   command.examples({
       "furlong prepare labelled reviews.csv --text-field review --label-field sentiment --output reviews.h5",
       "furlong prepare labelled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5",

@@ -127,8 +127,9 @@ void add_train(Command program, int& status) {
       .add_option("--resume", options->resume,
                   "auto: continue from the newest complete checkpoint of the run directory, if any;\n"
                   "never: start from the beginning and remove the previous run;\n"
-                  "PATH: start from this checkpoint, or from the newest of this run directory. The run directory must "
-                  "hold no checkpoints of another run. Later checkpoints of the same run are removed")
+                  "PATH: start from this checkpoint, or from the newest one of this run directory. The directory of "
+                  "--run-dir must hold no checkpoints of another run. If it holds later checkpoints of the same run, "
+                  "they are deleted")
       .shows_default()
       .value_name("auto|never|PATH");
   command.add_flag("--allow-new-data", options->allow_new_data,

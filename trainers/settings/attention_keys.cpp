@@ -63,16 +63,17 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
       .elsewhere({"layer_types", "attention_layers", "attn_layers"});
   t.key("model.attention.heads", &a.head_mechanisms, "",
         "mechanism of each head, the same in every layer, instead of mechanism: [softmax, linear, ...]");
-  with_window(
-      t.key("model.attention.window", &a.window, "tokens",
-            "softmax, linear: sliding window; query i attends to keys with i - j < window (encoders: |i - j| < window)")
-          .within(1, 1e12)
-          .zero_means("no window"),
-      &layers::AttentionConfig::window)
+  with_window(t.key("model.attention.window", &a.window, "tokens",
+                    "sliding window of softmax and linear; query i attends to keys j with i - j < window (encoders: |i "
+                    "- j| < window); with layers or heads it applies to every layer and head with these mechanisms")
+                  .within(1, 1e12)
+                  .zero_means("no window"),
+              &layers::AttentionConfig::window)
       .elsewhere({"sliding_window", "window_size", "attention_window"});
   with_window(t.key("model.attention.softmax_window", &a.softmax_window, "tokens",
-                    "windowed: number of nearest tokens, including the token itself, with exact softmax weights "
-                    "(encoders: on either side); other tokens use the feature map")
+                    "number of nearest tokens, including the token itself, with exact softmax weights (encoders: on "
+                    "either side); other tokens use the feature map; with layers or heads it applies to every layer "
+                    "and head with windowed")
                   .within(1, 1e12)
                   .zero_means("none; windowed requires a value above 0"),
               &layers::AttentionConfig::softmax_window)
@@ -91,24 +92,25 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
           .within(1, 4),
       polynomials);
   with_features(t.key("model.attention.kernel_epsilon", &a.map_options.kernel_epsilon, "",
-                      "favor_relu: constant added to every feature, part of the kernel's definition")
+                      "only for favor_relu: constant added to every feature, part of the kernel's definition")
                     .above(0)
                     .within(0, 1)
-                    .zero_means("0.001"));
+                    .zero_means("the default (the constant itself cannot be 0)"));
   with_maps(t.key("model.attention.max_features", &a.map_options.max_features, "",
                   "largest number of polynomial features; a map with more is an error")
                 .within(1, 1e6),
             polynomials);
   with_mechanisms(t.key("model.attention.normalizer", &a.normalizer, "",
-                        "sum: divide by the sum of weights, so that outputs are weighted means; none: weighted sums, "
-                        "with an RMS norm and learned gain per head"),
+                        "sum: divide by the sum of weights, so that outputs are weighted means; none: divide each "
+                        "head's output row by its own root mean square instead, then multiply it by a learned gain"),
                   &Mechanism::chooses_normalizer);
   with_features(t.key("model.attention.centering", &a.centering, "",
                       "subtract each head's mean query and mean key, measured in earlier optimizer steps; softmax is "
                       "unchanged, and random features have less variance"));
-  with_features(t.key("model.attention.scaling", &a.scaling, "",
-                      "none: off; saderf: rescale query and key dimensions to equal mean squares, measured in earlier "
-                      "optimizer steps; q·k is unchanged, and random features have less variance"));
+  with_features(
+      t.key("model.attention.scaling", &a.scaling, "",
+            "none: off; saderf: rescale query and key dimensions to equal mean squares (SADERF, Likhosherstov et al. "
+            "2023), measured in earlier optimizer steps; q·k is unchanged, and random features have less variance"));
   with_maps(t.key("model.attention.denominator_guard", &a.denominator_guard, "",
                   "for features of both signs: an output is zero if the sum of its weights is below this fraction of "
                   "the sum of their magnitudes")

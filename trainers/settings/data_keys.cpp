@@ -6,8 +6,9 @@ namespace furlong {
 
 void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
   t.section("data",
-            "the training data; unless data.packing separates documents, windows, attention and convolution cross "
-            "document boundaries; only targets at breaks of a split are excluded from the loss");
+            "the training data; with data.sampler: random or sequential, a window can contain several documents, and "
+            "attention and convolution cross the borders between them; data.packing: documents separates them; where "
+            "the split's tokens are not consecutive in the dataset, the next token is not a target");
   t.key("data.task", &d.task, "",
         "none: read data.dataset; copy: generate the copy task '< symbols = symbols', whose second copy is the target "
         "(masked_tokens: is masked)")
@@ -27,19 +28,22 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
   t.key("data.sequence_length", &d.sequence_length, "tokens", "length of a training sequence")
       .within(1, 1e9)
       .elsewhere({"seq_len", "seq_length", "max_length"});
-  t.key("data.batch_size", &d.batch_size, "sequences",
-        "sequences (pair_classification: pairs) per forward and backward pass, summed over all ranks")
+  t.key(
+       "data.batch_size", &d.batch_size, "sequences",
+       "global batch size: sequences (pair_classification: pairs) of one forward and backward pass over all ranks; "
+       "each rank computes its share; an optimizer step uses data.batch_size × trainer.gradient_accumulation sequences")
       .within(1, 1e6)
       .elsewhere({"per_device_train_batch_size", "micro_batch_size", "train_batch_size"});
   t.key("data.sampler", &d.sampler, "",
-        "random: windows at random positions of the split; sequential: consecutive windows from its start; stream: "
-        "consecutive segments, each batch row in its own stretch of the split; documents: one padded document per row, "
-        "all once per epoch, long ones split over several rows")
+        "random: windows at random positions of the split; sequential: consecutive windows from its start; stream: the "
+        "split is divided into one part of consecutive segments for each batch row, and each step reads the next "
+        "segment of every part; documents: one padded document per row, all once per epoch, long ones split over "
+        "several rows")
       .one_of({"random", "sequential", "stream", "documents"})
       .only_with("data.task", {"none"});
   t.key("data.stateful", &d.stateful, "",
-        "stateful training (truncated BPTT): each layer's recurrent state continues in the next segment of a document; "
-        "gradients stop at the segment; see docs/config.md: Stateful training")
+        "stateful training (truncated BPTT): a segment starts from the recurrent state of the document's previous "
+        "segment; gradients stop at the segment's start; see docs/config.md: Stateful training")
       .only_with("data.sampler", {"stream"})
       .elsewhere({"tbptt"});
   t.key("data.packing", &d.packing, "",

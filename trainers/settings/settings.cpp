@@ -45,11 +45,32 @@ FILE` prints it with all defaults and derived values; `--comments` adds the mean
 - **LoRA.** With `model.lora_rank`, these weights are trained: the adapters, the classifier of
   labels, and what attention has besides its linear layers (feature maps, gates, norms of queries
   and keys, gains, convolutions, projections along the sequence). All other weights are frozen.
-- **Stateful training.** With `data.stateful`, a token's context is its whole document. Each row
-  of a batch starts its stretch of the split with an empty state. In validation and `evaluate`,
-  stretches start at documents if documents permit rows of similar length, otherwise inside a
-  document. In the latter case the loss depends on the batch size; `data.batch_size: 1` evaluates
-  whole documents.
+- **Stateful training.** With `data.stateful`, a token's context is its document up to the token.
+  Documents are cut into segments of `data.sequence_length` tokens. The segments of a split, in
+  order, are divided into parts of nearly equal length, one for each row of a batch (in training,
+  for each row of all accumulated batches). The state is empty at the start of each document and of
+  each part. In training, a part can start inside a document. In validation and `evaluate`, parts
+  start at document starts, unless the longest part would then be more than twice as long as an even
+  part, or there are fewer documents than rows. Then parts can start inside a document, and the loss
+  depends on the batch size; `data.batch_size: 1` evaluates whole documents.
+
+**Terms** in this page and in the help:
+
+- *document*: one text or sequence of the dataset; `furlong prepare` defines where it ends.
+- *split*: the part of the dataset for training, validation or test.
+- *sequence*: the tokens that the model processes as one unit, up to `data.sequence_length`.
+- *row*: one sequence in a batch; all rows of a batch have the same length, with padding if needed.
+- *window* (data): a sequence that starts at any token of the split. *Window* (attention): the
+  nearest tokens that a token attends to (`model.attention.window`, `softmax_window`).
+- *segment*: one of the consecutive pieces of a document (`data.sampler: stream`) or of a sequence
+  (`parallel.context_parallel_size`). Segment embeddings (`model.n_segments`) embed BERT's token
+  types.
+- *feature*: one entry of φ(q) or φ(k). Linear attention weighs a key by φ(q)·φ(k) instead of
+  exp(q·k/√d); a *feature map* is a choice of φ.
+- *random projection*: the random matrix that some feature maps multiply queries and keys with.
+- *stateful*: the state after one segment is the initial state of the next.
+- *rank*: one process of a training job; *world size*: the number of ranks.
+- *stage*: one training run of `furlong finetune`: attention_transfer, distillation or task.
 
 )";
 

@@ -97,8 +97,8 @@ void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
       .zero_means("the whole split")
       .only_with("finetune.source");
   t.key("finetune.benchmark_lengths", &f.benchmark_lengths, "tokens",
-        "sequence lengths of the benchmark of teacher and student (speed and memory of a forward pass), such as [512, "
-        "2048, 8192]")
+        "sequence lengths, each from 1 to 999999999, at which teacher and student are timed in the final evaluation "
+        "(speed and memory of a forward pass over one sequence), such as [512, 2048, 8192]; empty: no benchmark")
       .only_with("finetune.source");
   add_stage_keys(t, "attention_transfer", "the stage of attention transfer; 0 takes the value for all stages",
                  f.attention_transfer);
@@ -191,8 +191,10 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
         "memory, about a third slower)")
       .elsewhere({"gradient_checkpointing"});
   t.key("trainer.cuda_graph", &r.cuda_graph, "",
-        "on a GPU: capture the training step as a CUDA graph and replay it, with identical results and less launch "
-        "overhead; no effect on the CPU, with data.stateful, or with feature maps whose denominators can vanish");
+        "with one rank on a GPU: capture the training step as a CUDA graph and replay it, with identical results and "
+        "less launch overhead; no effect on the CPU, with several ranks, with data.stateful, and, unless "
+        "model.attention.normalizer is none, with feature maps relu, favor_relu, favor_trig, taylor, limit and cosine "
+        "or with model.rotary_placement: numerator");
   t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "",
         "stop after this many validations in a row without a new lowest loss")
       .within(1, 1e12)
@@ -250,7 +252,8 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
       .one_of({"auto", "gloo", "nccl", "none"})
       .elsewhere({"strategy", "ddp_backend"});
   t.key("parallel.timeout", &p.timeout, "seconds",
-        "time limit between the failure of one rank and the end of all others")
+        "time limit from the failure of one rank to the end of all others, which exit with an error; a rank that sends "
+        "no heartbeat for two thirds of it counts as failed; it does not limit collectives: a slow rank is waited for")
       .within(1, 86400)
       .elsewhere({"ddp_timeout", "nccl_timeout"});
   t.key("parallel.bucket_megabytes", &p.bucket_megabytes, "MB",

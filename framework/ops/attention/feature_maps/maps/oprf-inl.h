@@ -3,12 +3,15 @@
 // -log m and the query's squared norm are part of the query's row logarithm.
 template <>
 struct Map<FeatureMap::oprf> : ProjectionMap {
-  static constexpr FeatureMapProperties properties{.summary = "favor_positive with variance from the data (FAVOR++)",
-                                                   .form = FeatureForm::logarithms,
-                                                   .features_per_projection = 1,
-                                                   .estimates_softmax = true,
-                                                   .needs_oprf_a = true,
-                                                   .fused = FusedForm::stretched_projection};
+  static constexpr FeatureMapProperties properties{
+      .summary =
+          "like favor_positive, with a constant fitted to the data for less variance (optimal positive random "
+          "features, FAVOR++, Likhosherstov et al. 2022)",
+      .form = FeatureForm::logarithms,
+      .features_per_projection = 1,
+      .estimates_softmax = true,
+      .needs_oprf_a = true,
+      .fused = FusedForm::stretched_projection};
   static constexpr HalfSquare half_square = HalfSquare::in_features;
 
   template <class L>
