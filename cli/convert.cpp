@@ -164,7 +164,7 @@ void add_convert(Command program, int& /*status*/) {
   command.add_flag(
       "--allow-unexpected", convert.import.allow_unexpected,
       "Accept tensors of SRC that the new model does not use. Those that Furlong has no parameter for stay in "
-      "DST.h5 for furlong export; parameters that --attention or --set remove are dropped");
+      "DST.h5 for furlong export; parameters that --set removes are dropped");
   command.add_flag("--force", convert.overwrite, "Overwrite DST.h5");
   add_threads(command, options->threads);
   add_json(command, options->json);

@@ -75,8 +75,8 @@ class Vocabulary {
   std::int32_t id_of(std::string_view symbol) const;
   /// Returns the id of one input byte, or -1 if it has none. Always -1 with a tokenizer.
   std::int32_t id_of_byte(unsigned char byte) const { return byte_ids_[byte]; }
-  /// Returns the document token, if the vocabulary has one. With a tokenizer: the last token of the frame, else its end
-  /// token, else its separator token.
+  /// Returns the document token, if the vocabulary has one. With a tokenizer: the last special token that
+  /// it puts after a document (the post_processor of a tokenizer.json), else its end token, else its separator token.
   std::optional<std::int32_t> document_id() const;
   /// Returns <mask> and <class> if the vocabulary has encoder tokens; with a tokenizer, its mask and classify tokens.
   std::optional<std::int32_t> mask_id() const;
@@ -94,7 +94,8 @@ class Vocabulary {
   bool is_ambiguous(std::int32_t id) const;
 
   /// Encodes text. In alphabets, "<document>" is the document token and whitespace is ignored. Throws UserError with
-  /// letter and position if a letter is unknown. A tokenizer adds no frame, and treats special tokens in the text as
+  /// letter and position if a letter is unknown. A tokenizer adds no special tokens around the
+  /// text, and treats special tokens in the text as
   /// plain text.
   std::vector<std::int32_t> encode(std::string_view text) const;
   /// Encodes text as the start of a document that a model continues. With a tokenizer, the tokens that it puts before a
@@ -102,7 +103,8 @@ class Vocabulary {
   /// are read. Throws UserError for is_token if the vocabulary has no tokenizer.
   std::vector<std::int32_t> encode_prompt(std::string_view text,
                                           SpecialTokenMode special = SpecialTokenMode::as_text) const;
-  /// Returns the tokens that a tokenizer puts before and after a document; empty without a tokenizer.
+  /// Returns the special tokens that a tokenizer puts before and after a document, such as [CLS] and [SEP] (the
+  /// post_processor of a tokenizer.json); empty without a tokenizer.
   const std::vector<std::int32_t>& frame_front() const { return frame_front_; }
   const std::vector<std::int32_t>& frame_back() const { return frame_back_; }
   /// Decodes ids to text. Throws ContractError if an id is outside the vocabulary.

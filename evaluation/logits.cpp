@@ -134,9 +134,12 @@ Variable hidden_of(Model& model, layers::ForwardContext& context, const TokenRow
 
 void check_rows(const Model& model, const TokenRows& rows) {
   const layers::ModelConfig& settings = model.settings.model;
+  const auto longest = std::max_element(rows.lengths.begin(), rows.lengths.end());
+  const bool padded = longest != rows.lengths.end() && *longest < rows.n;
   if (settings.position == layers::Position::learned && rows.n > settings.max_sequence_length)
-    throw UserError("a row has {} tokens, but the model has {} learned positions; shorten the row", rows.n,
-                    settings.max_sequence_length);
+    throw UserError("row {} (from 0) has {} tokens{}, but the model has {} learned positions; shorten the row{}",
+                    longest - rows.lengths.begin(), rows.n, padded ? ", padding included" : "",
+                    settings.max_sequence_length, padded ? " or its padding" : "");
   for (const std::int32_t segment : rows.segments) {
     if (segment >= settings.n_segments)
       throw UserError("HDF5 dataset segments: found {}; expected numbers below {}, the number of the model's segments",

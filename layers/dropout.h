@@ -6,8 +6,13 @@
 
 namespace furlong::layers {
 
-/// Applies dropout to x [batch, ...] in training. The dropped elements depend only on (seed, step, name, global sample,
-/// element). If x [batch, n, width] is a segment of each sequence, elements are numbered as in the whole sequence.
+/// Applies dropout to x [batch, ...] in training: each element is zero with probability `rate`, 0 <= rate < 1, else
+/// multiplied by 1 / (1 - rate). Returns x itself if the context is not in training or if rate is 0.
+///
+/// The dropped elements depend only on (seed, step, name, global sample, element). With context parallelism
+/// (context.exchange), x [batch, n, width] is this rank's segment of each sequence. Elements are then numbered as in
+/// the whole sequence, so the result does not depend on the number of ranks. Throws ContractError if rate is outside
+/// [0, 1), if the rows of x are not contiguous, or with context parallelism if x does not have three dimensions.
 inline Variable dropout(ForwardContext& context, const Variable& x, double rate, const std::string& name) {
   if (!context.training || rate == 0) return x;
   const RandomKey key{context.seed, context.step, random_stream(name)};

@@ -35,6 +35,12 @@ class TimedOut : public std::runtime_error {
   explicit TimedOut(std::chrono::milliseconds timeout);
 };
 
+/// The connections of one rank to all other ranks. Construct it, then call connect(), both on all ranks at about the
+/// same time; then run Gloo's collectives on context().
+///
+/// A wait is a call of waitRecv() or waitSend() of a buffer of context(), which Gloo's collectives make. It blocks
+/// until the transfer is complete. It throws TimedOut after GlooOptions::operation_timeout, Interrupted after
+/// interrupt(), and Gloo's exception if a connection breaks; lost_peer() then names the rank.
 class GlooMesh {
  public:
   /// Listens, and exchanges addresses with all other ranks through the store. Throws UserError if the address does not
@@ -44,9 +50,11 @@ class GlooMesh {
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
 
-  /// Connects to every rank. Both ends of a connection prove that they have read the store. Throws MachineError that
-  /// names the rank.
+  /// Connects to every rank. Both ends of a connection prove that they have read the store. Throws MachineError, which
+  /// names the rank, if a connection fails or takes longer than GlooOptions::connect_timeout. Throws Interrupted after
+  /// interrupt().
   void connect();
+  /// Returns the context for Gloo's collectives. Use it after connect().
   const std::shared_ptr<gloo::Context>& context() const { return context_; }
 
   /// Makes all current and future waits of this mesh throw, and closes the connections. May be called from any thread

@@ -48,9 +48,10 @@ void WaitNotice::log_notice(const Operation& operation, double seconds) {
       elsewhere.push_back(fmt::format("{} is in {}", name_of_rank_(rank), entry->name));
   }
   if (!missing.empty()) {
-    log_warn("{} has waited for {:.0f} s: {} {} not reached it; the other ranks wait as long as {} alive",
+    log_warn("{} has waited for {:.0f} s: {} {} not reached it; the other ranks wait as long as {} alive; check {}",
              operation.name, seconds, fmt::join(missing, ", "), missing.size() == 1 ? "has" : "have",
-             missing.size() == 1 ? "it is" : "they are");
+             missing.size() == 1 ? "it is" : "they are",
+             missing.size() == 1 ? "the load of its host and its log" : "the load of their hosts and their logs");
   } else if (!elsewhere.empty()) {
     log_warn(
         "{} has taken {:.0f} s: {}; the ranks run different operations and wait for each other: stop the job, and "
@@ -59,8 +60,9 @@ void WaitNotice::log_notice(const Operation& operation, double seconds) {
         operation.name, seconds, fmt::join(elsewhere, ", "));
   } else {
     log_warn("{} has taken {:.0f} s; {}", operation.name, seconds,
-             operation.number > 0 ? "all ranks have reached it, so the network may be stalled"
-                                  : "the peer has not reached it");
+             operation.number > 0 ? "all ranks have reached it, so the network may be stalled: check it with furlong "
+                                    "bench comm on the same hosts"
+                                  : "that rank has not reached it: check the load of its host and its log");
   }
 }
 

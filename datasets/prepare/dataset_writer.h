@@ -1,5 +1,5 @@
 #pragma once
-// Writes a tokenized dataset. The layout is described in docs/file_formats.md; tokenized_dataset.h reads it.
+// Writes a tokenized dataset. The layout is described in docs/file_formats.md; TokenizedDataset reads it.
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -65,13 +65,16 @@ class DatasetWriter {
   /// Ends the current document. Appends the document token if the vocabulary has one and the document does not end with
   /// it. A document without tokens is counted but not stored.
   void end_document();
-  /// Sets the label of the document, or pair of documents, that has just ended.
+  /// Sets the label, a number from 0, of the document or pair of documents that has just ended. Call it once after
+  /// each documents_per_label calls of end_document() that stored a document, and before the next append(). Throws
+  /// ContractError if documents_per_label is 0, inside a document, or if the label is negative.
   void label(std::int32_t label);
   /// Returns the number of tokens written so far.
   std::uint64_t n_tokens() const;
   /// Completes the file and renames it to its final name. Call once, last. `provenance` is JSON; `label_names` are the
   /// names of the labels 0, 1, ... Throws UserError if there are no tokens, or if a split with a positive share is
-  /// empty.
+  /// empty. Throws ContractError inside a document, if the number of labels does not match that of documents, or if a
+  /// label has no name.
   DatasetSummary finish(const std::string& provenance, const std::vector<std::string>& label_names = {});
 
  private:

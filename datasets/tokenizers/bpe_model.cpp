@@ -9,6 +9,7 @@
 
 #include "datasets/tokenizers/piece_model.h"
 #include "datasets/tokenizers/unicode.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 namespace {
@@ -96,7 +97,11 @@ class BpeModel : public PieceModel {
 
   void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
     if (piece.size() > max_bytes)
-      throw UserError("the tokenizer leaves a piece of {} bytes unsplit; expected at most {}", piece.size(), max_bytes);
+      throw UserError(
+          "the tokenizer's pre_tokenizer leaves a piece of {} bytes in one part, starting with '{}'; expected at most "
+          "{}: "
+          "break the text into shorter lines or documents",
+          piece.size(), foreign::printable(piece.substr(0, 40)), max_bytes);
     if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
       ids.push_back(whole->second);
       return;

@@ -25,9 +25,10 @@ struct Fields {
 Fields read_fields(const GgufFile& file) {
   Fields fields{file, file.texts("tokenizer.ggml.tokens"), {}, {}};
   if (fields.tokens.empty()) throw UserError("{}: tokenizer.ggml.tokens is empty", file.path());
-  for (const std::string& token : fields.tokens) {
+  for (std::size_t id = 0; id < fields.tokens.size(); ++id) {
+    const std::string& token = fields.tokens[id];
     if (unicode::valid_length(token) != token.size())
-      throw UserError("{}: tokenizer.ggml.tokens: a token is not valid UTF-8", file.path());
+      throw UserError("{}: tokenizer.ggml.tokens[{}] is not valid UTF-8", file.path(), id);
   }
   fields.types.assign(fields.tokens.size(), normal);
   if (file.has("tokenizer.ggml.token_type")) {

@@ -57,7 +57,8 @@ json added_json(const std::vector<AddedToken>& added) {
   return list;
 }
 
-/// One text between two tokens, either of which may be missing. Each text of a pair is framed separately.
+/// The post_processor: one text between two special tokens, either of which may be missing. Each text of a pair gets
+/// both.
 json template_of(const std::string& front, const std::string& back, const json& vocabulary,
                  const std::vector<AddedToken>& added, std::string_view origin) {
   json special = json::object(), single = json::array(), pair = json::array();
@@ -67,7 +68,8 @@ json template_of(const std::string& front, const std::string& back, const json& 
     for (const AddedToken& other : added) {
       if (other.content == name) id = other.id;
     }
-    if (id.is_null()) throw UserError("{}: the frame token '{}' is not in the vocabulary", origin, name);
+    if (id.is_null())
+      throw UserError("{}: the special token '{}' of the post_processor is not in the vocabulary", origin, name);
     special[name] = {{"id", name}, {"ids", {id}}, {"tokens", {name}}};
     const json item{{"SpecialToken", {{"id", name}, {"type_id", text}}}};
     if (text == 0) single.push_back(item);

@@ -46,7 +46,8 @@ class PipelineTokenizer : public Tokenizer {
     TokenFrame frame = frame_of_processor(part("post_processor"));
     for (const auto* side : {&frame.front, &frame.back}) {
       for (const std::int32_t id : *side) {
-        if (!has(id)) throw UserError("{}: the frame token {} does not exist", all.at("post_processor").name(), id);
+        if (!has(id))
+          throw UserError("{}: the special token {} is not in the vocabulary", all.at("post_processor").name(), id);
       }
     }
     frame_front_ = std::move(frame.front);

@@ -75,7 +75,7 @@ void check_special_tokens(const Tokenizer& tokenizer, std::string_view origin) {
   }
   for (const std::int32_t id : tokenizer.framed({})) {
     if (id >= tokenizer.size())
-      throw UserError("{}: frame: token {} does not exist; ids are below {}", origin, id, tokenizer.size());
+      throw UserError("{}: frame: special token {} does not exist; ids are below {}", origin, id, tokenizer.size());
   }
 }
 

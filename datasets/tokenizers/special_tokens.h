@@ -33,8 +33,8 @@ nlohmann::json special_to_json(const SpecialTokens& special);
 /// token.
 SpecialTokens special_from_json(const JsonView& json);
 
-/// Checks that the tokenizer has all its special tokens and frame tokens, so that the error occurs at load time and not
-/// during training. Throws UserError, starting with `origin`.
+/// Checks that the tokenizer has all its special tokens, also those that it puts around a document, so that the error
+/// occurs at load time and not during training. Throws UserError, starting with `origin`.
 void check_special_tokens(const Tokenizer& tokenizer, std::string_view origin);
 
 }  // namespace furlong

@@ -29,8 +29,8 @@ class Tokenizer {
   virtual std::string_view kind() const = 0;
   /// Returns the number of ids, added tokens included. Ids are 0 to size() - 1; some may have no token.
   virtual std::int32_t size() const = 0;
-  /// Returns the ids of the text alone, without a frame (see framed()). The text need not be valid UTF-8: tokenizers
-  /// that work on characters read an invalid byte as U+FFFD.
+  /// Returns the ids of the text alone, without special tokens around it (see framed()). The text need not be valid
+  /// UTF-8: tokenizers that work on characters read an invalid byte as U+FFFD.
   virtual std::vector<std::int32_t> encode(std::string_view text, SpecialTokenMode special) const = 0;
   /// The same with special tokens read as plain text.
   std::vector<std::int32_t> encode(std::string_view text) const { return encode(text, SpecialTokenMode::as_text); }
@@ -46,8 +46,8 @@ class Tokenizer {
   virtual std::optional<std::int32_t> find(std::string_view token) const = 0;
   /// Returns the special tokens.
   const SpecialTokens& special() const { return special_; }
-  /// Returns a whole document with its frame: [CLS] ids [SEP] for BERT-like models, a beginning token before the ids
-  /// for Llama, only the ids for GPT-2.
+  /// Returns a whole document with the special tokens around it: [CLS] ids [SEP] for BERT-like models, a beginning
+  /// token before the ids for Llama, only the ids for GPT-2.
   std::vector<std::int32_t> framed(std::span<const std::int32_t> ids) const;
   /// Returns the complete tokenizer as one JSON object, which tokenizer_from_json() reads. Its keys are "kind",
   /// "special", and one of "tokenizer" (a tokenizer.json document), "sentencepiece" (a serialized model in base64) and

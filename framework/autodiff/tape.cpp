@@ -165,7 +165,8 @@ Variable Tape::record_in_place(const char* name, const Variable& variable, std::
   trace::node("forward", scope_, name);
   if (checks_) check_finite(variable.value(), scope_ + name);
   if (!records({&variable})) return variable;
-  require(!variable.slot()->persistent, "{}: cannot change a parameter or leaf in place", name);
+  require(!variable.slot()->persistent,
+          "{}: cannot change a parameter, or an input with a gradient (Variable::leaf), in place", name);
   const End end{variable.slot(), variable.shape()};
   nodes_.push_back(Node{name, scope_, {end}, {end}, std::move(saved), std::move(backward), {}});
   return variable;

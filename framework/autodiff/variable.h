@@ -17,7 +17,7 @@ struct GradientSlot {
   Device device;
   Tensor gradient;          // undefined until first requested
   bool written = false;     // holds a gradient, or a partial sum of gradients
-  bool persistent = false;  // of a parameter or leaf: the memory stays after backward
+  bool persistent = false;  // of a parameter or of leaf(): the memory stays after backward
 
   // A column range of another slot (ops::split_last). Its gradient is a view of the base's.
   std::shared_ptr<GradientSlot> base;

@@ -15,12 +15,11 @@ namespace {
 Device gpu(DeviceType type, int index, const std::string& name) {
   GpuEngine* engine = gpu_engine(type);
   if (engine == nullptr) {
-    const char* remedy =
-        type == DeviceType::cuda
-            ? "it was built without the CUDA toolkit; use device: cpu, or install the toolkit and rebuild"
-            : "only builds with tests have the simulator; use device: cpu";
-    throw UserError("device: '{}' is not available: this program has no {} engine ({})", name,
-                    type == DeviceType::cuda ? "CUDA" : "simulated", remedy);
+    const char* reason = type == DeviceType::cuda
+                             ? "this program was built without CUDA support; use device: cpu, or install the CUDA "
+                               "toolkit and build with FURLONG_CUDA=ON scripts/build.sh release"
+                             : "this program was built without tests, and so without the simulator; use device: cpu";
+    throw UserError("device: '{}' is not available: {}", name, reason);
   }
   if (const std::string reason = engine->unavailable(index); !reason.empty()) {
     throw UserError("device: '{}' is not available: {}; use device: cpu or device: auto to compute on the CPU", name,
@@ -49,7 +48,7 @@ std::string idle_gpu_warning(const std::vector<GpuInformation>& gpus, const std:
   const auto driven = std::find_if(gpus.begin(), gpus.end(), [](const GpuInformation& gpu) { return gpu.driver; });
   if (driven == gpus.end()) return "";
   return fmt::format("device: auto computes on the CPU and leaves {} idle: {}", driven->name,
-                     unavailable.empty() ? "this program was built without the CUDA engine; install the CUDA toolkit, "
+                     unavailable.empty() ? "this program was built without CUDA support; install the CUDA toolkit, "
                                            "then build with FURLONG_CUDA=ON scripts/build.sh release"
                                          : unavailable);
 }

@@ -20,7 +20,8 @@ namespace furlong {
 
 /// Results of one optimizer step, over all ranks.
 struct StepReport {
-  /// Mean over the step's targets in nats, or the teacher's loss; NaN if the step has no targets.
+  /// Mean over the step's targets, in nats; with a teacher, the loss of Teacher (teacher.loss). NaN if the step has
+  /// no targets.
   double loss = 0;
   double gradient_norm = 0;  ///< before clipping
   double learning_rate = 0;
@@ -35,9 +36,10 @@ struct StepReport {
 /// program can stop between any two steps. Movable between steps: no part refers to another part's address.
 class Trainer {
  public:
-  /// `data` and `group` must outlive the trainer. `compute`: see make_model. `group`: the ranks that train this model
-  /// together, each on a share of each batch's samples; null for one process. All ranks call the non-const functions in
-  /// the same order.
+  /// `data` and `group` must outlive the trainer. `compute`: data type of weights and activations in forward and
+  /// backward, instead of model.dtype (float64 in tests). `group`: the ranks that train this model together, each on a
+  /// share of each batch's samples; null for one process. All ranks call the non-const functions and save() in the same
+  /// order. Throws ContractError for a teacher or data.stateful with several ranks.
   Trainer(const Settings& settings, const Dataset& data, const Device& device,
           std::optional<DType> compute = std::nullopt, const ProcessGroup* group = nullptr);
 
@@ -75,9 +77,11 @@ class Trainer {
   /// Returns a description of the current state, with a checksum of the weights: "step 40, sample 320, weights
   /// 0123456789abcdef". It is equal on all ranks that train together.
   std::string digest() const;
-  /// Writes a checkpoint and blocks until this rank's files are complete. `metrics`: the content of the run's
-  /// metrics.jsonl, which the checkpoint includes. With several ranks each rank writes its shard of parameters and
-  /// moments, and rank 0 writes the checkpoint that names the shards.
+  /// Writes a checkpoint synchronously. `metrics`: the content of the run's metrics.jsonl, which the checkpoint
+  /// includes. With several ranks each rank writes its shard of parameters and moments, and rank 0 writes the
+  /// checkpoint that names the shards. Throws UserError if the path is invalid or if the shard
+  /// of another rank does not become visible, and MachineError if the system fails. With one process, an existing file
+  /// then stays unchanged.
   void save(const std::filesystem::path& path, const std::string& metrics = {}) const;
   /// Returns what save() writes. The parts must be written or copied before the next step.
   CheckpointParts checkpoint_parts(const std::string& metrics) const;

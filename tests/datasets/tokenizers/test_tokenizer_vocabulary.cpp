@@ -82,7 +82,8 @@ TEST_F(TokenizerVocabularyTest, HasTokenizerIdsAndSpecialTokens) {
   EXPECT_EQ(vocabulary.symbol(24), "C");
   EXPECT_THAT(message_of<UserError>([&] { vocabulary.id_of("lac"); }),
               HasSubstr("'lac' is not a token of the letters tokenizer of 25 tokens"));
-  // Data symbols are those that text consists of, so that they may be masked or sampled; frame tokens are not.
+  // Data symbols are those that text consists of, so that they may be masked or sampled; special tokens around a
+  // document are not.
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) EXPECT_EQ(vocabulary.is_data_symbol(id), id >= 5) << id;
   EXPECT_EQ(vocabulary.n_data_symbols(), 20);
   EXPECT_TRUE(vocabulary.with_encoder_tokens() == vocabulary);

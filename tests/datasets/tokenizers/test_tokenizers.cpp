@@ -440,7 +440,7 @@ TEST_F(TokenizerTest, RejectsUnreadableFilesWithReason) {
   EXPECT_THAT(error_of(with("/post_processor", {{"type", "Other"}})), HasSubstr("the post_processor 'Other'"));
   EXPECT_THAT(error_of(with("/added_tokens/0/id", 7)), HasSubstr("'<|endoftext|>' has the id 7"));
   EXPECT_THAT(error_of(with("/post_processor", {{"type", "BertProcessing"}, {"cls", {"x", 900}}, {"sep", {"x", 1}}})),
-              HasSubstr("the frame token 900"));
+              HasSubstr("post_processor: the special token 900"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("tokenizer.json", "{\"model\": ")); }),
               HasSubstr("tokenizer.json: is not valid JSON"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("tokenizer.json", std::string(100000, '['))); }),

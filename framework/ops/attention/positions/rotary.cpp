@@ -94,7 +94,8 @@ Variable rotary(Tape& tape, const Variable& x, std::int64_t n_heads, std::int64_
   require(table.d_head() == d_head, "rotary: heads have {} dimensions, but the table is for {}", d_head,
           table.d_head());
   // record_in_place checks this too, but only after the values have changed.
-  require(!tape.records({&x}) || !x.slot()->persistent, "rotary: a parameter or leaf cannot be changed in place");
+  require(!tape.records({&x}) || !x.slot()->persistent,
+          "rotary: a parameter, or an input with a gradient (Variable::leaf), cannot be changed in place");
   require(!positions || (positions->dtype() == DType::int32 && positions->is_contiguous() && x.shape().rank() == 3 &&
                          first_position == 0 && positions->shape() == Shape({x.extent(0), x.extent(1)})),
           "rotary: positions are {} {} with first_position {} for x {}, expected int32 [batch, n] and first_position 0",

@@ -12,12 +12,14 @@ namespace furlong::ops {
 /// Row p is position p: table[p, 0, i] = f cos(p θ_i), table[p, 1, i] = f sin(p θ_i). θ_i = base^(-2i / d_head), scaled
 /// as in rotary_frequencies(); f = rotary_attention_factor(), which is 1 except for yarn.
 ///
-/// All positions up to `max_cached` that were requested so far are cached. The cache doubles when it grows, so a steady
-/// training step or a generated token computes nothing. Beyond `max_cached` only positions near the last request are
-/// cached, so memory stays bounded for unbounded text. One table serves all layers of a model. Not thread-safe.
+/// Requested positions below `max_cached` are cached from 0 on. The cache doubles when it grows, so a steady training
+/// step or a generated token computes nothing. A request that starts above 0 and ends beyond `max_cached` is cached
+/// separately: from its first position, at least `min_window` positions, until a request outside of them. So memory
+/// stays bounded for unbounded text. One table serves all layers of a model. Not thread-safe.
 class RotaryTable {
  public:
-  static constexpr std::int64_t max_cached = 65536, min_window = 4096;
+  static constexpr std::int64_t max_cached = 65536;  ///< positions of the cache that starts at position 0
+  static constexpr std::int64_t min_window = 4096;   ///< least number of positions that are cached beyond max_cached
 
   /// Throws ContractError if d_head is not even and positive, if base <= 0, or if rotary_frequencies() throws.
   RotaryTable(std::int64_t d_head, double base, const RotaryScaling& scaling = {});
@@ -34,9 +36,9 @@ class RotaryTable {
     Tensor table;  // [rows, 2, d_head / 2]
     Tensor row;    // int32, one index per token; undefined: token t uses row t
   };
-  /// Returns the rows for tokens with individual positions: int32, not negative (checked on the CPU). Rows for
-  /// positions beyond max_cached are cached until other positions are requested, because all layers of a model request
-  /// the same tensor. On a GPU the host does not read positions: each call computes one row per token.
+  /// Returns the rows for tokens with individual positions: int32 [batch, n], contiguous, not negative (checked on the
+  /// CPU). If a position is max_cached or larger, the rows are cached until another tensor is given, because all layers
+  /// of a model give the same one. On a GPU the host does not read positions: each call computes one row per token.
   Rows at(const Stream& stream, DType dtype, const Tensor& positions);
 
   /// Returns θ_i, float64 [d_head / 2]. Copied to a GPU once.
@@ -68,9 +70,10 @@ class RotaryTable {
 /// The rotation preserves each head's norm, except for the table's factor. After it, q·k depends only on the distance
 /// of the positions. Features of q and k do not have this property: linear attention depends on absolute positions.
 ///
-/// `positions`, int32 [batch, n], gives each token its own position (first_position must be 0), for packed documents
-/// (document_positions) and rows that continue from different positions. Backward rotates the gradient back, also in
-/// place. Throws ContractError for a parameter or leaf, or if d_head is not the table's.
+/// `positions`, contiguous int32 [batch, n], gives each token its own position (first_position must be 0), for packed
+/// documents (document_positions) and rows that continue from different positions. Backward rotates the gradient back,
+/// also in place. Throws ContractError if x is a parameter or a Variable::leaf() (both keep their values for later
+/// steps), if shape or dtype of x or positions do not match, or if d_head is not the table's.
 Variable rotary(Tape& tape, const Variable& x, std::int64_t n_heads, std::int64_t d_head, std::int64_t first_position,
                 RotaryTable& table, const Tensor* positions = nullptr);
 
