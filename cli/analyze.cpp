@@ -229,45 +229,50 @@ void add_sources(Command command, Options& options) {
 }
 
 void add_gaussian(Command command, SweepOptions& sweep, Given& given) {
-  given.gaussian = {
-      command.add_option("--std", sweep.deviations, "Gaussian: standard deviations of the entries of q and k")
-          .shows_default()
-          .separated_by(',')
-          .one_argument()
-          .range(0.0, 1e6)
-          .value_name("S,..."),
-      command.add_option("--lengths", sweep.lengths, "Gaussian: sequence lengths n")
-          .shows_default()
-          .separated_by(',')
-          .one_argument()
-          .range(1, 1 << 20)
-          .value_name("N,..."),
-      command.add_option("--head-dim", sweep.widths, "Gaussian: head dimensions d")
-          .shows_default()
-          .separated_by(',')
-          .one_argument()
-          .range(1, 1 << 14)
-          .value_name("D,...")};
+  given.gaussian = {command
+                        .add_option("--std", sweep.deviations,
+                                    "Without RUN and --input: standard deviations of the entries of q and k")
+                        .shows_default()
+                        .separated_by(',')
+                        .one_argument()
+                        .range(0.0, 1e6)
+                        .value_name("S,..."),
+                    command.add_option("--lengths", sweep.lengths, "Without RUN and --input: sequence lengths n")
+                        .shows_default()
+                        .separated_by(',')
+                        .one_argument()
+                        .range(1, 1 << 20)
+                        .value_name("N,..."),
+                    command.add_option("--head-dim", sweep.widths, "Without RUN and --input: head dimensions d")
+                        .shows_default()
+                        .separated_by(',')
+                        .one_argument()
+                        .range(1, 1 << 14)
+                        .value_name("D,...")};
   given.without_model = {
-      command.add_option("--norm-scale", sweep.norm_scales, "Factors that multiply q and k")
+      command.add_option("--norm-scale", sweep.norm_scales, "Without RUN: factors that multiply q and k")
           .shows_default()
           .separated_by(',')
           .one_argument()
           .range(0.0, 1e6)
           .value_name("X,..."),
-      command.add_flag("--causal", sweep.causal, "A query attends to itself and earlier tokens (otherwise to all)")};
+      command.add_flag("--causal", sweep.causal,
+                       "Without RUN: a query attends to itself and earlier tokens (otherwise to all)")};
 }
 
 void add_model(Command command, Options& options, Given& given) {
   ModelAnalysisOptions& model = options.model;
   given.model = {
-      command.add_option("--data", model.store, "RUN: tokenized dataset (default: that of the model's training)")
+      command.add_option("--data", model.store, "With RUN: tokenized dataset (default: that of the model's training)")
           .value_name("DATASET"),
-      add_split(command, options.split),
-      command.add_option("--sequence-length", model.sequence_length, "RUN: tokens in a row (default: as in training)")
+      add_split(command, options.split, "With RUN: part of the dataset"),
+      command
+          .add_option("--sequence-length", model.sequence_length, "With RUN: tokens in a row (default: as in training)")
           .range(1, 1000000000),
-      command.add_option("--batch-size", model.batch_size, "RUN: rows in a batch").shows_default().range(1, 1000000),
-      command.add_option("--batches", model.batches, "RUN: number of batches, from the split's start")
+      command.add_option("--batch-size", model.batch_size, "With RUN: rows in a batch")
+          .shows_default()
+          .range(1, 1000000),
+      command.add_option("--batches", model.batches, "With RUN: number of batches, from the split's start")
           .shows_default()
           .range(1, 1000000),
       add_weights(command, options.weights)};

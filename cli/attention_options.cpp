@@ -101,7 +101,7 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
   guard_ =
       keep(command
                .add_option("--denominator-guard", config.denominator_guard,
-                           "For feature maps with values of both signs, whose sums can cancel: sets a row to zero, "
+                           "With feature maps with values of both signs, whose sums can cancel: sets a row to zero, "
                            "and counts it, if its denominator is a smaller part of the sum of |φ(q)| |φ(k)|")
                .shows_default()
                .range(0.0, 1.0),

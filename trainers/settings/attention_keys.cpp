@@ -95,7 +95,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
                       "only for favor_relu: constant added to every feature, part of the kernel's definition")
                     .above(0)
                     .within(0, 1)
-                    .zero_means("the default (the constant itself cannot be 0)"));
+                    .zero_means("the default, since the constant must be above 0"));
   with_maps(t.key("model.attention.max_features", &a.map_options.max_features, "",
                   "largest number of polynomial features; a map with more is an error")
                 .within(1, 1e6),

@@ -35,9 +35,9 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
       .within(1, 1e6)
       .elsewhere({"per_device_train_batch_size", "micro_batch_size", "train_batch_size"});
   t.key("data.sampler", &d.sampler, "",
-        "random: windows at random positions of the split; sequential: consecutive windows from its start; stream: the "
-        "split is divided into one part of consecutive segments for each batch row, and each step reads the next "
-        "segment of every part; documents: one padded document per row, all once per epoch, long ones split over "
+        "random: windows at random positions of the split; sequential: consecutive windows from its start; stream: "
+        "consecutive segments of documents; the split is divided into one part for each row, and each step reads the "
+        "next segment of every part; documents: one padded document per row, all once per epoch, long ones split over "
         "several rows")
       .one_of({"random", "sequential", "stream", "documents"})
       .only_with("data.task", {"none"});

@@ -96,9 +96,10 @@ void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
       .within(1, 1e12)
       .zero_means("the whole split")
       .only_with("finetune.source");
-  t.key("finetune.benchmark_lengths", &f.benchmark_lengths, "tokens",
-        "sequence lengths, each from 1 to 999999999, at which teacher and student are timed in the final evaluation "
-        "(speed and memory of a forward pass over one sequence), such as [512, 2048, 8192]; empty: no benchmark")
+  t.key(
+       "finetune.benchmark_lengths", &f.benchmark_lengths, "tokens",
+       "sequence lengths, integers from 1 to 999999999, at which teacher and student are timed in the final evaluation "
+       "(speed and memory of a forward pass over one sequence), such as [512, 2048, 8192]; empty: no benchmark")
       .only_with("finetune.source");
   add_stage_keys(t, "attention_transfer", "the stage of attention transfer; 0 takes the value for all stages",
                  f.attention_transfer);
