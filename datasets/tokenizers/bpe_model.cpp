@@ -98,9 +98,8 @@ class BpeModel : public PieceModel {
   void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {
     if (piece.size() > max_bytes)
       throw UserError(
-          "the tokenizer's pre_tokenizer leaves a piece of {} bytes in one part, starting with '{}'; expected at most "
-          "{}: "
-          "break the text into shorter lines or documents",
+          "the tokenizer's pre_tokenizer leaves a piece of {} bytes in one part, starting with '{}'; "
+          "expected at most {}: break the text into shorter lines or documents",
           piece.size(), foreign::printable(piece.substr(0, 40)), max_bytes);
     if (const auto whole = whole_pieces_.find(piece); whole != whole_pieces_.end()) {
       ids.push_back(whole->second);

@@ -54,7 +54,7 @@ FILE` prints it with all defaults and derived values; `--comments` adds the mean
   part, or there are fewer documents than rows. Then parts can start inside a document, and the loss
   depends on the batch size; `data.batch_size: 1` evaluates whole documents.
 
-**Terms** in this page and in the help:
+**Glossary** of this page and of the help:
 
 - *document*: one text or sequence of the dataset; `furlong prepare` defines where it ends.
 - *split*: the part of the dataset for training, validation or test.
