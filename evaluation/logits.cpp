@@ -4,6 +4,7 @@
 #include <charconv>
 #include <fstream>
 
+#include "evaluation/sequences/hidden_states.h"
 #include "framework/core/shape.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/foreign_hdf5.h"
@@ -155,18 +156,6 @@ TokenRows read_token_rows(const fs::path& path, std::int64_t vocabulary_size) {
 }
 
 namespace {
-
-/// Returns the values of a tensor as float64.
-std::vector<double> doubles_of(const Tensor& tensor) {
-  if (tensor.dtype() == DType::float64) return tensor.to_vector<double>();
-  Tensor wide = tensor;
-  if (tensor.dtype() != DType::float32) {
-    wide = Tensor::empty(tensor.shape(), DType::float32, tensor.device());
-    ops::convert(Stream{tensor.device()}, wide, tensor);
-  }
-  const std::vector<float> values = wide.to_vector<float>();
-  return {values.begin(), values.end()};
-}
 
 /// An output dataset [rows, n, width] in the model's precision.
 class Results {

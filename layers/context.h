@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "framework/autodiff/tape.h"
@@ -62,6 +63,10 @@ struct ForwardContext {
   /// Called by the forward of every self-attention, if set, in the calling thread. For a recomputed block, it is called
   /// at each run, so also during backward.
   std::function<void(const ObservedAttention&)> observe_attention{};
+
+  /// If set, the model returns the hidden states after this many blocks instead of the last: before the final norm,
+  /// unless all blocks run.
+  std::optional<std::int64_t> blocks_to_run{};
 
   /// Returns the tape's stream.
   const Stream& stream() const { return tape.stream(); }

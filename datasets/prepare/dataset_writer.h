@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "datasets/prepare/document_sink.h"
 #include "datasets/split.h"
 #include "datasets/vocabulary.h"
 
@@ -47,28 +48,28 @@ struct DatasetSummary {
 
 /// Streams tokens into a dataset, in constant memory. The file appears, complete, with finish(). Throws UserError if
 /// the path is invalid and MachineError if the system fails; an existing file then stays unchanged.
-class DatasetWriter {
+class DatasetWriter : public DocumentSink {
  public:
   /// Creates a temporary file next to `path`.
   DatasetWriter(const std::filesystem::path& path, Vocabulary vocabulary, const DatasetWriterOptions& options);
   /// Writes to a file that the caller opened before the vocabulary was known.
   DatasetWriter(std::unique_ptr<AtomicFile> file, Vocabulary vocabulary, const DatasetWriterOptions& options);
   /// Without finish(), removes the temporary file.
-  ~DatasetWriter();
+  ~DatasetWriter() override;
   DatasetWriter(const DatasetWriter&) = delete;
   DatasetWriter& operator=(const DatasetWriter&) = delete;
 
   /// Appends tokens to the current document. The ids must be inside the vocabulary; they are not checked here.
-  void append(std::span<const std::uint16_t> ids);
+  void append(std::span<const std::uint16_t> ids) override;
   /// The same for 32-bit ids.
-  void append(std::span<const std::int32_t> ids);
+  void append(std::span<const std::int32_t> ids) override;
   /// Ends the current document. Appends the document token if the vocabulary has one and the document does not end with
   /// it. A document without tokens is counted but not stored.
-  void end_document();
+  void end_document() override;
   /// Sets the label, a number from 0, of the document or pair of documents that has just ended. Call it once after
   /// each documents_per_label calls of end_document() that stored a document, and before the next append(). Throws
   /// ContractError if documents_per_label is 0, inside a document, or if the label is negative.
-  void label(std::int32_t label);
+  void label(std::int32_t label) override;
   /// Returns the number of tokens written so far.
   std::uint64_t n_tokens() const;
   /// Completes the file and renames it to its final name. Call once, last. `provenance` is JSON; `label_names` are the

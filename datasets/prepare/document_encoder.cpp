@@ -17,7 +17,7 @@ bool continues_character(char byte) { return (static_cast<unsigned char>(byte) &
 
 }  // namespace
 
-DocumentEncoder::DocumentEncoder(const Vocabulary& vocabulary, DatasetWriter& writer, std::size_t piece_bytes)
+DocumentEncoder::DocumentEncoder(const Vocabulary& vocabulary, DocumentSink& writer, std::size_t piece_bytes)
     : vocabulary_(vocabulary), writer_(writer), piece_bytes_(piece_bytes), next_cut_(piece_bytes) {
   require(vocabulary.tokenizer() != nullptr && piece_bytes > 0, "documents encoded by a {} vocabulary",
           vocabulary.kind_name());

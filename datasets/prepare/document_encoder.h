@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "datasets/prepare/dataset_writer.h"
+#include "datasets/prepare/document_sink.h"
 #include "datasets/vocabulary.h"
 
 namespace furlong {
@@ -18,7 +18,7 @@ class DocumentEncoder {
   static constexpr std::size_t default_piece_bytes = std::size_t{1} << 20;
 
   /// `vocabulary` must have a tokenizer. `writer` must outlive this object.
-  DocumentEncoder(const Vocabulary& vocabulary, DatasetWriter& writer, std::size_t piece_bytes = default_piece_bytes);
+  DocumentEncoder(const Vocabulary& vocabulary, DocumentSink& writer, std::size_t piece_bytes = default_piece_bytes);
 
   /// Appends one byte of text to the document.
   void put(char byte) {
@@ -38,7 +38,7 @@ class DocumentEncoder {
   void write(const std::vector<std::int32_t>& ids);
 
   const Vocabulary vocabulary_;
-  DatasetWriter& writer_;
+  DocumentSink& writer_;
   std::size_t piece_bytes_, next_cut_;
   std::string text_;
   std::vector<std::int32_t> ids_;

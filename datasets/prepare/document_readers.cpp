@@ -18,7 +18,7 @@ namespace {
 /// Buffers tokens for the writer, one per byte.
 class ByteOutlet {
  public:
-  explicit ByteOutlet(DatasetWriter& writer) : writer_(writer) { buffer_.reserve(kCapacity); }
+  explicit ByteOutlet(DocumentSink& writer) : writer_(writer) { buffer_.reserve(kCapacity); }
   void put(char byte) { put_token(static_cast<unsigned char>(byte)); }
   void put_token(std::int32_t id) {
     buffer_.push_back(static_cast<std::uint16_t>(id));
@@ -36,14 +36,14 @@ class ByteOutlet {
     writer_.append(std::span<const std::uint16_t>(buffer_));
     buffer_.clear();
   }
-  DatasetWriter& writer_;
+  DocumentSink& writer_;
   std::vector<std::uint16_t> buffer_;
 };
 
 /// Maps the letters of an alphabet to tokens.
 class AlphabetOutlet : public ByteOutlet {
  public:
-  AlphabetOutlet(const Vocabulary& vocabulary, DatasetWriter& writer) : ByteOutlet(writer), vocabulary_(vocabulary) {}
+  AlphabetOutlet(const Vocabulary& vocabulary, DocumentSink& writer) : ByteOutlet(writer), vocabulary_(vocabulary) {}
   bool knows(unsigned char letter) const { return vocabulary_.id_of_byte(letter) >= 0; }
   void put(unsigned char letter) { put_token(vocabulary_.id_of_byte(letter)); }
   void put_unknown(unsigned char) { put_token(*vocabulary_.unknown_id()); }
@@ -62,7 +62,7 @@ class AlphabetOutlet : public ByteOutlet {
 /// sequences have no words; others encode text.
 class TokenizerLetters {
  public:
-  TokenizerLetters(const Vocabulary& vocabulary, DatasetWriter& writer)
+  TokenizerLetters(const Vocabulary& vocabulary, DocumentSink& writer)
       : vocabulary_(vocabulary), encoder_(vocabulary, writer) {
     const std::string_view kind = vocabulary.tokenizer()->kind();
     one_by_one_ = kind == "letters" || kind == "wordpiece";
@@ -174,7 +174,8 @@ class LineReader : public DocumentReader {
 template <class Outlet>
 class FastaReader : public DocumentReader {
  public:
-  FastaReader(bool map_unknown, Outlet outlet) : map_unknown_(map_unknown), outlet_(std::move(outlet)) {
+  FastaReader(bool map_unknown, DocumentSink& sink, Outlet outlet)
+      : map_unknown_(map_unknown), sink_(sink), outlet_(std::move(outlet)) {
     for (std::size_t byte = 0; byte < meanings_.size(); ++byte) {
       const auto letter = static_cast<unsigned char>(byte);
       meanings_[byte] = std::isspace(letter) != 0 ? Meaning::space
@@ -187,7 +188,7 @@ class FastaReader : public DocumentReader {
     name_ = name;
     line_ = 1;
     column_ = 0;
-    in_record_ = in_header_ = false;
+    in_record_ = in_header_ = named_ = naming_ = false;
   }
 
   void feed(std::string_view block) override {
@@ -197,15 +198,17 @@ class FastaReader : public DocumentReader {
       if (byte == '\n') {
         ++line_;
         column_ = 0;
-        in_header_ = false;
+        end_header();
       } else if (in_header_) {
         // Headers can be long; skip to the end of the line.
         const std::size_t end = std::min(block.find('\n', position), block.size());
+        take_name(block.substr(position, end - position));
         column_ += end - position - 1;
         position = end - 1;
       } else if (column_ == 1 && (byte == '>' || byte == ';')) {
         in_header_ = true;
-        if (byte == '>') begin_record();
+        named_ = byte == '>';
+        if (named_) begin_record();
       } else if (meanings_[byte] == Meaning::letter && in_record_) {
         outlet_.put(byte);
       } else if (meanings_[byte] != Meaning::space) {
@@ -215,6 +218,7 @@ class FastaReader : public DocumentReader {
   }
 
   void end_input() override {
+    end_header();
     if (in_record_) outlet_.end_document();
     in_record_ = false;
   }
@@ -227,7 +231,21 @@ class FastaReader : public DocumentReader {
 
   void begin_record() {
     if (in_record_) outlet_.end_document();
-    in_record_ = true;
+    in_record_ = naming_ = true;
+    record_name_.clear();
+  }
+
+  /// The record's name is the first word of its header, of at most 1 KiB.
+  void take_name(std::string_view header) {
+    for (std::size_t i = 0; naming_ && i < header.size(); ++i) {
+      naming_ = record_name_.size() < 1024 && std::isspace(static_cast<unsigned char>(header[i])) == 0;
+      if (naming_) record_name_ += header[i];
+    }
+  }
+
+  void end_header() {
+    if (in_header_ && named_) sink_.name_document(record_name_);
+    in_header_ = naming_ = named_ = false;
   }
 
   void take_unknown(unsigned char byte) {
@@ -245,17 +263,19 @@ class FastaReader : public DocumentReader {
   }
 
   bool map_unknown_;
+  DocumentSink& sink_;
   Outlet outlet_;
   std::array<Meaning, 256> meanings_{};
-  std::string name_;
+  std::string name_, record_name_;
   std::uint64_t line_ = 1, column_ = 0, n_mapped_ = 0;
   bool in_record_ = false, in_header_ = false;
+  bool named_ = false, naming_ = false;  // the header is a record's; its first word goes on
 };
 
 }  // namespace
 
 std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
-                                                 DatasetWriter& writer) {
+                                                 DocumentSink& writer) {
   const auto make = [&]<class Outlet>(Outlet outlet) -> std::unique_ptr<DocumentReader> {
     if (separator == DocumentSeparator::file) return std::make_unique<WholeFileReader<Outlet>>(std::move(outlet));
     return std::make_unique<LineReader<Outlet>>(separator == DocumentSeparator::blank_line, std::move(outlet));
@@ -264,10 +284,10 @@ std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, co
 }
 
 std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown,
-                                                  DatasetWriter& writer) {
+                                                  DocumentSink& writer) {
   if (!vocabulary.tokenizer())
-    return std::make_unique<FastaReader<AlphabetOutlet>>(map_unknown, AlphabetOutlet(vocabulary, writer));
-  return std::make_unique<FastaReader<TokenizerLetters>>(map_unknown, TokenizerLetters(vocabulary, writer));
+    return std::make_unique<FastaReader<AlphabetOutlet>>(map_unknown, writer, AlphabetOutlet(vocabulary, writer));
+  return std::make_unique<FastaReader<TokenizerLetters>>(map_unknown, writer, TokenizerLetters(vocabulary, writer));
 }
 
 std::string guess_alphabet(std::string_view beginning, std::string_view name) {

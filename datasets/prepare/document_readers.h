@@ -5,12 +5,12 @@
 #include <string>
 #include <string_view>
 
-#include "datasets/prepare/dataset_writer.h"
+#include "datasets/prepare/document_sink.h"
 #include "datasets/vocabulary.h"
 
 namespace furlong {
 
-/// Takes inputs block by block, in order. Writes tokens and document ends to a DatasetWriter, which must outlive the
+/// Takes inputs block by block, in order. Writes tokens and document ends to a DocumentSink, which must outlive the
 /// reader.
 class DocumentReader {
  public:
@@ -36,15 +36,14 @@ enum class DocumentSeparator { file, line, blank_line };
 
 /// Returns a reader of text. Tokens are bytes, or those of the vocabulary's tokenizer.
 std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
-                                                 DatasetWriter& writer);
+                                                 DocumentSink& writer);
 
 /// Returns a reader of FASTA. Each record is a document: '>' starts a record, ';' starts a comment line, whitespace is
 /// ignored. A byte outside the vocabulary's alphabet is read as the unknown letter (N, X) if `map_unknown`. Otherwise
 /// the reader throws UserError with file, line and column.
 /// With a tokenizer, letters are read in upper case. Letter and WordPiece tokenizers encode each letter separately;
 /// others encode the record as text. A letter that becomes the unknown token is such an error, too.
-std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown,
-                                                  DatasetWriter& writer);
+std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer);
 
 /// Guesses the alphabet from the beginning of a FASTA file. Returns "dna" or "rna" if all letters are nucleotide codes
 /// and at least 90 % are A, C, G, T, U or N; otherwise "protein". Throws UserError, starting with `name`, if there are

@@ -43,12 +43,12 @@ struct Record {
 /// Extracts the fields of a record; errors start with `place`.
 class RecordParser {
  public:
-  explicit RecordParser(const LabelledFormat& format) : kind_(format.kind) {
+  explicit RecordParser(const LabelledFormat& format) : kind_(format.kind), labelled_(format.has_label) {
     const bool json = kind_ == Kind::jsonl, pairs = !format.second_text_field.empty();
     const auto given = [](const std::string& field, const char* standard) { return field.empty() ? standard : field; };
     fields_.push_back(given(format.text_field, json ? "text" : "1"));
     if (pairs) fields_.push_back(format.second_text_field);
-    fields_.push_back(given(format.label_field, json ? "label" : pairs ? "3" : "2"));
+    if (labelled_) fields_.push_back(given(format.label_field, json ? "label" : pairs ? "3" : "2"));
     header_ = !json && std::any_of(fields_.begin(), fields_.end(),
                                    [](const std::string& field) { return !column_number(field); });
   }
@@ -74,8 +74,8 @@ class RecordParser {
         throw UserError(
             "{}: the record has {} column{}, expected {} in column {}; check that the file is {}, or pass another "
             "--format",
-            place, values.size(), values.size() == 1 ? "" : "s", i + 1 == fields_.size() ? "the label" : "text",
-            columns_[i] + 1, name_of(kind_));
+            place, values.size(), values.size() == 1 ? "" : "s", is_label(i) ? "the label" : "text", columns_[i] + 1,
+            name_of(kind_));
       }
       found.push_back(values[columns_[i]]);
     }
@@ -85,7 +85,7 @@ class RecordParser {
  private:
   /// Returns the option that names field i.
   const char* option_of(std::size_t i) const {
-    return i == 0 ? "--text-field" : i + 1 == fields_.size() ? "--label-field" : "--second-text-field";
+    return i == 0 ? "--text-field" : is_label(i) ? "--label-field" : "--second-text-field";
   }
   static std::string keys_of(const nlohmann::json& object) {
     std::vector<std::string> keys;
@@ -93,7 +93,10 @@ class RecordParser {
     return keys.empty() ? "none" : foreign::single_line(fmt::format("{}", fmt::join(keys, ", ")), 200);
   }
 
-  static Record as_record(std::vector<std::string> found, const std::string& place) {
+  bool is_label(std::size_t field) const { return labelled_ && field + 1 == fields_.size(); }
+
+  Record as_record(std::vector<std::string> found, const std::string& place) const {
+    if (!labelled_) return {std::move(found), ""};
     Record record{{}, std::string(trimmed(found.back()))};
     if (record.label.empty()) throw UserError("{}: the label is empty", place);
     found.pop_back();
@@ -151,7 +154,7 @@ class RecordParser {
       if (value == json.end())
         throw UserError("{}: the object has no key '{}'; its keys are {}. Choose the key with {}", place, fields_[i],
                         keys_of(json), option_of(i));
-      found.push_back(i + 1 == fields_.size() ? json_label(*value, place) : json_text(*value, place, fields_[i]));
+      found.push_back(is_label(i) ? json_label(*value, place) : json_text(*value, place, fields_[i]));
     }
     return as_record(std::move(found), place);
   }
@@ -173,8 +176,8 @@ class RecordParser {
   }
 
   Kind kind_;
-  bool header_ = false;
-  std::vector<std::string> fields_;  // texts, then label
+  bool labelled_, header_ = false;
+  std::vector<std::string> fields_;  // texts, then the label
   std::vector<std::size_t> columns_;
 };
 
@@ -213,9 +216,10 @@ class LabelNames {
 
 class LabelledReader : public DocumentReader {
  public:
-  LabelledReader(const LabelledFormat& format, const Vocabulary& vocabulary, bool map_unknown, DatasetWriter& writer)
+  LabelledReader(const LabelledFormat& format, const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer)
       : csv_(format.kind == Kind::csv),
         json_(format.kind == Kind::jsonl),
+        labelled_(format.has_label),
         parser_(format),
         labels_(format.labels),
         vocabulary_(vocabulary),
@@ -274,7 +278,7 @@ class LabelledReader : public DocumentReader {
   void write(const Record& record) {
     std::vector<std::vector<std::int32_t>> documents;
     for (const std::string& text : record.texts) documents.push_back(tokens_of(text));
-    const std::int32_t label = labels_.id_of(record.label, place());
+    const std::int32_t label = labelled_ ? labels_.id_of(record.label, place()) : 0;
     // Both documents of a pair are stored, or neither.
     const bool whole =
         std::none_of(documents.begin(), documents.end(), [](const auto& tokens) { return tokens.empty(); });
@@ -282,7 +286,7 @@ class LabelledReader : public DocumentReader {
       if (whole) writer_.append(std::span<const std::int32_t>(tokens));
       writer_.end_document();
     }
-    if (whole) writer_.label(label);
+    if (whole && labelled_) writer_.label(label);
   }
 
   std::vector<std::int32_t> tokens_of(const std::string& text) {
@@ -313,12 +317,12 @@ class LabelledReader : public DocumentReader {
     return tokens;
   }
 
-  bool csv_, json_;
+  bool csv_, json_, labelled_;
   RecordParser parser_;
   LabelNames labels_;
   const Vocabulary vocabulary_;
   bool map_unknown_;
-  DatasetWriter& writer_;
+  DocumentSink& writer_;
   std::string name_, record_;
   std::uint64_t line_ = 1, first_line_ = 1, n_mapped_ = 0;
   bool quoted_ = false;
@@ -350,7 +354,7 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name) {
 }
 
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
-                                                     bool map_unknown, DatasetWriter& writer) {
+                                                     bool map_unknown, DocumentSink& writer) {
   return std::make_unique<LabelledReader>(format, vocabulary, map_unknown, writer);
 }
 

@@ -17,6 +17,7 @@ struct LabelledFormat {
   std::string text_field;           ///< empty: column 1, key "text"
   std::string second_text_field;    ///< second text of a pair; empty: single documents
   std::string label_field;          ///< empty: column 2 (column 3 for pairs), key "label"
+  bool has_label = true;            ///< false: records are only texts; label_field is ignored
   std::vector<std::string> labels;  ///< names of the labels 0, 1, ...; empty: in order of first occurrence
 };
 
@@ -30,6 +31,6 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name);
 /// make_fasta_reader(). Records with a text of no tokens are skipped. Errors name file and line. The writer's
 /// documents_per_label must be 2 if there is a second text, otherwise 1.
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
-                                                     bool map_unknown, DatasetWriter& writer);
+                                                     bool map_unknown, DocumentSink& writer);
 
 }  // namespace furlong

@@ -165,12 +165,25 @@ ResidualStream Decoder::recompute_block(ForwardContext& context, std::size_t lay
 Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens, GenerationState* carried) {
   context.tape.set_recomputes_values(checkpointing_ != ActivationCheckpointing::none);
   ResidualStream stream{embedded(context, tokens, carried ? carried->position : 0), {}};
-  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+  const std::size_t count = blocks_of(context);
+  for (std::size_t layer = 0; layer < count; ++layer) {
     stream = checkpointing_ == ActivationCheckpointing::blocks ? recompute_block(context, layer, stream, carried)
                                                                : run_block(context, layer, stream, carried);
   }
   if (carried) carried->position += tokens.extent(1);
-  return normed(context, stream);
+  return count < blocks_.size() ? unnormed(context, stream) : normed(context, stream);
+}
+
+std::size_t Decoder::blocks_of(const ForwardContext& context) const {
+  const auto count = static_cast<std::int64_t>(blocks_.size());
+  const std::int64_t wanted = context.blocks_to_run.value_or(count);
+  require(wanted >= 0 && wanted <= count, "decoder: {} of {} blocks", wanted, count);
+  return static_cast<std::size_t>(wanted);
+}
+
+/// The residual stream as one tensor.
+Variable Decoder::unnormed(ForwardContext& context, const ResidualStream& stream) {
+  return stream.branch.defined() ? ops::weighted_sum(context.tape, stream.sum, stream.branch) : stream.sum;
 }
 
 /// Applies what follows the last block: the final norm with pre-norm, nothing with post-norm.
@@ -230,10 +243,11 @@ GenerationState Decoder::new_state(std::int64_t batch, std::int64_t max_tokens) 
 
 Variable Decoder::extend(ForwardContext& context, const Tensor& tokens, GenerationState& state) {
   ResidualStream stream{embedded(context, tokens, state.position), {}};
-  for (std::size_t layer = 0; layer < blocks_.size(); ++layer)
+  const std::size_t count = blocks_of(context);
+  for (std::size_t layer = 0; layer < count; ++layer)
     stream = blocks_[layer]->extend(context, stream, state.position, state.layers[layer]);
   state.position += tokens.extent(1);
-  return normed(context, stream);
+  return count < blocks_.size() ? unnormed(context, stream) : normed(context, stream);
 }
 
 void Decoder::redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only) {

@@ -86,6 +86,8 @@ class Decoder {
   Variable embedded(ForwardContext& context, const Tensor& tokens, std::int64_t first_position);
   Variable position_table(ForwardContext& context, std::int64_t needed);
   Variable segments_of(ForwardContext& context, const Tensor& tokens);
+  std::size_t blocks_of(const ForwardContext& context) const;
+  static Variable unnormed(ForwardContext& context, const ResidualStream& stream);
   Variable normed(ForwardContext& context, const ResidualStream& stream) const;
   std::int64_t keep_replaced(const Tensor& table);
 

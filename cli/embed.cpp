@@ -1,0 +1,81 @@
+// furlong embed: vectors that a model gives for sequences.
+#include "evaluation/embed.h"
+
+#include "cli/sequence_options.h"
+#include "framework/core/clock.h"
+#include "framework/core/log.h"
+
+namespace furlong::command_line {
+namespace {
+
+struct Options {
+  SequenceOptions shared;
+  std::filesystem::path output;
+  EmbedOptions embed;
+};
+
+void run(Options& options) {
+  refuse_input_as_output(options.shared, options.output);
+  Model model = open_model(options.shared);
+  options.embed.model = options.shared.model;
+  EmbedReport report;
+  const auto start = Clock::now();
+  {
+    ReadingProgress progress("embed", options.shared.input.paths);
+    options.embed.progress = [&](std::uint64_t bytes, std::uint64_t sequences) { progress(bytes, sequences); };
+    report = embed(model, options.shared.input, options.output, options.embed);
+  }
+  report_reading(report.read);
+  const double seconds = seconds_since(start);
+  fmt::print("{}: {} sequences, {} tokens, vectors of {} numbers from layer {}; {:.0f} tokens/s\n",
+             options.output.string(), report.read.sequences, report.read.tokens, report.width, report.layer,
+             static_cast<double>(report.read.tokens) / std::max(seconds, 1e-9));
+}
+
+}  // namespace
+
+void add_embed(Command program, int& /*status*/) {
+  const Command command =
+      program.add_subcommand("embed", "Vectors of sequences, or of each of their tokens, from any layer of a model");
+  const auto options = std::make_shared<Options>();
+  using Pooling = EmbedOptions::Pooling;
+  add_model_and_inputs(command, options->shared);
+  command
+      .add_option("-o,--output", options->output,
+                  "The file to write: .h5, .npy or .tsv. It appears\nonly when it is whole")
+      .required()
+      .value_name("OUT");
+  command.add_choice(
+      "--pooling", {"mean", "class", "last", "none"}, "mean",
+      [options](const std::string& word) {
+        options->embed.pooling = word == "class"  ? Pooling::class_token
+                                 : word == "last" ? Pooling::last
+                                 : word == "none" ? Pooling::none
+                                                  : Pooling::mean;
+      },
+      "mean: over all tokens; class: of the class token\nin front; last: of the last token; none: a vector\nof each "
+      "token");
+  command
+      .add_option("--layer", options->embed.layer,
+                  "The layer: 1 to the last; 0 is the embeddings, -1\nthe last, -2 the one before")
+      .shows_default()
+      .value_name("N");
+  command.add_flag("--normalize", options->embed.normalize, "Scale each vector to length 1");
+  command.add_flag("--skip-special", options->embed.skip_special,
+                   "Leave out the tokens around a sequence ([CLS],\n[SEP], <document>)");
+  command
+      .add_option("--batch-tokens", options->embed.batch_tokens,
+                  "Tokens of a batch, padding included. Decoders take\nlonger sequences in pieces of this size")
+      .shows_default()
+      .range(1, 1000000000)
+      .value_name("N");
+  add_reading_options(command, options->shared);
+  command.footer(
+      "Examples:\n"
+      "  furlong embed runs/antibody sequences.fasta -o vectors.h5\n"
+      "  furlong embed models/minilm sentences.txt -o vectors.npy --normalize\n"
+      "docs/embed.md describes the files.");
+  command.action([options] { run(*options); });
+}
+
+}  // namespace furlong::command_line

@@ -1,0 +1,131 @@
+// furlong score: how probable a model finds sequences and mutations.
+#include "evaluation/score.h"
+
+#include <cstdio>
+
+#include "cli/sequence_options.h"
+#include "evaluation/mutations.h"
+#include "framework/core/clock.h"
+#include "framework/io/atomic_file.h"
+
+namespace furlong::command_line {
+namespace {
+
+struct Options {
+  SequenceOptions shared;
+  std::filesystem::path output, mutations;
+  bool json = false;
+  ScoreOptions score;
+};
+
+/// Where scores go: a file that appears whole, or standard output, which gets all of them at the end.
+class Destination {
+ public:
+  explicit Destination(const std::filesystem::path& path) {
+    if (!path.empty()) {
+      file_ = std::make_unique<AtomicFile>(path);
+    } else if (!(held_ = std::tmpfile())) {
+      throw MachineError("cannot make a temporary file; give --output a file");
+    }
+  }
+  ~Destination() {
+    if (held_) std::fclose(held_);
+  }
+  Destination(const Destination&) = delete;
+  Destination& operator=(const Destination&) = delete;
+
+  void write(std::string_view text) {
+    if (file_) return file_->write(text);
+    if (std::fwrite(text.data(), 1, text.size(), held_) != text.size())
+      throw MachineError("cannot write to a temporary file; free some space, or give --output a file");
+  }
+  void finish() {
+    if (file_) return file_->commit();
+    std::rewind(held_);
+    std::vector<char> block(1 << 16);
+    while (const std::size_t count = std::fread(block.data(), 1, block.size(), held_))
+      std::fwrite(block.data(), 1, count, stdout);
+  }
+
+ private:
+  std::unique_ptr<AtomicFile> file_;
+  std::FILE* held_ = nullptr;
+};
+
+bool writes_json(const Options& options) {
+  if (options.output.empty()) return options.json;
+  const std::string extension = options.output.extension().string();
+  if (extension != ".tsv" && extension != ".json")
+    throw UserError("--output: {} has the extension '{}'; expected .tsv or .json", options.output.string(), extension);
+  return extension == ".json";
+}
+
+void run(Options& options) {
+  const bool json = writes_json(options);
+  refuse_input_as_output(options.shared, options.output);
+  Model model = open_model(options.shared);
+  Destination destination(options.output);
+  ScoreFile file(json, options.score.positions, [&](std::string_view text) { destination.write(text); });
+  ReadSummary summary;
+  const auto start = Clock::now();
+  if (!options.mutations.empty()) {
+    score_mutations(model, options.shared.input, options.mutations, file, options.score);
+  } else {
+    ReadingProgress progress("score", options.shared.input.paths);
+    options.score.progress = [&](std::uint64_t bytes, std::uint64_t sequences) { progress(bytes, sequences); };
+    summary = score(model, options.shared.input, file, options.score);
+  }
+  destination.finish();
+  report_reading(summary);
+  if (options.output.empty()) return;
+  if (!options.mutations.empty()) {
+    fmt::print("{}: mutations of {}\n", options.output.string(), options.mutations.string());
+    return;
+  }
+  fmt::print("{}: {} sequences, {} tokens; {:.0f} tokens/s\n", options.output.string(), summary.sequences,
+             summary.tokens, static_cast<double>(summary.tokens) / std::max(seconds_since(start), 1e-9));
+}
+
+}  // namespace
+
+void add_score(Command program, int& /*status*/) {
+  const Command command =
+      program.add_subcommand("score", "Log-likelihood and perplexity of sequences, and effects of mutations");
+  const auto options = std::make_shared<Options>();
+  add_model_and_inputs(command, options->shared);
+  const Option output = command
+                            .add_option("-o,--output", options->output,
+                                        "The file to write, .tsv or .json (default: TSV on\nstandard output)")
+                            .value_name("OUT");
+  const Option positions =
+      command.add_flag("--positions", options->score.positions, "The log-probability of each position as well");
+  command
+      .add_option("--mutations", options->mutations,
+                  "Score the mutations of this file, such as A23V or\nA23V:G45D, one a line; INPUT is the wild type")
+      .excludes(positions)
+      .value_name("FILE");
+  command.add_flag("--json", options->json, "Print JSON instead of TSV").excludes(output);
+  command
+      .add_option("--start", options->score.start,
+                  "Causal models whose tokenizer puts no token in\nfront: the token there, or none. auto: "
+                  "the\ndocument token, if training crossed documents")
+      .shows_default()
+      .value_name("TOKEN");
+  command
+      .add_option("--batch-tokens", options->score.batch_tokens,
+                  "Tokens of a batch, padding included. Causal models\ntake longer sequences in pieces of this size")
+      .shows_default()
+      .range(1, 1000000000)
+      .value_name("N");
+  add_reading_options(command, options->shared);
+  command.footer(
+      "Causal models give exact log-likelihoods. Masked models give\npseudo-log-likelihoods: each token is predicted "
+      "with it alone hidden.\n"
+      "Examples:\n"
+      "  furlong score runs/genome contigs.fasta -o scores.tsv\n"
+      "  furlong score models/antiberty wild_type.fasta --mutations mutations.txt\n"
+      "docs/score.md describes the scores.");
+  command.action([options] { run(*options); });
+}
+
+}  // namespace furlong::command_line

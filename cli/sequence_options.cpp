@@ -1,0 +1,154 @@
+#include "cli/sequence_options.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
+#include "conversion/import_model.h"
+#include "framework/core/clock.h"
+#include "framework/core/log.h"
+#include "framework/core/parallel.h"
+#include "framework/core/printable.h"
+
+namespace furlong::command_line {
+
+void add_model_and_inputs(Command command, SequenceOptions& options) {
+  command
+      .add_option("model", options.model,
+                  "A run directory, a checkpoint, a Hugging Face\ndirectory, or a GGUF file (the last two on the\nCPU)")
+      .required()
+      .value_name("MODEL");
+  command
+      .add_option("inputs", options.input.paths,
+                  "Files of sequences, plain, gzip or xz; - is\nstandard input. FASTA (.fa .fasta .faa .fna "
+                  ".ffn),\ntables (.csv .tsv), JSON lines (.jsonl), else\ntext: one sequence a line")
+      .required()
+      .value_name("INPUT");
+}
+
+void add_reading_options(Command command, SequenceOptions& options) {
+  using Format = SequenceInput::Format;
+  SequenceInput& input = options.input;
+  command.add_choice(
+      "--input-format", {"auto", "text", "fasta", "csv", "tsv", "jsonl"}, "auto",
+      [&input](const std::string& word) {
+        input.format = word == "text"    ? Format::text
+                       : word == "fasta" ? Format::fasta
+                       : word == "csv"   ? Format::csv
+                       : word == "tsv"   ? Format::tsv
+                       : word == "jsonl" ? Format::jsonl
+                                         : Format::automatic;
+      },
+      "auto: by the extension of each input");
+  command
+      .add_option("--text-field", input.text_field,
+                  "The column (number or name) or JSON key of the\nsequence (default: 1, or text)")
+      .value_name("FIELD");
+  command.add_choice(
+      "--separator", {"line", "blank-line", "file"}, "line",
+      [&input](const std::string& word) {
+        input.separator = word == "file"   ? DocumentSeparator::file
+                          : word == "line" ? DocumentSeparator::line
+                                           : DocumentSeparator::blank_line;
+      },
+      "What ends a sequence of text");
+  command.add_choice(
+      "--unknown", {"error", "map"}, "error", [&input](const std::string& word) { input.map_unknown = word == "map"; },
+      "A letter that the alphabet lacks: an error, or\nread as N (X in proteins)");
+  command
+      .add_option("--weights", options.weights,
+                  "averaged: the moving average where the checkpoint\nhas one; raw: the trained weights")
+      .shows_default()
+      .one_of({"averaged", "raw"})
+      .value_name("NAME");
+  command.add_option("--device", options.device, "auto, cpu, cuda or cuda:N").shows_default().value_name("NAME");
+  command.add_option("--threads", options.threads, "Threads; 0: all cores")
+      .shows_default()
+      .range(0, 4096)
+      .value_name("N");
+}
+
+Model open_model(const SequenceOptions& options) {
+  set_thread_count(static_cast<int>(options.threads));
+  if (is_foreign_model(options.model)) {
+    if (options.device != "auto" && options.device != "cpu")
+      throw UserError(
+          "--device {}: {} is a model of another program, which is computed with on the CPU; furlong "
+          "convert makes a checkpoint of it for other devices",
+          options.device, options.model);
+    return open_source_model(options.model).model;
+  }
+  return load_model(CheckpointReader::open(checkpoint_of(options.model)), device_from_name(options.device),
+                    options.weights == "raw" ? Weights::raw : Weights::ema_if_present,
+                    [](const Parameter&) { return true; });
+}
+
+void refuse_input_as_output(const SequenceOptions& options, const std::filesystem::path& output) {
+  std::error_code ignored;
+  for (const std::string& input : options.input.paths) {
+    if (std::filesystem::equivalent(input, output, ignored)) throw UserError("{}: is both input and output", input);
+  }
+}
+
+struct ReadingProgress::State {
+  std::string command;
+  std::uint64_t total = 0;  // bytes of all inputs; 0: unknown
+  bool terminal = isatty(STDERR_FILENO) != 0, drawn = false;
+  Clock::time_point start = Clock::now(), last = start;
+};
+
+ReadingProgress::ReadingProgress(const std::string& command, const std::vector<std::string>& inputs)
+    : state_(std::make_unique<State>()) {
+  state_->command = command;
+  for (const std::string& input : inputs) {
+    std::error_code failure;
+    const auto bytes =
+        std::filesystem::is_regular_file(input, failure) ? std::filesystem::file_size(input, failure) : 0;
+    if (failure || bytes == 0) {
+      state_->total = 0;
+      return;
+    }
+    state_->total += bytes;
+  }
+}
+
+ReadingProgress::~ReadingProgress() {
+  if (state_->drawn) std::fputs("\r\x1b[K", stderr);
+}
+
+void ReadingProgress::operator()(std::uint64_t bytes, std::uint64_t sequences) {
+  if (seconds_since(state_->last) < (state_->terminal ? 0.2 : 10) || !is_logged(LogLevel::info)) return;
+  state_->last = Clock::now();
+  const double seconds = seconds_since(state_->start);
+  const double share =
+      state_->total > 0 ? std::min(1.0, static_cast<double>(bytes) / static_cast<double>(state_->total)) : 0;
+  std::string line = state_->total > 0 ? fmt::format("{:3.0f} % ", 100 * share) : "";
+  line += fmt::format("{:.1f} MB read, {} sequences, {:.0f} s", static_cast<double>(bytes) * 1e-6, sequences, seconds);
+  if (share > 0.01) line += fmt::format(", {:.0f} s left", seconds / share * (1 - share));
+  if (!state_->terminal) return log_info("{}: {}", state_->command, line);
+  if (state_->total > 0) {
+    constexpr int width = 20;
+    const int filled = static_cast<int>(width * share);
+    line = fmt::format("[{:=<{}}{: <{}}] ", "", filled, "", width - filled) + line;
+  }
+  winsize window{};
+  // A line that wraps cannot be rewritten.
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1)
+    line.resize(std::min<std::size_t>(line.size(), window.ws_col - 1u));
+  std::fputs(("\r" + line + "\x1b[K").c_str(), stderr);
+  std::fflush(stderr);
+  state_->drawn = true;
+}
+
+void report_reading(const ReadSummary& summary) {
+  if (summary.empty > 0) log_warn("{} empty sequences are left out", summary.empty);
+  if (summary.mapped > 0) log_warn("{} letters are read as the unknown letter", summary.mapped);
+  if (summary.unknown > 0)
+    log_warn("{} of {} tokens are the tokenizer's unknown token; a protein model reads sequences from FASTA",
+             summary.unknown, summary.tokens);
+}
+
+}  // namespace furlong::command_line

@@ -1,0 +1,48 @@
+#pragma once
+// The options that furlong embed and furlong score share: the model, and how sequences are read.
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/command_line.h"
+#include "evaluation/sequences/sequence_reader.h"
+
+namespace furlong::command_line {
+
+struct SequenceOptions {
+  std::string model, device = "auto", weights = "averaged";
+  std::int64_t threads = 0;
+  SequenceInput input;
+};
+
+/// MODEL and INPUT...
+void add_model_and_inputs(Command command, SequenceOptions& options);
+/// How inputs are read, which weights are taken, where they are computed with.
+void add_reading_options(Command command, SequenceOptions& options);
+
+/// A run directory, a checkpoint, or a model of another program (a Hugging Face directory, GGUF), which is computed
+/// with on the CPU.
+Model open_model(const SequenceOptions& options);
+
+/// Throws UserError for an output that is also an input.
+void refuse_input_as_output(const SequenceOptions& options, const std::filesystem::path& output);
+
+/// How far reading has come, on standard error: a line that rewrites itself on a terminal, a log line every 10 s
+/// elsewhere.
+class ReadingProgress {
+ public:
+  ReadingProgress(const std::string& command, const std::vector<std::string>& inputs);
+  ~ReadingProgress();
+  void operator()(std::uint64_t bytes, std::uint64_t sequences);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Logs what of the input was left out or unknown.
+void report_reading(const ReadSummary& summary);
+
+}  // namespace furlong::command_line

@@ -1,0 +1,41 @@
+#pragma once
+// Vectors of sequences, or of their tokens, into a file.
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/io/atomic_file.h"
+
+namespace furlong {
+
+/// Writes vectors as they come; the file appears, whole, with finish().
+class EmbeddingFile {
+ public:
+  virtual ~EmbeddingFile() = default;
+  virtual void begin(const std::string& name) = 0;
+  /// float32 [n, width]: one vector of a sequence, or those of its next tokens.
+  virtual void rows(std::span<const float> values) = 0;
+  virtual void end() = 0;
+  virtual void finish() = 0;
+};
+
+struct EmbeddingFormat {
+  std::int64_t width = 0;
+  bool per_token = false;
+  /// What the numbers are: model, pooling, layer. Attributes in HDF5.
+  std::vector<std::pair<std::string, std::string>> attributes = {};
+};
+
+/// By the extension of `path`.
+/// .h5, .hdf5: `embeddings` [sequences, width]; names in `names` and `name_offsets` [sequences + 1]: name i is bytes
+/// name_offsets[i] to name_offsets[i + 1]. Per token `embeddings` is [tokens, width], and `offsets` [sequences + 1]
+/// has where each sequence begins.
+/// .npy: [sequences, width], without names; not per token.
+/// .tsv: a header, then a line for each vector: name, of tokens the position from 1, and the values.
+/// Throws UserError for other extensions, and where the place is at fault.
+std::unique_ptr<EmbeddingFile> make_embedding_file(const std::filesystem::path& path, const EmbeddingFormat& format);
+
+}  // namespace furlong

@@ -1,0 +1,230 @@
+#include "evaluation/mutations.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "evaluation/sequences/hidden_states.h"
+#include "framework/core/printable.h"
+#include "framework/core/shape.h"
+#include "framework/io/text_file.h"
+
+namespace furlong {
+namespace {
+
+bool is_letter(char byte) { return (byte >= 'A' && byte <= 'Z') || (byte >= 'a' && byte <= 'z') || byte == '*'; }
+
+Mutation parse_mutation(std::string_view text, std::uint64_t line, const std::string& file) {
+  Mutation mutation{std::string(text), line, {}};
+  std::set<std::int64_t> positions;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(':', begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    begin = end + 1;
+    Substitution one;
+    const char* const last = part.data() + part.size() - 1;
+    const bool letters = part.size() >= 3 && is_letter(part.front()) && is_letter(part.back());
+    const auto [stop, failure] =
+        letters ? std::from_chars(part.data() + 1, last, one.position) : std::from_chars_result{nullptr, std::errc{}};
+    if (!letters || failure != std::errc{} || stop != last || one.position < 1)
+      throw UserError("{}:{}: found '{}'; expected a mutation such as A23V, or several such as A23V:G45D", file, line,
+                      foreign::printable(text));
+    one.from = part.front();
+    one.to = part.back();
+    if (!positions.insert(one.position).second)
+      throw UserError("{}:{}: {} changes position {} twice; expected one substitution for each position", file, line,
+                      text, one.position);
+    mutation.substitutions.push_back(one);
+  }
+  return mutation;
+}
+
+std::string_view first_column(std::string_view line) {
+  line = line.substr(0, line.find_first_of("\t,\r"));
+  while (!line.empty() && line.front() == ' ') line.remove_prefix(1);
+  while (!line.empty() && line.back() == ' ') line.remove_suffix(1);
+  return line;
+}
+
+/// Keeps the only sequence of an input.
+class OnlySequence : public SequenceWork {
+ public:
+  void window(const std::vector<Sequence>& sequences) override {
+    if (found_.number > 0 || sequences.size() > 1)
+      throw UserError("--mutations: the input has several sequences; expected one, the wild type");
+    found_ = sequences.front();
+  }
+  const Sequence& found() const { return found_; }
+
+ private:
+  Sequence found_;
+};
+
+/// A substitution in tokens: `place` counts them with the frame.
+struct Exchange {
+  std::size_t place;
+  std::int32_t from, to;
+};
+
+/// Finds the substitutions of mutations in a sequence.
+class Exchanges {
+ public:
+  Exchanges(const Model& model, const Sequence& sequence, const SequenceFrame& frame, std::string file)
+      : vocabulary_(model.vocabulary), tokens_(sequence.tokens), frame_(frame), file_(std::move(file)) {}
+
+  std::vector<Exchange> of(const Mutation& mutation) const {
+    std::vector<Exchange> found;
+    const std::string where = fmt::format("{}:{}: {}", file_, mutation.line, mutation.text);
+    const std::int64_t length = std::ssize(tokens_) - std::ssize(frame_.front) - std::ssize(frame_.back);
+    for (const Substitution& one : mutation.substitutions) {
+      if (one.position > length)
+        throw UserError("{}: the sequence has {} positions; expected one of them, not {}", where, length, one.position);
+      const std::size_t place = frame_.front.size() + at(one.position) - 1;
+      const std::int32_t token = tokens_[place], from = id_of(one.from, where), to = id_of(one.to, where);
+      if (token != from)
+        throw UserError("{}: the sequence has {} at position {}; expected {}", where,
+                        foreign::printable(vocabulary_.symbol(token)), one.position, one.from);
+      found.push_back({place, from, to});
+    }
+    return found;
+  }
+
+ private:
+  std::int32_t id_of(const std::string& letter, const std::string& where) const {
+    if (const int id = vocabulary_.id_of_byte(static_cast<unsigned char>(letter[0])); id >= 0) return id;
+    try {
+      return vocabulary_.id_of(letter);
+    } catch (const UserError&) {
+      throw UserError("{}: '{}' is no token of the model's vocabulary ({}); expected a letter that it has", where,
+                      letter, vocabulary_.description());
+    }
+  }
+
+  const Vocabulary& vocabulary_;
+  const std::vector<std::int32_t>& tokens_;
+  const SequenceFrame& frame_;
+  std::string file_;
+};
+
+/// log p of a token at a place of the sequence.
+using Marginals = std::map<std::pair<std::size_t, std::int32_t>, double>;
+
+/// The tokens that are asked for at each place.
+std::map<std::size_t, std::set<std::int32_t>> wanted_tokens(const std::vector<std::vector<Exchange>>& mutations) {
+  std::map<std::size_t, std::set<std::int32_t>> wanted;
+  for (const auto& mutation : mutations)
+    for (const Exchange& one : mutation) wanted[one.place].insert({one.from, one.to});
+  return wanted;
+}
+
+Marginals marginals(Model& model, const std::vector<std::int32_t>& tokens,
+                    const std::map<std::size_t, std::set<std::int32_t>>& wanted, bool masked,
+                    std::int64_t batch_tokens) {
+  Marginals result;
+  const std::int64_t n = std::ssize(tokens);
+  // One row for all places, or one for each.
+  const std::size_t rows_at_once = at(std::max<std::int64_t>(1, batch_tokens / n));
+  for (auto next = wanted.begin(); next != wanted.end();) {
+    std::vector<std::vector<std::int32_t>> copies;
+    std::vector<std::pair<std::size_t, std::int32_t>> asked;
+    std::vector<std::int32_t> places, targets;
+    for (; next != wanted.end() && (!masked || copies.size() < rows_at_once); ++next) {
+      if (masked || copies.empty()) copies.push_back(tokens);
+      if (masked) copies.back()[next->first] = *model.vocabulary.mask_id();
+      for (const std::int32_t token : next->second) {
+        asked.emplace_back(next->first, token);
+        places.push_back(static_cast<std::int32_t>((std::ssize(copies) - 1) * n + std::int64_t(next->first)));
+        targets.push_back(token);
+      }
+    }
+    ForwardPass pass(model);
+    const std::vector<std::span<const std::int32_t>> rows(copies.begin(), copies.end());
+    const std::vector<double> found = pass.log_probabilities(pass.gather(pass.hidden(rows), places), targets);
+    for (std::size_t i = 0; i < found.size(); ++i) result[asked[i]] = found[i];
+  }
+  return result;
+}
+
+double sum_of(const Marginals& marginals, const std::vector<Exchange>& mutation) {
+  double sum = 0;
+  for (const Exchange& one : mutation) sum += marginals.at({one.place, one.to}) - marginals.at({one.place, one.from});
+  return sum;
+}
+
+void score_masked_mutations(Model& model, const Sequence& sequence, const std::vector<Mutation>& mutations,
+                            const std::vector<std::vector<Exchange>>& exchanges, ScoreFile& output,
+                            std::int64_t batch_tokens) {
+  const auto wanted = wanted_tokens(exchanges);
+  const Marginals hidden = marginals(model, sequence.tokens, wanted, true, batch_tokens),
+                  seen = marginals(model, sequence.tokens, wanted, false, batch_tokens);
+  for (std::size_t i = 0; i < mutations.size(); ++i)
+    output.row("mutation", mutations[i].text, {"masked_marginal", "wild_type_marginal"},
+               {sum_of(hidden, exchanges[i]), sum_of(seen, exchanges[i])});
+}
+
+void score_causal_mutations(Model& model, const Sequence& sequence, const std::vector<Mutation>& mutations,
+                            const std::vector<std::vector<Exchange>>& exchanges, const SequenceFrame& frame,
+                            ScoreFile& output, std::int64_t batch_tokens) {
+  const auto log_likelihoods = [&](const std::vector<Sequence>& sequences) {
+    std::vector<double> sums;
+    for (const auto& tokens : token_log_probabilities(model, sequences, frame, batch_tokens))
+      sums.push_back(std::accumulate(tokens.begin(), tokens.end(), 0.0));
+    return sums;
+  };
+  const double wild_type = log_likelihoods({sequence}).front();
+  const std::size_t at_once = at(std::max<std::int64_t>(1, 16 * batch_tokens / std::ssize(sequence.tokens)));
+  for (std::size_t begin = 0; begin < mutations.size(); begin += at_once) {
+    std::vector<Sequence> mutants;
+    for (std::size_t i = begin; i < std::min(begin + at_once, mutations.size()); ++i) {
+      mutants.push_back(sequence);
+      for (const Exchange& one : exchanges[i]) mutants.back().tokens[one.place] = one.to;
+    }
+    const std::vector<double> sums = log_likelihoods(mutants);
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      output.row("mutation", mutations[begin + i].text, {"log_likelihood_ratio"}, {sums[i] - wild_type});
+  }
+}
+
+}  // namespace
+
+std::vector<Mutation> read_mutations(const std::filesystem::path& path) {
+  const std::string text = read_text_file(path, std::uint64_t{1} << 32);
+  std::vector<Mutation> mutations;
+  std::uint64_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view column = first_column(std::string_view(text).substr(begin, end - begin));
+    begin = end + 1;
+    ++number;
+    if (column.empty() || column.front() == '#') continue;
+    if (mutations.empty() && (column == "mutation" || column == "mutant" || column == "variant")) continue;
+    mutations.push_back(parse_mutation(column, number, path.string()));
+  }
+  if (mutations.empty())
+    throw UserError("{}: there is no mutation in it; expected one on each line, such as A23V", path.string());
+  return mutations;
+}
+
+void score_mutations(Model& model, const SequenceInput& input, const std::filesystem::path& path, ScoreFile& output,
+                     const ScoreOptions& options) {
+  const SequenceFrame frame = scoring_frame(model, options.start);
+  const std::vector<Mutation> mutations = read_mutations(path);
+  OnlySequence only;
+  ReadOptions read;
+  read.max_tokens = longest_sequence(model);
+  read.frame = frame;
+  read_sequences(input, model.vocabulary, read, only);
+  const Exchanges exchanges(model, only.found(), frame, path.string());
+  std::vector<std::vector<Exchange>> found;
+  for (const Mutation& mutation : mutations) found.push_back(exchanges.of(mutation));
+  if (model.decoder) {
+    score_causal_mutations(model, only.found(), mutations, found, frame, output, options.batch_tokens);
+  } else {
+    score_masked_mutations(model, only.found(), mutations, found, output, options.batch_tokens);
+  }
+  output.finish();
+}
+
+}  // namespace furlong

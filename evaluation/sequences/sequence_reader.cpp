@@ -1,0 +1,266 @@
+#include "evaluation/sequences/sequence_reader.h"
+
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+#include <optional>
+
+#include "datasets/prepare/byte_source.h"
+#include "datasets/prepare/labelled_readers.h"
+#include "framework/core/printable.h"
+#include "framework/core/shape.h"
+
+namespace furlong {
+namespace {
+
+using Format = SequenceInput::Format;
+
+Format format_of_name(std::string_view name) {
+  for (const std::string_view packed : {".gz", ".xz"}) {
+    if (name.ends_with(packed)) name.remove_suffix(packed.size());
+  }
+  for (const std::string_view fasta : {".fa", ".fasta", ".faa", ".fna", ".ffn"}) {
+    if (name.ends_with(fasta)) return Format::fasta;
+  }
+  if (name.ends_with(".tsv")) return Format::tsv;
+  if (name.ends_with(".csv")) return Format::csv;
+  return name.ends_with(".jsonl") || name.ends_with(".ndjson") ? Format::jsonl : Format::text;
+}
+
+LabelledFormat table_format(Format format, const std::string& text_field) {
+  LabelledFormat table;
+  table.kind = format == Format::csv     ? LabelledFormat::Kind::csv
+               : format == Format::jsonl ? LabelledFormat::Kind::jsonl
+                                         : LabelledFormat::Kind::tsv;
+  table.text_field = text_field;
+  table.has_label = false;
+  return table;
+}
+
+/// Collects the documents of readers, and hands them on a window at a time.
+class Collector : public DocumentSink {
+ public:
+  Collector(const Vocabulary& vocabulary, const ReadOptions& options, SequenceWork& work)
+      : unknown_(vocabulary.tokenizer() ? vocabulary.unknown_id() : std::nullopt), options_(options), work_(work) {
+    // Readers frame the documents of a tokenizer.
+    if (options.frame.front != vocabulary.frame_front()) front_ = options.frame.front;
+    if (options.frame.back != vocabulary.frame_back()) back_ = options.frame.back;
+  }
+
+  void begin_input(const std::string& name) { input_ = name; }
+  void append(std::span<const std::uint16_t> ids) override { add(ids); }
+  void append(std::span<const std::int32_t> ids) override { add(ids); }
+  void name_document(std::string_view name) override { current_.name = name; }
+  void label(std::int32_t) override {}
+
+  void end_document() override {
+    if (current_.tokens.empty() && !is_long_) {
+      ++summary_.empty;
+    } else {
+      extend(back_);
+      end_sequence();
+    }
+    ++number_;
+    current_ = {};
+    length_ = 0;
+    is_long_ = false;
+  }
+
+  void flush() {
+    if (!window_.empty()) work_.window(window_);
+    window_.clear();
+    window_sum_ = 0;
+  }
+  const ReadSummary& summary() const { return summary_; }
+
+ private:
+  template <class Id>
+  void add(std::span<const Id> ids) {
+    if (ids.empty()) return;
+    if (length_ == 0) extend(front_);
+    extend(ids);
+    if (unknown_) summary_.unknown += static_cast<std::uint64_t>(std::count(ids.begin(), ids.end(), Id(*unknown_)));
+    if (options_.long_tokens == 0) return;
+    // One token always stays for the end, so that the last piece is not empty.
+    std::int64_t given = 0;
+    for (; std::ssize(current_.tokens) - given > options_.long_tokens; given += options_.long_tokens) give_piece(given);
+    current_.tokens.erase(current_.tokens.begin(), current_.tokens.begin() + given);
+  }
+
+  template <class Ids>
+  void extend(const Ids& ids) {
+    current_.tokens.insert(current_.tokens.end(), ids.begin(), ids.end());
+    length_ += std::ssize(ids);
+    if (options_.max_tokens > 0 && length_ > options_.max_tokens)
+      throw UserError("{}: {} has more than the {} tokens that the model fits (model.max_sequence_length); shorten it",
+                      input_, described(), options_.max_tokens);
+  }
+
+  void give_piece(std::int64_t begin) {
+    if (!is_long_) {
+      flush();
+      work_.begin_long({number_ + 1, name(), {}});
+      is_long_ = true;
+    }
+    work_.extend_long(std::span(current_.tokens).subspan(at(begin), at(options_.long_tokens)));
+  }
+
+  void end_sequence() {
+    ++summary_.sequences;
+    summary_.tokens += static_cast<std::uint64_t>(length_);
+    if (is_long_) {
+      work_.extend_long(current_.tokens);
+      work_.end_long();
+      return;
+    }
+    current_.name = name();
+    current_.number = number_ + 1;
+    window_sum_ += length_;
+    window_.push_back(std::move(current_));
+    if (window_sum_ >= options_.window_tokens) flush();
+  }
+
+  std::string name() const {
+    return current_.name.empty() ? std::to_string(number_ + 1) : foreign::printable(current_.name);
+  }
+  std::string described() const {
+    return current_.name.empty() ? fmt::format("sequence {}", number_ + 1)
+                                 : fmt::format("sequence {} ({})", number_ + 1, name());
+  }
+
+  const std::optional<std::int32_t> unknown_;  // of a tokenizer
+  std::vector<std::int32_t> front_, back_;
+  const ReadOptions& options_;
+  SequenceWork& work_;
+  std::string input_;
+  std::vector<Sequence> window_;
+  std::int64_t window_sum_ = 0, length_ = 0;  // tokens of the window; of the current sequence
+  std::uint64_t number_ = 0;                  // of the last sequence that ended
+  Sequence current_;
+  bool is_long_ = false;
+  ReadSummary summary_;
+};
+
+/// Bytes of text as letters of an alphabet, without white space.
+class LetterSink : public DocumentSink {
+ public:
+  LetterSink(const Vocabulary& vocabulary, bool map_unknown, DocumentSink& sink)
+      : vocabulary_(vocabulary), map_unknown_(map_unknown), sink_(sink) {}
+
+  void begin_input(const std::string& name) { input_ = name; }
+  void append(std::span<const std::uint16_t> bytes) override {
+    ids_.clear();
+    for (const std::uint16_t byte : bytes) {
+      ++position_;
+      const auto letter = static_cast<unsigned char>(byte);
+      const std::int32_t id = vocabulary_.id_of_byte(letter);
+      if (id >= 0) {
+        ids_.push_back(id);
+      } else if (std::isspace(letter) == 0) {
+        ids_.push_back(unknown(letter));
+      }
+    }
+    sink_.append(ids_);
+  }
+  void append(std::span<const std::int32_t>) override { require(false, "tokens in the place of bytes"); }
+  void end_document() override {
+    ++number_;
+    position_ = 0;
+    sink_.end_document();
+  }
+  void label(std::int32_t) override {}
+  std::uint64_t n_mapped() const { return n_mapped_; }
+
+ private:
+  std::int32_t unknown(unsigned char letter) {
+    const std::string symbol = vocabulary_.symbol(*vocabulary_.unknown_id());
+    if (!map_unknown_)
+      throw UserError(
+          "{}: '{}' at byte {} of sequence {} is not a letter of the {} alphabet; --unknown map reads such "
+          "letters as {}",
+          input_, foreign::printable(std::string(1, static_cast<char>(letter))), position_, number_,
+          vocabulary_.kind_name(), symbol);
+    ++n_mapped_;
+    return *vocabulary_.unknown_id();
+  }
+
+  const Vocabulary& vocabulary_;
+  bool map_unknown_;
+  DocumentSink& sink_;
+  std::string input_;
+  std::vector<std::int32_t> ids_;
+  std::uint64_t position_ = 0, number_ = 1, n_mapped_ = 0;
+};
+
+std::unique_ptr<DocumentReader> make_reader(const SequenceInput& input, Format format, const Vocabulary& vocabulary,
+                                            Collector& collector, LetterSink& letter_sink) {
+  if (format == Format::fasta) return make_fasta_reader(vocabulary, input.map_unknown, collector);
+  const bool letters = !vocabulary.tokenizer() && vocabulary.kind() != Vocabulary::Kind::bytes;
+  if (format != Format::text)
+    return make_labelled_reader(table_format(format, input.text_field), vocabulary, input.map_unknown, collector);
+  if (letters) return make_text_reader(input.separator, Vocabulary::bytes(false), letter_sink);
+  return make_text_reader(input.separator, vocabulary, collector);
+}
+
+}  // namespace
+
+SequenceFrame frame_of(const Model& model) {
+  const Vocabulary& vocabulary = model.vocabulary;
+  if (vocabulary.tokenizer()) return {vocabulary.frame_front(), vocabulary.frame_back()};
+  SequenceFrame frame;
+  if (!model.encoder) return frame;
+  const ObjectiveSettings& objective = model.settings.objective;
+  if (objective.learns_labels() && objective.pooling == ops::Pooling::first) frame.front = {*vocabulary.class_id()};
+  if (const auto document = vocabulary.document_id()) frame.back = {*document};
+  return frame;
+}
+
+ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabulary, const ReadOptions& options,
+                           SequenceWork& work) {
+  require(!input.paths.empty(), "read_sequences: no inputs");
+  if (std::count(input.paths.begin(), input.paths.end(), "-") > 1)
+    throw UserError("standard input (-) is given more than once");
+  Collector collector(vocabulary, options, work);
+  LetterSink letter_sink(vocabulary, input.map_unknown, collector);
+  std::vector<char> block(std::size_t{1} << 16);
+  std::uint64_t bytes = 0, mapped = 0;
+  for (const std::string& path : input.paths) {
+    const Format format = input.format == Format::automatic ? format_of_name(path) : input.format;
+    const std::unique_ptr<DocumentReader> reader = make_reader(input, format, vocabulary, collector, letter_sink);
+    ByteSource source(path);
+    reader->begin_input(source.name());
+    collector.begin_input(source.name());
+    letter_sink.begin_input(source.name());
+    const std::uint64_t before = collector.summary().sequences;
+    while (const std::size_t count = source.read(block.data(), block.size())) {
+      reader->feed({block.data(), count});
+      if (options.progress) options.progress(bytes + source.file_bytes(), collector.summary().sequences);
+    }
+    reader->end_input();
+    if (collector.summary().sequences == before)
+      throw UserError("{}: there is no sequence in it; expected at least one", source.name());
+    bytes += source.file_bytes();
+    mapped += reader->n_mapped();
+  }
+  collector.flush();
+  ReadSummary summary = collector.summary();
+  summary.mapped = mapped + letter_sink.n_mapped();
+  return summary;
+}
+
+std::vector<std::vector<std::size_t>> batches_by_length(const std::vector<std::int64_t>& lengths,
+                                                        std::int64_t batch_tokens) {
+  std::vector<std::size_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lengths[a] > lengths[b]; });
+  std::vector<std::vector<std::size_t>> batches;
+  for (const std::size_t index : order) {
+    // The first of a batch is its longest.
+    if (batches.empty() || (std::ssize(batches.back()) + 1) * lengths[batches.back().front()] > batch_tokens)
+      batches.emplace_back();
+    batches.back().push_back(index);
+  }
+  return batches;
+}
+
+}  // namespace furlong

@@ -1,0 +1,80 @@
+#pragma once
+// Sequences out of text, FASTA, tables and JSON lines, as a model wants them: what furlong embed and furlong score
+// read.
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "datasets/prepare/document_readers.h"
+#include "trainers/model/model.h"
+
+namespace furlong {
+
+struct SequenceInput {
+  enum class Format { automatic, text, fasta, tsv, csv, jsonl };
+  std::vector<std::string> paths = {};  ///< plain, gzip or xz; "-" is standard input
+  Format format = Format::automatic;    ///< automatic: by the name of each input, text where it names no format
+  DocumentSeparator separator = DocumentSeparator::line;  ///< of text
+  std::string text_field = {};                            ///< of tables and JSON lines; empty: column 1, key "text"
+  bool map_unknown = false;  ///< a letter that the alphabet lacks is read as the unknown one
+};
+
+/// The tokens that stand around each sequence, and are no part of it.
+struct SequenceFrame {
+  std::vector<std::int32_t> front, back;
+};
+
+/// The frame that the model was trained with. Of a tokenizer: its own ([CLS] ... [SEP], <s> ...). Of encoders with
+/// another vocabulary: <class> in front where labels were learned from it, and <document> after the sequence.
+SequenceFrame frame_of(const Model& model);
+
+/// One sequence, with its frame.
+struct Sequence {
+  std::uint64_t number = 0;  ///< from 1, over all inputs, empty sequences counted
+  std::string name;          ///< of FASTA the first word of the header; otherwise the number
+  std::vector<std::int32_t> tokens;
+};
+
+/// What is computed from sequences. They come in the order of the input, a window of them at a time.
+class SequenceWork {
+ public:
+  virtual ~SequenceWork() = default;
+  virtual void window(const std::vector<Sequence>& sequences) = 0;
+  /// One long sequence in pieces, each of `long_tokens` tokens but the last, which may have more or fewer; only where
+  /// ReadOptions::long_tokens is not 0.
+  virtual void begin_long(const Sequence& /*without_tokens*/) {}
+  virtual void extend_long(std::span<const std::int32_t> /*tokens*/) {}
+  virtual void end_long() {}
+};
+
+struct ReadOptions {
+  std::int64_t window_tokens = 1 << 17;  ///< sequences are collected up to this sum of tokens
+  std::int64_t long_tokens = 0;          ///< a sequence that becomes longer goes through in pieces; 0: never
+  std::int64_t max_tokens = 0;           ///< a sequence that becomes longer, its frame included, is an error; 0: any
+  SequenceFrame frame;                   ///< stands around each sequence; a tokenizer's own frame is put there once
+  /// Called after each block of input. bytes: read from all inputs so far, compressed as they are.
+  std::function<void(std::uint64_t bytes, std::uint64_t sequences)> progress;
+};
+
+struct ReadSummary {
+  std::uint64_t sequences = 0;  ///< without the empty ones
+  std::uint64_t empty = 0;      ///< empty sequences, which are left out
+  std::uint64_t tokens = 0;     ///< frames included
+  std::uint64_t mapped = 0;     ///< letters that were read as the unknown one
+  std::uint64_t unknown = 0;    ///< unknown tokens of a tokenizer
+};
+
+/// Reads all inputs in memory that their length does not change, and gives their sequences to `work`. Throws UserError
+/// naming file, line and column of what is no letter of the vocabulary, the sequence that is too long, and inputs
+/// without a sequence.
+ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabulary, const ReadOptions& options,
+                           SequenceWork& work);
+
+/// Indices of sequences in batches: of similar length, each with at most `batch_tokens` tokens, padding included, or
+/// with one sequence.
+std::vector<std::vector<std::size_t>> batches_by_length(const std::vector<std::int64_t>& lengths,
+                                                        std::int64_t batch_tokens);
+
+}  // namespace furlong

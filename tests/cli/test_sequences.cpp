@@ -1,0 +1,151 @@
+// furlong embed and furlong score as their pages show them, and what they refuse.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "framework/io/hdf5.h"
+#include "tests/cli/program.h"
+#include "tests/places.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Json = nlohmann::ordered_json;
+using testing::expect_user_error;
+using testing::Finished;
+
+/// The lines of a page's first example.
+std::vector<std::string> example_of(const std::string& page) {
+  std::istringstream lines(page);
+  std::vector<std::string> found;
+  bool inside = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line == "```" && inside) break;
+    if (inside) found.push_back(line);
+    inside = inside || line == "```sh";
+  }
+  return found;
+}
+
+class SequencesProgramTest : public testing::WithProgram {
+ protected:
+  void SetUp() override {
+    std::string fasta, table = "id,sequence\n";
+    for (int i = 0; i < 40; ++i) {
+      const std::string sequence = std::string(static_cast<std::size_t>(i % 5), 'M') + "KVLAAGWDE";
+      fasta += fmt::format(">protein_{} of a test\n{}\n", i, sequence);
+      table += fmt::format("{},{}\n", i, sequence);
+    }
+    file("proteins.fasta", fasta);
+    file("sequences.csv", table);
+    file("wild_type.fasta", ">wild\nMKVLAAGWDE\n");
+    file("mutations.txt", "K2R\nK2R:G7D\n");
+    file("protein.yaml", R"(data:
+  dataset: proteins.h5
+  sequence_length: 24
+  batch_size: 4
+  sampler: documents
+model:
+  architecture: encoder
+  position: learned
+  n_layers: 2
+  d_model: 16
+  n_heads: 2
+objective:
+  name: masked_tokens
+schedule:
+  warmup_steps: 2
+trainer:
+  max_steps: 6
+log:
+  level: error
+  progress: none
+)");
+  }
+  /// A line of a page, run in the test's folder.
+  void run_line(const std::string& line) const {
+    const std::string command = fmt::format("cd '{}' && furlong() {{ '{}' \"$@\"; }} && {} >>stdout 2>>stderr",
+                                            folder_.string(), testing::program_under_test(), line);
+    EXPECT_EQ(std::system(command.c_str()), 0) << line << "\n" << content(path("stderr"));
+  }
+  void run_example(const std::string& page) const {
+    const std::vector<std::string> lines = example_of(content((testing::source_directory() / "docs" / page).string()));
+    ASSERT_EQ(lines.size(), 5u) << page;
+    for (const std::string& line : lines) run_line(line);
+  }
+  hdf5::Shape shape(const std::string& name, const std::string& dataset) const {
+    return hdf5::File::open(path(name)).dataset(dataset).shape();
+  }
+};
+
+TEST_F(SequencesProgramTest, ExamplesOfThePageOnEmbedRun) {
+  run_example("embed.md");
+  EXPECT_EQ(shape("vectors.h5", "embeddings"), (hdf5::Shape{40, 16}));
+  EXPECT_EQ(shape("vectors.h5", "name_offsets"), (hdf5::Shape{41}));
+  // 9 residues and 0 to 4 more, eight times each; <document> is left out.
+  EXPECT_EQ(shape("tokens.h5", "embeddings"), (hdf5::Shape{8 * (5 * 9 + 10), 16}));
+  EXPECT_EQ(content(path("vectors.npy")).size(), 128 + 40 * 16 * sizeof(float));
+  const Finished checkpoint = furlong({"embed", path("runs/protein/checkpoints/best.h5"), path("wild_type.fasta"), "-o",
+                                       path("one.tsv"), "--layer", "-2"});
+  EXPECT_EQ(checkpoint.status, 0) << checkpoint.err;
+  EXPECT_THAT(checkpoint.out, HasSubstr("1 sequences, 11 tokens, vectors of 16 numbers from layer 1"));
+  EXPECT_THAT(content(path("one.tsv")), HasSubstr("\nwild\t"));
+}
+
+TEST_F(SequencesProgramTest, ExamplesOfThePageOnScoreRun) {
+  run_example("score.md");
+  EXPECT_THAT(content(path("scores.tsv")), StartsWith("name\ttokens\tlog_likelihood\tperplexity\nprotein_0\t9\t-"));
+  const Finished mutations =
+      furlong({"score", path("runs/protein"), path("wild_type.fasta"), "--mutations", path("mutations.txt"), "--json"});
+  ASSERT_EQ(mutations.status, 0) << mutations.err;
+  const Json found = Json::parse(mutations.out);
+  EXPECT_EQ(found.size(), 2u);
+  EXPECT_TRUE(found[1]["masked_marginal"].is_number() && found[1]["wild_type_marginal"].is_number());
+  const Finished positions = furlong({"score", path("runs/protein"), path("wild_type.fasta"), "--positions"});
+  EXPECT_THAT(positions.out, StartsWith("name\tposition\ttoken\tlog_probability\nwild\t1\tM\t-"));
+}
+
+TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
+  run_line("furlong prepare fasta proteins.fasta --alphabet protein --split-by document --output proteins.h5");
+  run_line("furlong train protein.yaml --run-dir runs/protein");
+  const std::string model = path("runs/protein"), good = path("wild_type.fasta");
+  const std::string empty = file("empty.fasta", ""), unknown = file("unknown.fasta", ">a\nMKV\n>b\nMK1\n"),
+                    longer = file("long.fasta", ">a\nMKV\n>b\n" + std::string(40, 'A') + "\n"),
+                    mismatch = file("mismatch.txt", "K2R\nA3G\n");
+  for (const auto& [input, parts] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {empty, {"empty.fasta", "no sequence"}},
+           {unknown, {"unknown.fasta:4:3", "'1'"}},
+           {longer, {"long.fasta", "sequence 2 (b)", "24 tokens"}}}) {
+    expect_user_error(furlong({"embed", model, input, "-o", path("out.h5")}), parts);
+    expect_user_error(furlong({"score", model, input}), parts);
+    expect_user_error(furlong({"score", model, input, "-o", path("out.tsv")}), parts);
+  }
+  expect_user_error(furlong({"score", model, good, "--mutations", mismatch}),
+                    {"mismatch.txt:2", "A3G", "has V at position 3"});
+  expect_user_error(furlong({"score", model, good, "-o", path("out.csv")}), {"out.csv", ".tsv or .json"});
+  expect_user_error(furlong({"embed", model, good, "-o", path("out.txt")}), {"out.txt", ".npy"});
+  expect_user_error(furlong({"embed", model, path("in.tsv"), "-o", file("in.tsv", "MKV\n")}),
+                    {"both input and output"});
+  expect_user_error(furlong({"embed", model, good, "-o", path("out.h5"), "--layer", "3"}), {"--layer: 3"});
+  for (const auto& entry : std::filesystem::directory_iterator(folder_))
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("out."))) << "a file that is not whole";
+}
+
+TEST_F(SequencesProgramTest, HelpFitsIn80Columns) {
+  for (const char* command : {"embed", "score"}) {
+    std::istringstream lines(furlong({command, "--help"}).out);
+    int examples = 0;
+    for (std::string line; std::getline(lines, line);) {
+      EXPECT_LE(line.size(), 80u) << line;
+      examples += line.starts_with("  furlong ");
+    }
+    EXPECT_EQ(examples, 2);
+  }
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,262 @@
+#include "evaluation/score.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "evaluation/mutations.h"
+#include "framework/core/arena.h"
+#include "tests/evaluation/sequence_testing.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+using testing::defined_log_probability;
+using testing::defined_run;
+using testing::message_of;
+using testing::residues;
+using testing::sequence_model;
+using testing::with;
+
+class ScoreTest : public testing::WithTemporaryFolder {
+ protected:
+  static std::string text_of(bool json, const ScoreOptions& options, const std::function<void(ScoreFile&)>& work) {
+    std::string text;
+    ScoreFile file(json, options.positions, [&](std::string_view part) { text += part; });
+    work(file);
+    return text;
+  }
+  Json scores(Model& model, const std::string& input, const ScoreOptions& options = {},
+              DocumentSeparator separator = DocumentSeparator::line) const {
+    return Json::parse(text_of(true, options, [&](ScoreFile& file) {
+      score(model, {.paths = {input}, .separator = separator}, file, options);
+    }));
+  }
+  Json mutations(Model& model, const std::string& sequence, const std::string& text,
+                 const ScoreOptions& options = {}) const {
+    return Json::parse(text_of(true, options, [&](ScoreFile& out) {
+      score_mutations(model, {.paths = {file("wild.txt", sequence + "\n")}}, file("mutations.txt", text), out, options);
+    }));
+  }
+};
+
+/// log p of each scored token of a causal model by the definition.
+std::vector<double> defined_causal(const Model& model, const std::vector<std::int32_t>& tokens) {
+  const auto run = defined_run(model, tokens);
+  std::vector<double> found;
+  for (std::size_t i = 1; i < tokens.size(); ++i)
+    found.push_back(defined_log_probability(model, run, i - 1, tokens[i]));
+  return found;
+}
+
+/// log p of `token` at `place` of an encoder's tokens, where it is hidden.
+double defined_masked(const Model& model, std::vector<std::int32_t> tokens, std::size_t place, std::int32_t token) {
+  tokens[place] = *model.vocabulary.mask_id();
+  return defined_log_probability(model, defined_run(model, tokens), place, token);
+}
+
+TEST_F(ScoreTest, CausalLogLikelihoodMatchesItsDefinitionInFloat64) {
+  for (const bool with_documents : {false, true}) {
+    Model model =
+        sequence_model(Vocabulary::bytes(with_documents),
+                       {"model.attention.mechanism=softmax", "model.position=learned", "model.max_sequence_length=64"});
+    const std::vector<std::string> texts{"a furlong", "ab", "of 220 yards, an eighth of a mile", "x y"};
+    std::string lines;
+    for (const std::string& text : texts) lines += text + "\n";
+    for (const std::int64_t batch_tokens : {20, 8192}) {
+      const Json found = scores(model, file("text.txt", lines), {.positions = true, .batch_tokens = batch_tokens});
+      ASSERT_EQ(found.size(), texts.size());
+      for (std::size_t i = 0; i < texts.size(); ++i) {
+        std::vector<std::int32_t> tokens = model.vocabulary.encode(texts[i]);
+        if (with_documents) tokens.insert(tokens.begin(), *model.vocabulary.document_id());
+        const std::vector<double> expected = defined_causal(model, tokens);
+        const Json& one = found[i];
+        EXPECT_EQ(one["name"], std::to_string(i + 1));
+        EXPECT_EQ(one["tokens"], expected.size());
+        const double sum = std::accumulate(expected.begin(), expected.end(), 0.0);
+        EXPECT_NEAR(one["log_likelihood"], sum, 1e-10);
+        EXPECT_NEAR(one["perplexity"], std::exp(-sum / static_cast<double>(expected.size())), 1e-9);
+        for (std::size_t k = 0; k < expected.size(); ++k) {
+          const Json& position = one["positions"][k];
+          EXPECT_NEAR(position["log_probability"], expected[k], 1e-11);
+          EXPECT_EQ(position["position"], k + (with_documents ? 1 : 2)) << "in the sequence alone";
+          EXPECT_EQ(position["token"], model.vocabulary.symbol(tokens[k + 1]));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ScoreTest, StartTokenIsTheOneAskedFor) {
+  Model model = sequence_model(Vocabulary::bytes(true), {"model.attention.mechanism=softmax"});
+  const std::string input = file("text.txt", "furlong\n");
+  const double without = scores(model, input, {.start = "none"})[0]["log_likelihood"],
+               after_a = scores(model, input, {.start = "a"})[0]["log_likelihood"];
+  const auto tokens = model.vocabulary.encode("afurlong");
+  const std::vector<double> expected = defined_causal(model, tokens);
+  EXPECT_NEAR(after_a, std::accumulate(expected.begin(), expected.end(), 0.0), 1e-10);
+  EXPECT_EQ(scores(model, input, {.start = "<document>"}), scores(model, input));
+  EXPECT_EQ(scores(model, input, {.start = "none"})[0]["tokens"], 6);
+  EXPECT_NE(without, after_a);
+  // A model that has seen documents from their first token on has learned nothing about what comes after <document>.
+  Model rows = sequence_model(Vocabulary::bytes(true), {"data.sampler=documents"});
+  EXPECT_EQ(scores(rows, input)[0]["tokens"], 6);
+  EXPECT_THAT(message_of<UserError>([&] { scores(model, input, {.start = "<none such>"}); }), HasSubstr("--start"));
+  Model masked = sequence_model(Vocabulary::protein(), testing::encoder);
+  EXPECT_THAT(message_of<UserError>([&] { scores(masked, input, {.start = "A"}); }), HasSubstr("--start A"));
+}
+
+// Pieces sum the same products in another order: in float64 rounding of some hundred terms.
+TEST_F(ScoreTest, PiecesOfALongSequenceGiveTheLogLikelihoodOfOnePass) {
+  const std::string input = file("text.txt", testing::synthetic_text(1500) + "\nabc\n" + testing::synthetic_text(90));
+  for (const std::string mechanism : {"linear", "softmax", "windowed"}) {
+    std::vector<std::string> overrides{"model.attention.mechanism=" + mechanism, "model.short_convolution=4"};
+    if (mechanism == "windowed") overrides.emplace_back("model.attention.softmax_window=16");
+    Model model = sequence_model(Vocabulary::bytes(true), overrides);
+    const Json whole = scores(model, input, {.positions = true, .batch_tokens = 1 << 16});
+    for (const std::int64_t batch_tokens : {1, 64, 1000}) {
+      if (mechanism == "softmax" && batch_tokens == 1) continue;  // one row for each token, and nothing new
+      const Json pieces = scores(model, input, {.positions = true, .batch_tokens = batch_tokens});
+      ASSERT_EQ(pieces.size(), 3u);
+      for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(pieces[i]["name"], whole[i]["name"]);
+        EXPECT_EQ(pieces[i]["tokens"], whole[i]["tokens"]);
+        EXPECT_NEAR(pieces[i]["log_likelihood"], whole[i]["log_likelihood"], 1e-8) << mechanism << " " << batch_tokens;
+        ASSERT_EQ(pieces[i]["positions"].size(), whole[i]["positions"].size());
+        for (std::size_t k = 0; k < pieces[i]["positions"].size(); ++k) {
+          EXPECT_EQ(pieces[i]["positions"][k]["position"], whole[i]["positions"][k]["position"]);
+          EXPECT_NEAR(pieces[i]["positions"][k]["log_probability"], whole[i]["positions"][k]["log_probability"], 1e-10);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ScoreTest, MemoryDoesNotGrowWithTheLengthOfASequence) {
+  Model model = make_model(testing::small_settings("none.h5", {"model.attention.mechanism=linear"}).settings,
+                           Vocabulary::bytes(false), Device{});
+  // Beyond 65,536 positions tables of rotary positions do not grow either.
+  std::vector<std::int64_t> peaks;
+  for (const std::size_t length : {80'000, 240'000}) {
+    const std::string input = file("long.txt", testing::synthetic_text(length));
+    arena(Device{}).reset_peak();
+    const Json found = scores(model, input, {.batch_tokens = 2048}, DocumentSeparator::file);
+    peaks.push_back(arena(Device{}).counters().peak_bytes);
+    EXPECT_EQ(found[0]["tokens"], length - 1);
+    EXPECT_LT(found[0]["log_likelihood"], 0);
+  }
+  EXPECT_EQ(peaks[0], peaks[1]);
+}
+
+TEST_F(ScoreTest, PseudoLogLikelihoodMatchesItsDefinitionInFloat64) {
+  Model model = sequence_model(Vocabulary::protein(), testing::encoder);
+  const std::vector<std::string> sequences{residues(11), residues(3, 2), residues(7, 3)};
+  const std::string input = file("s.txt", fmt::format("{}\n", fmt::join(sequences, "\n")));
+  for (const std::int64_t batch_tokens : {1, 50, 8192}) {
+    const Json found = scores(model, input, {.positions = true, .batch_tokens = batch_tokens});
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      std::vector<std::int32_t> tokens = model.vocabulary.encode(sequences[i]);
+      tokens.push_back(*model.vocabulary.document_id());
+      double sum = 0;
+      ASSERT_EQ(found[i]["positions"].size(), sequences[i].size()) << "<document> is not scored";
+      for (std::size_t k = 0; k < sequences[i].size(); ++k) {
+        const double expected = defined_masked(model, tokens, k, tokens[k]);
+        EXPECT_NEAR(found[i]["positions"][k]["log_probability"], expected, 1e-11);
+        EXPECT_EQ(found[i]["positions"][k]["position"], k + 1);
+        EXPECT_EQ(found[i]["positions"][k]["token"], std::string(1, sequences[i][k]));
+        sum += expected;
+      }
+      EXPECT_NEAR(found[i]["log_likelihood"], sum, 1e-10);
+    }
+  }
+}
+
+TEST_F(ScoreTest, MarginalScoresOfMutationsMatchTheirDefinition) {
+  Model model = sequence_model(Vocabulary::protein(), testing::encoder);
+  const std::string wild = "MKVLAAGW";
+  std::vector<std::int32_t> tokens = model.vocabulary.encode(wild);
+  tokens.push_back(*model.vocabulary.document_id());
+  const auto visible = defined_run(model, tokens);
+  const auto id = [&](const char* letter) { return model.vocabulary.id_of(letter); };
+  const auto masked = [&](std::size_t at, const char* from, const char* to) {
+    return defined_masked(model, tokens, at - 1, id(to)) - defined_masked(model, tokens, at - 1, id(from));
+  };
+  const auto seen = [&](std::size_t at, const char* from, const char* to) {
+    return defined_log_probability(model, visible, at - 1, id(to)) -
+           defined_log_probability(model, visible, at - 1, id(from));
+  };
+  for (const std::int64_t batch_tokens : {1, 8192}) {
+    const Json found =
+        mutations(model, wild, "mutant,score\nK2R,1\n# a comment\n\nK2R:G7D,2\nm1w\n", {.batch_tokens = batch_tokens});
+    ASSERT_EQ(found.size(), 3u);
+    EXPECT_EQ(found[1]["mutation"], "K2R:G7D");
+    EXPECT_NEAR(found[0]["masked_marginal"], masked(2, "K", "R"), 1e-11);
+    EXPECT_NEAR(found[0]["wild_type_marginal"], seen(2, "K", "R"), 1e-11);
+    EXPECT_NEAR(found[1]["masked_marginal"], masked(2, "K", "R") + masked(7, "G", "D"), 1e-11);
+    EXPECT_NEAR(found[1]["wild_type_marginal"], seen(2, "K", "R") + seen(7, "G", "D"), 1e-11);
+    EXPECT_NEAR(found[2]["masked_marginal"], masked(1, "M", "W"), 1e-11);
+  }
+}
+
+TEST_F(ScoreTest, CausalModelsScoreAMutationByTheRatioOfLikelihoods) {
+  Model model = sequence_model(Vocabulary::protein(), {"model.attention.mechanism=softmax"});
+  const auto likelihood = [&](const std::string& sequence) {
+    std::vector<std::int32_t> tokens = model.vocabulary.encode(sequence);
+    tokens.insert(tokens.begin(), *model.vocabulary.document_id());
+    const auto all = defined_causal(model, tokens);
+    return std::accumulate(all.begin(), all.end(), 0.0);
+  };
+  const Json found = mutations(model, "MKVLAAGW", "K2R\nK2R:G7D\n", {.batch_tokens = 1});
+  EXPECT_NEAR(found[0]["log_likelihood_ratio"], likelihood("MRVLAAGW") - likelihood("MKVLAAGW"), 1e-10);
+  EXPECT_NEAR(found[1]["log_likelihood_ratio"], likelihood("MRVLAADW") - likelihood("MKVLAAGW"), 1e-10);
+}
+
+TEST_F(ScoreTest, InvalidMutationsAreErrorsWithTheirLine) {
+  Model model = sequence_model(Vocabulary::protein(), testing::encoder);
+  const auto refused = [&](const std::string& text, const std::string& sequence = "MKVLAAGW") {
+    return message_of<UserError>([&] { mutations(model, sequence, text); });
+  };
+  EXPECT_THAT(refused("K2R\nA3G\n"), HasSubstr("mutations.txt:2: A3G: the sequence has V at position 3; expected A"));
+  EXPECT_THAT(refused("W9A\n"), HasSubstr("mutations.txt:1: W9A: the sequence has 8 positions"));
+  EXPECT_THAT(refused("K0R\n"), HasSubstr("mutations.txt:1: found 'K0R'"));
+  EXPECT_THAT(refused("\nK2\n"), HasSubstr("mutations.txt:2: found 'K2'"));
+  EXPECT_THAT(refused("K2R:\n"), HasSubstr("found 'K2R:'"));
+  EXPECT_THAT(refused("K99999999999999999999R\n"), HasSubstr("found"));
+  EXPECT_THAT(refused("K2R:K2A\n"), HasSubstr("changes position 2 twice"));
+  EXPECT_THAT(refused("# none\n"), HasSubstr("there is no mutation"));
+  EXPECT_THAT(refused("K2R\n", "MKV\nMKV"), HasSubstr("several sequences"));
+  Model dna = sequence_model(Vocabulary::dna(), testing::encoder);
+  EXPECT_THAT(message_of<UserError>([&] { mutations(dna, "ACGT", "A1E\n"); }), HasSubstr("'E' is no token"));
+}
+
+TEST_F(ScoreTest, ModelsWithoutProbabilitiesOfTokensAreRefused) {
+  Model labels = sequence_model(Vocabulary::protein().with_labels({"no", "yes"}),
+                                {"model.architecture=encoder", "objective.name=classification"});
+  EXPECT_THAT(message_of<UserError>([&] { scores(labels, file("a.txt", "MKV\n")); }), HasSubstr("learns labels"));
+  Model headless = sequence_model(Vocabulary::protein(), with(testing::encoder, {"model.prediction_head=none"}));
+  EXPECT_THAT(message_of<UserError>([&] { mutations(headless, "MKV", "K2R\n"); }), HasSubstr("prediction_head"));
+}
+
+TEST_F(ScoreTest, TsvHasAHeaderAndALineForEachSequenceOrPosition) {
+  Model model = sequence_model(Vocabulary::bytes(false), {"model.attention.mechanism=softmax"});
+  const std::string input = file("text.txt", "ab\tc\nde\n");
+  const auto tsv = [&](const ScoreOptions& options) {
+    return text_of(false, options, [&](ScoreFile& file) { score(model, {.paths = {input}}, file, options); });
+  };
+  const std::string sequences = tsv({}), positions = tsv({.positions = true});
+  EXPECT_THAT(sequences, ::testing::StartsWith("name\ttokens\tlog_likelihood\tperplexity\n1\t3\t-"));
+  EXPECT_EQ(std::count(sequences.begin(), sequences.end(), '\n'), 3);
+  EXPECT_THAT(positions, ::testing::StartsWith("name\tposition\ttoken\tlog_probability\n1\t2\t0x62\t-"));
+  EXPECT_EQ(std::count(positions.begin(), positions.end(), '\n'), 5);
+  EXPECT_THAT(positions, HasSubstr("\n1\t3\t0x09\t-"));
+  EXPECT_THAT(message_of<UserError>([&] { scores(model, file("one.txt", "ab\nc\n")); }),
+              HasSubstr("sequence 2: its only token"));
+}
+
+}  // namespace
+}  // namespace furlong
