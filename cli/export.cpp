@@ -29,7 +29,9 @@ void run(const Options& options) {
   if (report.for_hugging_face) {
     fmt::print("  load it in transformers with from_pretrained(\"{}\")\n", options.directory.string());
   } else {
-    fmt::print("  only Furlong can run it: {}\n", report.reason);
+    fmt::print("  load it in transformers with from_pretrained(\"{}\", trust_remote_code=True)\n",
+               options.directory.string());
+    fmt::print("  the classes of transformers cannot compute it: {}\n", report.reason);
   }
   for (const std::string& name : report.removed) fmt::print("  removed: {}, of the previous model\n", name);
   for (const std::string& name : report.left_out) fmt::print("  omitted: {}, which the source's format lacks\n", name);
@@ -43,11 +45,10 @@ void add_export(Command program, int& /*status*/) {
   command.footer(
       "A softmax model of a family that transformers supports (gpt2, llama, bert, albert) gets that family's tensor "
       "names and config.json. Export after import restores the original bits.\n"
-      "A model with another attention keeps the tensor names that it shares with its source. Its other tensors are "
-      "named "
-      "furlong.NAME, and config.json has model_type furlong_performer, which furlong convert reads. Adapters are "
-      "merged "
-      "into the weights.");
+      "Any other model is written with its code, modeling_furlong.py, in plain PyTorch. AutoModel and "
+      "AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForSequenceClassification load it in transformers 4.46 "
+      "and later with trust_remote_code=True. furlong convert reads both kinds, also after training there. Adapters "
+      "are merged into the weights.");
   command.examples({
       "furlong export runs/chat/3_task chat_performer",
       "furlong export runs/chat/3_task chat_performer --dtype bfloat16 --force",

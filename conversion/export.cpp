@@ -6,7 +6,9 @@
 
 #include "conversion/performer_directory.h"
 #include "conversion/read_parameters.h"
+#include "conversion/symbol_tokenizer.h"
 #include "conversion/tokenizer_export.h"
+#include "conversion/transformers_model.h"
 #include "formats/safetensors_writer.h"
 #include "framework/io/atomic_file.h"
 #include "layers/attention/mechanism.h"
@@ -72,9 +74,7 @@ class Planner {
     if (origin_) {
       Plan plan = plan_as(*find_architecture(origin_->model_type), origin_naming());
       if (plan.for_hugging_face) return plan;
-      std::optional<Origin> written = origin_;
-      written->naming = plan.naming;  // the naming scheme of the written tensors
-      plan.config = performer_config(model_, written);
+      plan.config = performer_config(model_, origin_);
       return plan;
     }
     std::string reasons;
@@ -187,13 +187,17 @@ class Exporter {
  public:
   Exporter(SourceModel& source, const ExportOptions& options)
       : model_(source.model), origin_(source.origin), options_(options), plan_(Planner(model_, origin_).plan()) {
-    if (plan_.architecture) add_table();
+    if (plan_.for_hugging_face) {
+      add_table();
+    } else {
+      add_own();
+    }
     add_rest();
     add_carried();
   }
 
   ExportReport write(const fs::path& directory) {
-    report_.model_type = plan_.for_hugging_face ? plan_.architecture->model_type : performer_model_type;
+    report_.model_type = plan_.for_hugging_face ? plan_.architecture->model_type : transformers_model_type;
     report_.for_hugging_face = plan_.for_hugging_face;
     report_.reason = plan_.reason;
     std::error_code failure;
@@ -232,7 +236,7 @@ class Exporter {
     layers::ModelConfig settings = model_.settings.model;
     settings.vocabulary_size = model_.store->find("token_embedding.weight").shape()[0];
     const std::vector<Duplicate> duplicates = plan_.architecture->duplicates(settings, plan_.naming);
-    for (const Mapping& mapping : shared_mappings(*plan_.architecture, model_, plan_.naming)) {
+    for (const Mapping& mapping : plan_.architecture->mappings(settings, plan_.naming)) {
       const Parameter& parameter = model_.store->find(mapping.parameter);
       mapped_.insert(mapping.parameter);
       std::size_t begin = 0;
@@ -255,18 +259,31 @@ class Exporter {
     }
   }
 
-  void add_rest() {
-    for (const Parameter& parameter : model_.store->parameters()) {
-      if (mapped_.contains(parameter.name()) || is_adapter(parameter.name())) continue;
-      if (plan_.for_hugging_face) {
-        report_.left_out.push_back(parameter.name());
-        continue;
-      }
-      const Part part{performer_tensor_prefix + parameter.name(), parameter.shape()};
-      add(part, parameter, 0);
-      // Random projections and constants stay in float32, whatever the type of the weights.
-      if (model_.store->is_buffer(parameter)) outputs_.back().tensor.stored_type = "F32";
+  /// Every parameter under its name in modeling_furlong.py, in the type that all of its foreign parts have, if one.
+  void add_own() {
+    std::map<std::string, std::set<std::string>> types;
+    if (plan_.architecture) {
+      layers::ModelConfig settings = model_.settings.model;
+      settings.vocabulary_size = model_.store->find("token_embedding.weight").shape()[0];
+      for (const Mapping& mapping : plan_.architecture->mappings(settings, origin_->naming))
+        for (const Part& part : mapping.parts) types[mapping.parameter].insert(type_of(part.name));
     }
+    for (const Parameter& parameter : model_.store->parameters()) {
+      mapped_.insert(parameter.name());
+      if (is_adapter(parameter.name())) continue;
+      add({transformers_name(parameter.name(), model_), parameter.shape()}, parameter, 0);
+      std::string& type = outputs_.back().tensor.stored_type;
+      const auto found = types.find(parameter.name());
+      if (found != types.end()) type = found->second.size() == 1 ? *found->second.begin() : "F32";
+      // The random projection and constants of features stay exact, whatever type the weights are stored in.
+      if (model_.store->is_buffer(parameter)) type = "F32";
+    }
+  }
+
+  void add_rest() {
+    for (const Parameter& parameter : model_.store->parameters())
+      if (!mapped_.contains(parameter.name()) && !is_adapter(parameter.name()))
+        report_.left_out.push_back(parameter.name());
   }
 
   void add_carried() {
@@ -281,8 +298,12 @@ class Exporter {
                              (found->second.starts_with("I") || found->second == "U8" || found->second == "BOOL");
         type = written ? found->second : "I64";
       }
-      outputs_.push_back({{tensor.name, shape, type}, {}, nullptr, 0});
+      outputs_.push_back({{carried_name(tensor.name), shape, type}, {}, nullptr, 0});
     }
+  }
+
+  std::string carried_name(const std::string& name) const {
+    return plan_.for_hugging_face ? name : carried_tensor_prefix + name;
   }
 
   static bool is_adapter(const std::string& name) {
@@ -321,10 +342,10 @@ class Exporter {
   void write_carried(SafetensorsWriter& file) const {
     for (const CheckpointOrigin::Tensor& tensor : origin_->carried) {
       if (tensor.dtype == "int64") {
-        file.write_integers(tensor.name, {reinterpret_cast<const std::int64_t*>(tensor.data.data()),
-                                          tensor.data.size() / sizeof(std::int64_t)});
+        file.write_integers(carried_name(tensor.name), {reinterpret_cast<const std::int64_t*>(tensor.data.data()),
+                                                        tensor.data.size() / sizeof(std::int64_t)});
       } else {
-        file.write(tensor.name,
+        file.write(carried_name(tensor.name),
                    {reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float)});
       }
     }
@@ -336,6 +357,7 @@ class Exporter {
     static const std::regex shard("model-[0-9]{5}-of-[0-9]{5}\\.safetensors");
     std::vector<std::string> names = model_file_names();
     names.insert(names.end(), {performer_vocabulary_file, "model.safetensors.index.json"});
+    for (const auto& [name, text] : transformers_sources()) names.push_back(name);
     for (const auto& entry : fs::directory_iterator(directory)) {
       const std::string name = entry.path().filename().string();
       if (entry.is_regular_file() && std::regex_match(name, shard)) names.push_back(name);
@@ -368,7 +390,14 @@ class Exporter {
   }
 
   void write_files(const fs::path& directory) {
-    if (!plan_.for_hugging_face) write_file(directory, performer_vocabulary_file, model_.vocabulary.to_json());
+    if (!plan_.for_hugging_face) {
+      write_file(directory, performer_vocabulary_file, model_.vocabulary.to_json());
+      for (const auto& [name, text] : transformers_sources()) write_file(directory, name, text);
+      const bool class_token =
+          model_.settings.objective.learns_labels() && model_.settings.objective.pooling == ops::Pooling::first;
+      for (const auto& [name, text] : symbol_tokenizer_files(model_.vocabulary, class_token))
+        write_file(directory, name, text);
+    }
     if (origin_ && !of_gguf() && !origin_->files.empty()) {
       for (std::size_t i = 0; i < origin_->files.size(); ++i)
         write_file(directory, origin_->file_names[i], origin_->files[i]);

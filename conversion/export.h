@@ -15,9 +15,10 @@ struct ExportOptions {
 };
 
 struct ExportReport {
-  std::string model_type;         ///< as in config.json
-  bool for_hugging_face = false;  ///< true if transformers loads the directory, false if only Furlong does
-  std::string reason;             ///< why transformers cannot load it
+  std::string model_type;  ///< as in config.json
+  /// Whether a class of transformers computes the model. Otherwise the directory contains the model's code.
+  bool for_hugging_face = false;
+  std::string reason;  ///< why not
   std::int64_t tensors = 0;
   std::int64_t rounded = 0;  ///< number of tensors with values that the chosen type cannot represent exactly
   std::vector<std::string> files, left_out;
@@ -28,8 +29,8 @@ struct ExportReport {
 /// Writes model.safetensors, config.json and the tokenizer's files, and creates the directory if it is missing.
 ///
 /// A softmax model of a family that Hugging Face has gets that family's tensor names and config. An imported model is
-/// restored bit for bit under its original names. Any other model keeps those names where they exist and stores other
-/// tensors as furlong.NAME; only Furlong reads its config. Adapters (LoRA) are merged into the weights.
+/// restored bit for bit under its original names. Any other model is written with its code in Python
+/// (transformers_model.h). Adapters (LoRA) are merged into the weights.
 ///
 /// Throws UserError if the directory holds a model and options.overwrite is false. With overwrite, removes files of the
 /// earlier model, recognised by their names, and no other files.

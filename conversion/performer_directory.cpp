@@ -5,6 +5,7 @@
 #include <set>
 
 #include "conversion/read_parameters.h"
+#include "conversion/transformers_model.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
@@ -49,34 +50,23 @@ Json portable_settings(Settings settings) {
 }  // namespace
 
 bool is_performer_config(const ForeignConfig& config) {
-  return config.has("model_type") && config.json().at("model_type") == performer_model_type;
-}
-
-std::vector<Mapping> shared_mappings(const Architecture& architecture, const Model& model, const TensorNaming& naming) {
-  layers::ModelConfig settings = model.settings.model;
-  settings.vocabulary_size = model.store->find("token_embedding.weight").shape()[0];
-  std::map<std::string, Shape> shapes;
-  for (const Parameter& parameter : model.store->parameters()) shapes.emplace(parameter.name(), parameter.shape());
-  std::vector<Mapping> shared;
-  for (Mapping& mapping : architecture.mappings(settings, naming)) {
-    const auto found = shapes.find(mapping.parameter);
-    if (found != shapes.end() && found->second == mapping.shape()) shared.push_back(std::move(mapping));
-  }
-  return shared;
+  return config.has("model_type") && config.json().at("model_type") == transformers_model_type;
 }
 
 Json performer_config(const Model& model, const std::optional<Origin>& origin) {
   Json section{{"version", version()}, {"settings", portable_settings(model.settings)}};
   if (origin) {
     Origin written = *origin;
-    if (origin->format == "gguf") {  // its tensors get the names and types of a Hugging Face directory
+    if (origin->format == "gguf") {  // a later export gives its tensors the names and types of Hugging Face
       written.format = "safetensors";
       written.naming = {find_architecture(origin->model_type)->prefixes[0]};
       written.stored_types.clear();
     }
     section["origin"] = Json::parse(written.to_checkpoint().json);
   }
-  return {{"model_type", performer_model_type}, {"architectures", {"FurlongPerformer"}}, {"furlong", section}};
+  Json config = transformers_config(model);
+  config["furlong"] = section;
+  return config;
 }
 
 SourceModel open_performer_directory(const fs::path& directory, const ForeignConfig& config, const TensorFile& file,
@@ -93,28 +83,17 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
   std::optional<Origin> origin = origin_of(section, directory);
   SourceModel result{make_model(settings, vocabulary_of(directory), Device{}, DType::float32, all_frozen), {}, {}, ""};
   std::vector<Mapping> table;
-  std::vector<Duplicate> duplicates;
-  const Architecture* architecture = origin ? find_architecture(origin->model_type) : nullptr;
-  if (architecture) {
-    TensorNaming naming = origin->naming;
-    table = shared_mappings(*architecture, result.model, naming);
-    duplicates = architecture->duplicates(settings.model, naming);
-  }
-  std::set<std::string> mapped;
-  for (const Mapping& mapping : table) mapped.insert(mapping.parameter);
-  for (const Parameter& parameter : result.model.store->parameters()) {
-    if (!mapped.contains(parameter.name()))
-      table.push_back({parameter.name(), {{performer_tensor_prefix + parameter.name(), parameter.shape()}}});
-  }
-  result.report = match_tensors(file, table, duplicates,
-                                [&](std::string_view name) { return architecture && architecture->is_carried(name); });
+  for (const Parameter& parameter : result.model.store->parameters())
+    table.push_back({parameter.name(), {{transformers_name(parameter.name(), result.model), parameter.shape()}}});
+  const std::string_view carried = carried_tensor_prefix;
+  result.report = match_tensors(file, table, {}, [&](std::string_view name) { return name.starts_with(carried); });
   check_report(result.report, file, config.origin(), options);
   std::set<std::string> whole;
   for (const TensorReport::Matched& one : result.report.matched) whole.insert(one.parameter);
   for (const Mapping& mapping : table) {
     const Parameter& parameter = result.model.store->find(mapping.parameter);
     if (whole.contains(mapping.parameter)) {
-      read_parameter(file, mapping, duplicates, values_of(parameter));
+      read_parameter(file, mapping, {}, values_of(parameter));
     } else {
       result.report.reinitialised.push_back(
           {mapping.parameter, parameter.shape(), "initial values: the file lacks it"});
@@ -123,7 +102,9 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
   result.model.store->refresh_compute_values(Stream{});
   if (origin) {
     for (const TensorReport::Named& one : result.report.carried) {
-      if (can_be_stored(one.name)) origin->carried.push_back(carried_tensor(file, *file.find(one.name)));
+      if (!can_be_kept(one.name)) continue;
+      origin->carried.push_back(carried_tensor(file, *file.find(one.name)));
+      origin->carried.back().name.erase(0, carried.size());
     }
   }
   result.origin = std::move(origin);

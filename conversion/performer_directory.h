@@ -1,21 +1,19 @@
 #pragma once
-// Directories of models that only Furlong can run, written by furlong export and read by furlong convert. Tensors that
-// Hugging Face has keep their names there; other tensors and config.json are Furlong's own.
+// Directories of models that no class of transformers computes. furlong export writes them, transformers loads them
+// with trust_remote_code (transformers_model.h), and furlong convert reads them back.
 #include "conversion/import_model.h"
 
 namespace furlong {
 
-inline constexpr const char* performer_model_type = "furlong_performer";
-inline constexpr const char* performer_tensor_prefix = "furlong.";
+/// Tensors of the original model that Furlong carries along.
+inline constexpr const char* carried_tensor_prefix = "carried.";
 inline constexpr const char* performer_vocabulary_file = "furlong_vocabulary.json";
 
 /// Returns true if config.json was written by furlong export for Furlong alone.
 bool is_performer_config(const ForeignConfig& config);
 
-/// Returns the rows of the architecture's table whose parameter exists in this model with the table's shape.
-std::vector<Mapping> shared_mappings(const Architecture& architecture, const Model& model, const TensorNaming& naming);
-
-/// Returns the config.json of such a directory.
+/// Returns the config.json of such a directory: transformers_config, and the section `furlong` with version, settings
+/// and origin.
 nlohmann::ordered_json performer_config(const Model& model, const std::optional<Origin>& origin);
 
 /// Opens a directory whose config satisfies is_performer_config(). Otherwise as open_source_model().

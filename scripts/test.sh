@@ -5,7 +5,9 @@
 #   --full             adds: the CPU engine's tests with every instruction set of this CPU; all tests under
 #                      AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer with four threads; the
 #                      kill table (tests/kills.sh); the fault table of several ranks (tests/faults.py); the table of
-#                      failed writes (tests/write_faults.py); and, if clang exists, 5 minutes of each fuzz target
+#                      failed writes (tests/write_faults.py); exported models in transformers
+#                      (tests/parity/transformers_export.py) with each Python of FURLONG_TRANSFORMERS_PYTHON, or
+#                      python3; and, if clang exists, 5 minutes of each fuzz target
 #                      (tests/fuzz/run.sh)
 #   --filter PATTERNS  runs only tests with these names, with this CPU's best instruction set: GoogleTest patterns
 #                      separated by colons, excluded ones after a minus ('Tape.*:*bfloat16*-*/simulated*'). They also
@@ -157,6 +159,19 @@ sanitizers() {
   fi
 }
 
+exports_in_transformers() {
+  local python
+  for python in ${FURLONG_TRANSFORMERS_PYTHON:-python3}; do
+    if "$python" -c 'import accelerate, h5py, safetensors, tokenizers, torch, transformers' 2>/dev/null; then
+      phase "exported models in transformers, $python" \
+        "$python" -B tests/parity/transformers_export.py --furlong build/release/bin/furlong || true
+    else
+      printf '\n== exported models in transformers, %s\nnot run: it lacks packages of %s\n' "$python" \
+        tests/parity/requirements.txt
+    fi
+  done
+}
+
 fault_table() {
   python3 -B tests/faults.py build/release/bin/furlong --markdown build/release/faults.md --json build/release/faults.json
 }
@@ -185,6 +200,7 @@ if $full; then
     phase "fault table" fault_table || true
     phase "failed writes" python3 -B tests/write_faults.py build/release/bin/furlong \
       --json build/release/write_faults.json || true
+    exports_in_transformers
     if type -P clang++ >/dev/null; then
       phase "fuzzing" tests/fuzz/run.sh all 300 || true
     else

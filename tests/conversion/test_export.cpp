@@ -130,7 +130,8 @@ TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
   EXPECT_EQ(content(path("mine/merges.txt")), "{}");
   const ExportReport report = exported("softmax.h5", "out", over);
   std::vector<std::string> removed = earlier;
-  removed.emplace_back("furlong_vocabulary.json");
+  removed.insert(removed.end(), {"furlong_vocabulary.json", "attention_furlong.py", "configuration_furlong.py",
+                                 "modeling_furlong.py"});
   EXPECT_THAT(report.removed, ::testing::UnorderedElementsAreArray(removed));
   for (const std::string& name : removed) EXPECT_FALSE(std::filesystem::exists(path("out/" + name))) << name;
   EXPECT_FALSE(std::filesystem::exists(path("out/1_Pooling")));
@@ -172,13 +173,13 @@ TEST_F(Export, ConvertedModelsRoundTrip) {
   convert(options);
   const ExportReport report = exported("linear.h5", "out");
   EXPECT_FALSE(report.for_hugging_face);
-  EXPECT_EQ(report.model_type, "furlong_performer");
+  EXPECT_EQ(report.model_type, "furlong");
   EXPECT_THAT(report.reason, HasSubstr("model.attention"));
   EXPECT_EQ(content(path("out/vocab.txt")), content(path("source/vocab.txt")));
   const auto file = open_safetensors(path("out"));
-  EXPECT_NE(file->find("bert.encoder.layer.1.attention.self.query.weight"), nullptr);
-  EXPECT_NE(file->find("bert.pooler.dense.weight"), nullptr);
-  EXPECT_NE(file->find("furlong.blocks.1.attention.query_features.weight"), nullptr);
+  EXPECT_NE(file->find("model.blocks.1.attention.query_key_value.weight"), nullptr);
+  EXPECT_NE(file->find("carried.bert.pooler.dense.weight"), nullptr);
+  EXPECT_NE(file->find("model.blocks.1.attention.mechanism.query_features"), nullptr);
 
   const SourceModel before = open_source_model(path("linear.h5")), after = open_source_model(path("out"));
   EXPECT_EQ(before.model.settings, after.model.settings);
@@ -199,7 +200,7 @@ TEST_F(Export, ExportsModelsWithoutHead) {
   options.destination = path("linear.h5");
   options.attention = "elu1";
   convert(options);
-  EXPECT_EQ(exported("linear.h5", "performer").model_type, "furlong_performer");
+  EXPECT_EQ(exported("linear.h5", "performer").model_type, "furlong");
   const SourceModel before = open_source_model(path("linear.h5")), after = open_source_model(path("performer"));
   EXPECT_EQ(before.model.settings, after.model.settings);
   EXPECT_EQ(after.model.settings.model.prediction_head, layers::PredictionHead::none);
@@ -306,7 +307,7 @@ TEST_F(Export, WritesOwnModelsAsKnownFamily) {
   settings.model.position = layers::Position::rotary;
   Model other = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32);
   write_model(other, std::nullopt, path("other.h5"));
-  EXPECT_EQ(exported("other.h5", "other").model_type, "furlong_performer");
+  EXPECT_EQ(exported("other.h5", "other").model_type, "furlong");
   const SourceModel back = open_source_model(path("other"));
   EXPECT_EQ(back.model.store->find("blocks.0.attention.output.weight").master().to_vector<float>(),
             other.store->find("blocks.0.attention.output.weight").master().to_vector<float>());

@@ -1,0 +1,95 @@
+#include "conversion/symbol_tokenizer.h"
+
+#include <nlohmann/json.hpp>
+
+#include "datasets/tokenizers/piece_model.h"
+#include "datasets/tokenizers/unicode.h"
+
+namespace furlong {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json replacement(const char* kind, const std::string& pattern, const std::string& by) {
+  return {{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", by}};
+}
+
+/// Byte-level BPE without merges: each byte is a token.
+void add_bytes(Json& tokenizer) {
+  Json ids = Json::object();
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string letter;
+    unicode::append(letter, letter_of_byte(static_cast<unsigned char>(byte)));
+    ids[letter] = byte;
+  }
+  const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  tokenizer["pre_tokenizer"] = tokenizer["decoder"] = bytes;
+  tokenizer["model"] = {{"type", "BPE"}, {"vocab", ids}, {"merges", Json::array()}};
+}
+
+/// A token for each letter, in either case, without whitespace.
+void add_letters(Json& tokenizer, const Vocabulary& vocabulary) {
+  Json ids = Json::object(), steps = Json::array({replacement("Regex", "\\s", "")});
+  for (std::int32_t id = 0; id < vocabulary.n_data_symbols(); ++id) {
+    const std::string symbol = vocabulary.symbol(id);
+    ids[symbol] = id;
+    const char letter = symbol[0];
+    if (vocabulary.kind() != Vocabulary::Kind::copy && letter >= 'A' && letter <= 'Z')
+      steps.push_back(replacement("String", std::string(1, static_cast<char>(letter - 'A' + 'a')), symbol));
+  }
+  tokenizer["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+  tokenizer["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", {{"Regex", "."}}}, {"behavior", "Isolated"}, {"invert", false}};
+  tokenizer["decoder"] = {{"type", "Fuse"}};
+  const std::string unknown = vocabulary.unknown_id() ? vocabulary.symbol(*vocabulary.unknown_id()) : "";
+  tokenizer["model"] = {{"type", "WordLevel"}, {"vocab", ids}, {"unk_token", unknown}};
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> symbol_tokenizer_files(const Vocabulary& vocabulary,
+                                                                        bool class_token) {
+  if (vocabulary.tokenizer()) return {};
+  Json tokenizer{{"version", "1.0"},          {"truncation", nullptr}, {"padding", nullptr},
+                 {"added_tokens", {}},        {"normalizer", nullptr}, {"pre_tokenizer", nullptr},
+                 {"post_processor", nullptr}, {"decoder", nullptr},    {"model", nullptr}};
+  tokenizer["added_tokens"] = Json::array();
+  Json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
+              {"clean_up_tokenization_spaces", false},
+              {"model_input_names", {"input_ids", "attention_mask"}}};
+  const auto add = [&](const std::optional<std::int32_t>& id, std::initializer_list<const char*> keys) {
+    if (!id) return;
+    const std::string symbol = vocabulary.symbol(*id);
+    for (const char* key : keys) config[key] = symbol;
+    tokenizer["added_tokens"].push_back({{"id", *id},
+                                         {"content", symbol},
+                                         {"single_word", false},
+                                         {"lstrip", false},
+                                         {"rstrip", false},
+                                         {"normalized", false},
+                                         {"special", true}});
+  };
+  if (vocabulary.kind() == Vocabulary::Kind::bytes) {
+    add_bytes(tokenizer);
+  } else {
+    add_letters(tokenizer, vocabulary);
+  }
+  add(vocabulary.document_id(), {"eos_token", "pad_token"});  // what pads is masked, and so may be any token
+  add(vocabulary.mask_id(), {"mask_token"});
+  add(vocabulary.class_id(), {"cls_token"});
+  if (class_token) {
+    const std::string symbol = vocabulary.symbol(*vocabulary.class_id());
+    const Json front = {{"SpecialToken", {{"id", symbol}, {"type_id", 0}}}};
+    const auto text = [](const char* id) { return Json{{"Sequence", {{"id", id}, {"type_id", 0}}}}; };
+    tokenizer["post_processor"] = {
+        {"type", "TemplateProcessing"},
+        {"single", Json::array({front, text("A")})},
+        {"pair", Json::array({front, text("A"), front, text("B")})},
+        {"special_tokens",
+         {{symbol,
+           {{"id", symbol}, {"ids", Json::array({*vocabulary.class_id()})}, {"tokens", Json::array({symbol})}}}}}};
+  }
+  return {{"tokenizer.json", tokenizer.dump(2) + "\n"}, {"tokenizer_config.json", config.dump(2) + "\n"}};
+}
+
+}  // namespace furlong

@@ -1,0 +1,492 @@
+"""Models of Furlong for Hugging Face transformers, in plain PyTorch. `furlong export` writes this file."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPast,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    SequenceClassifierOutput,
+)
+from transformers.utils import cached_file
+
+from .attention_furlong import State, make_mechanism, projection_weight
+from .configuration_furlong import FurlongConfig
+
+VOCABULARY_FILE = "furlong_vocabulary.json"  # what token ids mean to Furlong
+
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "swiglu": F.silu,  # of the gate
+    "geglu": F.gelu,
+}
+
+
+class FurlongCache:
+    """
+    What generation keeps of each layer, a dict that its modules fill: of linear attention its state and the keys within
+    reach, of softmax all keys and values (with a window those within it), of the short convolution its last inputs. A
+    linear model's cache does not grow.
+    """
+
+    is_compileable = False
+
+    def __init__(self, config):
+        self.layers = [{} for _ in range(config.num_hidden_layers)]
+        self.seen = 0  # tokens
+
+    def get_seq_length(self, layer_idx=0):
+        return self.seen
+
+    def reorder_cache(self, beams):
+        self.layers = reordered(self.layers, beams)
+
+
+def reordered(part, beams):
+    """Rows `beams` of each tensor in nested lists, dicts and states."""
+    if isinstance(part, torch.Tensor):
+        return part.index_select(0, beams.to(part.device))
+    if isinstance(part, State):
+        return State(**reordered(vars(part), beams))
+    if isinstance(part, dict):
+        return {name: reordered(value, beams) for name, value in part.items()}
+    return [reordered(value, beams) for value in part] if isinstance(part, list) else part
+
+
+@dataclass
+class Tokens:
+    """What all layers know of the tokens."""
+
+    mask: Optional[torch.Tensor]  # bool [B, n]: False at padding; None: no padding
+    positions: torch.Tensor  # [B, n]
+    rotary: Optional[tuple]  # cosines and sines [B, 1, n, d_head / 2]
+    shared_projection: Optional[torch.Tensor]  # Linformer's, if the model has only one
+
+
+class Norm(nn.Module):
+    def __init__(self, config, width, kind=None, bias=None):
+        super().__init__()
+        self.kind, self.epsilon = kind or config.norm, config.norm_epsilon
+        self.gain = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if (config.use_bias if bias is None else bias) else None
+
+    def forward(self, x):
+        if self.kind == "layernorm":
+            return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.epsilon)
+        wide = x if x.dtype == torch.float64 else x.float()
+        wide = wide * (wide.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
+        x = wide.to(x.dtype) * self.gain
+        return x if self.bias is None else x + self.bias
+
+
+class ShortConvolution(nn.Module):
+    """y_t = Σ_j weight[:, j] x_(t - width + 1 + j), channel by channel. What lies before the first token is zero."""
+
+    def __init__(self, channels, width):
+        super().__init__()
+        self.weight = nn.Parameter(F.pad(torch.ones(channels, 1), (width - 1, 0)))  # [channels, width]
+
+    def forward(self, x, mask, cache):
+        """x [B, n, channels]"""
+        if mask is not None:
+            x = x.masked_fill(~mask[..., None], 0)
+        before = self.weight.shape[1] - 1
+        past = x.new_zeros(len(x), before, x.shape[2]) if not cache else cache["convolution"]
+        x = torch.cat([past, x], 1)
+        if cache is not None:
+            cache["convolution"] = x[:, x.shape[1] - before :]
+        return F.conv1d(x.transpose(1, 2), self.weight.to(x.dtype)[:, None], groups=x.shape[2]).transpose(1, 2)
+
+
+def rotated(x, rotary):
+    """x [B, H, n, d]: rotates the pair of dimensions (i, i + d/2)."""
+    cos, sin = (part.to(x.dtype) for part in rotary)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+class Attention(nn.Module):
+    def __init__(self, config, layer):
+        super().__init__()
+        H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self.head_dim, self.widths = d, [H * d, K * d, K * d]
+        self.query_key_value = nn.Linear(config.hidden_size, sum(self.widths), config.use_bias)
+        self.output = nn.Linear(H * d, config.hidden_size, config.use_bias)
+        self.short_convolution = None
+        if config.short_convolution > 0:
+            self.short_convolution = ShortConvolution(sum(self.widths), config.short_convolution)
+        self.query_norm = self.key_norm = None
+        if config.query_key_norm:
+            self.query_norm, self.key_norm = (Norm(config, d, "rmsnorm", bias=False) for _ in range(2))
+        # Neighbouring heads of one mechanism are computed together: `mechanism` of all, or `heads_FIRST_LAST`.
+        self.runs, runs = [], config.heads_of_layer(layer)
+        for kind, first, count in runs:
+            name = "mechanism" if len(runs) == 1 else f"heads_{first}_{first + count - 1}"
+            self.add_module(name, make_mechanism(config, kind, count, count * K // H))
+            self.runs.append((name, slice(first, first + count), slice(first * K // H, (first + count) * K // H)))
+
+    def forward(self, x, tokens, cache=None):
+        """x [B, n, hidden_size]; `cache` is a dict, empty before the first tokens."""
+        fused = self.query_key_value(x)
+        if self.short_convolution is not None:
+            fused = self.short_convolution(fused, tokens.mask, cache)
+        heads = lambda part: part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, H, n, d]
+        query, key, value = (heads(part) for part in fused.split(self.widths, -1))
+        if self.query_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if tokens.rotary is not None:
+            query, key = rotated(query, tokens.rotary), rotated(key, tokens.rotary)
+        outputs = []
+        for name, q, k in self.runs:
+            part = None if cache is None else cache.setdefault(name, {})
+            outputs.append(getattr(self, name)(query[:, q], key[:, k], value[:, k], tokens, part))
+        return self.output(torch.cat(outputs, 1).transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.gated, self.activation = config.hidden_act in ("swiglu", "geglu"), ACTIVATIONS[config.hidden_act]
+        inner = config.intermediate_size
+        self.input = nn.Linear(config.hidden_size, 2 * inner if self.gated else inner, config.use_bias)
+        self.output = nn.Linear(inner, config.hidden_size, config.use_bias)
+
+    def forward(self, x):
+        x = self.input(x)
+        if not self.gated:
+            return self.output(self.activation(x))
+        gate, up = x.chunk(2, -1)
+        return self.output(self.activation(gate) * up)
+
+
+class Block(nn.Module):
+    def __init__(self, config, layer):
+        super().__init__()
+        self.post_norm = config.norm_placement == "post"
+        self.attention_norm = Norm(config, config.hidden_size)
+        self.attention = Attention(config, layer)
+        self.feedforward_norm = Norm(config, config.hidden_size)
+        self.feedforward = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x, tokens, cache=None):
+        if self.post_norm:
+            x = self.attention_norm(x + self.dropout(self.attention(x, tokens, cache)))
+            return self.feedforward_norm(x + self.dropout(self.feedforward(x)))
+        x = x + self.dropout(self.attention(self.attention_norm(x), tokens, cache))
+        return x + self.dropout(self.feedforward(self.feedforward_norm(x)))
+
+
+class FurlongPreTrainedModel(PreTrainedModel):
+    config_class = FurlongConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["Block"]
+    _supports_sdpa = True
+    _is_stateful = True  # a state cannot take tokens back
+    _keys_to_ignore_on_load_unexpected = [r"^carried\."]  # tensors of the original model, for `furlong convert`
+
+    def _init_weights(self, module):
+        """New parts of a model, such as a classifier."""
+        for name, parameter in module.named_parameters(recurse=False):
+            if "gain" in name or name == "output_norm":
+                nn.init.ones_(parameter)
+            elif name in ("bias", "gate"):
+                nn.init.zeros_(parameter)
+            elif isinstance(module, (nn.Linear, nn.Embedding)) or "projection" in name:
+                nn.init.normal_(parameter, std=self.config.initializer_range)
+
+    def save_pretrained(self, save_directory, *args, **kwargs):
+        """Also copies the code and the vocabulary: transformers and `furlong convert` load what was saved."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        folder = os.path.dirname(__file__)
+        files = [os.path.join(folder, f"{name}_furlong.py") for name in ("attention", "configuration", "modeling")]
+        for file in files + [vocabulary_file(self.config.name_or_path)]:
+            target = os.path.join(save_directory, os.path.basename(file or ""))
+            if file and os.path.isdir(save_directory) and os.path.realpath(file) != os.path.realpath(target):
+                shutil.copyfile(file, target)
+
+
+def vocabulary_file(name_or_path):
+    """That of a directory or a repository; None for a new model, and if it no longer exists."""
+    local = os.path.join(name_or_path, VOCABULARY_FILE)
+    if os.path.isfile(local):
+        return local
+    try:
+        return cached_file(name_or_path, VOCABULARY_FILE) if name_or_path else None
+    except OSError:
+        return None
+
+
+class FurlongModel(FurlongPreTrainedModel):
+    """Embeddings, blocks and the final norm: hidden states [B, n, hidden_size]."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        width = config.embedding_size or config.hidden_size
+        table = lambda rows: nn.Embedding(rows, width)
+        self.token_embedding = table(config.vocab_size)
+        self.position_embedding = table(config.max_position_embeddings) if config.position == "learned" else None
+        self.segment_embedding = table(config.type_vocab_size) if config.type_vocab_size > 0 else None
+        self.embedding_norm = Norm(config, width) if config.embedding_norm else None
+        self.embedding_projection = None
+        if config.embedding_size > 0:
+            self.embedding_projection = nn.Linear(width, config.hidden_size, config.use_bias)
+        self.dropout = nn.Dropout(config.dropout)
+        self.attention = None
+        projects = "linformer" in " ".join(config.attention_layers) and config.projection != "mean"
+        if projects and config.sharing == "layers":
+            self.attention = nn.ParameterDict({"sequence_projection": projection_weight(config, None)})
+        blocks = 1 if config.shared_layers else config.num_hidden_layers
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(blocks))
+        self.final_norm = Norm(config, config.hidden_size) if config.norm_placement == "pre" else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.token_embedding
+
+    def set_input_embeddings(self, value):
+        self.token_embedding = value
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,  # [B, tokens seen + n]: 0 at padding
+        position_ids=None,
+        token_type_ids=None,
+        inputs_embeds=None,
+        past_key_values=None,  # FurlongCache
+        use_cache=None,
+        output_hidden_states=None,
+        return_dict=None,
+    ):
+        config = self.config
+        x = self.token_embedding(input_ids) if inputs_embeds is None else inputs_embeds
+        n = x.shape[1]
+        use_cache = config.causal and not self.training and (config.use_cache if use_cache is None else use_cache)
+        cache = past_key_values
+        if use_cache and not isinstance(cache, FurlongCache):
+            cache = FurlongCache(config)
+        mask = None if attention_mask is None else attention_mask[:, -n:].bool()
+        tokens = self.tokens(x, mask, position_ids, 0 if cache is None else cache.seen)
+        x = self.embedded(x, tokens.positions, token_type_ids)
+        states = [x]
+        for layer in range(config.num_hidden_layers):
+            block = self.blocks[0 if config.shared_layers else layer]
+            if self.gradient_checkpointing and self.training:
+                x = self._gradient_checkpointing_func(block.__call__, x, tokens)
+            else:
+                x = block(x, tokens, None if cache is None else cache.layers[layer])
+            states.append(x)
+        if cache is not None:
+            cache.seen += n
+        if self.final_norm is not None:
+            x = states[-1] = self.final_norm(x)
+        wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        output = BaseModelOutputWithPast(
+            last_hidden_state=x, past_key_values=cache, hidden_states=tuple(states) if wanted else None
+        )
+        return output if return_dict is None or return_dict else output.to_tuple()
+
+    def tokens(self, x, mask, positions, seen):
+        config = self.config
+        if positions is None:
+            positions = torch.arange(seen, seen + x.shape[1], device=x.device)[None]
+        positions = positions.expand(len(x), -1)
+        rotary = None
+        if config.position == "rotary" and config.rotary_placement == "before_features":
+            frequencies = torch.tensor(config.rotary_frequencies, dtype=torch.float64, device=x.device)
+            angles = positions[:, None, :, None].double() * frequencies
+            factor, dtype = config.rotary_attention_factor, torch.promote_types(x.dtype, torch.float32)
+            rotary = (factor * angles.cos()).to(dtype), (factor * angles.sin()).to(dtype)
+        shared = None if self.attention is None else self.attention["sequence_projection"]
+        return Tokens(mask, positions, rotary, shared)
+
+    def embedded(self, x, positions, segments):
+        if self.position_embedding is not None:
+            x = x + self.position_embedding(positions)
+        if self.config.position == "sinusoidal":
+            width = x.shape[-1]
+            i = torch.arange(0, width, 2, dtype=torch.float64, device=x.device)
+            angles = positions[..., None].double() * 10000 ** (-i / width)
+            table = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :width]
+            x = x + table.to(x.dtype)
+        if self.segment_embedding is not None:
+            x = x + self.segment_embedding(torch.zeros_like(positions) if segments is None else segments)
+        if self.embedding_norm is not None:
+            x = self.embedding_norm(x)
+        x = self.dropout(x)
+        return x if self.embedding_projection is None else self.embedding_projection(x)
+
+
+class FurlongTokenModel(FurlongPreTrainedModel):
+    """A model with an output layer over tokens."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.token_embedding.weight"}
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = FurlongModel(config)
+        width = config.hidden_size
+        self.prediction = None
+        if config.prediction_head == "transform":
+            width = config.embedding_size or config.hidden_size
+            transform = nn.Linear(config.hidden_size, width, config.use_bias)
+            self.prediction = nn.ModuleDict({"transform": transform, "norm": Norm(config, width)})
+        self.lm_head = nn.Linear(width, config.vocab_size, config.output_bias)
+        self.post_init()
+
+    def get_input_embeddings(self):
+        return self.model.token_embedding
+
+    def set_input_embeddings(self, value):
+        self.model.token_embedding = value
+
+    def get_output_embeddings(self):
+        return self.lm_head
+
+    def set_output_embeddings(self, value):
+        self.lm_head = value
+
+    def logits(self, x):
+        if self.prediction is not None:
+            x = self.prediction["norm"](ACTIVATIONS[self.config.hidden_act](self.prediction["transform"](x)))
+        return self.lm_head(x)
+
+
+def cross_entropy(logits, labels):
+    """Mean over labels other than -100."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return F.cross_entropy(wide.flatten(0, -2), labels.flatten().to(logits.device))
+
+
+class FurlongForCausalLM(FurlongTokenModel, GenerationMixin):
+    _supports_cache_class = False  # 4.x: FurlongCache is no Cache of transformers
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls):
+        return False
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        position_ids=None,
+        token_type_ids=None,
+        inputs_embeds=None,
+        past_key_values=None,
+        labels=None,
+        use_cache=None,
+        output_hidden_states=None,
+        return_dict=None,
+        logits_to_keep=0,  # of the last tokens; 0: of all
+    ):
+        """labels [B, n] are the input ids themselves: token t is compared with what was predicted at t - 1."""
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            token_type_ids,
+            inputs_embeds,
+            past_key_values,
+            use_cache,
+            output_hidden_states,
+        )
+        logits = self.logits(outputs.last_hidden_state[:, -logits_to_keep:])
+        loss = None if labels is None else cross_entropy(logits[:, :-1], labels[:, 1:])
+        output = CausalLMOutputWithPast(loss, logits, outputs.past_key_values, outputs.hidden_states)
+        return output if return_dict is None or return_dict else output.to_tuple()
+
+    def prepare_inputs_for_generation(
+        self, input_ids, past_key_values=None, attention_mask=None, inputs_embeds=None, use_cache=None, **kwargs
+    ):
+        """The tokens that the cache has not seen. Left padding moves positions: the first real token is at 0."""
+        seen = past_key_values.seen if isinstance(past_key_values, FurlongCache) else 0
+        inputs = {"past_key_values": past_key_values, "attention_mask": attention_mask, "use_cache": use_cache}
+        if attention_mask is not None:
+            inputs["position_ids"] = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
+        if inputs_embeds is not None and seen == 0:
+            return {"inputs_embeds": inputs_embeds, **inputs}
+        start = seen if inputs_embeds is None else seen - inputs_embeds.shape[1]
+        return {"input_ids": input_ids[:, start:], **inputs}
+
+
+class FurlongForMaskedLM(FurlongTokenModel):
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        position_ids=None,
+        token_type_ids=None,
+        inputs_embeds=None,
+        labels=None,
+        output_hidden_states=None,
+        return_dict=None,
+    ):
+        """labels [B, n]: the hidden tokens, -100 elsewhere."""
+        outputs = self.model(
+            input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, None, False, output_hidden_states
+        )
+        logits = self.logits(outputs.last_hidden_state)
+        loss = None if labels is None else cross_entropy(logits, labels)
+        output = MaskedLMOutput(loss, logits, outputs.hidden_states)
+        return output if return_dict is None or return_dict else output.to_tuple()
+
+
+def pooled(states, attention_mask, pooling):
+    """States [B, n, d] -> [B, d]: those of the class token, or the mean over all tokens but padding."""
+    if pooling == "class_token":
+        return states[:, 0]
+    mask = torch.ones_like(states[..., 0]) if attention_mask is None else attention_mask.to(states.dtype)
+    return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def pair_features(x):
+    """Pooled states [2 · pairs, d], rows 2i and 2i + 1 a pair u, v -> u, v, u v, u - v [pairs, 4 d]."""
+    u, v = x[0::2], x[1::2]
+    return torch.cat([u, v, u * v, u - v], -1)
+
+
+class FurlongForSequenceClassification(FurlongPreTrainedModel):
+    """Logits [B, labels]; of a model of pairs [B / 2, labels], rows 2i and 2i + 1 of the batch being a pair."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = FurlongModel(config)
+        self.matching = nn.Linear(4 * config.hidden_size, config.hidden_size) if config.pair_classification else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        position_ids=None,
+        token_type_ids=None,
+        inputs_embeds=None,
+        labels=None,
+        output_hidden_states=None,
+        return_dict=None,
+    ):
+        outputs = self.model(
+            input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, None, False, output_hidden_states
+        )
+        x = pooled(outputs.last_hidden_state, attention_mask, self.config.pooling)
+        if self.matching is not None:
+            x = F.gelu(self.matching(pair_features(x)))
+        logits = self.classifier(self.dropout(x))
+        loss = None if labels is None else cross_entropy(logits, labels)
+        output = SequenceClassifierOutput(loss, logits, outputs.hidden_states)
+        return output if return_dict is None or return_dict else output.to_tuple()

@@ -1,0 +1,163 @@
+#include "conversion/transformers_model.h"
+
+#include "layers/attention/linear/linear_mechanism.h"
+#include "layers/attention/linformer/linformer_mechanism.h"
+#include "layers/attention/mechanism.h"
+
+namespace furlong {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The mechanisms of each layer, those of its heads between spaces.
+std::vector<std::string> attention_layers(const layers::ModelConfig& model) {
+  std::vector<std::string> all = model.attention.layer_mechanisms;
+  if (!all.empty()) return all;
+  std::string entry;
+  for (const std::string& name : layers::head_mechanisms_of(model.attention, 0))
+    entry += (entry.empty() ? "" : " ") + name;
+  return std::vector<std::string>(static_cast<std::size_t>(model.n_layers), entry);
+}
+
+void add_positions(Json& config, const layers::ModelConfig& model) {
+  config["position"] = name_of(model.position);
+  if (model.position != layers::Position::rotary) return;
+  config["rotary_placement"] = name_of(model.rotary_placement);
+  config["rotary_base"] = model.rotary_base;
+  if (!model.rotates(layers::RotaryPlacement::before_features)) return;
+  config["rotary_frequencies"] =
+      ops::rotary_frequencies(model.attention.d_head, model.rotary_base, model.rotary_scaling);
+  config["rotary_attention_factor"] = ops::rotary_attention_factor(model.rotary_scaling);
+}
+
+void add_attention(Json& config, const layers::ModelConfig& model) {
+  const layers::AttentionConfig attention = layers::attention_config(model);
+  config["attention_layers"] = attention_layers(model);
+  config["window"] = attention.window;
+  if (layers::first_mechanism(attention, &layers::MechanismInfo::has_features)) {
+    config["softmax_window"] = attention.softmax_window;
+    config["feature_map"] = attention.feature_map;
+    config["random_features"] = layers::feature_sizes(attention).random_projection;
+    config["order"] = attention.map_options.order;
+    config["kernel_epsilon"] = attention.map_options.kernel_epsilon;
+    config["normalizer"] = name_of(attention.normalizer);
+    config["denominator_guard"] = attention.denominator_guard;
+    config["centering"] = attention.centering;
+    config["scaling"] = name_of(attention.scaling);
+    config["chunk_size"] = attention.chunk_size;
+  }
+  if (layers::first_mechanism(attention, &layers::MechanismInfo::projects_sequence)) {
+    config["projected_length"] = layers::resolved_projected_length(attention);
+    config["projection"] = name_of(attention.projection);
+    config["sharing"] = name_of(attention.sharing);
+  }
+}
+
+void add_head(Json& config, const Model& model) {
+  const Settings& settings = model.settings;
+  config["tie_word_embeddings"] = has_output_layer(settings) && settings.model.tied_embeddings;
+  if (!settings.objective.learns_labels()) {
+    config["prediction_head"] = name_of(settings.model.prediction_head);
+    config["output_bias"] = settings.model.output_bias;
+    return;
+  }
+  config["pooling"] = name_of(settings.objective.pooling);
+  config["pair_classification"] = settings.objective.name == Objective::pair_classification;
+  Json names = Json::object(), ids = Json::object();
+  for (std::size_t i = 0; i < model.vocabulary.labels().size(); ++i) {
+    names[std::to_string(i)] = model.vocabulary.labels()[i];
+    ids[model.vocabulary.labels()[i]] = i;
+  }
+  config["id2label"] = names;
+  config["label2id"] = ids;
+}
+
+void add_special_tokens(Json& config, const Vocabulary& vocabulary) {
+  const auto add = [&](const char* key, const std::optional<std::int32_t>& id) {
+    if (id) config[key] = *id;
+  };
+  add("eos_token_id", vocabulary.document_id());
+  if (!vocabulary.tokenizer()) return;
+  add("bos_token_id", vocabulary.tokenizer()->special().beginning);
+  add("pad_token_id", vocabulary.tokenizer()->special().padding);
+}
+
+/// The class with this model's head, and the classes of transformers that load it.
+std::pair<const char*, std::vector<const char*>> head_class(const Settings& settings) {
+  if (settings.objective.learns_labels())
+    return {"FurlongForSequenceClassification", {"AutoModelForSequenceClassification"}};
+  if (!has_output_layer(settings)) return {"FurlongModel", {}};
+  if (settings.model.architecture == layers::Architecture::encoder)
+    return {"FurlongForMaskedLM", {"AutoModelForMaskedLM"}};
+  return {"FurlongForCausalLM", {"AutoModelForCausalLM"}};
+}
+
+}  // namespace
+
+const std::vector<std::pair<std::string, std::string>>& transformers_sources() {
+  static const std::vector<std::pair<std::string, std::string>> sources{
+#include "transformers_sources.inc"
+  };
+  return sources;
+}
+
+Json transformers_config(const Model& model) {
+  const layers::ModelConfig& settings = model.settings.model;
+  const auto [class_name, loaders] = head_class(model.settings);
+  Json auto_map{{"AutoConfig", "configuration_furlong.FurlongConfig"}, {"AutoModel", "modeling_furlong.FurlongModel"}};
+  for (const char* loader : loaders) auto_map[loader] = std::string("modeling_furlong.") + class_name;
+  // An encoder of another objective, or without a head, can be given a classifier.
+  if (settings.architecture == layers::Architecture::encoder)
+    auto_map["AutoModelForSequenceClassification"] = "modeling_furlong.FurlongForSequenceClassification";
+  Json config{{"model_type", transformers_model_type}, {"architectures", {class_name}}, {"auto_map", auto_map}};
+  config["vocab_size"] = model.store->find("token_embedding.weight").shape()[0];
+  config["hidden_size"] = settings.d_model;
+  config["intermediate_size"] = settings.d_feedforward;
+  config["num_hidden_layers"] = settings.n_layers;
+  config["num_attention_heads"] = settings.attention.n_heads;
+  config["num_key_value_heads"] = settings.attention.n_kv_heads;
+  config["head_dim"] = settings.attention.d_head;
+  config["embedding_size"] = settings.d_embedding;
+  config["type_vocab_size"] = settings.n_segments;
+  config["max_position_embeddings"] = settings.max_sequence_length;
+  config["causal"] = settings.architecture == layers::Architecture::decoder;
+  config["hidden_act"] = name_of(settings.activation);
+  config["norm"] = name_of(settings.norm);
+  config["norm_epsilon"] = settings.norm_epsilon;
+  config["norm_placement"] = settings.norm_placement == layers::NormPlacement{} ? "pre" : "post";
+  config["embedding_norm"] = settings.embedding_norm;
+  config["query_key_norm"] = settings.query_key_norm != layers::QueryKeyNorm::none;
+  config["use_bias"] = settings.bias;
+  config["shared_layers"] = settings.shared_layers;
+  config["short_convolution"] = settings.short_convolution;
+  config["dropout"] = settings.dropout;
+  config["initializer_range"] = settings.initializer_range;
+  add_positions(config, settings);
+  add_attention(config, settings);
+  add_head(config, model);
+  add_special_tokens(config, model.vocabulary);
+  return config;
+}
+
+std::string transformers_name(const std::string& parameter, const Model& model) {
+  if (parameter == "output_bias") return "lm_head.bias";
+  if (parameter.starts_with("prediction.") || parameter.starts_with("matching.")) return parameter;
+  if (parameter.starts_with("classifier."))
+    return model.settings.objective.learns_labels() ? parameter : "lm_head.weight";
+  std::string name = "model." + parameter;
+  constexpr std::string_view part = ".attention.", weight = ".weight";
+  const std::size_t at = name.find(part);
+  const std::string own = name.substr(at == std::string::npos ? name.size() : at + part.size());
+  const bool of_layer = own.starts_with("query_key_value.") || own.starts_with("output.") ||
+                        own.starts_with("short_convolution.") || own.starts_with("query_norm.") ||
+                        own.starts_with("key_norm.");
+  if (own.empty() || of_layer) return name;
+  // What is a mechanism's own are its parameters, and no modules.
+  if (name.ends_with(weight)) name.resize(name.size() - weight.size());
+  if (parameter.starts_with("attention.")) return name;  // Linformer's projection of all layers
+  const std::string every_head = fmt::format("heads_0_{}.", model.settings.model.attention.n_heads - 1);
+  if (own.starts_with(every_head)) return name.replace(at + part.size(), every_head.size(), "mechanism.");
+  return own.starts_with("heads_") ? name : name.insert(at + part.size(), "mechanism.");
+}
+
+}  // namespace furlong

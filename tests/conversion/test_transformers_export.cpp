@@ -1,0 +1,159 @@
+// Directories of models that transformers loads with trust_remote_code; tests/parity/transformers_export.py loads them.
+#include <set>
+
+#include "conversion/export.h"
+#include "conversion/transformers_model.h"
+#include "tests/conversion/tiny_models.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using namespace furlong::testing;
+using ::testing::HasSubstr;
+
+class TransformersExport : public WithTemporaryFolder {
+ protected:
+  /// A small linear model with values of its own in every parameter.
+  Model make(const std::function<void(Settings&)>& change, const Vocabulary& vocabulary = Vocabulary::bytes(true)) {
+    Settings settings;
+    settings.model.n_layers = 2;
+    settings.model.d_model = 16;
+    settings.model.attention.n_heads = 4;
+    settings.model.attention.mechanism = "linear";
+    settings.model.attention.feature_map = "favor_positive";
+    settings.model.attention.n_features = 8;
+    settings.data.sequence_length = 8;
+    change(settings);
+    Model model = make_model(resolve(settings), vocabulary, Device{}, DType::float32);
+    float value = 0;
+    for (const Parameter& parameter : model.store->parameters())
+      std::generate_n(parameter.master().data<float>(), parameter.shape().elements(), [&] { return value += 0.125F; });
+    return model;
+  }
+  static void encoder(Settings& settings, Objective objective) {
+    settings.model.architecture = layers::Architecture::encoder;
+    settings.objective.name = objective;
+  }
+  Json exported(Model model) {
+    SourceModel source{std::move(model), {}, {}, ""};
+    ExportOptions options;
+    options.overwrite = true;
+    report_ = export_model(source, path("out"), options);
+    return Json::parse(content(path("out/config.json")));
+  }
+  std::set<std::string> tensors() const {
+    std::set<std::string> names;
+    const auto file = open_safetensors(path("out"));
+    for (const ForeignTensor& tensor : file->tensors()) names.insert(tensor.name);
+    return names;
+  }
+  ExportReport report_;
+};
+
+TEST_F(TransformersExport, DirectoryHoldsCodeConfigAndTokenizer) {
+  const Json config = exported(make([](Settings&) {}));
+  EXPECT_FALSE(report_.for_hugging_face);
+  EXPECT_EQ(config.at("model_type"), "furlong");
+  EXPECT_EQ(config.at("architectures"), Json::array({"FurlongForCausalLM"}));
+  EXPECT_EQ(config.at("auto_map"), Json({{"AutoConfig", "configuration_furlong.FurlongConfig"},
+                                         {"AutoModel", "modeling_furlong.FurlongModel"},
+                                         {"AutoModelForCausalLM", "modeling_furlong.FurlongForCausalLM"}}));
+  EXPECT_EQ(config.at("hidden_size"), 16);
+  EXPECT_EQ(config.at("random_features"), 8);
+  EXPECT_EQ(config.at("norm_placement"), "pre");
+  EXPECT_EQ(config.at("attention_layers"), Json::array({"linear", "linear"}));
+  EXPECT_EQ(config.at("eos_token_id"), 256);
+  EXPECT_EQ(transformers_sources().size(), 3U);
+  for (const auto& [name, text] : transformers_sources()) {
+    EXPECT_EQ(content(path("out/" + name)), text);
+    EXPECT_THAT(text, ::testing::EndsWith("\n")) << name;
+  }
+  EXPECT_THAT(content(path("out/modeling_furlong.py")), HasSubstr("class FurlongForCausalLM("));
+  EXPECT_THAT(content(path("out/configuration_furlong.py")), HasSubstr("class FurlongConfig("));
+}
+
+TEST_F(TransformersExport, ByteTokenizerGivesTheSameIds) {
+  const Model model = make([](Settings& settings) { encoder(settings, Objective::masked_tokens); });
+  exported(make([](Settings& settings) { encoder(settings, Objective::masked_tokens); }));
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(path("out/tokenizer.json"));
+  const std::string text = "In the beginning \xc3\xa9\n\t~ 0  x";
+  EXPECT_EQ(Vocabulary::of_tokenizer(tokenizer).encode(text), model.vocabulary.encode(text));
+  EXPECT_EQ(Json::parse(content(path("out/tokenizer_config.json"))).at("mask_token"), "<mask>");
+}
+
+TEST_F(TransformersExport, NamesTheClassOfEachHead) {
+  const auto auto_map = [&](const std::function<void(Settings&)>& change, const Vocabulary& vocabulary) {
+    return exported(make(change, vocabulary)).at("auto_map");
+  };
+  const Vocabulary plain = Vocabulary::bytes(true), labelled = plain.with_labels({"no", "yes"});
+  EXPECT_EQ(auto_map([](Settings& s) { encoder(s, Objective::masked_tokens); }, plain).at("AutoModelForMaskedLM"),
+            "modeling_furlong.FurlongForMaskedLM");
+  EXPECT_TRUE(tensors().contains("model.token_embedding.weight"));
+  const Json classes = auto_map([](Settings& s) { encoder(s, Objective::classification); }, labelled);
+  EXPECT_EQ(classes.at("AutoModelForSequenceClassification"), "modeling_furlong.FurlongForSequenceClassification");
+  EXPECT_FALSE(classes.contains("AutoModelForMaskedLM"));
+  EXPECT_TRUE(tensors().contains("classifier.weight"));
+  const Json pairs = exported(make([](Settings& s) { encoder(s, Objective::pair_classification); }, labelled));
+  EXPECT_EQ(pairs.at("pair_classification"), true);
+  EXPECT_EQ(pairs.at("id2label"), Json({{"0", "no"}, {"1", "yes"}}));
+  EXPECT_TRUE(tensors().contains("matching.weight"));
+  const Json none = exported(make([](Settings& s) {
+    encoder(s, Objective::masked_tokens);
+    s.model.prediction_head = layers::PredictionHead::none;
+  }));
+  EXPECT_EQ(none.at("architectures"), Json::array({"FurlongModel"}));
+}
+
+TEST_F(TransformersExport, NamesParametersAfterTheirModules) {
+  exported(make([](Settings& s) {
+    s.model.attention.feature_map = "hedgehog";
+    s.model.attention.n_features = 0;
+    s.model.attention.mechanism = layers::AttentionConfig{}.mechanism;
+    s.model.attention.layer_mechanisms = {"linear", "softmax linear linear softmax"};
+    s.model.tied_embeddings = false;
+    s.model.output_bias = true;
+    s.model.short_convolution = 3;
+  }));
+  const std::set<std::string> names = tensors();
+  for (const char* name :
+       {"lm_head.weight", "lm_head.bias", "model.final_norm.gain", "model.blocks.0.attention.mechanism.key_features",
+        "model.blocks.1.attention.heads_1_2.query_features", "model.blocks.1.attention.short_convolution.weight"})
+    EXPECT_TRUE(names.contains(name)) << name;
+}
+
+TEST_F(TransformersExport, ComesBackBitForBit) {
+  const auto comes_back = [&](const std::function<void(Settings&)>& change, const Vocabulary& vocabulary) {
+    const Model before = make(change, vocabulary);
+    exported(make(change, vocabulary));
+    const SourceModel after = open_source_model(path("out"));
+    EXPECT_EQ(after.model.settings, before.settings);
+    EXPECT_TRUE(after.model.vocabulary == before.vocabulary);
+    ASSERT_EQ(after.model.store->parameters().size(), before.store->parameters().size());
+    for (const Parameter& parameter : before.store->parameters())
+      EXPECT_EQ(after.model.store->find(parameter.name()).master().to_vector<float>(),
+                parameter.master().to_vector<float>())
+          << parameter.name();
+  };
+  const Vocabulary bytes = Vocabulary::bytes(true);
+  for (const char* last : {"softmax", "linear"}) {  // several runs of heads, and one
+    comes_back(
+        [last](Settings& s) {
+          s.model.attention.mechanism = layers::AttentionConfig{}.mechanism;
+          s.model.attention.head_mechanisms = {"linear", "linear", last, last};
+        },
+        bytes);
+  }
+  comes_back(
+      [](Settings& s) {
+        encoder(s, Objective::masked_tokens);
+        s.model.attention = s.model.attention.plain();
+        s.model.attention.mechanism = "linformer";
+        s.model.attention.sharing = layers::ProjectionSharing::layers;
+      },
+      Vocabulary::protein());
+  comes_back([](Settings& s) { encoder(s, Objective::pair_classification); }, bytes.with_labels({"no", "yes"}));
+}
+
+}  // namespace
+}  // namespace furlong

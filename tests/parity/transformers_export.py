@@ -1,0 +1,444 @@
+#!/usr/bin/env python3
+"""Models that `furlong export` writes for transformers (trust_remote_code), against Furlong itself.
+
+For each of a table of small models, whose weights are random:
+  - AutoModel* loads the directory. Its logits in float64 are within 1e-6 of `furlong logits --dtype float64`; in float32
+    the two are within 1e-4, or Furlong's float32 is no farther from float64 than twice PyTorch's.
+  - A decoder generates the same 200 greedy tokens with and without a cache, and from a prompt with left padding.
+  - Gradients are the same with gradient checkpointing, and bfloat16 gives finite logits.
+  - `furlong convert` reads the directory back bit for bit.
+  - 20 steps of Trainer lower the loss. `furlong convert` reads what Trainer saved bit for bit, and Furlong's logits of
+    it are those of transformers.
+
+    PYTHON tests/parity/transformers_export.py --furlong build/release/bin/furlong [--only NAME,...]
+
+Needs torch, transformers (4.46 or later), accelerate, safetensors and h5py.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import h5py
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+import random_models
+
+VOCABULARY, LENGTHS = 60, [1, 7, 40, 90]
+DTYPE = "dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype"
+
+
+def model_table():
+    """name -> (model, attention, objective)."""
+    table = {}
+
+    def add(name, attention=None, objective="next_token", **model):
+        if objective != "next_token":
+            model.setdefault("architecture", "encoder")
+        table[name] = (model, attention or {"mechanism": "linear", "feature_map": "elu1"}, objective)
+
+    random_maps = ("favor_positive", "favor_hyperbolic", "favor_trig", "favor_relu", "oprf")
+    maps = ("elu1", "relu", "exp", "taylor", "limit", "cosine", "hedgehog") + random_maps
+    for name in maps:
+        attention = {"mechanism": "linear", "feature_map": name, "chunk_size": 32}
+        if name in random_maps:
+            attention["n_features"] = 16
+        add(name, attention)
+        add(name + "_encoder", attention, "masked_tokens")
+    favor = {"feature_map": "favor_positive", "n_features": 16, "chunk_size": 32}
+    windowed = {"mechanism": "windowed", "softmax_window": 9, **favor}
+    linformer = {"mechanism": "linformer", "projected_length": 12}
+    add("windowed", windowed)
+    add("windowed_encoder", windowed, "masked_tokens")
+    add("windowed_signed", {**windowed, "feature_map": "favor_trig"})
+    add("window_linear", {"mechanism": "linear", "window": 20, **favor})
+    add("window_softmax", {"mechanism": "softmax", "window": 20}, position="rotary")
+    add("constants", {"mechanism": "windowed", "softmax_window": 5, "centering": True, "scaling": "saderf", **favor})
+    for projection in ("linear", "mean", "convolution"):
+        add(f"linformer_{projection}", {**linformer, "projection": projection}, "masked_tokens")
+    for sharing in ("none", "heads", "layers"):
+        add(f"linformer_{sharing}", {**linformer, "sharing": sharing}, "masked_tokens", n_key_value_heads=2)
+    add("mixed_layers", {"layers": ["softmax", "linear"], **favor})
+    add("mixed_heads", {"heads": ["softmax", "linear", "linear", "softmax"], **favor})
+    add("mixed_both", {"layers": ["windowed", "softmax windowed windowed linear"], "softmax_window": 6, **favor})
+    add("normalizer_none", {"mechanism": "linear", "normalizer": "none", "feature_map": "taylor"})
+    add("rotary_numerator", None, rotary_placement="numerator")
+    add("rotary_numerator_favor", {"mechanism": "linear", **favor}, rotary_placement="numerator")
+    add("rotary_numerator_signed", {"mechanism": "linear", "feature_map": "cosine"}, rotary_placement="numerator")
+    scaled = dict(rotary_scaling_factor=4, rotary_original_length=64)
+    add("rotary_linear", None, rotary_scaling="linear", rotary_scaling_factor=3)
+    add("rotary_llama3", None, rotary_scaling="llama3", **scaled)
+    add("rotary_yarn", None, rotary_scaling="yarn", **scaled)
+    add("learned_untied", None, position="learned", tied_embeddings=False, output_bias=True)
+    add("sinusoidal", None, position="sinusoidal", norm="rmsnorm", bias=False)
+    add("no_positions", None, position="none", activation="gelu_tanh")
+    add("post_norm", None, "masked_tokens", norm_placement=POST, embedding_norm=True, n_segments=2)
+    add("transform_head", None, "masked_tokens", prediction_head="transform", d_embedding=16, output_bias=True)
+    add("shared_layers", windowed, shared_layers=True)
+    llama = dict(n_key_value_heads=2, norm="rmsnorm", bias=False, activation="swiglu")
+    add("llama_like", {"mechanism": "linear", **favor}, **llama)
+    add("query_key_norm", {"mechanism": "linear", **favor}, query_key_norm="rmsnorm", activation="geglu")
+    add("short_convolution", windowed, short_convolution=4, n_key_value_heads=2)
+    add("lora", {"mechanism": "linear", **favor}, lora_rank=4)
+    add("classification", {"mechanism": "linear", **favor}, "classification")
+    add("classification_class_token", linformer, "classification", pooling="class_token")
+    add("pairs", {"mechanism": "linear", **favor}, PAIRS, short_convolution=4)
+    return table
+
+
+def furlong(program, *arguments):
+    result = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True)
+    assert result.returncode == 0, f"furlong {' '.join(map(str, arguments))}: {result.stderr.strip()}"
+    return result.stdout
+
+
+def known_name(program, key, *names):
+    """The first of the names that the key's description knows: values have had others."""
+    text = furlong(program, "config", "schema")
+    return next((name for name in names if f'"{name}"' in text), names[0])
+
+
+def labelled_data(program, work, pairs):
+    table, store = work / "labelled.tsv", work / "labelled.h5"
+    words = ["alpha", "beta", "gamma", "delta", "one", "two", "three"]
+    rows = []
+    for i in range(60):
+        text = " ".join(words[(i * k) % 7] for k in range(1, 5))
+        rows.append(f"{text}\t{text[::-1]}\t{'even odd third'.split()[i % 3]}" if pairs else f"{text}\t{'ab'[i % 2]}")
+    table.write_text("\n".join(rows) + "\n")
+    extra = ["--second-text-field", "2", "--label-field", "3"] if pairs else []
+    furlong(program, "prepare", "labelled", table, "--output", store, "--split", "train:0.6,validation:0.4", *extra)
+    return store
+
+
+def trained(program, work, model, attention, objective):
+    """A run of two steps (with adapters of 20: they begin as zero)."""
+    model = {"n_layers": 2, "d_model": 32, "n_heads": 4, "d_feedforward": 48, "max_sequence_length": 256, **model}
+    labels = objective in ("classification", PAIRS)
+    pooling = model.pop("pooling", "mean")
+    steps = 20 if "lora_rank" in model else 2
+    if not labels:
+        model["vocabulary_size"] = VOCABULARY
+    data = {"task": "copy", "sequence_length": 32, "batch_size": 2}
+    if labels:
+        data = {STORE: str(labelled_data(program, work, objective == PAIRS)), "sequence_length": 32, "batch_size": 2}
+    config = {
+        "seed": 1,
+        "run_directory": str(work / "run"),
+        "model": {**model, "attention": attention},
+        "data": data,
+        "objective": {"name": objective, **({"pooling": pooling} if labels else {})},
+        "optimizer": {"learning_rate": 0.02},
+        "schedule": {"name": "constant", "warmup_steps": 0},
+        "trainer": {"max_steps": steps, "validate_every": steps, "validation_batches": 1},
+        "checkpoint": {"every": steps},
+    }
+    file = work / "config.yaml"
+    file.write_text(json.dumps(config))
+    furlong(program, "train", file)
+    return work / "run"
+
+
+def randomise(folder):
+    """Weights larger than initial ones, gains, biases and constants other than one and zero."""
+    generator = torch.Generator().manual_seed(7)
+    tensors = load_file(folder / "model.safetensors")
+    feature_map = json.loads((folder / "config.json").read_text()).get("feature_map")
+    signed = feature_map in ("favor_trig", "taylor", "limit", "cosine")
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or name.endswith((".directions", ".statistics")):
+            continue
+        noise, end = torch.randn(tensor.shape, generator=generator), name.split(".")[-1]
+        if end in ("gain", "output_norm"):
+            value = 1 + 0.3 * noise
+        elif end == "oprf_a":
+            value = -0.05 * noise.abs()
+        elif end == "scaling":
+            value = 1 + 0.3 * noise.abs()
+        elif end in ("query_features", "key_features") or "short_convolution" in name:
+            value = tensor + 0.2 * noise
+        elif "embedding.weight" in name:
+            value = 0.5 * noise
+        elif tensor.dim() == 1 or end.endswith("_center"):
+            value = 0.3 * noise
+        else:
+            value = noise / tensor.shape[-1] ** 0.5
+        # Sums of weights of either sign cancel where queries and keys are long; no float32 knows such a row.
+        if signed and "query_key_value" in name:
+            value[: 2 * len(value) // 3] *= 0.4
+        tensors[name] = value.to(tensor.dtype).contiguous()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def foreign(program, work, name):
+    """A model of transformers, its attention replaced."""
+    bert = lambda: random_models.bert(transformers.BertModel)
+    make, attention = {"from_bert": (bert, "elu1"), "from_llama": (random_models.llama, "windowed:8+hedgehog")}[name]
+    source = work / "source"
+    source.mkdir()
+    model = make()
+    random_models.save(model, source)
+    if name == "from_bert":
+        random_models.word_tokenizer(source, model.config.vocab_size)
+    else:
+        random_models.byte_tokenizer(source)
+    furlong(program, "convert", source, work / "foreign.h5", "--attention", attention)
+    return work / "foreign.h5"
+
+
+def same_tensors(a, b):
+    a, b = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+    a, b = ({n: t for n, t in x.items() if not n.startswith("carried.")} for x in (a, b))
+    assert set(a) == set(b), f"names differ: {sorted(set(a) ^ set(b))[:4]}"
+    for name in a:
+        assert a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]), f"{name}: other values"
+    return len(a)
+
+
+def loaded(folder, loader, dtype):
+    return loader.from_pretrained(folder, trust_remote_code=True, **{DTYPE: dtype}).eval()
+
+
+def doubled(folder, loader):
+    """In float64 from the first operation on: what the stored weights mean."""
+    return loaded(folder, loader, torch.float64)
+
+
+def inputs_for(config):
+    generator = torch.Generator().manual_seed(3)
+    lengths = [min(length, config.max_position_embeddings) for length in LENGTHS]
+    rows, n = len(lengths), max(lengths)
+    ids = torch.randint(0, config.vocab_size, (rows, n), generator=generator)
+    mask = (torch.arange(n)[None] < torch.tensor(lengths)[:, None]).long()
+    result = {"input_ids": ids * mask, "attention_mask": mask}
+    if config.type_vocab_size > 1:
+        result["token_type_ids"] = torch.randint(0, config.type_vocab_size, (rows, n), generator=generator)
+    return result
+
+
+def of_furlong(program, checkpoint, inputs, work, dtype, hidden):
+    source, target = work / "ids.h5", work / "out.h5"
+    with h5py.File(source, "w") as file:
+        file["tokens"], file["lengths"] = inputs["input_ids"].int().numpy(), inputs["attention_mask"].sum(1).numpy()
+        if "token_type_ids" in inputs:
+            file["segments"] = inputs["token_type_ids"].int().numpy()
+    furlong(
+        program, "logits", checkpoint, source, "--output", target, "--dtype", dtype, *(["--hidden"] if hidden else [])
+    )
+    with h5py.File(target) as file:
+        return torch.from_numpy(file["hidden" if hidden else "logits"][:]).double()
+
+
+def of_transformers(model, inputs):
+    with torch.no_grad():
+        output = model(**inputs)
+    return output.last_hidden_state if "last_hidden_state" in output else output.logits
+
+
+def distance(a, b, inputs):
+    return float(((a - b).abs().amax(-1) * inputs["attention_mask"]).max())
+
+
+def label_logits(folder, config, hidden, mask):
+    """The head of labels by its definition, from hidden states of Furlong."""
+    tensors = {name: t.double() for name, t in load_file(folder / "model.safetensors").items()}
+    mask = mask[..., None].double()
+    x = hidden[:, 0] if config.pooling == "class_token" else (hidden * mask).sum(1) / mask.sum(1)
+    if config.pair_classification:
+        u, v = x[0::2], x[1::2]
+        x = torch.cat([u, v, u * v, u - v], -1) @ tensors["matching.weight"].T + tensors["matching.bias"]
+        x = torch.nn.functional.gelu(x)
+    return x @ tensors["classifier.weight"].T + tensors["classifier.bias"]
+
+
+def check_generation(model):
+    """200 greedy tokens with and without a cache, and after padding on the left."""
+    prompt = torch.tensor([[5, 17, 3, 44, 8, 21, 9]])
+    options = dict(do_sample=False, max_new_tokens=200, eos_token_id=None, pad_token_id=0)
+    cached = model.generate(prompt, attention_mask=torch.ones_like(prompt), use_cache=True, **options)
+    plain = model.generate(prompt, attention_mask=torch.ones_like(prompt), use_cache=False, **options)
+    assert cached.shape[1] == prompt.shape[1] + 200, f"{cached.shape[1]} tokens"
+    assert torch.equal(cached, plain), f"{int((cached != plain).sum())} tokens differ without a cache"
+    padded = torch.cat([torch.full((1, 4), 11), prompt], 1)
+    both = torch.cat([padded, torch.cat([cached[:, :4], padded[:, 4:]], 1)])
+    mask = torch.ones_like(both)
+    mask[0, :4] = 0
+    options["max_new_tokens"] = 30
+    found = model.generate(both, attention_mask=mask, use_cache=True, **options)
+    assert torch.equal(found[0, 4:], cached[0, : found.shape[1] - 4]), "other tokens after left padding"
+    beams = model.generate(prompt, attention_mask=mask[:1, 4:], num_beams=3, use_cache=True, **options)
+    assert torch.equal(
+        beams, model.generate(prompt, attention_mask=mask[:1, 4:], num_beams=3, use_cache=False, **options)
+    ), "other beams without a cache"
+
+
+def batch_for(model, config):
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(0, config.vocab_size, (4, 24), generator=generator)
+    name = type(model).__name__
+    if name == "FurlongForSequenceClassification":
+        count = 2 if config.pair_classification else 4
+        return {"input_ids": ids, "labels": torch.arange(count) % config.num_labels}
+    return {"input_ids": ids, "labels": ids.clone()} if name != "FurlongModel" else None
+
+
+def gradients(model, batch):
+    model.train()
+    model.zero_grad()
+    model(**batch).loss.backward()
+    model.eval()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def check_checkpointing(model, batch):
+    plain = gradients(model, batch)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    again = gradients(model, batch)
+    model.gradient_checkpointing_disable()
+    assert set(plain) == set(again) == {name for name, _ in model.named_parameters()}, "parameters without gradients"
+    far = max(float((plain[name] - again[name]).abs().max()) for name in plain)
+    assert far < 1e-9, f"gradients differ by {far} with checkpointing"
+
+
+def train(folder, loader, batch, work):
+    """20 steps of Trainer on one batch; the loss before and after, and where Trainer saved the model."""
+    model = loaded(folder, loader, torch.float32)
+    arguments = TrainingArguments(
+        str(work / "trainer"),
+        max_steps=20,
+        per_device_train_batch_size=1,
+        learning_rate=3e-3,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        logging_strategy="no",
+        use_cpu=True,
+        remove_unused_columns=False,
+    )
+    loss = lambda: float(model.eval()(**batch).loss.detach())
+    before = loss()
+    trainer = Trainer(model, arguments, train_dataset=[batch] * 20, data_collator=lambda items: items[0])
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train()
+    saved = work / "saved"
+    trainer.save_model(str(saved))
+    return before, loss(), saved
+
+
+def check(program, name, work):
+    checkpoint = None
+    if name in TABLE:
+        checkpoint = trained(program, work, *TABLE[name])
+    else:
+        checkpoint = foreign(program, work, name)
+    folder = work / "exported"
+    if name != "lora":  # of adapters the run itself is compared with the merged export
+        first = work / "first"
+        furlong(program, "export", checkpoint, first)
+        randomise(first)
+        checkpoint = work / "model.h5"
+        furlong(program, "convert", first, checkpoint)
+        furlong(program, "export", checkpoint, folder)
+        same_tensors(first, folder)
+    else:
+        furlong(program, "export", checkpoint, folder)
+        back, again = work / "back.h5", work / "back"
+        furlong(program, "convert", folder, back)
+        furlong(program, "export", back, again)
+        same_tensors(folder, again)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    kind = config.architectures[0]
+    loader = {
+        "FurlongForCausalLM": AutoModelForCausalLM,
+        "FurlongForMaskedLM": AutoModelForMaskedLM,
+        "FurlongForSequenceClassification": AutoModelForSequenceClassification,
+        "FurlongModel": AutoModel,
+    }[kind]
+    inputs = inputs_for(config)
+    hidden = kind in ("FurlongModel", "FurlongForSequenceClassification")
+    trunk = AutoModel if hidden else loader
+    with torch.no_grad():
+        wide, narrow = of_transformers(doubled(folder, trunk), inputs), of_transformers(
+            loaded(folder, trunk, torch.float32), inputs
+        )
+    exact = of_furlong(program, checkpoint, inputs, work, "float64", hidden)
+    own = of_furlong(program, checkpoint, inputs, work, "own", hidden)
+    far = {
+        "float64": distance(wide, exact, inputs),
+        "float32": distance(narrow.double(), own, inputs),
+        "furlong": distance(own, exact, inputs),
+        "pytorch": distance(narrow.double(), exact, inputs),
+    }
+    model = doubled(folder, loader)
+    if kind == "FurlongForSequenceClassification":
+        found = of_transformers(model, inputs)
+        wanted = label_logits(folder, config, exact, inputs["attention_mask"])
+        far["float64"] = max(far["float64"], float((found - wanted).abs().max()))
+    size = float(exact.abs().max())
+    line = (
+        f"{name:<28} float64 {far['float64']:.1e}, float32 {far['float32']:.1e} "
+        f"(from float64: Furlong {far['furlong']:.1e}, PyTorch {far['pytorch']:.1e}), of up to {size:.2g}"
+    )
+    print(line, end="", flush=True)
+    assert far["float64"] <= 1e-6, "float64 differs"
+    assert far["float32"] <= 1e-4 or far["furlong"] <= 2 * far["pytorch"], "float32 differs"
+    bfloat = of_transformers(loaded(folder, loader, torch.bfloat16), inputs)
+    assert bfloat.dtype == torch.bfloat16 and bool(bfloat.isfinite().all()), "bfloat16 is not finite"
+    if kind == "FurlongForCausalLM":
+        check_generation(model)
+        print("; 200 tokens equal", end="", flush=True)
+    batch = batch_for(model, config)
+    if batch is None:
+        print("; base model alone; back bit for bit", flush=True)
+        return
+    check_checkpointing(model, batch)
+    before, after, saved = train(folder, loader, batch, work)
+    assert after < before, f"the loss rose from {before} to {after}"
+    back, again = work / "after.h5", work / "after"
+    furlong(program, "convert", saved, back)
+    furlong(program, "export", back, again)
+    n = same_tensors(saved, again)
+    wide = of_transformers(doubled(saved, trunk), inputs)
+    moved = distance(wide, of_furlong(program, back, inputs, work, "float64", hidden), inputs)
+    assert moved <= 1e-6, f"after training float64 differs by {moved}"
+    print(f"; loss {before:.3f} to {after:.3f}; {n} tensors back bit for bit", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--furlong", type=pathlib.Path, default=pathlib.Path("build/release/bin/furlong"))
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    program = arguments.furlong.resolve()
+    global TABLE, POST, PAIRS, STORE
+    POST = known_name(program, "model.norm_placement", "post", "after")
+    PAIRS = known_name(program, "objective.name", "pair_classification", "matching")
+    STORE = known_name(program, "data", "dataset", "store")
+    TABLE = model_table()
+    only = list(filter(None, arguments.only.split(",")))
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}", flush=True)
+    failures = []
+    for name in only or [*TABLE, "from_bert", "from_llama"]:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                check(program, name, pathlib.Path(folder))
+            except Exception as error:  # of any library: the next model is still to be checked
+                print(f"  {name} FAILED: {type(error).__name__}: {error}", flush=True)
+                failures.append(name)
+    if failures:
+        sys.exit(f"failed: {', '.join(failures)}")
+
+
+if __name__ == "__main__":
+    main()
