@@ -36,13 +36,11 @@ void run(Options& options) {
 
 void add_embed(Command program, int& /*status*/) {
   const Command command =
-      program.add_subcommand("embed", "Vectors of sequences, or of each of their tokens, from any layer of a model");
+      program.add_subcommand("embed", "Write a model's vectors of sequences, or of their tokens, from any layer");
   const auto options = std::make_shared<Options>();
   using Pooling = EmbedOptions::Pooling;
   add_model_and_inputs(command, options->shared);
-  command
-      .add_option("-o,--output", options->output,
-                  "The file to write: .h5, .npy or .tsv. It appears\nonly when it is whole")
+  command.add_option("-o,--output", options->output, "File to write: .h5, .npy or .tsv; appears only when complete")
       .required()
       .value_name("OUT");
   command.add_choice(
@@ -53,28 +51,27 @@ void add_embed(Command program, int& /*status*/) {
                                  : word == "none" ? Pooling::none
                                                   : Pooling::mean;
       },
-      "mean: over all tokens; class: of the class token\nin front; last: of the last token; none: a vector\nof each "
-      "token");
+      "mean: over all tokens; class: the class token; last: the last token; none: one vector per token");
   command
       .add_option("--layer", options->embed.layer,
-                  "The layer: 1 to the last; 0 is the embeddings, -1\nthe last, -2 the one before")
+                  "Layer: 1 is the first, 0 the embeddings, -1 the last, -2 the one before it")
       .shows_default()
       .value_name("N");
   command.add_flag("--normalize", options->embed.normalize, "Scale each vector to length 1");
   command.add_flag("--skip-special", options->embed.skip_special,
-                   "Leave out the tokens around a sequence ([CLS],\n[SEP], <document>)");
+                   "Exclude the special tokens around a sequence ([CLS], [SEP], <document>)");
   command
       .add_option("--batch-tokens", options->embed.batch_tokens,
-                  "Tokens of a batch, padding included. Decoders take\nlonger sequences in pieces of this size")
+                  "Tokens in a batch, including padding. Decoders process longer sequences in pieces of this size")
       .shows_default()
       .range(1, 1000000000)
       .value_name("N");
   add_reading_options(command, options->shared);
-  command.footer(
-      "Examples:\n"
-      "  furlong embed runs/antibody sequences.fasta -o vectors.h5\n"
-      "  furlong embed models/minilm sentences.txt -o vectors.npy --normalize\n"
-      "docs/embed.md describes the files.");
+  command.footer("docs/embed.md describes the files.");
+  command.examples({
+      "furlong embed runs/antibody sequences.fasta -o vectors.h5",
+      "furlong embed models/minilm sentences.txt -o vectors.npy --normalize",
+  });
   command.action([options] { run(*options); });
 }
 

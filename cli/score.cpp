@@ -90,41 +90,41 @@ void run(Options& options) {
 
 void add_score(Command program, int& /*status*/) {
   const Command command =
-      program.add_subcommand("score", "Log-likelihood and perplexity of sequences, and effects of mutations");
+      program.add_subcommand("score", "Compute log-likelihoods and perplexities of sequences, and scores of mutations");
   const auto options = std::make_shared<Options>();
   add_model_and_inputs(command, options->shared);
-  const Option output = command
-                            .add_option("-o,--output", options->output,
-                                        "The file to write, .tsv or .json (default: TSV on\nstandard output)")
-                            .value_name("OUT");
+  const Option output =
+      command
+          .add_option("-o,--output", options->output, "File to write, .tsv or .json (default: TSV on standard output)")
+          .value_name("OUT");
   const Option positions =
-      command.add_flag("--positions", options->score.positions, "The log-probability of each position as well");
+      command.add_flag("--positions", options->score.positions, "Add the log-probability of each position");
   command
       .add_option("--mutations", options->mutations,
-                  "Score the mutations of this file, such as A23V or\nA23V:G45D, one a line; INPUT is the wild type")
+                  "Score the mutations in this file, one per line, such as A23V or A23V:G45D; INPUT is the wild type")
       .excludes(positions)
       .value_name("FILE");
   command.add_flag("--json", options->json, "Print JSON instead of TSV").excludes(output);
   command
       .add_option("--start", options->score.start,
-                  "Causal models whose tokenizer puts no token in\nfront: the token there, or none. auto: "
-                  "the\ndocument token, if training crossed documents")
+                  "For causal models whose tokenizer adds no start token: the start token, or none. auto: the document "
+                  "token if training crossed document boundaries")
       .shows_default()
       .value_name("TOKEN");
   command
       .add_option("--batch-tokens", options->score.batch_tokens,
-                  "Tokens of a batch, padding included. Causal models\ntake longer sequences in pieces of this size")
+                  "Tokens in a batch, including padding. Causal models process longer sequences in pieces of this size")
       .shows_default()
       .range(1, 1000000000)
       .value_name("N");
   add_reading_options(command, options->shared);
   command.footer(
-      "Causal models give exact log-likelihoods. Masked models give\npseudo-log-likelihoods: each token is predicted "
-      "with it alone hidden.\n"
-      "Examples:\n"
-      "  furlong score runs/genome contigs.fasta -o scores.tsv\n"
-      "  furlong score models/antiberty wild_type.fasta --mutations mutations.txt\n"
-      "docs/score.md describes the scores.");
+      "Causal models give exact log-likelihoods. Masked models give pseudo-log-likelihoods: each token is predicted "
+      "with only that token masked. docs/score.md describes the scores.");
+  command.examples({
+      "furlong score runs/genome contigs.fasta -o scores.tsv",
+      "furlong score models/antiberty wild_type.fasta --mutations mutations.txt",
+  });
   command.action([options] { run(*options); });
 }
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "cli/common_options.h"
 #include "conversion/import_model.h"
 #include "framework/core/clock.h"
 #include "framework/core/log.h"
@@ -18,13 +19,13 @@ namespace furlong::command_line {
 void add_model_and_inputs(Command command, SequenceOptions& options) {
   command
       .add_option("model", options.model,
-                  "A run directory, a checkpoint, a Hugging Face\ndirectory, or a GGUF file (the last two on the\nCPU)")
+                  "A run directory, a checkpoint, or a Hugging Face directory or GGUF file, which run on the CPU")
       .required()
       .value_name("MODEL");
   command
       .add_option("inputs", options.input.paths,
-                  "Files of sequences, plain, gzip or xz; - is\nstandard input. FASTA (.fa .fasta .faa .fna "
-                  ".ffn),\ntables (.csv .tsv), JSON lines (.jsonl), else\ntext: one sequence a line")
+                  "Files of sequences, plain, gzip or xz; - is standard input. FASTA (.fa, .fasta, .faa, .fna, .ffn), "
+                  "tables (.csv, .tsv), JSON lines (.jsonl); other files are text with one sequence per line")
       .required()
       .value_name("INPUT");
 }
@@ -42,10 +43,10 @@ void add_reading_options(Command command, SequenceOptions& options) {
                        : word == "jsonl" ? Format::jsonl
                                          : Format::automatic;
       },
-      "auto: by the extension of each input");
+      "auto: from the extension of each input");
   command
       .add_option("--text-field", input.text_field,
-                  "The column (number or name) or JSON key of the\nsequence (default: 1, or text)")
+                  "Column (number or name) or JSON key of the sequence (default: column 1, key \"text\")")
       .value_name("FIELD");
   command.add_choice(
       "--separator", {"line", "blank-line", "file"}, "line",
@@ -54,21 +55,13 @@ void add_reading_options(Command command, SequenceOptions& options) {
                           : word == "line" ? DocumentSeparator::line
                                            : DocumentSeparator::blank_line;
       },
-      "What ends a sequence of text");
+      "What ends a sequence in text files");
   command.add_choice(
       "--unknown", {"error", "map"}, "error", [&input](const std::string& word) { input.map_unknown = word == "map"; },
-      "A letter that the alphabet lacks: an error, or\nread as N (X in proteins)");
-  command
-      .add_option("--weights", options.weights,
-                  "averaged: the moving average where the checkpoint\nhas one; raw: the trained weights")
-      .shows_default()
-      .one_of({"averaged", "raw"})
-      .value_name("NAME");
-  command.add_option("--device", options.device, "auto, cpu, cuda or cuda:N").shows_default().value_name("NAME");
-  command.add_option("--threads", options.threads, "Threads; 0: all cores")
-      .shows_default()
-      .range(0, 4096)
-      .value_name("N");
+      "Letters outside the alphabet: error, or map them to N (X in proteins)");
+  add_weights(command, options.weights);
+  add_device(command, options.device);
+  add_threads(command, options.threads);
 }
 
 Model open_model(const SequenceOptions& options) {
@@ -76,8 +69,8 @@ Model open_model(const SequenceOptions& options) {
   if (is_foreign_model(options.model)) {
     if (options.device != "auto" && options.device != "cpu")
       throw UserError(
-          "--device {}: {} is a model of another program, which is computed with on the CPU; furlong "
-          "convert makes a checkpoint of it for other devices",
+          "--device {}: {} is not a Furlong checkpoint and runs only on the CPU; convert it with furlong convert for "
+          "other devices",
           options.device, options.model);
     return open_source_model(options.model).model;
   }
@@ -89,7 +82,8 @@ Model open_model(const SequenceOptions& options) {
 void refuse_input_as_output(const SequenceOptions& options, const std::filesystem::path& output) {
   std::error_code ignored;
   for (const std::string& input : options.input.paths) {
-    if (std::filesystem::equivalent(input, output, ignored)) throw UserError("{}: is both input and output", input);
+    if (std::filesystem::equivalent(input, output, ignored))
+      throw UserError("{}: is both input and output; choose another --output", input);
   }
 }
 
@@ -144,11 +138,13 @@ void ReadingProgress::operator()(std::uint64_t bytes, std::uint64_t sequences) {
 }
 
 void report_reading(const ReadSummary& summary) {
-  if (summary.empty > 0) log_warn("{} empty sequences are left out", summary.empty);
-  if (summary.mapped > 0) log_warn("{} letters are read as the unknown letter", summary.mapped);
+  if (summary.empty > 0) log_warn("skipped {} empty sequences", summary.empty);
+  if (summary.mapped > 0) log_warn("mapped {} letters to the unknown letter", summary.mapped);
   if (summary.unknown > 0)
-    log_warn("{} of {} tokens are the tokenizer's unknown token; a protein model reads sequences from FASTA",
-             summary.unknown, summary.tokens);
+    log_warn(
+        "{} of {} tokens are the tokenizer's unknown token; check that the input suits this model (protein models "
+        "read FASTA)",
+        summary.unknown, summary.tokens);
 }
 
 }  // namespace furlong::command_line

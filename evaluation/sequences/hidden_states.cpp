@@ -51,7 +51,7 @@ Tensor ForwardPass::hidden(const std::vector<std::span<const std::int32_t>>& row
   const Device device = model_.store->device();
   const Shape shape{std::ssize(rows), static_cast<std::int64_t>(n)};
   const Tensor input = Tensor::from(tokens, shape, device);
-  // Decoders see nothing of the padding, which stands behind the tokens.
+  // In decoders, tokens do not attend to the padding, which follows them.
   if (model_.decoder) return model_.decoder->hidden(context_, input).value();
   context_.attention_mask.keys = Tensor::from(mask, shape, device);
   return model_.encoder->hidden(context_, input).value();

@@ -162,7 +162,7 @@ class LetterSink : public DocumentSink {
     }
     sink_.append(ids_);
   }
-  void append(std::span<const std::int32_t>) override { require(false, "tokens in the place of bytes"); }
+  void append(std::span<const std::int32_t>) override { require(false, "tokens instead of bytes"); }
   void end_document() override {
     ++number_;
     position_ = 0;
