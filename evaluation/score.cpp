@@ -196,6 +196,10 @@ SequenceFrame scoring_frame(const Model& model, const std::string& start) {
   if (model.settings.objective.learns_labels())
     throw UserError("this model learns labels and gives tokens no probabilities; expected one that predicts tokens");
   require_output_layer(model.settings, "score");
+  if (model.encoder && !model.vocabulary.mask_id())
+    throw UserError(
+        "this model's tokenizer has no mask token ({}), and so hides nothing; expected a masked language model",
+        model.vocabulary.description());
   SequenceFrame frame = frame_of(model);
   if (start == "none") return frame;
   if (start != "auto") {

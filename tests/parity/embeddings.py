@@ -8,7 +8,8 @@ wild-type-marginal scores of mutations. SmolLM2 (GGUF, dequantised by transforme
 
   tests/parity/embeddings.py --furlong build/release/bin/furlong --models data/models
 
-Run with torch 2.15.0, transformers 5.23.0, gguf 0.19.0 and h5py (requirements.txt). Prints the largest difference of
+Run with torch 2.15.0, transformers 5.23.0, gguf 0.19.0 and h5py (requirements.txt), if possible with
+sentence-transformers 6.2.0. Prints the largest difference of
 each comparison; exit status 1 if one is over its tolerance: 1e-5 for normalised vectors, 1e-4 for each token's
 log-probability.
 """
@@ -105,13 +106,14 @@ def check_minilm(report, program, folder, path):
             theirs.append((vector / vector.norm()).numpy())
         report.compare(f"all-MiniLM-L6-v2, normalised mean, PyTorch {dtype}", ours, theirs, VECTORS)
     try:
-        from sentence_transformers import SentenceTransformer, models
+        from sentence_transformers import SentenceTransformer
     except ImportError:
         print("sentence-transformers is not installed: its pooling is computed here")
         return
-    word = models.Transformer(str(path), max_seq_length=512)
-    library = SentenceTransformer(modules=[word, models.Pooling(word.get_word_embedding_dimension()), models.Normalize()])
-    report.compare("all-MiniLM-L6-v2, sentence-transformers", ours, library.encode(texts, batch_size=8), VECTORS)
+    library = SentenceTransformer(str(path), device="cpu")
+    library.max_seq_length = 512  # its own 256 would cut texts
+    theirs = library.encode(texts, batch_size=8, normalize_embeddings=True)
+    report.compare("all-MiniLM-L6-v2, sentence-transformers", ours, theirs, VECTORS)
 
 
 @torch.no_grad()
