@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "conversion/read_parameters.h"
@@ -47,10 +48,31 @@ Json portable_settings(Settings settings) {
   return json;
 }
 
+// Directories of earlier versions, which only Furlong reads: tensors have the names of the source's architecture if it
+// has them, otherwise "furlong.PARAMETER".
+constexpr const char* old_model_type = "furlong_performer";
+constexpr const char* old_tensor_prefix = "furlong.";
+
+bool is_old(const ForeignConfig& config) { return config.json().at("model_type") == old_model_type; }
+
+/// Returns the rows of the architecture's table whose parameter exists in this model with the table's shape.
+std::vector<Mapping> shared_mappings(const Architecture& architecture, const Model& model, const TensorNaming& naming) {
+  layers::ModelConfig settings = model.settings.model;
+  settings.vocabulary_size = model.store->find("token_embedding.weight").shape()[0];
+  std::map<std::string, Shape> shapes;
+  for (const Parameter& parameter : model.store->parameters()) shapes.emplace(parameter.name(), parameter.shape());
+  std::vector<Mapping> shared;
+  for (Mapping& mapping : architecture.mappings(settings, naming)) {
+    const auto found = shapes.find(mapping.parameter);
+    if (found != shapes.end() && found->second == mapping.shape()) shared.push_back(std::move(mapping));
+  }
+  return shared;
+}
+
 }  // namespace
 
 bool is_performer_config(const ForeignConfig& config) {
-  return config.has("model_type") && config.json().at("model_type") == transformers_model_type;
+  return config.has("model_type") && (config.json().at("model_type") == transformers_model_type || is_old(config));
 }
 
 Json performer_config(const Model& model, const std::optional<Origin>& origin) {
@@ -83,17 +105,32 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
   std::optional<Origin> origin = origin_of(section, directory);
   SourceModel result{make_model(settings, vocabulary_of(directory), Device{}, DType::float32, all_frozen), {}, {}, ""};
   std::vector<Mapping> table;
-  for (const Parameter& parameter : result.model.store->parameters())
-    table.push_back({parameter.name(), {{transformers_name(parameter.name(), result.model), parameter.shape()}}});
-  const std::string_view carried = carried_tensor_prefix;
-  result.report = match_tensors(file, table, {}, [&](std::string_view name) { return name.starts_with(carried); });
+  std::vector<Duplicate> duplicates;
+  const Architecture* architecture = is_old(config) && origin ? find_architecture(origin->model_type) : nullptr;
+  if (architecture) {
+    TensorNaming naming = origin->naming;
+    table = shared_mappings(*architecture, result.model, naming);
+    duplicates = architecture->duplicates(settings.model, naming);
+  }
+  std::set<std::string> mapped;
+  for (const Mapping& mapping : table) mapped.insert(mapping.parameter);
+  for (const Parameter& parameter : result.model.store->parameters()) {
+    if (mapped.contains(parameter.name())) continue;
+    const std::string name =
+        is_old(config) ? old_tensor_prefix + parameter.name() : transformers_name(parameter.name(), result.model);
+    table.push_back({parameter.name(), {{name, parameter.shape()}}});
+  }
+  const std::string_view carried = is_old(config) ? "" : carried_tensor_prefix;
+  result.report = match_tensors(file, table, duplicates, [&](std::string_view name) {
+    return is_old(config) ? architecture && architecture->is_carried(name) : name.starts_with(carried);
+  });
   check_report(result.report, file, config.origin(), options);
   std::set<std::string> whole;
   for (const TensorReport::Matched& one : result.report.matched) whole.insert(one.parameter);
   for (const Mapping& mapping : table) {
     const Parameter& parameter = result.model.store->find(mapping.parameter);
     if (whole.contains(mapping.parameter)) {
-      read_parameter(file, mapping, {}, values_of(parameter));
+      read_parameter(file, mapping, duplicates, values_of(parameter));
     } else {
       result.report.reinitialised.push_back(
           {mapping.parameter, parameter.shape(), "initial values: the file lacks it"});

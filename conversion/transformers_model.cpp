@@ -124,7 +124,7 @@ Json transformers_config(const Model& model) {
   config["hidden_act"] = name_of(settings.activation);
   config["norm"] = name_of(settings.norm);
   config["norm_epsilon"] = settings.norm_epsilon;
-  config["norm_placement"] = settings.norm_placement == layers::NormPlacement{} ? "pre" : "post";
+  config["norm_placement"] = name_of(settings.norm_placement);
   config["embedding_norm"] = settings.embedding_norm;
   config["query_key_norm"] = settings.query_key_norm != layers::QueryKeyNorm::none;
   config["use_bias"] = settings.bias;
