@@ -58,8 +58,9 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
       .one_of(names(layers::attention_mechanisms()))
       .elsewhere({"attention_type", "attn_type", "kind"});
   t.key("model.attention.layers", &a.layer_mechanisms, "",
-        "mechanism of each layer, instead of mechanism: [softmax, linear, ...]; names separated by spaces set it per "
-        "head: [softmax linear linear softmax, linear, ...]")
+        "mechanism of each layer, instead of mechanism: [softmax, linear, ...]; an item may name one mechanism per "
+        "head, "
+        "separated by spaces: [softmax linear linear softmax, linear, ...]")
       .elsewhere({"layer_types", "attention_layers", "attn_layers"});
   t.key("model.attention.heads", &a.head_mechanisms, "",
         "mechanism of each head, the same in every layer, instead of mechanism: [softmax, linear, ...]");

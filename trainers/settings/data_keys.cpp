@@ -7,11 +7,11 @@ namespace furlong {
 void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
   t.section("data",
             "the training data; with data.sampler: random or sequential, a window can contain several documents, and "
-            "attention and convolution cross the borders between them; data.packing: documents separates them; where "
-            "the split's tokens are not consecutive in the dataset, the next token is not a target");
+            "attention and convolution cross the borders between them; data.packing: documents separates them; if "
+            "a split has a gap, the token before the gap has no target");
   t.key("data.task", &d.task, "",
-        "none: read data.dataset; copy: generate the copy task '< symbols = symbols', whose second copy is the target "
-        "(masked_tokens: is masked)")
+        "none: read data.dataset; copy: generate sequences <, random symbols, =, the same symbols; the loss covers the "
+        "second copy (masked_tokens: which is masked)")
       .one_of({"none", "copy"});
   t.key("data.task_symbols", &d.task_symbols, "symbols", "number of distinct symbols of the copy task")
       .within(1, static_cast<double>(Vocabulary::max_copy_symbols))

@@ -16,7 +16,8 @@ void add_teacher_keys(config::Table& t, TeacherSettings& r) {
   t.section("teacher", "a frozen teacher model for distillation (furlong finetune sets it in its stages)");
   t.key("teacher.loss", &r.loss, "",
         "none: no teacher; attention_transfer: trains only attention to match the teacher's outputs "
-        "(mean over layers of |x - t|² / |t|²); distillation: match the teacher's predictions")
+        "(mean over layers of ‖x - t‖² / ‖t‖², with the outputs x of the student and t of the teacher); distillation: "
+        "match the teacher's predictions")
       .one_of({"none", "attention_transfer", "distillation"});
   t.key("teacher.checkpoint", &r.checkpoint, "", "checkpoint, or run directory (its best checkpoint), of the teacher")
       .required()
