@@ -139,7 +139,7 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
   result.model.store->refresh_compute_values(Stream{});
   if (origin) {
     for (const TensorReport::Named& one : result.report.carried) {
-      if (!can_be_kept(one.name)) continue;
+      if (!can_be_stored(one.name)) continue;
       origin->carried.push_back(carried_tensor(file, *file.find(one.name)));
       origin->carried.back().name.erase(0, carried.size());
     }
