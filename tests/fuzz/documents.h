@@ -2,6 +2,7 @@
 #include <functional>
 #include <memory>
 
+#include "datasets/prepare/dataset_writer.h"
 #include "datasets/prepare/document_readers.h"
 #include "datasets/prepare/labelled_readers.h"
 #include "tests/fuzz/target.h"
