@@ -32,6 +32,8 @@ constexpr Refusal refusals[] = {
     {"generate", one_process, "run it without launch"},
     {"export", one_writer, "run it once, after the job"},
     {"logits", one_process, "run it without launch"},
+    {"embed", one_process, "run it without launch"},
+    {"score", one_process, "run it without launch"},
     {"attend", one_process, "run it without launch"},
     {"bench", "ranks that share the cores would disturb each other's measurements",
      "run it without launch (only bench comm runs on several ranks)"},

@@ -323,7 +323,7 @@ TEST(BpeModel, HandlesUnknownLetters) {
   EXPECT_THAT(message_of<UserError>([&] {
                 encode({{"end_of_word_suffix", "</w>"}}, "");
               }),
-              HasSubstr("'</w>' is not supported"));
+              HasSubstr("'</w>', which is not supported"));
 }
 
 TEST(BpeModel, MapsBytesToPrintableLetters) {
