@@ -370,7 +370,7 @@ def check(program, name, work):
             loaded(folder, trunk, torch.float32), inputs
         )
     exact = of_furlong(program, checkpoint, inputs, work, "float64", hidden)
-    own = of_furlong(program, checkpoint, inputs, work, "own", hidden)
+    own = of_furlong(program, checkpoint, inputs, work, "model", hidden)
     far = {
         "float64": distance(wide, exact, inputs),
         "float32": distance(narrow.double(), own, inputs),
