@@ -66,7 +66,7 @@ def config_of(case, processes, sharded, steps):
             "threads": 1,
             "model": case["model"],
             "data": {"task": "copy", "task_symbols": 10, "sequence_length": case["n"], "batch_size": processes},
-            "parallel": {"zero_stage": sharded},
+            "parallel": {"zero_stage": int(sharded)},
             "trainer": {"max_steps": steps, "validate_every": 0},
             "schedule": {"warmup_steps": 1},
             "checkpoint": {"every": 1000000},

@@ -42,7 +42,7 @@ def main():
     )
     parser.add_argument("--n", type=int, default=4096)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--shard-optimizer", action="store_true", help="ZeRO-1 in the two processes")
+    parser.add_argument("--zero-stage", type=int, choices=(0, 1), default=0, help="of the two ranks")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--warm-up", type=int, default=2, help="of these steps, at the beginning, not counted")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, alternating")

@@ -138,7 +138,9 @@ void ReadingProgress::operator()(std::uint64_t bytes, std::uint64_t sequences) {
 }
 
 void report_reading(const ReadSummary& summary) {
-  if (summary.empty > 0) log_warn("skipped {} empty sequences", summary.empty);
+  if (summary.empty > 0)
+    log_warn("skipped {} empty sequence{}: the output has fewer rows than the input", summary.empty,
+             summary.empty == 1 ? "" : "s");
   if (summary.mapped > 0) log_warn("mapped {} letters to the unknown letter", summary.mapped);
   if (summary.unknown > 0)
     log_warn(

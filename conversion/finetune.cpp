@@ -261,8 +261,9 @@ void check_options(const FinetuneOptions& options, const Settings& recipe) {
     throw UserError("--stage {} conflicts with --evaluate-only, which trains nothing; remove one of the two",
                     options.only_stage);
   if (std::find(stages.begin(), stages.end(), options.only_stage) == stages.end())
-    throw UserError("--stage: found {}; expected one of finetune.stages: {}", options.only_stage,
-                    config::join(stages, ", "));
+    throw UserError("--stage: found {}; expected one of finetune.stages: {}{}", options.only_stage,
+                    config::join(stages, ", "),
+                    options.only_stage == "transfer" ? "; transfer was renamed: use attention_transfer" : "");
 }
 
 /// Throws UserError if the stage before the requested one has no checkpoint. Runs before a teacher is imported.

@@ -92,7 +92,11 @@ void fit_schedule(LoadedSettings& read) {
   const auto shorten = [&](const char* key, std::int64_t& steps, std::int64_t fitting) {
     const config::Table table = settings_table(read.settings);
     const auto cite = [&](const char* name) { return config::cite(table, read.origins, name, {}); };
-    if (read.origins.contains(key))  // a default adapts silently
+    const auto origin = read.origins.find(key);
+    if (origin != read.origins.end() && origin->second.line == 0 && !origin->second.source.empty())
+      throw UserError("{}: {} does not fit {}; lower it, or train longer", origin->second.source, cite(key),
+                      cite("trainer.max_steps"));
+    if (origin != read.origins.end())  // a default adapts silently
       read.warnings.push_back(
           fmt::format("{} does not fit {}; using {}", cite(key), cite("trainer.max_steps"), fitting));
     steps = fitting;
@@ -133,7 +137,7 @@ LoadedSettings read_settings_file(const std::filesystem::path& file, const std::
   auto reading = config::read_settings(settings_table(settings), file, overrides);
   if (settings.run_directory.empty()) settings.run_directory = std::filesystem::path("runs") / file.stem();
   LoadedSettings read{std::move(settings), std::move(reading.origins), std::move(reading.files)};
-  for (const std::string& change : reading.renamed) read.warnings.push_back(change + "; change it in the config");
+  for (const std::string& change : reading.renamed) read.warnings.push_back(change + "; use the present name");
   return read;
 }
 
