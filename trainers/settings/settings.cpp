@@ -85,7 +85,8 @@ const StageSettings& FinetuneSettings::stage(const std::string& name) const {
 
 namespace {
 
-// Shortens warm-up and decay to fit max_steps, so that a long run's config also works for a short run.
+// Shortens warm-up and decay to fit max_steps, so that a long run's config also works for a short run. Throws UserError
+// if the command line sets the value that does not fit.
 void fit_schedule(LoadedSettings& read) {
   ScheduleSettings& schedule = read.settings.schedule;
   const std::int64_t max_steps = read.settings.trainer.max_steps;
