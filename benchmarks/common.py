@@ -1,5 +1,5 @@
-"""What the runners share: processes that answer requests in alternation, the machine, and result files. See worker.h for the
-protocol."""
+"""Shared by the runners: processes that answer requests in alternation, the machine, and result files. worker.h
+describes the protocol."""
 
 import atexit
 import contextlib

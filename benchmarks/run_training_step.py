@@ -110,8 +110,9 @@ def memory(arguments, model, program, favor, dtype):
     result = {"n": arguments.long_n, "dtype": dtype}
     for name, checkpointing in (("ours", "elementwise"), ("ours_recomputing_blocks", "blocks")):
         with Worker([program], our_environment(arguments.threads)) as ours:
-            ours.ask(**request, attention="linear", chunk=arguments.our_chunk, activation_checkpointing=checkpointing)
-            result[name] = ours.ask(**request, attention="linear", chunk=arguments.our_chunk, activation_checkpointing=checkpointing)
+            linear = {"attention": "linear", "chunk": arguments.our_chunk, "activation_checkpointing": checkpointing}
+            ours.ask(**request, **linear)
+            result[name] = ours.ask(**request, **linear)
     try:
         with Worker([arguments.python, PEER], peer_environments(arguments.threads)["default"]) as peer:
             result["peer"] = peer.ask(**request, **favor, threads=arguments.threads)

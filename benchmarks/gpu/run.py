@@ -9,7 +9,7 @@ Attention: ours is measured by `furlong bench attention --device cuda`, before a
 faster of both counts, as for the peers the fastest of their settings does. Peers, each left out with the reason where
 its package is missing:
     elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalised; its inputs are the
-                    features. The time with the features made from query and key by compiled PyTorch is reported next to it.
+                    features. The time with features that compiled PyTorch computes is reported next to it.
     favor_positive  causal FAVOR+ in chunks of plain PyTorch, compiled (favor() in peers.py)
     softmax         scaled_dot_product_attention, flash and cuDNN
 All causal, bfloat16, 16 heads, batches so that each case has 32k tokens at least.

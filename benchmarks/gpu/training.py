@@ -121,7 +121,12 @@ def settings(case, store, arguments, checkpointing, line_steps, lines):
             },
             "data": {"dataset": str(store), "sequence_length": case["n"], "batch_size": case["batch"]},
             "schedule": {"warmup_steps": 1},
-            "trainer": {"max_steps": steps, "validate_every": 0, "validation_batches": 1, "activation_checkpointing": checkpointing},
+            "trainer": {
+                "max_steps": steps,
+                "validate_every": 0,
+                "validation_batches": 1,
+                "activation_checkpointing": checkpointing,
+            },
             "log": {"every": line_steps, "progress": "none"},
         },
         indent=1,

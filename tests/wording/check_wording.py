@@ -43,13 +43,13 @@ TOKENS = re.compile(
     r'(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<text>R"(?P<d>[^\s()\\]{0,16})\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*")'
     r"|'(?:\\.|[^'\\\n])'", re.DOTALL)
 SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".md", ".yaml", ".txt"}
-IGNORED = ("tests/wording/", "tests/fuzz/corpus/", "benchmarks/results/", "tests/trainers/settings/broken_configs/", "tests/cli/test_help.cpp",
+IGNORED = ("tests/wording/", "tests/fuzz/corpus/", "benchmarks/results/", "tests/trainers/settings/broken_configs/",
+           "tests/cli/test_help.cpp",
            "trainers/settings/renamed_keys.cpp", "LICENSE", "CHANGELOG.md")
 
 
 def words_of(text: str, is_code: bool) -> str:
     """The text with everything blanked that is not prose; lines and columns stay."""
-    text = re.sub(r"(\n\s*(?:///?<?|#) )", lambda m: "\n" + " " * (len(m.group(1)) - 1), text) if not is_code else text
     if not is_code:
         return text
     kept = [c if c == "\n" else " " for c in text]
@@ -62,7 +62,8 @@ def words_of(text: str, is_code: bool) -> str:
 def find(text: str, is_code: bool) -> list[tuple[int, str, str]]:
     """(line, phrase, what to write) for each phrase; a phrase may go over the end of a comment's line."""
     found = []
-    prose = re.sub(r"\n(\s*)(///?<?|#)(?= )", lambda m: "\n" + m.group(1) + " " * len(m.group(2)), words_of(text, is_code))
+    prose = words_of(text, is_code)
+    prose = re.sub(r"\n(\s*)(///?<?|#)(?= )", lambda m: "\n" + m.group(1) + " " * len(m.group(2)), prose)
     joined = re.sub(r"\s", " ", prose)
     folded, places, previous = [], [], ""
     for i, c in enumerate(joined):  # one space between words, with the place of each character
@@ -94,7 +95,8 @@ def main() -> int:
         return 0
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
     if not files:  # an unpacked archive
-        files = [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file() and not str(p.relative_to(ROOT)).startswith(("build", "data", "runs", "."))]
+        names = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file()]
+        files = [name for name in names if not name.startswith(("build", "data", "runs", "."))]
     checked = count = 0
     for name in files:
         path = ROOT / name
