@@ -1,4 +1,7 @@
-#pragma once
+// A macro guards this header: for `#pragma once` the compiler compares the file with the precompiled one byte by byte,
+// and a compiler cache may return one that was precompiled from a version with other comments.
+#ifndef FURLONG_TESTS_COUNT_ASSERTIONS_H
+#define FURLONG_TESTS_COUNT_ASSERTIONS_H
 // Counts the assertions that GoogleTest's macros evaluate; GoogleTest's listeners are called only for failures. The
 // precompiled header includes this file into every test source, after GoogleTest.
 #include <gtest/gtest.h>
@@ -23,3 +26,5 @@ inline void count_assertion() { assertion_count().fetch_add(1, std::memory_order
   switch (::furlong_assertions::count_assertion(), 0) \
   case 0:                                             \
   default:
+
+#endif
