@@ -13,7 +13,7 @@
 namespace furlong {
 namespace {
 
-using testing::AllOf, testing::EndsWith, testing::HasSubstr;
+using ::testing::AllOf, ::testing::EndsWith, ::testing::HasSubstr;
 
 constexpr DType all_dtypes[] = {DType::float32, DType::bfloat16, DType::float64, DType::int32, DType::uint8};
 

@@ -17,9 +17,9 @@ namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class AtomicFileTest : public testing::Test {
+class AtomicFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = (fs::temp_directory_path() / "furlong_atomic_XXXXXX").string();
@@ -102,8 +102,8 @@ TEST_F(AtomicFileTest, RefusesASecondWriterAndKeepsTheFirst) {
   const fs::path path = folder / "out.txt";
   AtomicFile first(path);
   first.write("first");
-  EXPECT_THAT([&] { AtomicFile second(path); },
-              testing::Throws<UserError>(testing::Property(&UserError::what, HasSubstr("another process is writing"))));
+  EXPECT_THAT([&] { AtomicFile second(path); }, testing::Throws<UserError>(::testing::Property(
+                                                    &UserError::what, HasSubstr("another process is writing"))));
   fs::create_symlink(path, folder / "link.txt");
   EXPECT_THROW(AtomicFile(folder / "link.txt"), UserError);
   first.commit();
@@ -141,7 +141,8 @@ TEST_F(AtomicFileTest, RefusesDevicesAndPipes) {
   fs::create_symlink("/dev/null", folder / "null");
   for (const fs::path& path : {folder / "pipe", folder / "null"}) {
     EXPECT_THAT([&] { write_file_atomically(path, "text"); },
-                testing::Throws<UserError>(testing::Property(&UserError::what, HasSubstr("give the path of a regular file"))));
+                testing::Throws<UserError>(
+                    ::testing::Property(&UserError::what, HasSubstr("give the path of a regular file"))));
   }
   EXPECT_TRUE(fs::is_fifo(folder / "pipe"));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
@@ -175,7 +176,7 @@ TEST_F(AtomicFileTest, ReportsUnusablePathsAsUserErrors) {
       FAIL() << path;
     } catch (const UserError& error) {
       EXPECT_THAT(error.what(), HasSubstr(path.string()));
-      EXPECT_THAT(error.what(), testing::Not(HasSubstr("\n")));
+      EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("\n")));
     }
   }
 }

@@ -29,12 +29,12 @@ namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using Shape = std::vector<std::int64_t>;
 
-class CheckpointFileTest : public testing::Test {
+class CheckpointFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = (fs::temp_directory_path() / "furlong_checkpoint_XXXXXX").string();
@@ -68,7 +68,7 @@ class CheckpointFileTest : public testing::Test {
       CheckpointReader::open(file);
     } catch (const UserError& error) {
       const std::string message = error.what();
-      EXPECT_THAT(message, testing::StartsWith(file.string() + ": "));
+      EXPECT_THAT(message, ::testing::StartsWith(file.string() + ": "));
       EXPECT_THAT(message, Not(HasSubstr("\n")));
       return message;
     }
@@ -233,12 +233,12 @@ TEST_F(CheckpointFileTest, ReadErrorsReportTheExistingEntries) {
   const std::string weight = "parameters/blocks.0.attention.query.weight";
   std::array<float, 12> values{};
   EXPECT_THAT(message([&] { reader.read(weight, values.data(), 48); }),
-              testing::AllOf(HasSubstr(path.string()), HasSubstr(weight), HasSubstr("float32 [2, 3]"),
-                             HasSubstr("expected 48 bytes")));
+              ::testing::AllOf(HasSubstr(path.string()), HasSubstr(weight), HasSubstr("float32 [2, 3]"),
+                               HasSubstr("expected 48 bytes")));
   EXPECT_THAT(message([&] {
                 reader.read(weight, "float32", Shape{3, 2}, values.data());
               }),
-              testing::AllOf(HasSubstr("is float32 [2, 3]"), HasSubstr("expected float32 [3, 2]")));
+              ::testing::AllOf(HasSubstr("is float32 [2, 3]"), HasSubstr("expected float32 [3, 2]")));
   EXPECT_THAT(message([&] {
                 reader.read(weight, "int32", Shape{2, 3}, values.data());
               }),
@@ -469,7 +469,7 @@ TEST_F(CheckpointFileTest, ThreadsWriteAndReadConcurrently) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(whole, testing::Each(5));
+  EXPECT_THAT(whole, ::testing::Each(5));
 }
 
 TEST_F(CheckpointFileTest, ReaderOutlivesTheFileName) {

@@ -19,6 +19,7 @@
 #include "framework/core/random.h"
 #include "framework/primitives/dispatch.h"
 #include "tests/framework/engine_testing.h"
+#include "tests/reference/values.h"
 
 namespace furlong::testing {
 
@@ -39,16 +40,7 @@ inline std::vector<double> normal_values(std::int64_t n, std::string_view stream
   return values;
 }
 
-/// Creates a tensor on the device under test.
-inline Tensor tensor_of(const std::vector<double>& values, const Shape& shape, DType dtype) {
-  Tensor tensor;
-  ops::with_float_type(dtype, "tensor_of", [&]<class T>(std::type_identity<T>) {
-    std::vector<T> converted;
-    for (double value : values) converted.push_back(static_cast<T>(static_cast<compute_t<T>>(value)));
-    tensor = Tensor::from(converted, shape, device());
-  });
-  return tensor;
-}
+using reference::tensor_of;
 
 inline std::vector<double> values_of(const Tensor& tensor) {
   std::vector<double> values;

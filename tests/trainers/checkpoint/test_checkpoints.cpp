@@ -30,10 +30,10 @@ namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
-class CheckpointDirectoryTest : public testing::Test {
+class CheckpointDirectoryTest : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string name = (fs::temp_directory_path() / "furlong_checkpoints_XXXXXX").string();

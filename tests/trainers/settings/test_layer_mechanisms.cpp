@@ -9,13 +9,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Settings from(const std::string& attention, const std::string& model = "n_layers: 2, d_model: 32, n_heads: 4") {
+Settings settings_of(const std::string& attention, const std::string& model = "n_layers: 2, d_model: 32, n_heads: 4") {
   return from_yaml_text("model: {" + model + ", attention: {" + attention + "}}\ndata: {dataset: x.h5}\n", "test")
       .settings;
 }
 
 TEST(LayerMechanisms, OneForEachHeadOfALayer) {
-  const Settings settings = from("layers: [softmax linear linear softmax, linear], feature_map: elu1, chunk_size: 32");
+  const Settings settings =
+      settings_of("layers: [softmax linear linear softmax, linear], feature_map: elu1, chunk_size: 32");
   EXPECT_TRUE(layers::uses(settings.model.attention, &layers::MechanismInfo::is_softmax));
   EXPECT_TRUE(layers::uses(settings.model.attention, &layers::MechanismInfo::has_features));
   EXPECT_FALSE(layers::uses(settings.model.attention, &layers::MechanismInfo::is_hybrid));
@@ -29,16 +30,16 @@ TEST(LayerMechanisms, OneForEachHeadOfALayer) {
 
 // Keys of features have an effect where a single head has some.
 TEST(LayerMechanisms, KeysOfFeaturesBelongToASingleHead) {
-  EXPECT_NO_THROW(from("layers: [softmax, softmax softmax softmax linear], n_features: 16"));
+  EXPECT_NO_THROW(settings_of("layers: [softmax, softmax softmax softmax linear], n_features: 16"));
   const std::string message = testing::message_of<UserError>(
-      [] { from("layers: [softmax, softmax softmax softmax softmax], n_features: 16"); });
+      [] { settings_of("layers: [softmax, softmax softmax softmax softmax], n_features: 16"); });
   EXPECT_THAT(message, HasSubstr("n_features has no effect"));
 }
 
 TEST(LayerMechanisms, RefusesOthers) {
   const auto message = [](const std::string& attention,
                           const std::string& model = "n_layers: 2, d_model: 32, n_heads: 4") {
-    return testing::message_of<UserError>([&] { from(attention, model); });
+    return testing::message_of<UserError>([&] { settings_of(attention, model); });
   };
   EXPECT_THAT(message("layers: [softmax, softmax linear]"),
               HasSubstr("layer 1 (from 0) lists 2 mechanisms; expected one, or one for each"));
@@ -53,7 +54,7 @@ TEST(LayerMechanisms, RefusesOthers) {
 // The same heads, said by `layers` and by `heads`, are the same model.
 TEST(LayerMechanisms, SayTheSameAsHeads) {
   const auto hidden = [](const std::string& attention) {
-    Model model = make_model(from(attention), Vocabulary::bytes(false), Device{}, DType::float32);
+    Model model = make_model(settings_of(attention), Vocabulary::bytes(false), Device{}, DType::float32);
     Tape tape(Stream{});
     const Tape::NoGradient guard(tape);
     layers::ForwardContext context{tape};

@@ -11,7 +11,7 @@
 #include "tests/trainers/training_curves.h"
 #include "trainers/checkpoint/checkpoints.h"
 
-namespace furlong {
+namespace furlong::sequence_testing {
 namespace {
 
 using parallel_testing::Curves;
@@ -295,4 +295,4 @@ TEST_F(ContextParallelProgram, RejectsUnsupportedSettings) {
 }
 
 }  // namespace
-}  // namespace furlong
+}  // namespace furlong::sequence_testing

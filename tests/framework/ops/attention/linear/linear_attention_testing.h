@@ -233,4 +233,15 @@ inline std::vector<FeatureMap> every_feature_map() {
 /// Returns whether all features are positive or zero, so that sums of weights do not cancel.
 inline bool is_positive(const AttentionProblem& p) { return !can_cancel(p.options.feature_map); }
 
+/// Returns the largest difference over the largest expected value, or over `least` if all expected values are smaller.
+/// If one key has all the weight, true gradients vanish, and the result is the rounding of terms of size 1.
+inline double scaled_error(const std::vector<double>& found, const std::vector<double>& expected, double least = 1e-3) {
+  double largest = least, worst = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    largest = std::max(largest, std::fabs(expected[i]));
+    worst = std::isfinite(found[i]) ? std::max(worst, std::fabs(found[i] - expected[i])) : HUGE_VAL;
+  }
+  return found.size() == expected.size() ? worst / largest : HUGE_VAL;
+}
+
 }  // namespace furlong::testing

@@ -53,15 +53,6 @@ struct Bounds {
   double output, gradient;
 };
 Bounds bounds_of(DType dtype) { return dtype == DType::bfloat16 ? Bounds{0x1p-7, 0x1p-6} : Bounds{1e-4, 1e-4}; }
-/// Returns the largest difference over the largest expected value, or over `least` if all expected values are smaller.
-double scaled_error(const std::vector<double>& found, const std::vector<double>& expected, double least) {
-  double largest = least, worst = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    largest = std::max(largest, std::fabs(expected[i]));
-    worst = std::isfinite(found[i]) ? std::max(worst, std::fabs(found[i] - expected[i])) : HUGE_VAL;
-  }
-  return found.size() == expected.size() ? worst / largest : HUGE_VAL;
-}
 void expect_close(const Outcome& found, const Outcome& expected, const Bounds& bounds, const std::string& what,
                   double least = 1e-3) {
   EXPECT_LT(scaled_error(found.output, expected.output, least), bounds.output) << what;

@@ -27,23 +27,27 @@ class EveryAttentionOnGpu : public GeneralKernelCase<Combination> {
     return all;
   }
 };
-std::string name_of_case(const ::testing::TestParamInfo<std::tuple<DeviceType, Combination>>& info) {
+std::string name_of_combination_on_gpu(const ::testing::TestParamInfo<std::tuple<DeviceType, Combination>>& info) {
   return name_of_engine(std::get<0>(info.param)) + "_" + name_of_combination(std::get<1>(info.param));
 }
-auto on_every_gpu(const std::function<bool(const AttentionProblem&)>& wanted) {
+auto combinations_on_gpus(const std::function<bool(const AttentionProblem&)>& wanted) {
   return ::testing::Combine(::testing::ValuesIn(gpu_engines()), ::testing::ValuesIn(every_attention(wanted)));
 }
 class EveryCausalAttentionOnGpu : public EveryAttentionOnGpu {};
 class EveryMaskedAttentionOnGpu : public EveryAttentionOnGpu {};
 class EveryPackedAttentionOnGpu : public EveryAttentionOnGpu {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryAttentionOnGpu);
-INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttentionOnGpu, on_every_gpu(any_problem), name_of_case);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttentionOnGpu, combinations_on_gpus(any_problem),
+                         name_of_combination_on_gpu);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryCausalAttentionOnGpu);
-INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryCausalAttentionOnGpu, on_every_gpu(is_causal), name_of_case);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryCausalAttentionOnGpu, combinations_on_gpus(is_causal),
+                         name_of_combination_on_gpu);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryMaskedAttentionOnGpu);
-INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryMaskedAttentionOnGpu, on_every_gpu(is_masked), name_of_case);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryMaskedAttentionOnGpu, combinations_on_gpus(is_masked),
+                         name_of_combination_on_gpu);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EveryPackedAttentionOnGpu);
-INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPackedAttentionOnGpu, on_every_gpu(is_packed), name_of_case);
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPackedAttentionOnGpu, combinations_on_gpus(is_packed),
+                         name_of_combination_on_gpu);
 
 void expect_gradients(const Outcome& found, const Outcome& expected, double row_bound, double value_bound) {
   EXPECT_LT(relative_error(found.d_query, expected.d_query), row_bound);

@@ -61,16 +61,6 @@ class FlushToZero {
 void rounded_inputs(AttentionProblem& p) {
   for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, DType::float32);
 }
-/// Returns the largest difference over the largest expected value, or over `least` if all expected values are smaller.
-/// If one key has all the weight, true gradients vanish, and the result is the rounding of terms of size 1.
-double scaled_error(const std::vector<double>& found, const std::vector<double>& expected, double least = 1e-3) {
-  double largest = least, worst = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    largest = std::max(largest, std::fabs(expected[i]));
-    worst = std::isfinite(found[i]) ? std::max(worst, std::fabs(found[i] - expected[i])) : HUGE_VAL;
-  }
-  return worst / largest;
-}
 void make_hybrid(AttentionProblem& p, std::int64_t softmax_window) {
   p.options.softmax_window = softmax_window;
   p.gate = normal_values(p.heads(), 24, 0.5);

@@ -20,10 +20,10 @@ FURLONG_INSTANTIATE_ENGINES(Rotary);
 class RotaryTable : public testing::EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(RotaryTable);
 
-struct Sizes {
+struct RotarySizes {
   std::int64_t batch, n, n_heads, d_head, columns;
 };
-const std::vector<Sizes> all_sizes{{1, 1, 1, 2, 2}, {2, 5, 3, 6, 20}, {3, 33, 2, 34, 70}, {1, 9, 4, 64, 256}};
+const std::vector<RotarySizes> all_sizes{{1, 1, 1, 2, 2}, {2, 5, 3, 6, 20}, {3, 33, 2, 34, 70}, {1, 9, 4, 64, 256}};
 
 /// Returns a copy, which may be changed in place, unlike a leaf.
 Variable copy(Tape& tape, const Variable& x) {
@@ -31,14 +31,14 @@ Variable copy(Tape& tape, const Variable& x) {
                          [](BackwardContext& context) { context.pass(0, context.d_output()); });
 }
 
-std::vector<double> expected(const Tensor& x, const Sizes& s, std::int64_t first, double base) {
+std::vector<double> expected(const Tensor& x, const RotarySizes& s, std::int64_t first, double base) {
   return reference::rotary(doubles(x), static_cast<std::size_t>(s.n), static_cast<std::size_t>(s.columns),
                            static_cast<std::size_t>(s.n_heads), static_cast<std::size_t>(s.d_head),
                            static_cast<std::size_t>(first), base);
 }
 
 TEST_P(Rotary, RotatesPairsAndKeepsOtherColumns) {
-  for (const Sizes& s : all_sizes) {
+  for (const RotarySizes& s : all_sizes) {
     for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
       for (std::int64_t first : {0, 1000}) {
         const Tensor x = normal_tensor({s.batch, s.n, s.columns}, dtype, "x");
@@ -151,7 +151,7 @@ TEST_P(Rotary, PreservesNormsAndDependsOnlyOnDistance) {
 }
 
 TEST_P(Rotary, GradientMatchesFiniteDifference) {
-  for (const Sizes& s : {Sizes{1, 1, 1, 2, 2}, Sizes{2, 5, 3, 6, 20}, Sizes{1, 3, 2, 34, 70}}) {
+  for (const RotarySizes& s : {RotarySizes{1, 1, 1, 2, 2}, RotarySizes{2, 5, 3, 6, 20}, RotarySizes{1, 3, 2, 34, 70}}) {
     ops::RotaryTable table(s.d_head, 100.0);
     const auto function = [&](Tape& tape, const std::vector<Variable>& inputs) {
       return ops::rotary(tape, copy(tape, inputs[0]), s.n_heads, s.d_head, 7, table);

@@ -161,4 +161,6 @@ inline void compare_with_reference(const Problem& p, DType dtype) {
   expect_close(to_doubles(found.d_value), gradient.d_value, 2 * absolute, relative, "d_value");
 }
 
+inline std::string text(const Case& c) { return ::testing::PrintToString(c); }
+
 }  // namespace furlong::softmax_testing

@@ -29,8 +29,6 @@ FURLONG_INSTANTIATE_ENGINES(SoftmaxAttention);
 class SoftmaxAttentionGradient : public testing::EngineTest {};
 FURLONG_INSTANTIATE_ENGINES(SoftmaxAttentionGradient);
 
-std::string text(const Case& c) { return ::testing::PrintToString(c); }
-
 void expect_definition(const std::vector<Case>& cases, DType dtype) {
   for (const Case& c : cases) {
     const auto tiles = [](std::int64_t n) { return (n + 63) / 64; };

@@ -66,8 +66,6 @@ std::vector<Case> combinations() {
   return all;
 }
 
-std::string text(const Case& c) { return ::testing::PrintToString(c); }
-
 TEST_P(SoftmaxAttentionMask, EveryCombinationMatchesDefinition) {
   const std::vector<Case> all = combinations();
   for (std::size_t i = 0; i < all.size(); ++i) {
