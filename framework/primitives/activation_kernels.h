@@ -1,19 +1,20 @@
 #pragma once
-// Kernels of the point-wise non-linearities. All tensors have one dtype and contiguous rows, with any outer strides.
+// Kernels of the activation functions f. All tensors of a call have one dtype, and the same shape unless stated.
+// Elements of a row (the last dimension) are contiguous; distances between rows are arbitrary.
 #include "framework/core/tensor.h"
 #include "framework/primitives/activation_kind.h"
 #include "framework/primitives/gpu_kernel.h"
 
 namespace furlong::ops {
 
-/// Writes y = f(x), element by element.
+/// Overwrites y with f(x), element by element.
 void activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind);
-/// Writes d_x = f'(x) d_y, or adds it to d_x if `accumulate`.
+/// Overwrites d_x with f'(x) d_y, or adds this if `accumulate`.
 void activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
                              ActivationKind kind);
-/// Writes y [..., f] = f(gate) * up, where gate is the first half of each row of x [..., 2f] and up the second.
+/// Overwrites y [..., n] with f(gate) * up, where gate is the first half of each row of x [..., 2n] and up the second.
 void gated_activation_cpu(const Tensor& x, const Tensor& y, ActivationKind kind);
-/// Writes the gradients of gate and up to d_x [..., 2f], or adds them if `accumulate`.
+/// Overwrites d_x [..., 2n] with the gradients of gate and up, or adds them if `accumulate`. d_y is [..., n].
 void gated_activation_backward_cpu(const Tensor& x, const Tensor& d_y, const Tensor& d_x, bool accumulate,
                                    ActivationKind kind);
 

@@ -7,18 +7,20 @@
 
 namespace furlong::ops {
 
-/// See gemm() in gemm.h. `accumulate`: adds to c instead of overwriting it.
+/// c [m, n] = op(a) · op(b), or += if `accumulate`, with the epilogue; see gemm() in gemm.h. op(a) is [m, k], op(b)
+/// [k, n].
 void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
               const Tensor& c, bool accumulate, const GemmEpilogue& epilogue);
-/// Writes the sum over rows of each column of `matrix` to `target`, or adds it if `accumulate`.
+/// Overwrites target [n] with the sum over the rows of matrix [rows, n], or adds it if `accumulate`.
 void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate);
 
-/// Computes a composite epilogue by separate products, activations and column sums. For devices without a fused
-/// product.
+/// gemm() with a composite epilogue (GemmEpilogue::is_composite), as separate products, activations and column sums.
+/// For devices without a fused product.
 void gemm_in_steps(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
                    const Tensor& c, bool accumulate, const GemmEpilogue& epilogue);
 
-/// Views [..., n] as a matrix of rows. A matrix is returned unchanged, with any strides.
+/// Returns a tensor of shape [..., n] as a matrix [rows, n] of the same memory. A matrix is returned unchanged, with any
+/// strides.
 inline Tensor as_matrix(const Tensor& tensor) {
   return tensor.shape().rank() == 2 ? tensor : tensor.reshape({tensor.shape().rows(), tensor.extent(-1)});
 }
@@ -34,8 +36,8 @@ inline GpuKernel<const Tensor& /*a*/, bool /*transpose_a*/, const Tensor& /*b*/,
                  const Tensor& /*c*/, bool /*accumulate*/, const GemmEpilogue&>
     gemm_tiled_gpu{"gemm"};
 
-/// c = activation(product + bias), for epilogues that cuBLASLt does not offer. The product is in float32 (float64 for
-/// float64) and may be c itself. The bias has c's dtype or the product's.
+/// Overwrites c [m, n] with activation(product + bias), for epilogues that cuBLASLt does not offer. product [m, n] is
+/// float32 (float64 for float64) and may be c itself. The bias [n] has c's dtype or the product's.
 inline GpuKernel<const Tensor& /*product*/, const Tensor& /*c*/, const GemmEpilogue&> gemm_epilogue_gpu{"gemm"};
 
 /// See column_sum_cpu().

@@ -15,8 +15,7 @@ inline constexpr std::int64_t max_short_convolution_width = 64;
 ///                    receives no gradient.
 ///   updated_history  receives the last width - 1 inputs, in the shape of `history`; may be `history` itself
 ///   documents        int32 [batch, n]: runs of equal numbers are packed documents, each convolved as a separate
-///   sequence.
-///                    Not allowed together with a history.
+///                    sequence. Not allowed together with a history.
 /// Throws ContractError if shapes do not match.
 Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight, const Tensor* history = nullptr,
                            const Tensor* updated_history = nullptr, const Tensor* documents = nullptr);

@@ -4,11 +4,12 @@
 
 namespace furlong::ops {
 
-/// Writes in · gain, column by column, to `out`, or adds it if `accumulate`. Rows are contiguous; gain [columns] has
-/// accumulate_dtype() of `in`.
+/// out[r, c] = in[r, c] · gain[c], or += if `accumulate`. in and out [..., columns] have one shape and contiguous rows;
+/// gain [columns] has the accumulation dtype of `in`. Computes y (from x) and d_x (from d_y).
 void column_gain_cpu(const Tensor& in, const Tensor& gain, const Tensor& out, bool accumulate);
-/// Writes to d_gain [columns] the sum over rows of x · d_y. `blocks` [n_blocks, columns] is scratch: one sum for each
-/// of n_blocks equal runs of rows.
+/// Overwrites d_gain [columns] with the sum over rows of x · d_y, both [..., columns] with contiguous rows. `blocks`
+/// [n_blocks, columns] is scratch: the rows are divided into n_blocks nearly equal runs, each summed separately. d_gain
+/// and blocks have the accumulation dtype of x.
 void column_gain_d_gain_cpu(const Tensor& x, const Tensor& d_y, const Tensor& blocks, const Tensor& d_gain);
 
 /// CUDA kernels with the same arguments and results.

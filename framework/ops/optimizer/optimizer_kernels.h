@@ -10,15 +10,17 @@ namespace furlong::ops {
 /// Indices into AdamWDeviceStep::scalars.
 enum AdamWScalar : int { scalar_learning_rate, scalar_step, scalar_gradient_scale, scalar_skipped, adamw_scalars };
 
-/// See adamw_step(). `scalars` is AdamWDeviceStep::scalars; if undefined, the numbers of `settings` are used. If
-/// `compute_values` is undefined, no copy is written.
+/// Updates values and both moments in place; see adamw_step(). All tensors are flat, contiguous and of one size.
+///   scalars         AdamWDeviceStep::scalars, float64 [4]. Undefined: the numbers of `settings` are used
+///   compute_values  bfloat16, overwritten with the new values. Undefined: no copy is written
 void adamw_step_cpu(const Tensor& values, const Tensor& d_values, const Tensor& first_moment,
                     const Tensor& second_moment, const AdamWStep& settings, const Tensor& scalars,
                     const Tensor& compute_values);
-/// See round_stochastically().
+/// Overwrites compute_values (bfloat16) with rounded values (float32); see round_stochastically().
 void round_stochastically_cpu(const Tensor& compute_values, const Tensor& values, const StochasticRounding& rounding,
                               std::int64_t step);
-/// See ema_update(). If `scalars` is undefined, the EMA is always updated.
+/// Updates `average` in place; see ema_update(). Does nothing if scalars[scalar_skipped] is not 0. If `scalars` is
+/// undefined, the EMA is always updated.
 void ema_update_cpu(const Tensor& average, const Tensor& values, double decay, const Tensor& scalars);
 
 /// CUDA kernels with the same arguments and results.
@@ -32,8 +34,9 @@ inline GpuKernel<const Tensor& /*compute_values*/, const Tensor& /*values*/, con
 inline GpuKernel<const Tensor& /*average*/, const Tensor& /*values*/, double /*decay*/, const Tensor& /*scalars*/>
     ema_update_gpu{"ema_update"};
 
-/// Returns the bits of one of the two bfloat16 neighbours of `value`. It is the one away from zero if the upper half of
-/// `word` plus the low 16 bits of `value` is at least 2^16. Bfloat16 numbers, infinities and NaNs are unchanged.
+/// Returns `value` rounded to one of its two bfloat16 neighbours, as bits. With a uniformly random 32-bit `word`, the
+/// result is the neighbour away from zero with probability (low 16 bits of value) / 2^16: if these bits plus the upper
+/// half of `word` reach 2^16. Bfloat16 numbers and infinities are unchanged; a NaN stays a NaN.
 constexpr std::uint16_t stochastic_bfloat16(float value, std::uint32_t word) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;

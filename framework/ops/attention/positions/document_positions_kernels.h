@@ -4,8 +4,8 @@
 
 namespace furlong::ops {
 
-/// Writes the position of each token in its document; see document_positions(). Both tensors are int32 [batch, n],
-/// contiguous.
+/// Overwrites positions with the position of each token in its document; see document_positions(). Both tensors are
+/// int32 [batch, n], contiguous.
 void document_positions_cpu(const Tensor& documents, const Tensor& positions);
 
 /// CUDA kernel with the same arguments and results.
