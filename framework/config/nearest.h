@@ -1,18 +1,19 @@
 #pragma once
-// Suggestions for misspelt words.
+// Suggestions for misspelt words, as in "unknown key 'lerning_rate'; did you mean learning_rate?".
 #include <cstddef>
 #include <string>
 #include <vector>
 
 namespace furlong::config {
 
-/// Returns the number of single-character insertions, deletions, substitutions and swaps of neighbours that turn `a`
-/// into `b` (optimal string alignment, Damerau 1964; each substring edited once).
+/// Returns the least number of edits that turn `a` into `b`. An edit inserts, deletes or replaces one byte, or swaps two
+/// neighbours; no byte is edited twice (optimal string alignment, Damerau 1964).
 std::size_t edit_distance(const std::string& a, const std::string& b);
 
-/// Returns the candidate closest to `word`, ignoring letter case, or "" if none is close. Close means at most one edit
-/// per three letters, with no edit in words of up to three letters, or one word being a prefix (three letters or more)
-/// of the other.
+/// Returns the candidate with the fewest edits to `word`, ignoring letter case. A word of n letters may have up to n / 3
+/// edits: one for 4 or 5 letters, two for 6 to 8; words of up to three letters none. If no candidate is that close,
+/// returns the first one that starts with `word` or that `word` starts with, for prefixes of at least three letters.
+/// Otherwise returns "".
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
 
 }  // namespace furlong::config

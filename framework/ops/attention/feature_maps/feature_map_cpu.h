@@ -4,37 +4,42 @@
 
 namespace furlong::ops {
 
-/// One head's constants and the layout of its tiles. T is float or double.
+/// One head's constants and the layout of its tiles. A tile holds consecutive rows of x [rows, d], of their features
+/// [rows, m], or of gradients of either. T is float or double.
 template <class T>
 struct FeatureTile {
   std::int64_t d = 0, m = 0;  // width of a head, number of features
   std::int64_t n_projections = 0;
-  /// Elements from one row to the next of [rows, d] and [rows, m] tiles: multiples of 16.
-  std::int64_t ld_x = 0, ld_m = 0;
-  std::int64_t ld_directions = 0;            // elements from one row to the next of directions_transposed
-  const T* random_projection = nullptr;      // ω [n_projections, d], rows d apart
-  const T* directions_transposed = nullptr;  // ωᵀ [d, n_projections], rows ld_directions apart, zero-padded
+  std::int64_t ld_x = 0, ld_m = 0;  // row strides of [rows, d] and [rows, m] tiles, in elements: multiples of 16
+  std::int64_t ld_directions = 0;   // row stride of directions_transposed, in elements
+  // The next three are for maps with random projections; otherwise null.
+  const T* random_projection = nullptr;      // ω [n_projections, d], row stride d
+  const T* directions_transposed = nullptr;  // ωᵀ [d, n_projections], row stride ld_directions, zero-padded
   const T* direction_norms = nullptr;        // |ω_f|² [n_projections]
-  T scale = 1;                               // applied to both q and k: d^(-1/4)
-  T oprf_a = 0;                              // A of this head
-  T kernel_epsilon = 0;
-  std::int64_t order = 0;
-  T* scratch = nullptr;  // at least rows × (ld_m + ld_x) elements
+  T scale = 1;                               // d^(-1/4), applied to both q and k
+  T oprf_a = 0;                              // A of this head, for oprf
+  T kernel_epsilon = 0;                      // for favor_relu
+  std::int64_t order = 0;                    // for taylor and limit
+  T* scratch = nullptr;                      // at least rows × (ld_m + ld_x) elements, overwritten
 };
 
-/// Functions of one map. Columns of a tile beyond m (up to ld_m) need not be written, and callers do not read them.
+/// Functions of one map φ. x and d_x are tiles [rows, d], features and d_features tiles [rows, m]. The rows are all keys
+/// (`is_key`) or all queries of one head. Columns of a tile beyond m (up to ld_m) need not be written, and callers do
+/// not read them.
 ///
-/// The row logarithm `row_log`: in the form `values` the features are φ(x) = values · exp(row_log). In the form
-/// `logarithms` a key's row_log is zero. A query's row_log holds the terms of the kernel's logarithm that features
-/// leave out because they cancel in the ratio: Σ_f φ_f(q) φ_f(k) exp(row_log(q)) is the kernel itself, including its
-/// constants such as log m. Callers that do not need row_log pass null.
+/// The form of a map (FeatureForm) says what its features are:
+///   logarithms  log φ_f(x)
+///   values      φ_f(x) exp(-row_log(x))
+/// row_log [rows] is one logarithm per row. With `values` it is a factor of the row's features, which keeps them within
+/// range. With `logarithms` a key's is zero, and a query's holds the terms that cancel in the ratio of attention, such
+/// as -|q'|²/2 and -log m: Σ_f φ_f(q) φ_f(k) exp(row_log(q)) is the kernel itself. Callers that do not need it pass null.
 template <class T>
 struct FeatureMapFunctions {
+  /// Overwrites features and, if not null, row_log.
   void (*features)(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, T* features,
                    T* row_log) = nullptr;
-  /// Overwrites d_x [rows, d] with the gradient from d_features [rows, m] (∂ loss / ∂ logarithms or ∂ loss / ∂ values)
-  /// and d_row_log [rows] (null: none). `features` is the output of `features()` for the same rows. d_features may be
-  /// used as scratch.
+  /// Overwrites d_x with ∂ loss / ∂ x. d_features is ∂ loss / ∂ features and may be overwritten as scratch; d_row_log
+  /// [rows] is ∂ loss / ∂ row_log (null: zero). `features` is the output of `features()` for the same rows.
   void (*backward)(const FeatureTile<T>& tile, const T* x, std::int64_t rows, bool is_key, const T* features,
                    T* d_features, const T* d_row_log, T* d_x) = nullptr;
 };

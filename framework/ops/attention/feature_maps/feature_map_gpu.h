@@ -18,14 +18,15 @@ struct FeatureMapCall {
   bool is_key = false;  ///< true: rows of x are keys; false: queries. Several maps treat the two differently.
 };
 
-/// Writes features [rows, m] of x [rows, d], with m = feature_count(map, options, d, n_projections). Also writes
-/// row_log [rows], the logarithm of a factor per row that the features leave out, unless the tensor is undefined.
+/// Overwrites features [rows, m] with the features of x [rows, d]; m = feature_count(map, options, d, n_projections).
+/// Also overwrites row_log [rows], the logarithm of a factor per row that the features leave out, unless the tensor is
+/// undefined.
 /// FeatureMapFunctions (feature_map_cpu.h) defines both; its `features` is the CPU kernel. Throws ContractError if x
 /// and features are not contiguous matrices with equal numbers of rows.
 inline GpuKernel<const FeatureMapCall& /*call*/, const Tensor& /*x*/, const Tensor& /*features*/,
                  const Tensor& /*row_log*/>
     feature_map_features_gpu{"feature_map"};
-/// Writes to d_x [rows, d] the gradient of the loss with respect to x. `features` [rows, m] is the output of
+/// Overwrites d_x [rows, d] with the gradient of the loss with respect to x. `features` [rows, m] is the output of
 /// feature_map_features_gpu for the same x. d_features [rows, m] and d_row_log [rows] are the gradients of that call's
 /// outputs; an undefined d_row_log is a zero gradient. The call overwrites d_features: it is scratch memory.
 inline GpuKernel<const FeatureMapCall& /*call*/, const Tensor& /*x*/, const Tensor& /*features*/,

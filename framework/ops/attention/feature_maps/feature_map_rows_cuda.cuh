@@ -29,7 +29,7 @@ __device__ inline T row_sum(int width, const Term& term) {
   for_columns(width, [&](int j) { sum += term(j); });
   return warp_sum(sum);
 }
-/// a·b
+/// Returns a·b of two rows of `width` entries, in every lane.
 template <class T>
 __device__ inline T row_dot(const T* a, const T* b, int width) {
   T sum = 0;
@@ -63,29 +63,30 @@ inline int features_in_mean(const FeatureMapInfo& info, std::int64_t m, std::int
 }
 
 /// One head's constants and the layout of its tiles, like FeatureTile on the CPU but without padding. Stored in shared
-/// memory.
+/// memory. All functions overwrite their results.
 ///
-/// Features: projection(), then feature_row() for each row. Gradients: gradient_row() for each row, then
-/// back_projection(), then finished() for each element. Maps without random projections use only feature_row() and
-/// gradient_row(). A barrier separates the steps.
+/// Forward:   1. projection(), for the whole tile   2. feature_row(), for each row
+/// Backward:  1. gradient_row(), for each row   2. back_projection(), for the whole tile   3. finished(), per element
+/// Maps without random projections use only feature_row() and gradient_row(). A barrier separates the steps.
 template <class T>
 class GpuFeatureRows {
  public:
   FeatureMap map;
   int d, m, n_projections, order;
-  std::int64_t ld_x, ld_m;     // elements from one row to the next of [rows, d] and [rows, m] tiles
+  std::int64_t ld_x, ld_m;     // row strides of [rows, d] and [rows, m] tiles, in elements
   const T* random_projection;  // ω [n_projections, d]; null if the map has no random projections
   const T* direction_norms;    // |ω_f|² [n_projections], if the map needs_oprf_a
   GpuMapConstants<T> constants;
 
   __device__ bool is_directed() const { return random_projection != nullptr; }
 
-  /// features [rows, n_projections] = x ωᵀ, without the scale, so that with 16-bit inputs every term is exact in
-  /// float32.
+  /// Returns the product features [rows, n_projections] = x ωᵀ. x [rows, d] is not scaled, so that with 16-bit inputs
+  /// every term is exact in float32.
   __device__ BlockProduct<T> projection(const T* x, int rows, T* features) const {
     return {rows, n_projections, d, by_rows(x, ld_x), by_columns(random_projection, d), {features, ld_m}};
   }
-  /// Run by one warp: computes one row of features and, if row_log is not null, its logarithm. `form` is the map's.
+  /// Run by one warp: computes the features [m] of row x [d], in place of u if the map has random projections, and the
+  /// row logarithm if row_log is not null. `form` is the map's; for a map of another form it does nothing.
   template <FeatureForm form>
   __device__ void feature_row(const T* x, bool is_key, T* features, T* row_log) const {
     with_feature_map(map, [&](auto chosen) {
@@ -103,9 +104,9 @@ class GpuFeatureRows {
     });
   }
 
-  /// Run by one warp: computes the row's d_x [d] from d_features [m], which is used as scratch, and d_row_log. For maps
-  /// with random projections it computes only the first part: d_features becomes the gradient of the projection, and
-  /// half_gradient receives the gradient of |x'|²/2.
+  /// Run by one warp: computes the row's d_x [d] from the gradients d_features [m], used as scratch, and d_row_log. For
+  /// maps with random projections it leaves d_x to the next steps: the first n_projections entries of d_features become
+  /// the gradient of factor · u, and half_gradient that of |x'|²/2.
   template <FeatureForm form>
   __device__ void gradient_row(const T* x, bool is_key, const T* features, T* d_features, T d_row_log, T* half_gradient,
                                T* d_x) const {
@@ -121,11 +122,12 @@ class GpuFeatureRows {
         M::backward(*this, x, features, d_features, d_x);
     });
   }
-  /// d_x [rows, d] = d_features ω
+  /// Returns the product d_x [rows, d] = d_features [rows, n_projections] ω.
   __device__ BlockProduct<T> back_projection(const T* d_features, int rows, T* d_x) const {
     return {rows, d, n_projections, by_rows(d_features, ld_m), by_rows(random_projection, d), {d_x, ld_x}};
   }
-  /// Returns the gradient of functions of u and |x'|²/2 if the map has random projections, otherwise d_x unchanged.
+  /// Returns one element of the gradient of x: from x, the row's half_gradient and the element of back_projection() if
+  /// the map has random projections, otherwise d_x unchanged.
   __device__ T finished(T x, T half_gradient, T d_x) const {
     return is_directed() ? gpu_fma(x, half_gradient * constants.scale * constants.scale, d_x * constants.factor) : d_x;
   }

@@ -1,16 +1,20 @@
-// Polynomial kernels Σ_r c_r (q'·k')^r, with every monomial stored once. The feature of a multi-index α with |α| = r is
-// sqrt(c_r r! / Π α_i!) Π x'_i^α_i.
+// Polynomial kernels Σ_r c_r (q'·k')^r of degree r <= order, for example of two entries and degree 2:
+//   (q'·k')² = q'_0² k'_0² + 2 q'_0 q'_1 k'_0 k'_1 + q'_1² k'_1², so the features are x'_0², √2 x'_0 x'_1 and x'_1².
+// In general a feature is a monomial Π x'_i^α_i of degree r = Σ α_i with the coefficient sqrt(c_r r! / Π α_i!). Every
+// monomial is stored once, whatever the order of its factors.
 //
-// The monomials of degree r with indices i_1 <= ... <= i_r are in lexicographic order. So the monomials of degree r - 1
-// with all indices >= i are the end of their block, and x_i times that end is a run of degree r. Inside the end,
-// monomials with index i exactly a times come before those with fewer: one run for each a, each with one coefficient.
+// Layout of a row of features: blocks of degree 0, 1, 2, ... In the block of degree r, monomials x_(i_1) ... x_(i_r)
+// with i_1 <= ... <= i_r are in lexicographic order of their indices. So the monomials of degree r that start with x_i
+// are x_i times those of degree r - 1 whose indices are all >= i, and these are the last ones of their block. In both
+// places monomials with more factors x_i come first. Monomials with equally many share one coefficient: they are a
+// run, computed by multiplying consecutive features of degree r - 1 by x_i and one factor.
 
-/// r c_r / c_(r-1), as a fraction; c_0 = 1.
+/// The ratio r c_r / c_(r-1) as a fraction; c_0 = 1.
 struct Growth {
   int numerator, denominator;
 };
 
-/// Self::growth(order, r) returns the growth of the map's coefficients. The order is at most 4.
+/// A map with such a kernel. Self::growth(order, r) returns the ratio for degree r; the order is at most 4.
 template <class Self>
 struct PolynomialMap : RowMap {
   static constexpr int highest_degree = 4;
@@ -23,7 +27,8 @@ struct PolynomialMap : RowMap {
     for (std::int64_t i = 0; i < r; ++i) count = count * (v + i) / (i + 1);
     return count;
   }
-  /// Returns the factor from a feature of degree r - 1 whose index i occurs a times, multiplied by x_i, to degree r.
+  /// Returns the factor F in: feature of degree r = F · x_i · feature of degree r - 1, if the latter has x_i a times. It
+  /// includes the scale of x'.
   template <class T>
   static T factor(const FeatureTile<T>& tile, std::int64_t r, std::int64_t a) {
     const Growth growth = Self::growth(static_cast<int>(tile.order), static_cast<int>(r));
@@ -32,8 +37,9 @@ struct PolynomialMap : RowMap {
     return static_cast<T>(static_cast<double>(tile.scale) * std::sqrt(ratio));
   }
 
-  /// Calls run(i, factor, source, target, n) for all runs of degree r in ascending order; source and target are offsets
-  /// in a row.
+  /// Calls run(i, factor, source, target, n) for all runs of degree r in ascending order of `target`. A run is
+  /// features[target + f] = factor · x_i · features[source + f] for f < n. The argument `source` is the first column of
+  /// degree r - 1.
   template <class T, class Run>
   static HWY_INLINE void for_runs(const FeatureTile<T>& tile, std::int64_t r, std::int64_t source, const Run& run) {
     T factors[highest_degree];
@@ -134,15 +140,15 @@ struct PolynomialMap : RowMap {
     for (int i = 0; i < r; ++i) count = count * (v + i) / (i + 1);
     return count;
   }
-  /// Returns the factor from a feature of degree r - 1 whose index i occurs a times, multiplied by x_i, to degree r.
+  /// Returns the factor F in: feature of degree r = F · x_i · feature of degree r - 1, if the latter has x_i a times. It
+  /// includes the scale of x'.
   template <class T>
   static __device__ T factor(int order, T scale, int r, int a) {
     const Growth growth = Self::growth(order, r);
     const T ratio = static_cast<T>(growth.numerator) / static_cast<T>(growth.denominator);
     return scale * gpu_sqrt(ratio / static_cast<T>(a + 1));
   }
-  /// Calls run(i, factor, source, target, n) for the runs of degree r. Their sources start at offset `source` of the
-  /// row.
+  /// Calls run(i, factor, source, target, n) for the runs of degree r, as on the CPU.
   template <class Rows, class Run>
   static __device__ void for_runs(const Rows& rows, int r, int source, const Run& run) {
     const int d = rows.d;

@@ -1,5 +1,6 @@
-// Shared by maps with a random projection: u = ω·x' and |x'|²/2 with x' = scale · x, and their gradients. Per-target
-// include guard; see framework/simd/simd-inl.h.
+// Shared by maps with a random projection ω [n_projections, d]: u = ω·x and |x'|²/2 with x' = scale · x, and their
+// gradients. x and d_x are tiles [rows, d] with row stride ld_x, u and d_u [rows, n_projections] with row stride ld_m.
+// Compiled once for each instruction set; see framework/simd/simd-inl.h.
 #if defined(FURLONG_FEATURE_MAP_PROJECTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_FEATURE_MAP_PROJECTION_INL_H_
 #undef FURLONG_FEATURE_MAP_PROJECTION_INL_H_
@@ -13,21 +14,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// target [rows, n_projections] = x ωᵀ, rows ld_m apart. It omits the scale, so that with 16-bit inputs every term is
-/// exact in float32.
+/// Overwrites `target` with u = x ωᵀ. x is not scaled, so that with 16-bit inputs every term is exact in float32.
 template <class T>
 HWY_INLINE void project(const FeatureTile<T>& tile, const T* x, std::int64_t rows, T* target) {
   small_gemm_nn<T>(rows, tile.n_projections, tile.d, x, tile.ld_x, tile.directions_transposed, tile.ld_directions,
                    target, tile.ld_m, false);
 }
 
+/// Returns |x'|²/2 of one row [d].
 template <class T>
 HWY_INLINE T half_square(const FeatureTile<T>& tile, const T* row) {
   return dot(row, row, tile.d) * tile.scale * tile.scale / 2;
 }
 
-/// d_x [rows, d] = factor · d_u ω + d_half_square(i) ∂(|x'|²/2)/∂x: the complete gradient of functions of u and
-/// |x'|²/2. d_u has rows ld_m apart; `factor` is the factor of u.
+/// Overwrites d_x with the gradient of functions of factor · u and |x'|²/2: row i is factor · (d_u ω)_i + scale² d_half
+/// x_i. d_u is the gradient of factor · u, and d_half = d_half_square(i) that of row i's |x'|²/2.
 template <class T, class DHalfSquare>
 HWY_INLINE void project_back(const FeatureTile<T>& tile, const T* x, std::int64_t rows, const T* d_u, T factor,
                              const DHalfSquare& d_half_square, T* d_x) {
@@ -41,15 +42,6 @@ HWY_INLINE void project_back(const FeatureTile<T>& tile, const T* x, std::int64_
     map_rows(x + i * tile.ld_x, target, tile.d, target,
              [&](auto value, auto d_value) HWY_ATTR { return hn::MulAdd(value, radial, hn::Mul(d_value, v_factor)); });
   }
-}
-
-/// Returns ∂ loss / ∂(|x'|²/2) of row i, for log features that include -|k'|²/2 for keys and leave it to the row
-/// logarithm for queries.
-template <class T>
-HWY_INLINE T d_half_square_of_logs(const FeatureTile<T>& tile, std::int64_t i, bool is_key, const T* d_features,
-                                   const T* d_row_log) {
-  if (is_key) return -row_sum(d_features + i * tile.ld_m, tile.m);
-  return d_row_log ? -d_row_log[i] : T{0};
 }
 
 }  // namespace furlong::ops::HWY_NAMESPACE

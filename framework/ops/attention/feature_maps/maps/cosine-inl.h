@@ -1,18 +1,21 @@
-// Features (1, x / |x|) of the kernel 1 + q̂·k̂, which is never negative. A zero row has the features (1, 0).
+// The kernel 1 + q̂·k̂ with x̂ = x / |x|, one plus the cosine of the angle between q and k; never negative. Feature 0 is
+// 1, feature 1 + f is x̂_f: m = d + 1 values. A row of zeros has x̂ = 0.
 template <>
 struct Map<FeatureMap::cosine> : RowMap {
   static constexpr FeatureMapProperties properties{
       .summary = "1 + cosine of q and k", .form = FeatureForm::values, .can_vanish = true, .can_cancel = true};
   static constexpr std::int64_t count(std::int64_t d) { return d + 1; }
 
+  /// |x| as the product largest · rest, which could overflow or underflow although neither factor does.
   template <class T>
   struct Norm {
-    T largest, rest;  // |x| is their product, which may overflow or underflow although neither factor does
+    T largest;  // max_f |x_f|
+    T rest;     // |x / largest|, from 1 to √d
   };
 
 #if defined(FURLONG_MAPS_ON_CPU)
 
-  /// Returns {1, 0} for a row of zeros. If the row has a NaN, `rest` is NaN.
+  /// Returns |x| of a row of `size` entries; {1, 0} for a row of zeros. If the row has a NaN, `rest` is NaN.
   template <class T>
   static Norm<T> norm_of(const T* row, std::int64_t size) {
     const typename Lanes<T>::D d;
@@ -41,7 +44,8 @@ struct Map<FeatureMap::cosine> : RowMap {
       map_row(row, tile.d, target + 1, [&](auto value) HWY_ATTR { return hn::Mul(hn::Div(value, divisor), inverse); });
     }
   }
-  /// d_x = (g - (g·x̂) x̂) / |x|; zero for a row of zeros, which has no derivative.
+  /// d_x = (g - (g·x̂) x̂) / |x|, where g is d_features without feature 0, which is constant. Zero for a row of zeros,
+  /// which has no derivative.
   template <class T>
   static void backward(const FeatureTile<T>& tile, const T* x, std::int64_t rows, const T* features, T* d_features,
                        T* d_x) {
@@ -60,7 +64,7 @@ struct Map<FeatureMap::cosine> : RowMap {
 
 #elif defined(FURLONG_MAPS_ON_GPU)
 
-  /// Returns {1, 0} for a row of zeros. If the row has a NaN, `rest` is NaN.
+  /// As on the CPU.
   template <class T>
   static __device__ Norm<T> norm_of(const T* row, int d) {
     T largest = 0;
@@ -76,7 +80,7 @@ struct Map<FeatureMap::cosine> : RowMap {
     for_columns(rows.d, [&](int f) { features[1 + f] = x[f] / norm.largest * inverse; });
     if (lane_index() == 0) features[0] = 1;
   }
-  /// d_x = (g - (g·x̂) x̂) / |x|; zero for a row of zeros, which has no derivative.
+  /// As on the CPU.
   template <class Rows, class T>
   static __device__ void backward(const Rows& rows, const T* x, const T* features, T* d_features, T* d_x) {
     const T *const unit = features + 1, *const g = d_features + 1;

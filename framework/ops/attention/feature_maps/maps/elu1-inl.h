@@ -1,4 +1,5 @@
-// elu(x) + 1 as a logarithm: x if x <= 0, log(1 + x) above 0 (Katharopoulos et al. 2020, equation 7).
+// φ_f = elu(x_f) + 1, stored as log φ_f: x_f if x_f <= 0, log(1 + x_f) above 0. m = d (Katharopoulos et al. 2020,
+// "Transformers are RNNs", equation 7).
 template <>
 struct Map<FeatureMap::elu1> : EntryMap {
   static constexpr FeatureMapProperties properties{

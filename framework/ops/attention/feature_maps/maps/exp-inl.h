@@ -1,4 +1,4 @@
-// exp(x), whose logarithm is x itself.
+// φ_f = exp(x_f), stored as log φ_f = x_f. m = d.
 template <>
 struct Map<FeatureMap::exp> : EntryMap {
   static constexpr FeatureMapProperties properties{

@@ -1,6 +1,6 @@
-// Positive random features for ω and -ω: log φ(k) = ±ω·k' - |k'|²/2. Feature f of the first half uses ω_f, feature f of
-// the second half -ω_f (Choromanski et al. 2021, lemma 1). For queries the last term and -log m are part of the row
-// logarithm, as in favor_positive.
+// The positive random features of favor_positive for ω_f and for -ω_f: log φ(k) = ±ω_f·k' - |k'|²/2, with + at f and -
+// at n_projections + f. m = 2 n_projections. For queries -|q'|²/2 and -log m are the row logarithm, as in
+// favor_positive (Choromanski et al. 2021, lemma 1).
 template <>
 struct Map<FeatureMap::favor_hyperbolic> : ProjectionMap {
   static constexpr FeatureMapProperties properties{

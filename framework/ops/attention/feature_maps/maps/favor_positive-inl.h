@@ -1,5 +1,6 @@
-// Positive random features of the softmax kernel: log φ_f(k) = ω_f·k' - |k'|²/2 (Choromanski et al. 2021, lemma 1). For
-// queries the last term and -log m cancel in the ratio and are the row logarithm.
+// Positive random features of the softmax kernel: log φ_f(k) = ω_f·k' - |k'|²/2 for keys, log φ_f(q) = ω_f·q' for
+// queries. m = n_projections. A query's -|q'|²/2 and -log m cancel in the ratio; they are its row logarithm
+// (Choromanski et al. 2021, "Rethinking Attention with Performers", lemma 1).
 template <>
 struct Map<FeatureMap::favor_positive> : ProjectionMap {
   static constexpr FeatureMapProperties properties{.summary = "positive random features of softmax (Performer, FAVOR+)",

@@ -1,5 +1,5 @@
-// Generalised attention with a ReLU kernel: max(ω_f·x', 0) + kernel_epsilon (Choromanski et al. 2021). The kernel is
-// the mean over features, so queries have the row logarithm -log m.
+// Generalised attention with a ReLU kernel: φ_f = max(ω_f·x', 0) + kernel_epsilon, stored as a value. m = n_projections.
+// The kernel is the mean over features, so queries have the row logarithm -log m (Choromanski et al. 2021).
 template <>
 struct Map<FeatureMap::favor_relu> : ProjectionMap {
   static constexpr FeatureMapProperties properties{.summary = "random features of a ReLU kernel",
@@ -12,8 +12,8 @@ struct Map<FeatureMap::favor_relu> : ProjectionMap {
   static FURLONG_LANE_FUNCTION L feature(const MapNumbers<L>& c, L u, L /*square*/, L /*shift*/) {
     return multiply_add(select(less(u, L(0.0)), L(0.0), u), c.factor, c.kernel_epsilon);  // propagates NaN
   }
-  /// u is taken as positive if the feature is larger than the constant. Below the rounding of their sum, the sign of u
-  /// is rounding noise as well.
+  /// The derivative is 1 where u > 0. u is not stored, so the test is feature > kernel_epsilon. The two differ only for u
+  /// so small that it is lost in rounding.
   template <class L>
   static FURLONG_LANE_FUNCTION L backward(const MapNumbers<L>& c, L feature, L d_feature) {
     return select(less_equal(feature, c.kernel_epsilon), L(0.0), d_feature);

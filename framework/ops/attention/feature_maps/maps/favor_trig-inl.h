@@ -1,10 +1,11 @@
-// Trigonometric random features of the softmax kernel (Rahimi & Recht 2007): values cos(ω_f·x') and, m/2 columns later,
-// sin(ω_f·x'), with the row logarithm |x'|²/2 (for queries minus log(m/2)).
+// Trigonometric random features of the softmax kernel (Rahimi & Recht 2007): the values cos(ω_f·x') at f and sin(ω_f·x')
+// at n_projections + f. m = 2 n_projections. The row logarithm is |k'|²/2 for keys, |q'|²/2 - log(n_projections) for
+// queries.
 
 #if defined(FURLONG_MAPS_ON_CPU)
 
-/// Cosine and sine. float32: within 3 ulp for |x| up to 39000, where x itself is rounded to steps of 0.004; larger
-/// arguments are clamped to 39000. double: the library functions, for any x.
+/// Returns cosine and sine of x in radians. float32: within 3 ulp for |x| up to 39000, where x itself is rounded to
+/// steps of 0.004; larger arguments are clamped to 39000. double: the library functions, for any x.
 template <class T>
 HWY_INLINE Pair<LaneValue<T>> cos_sin(LaneValue<T> x) {
   const typename Lanes<T>::D d;
@@ -18,7 +19,7 @@ HWY_INLINE Pair<LaneValue<T>> cos_sin(LaneValue<T> x) {
     return {map_lanes(x, [](T lane) { return std::cos(lane); }), map_lanes(x, [](T lane) { return std::sin(lane); })};
   }
 }
-/// a b + c d. Which product is rounded first depends on the device.
+/// Returns a b + c d. Which product is rounded before the addition depends on the device.
 template <class T>
 HWY_INLINE LaneValue<T> sum_of_products(LaneValue<T> a, LaneValue<T> b, LaneValue<T> c, LaneValue<T> d) {
   return multiply_add(c, d, a * b);

@@ -1,6 +1,6 @@
-// log softmax(x), then log softmax(-x), each over the d entries of the row (Zhang et al. 2024, with the softmax over
-// the feature dimension that its authors use instead of plain exponentials). x comes from a learned matrix, which is
-// not part of the map.
+// m = 2d log features: log softmax(x)_f at f and log softmax(-x)_f at d + f, for f < d. Both softmaxes are over the d
+// entries of the row, as in the authors' code; the paper has plain exponentials (Zhang et al. 2024, "The Hedgehog & the
+// Porcupine"). x is the query or key times a learned matrix, which is not part of the map.
 template <>
 struct Map<FeatureMap::hedgehog> : RowMap {
   static constexpr FeatureMapProperties properties{.summary = "softmax of learned features",
@@ -11,7 +11,7 @@ struct Map<FeatureMap::hedgehog> : RowMap {
 
 #if defined(FURLONG_MAPS_ON_CPU)
 
-  /// log Σ_f exp(sign · x_f)
+  /// Returns log Σ_f exp(sign · x_f) over `size` entries, with the maximum subtracted before exp.
   template <class T>
   static T log_sum_exp(const T* row, std::int64_t size, T sign) {
     const typename Lanes<T>::D d;
@@ -44,7 +44,7 @@ struct Map<FeatureMap::hedgehog> : RowMap {
       }
     }
   }
-  /// ± (g - softmax Σ g) for each half.
+  /// d_x = (g₊ - softmax(x) Σ g₊) - (g₋ - softmax(-x) Σ g₋), where g₊ and g₋ are the two halves of d_features.
   template <class T>
   static void backward(const FeatureTile<T>& tile, const T* /*x*/, std::int64_t rows, const T* features, T* d_features,
                        T* d_x) {
@@ -80,7 +80,7 @@ struct Map<FeatureMap::hedgehog> : RowMap {
       for_columns(d, [&](int f) { target[f] = sign * x[f] - total; });
     }
   }
-  /// ± (g - softmax Σ g) for each half.
+  /// As on the CPU.
   template <class Rows, class T>
   static __device__ void backward(const Rows& rows, const T* /*x*/, const T* phi, T* g, T* d_x) {
     const int d = rows.d;

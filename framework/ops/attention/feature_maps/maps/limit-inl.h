@@ -1,4 +1,5 @@
-// (1 + q'·k' / order)^order, which converges to exp; symmetric monomials are stored once.
+// The polynomial kernel (1 + q'·k' / order)^order, which converges to exp(q'·k') as the order grows. Features, in
+// polynomial-inl.h, are values.
 template <>
 struct Map<FeatureMap::limit> : PolynomialMap<Map<FeatureMap::limit>> {
   static constexpr FeatureMapProperties properties{.summary = "(1 + q·k/order)^order",

@@ -1,6 +1,7 @@
-// Optimal positive random features: log φ_f(k) = A|ω_f|² + √(1-4A) ω_f·k' - |k'|²/2 + (d/4) log(1-4A), A <= 0
-// (Likhosherstov et al. 2022, FAVOR++): favor_positive with a constant A for each head. The constant of both sides,
-// -log m and the query's squared norm are part of the query's row logarithm.
+// Optimal positive random features: favor_positive with a constant A <= 0 for each head (Likhosherstov et al. 2022,
+// FAVOR++). In the paper log φ_f(x) = A|ω_f|² + √(1-4A) ω_f·x' - |x'|²/2 + (d/4) log(1-4A). Keys store the first three
+// terms, queries the first two. The rest of the query, the last term of both, and -log m are the query's row logarithm.
+// m = n_projections.
 template <>
 struct Map<FeatureMap::oprf> : ProjectionMap {
   static constexpr FeatureMapProperties properties{

@@ -1,4 +1,4 @@
-// max(x, 0).
+// φ_f = max(x_f, 0), stored as a value. m = d.
 template <>
 struct Map<FeatureMap::relu> : EntryMap {
   static constexpr FeatureMapProperties properties{

@@ -1,4 +1,4 @@
-// The Taylor polynomial of exp: Σ_{r <= order} (q'·k')^r / r!; symmetric monomials are stored once.
+// The Taylor polynomial of exp as kernel: Σ_{r <= order} (q'·k')^r / r!. Features, in polynomial-inl.h, are values.
 template <>
 struct Map<FeatureMap::taylor> : PolynomialMap<Map<FeatureMap::taylor>> {
   static constexpr FeatureMapProperties properties{.summary = "Taylor polynomial of exp(q·k)",
