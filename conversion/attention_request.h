@@ -1,6 +1,6 @@
 #pragma once
-// Parses the options --attention, --layers and --heads-keep-softmax of furlong convert, and applies them to the settings
-// of a model. Layers and heads are numbered from 0.
+// Parses the options --attention, --layers and --heads-keep-softmax of furlong convert, and applies them to the
+// settings of a model. Layers and heads are numbered from 0.
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,13 +29,13 @@ using HeadMechanisms = std::vector<std::vector<std::string>>;
 /// Returns the mechanism of every head of a model.
 HeadMechanisms head_mechanisms(const layers::ModelConfig& model);
 /// Sets the mechanism of every head in `model`, under the key that needs the fewest names: mechanism if all heads are
-/// equal, heads if all layers are equal, otherwise layers. Throws UserError if layers that share one block (ALBERT) have
-/// different mechanisms.
+/// equal, heads if all layers are equal, otherwise layers. Throws UserError if layers that share one block (ALBERT)
+/// have different mechanisms.
 void set_head_mechanisms(layers::ModelConfig& model, const HeadMechanisms& mechanisms);
 
-/// Parses a selection such as "0,1,5-7" among `count` items and returns, for each item, whether it is selected. An empty
-/// text selects all. Throws UserError if the text is invalid or a number is out of range. The message names `option`,
-/// such as "--layers", and `things`, such as "layers".
+/// Parses a selection such as "0,1,5-7" among `count` items and returns, for each item, whether it is selected. An
+/// empty text selects all. Throws UserError if the text is invalid or a number is out of range. The message names
+/// `option`, such as "--layers", and `things`, such as "layers".
 std::vector<bool> parse_selection(const std::string& text, std::int64_t count, const std::string& option,
                                   const std::string& things);
 /// Parses --heads-keep-softmax, such as "0:3,2:1-2": head 3 of layer 0, heads 1 and 2 of layer 2. Returns

@@ -2,6 +2,7 @@
 // scalar. An engine includes this file inside its own namespace, once for each instruction set. It must define
 // FURLONG_LANE_FUNCTION first, the declaration prefix of such functions.
 
+/// A function's value and its derivative at the same argument.
 template <class L>
 struct ValueAndDerivative {
   L value, derivative;
@@ -15,7 +16,8 @@ FURLONG_LANE_FUNCTION ValueAndDerivative<L> sigmoid(L z) {
   return {s, e * s * s};
 }
 
-/// Phi and the normal density phi, sharing one exponential.
+/// Returns the standard normal distribution function Phi(x) and its derivative, the density phi(x). They share one
+/// exponential.
 template <class L>
 FURLONG_LANE_FUNCTION ValueAndDerivative<L> normal_distribution(L x) {
   // Clamped, so that squares stay finite: at 64 the density is 0 in both types.
@@ -47,6 +49,9 @@ FURLONG_LANE_FUNCTION ValueAndDerivative<L> normal_distribution(L x) {
   }
 }
 
+// Each struct below is one ActivationKind; both(x) returns f(x) and f'(x).
+
+/// x Phi(x).
 struct Gelu {
   template <class L>
   static FURLONG_LANE_FUNCTION ValueAndDerivative<L> both(L x) {
@@ -57,6 +62,7 @@ struct Gelu {
   }
 };
 
+/// The approximation of gelu by tanh, x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)).
 struct GeluTanh {
   template <class L>
   static FURLONG_LANE_FUNCTION ValueAndDerivative<L> both(L x) {
@@ -69,6 +75,7 @@ struct GeluTanh {
   }
 };
 
+/// max(x, 0).
 struct Relu {
   template <class L>
   static FURLONG_LANE_FUNCTION ValueAndDerivative<L> both(L x) {
@@ -78,6 +85,7 @@ struct Relu {
   }
 };
 
+/// x sigmoid(x).
 struct Silu {
   template <class L>
   static FURLONG_LANE_FUNCTION ValueAndDerivative<L> both(L x) {

@@ -19,8 +19,8 @@ void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate)
 void gemm_in_steps(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
                    const Tensor& c, bool accumulate, const GemmEpilogue& epilogue);
 
-/// Returns a tensor of shape [..., n] as a matrix [rows, n] of the same memory. A matrix is returned unchanged, with any
-/// strides.
+/// Returns a tensor of shape [..., n] as a matrix [rows, n] of the same memory. A matrix is returned unchanged, with
+/// any strides.
 inline Tensor as_matrix(const Tensor& tensor) {
   return tensor.shape().rank() == 2 ? tensor : tensor.reshape({tensor.shape().rows(), tensor.extent(-1)});
 }

@@ -1,5 +1,5 @@
-// The random words of framework/core/random.h, one block per lane at a time. Included once for each instruction set
-// (see framework/simd/simd-inl.h).
+// The random words of framework/core/random.h in vectors: each lane computes one Philox block of four 32-bit words.
+// Included once for each instruction set (see framework/simd/simd-inl.h).
 #if defined(FURLONG_CPU_RANDOM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_CPU_RANDOM_INL_H_
 #undef FURLONG_CPU_RANDOM_INL_H_
@@ -20,7 +20,7 @@ HWY_INLINE void random_words(const RandomKey& key, std::uint64_t first_block, st
   for (std::size_t i = 0; i < 4; ++i) words[i] = block[i];
 }
 #else
-/// Computes the high and low halves of the 64-bit product of each lane with `factor`.
+/// Sets `high` and `low` to the upper and lower 32 bits of the 64-bit product of each lane of `value` with `factor`.
 template <class V>
 HWY_INLINE void multiply_wide(V value, V factor, V& high, V& low) {
   const hn::DFromV<V> d32;
@@ -36,7 +36,7 @@ HWY_INLINE std::int64_t random_lanes() {
   return static_cast<std::int64_t>(hn::Lanes(hn::ScalableTag<std::uint32_t>()));
 }
 
-/// words[4 b + w] = word w of block first_block + b, for 0 <= b < random_lanes(), as philox() computes each block.
+/// Overwrites words [4 random_lanes()]: words[4 b + w] is word w of philox(key, first_block + b).
 HWY_INLINE void random_words(const RandomKey& key, std::uint64_t first_block, std::uint32_t* words) {
   const hn::ScalableTag<std::uint32_t> d;
   const auto start = hn::Set(d, static_cast<std::uint32_t>(first_block));

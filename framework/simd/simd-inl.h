@@ -32,8 +32,8 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::simd::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Vectors of the compute type of storage type T. Loads and stores convert bfloat16 to and from float32 (round to
-/// nearest even).
+/// Vectors for elements stored as T: float, double or bfloat16. Lanes have the compute type, which is float for
+/// bfloat16; loads and stores convert (round to nearest even). Addresses need no alignment.
 template <class T>
 struct Lanes {
   using Compute = compute_t<T>;
@@ -71,6 +71,7 @@ struct Lanes {
     for (std::int64_t i = 0; i < n; ++i) buffer[i] = source[i];
     return load(buffer);
   }
+  /// Stores the first `n` lanes (n < count()) and touches no other memory.
   static HWY_INLINE void store_first(V value, T* target, std::int64_t n) {
     alignas(64) T buffer[64 / sizeof(Compute)];
     store(value, buffer);
@@ -78,8 +79,8 @@ struct Lanes {
   }
 };
 
-/// Calls body(i, n) for consecutive runs of lanes over [0, size). n is the full lane count except in the last run. Use
-/// load_n and store_n below to load and store `n` lanes.
+/// Calls body(i, n) for each vector of elements i to i + n - 1 of [0, size). n is the number of lanes, except in a
+/// last, shorter vector. Use load_n and store_n to load and store `n` lanes.
 template <class T, class Body>
 HWY_INLINE void for_lanes(std::int64_t size, const Body& body) {
   const std::int64_t step = Lanes<T>::count();
@@ -87,10 +88,12 @@ HWY_INLINE void for_lanes(std::int64_t size, const Body& body) {
   for (; i + step <= size; i += step) body(i, step);
   if (i < size) body(i, size - i);
 }
+/// Loads the first n <= count() lanes; the others are zero.
 template <class T>
 HWY_INLINE typename Lanes<T>::V load_n(const T* source, std::int64_t n) {
   return n == Lanes<T>::count() ? Lanes<T>::load(source) : Lanes<T>::load_first(source, n);
 }
+/// Stores the first n <= count() lanes.
 template <class T>
 HWY_INLINE void store_n(typename Lanes<T>::V value, T* target, std::int64_t n) {
   if (n == Lanes<T>::count()) {
@@ -100,10 +103,10 @@ HWY_INLINE void store_n(typename Lanes<T>::V value, T* target, std::int64_t n) {
   }
 }
 
-/// e^x. In double: Highway's function, within 1 ulp. In float32, with half as many operations: x = k ln 2 + r with
-/// |r| <= ln 2 / 2, a polynomial for e^r with an error of a twentieth of an ulp, and k added to the exponent. The error
-/// is within 1.01 ulp (tests/framework/simd/test_exp.cpp). The result is zero if it would be subnormal, and the largest
-/// finite number if it would overflow. NaN stays NaN, so that earlier errors remain visible.
+/// Returns e^x. In double: Highway's function, within 1 ulp. In float32, with half as many operations: x = k ln 2 + r
+/// with |r| <= ln 2 / 2, a polynomial for e^r with an error of a twentieth of an ulp, and k added to the exponent. The
+/// error is within 1.01 ulp (tests/framework/simd/test_exp.cpp). The result is zero if it would be subnormal, and the
+/// largest finite number if it would overflow. NaN stays NaN, so that earlier errors remain visible.
 template <class D, class V>
 HWY_INLINE V exp(D d, V x) {
   if constexpr (sizeof(hn::TFromD<D>) == 8) {

@@ -1,9 +1,10 @@
 // Products of small row-major matrices that are already in the first or second level of cache (tiles of attention), in
-// one thread and without packing. SIMD kernels include it after simd-inl.h.
+// one thread and without packing. SIMD kernels include it after simd-inl.h. Leading dimensions (lda, ldb, ldc) are row
+// strides in elements. (+)= means: = , or += if `accumulate`.
 //
 // Each element of C is one chain of multiply-adds over k = 0, 1, ... (and then one addition to C if it accumulates).
-// Its bits depend neither on M and N, nor on its place in C, nor on other rows of A or columns of B. Rows at a distance
-// of a large power of two share few cache sets, so pad leading dimensions such as 1024 by 16.
+// Its bits depend neither on M and N, nor on its place in C, nor on other rows of A or columns of B. If the row stride
+// is a large power of two, rows compete for few cache sets, so pad strides such as 1024 by 16.
 #if defined(FURLONG_CPU_SMALL_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_CPU_SMALL_GEMM_INL_H_
 #undef FURLONG_CPU_SMALL_GEMM_INL_H_
@@ -43,6 +44,7 @@ HWY_INLINE hn::Vec<D> load_part(D d, [[maybe_unused]] M mask, const T* source, [
   return Lanes<T>::load_first(source, n);
 #endif
 }
+/// Stores the first n lanes, likewise.
 template <class T, class D, class M>
 HWY_INLINE void store_part(hn::Vec<D> value, D d, [[maybe_unused]] M mask, T* target, [[maybe_unused]] std::int64_t n) {
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
@@ -53,8 +55,8 @@ HWY_INLINE void store_part(hn::Vec<D> value, D d, [[maybe_unused]] M mask, T* ta
 #endif
 }
 
-/// C[Rows, Vectors × lanes] (+)= A·B with all of C in registers. A[i, k] is a[i * lda + k], or a[k * lda + i] if
-/// TransposedA. If Partial, the last vector has only `last` columns.
+/// C[Rows, Vectors × lanes] (+)= A[Rows, depth] · B[depth, Vectors × lanes] with all of C in registers. A[i, k] is
+/// a[i * lda + k], or a[k * lda + i] if TransposedA. If Partial, the last vector has only `last` columns.
 template <class T, int Rows, int Vectors, bool TransposedA, bool Partial>
 HWY_NOINLINE void block(std::int64_t depth, const T* HWY_RESTRICT a, std::int64_t lda, const T* HWY_RESTRICT b,
                         std::int64_t ldb, T* HWY_RESTRICT c, std::int64_t ldc, bool accumulate,
@@ -120,6 +122,7 @@ HWY_INLINE void panel(std::int64_t rows, std::int64_t depth, const T* a, std::in
     block<T, 1, Vectors, TransposedA, Partial>(depth, a + i * step, lda, b, ldb, c + i * ldc, ldc, accumulate, last);
 }
 
+/// C[rows, columns] (+)= A[rows, depth] · B[depth, columns], panel by panel. A is stored transposed if TransposedA.
 template <class T, bool TransposedA>
 void product(std::int64_t rows, std::int64_t columns, std::int64_t depth, const T* a, std::int64_t lda, const T* b,
              std::int64_t ldb, T* c, std::int64_t ldc, bool accumulate) {
@@ -180,19 +183,19 @@ HWY_INLINE void small_gemm_nn(std::int64_t M, std::int64_t N, std::int64_t K, co
   small_gemm::product<T, false>(M, N, K, A, lda, B, ldb, C, ldc, accumulate);
 }
 
-/// C[M, N] (+)= A[K, M]ᵀ · B[K, N].
+/// C[M, N] (+)= A[K, M]ᵀ · B[K, N]. Otherwise as small_gemm_nn.
 template <class T>
 HWY_INLINE void small_gemm_tn(std::int64_t M, std::int64_t N, std::int64_t K, const T* A, std::int64_t lda, const T* B,
                               std::int64_t ldb, T* C, std::int64_t ldc, bool accumulate) {
   small_gemm::product<T, true>(M, N, K, A, lda, B, ldb, C, ldc, accumulate);
 }
 
-/// target[columns, rows] = source[rows, columns]ᵀ.
+/// Overwrites target [columns, rows] with the transpose of source [rows, columns].
 template <class T>
 void transpose(std::int64_t rows, std::int64_t columns, const T* source, std::int64_t ld_source, T* target,
                std::int64_t ld_target) {
-  constexpr std::int64_t strip =
-      16;  // columns at a time: this many rows of the target fit one cache set, whatever their distance
+  // Columns at a time: this many rows of the target fit one cache set, whatever their stride.
+  constexpr std::int64_t strip = 16;
   for (std::int64_t first = 0; first < columns; first += strip) {
     const std::int64_t end = std::min(first + strip, columns);
     std::int64_t i = 0;
@@ -213,8 +216,8 @@ void transpose(std::int64_t rows, std::int64_t columns, const T* source, std::in
   }
 }
 
-/// C[M, N] (+)= A[M, K] · B[N, K]ᵀ. `scratch` has at least K·N elements. If B is used more than once, transpose it once
-/// and call small_gemm_nn.
+/// C[M, N] (+)= A[M, K] · B[N, K]ᵀ. Transposes B into `scratch`, at least K·N elements. If B is used more than once,
+/// transpose it once and call small_gemm_nn.
 template <class T>
 HWY_INLINE void small_gemm_nt(std::int64_t M, std::int64_t N, std::int64_t K, const T* A, std::int64_t lda, const T* B,
                               std::int64_t ldb, T* C, std::int64_t ldc, bool accumulate, T* scratch) {

@@ -15,27 +15,31 @@ struct BlockMatrix {
   const T* data;
   std::int64_t row, column;
 };
+/// Returns a row-major matrix; rows start `row` elements apart.
 template <class T>
 __device__ inline BlockMatrix<T> by_rows(const T* data, std::int64_t row) {
   return {data, row, 1};
 }
-/// Reads the same memory as its transpose.
+/// Returns the transpose of the matrix that by_rows() returns, in the same memory.
 template <class T>
 __device__ inline BlockMatrix<T> by_columns(const T* data, std::int64_t row) {
   return {data, 1, row};
 }
 
-/// Where a product is written: target = product, or target = target · factor + product. Rows are `row` elements apart.
+/// Where a product is written: target = product, or, if `accumulate`, target = target · factor + product. The target is
+/// row-major; rows start `row` elements apart.
 template <class T>
 struct BlockTarget {
   T* data;
   std::int64_t row;
   bool accumulate = false;
-  /// One factor per row, for the old values and for `lost`; null: 1.
+  /// One factor per row, applied to the old values of target and `lost`; null: 1.
   const T* factor = nullptr;
-  /// Compensation of earlier additions (Kahan 1965), updated; null: no compensation. Requires `accumulate`.
+  /// The rounding errors of earlier additions (Kahan 1965), in the layout of the target: subtracted from the product,
+  /// then updated. null: no compensation. Requires `accumulate`.
   T* lost = nullptr;
 
+  /// Writes element (i, j) of the product.
   __device__ void put(int i, int j, T value) const {
     const std::int64_t at = i * row + j;
     if (!accumulate) {
@@ -72,7 +76,7 @@ __device__ inline float element(const BlockMatrix<float>& matrix, int i, int j, 
   return i < rows && j < columns ? matrix.data[i * matrix.row + j * matrix.column] : 0.0f;
 }
 
-/// Computes a warp's tile of 16 rows and 32 columns at (i0, j0).
+/// Computes rows i0 to i0 + 15 and columns j0 to j0 + 31 of the product [M, N] by one warp.
 __device__ inline void warp_tile(int M, int N, int K, const BlockMatrix<float>& a, const BlockMatrix<float>& b,
                                  const BlockTarget<float>& target, bool three_parts, int i0, int j0) {
   const int g = lane_index() / 4, t = lane_index() % 4;
@@ -121,7 +125,7 @@ __device__ inline void warp_tile(int M, int N, int K, const BlockMatrix<float>& 
 
 }  // namespace block_gemm_detail
 
-/// Describes target [M, N] from a [M, K] · b [K, N].
+/// A product to compute: target [M, N] from a [M, K] · b [K, N].
 template <class T>
 struct BlockProduct {
   int M, N, K;

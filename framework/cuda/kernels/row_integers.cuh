@@ -4,8 +4,9 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// The elements of an int32 tensor in row-major order, for any strides: targets and masks, one for each row of another
-/// tensor. Dimensions that are contiguous with each other are merged.
+/// An int32 tensor with any shape and strides as a flat array in row-major order: element r belongs to row r of another
+/// tensor, such as its target or mask. Constructed on the host and passed to kernels by value. Dimensions that are
+/// contiguous with each other are merged.
 struct RowIntegers {
   const std::int32_t* integers;
   int rank = 1;
@@ -28,6 +29,7 @@ struct RowIntegers {
   }
   /// Whether the tensor is defined.
   __device__ bool given() const { return integers != nullptr; }
+  /// Returns element `row` in row-major order.
   __device__ std::int32_t operator[](std::int64_t row) const {
     std::int64_t offset = 0;
     FURLONG_UNROLL

@@ -9,9 +9,9 @@ namespace FURLONG_GPU {
 template <class T>
 inline constexpr int vector_width = 16 / static_cast<int>(sizeof(T));
 
-/// Loads N consecutive elements, converted to the compute type. `aligned`: the address is a multiple of 16 bytes, or of
-/// N elements if these are fewer bytes. It is the same for all threads, so the branch is cheap, and each thread owns
-/// the same elements in both branches.
+/// Loads N consecutive elements, converted to the compute type, into `values`. `aligned`: the address is a multiple of
+/// 16 bytes, or of the size of N elements if that is smaller. It must be the same for all threads, so that the branch
+/// is cheap.
 template <int N, class T>
 __device__ inline void load_values(const T* address, bool aligned, gpu_compute_t<T> (&values)[N]) {
   constexpr int width = N < vector_width<T> ? N : vector_width<T>;
@@ -27,6 +27,7 @@ __device__ inline void load_values(const T* address, bool aligned, gpu_compute_t
     for (int i = 0; i < N; ++i) values[i] = to_compute(address[i]);
   }
 }
+/// Stores N consecutive elements, rounded to the storage type; `aligned` as in load_values().
 template <int N, class T>
 __device__ inline void store_values(T* address, bool aligned, const gpu_compute_t<T> (&values)[N]) {
   constexpr int width = N < vector_width<T> ? N : vector_width<T>;
@@ -50,13 +51,15 @@ bool all_aligned(const Pointers*... addresses) {
   return (is_aligned(addresses, 16) && ...);
 }
 
+/// Returns the smallest power of two that is at least `wanted`, but at most `limit`, itself a power of two.
 inline unsigned power_of_two_up_to(std::int64_t wanted, unsigned limit) {
   unsigned power = 1;
   while (power < limit && power < wanted) power *= 2;
   return power;
 }
 
-/// Calls body(integral_constant<int, N>). N is vector_width<T> if it divides `columns`, else 1.
+/// Calls body(integral_constant<int, N>) with the number N of elements that a thread accesses at once: vector_width<T>
+/// if it divides `columns`, otherwise 1.
 template <class T, class Body>
 void with_vector_width(std::int64_t columns, const Body& body) {
   if (columns % vector_width<T> == 0) {
@@ -66,12 +69,12 @@ void with_vector_width(std::int64_t columns, const Body& body) {
   }
 }
 
-/// Returns the block shape for column_total() over `blocks` rows.
+/// Returns the shape of a thread block for column_total() over `blocks` rows.
 inline dim3 column_total_block(std::int64_t blocks) { return dim3(32, power_of_two_up_to(blocks, 32)); }
 
-/// Returns the sum over the rows of values [blocks, columns] for column blockIdx.x · 32 + threadIdx.x; 0 for columns
-/// past the end. The result is valid only in threads with threadIdx.y = 0. Threads of one x take rows in turn; their
-/// sums are then added in order. All threads of the block must call it.
+/// Returns the sum over the rows of one column of values [blocks, columns]: column blockIdx.x · 32 + threadIdx.x, or 0
+/// past the last column. The result is valid only in threads with threadIdx.y = 0. Each of the blockDim.y threads of a
+/// column sums every blockDim.y-th row; their sums are then added in order. All threads of the block must call it.
 template <class T>
 __device__ inline T column_total(const T* values, std::int64_t blocks, std::int64_t columns) {
   FURLONG_SHARED(T, parts, [32][33]);

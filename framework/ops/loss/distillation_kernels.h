@@ -18,8 +18,8 @@ struct DistillationRows {
   Tensor row_losses;          // [rows], the chunk's part overwritten: T² KL(teacher ‖ student), 0 for ignored rows
   // int32 [rows], the chunk's part overwritten: 1 if the largest logits agree, otherwise 0. Undefined if not requested.
   Tensor agreement;
-  // [count, vocabulary], overwritten: T (student's - teacher's probabilities) * inverse_normalizer. May be the memory of
-  // `student`. Undefined if not needed.
+  // [count, vocabulary], overwritten: T (student's - teacher's probabilities) * inverse_normalizer. May be the memory
+  // of `student`. Undefined if not needed.
   Tensor d_logits;
 };
 

@@ -1,4 +1,4 @@
-// Shared by losses over rows of logits; compiled once for each instruction set.
+// Shared by losses over rows of logits, float or double. Compiled once for each instruction set.
 #if defined(FURLONG_OPS_LOGITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_OPS_LOGITS_INL_H_
 #undef FURLONG_OPS_LOGITS_INL_H_
@@ -15,8 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
 
-/// Returns the first k lanes of `values` and -infinity in the others, which then affect neither a maximum nor a sum of
-/// exponentials.
+/// Loads the first k elements of `values` into a vector. Other lanes are -infinity, so that they affect neither a
+/// maximum nor a sum of exponentials.
 template <class C>
 HWY_INLINE typename Lanes<C>::V load_logits(const C* values, std::int64_t k) {
   const typename Lanes<C>::D d;
@@ -26,6 +26,7 @@ HWY_INLINE typename Lanes<C>::V load_logits(const C* values, std::int64_t k) {
                         hn::Set(d, -std::numeric_limits<C>::infinity()));
 }
 
+/// Returns the maximum of n logits; -infinity if n is 0.
 template <class C>
 HWY_INLINE C largest(const C* logits, std::int64_t n) {
   const typename Lanes<C>::D d;

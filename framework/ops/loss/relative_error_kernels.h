@@ -4,8 +4,8 @@
 
 namespace furlong::ops {
 
-/// Overwrites sums, float64 [2], with {Σ |x - reference|², Σ |reference|²}, and the scalar `loss` with their quotient, or
-/// 0 if the second sum is 0. x and reference are [..., d] of one dtype with contiguous rows. mask is int32, one for
+/// Overwrites sums, float64 [2], with {Σ |x - reference|², Σ |reference|²}, and the scalar `loss` with their quotient,
+/// or 0 if the second sum is 0. x and reference are [..., d] of one dtype with contiguous rows. mask is int32, one for
 /// each row; rows with 0 are ignored. Undefined: all rows count.
 void relative_error_cpu(const Tensor& x, const Tensor& reference, const Tensor& mask, const Tensor& sums,
                         const Tensor& loss);

@@ -9,8 +9,8 @@
 
 namespace furlong::ops {
 
-/// Arguments of the forward kernel. The statistics, gain and bias are in the accumulation dtype: float32, or float64 for
-/// float64.
+/// Arguments of the forward kernel. The statistics, gain and bias are in the accumulation dtype: float32, or float64
+/// for float64.
 struct NormForward {
   NormKind kind;
   double epsilon;
@@ -18,7 +18,7 @@ struct NormForward {
   Tensor residual_in, branch, gain, bias;
   // Outputs, all overwritten. residual [..., d] = residual_in + branch, undefined without a branch.
   Tensor residual;
-  Tensor normed;                      // [..., d] = x̂ · gain + bias, with x̂ = (residual - mean) · reciprocal_deviation
+  Tensor normed;  // [..., d] = x̂ · gain + bias, with x̂ = (residual - mean) · reciprocal_deviation
   Tensor mean, reciprocal_deviation;  // [rows]; rmsnorm has no mean: it is undefined and counts as 0
 };
 

@@ -36,7 +36,8 @@ enum class HalfSquare {
 /// Features are functions of u = ω_f·x. x is not yet scaled: with 16-bit x every term of the sum is exact in float32.
 /// c.factor scales u afterwards. A map with one feature per projection provides
 ///   L feature(const MapNumbers<L>& c, L u, L square, L shift)   returns feature f
-///   L backward(const MapNumbers<L>& c, L feature, L d_feature)  returns ∂ loss / ∂ (factor · u); if a map lacks it, the
+///   L backward(const MapNumbers<L>& c, L feature, L d_feature)  returns ∂ loss / ∂ (factor · u); if a map lacks it,
+///   the
 ///                                                               result is d_feature
 /// A map with two features per projection, at f and n_projections + f, provides
 ///   Pair<L> features(const MapNumbers<L>& c, L u, L shift)      returns both
@@ -48,8 +49,8 @@ struct ProjectionMap {
   static constexpr HalfSquare half_square = HalfSquare::unused;
 };
 
-/// Features need the whole row. The map provides count(d), which returns the number of features, and arithmetic for each
-/// device:
+/// Features need the whole row. The map provides count(d), which returns the number of features, and arithmetic for
+/// each device:
 ///   on the CPU  void features(const FeatureTile<T>& tile, const T* x, std::int64_t rows, T* features)
 ///               void backward(tile, x, rows, const T* features, T* d_features, T* d_x)
 ///   on GPUs     void features(const GpuFeatureRows<T>& rows, const T* x, T* features)
@@ -95,8 +96,8 @@ FURLONG_LANE_FUNCTION T row_log_of(T query_constant, bool is_key, T half) {
   if (is_key) return T(0);
   return M::half_square == HalfSquare::in_features ? query_constant - half : query_constant;
 }
-/// Returns ∂ loss / ∂ half for the map M. sum_of_d_features is the sum over the gradients of a key's log features (unused
-/// for queries), d_row_log the gradient of the row logarithm.
+/// Returns ∂ loss / ∂ half for the map M. sum_of_d_features is the sum over the gradients of a key's log features
+/// (unused for queries), d_row_log the gradient of the row logarithm.
 template <class M, class T>
 FURLONG_LANE_FUNCTION T d_half_of(bool is_key, T sum_of_d_features, T d_row_log) {
   if constexpr (M::half_square == HalfSquare::in_row_log) return d_row_log;

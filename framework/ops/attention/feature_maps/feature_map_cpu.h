@@ -23,7 +23,8 @@ struct FeatureTile {
   T* scratch = nullptr;                      // at least rows × (ld_m + ld_x) elements, overwritten
 };
 
-/// Functions of one map φ. x and d_x are tiles [rows, d], features and d_features tiles [rows, m]. The rows are all keys
+/// Functions of one map φ. x and d_x are tiles [rows, d], features and d_features tiles [rows, m]. The rows are all
+/// keys
 /// (`is_key`) or all queries of one head. Columns of a tile beyond m (up to ld_m) need not be written, and callers do
 /// not read them.
 ///
@@ -32,7 +33,8 @@ struct FeatureTile {
 ///   values      φ_f(x) exp(-row_log(x))
 /// row_log [rows] is one logarithm per row. With `values` it is a factor of the row's features, which keeps them within
 /// range. With `logarithms` a key's is zero, and a query's holds the terms that cancel in the ratio of attention, such
-/// as -|q'|²/2 and -log m: Σ_f φ_f(q) φ_f(k) exp(row_log(q)) is the kernel itself. Callers that do not need it pass null.
+/// as -|q'|²/2 and -log m: Σ_f φ_f(q) φ_f(k) exp(row_log(q)) is the kernel itself. Callers that do not need it pass
+/// null.
 template <class T>
 struct FeatureMapFunctions {
   /// Overwrites features and, if not null, row_log.

@@ -27,8 +27,8 @@ struct PolynomialMap : RowMap {
     for (std::int64_t i = 0; i < r; ++i) count = count * (v + i) / (i + 1);
     return count;
   }
-  /// Returns the factor F in: feature of degree r = F · x_i · feature of degree r - 1, if the latter has x_i a times. It
-  /// includes the scale of x'.
+  /// Returns the factor F in: feature of degree r = F · x_i · feature of degree r - 1, if the latter has x_i a times.
+  /// It includes the scale of x'.
   template <class T>
   static T factor(const FeatureTile<T>& tile, std::int64_t r, std::int64_t a) {
     const Growth growth = Self::growth(static_cast<int>(tile.order), static_cast<int>(r));
@@ -140,8 +140,8 @@ struct PolynomialMap : RowMap {
     for (int i = 0; i < r; ++i) count = count * (v + i) / (i + 1);
     return count;
   }
-  /// Returns the factor F in: feature of degree r = F · x_i · feature of degree r - 1, if the latter has x_i a times. It
-  /// includes the scale of x'.
+  /// Returns the factor F in: feature of degree r = F · x_i · feature of degree r - 1, if the latter has x_i a times.
+  /// It includes the scale of x'.
   template <class T>
   static __device__ T factor(int order, T scale, int r, int a) {
     const Growth growth = Self::growth(order, r);

@@ -16,7 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
 
-/// Returns the sum of `size` terms. term(f, n) returns a vector with terms f to f + n - 1; lanes from n on must be zero.
+/// Returns the sum of `size` terms. term(f, n) returns a vector with terms f to f + n - 1; lanes from n on must be
+/// zero.
 template <class T, class Term>
 HWY_INLINE T row_sum(std::int64_t size, const Term& term) {
   const typename Lanes<T>::D d;

@@ -53,7 +53,8 @@ HWY_INLINE V exp2(D d, V x) {
   }
 }
 
-/// Copies rows [first, first + n) of a head, times `factor`, to row-major scratch.
+/// Overwrites target [n, width], row stride `ld`, with rows [first, first + n) of a head times `factor`, in the compute
+/// type.
 template <class T, class C = compute_t<T>>
 void load_rows(const HeadRows<T>& rows, std::int64_t first, std::int64_t n, std::int64_t width, double factor,
                C* target, std::int64_t ld) {
@@ -67,8 +68,9 @@ void load_rows(const HeadRows<T>& rows, std::int64_t first, std::int64_t n, std:
   }
 }
 
-/// Returns rows of keys or values in the compute type, with zeros for rows that `keep` (null: keep all) masks. Uses the
-/// tensor's memory if nothing has to change, otherwise `scratch`.
+/// Returns rows [first, first + n) of a head's keys or values, n x width, in the compute type. Rows i with keep[i] = 0
+/// are zeros (keep null: no row is masked). The result is the tensor's own memory if nothing has to change, otherwise a
+/// copy in `scratch`.
 template <class T, class C = compute_t<T>>
 HeadRows<const C> tile_rows(const HeadRows<T>& rows, std::int64_t first, std::int64_t n, std::int64_t width,
                             const std::int32_t* keep, C* scratch) {
@@ -83,7 +85,9 @@ HeadRows<const C> tile_rows(const HeadRows<T>& rows, std::int64_t first, std::in
   return {scratch, ld};
 }
 
-/// Writes or adds `factor` times row-major scratch to rows of a head of `tensor`, for any storage type.
+/// Overwrites rows [first, first + n) of a head of `tensor` [batch, n, heads, width] with `factor` times source
+/// [n, width], row stride `ld`, or adds to them if `accumulate`. The tensor may have any floating dtype whose compute
+/// type is C; throws ContractError for others.
 template <class C>
 void store_rows(const Tensor& tensor, bool accumulate, std::int64_t batch, std::int64_t head, std::int64_t first,
                 std::int64_t n, double factor, const C* source, std::int64_t ld) {
@@ -107,7 +111,8 @@ void store_rows(const Tensor& tensor, bool accumulate, std::int64_t batch, std::
   });
 }
 
-/// target[width, query_block] = rows[n, width]ᵀ, with zeros for missing queries of a last block.
+/// Overwrites target [width, query_block] with the transpose of rows [n, width], row stride `ld`. If n < query_block,
+/// in a last block, the remaining columns are zeros.
 template <class C>
 void transpose_queries(std::int64_t n, std::int64_t width, const C* rows, std::int64_t ld, C* target) {
   transpose<C>(n, width, rows, ld, target, query_block);
@@ -116,7 +121,7 @@ void transpose_queries(std::int64_t n, std::int64_t width, const C* rows, std::i
     std::fill(target + j * query_block + n, target + (j + 1) * query_block, C{0});
 }
 
-/// Allocates consecutive pieces of one thread's scratch.
+/// Hands out consecutive pieces of the calling thread's row of scratch [threads, elements].
 template <class C>
 class Pieces {
  public:
@@ -131,12 +136,12 @@ class Pieces {
   C* next_;
 };
 
-/// Up to key_block keys for a block of queries.
+/// Keys [first, first + n) of a sequence, n <= key_block, for a block of queries.
 template <class C>
 struct KeyTile {
   std::int64_t first = 0, n = 0;
-  HeadRows<const C> keys, values;
-  bool whole = true;  // every key is visible to every query of the block
+  HeadRows<const C> keys, values;  // rows of the n keys and values
+  bool whole = true;               // every key is visible to every query of the block
 };
 
 /// A block of queries of one head, and the keys visible to it.
@@ -149,6 +154,7 @@ class QueryBlock {
   explicit QueryBlock(const SoftmaxAttentionArguments& arguments)
       : a_(arguments), ld_k_(Sizes::padded(s_.d_key)), ld_v_(Sizes::padded(s_.d_value)) {}
 
+  /// Starts a block of queries of sequence `batch`.
   void begin(std::int64_t batch, const SoftmaxAttentionBlock& block) {
     first_ = block.first;
     n_ = block.n;
@@ -179,7 +185,8 @@ class QueryBlock {
     }
   }
 
-  /// Key j of the tile is visible to rows [first_visible_row_[j], end_visible_row_[j]) of the block.
+  /// Sets first_visible_row_ and end_visible_row_: key j of the tile is visible to the block's queries from the one to
+  /// before the other.
   void find_visibility(const KeyTile<C>& tile, const std::int32_t* keep) {
     for (std::int64_t j = 0; j < tile.n; ++j) {
       const std::int64_t distance = tile.first + j - position_;
@@ -188,10 +195,11 @@ class QueryBlock {
       end_visible_row_[j] = visible ? std::clamp<std::int64_t>(distance + a_.behind + 1, 0, query_block) : 0;
     }
   }
+  /// Returns whether key j is visible to all queries of the strip: the vector of queries that starts at query `strip`.
   bool all_visible(std::int64_t strip, std::int64_t j) const {
     return first_visible_row_[j] <= strip && strip + lanes_ <= end_visible_row_[j];
   }
-  /// Returns the lanes of a strip whose queries attend to key j of the tile.
+  /// Returns the lanes of the strip whose queries attend to key j of the tile.
   HWY_INLINE hn::Mask<D> visible_lanes(std::int64_t strip, std::int64_t j) const {
     const auto first = static_cast<std::size_t>(std::clamp<std::int64_t>(first_visible_row_[j] - strip, 0, lanes_)),
                end = static_cast<std::size_t>(std::clamp<std::int64_t>(end_visible_row_[j] - strip, 0, lanes_));

@@ -1,6 +1,6 @@
-// Trigonometric random features of the softmax kernel (Rahimi & Recht 2007): the values cos(ω_f·x') at f and sin(ω_f·x')
-// at n_projections + f. m = 2 n_projections. The row logarithm is |k'|²/2 for keys, |q'|²/2 - log(n_projections) for
-// queries.
+// Trigonometric random features of the softmax kernel (Rahimi & Recht 2007): the values cos(ω_f·x') at f and
+// sin(ω_f·x') at n_projections + f. m = 2 n_projections. The row logarithm is |k'|²/2 for keys, |q'|²/2 -
+// log(n_projections) for queries.
 
 #if defined(FURLONG_MAPS_ON_CPU)
 

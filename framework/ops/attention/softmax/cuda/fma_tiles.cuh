@@ -17,14 +17,16 @@ template <class T>
 constexpr int fma_columns(int head_width) {
   return sizeof(T) == 4 && head_width > 64 ? 128 : 64;
 }
-/// Elements of shared memory: the pieces, and weights, stored after the rows that they are summed with.
+/// Elements of shared memory for one 64 × 64 tile: pieces of operands, or weights. Weights are transposed: row k holds
+/// the weights of the k-th row that they are multiplied with.
 inline constexpr int fma_tile_elements = fma_rows * fma_stride;
 
+/// First row and column of the thread's 4 × 4 elements of a tile.
 struct FmaPlace {
   int row = static_cast<int>(threadIdx.x) / 16 * 4, column = static_cast<int>(threadIdx.x) % 16 * 4;
 };
 
-/// `count` rows of a head from a token on; at most 64 of them are used.
+/// Rows of a head in global memory: `count` tokens from `first` on, at most 64. Rows and columns beyond read as 0.
 template <class T>
 struct FmaRows {
   const T* data;
@@ -39,6 +41,7 @@ struct FmaRows {
   }
 };
 
+/// Loads four consecutive elements; the address is 16-byte aligned.
 template <class T>
 __device__ __forceinline__ void load_four(T (&values)[4], const T* address) {
   constexpr int lanes = 16 / sizeof(T);
@@ -49,6 +52,7 @@ __device__ __forceinline__ void load_four(T (&values)[4], const T* address) {
     for (int e = 0; e < lanes; ++e) values[i + e] = vector[e];
   }
 }
+/// Stores four consecutive elements, likewise.
 template <class T>
 __device__ __forceinline__ void store_four(T* address, const T (&values)[4]) {
   constexpr int lanes = 16 / sizeof(T);
@@ -127,7 +131,8 @@ __device__ __forceinline__ void add_weighted_rows(T (&sums)[chunks][4][4], const
   }
 }
 
-/// Writes weights[i][j] of each thread to weights[column][row].
+/// Writes the 4 × 4 values of each thread to the tile in shared memory, transposed: value (row, column) to
+/// weights[column][row].
 template <class T>
 __device__ __forceinline__ void store_weights(T* weights, const T (&values)[4][4], const FmaPlace& place) {
   FURLONG_UNROLL
@@ -137,8 +142,8 @@ __device__ __forceinline__ void store_weights(T* weights, const T (&values)[4][4
   }
 }
 
-/// Writes or adds the block's rows of sums, times `factor`: `count` rows of a head from `first` on, columns from
-/// `first_column` on.
+/// Overwrites or adds to rows [first, first + count) of a head's gradient, as the view says, with the block's sums
+/// times `factor`. Columns start at `first_column`.
 template <class T, int chunks>
 __device__ __forceinline__ void store_gradient_rows(const GradientView& view, std::int64_t head, int first, int count,
                                                     int first_column, int columns, const T (&sums)[chunks][4][4],

@@ -23,7 +23,8 @@ namespace FURLONG_GPU {
 
 inline constexpr double log2_e = 1.4426950408889634, ln_2 = 0.6931471805599453;
 
-/// Rows of all heads of all sequences; strides in elements.
+/// A tensor [batch, n, heads, width] of queries, keys, values or outputs. A row is one token's `width` elements of one
+/// head, which are contiguous. Strides are in elements.
 template <class T>
 struct HeadView {
   T* data = nullptr;
@@ -34,12 +35,16 @@ struct HeadView {
   __device__ T* head(int batch, int index) const { return data + batch * batch_stride + index * head_stride; }
 };
 
-/// A gradient's memory: elements of the inputs' type; or float32 for bfloat16 inputs, and vice versa.
+/// Where a gradient [batch, n, heads, width] is written: a HeadView whose element type may differ from the inputs'. For
+/// bfloat16 inputs it can be float32, and vice versa.
 struct GradientView {
   void* data = nullptr;  // null: not needed
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
-  bool is_bfloat16 = false, pairs = false, accumulates = false;
+  bool is_bfloat16 = false;  // element type
+  bool pairs = false;        // as in HeadView
+  bool accumulates = false;  // true: adds to the memory; false: overwrites it
 
+  /// Returns the offset of a head's first row.
   __device__ std::int64_t head(int batch, int index) const { return batch * batch_stride + index * head_stride; }
 };
 
@@ -49,22 +54,25 @@ struct SoftmaxProblem {
   using C = gpu_compute_t<T>;
   HeadView<const T> query, key, value, d_output;
   HeadView<T> output;
-  C* log_sum_exp = nullptr;                 // [batch, n_heads, n_query]
+  C* log_sum_exp = nullptr;                 // [batch, n_heads, n_query]: log of the sum of exponentials of each row
   C* row_dots = nullptr;                    // [batch, n_heads, n_query]: Σ_f d_output output, for backward
-  const std::int32_t* kept = nullptr;       // [batch, n_key], null: all keys are kept
-  const std::int32_t* documents = nullptr;  // [2, batch, n]: start and end of each token's document
+  const std::int32_t* kept = nullptr;       // [batch, n_key], 0 masks a key; null: all keys are kept
+  const std::int32_t* documents = nullptr;  // [2, batch, n]: start and end of each token's document; null: one document
   GradientView d_query, d_key, d_value;
   int batch = 0, n_query = 0, n_key = 0, n_heads = 0, n_kv_heads = 0;  // addresses are computed in 64 bits
-  int d_key_width = 0, d_value_width = 0;
-  int first_query_position = 0, behind = 0, ahead = 0;
-  C scale = 1;            // of the scores
-  C exponent_scale = 1;   // |scale| log2(e): weights are powers of 2
-  bool negative = false;  // scale < 0
+  int d_key_width = 0, d_value_width = 0;                              // head widths
+  int first_query_position = 0;                                        // position of query 0 among the keys
+  int behind = 0, ahead = 0;  // a query at position i attends to keys i - behind to i + ahead
+  C scale = 1;                // of the scores
+  C exponent_scale = 1;       // |scale| log2(e): weights are powers of 2
+  bool negative = false;      // scale < 0
 
   __device__ int heads_per_kv() const { return n_heads / n_kv_heads; }
+  /// Returns the index of a query in log_sum_exp and row_dots.
   __device__ std::int64_t row(int sequence, int head, int query_index) const {
     return (static_cast<std::int64_t>(sequence) * n_heads + head) * n_query + query_index;
   }
+  /// Returns a sequence's part of `kept`, or null.
   __device__ const std::int32_t* kept_keys(int sequence) const {
     return kept ? kept + static_cast<std::int64_t>(sequence) * n_key : nullptr;
   }
@@ -75,18 +83,20 @@ __device__ inline int greater(int a, int b) { return a < b ? b : a; }
 /// Clamps x to [0, end].
 __device__ inline int clamp_to(int x, int end) { return lesser(greater(x, 0), end); }
 
-/// Blocks of at most `width` tokens whose first token is in [index, index + 1) × width. Without documents there is one.
-/// With documents, blocks restart at each document's start, so that a document is split as if it were alone; then there
-/// may be none or many. The same in all threads of a block.
+/// Iterates over the blocks of tokens that one thread block processes: those of at most `width` tokens whose first
+/// token is in [index · width, (index + 1) · width). Without documents there is one. With documents, blocks restart at
+/// each document's start, so that a document is split as if it were alone; then there may be none or many. Its state is
+/// the same in all threads of the thread block.
 template <int width>
 struct TokenBlocks {
   int position, range_end;
   int first = 0, count = 0;  // the block's tokens
-  int begin = 0, end = 0;    // tokens of the other side that can be visible: their document, or all
+  int begin = 0, end = 0;    // keys (if the blocks are of queries, or vice versa) of the same document, or all
 
   __device__ TokenBlocks(int n, int index) : position(index * width), range_end(lesser(n, (index + 1) * width)) {}
 
-  /// Finds the next block of a sequence with `n` tokens before `n_others`. Returns false if there is none.
+  /// Finds the next block. Blocks are of the sequence's `n` queries and attend to `n_others` keys, or vice versa.
+  /// Returns false if there is none.
   template <class T>
   __device__ bool next(const SoftmaxProblem<T>& p, int sequence, int n, int n_others) {
     while (position < range_end) {
@@ -109,8 +119,9 @@ struct TokenBlocks {
   }
 };
 
-/// A tile of `width` keys (a power of 2) and which of them are kept; `first` is beyond `end` if there is no tile. The
-/// same in all threads of a block. All lanes of a warp must call its functions together.
+/// A tile of `width` keys (a power of 2): keys [first, min(first + width, end)), and a bit for each that the mask
+/// keeps. first >= end if there is no tile. The same in all threads of a block. All lanes of a warp must call its
+/// functions together.
 template <int width>
 struct KeyTile {
   static constexpr int words = (width + 31) / 32;
@@ -118,7 +129,7 @@ struct KeyTile {
   int first = 0, end = 0;
   std::uint32_t kept[words] = {};
 
-  /// Finds the first tile from `from` on, in steps of `width`, with a kept key.
+  /// Moves to the first tile with a kept key among those at from, from + width, ... < end_key. keys: the mask, or null.
   __device__ void find(const std::int32_t* keys, int from, int end_key) {
     end = end_key;
     for (first = from; first < end; first += width) {
@@ -265,7 +276,7 @@ __device__ __forceinline__ void set_zero(T (&sums)[a][b][c]) {
   }
 }
 
-/// Calls store(target) with a pointer of the gradient's element type to the element at `offset`.
+/// Calls store(target): target points to the element at `offset`, in the gradient's element type.
 template <class C, class Store>
 __device__ __forceinline__ void with_gradient(const GradientView& view, std::int64_t offset, const Store& store) {
   if constexpr (std::is_same_v<C, double>) {
@@ -276,7 +287,7 @@ __device__ __forceinline__ void with_gradient(const GradientView& view, std::int
     store(static_cast<float*>(view.data) + offset);
   }
 }
-/// Writes or adds two neighbouring elements; the second may be beyond the row.
+/// Overwrites or adds to two neighbouring elements, as the view says; the second may be beyond the row.
 template <class Element, class C>
 __device__ __forceinline__ void store_pair(const GradientView& view, Element* target, C first, C second,
                                            bool has_second) {

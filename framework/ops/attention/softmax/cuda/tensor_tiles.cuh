@@ -137,7 +137,8 @@ __device__ __forceinline__ void pack_operand(std::uint32_t (&operand)[m_tiles][n
   }
 }
 
-/// Writes or adds the warp's rows of sums, times `factor`: rows [first, end) of a head.
+/// Overwrites or adds to rows [first, end) of a head's gradient, as the view says, with the warp's rows of sums times
+/// `factor`.
 template <int m_tiles, int n_tiles>
 __device__ __forceinline__ void store_gradient_rows(const GradientView& view, std::int64_t head, int first, int end,
                                                     int columns, const float (&sums)[m_tiles][n_tiles][4], float factor,
