@@ -34,10 +34,8 @@ def evaluated(arguments, checkpoint):
         if value:
             command += [option, str(value)]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return {
-        key: found.get(key)
-        for key in ("loss", "perplexity", "accuracy", "targets", "baseline_loss", "baseline_accuracy", "sequence_length")
-    }
+    keys = "loss perplexity accuracy targets baseline_loss baseline_accuracy sequence_length".split()
+    return {key: found.get(key) for key in keys}
 
 
 def tokens_by_step(stage):

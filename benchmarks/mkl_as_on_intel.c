@@ -1,3 +1,4 @@
-/* Loaded before PyTorch's libraries by the runners: PyTorch's MKL takes its AVX-512 code on processors by Intel alone, though others run it, and
-   on those is two to three times slower without this. A setting of the peer like the others, tried and reported by name. */
+/* The runners load this before PyTorch's libraries. PyTorch's MKL selects its AVX-512 code on Intel processors only,
+   although others can run it, and is two to three times slower on those. The setting is tried and reported by name, like
+   the peer's other settings. */
 int mkl_serv_intel_cpu_true(void) { return 1; }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A whole training step beside PyTorch 2 in one run, turn by turn, and the peak memory of both. Writes
+"""Compares a whole training step with PyTorch 2, in alternating steps of one run, and the peak memory of both. Writes
 benchmarks/results/training_step_<date>.json.
 
-For each type: the peer eager and compiled, the faster taken; then steps alternating and medians. Then one step of each at
-a longer sequence in fresh processes, for their peak resident memory (VmHWM).
+For each dtype: runs PyTorch eager and compiled and takes the faster one, then alternates steps and reports medians.
+Then runs one step of each at a longer sequence, in new processes, for their peak resident memory (VmHWM).
 """
 
 import argparse

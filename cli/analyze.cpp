@@ -302,7 +302,7 @@ void add_attentions(Command command, Options& options, Given& given) {
   command.add_flag("--advise", options.advise,
                    "Report the cheapest attention and m that reaches --target-error, for each head");
   given.target = {command
-                      .add_option("--max-features", options.advice.max_features,
+                      .add_option("--search-limit", options.advice.max_features,
                                   "With --target-error: largest m to try; if given, it also bounds the polynomials of "
                                   "--advise")
                       .shows_default()
@@ -345,7 +345,9 @@ void add_attention(Command analyze_command) {
   add_gaussian(command, options->sweep, *given);
   command.add_option("--plot", options->plot, "Write the errors as a plot to this file").value_name("FILE.svg");
   add_threads(command, options->threads);
-  command.add_option("--json", options->json, "Write all results to this file as JSON").value_name("FILE").common();
+  command.add_option("--json-file", options->json, "Write all results to this file as JSON")
+      .value_name("FILE")
+      .common();
   command.action([=] {
     check(*options, *given);
     set_thread_count(static_cast<int>(options->threads));

@@ -229,7 +229,7 @@ void add_attention(Command bench_command) {
   command.footer(footer);
   command.examples({
       "furlong bench attention --lengths 4096,16384,65536 --mechanism softmax,linear",
-      "furlong bench attention --feature-map elu1,favor_positive --train --dtype bfloat16 --json attention.json",
+      "furlong bench attention --feature-map elu1,favor_positive --train --dtype bfloat16 --json-file attention.json",
   });
   const auto options = std::make_shared<Options>();
   BenchAttentionOptions& bench = options->bench;
@@ -280,7 +280,7 @@ void add_attention(Command bench_command) {
       .range(1, 100000);
   add_device(command, options->device);
   add_threads(command, options->threads);
-  command.add_option("--json", options->json, "Write all results, with the time of each run, to this file as JSON")
+  command.add_option("--json-file", options->json, "Write all results, with the time of each run, to this file as JSON")
       .value_name("FILE")
       .common();
   command.action([=] {

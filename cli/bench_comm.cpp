@@ -1,4 +1,4 @@
-// furlong bench comm: measures collective operations between ranks, and how much of them training hides.
+// furlong bench comm: measures collective operations between ranks, and how much of their time overlaps with backward.
 #include "cli/bench_comm.h"
 
 #include <algorithm>
@@ -57,17 +57,16 @@ void print(const std::vector<BenchCommFigure>& figures, const ProcessGroup& grou
 
 void print(const BenchCommTraining& training) {
   const auto steps = static_cast<double>(training.seconds.size()), ranks = static_cast<double>(training.ranks.size());
-  std::int64_t hidden = 0;
-  for (const std::int64_t buckets : training.buckets_hidden) hidden += buckets;
+  std::int64_t overlapped = 0;
+  for (const std::int64_t buckets : training.overlapped_buckets) overlapped += buckets;
   fmt::print(
       "\ntraining, {} steps of {:.1f} ms, {} parameters, {} buckets with {:.1f} MB in total:\n"
-      "reducing gradients takes {:.1f} ms per step, training waits {:.1f} ms for it; {:.0f}% is hidden by backward "
-      "({:.1f} buckets\n"
-      "start before it finishes)\n",
+      "reducing gradients takes {:.1f} ms per step, training waits {:.1f} ms for it; {:.0f}% overlaps with backward\n"
+      "({:.1f} buckets start before it finishes)\n",
       training.seconds.size(), training.median_seconds * 1e3, training.parameters, training.buckets,
       static_cast<double>(training.bytes) * 1e-6, training.all.seconds / steps / ranks * 1e3,
-      training.all.waited / steps / ranks * 1e3, 100 * training.all.hidden_fraction(),
-      static_cast<double>(hidden) / steps);
+      training.all.waited / steps / ranks * 1e3, 100 * training.all.overlapped_fraction(),
+      static_cast<double>(overlapped) / steps);
 }
 
 Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
@@ -90,13 +89,13 @@ Json as_json(const BenchCommFigure& figure, int ranks) {
 Json as_json(const BenchCommReductions& found) {
   return {{"reduction_seconds", found.seconds},
           {"waited_seconds", found.waited},
-          {"hidden_fraction", found.hidden_fraction()}};
+          {"overlapped_fraction", found.overlapped_fraction()}};
 }
 
 Json as_json(const BenchCommTraining& training) {
   Json object{{"parameters", training.parameters}, {"buckets", training.buckets},
               {"bytes", training.bytes},           {"median_seconds", training.median_seconds},
-              {"seconds", training.seconds},       {"buckets_hidden", training.buckets_hidden},
+              {"seconds", training.seconds},       {"overlapped_buckets", training.overlapped_buckets},
               {"all", as_json(training.all)},      {"ranks", Json::array()}};
   for (const BenchCommReductions& rank : training.ranks) object["ranks"].push_back(as_json(rank));
   return object;
@@ -158,14 +157,12 @@ void check(Options& options, const Option& overrides, const Option& steps) {
 constexpr const char* footer =
     "S bytes is the size of the largest tensor of a rank, in float32. With P ranks, and t seconds on the slowest rank, "
     "GB/s is S/t. Bus GB/s multiplies it, as nccl-tests do, by 2(P-1)/P for all_reduce, by (P-1)/P for reduce_scatter "
-    "and "
-    "all_gather, and by 1 for the others: the bandwidth of each link. In exchange, each rank sends S bytes to the next "
-    "one; in send_receive, rank 0 sends to the last.\n"
+    "and all_gather, and by 1 for the others: the bandwidth of each link. In exchange, each rank sends S bytes to the "
+    "next one; in send_receive, rank 0 sends to the last.\n"
     "'backend alone' is the backend's own function, called directly on separate connections and alternating with "
     "Furlong's. 'ratio' is Furlong's time over it. Gloo has no reduce_scatter. Short operations are timed in groups.\n"
-    "--config runs real training steps on the CPU and writes nothing. The hidden fraction is the part of the "
-    "reductions' "
-    "time that training does not wait for.";
+    "--config runs real training steps on the CPU and writes nothing. The time of reductions that training does not "
+    "wait for overlaps with backward (overlapped_fraction in JSON).";
 
 }  // namespace
 
@@ -176,7 +173,7 @@ void add_bench_comm(Command bench) {
   command.examples({
       "furlong bench comm --bytes 64KiB,25MB",
       "furlong launch --processes 2 bench comm --config configs/quickstart.yaml",
-      "furlong bench comm --config configs/quickstart.yaml --steps 20 --json comm.json",
+      "furlong bench comm --config configs/quickstart.yaml --steps 20 --json-file comm.json",
   });
   const auto options = std::make_shared<Options>();
   command.add_option("--bytes", options->bench.bytes, "Sizes, with or without a unit: 64KiB, 25MB")
@@ -193,7 +190,8 @@ void add_bench_comm(Command bench) {
                            .shows_default()
                            .range(1, 100000);
   command
-      .add_option("--json", options->json, "Write all results, with the time of each repetition, to this file as JSON")
+      .add_option("--json-file", options->json,
+                  "Write all results, with the time of each repetition, to this file as JSON")
       .value_name("FILE")
       .common();
   command.action([=] {

@@ -87,8 +87,9 @@ void add_config(Command program, int&) {
   add_file_and_overrides(show_command, *options);
   const Option comments =
       show_command.add_flag("--comments", options->with_comments, "Print the meaning of each key next to it");
-  const Option changed = show_command.add_flag("--changed", options->only_changed,
-                                               "Print only the keys that the config, its includes and --set set");
+  const Option changed = show_command.add_flag(
+      "--changed", options->only_changed,
+      "Print only the keys that the config, its includes and --set set, with the values given there");
   add_json(show_command, options->as_json, "Print JSON instead of YAML").excludes(comments).excludes(changed);
   show_command.examples({
       "furlong config show configs/quickstart.yaml --comments",

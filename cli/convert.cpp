@@ -93,7 +93,7 @@ void add_attention(Command command, Options& options, Given& given) {
                            .value_name("E");
   given.max_features =
       command
-          .add_option("--max-features", convert.max_features,
+          .add_option("--search-limit", convert.max_features,
                       "With --attention auto: largest number of random features to try; if given, it also "
                       "bounds the features of polynomials")
           .shows_default()

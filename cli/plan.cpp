@@ -115,7 +115,7 @@ Json as_json(const Plan& plan) {
             {"backward", plan.backward},
             {"optimizer", plan.optimizer},
             {"communication", plan.exchange.busy},
-            {"communication_hidden", plan.exchange.hidden},
+            {"communication_overlapped", plan.exchange.overlapped},
             {"communication_waited", plan.waited()},
             {"communication_states", plan.exchange.states}}},
           {"tokens_per_second", plan.tokens_per_second},
@@ -177,7 +177,7 @@ void print_rows(const PlanReport& report) {
   row("  optimizer", [](const Plan& plan) { return text_of_seconds(plan.optimizer); });
   row("  exposed communication", [](const Plan& plan) { return text_of_seconds(plan.waited()); });
   row("total communication", [](const Plan& plan) { return text_of_seconds(plan.exchange.busy); });
-  row("  of which hidden by backward", [](const Plan& plan) { return text_of_seconds(plan.exchange.hidden); });
+  row("  of which overlapped", [](const Plan& plan) { return text_of_seconds(plan.exchange.overlapped); });
   if (report.segments.ranks > 1)
     row("  of which context-parallel states", [](const Plan& plan) { return text_of_seconds(plan.exchange.states); });
   row("exposed communication / step", [](const Plan& plan) { return percent(plan.communication_share()); });

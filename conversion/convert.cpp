@@ -46,7 +46,7 @@ void check_options(const ConvertOptions& options) {
       needs(options.data.has_value(), "--data", "--attention or --fold-scaling");
   }
   if (options.attention == "auto")
-    needs(options.features > 0, "--features", "a named attention: auto chooses m, up to --max-features");
+    needs(options.features > 0, "--features", "a named attention: auto chooses m, up to --search-limit");
   const bool measures = options.attention == "auto" || options.fold_scaling;
   if (measures && !options.data)
     throw UserError("{}: data to measure on is missing; expected --data with a tokenized dataset",

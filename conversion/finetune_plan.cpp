@@ -79,15 +79,19 @@ LoadedSettings stage_settings(const LoadedSettings& read, const std::string& nam
   stage.warnings.clear();  // those of the whole config have been logged
   Settings& settings = stage.settings;
   const StageSettings& own = read.settings.finetune.stage(name);
-  const auto take = [](auto value, auto& place) {
-    if (value != 0) place = value;
+  // 0 takes the value for all stages. Messages about another value name the place where the stage sets it.
+  const auto take = [&](auto value, auto& target, const std::string& key) {
+    if (value == 0) return;
+    target = value;
+    const auto origin = read.origins.find("finetune." + name + key.substr(key.rfind('.')));
+    if (origin != read.origins.end()) stage.origins[key] = origin->second;
   };
-  take(own.max_steps, settings.trainer.max_steps);
-  take(own.learning_rate, settings.optimizer.learning_rate);
-  take(own.warmup_steps, settings.schedule.warmup_steps);
-  take(own.sequence_length, settings.data.sequence_length);
-  take(own.batch_size, settings.data.batch_size);
-  take(own.gradient_accumulation, settings.trainer.gradient_accumulation);
+  take(own.max_steps, settings.trainer.max_steps, "trainer.max_steps");
+  take(own.learning_rate, settings.optimizer.learning_rate, "optimizer.learning_rate");
+  take(own.warmup_steps, settings.schedule.warmup_steps, "schedule.warmup_steps");
+  take(own.sequence_length, settings.data.sequence_length, "data.sequence_length");
+  take(own.batch_size, settings.data.batch_size, "data.batch_size");
+  take(own.gradient_accumulation, settings.trainer.gradient_accumulation, "trainer.gradient_accumulation");
   settings.run_directory = directory;
   settings.model.weights = weights;
   settings.finetune = {};

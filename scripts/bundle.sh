@@ -60,7 +60,8 @@ search_beside_program() {
   index=$(readelf -d "$1" | grep '^ *0x' | sed -n '/(RUNPATH)/=')
   [[ $start && $index ]] || fail "$1 has no RUNPATH; link it with this project's CMake"
   printf '\x0f' | dd of="$1" bs=1 seek=$(( start + 16 * (index - 1) )) conv=notrunc status=none
-  readelf -d "$1" | grep -qF '(RPATH)              Library rpath: [$ORIGIN/../lib' || fail "$1: cannot turn its RUNPATH into an RPATH"
+  readelf -d "$1" | grep -qF '(RPATH)              Library rpath: [$ORIGIN/../lib' ||
+    fail "$1: cannot turn its RUNPATH into an RPATH"
 }
 
 echo "bundle: programs and libraries" >&2
@@ -74,13 +75,15 @@ for program in "${programs[@]}"; do
   while read -r name arrow path _; do
     [[ $arrow == '=>' ]] || continue  # the loader and the kernel's vDSO
     [[ ! $name =~ $glibc ]] || continue
-    [[ ! $name =~ ^lib(cuda|cudart|cublas|nccl|nv) ]] || fail "$program is linked to $name; CUDA's libraries must be found at run time"
+    [[ ! $name =~ ^lib(cuda|cudart|cublas|nccl|nv) ]] ||
+      fail "$program is linked to $name; CUDA's libraries must be found at run time"
     [[ -e $bundle/lib/$name ]] || install -m 644 "$path" "$bundle/lib/$name"
   done <<<"$needed"
 done
 # Checks the packed libraries from their new place: only glibc may come from this system.
 while read -r name arrow path _; do
-  [[ $arrow != '=>' || $name =~ $glibc || $path == "$bundle"/* ]] || fail "$name would be loaded from $path instead of the bundle"
+  [[ $arrow != '=>' || $name =~ $glibc || $path == "$bundle"/* ]] ||
+    fail "$name would be loaded from $path instead of the bundle"
 done < <(env -u LD_LIBRARY_PATH ldd "$bundle/bin/furlong")
 
 doctor=$("$bundle/bin/furlong" doctor --json) || fail "the packed program does not start"
@@ -157,4 +160,5 @@ bytes=$(stat --format %s "$work/archive")
   fail "the archive has $bytes bytes, expected at most $most_bytes; set fewer CMAKE_CUDA_ARCHITECTURES"
 mv "$work/archive" "$output"
 chmod 644 "$output"
-echo "$output: $(( bytes / 1000000 )) MB, commit $(field commit), CUDA $toolkit, needs glibc ${needs_glibc#GLIBC_} or later and $driver"
+needs="glibc ${needs_glibc#GLIBC_} or later and $driver"
+echo "$output: $(( bytes / 1000000 )) MB, commit $(field commit), CUDA $toolkit, needs $needs"

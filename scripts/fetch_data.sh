@@ -25,7 +25,9 @@ while (( $# )); do
              cache=$2; shift ;;
     --cache=*) cache=${1#*=} ;;
     -h|--help) usage; exit 0 ;;
-    *) fail "unknown argument \"$1\"; expected kjv, ecoli, proteins, all_proteins, antibodies, english, all, --cache" 2 ;;
+    *)
+      fail "unknown argument \"$1\"; expected kjv, ecoli, proteins, all_proteins, antibodies, english, all, --cache" 2
+      ;;
   esac
   shift
 done

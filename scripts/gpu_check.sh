@@ -303,7 +303,11 @@ quickstart() {
     for name in "$first ${pair[0]} ${pair[1]}" "$second ${pair[2]} ${pair[3]}"; do
       # shellcheck disable=SC2086  # three words
       train $name && continue
-      if time_is_up; then result=unfinished reason="time limit reached"; left_out+=("quickstart: ${name%% *}"); return; fi
+      if time_is_up; then
+        result=unfinished reason="time limit reached"
+        left_out+=("quickstart: ${name%% *}")
+        return
+      fi
       result=failed reason="the training ${name%% *} failed"
       fields=", \"output\": $(tail_of "$logs/${name%% *}.log")"
       return
@@ -333,7 +337,8 @@ benchmark() {
   )
   local shape=(--heads 16 --batch 2 --dtype bfloat16 --repeats 10)
   if $without_gpu; then
-    target=cpu cases=("--mechanism linear,softmax --feature-map elu1 --head-dim 64 --lengths 256,512") shape=(--heads 2 --repeats 3)
+    target=cpu shape=(--heads 2 --repeats 3)
+    cases=("--mechanism linear,softmax --feature-map elu1 --head-dim 64 --lengths 256,512")
   fi
   result=passed
   for case in "${cases[@]}"; do
@@ -342,7 +347,7 @@ benchmark() {
       name=benchmark_$(( ++i ))
       # shellcheck disable=SC2086  # words
       if within 180 "$furlong" bench attention --device $target $case $direction "${shape[@]}" \
-        --json "$logs/$name.json" >"$logs/$name.log" 2>&1; then
+        --json-file "$logs/$name.json" >"$logs/$name.log" 2>&1; then
         shown+="${shown:+,}"$'\n'"{\"arguments\": \"$case $direction ${shape[*]}\", "
         shown+="\"answer\": $(cat "$logs/$name.json")}"
       elif time_is_up; then

@@ -66,7 +66,8 @@ run_directory() {
     shift || true
   done
   [[ -n $directory ]] ||
-    directory=$("$FURLONG" config show "$config" "${settings[@]}" 2>/dev/null | sed -n 's/^run_directory: *"\{0,1\}\([^"#]*[^"# ]\).*/\1/p')
+    directory=$("$FURLONG" config show "$config" "${settings[@]}" 2>/dev/null |
+      sed -n 's/^run_directory: *"\{0,1\}\([^"#]*[^"# ]\).*/\1/p')
   [[ -n $directory ]] || directory=runs/$(basename "${config%.y*ml}")
   echo "$directory"
 }

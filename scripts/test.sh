@@ -78,7 +78,9 @@ outcomes_of() {
     }
     match($0, /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: /) {
       rest = substr($0, RLENGTH + 1); split(rest, words, " "); name = words[1]
-      outcome = rest ~ / Passed +[0-9.]+ sec/ ? "passed" : rest ~ /\*\*\*(Skipped|Not Run \(Disabled\))/ ? "skipped" : "failed"
+      outcome = "failed"
+      if (rest ~ / Passed +[0-9.]+ sec/) outcome = "passed"
+      else if (rest ~ /\*\*\*(Skipped|Not Run \(Disabled\))/) outcome = "skipped"
       if (name !~ /^test_[a-z]+\.[0-9]+$/) print outcome, name
       else if (outcome != "passed") ended_badly[name] = 1
     }
@@ -95,8 +97,19 @@ outcomes_of() {
 # Prints the output of failed tests from ctest's output of failed programs.
 show_failures() {
   awk '
-    function end_block() { if (block != "") print block; else if (other != "" && !shown) print other; block = other = ""; shown = 0 }
-    /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / { end_block(); program = / test_[a-z]+\.[0-9]+ /; output = !/ Passed |\*\*\*Skipped /; if (output && !program) print; next }
+    function end_block() {
+      if (block != "") print block
+      else if (other != "" && !shown) print other
+      block = other = ""
+      shown = 0
+    }
+    /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / {
+      end_block()
+      program = / test_[a-z]+\.[0-9]+ /
+      output = !/ Passed |\*\*\*Skipped /
+      if (output && !program) print
+      next
+    }
     /^ *Start +[0-9]+: / || !output { next }
     /^[0-9]+% tests passed/ { end_block(); output = 0; next }
     !program { print; next }
@@ -173,7 +186,8 @@ exports_in_transformers() {
 }
 
 fault_table() {
-  python3 -B tests/faults.py build/release/bin/furlong --markdown build/release/faults.md --json build/release/faults.json
+  python3 -B tests/faults.py build/release/bin/furlong --markdown build/release/faults.md \
+    --json build/release/faults.json
 }
 
 phase "packages" scripts/setup.sh test || exit $?

@@ -224,7 +224,8 @@ compare_checkpoints() {
       [[ $checkpoint != best.h5 ]] || step=$(sed -E 's/.*"step": ?([0-9]+).*/\1/' "$name/run/checkpoints/best.json")
       printf '{"step":%d,"validation_loss":1000,"file":"best.h5"}\n' "$step" >"$copy/run/checkpoints/best.json"
       cp $name/metrics "$copy/run/metrics.jsonl"
-      sed "s/max_steps: 450/max_steps: $step/; s|dataset: .*|dataset: ../../../tokens.h5|" config.yaml >"$copy/config.yaml"
+      sed "s/max_steps: 450/max_steps: $step/; s|dataset: .*|dataset: ../../../tokens.h5|" config.yaml \
+        >"$copy/config.yaml"
       (cd "$copy" && "$furlong" train config.yaml >out 2>err) || {
         cat "$copy/err" >&2
         fail "$name/$checkpoint cannot be read"

@@ -131,7 +131,7 @@ class Runner:
                 str(case["d"]),
                 "--repeats",
                 str(self.arguments.repeat),
-                "--json",
+                "--json-file",
                 str(answer),
             ] + ["--train"] * case["train"]
             timeout = max(30.0, self.left() + 60)

@@ -20,19 +20,17 @@ json pre_tokenizer(const BytePairParts& parts) {
   const json bytes = byte_level(parts.add_prefix_space, false);
   switch (parts.family) {
     case BytePairFamily::llama3:
-      return {
-          {"type", "Sequence"},
-          {"pretokenizers",
-           {split(
-                R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"),
-            bytes}}};
+      return {{"type", "Sequence"},
+              {"pretokenizers",
+               {split(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+                      R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"),
+                bytes}}};
     case BytePairFamily::qwen2:
-      return {
-          {"type", "Sequence"},
-          {"pretokenizers",
-           {split(
-                R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"),
-            bytes}}};
+      return {{"type", "Sequence"},
+              {"pretokenizers",
+               {split(R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+                      R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"),
+                bytes}}};
     case BytePairFamily::smollm:
       return {{"type", "Sequence"},
               {"pretokenizers",

@@ -244,7 +244,7 @@ BenchCommTraining bench_comm_training(const ProcessGroup& group, const LoadedSet
     found.seconds.push_back(seconds_since(start));
     own.seconds += seconds_reducing(trace::stop());
     own.waited += reducer.seconds_waited() - waited;
-    found.buckets_hidden.push_back(static_cast<std::int64_t>(reducer.buckets_hidden()));
+    found.overlapped_buckets.push_back(static_cast<std::int64_t>(reducer.overlapped_buckets()));
   }
   found.seconds = slowest(group, found.seconds);
   found.median_seconds = median(found.seconds);

@@ -1,6 +1,6 @@
 #pragma once
 // furlong bench comm: measures collective operations by size, compared with the backend's own functions, and how much
-// of them training hides during backward.
+// of their time overlaps with backward.
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -46,16 +46,16 @@ std::vector<BenchCommFigure> bench_comm(const ProcessGroup& group, const BenchCo
 struct BenchCommReductions {
   double seconds = 0;  ///< time of reductions, including waits for slower ranks
   double waited = 0;   ///< time that training waited for them after backward (GradientReducer::seconds_waited)
-  /// Returns the fraction of the time that ran during backward, or 0 if nothing was reduced.
-  double hidden_fraction() const { return seconds > 0 ? std::max(0.0, 1 - waited / seconds) : 0; }
+  /// Returns the fraction of `seconds` that overlapped with backward, or 0 if nothing was reduced.
+  double overlapped_fraction() const { return seconds > 0 ? std::max(0.0, 1 - waited / seconds) : 0; }
 };
 
 /// The result of bench_comm_training().
 struct BenchCommTraining {
   std::int64_t parameters = 0, buckets = 0;
-  std::int64_t bytes = 0;                    ///< reduced per step
-  std::vector<double> seconds;               ///< of each step, on the slowest rank
-  std::vector<std::int64_t> buckets_hidden;  ///< of each step on rank 0: buckets that started during backward
+  std::int64_t bytes = 0;                        ///< reduced per step
+  std::vector<double> seconds;                   ///< of each step, on the slowest rank
+  std::vector<std::int64_t> overlapped_buckets;  ///< of each step on rank 0: buckets that started during backward
   double median_seconds = 0;
   std::vector<BenchCommReductions> ranks;
   BenchCommReductions all;

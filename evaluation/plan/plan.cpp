@@ -169,7 +169,7 @@ PlanSegments segments_of(const Settings& settings, const Vocabulary& vocabulary,
   return segments;
 }
 
-/// Returns the communication of one step: buckets during the last backward, then all that is never hidden.
+/// Returns the communication of one step: buckets during the last backward, then all that never overlaps.
 PlanExchange exchange_of(const Shapes& shapes, const PlanReport& report, PlanSharing sharing,
                          const std::vector<double>& backward) {
   const PlanCluster& cluster = report.cluster;
@@ -215,7 +215,7 @@ std::vector<std::string> assumptions_of(const PlanReport& report) {
   if (report.cluster.devices() > 1) {
     list.emplace_back(device.by_host ? "gradients are reduced inside hosts first, then between hosts"
                                      : "gradients are reduced in one ring through all ranks");
-    list.push_back(device.overlap == 0 ? "communication uses the cores that compute: none of it is hidden"
+    list.push_back(device.overlap == 0 ? "communication uses the cores that compute: none of it overlaps"
                    : device.overlap == 1
                        ? "communication during backward does not slow it down"
                        : fmt::format("{} of the communication during backward does not slow it down", device.overlap));

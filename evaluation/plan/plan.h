@@ -37,9 +37,9 @@ struct PlanBucket {
 };
 
 struct PlanExchange {
-  double busy = 0;    ///< seconds of communication
-  double hidden = 0;  ///< part that runs during backward
-  double states = 0;  ///< part for states of context parallelism; never hidden
+  double busy = 0;        ///< seconds of communication
+  double overlapped = 0;  ///< part that overlaps with backward
+  double states = 0;      ///< part for states of context parallelism; never overlapped
 };
 /// Simulates the reduction of buckets in sequence, each as soon as backward has computed its gradients. `backward`:
 /// seconds of each stage; the last stage runs first. `seconds`: of each bucket's reduction. `overlap`: fraction of the
@@ -71,7 +71,7 @@ struct Plan {
   bool fits() const { return memory.total() <= available; }
   /// Returns whether a copy of a checkpoint also fits, on devices that share the host's memory.
   bool fits_with(double copy) const { return memory.total() + copy <= available; }
-  double waited() const { return exchange.busy - exchange.hidden; }
+  double waited() const { return exchange.busy - exchange.overlapped; }
   /// Returns the fraction of the step with nothing but communication.
   double communication_share() const { return waited() / step; }
 };

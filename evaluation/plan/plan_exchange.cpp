@@ -98,7 +98,7 @@ PlanExchange overlapped(const std::vector<double>& backward, const std::vector<P
     during += std::max(0.0, std::min(free, now) - begin);
     exchange.busy += seconds[i];
   }
-  exchange.hidden = overlap * during;
+  exchange.overlapped = overlap * during;
   return exchange;
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <map>
 
 #include "framework/config/nearest.h"
 #include "framework/config/scalar.h"
@@ -92,12 +94,18 @@ std::string unknown_override_hint(const Table& table, const std::string& path) {
   return fmt::format("{} has {}", known_section && !section.empty() ? section : "the top level", join(siblings, ", "));
 }
 
+// As YAML parsers read booleans: True, TRUE and true are one value.
+bool equal_ignoring_case(const std::string& a, const std::string& b) {
+  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
+}
+
 // Gives the node of a key the value's present name. Returns "old is now new" for what changed, or "".
 std::string rename_values(const Renaming& renaming, YAML::Node node) {
   const auto rename = [&](YAML::Node item) -> std::string {
     if (!item.IsScalar()) return "";
     for (const auto& [old_value, value] : renaming.values) {
-      if (item.Scalar() != old_value) continue;
+      if (!equal_ignoring_case(item.Scalar(), old_value)) continue;
       item = value;
       return fmt::format("{}: {} is now {}: {}", renaming.old_path, old_value, renaming.path, value);
     }
@@ -193,8 +201,8 @@ class Collector {
     const auto [entry, is_new] =
         layer_.try_emplace(present, Entry{parse_value(*key, node, source_), node.IsNull() ? place : value_place});
     if (!is_new)
-      throw UserError("{}: {} is set twice, under its old name too, at {}; remove one of the two", place.text(),
-                      present, entry->second.place.text());
+      throw UserError("{}: {} is set twice, under its old and its present name, also at {}; remove one of the two",
+                      place.text(), present, entry->second.place.text());
   }
 
   const Table& table_;
@@ -275,16 +283,21 @@ class FileReader {
       open_;  // files being read: canonical path, path as written
 };
 
+// `given` maps the present path of each key that earlier overrides set to the override's text.
 void apply_override(const Table& table, Layer& layer, const std::string& override_text,
-                    std::vector<std::string>& renamed) {
+                    std::map<std::string, std::string>& given, std::vector<std::string>& renamed) {
   const std::string name = "--set " + override_text;
   const auto equals = override_text.find('=');
   if (equals == std::string::npos || equals == 0)
     throw UserError("{}: expected KEY=VALUE, such as --set trainer.max_steps=1000", name);
   const std::string text = override_text.substr(equals + 1);
   const YamlSource source(name, text, false);
-  const std::string path =
-      present_path(table, override_text.substr(0, equals), source.root(), Place{name, 0, 0}, renamed);
+  const std::string written = override_text.substr(0, equals),
+                    path = present_path(table, written, source.root(), Place{name, 0, 0}, renamed);
+  if (const auto [earlier, is_new] = given.try_emplace(path, override_text);
+      !is_new && !earlier->second.starts_with(written + "="))
+    throw UserError("{}: {} is set twice, under its old and its present name, also by --set {}; remove one of the two",
+                    name, path, earlier->second);
   const Key* key = table.find(path);
   if (!key && table.is_section(path))
     throw UserError("{}: {} is a section; set one of its keys: {}", name, path, join(table.names_in(path), ", "));
@@ -306,7 +319,8 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
 
 void apply(const Table& table, Layer& layer, const std::string& name, const std::vector<std::string>& overrides,
            Reading& reading) {
-  for (const auto& text : overrides) apply_override(table, layer, text, reading.renamed);
+  std::map<std::string, std::string> given;
+  for (const auto& text : overrides) apply_override(table, layer, text, given, reading.renamed);
   for (const auto& key : table.keys()) {
     const auto it = layer.find(key.path());
     if (it == layer.end()) continue;

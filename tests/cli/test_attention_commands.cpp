@@ -138,7 +138,7 @@ TEST_F(AttentionCommandTest, AttendRejectsIncompatibleOptions) {
 TEST_F(AttentionCommandTest, BenchPrintsAndWritesJson) {
   const Finished done = furlong({"bench", "attention", "--lengths", "64,128", "--mechanism", "softmax,linear",
                                  "--feature-map", "favor_positive,elu1", "--heads", "2", "--head-dim", "16",
-                                 "--features", "24", "--train", "--repeats", "2", "--json", path("bench.json")});
+                                 "--features", "24", "--train", "--repeats", "2", "--json-file", path("bench.json")});
   ASSERT_EQ(done.status, 0) << done.err;
   EXPECT_THAT(done.out,
               AllOf(StartsWith("2 heads of 16, batch 1, float32, forward and backward; "), HasSubstr("\npeak "),
@@ -192,7 +192,7 @@ TEST_F(AttentionCommandTest, BenchReportsSettingsOfAttention) {
                                  "float64",
                                  "--repeats",
                                  "1",
-                                 "--json",
+                                 "--json-file",
                                  path("bench.json")});
   ASSERT_EQ(done.status, 0) << done.err;
   EXPECT_THAT(done.out,
@@ -229,7 +229,7 @@ TEST_F(AttentionCommandTest, BenchRejectsInvalidOptionsBeforeMeasuring) {
   refused({"--mechanism", "linformer", "--causal"}, "linformer cannot be --causal");
   refused({"--feature-map", "elu1,favor_trig", "--features", "7"}, "--features 7: ");
   refused({"--feature-map", "taylor", "--order", "3"}, "47905 features");
-  refused({"--lengths", "16", "--json", path("missing/bench.json")}, "missing/bench.json");
+  refused({"--lengths", "16", "--json-file", path("missing/bench.json")}, "missing/bench.json");
 }
 
 }  // namespace

@@ -35,12 +35,13 @@ TEST_F(CommCommands, RejectsInvalidOptions) {
 }
 
 TEST_F(CommCommands, BenchCommPrintsTableAndWritesJson) {
-  const testing::Finished result = furlong(
-      {"launch", "--processes", "2", "bench", "comm", "--bytes", "4KiB,8", "--repeats", "2", "--config", config,
-       "--steps", "2", "--set", "data.batch_size=2", "--set", "data.sequence_length=64", "--json", path("comm.json")});
+  const testing::Finished result =
+      furlong({"launch", "--processes", "2", "bench", "comm", "--bytes", "4KiB,8", "--repeats", "2", "--config", config,
+               "--steps", "2", "--set", "data.batch_size=2", "--set", "data.sequence_length=64", "--json-file",
+               path("comm.json")});
   ASSERT_EQ(result.status, 0) << result.err;
   for (const char* part : {"2 ranks (gloo), medians of 2", "all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                           "exchange", "send_receive", "barrier", "training, 2 steps of", "is hidden by backward"})
+                           "exchange", "send_receive", "barrier", "training, 2 steps of", "overlaps with backward"})
     EXPECT_THAT(result.out, HasSubstr(part));
   std::ifstream file(path("comm.json"));
   const Json object = Json::parse(file);
@@ -70,9 +71,9 @@ TEST_F(CommCommands, BenchCommPrintsTableAndWritesJson) {
   const Json& training = object["training"];
   for (const char* key : {"parameters", "buckets", "bytes", "median_seconds"}) EXPECT_GT(training[key], 0) << key;
   EXPECT_EQ(training["seconds"].size(), 2u);
-  EXPECT_EQ(training["buckets_hidden"].size(), 2u);
+  EXPECT_EQ(training["overlapped_buckets"].size(), 2u);
   EXPECT_EQ(training["ranks"].size(), 2u);
-  for (const char* key : {"reduction_seconds", "waited_seconds", "hidden_fraction"})
+  for (const char* key : {"reduction_seconds", "waited_seconds", "overlapped_fraction"})
     EXPECT_TRUE(training["all"][key].is_number()) << key;
   EXPECT_FALSE(std::filesystem::exists(path("runs"))) << "nothing else is written";
 }

@@ -107,6 +107,10 @@ TEST_F(HelpTest, ErrorsNameTheNewNamesOfOptions) {
   for (const auto& [arguments, message] : std::vector<Case>{
            {{"attend", "--most-features", "9"}, "--most-features was renamed: use --max-features"},
            {{"bench", "attention", "--most-features=9"}, "--most-features was renamed: use --max-features"},
+           {{"analyze", "attention", "--most-features", "9"}, "--most-features was renamed: use --search-limit"},
+           {{"convert", "a", "b.h5", "--max-features", "9"}, "--max-features was renamed: use --search-limit"},
+           {{"analyze", "attention", "--json", "out.json"}, "--json was renamed: use --json-file"},
+           {{"bench", "comm", "--json=out.json"}, "--json was renamed: use --json-file"},
            {{"bench", "attention", "--n", "16"}, "--n was renamed: use --lengths"},
            {{"bench", "attention", "--d", "8"}, "--d was renamed: use --head-dim"},
            {{"bench", "attention", "--repeat", "2"}, "--repeat was renamed: use --repeats"},

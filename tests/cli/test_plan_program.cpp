@@ -149,7 +149,7 @@ TEST_F(PlanProgram, MeasuresCpuOfThisMachine) {
   };
   const Json json = Json::parse(on_cpu("cpu", {"--json"}));
   EXPECT_THAT(json["device"]["source"].get<std::string>(), HasSubstr("measured now"));
-  EXPECT_EQ(json["data_parallel"]["seconds"]["communication_hidden"], 0) << "the same cores do both";
+  EXPECT_EQ(json["data_parallel"]["seconds"]["communication_overlapped"], 0) << "the same cores do both";
   // A checkpoint's copy uses the memory that the step leaves free.
   EXPECT_TRUE(json["checkpoint_copy"]["fits_with_data_parallel"]);
   const double step = json["data_parallel"]["memory_bytes"]["total"], copy = json["checkpoint_copy"]["bytes"];

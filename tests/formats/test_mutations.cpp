@@ -55,8 +55,10 @@ struct Valid {
 
 std::vector<Valid> valid_files() {
   const std::string header =
-      R"({"__metadata__":{"format":"pt"},"a.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},)"
-      R"("c":{"dtype":"I64","shape":[1,2],"data_offsets":[32,48]},"d":{"dtype":"BOOL","shape":[],"data_offsets":[48,49]}})";
+      R"({"__metadata__":{"format":"pt"},"a.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+      R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},)"
+      R"("c":{"dtype":"I64","shape":[1,2],"data_offsets":[32,48]},)"
+      R"("d":{"dtype":"BOOL","shape":[],"data_offsets":[48,49]}})";
   const auto with_header = [](const std::string& text) {
     return testing::safetensors_file(text, std::string(49, '\1'));
   };

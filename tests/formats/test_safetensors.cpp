@@ -30,11 +30,19 @@ TEST_F(Safetensors, ReadsEveryType) {
                            packed<std::uint32_t>({4000000000u}) + packed<std::uint16_t>({0x3c00, 0x3f80, 65535}) +
                            packed<std::int16_t>({-7}) + packed<std::int8_t>({-8}) + packed<std::uint8_t>({200, 1, 0});
   const std::string header =
-      R"({"__metadata__":{"format":"pt"},"f64":{"dtype":"F64","shape":[2],"data_offsets":[0,16]},"i64":{"dtype":"I64","shape":[2,1],"data_offsets":[16,32]},)"
-      R"("f32":{"dtype":"F32","shape":[1,2],"data_offsets":[32,40]},"i32":{"dtype":"I32","shape":[],"data_offsets":[40,44]},"u32":{"dtype":"U32","shape":[1],"data_offsets":[44,48]},)"
-      R"("f16":{"dtype":"F16","shape":[1],"data_offsets":[48,50]},"bf16":{"dtype":"BF16","shape":[1],"data_offsets":[50,52]},"u16":{"dtype":"U16","shape":[1],"data_offsets":[52,54]},)"
-      R"("i16":{"dtype":"I16","shape":[1],"data_offsets":[54,56]},"i8":{"dtype":"I8","shape":[1],"data_offsets":[56,57]},"u8":{"dtype":"U8","shape":[1],"data_offsets":[57,58]},)"
-      R"("bool":{"dtype":"BOOL","shape":[2],"data_offsets":[58,60]},"none":{"dtype":"F32","shape":[0,3],"data_offsets":[60,60]}}   )";
+      R"({"__metadata__":{"format":"pt"},"f64":{"dtype":"F64","shape":[2],"data_offsets":[0,16]},)"
+      R"("i64":{"dtype":"I64","shape":[2,1],"data_offsets":[16,32]},)"
+      R"("f32":{"dtype":"F32","shape":[1,2],"data_offsets":[32,40]},)"
+      R"("i32":{"dtype":"I32","shape":[],"data_offsets":[40,44]},)"
+      R"("u32":{"dtype":"U32","shape":[1],"data_offsets":[44,48]},)"
+      R"("f16":{"dtype":"F16","shape":[1],"data_offsets":[48,50]},)"
+      R"("bf16":{"dtype":"BF16","shape":[1],"data_offsets":[50,52]},)"
+      R"("u16":{"dtype":"U16","shape":[1],"data_offsets":[52,54]},)"
+      R"("i16":{"dtype":"I16","shape":[1],"data_offsets":[54,56]},)"
+      R"("i8":{"dtype":"I8","shape":[1],"data_offsets":[56,57]},)"
+      R"("u8":{"dtype":"U8","shape":[1],"data_offsets":[57,58]},)"
+      R"("bool":{"dtype":"BOOL","shape":[2],"data_offsets":[58,60]},)"
+      R"("none":{"dtype":"F32","shape":[0,3],"data_offsets":[60,60]}}   )";
   const auto opened = open_tensor_file(file("a.safetensors", safetensors_file(header, data)));
   EXPECT_EQ(opened->path(), path("a.safetensors"));
   std::vector<std::string> names;
@@ -62,12 +70,12 @@ TEST_F(Safetensors, ReadsEveryType) {
 }
 
 TEST_F(Safetensors, ReportsInvalidRequestsInOneLine) {
-  const auto opened = open_tensor_file(file(
-      "a",
-      safetensors_file(
-          R"({"weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"ids":{"dtype":"I64","shape":[1],"data_offsets":[4,12]},)"
-          R"("big":{"dtype":"U64","shape":[1],"data_offsets":[12,20]},"f8":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[20,21]}})",
-          packed<float>({1}) + packed<std::uint64_t>({1, ~0ull}) + "x")));
+  const auto opened =
+      open_tensor_file(file("a", safetensors_file(R"({"weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                                                  R"("ids":{"dtype":"I64","shape":[1],"data_offsets":[4,12]},)"
+                                                  R"("big":{"dtype":"U64","shape":[1],"data_offsets":[12,20]},)"
+                                                  R"("f8":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[20,21]}})",
+                                                  packed<float>({1}) + packed<std::uint64_t>({1, ~0ull}) + "x")));
   std::vector<float> one(1), two(2);
   EXPECT_THAT(message_of<UserError>([&] { opened->read("weigth", one); }),
               HasSubstr("has no tensor 'weigth'; did you mean 'weight'?"));
@@ -200,10 +208,10 @@ TEST_F(Safetensors, RoundTripsWrittenTensors) {
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, text.data(), 8);
   EXPECT_EQ(header_bytes % 8, 0u);
-  EXPECT_THAT(
-      text.substr(8),
-      ::testing::StartsWith(
-          R"({"__metadata__":{"format":"pt"},"ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},"a.\"quoted\"":{"dtype":"F32","shape":[6],"data_offsets":[24,48]},)"));
+  EXPECT_THAT(text.substr(8),
+              ::testing::StartsWith(
+                  R"({"__metadata__":{"format":"pt"},"ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},)"
+                  R"("a.\"quoted\"":{"dtype":"F32","shape":[6],"data_offsets":[24,48]},)"));
 }
 
 TEST_F(Safetensors, MisusedWriterLeavesNoFile) {
@@ -247,9 +255,8 @@ class Shards : public Safetensors {
 };
 
 TEST_F(Shards, OpenAsOneCheckpoint) {
-  file(
-      "model.safetensors.index.json",
-      R"({"metadata":{"total_size":8,"list":[{"weight_map":1}]},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+  file("model.safetensors.index.json", R"({"metadata":{"total_size":8,"list":[{"weight_map":1}]},)"
+                                       R"("weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
   const auto opened = open_tensor_file(folder_);
   EXPECT_EQ(opened->path(), folder_.string());
   EXPECT_EQ(opened->tensors().size(), 2u);

@@ -22,8 +22,9 @@ inline std::vector<nlohmann::json*> values_of(nlohmann::json& document) {
 /// Replaces, removes or repeats one to three values.
 inline void change(nlohmann::json& document, std::minstd_rand& random) {
   static const nlohmann::json others = nlohmann::json::parse(
-      R"json([null, true, false, 0, 1, -1, 4294967296, 9223372036854775807, 1.5, "", "a", " ", "\u0000", "\u2581", "##",
-          [], {}, {"String": "a"}, {"Regex": "a|\\s+(?!\\S)"}, {"Regex": "."}, {"type": "ByteLevel"}, ["a", "b"]])json");
+      R"json([null, true, false, 0, 1, -1, 4294967296, 9223372036854775807, 1.5, "", "a", " ", "\u0000", "\u2581",
+          "##", [], {}, {"String": "a"}, {"Regex": "a|\\s+(?!\\S)"}, {"Regex": "."}, {"type": "ByteLevel"},
+          ["a", "b"]])json");
   for (std::size_t changes = 1 + random() % 3; changes > 0; --changes) {
     const std::vector<nlohmann::json*> values = values_of(document);
     nlohmann::json& value = *values[random() % values.size()];

@@ -40,13 +40,14 @@ std::string with_text(std::string file, const std::string& text) {
 }
 
 void tensors() {
-  seed(
-      "safetensors", "types",
-      safetensors_file(
-          R"({"__metadata__":{"format":"pt"},"a.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
-          R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},"h":{"dtype":"F16","shape":[2],"data_offsets":[49,53]},)"
-          R"("c":{"dtype":"I64","shape":[1,2],"data_offsets":[32,48]},"d":{"dtype":"BOOL","shape":[],"data_offsets":[48,49]}})",
-          std::string(53, '\1')));
+  seed("safetensors", "types",
+       safetensors_file(
+           R"({"__metadata__":{"format":"pt"},"a.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+           R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},)"
+           R"("h":{"dtype":"F16","shape":[2],"data_offsets":[49,53]},)"
+           R"("c":{"dtype":"I64","shape":[1,2],"data_offsets":[32,48]},)"
+           R"("d":{"dtype":"BOOL","shape":[],"data_offsets":[48,49]}})",
+           std::string(53, '\1')));
   seed("safetensors", "empty", safetensors_file("{}", ""));
   const std::vector<PickledTensor> tensors = {{"a.weight", "FloatStorage", "0", 12, 0, {3, 4}, {4, 1}},
                                               {"t", "FloatStorage", "0", 12, 1, {2, 3}, {1, 4}},

@@ -340,7 +340,8 @@ def check_letters(comparison, folder, antiberty, rxnmapper):
     if antiberty:
         tokenizer = BertTokenizer(vocab=str(pathlib.Path(antiberty) / "vocab.txt"), do_lower_case=False)
         lines = protein_lines()
-        comparison.check("AntiBERTy", antiberty, lines, lambda line: tokenizer(" ".join(line))["input_ids"], "--add-special-tokens")
+        encode = lambda line: tokenizer(" ".join(line))["input_ids"]
+        comparison.check("AntiBERTy", antiberty, lines, encode, "--add-special-tokens")
     vocabulary = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>".split()
     esm = folder / "esm"
     esm.mkdir()

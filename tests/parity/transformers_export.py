@@ -2,8 +2,8 @@
 """Models that `furlong export` writes for transformers (trust_remote_code), against Furlong itself.
 
 For each of a table of small models, whose weights are random:
-  - AutoModel* loads the directory. Its logits in float64 are within 1e-6 of `furlong logits --dtype float64`; in float32
-    the two are within 1e-4, or Furlong's float32 is no farther from float64 than twice PyTorch's.
+  - AutoModel* loads the directory. Its logits in float64 are within 1e-6 of `furlong logits --dtype float64`. In
+    float32 the two are within 1e-4, or Furlong's float32 is no farther from float64 than twice PyTorch's.
   - A decoder generates the same 200 greedy tokens with and without a cache, and from a prompt with left padding.
   - Gradients are the same with gradient checkpointing, and bfloat16 gives finite logits.
   - `furlong convert` reads the directory back bit for bit.

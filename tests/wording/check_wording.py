@@ -2,12 +2,14 @@
 """Finds phrases that the project does not use, in prose, comments, messages and help texts.
     python3 tests/wording/check_wording.py [--self-test]
 Reads every tracked file of C++, CUDA, Python, shell, CMake, YAML and Markdown. In C++ only comments and string literals
-count. Exit status: 0 none found, 1 some found (one line each: file, line, phrase, what to write)."""
+count. Also finds lines of code over 120 columns. Exit status: 0 none found, 1 some found (one line each: file, line,
+phrase, what to write)."""
 
 import pathlib
 import re
 import subprocess
 import sys
+import unicodedata
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Phrase (a regular expression between word boundaries) -> what to write.
@@ -42,6 +44,7 @@ PATTERN = re.compile("|".join(rf"(?P<p{i}>\b(?:{phrase})\b)" for i, phrase in en
 TOKENS = re.compile(
     r'(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<text>R"(?P<d>[^\s()\\]{0,16})\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*")'
     r"|'(?:\\.|[^'\\\n])'", re.DOTALL)
+MOST_COLUMNS = 120
 SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".py", ".sh", ".cmake", ".md", ".yaml", ".txt"}
 IGNORED = ("tests/wording/", "tests/fuzz/corpus/", "benchmarks/results/", "tests/trainers/settings/broken_configs/",
            "tests/cli/test_help.cpp",
@@ -78,12 +81,19 @@ def find(text: str, is_code: bool) -> list[tuple[int, str, str]]:
     return found
 
 
+def long_lines(text: str) -> list[tuple[int, int]]:
+    """(line, columns) of each line over MOST_COLUMNS. Combining characters take no column."""
+    columns = [sum(unicodedata.combining(c) == 0 for c in line) for line in text.split("\n")]
+    return [(number, width) for number, width in enumerate(columns, 1) if width > MOST_COLUMNS]
+
+
 def self_test() -> None:
     planted = "// The store\n// begins\n//   from here.\nint mend = 1;  // fine\nauto s = \"by turns\";\n"
     found = [(line, phrase.lower()) for line, phrase, _ in find(planted, True)]
     assert found == [(2, "begins from"), (5, "by turns")], found
     assert not find("int lesson = remake(what);\n", True)
     assert [f[1] for f in find("What there\nis of it.\n", False)] == ["What there is"]
+    assert long_lines("x" * 120 + "\n" + "x" * 121 + "\n" + "q\u0302" * 120) == [(2, 121)]
     for phrase in PHRASES:
         assert phrase.islower() or not phrase.isalpha(), phrase
 
@@ -91,7 +101,7 @@ def self_test() -> None:
 def main() -> int:
     if "--self-test" in sys.argv[1:]:
         self_test()
-        print("self-test: planted phrases found, identifiers ignored")
+        print("self-test: planted phrases and long lines found, identifiers ignored")
         return 0
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
     if not files:  # an unpacked archive
@@ -104,9 +114,14 @@ def main() -> int:
             continue
         checked += 1
         is_code = path.suffix in {".cpp", ".h", ".cu", ".cuh"}
-        for line, phrase, write in find(path.read_text(encoding="utf-8", errors="replace"), is_code):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for line, phrase, write in find(text, is_code):
             print(f'{name}:{line}: "{phrase}"; write "{write}"')
             count += 1
+        if path.suffix not in {".md", ".yaml", ".txt"} or path.name == "CMakeLists.txt":
+            for line, width in long_lines(text):
+                print(f"{name}:{line}: {width} columns; at most {MOST_COLUMNS}")
+                count += 1
     print(f"{checked} files, {len(PHRASES)} phrases, {count} found")
     return 1 if count else 0
 

@@ -83,9 +83,11 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
                     .one_of(names(ops::feature_maps())))
       .elsewhere({"kernel", "kernel_fn"});
   with_features(t.key("model.attention.n_features", &a.n_features, "",
-                      "features per head; more features approximate softmax better and cost more")
+                      "number m of features of each head, for feature maps with a random projection (favor_* and "
+                      "oprf): more approximate softmax better and cost more; favor_hyperbolic and favor_trig need an "
+                      "even number; other maps have a fixed number, docs/numerics.md")
                     .within(1, 65536)
-                    .zero_means("2 × d_head for random features, otherwise fixed by the feature map"))
+                    .zero_means("2 × d_head, or the fixed number"))
       .elsewhere({"nb_features", "num_features", "n_random_features"});
   with_maps(
       t.key("model.attention.order", &a.map_options.order, "",
@@ -93,10 +95,11 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
           .within(1, 4),
       polynomials);
   with_features(t.key("model.attention.kernel_epsilon", &a.map_options.kernel_epsilon, "",
-                      "only for favor_relu: constant added to every feature, part of the kernel's definition")
+                      "constant that favor_relu adds to every feature, so that weights and their sum are above 0; "
+                      "other feature maps ignore the default and reject other values")
                     .above(0)
                     .within(0, 1)
-                    .zero_means("the default, since the constant must be above 0"));
+                    .zero_means("0.001"));
   with_maps(t.key("model.attention.max_features", &a.map_options.max_features, "",
                   "largest number of polynomial features; a map with more is an error")
                 .within(1, 1e6),
@@ -113,8 +116,8 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
             "none: off; saderf: rescale query and key dimensions to equal mean squares (SADERF, Likhosherstov et al. "
             "2023), measured in earlier optimizer steps; q·k is unchanged, and random features have less variance"));
   with_maps(t.key("model.attention.denominator_guard", &a.denominator_guard, "",
-                  "for features of both signs: an output is zero if the sum of its weights is below this fraction of "
-                  "the sum of their magnitudes")
+                  "weights of these feature maps can have both signs and cancel: a token's output is zero if the sum "
+                  "of its weights is below this fraction of the sum of |φ(q)| |φ(k)|; the default is 2^-20")
                 .within(0, 1)
                 .below(1),
             maps_that([](const ops::FeatureMapInfo& map) { return ops::can_cancel(map.map); }))

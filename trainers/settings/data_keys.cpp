@@ -28,10 +28,11 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
   t.key("data.sequence_length", &d.sequence_length, "tokens", "length of a training sequence")
       .within(1, 1e9)
       .elsewhere({"seq_len", "seq_length", "max_length"});
-  t.key(
-       "data.batch_size", &d.batch_size, "sequences",
-       "global batch size: sequences (pair_classification: pairs) of one forward and backward pass over all ranks; "
-       "each rank computes its share; an optimizer step uses data.batch_size × trainer.gradient_accumulation sequences")
+  t.key("data.batch_size", &d.batch_size, "sequences",
+        "global batch size: sequences (pair_classification: pairs) of one forward and backward pass over all ranks; an "
+        "optimizer step uses data.batch_size × trainer.gradient_accumulation sequences; each of R = world size / "
+        "parallel.context_parallel_size groups of ranks computes its share, whose sizes may differ by one: at least R; "
+        "with data.sampler: stream a multiple of R")
       .within(1, 1e6)
       .elsewhere({"per_device_train_batch_size", "micro_batch_size", "train_batch_size"});
   t.key("data.sampler", &d.sampler, "",

@@ -50,9 +50,10 @@ FILE` prints it with all defaults and derived values; `--comments` adds the mean
   order, are divided into parts of nearly equal length, one for each row of a batch (in training,
   for each row of all accumulated batches). The state is empty at the start of each document and of
   each part. In training, a part can start inside a document. In validation and `evaluate`, parts
-  start at document starts, unless the longest part would then be more than twice as long as an even
-  part, or there are fewer documents than rows. Then parts can start inside a document, and the loss
-  depends on the batch size; `data.batch_size: 1` evaluates whole documents.
+  start at document starts. The exceptions are a split with fewer documents than rows, and a split
+  whose longest part would then be more than twice as long as parts of equal length. There parts can
+  start inside a document, and the loss depends on the batch size; `data.batch_size: 1` evaluates
+  whole documents.
 
 **Glossary** of this page and of the help:
 
@@ -86,7 +87,8 @@ const StageSettings& FinetuneSettings::stage(const std::string& name) const {
 namespace {
 
 // Shortens warm-up and decay to fit max_steps, so that a long run's config also works for a short run. Throws UserError
-// if the command line sets the value that does not fit.
+// if the command line sets the value that does not fit. For a stage of finetune, a key's origin is that of the stage's
+// own key, if it sets one.
 void fit_schedule(LoadedSettings& read) {
   ScheduleSettings& schedule = read.settings.schedule;
   const std::int64_t max_steps = read.settings.trainer.max_steps;
@@ -143,6 +145,7 @@ LoadedSettings read_settings_file(const std::filesystem::path& file, const std::
 }
 
 LoadedSettings finish_settings(LoadedSettings read) {
+  read.as_set = read.settings;
   fit_schedule(read);
   for (std::string& warning : check(read.settings, read.origins)) read.warnings.push_back(std::move(warning));
   read.settings = resolve(std::move(read.settings));
@@ -196,7 +199,7 @@ Settings resolve(Settings settings) {
 }
 
 std::string changed_to_yaml(const LoadedSettings& loaded, bool comments) {
-  Settings copy = loaded.settings;
+  Settings copy = loaded.as_set;
   return config::to_yaml(settings_table(copy), comments, &loaded.origins);
 }
 

@@ -175,6 +175,7 @@ struct LoadedSettings {
   config::Origins origins;                   ///< place of each key that is set
   std::vector<std::filesystem::path> files;  ///< files read, the one named by the user first
   std::vector<std::string> warnings{};       ///< for the user, one line each: old names, ignored keys, adapted values
+  Settings as_set{};  ///< `settings` before finish_settings() adapts the schedule and derives values
 };
 
 /// Logs the warnings.
@@ -190,7 +191,8 @@ LoadedSettings load_settings(const std::filesystem::path& file, const std::vecto
 LoadedSettings read_settings_file(const std::filesystem::path& file, const std::vector<std::string>& overrides,
                                   const Settings& defaults);
 
-/// The second step of load_settings(): checks combinations of keys and resolves derived values.
+/// The second step of load_settings(): adapts the schedule to max_steps, checks combinations of keys and resolves
+/// derived values.
 LoadedSettings finish_settings(LoadedSettings read);
 
 /// As load_settings(), from a text without includes, such as the config in a checkpoint. Errors refer to it as `name`.
@@ -212,7 +214,8 @@ Settings resolve(Settings settings);
 /// Returns complete YAML, from which from_yaml_text() reads equal settings. With `comments`, each key is followed by
 /// its meaning and unit.
 std::string to_yaml(const Settings& settings, bool comments = false);
-/// Returns only the keys that a file or an override sets and that have an effect, with their present names.
+/// Returns only the keys that a file or an override sets and that have an effect, with their present names and the
+/// values that were set: neither adapted nor derived.
 std::string changed_to_yaml(const LoadedSettings& loaded, bool comments = false);
 
 /// Returns the settings as nested objects, without keys that have no effect.

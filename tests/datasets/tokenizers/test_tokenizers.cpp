@@ -460,7 +460,8 @@ TEST_F(TokenizerTest, RejectsUnreadableFilesWithReason) {
   EXPECT_THAT(
       message_of<UserError>([&] {
         tokenizer_from_json(
-            R"({"kind":"letters","special":{"unknown":9},"letters":["A"],"units":"letters","joins_unknown":false,"frame":{"front":[],"back":[]}})",
+            R"({"kind":"letters","special":{"unknown":9},"letters":["A"],"units":"letters","joins_unknown":false,)"
+            R"("frame":{"front":[],"back":[]}})",
             "run.h5");
       }),
       HasSubstr("special.unknown: token 9 does not exist"));

@@ -217,12 +217,12 @@ TEST_F(AnalyzeModelTest, CommandPrintsTableAndWritesJsonAndPlot) {
                                  "3",
                                  "--target-error",
                                  "0.2",
-                                 "--max-features",
+                                 "--search-limit",
                                  "64",
                                  "--advise",
                                  "--cost-at",
                                  "4096",
-                                 "--json",
+                                 "--json-file",
                                  path("out.json"),
                                  "--plot",
                                  path("out.svg")});
@@ -248,7 +248,8 @@ TEST_F(AnalyzeModelTest, CommandPrintsTableAndWritesJsonAndPlot) {
 
 TEST_F(AnalyzeModelTest, CommandAnalyzesRun) {
   const std::string run = trained({"model.attention.mechanism=softmax"});
-  const Finished done = furlong({run, "--features", "8,16", "--json", path("out.json"), "--plot", path("out.svg")});
+  const Finished done =
+      furlong({run, "--features", "8,16", "--json-file", path("out.json"), "--plot", path("out.svg")});
   ASSERT_EQ(done.status, 0) << done.err;
   EXPECT_THAT(done.out, AllOf(HasSubstr("best.h5 (step 2) on the validation split of "),
                               HasSubstr("blocks.0.attention (d 8, n 32)"), HasSubstr("head 1: |q| "),
@@ -325,7 +326,7 @@ TEST_F(AnalyzeModelTest, CommandRejectsIncompatibleOptions) {
   EXPECT_THAT(refused({path("run"), "--causal"}), HasSubstr("--causal applies only to queries and keys without RUN"));
   EXPECT_THAT(refused({"--split", "test"}), HasSubstr("--split applies only to RUN|CHECKPOINT"));
   EXPECT_THAT(refused({"--advise"}), HasSubstr("add --target-error E"));
-  EXPECT_THAT(refused({"--max-features", "9"}), HasSubstr("--max-features applies only to --target-error"));
+  EXPECT_THAT(refused({"--search-limit", "9"}), HasSubstr("--search-limit applies only to --target-error"));
   EXPECT_THAT(refused({"--cost-at", "9"}), HasSubstr("--cost-at applies only to --advise"));
   EXPECT_THAT(refused({"--feature-maps", "favour_positive"}), HasSubstr("did you mean favor_positive?"));
   EXPECT_THAT(refused({"--feature-maps", "favor_trig", "--features", "9"}), HasSubstr("--features 9: "));
@@ -333,7 +334,7 @@ TEST_F(AnalyzeModelTest, CommandRejectsIncompatibleOptions) {
   EXPECT_THAT(refused({"--feature-maps", "taylor,taylor:2"}), HasSubstr("taylor:2 is listed twice"));
   EXPECT_THAT(refused({"--features", "8,16,8"}), HasSubstr("--features 8,16,8: 8 is listed twice"));
   EXPECT_THAT(refused({"--plot", path("out.png")}), HasSubstr("expected a file name that ends in .svg"));
-  EXPECT_THAT(refused({"--json", path("no/such/out.json")}), HasSubstr("no/such"));
+  EXPECT_THAT(refused({"--json-file", path("no/such/out.json")}), HasSubstr("no/such"));
   EXPECT_THAT(refused({path("run")}), HasSubstr("no such run directory or checkpoint"));
 }
 

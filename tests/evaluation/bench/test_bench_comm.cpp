@@ -100,16 +100,16 @@ TEST_F(BenchCommTrainingTest, ReportsReductionAndWaitTimes) {
     EXPECT_LE(training.bytes, 4 * training.parameters + 100'000) << "but for what aligns parameters";
     EXPECT_GT(training.buckets, 3);
     ASSERT_EQ(training.seconds.size(), 4u);
-    ASSERT_EQ(training.buckets_hidden.size(), 4u);
-    EXPECT_GT(training.buckets_hidden[0], 0);
+    ASSERT_EQ(training.overlapped_buckets.size(), 4u);
+    EXPECT_GT(training.overlapped_buckets[0], 0);
     ASSERT_EQ(training.ranks.size(), 2u);
     double seconds = 0, waited = 0;
     for (const BenchCommReductions& rank : training.ranks) {
       EXPECT_GT(rank.seconds, 0);
       EXPECT_GE(rank.waited, 0);
       EXPECT_LE(rank.waited, std::accumulate(training.seconds.begin(), training.seconds.end(), 0.0));
-      EXPECT_GE(rank.hidden_fraction(), 0);
-      EXPECT_LE(rank.hidden_fraction(), 1);
+      EXPECT_GE(rank.overlapped_fraction(), 0);
+      EXPECT_LE(rank.overlapped_fraction(), 1);
       seconds += rank.seconds;
       waited += rank.waited;
       report.add({rank.seconds, rank.waited});
@@ -139,9 +139,9 @@ TEST_F(BenchCommTrainingTest, RejectsDifferentSettingsBetweenRanks) {
 }
 
 TEST(BenchCommReductionsTest, HiddenFractionExcludesWaits) {
-  EXPECT_DOUBLE_EQ((BenchCommReductions{4, 1}).hidden_fraction(), 0.75);
-  EXPECT_DOUBLE_EQ((BenchCommReductions{4, 5}).hidden_fraction(), 0);
-  EXPECT_DOUBLE_EQ((BenchCommReductions{0, 0}).hidden_fraction(), 0);
+  EXPECT_DOUBLE_EQ((BenchCommReductions{4, 1}).overlapped_fraction(), 0.75);
+  EXPECT_DOUBLE_EQ((BenchCommReductions{4, 5}).overlapped_fraction(), 0);
+  EXPECT_DOUBLE_EQ((BenchCommReductions{0, 0}).overlapped_fraction(), 0);
 }
 
 }  // namespace

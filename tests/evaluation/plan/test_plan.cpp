@@ -175,10 +175,10 @@ TEST_F(PlanTest, StepIsSumOfParts) {
   for (const Plan& plan : report.plans) {
     EXPECT_NEAR(plan.forward, forward, 1e-12);
     EXPECT_NEAR(plan.backward, backward, 1e-12);
-    EXPECT_GT(plan.exchange.hidden, 0);
-    EXPECT_LT(plan.exchange.hidden, plan.backward / 3) << "only during the last of three backward passes";
+    EXPECT_GT(plan.exchange.overlapped, 0);
+    EXPECT_LT(plan.exchange.overlapped, plan.backward / 3) << "only during the last of three backward passes";
     EXPECT_DOUBLE_EQ(plan.step,
-                     plan.forward + plan.backward + plan.optimizer + plan.exchange.busy - plan.exchange.hidden);
+                     plan.forward + plan.backward + plan.optimizer + plan.exchange.busy - plan.exchange.overlapped);
     EXPECT_DOUBLE_EQ(plan.tokens_per_second, static_cast<double>(report.tokens) / plan.step);
   }
   // A quarter of the optimizer's work and state, but for what of each bucket does not divide (less than 4 · 64

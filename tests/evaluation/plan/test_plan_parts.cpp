@@ -145,15 +145,15 @@ TEST(PlanOverlap, BucketsStartWhenGradientsAreComplete) {
   const std::vector<PlanBucket> buckets{{1, 1, 2}, {1, 1, 1}, {1, 1, 0}};  // ready at 3, 6 and 6 s
   PlanExchange found = overlapped(backward, buckets, {2, 1, 1}, 1);
   EXPECT_EQ(found.busy, 4);
-  EXPECT_EQ(found.hidden, 2) << "from 3 to 5 s; the others begin when backward is over";
+  EXPECT_EQ(found.overlapped, 2) << "from 3 to 5 s; the others begin when backward is over";
   found = overlapped(backward, buckets, {5, 1, 1}, 1);
   EXPECT_EQ(found.busy, 7);
-  EXPECT_EQ(found.hidden, 3) << "the first overlaps with backward for only part of its time";
-  EXPECT_EQ(overlapped(backward, buckets, {5, 1, 1}, 0.5).hidden, 1.5);
-  EXPECT_EQ(overlapped(backward, buckets, {5, 1, 1}, 0).hidden, 0);
+  EXPECT_EQ(found.overlapped, 3) << "the first overlaps with backward for only part of its time";
+  EXPECT_EQ(overlapped(backward, buckets, {5, 1, 1}, 0.5).overlapped, 1.5);
+  EXPECT_EQ(overlapped(backward, buckets, {5, 1, 1}, 0).overlapped, 0);
   // In order: a bucket that is ready early waits for the previous one.
-  EXPECT_EQ(overlapped(backward, {{1, 1, 1}, {1, 1, 3}}, {1, 1}, 1).hidden, 0);
-  EXPECT_EQ(overlapped(backward, {{1, 1, 3}, {1, 1, 3}}, {1, 1}, 1).hidden, 2);
+  EXPECT_EQ(overlapped(backward, {{1, 1, 1}, {1, 1, 3}}, {1, 1}, 1).overlapped, 0);
+  EXPECT_EQ(overlapped(backward, {{1, 1, 3}, {1, 1, 3}}, {1, 1}, 1).overlapped, 2);
   EXPECT_EQ(overlapped(backward, {}, {}, 1).busy, 0);
 }
 

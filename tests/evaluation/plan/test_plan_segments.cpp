@@ -208,9 +208,9 @@ TEST_F(PlanSegmentsTest, StatesAreExposedInForwardAndBackward) {
   const PlanReport quick = planned(settings(size, 4), {1, 12}, numbers(",link_latency=0,link=1e18,overlap=1"));
   for (const Plan& plan : report.plans) {
     EXPECT_DOUBLE_EQ(plan.exchange.states, segments.seconds());
-    EXPECT_GE(plan.waited(), segments.seconds()) << "never hidden";
-    EXPECT_NEAR(plan.step, plan.forward + plan.backward + plan.optimizer + plan.exchange.busy - plan.exchange.hidden,
-                1e-12);
+    EXPECT_GE(plan.waited(), segments.seconds()) << "never overlapped";
+    EXPECT_NEAR(plan.step,
+                plan.forward + plan.backward + plan.optimizer + plan.exchange.busy - plan.exchange.overlapped, 1e-12);
   }
   EXPECT_NEAR(quick.plans[0].waited(), 0, 1e-9);
   EXPECT_EQ(report.samples, 1);

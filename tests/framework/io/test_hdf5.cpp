@@ -248,7 +248,7 @@ TEST_F(Hdf5Test, DetectsDamageOrReadsUndamagedData) {
     damaged[position] ^= static_cast<char>(1 << (random() % 8));
     write(damaged);
     try {
-      EXPECT_EQ(read_everything(file("b.h5")), whole) << "bit flip at " << position << " changed the contents undetected";
+      EXPECT_EQ(read_everything(file("b.h5")), whole) << "undetected bit flip at " << position;
     } catch (const UserError& error) {
       ++found;
       EXPECT_NE(std::string(error.what()).find(file("b.h5")), std::string::npos) << error.what();

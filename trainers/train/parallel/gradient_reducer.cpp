@@ -45,7 +45,7 @@ GradientReducer::Bucket GradientReducer::make_bucket(const ShardLayout::Bucket& 
 
 void GradientReducer::begin(const Tape& tape) {
   for (Bucket& bucket : buckets_) bucket.open = bucket.parameters;
-  sent_ = hidden_ = 0;
+  sent_ = overlapped_ = 0;
   tape_ = &tape;
 }
 
@@ -53,7 +53,7 @@ void GradientReducer::note_final(std::size_t bucket) {
   if (!tape_) return;
   --buckets_[bucket].open;
   send_ready(Stream{store_.device()}, false);
-  if (tape_->node_count() > 0) hidden_ = sent_;  // after the last node nothing overlaps
+  if (tape_->node_count() > 0) overlapped_ = sent_;  // after the last node nothing overlaps
 }
 
 void GradientReducer::send_ready(const Stream& stream, bool all) {

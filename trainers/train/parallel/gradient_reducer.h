@@ -37,7 +37,7 @@ class GradientReducer {
   void gather(const Stream& stream, const Tensor& flat) const;
 
   /// Number of buckets of the last step whose reduction overlapped with backward.
-  std::size_t buckets_hidden() const { return hidden_; }
+  std::size_t overlapped_buckets() const { return overlapped_; }
   /// Exchanged bytes of each bucket.
   std::vector<std::int64_t> bucket_bytes() const;
   /// Seconds that finish() waited, over all steps. On a GPU the stream waits, not the host.
@@ -63,7 +63,7 @@ class GradientReducer {
   DType dtype_;
   bool is_sharded_;
   std::vector<Bucket> buckets_;  // in the layout's order
-  std::size_t sent_ = 0, hidden_ = 0;
+  std::size_t sent_ = 0, overlapped_ = 0;
   const Tape* tape_ = nullptr;  // between begin() and finish()
   double seconds_waited_ = 0;
 };

@@ -95,7 +95,7 @@ std::size_t step(ParameterStore& store, GradientReducer& reducer, const std::vec
   backward(store, names, rank, &reducer);
   store.complete_gradients(Stream{});
   reducer.finish(Stream{});
-  return reducer.buckets_hidden();
+  return reducer.overlapped_buckets();
 }
 
 /// Offsets of the reduced tensors in the flat gradients.
