@@ -50,6 +50,15 @@ TEST_F(ConfigCommand, ShowsChangedKeysAlone) {
       "model:\n  attention:\n    mechanism: linear\ndata:\n  dataset: no_such_store.h5\ntrainer:\n  max_steps: 7\n");
 }
 
+TEST_F(ConfigCommand, ShowsChangedKeysAsSet) {
+  std::ofstream(file_) << "data:\n  dataset: x.h5\nmodel:\n  d_feedforward: 0\nschedule:\n  warmup_steps: 60\n";
+  EXPECT_EQ(run({"show", file_, "--changed", "--set", "trainer.max_steps=20"}),
+            "model:\n  d_feedforward: 0\ndata:\n  dataset: x.h5\nschedule:\n  warmup_steps: 60\ntrainer:\n  "
+            "max_steps: 20\n")
+      << "neither the adapted warm-up nor the derived width";
+  EXPECT_THAT(run({"show", file_, "--set", "trainer.max_steps=20"}), HasSubstr("  warmup_steps: 2\n"));
+}
+
 TEST_F(ConfigCommand, ShownConfigLoadsToSameSettings) {
   const Settings expected = load_settings(file_, {"seed=3", "data.ignore_tokens=[N, X]"}).settings;
   const std::string yaml = run({"show", file_, "--set", "seed=3", "--set", "data.ignore_tokens=[N, X]"});

@@ -301,6 +301,23 @@ TEST_F(FinetuneTest, RewritesUntrainedStudent) {
   EXPECT_EQ(random_projection({"model.attention.n_features=32"}).size(), 2 * first.size());
 }
 
+TEST_F(FinetuneTest, StageMessagesNameTheStagesKey) {
+  const auto plan = [&](const std::vector<std::string>& overrides) {
+    return plan_finetune(options(config(performer), overrides), checkpoint_of(path("teacher")));
+  };
+  const auto& task = plan({"finetune.task.max_steps=20", "schedule.warmup_steps=3"}).stages[2].settings;
+  EXPECT_EQ(task.settings.schedule.warmup_steps, 1);
+  EXPECT_TRUE(task.warnings.empty());
+  const auto& shortened = plan({"finetune.distillation.max_steps=2"}).stages[1].settings;
+  EXPECT_EQ(shortened.settings.schedule.warmup_steps, 0) << "3 in the file";
+  ASSERT_EQ(shortened.warnings.size(), 1u);
+  EXPECT_THAT(shortened.warnings[0],
+              AllOf(HasSubstr("schedule.warmup_steps: 3"),
+                    HasSubstr("trainer.max_steps: 2 (--set finetune.distillation.max_steps=2)")));
+  EXPECT_THAT(message_of<UserError>([&] { plan({"finetune.task.warmup_steps=50"}); }),
+              AllOf(HasSubstr("--set finetune.task.warmup_steps=50: "), HasSubstr("(stage task)")));
+}
+
 TEST_F(FinetuneTest, RejectsConfigsThatDoNotFitTheTeacher) {
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"model.n_layers=3"})); }),
               AllOf(HasSubstr("model.n_layers: found 3; expected 2"), HasSubstr("teacher")));

@@ -5,6 +5,8 @@
 #include <sstream>
 
 #include "framework/config/reader.h"
+#include "framework/core/error.h"
+#include "tests/datasets/temporary_folder.h"
 #include "tests/places.h"
 #include "trainers/settings/settings.h"
 
@@ -53,6 +55,38 @@ TEST(RenamedKeys, EachReadsAsItsPresentName) {
       EXPECT_TRUE(old.reading.origins.contains(renaming.path)) << renaming.old_path;
     }
   }
+}
+
+TEST(RenamedKeys, OldValuesAreReadInAnyCase) {
+  for (const char* old_value : {"true", "True", "TRUE"}) {
+    const Read old = read_override("parallel.shard_optimizer", old_value);
+    EXPECT_EQ(old.settings.parallel.zero_stage, 1) << old_value;
+    ASSERT_EQ(old.reading.renamed.size(), 1u) << old_value;
+    EXPECT_THAT(old.reading.renamed[0], ::testing::HasSubstr("parallel.zero_stage: 1")) << old_value;
+  }
+  EXPECT_EQ(read_override("parallel.shard_optimizer", "False").settings.parallel.zero_stage, 0);
+  EXPECT_THROW(read_override("parallel.shard_optimizer", "yes"), UserError);
+}
+
+TEST(RenamedKeys, BothNamesOfAKeyAreAnError) {
+  const auto error_of = [](const std::string& text, const std::vector<std::string>& overrides) {
+    return testing::message_of<UserError>([&] {
+      Settings settings;
+      config::read_settings_text(settings_table(settings, false), text, "x", overrides);
+    });
+  };
+  EXPECT_EQ(error_of("", {"data.store=a.h5", "data.dataset=b.h5"}),
+            "--set data.dataset=b.h5: data.dataset is set twice, under its old and its present name, also by --set "
+            "data.store=a.h5; remove one of the two");
+  EXPECT_THAT(error_of("", {"data.dataset=b.h5", "data.store=null"}),
+              ::testing::AllOf(::testing::HasSubstr("--set data.store=null: data.dataset is set twice"),
+                               ::testing::HasSubstr("by --set data.dataset=b.h5")));
+  EXPECT_THAT(error_of("data:\n  store: a.h5\n  dataset: b.h5\n", {}),
+              ::testing::AllOf(::testing::HasSubstr("x:3:3: data.dataset is set twice"), ::testing::HasSubstr("x:2:")));
+  Settings last;
+  config::read_settings_text(settings_table(last, false), "data: {store: a.h5}\n", "x",
+                             {"data.dataset=b.h5", "data.dataset=c.h5"});
+  EXPECT_EQ(last.data.dataset, "c.h5") << "the file's old name, and repeated --set of one name, give way";
 }
 
 // What `config show` of version 0.1 printed for a config that sets every key which has another name now.
