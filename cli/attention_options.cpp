@@ -39,7 +39,7 @@ std::vector<std::string> feature_map_names() {
 
 void refuse_unless(bool applies, const Option& option, const std::string& where) {
   if (!applies && option.is_given())
-    throw UserError("{} applies only to {}; remove it, or change that", option.name(), where);
+    throw UserError("{} applies only to {}; remove it, or change the other options", option.name(), where);
 }
 
 void AttentionOptionValues::add(Command command, layers::AttentionConfig& config, bool many_maps) {

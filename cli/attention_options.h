@@ -11,15 +11,17 @@
 
 namespace furlong::command_line {
 
+/// Returns the names of all mechanisms.
 std::vector<std::string> mechanism_names();
 /// Returns one "NAME: summary" line for each mechanism.
 std::string mechanism_help();
 /// Returns "--mechanism A or B": the mechanisms with a capability.
 std::string mechanisms_with(bool layers::MechanismInfo::*capability);
+/// Returns the names of all feature maps.
 std::vector<std::string> feature_map_names();
 
-/// Throws UserError if `option` was given and `applies` is false. No option is ignored. `where` names what the option
-/// applies to.
+/// Throws UserError if `option` was given and `applies` is false, so that no option is ignored silently. `where` names
+/// what the option applies to, such as "--mechanism linear".
 void refuse_unless(bool applies, const Option& option, const std::string& where);
 
 /// Throws UserError if `option` lists a value twice.
@@ -31,7 +33,7 @@ void refuse_twice(const char* option, const std::vector<T>& values) {
   }
 }
 
-/// Values of the command line.
+/// Values of the command line. Call add() before parsing, then check() and settle() afterwards.
 struct AttentionOptionValues {
   double kernel_epsilon = 0;
   std::int64_t window = 0;

@@ -36,7 +36,7 @@ void check_options(const ConvertOptions& options) {
     throw UserError("{}: the folder {} is missing; create it first", options.destination.string(), folder.string());
   check_overrides(options.overrides);
   const auto needs = [](bool given, const char* option, const char* what) {
-    if (given) throw UserError("{}: has no effect without {}; remove it, or add the other", option, what);
+    if (given) throw UserError("{} has no effect without {}; remove it, or add what is missing", option, what);
   };
   if (!changes_attention(options)) {
     needs(options.features > 0, "--features", "--attention");

@@ -15,8 +15,8 @@ namespace furlong {
 
 struct ImportOptions;
 
-/// Compares the file with the table. Returns the matched, missing, misshapen and unequal tensors; the remaining tensors
-/// are carried or unexpected.
+/// Compares the file with the table. Returns the matched, missing, misshapen and unequal tensors. A remaining tensor is
+/// carried (stored only for a later export) if is_carried(its name), otherwise unexpected.
 TensorReport match_tensors(const TensorFile& file, const std::vector<Mapping>& table,
                            const std::vector<Duplicate>& duplicates,
                            const std::function<bool(std::string_view)>& is_carried);

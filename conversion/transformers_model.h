@@ -1,6 +1,7 @@
 #pragma once
-// Models that no class of transformers computes, as remote code: what transformers/*.py, which an exported directory
-// brings along, reads of config.json and of the tensors.
+// Export of models that no class of Hugging Face transformers can compute. The exported directory contains the model's
+// code (the Python files of conversion/transformers/), and this file writes what that code reads: config.json and the
+// names of tensors.
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -10,16 +11,17 @@
 
 namespace furlong {
 
+/// model_type in config.json.
 inline constexpr const char* transformers_model_type = "furlong";
 
-/// Name and text of each Python file.
+/// Returns name and text of each Python file, embedded at build time.
 const std::vector<std::pair<std::string, std::string>>& transformers_sources();
 
-/// config.json as FurlongConfig (transformers/configuration_furlong.py) takes it: model_type, architectures, auto_map
-/// and every key of the model.
+/// Returns config.json as FurlongConfig (conversion/transformers/configuration_furlong.py) reads it: model_type,
+/// architectures, auto_map and every key of the model.
 nlohmann::ordered_json transformers_config(const Model& model);
 
-/// The name in modeling_furlong.py of a parameter or buffer: "model.blocks.0.attention.mechanism.gate".
+/// Returns the name that modeling_furlong.py gives a parameter or buffer: "model.blocks.0.attention.mechanism.gate".
 std::string transformers_name(const std::string& parameter, const Model& model);
 
 }  // namespace furlong

@@ -94,9 +94,8 @@ class Vocabulary {
   bool is_ambiguous(std::int32_t id) const;
 
   /// Encodes text. In alphabets, "<document>" is the document token and whitespace is ignored. Throws UserError with
-  /// letter and position if a letter is unknown. A tokenizer adds no special tokens around the
-  /// text, and treats special tokens in the text as
-  /// plain text.
+  /// letter and position if a letter is unknown. A tokenizer adds no special tokens around the text, and treats special
+  /// tokens in the text as plain text.
   std::vector<std::int32_t> encode(std::string_view text) const;
   /// Encodes text as the start of a document that a model continues. With a tokenizer, the tokens that it puts before a
   /// document come first, unless the text starts with them (is_token). `special` selects how special tokens in the text

@@ -26,7 +26,9 @@ struct Attempt {
   std::string problem{};
 };
 
-/// Connects to `address` and authenticates both sides with the secret. Fills in the nonce and the code of `hello`.
+/// Makes one attempt to connect to `address` until `deadline`, and authenticates both sides with the job's secret.
+/// Fills in the nonce and the code of `hello`. user_timeout is that of connect_to() (socket.h). The attempt fails early
+/// when `give_up`, polled every 50 ms, returns true.
 Attempt shake_hands(const SocketAddress& address, Hello hello, const std::string& secret, TimePoint deadline,
                     std::chrono::milliseconds user_timeout, const std::function<bool()>& give_up = {});
 

@@ -25,10 +25,12 @@ struct RequestKey {
 };
 using Answers = std::vector<std::pair<RequestKey, Answer>>;
 
+/// Executes requests and collects the answers; the server sends them. Not thread-safe.
 class StoreTable {
  public:
   explicit StoreTable(int world_size) : world_size_(world_size) {}
 
+  /// Records that a rank has joined. Timeout messages list the ranks that have not.
   void join(int rank) { joined_.insert(rank); }
   /// Result of set or add, with answers to the requests that waited for the key.
   struct Change {
@@ -44,6 +46,7 @@ class StoreTable {
   Answers expire(TimePoint now);
   /// Removes a rank's waiting requests.
   void forget_waiting(int rank);
+  /// Returns the earliest deadline of the waiting requests.
   TimePoint next_deadline() const;
 
  private:

@@ -25,8 +25,8 @@ struct PrepareOptions {
   std::string alphabet = "auto";
   /// FASTA, labelled: read letters outside the alphabet as N or X.
   bool map_unknown = false;
-  /// Empty: bytes or an alphabet. Otherwise what load_tokenizer reads, or a checkpoint of a model with a tokenizer;
-  /// documents are framed.
+  /// Empty: bytes or an alphabet. Otherwise a tokenizer that load_tokenizer() reads, or a checkpoint of a model with a
+  /// tokenizer; its special tokens are put before and after each document.
   std::string tokenizer;
   /// Progress of a call to prepare().
   struct Progress {

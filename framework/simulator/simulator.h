@@ -102,6 +102,7 @@ using Site = std::source_location;
 void run(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site, void (*body)(void*),
          void* context);
 
+/// Runs kernel(arguments...), or adds the call to the graph that is being recorded.
 template <class... Parameters, class... Arguments>
 void run_kernel(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const Site& launch_site,
                 void (*kernel)(Parameters...), Arguments&&... arguments) {
@@ -133,6 +134,7 @@ void run_kernel(dim3 grid, dim3 block, std::size_t dynamic_shared_bytes, const S
 /// Returns the block's static shared variable that `key` identifies, 16-byte aligned. It is filled with NaN when the
 /// first thread asks for it.
 void* shared_variable(const void* key, std::size_t bytes, const char* name);
+/// Returns the block's dynamic shared memory.
 void* dynamic_shared();
 
 enum class Vote : std::uint8_t { none, any, all, count };
@@ -180,6 +182,7 @@ struct MmaData {
 void mma_bf16_16x8x16(LaneData* lanes);
 void mma_tf32_16x8x8(LaneData* lanes);
 
+/// d += a b by all lanes of a warp; `product` is one of the two functions above.
 inline void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2], const char* operation,
                 void (*product)(LaneData*), const Site& site) {
   alignas(8) MmaData mine;
@@ -190,11 +193,13 @@ inline void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t 
   std::memcpy(d, lanes[lane()].bytes, sizeof(d));
 }
 
+/// Stops with a fault if the address is not a multiple of `alignment`.
 inline void check_alignment(const void* pointer, std::size_t alignment, const Site& site) {
   if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) fault("misaligned vector access", site);
 }
 
-/// Each row is read by the lane that gives its address, so that sanitizers attribute the access to that lane.
+/// The instruction ldmatrix; see tensor_core.h. Each row is read by the lane that gives its address, so that sanitizers
+/// attribute the access to that lane.
 template <int Matrices, bool transposed>
 void ldmatrix(std::uint32_t (&registers)[Matrices], const void* row, const Site& site) {
   struct Row {
@@ -217,6 +222,7 @@ void ldmatrix(std::uint32_t (&registers)[Matrices], const void* row, const Site&
   }
 }
 
+/// Returns the value of lane `source`. All lanes of `mask` call it; a source outside of the mask is a fault.
 template <class T>
 T shuffle(std::uint32_t mask, T value, int source, const char* operation, const Site& site) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 16);
@@ -227,6 +233,7 @@ T shuffle(std::uint32_t mask, T value, int source, const char* operation, const 
   return lanes[source].as<T>();
 }
 
+/// Returns a bit for each lane of `mask`: whether its predicate is not 0.
 inline std::uint32_t ballot(std::uint32_t mask, int predicate, const char* operation, const Site& site) {
   alignas(8) const std::uint64_t mine = predicate != 0;
   const LaneData* lanes = exchange(mask, operation, &mine, sizeof(mine), nullptr, site);
@@ -237,8 +244,8 @@ inline std::uint32_t ballot(std::uint32_t mask, int predicate, const char* opera
   return result;
 }
 
-/// A read-modify-write that is atomic for other simulated threads. It is relaxed, so it orders nothing under
-/// ThreadSanitizer either.
+/// Replaces *pointer by change(*pointer) atomically for other simulated threads, and returns the old value. It is
+/// relaxed, so it orders nothing under ThreadSanitizer either.
 template <class T, class Change>
 T atomic_change(T* pointer, const Change& change) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);

@@ -14,8 +14,7 @@ class EarlyStopping {
   /// `patience`: number of validations without improvement after which training stops; 0 disables early stopping.
   explicit EarlyStopping(std::int64_t patience) : patience_(patience) {}
 
-  /// Records the loss of the validation after `step`. Returns whether it is the best so far; NaN never
-  /// is.
+  /// Records the loss of the validation after `step`. Returns whether it is the best so far; NaN never is.
   bool note(std::int64_t step, double loss);
   /// Returns whether training should stop now.
   bool is_due() const { return patience_ > 0 && without_improvement_ >= patience_; }

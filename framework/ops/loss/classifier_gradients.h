@@ -25,8 +25,7 @@ std::pair<Tensor, Tensor> count_targets(const Stream& stream, const Tensor& targ
                                         const std::optional<double>& normalizer, const Tensor& device_normalizer,
                                         DType sum_dtype);
 
-/// Returns `values` in `dtype`, converted if necessary. For a bias in the dtype that a
-/// product's epilogue needs.
+/// Returns `values` in `dtype`, converted if necessary. For a bias in the dtype that a product's epilogue needs.
 Tensor in_dtype(const Stream& stream, const Tensor& values, DType dtype);
 
 /// Gradients of hidden [rows, d], weight [vocabulary, d] and bias for d_loss = 1. Undefined if not needed.
