@@ -15,6 +15,7 @@ struct GemmOperands {
   const Tensor* auxiliary = nullptr;  ///< if the plan has one
 };
 
+/// A library of matrix products: cuBLASLt, or its replacement in the simulator.
 class GemmLibrary {
  public:
   /// Enqueues the planned product on the stream. Returns false if the library has no algorithm for the plan.

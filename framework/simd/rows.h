@@ -14,7 +14,7 @@ inline std::int64_t row_offset(const Tensor& tensor, std::int64_t row) {
   return offset;
 }
 
-/// A tensor as rows of elements.
+/// The shape of a tensor seen as rows: the last dimension has `columns` elements, the others together `rows`.
 struct RowView {
   std::int64_t rows, columns;
 };

@@ -305,10 +305,10 @@ TEST_F(FinetuneTest, StageMessagesNameTheStagesKey) {
   const auto plan = [&](const std::vector<std::string>& overrides) {
     return plan_finetune(options(config(performer), overrides), checkpoint_of(path("teacher")));
   };
-  const auto& task = plan({"finetune.task.max_steps=20", "schedule.warmup_steps=3"}).stages[2].settings;
+  const LoadedSettings task = plan({"finetune.task.max_steps=20", "schedule.warmup_steps=3"}).stages[2].settings;
   EXPECT_EQ(task.settings.schedule.warmup_steps, 1);
   EXPECT_TRUE(task.warnings.empty());
-  const auto& shortened = plan({"finetune.distillation.max_steps=2"}).stages[1].settings;
+  const LoadedSettings shortened = plan({"finetune.distillation.max_steps=2"}).stages[1].settings;
   EXPECT_EQ(shortened.settings.schedule.warmup_steps, 0) << "3 in the file";
   ASSERT_EQ(shortened.warnings.size(), 1u);
   EXPECT_THAT(shortened.warnings[0],

@@ -14,12 +14,14 @@ struct SoftmaxAttentionSizes {
   /// key-value head into segments.
   static constexpr std::int64_t min_tasks = 8;
 
+  /// Returns n rounded up to a multiple of 16: the row stride of tiles.
   static std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
+  /// Returns the number of blocks of queries in a sequence.
   static std::int64_t query_blocks(const AttentionShape& shape) {
     return (shape.n_query + query_block - 1) / query_block;
   }
 
-  /// Elements of one thread's scratch in forward.
+  /// Return the elements of one thread's scratch in forward and in backward.
   static std::int64_t forward_elements(const AttentionShape& shape) {
     const std::int64_t widths = padded(shape.d_key) + padded(shape.d_value);
     return query_block * (2 * widths + key_block + 2) + key_block * widths;
@@ -28,13 +30,13 @@ struct SoftmaxAttentionSizes {
     const std::int64_t widths = padded(shape.d_key) + padded(shape.d_value);
     return query_block * (3 * widths + padded(shape.d_key) + 2 * key_block + 2) + key_block * widths;
   }
-  /// Elements of the sums for the key and value gradients of one key-value head.
+  /// Returns the elements of the sums for the key and value gradients of one key-value head of a sequence.
   static std::int64_t sums_elements(const AttentionShape& shape) {
     return shape.n_key * (padded(shape.d_key) + padded(shape.d_value));
   }
 
-  /// Number of segments of a key-value head's queries in backward. Usually 1: each (sequence, key-value head) is one
-  /// task, which computes each tile's weights once for all three gradients.
+  /// Returns the number of segments that a key-value head's queries are split into in backward. Usually 1: each
+  /// (sequence, key-value head) is one task, which computes each tile's weights once for all three gradients.
   static std::int64_t segments(const AttentionShape& shape) {
     const std::int64_t tasks = std::max<std::int64_t>(1, shape.batch * shape.n_kv_heads);
     return std::clamp<std::int64_t>((min_tasks + tasks - 1) / tasks, 1, std::max<std::int64_t>(1, query_blocks(shape)));
@@ -47,28 +49,32 @@ struct SoftmaxAttentionArguments {
 
   AttentionShape shape;
   bool causal = true;
-  std::int64_t first_query_position = 0;
+  std::int64_t first_query_position = 0;  ///< position of query 0 among the keys
   /// The query at position p attends to keys p - behind .. p + ahead.
   std::int64_t behind = unbounded, ahead = 0;
-  double scale = 1;
-  Tensor query, key, value, output;  // 4-D views
-  Tensor log_sum_exp;                // [batch, n_heads, n_query]; undefined if not stored
+  double scale = 1;          ///< of the scores: weights are softmax(scale · q·k)
+  Tensor query, key, value;  // inputs, shaped as in AttentionShape, rows contiguous
+  Tensor output;             // [batch, n_query, n_heads, d_value]: overwritten by forward, read by backward
+  // [batch, n_heads, n_query] in the compute dtype: log of the sum of each row's exponentials. Overwritten by forward,
+  // read by backward. Undefined if not stored.
+  Tensor log_sum_exp;
   AttentionMask mask;
   /// With a document mask, int32. CPU: [batch, query_blocks, 2], the start of the document of a block's first token,
   /// and the end of the document of its last token. GPU: [2, batch, n], the start and end of each token's document.
   Tensor borders;
-  Tensor scratch;  // CPU only: [threads, elements], compute dtype
+  Tensor scratch;  // CPU only: [threads, forward_elements() or backward_elements()], compute dtype
 
-  /// mask.keys of one sequence; null without a key mask.
+  /// Returns mask.keys of one sequence, [n_key]; null without a key mask.
   const std::int32_t* kept_keys(std::int64_t batch) const {
     return mask.keys.defined() ? mask.keys.data<std::int32_t>() + batch * shape.n_key : nullptr;
   }
 };
 
+/// Arguments of backward, besides those of forward.
 struct SoftmaxAttentionGradients {
-  Tensor d_output;
-  GradientTarget d_query, d_key, d_value;  // 4-D views
-  std::int64_t segments = 1;
+  Tensor d_output;                         // in output's shape
+  GradientTarget d_query, d_key, d_value;  // in the inputs' shapes; each is overwritten or added to, as its mode says
+  std::int64_t segments = 1;               ///< CPU only: SoftmaxAttentionSizes::segments()
   /// CPU only: [threads, sums_elements], or [tasks × segments, sums_elements] if segments > 1. Undefined if neither
   /// d_key nor d_value is wanted.
   Tensor sums;
@@ -78,10 +84,13 @@ struct SoftmaxAttentionGradients {
 /// The CUDA kernels support key and value heads up to this width.
 inline constexpr std::int64_t max_gpu_head_width = 256;
 
+/// Overwrites output and, if defined, log_sum_exp.
 void softmax_attention_forward_cpu(const SoftmaxAttentionArguments& arguments);
+/// Computes the gradients that are wanted.
 void softmax_attention_backward_cpu(const SoftmaxAttentionArguments& arguments,
                                     const SoftmaxAttentionGradients& gradients);
 
+/// CUDA kernels with the same arguments and results.
 inline GpuKernel<const SoftmaxAttentionArguments&> softmax_attention_forward_gpu{"softmax_attention"};
 inline GpuKernel<const SoftmaxAttentionArguments&, const SoftmaxAttentionGradients&> softmax_attention_backward_gpu{
     "softmax_attention"};
