@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""How near the sentence embeddings of converted models are to those of the model that they come from: mean-pooled,
-normalised hidden states of held-out documents, as sentence-transformers makes them of all-MiniLM-L6-v2.
+"""Compares the sentence embeddings of converted models with those of the original model. An embedding is the normalised
+mean of a held-out document's hidden states, as sentence-transformers computes it with all-MiniLM-L6-v2.
 
   benchmarks/embedding_fidelity.py --store data/english_passages.h5 --teacher runs/minilm_performer/teacher.h5 \\
       runs/minilm_performer/student.h5 runs/minilm_performer
 
-For each student: the cosine of its embedding with the teacher's (mean, and the lowest twentieth), the rank correlation
-(Spearman) of the cosines between all pairs of documents, and for how many documents the nearest other one is the
-teacher's. The last two are what search and clustering depend on. Needs numpy and h5py.
+Prints for each student:
+  - the cosine between its embeddings and the teacher's: mean and 5 % quantile;
+  - the rank correlation (Spearman) of the cosines between all pairs of documents;
+  - the fraction of documents whose nearest other document is the same as the teacher's.
+Search and clustering depend on the last two. Needs numpy and h5py.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How a student of `furlong finetune` gets better with the tokens that it has seen: every checkpoint that its stages
-have kept is evaluated on the same held-out batches, beside the teacher and the student before any training.
+"""Plots the quality of a student of `furlong finetune` against its training tokens. Evaluates every stored checkpoint
+of its stages, the teacher, and the student before training, on the same held-out batches.
 
   benchmarks/finetune_curve.py runs/smollm2_performer --furlong build/release/bin/furlong --max-batches 100 \\
       --json curve.json --svg curve.svg
 
-Keep the checkpoints for it: --set checkpoint.keep_last=1000. The drawing needs matplotlib.
+Train with --set checkpoint.keep_last=1000, so that all checkpoints are kept. The plot needs matplotlib.
 """
 
 import argparse
@@ -119,7 +119,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--threads", type=int)
     parser.add_argument(
-        "--json", type=pathlib.Path, help="written after the evaluation, or read, without one, where no run is named"
+        "--json", type=pathlib.Path, help="result file; without a run it is read, and no checkpoint is evaluated"
     )
     parser.add_argument("--svg", type=pathlib.Path)
     arguments = parser.parse_args()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Markdown tables from the recovery.json files of furlong finetune, one student below the other.
+"""Prints a Markdown table of the recovery.json files of furlong finetune, with the students one below the other.
 
 benchmarks/finetune_table.py runs/antibody_*/recovery.json
 """

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What furlong plan estimates for ranks on this machine's CPU compared with what furlong train takes, with one
-process and with two of one thread each. Writes benchmarks/results/plan_check_<date>.json: time of a step, peak memory,
-and the scaling from one process to two.
+"""Compares the estimates of furlong plan for this machine's CPU with measurements of furlong train, for one rank and
+for two ranks with one thread each. Writes benchmarks/results/plan_check_<date>.json: time of a step, peak memory, and
+the scaling from one rank to two.
 
-Each is planned twice: by the utilisation that the plan assumes, and by the one that one process has just shown, so that
-what two processes add to it is judged alone. Wants the machine to itself; takes less than five minutes.
+Plans each case twice: with the default utilisation, and with the utilisation measured with one rank, which isolates the
+cost of the second rank. Needs an idle machine; takes less than five minutes.
 """
 
 import argparse
@@ -105,11 +105,11 @@ def main():
     )
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--steps", type=int, default=9)
-    parser.add_argument("--warm-up", type=int, default=2, help="of these steps, at the beginning, not counted")
-    parser.add_argument("--seconds", type=float, default=280, help="what is left when they run short is left out")
+    parser.add_argument("--warm-up", type=int, default=2, help="first steps that are not counted")
+    parser.add_argument("--seconds", type=float, default=280, help="time limit; cases that do not fit are left out")
     parser.add_argument("--build", default="build/release", help="build folder")
-    parser.add_argument("--program", type=pathlib.Path, help="furlong, built elsewhere")
-    parser.add_argument("--name", default="plan_check", help="of the result file")
+    parser.add_argument("--program", type=pathlib.Path, help="path of furlong, instead of the one in --build")
+    parser.add_argument("--name", default="plan_check", help="name of the result file")
     arguments = parser.parse_args()
     budget = Budget(arguments.seconds)
     program = arguments.program or our_program("furlong", arguments.build)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Attention compared with PyTorch 2 in one run: both processes stay alive and work in alternation. Writes
+"""Compares Furlong's attention with PyTorch 2 in one run. Both processes stay alive and alternate. Writes
 benchmarks/results/attention_<date>.json.
 
-1. The peer's best: chunked FAVOR+ (attention/chunked_favor.py) over chunk sizes, both forms, eager and compiled, under
-   each allocator setting.
-2. Ours against that best, and softmax against scaled_dot_product_attention: turn by turn, medians.
-3. Ours alone: peak memory, the exponent of time in n, the longest exact softmax.
+1. Finds PyTorch's fastest setting of chunked FAVOR+ (attention/chunked_favor.py): chunk size, form, eager or compiled,
+   allocator.
+2. Compares Furlong with it, and softmax with scaled_dot_product_attention: medians of alternating runs.
+3. Measures Furlong alone: peak memory, the exponent of time in n, the longest exact softmax.
 """
 
 import argparse
@@ -168,19 +168,24 @@ def main():
     parser.add_argument("--d", type=int, default=64)
     parser.add_argument("--m", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each comparison")
-    parser.add_argument("--chunks", type=int, nargs="+", default=[64, 128, 256, 512, 1024], help="of the peer")
+    parser.add_argument("--rounds", type=int, default=7, help="alternating runs of each comparison")
+    parser.add_argument(
+        "--chunks", type=int, nargs="+", default=[64, 128, 256, 512, 1024], help="chunk sizes of PyTorch's FAVOR+"
+    )
     parser.add_argument("--our-chunk", type=int, default=64)
     parser.add_argument(
-        "--lengths", type=int, nargs="+", default=[4096 << i for i in range(7)], help="for the exponent"
+        "--lengths", type=int, nargs="+", default=[4096 << i for i in range(7)],
+        help="sequence lengths for the exponent",
     )
-    parser.add_argument("--longest-softmax", type=int, default=32768, help="0: left out")
-    parser.add_argument("--no-compile", dest="compile", action="store_false", help="the peer in eager mode only")
-    parser.add_argument("--seconds", type=float, default=350, help="what is optional is left out when they run short")
-    parser.add_argument("--python", default=sys.executable, help="with torch, for the peer")
-    parser.add_argument("--build", default="build/release", help="build folder of ours")
-    parser.add_argument("--program", type=pathlib.Path, help="ours, built elsewhere")
-    parser.add_argument("--name", default="attention", help="of the result file")
+    parser.add_argument("--longest-softmax", type=int, default=32768, help="longest exact softmax; 0: none")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="run PyTorch in eager mode only")
+    parser.add_argument(
+        "--seconds", type=float, default=350, help="time limit; optional parts that do not fit are left out"
+    )
+    parser.add_argument("--python", default=sys.executable, help="Python interpreter with torch")
+    parser.add_argument("--build", default="build/release", help="build folder of Furlong")
+    parser.add_argument("--program", type=pathlib.Path, help="path of Furlong's program, instead of the one in --build")
+    parser.add_argument("--name", default="attention", help="name of the result file")
     arguments = parser.parse_args()
     budget = Budget(arguments.seconds)
     shape = {"n": arguments.n, "heads": arguments.heads, "d": arguments.d, "m": arguments.m}

@@ -141,25 +141,28 @@ def main():
         description=__doc__.split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument("--n", type=int, default=8192)
-    parser.add_argument("--long-n", type=int, default=16384, help="where memory is compared; 0: not at all")
+    parser.add_argument("--long-n", type=int, default=16384, help="length at which memory is compared; 0: not compared")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--d-model", type=int, default=512)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--d-feedforward", type=int, default=2048)
     parser.add_argument("--m", type=int, default=256)
     parser.add_argument(
-        "--dtypes", nargs="*", default=["float32", "bfloat16"], help="of the speed comparison; none: memory alone"
+        "--dtypes", nargs="*", default=["float32", "bfloat16"],
+        help="dtypes of the speed comparison; none: compare memory only",
     )
-    parser.add_argument("--rounds", type=int, default=4, help="steps of each, alternating")
+    parser.add_argument("--rounds", type=int, default=4, help="steps of each side, alternating")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--our-chunk", type=int, default=64)
-    parser.add_argument("--peer-chunk", type=int, help="default: the best of the newest run_attention.py")
-    parser.add_argument("--no-compile", dest="compile", action="store_false", help="the peer in eager mode only")
-    parser.add_argument("--seconds", type=float, default=350, help="what is optional is left out when they run short")
-    parser.add_argument("--python", default=sys.executable, help="with torch, for the peer")
-    parser.add_argument("--build", default="build/release", help="build folder of ours")
-    parser.add_argument("--program", type=pathlib.Path, help="ours, built elsewhere")
-    parser.add_argument("--name", default="training_step", help="of the result file")
+    parser.add_argument("--peer-chunk", type=int, help="default: the fastest in the newest result of run_attention.py")
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="run PyTorch in eager mode only")
+    parser.add_argument(
+        "--seconds", type=float, default=350, help="time limit; optional parts that do not fit are left out"
+    )
+    parser.add_argument("--python", default=sys.executable, help="Python interpreter with torch")
+    parser.add_argument("--build", default="build/release", help="build folder of Furlong")
+    parser.add_argument("--program", type=pathlib.Path, help="path of Furlong's program, instead of the one in --build")
+    parser.add_argument("--name", default="training_step", help="name of the result file")
     arguments = parser.parse_args()
     budget = Budget(arguments.seconds)
     program = arguments.program or our_program("benchmark_training_step", arguments.build)

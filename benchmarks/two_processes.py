@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Two processes of one thread each beside one process of two threads: the same model, the same two sequences a step, on
-two cores, alternating. Writes benchmarks/results/two_processes_<date>.json.
+"""Compares two ranks of one thread each with one process of two threads: the same model and the same two sequences per
+step, on two cores, in alternating runs. Writes benchmarks/results/two_processes_<date>.json.
 
-Both train the same losses. The ratio is that of their tokens a second; with --trace FILE the last run of two processes
-writes what it did in its last steps (furlong train --trace). Wants the machine to itself.
+Both compute the same losses. Reports the ratio of their tokens per second. With --trace FILE the last run of two ranks
+writes a trace of its last steps (furlong train --trace). Needs an idle machine.
 """
 
 import argparse
@@ -42,14 +42,16 @@ def main():
     )
     parser.add_argument("--n", type=int, default=4096)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--zero-stage", type=int, choices=(0, 1), default=0, help="of the two ranks")
+    parser.add_argument(
+        "--zero-stage", type=int, choices=(0, 1), default=0, help="parallel.zero_stage of the two ranks"
+    )
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--warm-up", type=int, default=2, help="of these steps, at the beginning, not counted")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each, alternating")
+    parser.add_argument("--warm-up", type=int, default=2, help="first steps that are not counted")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side, alternating")
     parser.add_argument("--trace", type=pathlib.Path, help="Chrome trace of the last run of two processes")
     parser.add_argument("--build", default="build/release", help="build folder")
-    parser.add_argument("--program", type=pathlib.Path, help="furlong, built elsewhere")
-    parser.add_argument("--name", default="two_processes", help="of the result file")
+    parser.add_argument("--program", type=pathlib.Path, help="path of furlong, instead of the one in --build")
+    parser.add_argument("--name", default="two_processes", help="name of the result file")
     arguments = parser.parse_args()
     program = arguments.program or our_program("furlong", arguments.build)
     git = lambda *words: subprocess.run(["git", *words], capture_output=True, text=True, cwd=ROOT).stdout.strip()

@@ -1,14 +1,14 @@
-"""Causal FAVOR+ in plain PyTorch, chunked: what a careful user without kernels of their own would write.
+"""Causal FAVOR+ in chunks of plain PyTorch, as a careful user without custom kernels would write it.
 
-The estimator is Furlong's favor_positive: features exp(w.x' - |x'|^2 / 2) with x' = x d^(-1/4), no epsilon anywhere.
-Each query row subtracts its own maximum and the keys of a head their common one; both cancel in the ratio. At moderate
-norms nothing underflows then, which is all a benchmark needs; at large norms the common maximum is where this differs
-from Furlong, which stays accurate there and pays for it.
+The estimator is Furlong's favor_positive: features exp(w.x' - |x'|^2 / 2) with x' = x d^(-1/4), without an epsilon.
+Each query row subtracts its own maximum, and all keys of a head subtract a common one; both cancel in the ratio. At
+moderate norms nothing underflows, which suffices for a benchmark. At large norms the common maximum loses accuracy;
+Furlong stays accurate there, at a cost.
 
-A chunk's queries meet its own keys pair by pair (masked) and earlier keys through the sum of phi(k) [v, 1]. The column
-of ones makes numerator and denominator one product. Two forms, of which the benchmark takes the faster:
-  batched  all chunks in one product, states by a cumulative sum over chunks;
-  loop     chunk after chunk with the state in cache, features made as they are needed.
+The queries of a chunk attend to its own keys pair by pair (masked), and to earlier keys through the sum of
+phi(k) [v, 1]. The column of ones makes numerator and denominator one product. The benchmark uses the faster form:
+  batched  all chunks in one product; states by a cumulative sum over chunks
+  loop     one chunk after another, with the state in cache and features computed when needed
 """
 
 import torch

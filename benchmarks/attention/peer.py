@@ -1,4 +1,4 @@
-"""The peer's process: PyTorch's side of run_attention.py. Requests and answers as in benchmarks/worker.h:
+"""PyTorch's process of run_attention.py. Requests and answers are as in benchmarks/worker.h:
 attention=favor|softmax n=8192 heads=8 d=64 m=256 batch=1 chunk=256 form=batched compile=0 repetitions=1 threads=2
 """
 

@@ -1,6 +1,6 @@
 """Attention in PyTorch and its packages, for run.py: query, key, value [batch, heads, n, d] -> the same.
 
-Without PyTorch this module can be imported, and nothing in it be called.
+This module can be imported without PyTorch, but its functions need it.
 """
 
 import functools

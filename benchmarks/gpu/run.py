@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Attention and whole training steps on a GPU beside their peers in one run, as JSON.
+"""Compares attention and whole training steps on a GPU with other implementations in one run. Writes JSON.
 
     python3 benchmarks/gpu/run.py --furlong build/release/bin/furlong --output gpu.json
-    python3 benchmarks/gpu/run.py --list          # what would be run; needs neither GPU nor PyTorch
-    python3 benchmarks/gpu/run.py --self-test     # of the arithmetic; likewise
+    python3 benchmarks/gpu/run.py --list          # prints the cases; needs neither GPU nor PyTorch
+    python3 benchmarks/gpu/run.py --self-test     # tests the arithmetic; likewise
 
-Attention: ours is measured by `furlong bench attention --device cuda`, before and after the peers of each case; the
-faster of both counts, as for the peers the fastest of their settings does. Peers, each left out with the reason where
-its package is missing:
+Attention: measures `furlong bench attention --device cuda` before and after the others of each case, and takes the
+faster result. Of each other implementation it takes the fastest setting. One whose package is missing is left out, with
+the reason:
     elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalised; its inputs are the
-                    features. The time with features that compiled PyTorch computes is reported next to it.
+                    features. The time that includes the features, by compiled PyTorch, is reported next to it.
     favor_positive  causal FAVOR+ in chunks of plain PyTorch, compiled (favor() in peers.py)
     softmax         scaled_dot_product_attention, flash and cuDNN
-All causal, bfloat16, 16 heads, batches so that each case has 32k tokens at least.
+All are causal, in bfloat16, with 16 heads and at least 32k tokens per case.
 
 Training steps of GPT-2's shape with 124M parameters: see training.py.
 
-Cases for which no time is left are named.
+Cases that do not fit in --seconds are left out and listed.
 """
 
 import argparse
@@ -349,30 +349,30 @@ def versions():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--furlong", default="build/release/bin/furlong", help="the program")
-    parser.add_argument("--output", default="gpu.json", help="the result")
+    parser.add_argument("--output", default="gpu.json", help="result file")
     parser.add_argument(
-        "--parts", nargs="+", choices=("attention", "training"), default=["attention", "training"], help="what is run"
+        "--parts", nargs="+", choices=("attention", "training"), default=["attention", "training"], help="parts to run"
     )
-    parser.add_argument("--list", action="store_true", help="name the cases, in their order, and run none")
-    parser.add_argument("--self-test", action="store_true", help="test the arithmetic, and run none")
+    parser.add_argument("--list", action="store_true", help="print the cases in order and run none")
+    parser.add_argument("--self-test", action="store_true", help="test the arithmetic and run no case")
     parser.add_argument(
-        "--seconds", type=float, default=600, help="cases for which no time is left are left out, and named"
+        "--seconds", type=float, default=600, help="time limit; cases that do not fit are left out"
     )
     parser.add_argument("--n", type=int, nargs="+", default=[2048, 8192, 32768, 131072, 262144])
     parser.add_argument("--longest-softmax", type=int, default=32768)
     parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=32768, help="tokens of a batch at least")
-    parser.add_argument("--chunks", type=int, nargs="+", default=[128, 256], help="of the compiled FAVOR+")
+    parser.add_argument("--tokens", type=int, default=32768, help="minimum tokens per batch")
+    parser.add_argument("--chunks", type=int, nargs="+", default=[128, 256], help="chunk sizes of compiled FAVOR+")
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument(
         "--training-n", type=int, nargs="+", default=[4096, 16384, 65536, 262144], help="lengths of the crossover"
     )
-    parser.add_argument("--training-tokens", type=int, default=32768, help="tokens of a training step at least")
+    parser.add_argument("--training-tokens", type=int, default=32768, help="minimum tokens per training step")
     parser.add_argument(
-        "--training-share", type=float, default=0.5, help="of the seconds, kept for training where both parts are run"
+        "--training-share", type=float, default=0.5, help="fraction of --seconds for training if both parts run"
     )
     parser.add_argument(
-        "--device", default="cuda", help="cpu tries the script out where there is no GPU, training with a small model"
+        "--device", default="cuda", help="cpu: try the script without a GPU, with a small model"
     )
     arguments = parser.parse_args()
     if arguments.self_test:

@@ -1,16 +1,15 @@
-"""Whole training steps for run.py: ours by `furlong train`, the peer's in compiled PyTorch, of one shape: GPT-2's with
-124M parameters.
+"""Whole training steps for run.py: `furlong train` and compiled PyTorch with a model of GPT-2's shape, 124M parameters.
 
-12 layers, d_model 768, 12 heads, GELU by tanh, biases, tied embeddings, 50257 tokens, bfloat16 with float32 master
-weights, AdamW, clipping at 1, no dropout; tokens drawn at random. Two comparisons:
+12 layers, d_model 768, 12 heads, tanh GELU, biases, tied embeddings, 50257 tokens, bfloat16 with float32 master
+weights, AdamW, clipping at 1, no dropout, random tokens. Two comparisons:
     step        n=1024, softmax on both sides, learned positions
-    crossover   Performer (favor_positive, m=256) on our side, softmax by scaled_dot_product_attention (flash) on the
-                peer's, without position embeddings, whose table would be larger than the model; the length from which
-                the Performer's step is the faster
-Both sides get their fastest setting that fits into memory: everything kept, or blocks computed again in backward (and
-on the peer's side its logits made for 16,384 rows at a time, as ours always are for a chunk).
+    crossover   Furlong's Performer (favor_positive, m=256) against PyTorch's softmax (scaled_dot_product_attention,
+                flash). Finds the length from which the Performer's step is faster. Without position embeddings, whose
+                table would be larger than the model
+Each side uses its fastest setting that fits in memory: storing all activations, or recomputing blocks in backward.
+PyTorch then computes its logits for 16,384 rows at a time; Furlong always computes them in chunks.
 
-This module needs no PyTorch until a peer is run.
+Importing this module needs no PyTorch.
 """
 
 import json

@@ -1,5 +1,4 @@
-"""The peer's process: PyTorch's side of run_training_step.py. The model is given by the first request; each request
-runs one whole step:
+"""PyTorch's process of run_training_step.py. The first request describes the model; each request runs one whole step:
   attention=favor|softmax n=8192 batch=1 layers=6 d_model=512 heads=8 d_feedforward=2048 vocabulary=256 m=256
   chunk=256 form=batched dtype=float32|bfloat16 compile=0 threads=2
 The arithmetic is that of training_step.cpp: pre-norm blocks with biases, learned positions, tanh GELU, tied embeddings,

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Errors of linear attention against exact softmax, computed from the definitions with numpy alone: what the figures of
-tests/evaluation/analyze/test_analyze.cpp and the table of docs/numerics.md ("Measured approximation error") are checked
-against.
+"""Computes errors of linear attention compared with exact softmax, from the definitions, with numpy alone. The figures
+in tests/evaluation/analyze/test_analyze.cpp and the table in docs/numerics.md ("Measured approximation error") are
+checked against them.
 
 Prints, for each standard deviation of the entries of Gaussian q and k (n = 512, d = 64, bidirectional, 256 features;
-values of deviation 1), the median over draws of |output - softmax output| / |softmax output|. Every draw has queries,
-keys, values and directions of its own. 80 draws take under a minute on two cores.
+values of deviation 1), the median over draws of |output - softmax output| / |softmax output|. Every draw has its own
+queries, keys, values and random projection. 80 draws take under a minute on two cores.
 """
 
 import argparse

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Vectors of `furlong embed` and scores of `furlong score` against PyTorch, for real models.
+"""Compares vectors of `furlong embed` and scores of `furlong score` with PyTorch, for real models.
 
-all-MiniLM-L6-v2: normalised mean-pooled vectors of English sentences, as sentence-transformers makes them (attention
-mask as weights, then length 1), and, where sentence-transformers is installed, from that library itself. AntiBERTy:
-normalised mean-pooled vectors of antibody sequences, from every layer; pseudo-log-likelihoods, and masked-marginal and
-wild-type-marginal scores of mutations. SmolLM2 (GGUF, dequantised by transformers): log-likelihoods of texts.
+all-MiniLM-L6-v2: normalised mean-pooled vectors of English sentences, computed as in sentence-transformers (attention
+mask as weights, then length 1), and by that library itself if it is installed. AntiBERTy: normalised mean-pooled
+vectors of antibody sequences, from every layer; pseudo-log-likelihoods; masked-marginal and wild-type-marginal scores
+of mutations. SmolLM2 (GGUF, dequantised by transformers): log-likelihoods of texts.
 
   tests/parity/embeddings.py --furlong build/release/bin/furlong --models data/models
 
 Run with torch 2.15.0, transformers 5.23.0, gguf 0.19.0 and h5py (requirements.txt), if possible with
-sentence-transformers 6.2.0. Prints the largest difference of
-each comparison; exit status 1 if one is over its tolerance: 1e-5 for normalised vectors, 1e-4 for each token's
-log-probability.
+sentence-transformers 6.2.0. Prints the largest difference of each comparison. Exit status 1 if one is over its
+tolerance: 1e-5 for normalised vectors, 1e-4 for each token's log-probability.
 """
 
 import argparse
@@ -213,7 +212,7 @@ def check_smollm2(report, program, folder, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--furlong", required=True)
-    parser.add_argument("--models", required=True, type=pathlib.Path, help="what scripts/fetch_models.sh has fetched")
+    parser.add_argument("--models", required=True, type=pathlib.Path, help="folder of scripts/fetch_models.sh")
     arguments = parser.parse_args()
     report = Report()
     checks = {"minilm": check_minilm, "antiberty": check_antiberty, "smollm2": check_smollm2}

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tests/parity/goldens/*.h5 by running the libraries named in requirements.txt, in float32 and float64, forward
-and backward.
+"""Makes tests/parity/goldens/*.h5 by running the libraries listed in requirements.txt, in float32 and float64, forward
+and backward. test_parity.cpp (tests/framework/ops) compares Furlong's ops with these files.
 
-Nothing of a library is rewritten here. Its own module is run, with projections set so that query, key and value come
-out of one input unchanged, and with a given projection instead of a random one. The one exception is
-pytorch-fast-transformers, causal, in float64: its compiled product knows float32 only, and is replaced by its
-definition, the lower triangle of Q Kᵀ times V (`lower_triangle_product`). test_parity.cpp (tests/framework/ops)
-compares what Furlong's ops give with these files.
+Runs each library's own module. Its linear layers are set so that query, key and value are parts of one input, and a
+given random projection replaces the drawn one. The one exception is causal pytorch-fast-transformers in float64. Its
+compiled product supports only float32 and is replaced by its definition, the lower triangle of Q Kᵀ times V
+(`lower_triangle_product`).
 
-A file holds the inputs, shared by its cases, and one group for each case, with its options as attributes and
+A file contains the inputs, shared by its cases, and one group per case, with its options as attributes and
   f32/{output, d_query, d_key, d_value}, f64/{the same}.
 Layouts are Furlong's: [batch, n, heads * d].
 """
@@ -274,7 +273,7 @@ def make_linformer():
 def main():
     makers = {"performer": make_performer, "fast_transformers": make_fast_transformers, "linformer": make_linformer}
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("libraries", nargs="*", choices=[[], *makers], help="which to make (default: all)")
+    parser.add_argument("libraries", nargs="*", choices=[[], *makers], help="libraries to run (default: all)")
     GOLDENS.mkdir(exist_ok=True)
     torch.set_num_threads(1)  # sums in one order
     for name in parser.parse_args().libraries or makers:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Token ids of `furlong tokenize` against the libraries that models were made with, on 10,000 lines of mixed text.
+"""Compares token ids of `furlong tokenize` with those of the models' own libraries, on 10,000 lines of mixed text.
 
-Needs, from PyPI: tokenizers==0.23.3 transformers==5.23.0 sentencepiece==0.1.99 gguf==0.19.0 (SentencePiece 0.2 chooses
-otherwise between segmentations that are equally likely, which long runs of one character have). Published tokenizers
-are compared where they are given; the others are trained here, on the same text, so that no download is needed:
+Needs, from PyPI: tokenizers==0.23.3 transformers==5.23.0 sentencepiece==0.1.99 gguf==0.19.0. (SentencePiece 0.2 chooses
+differently between equally likely segmentations, which occur in long runs of one character.) Published tokenizers are
+compared if they are given. The others are trained here on the same text, so that no download is needed:
 
     tests/parity/tokenizer_ids.py --furlong build/release/bin/furlong --minilm DIR --antiberty DIR --smollm FILE.gguf \\
         --rxnmapper DIR
 
-Prints, for each tokenizer, how many lines have the same ids (and the first that has not), and exits with 1 where one
-differs. Each comparison is made with special tokens in the text as text and, where the reference can, as tokens, and
-with the frame of a whole text.
+Prints for each tokenizer how many lines have equal ids, and the first line that differs. Exit status 1 if one differs.
+Each comparison reads special tokens in the text as text and, if the reference can, as tokens, and adds the special
+tokens before and after a text.
 """
 
 import argparse
@@ -370,7 +370,7 @@ def main():
     parser.add_argument(
         "--text",
         default=pathlib.Path(__file__).resolve().parents[2] / "data" / "kjv.txt",
-        help="English words are taken from it",
+        help="text that English words are taken from",
     )
     parser.add_argument("--minilm", help="directory of all-MiniLM-L6-v2")
     parser.add_argument("--antiberty", help="directory with AntiBERTy's vocab.txt")
