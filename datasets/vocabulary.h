@@ -23,8 +23,8 @@ class Vocabulary {
 
   /// The token that ends each document. In every vocabulary that has it, it follows the data symbols.
   static constexpr std::string_view document_symbol = "<document>";
-  /// Tokens that only encoders have, after all others: the replacement of a hidden token, and the token that represents
-  /// a whole document.
+  /// Tokens that only encoders have, after all others: the one that replaces a masked token, and the one that
+  /// represents a whole document.
   static constexpr std::string_view mask_symbol = "<mask>", class_symbol = "<class>";
 
   /// 256 bytes, then the document token if `with_documents`.
@@ -75,8 +75,8 @@ class Vocabulary {
   std::int32_t id_of(std::string_view symbol) const;
   /// Returns the id of one input byte, or -1 if it has none. Always -1 with a tokenizer.
   std::int32_t id_of_byte(unsigned char byte) const { return byte_ids_[byte]; }
-  /// Returns the document token, if the vocabulary has one. With a tokenizer: the last special token that
-  /// it puts after a document (the post_processor of a tokenizer.json), else its end token, else its separator token.
+  /// Returns the document token, if the vocabulary has one. With a tokenizer: the last special token that it puts after
+  /// a document (the post_processor of a tokenizer.json), else its end token, else its separator token.
   std::optional<std::int32_t> document_id() const;
   /// Returns <mask> and <class> if the vocabulary has encoder tokens; with a tokenizer, its mask and classify tokens.
   std::optional<std::int32_t> mask_id() const;

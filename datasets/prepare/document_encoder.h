@@ -9,10 +9,10 @@
 
 namespace furlong {
 
-/// Takes the text of one document after another and writes its tokens, framed as the tokenizer requires. A document
-/// longer than `piece_bytes` is encoded in pieces. A cut goes between two lines of which neither is empty and the
-/// second is not indented. If 8 * piece_bytes of text have no such place, the cut goes to any line end, or between any
-/// two characters. The tokens at such a cut may differ from those of the uncut text.
+/// Takes the text of one document after another and writes its tokens, with the tokenizer's special tokens before and
+/// after each document. A document longer than `piece_bytes` is encoded in pieces. A cut goes between two lines of
+/// which neither is empty and the second is not indented. If 8 * piece_bytes of text have no such place, the cut goes
+/// to any line end, or between any two characters. The tokens at such a cut may differ from those of the uncut text.
 class DocumentEncoder {
  public:
   static constexpr std::size_t default_piece_bytes = std::size_t{1} << 20;

@@ -23,8 +23,8 @@ struct BytePairParts {
   std::vector<AddedToken> added;
   std::string front, back;  ///< tokens before and after a whole text; empty: none
 };
-/// Returns the tokenizer.json document. Throws UserError, starting with `origin`, if `front` or
-/// `back` is not in the vocabulary.
+/// Returns the tokenizer.json document. Throws UserError, starting with `origin`, if `front` or `back` is not in the
+/// vocabulary.
 nlohmann::json byte_pair_json(const BytePairParts& parts, std::string_view origin);
 
 /// The parts of a WordPiece tokenizer.
