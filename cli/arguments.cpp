@@ -101,6 +101,17 @@ CLI::Option* check(CLI::Option* option, Validator validator) {
 
 std::string Option::name() const { return option_->get_name(); }
 
+std::vector<std::string> Option::names() const {
+  std::vector<std::string> all;
+  for (const std::string& name : option_->get_lnames()) all.push_back("--" + name);
+  for (const std::string& name : option_->get_snames()) all.push_back("-" + name);
+  return all;
+}
+
+bool Option::takes_value() const { return option_->get_type_size() != 0; }
+
+std::vector<std::string> Option::choices() const { return choices_of(*option_); }
+
 bool Option::is_given() const { return option_->count() > 0; }
 
 Option Option::value_name(const std::string& name) const { return Option(option_->type_name(name)); }

@@ -23,6 +23,12 @@ class Option {
   explicit operator bool() const { return option_ != nullptr; }
 
   std::string name() const;
+  /// Returns all names, "--output" and "-o"; none for a positional argument.
+  std::vector<std::string> names() const;
+  /// Returns whether the option is not a flag.
+  bool takes_value() const;
+  /// Returns all values that the option accepts; none if they are not a list.
+  std::vector<std::string> choices() const;
   /// Returns whether the command line contains the option.
   bool is_given() const;
 

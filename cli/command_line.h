@@ -21,7 +21,10 @@ void add_attend(Command program, int& status);
 void add_bench(Command program, int& status);
 void add_plan(Command program, int& status);
 void add_analyze(Command program, int& status);
+void add_report(Command program, int& status);
+void add_runs(Command program, int& status);
 void add_config(Command program, int& status);
 void add_doctor(Command program, int& status);
+void add_completion(Command program, int& status);
 
 }  // namespace furlong::command_line

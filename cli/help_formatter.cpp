@@ -110,6 +110,15 @@ class HelpFormatter : public CLI::FormatterBase {
 
 }  // namespace
 
+std::vector<std::string> choices_of(const CLI::Option& option) {
+  const Value value = value_of(option);
+  if (!value.choices.empty() || value.name.find('|') == std::string::npos) return value.choices;
+  // A placeholder such as RUN|CHECKPOINT is in capitals; add_choice() shows the words themselves.
+  const std::vector<std::string> words = CLI::detail::split(value.name, '|');
+  const bool capitals = std::any_of(words[0].begin(), words[0].end(), [](char c) { return c >= 'A' && c <= 'Z'; });
+  return capitals ? std::vector<std::string>() : words;
+}
+
 std::shared_ptr<CLI::FormatterBase> help_formatter() { return std::make_shared<HelpFormatter>(); }
 
 }  // namespace furlong::command_line

@@ -1,8 +1,11 @@
 #pragma once
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace CLI {
 class FormatterBase;
+class Option;
 }  // namespace CLI
 
 namespace furlong::command_line {
@@ -12,5 +15,8 @@ inline constexpr const char* common_group = "Common options";
 
 /// Returns the layout of all help pages: description, usage, arguments, options, subcommands, footer, in 80 columns.
 std::shared_ptr<CLI::FormatterBase> help_formatter();
+
+/// Returns all values that an option accepts; none if they are not a list.
+std::vector<std::string> choices_of(const CLI::Option& option);
 
 }  // namespace furlong::command_line

@@ -33,6 +33,8 @@ constexpr Refusal refusals[] = {
     {"export", one_writer, "run it once, after the job"},
     {"logits", one_process, "run it without launch"},
     {"embed", one_process, "run it without launch"},
+    {"report", one_process, "run it without launch"},
+    {"runs", one_process, "run it without launch"},
     {"score", one_process, "run it without launch"},
     {"attend", one_process, "run it without launch"},
     {"bench", "ranks that share the cores would disturb each other's measurements",
@@ -40,6 +42,7 @@ constexpr Refusal refusals[] = {
     {"analyze", one_process, "run it without launch"},
     {"config", "it only reads configs", "run it without launch"},
     {"doctor", "it examines the machine, not a rank", "run it without launch"},
+    {"completion", "it only describes commands", "run it without launch"},
     {"launch", "a job cannot start another job", "name the command itself"},
 };
 

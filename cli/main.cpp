@@ -147,8 +147,11 @@ int main(int argc, char** argv) {
   command_line::add_bench(program, status);
   command_line::add_plan(program, status);
   command_line::add_analyze(program, status);
+  command_line::add_report(program, status);
+  command_line::add_runs(program, status);
   command_line::add_config(program, status);
   command_line::add_doctor(program, status);
+  command_line::add_completion(program, status);
   try {
     configure_logging("info");
     ops::limit_cpu_isa();

@@ -8,6 +8,7 @@ shopt -s extglob
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 furlong=${FURLONG:-$root/build/release/bin/furlong}
+[[ -x $furlong ]] || furlong=$(command -v furlong)  # an installed program
 data=${FURLONG_DATA:-data}
 name=${1:-}
 

@@ -1,0 +1,151 @@
+// furlong report: one HTML page about trainings.
+#include "evaluation/report/report.h"
+
+#include <unistd.h>
+
+#include <memory>
+
+#include "cli/analyze_report.h"
+#include "cli/command_line.h"
+#include "cli/common_options.h"
+#include "datasets/prepare/text_stream.h"
+#include "evaluation/generate.h"
+#include "framework/core/log.h"
+#include "framework/core/parallel.h"
+#include "framework/io/atomic_file.h"
+#include "trainers/train/signals.h"
+
+namespace furlong::command_line {
+namespace {
+
+struct Options {
+  std::vector<std::string> runs, prompts;
+  std::filesystem::path output = "report.html";
+  std::int64_t samples = 0, sample_tokens = 200, threads = 0, interval = 10;
+  std::string device = "auto";
+  bool analyze = false, watch = false;
+};
+
+/// Adds text that the model of a run's best checkpoint generates. Encoders, and runs without a checkpoint, are left out
+/// with a warning.
+void add_samples(ReportRun& run, const Options& options) {
+  try {
+    const CheckpointReader checkpoint = CheckpointReader::open(checkpoint_of(run.files.path.string()));
+    Model model = load_model(checkpoint, device_from_name(options.device), Weights::ema_if_present);
+    run.sampled_at = checkpoint.integer("step");
+    std::vector<std::string> prompts = options.prompts;
+    if (prompts.empty()) prompts.assign(1, "");
+    for (const std::string& prompt : prompts) {
+      const std::vector<std::int32_t> tokens = model.vocabulary.encode_prompt(prompt);
+      for (std::int64_t i = 0; i < options.samples; ++i) {
+        GenerateOptions generation;
+        generation.max_tokens = options.sample_tokens;
+        generation.temperature = 0.8;
+        generation.seed = static_cast<std::uint64_t>(i + 1);
+        const Generated found = generate(model, tokens, generation);
+        run.samples.push_back({prompt, continuation_text(model.vocabulary, tokens, found.tokens)});
+      }
+    }
+  } catch (const UserError& error) {
+    log_warn("{}: no samples: {}", run.name, error.what());
+  }
+}
+
+void add_attention(ReportRun& run) {
+  ModelAnalysisOptions analysis;
+  analysis.run = run.files.path;
+  run.attention = Json::array();
+  try {
+    analyze_model(
+        analysis, [](const ModelAnalysis&) {},
+        [&](const LayerAnalysis& layer) { run.attention.push_back(as_json(layer)); });
+  } catch (const UserError& error) {
+    log_warn("{}: attention is not analyzed: {}", run.name, error.what());
+    run.attention = nullptr;
+  }
+}
+
+/// Returns the number of runs, and whether one of them goes on.
+std::pair<std::size_t, bool> write(const Options& options) {
+  std::vector<ReportRun> runs = open_runs(options.runs);
+  bool running = false;
+  for (ReportRun& run : runs) {
+    running = running || run.files.state == RunState::running;
+    for (const std::string& problem : run.files.problems) log_warn("{}", problem);
+    if (options.samples > 0) add_samples(run, options);
+    if (options.analyze) add_attention(run);
+  }
+  std::vector<Json> recoveries;
+  for (const std::string& directory : options.runs) {
+    Json recovery = read_recovery(directory);
+    if (!recovery.is_null()) recoveries.push_back(std::move(recovery));
+  }
+  ReportOptions page;
+  page.reload_seconds = options.watch && running ? options.interval : 0;
+  write_file_atomically(options.output, report_page(runs, recoveries, page));
+  return {runs.size(), running};
+}
+
+void run(const Options& options, int& status) {
+  set_thread_count(static_cast<int>(options.threads));
+  const StopRequests stop;
+  const auto [count, running] = write(options);
+  fmt::print("{}: {} run{}\n", options.output.string(), count, count == 1 ? "" : "s");
+  std::fflush(stdout);
+  if (!options.watch) return;
+  if (!running) log_warn("--watch: no run goes on, so the page is final");
+  for (bool goes_on = running; goes_on && !stop.received();) {
+    for (std::int64_t i = 0; i < 10 * options.interval && !stop.received(); ++i) ::usleep(100'000);
+    goes_on = write(options).second;
+  }
+  if (stop.received()) status = 3;
+}
+
+}  // namespace
+
+void add_report(Command program, int& status) {
+  const Command command = program.add_subcommand("report", "Write one HTML page about one or several trainings");
+  const auto options = std::make_shared<Options>();
+  command.add_option("runs", options->runs, "Run directories of furlong train, or of furlong finetune: all its stages")
+      .required()
+      .value_name("RUN...");
+  command.add_option("-o,--output", options->output, "File to write").shows_default().value_name("FILE");
+  const Option watch = command.add_flag("--watch", options->watch,
+                                        "Write the page again and again while a run goes on; the page reloads itself");
+  command.add_option("--interval", options->interval, "Seconds between two pages of --watch")
+      .needs(watch)
+      .shows_default()
+      .range(1, 86400)
+      .value_name("SECONDS");
+  const Option samples =
+      command.add_option("--samples", options->samples, "Add N generated texts of each run's best checkpoint")
+          .excludes(watch)
+          .range(1, 100)
+          .value_name("N");
+  command.add_option("--prompt", options->prompts, "Prompt of the samples. Repeatable: N samples of each")
+      .needs(samples)
+      .repeatable()
+      .value_name("TEXT");
+  command.add_option("--sample-tokens", options->sample_tokens, "Length of a sample")
+      .needs(samples)
+      .shows_default()
+      .range(1, 100000)
+      .value_name("N");
+  command
+      .add_flag("--analyze", options->analyze,
+                "Add the errors of each layer's attention, measured on one validation batch with the best checkpoint")
+      .excludes(watch);
+  add_device(command, options->device);
+  add_threads(command, options->threads);
+  command.footer(
+      "The page has the curves of metrics.jsonl, the configurations and their differences, and for furlong finetune "
+      "the "
+      "table of recovery. It is a single file that needs no network. Samples use temperature 0.8.");
+  command.examples({
+      "furlong report runs/quickstart -o report.html",
+      "furlong report runs/softmax runs/performer --samples 2 --prompt 'In the beginning' --analyze",
+  });
+  command.action([options, &status] { run(*options, status); });
+}
+
+}  // namespace furlong::command_line

@@ -1,0 +1,30 @@
+# cmake --install, and a Debian package: cpack --config build/release/CPackConfig.cmake -G DEB.
+include(GNUInstallDirs)
+set(shared ${CMAKE_INSTALL_DATAROOTDIR}/furlong)
+install(TARGETS furlong RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY configs DESTINATION ${shared})
+install(PROGRAMS scripts/prepare_data.sh scripts/fetch_data.sh scripts/fetch_models.sh scripts/antibody_sequences.py
+  DESTINATION ${shared}/scripts)
+install(FILES scripts/label_kjv.awk DESTINATION ${shared}/scripts)
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+install(FILES README.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
+
+# The program describes its commands itself: a manual page, and completion for two shells.
+set(described ${CMAKE_BINARY_DIR}/generated/described)
+install(CODE "execute_process(COMMAND ${CMAKE_SOURCE_DIR}/scripts/describe_program.sh $<TARGET_FILE:furlong> ${described}
+  COMMAND_ERROR_IS_FATAL ANY)")
+install(FILES ${described}/furlong.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${described}/furlong DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions)
+install(FILES ${described}/_furlong DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/zsh/vendor-completions)
+
+set(CPACK_PACKAGE_NAME furlong)
+set(CPACK_PACKAGE_CONTACT "Furlong's developers <furlong@localhost>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "trains transformers on long sequences with linear-time attention")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # dependencies from the libraries that the program links
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "xz-utils, ca-certificates")
+include(CPack)

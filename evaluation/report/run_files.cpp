@@ -1,0 +1,202 @@
+#include "evaluation/report/run_files.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "framework/core/error.h"
+#include "framework/io/json_bounds.h"
+#include "framework/io/text_file.h"
+#include "trainers/settings/settings.h"
+
+namespace furlong {
+namespace {
+
+constexpr std::uint64_t max_metrics_bytes = std::uint64_t{1} << 30, max_config_bytes = std::uint64_t{1} << 24;
+constexpr double not_measured = std::numeric_limits<double>::quiet_NaN();
+
+/// Returns nothing for a line that is not a metrics object: a torn last line, or remains of a damaged disk.
+nlohmann::json metrics_object(std::string_view line, const std::string& origin) {
+  if (line.size() > (1 << 16)) return {};
+  try {
+    foreign::check_json_depth(line, origin);
+  } catch (const UserError&) {
+    return {};
+  }
+  nlohmann::json object = nlohmann::json::parse(line, nullptr, false);
+  const bool valid = object.is_object() && object.value("step", nlohmann::json()).is_number() &&
+                     object.value("split", nlohmann::json()).is_string();
+  return valid ? object : nlohmann::json();
+}
+
+void append(MetricColumns& columns, const nlohmann::json& object) {
+  const std::size_t rows = columns.step.size();
+  const auto number = [&](const char* key) {
+    const auto found = object.find(key);
+    return found != object.end() && found->is_number() ? found->get<double>() : not_measured;
+  };
+  const double tokens = number("tokens"), rate = number("tokens_per_second");
+  const double new_tokens = tokens - (rows > 0 ? columns.tokens.back() : 0);
+  const double before = rows > 0 ? columns.seconds.back() : 0;
+  columns.seconds.push_back(rate > 0 && new_tokens > 0 ? before + new_tokens / rate : before);
+  columns.step.push_back(number("step"));
+  columns.tokens.push_back(tokens);
+  for (const auto& [key, value] : object.items()) {
+    if (key == "step" || key == "tokens" || key == "split") continue;
+    std::vector<double>& column = columns.values[key];
+    column.resize(rows, not_measured);  // lines before the first with this key
+    column.push_back(value.is_number() ? value.get<double>() : not_measured);
+  }
+  for (auto& [key, column] : columns.values) column.resize(rows + 1, not_measured);
+}
+
+void read_metrics(RunFiles& run) {
+  const std::filesystem::path file = run.path / "metrics.jsonl";
+  const std::string text = read_text_file(file, max_metrics_bytes);
+  std::int64_t invalid = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    if (end == std::string::npos) break;  // a line that is being written
+    const nlohmann::json object = metrics_object(std::string_view(text).substr(begin, end - begin), file.string());
+    begin = end + 1;
+    if (object.is_null())
+      ++invalid;
+    else
+      append(run.splits[object["split"].get<std::string>()], object);
+  }
+  if (invalid > 0)
+    run.problems.push_back(
+        fmt::format("{}: {} line{} not a metrics object", file.string(), invalid, invalid == 1 ? " is" : "s are"));
+  for (const auto& [split, columns] : run.splits) {
+    for (const double step : columns.step) run.step = std::max(run.step, static_cast<std::int64_t>(step));
+  }
+  const auto validation = run.splits.find("validation");
+  if (validation == run.splits.end()) return;
+  const MetricColumns& columns = validation->second;
+  const auto losses = columns.values.find("loss");
+  if (losses == columns.values.end()) return;
+  for (std::size_t i = 0; i < columns.step.size(); ++i) {
+    if (!(losses->second[i] >= run.best_loss)) {  // also if the best loss so far is NaN
+      run.best_loss = losses->second[i];
+      run.best_step = static_cast<std::int64_t>(columns.step[i]);
+    }
+  }
+}
+
+void flatten(const nlohmann::ordered_json& value, const std::string& path, std::map<std::string, std::string>& keys) {
+  if (!value.is_object()) {
+    keys[path] = value.is_string() ? value.get<std::string>() : value.dump();
+    return;
+  }
+  for (const auto& [name, member] : value.items()) flatten(member, path.empty() ? name : path + "." + name, keys);
+}
+
+void read_config(RunFiles& run) {
+  const std::filesystem::path file = run.path / "config.yaml";
+  std::error_code code;
+  if (!std::filesystem::exists(file, code)) return;
+  try {
+    run.config_text = read_text_file(file, max_config_bytes);
+    const Settings settings = from_checkpoint_text(run.config_text, file.string()).settings;
+    flatten(to_json(settings), "", run.config);
+    run.max_steps = settings.trainer.max_steps;
+  } catch (const UserError& error) {
+    run.problems.emplace_back(error.what());
+  }
+}
+
+/// Whether a process of this machine holds a lock on the run's file .lock. Testing with flock() could make a training
+/// that starts in this moment fail, so this reads the kernel's list.
+bool is_locked(const std::filesystem::path& directory) {
+  struct stat status {};
+  if (::stat((directory / ".lock").c_str(), &status) != 0) return false;
+  const std::string file = fmt::format(" {:02x}:{:02x}:{} ", major(status.st_dev), minor(status.st_dev), status.st_ino);
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    if (line.find("FLOCK") != std::string::npos && line.find(file) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string_view name_of(RunState state) {
+  return state == RunState::running ? "running" : state == RunState::finished ? "finished" : "stopped";
+}
+
+double RunFiles::last(const std::string& split, const std::string& key) const {
+  const auto columns = splits.find(split);
+  if (columns == splits.end()) return not_measured;
+  const auto column = columns->second.values.find(key);
+  if (column == columns->second.values.end()) return not_measured;
+  for (auto value = column->second.rbegin(); value != column->second.rend(); ++value) {
+    if (std::isfinite(*value)) return *value;
+  }
+  return not_measured;
+}
+
+double RunFiles::tokens() const {
+  const auto train = splits.find("train");
+  return train == splits.end() || train->second.tokens.empty() ? 0 : train->second.tokens.back();
+}
+
+double RunFiles::seconds() const {
+  const auto train = splits.find("train");
+  return train == splits.end() || train->second.seconds.empty() ? 0 : train->second.seconds.back();
+}
+
+RunFiles read_run(const std::filesystem::path& directory) {
+  RunFiles run;
+  run.path = directory;
+  std::error_code code;
+  if (std::filesystem::is_directory(directory, code) && !std::filesystem::exists(directory / "metrics.jsonl", code))
+    throw UserError(
+        "{}: not a run directory: it has no metrics.jsonl; expected the directory of a training "
+        "(run_directory of its config)",
+        directory.string());
+  read_metrics(run);
+  read_config(run);
+  run.changed = std::filesystem::last_write_time(directory / "metrics.jsonl", code);
+  const bool recent = std::filesystem::file_time_type::clock::now() - run.changed < std::chrono::minutes(2);
+  if (run.max_steps > 0 && run.step >= run.max_steps)
+    run.state = RunState::finished;
+  else if (is_locked(directory) || recent)
+    run.state = RunState::running;
+  return run;
+}
+
+std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder, int depth) {
+  std::error_code code;
+  if (!std::filesystem::is_directory(folder, code))
+    throw UserError("{}: not a folder; expected a folder with run directories, such as runs", folder.string());
+  std::vector<std::filesystem::path> runs;
+  if (std::filesystem::exists(folder / "metrics.jsonl", code)) runs.push_back(folder);
+  using Iterator = std::filesystem::recursive_directory_iterator;
+  Iterator entries(folder, std::filesystem::directory_options::skip_permission_denied, code);
+  if (code) throw UserError("{}: cannot read the folder: {}", folder.string(), code.message());
+  for (; entries != Iterator(); entries.increment(code)) {
+    if (code) break;
+    if (entries.depth() >= depth) entries.disable_recursion_pending();
+    if (entries->path().filename() == "metrics.jsonl" && entries.depth() > 0)
+      runs.push_back(entries->path().parent_path());
+  }
+  std::sort(runs.begin(), runs.end());
+  return runs;
+}
+
+nlohmann::ordered_json read_recovery(const std::filesystem::path& directory) {
+  const std::filesystem::path file = directory / "recovery.json";
+  std::error_code code;
+  if (!std::filesystem::exists(file, code)) return {};
+  const std::string text = read_text_file(file, max_config_bytes);
+  foreign::check_ordered_json(text, file.string());
+  auto object = nlohmann::ordered_json::parse(text, nullptr, false);
+  if (!object.is_object()) throw UserError("{}: not a JSON object; furlong finetune writes this file", file.string());
+  return object;
+}
+
+}  // namespace furlong

@@ -1,0 +1,96 @@
+// furlong report and furlong runs on trainings of the program itself.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+using testing::expect_user_error;
+using testing::Finished;
+
+class ReportProgramTest : public testing::WithProgram {
+ protected:
+  void SetUp() override {
+    for (const std::string mechanism : {"linear", "softmax"}) {
+      const std::string config =
+          file(mechanism + ".yaml",
+               fmt::format("run_directory: {}\nmodel: {{d_model: 16, n_layers: 1, n_heads: 2, attention: {{mechanism: "
+                           "{}}}}}\ndata: {{task: copy, copy_symbols: 4, sequence_length: 16, batch_size: 2}}\n"
+                           "trainer: {{max_steps: 4, log_every: 1, validate_every: 2}}\n",
+                           path("runs/" + mechanism), mechanism));
+      const Finished trained = furlong({"train", config, "--progress", "none"});
+      ASSERT_EQ(trained.status, 0) << trained.err;
+    }
+  }
+};
+
+TEST_F(ReportProgramTest, WritesThePageOfTwoRuns) {
+  const std::string page = path("report.html");
+  const Finished done = furlong({"report", path("runs/linear"), path("runs/softmax"), "-o", page, "--analyze"});
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("2 runs"));
+  const std::string text = content(page), begin = "id=\"data\">";
+  const std::size_t from = text.find(begin) + begin.size();
+  const Json data = Json::parse(text.substr(from, text.find("</script>", from) - from));
+  // Every number of metrics.jsonl is on the page.
+  std::istringstream lines(content(path("runs/linear/metrics.jsonl")));
+  std::size_t row = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const Json record = Json::parse(line);
+    if (record["split"] != "train") continue;
+    const Json& train = data["runs"][0]["splits"]["train"];
+    for (const char* key : {"loss", "learning_rate", "gradient_norm", "memory_bytes"})
+      EXPECT_EQ(train["values"][key][row], record[key]) << key << " of line " << row;
+    ++row;
+  }
+  EXPECT_EQ(row, 4u);
+  EXPECT_EQ(data["runs"][0]["config"]["model.attention.mechanism"], "linear");
+  EXPECT_EQ(data["runs"][1]["config"]["model.attention.mechanism"], "softmax");
+  ASSERT_EQ(data["runs"][0]["attention"].size(), 1u) << done.err;
+  EXPECT_EQ(data["runs"][0]["attention"][0]["heads"].size(), 2u);
+}
+
+TEST_F(ReportProgramTest, WatchEndsWithTheLastRun) {
+  const Finished done = furlong({"report", path("runs/linear"), "-o", path("report.html"), "--watch"});
+  EXPECT_EQ(done.status, 0);
+  EXPECT_THAT(done.err, HasSubstr("no run goes on"));
+}
+
+TEST_F(ReportProgramTest, ListsSortsAndFiltersRuns) {
+  const Finished all = furlong({"runs", path("runs"), "--sort", "best", "--json"});
+  ASSERT_EQ(all.status, 0) << all.err;
+  const Json rows = Json::parse(all.out);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_LE(rows[0]["best"].get<double>(), rows[1]["best"].get<double>());
+  EXPECT_EQ(rows[0]["state"], "finished");
+  EXPECT_EQ(rows[0]["step"], 4);
+  const Finished one =
+      furlong({"runs", path("runs"), "--where", "model.attention.mechanism=linear", "--columns", "seed,model.d_model"});
+  ASSERT_EQ(one.status, 0) << one.err;
+  EXPECT_EQ(std::count(one.out.begin(), one.out.end(), '\n'), 2) << one.out;
+  EXPECT_THAT(one.out, HasSubstr("model.d_model"));
+  EXPECT_THAT(one.out, ::testing::ContainsRegex("linear +finished +4/4"));
+  const Finished none = furlong({"runs", path("runs"), "--where", "loss<0"});
+  EXPECT_EQ(std::count(none.out.begin(), none.out.end(), '\n'), 1) << "the header";
+}
+
+TEST_F(ReportProgramTest, RejectsWhatIsNoRunColumnOrCondition) {
+  expect_user_error(furlong({"report", path("missing")}), {"missing", "No such file"});
+  expect_user_error(furlong({"report", folder_.string() + "/linear.yaml"}), {"linear.yaml"});
+  expect_user_error(furlong({"report", path("runs/linear"), "-o", path("none/report.html")}), {"none"});
+  expect_user_error(furlong({"runs", path("missing")}), {"missing", "not a folder"});
+  expect_user_error(furlong({"runs", path("runs"), "--sort", "bestt"}), {"'bestt'", "did you mean best?"});
+  expect_user_error(furlong({"runs", path("runs"), "--where", "loss"}), {"--where loss", "COLUMN=VALUE"});
+  expect_user_error(furlong({"runs", path("runs"), "--where", "loss<x"}), {"'x' is not a number"});
+  std::filesystem::create_directories(path("empty"));
+  expect_user_error(furlong({"runs", path("empty")}), {"no run directories"});
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,163 @@
+// Run directories as furlong report and furlong runs read them, and the page's data.
+#include "evaluation/report/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+using testing::message_of;
+
+class ReportTest : public testing::WithTemporaryFolder {
+ protected:
+  /// Writes a run directory.
+  std::filesystem::path write_run(const std::string& name, const std::string& metrics, const std::string& config) {
+    const std::filesystem::path run = folder_ / name;
+    std::filesystem::create_directories(run);
+    write_file_atomically(run / "metrics.jsonl", metrics);
+    if (!config.empty()) write_file_atomically(run / "config.yaml", config);
+    return run;
+  }
+  static std::string train_line(int step, double loss, double tokens_per_second = 100) {
+    return fmt::format(
+        "{{\"step\":{},\"split\":\"train\",\"loss\":{},\"tokens\":{},\"tokens_per_second\":{},"
+        "\"gradient_norm\":null}}\n",
+        step, loss, 200 * step, tokens_per_second);
+  }
+  static std::string validation_line(int step, double loss) {
+    return fmt::format(
+        "{{\"step\":{},\"split\":\"validation\",\"loss\":{},\"tokens\":512,\"tokens_per_second\":9,"
+        "\"accuracy\":0.5}}\n",
+        step, loss);
+  }
+  static constexpr const char* config = "data: {dataset: d.h5}\ntrainer: {max_steps: 4}\nseed: 7\n";
+};
+
+/// The JSON in a page.
+Json data_of(const std::string& page) {
+  const std::string begin = "id=\"data\">", end = "</script>";
+  const std::size_t from = page.find(begin) + begin.size();
+  return Json::parse(page.substr(from, page.find(end, from) - from));
+}
+
+TEST_F(ReportTest, ReadsMetricsConfigAndState) {
+  const auto path =
+      write_run("run",
+                train_line(1, 5) + validation_line(1, 4.5) + train_line(3, 3, 50) + validation_line(3, 4) +
+                    train_line(4, 2) + validation_line(4, 4.25) + "{\"step\":5,\"spl",  // being written
+                config);
+  const RunFiles run = read_run(path);
+  EXPECT_EQ(run.state, RunState::finished);
+  EXPECT_EQ(run.step, 4);
+  EXPECT_EQ(run.max_steps, 4);
+  EXPECT_EQ(run.config.at("seed"), "7");
+  EXPECT_EQ(run.config.at("trainer.max_steps"), "4");
+  EXPECT_EQ(run.best_loss, 4);
+  EXPECT_EQ(run.best_step, 3);
+  EXPECT_EQ(run.last("train", "loss"), 2);
+  EXPECT_TRUE(std::isnan(run.last("train", "gradient_norm")));
+  EXPECT_EQ(run.tokens(), 800);
+  EXPECT_DOUBLE_EQ(run.seconds(), 200 / 100.0 + 400 / 50.0 + 200 / 100.0);
+  EXPECT_THAT(run.splits.at("validation").values.at("accuracy"), ElementsAre(0.5, 0.5, 0.5));
+  EXPECT_TRUE(run.problems.empty());
+}
+
+TEST_F(ReportTest, KeepsColumnsAlignedIfAKeyAppearsLater) {
+  const auto path =
+      write_run("run",
+                train_line(1, 5) + "{\"step\":2,\"split\":\"train\",\"loss\":null,\"tokens\":400,\"skipped\":1}\n" +
+                    train_line(3, 4),
+                "");
+  const MetricColumns& train = read_run(path).splits.at("train");
+  const std::vector<double>& skipped = train.values.at("skipped");
+  ASSERT_EQ(skipped.size(), 3u);
+  EXPECT_TRUE(std::isnan(skipped[0]) && std::isnan(skipped[2]));
+  EXPECT_EQ(skipped[1], 1);
+  EXPECT_TRUE(std::isnan(train.values.at("loss")[1]));
+  EXPECT_DOUBLE_EQ(train.seconds[2], 2 + 2);  // the second line has no rate
+}
+
+TEST_F(ReportTest, ReportsDamagedLinesAndConfigs) {
+  const auto path = write_run("run", "no json\n" + train_line(1, 5) + "{\"step\":\"x\"}\n", "model: {d_modell: 3}\n");
+  const RunFiles run = read_run(path);
+  EXPECT_EQ(run.step, 1);
+  ASSERT_EQ(run.problems.size(), 2u);
+  EXPECT_THAT(run.problems[0], HasSubstr("2 lines are not a metrics object"));
+  EXPECT_THAT(run.problems[1], HasSubstr("d_model"));
+  EXPECT_TRUE(run.config.empty());
+}
+
+TEST_F(ReportTest, RejectsFoldersThatAreNoRuns) {
+  std::filesystem::create_directories(folder_ / "empty");
+  EXPECT_THAT(message_of<UserError>([&] { read_run(folder_ / "empty"); }), HasSubstr("it has no metrics.jsonl"));
+  EXPECT_THAT(message_of<UserError>([&] { read_run(folder_ / "missing"); }), HasSubstr("No such file"));
+  EXPECT_THAT(message_of<UserError>([&] { find_runs(folder_ / "missing"); }), HasSubstr("not a folder"));
+  const auto run = write_run("run", train_line(1, 5), "");
+  EXPECT_THAT(message_of<UserError>([&] { open_runs({run.string(), run.string() + "/"}); }), HasSubstr("given twice"));
+}
+
+TEST_F(ReportTest, FindsRunsAndNamesThemByWhatDiffers) {
+  write_run("a/seed_1", train_line(1, 5), config);
+  write_run("b/seed_1", train_line(1, 5), config);
+  write_run("deep/1/2/3/4", train_line(1, 5), config);
+  EXPECT_THAT(find_runs(folder_), ElementsAre(folder_ / "a/seed_1", folder_ / "b/seed_1"));
+  const std::vector<ReportRun> runs = open_runs({(folder_ / "a/seed_1").string(), (folder_ / "b/seed_1").string()});
+  EXPECT_EQ(runs[0].name, "a/seed_1");
+  EXPECT_EQ(runs[1].name, "b/seed_1");
+  EXPECT_EQ(open_runs({(folder_ / "a").string()})[0].name, "seed_1") << "the stages of a folder";
+}
+
+TEST_F(ReportTest, PageHasTheNumbersOfTheFiles) {
+  const auto path = write_run("run", train_line(1, 0.1) + train_line(2, 1.0 / 3) + validation_line(2, 0.7), config);
+  const std::string page = report_page(open_runs({path.string()}), {}, {});
+  const Json data = data_of(page);
+  const Json& train = data["runs"][0]["splits"]["train"];
+  EXPECT_EQ(train["step"], Json({1.0, 2.0}));
+  EXPECT_EQ(train["values"]["loss"], Json({0.1, 1.0 / 3}));
+  EXPECT_FALSE(train["values"].contains("gradient_norm")) << "a key without a measured value";
+  EXPECT_EQ(data["runs"][0]["splits"]["validation"]["values"]["loss"], Json({0.7}));
+  EXPECT_EQ(data["runs"][0]["config"]["seed"], "7");
+  for (const char* foreign : {"http://", "https://", "src=", "@import"}) {
+    const std::size_t found = page.find(foreign);
+    // The namespace of SVG is a name, not an address.
+    EXPECT_TRUE(found == std::string::npos || page.substr(found).starts_with("http://www.w3.org/2000/svg")) << foreign;
+  }
+}
+
+TEST_F(ReportTest, TextOfAModelCannotEndTheScript) {
+  std::vector<ReportRun> runs = open_runs({write_run("run", train_line(1, 5), config).string()});
+  runs[0].samples = {{"<!--", "</script><script>alert(1)</script>\xff"}};
+  const std::string page = report_page(runs, {}, {});
+  EXPECT_EQ(page.find("alert(1)</script>"), std::string::npos);
+  EXPECT_EQ(data_of(page)["runs"][0]["samples"][0]["text"], "</script><script>alert(1)</script>\xef\xbf\xbd");
+}
+
+TEST_F(ReportTest, ThinnedRowsKeepExtremesAndEnds) {
+  MetricColumns columns;
+  for (int row = 0; row < 10000; ++row) {
+    columns.step.push_back(row);
+    columns.values["loss"].push_back(row == 5001 ? 99 : row == 7003 ? -99 : std::sin(row));
+    columns.values["gradient_norm"].push_back(row == 1234 ? 1e6 : 1);
+  }
+  const std::vector<std::size_t> rows = thinned(columns, 300);
+  EXPECT_LE(rows.size(), 300u);
+  EXPECT_GE(rows.size(), 200u);
+  EXPECT_TRUE(std::is_sorted(rows.begin(), rows.end()));
+  for (const std::size_t row : {0, 1234, 5001, 7003, 9999})
+    EXPECT_TRUE(std::binary_search(rows.begin(), rows.end(), row)) << row;
+  EXPECT_EQ(thinned(columns, 20000).size(), 10000u);
+}
+
+}  // namespace
+}  // namespace furlong
