@@ -14,8 +14,9 @@ import tempfile
 
 CONFIG = """run_directory: {run}
 model: {{d_model: 16, n_layers: 1, n_heads: 2}}
-data: {{task: copy, copy_symbols: 4, sequence_length: 16, batch_size: 2}}
-trainer: {{max_steps: 6, log_every: 1, validate_every: 3}}
+data: {{task: copy, task_symbols: 4, sequence_length: 16, batch_size: 2}}
+trainer: {{max_steps: 6, validate_every: 3}}
+log: {{every: 1}}
 """
 
 
@@ -36,7 +37,7 @@ def main():
         folder = pathlib.Path(folder)
         run = folder / "run"
         (folder / "c.yaml").write_text(CONFIG.format(run=run))
-        subprocess.run([sys.argv[1], "train", folder / "c.yaml", "--progress", "none"], check=True)
+        subprocess.run([sys.argv[1], "train", folder / "c.yaml"], check=True)
         subprocess.run([sys.argv[1], "report", run, "-o", folder / "r.html"], check=True)
         document = rendered(chromium, folder / "r.html")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
