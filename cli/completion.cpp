@@ -107,7 +107,7 @@ void add_completion(Command program, int& /*status*/) {
   command.add_option("shell", *shell, "Shell").required().one_of({"bash", "zsh"}).value_name("bash|zsh");
   command.footer("Completes subcommands, options, their values, files, and the config keys of --set.");
   command.examples({
-      "source <(furlong completion bash)",
+      "furlong completion bash > ~/.local/share/bash-completion/completions/furlong",
       "furlong completion zsh >> ~/.zshrc",
   });
   command.action([program, shell] { print(program, *shell); });

@@ -110,8 +110,8 @@ void add_report(Command program, int& status) {
       .required()
       .value_name("RUN...");
   command.add_option("-o,--output", options->output, "File to write").shows_default().value_name("FILE");
-  const Option watch = command.add_flag("--watch", options->watch,
-                                        "Write the page again and again while a run goes on; the page reloads itself");
+  const Option watch = command.add_flag(
+      "--watch", options->watch, "Write the page again and again while a run is active; the page reloads itself");
   command.add_option("--interval", options->interval, "Seconds between two pages of --watch")
       .needs(watch)
       .shows_default()

@@ -79,7 +79,8 @@ TEST_F(ReportTest, KeepsColumnsAlignedIfAKeyAppearsLater) {
                 train_line(1, 5) + "{\"step\":2,\"split\":\"train\",\"loss\":null,\"tokens\":400,\"skipped\":1}\n" +
                     train_line(3, 4),
                 "");
-  const MetricColumns& train = read_run(path).splits.at("train");
+  const RunFiles run = read_run(path);
+  const MetricColumns& train = run.splits.at("train");
   const std::vector<double>& skipped = train.values.at("skipped");
   ASSERT_EQ(skipped.size(), 3u);
   EXPECT_TRUE(std::isnan(skipped[0]) && std::isnan(skipped[2]));
