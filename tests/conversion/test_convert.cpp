@@ -155,7 +155,7 @@ TEST_F(Convert, RejectsInvalidOptions) {
               AllOf(HasSubstr("--layers"), HasSubstr("all 3 layers"), HasSubstr("one block")));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "linformer"; }), HasSubstr("linformer"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.layers = "0"; }),
-              AllOf(HasSubstr("--layers: "), HasSubstr("without --attention")));
+              HasSubstr("--layers has no effect without --attention"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "softmax", o.features = 8; }),
               HasSubstr("--features 8"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "auto"; }),
