@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string_view>
 
@@ -146,6 +147,13 @@ Option Option::in_bytes() const {
   CLI::AsSizeValue size(true);
   size.description("");
   return Option(option_->transform(size));
+}
+
+Option Option::in_tokens() const {
+  CLI::AsNumberWithUnit number(std::map<std::string, std::int64_t>{{"k", 1 << 10}, {"m", 1 << 20}},
+                               CLI::AsNumberWithUnit::CASE_INSENSITIVE);
+  number.description("");
+  return Option(option_->transform(number));
 }
 
 Option Option::separated_by(char separator) const { return Option(option_->delimiter(separator)); }

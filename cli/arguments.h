@@ -48,6 +48,8 @@ class Option {
   Option not_negative() const;
   /// Accepts numbers with a unit: 64KiB and 64KB are both 65536.
   Option in_bytes() const;
+  /// Accepts numbers with a unit: 4k is 4096, 1M is 1048576.
+  Option in_tokens() const;
   /// Splits one argument into several values.
   Option separated_by(char separator) const;
   /// Takes one argument each time, although the variable holds many values.

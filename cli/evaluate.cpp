@@ -1,10 +1,15 @@
 // furlong evaluate: measures a trained model on held-out data.
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
-#include "evaluation/unigram_baseline.h"
+#include "cli/evaluate_report.h"
+#include "evaluation/predictions.h"
+#include "evaluation/sequences/hidden_states.h"
 #include "framework/core/device.h"
 #include "framework/core/parallel.h"
 #include "trainers/model/objective.h"
@@ -13,77 +18,132 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
-  std::string run, dataset, split = "validation", sampler, device = "auto", weights = "ema";
-  std::int64_t sequence_length = 0, batch_size = 0, threads = 0, max_batches = 0;
-  bool json = false;
-};
-
-const char* unit_of(const Vocabulary& vocabulary) {
-  switch (vocabulary.kind()) {
-    case Vocabulary::Kind::bytes:
-      return "byte";
-    case Vocabulary::Kind::protein:
-      return "residue";
-    case Vocabulary::Kind::copy:
-      return "symbol";
-    case Vocabulary::Kind::tokenizer:
-      return "token";
-    default:
-      return "base";
-  }
-}
-
 /// Returns ", labels no, yes" for a model that predicts labels.
 std::string labels_of(const Settings& settings, const Vocabulary& vocabulary) {
   if (!settings.objective.learns_labels()) return "";
   return vocabulary.labels().empty() ? ", no labels" : ", labels " + config::join(vocabulary.labels(), ", ");
 }
 
-/// Returns nothing if tokens have no length in bytes, or if the targets are not the whole text.
-std::optional<double> bits_per_byte(const Evaluation& found, const UnigramBaseline& chance) {
-  if (chance.bytes == 0) return std::nullopt;
-  return found.bits_per_token() * (static_cast<double>(found.targets) / static_cast<double>(chance.bytes));
-}
+struct Options {
+  std::string run, dataset, split = "validation", sampler, device = "auto", weights = "ema", suite;
+  std::int64_t sequence_length = 0, batch_size = 0, threads = 0, max_batches = 0, samples = 64;
+  std::vector<std::int64_t> lengths;
+  std::optional<std::uint64_t> resamples, seed;
+  std::filesystem::path predictions;
+  bool by_position = false, json = false;
+};
 
-/// Returns the measurements by name. Labels have neither perplexity nor bits per token.
-nlohmann::ordered_json as_json(const Evaluation& found, const UnigramBaseline& chance, const Model& model) {
-  const ObjectiveSettings& objective = model.settings.objective;
-  nlohmann::ordered_json object{{"objective", name_of(objective.name)}, {"loss", found.loss}};
-  if (!objective.learns_labels()) {
-    const auto bits = bits_per_byte(found, chance);
-    object["perplexity"] = found.perplexity();
-    object["bits_per_token"] = found.bits_per_token();
-    object["bits_per_byte"] = bits ? nlohmann::ordered_json(*bits) : nlohmann::ordered_json();
+/// A split of a dataset, as a model reads it.
+struct SplitData {
+  std::unique_ptr<Dataset> data;
+  Split split;
+  std::int64_t length, batch_size;
+};
+
+SplitData open_split(Model& model, const Options& options, const std::string& path) {
+  const Settings& settings = model.settings;
+  if (!options.sampler.empty()) {
+    if (settings.data.task != "none" || settings.data.stateful || settings.objective.learns_labels())
+      throw UserError("--sampler does not apply: {} determines the rows of this model's data; remove it",
+                      settings.data.task != "none" ? "data.task"
+                      : settings.data.stateful     ? "data.stateful"
+                                                   : "objective.name");
+    model.settings.data.sampler = options.sampler == "documents" ? "documents" : "sequential";
   }
-  object["accuracy"] = found.accuracy;
-  object["baseline_loss"] = chance.loss;
-  object["baseline_accuracy"] = chance.accuracy;
-  object["targets"] = found.targets;
-  object["tokens"] = found.tokens;
-  object["tokens_per_second"] = static_cast<double>(found.tokens) / std::max(found.seconds, 1e-9);
-  return object;
+  if (settings.data.task == "none" && settings.data.dataset.empty() && options.dataset.empty())
+    throw UserError("{}: the model was imported, its config names no dataset; add --data DATASET", path);
+  if (settings.data.task != "none" && !options.dataset.empty())
+    throw UserError("--data does not apply: the model was trained on the task {}; remove it",
+                    open_data(settings.data)->path());
+  DataSettings data_settings = settings.data;
+  if (!options.dataset.empty()) data_settings.dataset = options.dataset;
+  SplitData found{open_data(data_settings), split_from_name(options.split),
+                  options.sequence_length > 0 ? options.sequence_length : settings.data.sequence_length,
+                  options.batch_size > 0 ? options.batch_size : settings.data.batch_size};
+  const Dataset& data = *found.data;
+  if (!(model_vocabulary(settings, data.vocabulary()) == model.vocabulary))
+    throw UserError("{}: the dataset's vocabulary ({}{}) differs from the model's ({}{})", data.path(),
+                    data.vocabulary().description(), labels_of(settings, data.vocabulary()),
+                    model.vocabulary.description(), labels_of(settings, model.vocabulary));
+  if (settings.model.position == layers::Position::learned && found.length > settings.model.max_sequence_length) {
+    throw UserError("--sequence-length {}: the model has {} learned positions; expected at most as many", found.length,
+                    settings.model.max_sequence_length);
+  }
+  if (settings.objective.pooling == ops::Pooling::first && found.length < 2)
+    throw UserError(
+        "--sequence-length {}: the <class> token of objective.pooling: class_token takes one position; expected at "
+        "least 2",
+        found.length);
+  return found;
 }
 
-void print(const Evaluation& found, const UnigramBaseline& chance, const Model& model) {
-  const ObjectiveSettings& objective = model.settings.objective;
-  const double rate = static_cast<double>(found.tokens) / std::max(found.seconds, 1e-9);
-  if (objective.learns_labels()) {
-    fmt::print("  loss           {:.5f} nats per label\n  accuracy       {:.4f} of {} labels\n", found.loss,
-               found.accuracy, found.targets);
+/// What is measured in one pass over a split.
+struct Findings {
+  Evaluation found;
+  UnigramBaseline baseline;
+  std::vector<Metric> metrics;
+  std::vector<ContextRange> positions;
+  std::vector<LengthLoss> lengths;
+};
+
+/// Rows of the longest of --lengths in a batch: by default as many as hold the tokens of a training batch.
+std::int64_t rows_of_longest(const Settings& settings, const Options& options) {
+  if (options.batch_size > 0) return options.batch_size;
+  const std::int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
+  return std::max<std::int64_t>(1, settings.data.batch_size * settings.data.sequence_length / longest);
+}
+
+Findings measure(Model& model, const SplitData& on, const Options& options, const Bootstrap& bootstrap) {
+  const Settings& settings = model.settings;
+  Findings findings;
+  if (options.by_position) require_causal(model, "--by-position");
+  std::optional<PredictionFile> file;
+  if (!options.predictions.empty()) file.emplace(options.predictions);
+  if (!options.lengths.empty())
+    findings.lengths = losses_by_length(model, *on.data, on.split, options.lengths, rows_of_longest(settings, options),
+                                        options.max_batches);
+  if (settings.objective.learns_labels()) {
+    const auto source = evaluation_source(settings, model.vocabulary, *on.data, on.split, on.length, on.batch_size);
+    const LabelPredictions predicted = predict_labels(model, *source, on.batch_size, options.max_batches);
+    findings.found = predicted.found;
+    findings.metrics = class_metrics(predicted.classes, bootstrap);
+    if (file) file->write_labels(predicted.classes, model.vocabulary.labels());
   } else {
-    fmt::print(
-        "  loss           {:.5f} nats per token{}\n  perplexity     {:.4f}\n  bits per {:<6} {:.4f}\n  accuracy       "
-        "{:.4f}\n",
-        found.loss,
-        objective.name == Objective::masked_tokens ? fmt::format(", over {} masked ones", found.targets) : "",
-        found.perplexity(), unit_of(model.vocabulary), found.bits_per_token(), found.accuracy);
+    ContextLosses positions(settings.data.stateful);
+    const auto observe = [&](std::uint64_t first, const Batch& batch, const ops::CrossEntropyResult& result) {
+      const std::vector<double> losses = doubles_of(result.row_losses);
+      if (options.by_position) positions.add(batch, losses);
+      if (file) file->write_rows(first, batch, losses);
+    };
+    const bool observes = options.by_position || file;
+    findings.found = evaluate(model, *on.data, on.split, on.length, on.batch_size, options.max_batches, {}, {},
+                              observes ? BatchObserver(observe) : BatchObserver());
+    findings.positions = positions.ranges();
   }
-  const auto bits = bits_per_byte(found, chance);
-  if (bits && model.vocabulary.tokenizer()) fmt::print("  bits per byte  {:.4f}\n", *bits);
-  fmt::print("  baseline       loss {:.5f}, accuracy {:.4f}, from the frequencies of {} alone\n", chance.loss,
-             chance.accuracy, objective.learns_labels() ? "labels" : "tokens");
-  fmt::print("  speed          {:.0f} tokens/s\n", rate);
+  findings.baseline =
+      chance(settings, model.vocabulary, *on.data, on.split, on.length, on.batch_size, options.max_batches);
+  if (file) file->commit();
+  return findings;
+}
+
+void run_suite(Model& model, const Options& options, const std::string& path, std::int64_t step) {
+  const RecallSuiteOptions suite{
+      .lengths = options.lengths, .samples = options.samples, .seed = options.seed.value_or(1)};
+  bool begun = false;
+  const auto print_row = [&](const RecallResult& result) {
+    if (!std::exchange(begun, true)) {
+      fmt::print("{} (step {}): suite {}, {} sequences of each task and length, seed {}\n", path, step, options.suite,
+                 suite.samples, suite.seed);
+      print_recall_head();
+    }
+    print_recall(result);
+  };
+  const auto results =
+      recall_suite(model, suite, options.json ? std::function<void(const RecallResult&)>() : print_row);
+  if (!options.json) return;
+  const Json object{{"checkpoint", path},       {"step", step},       {"suite", options.suite},
+                    {"samples", suite.samples}, {"seed", suite.seed}, {"results", as_json(results)}};
+  fmt::print("{}\n", object.dump(2));
 }
 
 void run(const Options& options) {
@@ -94,96 +154,115 @@ void run(const Options& options) {
                            options.weights == "raw" ? Weights::raw : Weights::ema_if_present);
   const Settings& settings = model.settings;
   require_output_layer(settings, path.string());
-  if (!options.sampler.empty()) {
-    if (settings.data.task != "none" || settings.data.stateful || settings.objective.learns_labels())
-      throw UserError("--sampler does not apply: {} determines the rows of this model's data; remove it",
-                      settings.data.task != "none" ? "data.task"
-                      : settings.data.stateful     ? "data.stateful"
-                                                   : "objective.name");
-    model.settings.data.sampler = options.sampler == "documents" ? "documents" : "sequential";
-  }
-  if (settings.data.task == "none" && settings.data.dataset.empty() && options.dataset.empty())
-    throw UserError("{}: the model was imported, its config names no dataset; add --data DATASET", path.string());
-  if (settings.data.task != "none" && !options.dataset.empty())
-    throw UserError("--data does not apply: the model was trained on the task {}; remove it",
-                    open_data(settings.data)->path());
-  DataSettings data_settings = settings.data;
-  if (!options.dataset.empty()) data_settings.dataset = options.dataset;
-  const std::unique_ptr<Dataset> opened = open_data(data_settings);
-  const Dataset& data = *opened;
-  const std::string& store = data.path();
-  if (!(model_vocabulary(settings, data.vocabulary()) == model.vocabulary))
-    throw UserError("{}: the dataset's vocabulary ({}{}) differs from the model's ({}{})", store,
-                    data.vocabulary().description(), labels_of(settings, data.vocabulary()),
-                    model.vocabulary.description(), labels_of(settings, model.vocabulary));
-  const std::int64_t length = options.sequence_length > 0 ? options.sequence_length : settings.data.sequence_length;
-  if (settings.model.position == layers::Position::learned && length > settings.model.max_sequence_length) {
-    throw UserError("--sequence-length {}: the model has {} learned positions; expected at most as many", length,
-                    settings.model.max_sequence_length);
-  }
-  if (settings.objective.pooling == ops::Pooling::first && length < 2)
-    throw UserError(
-        "--sequence-length {}: the <class> token of objective.pooling: class_token takes one position; expected at "
-        "least 2",
-        length);
-  const Split split = split_from_name(options.split);
-  const std::int64_t batch_size = options.batch_size > 0 ? options.batch_size : settings.data.batch_size;
-  const Evaluation found = evaluate(model, data, split, length, batch_size, options.max_batches);
-  const UnigramBaseline by_chance =
-      chance(settings, model.vocabulary, data, split, length, batch_size, options.max_batches);
   const std::int64_t step = checkpoint.has("step") ? checkpoint.integer("step") : 0;
+  if (!options.suite.empty()) return run_suite(model, options, path.string(), step);
+  const bool labels = settings.objective.learns_labels();
+  if (!labels && (options.resamples || options.seed))
+    throw UserError(
+        "{}: only models of labels have metrics with intervals, and only --suite draws sequences; remove it",
+        options.resamples ? "--bootstrap" : "--seed");
+  const Bootstrap bootstrap{.resamples = static_cast<std::int64_t>(options.resamples.value_or(1000)),
+                            .seed = options.seed.value_or(1)};
+  const SplitData on = open_split(model, options, path.string());
+  const Findings findings = measure(model, on, options, bootstrap);
   if (options.json) {
-    nlohmann::ordered_json object{{"checkpoint", path.string()},
-                                  {"step", step},
-                                  {"data", store},
-                                  {"split", options.split},
-                                  {"sequence_length", length}};
-    object.update(as_json(found, by_chance, model));
+    Json object{{"checkpoint", path.string()},
+                {"step", step},
+                {"data", on.data->path()},
+                {"split", options.split},
+                {"sequence_length", on.length}};
+    object.update(as_json(findings.found, findings.baseline, model));
+    if (labels) object["metrics"] = as_json(findings.metrics);
+    if (options.by_position) object["by_position"] = as_json(findings.positions);
+    if (!options.lengths.empty()) object["lengths"] = as_json(findings.lengths);
     fmt::print("{}\n", object.dump(2));
     return;
   }
-  const bool documents = settings.data.sampler == "documents" || settings.objective.learns_labels();
-  fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split, store,
-             found.tokens, documents ? "documents of at most" : "windows of", length);
-  print(found, by_chance, model);
+  const bool documents = settings.data.sampler == "documents" || labels;
+  fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split,
+             on.data->path(), findings.found.tokens, documents ? "documents of at most" : "windows of", on.length);
+  print_evaluation(findings.found, findings.baseline, model);
+  if (labels) print_metrics(findings.metrics, bootstrap);
+  if (options.by_position) print_positions(findings.positions);
+  if (!options.lengths.empty()) print_lengths(findings.lengths);
 }
 
 }  // namespace
 
 void add_evaluate(Command program, int& /*status*/) {
-  const Command command =
-      program.add_subcommand("evaluate", "Measure loss, perplexity, bits per byte and accuracy on held-out data");
+  const Command command = program.add_subcommand(
+      "evaluate", "Measure loss, accuracy and metrics on held-out data, by context length too, and recall");
   const auto options = std::make_shared<Options>();
   command.add_option("run", options->run, checkpoint_description).required().value_name("RUN|CHECKPOINT");
+  std::vector<Option> of_data;  // options that need a dataset
+  of_data.push_back(
+      command
+          .add_option("--data", options->dataset,
+                      "Tokenized dataset (default: that of the model's training; required for an imported model)")
+          .value_name("DATASET"));
+  of_data.push_back(add_split(command, options->split));
+  of_data.push_back(command
+                        .add_option("--sequence-length", options->sequence_length,
+                                    "Tokens in a window, or in the longest document (default: as in training)")
+                        .range(1, 1000000000));
+  of_data.push_back(
+      command.add_option("--batch-size", options->batch_size, "Sequences in a batch (default: as in training)")
+          .range(1, 1000000));
+  of_data.push_back(
+      command.add_option("--max-batches", options->max_batches, "Evaluate only the first N batches (default: all)")
+          .positive()
+          .value_name("N"));
+  of_data.push_back(
+      command
+          .add_option("--sampler", options->sampler,
+                      "windows: rows of equal length, across documents; documents: a row is one document, or a part "
+                      "of it (default: as in training)")
+          .one_of({"windows", "documents"}));
+  of_data.push_back(command.add_flag("--by-position", options->by_position,
+                                     "Add the loss by the number of tokens before the predicted one"));
   command
-      .add_option("--data", options->dataset,
-                  "Tokenized dataset (default: that of the model's training; required for an imported model)")
-      .value_name("DATASET");
-  add_split(command, options->split);
-  command
-      .add_option("--sequence-length", options->sequence_length,
-                  "Tokens in a window, or in the longest document (default: as in training)")
-      .range(1, 1000000000);
-  command.add_option("--batch-size", options->batch_size, "Sequences in a batch (default: as in training)")
-      .range(1, 1000000);
-  command.add_option("--max-batches", options->max_batches, "Evaluate only the first N batches (default: all)")
-      .positive()
+      .add_option("--lengths", options->lengths,
+                  "Add the loss of the same tokens with windows, or documents, of each length, such as 1k,4k (k: "
+                  "1,024). With --suite: lengths of its sequences")
+      .separated_by(',')
+      .one_argument()
+      .in_tokens()
+      .range(1, 1000000000)
+      .value_name("N,...");
+  of_data.push_back(command
+                        .add_option("--predictions", options->predictions,
+                                    "File of the label and probabilities of each sample, or the loss of each "
+                                    "sequence: .tsv or .jsonl")
+                        .value_name("FILE"));
+  of_data.push_back(command
+                        .add_option("--bootstrap", options->resamples,
+                                    "Labels: resamples for the 95% confidence intervals; 0: none (default: 1000)")
+                        .range(0, 1000000)
+                        .value_name("N"));
+  const Option suite = command
+                           .add_option("--suite", options->suite,
+                                       "recall: measure what the model recalls from generated sequences instead")
+                           .one_of({"recall"});
+  for (const Option& option : of_data) suite.excludes(option);
+  command.add_option("--samples", options->samples, "Sequences of each task and length of --suite")
+      .shows_default()
+      .range(1, 1024)
+      .needs(suite)
       .value_name("N");
-  command
-      .add_option("--sampler", options->sampler,
-                  "windows: rows of equal length, across documents; documents: a row is one document, or a part of it "
-                  "(default: as in training)")
-      .one_of({"windows", "documents"});
+  command.add_option("--seed", options->seed, "Of --suite and --bootstrap (default: 1)").value_name("N");
   add_weights(command, options->weights);
   add_device(command, options->device);
   add_threads(command, options->threads);
   add_json(command, options->json);
   command.footer(
       "The baseline predicts from frequencies alone. Its loss uses the frequencies of tokens (or labels) in the "
-      "training split. Its accuracy is the fraction of targets equal to the most frequent token (or label).");
+      "training split. Its accuracy is the fraction of targets equal to the most frequent token (or label). "
+      "docs/evaluate.md describes all measurements.");
   command.examples({
       "furlong evaluate runs/quickstart",
       "furlong evaluate runs/quickstart --split test --weights raw --json",
+      "furlong evaluate runs/quickstart --by-position --lengths 256,1k,4k",
+      "furlong evaluate runs/quickstart --suite recall",
   });
   command.action([options] { run(*options); });
 }

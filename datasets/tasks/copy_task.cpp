@@ -17,8 +17,8 @@ CopyTask::CopyTask(const CopyTaskOptions& options) : options_(options) {
   if (options.min_copy_symbols < 0 || options.min_copy_symbols > longest)
     throw UserError("data.task_min_symbols: found {}; data.sequence_length: {} fits copies of 1 to {} symbols",
                     options.min_copy_symbols, n, longest);
-  require(options.n_symbols >= 1 && options.n_symbols <= Vocabulary::max_copy_symbols, "a copy task over {} symbols",
-          options.n_symbols);
+  require(options.n_symbols >= 1 && (options.ids.empty() || std::ssize(options.ids) == options.n_symbols + 2),
+          "a copy task over {} symbols with {} ids", options.n_symbols, options.ids.size());
 }
 
 std::uint64_t CopyTask::n_samples() const {
@@ -38,13 +38,16 @@ void CopyTask::make_sample(std::uint64_t index, Batch& batch, std::int64_t row) 
   const auto shortest = static_cast<std::uint64_t>(options_.min_copy_symbols);
   const std::uint64_t k = shortest == 0 ? longest : shortest + uniform(0, longest - shortest + 1);
 
-  const auto marker = static_cast<std::int32_t>(symbols), separator = marker + 1;
+  const auto id = [&](std::uint64_t number) {
+    return options_.ids.empty() ? static_cast<std::int32_t>(number) : options_.ids[number];
+  };
+  const std::int32_t marker = id(symbols), separator = id(symbols + 1);
   const std::int64_t begin = row * options_.sequence_length;
   std::int32_t *inputs = batch.inputs.data() + begin, *targets = batch.targets.data() + begin;
   std::fill_n(inputs, options_.sequence_length, marker);
   inputs[k + 1] = separator;
   for (std::uint64_t i = 0; i < k; ++i) {
-    const auto symbol = static_cast<std::int32_t>(uniform(i + 1, symbols));
+    const std::int32_t symbol = id(uniform(i + 1, symbols));
     inputs[1 + i] = symbol;
     inputs[k + 2 + i] = options_.hidden_as.value_or(symbol);
     targets[options_.hidden_as ? k + 2 + i : k + 1 + i] = symbol;

@@ -21,13 +21,16 @@ struct CopyTaskOptions {
   /// For bidirectional models: the token that replaces each input of the second half. The target is then at the
   /// position of its symbol.
   std::optional<std::int32_t> hidden_as{};
+  /// Ids of the symbols, the marker and the separator in another vocabulary. Empty: those of
+  /// Vocabulary::copy(n_symbols).
+  std::vector<std::int32_t> ids{};
   std::uint64_t seed = 0;
   Split split = Split::train;
 };
 
 /// Sample `index` of a split: independent, uniform symbols drawn from (seed, split, index). The targets are the symbols
 /// of the second half, each at the preceding token; all other targets are unpredictable and ignored. The accuracy of a
-/// batch is thus the accuracy of the copy. Ids are those of Vocabulary::copy(n_symbols).
+/// batch is thus the accuracy of the copy.
 class CopyTask : public BatchSource {
  public:
   /// Number of samples of validation and of test; training has no end.

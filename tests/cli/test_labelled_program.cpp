@@ -69,6 +69,8 @@ TEST_F(LabelledProgramTest, PrepareTrainAndEvaluate) {
   EXPECT_GT(found["targets"], 5);
   EXPECT_LT(found["loss"], 0.2);
   EXPECT_FALSE(found.contains("perplexity"));
+  for (const char* metric : {"accuracy", "balanced_accuracy", "f1_macro", "mcc", "auroc", "auprc"})
+    EXPECT_EQ(found["metrics"][metric], Json({{"value", 1.0}, {"low", 1.0}, {"high", 1.0}})) << metric;
   const Finished generated = furlong({"generate", path("run"), "--prompt", "a"});
   EXPECT_EQ(generated.status, 2);
   EXPECT_THAT(generated.err, HasSubstr("this model is an encoder (objective classification)"));
@@ -79,6 +81,32 @@ TEST_F(LabelledProgramTest, PrepareTrainAndEvaluate) {
   EXPECT_EQ(other.status, 2);
   EXPECT_THAT(other.err,
               HasSubstr("vocabulary (bytes, labels bad, good) differs from the model's (bytes, labels good, bad)"));
+}
+
+TEST_F(LabelledProgramTest, WritesPredictionsAndIntervals) {
+  ASSERT_EQ(prepare({}).status, 0);
+  const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=3"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const Finished table = furlong({"evaluate", path("run"), "--predictions", path("p.tsv"), "--bootstrap", "50"});
+  ASSERT_EQ(table.status, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("95% interval, 50 resamples"));
+  EXPECT_THAT(table.out, HasSubstr("balanced_accuracy"));
+  EXPECT_THAT(content(path("p.tsv")),
+              ::testing::StartsWith("sample\tlabel\tpredicted\tprobability_good\tprobability_bad\n1\tgood\t"));
+  const auto metrics = [&](const std::string& seed) {
+    const Finished found = furlong({"evaluate", path("run"), "--json", "--seed", seed});
+    return Json::parse(found.out)["metrics"];
+  };
+  EXPECT_EQ(metrics("1"), metrics("1"));
+  EXPECT_NE(metrics("1"), metrics("2"));
+  const Finished without = furlong({"evaluate", path("run"), "--json", "--bootstrap", "0"});
+  EXPECT_TRUE(Json::parse(without.out)["metrics"]["auroc"]["low"].is_null());
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--by-position"}, {"--lengths", "4,8"}, {"--suite", "recall"}}) {
+    std::vector<std::string> all{"evaluate", path("run")};
+    all.insert(all.end(), more.begin(), more.end());
+    testing::expect_user_error(furlong(all), {more[0], "this model predicts labels"});
+  }
 }
 
 TEST_F(LabelledProgramTest, RejectsLengthOfClassTokenAlone) {

@@ -6,8 +6,8 @@
 #include <sstream>
 
 #include "framework/io/hdf5.h"
+#include "tests/cli/page_example.h"
 #include "tests/cli/program.h"
-#include "tests/places.h"
 
 namespace furlong {
 namespace {
@@ -17,19 +17,6 @@ using ::testing::StartsWith;
 using Json = nlohmann::ordered_json;
 using testing::expect_user_error;
 using testing::Finished;
-
-/// The lines of a page's first example.
-std::vector<std::string> example_of(const std::string& page) {
-  std::istringstream lines(page);
-  std::vector<std::string> found;
-  bool inside = false;
-  for (std::string line; std::getline(lines, line);) {
-    if (line == "```" && inside) break;
-    if (inside) found.push_back(line);
-    inside = inside || line == "```sh";
-  }
-  return found;
-}
 
 class SequencesProgramTest : public testing::WithProgram {
  protected:
@@ -66,17 +53,8 @@ log:
   progress: none
 )");
   }
-  /// A line of a page, run in the test's folder.
-  void run_line(const std::string& line) const {
-    const std::string command = fmt::format("cd '{}' && furlong() {{ '{}' \"$@\"; }} && {} >>stdout 2>>stderr",
-                                            folder_.string(), testing::program_under_test(), line);
-    EXPECT_EQ(std::system(command.c_str()), 0) << line << "\n" << content(path("stderr"));
-  }
-  void run_example(const std::string& page) const {
-    const std::vector<std::string> lines = example_of(content((testing::source_directory() / "docs" / page).string()));
-    ASSERT_EQ(lines.size(), 5u) << page;
-    for (const std::string& line : lines) run_line(line);
-  }
+  void run_line(const std::string& line) const { testing::run_line(folder_, line); }
+  void run_example(const std::string& page) const { testing::run_example(folder_, page, 5); }
   hdf5::Shape shape(const std::string& name, const std::string& dataset) const {
     return hdf5::File::open(path(name)).dataset(dataset).shape();
   }

@@ -55,29 +55,31 @@ Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch,
   return Tensor::from(tokens, {batch, static_cast<std::int64_t>(tokens.size()) / batch}, device);
 }
 
-Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length,
-                    std::int64_t batch_size, std::int64_t max_batches, const BatchLoss& loss, const WorkShare& share) {
-  const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
+Evaluation evaluate(Model& model, const BatchSource& source, const EvaluationPass& pass) {
+  const WorkShare alone;
+  const WorkShare& share = pass.share ? *pass.share : alone;
+  require(!pass.observe || !share.group(), "an observer of batches needs a single process");
   std::optional<RecurrentState> carried;
-  if (model.settings.data.stateful) carried.emplace(*model.decoder, batch_size);
-  const SampleShare samples = share.samples(batch_size);
-  require(!carried || samples.samples == batch_size, "stateful training needs a single process");
+  if (pass.stateful) carried.emplace(*model.decoder, pass.batch_size);
+  const SampleShare samples = share.samples(pass.batch_size);
+  require(!carried || samples.samples == pass.batch_size, "stateful training needs a single process");
 
   Tape tape(model.stream);
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
-  ops::CrossEntropyOptions loss_options;
-  loss_options.count_correct = true;
-  loss_options.normalizer = 1.0;  // sums: batches have different numbers of targets
+  ops::CrossEntropyOptions options;
+  options.count_correct = true;
+  options.normalizer = 1.0;  // sums: batches have different numbers of targets
+  options.keep_row_losses = static_cast<bool>(pass.observe);
 
   Evaluation result;
   double correct = 0;
   const auto start = Clock::now();
   std::int64_t batches = 0;
-  for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
-       first += static_cast<std::uint64_t>(batch_size), ++batches) {
+  for (std::uint64_t first = 0; first < source.n_samples() && (pass.max_batches == 0 || batches < pass.max_batches);
+       first += static_cast<std::uint64_t>(pass.batch_size), ++batches) {
     const Batch batch =
-        share.cut(source->single_pass_batch(first + static_cast<std::uint64_t>(samples.first), samples.samples),
+        share.cut(source.single_pass_batch(first + static_cast<std::uint64_t>(samples.first), samples.samples),
                   model.settings.objective.name == Objective::next_token);
     if (batch.n_targets == 0 && !carried && !share.group())
       continue;  // with several ranks, others may have targets in segments of the same rows
@@ -86,7 +88,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
     const DeviceBatch input = on_device(batch, model.store->device());
     const trace::Span span("compute", "forward");
     const auto step =
-        loss ? loss(context, batch, input, loss_options) : loss_of(model, context, input, loss_options, past);
+        pass.loss ? pass.loss(context, batch, input, options) : loss_of(model, context, input, options, past);
     result.loss +=
         static_cast<double>(step.loss.value().dtype() == DType::float64 ? step.loss.value().to_vector<double>()[0]
                                                                         : step.loss.value().to_vector<float>()[0]);
@@ -94,6 +96,7 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
     result.targets += counts[0];
     result.tokens += batch.n_tokens;
     correct += counts[1];
+    if (pass.observe) pass.observe(first, batch, step);
   }
   result.seconds = seconds_since(start);
   if (share.group()) {
@@ -105,9 +108,23 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
     result.tokens = static_cast<std::int64_t>(sums[2]);
     correct = sums[3];
   }
-  if (result.targets == 0) throw no_targets(model.settings, data, split, max_batches);
   result.loss /= static_cast<double>(result.targets);
   result.accuracy = correct / static_cast<double>(result.targets);
+  return result;
+}
+
+Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length,
+                    std::int64_t batch_size, std::int64_t max_batches, const BatchLoss& loss, const WorkShare& share,
+                    const BatchObserver& observe) {
+  const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
+  const Evaluation result = evaluate(model, *source,
+                                     {.batch_size = batch_size,
+                                      .max_batches = max_batches,
+                                      .stateful = model.settings.data.stateful,
+                                      .loss = loss,
+                                      .share = &share,
+                                      .observe = observe});
+  if (result.targets == 0) throw no_targets(model.settings, data, split, max_batches);
   return result;
 }
 

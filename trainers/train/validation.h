@@ -32,6 +32,24 @@ struct Evaluation {
 using BatchLoss = std::function<ops::CrossEntropyResult(layers::ForwardContext&, const Batch&, const DeviceBatch&,
                                                         const ops::CrossEntropyOptions&)>;
 
+/// Called after each batch. `first` is the number of its first sample; `result` has row_losses.
+using BatchObserver =
+    std::function<void(std::uint64_t first, const Batch& batch, const ops::CrossEntropyResult& result)>;
+
+/// How evaluate() reads a source.
+struct EvaluationPass {
+  std::int64_t batch_size = 1;       ///< samples in a batch
+  std::int64_t max_batches = 0;      ///< 0: all
+  bool stateful = false;             ///< recurrent states continue from batch to batch (data.stateful)
+  BatchLoss loss = {};               ///< empty: loss_of
+  const WorkShare* share = nullptr;  ///< of this rank; null: one process
+  BatchObserver observe = {};        ///< needs one process
+};
+
+/// Evaluates the model's objective in one pass over a source, without dropout and without a tape. Without any target,
+/// the result has 0 targets and a loss of NaN.
+Evaluation evaluate(Model& model, const BatchSource& source, const EvaluationPass& pass);
+
 /// Evaluates the model's objective in one pass over a split. next_token: windows of `sequence_length`, in which each
 /// token except the split's first is a target once. Other objectives: some tokens masked, or labelled documents cut at
 /// that length. `max_batches` limits the number of batches; 0 means all. Runs without dropout and without a tape.
@@ -39,7 +57,7 @@ using BatchLoss = std::function<ops::CrossEntropyResult(layers::ForwardContext&,
 /// is a target.
 Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length,
                     std::int64_t batch_size, std::int64_t max_batches = 0, const BatchLoss& loss = {},
-                    const WorkShare& share = {});
+                    const WorkShare& share = {}, const BatchObserver& observe = {});
 
 /// Throws the UserError that evaluate throws if there is no target, without a forward pass.
 void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,

@@ -1,0 +1,169 @@
+#include "cli/evaluate_report.h"
+
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "framework/core/enum_names.h"
+
+namespace furlong::command_line {
+namespace {
+
+const char* unit_of(const Vocabulary& vocabulary) {
+  switch (vocabulary.kind()) {
+    case Vocabulary::Kind::bytes:
+      return "byte";
+    case Vocabulary::Kind::protein:
+      return "residue";
+    case Vocabulary::Kind::copy:
+      return "symbol";
+    case Vocabulary::Kind::tokenizer:
+      return "token";
+    default:
+      return "base";
+  }
+}
+
+double tokens_per_second(const Evaluation& found) {
+  return static_cast<double>(found.tokens) / std::max(found.seconds, 1e-9);
+}
+
+/// Returns nothing if tokens have no length in bytes, or if the targets are not the whole text.
+std::optional<double> bits_per_byte(const Evaluation& found, const UnigramBaseline& baseline) {
+  if (baseline.bytes == 0) return std::nullopt;
+  return found.bits_per_token() * (static_cast<double>(found.targets) / static_cast<double>(baseline.bytes));
+}
+
+}  // namespace
+
+void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, const Model& model) {
+  const ObjectiveSettings& objective = model.settings.objective;
+  if (objective.learns_labels()) {
+    fmt::print("  loss           {:.5f} nats per label\n  accuracy       {:.4f} of {} labels\n", found.loss,
+               found.accuracy, found.targets);
+  } else {
+    fmt::print(
+        "  loss           {:.5f} nats per token{}\n  perplexity     {:.4f}\n  bits per {:<6} {:.4f}\n  accuracy       "
+        "{:.4f}\n",
+        found.loss,
+        objective.name == Objective::masked_tokens ? fmt::format(", over {} masked ones", found.targets) : "",
+        found.perplexity(), unit_of(model.vocabulary), found.bits_per_token(), found.accuracy);
+  }
+  const auto bits = bits_per_byte(found, baseline);
+  if (bits && model.vocabulary.tokenizer()) fmt::print("  bits per byte  {:.4f}\n", *bits);
+  fmt::print("  baseline       loss {:.5f}, accuracy {:.4f}, from the frequencies of {} alone\n", baseline.loss,
+             baseline.accuracy, objective.learns_labels() ? "labels" : "tokens");
+  fmt::print("  speed          {:.0f} tokens/s\n", tokens_per_second(found));
+}
+
+void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstrap) {
+  fmt::print("\n  {:<18}{:>8}{}\n", "metric", "value",
+             bootstrap.resamples > 0 ? fmt::format("   95% interval, {} resamples", bootstrap.resamples) : "");
+  for (const Metric& metric : metrics) {
+    if (std::isnan(metric.value)) {
+      fmt::print("  {:<18}{:>8}   undefined: all samples have one label\n", metric.name, "-");
+    } else {
+      fmt::print("  {:<18}{:>8.4f}{}\n", metric.name, metric.value,
+                 bootstrap.resamples > 0 ? fmt::format("   {:.4f} to {:.4f}", metric.low, metric.high) : "");
+    }
+  }
+}
+
+void print_positions(const std::vector<ContextRange>& ranges) {
+  fmt::print("\n  {:>21}{:>10}{:>10}{:>12}\n", "tokens of context", "loss", "bits", "targets");
+  for (const ContextRange& range : ranges) {
+    const std::string name =
+        range.first == range.last ? std::to_string(range.first) : fmt::format("{} to {}", range.first, range.last);
+    fmt::print("  {:>21}{:>10.5f}{:>10.5f}{:>12}\n", name, range.loss, range.bits(), range.targets);
+  }
+}
+
+void print_lengths(const std::vector<LengthLoss>& lengths) {
+  fmt::print("\n  {:>21}{:>10}{:>10}{:>10}{:>12}\n", "sequence length", "loss", "bits", "accuracy", "targets");
+  for (const auto& [length, found] : lengths)
+    fmt::print("  {:>21}{:>10.5f}{:>10.5f}{:>10.4f}{:>12}\n", length, found.loss, found.bits_per_token(),
+               found.accuracy, found.targets);
+}
+
+void print_recall_head() {
+  fmt::print("  {:<20}{:>8}{:>7}{:>10}{:>10}{:>9}{:>9}\n", "task", "length", "pairs", "accuracy", "baseline", "loss",
+             "answers");
+}
+
+void print_recall(const RecallResult& result) {
+  fmt::print("  {:<20}{:>8}{:>7}", name_of(result.task), result.length,
+             result.pairs > 0 ? std::to_string(result.pairs) : "");
+  if (result.obstacle.empty()) {
+    fmt::print("{:>10.4f}{:>10.5f}{:>9.4f}{:>9}\n", result.accuracy, result.baseline, result.loss, result.answers);
+  } else {
+    fmt::print("  not run: {}\n", result.obstacle);
+  }
+  std::fflush(stdout);
+}
+
+Json as_json(const Evaluation& found, const UnigramBaseline& baseline, const Model& model) {
+  const ObjectiveSettings& objective = model.settings.objective;
+  Json object{{"objective", name_of(objective.name)}, {"loss", found.loss}};
+  if (!objective.learns_labels()) {
+    const auto bits = bits_per_byte(found, baseline);
+    object["perplexity"] = found.perplexity();
+    object["bits_per_token"] = found.bits_per_token();
+    object["bits_per_byte"] = bits ? Json(*bits) : Json();
+  }
+  object["accuracy"] = found.accuracy;
+  object["baseline_loss"] = baseline.loss;
+  object["baseline_accuracy"] = baseline.accuracy;
+  object["targets"] = found.targets;
+  object["tokens"] = found.tokens;
+  object["tokens_per_second"] = tokens_per_second(found);
+  return object;
+}
+
+Json as_json(const std::vector<Metric>& metrics) {
+  Json object;
+  for (const Metric& metric : metrics)
+    object[metric.name] = {{"value", metric.value}, {"low", metric.low}, {"high", metric.high}};
+  return object;
+}
+
+Json as_json(const std::vector<ContextRange>& ranges) {
+  Json list = Json::array();
+  for (const ContextRange& range : ranges)
+    list.push_back({{"first", range.first},
+                    {"last", range.last},
+                    {"loss", range.loss},
+                    {"bits_per_token", range.bits()},
+                    {"targets", range.targets}});
+  return list;
+}
+
+Json as_json(const std::vector<LengthLoss>& lengths) {
+  Json list = Json::array();
+  for (const auto& [length, found] : lengths)
+    list.push_back({{"sequence_length", length},
+                    {"loss", found.loss},
+                    {"bits_per_token", found.bits_per_token()},
+                    {"accuracy", found.accuracy},
+                    {"targets", found.targets}});
+  return list;
+}
+
+Json as_json(const std::vector<RecallResult>& results) {
+  Json list = Json::array();
+  for (const RecallResult& result : results) {
+    Json& object = list.emplace_back(Json{{"task", name_of(result.task)}, {"sequence_length", result.length}});
+    if (result.pairs > 0) object["pairs"] = result.pairs;
+    if (!result.obstacle.empty()) {
+      object["not_run"] = result.obstacle;
+      continue;
+    }
+    object["accuracy"] = result.accuracy;
+    object["baseline_accuracy"] = result.baseline;
+    object["loss"] = result.loss;
+    object["answers"] = result.answers;
+  }
+  return list;
+}
+
+}  // namespace furlong::command_line

@@ -1,0 +1,31 @@
+#pragma once
+// Output of furlong evaluate: tables and JSON.
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "evaluation/context_loss.h"
+#include "evaluation/label_metrics.h"
+#include "evaluation/recall_suite.h"
+#include "evaluation/unigram_baseline.h"
+
+namespace furlong::command_line {
+
+using Json = nlohmann::ordered_json;
+
+/// Prints the evaluation of a split.
+void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, const Model& model);
+void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstrap);
+void print_positions(const std::vector<ContextRange>& ranges);
+void print_lengths(const std::vector<LengthLoss>& lengths);
+/// Prints the head of a table, and one line of it.
+void print_recall_head();
+void print_recall(const RecallResult& result);
+
+/// Labels have neither perplexity nor bits per token.
+Json as_json(const Evaluation& found, const UnigramBaseline& baseline, const Model& model);
+Json as_json(const std::vector<Metric>& metrics);
+Json as_json(const std::vector<ContextRange>& ranges);
+Json as_json(const std::vector<LengthLoss>& lengths);
+Json as_json(const std::vector<RecallResult>& results);
+
+}  // namespace furlong::command_line

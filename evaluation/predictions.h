@@ -1,0 +1,43 @@
+#pragma once
+// What a model predicts for each sample of a split, and the file of it.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "evaluation/label_metrics.h"
+#include "framework/io/atomic_file.h"
+#include "trainers/train/validation.h"
+
+namespace furlong {
+
+/// Probabilities of the labels, and the evaluation that follows from them.
+struct LabelPredictions {
+  ClassScores classes;  ///< scores are probabilities
+  Evaluation found;
+};
+
+/// Predicts the label of each sample in one pass over a source of labelled documents or pairs. Loss, accuracy and
+/// counts are those of evaluate(). `max_batches`: 0 means all.
+LabelPredictions predict_labels(Model& model, const BatchSource& source, std::int64_t batch_size,
+                                std::int64_t max_batches = 0);
+
+/// A file of predictions, TSV with a header or JSON lines, as its extension says. It appears whole, by commit().
+class PredictionFile {
+ public:
+  /// Throws UserError unless the extension is .tsv or .jsonl, and as AtomicFile.
+  explicit PredictionFile(const std::filesystem::path& path);
+
+  /// One line for each sample: sample (from 1), label, predicted, and the probability of each label.
+  void write_labels(const ClassScores& classes, const std::vector<std::string>& labels);
+  /// One line for each row of a batch that has targets: row (from 1, `first` rows before the batch), targets, loss
+  /// (mean, nats) and perplexity. `losses` [batch, n] are those of the targets.
+  void write_rows(std::uint64_t first, const Batch& batch, const std::vector<double>& losses);
+  void commit() { file_.commit(); }
+
+ private:
+  bool json_lines_, begun_ = false;
+  AtomicFile file_;
+};
+
+}  // namespace furlong

@@ -1,0 +1,45 @@
+#pragma once
+// Runs the first example of a page of docs/.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/cli/program.h"
+#include "tests/places.h"
+
+namespace furlong::testing {
+
+/// The lines of a page's first example.
+inline std::vector<std::string> example_of(const std::string& page) {
+  std::ifstream lines(source_directory() / "docs" / page);
+  std::vector<std::string> found;
+  bool inside = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line == "```" && inside) break;
+    if (inside) found.push_back(line);
+    inside = inside || line == "```sh";
+  }
+  return found;
+}
+
+/// Runs a line of a page in `folder`. Appends its output to the files stdout and stderr there.
+inline void run_line(const std::filesystem::path& folder, const std::string& line) {
+  const std::string command = fmt::format("cd '{}' && furlong() {{ '{}' \"$@\"; }} && {} >>stdout 2>>stderr",
+                                          folder.string(), program_under_test(), line);
+  const int status = std::system(command.c_str());
+  std::ifstream errors(folder / "stderr");
+  EXPECT_EQ(status, 0) << line << "\n" << std::string(std::istreambuf_iterator<char>(errors), {});
+}
+
+/// Runs a page's first example of `lines` lines in `folder`.
+inline void run_example(const std::filesystem::path& folder, const std::string& page, std::size_t lines) {
+  const std::vector<std::string> example = example_of(page);
+  ASSERT_EQ(example.size(), lines) << page;
+  for (const std::string& line : example) run_line(folder, line);
+}
+
+}  // namespace furlong::testing
