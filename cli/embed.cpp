@@ -25,7 +25,7 @@ void run(Options& options) {
     options.embed.progress = [&](std::uint64_t bytes, std::uint64_t sequences) { progress(bytes, sequences); };
     report = embed(model, options.shared.input, options.output, options.embed);
   }
-  report_reading(report.read);
+  report_reading(report.read, options.output.extension() == ".npy" ? "rows of NaN in the output" : "left out");
   const double seconds = seconds_since(start);
   fmt::print("{}: {} sequences, {} tokens, vectors of {} numbers from layer {}; {:.0f} tokens/s\n",
              options.output.string(), report.read.sequences, report.read.tokens, report.width, report.layer,
@@ -40,7 +40,9 @@ void add_embed(Command program, int& /*status*/) {
   const auto options = std::make_shared<Options>();
   using Pooling = EmbedOptions::Pooling;
   add_model_and_inputs(command, options->shared);
-  command.add_option("-o,--output", options->output, "File to write: .h5, .npy or .tsv; appears only when complete")
+  command
+      .add_option("-o,--output", options->output,
+                  "File to write: .h5 or .tsv, with ids, or .npy; appears only when complete")
       .required()
       .value_name("OUT");
   command.add_choice(

@@ -25,7 +25,7 @@ void run(const Options& options) {
                            [](const Parameter&) { return true; });
   if (options.dtype == "float64") {
     if (!model.store->device().is_cpu()) throw UserError("--dtype float64 runs only on the CPU; add --device cpu");
-    model = in_float64(model);
+    model = copy_of(model, Device{}, DType::float64);
   }
   model.stream.products.short_sums = true;
   const TokenRows rows = read_token_rows(options.input, model.store->find("token_embedding.weight").shape()[0]);

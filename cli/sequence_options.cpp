@@ -17,9 +17,7 @@
 namespace furlong::command_line {
 
 void add_model_and_inputs(Command command, SequenceOptions& options) {
-  command
-      .add_option("model", options.model,
-                  "A run directory, a checkpoint, or a Hugging Face directory or GGUF file, which run on the CPU")
+  command.add_option("model", options.model, "A run directory, a checkpoint, a Hugging Face directory or a GGUF file")
       .required()
       .value_name("MODEL");
   command
@@ -48,6 +46,10 @@ void add_reading_options(Command command, SequenceOptions& options) {
       .add_option("--text-field", input.text_field,
                   "Column (number or name) or JSON key of the sequence (default: column 1, key \"text\")")
       .value_name("FIELD");
+  command
+      .add_option("--id-field", input.id_field,
+                  "Column or JSON key of the sequence's id in the output (default: its number, from 1)")
+      .value_name("FIELD");
   command.add_choice(
       "--separator", {"line", "blank-line", "file"}, "line",
       [&input](const std::string& word) {
@@ -66,15 +68,12 @@ void add_reading_options(Command command, SequenceOptions& options) {
 
 Model open_model(const SequenceOptions& options) {
   set_thread_count(static_cast<int>(options.threads));
+  const Device device = device_from_name(options.device);
   if (is_foreign_model(options.model)) {
-    if (options.device != "auto" && options.device != "cpu")
-      throw UserError(
-          "--device {}: {} is not a Furlong checkpoint and runs only on the CPU; convert it with furlong convert for "
-          "other devices",
-          options.device, options.model);
-    return open_source_model(options.model).model;
+    Model model = open_source_model(options.model).model;
+    return device.is_cpu() ? std::move(model) : copy_of(model, device, model.settings.model.dtype);
   }
-  return load_model(CheckpointReader::open(checkpoint_of(options.model)), device_from_name(options.device),
+  return load_model(CheckpointReader::open(checkpoint_of(options.model)), device,
                     options.weights == "raw" ? Weights::raw : Weights::ema_if_present,
                     [](const Parameter&) { return true; });
 }
@@ -137,10 +136,8 @@ void ReadingProgress::operator()(std::uint64_t bytes, std::uint64_t sequences) {
   state_->drawn = true;
 }
 
-void report_reading(const ReadSummary& summary) {
-  if (summary.empty > 0)
-    log_warn("skipped {} empty sequence{}: the output has fewer rows than the input", summary.empty,
-             summary.empty == 1 ? "" : "s");
+void report_reading(const ReadSummary& summary, const char* empty_are) {
+  if (summary.empty > 0) log_warn("empty sequences: {}, {}", summary.empty, empty_are);
   if (summary.mapped > 0) log_warn("mapped {} letters to the unknown letter", summary.mapped);
   if (summary.unknown > 0)
     log_warn(

@@ -22,8 +22,7 @@ void add_model_and_inputs(Command command, SequenceOptions& options);
 /// How inputs are read, which weights are taken, where they are computed with.
 void add_reading_options(Command command, SequenceOptions& options);
 
-/// A run directory, a checkpoint, or a model of another program (a Hugging Face directory, GGUF), which is computed
-/// with on the CPU.
+/// Opens a run directory, a checkpoint, or a model of another program (a Hugging Face directory, GGUF) on the device.
 Model open_model(const SequenceOptions& options);
 
 /// Throws UserError for an output that is also an input.
@@ -42,7 +41,7 @@ class ReadingProgress {
   std::unique_ptr<State> state_;
 };
 
-/// Logs what of the input was left out or unknown.
-void report_reading(const ReadSummary& summary);
+/// Logs what of the input was empty or unknown. `empty_are`: what the output has instead of empty sequences.
+void report_reading(const ReadSummary& summary, const char* empty_are = "left out");
 
 }  // namespace furlong::command_line

@@ -11,6 +11,7 @@
 #include "conversion/transformers_model.h"
 #include "formats/safetensors_writer.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/text_file.h"
 #include "layers/attention/mechanism.h"
 #include "trainers/train/signals.h"
 
@@ -393,24 +394,48 @@ class Exporter {
     if (!plan_.for_hugging_face) {
       write_file(directory, performer_vocabulary_file, model_.vocabulary.to_json());
       for (const auto& [name, text] : transformers_sources()) write_file(directory, name, text);
-      const bool class_token =
-          model_.settings.objective.learns_labels() && model_.settings.objective.pooling == ops::Pooling::first;
-      for (const auto& [name, text] : symbol_tokenizer_files(model_.vocabulary, class_token))
-        write_file(directory, name, text);
+      if (may_write_card(directory)) write_file(directory, transformers_card_file, transformers_card(model_));
     }
+    for (const auto& [name, text] : vocabulary_files()) write_file(directory, name, text);
+  }
+
+  /// A card that somebody has written stays.
+  static bool may_write_card(const fs::path& directory) {
+    const fs::path path = directory / transformers_card_file;
+    return !fs::exists(path) ||
+           read_text_file(path, std::uint64_t{1} << 26).find(transformers_card_mark) != std::string::npos;
+  }
+
+  /// Returns the tokenizer's files.
+  std::vector<std::pair<std::string, std::string>> vocabulary_files() const {
     if (origin_ && !of_gguf() && !origin_->files.empty()) {
+      std::vector<std::pair<std::string, std::string>> files;
       for (std::size_t i = 0; i < origin_->files.size(); ++i)
-        write_file(directory, origin_->file_names[i], origin_->files[i]);
-      return;
+        files.emplace_back(origin_->file_names[i], origin_->files[i]);
+      return files;
     }
-    const std::string chat_template = of_gguf() ? origin_->file(chat_template_file) : "";
-    for (const auto& [name, text] : tokenizer_files(model_.vocabulary, chat_template))
-      write_file(directory, name, text);
+    if (!model_.vocabulary.tokenizer())
+      return plan_.for_hugging_face ? std::vector<std::pair<std::string, std::string>>{}
+                                    : symbol_tokenizer_files(model_.vocabulary, frame_of(model_));
+    return tokenizer_files(model_.vocabulary, of_gguf() ? origin_->file(chat_template_file) : "");
+  }
+
+  /// Returns the class of the tokenizer, which pipeline() of transformers 4.x looks for in config.json.
+  std::string tokenizer_class() const {
+    for (const auto& [name, text] : vocabulary_files()) {
+      if (name != "tokenizer_config.json") continue;
+      const Json config = Json::parse(text, nullptr, false);
+      if (config.is_object() && config.contains("tokenizer_class") && config["tokenizer_class"].is_string())
+        return config["tokenizer_class"];
+    }
+    return "";
   }
 
   std::string config_text() const {
     if (!plan_.verbatim.empty() && (options_.dtype == "original" && !of_gguf())) return plan_.verbatim;
     Json config = plan_.config;
+    if (const std::string name = plan_.for_hugging_face ? "" : tokenizer_class(); !name.empty())
+      config["tokenizer_class"] = name;
     const std::string dtype = options_.dtype == "original" ? "float32" : options_.dtype;
     // transformers 5 and later call it dtype.
     const bool typed = options_.dtype != "original" || of_gguf() || !origin_;

@@ -45,10 +45,25 @@ void add_letters(Json& tokenizer, const Vocabulary& vocabulary) {
   tokenizer["model"] = {{"type", "WordLevel"}, {"vocab", ids}, {"unk_token", unknown}};
 }
 
+/// The frame around each of `texts`, as items of a TemplateProcessing.
+Json framed(std::initializer_list<const char*> texts, const Vocabulary& vocabulary, const SequenceFrame& frame) {
+  Json items = Json::array();
+  const auto add = [&](const std::vector<std::int32_t>& ids) {
+    for (const std::int32_t id : ids)
+      items.push_back({{"SpecialToken", {{"id", vocabulary.symbol(id)}, {"type_id", 0}}}});
+  };
+  for (const char* text : texts) {
+    add(frame.front);
+    items.push_back({{"Sequence", {{"id", text}, {"type_id", 0}}}});
+    add(frame.back);
+  }
+  return items;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> symbol_tokenizer_files(const Vocabulary& vocabulary,
-                                                                        bool class_token) {
+                                                                        const SequenceFrame& frame) {
   if (vocabulary.tokenizer()) return {};
   Json tokenizer{{"version", "1.0"},          {"truncation", nullptr}, {"padding", nullptr},
                  {"added_tokens", {}},        {"normalizer", nullptr}, {"pre_tokenizer", nullptr},
@@ -77,18 +92,18 @@ std::vector<std::pair<std::string, std::string>> symbol_tokenizer_files(const Vo
   add(vocabulary.document_id(), {"eos_token", "pad_token"});  // what pads is masked, and so may be any token
   add(vocabulary.mask_id(), {"mask_token"});
   add(vocabulary.class_id(), {"cls_token"});
-  if (class_token) {
-    const std::string symbol = vocabulary.symbol(*vocabulary.class_id());
-    const Json front = {{"SpecialToken", {{"id", symbol}, {"type_id", 0}}}};
-    const auto text = [](const char* id) { return Json{{"Sequence", {{"id", id}, {"type_id", 0}}}}; };
-    tokenizer["post_processor"] = {
-        {"type", "TemplateProcessing"},
-        {"single", Json::array({front, text("A")})},
-        {"pair", Json::array({front, text("A"), front, text("B")})},
-        {"special_tokens",
-         {{symbol,
-           {{"id", symbol}, {"ids", Json::array({*vocabulary.class_id()})}, {"tokens", Json::array({symbol})}}}}}};
+  Json special = Json::object();
+  for (const auto& ids : {frame.front, frame.back}) {
+    for (const std::int32_t id : ids) {
+      const std::string symbol = vocabulary.symbol(id);
+      special[symbol] = {{"id", symbol}, {"ids", Json::array({id})}, {"tokens", Json::array({symbol})}};
+    }
   }
+  if (!special.empty())
+    tokenizer["post_processor"] = {{"type", "TemplateProcessing"},
+                                   {"single", framed({"A"}, vocabulary, frame)},
+                                   {"pair", framed({"A", "B"}, vocabulary, frame)},
+                                   {"special_tokens", special}};
   return {{"tokenizer.json", tokenizer.dump(2) + "\n"}, {"tokenizer_config.json", config.dump(2) + "\n"}};
 }
 

@@ -1,5 +1,8 @@
 #include "conversion/transformers_model.h"
 
+#include <map>
+#include <set>
+
 #include "layers/attention/linear/linear_mechanism.h"
 #include "layers/attention/linformer/linformer_mechanism.h"
 #include "layers/attention/mechanism.h"
@@ -137,6 +140,43 @@ Json transformers_config(const Model& model) {
   add_head(config, model);
   add_special_tokens(config, model.vocabulary);
   return config;
+}
+
+std::string transformers_card(const Model& model) {
+  const layers::ModelConfig& settings = model.settings.model;
+  const std::vector<const char*> loaders = head_class(model.settings).second;
+  const std::string loader = loaders.empty() ? "AutoModel" : loaders.front();
+  const std::map<std::string, const char*> tasks{{"AutoModel", "feature-extraction"},
+                                                 {"AutoModelForCausalLM", "text-generation"},
+                                                 {"AutoModelForMaskedLM", "fill-mask"},
+                                                 {"AutoModelForSequenceClassification", "text-classification"}};
+  std::set<std::string> mechanisms;
+  for (const layers::MechanismInfo* info : mechanisms_of(settings.attention)) mechanisms.insert(info->name);
+  std::int64_t parameters = 0;
+  for (const Parameter& parameter : model.store->parameters())
+    if (!model.store->is_buffer(parameter)) parameters += parameter.shape().elements();
+  return fmt::format(R"(---
+library_name: transformers
+pipeline_tag: {}
+tags:
+- furlong
+- custom_code
+---
+
+A transformer {} of {:.1f} million parameters: {} layers, hidden size {}, attention {}.
+{} The code that computes it comes along:
+
+```python
+from transformers import {}, AutoTokenizer
+
+folder = "."  # this directory, or its name on a hub
+model = {}.from_pretrained(folder, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+```
+)",
+                     tasks.at(loader), name_of(settings.architecture), static_cast<double>(parameters) * 1e-6,
+                     settings.n_layers, settings.d_model, fmt::join(mechanisms, ", "), transformers_card_mark, loader,
+                     loader);
 }
 
 std::string transformers_name(const std::string& parameter, const Model& model) {

@@ -21,6 +21,11 @@ const std::vector<std::pair<std::string, std::string>>& transformers_sources();
 /// architectures, auto_map and every key of the model.
 nlohmann::ordered_json transformers_config(const Model& model);
 
+/// Returns the model card: what the model is and how to load it. Contains transformers_card_mark.
+std::string transformers_card(const Model& model);
+inline constexpr const char* transformers_card_file = "README.md";
+inline constexpr const char* transformers_card_mark = "Written by `furlong export`.";
+
 /// Returns the name that modeling_furlong.py gives a parameter or buffer: "model.blocks.0.attention.mechanism.gate".
 std::string transformers_name(const std::string& parameter, const Model& model);
 

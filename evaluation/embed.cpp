@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <limits>
 
 #include "evaluation/embedding_file.h"
 #include "evaluation/sequences/hidden_states.h"
@@ -105,7 +106,9 @@ class Embedder : public SequenceWork {
     std::vector<std::int64_t> lengths;
     for (const Sequence& sequence : sequences) lengths.push_back(std::ssize(sequence.tokens));
     std::vector<std::vector<float>> vectors(sequences.size());
-    for (const std::vector<std::size_t>& batch : batches_by_length(lengths, options_.batch_tokens)) {
+    for (std::vector<std::size_t> batch : batches_by_length(lengths, options_.batch_tokens)) {
+      std::erase_if(batch, [&](std::size_t index) { return lengths[index] == 0; });
+      if (batch.empty()) continue;
       if (model_.decoder && lengths[batch.front()] > options_.batch_tokens) {
         vectors[batch.front()] = in_pieces(sequences[batch.front()].tokens);
       } else {
@@ -113,14 +116,15 @@ class Embedder : public SequenceWork {
       }
     }
     for (std::size_t i = 0; i < sequences.size(); ++i) {
-      file_.begin(sequences[i].name);
+      if (lengths[i] == 0) vectors[i].assign(width_, std::numeric_limits<float>::quiet_NaN());
+      file_.begin(sequences[i].id);
       file_.rows(vectors[i]);
       file_.end();
     }
   }
 
   void begin_long(const Sequence& sequence) override {
-    file_.begin(sequence.name);
+    file_.begin(sequence.id);
     state_ = model_.decoder->new_state(1, 0);
     pool_.emplace(options_, width_, front_, back_);
   }
@@ -217,6 +221,7 @@ EmbedReport embed(Model& model, const SequenceInput& input, const std::filesyste
   read.window_tokens = per_token ? options.batch_tokens : 16 * options.batch_tokens;
   read.long_tokens = has_constant_state(model) ? options.batch_tokens : 0;
   read.max_tokens = longest_sequence(model);
+  read.keep_empty = output.extension() == ".npy";  // rows have no ids: their number is that of the sequence
   read.frame = frame;
   read.progress = options.progress;
   const ReadSummary summary = read_sequences(input, model.vocabulary, read, work);

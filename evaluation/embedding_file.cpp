@@ -51,17 +51,14 @@ class Hdf5File : public EmbeddingFile {
         place_(path),
         file_(hdf5::File::create(place_)),
         embeddings_(file_, "embeddings", hdf5::Type::f32, width_),
-        names_(file_, "names", hdf5::Type::u8),
-        name_offsets_(file_, "name_offsets", hdf5::Type::u64) {
+        ids_(file_.create_texts("ids")) {
     if (format.per_token) offsets_.emplace(file_, "offsets", hdf5::Type::u64);
     for (const auto& [name, text] : format.attributes) file_.set_text(name, text);
-    name_offsets_.add(0);
     if (offsets_) offsets_->add(0);
   }
-  void begin(const std::string& name) override {
-    names_.add(std::span(reinterpret_cast<const std::uint8_t*>(name.data()), name.size()));
-    name_bytes_ += name.size();
-    name_offsets_.add(name_bytes_);
+  void begin(const std::string& id) override {
+    new_ids_.push_back(id);
+    if (new_ids_.size() == 1024) flush_ids();
   }
   void rows(std::span<const float> values) override {
     embeddings_.add(values);
@@ -72,20 +69,23 @@ class Hdf5File : public EmbeddingFile {
   }
   void finish() override {
     embeddings_.flush();
-    names_.flush();
-    name_offsets_.flush();
+    flush_ids();
     if (offsets_) offsets_->flush();
     file_.close();
     place_.commit();
   }
 
  private:
-  std::uint64_t width_, n_rows_ = 0, name_bytes_ = 0;
+  void flush_ids() {
+    ids_.append(new_ids_);
+    new_ids_.clear();
+  }
+  std::uint64_t width_, n_rows_ = 0;
   AtomicFile place_;
   hdf5::File file_;
   Appender<float> embeddings_;
-  Appender<std::uint8_t> names_;
-  Appender<std::uint64_t> name_offsets_;
+  hdf5::TextDataset ids_;
+  std::vector<std::string> new_ids_;
   std::optional<Appender<std::uint64_t>> offsets_;
 };
 
@@ -132,17 +132,17 @@ class TsvFile : public EmbeddingFile {
  public:
   TsvFile(const std::filesystem::path& path, const EmbeddingFormat& format)
       : width_(static_cast<std::size_t>(format.width)), per_token_(format.per_token), place_(path) {
-    text_ = per_token_ ? "name\tposition" : "name";
+    text_ = per_token_ ? "id\tposition" : "id";
     for (std::size_t i = 0; i < width_; ++i) text_ += fmt::format("\t{}", i);
     text_ += '\n';
   }
-  void begin(const std::string& name) override {
-    name_ = name;
+  void begin(const std::string& id) override {
+    id_ = id;
     position_ = 0;
   }
   void rows(std::span<const float> values) override {
     for (std::size_t row = 0; row < values.size(); row += width_) {
-      text_ += name_;
+      text_ += id_;
       if (per_token_) text_ += fmt::format("\t{}", ++position_);
       for (std::size_t i = 0; i < width_; ++i) fmt::format_to(std::back_inserter(text_), "\t{}", values[row + i]);
       text_ += '\n';
@@ -163,7 +163,7 @@ class TsvFile : public EmbeddingFile {
   std::size_t width_;
   bool per_token_;
   AtomicFile place_;
-  std::string text_, name_;
+  std::string text_, id_;
   std::uint64_t position_ = 0;
 };
 

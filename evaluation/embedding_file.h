@@ -15,7 +15,7 @@ namespace furlong {
 class EmbeddingFile {
  public:
   virtual ~EmbeddingFile() = default;
-  virtual void begin(const std::string& name) = 0;
+  virtual void begin(const std::string& id) = 0;
   /// float32 [n, width]: one vector of a sequence, or those of its next tokens.
   virtual void rows(std::span<const float> values) = 0;
   virtual void end() = 0;
@@ -30,11 +30,10 @@ struct EmbeddingFormat {
 };
 
 /// By the extension of `path`.
-/// .h5, .hdf5: `embeddings` [sequences, width]; names in `names` and `name_offsets` [sequences + 1]: name i is bytes
-/// name_offsets[i] to name_offsets[i + 1]. Per token `embeddings` is [tokens, width], and `offsets` [sequences + 1]
-/// has where each sequence begins.
-/// .npy: [sequences, width], without names; not per token.
-/// .tsv: a header, then a line for each vector: name, of tokens the position from 1, and the values.
+/// .h5, .hdf5: `embeddings` [sequences, width] and `ids` [sequences], UTF-8 of variable length. Per token `embeddings`
+/// is [tokens, width], and `offsets` [sequences + 1] has where each sequence begins.
+/// .npy: [sequences, width], without ids; not per token.
+/// .tsv: a header, then a line for each vector: id, of tokens the position from 1, and the values.
 /// Throws UserError for other extensions, and where the place is at fault.
 std::unique_ptr<EmbeddingFile> make_embedding_file(const std::filesystem::path& path, const EmbeddingFormat& format);
 

@@ -187,16 +187,6 @@ class Results {
 
 }  // namespace
 
-Model in_float64(const Model& model) {
-  require(model.store->device().is_cpu(), "in_float64: a model on {}", model.store->device().text());
-  Model wide =
-      make_model(model.settings, model.vocabulary, Device{}, DType::float64, [](const Parameter&) { return true; });
-  for (const Parameter& parameter : model.store->parameters())
-    ops::convert(Stream{}, wide.store->find(parameter.name()).master(), parameter.master());
-  wide.store->refresh_compute_values(Stream{});
-  return wide;
-}
-
 void write_logits(Model& model, const TokenRows& rows, const fs::path& output, const LogitsOptions& options) {
   check_rows(model, rows);
   if (!options.hidden && model.settings.objective.learns_labels())

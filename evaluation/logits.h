@@ -29,10 +29,6 @@ struct LogitsOptions {
   std::int64_t batch_size = 8;  ///< rows in a batch
 };
 
-/// Returns a copy of the model that computes in float64, with negligible rounding errors. Its parameters are frozen.
-/// Throws ContractError if the model is not on the CPU.
-Model in_float64(const Model& model);
-
 /// Writes HDF5 with `lengths` [rows], and `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], in float32
 /// (float64 for a float64 model), zero at padding. Throws UserError if a row exceeds the model's learned positions.
 void write_logits(Model& model, const TokenRows& rows, const std::filesystem::path& output,

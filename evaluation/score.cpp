@@ -129,7 +129,7 @@ class Scorer : public SequenceWork {
   void window(const std::vector<Sequence>& sequences) override {
     const Scores results = token_log_probabilities(model_, sequences, frame_, options_.batch_tokens);
     for (std::size_t i = 0; i < sequences.size(); ++i) {
-      begin(sequences[i].name);
+      begin(sequences[i].id);
       for (std::size_t k = 0; k < results[i].size(); ++k)
         add(sequences[i].tokens[k + first_scored(model_, frame_)], results[i][k]);
       end();
@@ -137,7 +137,7 @@ class Scorer : public SequenceWork {
   }
 
   void begin_long(const Sequence& sequence) override {
-    begin(sequence.name);
+    begin(sequence.id);
     pieces_.emplace(model_, 0);
     seen_ = 0;
   }
@@ -157,10 +157,10 @@ class Scorer : public SequenceWork {
   }
 
  private:
-  void begin(const std::string& name) {
-    name_ = name;
+  void begin(const std::string& id) {
+    id_ = id;
     score_ = {};
-    output_.begin(name);
+    output_.begin(id);
   }
   void add(std::int32_t token, double log_probability) {
     ++score_.tokens;
@@ -175,7 +175,7 @@ class Scorer : public SequenceWork {
       throw UserError(
           "sequence {}: its only token has nothing before it, and so no probability; leave it out, or give "
           "--start a token",
-          name_);
+          id_);
     output_.end(score_);
   }
 
@@ -183,7 +183,7 @@ class Scorer : public SequenceWork {
   const ScoreOptions& options_;
   const SequenceFrame& frame_;
   ScoreFile& output_;
-  std::string name_;
+  std::string id_;
   SequenceScore score_;
   std::optional<Pieces> pieces_;
   std::size_t seen_ = 0;                              // tokens of a long sequence

@@ -39,14 +39,14 @@ void ScoreFile::header(const std::string& line) {
 
 void ScoreFile::open_object() { put(std::exchange(begun_, true) ? ",\n{" : "[\n{"); }
 
-void ScoreFile::begin(const std::string& name) {
-  name_ = name;
+void ScoreFile::begin(const std::string& id) {
+  id_ = id;
   first_position_ = true;
   if (json_) {
     open_object();
-    put("\"name\": " + quoted(name));
+    put("\"id\": " + quoted(id));
   } else {
-    header(positions_ ? "name\tposition\ttoken\tlog_probability" : "name\ttokens\tlog_likelihood\tperplexity");
+    header(positions_ ? "id\tposition\ttoken\tlog_probability" : "id\ttokens\tlog_likelihood\tperplexity");
   }
 }
 
@@ -56,7 +56,7 @@ void ScoreFile::position(std::int64_t position, const std::string& token, double
     put(fmt::format("{{\"position\": {}, \"token\": {}, \"log_probability\": {}}}", position, quoted(token),
                     json_number(log_probability)));
   } else {
-    put(fmt::format("{}\t{}\t{}\t{}\n", name_, position, foreign::single_line(token), log_probability));
+    put(fmt::format("{}\t{}\t{}\t{}\n", id_, position, foreign::single_line(token), log_probability));
   }
 }
 
@@ -66,7 +66,7 @@ void ScoreFile::end(const SequenceScore& score) {
     put(fmt::format(", \"tokens\": {}, \"log_likelihood\": {}, \"perplexity\": {}}}", score.tokens,
                     json_number(score.log_likelihood), json_number(score.perplexity())));
   } else if (!positions_) {
-    put(fmt::format("{}\t{}\t{}\t{}\n", name_, score.tokens, score.log_likelihood, score.perplexity()));
+    put(fmt::format("{}\t{}\t{}\t{}\n", id_, score.tokens, score.log_likelihood, score.perplexity()));
   }
 }
 

@@ -15,14 +15,14 @@ struct SequenceScore {
 };
 
 /// Text of scores, written as they come to `write`.
-/// TSV: a header and a line for each sequence: name, tokens, log_likelihood, perplexity. With positions a line for each
-/// token instead: name, position (from 1), token, log_probability.
+/// TSV: a header and a line for each sequence: id, tokens, log_likelihood, perplexity. With positions a line for each
+/// token instead: id, position (from 1), token, log_probability.
 /// JSON: a list of objects with the keys of a sequence; with positions also `positions`, a list of objects with those
 /// of a token.
 class ScoreFile {
  public:
   ScoreFile(bool json, bool positions, std::function<void(std::string_view)> write);
-  void begin(const std::string& name);
+  void begin(const std::string& id);
   /// One token; only with positions.
   void position(std::int64_t position, const std::string& token, double log_probability);
   void end(const SequenceScore& score);
@@ -38,7 +38,7 @@ class ScoreFile {
 
   bool json_, positions_, begun_ = false, first_position_ = true;
   std::function<void(std::string_view)> write_;
-  std::string name_, buffer_;
+  std::string id_, buffer_;
 };
 
 }  // namespace furlong

@@ -9,15 +9,16 @@ Linear attention replaces softmax's exp(q·k/√d) by φ(q)·φ(k), φ a feature
 φ spans hundreds of orders of magnitude (favor_positive is an exponential), so that it is never computed as such:
 features are logarithms, and each sum is stored with a maximum that was taken out of it. No epsilon is added anywhere.
 
-A causal sequence is walked in chunks. Inside a chunk weights are computed pair by pair; keys of earlier chunks count
-through the state. Both parts meet under one maximum for each query (LinearAttention.combined).
+A causal sequence is cut into chunks, which are computed together. Inside a chunk weights are computed pair by pair;
+keys of earlier chunks count through the state. Both parts meet under one maximum for each query
+(LinearAttention.combined). Long sequences go through in segments of SEGMENT tokens, so that memory is bounded.
 
-Shapes: B batch, H heads, n queries, w keys, m features, d width of a head.
+Shapes: B batch, H heads, T chunks, C queries of a chunk, n queries, w keys, m features, d width of a head.
 """
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional
 
 import torch
@@ -26,30 +27,79 @@ from torch import nn
 
 EMPTY = -1e30  # the logarithm of nothing. Finite: -inf - -inf is NaN
 UNDERFLOW = 1e-30  # products of normalised features below this have lost digits, and are summed again from logarithms
+SEGMENT = 4096  # tokens whose chunks are computed together
+
+
+def rows_of(x, begin, end, fill=0.0):
+    """Rows [begin, end) of x [..., n, c]. Those before 0 and from n on are `fill`."""
+    n, count = x.shape[-2], end - begin
+    inside = x[..., min(max(begin, 0), n) : min(max(end, 0), n), :]
+    before = min(max(-begin, 0), count)
+    return F.pad(inside, (0, 0, before, count - before - inside.shape[-2]), value=fill)
+
+
+def windows_of(x, width, step):
+    """[..., n, c] -> [..., windows, width, c]: rows [0, width), [step, step + width), ..."""
+    return x.unflatten(-2, (-1, step)) if width == step else x.unfold(-2, width, step).transpose(-1, -2)
 
 
 @dataclass
 class Features:
     """φ = values · exp(logs). Maps with positive features have no values: φ = exp(logs)."""
 
-    x: torch.Tensor  # [B, H, n, d]: what they are features of
-    logs: torch.Tensor  # [B, H, n, m]; with values [B, H, n, 1]
-    values: Optional[torch.Tensor]  # [B, H, n, m]
-    row: torch.Tensor  # [B, H, n, 1]. Of a query: left out of its logs, where it cancels. Of a key: added to them
+    x: torch.Tensor  # [..., n, d]: what they are features of
+    logs: torch.Tensor  # [..., n, m]; with values [..., n, 1]
+    values: Optional[torch.Tensor]  # [..., n, m]
+    row: torch.Tensor  # [..., n, 1]. Of a query: left out of its logs, where it cancels. Of a key: added to them
+    cos: Optional[torch.Tensor] = None  # [..., n, m/2]: a rotation of features that weight values
+    sin: Optional[torch.Tensor] = None
+
+    def changed(self, change, logs=None):
+        others = (None if part is None else change(part) for part in (self.values, self.row, self.cos, self.sin))
+        return Features(change(self.x), (logs or change)(self.logs), *others)
+
+    def rows(self, begin, end):
+        """Rows outside the sequence are hidden keys."""
+        return self.changed(lambda x: rows_of(x, begin, end), lambda logs: rows_of(logs, begin, end, EMPTY))
+
+    def windows(self, width, step):
+        return self.changed(lambda x: windows_of(x, width, step))
+
+    def masked(self, mask):
+        """mask [B, 1, n, 1]: False makes φ zero."""
+        values = None if self.values is None else self.values.masked_fill(~mask, 0)
+        return replace(self, logs=self.logs.masked_fill(~mask, EMPTY), values=values)
 
     def relative_to(self, maximum):
         """φ · exp(-maximum)."""
         scaled = (self.logs - maximum).clamp(max=1).exp()  # 0 at most, but for rounding and sums over nothing
         return scaled if self.values is None else scaled * self.values
 
-    def masked(self, mask):
-        """mask [B, 1, n, 1]: False makes φ zero."""
-        values = None if self.values is None else self.values.masked_fill(~mask, 0)
-        return Features(self.x, self.logs.masked_fill(~mask, EMPTY), values, self.row)
+    def rotated(self, x):
+        """Rotates the pair of features (f, f + ⌊m/2⌋); the last of an odd number stays."""
+        if self.cos is None:
+            return x
+        h = x.shape[-1] // 2
+        a, b, rest = x[..., :h], x[..., h : 2 * h], x[..., 2 * h :]
+        return torch.cat([a * self.cos - b * self.sin, a * self.sin + b * self.cos, rest], -1)
 
-    def rows(self, start, stop):
-        parts = (self.x, self.logs, self.values, self.row)
-        return Features(*(None if part is None else part[..., start:stop, :] for part in parts))
+    def limits(self):
+        """Logarithms that bound the features, one for both features of a rotated pair. Constants for autograd."""
+        logs = self.logs.detach()
+        return logs if self.cos is None or self.values is not None else larger_of_pairs(logs)
+
+
+def larger_of_pairs(x):
+    h = x.shape[-1] // 2
+    larger = torch.maximum(x[..., :h], x[..., h : 2 * h])
+    return torch.cat([larger, larger, x[..., 2 * h :]], -1)
+
+
+def rotation(positions, base, m, dtype):
+    """Cosines and sines [B, 1, n, m/2] of position · base^(-2f/m)."""
+    f = torch.arange(m // 2, dtype=torch.float64, device=positions.device)
+    angles = positions[:, None, :, None].double() * base ** (-2 * f / m)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 class FeatureMap(nn.Module):
@@ -108,46 +158,13 @@ class FeatureMap(nn.Module):
 
 
 @dataclass
-class Rotation:
-    """Rotates the pair of features (f, f + ⌊m/2⌋) by position · base^(-2f/m); the last of an odd number stays."""
-
-    cos: torch.Tensor  # [B, 1, n, m/2]
-    sin: torch.Tensor
-
-    @staticmethod
-    def at(positions, base, m, dtype):
-        f = torch.arange(m // 2, dtype=torch.float64, device=positions.device)
-        angles = positions[:, None, :, None].double() * base ** (-2 * f / m)
-        return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
-
-    def __call__(self, x):
-        h = x.shape[-1] // 2
-        a, b, rest = x[..., :h], x[..., h : 2 * h], x[..., 2 * h :]
-        return torch.cat([a * self.cos - b * self.sin, a * self.sin + b * self.cos, rest], -1)
-
-    @staticmethod
-    def larger_of_pairs(x):
-        """A maximum taken out of both features of a pair, and so out of their rotation."""
-        h = x.shape[-1] // 2
-        larger = torch.maximum(x[..., :h], x[..., h : 2 * h])
-        return torch.cat([larger, larger, x[..., 2 * h :]], -1)
-
-    def rows(self, start, stop):
-        return Rotation(self.cos[..., start:stop, :], self.sin[..., start:stop, :])
-
-    def of(self, b, i):
-        """Those of row i of sequence b, for lists of b and i."""
-        return Rotation(self.cos[b, 0, i], self.sin[b, 0, i])
-
-
-@dataclass
 class State:
     """Sums over keys, exp(-maximum) taken out of them: a maximum for each feature; of maps with values, one for all."""
 
-    sum: torch.Tensor  # [B, H, m, d]: Σ_j φ(k_j) v_jᵀ
-    normalizer: torch.Tensor  # [B, H, m]: Σ_j φ(k_j)
-    maximum: torch.Tensor  # [B, H, m] or [B, H, 1]
-    magnitude: torch.Tensor  # [B, H, 1]: Σ_j |φ(k_j)|
+    sum: torch.Tensor  # [..., m, d]: Σ_j φ(k_j) v_jᵀ
+    normalizer: torch.Tensor  # [..., m]: Σ_j φ(k_j)
+    maximum: torch.Tensor  # [..., m] or [..., 1]
+    magnitude: torch.Tensor  # [..., 1]: Σ_j |φ(k_j)|
 
     @staticmethod
     def empty(key, value):
@@ -155,21 +172,37 @@ class State:
         zeros = lambda *shape: value.new_zeros(B, H, *shape)
         return State(zeros(m, value.shape[-1]), zeros(m), zeros(key.logs.shape[-1]) + EMPTY, zeros(1))
 
-    def extended(self, key, value, rotate):
-        """The state after more keys, Features of [B, H, w, m], and values [B, H, w, d]."""
-        logs = key.logs.detach()
-        if rotate is not None and key.values is None:
-            logs = Rotation.larger_of_pairs(logs)
-        maximum = torch.maximum(self.maximum, logs.amax(-2))
-        shrink = (self.maximum - maximum).exp()
-        features = key.relative_to(maximum[..., None, :]) * (logs > EMPTY / 2)
-        rotated = features if rotate is None else rotate(features)
-        return State(
-            self.sum * shrink[..., None] + rotated.transpose(-1, -2) @ value,
-            self.normalizer * shrink + features.sum(-2),
+    @staticmethod
+    def of(key, value):
+        """key: Features of [..., w, m]; value [..., w, d]."""
+        limits = key.limits()
+        maximum = limits.amax(-2)
+        features = key.relative_to(maximum[..., None, :]) * (limits > EMPTY / 2)
+        magnitude = features.detach().norm(dim=-1).sum(-1, keepdim=True)
+        return State(key.rotated(features).transpose(-1, -2) @ value, features.sum(-2), maximum, magnitude)
+
+    def changed(self, change):
+        return State(*map(change, vars(self).values()))
+
+    def before_each(self, first):
+        """
+        self: sums of T chunks [B, H, T, ...]; first: sums [B, H, ...] of what precedes them. Returns the sums of
+        `first` and the chunks before each chunk, [B, H, T, ...], and the sums of all.
+        """
+        pairs = zip(vars(first).values(), vars(self).values())
+        parts = State(*(torch.cat([a[:, :, None], b], 2) for a, b in pairs))  # [B, H, 1 + T, ...]
+        maximum = parts.maximum.cummax(2).values
+        # Part c is in sum t if c <= t; then its maximum is the smaller one.
+        share = parts.maximum[:, :, None] - maximum[:, :, :, None]  # [B, H, t, c, m]
+        t = torch.arange(share.shape[2], device=share.device)
+        share = share.masked_fill((t > t[:, None])[..., None], EMPTY).exp()
+        sums = State(
+            torch.einsum("bhtcm,bhcmd->bhtmd", share, parts.sum),
+            torch.einsum("bhtcm,bhcm->bhtm", share, parts.normalizer),
             maximum,
-            self.magnitude * shrink.amax(-1, keepdim=True) + features.detach().norm(dim=-1).sum(-1, keepdim=True),
+            share.amax(-1) @ parts.magnitude,
         )
+        return sums.changed(lambda x: x[:, :, :-1]), sums.changed(lambda x: x[:, :, -1])
 
 
 def joined(cache, key, value, mask):
@@ -244,42 +277,50 @@ class LinearAttention(nn.Module):
     def attend(self, query, key, value, mask, positions, first, state):
         """Queries `first`, `first` + 1, ... of the keys. `state` holds all keys that lie before these."""
         query, key, value, key_log = self.prepared(query, key, value)
-        q = Features(query, *self.mapped(query, False))
-        logs, values, _ = self.mapped(key, True)
-        k = Features(key, logs + key_log, values, key_log)
+        q, k = Features(query, *self.mapped(query, False)), Features(key, *self.mapped(key, True))
+        k = replace(k, logs=k.logs + key_log, row=key_log)
         if mask is not None:
             k = k.masked(mask[:, None, :, None])
-        rotate = None
         if self.rotary_base is not None:
             m = (k.logs if k.values is None else k.values).shape[-1]
-            rotate = Rotation.at(positions, self.rotary_base, m, value.dtype)
-        w = key.shape[2]
-
-        def extended(state, start, stop):
-            part = None if rotate is None else rotate.rows(start, stop)
-            return state.extended(k.rows(start, stop), value[..., start:stop, :], part)
-
-        state = state or State.empty(k, value)
+            cos, sin = rotation(positions, self.rotary_base, m, value.dtype)
+            q, k = replace(q, cos=cos[:, :, first:], sin=sin[:, :, first:]), replace(k, cos=cos, sin=sin)
         if not self.causal and not self.window and not self.exact_window:  # every query sees every key
-            return self.combined(q, k, value, rotate, (0, w), (0, 0), [extended(state, 0, w)]), None
-        chunks = [(c, min(c + self.chunk_size, w)) for c in range(first, w, self.chunk_size)]
-        later = {}  # encoders: the keys after a chunk that are out of reach of all of its queries
+            state = State.of(k, value).changed(lambda x: x[:, :, None])
+            return self.combined(q.changed(lambda x: x[:, :, None]), [state]), None
+        return self.in_segments(q, k, value, first, state or State.empty(k, value))
+
+    def in_segments(self, q, k, value, first, state):
+        n, w = q.x.shape[2], k.x.shape[2]
+        C = -(-n // -(-n // self.chunk_size))  # chunks of equal length, so that little is padding
+        step = C * max(1, min(64, SEGMENT // C))  # the sums before T chunks cost T²
+        segments = [(start, min(start + step, w)) for start in range(first, w, step)]
+        padded = lambda start, stop: -(-(stop - start) // C) * C  # tokens of whole chunks
+
+        def chunk_sums(begin, end, count):
+            """States of the chunks of keys [begin, begin + count), without those from `end` on."""
+            features = k.rows(begin, end).rows(0, count)
+            return State.of(features.windows(C, C), windows_of(rows_of(value, begin, begin + count), C, C))
+
+        flipped = lambda state: state.changed(lambda x: x.flip(2))
+        later = {}  # encoders: the keys after each chunk that are out of reach of all of its queries
         if not self.causal and not self.window:
-            after, done = State.empty(k, value), w
-            for start, stop in reversed(chunks):
-                if (begin := min(stop + self.reach, w)) < done:
-                    after, done = extended(after, begin, done), begin
-                later[start] = after
-        outputs, done = [], 0
-        for start, stop in chunks:
-            near = max(start - self.reach, 0), stop if self.causal else min(stop + self.reach, w)
-            if near[0] > done and not self.window:
-                state, done = extended(state, done, near[0]), near[0]
-            states = [] if self.window else [state] + ([later[start]] if later else [])
-            queries = q.rows(start - first, stop - first)
-            outputs.append(self.combined(queries, k, value, rotate, (start, stop), near, states))
-        if self.causal and not self.window and w - self.reach > done:
-            state = extended(state, done, w - self.reach)
+            after = State.empty(k, value)
+            for start, stop in reversed(segments):
+                sums = chunk_sums(start + self.reach, w, padded(start, stop))
+                states, after = flipped(sums).before_each(after)
+                later[start] = [flipped(states)]
+        outputs = []
+        for start, stop in segments:
+            begin, count = start - self.reach, padded(start, stop)
+            states = []
+            if not self.window:
+                earlier, state = chunk_sums(begin, stop - self.reach, count).before_each(state)
+                states = [earlier, *later.get(start, [])]
+            end = start + count + (0 if self.causal else self.reach)
+            queries = q.rows(start - first, start - first + count).windows(C, C)
+            near = k.rows(begin, end), rows_of(value, begin, end)
+            outputs.append(self.combined(queries, states, *near)[:, :, : stop - start])
         return torch.cat(outputs, 2), state
 
     def prepared(self, query, key, value):
@@ -303,84 +344,91 @@ class LinearAttention(nn.Module):
         to = lambda buffer: None if buffer is None else buffer.to(x)
         return self.feature_map(x, is_key, to(self.directions), to(self.oprf_a))
 
-    def combined(self, q, k, value, rotate, queries, near, states):
+    def combined(self, q, states, k=None, value=None):
         """
-        Output of the queries in the range `queries`: pairs with the keys in the range `near`, and `states` of others,
-        under one maximum for each query, `top`. The maxima are constants for autograd: they cancel.
+        Output [B, H, T C, d] of queries, Features of [B, H, T, C, m]: over the `states` of their chunks, and pair by
+        pair over the keys k and values [B, H, T C + overlap, d], under one maximum for each query, `top`. The maxima
+        are constants for autograd: they cancel.
         """
-        turn_q = (lambda x: x) if rotate is None else rotate.rows(*queries)
-        logs = q.logs.detach()
-        if rotate is not None and q.values is None:
-            logs = Rotation.larger_of_pairs(logs)
-        tops = [(logs + state.maximum[..., None, :]).amax(-1, keepdim=True) for state in states]
-        if near[1] > near[0]:
-            value = value[..., near[0] : near[1], :]
-            turn_k = (lambda x: x) if rotate is None else rotate.rows(*near)
-            i = torch.arange(*queries, device=value.device)[:, None]
-            j = torch.arange(*near, device=value.device)
-            weight, turned, log, size, bound = self.pairs(q, k.rows(*near), i, j, turn_q, turn_k)
-            tops.append((log + size).detach().amax(-1, keepdim=True))
-        top = torch.stack(tops).amax(0)  # [B, H, n, 1]
+        tops = [(q.limits() + state.maximum[..., None, :]).amax(-1, keepdim=True) for state in states]
+        if k is not None:
+            weight, turned, log, size, bound = self.pairs(q, k)
+            tops.append((log.detach() + size).amax(-1, keepdim=True))
+        # [B, H, T, C, 1]. Above EMPTY, so that hidden pairs are 0 where nothing is visible
+        top = torch.stack(tops).amax(0).clamp(min=EMPTY / 2)
         num = den = magnitude = 0
-        if near[1] > near[0]:
-            scale = (log - top).exp()  # [B, H, n, w]
-            num, den = (turned * scale) @ value, (weight * scale).sum(-1, keepdim=True)
-            magnitude = (bound * scale).detach().sum(-1, keepdim=True)
+        if k is not None:
+            scale = (log - top).exp()  # [B, H, T, C, w]
+            weighted = weight * scale
+            C, w = weight.shape[-2:]
+            num = (weighted if turned is weight else turned * scale) @ windows_of(value, w, C)
+            den, magnitude = weighted.sum(-1, keepdim=True), (bound * scale.detach()).sum(-1, keepdim=True)
         for state in states:
-            a = q.relative_to(top - state.maximum[..., None, :])  # [B, H, n, m]
-            num = num + turn_q(a) @ state.sum
+            a = q.relative_to(top - state.maximum[..., None, :])  # [B, H, T, C, m]
+            num = num + q.rotated(a) @ state.sum
             den = den + a @ state.normalizer[..., None]
             magnitude = magnitude + a.detach().norm(dim=-1, keepdim=True) * state.magnitude[..., None]
-        return self.normalized(num, den, magnitude)
+        return self.normalized(*(x.flatten(2, 3) for x in (num, den, magnitude)))
 
-    def pairs(self, q, k, i, j, turn_q, turn_k):
+    def pairs(self, q, k):
         """
-        Of pairs [B, H, n, w]: w_ij = weight · exp(log); turned · exp(log), by which values are weighted; size, the
-        logarithm of the larger factor; bound, |φ(q_i)| |φ(k_j)| exp(-log). i [n, 1] and j [w] are token indices.
+        Of pairs [B, H, T, C, w]: w_ij = weight · exp(log); turned · exp(log), by which values are weighted; size, the
+        logarithm of the larger factor; bound, |φ(q_i)| |φ(k_j)| exp(-log). log is EMPTY where query i of a chunk does
+        not see key j of those near the chunk.
         """
-        r = q.logs.detach().amax(-1, keepdim=True)  # [B, H, n, 1]
-        s = k.logs.detach().amax(-1, keepdim=True)  # [B, H, w, 1]
+        C = q.x.shape[-2]
+        width = C + (self.reach if self.causal else 2 * self.reach)
+        near = lambda x: windows_of(x, width, C)
+        across = lambda x: near(x).transpose(-1, -2)  # [B, H, T, ., w]
+        r, s = q.logs.detach().amax(-1, keepdim=True), k.logs.detach().amax(-1, keepdim=True)
         a, b = q.relative_to(r), k.relative_to(s)
-        weight = a @ b.transpose(-1, -2)
-        turned = weight
-        if isinstance(turn_q, Rotation):  # a token and itself are at one position: no rotation, and no rounding of one
-            turned = torch.where(i == j, weight, turn_q(a) @ turn_k(b).transpose(-1, -2))
-        log = (r + s.transpose(-1, -2)).expand_as(weight)
-        visible = k.logs.detach().amax(-1)[..., None, :] > EMPTY / 2
+        weight = a @ across(b)
+        i = torch.arange(C, device=weight.device)[:, None] + self.reach
+        j = torch.arange(width, device=weight.device)
+        visible = across(s) > EMPTY / 2
         if self.causal:
             visible = visible & (j <= i)
         if self.window:
             visible = visible & ((i - j).abs() < self.window)
-        visible = visible.expand_as(weight)
+        turned = weight
+        if k.cos is not None:  # a token and itself are at one position: no rotation, and no rounding of one
+            turned = torch.where(i == j, weight, q.rotated(a) @ across(k.rotated(b)))
+        log = r + across(s)
         exact = visible & ((i - j).abs() < self.exact_window)
         if self.exact_window:  # exp(q·k/√d + gate), relative to what the query's features leave out
-            scores = (q.x * q.x.shape[-1] ** -0.5) @ k.x.transpose(-1, -2)
-            scores = scores + self.gate.to(scores)[:, None, None] - q.row + k.row.transpose(-1, -2)
+            scores = (q.x * q.x.shape[-1] ** -0.5) @ across(k.x)
+            scores = scores + self.gate.to(scores)[:, None, None, None] - q.row + across(k.row)
             log, weight = torch.where(exact, scores, log), weight.masked_fill(exact, 1)
             turned = weight
-        size = torch.zeros_like(log)
+        size = bound = torch.zeros_like(r)
         if q.values is None:
             lost = visible & ~exact & (weight < UNDERFLOW)
             if lost.any():
-                weight, turned, log = self.summed_again(q, k, weight, turned, log, lost, turn_q, turn_k)
-            size = torch.maximum(weight, turned.abs()).clamp(min=UNDERFLOW).log()
-        hide = lambda x, by: x.masked_fill(~visible, by)
-        bound = a.norm(dim=-1, keepdim=True) * b.norm(dim=-1)[..., None, :]
-        return hide(weight, 0), hide(turned, 0), hide(log, EMPTY), hide(size, 0), hide(bound.masked_fill(exact, 1), 0)
+                weight, turned, log = self.summed_again(q, k, weight, turned, log, lost)
+            size = torch.maximum(weight, turned.abs()).detach().clamp(min=UNDERFLOW).log()
+        if self.feature_map.signed:
+            bound = (a.norm(dim=-1, keepdim=True) * across(b.norm(dim=-1, keepdim=True))).detach().masked_fill(exact, 1)
+        return weight, turned, log.masked_fill(~visible, EMPTY), size, bound
 
     @staticmethod
-    def summed_again(q, k, weight, turned, log, lost, turn_q, turn_k):
+    def summed_again(q, k, weight, turned, log, lost):
         """Pairs that share no large feature: log Σ_f exp(log φ_f(q) + log φ_f(k)), pair by pair."""
-        b, h, i, j = where = lost.nonzero(as_tuple=True)
-        x, y = q.logs[b, h, i], k.logs[b, h, j]  # [pairs, m]
-        total = torch.logsumexp(x + y, -1)
+        C, m = q.logs.shape[-2:]
+        heads = lambda x: x.expand(-1, q.logs.shape[1], *x.shape[2:])
+        where, found = lost.nonzero(as_tuple=True), []
+        for b, h, t, i, j in zip(*(index.split(max(1, 2**22 // m)) for index in where)):  # in bounded memory
+            x = q.changed(lambda part: heads(part)[b, h, t, i])  # [pairs, m]
+            y = k.changed(lambda part: heads(part)[b, h, t * C + j])
+            total = torch.logsumexp(x.logs + y.logs, -1)
+            rotated = torch.ones_like(total)
+            if k.cos is not None:
+                u, v = x.limits(), y.limits()
+                rotated = x.rotated((x.logs - u).exp()) * y.rotated((y.logs - v).exp())
+                rotated = (rotated * (u + v - total[:, None]).exp()).sum(-1)
+            found.append((total, rotated))
+        total, rotated = map(torch.cat, zip(*found))
         weight, log = weight.index_put(where, torch.ones_like(total)), log.index_put(where, total)
-        if not isinstance(turn_q, Rotation):
-            return weight, weight, log
-        u, v = Rotation.larger_of_pairs(x.detach()), Rotation.larger_of_pairs(y.detach())
-        x, y = turn_q.of(b, i)((x - u).exp()), turn_k.of(b, j)((y - v).exp())
-        turned = turned.index_put(where, (x * y * (u + v - total[:, None]).exp()).sum(-1))
-        return weight, turned, log
+        return weight, weight if k.cos is None else turned.index_put(where, rotated), log
 
     def normalized(self, num, den, magnitude):
         if not self.divides:  # the root mean square of each head, times a learned gain
@@ -409,19 +457,31 @@ class SoftmaxAttention(nn.Module):
         if cache is not None:
             keep(cache, max(key.shape[2] - self.window + 1, 0) if self.window else 0, key, value, mask)
         n, w = query.shape[2], key.shape[2]
-        i = torch.arange(w - n, w, device=key.device)[:, None]
-        j = torch.arange(w, device=key.device)
-        visible = (j <= i) if self.causal else torch.ones_like(j <= i)
-        if self.window:
-            visible = visible & ((i - j).abs() < self.window)
-        visible = visible[None, None] if mask is None else visible & mask[:, None, None]
-        return softmax_attention(query, key, value, visible, self.groups)
+        if mask is None and not self.window and (n == w or n == 1):
+            return softmax_attention(query, key, value, None, self.groups, self.causal and n > 1)
+        outputs, step = [], max(self.window, 1024) if self.window else n  # a window's n² pairs are never stored
+        for start in range(w - n, w, step):
+            stop = min(start + step, w)
+            first = max(start - self.window + 1, 0) if self.window else 0
+            last = stop if self.causal else min(stop + self.window - 1, w) if self.window else w
+            i, j = torch.arange(start, stop, device=key.device)[:, None], torch.arange(first, last, device=key.device)
+            visible = (j <= i) if self.causal else torch.ones_like(j <= i)
+            if self.window:
+                visible = visible & ((i - j).abs() < self.window)
+            visible = visible[None, None] if mask is None else visible & mask[:, None, None, first:last]
+            queries = query[:, :, start - w + n : stop - w + n]
+            outputs.append(
+                softmax_attention(queries, key[:, :, first:last], value[:, :, first:last], visible, self.groups)
+            )
+        return torch.cat(outputs, 2)
 
 
-def softmax_attention(query, key, value, visible, groups):
-    """visible [B or 1, 1, n, w]."""
+def softmax_attention(query, key, value, visible, groups, causal=False):
+    """visible [B or 1, 1, n, w]; None: all keys, or with `causal` those up to each query."""
     if groups > 1:
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if visible is None:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
     blind = ~visible.any(-1, keepdim=True)
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=visible | blind)
     return output.masked_fill(blind, 0)

@@ -48,6 +48,10 @@ class FurlongCache:
     def get_seq_length(self, layer_idx=0):
         return self.seen
 
+    def __getitem__(self, layer):
+        """generate of 4.x continues a cache after the tokens of its first key, [0][0].shape[2]."""
+        return (torch.empty(1, 1, self.seen, 0),)
+
     def reorder_cache(self, beams):
         self.layers = reordered(self.layers, beams)
 
@@ -274,11 +278,17 @@ class FurlongModel(FurlongPreTrainedModel):
         config = self.config
         x = self.token_embedding(input_ids) if inputs_embeds is None else inputs_embeds
         n = x.shape[1]
+        if n == 0:
+            raise ValueError("the input has no tokens; expected at least one")
+        if attention_mask is not None and attention_mask.dim() != 2:
+            raise ValueError(f"attention_mask has {attention_mask.dim()} dimensions; expected 2, [batch, tokens]")
         use_cache = config.causal and not self.training and (config.use_cache if use_cache is None else use_cache)
         cache = past_key_values
         if use_cache and not isinstance(cache, FurlongCache):
             cache = FurlongCache(config)
         mask = None if attention_mask is None else attention_mask[:, -n:].bool()
+        if mask is not None and mask.all():
+            mask = None  # nothing is hidden: softmax needs no n × n mask
         tokens = self.tokens(x, mask, position_ids, 0 if cache is None else cache.seen)
         x = self.embedded(x, tokens.positions, token_type_ids)
         states = [x]
@@ -303,6 +313,9 @@ class FurlongModel(FurlongPreTrainedModel):
         config = self.config
         if positions is None:
             positions = torch.arange(seen, seen + x.shape[1], device=x.device)[None]
+            if self.position_embedding is not None and seen + x.shape[1] > config.max_position_embeddings:
+                longest = config.max_position_embeddings
+                raise ValueError(f"{seen + x.shape[1]} tokens; the model has learned positions for {longest}")
         positions = positions.expand(len(x), -1)
         rotary = None
         if config.position == "rotary" and config.rotary_placement == "before_features":
@@ -365,10 +378,12 @@ class FurlongTokenModel(FurlongPreTrainedModel):
         return self.lm_head(x)
 
 
-def cross_entropy(logits, labels):
-    """Mean over labels other than -100."""
+def cross_entropy(logits, labels, count=None):
+    """Over labels other than -100: the mean, or the sum divided by `count`, those of all accumulated batches."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    return F.cross_entropy(wide.flatten(0, -2), labels.flatten().to(logits.device))
+    reduction = "mean" if count is None else "sum"
+    loss = F.cross_entropy(wide.flatten(0, -2), labels.flatten().to(logits.device), reduction=reduction)
+    return loss if count is None else loss / count
 
 
 class FurlongForCausalLM(FurlongTokenModel, GenerationMixin):
@@ -384,27 +399,16 @@ class FurlongForCausalLM(FurlongTokenModel, GenerationMixin):
         attention_mask=None,
         position_ids=None,
         token_type_ids=None,
-        inputs_embeds=None,
-        past_key_values=None,
         labels=None,
-        use_cache=None,
-        output_hidden_states=None,
-        return_dict=None,
         logits_to_keep=0,  # of the last tokens; 0: of all
+        return_dict=None,
+        num_items_in_batch=None,
+        **inputs,  # of FurlongModel
     ):
         """labels [B, n] are the input ids themselves: token t is compared with what was predicted at t - 1."""
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            token_type_ids,
-            inputs_embeds,
-            past_key_values,
-            use_cache,
-            output_hidden_states,
-        )
+        outputs = self.model(input_ids, attention_mask, position_ids, token_type_ids, **inputs)
         logits = self.logits(outputs.last_hidden_state[:, -logits_to_keep:])
-        loss = None if labels is None else cross_entropy(logits[:, :-1], labels[:, 1:])
+        loss = None if labels is None else cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)
         output = CausalLMOutputWithPast(loss, logits, outputs.past_key_values, outputs.hidden_states)
         return output if return_dict is None or return_dict else output.to_tuple()
 
@@ -429,17 +433,15 @@ class FurlongForMaskedLM(FurlongTokenModel):
         attention_mask=None,
         position_ids=None,
         token_type_ids=None,
-        inputs_embeds=None,
         labels=None,
-        output_hidden_states=None,
         return_dict=None,
+        num_items_in_batch=None,
+        **inputs,  # of FurlongModel
     ):
         """labels [B, n]: the hidden tokens, -100 elsewhere."""
-        outputs = self.model(
-            input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, None, False, output_hidden_states
-        )
+        outputs = self.model(input_ids, attention_mask, position_ids, token_type_ids, **inputs)
         logits = self.logits(outputs.last_hidden_state)
-        loss = None if labels is None else cross_entropy(logits, labels)
+        loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
         output = MaskedLMOutput(loss, logits, outputs.hidden_states)
         return output if return_dict is None or return_dict else output.to_tuple()
 
@@ -475,18 +477,28 @@ class FurlongForSequenceClassification(FurlongPreTrainedModel):
         attention_mask=None,
         position_ids=None,
         token_type_ids=None,
-        inputs_embeds=None,
         labels=None,
-        output_hidden_states=None,
         return_dict=None,
+        num_items_in_batch=None,
+        **inputs,  # of FurlongModel
     ):
-        outputs = self.model(
-            input_ids, attention_mask, position_ids, token_type_ids, inputs_embeds, None, False, output_hidden_states
-        )
+        """labels: [rows] of classes; numbers for regression, [rows, num_labels] of 0 and 1 for several labels a row."""
+        outputs = self.model(input_ids, attention_mask, position_ids, token_type_ids, **inputs)
         x = pooled(outputs.last_hidden_state, attention_mask, self.config.pooling)
         if self.matching is not None:
             x = F.gelu(self.matching(pair_features(x)))
         logits = self.classifier(self.dropout(x))
-        loss = None if labels is None else cross_entropy(logits, labels)
+        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch)
         output = SequenceClassifierOutput(loss, logits, outputs.hidden_states)
         return output if return_dict is None or return_dict else output.to_tuple()
+
+    def loss(self, logits, labels, count):
+        """By config.problem_type; if it is None by the number of labels and their type, as transformers decides."""
+        labels, kind = labels.to(logits.device), self.config.problem_type
+        if kind == "regression" or (kind is None and self.config.num_labels == 1):
+            losses = F.mse_loss(logits.view_as(labels).float(), labels.float(), reduction="none")
+        elif kind == "multi_label_classification" or (kind is None and labels.is_floating_point()):
+            losses = F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
+        else:
+            return cross_entropy(logits, labels, count)
+        return losses.mean() if count is None else losses.sum() / count

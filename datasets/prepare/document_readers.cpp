@@ -49,7 +49,7 @@ class AlphabetOutlet : public ByteOutlet {
   void put_unknown(unsigned char) { put_token(*vocabulary_.unknown_id()); }
   std::string refusal() const {
     return fmt::format(
-        "is not a letter of the {} alphabet; choose another --alphabet, or use --unknown map to read such letters as "
+        "is not a letter of the {} alphabet; choose another alphabet, or use --unknown map to read such letters as "
         "{}",
         vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
   }

@@ -21,7 +21,7 @@ class DocumentSink {
   virtual void end_document() = 0;
   /// Labels the document, or the pair, that has just ended.
   virtual void label(std::int32_t label) = 0;
-  /// Names the current document, before its first token: the first word of a FASTA header.
+  /// Names the current document, before its first token: the first word of a FASTA header, the id of a record.
   virtual void name_document(std::string_view /*name*/) {}
 };
 

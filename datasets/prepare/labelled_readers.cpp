@@ -37,17 +37,19 @@ std::optional<std::size_t> column_number(std::string_view field) {
 /// One record.
 struct Record {
   std::vector<std::string> texts;
-  std::string label;
+  std::string id, label;
 };
 
 /// Extracts the fields of a record; errors start with `place`.
 class RecordParser {
  public:
-  explicit RecordParser(const LabelledFormat& format) : kind_(format.kind), labelled_(format.has_label) {
+  explicit RecordParser(const LabelledFormat& format)
+      : kind_(format.kind), labelled_(format.has_label), named_(!format.id_field.empty()) {
     const bool json = kind_ == Kind::jsonl, pairs = !format.second_text_field.empty();
     const auto given = [](const std::string& field, const char* standard) { return field.empty() ? standard : field; };
     fields_.push_back(given(format.text_field, json ? "text" : "1"));
     if (pairs) fields_.push_back(format.second_text_field);
+    if (named_) fields_.push_back(format.id_field);
     if (labelled_) fields_.push_back(given(format.label_field, json ? "label" : pairs ? "3" : "2"));
     header_ = !json && std::any_of(fields_.begin(), fields_.end(),
                                    [](const std::string& field) { return !column_number(field); });
@@ -74,8 +76,11 @@ class RecordParser {
         throw UserError(
             "{}: the record has {} column{}, expected {} in column {}; check that the file is {}, or pass another "
             "--format",
-            place, values.size(), values.size() == 1 ? "" : "s", is_label(i) ? "the label" : "text", columns_[i] + 1,
-            name_of(kind_));
+            place, values.size(), values.size() == 1 ? "" : "s",
+            is_label(i) ? "the label"
+            : is_id(i)  ? "the id"
+                        : "text",
+            columns_[i] + 1, name_of(kind_));
       }
       found.push_back(values[columns_[i]]);
     }
@@ -85,7 +90,7 @@ class RecordParser {
  private:
   /// Returns the option that names field i.
   const char* option_of(std::size_t i) const {
-    return i == 0 ? "--text-field" : is_label(i) ? "--label-field" : "--second-text-field";
+    return i == 0 ? "--text-field" : is_label(i) ? "--label-field" : is_id(i) ? "--id-field" : "--second-text-field";
   }
   static std::string keys_of(const nlohmann::json& object) {
     std::vector<std::string> keys;
@@ -94,12 +99,17 @@ class RecordParser {
   }
 
   bool is_label(std::size_t field) const { return labelled_ && field + 1 == fields_.size(); }
+  bool is_id(std::size_t field) const { return named_ && field + (labelled_ ? 2 : 1) == fields_.size(); }
 
   Record as_record(std::vector<std::string> found, const std::string& place) const {
-    if (!labelled_) return {std::move(found), ""};
-    Record record{{}, std::string(trimmed(found.back()))};
-    if (record.label.empty()) throw UserError("{}: the label is empty", place);
-    found.pop_back();
+    Record record;
+    const auto take_last = [&](std::string& field, const char* name) {
+      field = trimmed(found.back());
+      if (field.empty()) throw UserError("{}: the {} is empty", place, name);
+      found.pop_back();
+    };
+    if (labelled_) take_last(record.label, "label");
+    if (named_) take_last(record.id, "id");
     record.texts = std::move(found);
     return record;
   }
@@ -154,7 +164,8 @@ class RecordParser {
       if (value == json.end())
         throw UserError("{}: the object has no key '{}'; its keys are {}. Choose the key with {}", place, fields_[i],
                         keys_of(json), option_of(i));
-      found.push_back(is_label(i) ? json_label(*value, place) : json_text(*value, place, fields_[i]));
+      found.push_back(is_label(i) || is_id(i) ? json_name(*value, place, fields_[i])
+                                              : json_text(*value, place, fields_[i]));
     }
     return as_record(std::move(found), place);
   }
@@ -169,15 +180,16 @@ class RecordParser {
     return bytes;
   }
 
-  static std::string json_label(const nlohmann::json& value, const std::string& place) {
+  /// Returns a label or an id.
+  static std::string json_name(const nlohmann::json& value, const std::string& place, const std::string& field) {
     if (value.is_string()) return value;
     if (value.is_number_integer() || value.is_boolean()) return value.dump();
-    throw UserError("{}: the label must be a string, an integer, true or false", place);
+    throw UserError("{}: '{}' must be a string, an integer, true or false", place, field);
   }
 
   Kind kind_;
-  bool labelled_, header_ = false;
-  std::vector<std::string> fields_;  // texts, then the label
+  bool labelled_, named_, header_ = false;
+  std::vector<std::string> fields_;  // texts, then the id, then the label
   std::vector<std::size_t> columns_;
 };
 
@@ -283,6 +295,7 @@ class LabelledReader : public DocumentReader {
     const bool whole =
         std::none_of(documents.begin(), documents.end(), [](const auto& tokens) { return tokens.empty(); });
     for (const auto& tokens : documents) {
+      if (!record.id.empty()) writer_.name_document(record.id);
       if (whole) writer_.append(std::span<const std::int32_t>(tokens));
       writer_.end_document();
     }
@@ -304,7 +317,7 @@ class LabelledReader : public DocumentReader {
       if (id < 0) {
         if (!map_unknown_) {
           throw UserError(
-              "{}: '{}' is not a letter of the {} alphabet; choose another --alphabet, or use --unknown map to read "
+              "{}: '{}' is not a letter of the {} alphabet; choose another alphabet, or use --unknown map to read "
               "such letters as {}",
               place(), std::isprint(byte) != 0 ? std::string(1, letter) : fmt::format("byte 0x{:02x}", byte),
               vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));

@@ -17,6 +17,7 @@ struct LabelledFormat {
   std::string text_field;           ///< empty: column 1, key "text"
   std::string second_text_field;    ///< second text of a pair; empty: single documents
   std::string label_field;          ///< empty: column 2 (column 3 for pairs), key "label"
+  std::string id_field;             ///< empty: documents get no names
   bool has_label = true;            ///< false: records are only texts; label_field is ignored
   std::vector<std::string> labels;  ///< names of the labels 0, 1, ...; empty: in order of first occurrence
 };
@@ -28,8 +29,8 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name);
 
 /// Returns a reader that writes each text as a document and each record's label. Texts are tokenized with the
 /// vocabulary: a tokenizer's documents are framed; an alphabet ignores whitespace and treats unknown letters as in
-/// make_fasta_reader(). Records with a text of no tokens are skipped. Errors name file and line. The writer's
-/// documents_per_label must be 2 if there is a second text, otherwise 1.
+/// make_fasta_reader(). An id names its document. Records with a text of no tokens are skipped. Errors name file and
+/// line. The writer's documents_per_label must be 2 if there is a second text, otherwise 1.
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
                                                      bool map_unknown, DocumentSink& writer);
 

@@ -15,6 +15,8 @@ namespace {
 
 using Format = SequenceInput::Format;
 
+constexpr std::size_t max_window = 1 << 16;  // sequences; empty ones have no tokens that end a window
+
 Format format_of_name(std::string_view name) {
   for (const std::string_view packed : {".gz", ".xz"}) {
     if (name.ends_with(packed)) name.remove_suffix(packed.size());
@@ -27,12 +29,13 @@ Format format_of_name(std::string_view name) {
   return name.ends_with(".jsonl") || name.ends_with(".ndjson") ? Format::jsonl : Format::text;
 }
 
-LabelledFormat table_format(Format format, const std::string& text_field) {
+LabelledFormat table_format(Format format, const SequenceInput& input) {
   LabelledFormat table;
   table.kind = format == Format::csv     ? LabelledFormat::Kind::csv
                : format == Format::jsonl ? LabelledFormat::Kind::jsonl
                                          : LabelledFormat::Kind::tsv;
-  table.text_field = text_field;
+  table.text_field = input.text_field;
+  table.id_field = input.id_field;
   table.has_label = false;
   return table;
 }
@@ -50,12 +53,13 @@ class Collector : public DocumentSink {
   void begin_input(const std::string& name) { input_ = name; }
   void append(std::span<const std::uint16_t> ids) override { add(ids); }
   void append(std::span<const std::int32_t> ids) override { add(ids); }
-  void name_document(std::string_view name) override { current_.name = name; }
+  void name_document(std::string_view name) override { current_.id = name; }
   void label(std::int32_t) override {}
 
   void end_document() override {
     if (current_.tokens.empty() && !is_long_) {
       ++summary_.empty;
+      if (options_.keep_empty) add_to_window();
     } else {
       extend(back_);
       end_sequence();
@@ -99,7 +103,7 @@ class Collector : public DocumentSink {
   void give_piece(std::int64_t begin) {
     if (!is_long_) {
       flush();
-      work_.begin_long({number_ + 1, name(), {}});
+      work_.begin_long({number_ + 1, id(), {}});
       is_long_ = true;
     }
     work_.extend_long(std::span(current_.tokens).subspan(at(begin), at(options_.long_tokens)));
@@ -113,19 +117,21 @@ class Collector : public DocumentSink {
       work_.end_long();
       return;
     }
-    current_.name = name();
+    add_to_window();
+  }
+
+  void add_to_window() {
+    current_.id = id();
     current_.number = number_ + 1;
     window_sum_ += length_;
     window_.push_back(std::move(current_));
-    if (window_sum_ >= options_.window_tokens) flush();
+    if (window_sum_ >= options_.window_tokens || window_.size() == max_window) flush();
   }
 
-  std::string name() const {
-    return current_.name.empty() ? std::to_string(number_ + 1) : foreign::printable(current_.name);
-  }
+  std::string id() const { return current_.id.empty() ? std::to_string(number_ + 1) : foreign::printable(current_.id); }
   std::string described() const {
-    return current_.name.empty() ? fmt::format("sequence {}", number_ + 1)
-                                 : fmt::format("sequence {} ({})", number_ + 1, name());
+    return current_.id.empty() ? fmt::format("sequence {}", number_ + 1)
+                               : fmt::format("sequence {} ({})", number_ + 1, id());
   }
 
   const std::optional<std::int32_t> unknown_;  // of a tokenizer
@@ -197,7 +203,7 @@ std::unique_ptr<DocumentReader> make_reader(const SequenceInput& input, Format f
   if (format == Format::fasta) return make_fasta_reader(vocabulary, input.map_unknown, collector);
   const bool letters = !vocabulary.tokenizer() && vocabulary.kind() != Vocabulary::Kind::bytes;
   if (format != Format::text)
-    return make_labelled_reader(table_format(format, input.text_field), vocabulary, input.map_unknown, collector);
+    return make_labelled_reader(table_format(format, input), vocabulary, input.map_unknown, collector);
   if (letters) return make_text_reader(input.separator, Vocabulary::bytes(false), letter_sink);
   return make_text_reader(input.separator, vocabulary, collector);
 }
@@ -226,6 +232,12 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
   std::uint64_t bytes = 0, mapped = 0;
   for (const std::string& path : input.paths) {
     const Format format = input.format == Format::automatic ? format_of_name(path) : input.format;
+    const bool has_fields = format != Format::text && format != Format::fasta;
+    if (!has_fields && !(input.text_field + input.id_field).empty())
+      throw UserError("--{}-field {}: {} is read as {}, which has no fields; expected a table or JSON lines",
+                      input.id_field.empty() ? "text" : "id",
+                      input.id_field.empty() ? input.text_field : input.id_field, path,
+                      format == Format::fasta ? "FASTA" : "text");
     const std::unique_ptr<DocumentReader> reader = make_reader(input, format, vocabulary, collector, letter_sink);
     ByteSource source(path);
     reader->begin_input(source.name());

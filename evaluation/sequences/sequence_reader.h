@@ -18,6 +18,7 @@ struct SequenceInput {
   Format format = Format::automatic;    ///< automatic: by the name of each input, text where it names no format
   DocumentSeparator separator = DocumentSeparator::line;  ///< of text
   std::string text_field = {};                            ///< of tables and JSON lines; empty: column 1, key "text"
+  std::string id_field = {};                              ///< of tables and JSON lines; empty: none
   bool map_unknown = false;  ///< a letter that the alphabet lacks is read as the unknown one
 };
 
@@ -33,7 +34,7 @@ SequenceFrame frame_of(const Model& model);
 /// One sequence, with its frame.
 struct Sequence {
   std::uint64_t number = 0;  ///< from 1, over all inputs, empty sequences counted
-  std::string name;          ///< of FASTA the first word of the header; otherwise the number
+  std::string id;            ///< of FASTA the first word of the header, of records the id field; else the number
   std::vector<std::int32_t> tokens;
 };
 
@@ -53,6 +54,7 @@ struct ReadOptions {
   std::int64_t window_tokens = 1 << 17;  ///< sequences are collected up to this sum of tokens
   std::int64_t long_tokens = 0;          ///< a sequence that becomes longer goes through in pieces; 0: never
   std::int64_t max_tokens = 0;           ///< a sequence that becomes longer, its frame included, is an error; 0: any
+  bool keep_empty = false;               ///< empty sequences are in their window, without tokens
   SequenceFrame frame;                   ///< stands around each sequence; a tokenizer's own frame is put there once
   /// Called after each block of input. bytes: read from all inputs so far, compressed as they are.
   std::function<void(std::uint64_t bytes, std::uint64_t sequences)> progress;

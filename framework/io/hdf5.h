@@ -143,6 +143,18 @@ class Dataset : public Object {
   Shape shape_;
 };
 
+/// A growing dataset of UTF-8 texts of variable length.
+class TextDataset : public Object {
+ public:
+  /// Appends texts without NUL characters.
+  void append(std::span<const std::string> texts);
+
+ private:
+  friend class Group;
+  using Object::Object;
+  std::uint64_t size_ = 0;
+};
+
 enum class Kind { group, dataset, other };
 
 class Group : public Object {
@@ -161,6 +173,7 @@ class Group : public Object {
   Group create_group(const std::string& path);
   Group group(const std::string& path) const;
   Dataset create_dataset(const std::string& path, Type type, const Shape& shape, const DatasetOptions& options = {});
+  TextDataset create_texts(const std::string& path);
   /// Opens a dataset. Throws UserError if it is missing, is not a dataset, or has a type that is not in `Type`.
   Dataset dataset(const std::string& path) const;
   /// Creates a dataset and writes it.

@@ -156,6 +156,35 @@ void Dataset::append(const void* source, std::uint64_t n_rows) {
   write_block(offset, count, source, n_elements(count) * size_of(type_));
 }
 
+// --- TextDataset
+
+namespace {
+
+Handle text_type() {
+  Handle type(H5Tcopy(H5T_C_S1));
+  H5Tset_size(type.id(), H5T_VARIABLE);
+  H5Tset_cset(type.id(), H5T_CSET_UTF8);
+  return type;
+}
+
+}  // namespace
+
+void TextDataset::append(std::span<const std::string> texts) {
+  const Lock lock;
+  check_writable();
+  if (texts.empty()) return;
+  const Shape offset{size_}, count{texts.size()};
+  size_ += texts.size();
+  if (H5Dset_extent(id(), extents({size_})) < 0) fail_writing("cannot extend dataset");
+  const Handle space(H5Dget_space(id())), memory = make_space(count, count), type = text_type();
+  std::vector<const char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(text.c_str());
+  if (H5Sselect_hyperslab(space.id(), H5S_SELECT_SET, extents(offset), nullptr, extents(count), nullptr) < 0 ||
+      H5Dwrite(id(), type.id(), memory.id(), space.id(), H5P_DEFAULT, pointers.data()) < 0)
+    fail_writing("cannot write dataset");
+  check_writable();
+}
+
 // --- Group
 
 std::string Group::full_path(const std::string& path) const {
@@ -267,6 +296,17 @@ Dataset Group::create_dataset(const std::string& path, Type type, const Shape& s
   Dataset dataset(std::move(handle), origin_, full, type, shape);
   if (type == Type::bf16) dataset.set_text("dtype", name_of(type));
   return dataset;
+}
+
+TextDataset Group::create_texts(const std::string& path) {
+  const Lock lock;
+  check_writable();
+  const std::string full = full_path(path);
+  const Handle space = make_space({0}, {H5S_UNLIMITED}), properties(H5Pcreate(H5P_DATASET_CREATE)), type = text_type();
+  H5Pset_chunk(properties.id(), 1, extents({1024}));
+  Handle handle(H5Dcreate2(id(), path.c_str(), type.id(), space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT));
+  if (!handle) fail_writing("cannot create dataset '" + path + "' in");
+  return {std::move(handle), origin_, full};
 }
 
 Dataset Group::dataset(const std::string& path) const {

@@ -63,10 +63,14 @@ log:
 TEST_F(SequencesProgramTest, ExamplesOfThePageOnEmbedRun) {
   run_example("embed.md");
   EXPECT_EQ(shape("vectors.h5", "embeddings"), (hdf5::Shape{40, 16}));
-  EXPECT_EQ(shape("vectors.h5", "name_offsets"), (hdf5::Shape{41}));
   // 9 residues and 0 to 4 more, eight times each; <document> is left out.
   EXPECT_EQ(shape("tokens.h5", "embeddings"), (hdf5::Shape{8 * (5 * 9 + 10), 16}));
-  EXPECT_EQ(content(path("vectors.npy")).size(), 128 + 40 * 16 * sizeof(float));
+  EXPECT_THAT(content(path("vectors.tsv")), StartsWith("id\t0\t1\t"));
+  EXPECT_THAT(content(path("vectors.tsv")), HasSubstr("\n39\t"));
+  file("gap.txt", "MKV\n\nAGW\n");
+  const Finished gap = furlong({"embed", path("runs/protein"), path("gap.txt"), "-o", path("gap.npy")});
+  EXPECT_THAT(gap.err, HasSubstr("empty sequences: 1, rows of NaN"));
+  EXPECT_EQ(content(path("gap.npy")).size(), 128 + 3 * 16 * sizeof(float));
   const Finished checkpoint = furlong({"embed", path("runs/protein/checkpoints/best.h5"), path("wild_type.fasta"), "-o",
                                        path("one.tsv"), "--layer", "-2"});
   EXPECT_EQ(checkpoint.status, 0) << checkpoint.err;
@@ -76,7 +80,7 @@ TEST_F(SequencesProgramTest, ExamplesOfThePageOnEmbedRun) {
 
 TEST_F(SequencesProgramTest, ExamplesOfThePageOnScoreRun) {
   run_example("score.md");
-  EXPECT_THAT(content(path("scores.tsv")), StartsWith("name\ttokens\tlog_likelihood\tperplexity\nprotein_0\t9\t-"));
+  EXPECT_THAT(content(path("scores.tsv")), StartsWith("id\ttokens\tlog_likelihood\tperplexity\nprotein_0\t9\t-"));
   const Finished mutations =
       furlong({"score", path("runs/protein"), path("wild_type.fasta"), "--mutations", path("mutations.txt"), "--json"});
   ASSERT_EQ(mutations.status, 0) << mutations.err;
@@ -84,7 +88,7 @@ TEST_F(SequencesProgramTest, ExamplesOfThePageOnScoreRun) {
   EXPECT_EQ(found.size(), 2u);
   EXPECT_TRUE(found[1]["masked_marginal"].is_number() && found[1]["wild_type_marginal"].is_number());
   const Finished positions = furlong({"score", path("runs/protein"), path("wild_type.fasta"), "--positions"});
-  EXPECT_THAT(positions.out, StartsWith("name\tposition\ttoken\tlog_probability\nwild\t1\tM\t-"));
+  EXPECT_THAT(positions.out, StartsWith("id\tposition\ttoken\tlog_probability\nwild\t1\tM\t-"));
 }
 
 TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {

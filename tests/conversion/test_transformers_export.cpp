@@ -64,6 +64,7 @@ TEST_F(TransformersExport, DirectoryHoldsCodeConfigAndTokenizer) {
   EXPECT_EQ(config.at("norm_placement"), "pre");
   EXPECT_EQ(config.at("attention_layers"), Json::array({"linear", "linear"}));
   EXPECT_EQ(config.at("eos_token_id"), 256);
+  EXPECT_EQ(config.at("tokenizer_class"), "PreTrainedTokenizerFast");
   EXPECT_EQ(transformers_sources().size(), 3U);
   for (const auto& [name, text] : transformers_sources()) {
     EXPECT_EQ(content(path("out/" + name)), text);
@@ -73,6 +74,17 @@ TEST_F(TransformersExport, DirectoryHoldsCodeConfigAndTokenizer) {
   EXPECT_THAT(content(path("out/configuration_furlong.py")), HasSubstr("class FurlongConfig("));
 }
 
+TEST_F(TransformersExport, WritesAModelCardAndKeepsThatOfAUser) {
+  exported(make([](Settings&) {}));
+  EXPECT_THAT(content(path("out/README.md")), ::testing::StartsWith("---\nlibrary_name: transformers\n"));
+  EXPECT_THAT(content(path("out/README.md")), HasSubstr("AutoModelForCausalLM.from_pretrained"));
+  exported(make([](Settings& settings) { encoder(settings, Objective::masked_tokens); }));
+  EXPECT_THAT(content(path("out/README.md")), HasSubstr("pipeline_tag: fill-mask"));
+  file("out/README.md", "# Mine\n");
+  exported(make([](Settings&) {}));
+  EXPECT_EQ(content(path("out/README.md")), "# Mine\n");
+}
+
 TEST_F(TransformersExport, ByteTokenizerGivesTheSameIds) {
   const Model model = make([](Settings& settings) { encoder(settings, Objective::masked_tokens); });
   exported(make([](Settings& settings) { encoder(settings, Objective::masked_tokens); }));
@@ -80,6 +92,22 @@ TEST_F(TransformersExport, ByteTokenizerGivesTheSameIds) {
   const std::string text = "In the beginning \xc3\xa9\n\t~ 0  x";
   EXPECT_EQ(Vocabulary::of_tokenizer(tokenizer).encode(text), model.vocabulary.encode(text));
   EXPECT_EQ(Json::parse(content(path("out/tokenizer_config.json"))).at("mask_token"), "<mask>");
+}
+
+TEST_F(TransformersExport, TokenizerFramesTextsAsTrainingDoes) {
+  const auto framed = [&](const std::function<void(Settings&)>& change) {
+    exported(make(change, Vocabulary::bytes(true).with_labels({"no", "yes"})));
+    const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(path("out/tokenizer.json"));
+    return tokenizer->framed(tokenizer->encode("ab"));
+  };
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(framed([](Settings&) {}), (Ids{'a', 'b'}));
+  EXPECT_EQ(framed([](Settings& s) { encoder(s, Objective::masked_tokens); }), (Ids{'a', 'b', 256}));
+  EXPECT_EQ(framed([](Settings& s) {
+              encoder(s, Objective::classification);
+              s.objective.pooling = ops::Pooling::first;
+            }),
+            (Ids{258, 'a', 'b', 256}));
 }
 
 TEST_F(TransformersExport, NamesTheClassOfEachHead) {

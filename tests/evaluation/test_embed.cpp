@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <hdf5.h>
 
 #include <cmath>
 #include <cstring>
@@ -39,6 +40,22 @@ class EmbedTest : public testing::WithTemporaryFolder {
     const hdf5::Dataset dataset = file.dataset(name);
     std::vector<T> found(dataset.bytes() / sizeof(T));
     dataset.read(found.data(), dataset.bytes());
+    return found;
+  }
+  std::vector<std::string> ids() const {
+    const hid_t file = H5Fopen(path("vectors.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT),
+                dataset = H5Dopen2(file, "ids", H5P_DEFAULT), type = H5Dget_type(dataset),
+                space = H5Dget_space(dataset);
+    EXPECT_GT(H5Tis_variable_str(type), 0);
+    EXPECT_EQ(H5Tget_cset(type), H5T_CSET_UTF8);
+    std::vector<char*> texts(static_cast<std::size_t>(H5Sget_simple_extent_npoints(space)));
+    EXPECT_GE(H5Dread(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, texts.data()), 0);
+    std::vector<std::string> found(texts.begin(), texts.end());
+    H5Dvlen_reclaim(type, space, H5P_DEFAULT, texts.data());
+    H5Tclose(type);
+    H5Sclose(space);
+    H5Dclose(dataset);
+    H5Fclose(file);
     return found;
   }
   std::string fasta(const std::vector<std::string>& sequences) const {
@@ -172,16 +189,24 @@ TEST_F(EmbedTest, PiecesOfALongSequenceGiveTheVectorsOfOnePass) {
   }
 }
 
-TEST_F(EmbedTest, NamesAndOrderAreThoseOfTheInput) {
+TEST_F(EmbedTest, CopyOnAGpuGivesTheVectorsOfTheCpu) {
+  const std::string input = fasta({residues(20), residues(7), "M"});
+  for (const auto& overrides : {testing::encoder, std::vector<std::string>{"model.attention.mechanism=linear"}}) {
+    Model model = sequence_model(Vocabulary::protein(), overrides);
+    Model copy = copy_of(model, Device{DeviceType::simulated, 0}, DType::float32);
+    const std::vector<float> expected = vectors(model, input);
+    expect_near(vectors(copy, input), Rows(expected.begin(), expected.end()), 1e-4, overrides[0]);
+  }
+}
+
+TEST_F(EmbedTest, IdsAndOrderAreThoseOfTheInput) {
   Model model = sequence_model(Vocabulary::protein(), testing::encoder);
   vectors(model,
           file("input.fasta",
                ">first one\nACDEF\n;comment\n>second\nAC\n\nDD\n>\nACDEFGHIKLMNP\n>last"
                "\ttab\nM\n"),
           {.batch_tokens = 16});
-  const auto names = values<std::uint8_t>("names");
-  EXPECT_EQ(std::string(names.begin(), names.end()), "firstsecond3last");
-  EXPECT_EQ(values<std::uint64_t>("name_offsets"), (std::vector<std::uint64_t>{0, 5, 11, 12, 16}));
+  EXPECT_EQ(ids(), (std::vector<std::string>{"first", "second", "3", "last"}));
   const auto all = values<float>("embeddings");
   const auto last = vectors(model, file("one.fasta", ">last\nM\n"));
   expect_near(std::span(all).subspan(3 * width), Rows(last.begin(), last.end()), 4 * tolerance, "last");
@@ -202,6 +227,50 @@ TEST_F(EmbedTest, TextTablesAndJsonLinesGiveTheSameVectors) {
   }
 }
 
+TEST_F(EmbedTest, IdFieldOfRecordsNamesRows) {
+  Model model = sequence_model(Vocabulary::protein(), testing::encoder);
+  for (const auto& [name, text] : std::vector<std::pair<std::string, std::string>>{
+           {"a.csv", "key,sequence\n\"x,1\",ACDEF\nq,\n7,MKV\n"},
+           {"a.tsv", "sequence\tkey\nACDEF\tx,1\n\tq\nMKV\t7\n"},
+           {"a.jsonl",
+            "{\"sequence\": \"ACDEF\", \"key\": \"x,1\"}\n{\"sequence\": \"\", \"key\": \"q\"}\n"
+            "{\"key\": 7, \"sequence\": \"MKV\"}\n"}}) {
+    const SequenceInput input{.paths = {file(name, text)}, .text_field = "sequence", .id_field = "key"};
+    embed(model, input, path("vectors.h5"), {});
+    EXPECT_EQ(ids(), (std::vector<std::string>{"x,1", "7"})) << name;
+  }
+  const auto refused = [&](const SequenceInput& input) {
+    return message_of<UserError>([&] { embed(model, input, path("vectors.h5"), {}); });
+  };
+  EXPECT_THAT(refused({.paths = {file("b.csv", "id,sequence\n,ACD\n")}, .text_field = "sequence", .id_field = "id"}),
+              HasSubstr("b.csv:2: the id is empty"));
+  for (const std::string& other : {fasta({"ACD"}), file("a.txt", "ACD\n")}) {
+    EXPECT_THAT(refused({.paths = {other}, .id_field = "id"}), HasSubstr("--id-field id: " + other));
+    EXPECT_THAT(refused({.paths = {other}, .text_field = "2"}), HasSubstr("--text-field 2: " + other));
+  }
+}
+
+TEST_F(EmbedTest, NpyHasARowOfNanForAnEmptySequence) {
+  Model model = sequence_model(Vocabulary::protein(), testing::encoder);
+  const std::vector<float> expected = vectors(model, fasta({"ACDEF", "MKV"}));
+  const std::string input = file("a.txt", "\nACDEF\n\nMKV\n");
+  for (const std::int64_t batch_tokens : {1, 8192}) {
+    const EmbedReport report = embed(model, {.paths = {input}}, path("v.npy"), {.batch_tokens = batch_tokens});
+    EXPECT_EQ(report.read.empty, 2u);
+    const std::string npy = content(path("v.npy"));
+    ASSERT_EQ(npy.size(), 128 + 4 * width * sizeof(float));
+    std::vector<float> rows(4 * width);
+    std::memcpy(rows.data(), npy.data() + 128, rows.size() * sizeof(float));
+    for (std::size_t i = 0; i < width; ++i) {
+      EXPECT_TRUE(std::isnan(rows[i]) && std::isnan(rows[2 * width + i]));
+      EXPECT_NEAR(rows[width + i], expected[i], 4 * tolerance);
+      EXPECT_NEAR(rows[3 * width + i], expected[width + i], 4 * tolerance);
+    }
+  }
+  embed(model, {.paths = {input}}, path("vectors.h5"), {});
+  EXPECT_EQ(ids(), (std::vector<std::string>{"2", "4"}));
+}
+
 TEST_F(EmbedTest, NpyAndTsvHoldTheSameNumbersAsHdf5) {
   Model model = sequence_model(Vocabulary::protein(), testing::encoder);
   const std::string input = fasta({"ACDEF", "MKV", "WWWWWW"});
@@ -217,7 +286,7 @@ TEST_F(EmbedTest, NpyAndTsvHoldTheSameNumbersAsHdf5) {
   std::istringstream lines(content(path("v.tsv")));
   std::string line, name;
   std::getline(lines, line);
-  EXPECT_THAT(line, ::testing::StartsWith("name\t0\t1\t"));
+  EXPECT_THAT(line, ::testing::StartsWith("id\t0\t1\t"));
   for (std::size_t i = 0; i < 3; ++i) {
     lines >> name;
     EXPECT_EQ(name, fmt::format("s{}", i));
@@ -262,8 +331,7 @@ TEST_F(EmbedTest, UnknownLettersAndEmptySequencesAreCounted) {
   EXPECT_EQ(report.read.mapped, 1u);
   EXPECT_EQ(report.read.empty, 1u);
   EXPECT_EQ(report.read.sequences, 2u);
-  const auto names = values<std::uint8_t>("names");
-  EXPECT_EQ(std::string(names.begin(), names.end()), "13") << "numbers count empty sequences";
+  EXPECT_EQ(ids(), (std::vector<std::string>{"1", "3"})) << "numbers count empty sequences";
   const auto mapped = values<float>("embeddings"), expected = vectors(model, file("b.txt", "ACD\nACXD\n"));
   EXPECT_EQ(mapped, expected);
 }

@@ -76,7 +76,7 @@ TEST_F(ScoreTest, CausalLogLikelihoodMatchesItsDefinitionInFloat64) {
         if (with_documents) tokens.insert(tokens.begin(), *model.vocabulary.document_id());
         const std::vector<double> expected = defined_causal(model, tokens);
         const Json& one = found[i];
-        EXPECT_EQ(one["name"], std::to_string(i + 1));
+        EXPECT_EQ(one["id"], std::to_string(i + 1));
         EXPECT_EQ(one["tokens"], expected.size());
         const double sum = std::accumulate(expected.begin(), expected.end(), 0.0);
         EXPECT_NEAR(one["log_likelihood"], sum, 1e-10);
@@ -124,7 +124,7 @@ TEST_F(ScoreTest, PiecesOfALongSequenceGiveTheLogLikelihoodOfOnePass) {
       const Json pieces = scores(model, input, {.positions = true, .batch_tokens = batch_tokens});
       ASSERT_EQ(pieces.size(), 3u);
       for (std::size_t i = 0; i < 3; ++i) {
-        EXPECT_EQ(pieces[i]["name"], whole[i]["name"]);
+        EXPECT_EQ(pieces[i]["id"], whole[i]["id"]);
         EXPECT_EQ(pieces[i]["tokens"], whole[i]["tokens"]);
         EXPECT_NEAR(pieces[i]["log_likelihood"], whole[i]["log_likelihood"], 1e-8) << mechanism << " " << batch_tokens;
         ASSERT_EQ(pieces[i]["positions"].size(), whole[i]["positions"].size());
@@ -249,9 +249,9 @@ TEST_F(ScoreTest, TsvHasAHeaderAndALineForEachSequenceOrPosition) {
     return text_of(false, options, [&](ScoreFile& file) { score(model, {.paths = {input}}, file, options); });
   };
   const std::string sequences = tsv({}), positions = tsv({.positions = true});
-  EXPECT_THAT(sequences, ::testing::StartsWith("name\ttokens\tlog_likelihood\tperplexity\n1\t3\t-"));
+  EXPECT_THAT(sequences, ::testing::StartsWith("id\ttokens\tlog_likelihood\tperplexity\n1\t3\t-"));
   EXPECT_EQ(std::count(sequences.begin(), sequences.end(), '\n'), 3);
-  EXPECT_THAT(positions, ::testing::StartsWith("name\tposition\ttoken\tlog_probability\n1\t2\t0x62\t-"));
+  EXPECT_THAT(positions, ::testing::StartsWith("id\tposition\ttoken\tlog_probability\n1\t2\t0x62\t-"));
   EXPECT_EQ(std::count(positions.begin(), positions.end(), '\n'), 5);
   EXPECT_THAT(positions, HasSubstr("\n1\t3\t0x09\t-"));
   EXPECT_THAT(message_of<UserError>([&] { scores(model, file("one.txt", "ab\nc\n")); }),

@@ -5,7 +5,8 @@ For each of a table of small models, whose weights are random:
   - AutoModel* loads the directory. Its logits in float64 are within 1e-6 of `furlong logits --dtype float64`. In
     float32 the two are within 1e-4, or Furlong's float32 is no farther from float64 than twice PyTorch's.
   - A decoder generates the same 200 greedy tokens with and without a cache, and from a prompt with left padding.
-  - Gradients are the same with gradient checkpointing, and bfloat16 gives finite logits.
+  - Logits are the same in segments of 64 tokens; rows of padding alone and bfloat16 give finite ones.
+  - Gradients are the same with gradient checkpointing, and over two batches that Trainer accumulates.
   - `furlong convert` reads the directory back bit for bit.
   - 20 steps of Trainer lower the loss. `furlong convert` reads what Trainer saved bit for bit, and Furlong's logits of
     it are those of transformers.
@@ -17,6 +18,7 @@ Needs torch, transformers (4.46 or later), accelerate, safetensors and h5py.
 
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -25,6 +27,11 @@ import warnings
 
 import h5py
 import torch
+
+# transformers copies a model's code here, by the name of its folder: another run must not share it.
+MODULES = tempfile.TemporaryDirectory()
+os.environ["HF_MODULES_CACHE"] = MODULES.name
+
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
@@ -298,6 +305,41 @@ def gradients(model, batch):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+def in_short_segments(model, inputs):
+    """Outputs with linear attention in segments of 64 tokens."""
+    module = sys.modules[type(model).__module__.replace("modeling_", "attention_")]
+    before, module.SEGMENT = module.SEGMENT, 64
+    result = of_transformers(model, inputs)
+    module.SEGMENT = before
+    return result
+
+
+def check_padding(model, inputs):
+    """A row without a token: finite, and nothing changes in the other rows."""
+    mask = inputs["attention_mask"].clone()
+    mask[1] = 0
+    found, plain = of_transformers(model, {**inputs, "attention_mask": mask}), of_transformers(model, inputs)
+    assert bool(found.isfinite().all()), "a row of padding alone is not finite"
+    if len(found) == len(mask):
+        others = [row for row in range(len(mask)) if row != 1]
+        far = float(((found - plain).abs().amax(-1) * inputs["attention_mask"])[others].max()) if found.dim() > 2 else 0
+        assert far < 1e-9, f"a row of padding moves others by {far}"
+
+
+def check_accumulation(model, batch):
+    """Two halves of a batch, as Trainer accumulates them: losses are divided by the labels of both."""
+    if type(model).__name__ == "FurlongForSequenceClassification" and model.config.pair_classification:
+        return
+    count = batch["labels"][:, 1:].numel() if type(model).__name__ == "FurlongForCausalLM" else batch["labels"].numel()
+    whole, halves = gradients(model, batch), None
+    for part in (slice(0, 1), slice(1, None)):
+        half = {name: value[part] for name, value in batch.items()}
+        found = gradients(model, {**half, "num_items_in_batch": torch.tensor(count)})
+        halves = found if halves is None else {name: halves[name] + found[name] for name in found}
+    far = max(float((whole[name] - halves[name]).abs().max()) for name in whole)
+    assert far < 1e-9, f"gradients differ by {far} over accumulated batches"
+
+
 def check_checkpointing(model, batch):
     plain = gradients(model, batch)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -370,6 +412,10 @@ def check(program, name, work):
             loaded(folder, trunk, torch.float32), inputs
         )
     exact = of_furlong(program, checkpoint, inputs, work, "float64", hidden)
+    wide_model = doubled(folder, trunk)
+    check_padding(wide_model, inputs)
+    far_in_segments = distance(in_short_segments(wide_model, inputs), exact, inputs)
+    assert far_in_segments <= 1e-6, f"float64 differs by {far_in_segments} in segments"
     own = of_furlong(program, checkpoint, inputs, work, "model", hidden)
     far = {
         "float64": distance(wide, exact, inputs),
@@ -400,6 +446,7 @@ def check(program, name, work):
         print("; base model alone; back bit for bit", flush=True)
         return
     check_checkpointing(model, batch)
+    check_accumulation(model, batch)
     before, after, saved = train(folder, loader, batch, work)
     assert after < before, f"the loss rose from {before} to {after}"
     back, again = work / "after.h5", work / "after"

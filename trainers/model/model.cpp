@@ -125,6 +125,20 @@ Model load_model(const CheckpointReader& checkpoint, const Device& device, Weigh
   return model;
 }
 
+Model copy_of(const Model& model, const Device& device, DType compute) {
+  require(model.store->device().is_cpu(), "copy_of: a model on {}", model.store->device().text());
+  Model copy = make_model(model.settings, model.vocabulary, device, compute, [](const Parameter&) { return true; });
+  copy.stream.products = {};
+  for (const Parameter& parameter : model.store->parameters()) {
+    const Tensor target = copy.store->find(parameter.name()).master();
+    const Tensor values = Tensor::empty(target.shape(), target.dtype());
+    ops::convert(Stream{}, values, parameter.master());
+    target.copy_from(values);
+  }
+  copy.store->refresh_compute_values(copy.stream);
+  return copy;
+}
+
 namespace {
 
 namespace fs = std::filesystem;

@@ -60,6 +60,10 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
 /// TF32. For inference, pass a `frozen` that selects all parameters: it saves the memory of the gradients.
 Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen = {});
 
+/// Returns a frozen copy on `device` that computes in `compute`, for inference, with float32 products without TF32.
+/// Throws ContractError if `model` is not on the CPU.
+Model copy_of(const Model& model, const Device& device, DType compute);
+
 /// Returns the checkpoint that a path selects for inference. A file selects itself. A run directory selects its best
 /// checkpoint, or the newest complete one if there is no best. A finetune run directory selects its last stage
 /// (last_stage_of), which is logged. Throws UserError if there is no checkpoint.

@@ -176,7 +176,7 @@ TEST_F(LabelledTest, ErrorsNameTheLine) {
   EXPECT_THAT(refusal("{\"text\": 5, \"label\": 1}\n", Kind::jsonl),
               HasSubstr("'text' must be a string or a list of integers from 0 to 255"));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1.5}\n", Kind::jsonl),
-              HasSubstr("the label must be a string, an integer"));
+              HasSubstr("'label' must be a string, an integer"));
   EXPECT_EQ(labelled_format_of("a/b.csv.gz"), Kind::csv);
   EXPECT_EQ(labelled_format_of("b.jsonl"), Kind::jsonl);
   EXPECT_THAT(message_of<UserError>([] { labelled_format_of("b.dat"); }), HasSubstr("pass --format"));
