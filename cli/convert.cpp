@@ -28,10 +28,10 @@ struct Given {
 };
 
 constexpr const char* footer =
-    "SRC is a Hugging Face directory (config.json with model_type gpt2, llama, bert or albert; safetensors or "
-    "pytorch_model.bin), a GGUF file (llama), a directory that furlong export wrote, or a checkpoint or run directory "
-    "of "
-    "Furlong. If a tensor is missing, unexpected or misshapen, nothing is written.\n"
+    "SRC is a Hugging Face directory (config.json with model_type gpt2, llama, mistral, qwen2, qwen3, bert, roberta, "
+    "albert or esm; safetensors or pytorch_model.bin), a GGUF file (llama, qwen2, qwen3), a directory that furlong "
+    "export wrote, or a checkpoint or run directory of Furlong. If a tensor is missing, unexpected or misshapen, "
+    "nothing is written.\n"
     "Without --attention, convert imports the model unchanged. With --attention, it replaces the attention and keeps "
     "the "
     "weights. New parameters start from initial values and are listed; furlong finetune trains them.\n"
@@ -159,6 +159,10 @@ void add_convert(Command program, int& /*status*/) {
   add_data(command, *options, *given);
   command.add_option("--tokenizer", convert.import.tokenizer, "Tokenizer (default: the one stored with the model)")
       .value_name("PATH");
+  command
+      .add_option("--architecture", convert.import.architecture,
+                  "model_type of SRC, if its config.json has none, as in older directories")
+      .value_name("NAME");
   command.add_flag("--allow-missing", convert.import.allow_missing,
                    "Start tensors that are missing in SRC from initial values");
   command.add_flag(

@@ -21,6 +21,10 @@ void add_model_and_inputs(Command command, SequenceOptions& options) {
       .required()
       .value_name("MODEL");
   command
+      .add_option("--architecture", options.architecture,
+                  "model_type of MODEL, if it is a Hugging Face directory whose config.json has none")
+      .value_name("NAME");
+  command
       .add_option("inputs", options.input.paths,
                   "Files of sequences, plain, gzip or xz; - is standard input. FASTA (.fa, .fasta, .faa, .fna, .ffn), "
                   "tables (.csv, .tsv), JSON lines (.jsonl); other files are text with one sequence per line")
@@ -70,9 +74,14 @@ Model open_model(const SequenceOptions& options) {
   set_thread_count(static_cast<int>(options.threads));
   const Device device = device_from_name(options.device);
   if (is_foreign_model(options.model)) {
-    Model model = open_source_model(options.model).model;
+    ImportOptions import;
+    import.architecture = options.architecture;
+    Model model = open_source_model(options.model, import).model;
     return device.is_cpu() ? std::move(model) : copy_of(model, device, model.settings.model.dtype);
   }
+  if (!options.architecture.empty())
+    throw UserError("--architecture: {} is a Furlong checkpoint, which contains its settings; remove --architecture",
+                    options.model);
   return load_model(CheckpointReader::open(checkpoint_of(options.model)), device,
                     options.weights == "raw" ? Weights::raw : Weights::ema_if_present,
                     [](const Parameter&) { return true; });

@@ -12,7 +12,7 @@
 namespace furlong::command_line {
 
 struct SequenceOptions {
-  std::string model, device = "auto", weights = "ema";
+  std::string model, architecture, device = "auto", weights = "ema";
   std::int64_t threads = 0;
   SequenceInput input;
 };

@@ -9,13 +9,15 @@
 namespace furlong {
 
 std::string TensorNaming::norm(const std::string& stem, bool bias) const {
-  if (gamma_beta) return stem + (bias ? ".beta" : ".gamma");
+  if (gamma_beta && stem.ends_with("LayerNorm")) return stem + (bias ? ".beta" : ".gamma");
   return stem + (bias ? ".bias" : ".weight");
 }
 
 const std::vector<Architecture>& architectures() {
-  static const std::vector<Architecture> all{gpt2_architecture(), llama_architecture(), bert_architecture(),
-                                             albert_architecture()};
+  // A model without origin is exported as the first family that can express it.
+  static const std::vector<Architecture> all{gpt2_architecture(),    llama_architecture(),   bert_architecture(),
+                                             albert_architecture(),  roberta_architecture(), esm_architecture(),
+                                             mistral_architecture(), qwen2_architecture(),   qwen3_architecture()};
   return all;
 }
 
@@ -26,13 +28,22 @@ const Architecture* find_architecture(std::string_view model_type) {
   return nullptr;
 }
 
-const Architecture& architecture_of(const ForeignConfig& config) {
-  const std::string type = config.text("model_type");
-  if (const Architecture* found = find_architecture(type)) return *found;
+const Architecture& architecture_of(const ForeignConfig& config, const std::string& wanted) {
   std::vector<std::string> known;
   for (const Architecture& one : architectures()) known.emplace_back(one.model_type);
-  config.fail("model_type",
-              fmt::format("found {}; expected one of {}", foreign::printable(type), fmt::join(known, ", ")));
+  const std::string families = fmt::format("{}", fmt::join(known, ", "));
+  if (!config.has("model_type") && wanted.empty())
+    config.fail("model_type", fmt::format("this key is missing, as in older directories; name the family with "
+                                          "--architecture NAME (furlong convert, embed, score), one of {}",
+                                          families));
+  const std::string type = config.text("model_type", wanted);
+  if (!wanted.empty() && type != wanted)
+    config.fail("model_type", fmt::format("found {}, but --architecture is {}; remove --architecture",
+                                          foreign::printable(type), foreign::printable(wanted)));
+  if (const Architecture* found = find_architecture(type)) return *found;
+  if (!config.has("model_type"))
+    throw UserError("--architecture: found {}; expected one of {}", foreign::printable(type), families);
+  config.fail("model_type", fmt::format("found {}; expected one of {}", foreign::printable(type), families));
 }
 
 TensorNaming detect_naming(const Architecture& architecture, const TensorFile& file) {

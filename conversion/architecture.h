@@ -53,21 +53,27 @@ struct Architecture {
 
 /// Returns all known families.
 const std::vector<Architecture>& architectures();
-/// Returns the family of config.json's model_type. Throws UserError listing the known families if it is unknown.
-const Architecture& architecture_of(const ForeignConfig& config);
+/// Returns the family of config.json's model_type, or the family named `wanted` if config.json has none. Throws
+/// UserError listing the known families if there is neither, if the family is unknown, or if the two differ.
+const Architecture& architecture_of(const ForeignConfig& config, const std::string& wanted);
 /// Returns the family with this name, or null if it is unknown.
 const Architecture* find_architecture(std::string_view model_type);
 /// Derives the naming scheme from the tensors in the file. Throws UserError if the anchor tensor is missing.
 TensorNaming detect_naming(const Architecture& architecture, const TensorFile& file);
 
 /// Converts a GGUF file's metadata to the config.json that the same model has on Hugging Face. Throws UserError for
-/// architectures other than llama.
+/// architectures other than llama, qwen2 and qwen3.
 nlohmann::ordered_json config_of_gguf(const GgufFile& file);
 
 // The families, one function for each file in architectures/.
 const Architecture& gpt2_architecture();
 const Architecture& llama_architecture();
+const Architecture& mistral_architecture();
+const Architecture& qwen2_architecture();
+const Architecture& qwen3_architecture();
 const Architecture& bert_architecture();
+const Architecture& roberta_architecture();
 const Architecture& albert_architecture();
+const Architecture& esm_architecture();
 
 }  // namespace furlong

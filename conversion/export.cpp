@@ -1,6 +1,7 @@
 #include "conversion/export.h"
 
 #include <bit>
+#include <cstring>
 #include <regex>
 #include <set>
 
@@ -34,7 +35,10 @@ layers::ModelConfig computation_settings(const Settings& settings, std::int64_t 
   model.weights.clear();
   const layers::AttentionConfig& attention = settings.model.attention;
   const bool exact = !layers::first_mechanism(attention, &layers::MechanismInfo::is_softmax, false);
-  if (exact && attention.window == 0) model.attention = attention.plain();
+  if (exact) {
+    model.attention = attention.plain();
+    model.attention.window = attention.window;
+  }
   return model;
 }
 
@@ -290,6 +294,7 @@ class Exporter {
   void add_carried() {
     if (!origin_ || of_gguf()) return;
     for (const CheckpointOrigin::Tensor& tensor : origin_->carried) {
+      if (is_in_a_part(tensor)) continue;
       Shape shape;
       for (const std::int64_t extent : tensor.shape) shape.push_back(extent);
       std::string type = type_of(tensor.name);
@@ -300,6 +305,23 @@ class Exporter {
         type = written ? found->second : "I64";
       }
       outputs_.push_back({{carried_name(tensor.name), shape, type}, {}, nullptr, 0});
+    }
+  }
+
+  /// Returns true for the unused rows of a tensor that is written as a whole.
+  bool is_in_a_part(const CheckpointOrigin::Tensor& tensor) const {
+    return plan_.for_hugging_face && std::any_of(outputs_.begin(), outputs_.end(), [&](const Output& one) {
+             return one.part.unused_rows > 0 && unused_rows_name(one.part) == tensor.name;
+           });
+  }
+
+  /// Fills the rows that no parameter holds: with those of the source, or with zeros.
+  void fill_unused_rows(const Part& part, std::span<float> rows) const {
+    std::fill(rows.begin(), rows.end(), 0.0F);
+    if (!origin_) return;
+    for (const CheckpointOrigin::Tensor& tensor : origin_->carried) {
+      if (tensor.name == unused_rows_name(part) && tensor.data.size() == rows.size_bytes())
+        std::memcpy(rows.data(), tensor.data.data(), tensor.data.size());
     }
   }
 
@@ -324,10 +346,11 @@ class Exporter {
       const std::span<const float> values =
           values_of(*output.parameter).subspan(output.begin, static_cast<std::size_t>(output.part.elements()));
       report_.rounded += rounded_values(values, output.tensor.stored_type) > 0;
-      if (output.part.layout == Layout::plain) {
+      if (output.part.layout == Layout::plain && output.part.unused_rows == 0) {
         file.write(output.tensor.name, values);
       } else {
-        buffer.resize(values.size());
+        buffer.resize(static_cast<std::size_t>(output.part.shape.elements()));
+        fill_unused_rows(output.part, std::span(buffer).first(static_cast<std::size_t>(output.part.unused_elements())));
         to_foreign(output.part, values, buffer);
         file.write(output.tensor.name, buffer);
       }
@@ -342,6 +365,7 @@ class Exporter {
 
   void write_carried(SafetensorsWriter& file) const {
     for (const CheckpointOrigin::Tensor& tensor : origin_->carried) {
+      if (is_in_a_part(tensor)) continue;
       if (tensor.dtype == "int64") {
         file.write_integers(carried_name(tensor.name), {reinterpret_cast<const std::int64_t*>(tensor.data.data()),
                                                         tensor.data.size() / sizeof(std::int64_t)});

@@ -72,7 +72,7 @@ void scale_rows(Model& model, const std::string& block, std::int64_t first_row, 
     for (float& value : values.subspan((at(first_row) + i) * width, width))
       value = static_cast<float>(static_cast<double>(value) * factors[i]);
   }
-  if (!model.settings.model.bias) return;
+  if (!model.settings.model.has_query_key_value_bias()) return;
   const std::span<float> bias = values_of(model.store->find(block + ".attention.query_key_value.bias"));
   for (std::size_t i = 0; i < factors.size(); ++i)
     bias[at(first_row) + i] = static_cast<float>(static_cast<double>(bias[at(first_row) + i]) * factors[i]);

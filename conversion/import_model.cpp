@@ -80,12 +80,20 @@ void keep_chat_template(const GgufFile& file, Origin& origin) {
   origin.files.push_back(std::get<std::string>(found->second));
 }
 
+/// Checks that token dropout and the tokenizer agree on the mask token.
+void check_mask_token(const Settings& settings, const Vocabulary& vocabulary, const ForeignConfig& config) {
+  if (!settings.model.token_dropout || settings.model.mask_token == vocabulary.mask_id()) return;
+  config.fail("mask_token_id", fmt::format("found {}; expected {}, the tokenizer's mask token; pass the tokenizer that "
+                                           "the model was trained with (--tokenizer)",
+                                           settings.model.mask_token, vocabulary.mask_id().value_or(-1)));
+}
+
 SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
   ForeignSource source = open_foreign(path);
   if (is_performer_config(source.config))
     return open_performer_directory(source.directory, source.config, *source.file, options);
   const TensorFile& file = *source.file;
-  const Architecture& architecture = architecture_of(source.config);
+  const Architecture& architecture = architecture_of(source.config, options.architecture);
   const TensorNaming naming = detect_naming(architecture, file);
   const Settings settings = complete_settings(architecture.settings(source.config, naming), source.config.origin());
   const std::vector<Mapping> table = architecture.mappings(settings.model, naming);
@@ -97,6 +105,7 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
                      Origin{}, std::move(report),
                      fmt::format("{} of {} layers from {} ({})", architecture.model_type, settings.model.n_layers,
                                  path.string(), source.format)};
+  check_mask_token(settings, result.model.vocabulary, source.config);
   std::set<std::string> whole, mapped;
   for (const TensorReport::Matched& one : result.report.matched) whole.insert(one.parameter);
   for (const Mapping& mapping : table) {
@@ -106,6 +115,8 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
             mapping.parameter, parameter.shape().text(), mapping.shape().text());
     if (whole.contains(mapping.parameter)) {
       read_parameter(file, mapping, duplicates, values_of(parameter));
+      for (const Part& part : mapping.parts)
+        if (part.unused_rows > 0) result.origin->carried.push_back(unused_rows(file, part));
     } else {
       result.report.reinitialised.push_back(
           {mapping.parameter, parameter.shape(), "initial values: the file lacks it"});
@@ -136,6 +147,9 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
 }
 
 SourceModel open_checksummed(const fs::path& path, const ImportOptions& options) {
+  if (!options.architecture.empty())
+    throw UserError("--architecture: {} is a Furlong checkpoint, which contains its settings; remove --architecture",
+                    path.string());
   if (!options.tokenizer.empty())
     throw UserError("--tokenizer: {} is a Furlong checkpoint, which contains its vocabulary; remove --tokenizer",
                     path.string());

@@ -13,6 +13,7 @@ namespace furlong {
 /// How strictly a foreign model is read.
 struct ImportOptions {
   std::filesystem::path tokenizer;  ///< a directory or file; empty: the source's own
+  std::string architecture;         ///< model family, for a config.json without model_type; empty: not given
   /// Accept missing tensors: their parameters keep initial values and are reported as reinitialised.
   bool allow_missing = false;
   /// Accept unexpected tensors: they are reported and stored for export.
@@ -33,10 +34,10 @@ struct SourceModel {
 /// (.safetensors, .bin, .pt).
 bool is_foreign_model(const std::filesystem::path& path);
 
-/// Opens a Hugging Face directory (gpt2, llama, bert, albert; safetensors or PyTorch), a GGUF file (llama), a directory
-/// written by furlong export, or a Furlong checkpoint or run directory. Throws a one-line UserError naming the file and
-/// the key if the config asks for something that Furlong does not support. Throws a UserError naming the tensors if
-/// they do not match the config.
+/// Opens a Hugging Face directory (of the families in architectures(); safetensors or PyTorch), a GGUF file, a
+/// directory written by furlong export, or a Furlong checkpoint or run directory. Throws a one-line UserError naming
+/// the file and the key if the config asks for something that Furlong does not support. Throws a UserError naming the
+/// tensors if they do not match the config.
 SourceModel open_source_model(const std::filesystem::path& path, const ImportOptions& options = {});
 
 /// Writes a checkpoint of an untrained model atomically: config, vocabulary, parameters, and the files and tensors of

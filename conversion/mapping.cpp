@@ -35,6 +35,7 @@ void transpose(std::span<const float> from, std::int64_t rows, std::int64_t colu
 void copy(const Part& part, std::span<const float> from, std::span<float> to, bool to_ours) {
   require(from.size() == to.size() && static_cast<std::int64_t>(from.size()) == part.elements(),
           "{}: {} and {} elements for {}", part.name, from.size(), to.size(), part.shape.text());
+  require(part.layout == Layout::plain || part.unused_rows == 0, "{}: unused rows in another layout", part.name);
   if (part.layout == Layout::transposed) {
     const std::int64_t rows = to_ours ? part.shape[0] : part.shape[1],
                        columns = to_ours ? part.shape[1] : part.shape[0];
@@ -59,19 +60,20 @@ void copy(const Part& part, std::span<const float> from, std::span<float> to, bo
 Shape Mapping::shape() const {
   require(!parts.empty(), "mapping of {} has no parts", parameter);
   Shape whole = parts[0].layout == Layout::transposed ? Shape{parts[0].shape[1], parts[0].shape[0]} : parts[0].shape;
+  whole[0] -= parts[0].unused_rows;
   for (std::size_t i = 1; i < parts.size(); ++i) {
     require(parts[i].layout != Layout::transposed, "mapping of {}: a transposed part cannot be concatenated by rows",
             parameter);
-    whole[0] += parts[i].shape[0];
+    whole[0] += parts[i].shape[0] - parts[i].unused_rows;
   }
   return whole;
 }
 
 void to_ours(const Part& part, std::span<const float> foreign, std::span<float> ours) {
-  copy(part, foreign, ours, true);
+  copy(part, foreign.subspan(static_cast<std::size_t>(part.unused_elements())), ours, true);
 }
 void to_foreign(const Part& part, std::span<const float> ours, std::span<float> foreign) {
-  copy(part, ours, foreign, false);
+  copy(part, ours, foreign.subspan(static_cast<std::size_t>(part.unused_elements())), false);
 }
 
 }  // namespace furlong

@@ -21,9 +21,13 @@ struct Part {
   std::string name;
   Shape shape;  ///< in the foreign file
   Layout layout = Layout::plain;
-  std::int64_t d_head = 0;  ///< interleaved: number of rows of a head
+  std::int64_t d_head = 0;       ///< interleaved: number of rows of a head
+  std::int64_t unused_rows = 0;  ///< plain: number of first rows that no parameter holds; they are stored for export
 
-  std::int64_t elements() const { return shape.elements(); }
+  /// Returns the number of values in the parameter.
+  std::int64_t elements() const { return shape.elements() - unused_elements(); }
+  /// Returns the number of values in the unused rows.
+  std::int64_t unused_elements() const { return unused_rows > 0 ? shape.elements() / shape[0] * unused_rows : 0; }
 };
 
 /// A parameter, and the foreign tensors whose concatenated rows it holds.
@@ -40,9 +44,10 @@ struct Duplicate {
   std::string name, of;
 };
 
-/// Copies a part from the foreign layout to Furlong's. Both spans hold part.elements() values. Nothing is rounded.
+/// Copies a part from the foreign layout to Furlong's. `foreign` holds the values of part.shape, `ours` those of
+/// part.elements(). Nothing is rounded.
 void to_ours(const Part& part, std::span<const float> foreign, std::span<float> ours);
-/// Copies a part back: the inverse of to_ours().
+/// Copies a part back: the inverse of to_ours(). Leaves unused rows unchanged.
 void to_foreign(const Part& part, std::span<const float> ours, std::span<float> foreign);
 
 }  // namespace furlong

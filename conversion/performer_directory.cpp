@@ -93,6 +93,8 @@ Json performer_config(const Model& model, const std::optional<Origin>& origin) {
 
 SourceModel open_performer_directory(const fs::path& directory, const ForeignConfig& config, const TensorFile& file,
                                      const ImportOptions& options) {
+  if (!options.architecture.empty())
+    throw UserError("--architecture: {} has its settings in config.json; remove --architecture", directory.string());
   if (!options.tokenizer.empty())
     throw UserError("--tokenizer: {} has its vocabulary in {}; remove --tokenizer", directory.string(),
                     performer_vocabulary_file);

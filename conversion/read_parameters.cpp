@@ -123,10 +123,10 @@ void read_parameter(const TensorFile& file, const Mapping& mapping, const std::v
     const auto size = static_cast<std::size_t>(part.elements());
     const ForeignTensor* tensor = find_part(file, part, duplicates);
     const std::span<float> place = values.subspan(begin, size);
-    if (part.layout == Layout::plain) {
+    if (part.layout == Layout::plain && part.unused_rows == 0) {
       file.read(tensor->name, place);
     } else {
-      buffer.resize(size);
+      buffer.resize(static_cast<std::size_t>(part.shape.elements()));
       file.read(tensor->name, buffer);
       to_ours(part, buffer, place);
     }
@@ -151,6 +151,16 @@ CheckpointOrigin::Tensor carried_tensor(const TensorFile& file, const ForeignTen
   file.read(tensor.name, values);
   keep(values.data(), values.size() * sizeof(float));
   return kept;
+}
+
+std::string unused_rows_name(const Part& part) { return part.name + ".unused_rows"; }
+
+CheckpointOrigin::Tensor unused_rows(const TensorFile& file, const Part& part) {
+  CheckpointOrigin::Tensor rows = carried_tensor(file, *file.find(part.name));
+  rows.name = unused_rows_name(part);
+  rows.shape[0] = part.unused_rows;
+  rows.data.resize(static_cast<std::size_t>(part.unused_elements()) * sizeof(float));
+  return rows;
 }
 
 bool can_be_stored(const std::string& name) {

@@ -32,6 +32,9 @@ std::span<float> values_of(const Parameter& parameter);
 
 /// Reads a tensor that is stored for export only: integers as int64, other types as float32.
 CheckpointOrigin::Tensor carried_tensor(const TensorFile& file, const ForeignTensor& tensor);
+/// Reads the unused rows of a part, for export, as a tensor named unused_rows_name().
+CheckpointOrigin::Tensor unused_rows(const TensorFile& file, const Part& part);
+std::string unused_rows_name(const Part& part);
 /// Returns true if a checkpoint can store a tensor with this name.
 bool can_be_stored(const std::string& name);
 

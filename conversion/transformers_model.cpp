@@ -131,6 +131,9 @@ Json transformers_config(const Model& model) {
   config["embedding_norm"] = settings.embedding_norm;
   config["query_key_norm"] = settings.query_key_norm != layers::QueryKeyNorm::none;
   config["use_bias"] = settings.bias;
+  config["query_key_value_bias"] = settings.has_query_key_value_bias();
+  config["token_dropout"] = settings.token_dropout;
+  if (settings.token_dropout) config["mask_token_id"] = settings.mask_token;
   config["shared_layers"] = settings.shared_layers;
   config["short_convolution"] = settings.short_convolution;
   config["dropout"] = settings.dropout;

@@ -71,8 +71,11 @@ struct AdapterConfig {
 /// defaults from the member initialisers, and documents each key. These models are values of it:
 ///  - GPT-2: layernorm, biases, gelu_tanh, learned positions, tied embeddings;
 ///  - Llama: rmsnorm, swiglu, rotary positions, grouped key-value heads;
-///  - BERT: post-norm, a norm of the embeddings, segments, a transform before the output;
-///  - ALBERT: as BERT, one block for all layers, narrow embeddings.
+///  - Mistral: as Llama, a window; Qwen2: as Llama, biases of queries, keys and values; Qwen3: as Llama, norms of
+///    queries and keys;
+///  - BERT and RoBERTa: post-norm, a norm of the embeddings, segments, a transform before the output;
+///  - ALBERT: as BERT, one block for all layers, narrow embeddings;
+///  - ESM-2: pre-norm, rotary positions, token dropout, a transform before the output.
 /// Layers need resolved sizes: no required size may be 0.
 struct ModelConfig {
   Architecture architecture = Architecture::decoder;
@@ -85,10 +88,13 @@ struct ModelConfig {
   bool embedding_norm = false;
   QueryKeyNorm query_key_norm = QueryKeyNorm::none;
   bool bias = true;
+  bool query_key_value_bias = false;  ///< without `bias`: biases of queries, keys and values alone
   bool shared_layers = false;
   std::int64_t d_embedding = 0;
   std::int64_t n_segments = 0;
   bool tied_embeddings = true;
+  bool token_dropout = false;    ///< ops::token_dropout of the token embeddings
+  std::int64_t mask_token = -1;  ///< the vocabulary's; set by make_model
   PredictionHead prediction_head = PredictionHead::linear;
   bool output_bias = false;
   Position position = Position::rotary;
@@ -106,6 +112,7 @@ struct ModelConfig {
   bool rotates(RotaryPlacement placement) const {
     return position == Position::rotary && rotary_placement == placement;
   }
+  bool has_query_key_value_bias() const { return bias || query_key_value_bias; }
   /// Returns the width of the embeddings. If d_embedding is set, a linear map projects them to d_model.
   std::int64_t embedding_width() const { return d_embedding > 0 ? d_embedding : d_model; }
   /// Returns the standard deviation of the initial weights of residual branches. Each layer adds two branches; the

@@ -13,19 +13,9 @@ Settings settings_of(const ForeignConfig& config, const TensorNaming& naming) {
 }
 
 std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const TensorNaming& naming) {
-  const std::int64_t d = model.d_model, inner = model.d_feedforward;
-  EncoderTable table(model, naming, d);
+  EncoderTable table(model, naming, model.d_model);
   table.embeddings();
-  for (std::int64_t layer = 0; layer < model.n_layers; ++layer) {
-    const std::string ours = "blocks." + std::to_string(layer) + ".",
-                      theirs = naming.prefix + "encoder.layer." + std::to_string(layer) + ".";
-    table.query_key_value(ours + "attention.query_key_value", theirs + "attention.self.");
-    table.linear(ours + "attention.output", theirs + "attention.output.dense", d, d);
-    table.norm(ours + "attention_norm", theirs + "attention.output.LayerNorm", d);
-    table.linear(ours + "feedforward.input", theirs + "intermediate.dense", d, inner);
-    table.linear(ours + "feedforward.output", theirs + "output.dense", inner, d);
-    table.norm(ours + "feedforward_norm", theirs + "output.LayerNorm", d);
-  }
+  table.bert_layers();
   table.head(predictions, transform);
   return table.take();
 }

@@ -44,6 +44,11 @@ nlohmann::ordered_json encoder_config(const layers::ModelConfig& model) {
           {"tie_word_embeddings", model.tied_embeddings}};
 }
 
+void EncoderTable::vectors(const std::string& ours, const std::string& theirs, std::int64_t count,
+                           std::int64_t unused) {
+  table_.push_back({ours, {{.name = theirs, .shape = {count + unused, d_embedding_}, .unused_rows = unused}}});
+}
+
 void EncoderTable::norm(const std::string& ours, const std::string& theirs, std::int64_t width) {
   table_.push_back({ours + ".gain", {{naming_.norm(theirs, false), {width}}}});
   table_.push_back({ours + ".bias", {{naming_.norm(theirs, true), {width}}}});
@@ -54,14 +59,12 @@ void EncoderTable::linear(const std::string& ours, const std::string& theirs, st
   table_.push_back({ours + ".bias", {{theirs + ".bias", {out}}}});
 }
 
-void EncoderTable::embeddings() {
+void EncoderTable::embeddings(std::int64_t unused_positions) {
   const std::string theirs = naming_.prefix + "embeddings.";
-  const auto vectors = [&](const char* ours, const char* name, std::int64_t count) {
-    table_.push_back({ours, {{theirs + name, {count, d_embedding_}}}});
-  };
-  vectors("token_embedding.weight", "word_embeddings.weight", model_.vocabulary_size);
-  vectors("position_embedding.weight", "position_embeddings.weight", model_.max_sequence_length);
-  vectors("segment_embedding.weight", "token_type_embeddings.weight", model_.n_segments);
+  vectors("token_embedding.weight", theirs + "word_embeddings.weight", model_.vocabulary_size);
+  vectors("position_embedding.weight", theirs + "position_embeddings.weight", model_.max_sequence_length,
+          unused_positions);
+  vectors("segment_embedding.weight", theirs + "token_type_embeddings.weight", model_.n_segments);
   norm("embedding_norm", theirs + "LayerNorm", d_embedding_);
 }
 
@@ -74,10 +77,24 @@ void EncoderTable::query_key_value(const std::string& ours, const std::string& t
       {ours + ".bias", {{theirs + "query.bias", {d}}, {theirs + "key.bias", {d}}, {theirs + "value.bias", {d}}}});
 }
 
-void EncoderTable::head(const std::string& predictions, const std::string& transform) {
+void EncoderTable::bert_layers() {
+  const std::int64_t d = model_.d_model, inner = model_.d_feedforward;
+  for (std::int64_t layer = 0; layer < model_.n_layers; ++layer) {
+    const std::string ours = "blocks." + std::to_string(layer) + ".",
+                      theirs = naming_.prefix + "encoder.layer." + std::to_string(layer) + ".";
+    query_key_value(ours + "attention.query_key_value", theirs + "attention.self.");
+    linear(ours + "attention.output", theirs + "attention.output.dense", d, d);
+    norm(ours + "attention_norm", theirs + "attention.output.LayerNorm", d);
+    linear(ours + "feedforward.input", theirs + "intermediate.dense", d, inner);
+    linear(ours + "feedforward.output", theirs + "output.dense", inner, d);
+    norm(ours + "feedforward_norm", theirs + "output.LayerNorm", d);
+  }
+}
+
+void EncoderTable::head(const std::string& predictions, const std::string& transform, const std::string& norm_name) {
   if (model_.prediction_head == layers::PredictionHead::transform) {
     linear("prediction.transform", transform + "dense", model_.d_model, d_embedding_);
-    norm("prediction.norm", transform + "LayerNorm", d_embedding_);
+    norm("prediction.norm", transform + norm_name, d_embedding_);
   }
   // Without tied embeddings the output layer has its own bias.
   const std::string bias = predictions + (model_.tied_embeddings ? "bias" : "decoder.bias");

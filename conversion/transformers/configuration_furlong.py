@@ -16,6 +16,8 @@ class FurlongConfig(PretrainedConfig):
         hidden_act: gelu, gelu_tanh, relu, silu, swiglu or geglu. The last two are gated.
         norm: layernorm or rmsnorm, with norm_epsilon. norm_placement: pre or post.
         embedding_norm, query_key_norm, use_bias: whether the model has them.
+        query_key_value_bias: biases of queries, keys and values, also without use_bias (Qwen2).
+        token_dropout: zeroes embeddings of mask_token_id and scales the others by how many they are (ESM-2).
         shared_layers: all layers are one block (ALBERT).
         short_convolution: width of a causal depthwise convolution over queries, keys and values. 0: none.
         dropout: of the embeddings and of the output of attention and feedforward.
@@ -69,6 +71,9 @@ class FurlongConfig(PretrainedConfig):
         embedding_norm=False,
         query_key_norm=False,
         use_bias=True,
+        query_key_value_bias=False,
+        token_dropout=False,
+        mask_token_id=None,
         shared_layers=False,
         short_convolution=0,
         dropout=0.0,
@@ -120,6 +125,9 @@ class FurlongConfig(PretrainedConfig):
         self.embedding_norm = embedding_norm
         self.query_key_norm = query_key_norm
         self.use_bias = use_bias
+        self.query_key_value_bias = query_key_value_bias
+        self.token_dropout = token_dropout
+        self.mask_token_id = mask_token_id
         self.shared_layers = shared_layers
         self.short_convolution = short_convolution
         self.dropout = dropout

@@ -124,7 +124,8 @@ class Attention(nn.Module):
         super().__init__()
         H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.head_dim, self.widths = d, [H * d, K * d, K * d]
-        self.query_key_value = nn.Linear(config.hidden_size, sum(self.widths), config.use_bias)
+        biased = config.use_bias or config.query_key_value_bias
+        self.query_key_value = nn.Linear(config.hidden_size, sum(self.widths), biased)
         self.output = nn.Linear(H * d, config.hidden_size, config.use_bias)
         self.short_convolution = None
         if config.short_convolution > 0:
@@ -289,6 +290,10 @@ class FurlongModel(FurlongPreTrainedModel):
         mask = None if attention_mask is None else attention_mask[:, -n:].bool()
         if mask is not None and mask.all():
             mask = None  # nothing is hidden: softmax needs no n × n mask
+        if config.token_dropout and input_ids is not None:
+            hidden = input_ids == config.mask_token_id
+            shown = 1 - hidden.sum(-1).to(x.dtype) / (n if mask is None else mask.sum(-1))  # [B], a fraction
+            x = (x * (0.88 / shown.clamp(min=1e-6))[:, None, None]).masked_fill(hidden[..., None], 0)
         tokens = self.tokens(x, mask, position_ids, 0 if cache is None else cache.seen)
         x = self.embedded(x, tokens.positions, token_type_ids)
         states = [x]

@@ -26,8 +26,8 @@ SelfAttention::SelfAttention(ParameterStore& store, const std::string& name, con
     : name_(name),
       attention_(attention),
       rotary_(rotary),
-      query_key_value_(store, name + ".query_key_value", config.d_model, fused_width(attention), config.bias,
-                       config.initializer_range, config.adapter),
+      query_key_value_(store, name + ".query_key_value", config.d_model, fused_width(attention),
+                       config.has_query_key_value_bias(), config.initializer_range, config.adapter),
       output_(store, name + ".output", attention.n_heads * attention.d_head, config.d_model, config.bias,
               config.branch_initializer_range(), config.adapter) {
   if (config.short_convolution > 0) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "framework/ops/dense/embedding.h"
+#include "framework/ops/elementwise/token_dropout.h"
 #include "framework/ops/elementwise/weighted_sum.h"
 #include "framework/primitives/arithmetic.h"
 #include "framework/primitives/gemm.h"
@@ -124,6 +125,12 @@ Variable Decoder::embedded(ForwardContext& context, const Tensor& tokens, std::i
   const Tensor own = positions.defined() ? context.own_positions() : Tensor{};
   Variable x = ops::embedding(context.tape, tokens, table, positions.defined() ? &positions : nullptr,
                               own.defined() ? 0 : first_position, own.defined() ? &own : nullptr);
+  if (config_.token_dropout) {
+    require(!positions.defined() && !context.exchange && !context.attention_mask.documents.defined(),
+            "token dropout with a position table, or with a part of a sequence or several sequences in a row");
+    x = ops::token_dropout(context.tape, x, tokens, context.attention_mask.keys,
+                           static_cast<std::int32_t>(config_.mask_token));
+  }
   const Variable segments = segments_of(context, tokens);
   if (embedding_norm_) {
     x = embedding_norm_->forward(context, x, segments.defined() ? &segments : nullptr).normed;

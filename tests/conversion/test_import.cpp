@@ -206,7 +206,7 @@ TEST_F(Import, RejectsUnsupportedKeys) {
                                 {tiny_bert(), "is_decoder", true},
                                 {tiny_albert(), "num_hidden_groups", 2},
                                 {tiny_albert(), "inner_group_num", 2},
-                                {tiny_bert(), "model_type", "roberta"}};
+                                {tiny_bert(), "model_type", "mamba"}};
   for (const Case& one : cases) {
     TinyModel model = one.model;
     model.config[one.key] = one.value;

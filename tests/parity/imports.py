@@ -10,17 +10,19 @@ writes the model back: every tensor must have the name, type and bits that it ha
 values, in float32), and transformers must load all of them.
 
 Models are the real ones that scripts/fetch_models.sh fetches, and random ones that transformers makes: GPT-2 (also in
-bfloat16, in shards, as a pickle), Llama with grouped keys and each rotary scaling, BERT with and without head, with
-segments, untied, ALBERT with and without head.
+bfloat16, in shards, as a pickle), Llama with grouped keys and each rotary scaling, Mistral and Qwen2 with and without
+window, Qwen3, BERT with and without head, with segments, untied, RoBERTa, ALBERT and ESM-2 with and without head. The
+decoders are also written as GGUF, by gguf-py's table of names, and must give the same logits as the directory.
 
   tests/parity/imports.py --furlong build/release/bin/furlong --models data/models [--only gpt2,smollm2]
 
-Run with torch 2.15.0, transformers 5.23.0, safetensors 0.8.0, gguf 0.19.0, tokenizers and h5py (requirements.txt);
-minutes on two cores.
+Run with torch 2.15.0, transformers 5.23.0, safetensors 0.8.0, gguf 0.19.0, tokenizers and h5py (requirements.txt), or
+with transformers 4.46.3; minutes on two cores.
 """
 
 import argparse
 import copy
+import json
 import pathlib
 import subprocess
 import sys
@@ -33,9 +35,13 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from random_models import byte_tokenizer, pickled_only, random_models, save, word_tokenizer
+from random_models import byte_tokenizer, esm_tokenizer, pickled_only, random_models, save, word_tokenizer
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-5}
+DTYPE = "dtype" if transformers.__version__ >= "5" else "torch_dtype"
+DECODERS = ("llama", "mistral", "qwen2", "qwen3")
+DECODER_ROTARY = [f"{name}RotaryEmbedding" for name in ("Llama", "Mistral", "Qwen2", "Qwen3")]
+HEADLESS = ("BertModel", "AlbertModel", "RobertaModel", "EsmModel")
 
 
 def furlong(program, *arguments):
@@ -46,6 +52,75 @@ def furlong(program, *arguments):
             f"{done.stderr.strip().splitlines()[-1]}"
         )
     return done.stdout
+
+
+# ---- GGUF of random models -------------------------------------------------------------------------------------------
+
+
+def has_gguf(model):
+    """GGUF has no windows, and the scaled ones are written in the tests of Furlong."""
+    config = model.config
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    plain = rope.get("rope_type", "default") == "default"
+    return config.model_type in DECODERS and plain and not getattr(config, "sliding_window", None)
+
+
+def write_gguf(model, folder, path):
+    """As llama.cpp's convert_hf_to_gguf.py writes it, in float32: the rows of queries and keys of Llama and Mistral are
+    reordered, those of Qwen are not."""
+    from gguf import MODEL_ARCH, GGUFWriter, TokenType, get_tensor_name_map
+
+    config = model.config
+    kind = "llama" if config.model_type == "mistral" else config.model_type
+    names = get_tensor_name_map(MODEL_ARCH[kind.upper()], config.num_hidden_layers)
+    writer = GGUFWriter(path, kind)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())["model"]
+    tokens = sorted(tokenizer["vocab"], key=tokenizer["vocab"].get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2" if kind.startswith("qwen") else "gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([TokenType.CONTROL] + [TokenType.NORMAL] * (len(tokens) - 1))
+    writer.add_token_merges([pair if isinstance(pair, str) else " ".join(pair) for pair in tokenizer["merges"]])
+    state = {name: tensor.float() for name, tensor in model.state_dict().items()}
+    if config.tie_word_embeddings:
+        state.pop("lm_head.weight")
+    for name, tensor in state.items():
+        values = tensor.numpy()
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        if kind == "llama" and heads:
+            values = values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")) or name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return state
+
+
+def check_gguf(program, model, folder, rows, checkpoint, work):
+    """The same logits as from the directory, and all tensors back in float32."""
+    state = write_gguf(model, folder, work / "model.gguf")
+    furlong(program, "convert", work / "model.gguf", work / "gguf.h5")
+    none = [None] * len(rows)
+    found, wanted = (
+        computed(program, file, model, rows, none, work, "float64") for file in (work / "gguf.h5", checkpoint)
+    )
+    assert np.array_equal(found, wanted), f"GGUF: logits differ by {np.abs(found - wanted).max():.1e}"
+    furlong(program, "export", work / "gguf.h5", work / "back_gguf")
+    again = transformers.AutoModelForCausalLM.from_pretrained(work / "back_gguf", **{DTYPE: torch.float32}).state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in state.items()), "GGUF: exported values differ"
+    return compare_tensors(state, work / "back_gguf")
 
 
 # ---- real models -----------------------------------------------------------------------------------------------------
@@ -123,7 +198,7 @@ def real_models(models):
         "minilm": (
             models / "minilm",
             lambda path: (
-                transformers.BertModel.from_pretrained(path, dtype=torch.float32).eval(),
+                transformers.BertModel.from_pretrained(path, **{DTYPE: torch.float32}).eval(),
                 load_file(path / "model.safetensors"),
             ),
         ),
@@ -137,7 +212,9 @@ def real_models(models):
 def rows_for(model, longest):
     random = np.random.default_rng(3)
     lengths = [longest, longest // 2 + 1, 1, longest - 3]
-    return [random.integers(0, model.config.vocab_size, n).tolist() for n in lengths]
+    # Of RoBERTa and ESM the padding token has a position of its own, also within a text.
+    first = 2 if model.config.model_type in ("roberta", "esm") else 0
+    return [random.integers(first, model.config.vocab_size, n).tolist() for n in lengths]
 
 
 def reference(model, rows, segments):
@@ -145,7 +222,7 @@ def reference(model, rows, segments):
     with torch.no_grad():
         for row, kinds in zip(rows, segments):
             keys = {"token_type_ids": torch.tensor([kinds])} if kinds else {}
-            out = model(input_ids=torch.tensor([row]), **keys)
+            out = model(input_ids=torch.tensor([row]), attention_mask=torch.ones(1, len(row), dtype=torch.long), **keys)
             # A pretraining head calls them prediction_logits.
             result = getattr(out, "logits", None)
             result = getattr(out, "prediction_logits", None) if result is None else result
@@ -163,20 +240,27 @@ def doubled(model):
 
     def rotary(self, x, position_ids):
         width = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
-        frequency = self.config.rope_parameters["rope_theta"] ** (
-            torch.arange(0, width, 2, dtype=torch.float64) / -width
-        )
+        base = (getattr(self.config, "rope_parameters", None) or vars(self.config))["rope_theta"]
+        frequency = base ** (torch.arange(0, width, 2, dtype=torch.float64) / -width)
         angle = (position_ids[..., None] * frequency).repeat(1, 1, 2)
         return angle.cos(), angle.sin()
 
+    def rotated(self, q, k):
+        frequency = 10000.0 ** (torch.arange(0, q.shape[-1], 2, dtype=torch.float64) / -q.shape[-1])
+        angle = (torch.arange(q.shape[-2])[:, None] * frequency).repeat(1, 2)
+        turn = lambda x: torch.cat([-x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1)
+        return tuple(x * angle.cos() + turn(x) * angle.sin() for x in (q, k))
+
     for module in model.modules():
-        if isinstance(module, transformers.models.llama.modeling_llama.LlamaRMSNorm):
+        kind = type(module).__name__
+        if kind.endswith("RMSNorm"):
             module.forward = types.MethodType(norm, module)
-        if (
-            isinstance(module, transformers.models.llama.modeling_llama.LlamaRotaryEmbedding)
-            and module.rope_type == "default"
-        ):
+        if kind in DECODER_ROTARY and getattr(module, "rope_type", "default") == "default":
             module.forward = types.MethodType(rotary, module)
+        if kind == "EsmRotaryEmbedding":  # 5.x
+            module.forward = types.MethodType(rotary, module)
+        if kind == "RotaryEmbedding":  # ESM of 4.46
+            module.forward = types.MethodType(rotated, module)
     return model
 
 
@@ -199,7 +283,7 @@ def report_rounding(model, rows, segments, found, narrow, wide):
         f"root mean square {root_mean_square(found, wide):.1e}; "
         f"PyTorch's {largest(narrow, wide):.1e}, {root_mean_square(narrow, wide):.1e}"
     )
-    if isinstance(model, transformers.LlamaForCausalLM):
+    if model.config.model_type in DECODERS:
         generator = torch.Generator().manual_seed(1)
         others = [reference(reordered(model, generator), rows, segments) for _ in range(4)]
         print(
@@ -210,7 +294,7 @@ def report_rounding(model, rows, segments, found, narrow, wide):
 
 
 def has_logits(model):
-    return not isinstance(model, (transformers.BertModel, transformers.AlbertModel))
+    return type(model).__name__ not in HEADLESS
 
 
 def largest(a, b):
@@ -281,7 +365,7 @@ def compare_tensors(state, folder):
 
 def check(name, source, model, state, arguments, work):
     program, longest = arguments.furlong, 40
-    encoder = isinstance(model, (transformers.BertPreTrainedModel, transformers.AlbertPreTrainedModel))
+    encoder = model.config.model_type in ("bert", "roberta", "albert")
     rows = rows_for(model, longest)
     kinds = getattr(model.config, "type_vocab_size", 0) if encoder else 0
     segments = [
@@ -298,7 +382,7 @@ def check(name, source, model, state, arguments, work):
     back = work / "back"
     furlong(program, "export", checkpoint, back)
     tensors = compare_tensors(state, back)
-    again = type(model).from_pretrained(back, dtype=torch.float32).eval()
+    again = type(model).from_pretrained(back, **{DTYPE: torch.float32}).eval()
     # Bits of weights, not of logits: those depend on where in memory PyTorch finds the weights.
     weights, found = model.state_dict(), again.state_dict()
     same = set(weights) == set(found) and all(torch.equal(weights[name], found[name]) for name in weights)
@@ -307,6 +391,8 @@ def check(name, source, model, state, arguments, work):
     if pooled is not None:
         text += f", of embeddings {pooled:.1e}"
     text += f"; {tensors} tensors back bit for bit; transformers loads {'them all' if same else 'OTHER VALUES'}"
+    if has_gguf(model) and source.is_dir():
+        text += f"; GGUF equal, {check_gguf(program, model, source, rows, checkpoint, work)} tensors"
     print(text, flush=True)
     near = min(differences["float32"], differences["from float64"]) <= TOLERANCE["float32"]
     return near and differences["float64"] <= TOLERANCE["float64"] and same
@@ -343,8 +429,12 @@ def main():
             folder.mkdir()
             model = make()
             save(model, folder, **how)
-            if model.config.model_type in ("gpt2", "llama"):
+            if model.config.model_type in ("gpt2", *DECODERS):
                 byte_tokenizer(folder)
+            elif model.config.model_type == "roberta":
+                byte_tokenizer(folder, "<s>", "<pad>", "</s>", "<unk>", "<mask>")
+            elif model.config.model_type == "esm":
+                esm_tokenizer(folder)
             else:
                 word_tokenizer(folder, model.config.vocab_size)
             files = list(folder.glob("*.safetensors"))
@@ -357,7 +447,7 @@ def main():
             # way.
             return (
                 folder,
-                model if pickled_only(how) else type(model).from_pretrained(folder, dtype=torch.float32).eval(),
+                model if pickled_only(how) else type(model).from_pretrained(folder, **{DTYPE: torch.float32}).eval(),
                 state,
             )
 

@@ -6,8 +6,8 @@ import torch
 import transformers
 
 
-def byte_tokenizer(folder):
-    """A byte-level BPE of 257 + 20 tokens, as GPT-2's."""
+def byte_tokenizer(folder, *special):
+    """A byte-level BPE of 277 tokens, as GPT-2's."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -15,13 +15,15 @@ def byte_tokenizer(folder):
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=277, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=277,
+        special_tokens=list(special or ["<|endoftext|>"]),
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog and then the other"] * 50, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"})
-    )
+    names = {} if special else {"eos_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))
 
 
 def word_tokenizer(folder, size):
@@ -62,7 +64,8 @@ def gpt2(**changes):
     return randomised(transformers.GPT2LMHeadModel(config))
 
 
-def llama(rope=None, **changes):
+def llama(rope=None, family="Llama", **changes):
+    """A Llama, Mistral, Qwen2 or Qwen3."""
     keys = dict(
         vocab_size=300,
         hidden_size=64,
@@ -76,8 +79,12 @@ def llama(rope=None, **changes):
         pad_token_id=None,
     )
     keys.update(changes)
-    keys["rope_parameters"] = {"rope_theta": 10000.0, "rope_type": "default", **(rope or {})}
-    return randomised(transformers.LlamaForCausalLM(transformers.LlamaConfig(**keys)))
+    if transformers.__version__ >= "5":
+        keys["rope_parameters"] = {"rope_theta": 10000.0, "rope_type": "default", **(rope or {})}
+    else:
+        keys["rope_scaling"] = rope
+    config = getattr(transformers, family + "Config")(**keys)
+    return randomised(getattr(transformers, family + "ForCausalLM")(config))
 
 
 def bert(kind, **changes):
@@ -91,6 +98,46 @@ def bert(kind, **changes):
         **changes,
     )
     return randomised(kind(config))
+
+
+def roberta(kind, **changes):
+    config = transformers.RobertaConfig(
+        vocab_size=300,
+        hidden_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=80,
+        max_position_embeddings=66,
+        **changes,
+    )
+    return randomised(kind(config))
+
+
+ESM_TOKENS = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+
+
+def esm(kind, **changes):
+    keys = dict(
+        vocab_size=len(ESM_TOKENS),
+        mask_token_id=ESM_TOKENS.index("<mask>"),
+        pad_token_id=1,
+        hidden_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=80,
+        max_position_embeddings=66,
+        position_embedding_type="rotary",
+        token_dropout=True,
+    )
+    keys.update(changes)
+    return randomised(kind(transformers.EsmConfig(**keys)))
+
+
+def esm_tokenizer(folder):
+    (folder / "vocab.txt").write_text("\n".join(ESM_TOKENS))
+    names = dict(cls="<cls>", pad="<pad>", eos="<eos>", unk="<unk>", mask="<mask>")
+    keys = {f"{name}_token": token for name, token in names.items()}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "EsmTokenizer", **keys}))
 
 
 def albert(kind, **changes):
@@ -124,7 +171,7 @@ def random_models():
     )
     yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=64)
     magnitudes = dict(yarn, mscale=1.0, mscale_all_dim=0.8)
-    return {
+    table = {
         "gpt2": (gpt2, {}),
         "gpt2_bfloat16": (lambda: gpt2().to(torch.bfloat16), {}),
         "gpt2_shards": (gpt2, {"shard": "60KB"}),
@@ -137,14 +184,39 @@ def random_models():
         "llama_linear": (lambda: llama(dict(rope_type="linear", factor=3.0)), {}),
         "llama_yarn": (lambda: llama(yarn), {}),
         "llama_yarn_magnitudes": (lambda: llama(magnitudes), {}),
+        "mistral": (lambda: llama(family="Mistral", head_dim=24, sliding_window=7), {}),
+        "mistral_no_window": (lambda: llama(family="Mistral", sliding_window=None).to(torch.bfloat16), {}),
+        "qwen2": (lambda: llama(family="Qwen2"), {}),
+        "qwen2_window_yarn": (
+            lambda: llama(yarn, "Qwen2", use_sliding_window=True, sliding_window=9, max_window_layers=0),
+            {},
+        ),
+        "qwen2_tied_pickle": (lambda: llama(family="Qwen2", tie_word_embeddings=True), {"pickled": True}),
         "bert": (lambda: bert(Bert), {}),
         "bert_masked": (lambda: bert(Masked, type_vocab_size=3), {}),
         "bert_untied": (lambda: bert(Masked, tie_word_embeddings=False, hidden_act="relu"), {}),
         "bert_pretraining_pickle": (lambda: bert(transformers.BertForPreTraining), {"pickled": True}),
+        "roberta": (lambda: roberta(transformers.RobertaModel), {}),
+        "roberta_masked": (lambda: roberta(transformers.RobertaForMaskedLM, type_vocab_size=1), {}),
+        "roberta_pickle": (lambda: roberta(transformers.RobertaForMaskedLM), {"pickled": True}),
+        "esm": (lambda: esm(transformers.EsmModel), {}),
+        "esm_masked": (lambda: esm(transformers.EsmForMaskedLM), {}),
+        "esm_masked_pickle": (lambda: esm(transformers.EsmForMaskedLM), {"pickled": True}),
+        "esm_embedding_norm": (
+            lambda: esm(transformers.EsmForMaskedLM, token_dropout=False, emb_layer_norm_before=True),
+            {},
+        ),
         "albert": (lambda: albert(transformers.AlbertModel), {}),
         "albert_masked": (lambda: albert(transformers.AlbertForMaskedLM), {}),
         "albert_gelu_pickle": (lambda: albert(transformers.AlbertForMaskedLM, hidden_act="gelu"), {"pickled": True}),
     }
+    if hasattr(transformers, "Qwen3Config"):  # not in 4.46
+        table["qwen3"] = (lambda: llama(family="Qwen3", head_dim=24), {})
+        table["qwen3_tied_bfloat16"] = (
+            lambda: llama(family="Qwen3", head_dim=16, tie_word_embeddings=True).to(torch.bfloat16),
+            {},
+        )
+    return table
 
 
 def pickled_only(how):

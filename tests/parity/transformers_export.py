@@ -93,6 +93,8 @@ def model_table():
     llama = dict(n_key_value_heads=2, norm="rmsnorm", bias=False, activation="swiglu")
     add("llama_like", {"mechanism": "linear", **favor}, **llama)
     add("query_key_norm", {"mechanism": "linear", **favor}, query_key_norm="rmsnorm", activation="geglu")
+    add("query_key_value_bias", None, bias=False, query_key_value_bias=True)
+    add("token_dropout", {"mechanism": "linear", **favor}, "masked_tokens", token_dropout=True)
     add("short_convolution", windowed, short_convolution=4, n_key_value_heads=2)
     add("lora", {"mechanism": "linear", **favor}, lora_rank=4)
     add("classification", {"mechanism": "linear", **favor}, "classification")

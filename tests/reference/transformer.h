@@ -1,6 +1,7 @@
 #pragma once
 // A whole transformer with softmax attention from its definition, in float64, with plain loops. It defines every key of
 // ModelConfig.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -96,6 +97,14 @@ class Transformer {
     return x;
   }
 
+  /// Token dropout: 0 for mask tokens, 0.88 / (fraction of other tokens in the sequence) for all others.
+  double token_factor(const std::vector<std::int32_t>& tokens, std::size_t t, std::int64_t n) const {
+    if (tokens[t] == config_.mask_token) return 0;
+    const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(t) / n * n;
+    const auto others = n - std::count(begin, begin + n, static_cast<std::int32_t>(config_.mask_token));
+    return 0.88 * static_cast<double>(n) / static_cast<double>(others);
+  }
+
   Rows embed(const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& segments, std::int64_t n) const {
     const auto width = static_cast<std::size_t>(config_.d_embedding > 0 ? config_.d_embedding : config_.d_model);
     Rows x;
@@ -106,6 +115,7 @@ class Transformer {
       for (std::size_t i = 0; i < width; ++i) {
         x.push_back(0);
         add(i, "token_embedding.weight", static_cast<std::size_t>(tokens[t]));
+        if (config_.token_dropout) x.back() *= token_factor(tokens, t, n);
         if (config_.position == layers::Position::learned)
           add(i, "position_embedding.weight", t % static_cast<std::size_t>(n));
         if (config_.n_segments > 0)

@@ -79,7 +79,11 @@ Model make_model(const Settings& settings, const Vocabulary& data, const Device&
   Model model{settings, vocabulary, std::make_unique<ParameterStore>(compute.value_or(settings.model.dtype), device),
               nullptr,  nullptr,    Stream{device}};
   model.stream.products.tf32 = settings.tf32;
-  layers::ModelConfig config = settings.model;
+  if (settings.model.token_dropout) {
+    require(vocabulary.mask_id().has_value(), "model.token_dropout with a vocabulary without mask token");
+    model.settings.model.mask_token = *vocabulary.mask_id();
+  }
+  layers::ModelConfig config = model.settings.model;
   config.vocabulary_size = vocabulary_size(settings, vocabulary);
   if (config.architecture == layers::Architecture::encoder) {
     model.encoder = std::make_unique<layers::Encoder>(*model.store, config, label_head(settings.objective, vocabulary),

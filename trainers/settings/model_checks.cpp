@@ -77,6 +77,22 @@ void SettingsChecker::embeddings() const {
   }
 }
 
+// Checks that a row of the batch is one sequence, whose embeddings are those of tokens alone.
+void SettingsChecker::token_dropout() const {
+  const auto& model = copy_.model;
+  if (!model.token_dropout || model.architecture != layers::Architecture::encoder) return;
+  const auto refuse = [&](const char* key, const char* reason) {
+    const auto cite = citing({"model.token_dropout", key});
+    cite.fail(fmt::format("{} cannot be combined with {}: {}", cite("model.token_dropout"), cite(key), reason));
+  };
+  if (model.position == layers::Position::learned || model.position == layers::Position::sinusoidal)
+    refuse("model.position", "it would also scale the positions; expected rotary or none");
+  if (copy_.data.packing != "none")
+    refuse("data.packing", "its factor is that of one sequence for each row; expected none");
+  if (copy_.parallel.context_parallel_size > 1)
+    refuse("parallel.context_parallel_size", "its factor needs the whole sequence on one rank; expected 1");
+}
+
 void SettingsChecker::attention() const {
   mechanisms();
   rotary_placement();

@@ -22,7 +22,7 @@ void add_run_keys(config::Table& t, Settings& s) {
 }
 
 void add_model_keys(config::Table& t, layers::ModelConfig& m) {
-  t.section("model", "the transformer; combinations of these keys give GPT-2, Llama, BERT and ALBERT");
+  t.section("model", "the transformer; combinations of these keys give GPT-2, Llama, BERT, ESM-2 and others");
   t.key("model.architecture", &m.architecture, "", "decoder: causal language model; encoder: bidirectional attention");
   t.key("model.vocabulary_size", &m.vocabulary_size, "", "number of token ids")
       .within(2, 1e7)
@@ -71,6 +71,14 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
         "bounds the scores and the variance of random features")
       .elsewhere({"qk_norm", "qk_layernorm", "use_qk_norm"});
   t.key("model.bias", &m.bias, "", "add biases to linear layers and layernorm").elsewhere({"use_bias"});
+  t.key("model.query_key_value_bias", &m.query_key_value_bias, "",
+        "with bias: false: add biases to the projections of queries, keys and values alone (Qwen2)")
+      .only_with("model.bias", {"false"})
+      .elsewhere({"qkv_bias", "add_qkv_bias"});
+  t.key("model.token_dropout", &m.token_dropout, "",
+        "zero the embeddings of mask tokens and scale all others by 0.88 / (1 - fraction of mask tokens in the "
+        "sequence), as in ESM-2")
+      .only_with("model.architecture", {"encoder"});
   t.key("model.shared_layers", &m.shared_layers, "",
         "use one block for all layers (ALBERT): they share weights, random projection and measured constants; dropout "
         "and state stay separate")

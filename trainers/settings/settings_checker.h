@@ -49,6 +49,7 @@ class SettingsChecker {
   void heads() const;
   void rotary_scaling() const;
   void embeddings() const;
+  void token_dropout() const;
   void attention() const;
   void mechanisms() const;
   void known_mechanism(const char* key, const std::string& where, const std::string& name) const;

@@ -9,6 +9,7 @@ std::vector<std::string> SettingsChecker::run() const {
   heads();
   rotary_scaling();
   embeddings();
+  token_dropout();
   attention();
   objective();
   task();

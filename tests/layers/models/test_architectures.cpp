@@ -1,5 +1,6 @@
 // Models with settings beyond GPT-2's and Llama's: post-norm, embedding norms, narrow embeddings, segments, shared
-// layers, a transform before the output, norms of queries and keys, scaled rotary positions, adapters.
+// layers, a transform before the output, norms and biases of queries and keys, scaled rotary positions, token dropout,
+// adapters.
 #include <set>
 
 #include "layers/models/encoder.h"
@@ -66,6 +67,13 @@ std::vector<NamedConfig> architectures() {
     add("query_key_norm", llama, [](ModelConfig& config) {
       config.query_key_norm = QueryKeyNorm::rmsnorm;
       config.rotary_scaling = {.kind = ops::RotaryScalingKind::llama3, .factor = 4, .original_length = 12};
+    });
+    add("query_key_value_bias", llama, [](ModelConfig& config) { config.query_key_value_bias = true; });
+    add("token_dropout", bert(attending), [](ModelConfig& config) {
+      config.norm_placement = NormPlacement::pre;
+      config.position = Position::rotary;
+      config.token_dropout = true;
+      config.mask_token = 3;
     });
     add("yarn", llama, [](ModelConfig& config) {
       config.rotary_base = 100;

@@ -256,6 +256,8 @@ TEST(RoundTrip, CompleteYamlGivesEqualSettings) {
       "schedule: {name: linear, warmup_steps: 1000}\n",
       "model: {norm_placement: post, embedding_norm: true, n_segments: 2, shared_layers: true, d_embedding: 32, "
       "prediction_head: transform, output_bias: true, position: learned}\n",
+      "model: {bias: false, query_key_value_bias: true}\n",
+      "model: {architecture: encoder, token_dropout: true}\nobjective: {name: masked_tokens}\n",
       "model: {query_key_norm: rmsnorm, rotary_scaling: llama3, rotary_scaling_factor: 8, rotary_low_frequency_factor: "
       "2, lora_rank: 4}\n",
       "model: {rotary_scaling: yarn, rotary_scaling_factor: 4, rotary_original_length: 100, rotary_beta_fast: 16, "
