@@ -8,6 +8,7 @@
 
 #include "cli/command_line.h"
 #include "evaluation/sequences/sequence_reader.h"
+#include "trainers/model/model.h"
 
 namespace furlong::command_line {
 

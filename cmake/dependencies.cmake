@@ -30,6 +30,17 @@ add_library(furlong_hdf5 INTERFACE)
 target_link_libraries(furlong_hdf5 INTERFACE PkgConfig::HDF5)
 # Collective operations between ranks on CPUs; the package defines the target `gloo`.
 find_package(Gloo REQUIRED CONFIG)
+# communication/gloo derives from its classes, whose headers include one that Debian's package omits.
+set(furlong_gloo_options -idirafter${CMAKE_SOURCE_DIR}/communication/gloo/missing)
+try_run(FURLONG_GLOO_LAYOUT FURLONG_GLOO_COMPILES SOURCES ${CMAKE_SOURCE_DIR}/cmake/gloo_layout.cpp
+  COMPILE_DEFINITIONS ${furlong_gloo_options} LINK_LIBRARIES gloo Threads::Threads
+  COMPILE_OUTPUT_VARIABLE furlong_gloo_output)
+if(NOT FURLONG_GLOO_LAYOUT EQUAL 0)
+  unset(FURLONG_GLOO_LAYOUT CACHE)  # checked again by the next configuration
+  unset(FURLONG_GLOO_COMPILES CACHE)
+  message(FATAL_ERROR "The classes of libgloo differ from its headers with communication/gloo/missing \
+(cmake/gloo_layout.cpp); use the package of Debian 12. ${furlong_gloo_output}")
+endif()
 
 # All dependencies that a room may include; a static library is not affected by what it links.
 add_library(furlong_libraries INTERFACE)

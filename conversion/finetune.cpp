@@ -5,7 +5,7 @@
 
 #include "communication/launch/launch_environment.h"
 #include "conversion/approximation.h"
-#include "conversion/finetune_record.h"
+#include "conversion/fingerprint.h"
 #include "conversion/import_model.h"
 #include "conversion/recovery_file.h"
 #include "framework/core/log.h"
@@ -212,7 +212,7 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
   const fs::path& directory = plan.student.run_directory;
   const fs::path& source = plan.student.finetune.source;
   const std::string fingerprint = fingerprint_of_source(source);
-  record.check_source(source, fingerprint);
+  check_source(record, source, fingerprint);
   const bool holds_something = fs::exists(directory / "teacher.h5") || fs::exists(directory / "student.h5") ||
                                std::any_of(plan.stages.begin(), plan.stages.end(), has_started);
   if (record.source_fingerprint.empty() && holds_something)

@@ -12,6 +12,7 @@
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
+#include "trainers/model/stored_model.h"
 #include "trainers/train/signals.h"
 
 namespace furlong {
@@ -155,9 +156,9 @@ SourceModel open_checksummed(const fs::path& path, const ImportOptions& options)
                     path.string());
   const fs::path file = checkpoint_of(path);
   const CheckpointReader checkpoint = CheckpointReader::open(file);
-  const Settings settings = from_checkpoint_text(checkpoint.text("config"), file.string() + " (config)").settings;
-  const Vocabulary vocabulary = Vocabulary::from_json(checkpoint.text("vocabulary"), file.string());
-  SourceModel result{make_model(settings, vocabulary, Device{}, DType::float32, all_frozen), {}, {}, ""};
+  const StoredModel stored = stored_model(checkpoint);
+  const Settings& settings = stored.settings;
+  SourceModel result{make_model(stored, Device{}, DType::float32, all_frozen), {}, {}, ""};
   load_parameters(checkpoint, result.model, Weights::ema_if_present);
   for (const Parameter& parameter : result.model.store->parameters())
     result.report.matched.push_back({parameter.name(), parameter.shape(), {}, {}});

@@ -10,6 +10,7 @@
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
+#include "trainers/model/stored_model.h"
 
 namespace furlong {
 namespace {
@@ -31,6 +32,12 @@ std::optional<Origin> origin_of(const ForeignConfig& section, const fs::path& di
 Vocabulary vocabulary_of(const fs::path& directory) {
   const fs::path file = directory / performer_vocabulary_file;
   return Vocabulary::from_json(read_text_file(file, std::uint64_t{256} << 20), file.string());
+}
+
+std::int64_t elements_of(const TensorFile& file) {
+  std::int64_t elements = 0;
+  for (const ForeignTensor& tensor : file.tensors()) elements += tensor.shape.elements();
+  return elements;
 }
 
 /// Returns the settings without machine-specific paths, and without the sections of distillation that contain them.
@@ -102,10 +109,17 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
   if (!section.has("settings"))
     section.fail("settings", "this key is missing; expected the settings that furlong export writes");
   // JSON is a subset of YAML, so the strict config reader can read these settings.
-  const Settings settings =
-      from_checkpoint_text(section.json().at("settings").dump(), config.origin() + " (furlong.settings)").settings;
+  const StoredModel stored{
+      from_checkpoint_text(section.json().at("settings").dump(), config.origin() + " (furlong.settings)").settings,
+      vocabulary_of(directory), elements_of(file), directory.string()};
+  const Settings& settings = stored.settings;
   std::optional<Origin> origin = origin_of(section, directory);
-  SourceModel result{make_model(settings, vocabulary_of(directory), Device{}, DType::float32, all_frozen), {}, {}, ""};
+  SourceModel result{options.allow_missing
+                         ? make_model(settings, stored.vocabulary, Device{}, DType::float32, all_frozen)
+                         : make_model(stored, Device{}, DType::float32, all_frozen),
+                     {},
+                     {},
+                     ""};
   std::vector<Mapping> table;
   std::vector<Duplicate> duplicates;
   const Architecture* architecture = is_old(config) && origin ? find_architecture(origin->model_type) : nullptr;

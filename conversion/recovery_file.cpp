@@ -49,7 +49,8 @@ std::vector<std::string> folders_in(const fs::path& file) {
   };
   for (const Json& model : json["models"]) {
     const std::string folder = is_stage(text(model, "name")) ? folder_of(text(model, "checkpoint")) : "";
-    if (!folder.empty() && fs::exists(file.parent_path() / folder / "checkpoints")) folders.push_back(folder);
+    std::error_code failure;  // the record may name anything
+    if (!folder.empty() && fs::exists(file.parent_path() / folder / "checkpoints", failure)) folders.push_back(folder);
   }
   return folders;
 }

@@ -50,7 +50,8 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabular
                                                                  const std::string& chat_template) {
   if (!vocabulary.tokenizer()) return {};
   const Tokenizer& tokenizer = *vocabulary.tokenizer();
-  const Json object = Json::parse(tokenizer.to_json());
+  // Not ordered_json, whose objects find a key in linear time. The text has its keys in alphabetical order.
+  const nlohmann::json object = nlohmann::json::parse(tokenizer.to_json());
   if (object.contains("tokenizer")) {
     Json config = special_tokens(tokenizer, "PreTrainedTokenizerFast");
     if (!chat_template.empty()) config["chat_template"] = chat_template;

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "evaluation/sequences/sequence_reader.h"
+#include "trainers/model/model.h"
 
 namespace furlong {
 

@@ -1,29 +1,11 @@
 #pragma once
-// Mutations of a sequence, and how a model judges them.
-#include <cstdint>
+// Scores of mutations of a sequence.
 #include <filesystem>
-#include <string>
-#include <vector>
 
+#include "evaluation/mutation_file.h"
 #include "evaluation/score.h"
 
 namespace furlong {
-
-/// One substitution: A23V is `from` A, at `position` 23 counted from 1, `to` V.
-struct Substitution {
-  std::string from, to;
-  std::int64_t position = 0;
-};
-/// Substitutions at once: A23V:G45D.
-struct Mutation {
-  std::string text;
-  std::uint64_t line = 0;
-  std::vector<Substitution> substitutions;
-};
-
-/// The first column of each line of a file, which a tab or comma ends. Empty lines, lines that begin with '#', and a
-/// header (mutation, mutant or variant) are passed over. Throws UserError naming the line.
-std::vector<Mutation> read_mutations(const std::filesystem::path& path);
 
 /// Scores each mutation of the input's only sequence into `output`, in nats: above 0 the model prefers the mutant. A
 /// mutation's score is the sum over its substitutions.

@@ -2,6 +2,7 @@
 // How probable a model finds sequences: what furlong score does.
 #include "evaluation/score_file.h"
 #include "evaluation/sequences/sequence_reader.h"
+#include "trainers/model/model.h"
 
 namespace furlong {
 

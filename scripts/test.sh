@@ -216,7 +216,8 @@ if $full; then
       --json build/release/write_faults.json || true
     exports_in_transformers
     if type -P clang++ >/dev/null; then
-      phase "fuzzing" tests/fuzz/run.sh all 300 || true
+      targets=(tests/fuzz/corpus/*)
+      phase "fuzzing" tests/fuzz/run.sh all $(( 300 * ${#targets[@]} )) || true
     else
       printf '\n== fuzzing\nnot run: clang++ is missing\n'
     fi

@@ -154,9 +154,9 @@ class Translator {
 /// long as the text may need. It stops patterns that backtrack endlessly.
 constexpr std::uint32_t min_steps = 10'000'000;
 constexpr std::size_t steps_per_byte = 8;
-/// Time limit of all attempts on one text: about forty times what published patterns take. It stops patterns whose time
-/// is quadratic in the text's length.
-constexpr std::chrono::milliseconds time_limit{2000}, time_per_mebibyte{2000};
+/// Time limit of all attempts on one text: about eighty times what published patterns take. It stops patterns whose
+/// time is quadratic in the text's length.
+constexpr std::chrono::milliseconds time_limit{4000}, time_per_mebibyte{4000};
 /// Heap limit of the interpreter, which is used if the compiled code's stack is too small; PCRE2's default is 20 GB.
 constexpr std::uint32_t max_heap_kibibytes = 1 << 20;
 
@@ -237,14 +237,13 @@ class Stopwatch {
     return {result, taken};
   }
 
-  /// After the time limit, grants it once more and then counts processor time, because the program may have been
-  /// suspended.
+  /// Counts processor time as well in the second half of the limit, because the program may have been suspended.
   bool is_over() {
-    if (spent_ <= allowed_) return false;
+    if (spent_ <= allowed_ / 2) return false;
     const auto now = time_of(CLOCK_THREAD_CPUTIME_ID);
     spent_ = {};
     if (!processor_began_) processor_began_ = now;
-    return now - *processor_began_ > allowed_ / 2;
+    return now - *processor_began_ > allowed_ / 4;
   }
   double allowed_seconds() const { return std::chrono::duration<double>(allowed_).count(); }
 

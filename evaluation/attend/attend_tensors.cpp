@@ -7,6 +7,7 @@
 
 #include "framework/config/nearest.h"
 #include "framework/core/parallel.h"
+#include "framework/core/printable.h"
 #include "framework/io/foreign_hdf5.h"
 #include "framework/ops/attention/linformer/sequence_projection.h"
 #include "framework/primitives/arithmetic.h"
@@ -97,8 +98,8 @@ class InputFile {
       if (std::find(known_datasets().begin(), known_datasets().end(), member.name) != known_datasets().end()) continue;
       const std::string near = config::nearest(member.name, known_datasets());
       if (!near.empty())
-        throw UserError("{}: unknown dataset '{}'; did you mean {}? Known datasets are {}", path_, member.name, near,
-                        fmt::join(known_datasets(), ", "));
+        throw UserError("{}: unknown dataset '{}'; did you mean {}? Known datasets are {}", path_,
+                        foreign::printable(member.name), near, fmt::join(known_datasets(), ", "));
     }
   }
 

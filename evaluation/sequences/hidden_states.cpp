@@ -21,6 +21,17 @@ std::vector<double> doubles_of(const Tensor& tensor) {
   return {values.begin(), values.end()};
 }
 
+SequenceFrame frame_of(const Model& model) {
+  const Vocabulary& vocabulary = model.vocabulary;
+  if (vocabulary.tokenizer()) return {vocabulary.frame_front(), vocabulary.frame_back()};
+  SequenceFrame frame;
+  if (!model.encoder) return frame;
+  const ObjectiveSettings& objective = model.settings.objective;
+  if (objective.learns_labels() && objective.pooling == ops::Pooling::first) frame.front = {*vocabulary.class_id()};
+  if (const auto document = vocabulary.document_id()) frame.back = {*document};
+  return frame;
+}
+
 std::int64_t longest_sequence(const Model& model) {
   const layers::ModelConfig& config = model.settings.model;
   const bool limited =

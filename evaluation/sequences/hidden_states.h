@@ -12,6 +12,10 @@ namespace furlong {
 /// Values of a tensor of any floating-point type, as float64 numbers.
 std::vector<double> doubles_of(const Tensor& tensor);
 
+/// The frame that the model was trained with. Of a tokenizer: its own ([CLS] ... [SEP], <s> ...). Of encoders with
+/// another vocabulary: <class> in front where labels were learned from it, and <document> after the sequence.
+SequenceFrame frame_of(const Model& model);
+
 /// The tokens that a sequence may have: of learned positions, and of a projection along the sequence; 0: any number.
 std::int64_t longest_sequence(const Model& model);
 /// Whether the past of the model's sequences has a constant size, so that memory does not grow with their length.

@@ -210,17 +210,6 @@ std::unique_ptr<DocumentReader> make_reader(const SequenceInput& input, Format f
 
 }  // namespace
 
-SequenceFrame frame_of(const Model& model) {
-  const Vocabulary& vocabulary = model.vocabulary;
-  if (vocabulary.tokenizer()) return {vocabulary.frame_front(), vocabulary.frame_back()};
-  SequenceFrame frame;
-  if (!model.encoder) return frame;
-  const ObjectiveSettings& objective = model.settings.objective;
-  if (objective.learns_labels() && objective.pooling == ops::Pooling::first) frame.front = {*vocabulary.class_id()};
-  if (const auto document = vocabulary.document_id()) frame.back = {*document};
-  return frame;
-}
-
 ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabulary, const ReadOptions& options,
                            SequenceWork& work) {
   require(!input.paths.empty(), "read_sequences: no inputs");

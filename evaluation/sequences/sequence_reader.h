@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "datasets/prepare/document_readers.h"
-#include "trainers/model/model.h"
+#include "datasets/vocabulary.h"
 
 namespace furlong {
 
@@ -26,10 +26,6 @@ struct SequenceInput {
 struct SequenceFrame {
   std::vector<std::int32_t> front, back;
 };
-
-/// The frame that the model was trained with. Of a tokenizer: its own ([CLS] ... [SEP], <s> ...). Of encoders with
-/// another vocabulary: <class> in front where labels were learned from it, and <document> after the sequence.
-SequenceFrame frame_of(const Model& model);
 
 /// One sequence, with its frame.
 struct Sequence {

@@ -28,7 +28,7 @@ namespace furlong {
 namespace {
 
 // Sanitizers map terabytes of memory and make their own system calls.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef FURLONG_SANITIZED
 constexpr bool sanitized = true;
 #else
 constexpr bool sanitized = false;

@@ -13,6 +13,7 @@
 
 #include "framework/core/error.h"
 #include "framework/core/machine.h"
+#include "framework/core/printable.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/confined_process.h"
 #include "framework/io/hdf5_internal.h"
@@ -150,9 +151,12 @@ class ForeignFile::Reader {
       throw UserError("{}: HDF5 dataset /{} states {} bytes of elements; the file of {} bytes can hold at most {}",
                       path_, name, bytes, file_bytes_, most);
     const std::uint64_t memory = read_machine().memory.usable();
-    if (memory > 0 && bytes > memory)
-      throw UserError("{}: HDF5 dataset /{} has {} bytes of elements, more than this machine's memory of {} bytes",
-                      path_, name, bytes, memory);
+    if (memory > 0 && 2 * bytes > memory)
+      throw UserError(
+          "{}: HDF5 dataset /{} has {} bytes of elements; reading it takes two copies, and this machine has {} bytes "
+          "of "
+          "memory",
+          path_, name, bytes, memory);
   }
 
   void read(const std::string& name, void* destination, std::size_t bytes) {
@@ -227,7 +231,12 @@ bool ForeignFile::has(const std::string& name) const {
                      [&](const Group::Member& member) { return member.name == name && member.kind != Kind::other; });
 }
 
+// Names of datasets may contain any bytes.
 ForeignDataset ForeignFile::dataset(const std::string& name) {
+  return foreign::with_single_line_errors([&] { return find(name); });
+}
+
+ForeignDataset ForeignFile::find(const std::string& name) {
   if (!has(name)) throw UserError("{}: has no dataset /{}", path_, name);
   const Description found = reader_->describe(name);
   ForeignDataset dataset;
@@ -244,7 +253,7 @@ const std::string& ForeignDataset::file_name() const { return file_->path_; }
 void ForeignDataset::read(void* destination, std::size_t bytes) const {
   require(bytes == n_elements(shape_) * size_of(type_), "{}: got {} bytes of memory, not the dataset's size", path_,
           bytes);
-  if (bytes > 0) file_->reader_->read(path_.substr(1), destination, bytes);
+  if (bytes > 0) foreign::with_single_line_errors([&] { file_->reader_->read(path_.substr(1), destination, bytes); });
 }
 
 }  // namespace furlong::hdf5

@@ -52,6 +52,7 @@ class ForeignFile : public std::enable_shared_from_this<ForeignFile> {
   friend class ForeignDataset;
   class Reader;
   ForeignFile(const std::string& path, std::unique_ptr<Reader> reader);
+  ForeignDataset find(const std::string& name);
   std::string path_;
   std::unique_ptr<Reader> reader_;
   std::vector<Group::Member> members_;

@@ -205,12 +205,15 @@ TEST(GlooFaults, WarnsAboutALateRank) {
   });
 }
 
-// Both ranks have issued the same number of operations, but different ones.
+// Both ranks have issued the same number of operations, but different ones. The first rank that times out closes the
+// connections, and the other one may notice that before its own timeout: it waits fault_patience for the store to name
+// a fault.
 TEST(GlooFaults, WarnsAboutMismatchedOperations) {
   Job job(2, [](Rank& self) {
     const LogCapture captured;
     self.options.notice_after = self.options.notice_every = 500ms;
     self.options.operation_timeout = 4s;
+    self.options.fault_patience = 300ms;
     {
       const auto communicator = self.communicator();
       message_of<MachineError>([&] {

@@ -1,8 +1,12 @@
 // furlong export: imported models are restored bit for bit, and Furlong's own models round-trip.
 #include "conversion/export.h"
 
+#include <ctime>
+
 #include "conversion/convert.h"
 #include "conversion/performer_directory.h"
+#include "conversion/tokenizer_export.h"
+#include "datasets/tokenizers/tokenizer.h"
 #include "tests/conversion/tiny_gguf.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/datasets/temporary_folder.h"
@@ -87,6 +91,27 @@ TEST_F(Export, ConvertsDtype) {
   const Json config = Json::parse(content(path("back/config.json")));
   EXPECT_EQ(config.at("torch_dtype"), "bfloat16");
   EXPECT_EQ(config.at("eos_token_id"), 3);
+}
+
+// Four times the tokens take about four times as long, not sixteen times.
+TEST_F(Export, TimeOfTokenizerIsLinearInItsSize) {
+  const auto seconds_of = [&](int n_words) {
+    const std::string folder = word_tokenizer(folder_ / std::to_string(n_words), n_words);
+    const Vocabulary vocabulary = Vocabulary::of_tokenizer(load_tokenizer(folder));
+    const auto processor_seconds = [] {
+      timespec now{};
+      clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+      return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+    };
+    const double begin = processor_seconds();
+    const auto files = tokenizer_files(vocabulary, "");
+    const double taken = processor_seconds() - begin;
+    EXPECT_EQ(nlohmann::json::parse(files.front().second).at("model").at("vocab").size(),
+              static_cast<std::size_t>(n_words) + 6);
+    return taken;
+  };
+  const double few = seconds_of(20'000), many = seconds_of(80'000);
+  EXPECT_LT(many, 8 * few);
 }
 
 TEST_F(Export, RejectsExistingModel) {

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
-#include "conversion/finetune_record.h"
+#include "conversion/fingerprint.h"
 #include "framework/io/atomic_file.h"
 #include "tests/conversion/finetune_testing.h"
 #include "tests/conversion/tiny_models.h"
@@ -147,9 +147,9 @@ TEST_F(Fingerprint, AcceptsFingerprintsOfEarlierVersions) {
   record.source_fingerprint = fingerprint_of_source(source);
   file("source/special_tokens_map.json", "{}");
   EXPECT_NE(record.source_fingerprint, fingerprint_of_source(source));
-  EXPECT_NO_THROW(record.check_source(source, fingerprint_of_source(source)));
+  EXPECT_NO_THROW(check_source(record, source, fingerprint_of_source(source)));
   file("source/config.json", content(path("source/config.json")) + " ");
-  EXPECT_THROW(record.check_source(source, fingerprint_of_source(source)), UserError);
+  EXPECT_THROW(check_source(record, source, fingerprint_of_source(source)), UserError);
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "conversion/export.h"
 #include "conversion/finetune_record.h"
 #include "conversion/import_model.h"
+#include "conversion/recovery_file.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/datasets/temporary_folder.h"
 #include "tests/formats/foreign_bytes.h"
@@ -85,6 +87,39 @@ TEST_F(HostileFiles, RejectsMalformedOriginsAndRecords) {
   const int writer = open(path("finetune.json").c_str(), O_RDWR | O_CLOEXEC);  // makes a reader of the pipe block
   EXPECT_THAT(message_of<UserError>([&] { FinetuneRecord record(folder_); }), HasSubstr("finetune.json: "));
   close(writer);
+}
+
+// The settings of a small file must not determine how much memory is allocated.
+TEST_F(HostileFiles, RejectsSettingsOfModelsLargerThanTheirFile) {
+  Settings settings;
+  settings.model.n_layers = 1;
+  settings.model.d_model = 16;
+  settings.model.attention.n_heads = 2;
+  settings.model.attention.mechanism = "linear";
+  settings.data.sequence_length = 8;
+  SourceModel own{make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32), {}, {}, ""};
+  const std::string exported = path("exported");
+  export_model(own, exported, {});
+  EXPECT_EQ(open_source_model(exported).model.store->parameters().size(), own.model.store->parameters().size());
+  Json config = Json::parse(content(exported + "/config.json"));
+  config["furlong"]["settings"]["model"]["d_feedforward"] = 1'000'000;
+  config["furlong"]["settings"]["model"]["n_layers"] = 4096;
+  file("exported/config.json", config.dump());
+  EXPECT_THAT(refused(exported),
+              AllOf(HasSubstr("exported: its settings describe a model of "), HasSubstr("it stores")));
+
+  own.model.settings.model.n_layers = 4096;
+  write_model(own.model, {}, path("own.h5"));
+  EXPECT_THAT(refused(path("own.h5")), HasSubstr("own.h5: its settings describe a model of "));
+}
+
+// A record of another run may name a folder that no file system can have.
+TEST_F(HostileFiles, NamesInRecoveryRecordMayBeTooLong) {
+  file("recovery.json", R"({"models": [{"name": "distillation", "checkpoint": ")" + std::string(5000, 'x') +
+                            R"(/checkpoints/best.h5"}]})");
+  FinetunePlan plan;
+  plan.student.run_directory = folder_;
+  EXPECT_EQ(write_recovery(plan, {}, {}), path("recovery.json"));
 }
 
 TEST_F(HostileFiles, EscapesAndShortensTextInMessages) {

@@ -228,6 +228,7 @@ TEST_F(ScoreTest, InvalidMutationsAreErrorsWithTheirLine) {
   EXPECT_THAT(refused("K2R:\n"), HasSubstr("found 'K2R:'"));
   EXPECT_THAT(refused("K99999999999999999999R\n"), HasSubstr("found"));
   EXPECT_THAT(refused("K2R:K2A\n"), HasSubstr("changes position 2 twice"));
+  EXPECT_THAT(refused("K2R:K2A:\x1b[2J\n"), HasSubstr("'K2R:K2A:\\x1b[2J' changes position 2 twice"));
   EXPECT_THAT(refused("# none\n"), HasSubstr("there is no mutation"));
   EXPECT_THAT(refused("K2R\n", "MKV\nMKV"), HasSubstr("several sequences"));
   Model dna = sequence_model(Vocabulary::dna(), testing::encoder);

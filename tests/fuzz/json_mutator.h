@@ -47,4 +47,33 @@ inline void change(nlohmann::json& document, std::minstd_rand& random) {
   }
 }
 
+/// Mutates an input of a JSON document and a text (two_texts). Half of the mutations change bytes, by libFuzzer's
+/// `mutate`; the others change the document's values.
+template <class Mutate>
+std::size_t mutate_document(std::uint8_t* data, std::size_t size, std::size_t most, unsigned seed,
+                            const Mutate& mutate) {
+  std::minstd_rand random(seed);
+  const auto [file, text] = two_texts(text_of(data, size));
+  nlohmann::json document = nlohmann::json::parse(file, nullptr, false);
+  if (document.is_discarded() || random() % 2 == 0) return mutate(data, size, most);
+  change(document, random);
+  std::string changed = document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  (changed += text) += static_cast<char>(text.size());
+  if (changed.size() > most) return mutate(data, size, most);
+  std::copy(changed.begin(), changed.end(), data);
+  return changed.size();
+}
+
 }  // namespace furlong::fuzzing
+
+/// Defines the mutator of a target whose inputs are JSON documents.
+#ifdef FURLONG_FUZZ
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
+#define FURLONG_JSON_MUTATOR                                                                             \
+  extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size, std::size_t most, \
+                                                 unsigned seed) {                                        \
+    return furlong::fuzzing::mutate_document(data, size, most, seed, LLVMFuzzerMutate);                  \
+  }
+#else
+#define FURLONG_JSON_MUTATOR
+#endif

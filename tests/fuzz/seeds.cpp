@@ -15,12 +15,15 @@
 #include "tests/conversion/tiny_gguf.h"
 #include "tests/datasets/prepare/compress.h"
 #include "tests/datasets/tokenizers/small_tokenizers.h"
+#include "tests/fuzz/seeds.h"
 #include "tests/fuzz/target.h"
 
 namespace {
 
 using namespace furlong;
 using namespace furlong::testing;
+using fuzzing::content;
+using fuzzing::with_text;
 namespace fs = std::filesystem;
 using nlohmann::json;
 
@@ -28,15 +31,6 @@ fs::path folder;
 
 void seed(const std::string& target, const std::string& name, const std::string& bytes) {
   write_file(folder / target / name, bytes);
-}
-
-std::string content(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-std::string with_text(std::string file, const std::string& text) {
-  return (file += text) += static_cast<char>(text.size());
 }
 
 void tensors() {
@@ -238,6 +232,16 @@ void frames() {
     return encode(one, value);
   };
   const std::string cut(1, '\x0a');
+  seed("handshakes", "store_hello", std::string(1, 0) + encode([] {
+                                      Hello hello;
+                                      hello.host = "node07";
+                                      return hello;
+                                    }()));
+  seed("handshakes", "client_refused",
+       std::string(1, 1) + encode(Challenge{}) + encode(Refusal{.reason = Refused::rank, .detail = "4"}));
+  seed("handshakes", "client_welcome", std::string(1, 2) + "node01");
+  seed("handshakes", "rank_greeting",
+       std::string(1, 3) + "FURLINK1" + std::string("\1\0\0\0", 4) + std::string(16, 't'));
   seed("store_frames", "requests",
        cut + request(Kind::get, {"a"}) + request(Kind::set, {"a"}, "12") + request(Kind::add, {"a"}, "", 5) +
            request(Kind::wait, {"a", "b"}) + request(Kind::check, {"a"}) + request(Kind::report_fault, {}, "broke") +
@@ -343,4 +347,5 @@ int main(int argc, char** argv) {
   frames();
   stores();
   texts();
+  fuzzing::write_model_seeds(seed);
 }

@@ -71,7 +71,10 @@ class Folder {
   Folder() {
     const std::filesystem::path memory("/dev/shm");
     const bool usable = ::access(memory.c_str(), W_OK) == 0;
-    std::string name = ((usable ? memory : std::filesystem::temp_directory_path()) / "furlong_fuzz_XXXXXX").string();
+    // run.sh removes folders of processes that were killed, by their process id.
+    std::string name = ((usable ? memory : std::filesystem::temp_directory_path()) /
+                        ("furlong_fuzz_" + std::to_string(::getpid()) + "_XXXXXX"))
+                           .string();
     expect(::mkdtemp(name.data()) != nullptr, "cannot create a folder for inputs");
     path_ = name;
   }

@@ -8,6 +8,7 @@
 #include "framework/primitives/arithmetic.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/checkpoint/checkpoints.h"
+#include "trainers/model/stored_model.h"
 
 namespace furlong {
 
@@ -71,10 +72,21 @@ std::optional<layers::LabelHeadConfig> label_head(const ObjectiveSettings& objec
                                  objective.name == Objective::pair_classification, objective.pooling};
 }
 
-}  // namespace
+void check_elements(const ParameterStore& store, const StoredModel& stored) {
+  double elements = 0;  // may exceed every integer
+  for (const Parameter& parameter : store.parameters()) {
+    double product = 1;
+    for (const std::int64_t extent : parameter.shape()) product *= static_cast<double>(extent);
+    elements += product;
+  }
+  if (elements > static_cast<double>(stored.elements))
+    throw UserError("{}: its settings describe a model of {:.0f} elements, but it stores {}", stored.origin, elements,
+                    stored.elements);
+}
 
-Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute,
-                 const Frozen& frozen) {
+/// `stored` is null for a new model.
+Model make(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute,
+           const Frozen& frozen, const StoredModel* stored) {
   const Vocabulary vocabulary = model_vocabulary(settings, data);
   Model model{settings, vocabulary, std::make_unique<ParameterStore>(compute.value_or(settings.model.dtype), device),
               nullptr,  nullptr,    Stream{device}};
@@ -93,9 +105,33 @@ Model make_model(const Settings& settings, const Vocabulary& data, const Device&
   }
   model.store->freeze(
       [&](const Parameter& parameter) { return is_frozen(settings, parameter) || (frozen && frozen(parameter)); });
+  if (stored) check_elements(*model.store, *stored);
   model.store->allocate(static_cast<std::uint64_t>(settings.seed));
   model.redraw(0);
   return model;
+}
+
+}  // namespace
+
+Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute,
+                 const Frozen& frozen) {
+  return make(settings, data, device, compute, frozen, nullptr);
+}
+
+Model make_model(const StoredModel& stored, const Device& device, std::optional<DType> compute, const Frozen& frozen) {
+  return make(stored.settings, stored.vocabulary, device, compute, frozen, &stored);
+}
+
+StoredModel stored_model(const CheckpointReader& checkpoint) {
+  const std::string origin = checkpoint.path().string();
+  StoredModel stored{from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings,
+                     Vocabulary::from_json(checkpoint.text("vocabulary"), origin), 0, origin};
+  for (const TensorInfo& tensor : checkpoint.tensors("parameters/")) {
+    std::int64_t elements = 1;
+    for (const std::int64_t extent : tensor.shape) elements *= extent;
+    stored.elements += elements;
+  }
+  return stored;
 }
 
 void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights weights) {
@@ -120,10 +156,7 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
 }
 
 Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen) {
-  const std::string origin = checkpoint.path().string();
-  const Settings settings = from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings;
-  Model model =
-      make_model(settings, Vocabulary::from_json(checkpoint.text("vocabulary"), origin), device, std::nullopt, frozen);
+  Model model = make_model(stored_model(checkpoint), device, std::nullopt, frozen);
   model.stream.products = {};
   load_parameters(checkpoint, model, weights);
   return model;

@@ -2,10 +2,12 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 
 #include <fstream>
 #include <set>
 
+#include "communication/gloo/rank_links.h"
 #include "tests/communication/communicator_testing.h"
 
 namespace furlong {
@@ -94,6 +96,126 @@ TEST(RankLinks, ConnectsDespiteUnauthenticatedClients) {
     self.leave();
   });
   EXPECT_EQ(job.wait(), (std::vector<int>{0, 0, 0}));
+}
+
+SocketAddress address_of(const std::string& host, std::uint16_t port) {
+  std::string problem;
+  const std::vector<SocketAddress> found = resolve(host, port, problem);
+  return found.empty() ? throw MachineError("{}", problem) : found.front();
+}
+
+/// Connects a rank of a job with link_ranks() alone. `before` runs once all ranks listen.
+std::vector<Socket> link(Rank& self, const std::string& host, milliseconds patience,
+                         const std::function<void(const std::vector<LinkedRank>&)>& before) {
+  const Socket listener = listen_on(address_of(host, 0));
+  const auto key = [](int rank) { return fmt::format("port {}", rank); };
+  self.store().set(key(self.rank()), store_testing::bytes(std::to_string(own_address(listener).port())));
+  std::vector<LinkedRank> ranks(static_cast<std::size_t>(self.size()));
+  for (int rank = 0; rank < self.size(); ++rank) {
+    const std::vector<char> port = self.store().get(key(rank), 20s);
+    LinkedRank& linked = ranks[static_cast<std::size_t>(rank)];
+    linked.address = address_of(host, static_cast<std::uint16_t>(std::stoi(std::string(port.begin(), port.end()))));
+    linked.token.assign(link_token_bytes, static_cast<char>('a' + rank));
+  }
+  before(ranks);
+  return link_ranks(listener, self.rank(), ranks, steady_clock::now() + patience, [] { return false; });
+}
+
+/// Opens connections that send less than a greeting.
+std::vector<Socket> strangers_at(const SocketAddress& address, int count) {
+  std::vector<Socket> strangers;
+  for (int i = 0; i < count; ++i) {
+    int error = 0;
+    strangers.push_back(connect_to(address, steady_clock::now() + 20s, 0ms, error));
+    EXPECT_TRUE(strangers.back()) << error_text(error);
+    send(strangers.back(), std::string_view("FURL"));
+  }
+  return strangers;
+}
+
+/// Sends this rank's number to all others and expects theirs.
+void expect_own_links(const Rank& self, const std::vector<Socket>& links) {
+  for (const Socket& link : links) {
+    const char number = static_cast<char>(self.rank());
+    if (link) {
+      EXPECT_EQ(send(link, std::span(&number, 1)).bytes, 1u);
+    }
+  }
+  for (int rank = 0; rank < self.size(); ++rank) {
+    const Socket& link = links[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(static_cast<bool>(link), rank != self.rank());
+    char number = -1;
+    if (link && wait_for(link, POLLIN, steady_clock::now() + 20s)) receive(link, std::span(&number, 1));
+    if (link) {
+      EXPECT_EQ(number, rank);
+    }
+  }
+}
+
+TEST(RankLinks, ConnectsOverIPv6DespiteUnauthenticatedClients) {
+  Job job(3, [](Rank& self) {
+    std::vector<Socket> strangers;
+    const std::vector<Socket> links = link(self, "::1", 20s, [&](const std::vector<LinkedRank>& ranks) {
+      if (self.rank() == 2) strangers = strangers_at(ranks[0].address, 10);
+    });
+    EXPECT_EQ(peer_address(links[self.rank() == 0 ? 1 : 0]).host(), "::1");
+    expect_own_links(self, links);
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0, 0}));
+}
+
+/// Lowers this process's limit so that it can open `count` more descriptors.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(int count) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const Socket lowest_free(::dup(0));
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(lowest_free.descriptor() + count);
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// Rank 0 can open four descriptors, and strangers take them all before rank 1 connects.
+TEST(RankLinks, ConnectsWhenStrangersTakeAllDescriptors) {
+  Job job(2, [](Rank& self) {
+    std::vector<Socket> strangers;
+    std::unique_ptr<FewDescriptors> few;
+    const std::vector<Socket> links = link(self, "127.0.0.1", 20s, [&](const std::vector<LinkedRank>& ranks) {
+      if (self.rank() == 0) few = std::make_unique<FewDescriptors>(4);
+      if (self.rank() == 1) strangers = strangers_at(ranks[0].address, 12);
+    });
+    few.reset();
+    expect_own_links(self, links);
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
+}
+
+TEST(RankLinks, NamesTheShortageOfDescriptors) {
+  Job job(2, [](Rank& self) {
+    try {
+      std::unique_ptr<FewDescriptors> few;
+      link(self, "127.0.0.1", 1s, [&](const std::vector<LinkedRank>&) {
+        if (self.rank() == 0) few = std::make_unique<FewDescriptors>(0);
+      });
+      ADD_FAILURE() << "connected";
+    } catch (const LinkFailure& failure) {
+      EXPECT_EQ(failure.rank, 1 - self.rank());
+      if (self.rank() == 0) {
+        EXPECT_EQ(failure.reason, "it did not connect; this rank: Too many open files");
+      }
+    }
+    self.leave();
+  });
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
 }  // namespace
