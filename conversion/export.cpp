@@ -10,6 +10,7 @@
 #include "conversion/symbol_tokenizer.h"
 #include "conversion/tokenizer_export.h"
 #include "conversion/transformers_model.h"
+#include "evaluation/sequences/hidden_states.h"
 #include "formats/safetensors_writer.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"

@@ -21,7 +21,7 @@ const std::vector<std::pair<std::string, std::string>>& transformers_sources();
 /// architectures, auto_map and every key of the model.
 nlohmann::ordered_json transformers_config(const Model& model);
 
-/// Returns the model card: what the model is and how to load it. Contains transformers_card_mark.
+/// Returns the model card: what the model is and how to load it. It contains transformers_card_mark.
 std::string transformers_card(const Model& model);
 inline constexpr const char* transformers_card_file = "README.md";
 inline constexpr const char* transformers_card_mark = "Written by `furlong export`.";

@@ -23,7 +23,7 @@ fs::path directory_of(const std::string& family) { return source_directory() / "
 
 /// Logits of one row, or hidden states of a model without a head, in float64.
 std::vector<double> computed(const Model& source, const std::vector<std::int64_t>& ids) {
-  Model model = in_float64(source);
+  Model model = copy_of(source, Device(), DType::float64);
   Tape tape(Stream{});
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};

@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string path = fuzzing::write_input("config.json", text);
   fuzzing::succeeds([&] {
     const furlong::ForeignConfig config = furlong::ForeignConfig::read(path);
-    const furlong::Architecture& architecture = furlong::architecture_of(config);
+    const furlong::Architecture& architecture = furlong::architecture_of(config, "");
     furlong::TensorNaming naming;
     naming.prefix = architecture.prefixes[bits / 4 % architecture.prefixes.size()];
     naming.gamma_beta = (bits & 1) != 0;

@@ -23,7 +23,7 @@ class Lines : public furlong::SequenceWork {
     }
   }
   void begin_long(const furlong::Sequence& sequence) override {
-    text += fmt::format("{} {}:", sequence.number, sequence.name);
+    text += fmt::format("{} {}:", sequence.number, sequence.id);
   }
   void extend_long(std::span<const std::int32_t> tokens) override {
     fuzzing::expect(!tokens.empty(), "an empty piece of a sequence");

@@ -24,16 +24,16 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
 
-JsonView view(const json& value) { return JsonView(value, "f:"); }
+JsonView json_view(const json& value) { return JsonView(value, "f:"); }
 
 std::vector<std::string> pieces_of(const json& pre_tokenizer, std::string_view text) {
   std::vector<std::string> pieces;
-  PreTokenizer(view(pre_tokenizer)).split({text, true}, [&](TextPiece piece) { pieces.emplace_back(piece.text); });
+  PreTokenizer(json_view(pre_tokenizer)).split({text, true}, [&](TextPiece piece) { pieces.emplace_back(piece.text); });
   return pieces;
 }
 
 std::string normalized(const json& normalizer, std::string text) {
-  return Normalizer(view(normalizer)).apply(std::move(text));
+  return Normalizer(json_view(normalizer)).apply(std::move(text));
 }
 
 json split(const char* regex, const char* behavior, bool invert = false) {
@@ -202,9 +202,9 @@ TEST(Normalizer, LimitsTextGrowth) {
 }
 
 TEST(TokenDecoder, LimitsTextGrowth) {
-  EXPECT_EQ(TokenDecoder(view(doubling(5, "decoders"))).decode({"a", "b"}).size(), 33U);
+  EXPECT_EQ(TokenDecoder(json_view(doubling(5, "decoders"))).decode({"a", "b"}).size(), 33U);
   EXPECT_THAT(message_of<UserError>([] {
-                TokenDecoder(view(doubling(40, "decoders"))).decode({"a", "b"});
+                TokenDecoder(json_view(doubling(40, "decoders"))).decode({"a", "b"});
               }),
               HasSubstr("f:: produces more than 1280 bytes"));
 }
@@ -219,7 +219,7 @@ TEST(Normalizer, UnsupportedStepTypesAreNamed) {
               }),
               HasSubstr("the pre_tokenizer 'UnicodeScripts' is not supported"));
   EXPECT_THAT(message_of<UserError>([] {
-                TokenDecoder(view({{"type", "CTC"}}));
+                TokenDecoder(json_view({{"type", "CTC"}}));
               }),
               HasSubstr("the decoder 'CTC' is not supported"));
   const json after_byte_level{{"type", "Sequence"}, {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}};
@@ -283,7 +283,7 @@ TEST(BpeModel, MatchesReferenceMergeOrder) {
     for (std::size_t id = 0; id < tokens.size(); ++id) table.add(tokens[id], static_cast<std::int32_t>(id), "f");
     for (const auto& [left, right] : merges)
       model["merges"].push_back(random() % 2 ? json(left + " " + right) : json{left, right});
-    const auto bpe = make_bpe_model(view(model), table, false);
+    const auto bpe = make_bpe_model(json_view(model), table, false);
     for (int i = 0; i < 60; ++i) {
       std::vector<std::string> letters(random() % 40);
       std::string word;
@@ -305,7 +305,7 @@ TEST(BpeModel, HandlesUnknownLetters) {
     json model{{"type", "BPE"}, {"merges", {"a b"}}};
     model.update(more);
     std::vector<std::int32_t> ids;
-    make_bpe_model(view(model), table, false)->encode(text, ids);
+    make_bpe_model(json_view(model), table, false)->encode(text, ids);
     return ids;
   };
   EXPECT_THAT(encode(json::object(), "axyb"), ElementsAre(3))
@@ -347,7 +347,7 @@ TEST(WordPieceModel, MatchesLongestTokenFromTheLeft) {
   const std::vector<std::string> tokens{"[UNK]", "un", "unaff", "##able", "##aff", "##a", "##b", "##\u00e9", "a"};
   for (std::size_t id = 0; id < tokens.size(); ++id) table.add(tokens[id], static_cast<std::int32_t>(id), "f");
   const json json_model{{"type", "WordPiece"}, {"max_input_chars_per_word", 12}};
-  const auto model = make_wordpiece_model(view(json_model), table);
+  const auto model = make_wordpiece_model(json_view(json_model), table);
   const auto encode = [&](std::string_view word) {
     std::vector<std::int32_t> ids;
     model->encode(word, ids);
