@@ -154,7 +154,7 @@ class Job : public testing::ChildProcesses {
     EXPECT_EQ(::pipe(others), 0);
     std::fflush(nullptr);
     for (int rank = 0; rank < size; ++rank) {
-      const pid_t child = ::fork();
+      const pid_t child = testing::fork_without_team();
       if (child == 0) {
         ::close(others[rank == 0 ? 1 : 0]);
         run(rank, size, port, body, job, others[0]);

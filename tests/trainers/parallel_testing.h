@@ -103,7 +103,7 @@ class World : public testing::ChildProcesses {
     std::fflush(nullptr);
     failed_before_ = ::testing::Test::HasFailure();
     for (int rank = 0; rank < size; ++rank) {
-      const pid_t child = ::fork();
+      const pid_t child = testing::fork_without_team();
       if (child == 0)
         run(environment(rank, size, port, options), body, options, reports_[static_cast<std::size_t>(rank)]);
       add(child);
