@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs a compiler command through ccache: compile.sh CCACHE COMPILER ARGUMENTS...
-# While it preprocesses a header that is to be precompiled, GCC reads an existing precompiled version of it. ccache would
-# then return that old version, whatever the header contains now. So the output is removed first.
+# While it preprocesses a header that is to be precompiled, GCC reads an existing precompiled version of it. ccache
+# would then return that old version, whatever the header contains now. So the output is removed first.
 for argument; do
   case $argument in *.gch) rm -f "$argument" ;; esac
 done
