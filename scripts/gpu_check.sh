@@ -2,13 +2,15 @@
 # Checks this build on a machine with an NVIDIA GPU and writes one report as JSON. Runs in an unpacked bundle
 # (scripts/bundle.sh) or in the sources. Requires only the driver and, for matrix products, cuBLASLt.
 #   scripts/gpu_check.sh [--output FILE] [--limit-seconds N] [--parts LIST] [--without-gpu] [options]
-# Parts, in this order:
-#   gpu_tests         the tests that run on the GPU
+# Parts, in this order, so that --limit-seconds 600 gives the most:
+#   gpu_tests         the tests that run on the GPU; errors that they compare with bounds go to the file
+#                     gpu_tests.errors
 #   quickstart        a short training on the GPU and on the CPU: losses within 1 %
+#   python_benchmark  benchmarks/gpu/run.py: attention and steps of a model with 124M parameters next to PyTorch and
+#                     fla, if python3 has them; at most half of the remaining time
 #   benchmark         furlong bench attention
 #   memcheck          the kernels of gpu_tests under compute-sanitizer, if it is found
 #   racecheck         the same with the tool racecheck
-#   python_benchmark  benchmarks/gpu/run.py next to PyTorch, if python3 has it
 #   other_tests       all other tests except those on the simulator
 # Options:
 #   --output FILE        the report (default: gpu_report.json); output of programs goes to the folder FILE_logs
@@ -30,7 +32,7 @@ usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 stop() { echo "gpu_check: $1" >&2; exit "${2:-2}"; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all_parts=(gpu_tests quickstart benchmark memcheck racecheck python_benchmark other_tests)
+all_parts=(gpu_tests quickstart python_benchmark benchmark memcheck racecheck other_tests)
 parts=("${all_parts[@]}")
 output=gpu_report.json limit=0 without_gpu=false filter='*' build=$root/build/release test_seconds=300 steps=60
 cores=$(nproc)
@@ -209,7 +211,8 @@ on_gpu='*/cuda*:*Cuda*:*/nccl:*/nccl_?'  # the last two: NCCL itself, not its st
 all_programs=(test_framework test_layers test_datasets test_communication test_trainers test_evaluation test_cli)
 gpu_tests() {
   current=gpu_tests programs=("${all_programs[@]}")
-  run_tests "$on_gpu"
+  FURLONG_TEST_ERRORS=1 run_tests "$on_gpu"
+  cat "$logs"/gpu_tests.test_*.[0-9]* 2>/dev/null | grep '^error ' | sort -u >"$logs/gpu_tests.errors"
   if ! $without_gpu && [[ $filter == '*' && $result != failed ]] &&
     ! grep -q '/cuda' "$logs/$current.tests.passed"; then
     result=failed reason="furlong doctor finds a GPU, but no test ran on it; $reason"
@@ -376,8 +379,8 @@ python_benchmark() {
     result=skipped reason="PyTorch finds no GPU: torch.cuda.is_available() is false"
     return
   fi
-  seconds=$(left)
-  seconds=$(( seconds < 660 ? seconds - 60 : 600 ))  # a minute for work in progress at the limit
+  seconds=$(( $(left) / 2 ))
+  seconds=$(( seconds < 600 ? seconds : 600 ))
   within 700 python3 "$root/benchmarks/gpu/run.py" --furlong "$furlong" --seconds "$seconds" --output "$log.json" \
     >"$log.log" 2>&1 || status=$?
   if (( status )) && time_is_up; then
@@ -398,10 +401,10 @@ python_benchmark() {
 # Minimum seconds of each part on a machine with one GPU and 16 cores.
 run_part gpu_tests 20 gpu_tests
 run_part quickstart 20 quickstart
+run_part python_benchmark 120 python_benchmark
 run_part benchmark 30 benchmark
 run_part memcheck 60 sanitize memcheck
 run_part racecheck 60 sanitize racecheck
-run_part python_benchmark 120 python_benchmark
 run_part other_tests 30 other_tests
 
 if (( ${#failed_parts[@]} )); then outcome=failed; else outcome=passed; fi

@@ -37,24 +37,35 @@ def elu1(x):
 
 
 @functools.cache
-def chunk_linear_attn():
+def thin_autotuning(most):
+    """Keeps at most `most` configurations of each kernel that Triton tunes, evenly chosen. Call it before fla is
+    imported. Returns a list of (kept, all) per kernel, which importing fills."""
+    import triton
+
+    tune, kept = triton.autotune, []
+
+    def thinned(configs, *arguments, **keywords):
+        chosen = list(configs)[:: -(-len(configs) // most)]
+        kept.append((len(chosen), len(configs)))
+        return tune(chosen, *arguments, **keywords)
+
+    triton.autotune = thinned
+    return kept
+
+
+@functools.cache
+def chunk_linear_attn(normalize):
+    """fla's kernel for [batch, n, heads, d], the layout that it wants."""
     from fla.ops.linear_attn import chunk_linear_attn as attention
 
-    # Its later versions take [batch, n, heads, d] alone; earlier ones where head_first says so.
+    # Its later versions take this layout alone; earlier ones where head_first says so.
     keywords = {"head_first": False} if "head_first" in inspect.signature(attention).parameters else {}
 
     def run(query, key, value):
-        output = attention(
-            *(x.transpose(1, 2).contiguous() for x in (query, key, value)), scale=1.0, normalize=True, **keywords
-        )
-        return (output[0] if isinstance(output, tuple) else output).transpose(1, 2)
-
-    # Laid out as it wants them, so that its time has no transposing.
-    def direct(query, key, value):
-        output = attention(query, key, value, scale=1.0, normalize=True, **keywords)
+        output = attention(query, key, value, scale=1.0, normalize=normalize, **keywords)
         return output[0] if isinstance(output, tuple) else output
 
-    return run, direct
+    return run
 
 
 def softmax_by(backend):

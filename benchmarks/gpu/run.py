@@ -9,10 +9,15 @@ Attention: measures `furlong bench attention --device cuda` before and after the
 faster result. Of each other implementation it takes the fastest setting. One whose package is missing is left out, with
 the reason:
     elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalised; its inputs are the
-                    features. The time that includes the features, by compiled PyTorch, is reported next to it.
+                    features. Two times are reported next to it: with features by compiled PyTorch, and with
+                    normalize=False, which computes less than ours (no denominators).
     favor_positive  causal FAVOR+ in chunks of plain PyTorch, compiled (favor() in peers.py)
     softmax         scaled_dot_product_attention, flash and cuDNN
-All are causal, in bfloat16, with 16 heads and at least 32k tokens per case.
+All are causal, in bfloat16, with 16 heads and at least 128k tokens per case, so that a pass takes longer than its
+launches.
+
+Triton tunes each of fla's kernels over up to hundreds of configurations, which takes minutes. At most --fla-configs of
+each kernel are tried, evenly chosen; the result contains how many of how many. 0 tries all, for fla's best times.
 
 Training steps of GPT-2's shape with 124M parameters: see training.py.
 
@@ -165,10 +170,16 @@ class Runner:
 
             def with_features():
                 features = torch.compile(peers.elu1)
-                direct = peers.chunk_linear_attn()[1]
+                direct = peers.chunk_linear_attn(True)
                 return lambda q, k, v: direct(features(q), features(k), v)
 
-            yield "fla chunk_linear_attn, of features", lambda: peers.chunk_linear_attn()[1], True, True
+            yield "fla chunk_linear_attn, of features", lambda: peers.chunk_linear_attn(True), True, True
+            yield (
+                "fla chunk_linear_attn, normalize=False, of features",
+                lambda: peers.chunk_linear_attn(False),
+                True,
+                False,
+            )
             yield "fla chunk_linear_attn, features by compiled PyTorch", with_features, True, False
 
     def peers(self, case):
@@ -361,8 +372,11 @@ def main():
     parser.add_argument("--n", type=int, nargs="+", default=[2048, 8192, 32768, 131072, 262144])
     parser.add_argument("--longest-softmax", type=int, default=32768)
     parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=32768, help="minimum tokens per batch")
-    parser.add_argument("--chunks", type=int, nargs="+", default=[128, 256], help="chunk sizes of compiled FAVOR+")
+    parser.add_argument("--tokens", type=int, default=131072, help="minimum tokens per batch")
+    parser.add_argument("--chunks", type=int, nargs="+", default=[128, 256, 512], help="chunk sizes of compiled FAVOR+")
+    parser.add_argument(
+        "--fla-configs", type=int, default=4, help="configurations that Triton tries of each of fla's kernels; 0: all"
+    )
     parser.add_argument("--repeat", type=int, default=10)
     parser.add_argument(
         "--training-n", type=int, nargs="+", default=[4096, 16384, 65536, 262144], help="lengths of the crossover"
@@ -388,6 +402,12 @@ def main():
         sys.exit(f"run.py: this needs PyTorch with CUDA: {missing}")
     if arguments.device.startswith("cuda") and not torch.cuda.is_available():
         sys.exit("run.py: PyTorch sees no GPU (torch.cuda.is_available() is false)")
+    thinned = []
+    if arguments.fla_configs > 0:
+        try:
+            thinned = peers.thin_autotuning(arguments.fla_configs)
+        except ImportError:
+            pass  # fla needs Triton too, and is then reported as missing
     runner = Runner(arguments)
     properties = torch.cuda.get_device_properties(runner.device) if runner.device.type == "cuda" else None
     result = {
@@ -408,6 +428,11 @@ def main():
             training=runner.training_cases,
             crossover=training.summary(runner.training_cases),
             left_out=runner.left_out,
+            fla_configurations={
+                "most": arguments.fla_configs,
+                "kept": sum(kept for kept, _ in thinned),
+                "of": sum(count for _, count in thinned),
+            },
         )
         reached = [
             case["reached"]

@@ -7,10 +7,14 @@
 // After targets.h, which selects the compiled targets.
 #include <hwy/targets.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <source_location>
 #include <string_view>
 #include <vector>
 
@@ -55,8 +59,19 @@ inline std::vector<double> stored(const std::vector<double>& values, DType dtype
   return values_of(tensor_of(values, {static_cast<std::int64_t>(values.size())}, dtype));
 }
 
+/// Prints an error that a test compares with a bound, if FURLONG_TEST_ERRORS is set (scripts/gpu_check.sh), so that a
+/// violated bound can be judged by its neighbours.
+inline double shown(double error, const std::source_location& site) {
+  if (std::getenv("FURLONG_TEST_ERRORS") == nullptr) return error;
+  const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  fmt::print("error {:.3e} {}.{} line {}\n", error, test ? test->test_suite_name() : "", test ? test->name() : "",
+             site.line());
+  return error;
+}
+
 /// Returns the largest |found - expected| over the largest |expected|; infinite if a value is NaN or the sizes differ.
-inline double relative_error(const std::vector<double>& found, const std::vector<double>& expected) {
+inline double relative_error(const std::vector<double>& found, const std::vector<double>& expected,
+                             const std::source_location& site = std::source_location::current()) {
   if (found.size() != expected.size()) return std::numeric_limits<double>::infinity();
   double worst = 0, largest = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -64,7 +79,7 @@ inline double relative_error(const std::vector<double>& found, const std::vector
     worst = std::max(worst, std::isnan(error) ? std::numeric_limits<double>::infinity() : error);
     largest = std::max(largest, std::abs(expected[i]));
   }
-  return worst == 0 ? 0 : worst / largest;
+  return shown(worst == 0 ? 0 : worst / largest, site);
 }
 
 /// Half the distance between 1 and the next number: the largest relative rounding error of one store.

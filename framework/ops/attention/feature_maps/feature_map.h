@@ -25,7 +25,7 @@ enum class FeatureForm : std::uint8_t {
 /// Feature types that the fused CUDA kernels of linear attention compute (linear/cuda/fused_tile.cuh). u is ω·x or an
 /// entry of the row.
 enum class FusedForm : std::uint8_t {
-  none,                  ///< not supported by the fused kernels: the general kernels compute this map
+  none,                  ///< not supported by the fused kernels: the composed kernels compute this map
   projection,            ///< logarithm: ω·x', keys - |k'|²/2
   stretched_projection,  ///< logarithm: A|ω|² + √(1-4A) ω·x', keys - |k'|²/2
   rectified_projection,  ///< value: max(ω·x', 0) + kernel_epsilon

@@ -135,10 +135,11 @@ struct PolynomialMap : RowMap {
 #elif defined(FURLONG_MAPS_ON_GPU)
 
   /// Returns the number of monomials of degree r in v variables.
-  static __device__ int monomials(int v, int r) {
-    int count = 1;
-    for (int i = 0; i < r; ++i) count = count * (v + i) / (i + 1);
-    return count;
+  static __device__ int monomials(int v, int r) {  // divisions by constants are cheap
+    int count = r >= 1 ? v : 1;
+    if (r >= 2) count = count * (v + 1) / 2;
+    if (r >= 3) count = count * (v + 2) / 3;
+    return r >= 4 ? count * (v + 3) / 4 : count;
   }
   /// Returns the factor F in: feature of degree r = F · x_i · feature of degree r - 1, if the latter has x_i a times.
   /// It includes the scale of x'.
@@ -152,13 +153,15 @@ struct PolynomialMap : RowMap {
   template <class Rows, class Run>
   static __device__ void for_runs(const Rows& rows, int r, int source, const Run& run) {
     const int d = rows.d;
+    const auto of = [&](int a) { return factor(rows.order, rows.constants.scale, r, a); };
+    const auto factor0 = of(0), factor1 = of(1), factor2 = of(2), factor3 = of(3);
     int target = source + monomials(d, r - 1);
     for (int i = 0; i < d; ++i) {
       int from = source;
       for (int a = r - 1; a >= 0; --a) {
         if (a == 0) source = from;  // start of the end with all indices >= i + 1
         const int n = monomials(d - i - 1, r - 1 - a);
-        run(i, factor(rows.order, rows.constants.scale, r, a), from, target, n);
+        run(i, a == 0 ? factor0 : a == 1 ? factor1 : a == 2 ? factor2 : factor3, from, target, n);
         from += n;
         target += n;
       }

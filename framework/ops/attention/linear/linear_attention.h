@@ -9,8 +9,8 @@
 // overflows, the denominator is at least 1, and a later token does not change a bit of an earlier output. Features that
 // can be negative have one logarithm per row, and the state stores a running maximum of those.
 //
-// Memory. Features are computed tile by tile. Neither forward nor backward stores an n × m tensor; the state is stored
-// once per head.
+// Memory. Features are computed tile by tile, or on GPUs in spans of limited size. Neither forward nor backward stores
+// an n × m tensor; the state is stored once per head.
 //
 // Rotary positions in the numerator (Su et al. 2021, RoFormer, equation 19): values are weighted by
 // R_i φ(q_i) · R_j φ(k_j), and the denominator stays Σ_j φ(q_i)·φ(k_j), which no rotation can make negative. A row's
@@ -32,9 +32,12 @@ enum class Normalizer : std::uint8_t {
 
 /// How GPUs compute linear attention, for tests and benchmarks. The settings change results only by rounding.
 struct LinearAttentionGpuSettings {
-  bool general_kernels = false;  ///< uses the general kernels even if the fused kernels support the call
-  std::int64_t segments = 0;     ///< maximum number of segments of each head's sequence; 0: as many as fill the device
-  std::int64_t shared_bytes = 96 * 1024;  ///< shared memory per block for tiles, in bytes, in the general kernels
+  bool composed_kernels = false;  ///< uses the composed kernels even if the fused kernels support the call
+  /// Number of segments of each head's sequence. Fused kernels: at most, 0: as many as fill the device. Composed
+  /// kernels: at least; they compute one after another.
+  std::int64_t segments = 0;
+  /// Limit of the composed kernels' scratch, in bytes. A segment has at least one chunk.
+  std::int64_t scratch_bytes = std::int64_t{1} << 29;
 };
 
 struct LinearAttentionOptions {

@@ -84,7 +84,7 @@ TEST_P(SharedAttentionInput, LinearSumsGradients) {
           for (const bool general : {false, true}) {
             if (general && (!on_gpu() || dtype == DType::float64)) continue;
             if (general && on_simulator() && dtype == DType::bfloat16) continue;  // takes too long
-            gpu_settings().general_kernels = general;
+            gpu_settings().composed_kernels = general;
             const AttentionProblem p =
                 attention_problem(map, true, {1, 2, kv_heads, 70, 16, 16, random_projection, 16});
             const auto expected = gradients_of(p, dtype, sharing, false), found = gradients_of(p, dtype, sharing, true);

@@ -1,6 +1,6 @@
 #pragma once
 // The fused tensor-core kernels of linear attention on GPUs, for the common cases. linear_attention_cuda.cu uses them
-// instead of the general kernels if linear_attention_fused_supports() allows.
+// instead of the composed kernels if linear_attention_fused_supports() allows.
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
 
 namespace furlong::ops {

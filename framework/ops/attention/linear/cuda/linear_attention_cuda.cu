@@ -1,340 +1,391 @@
-// Linear attention on GPUs: dispatch between the fused and the general kernels, and launches of the general kernels.
+// Linear attention on GPUs: dispatch between the fused and the composed kernels, and the composition.
 #include "framework/cuda/kernels/kernel.h"
 //
+#include "framework/ops/attention/linear/cuda/composed_chunks.cuh"
+#include "framework/ops/attention/linear/cuda/composed_scratch.cuh"
 #include "framework/ops/attention/linear/cuda/fused.h"
-#include "framework/ops/attention/linear/cuda/general_states.cuh"
-#include "framework/ops/attention/linear/cuda/general_walk.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 namespace {
 
-constexpr const char* op = "linear_attention";
-
-/// One call of the general kernels. T is float or double.
+/// One call of the composed kernels. T is float or double.
 template <class T>
-class GeneralLaunch {
+class ComposedCall : ComposedScratch<T> {
  public:
-  /// `near`: number of keys that a chunk of queries meets pair by pair at a time.
-  GeneralLaunch(const Stream& stream, const LinearAttentionArguments& arguments, std::int64_t near)
-      : stream_(stream), in_(arguments) {
-    describe(near);
-    choose_segments();
-    prepare_constants();
-    a_.program = GeneralProgram::of(feature_map_info(a_.map).needs_random_projection, a_.sizes.logarithms,
-                                    a_.sizes.softmax_pairs, a_.sizes.rotates);
-  }
+  using ComposedScratch<T>::ComposedScratch;
 
   void forward() {
-    a_.top = gpu_data<T>(in_.top);
-    a_.inverse_denominator = gpu_data<T>(in_.inverse_denominator);
-    if (in_.state != nullptr && a_.has_state_keys()) {
-      a_.end_sum = gpu_data<T>(in_.state->sum);
-      a_.end_normalizer = gpu_data<T>(in_.state->normalizer);
-      a_.end_maximum = gpu_data<T>(in_.state->maximum);
-      a_.end_magnitude = gpu_data<T>(in_.state->magnitude);
+    if (heads() == 0) return;
+    c_.top = gpu_data<T>(in_.top);
+    c_.inverse_denominator = gpu_data<T>(in_.inverse_denominator);
+    report(false);
+    if (c_.total) {
+      sum_total(true);
+    } else if (c_.scans(false, 1)) {
+      visit_borders(true, 1);
     }
-    Tensor swept;
-    if (in_.sizes.two_sweeps) {
-      swept = Tensor::empty(Shape({heads(), a_.n_query, in_.sizes.d_value + 3}), accumulate_dtype(in_.query.dtype()),
-                            stream_.device);
-      a_.swept = gpu_data<T>(swept);
-      outputs();
-      reverse();
+    for (std::int64_t s = 0; s < spans(false); ++s) {
+      enter(false, s);
+      if (c_.paired) load(true);
+      load(false);
+      find_states(false, s);
+      pair_products(c_.begin, c_.end);
+      rows_kernel(linear_attention_weights_kernel<T, FeatureForm::logarithms>,
+                  linear_attention_weights_kernel<T, FeatureForm::values>);
+      if (c_.paired)
+        product<ProductLayout::plain>(rows_of_chunk(), whole(c_.v_padded), band(false), pairs(c_.weights), pair_place(),
+                                      c_.k.vectors, row_place(c_.v_padded), c_.q.near_vectors, row_place(c_.v_padded),
+                                      c_.begin, c_.end);
+      products_with_states(false);
+      launch_rows(linear_attention_outputs_kernel<T>);
+      report(true);
     }
-    Tensor reports;
-    if (in_.denominators.defined()) {
-      reports =
-          Tensor::empty(Shape({heads(), a_.query_segments, 2}), accumulate_dtype(in_.query.dtype()), stream_.device);
-      a_.report = gpu_data<T>(reports);
-    }
-    outputs();
-    if (reports.defined()) {
-      launch(stream_, linear_attention_report_kernel<T>, grid_blocks(heads(), 256), 256, 0, a_.report, heads(),
-             a_.query_segments, gpu_data<T>(in_.denominators));
-    }
+    write_state();
   }
 
   void backward(const LinearAttentionGradients& gradients) {
-    a_.whole_chunks = true;
-    a_.top = gpu_data<T>(in_.top);
-    a_.inverse_denominator = gpu_data<T>(in_.inverse_denominator);
-    a_.d_output = rows(gradients.d_output);
-    if (gradients.d_query.wanted() || gradients.d_gate.defined()) d_query(gradients);
-    if (gradients.d_key.wanted() || gradients.d_value.wanted()) d_key(gradients);
+    if (heads() == 0) return;
+    c_.top = gpu_data<T>(in_.top);
+    c_.inverse_denominator = gpu_data<T>(in_.inverse_denominator);
+    c_.d_output = rows(gradients.d_output);
+    const bool queries = gradients.d_query.wanted() || gradients.d_gate.defined(),
+               keys = gradients.d_key.wanted() || gradients.d_value.wanted();
+    const std::int64_t group = c_.n_heads / c_.n_kv_heads;
+    Target query{gradients.d_query, 1, c_.d}, key{gradients.d_key, group, c_.d},
+        value{gradients.d_value, group, c_.d_value};
+    c_.d_query = open(query);
+    c_.d_key = open(key);
+    c_.d_value_rows = open(value);
+    gate_gradient(gradients, false);
+    if (c_.total) {
+      sum_total(true);
+      sum_total(false);
+    } else if (c_.stated) {
+      visit_borders(true, 0);
+      if (!c_.causal) visit_borders(false, 0);
+    }
+    if (!c_.total) {
+      for (std::int64_t s = spans(false) - 1; s >= 0; --s) {
+        enter(false, s);
+        load(true);
+        load(false);
+        find_states(false, s);
+        find_states(true, s);
+        pair_products(0, c_.chunks);
+        pair_gradients(gradients);
+        if (queries) query_gradients();
+        if (keys) key_gradients();
+      }
+    } else {
+      for (std::int64_t s = 0; queries && s < spans(false); ++s) {
+        enter(false, s);
+        load(false);
+        find_states(false, s);
+        pair_gradients(gradients);
+        query_gradients();
+      }
+      for (std::int64_t s = 0; keys && s < spans(true); ++s) {
+        enter(true, s);
+        load(true);
+        find_states(true, s);
+        key_gradients();
+      }
+    }
+    close(query);
+    close(key);
+    close(value);
   }
 
  private:
-  const Stream& stream_;
-  const LinearAttentionArguments& in_;
-  GeneralArguments<T> a_{};
-  Tensor norms_, rotation_, document_first_, document_end_;
+  using Base = ComposedScratch<T>;
+  using Base::backward_;
+  using Base::c_;
+  using Base::directed_;
+  using Base::enter;
+  using Base::heads;
+  using Base::in_;
+  using Base::logarithms_;
+  using Base::outer_;
+  using Base::projected;
+  using Base::rows;
+  using Base::span;
+  using Base::spans;
+  using Base::stream_;
+  using States = ComposedStates<T>;
+  using Border = typename States::Border;
 
-  std::int64_t heads() const { return a_.batch * a_.n_heads; }
-  void outputs() {
-    const Tensor slots = states();
-    run(GeneralPhase::outputs, a_.query_segments);
+  // ---- launches ----
+
+  template <class... Parameters, class... Arguments>
+  void launch_rows(void (*kernel)(Parameters...), Arguments... arguments) {
+    launch(stream_, kernel, grid_blocks(heads() * c_.rows, composed_rows), composed_threads, 0, c_, arguments...);
+  }
+  template <class Kernel, class... Arguments>
+  void rows_kernel(Kernel of_logarithms, Kernel of_values, Arguments... arguments) {
+    launch_rows(logarithms_ ? of_logarithms : of_values, arguments...);
+  }
+  template <ProductLayout layout>
+  void product(ProductAxis m, ProductAxis n, ProductAxis k, const Parts<T>& a, const ProductPlace& a_place,
+               const Parts<T>& b, const ProductPlace& b_place, T* target, const ProductPlace& target_place, int first,
+               int end, const int* k_rows = nullptr) {
+    launch_product<layout>(
+        stream_,
+        Product<T>{m, n, k, a, b, a_place, b_place, target_place, target, c_.chunk, c_.chunks, first, end, 0, k_rows},
+        heads());
+  }
+  static ProductAxis whole(int size) { return {true, size, 0, 0}; }
+  static ProductAxis rows_of_chunk() { return {false, 0, 0, 0}; }
+  /// The keys near a chunk of queries, or the queries near a chunk of keys.
+  ProductAxis band(bool of_keys) const {
+    return {false, 0, of_keys ? c_.after : c_.before, of_keys ? c_.before : c_.after};
+  }
+  ProductPlace row_place(int width) const { return {std::int64_t{c_.rows} * width, width}; }
+  ProductPlace pair_place() const { return {c_.band(), c_.near}; }
+  Parts<T> pairs(Parts<T> parts) const {
+    parts.data += c_.before * c_.chunk;
+    return parts;
+  }
+  T* pairs(T* numbers) const { return numbers + c_.before * c_.chunk; }
+  ProductPlace projection_place() const {
+    return {c_.direction_sets > 1 ? std::int64_t{projected()} * c_.d_padded : 0, c_.d_padded, 0, c_.n_heads};
+  }
+  ProductPlace state_place(const States& states, int shift, int least, int most) const {
+    const std::int64_t border = std::int64_t{c_.m_padded} * c_.v_padded;
+    return {states.borders * border, c_.v_padded, border, 0, shift, least, most};
+  }
+  /// The states that each chunk of a side meets.
+  ProductPlace met_place(bool of_keys, int direction) const {
+    const States& states = of_keys ? c_.gathered[direction] : c_.states[direction];
+    if (c_.total) return state_place(states, 0, 0, 0);
+    const int back = of_keys ? c_.after : c_.before, ahead = of_keys ? c_.before : c_.after;
+    return state_place(states, direction == 0 ? -back : ahead + 1, 0, c_.chunks);
   }
 
-  /// Switches between the walk over the tokens in reverse order and the walk in order.
-  void reverse() {
-    a_.reversed = !a_.reversed;
-    for (GeneralRows* view :
-         {&a_.query, &a_.key, &a_.value, &a_.output, &a_.d_output, &a_.d_query, &a_.d_key, &a_.d_value}) {
-      if (!view->data || a_.n_query == 0) continue;
-      const std::int64_t bytes = view->bfloat16 ? 2 : std::int64_t{sizeof(T)};
-      view->data = static_cast<char*>(view->data) + (a_.n_query - 1) * view->row * bytes;
-      view->row = -view->row;
+  // ---- steps of a span ----
+
+  /// Loads one side, with its features; in backward also the gradients of the outputs.
+  void load(bool of_keys) {
+    const ComposedSide<T>& side = of_keys ? c_.k : c_.q;
+    launch_rows(linear_attention_read_kernel<T>, side, of_keys ? c_.key : c_.query, of_keys);
+    if (directed_)
+      product<ProductLayout::b_transposed>(rows_of_chunk(), whole(projected()), whole(c_.d_padded), side.x_parts,
+                                           row_place(c_.d_padded), c_.projection_parts, projection_place(),
+                                           side.features, row_place(c_.m_padded), 0, c_.chunks);
+    rows_kernel(linear_attention_features_kernel<T, FeatureForm::logarithms>,
+                linear_attention_features_kernel<T, FeatureForm::values>, side, of_keys);
+    if (backward_ && !of_keys) launch_rows(linear_attention_gradient_rows_kernel<T>);
+  }
+  Border border(const States& states, std::int64_t k) const { return states.border(k, c_.m, c_.m_padded, c_.v_padded); }
+  void copy_border(const Border& source, const Border& target, const Parts<T>& parts = {}) {
+    launch(stream_, linear_attention_border_kernel<T>, grid_blocks(heads() * c_.m_padded * c_.v_padded, 256, 65536),
+           256, 0, c_, source, target, parts);
+  }
+  /// Copies the outer border `index` of a side's sums to border `k` of the span.
+  void copy_outer(bool of_keys, int direction, std::int64_t index, const States& states, std::int64_t k) {
+    Parts<T> parts = states.parts;
+    parts.data += k * c_.m_padded * c_.v_padded;
+    copy_border(border(outer_[of_keys][direction], index), border(states, k), parts);
+  }
+  /// Scans the chunks of span s, from its outer border to that of the next span in this direction. Only keys before
+  /// `limit` count.
+  void scan(bool of_keys, int direction, std::int64_t s,
+            std::int64_t limit = std::numeric_limits<std::int64_t>::max()) {
+    const States& states = of_keys ? c_.states[direction] : c_.gathered[direction];
+    const ComposedSide<T>& side = of_keys ? c_.k : c_.q;
+    const States& outer = outer_[of_keys][direction];
+    const bool is_first = direction == 0 ? s == 0 : s + 1 == spans(of_keys);
+    const std::int64_t here = c_.total ? 0 : s;
+    if (is_first) {
+      Border start{};
+      if (of_keys && direction == 0 && c_.has_start)
+        start = of_caller(in_.start_sum, in_.start_normalizer, in_.start_maximum, in_.start_magnitude);
+      copy_border(start, border(outer, here));
     }
-    for (GeneralRows* view : {&a_.d_query, &a_.d_key, &a_.d_value})
-      view->accumulates = a_.reversed;  // adds to what the first sweep wrote
+    copy_outer(of_keys, direction, here, states, direction == 0 ? 0 : c_.chunks);
+    const auto sums = logarithms_ ? linear_attention_sums_kernel<T, FeatureForm::logarithms>
+                                  : linear_attention_sums_kernel<T, FeatureForm::values>;
+    launch(stream_, sums, static_cast<unsigned>(heads() * c_.chunks), composed_threads, 0, c_, side, states, of_keys,
+           direction, limit);
+    const Parts<T>& features = logarithms_ ? side.sums : c_.rotates ? side.rotated : side.near;
+    product<ProductLayout::a_transposed>(
+        whole(c_.m_padded), whole(c_.v_padded), rows_of_chunk(), features, row_place(c_.m_padded),
+        logarithms_ ? side.vectors : side.weighted, row_place(c_.v_padded), states.sum,
+        state_place(states, direction == 0 ? 1 : 0, 0, c_.chunks), 0, c_.chunks, states.rows);
+    launch(stream_, linear_attention_scan_kernel<T>, grid_blocks(heads() * c_.m_padded * c_.v_padded / 8, 256, 65536),
+           256, 0, c_, states, direction);
+    const std::int64_t next = direction == 0 ? s + 1 : s - 1, origin = c_.first / c_.chunk;
+    if (c_.total) {
+      copy_border(border(states, c_.chunks), border(outer, 0));
+    } else if (next >= 0 && next < spans(of_keys)) {
+      const ComposedSpan other = span(of_keys, next);
+      copy_border(border(states, (direction == 0 ? other.first : other.last) - origin), border(outer, next));
+    }
   }
-  std::int64_t sweeps() const { return in_.sizes.two_sweeps ? 2 : 1; }
-  /// Runs both sweeps, if there are two. Given the stabiliser and the denominator over all visible keys, each key's
-  /// part of the gradients is independent of other keys.
-  template <class Walk>
-  void for_sweeps(const Walk& walk) {
-    walk(0);
-    if (!in_.sizes.two_sweeps) return;
-    reverse();
-    walk(1);
-    reverse();
+  /// Computes the total over all keys, or queries.
+  void sum_total(bool of_keys) {
+    if (spans(of_keys) == 0) copy_border({}, border(outer_[of_keys][0], 0));
+    for (std::int64_t s = 0; s < spans(of_keys); ++s) {
+      enter(of_keys, s);
+      load(of_keys);
+      scan(of_keys, 0, s);
+    }
   }
-
-  static GeneralRows rows(const Tensor& tensor, bool accumulates = false) {
-    return {tensor.address(),
-            tensor.strides()[0],
-            tensor.strides()[1],
-            tensor.strides()[2],
-            tensor.dtype() == DType::bfloat16,
-            accumulates};
+  /// Computes the states at the outer borders of all spans, for directions in which the walk over spans does not go.
+  void visit_borders(bool of_keys, int direction) {
+    const std::int64_t count = spans(of_keys);
+    for (std::int64_t k = 0; count > 1 && k < count; ++k) {
+      const std::int64_t s = direction == 0 ? k : count - 1 - k;
+      enter(of_keys, s);
+      load(of_keys);
+      scan(of_keys, direction, s);
+    }
   }
-
-  void describe(std::int64_t near) {
-    const LinearAttentionOptions& options = in_.options;
-    const auto narrow = [](std::int64_t extent) {
-      require(extent < (std::int64_t{1} << 30), "{}: a tile has {} rows or columns, expected fewer than 2^30", op,
-              extent);
-      return static_cast<int>(extent);
+  /// Computes the states that one side of the span meets.
+  void find_states(bool of_keys, std::int64_t s) {
+    for (int direction = 0; direction < 2; ++direction) {
+      if (!c_.scans(of_keys, direction)) continue;
+      if (c_.total)
+        copy_outer(!of_keys, 0, 0, of_keys ? c_.gathered[0] : c_.states[0], 0);
+      else
+        scan(!of_keys, direction, s);
+    }
+  }
+  void pair_products(int first, int end) {
+    if (!c_.paired) return;
+    const auto all = [&](const Parts<T>& a, const Parts<T>& b, int width, T* target) {
+      product<ProductLayout::b_transposed>(rows_of_chunk(), band(false), whole(width), a, row_place(width), b,
+                                           row_place(width), pairs(target), pair_place(), first, end);
     };
-    const FeatureMapInfo& info = feature_map_info(options.feature_map);
-    a_.sizes = {narrow(in_.sizes.chunk),
-                narrow(near),
-                narrow(in_.sizes.d),
-                narrow(in_.sizes.d_value),
-                narrow(in_.features),
-                info.form == FeatureForm::logarithms,
-                in_.sizes.softmax_pairs,
-                in_.sizes.compensated,
-                in_.sizes.rotates && in_.features > 1};  // a single feature is not rotated
-    require(static_cast<std::int64_t>(a_.sizes.chunk) * gpu_max(a_.sizes.ld_n(), a_.sizes.ld_m()) <
-                    (std::int64_t{1} << 31) &&
-                near * a_.sizes.ld_m() < (std::int64_t{1} << 31) &&
-                in_.features * a_.sizes.ld_v() < (std::int64_t{1} << 31),
-            "{}: {} features of {} near keys do not fit in a tile", op, in_.features, near);
-    a_.map = options.feature_map;
-    a_.mean_over = features_in_mean(info, in_.features, in_.n_projections);
-    a_.map_options = options.map_options;
-    a_.causal = options.causal || in_.sizes.two_sweeps;
-    a_.rms = options.normalizer == Normalizer::rms;
-    a_.guarded = in_.guarded;
-    a_.weighted = in_.mask.keys.defined() || in_.constants.query_center.defined();
-    a_.three_parts = in_.query.dtype() == DType::float32;
-    a_.batch = in_.query.extent(0);
-    a_.n_query = in_.query.extent(1);
-    a_.n_key = in_.key.extent(1);
-    a_.n_heads = options.n_heads;
-    a_.n_kv_heads = options.n_kv_heads;
-    a_.window = options.window;
-    a_.softmax_window = options.softmax_window;
-    a_.query_offset = in_.query_offset;
-    a_.first_position = in_.first_position;
-    a_.guard = static_cast<T>(options.denominator_guard);
-    const T scale = static_cast<T>(1 / std::sqrt(std::sqrt(static_cast<double>(in_.sizes.d))));
-    a_.score_scale = scale * scale;
-    a_.query = rows(in_.query);
-    a_.key = rows(in_.key);
-    a_.value = rows(in_.value);
-    a_.output = rows(in_.output);
-    a_.gate = in_.gate.defined() ? in_.gate.address() : nullptr;
-    a_.gate_dtype = in_.gate.defined() ? in_.gate.dtype() : DType::float32;
-    a_.query_center = gpu_data<T>(in_.constants.query_center);
-    a_.key_center = gpu_data<T>(in_.constants.key_center);
-    a_.scaling = gpu_data<T>(in_.constants.scaling);
-    a_.oprf_a = info.needs_oprf_a ? gpu_data<T>(in_.constants.oprf_a) : nullptr;
-    a_.mask = gpu_data<std::int32_t>(in_.mask.keys);
-    a_.start_sum = gpu_data<T>(in_.start_sum);
-    a_.start_normalizer = gpu_data<T>(in_.start_normalizer);
-    a_.start_maximum = gpu_data<T>(in_.start_maximum);
-    a_.start_magnitude = gpu_data<T>(in_.start_magnitude);
+    all(c_.q.near, c_.k.near, c_.m_padded, c_.product);
+    if (c_.rotates) all(c_.q.rotated, c_.k.rotated, c_.m_padded, c_.rotated_product);
+    if (c_.softmax) all(c_.q.x_parts, c_.k.x_parts, c_.d_padded, c_.score);
+    if (backward_) all(c_.q.vectors, c_.k.vectors, c_.v_padded, c_.g_v);
   }
-
-  /// Chooses as many segments as fill the device, at most four per multiprocessor in total, each of several chunks. The
-  /// choice depends only on shapes and the device.
-  void choose_segments() {
-    const std::int64_t asked = in_.options.gpu.segments,
-                       slot_bytes = GeneralSlot<T>::elements(a_.sizes) * std::int64_t{sizeof(T)};
-    const std::int64_t fitting =
-        asked > 0 ? asked : gpu_multiprocessors(stream_) * std::int64_t{4} / gpu_max(heads(), std::int64_t{1});
-    constexpr std::int64_t most_slot_bytes = std::int64_t{1} << 29;
-    const std::int64_t most =
-        gpu_max(std::int64_t{1}, gpu_min(fitting, most_slot_bytes / (slot_bytes * gpu_max(heads(), std::int64_t{1}))));
-    const auto divide = [&](std::int64_t n, std::int64_t& length, std::int64_t& segments) {
-      const std::int64_t chunk = a_.sizes.chunk, chunks = ceil_div(n, chunk);
-      constexpr std::int64_t min_chunks = 4;  // per segment: its state costs about as much as a chunk
-      const std::int64_t wanted = gpu_min(most, asked > 0 ? chunks : ceil_div(chunks, min_chunks));
-      length = gpu_max(std::int64_t{1}, ceil_div(chunks, gpu_max(wanted, std::int64_t{1}))) * chunk;
-      segments = ceil_div(n, length);
-    };
-    divide(a_.n_query, a_.query_length, a_.query_segments);
-    divide(a_.n_key, a_.key_length, a_.key_segments);
-  }
-
-  void prepare_constants() {
-    const Tensor& random_projection = in_.constants.random_projection;
-    a_.n_projections = in_.n_projections;
-    if (random_projection.defined()) {
-      a_.random_projection = gpu_data<T>(random_projection);
-      a_.direction_sets = random_projection.shape().rank() == 3 ? random_projection.extent(0) : 1;
-      const std::int64_t count = a_.direction_sets * a_.n_projections;
-      if (feature_map_info(a_.map).needs_oprf_a && count > 0) {
-        norms_ = Tensor::empty(Shape({count}), random_projection.dtype(), stream_.device);
-        launch(stream_, linear_attention_norms_kernel<T>, grid_blocks(count, 8, 4096), 256, 0, a_.random_projection,
-               count, a_.sizes.d, gpu_data<T>(norms_));
-        a_.direction_norms = gpu_data<T>(norms_);
-      }
-    }
-    if (a_.sizes.rotates) {
-      const std::int64_t last = gpu_max(a_.query_offset + a_.n_query, a_.n_key) - 1;
-      std::int64_t powers = 0;
-      for (std::int64_t rest = gpu_max(last, std::int64_t{0}); rest > 0; rest >>= 1) ++powers;
-      rotation_ = Tensor::empty(Shape({1 + powers, 2, a_.sizes.half()}), DType::float64, stream_.device);
-      launch(stream_, linear_attention_rotations_kernel<double>, grid_blocks((1 + powers) * a_.sizes.half(), 256), 256,
-             0, std::log(in_.options.rotary_base), a_.sizes.m, a_.first_position, powers, gpu_data<double>(rotation_));
-      a_.rotation = gpu_data<double>(rotation_);
-    }
-    if (in_.mask.documents.defined() && a_.batch > 0) {
-      document_first_ = Tensor::empty(Shape({a_.batch, a_.n_key}), DType::int32, stream_.device);
-      document_end_ = Tensor::empty(Shape({a_.batch, a_.n_key}), DType::int32, stream_.device);
-      launch(stream_, linear_attention_documents_kernel<std::int32_t>, static_cast<unsigned>(a_.batch),
-             a_.n_key > 512 ? 256 : 32, 0, gpu_data<std::int32_t>(in_.mask.documents), a_.n_key,
-             gpu_data<std::int32_t>(document_first_), gpu_data<std::int32_t>(document_end_));
-      a_.document_first = gpu_data<std::int32_t>(document_first_);
-      a_.document_end = gpu_data<std::int32_t>(document_end_);
+  /// through = weights of the state · state
+  void products_with_states(bool of_keys) {
+    const ComposedSide<T>& side = of_keys ? c_.k : c_.q;
+    for (int direction = 0; direction < 2; ++direction) {
+      if (!c_.scans(of_keys, direction)) continue;
+      const States& states = of_keys ? c_.gathered[direction] : c_.states[direction];
+      product<ProductLayout::plain>(rows_of_chunk(), whole(c_.v_padded), whole(c_.m_padded),
+                                    logarithms_  ? side.far[direction]
+                                    : c_.rotates ? side.rotated
+                                                 : side.near,
+                                    row_place(c_.m_padded), states.parts, met_place(of_keys, direction),
+                                    side.through[direction], row_place(c_.v_padded), c_.begin, c_.end);
     }
   }
 
-  /// Runs all segments of all heads through one phase.
-  void run(GeneralPhase phase, std::int64_t segments) {
-    const std::int64_t tasks = heads() * segments;
-    if (tasks <= 0) return;
-    const std::int64_t blocks = gpu_min(tasks, std::int64_t{4} * gpu_multiprocessors(stream_));
-    // The shared memory of a block that remains after the tile itself, limited so that two blocks fit on a
-    // multiprocessor.
-    constexpr std::size_t of_walk =
-        gpu_max(sizeof(GeneralWalk<T, GeneralValues<T>>), sizeof(GeneralWalk<T, GeneralLogarithms<T>>));
-    const auto limit = static_cast<std::int64_t>(gpu_shared_limit(stream_)) - static_cast<std::int64_t>(of_walk + 1024);
-    a_.phase = phase;
-    a_.shared_bytes = gpu_min(in_.options.gpu.shared_bytes, limit);
-    GeneralTile<T> counted;
-    GeneralPlacement place{nullptr, nullptr, a_.shared_bytes};
-    place_tile(counted, a_.sizes, phase, place);
-    const std::int64_t shared = a_.shared_bytes - place.shared_left;
-    a_.scratch_bytes = (place.scratch_bytes + 255) / 256 * 256;
-    const Tensor scratch = Tensor::empty(Shape({blocks, a_.scratch_bytes}), DType::uint8, stream_.device);
-    a_.scratch = static_cast<char*>(scratch.address());
-    const auto kernel = a_.sizes.logarithms ? linear_attention_general_kernel<T, FeatureForm::logarithms>
-                                            : linear_attention_general_kernel<T, FeatureForm::values>;
-    launch(stream_, kernel, static_cast<unsigned>(blocks), threads(), static_cast<std::size_t>(shared), a_, segments);
-  }
-  /// Small tiles have too few rows for eight warps.
-  unsigned threads() const { return a_.sizes.chunk * (a_.sizes.m + a_.sizes.d) >= 2048 ? 256 : 64; }
+  // ---- backward ----
 
-  void scan(GeneralScan kind) {
-    const std::int64_t elements = static_cast<std::int64_t>(a_.sizes.m) * (a_.sizes.d_value + 1);
-    launch(stream_, linear_attention_scan_kernel<T>,
-           dim3(grid_blocks(elements, 256), static_cast<unsigned>(gpu_min(heads(), std::int64_t{65535}))), 256, 0, a_,
-           kind);
+  void pair_gradients(const LinearAttentionGradients& gradients) {
+    rows_kernel(linear_attention_pair_gradients_kernel<T, FeatureForm::logarithms>,
+                linear_attention_pair_gradients_kernel<T, FeatureForm::values>);
+    gate_gradient(gradients, true);
   }
-  Tensor make_slots(std::int64_t slots_a_head) {
-    a_.slots_a_head = slots_a_head;
-    const Tensor slots = Tensor::empty(Shape({heads(), slots_a_head, GeneralSlot<T>::elements(a_.sizes)}),
-                                       accumulate_dtype(in_.query.dtype()), stream_.device);
-    a_.slots = gpu_data<T>(slots);
-    return slots;
+  /// Products of gradients with the other side: through states, and of pairs.
+  void feature_gradient_products(bool of_keys) {
+    const ComposedSide<T>&side = of_keys ? c_.k : c_.q, &other = of_keys ? c_.q : c_.k;
+    for (int direction = 0; direction < 2; ++direction) {
+      if (!c_.scans(of_keys, direction)) continue;
+      const States& states = of_keys ? c_.gathered[direction] : c_.states[direction];
+      product<ProductLayout::b_transposed>(rows_of_chunk(), whole(c_.m_padded), whole(c_.v_padded), side.vectors,
+                                           row_place(c_.v_padded), states.parts, met_place(of_keys, direction),
+                                           side.d_through[direction], row_place(c_.m_padded), c_.begin, c_.end);
+    }
+    if (!c_.paired) return;
+    pair_sums(of_keys, c_.d_product, other.near, c_.m_padded, side.d_near);
+    if (c_.rotates) pair_sums(of_keys, c_.d_rotated, other.rotated, c_.m_padded, side.d_near_rotated);
+    if (c_.softmax) pair_sums(of_keys, c_.d_score, other.x_parts, c_.d_padded, side.d_exact);
+    if (of_keys) pair_sums(of_keys, c_.weights, other.vectors, c_.v_padded, side.near_vectors);
   }
-  /// Computes the states at the starts of query segments, or the state of all keys; undefined if not needed.
-  Tensor states() {
-    if (!a_.has_state_keys() || heads() == 0) return {};
-    if (a_.causal ? a_.query_segments <= 1 : a_.document_first != nullptr) return {};
-    const Tensor slots = make_slots(a_.causal ? a_.query_segments : a_.key_segments + 1);
-    run(GeneralPhase::local_states, a_.causal ? a_.query_segments - 1 : a_.key_segments);
-    scan(a_.causal ? GeneralScan::after : GeneralScan::total);
-    return slots;
+  /// target = matrix · rows of the keys, or matrixᵀ · rows of the queries
+  void pair_sums(bool of_keys, const Parts<T>& matrix, const Parts<T>& rows, int width, T* target) {
+    if (of_keys)
+      product<ProductLayout::a_transposed>(rows_of_chunk(), whole(width), band(true), pairs(matrix), pair_place(), rows,
+                                           row_place(width), target, row_place(width), c_.begin, c_.end);
+    else
+      product<ProductLayout::plain>(rows_of_chunk(), whole(width), band(false), pairs(matrix), pair_place(), rows,
+                                    row_place(width), target, row_place(width), c_.begin, c_.end);
   }
-  /// Computes the sums over later queries at the ends of key segments, or over all queries; undefined if not needed.
-  Tensor gathered() {
-    if (!a_.has_state_keys() || heads() == 0) return {};
-    if (a_.causal ? a_.key_segments <= 1 : a_.document_first != nullptr) return {};
-    const Tensor slots = make_slots(a_.causal ? a_.key_segments : a_.query_segments + 1);
-    run(GeneralPhase::local_gather, a_.causal ? a_.key_segments - 1 : a_.query_segments);
-    scan(a_.causal ? GeneralScan::before : GeneralScan::total);
-    return slots;
+  void write_gradients(bool of_keys) {
+    const ComposedSide<T>& side = of_keys ? c_.k : c_.q;
+    if (directed_)
+      product<ProductLayout::plain>(rows_of_chunk(), whole(c_.d_padded), whole(projected()), side.d_projected,
+                                    row_place(c_.m_padded), c_.projection_parts, projection_place(), side.d_x,
+                                    row_place(c_.d_padded), c_.begin, c_.end);
+    launch_rows(linear_attention_write_kernel<T>, side, of_keys ? c_.d_key : c_.d_query, of_keys);
+  }
+  void query_gradients() {
+    feature_gradient_products(false);
+    rows_kernel(linear_attention_query_gradients_kernel<T, FeatureForm::logarithms>,
+                linear_attention_query_gradients_kernel<T, FeatureForm::values>);
+    write_gradients(false);
+  }
+  void key_gradients() {
+    feature_gradient_products(true);
+    rows_kernel(linear_attention_key_gradients_kernel<T, FeatureForm::logarithms>,
+                linear_attention_key_gradients_kernel<T, FeatureForm::values>);
+    products_with_states(true);
+    write_gradients(true);
+  }
+
+  // ---- results ----
+
+  Border of_caller(const Tensor& sum, const Tensor& normalizer, const Tensor& maximum, const Tensor& magnitude) const {
+    const std::int64_t m = c_.m, v = c_.d_value;
+    return {gpu_data<T>(sum),
+            gpu_data<T>(normalizer),
+            gpu_data<T>(maximum),
+            gpu_data<T>(magnitude),
+            nullptr,
+            m * v,
+            v,
+            m,
+            1,
+            0};
+  }
+  /// Writes the state of the keys that no later query meets pair by pair.
+  void write_state() {
+    if (in_.state == nullptr || !c_.stated || c_.n_key == 0) return;
+    const std::int64_t reach = LinearAttentionArguments::recent_keys(in_.options);
+    if (reach > 0) scan(true, 0, spans(true) - 1, c_.n_key - reach);
+    copy_border(border(c_.states[0], c_.chunks),
+                of_caller(in_.state->sum, in_.state->normalizer, in_.state->maximum, in_.state->magnitude));
+  }
+  void report(bool more) {
+    if (!in_.denominators.defined()) return;
+    launch(stream_, linear_attention_report_kernel<T>, grid_blocks(heads(), 8), 256, 0, c_,
+           gpu_data<T>(in_.denominators), more);
+  }
+  void gate_gradient(const LinearAttentionGradients& gradients, bool more) {
+    if (!gradients.d_gate.defined()) return;
+    launch(stream_, linear_attention_gate_kernel<T>, grid_blocks(heads(), 8), 256, 0, c_, gpu_data<T>(gradients.d_gate),
+           more);
   }
 
   /// Destination of one input's gradient: its target, or one part per query head in the compute type; parts are added
   /// up afterwards.
-  struct Part {
+  struct Target {
     const GradientTarget& target;
-    std::int64_t n_heads, group;
+    std::int64_t group;
     int width;
     Tensor parts{};
   };
-  GeneralRows open(Part& part) const {
+  ComposedRows open(Target& part) const {
     if (!part.target.wanted()) return {};
-    if (part.group == 1 && !in_.sizes.two_sweeps) return rows(part.target.tensor, part.target.accumulates());
-    part.parts = Tensor::empty(Shape({a_.batch, part.target.tensor.extent(1), part.n_heads * part.group, part.width}),
+    if (part.group == 1) return rows(part.target.tensor, part.target.accumulates());
+    part.parts = Tensor::empty(Shape({c_.batch, part.target.tensor.extent(1), c_.n_heads, part.width}),
                                accumulate_dtype(in_.query.dtype()), stream_.device);
     return rows(part.parts);
   }
-  void close(const Part& part) {
+  void close(const Target& part) {
     if (!part.parts.defined() || part.parts.elements() == 0) return;
-    const std::int64_t n = part.parts.extent(1), elements = a_.batch * n * part.n_heads * part.width;
-    launch(stream_, linear_attention_group_kernel<T>, grid_blocks(elements, 256, 65536), 256, 0,
-           gpu_data<T>(part.parts), rows(part.target.tensor, part.target.accumulates()), a_.batch * n, n,
-           static_cast<int>(part.n_heads), static_cast<int>(part.group), part.width);
-  }
-
-  void d_query(const LinearAttentionGradients& gradients) {
-    Part part{gradients.d_query, a_.n_heads, 1, a_.sizes.d};
-    a_.d_query = open(part);
-    Tensor gates;
-    if (gradients.d_gate.defined())
-      gates = Tensor::empty(Shape({sweeps(), heads(), a_.query_segments}), DType::float64, stream_.device);
-    for_sweeps([&](std::int64_t sweep) {
-      if (gates.defined()) a_.d_gate = gpu_data<double>(gates) + sweep * heads() * a_.query_segments;
-      const Tensor slots = states();
-      run(GeneralPhase::d_query, a_.query_segments);
-    });
-    close(part);
-    if (gates.defined() && heads() > 0) {
-      launch(stream_, linear_attention_d_gate_kernel<T>, grid_blocks(heads(), 256), 256, 0, gpu_data<double>(gates),
-             sweeps(), heads(), a_.query_segments, gpu_data<T>(gradients.d_gate));
-    }
-  }
-
-  void d_key(const LinearAttentionGradients& gradients) {
-    const std::int64_t group = a_.n_heads / a_.n_kv_heads;
-    Part key{gradients.d_key, a_.n_kv_heads, group, a_.sizes.d},
-        value{gradients.d_value, a_.n_kv_heads, group, a_.sizes.d_value};
-    a_.d_key = open(key);
-    a_.d_value = open(value);
-    for_sweeps([&](std::int64_t) {
-      const Tensor slots = gathered();
-      run(GeneralPhase::d_key, a_.key_segments);
-    });
-    close(key);
-    close(value);
+    const std::int64_t n = part.parts.extent(1);
+    launch(stream_, linear_attention_group_kernel<T>, grid_blocks(part.parts.elements() / part.group, 256, 65536), 256,
+           0, gpu_data<T>(part.parts), rows(part.target.tensor, part.target.accumulates()), c_.batch * n, n,
+           c_.n_kv_heads, static_cast<int>(part.group), part.width);
   }
 };
 
@@ -348,24 +399,22 @@ void with_compute_type(const LinearAttentionArguments& arguments, const Run& run
 }
 
 void forward(const Stream& stream, const LinearAttentionArguments& arguments) {
-  if (!arguments.options.gpu.general_kernels && linear_attention_fused_supports(stream, arguments)) {
+  if (!arguments.options.gpu.composed_kernels && linear_attention_fused_supports(stream, arguments)) {
     linear_attention_fused_forward(stream, arguments);
     return;
   }
-  with_compute_type(arguments, [&]<class T>(std::type_identity<T>) {
-    GeneralLaunch<T>(stream, arguments, arguments.sizes.near).forward();
-  });
+  with_compute_type(arguments,
+                    [&]<class T>(std::type_identity<T>) { ComposedCall<T>(stream, arguments, false).forward(); });
 }
 
 void backward(const Stream& stream, const LinearAttentionArguments& arguments,
               const LinearAttentionGradients& gradients) {
-  if (!arguments.options.gpu.general_kernels && linear_attention_fused_supports(stream, arguments)) {
+  if (!arguments.options.gpu.composed_kernels && linear_attention_fused_supports(stream, arguments)) {
     linear_attention_fused_backward(stream, arguments, gradients);
     return;
   }
-  with_compute_type(arguments, [&]<class T>(std::type_identity<T>) {
-    GeneralLaunch<T>(stream, arguments, arguments.sizes.chunk).backward(gradients);
-  });
+  with_compute_type(
+      arguments, [&]<class T>(std::type_identity<T>) { ComposedCall<T>(stream, arguments, true).backward(gradients); });
 }
 
 const GpuKernelRegistration forward_registration{linear_attention_forward_gpu, &forward};

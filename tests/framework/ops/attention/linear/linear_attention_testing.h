@@ -186,25 +186,37 @@ inline std::vector<double> output_of(const AttentionProblem& p, DType dtype) {
   return values_of(attend(tape, inputs, p.options).value());
 }
 
+/// Returns the largest difference over the largest expected value, or over `least` if all expected values are smaller.
+/// If one key has all the weight, true gradients vanish, and the result is the rounding of terms of size 1.
+inline double scaled_error(const std::vector<double>& found, const std::vector<double>& expected, double least = 1e-3,
+                           const std::source_location& site = std::source_location::current()) {
+  double largest = least, worst = found.size() == expected.size() ? 0 : HUGE_VAL;
+  for (std::size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
+    largest = std::max(largest, std::fabs(expected[i]));
+    worst = std::isfinite(found[i]) ? std::max(worst, std::fabs(found[i] - expected[i])) : HUGE_VAL;
+  }
+  return shown(worst / largest, site);
+}
+
 /// Runs on the CPU, whatever the device under test.
 inline Outcome run_on_cpu(const AttentionProblem& p, DType dtype) {
   const OnDevice cpu{Device{}};
   return run_attention(p, dtype);
 }
 
-/// On GPUs uses the general kernels, and splits long enough sequences into a few segments. The fused kernels are tested
-/// in test_linear_attention_fused.cpp.
-inline void use_general_kernels(std::int64_t segments = 3) {
+/// On GPUs uses the composed kernels, and splits long enough sequences into a few segments. The fused kernels are
+/// tested in test_linear_attention_fused.cpp.
+inline void use_composed_kernels(std::int64_t segments = 3) {
   ops::LinearAttentionGpuSettings settings;
-  settings.general_kernels = true;
+  settings.composed_kernels = true;
   settings.segments = segments;
   gpu_settings() = settings;
 }
-class GeneralKernelTest : public EngineTest {
+class ComposedKernelTest : public EngineTest {
  protected:
   void SetUp() override {
     EngineTest::SetUp();
-    use_general_kernels();
+    use_composed_kernels();
   }
   void TearDown() override {
     EngineTest::TearDown();
@@ -213,11 +225,11 @@ class GeneralKernelTest : public EngineTest {
 };
 /// The same fixture, with the device as the first of several parameters.
 template <class... Parameters>
-class GeneralKernelCase : public ::testing::TestWithParam<std::tuple<DeviceType, Parameters...>> {
+class ComposedKernelCase : public ::testing::TestWithParam<std::tuple<DeviceType, Parameters...>> {
  protected:
   void SetUp() override {
     device_under_test() = Device{std::get<0>(this->GetParam()), 0};
-    use_general_kernels();
+    use_composed_kernels();
   }
   void TearDown() override {
     device_under_test() = Device{};
@@ -232,16 +244,5 @@ inline std::vector<FeatureMap> every_feature_map() {
 }
 /// Returns whether all features are positive or zero, so that sums of weights do not cancel.
 inline bool is_positive(const AttentionProblem& p) { return !can_cancel(p.options.feature_map); }
-
-/// Returns the largest difference over the largest expected value, or over `least` if all expected values are smaller.
-/// If one key has all the weight, true gradients vanish, and the result is the rounding of terms of size 1.
-inline double scaled_error(const std::vector<double>& found, const std::vector<double>& expected, double least = 1e-3) {
-  double largest = least, worst = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    largest = std::max(largest, std::fabs(expected[i]));
-    worst = std::isfinite(found[i]) ? std::max(worst, std::fabs(found[i] - expected[i])) : HUGE_VAL;
-  }
-  return found.size() == expected.size() ? worst / largest : HUGE_VAL;
-}
 
 }  // namespace furlong::testing

@@ -1,5 +1,5 @@
 // Every feature map in every class of shapes, on every device, with the kernels that attention chooses: the fused
-// kernels if the map has a FusedForm and they support the shapes, otherwise the general kernels. Outputs are compared
+// kernels if the map has a FusedForm and they support the shapes, otherwise the composed kernels. Outputs are compared
 // with the definition in float64. Gradients are compared with those of the CPU in float64, which other tests compare
 // with finite differences. The test fails if a device computes a different map.
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ TEST_P(EveryFeatureMap, UsesFusedKernelsIfSupported) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       const AttentionProblem p = problem_of(info.map, classes[0], dtype);
       const std::vector<double> chosen = output_of(p, dtype);
-      use_general_kernels(0);
+      use_composed_kernels(0);
       const std::vector<double> general = output_of(p, dtype);
       gpu_settings() = {};
       EXPECT_EQ(chosen != general, on_gpu() && info.fused != ops::FusedForm::none) << info.name;

@@ -182,9 +182,9 @@ std::string text(const OrderCase& c, bool causal) {
   return fmt::format("{} of order {}, {}", feature_map_info(c.map).name, c.order, causal ? "causal" : "bidirectional");
 }
 
-class LinearAttentionOrders : public GeneralKernelTest {};
-class LinearAttentionDirections : public GeneralKernelTest {};
-class LinearAttentionSigned : public GeneralKernelTest {};
+class LinearAttentionOrders : public ComposedKernelTest {};
+class LinearAttentionDirections : public ComposedKernelTest {};
+class LinearAttentionSigned : public ComposedKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionOrders);
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionDirections);
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionSigned);

@@ -73,13 +73,13 @@ TEST_P(LinearAttentionFused, MatchesFloat64Reference) {
   }
 }
 
-TEST_P(LinearAttentionFusedOnGpu, IsPreferredToGeneralKernels) {
+TEST_P(LinearAttentionFusedOnGpu, IsPreferredToComposedKernels) {
   const AttentionProblem p = problem_of(FeatureMap::favor_positive, true, usual, DType::bfloat16);
   const Outcome fused = run_attention(p, DType::bfloat16);
-  gpu_settings().general_kernels = true;
+  gpu_settings().composed_kernels = true;
   const Outcome general = run_attention(p, DType::bfloat16);
-  EXPECT_NE(fused.output, general.output);  // the general kernels do not round operands to bfloat16
-  expect_close(fused, general, bounds_of(DType::bfloat16), "compared with the general kernels");
+  EXPECT_NE(fused.output, general.output);  // the composed kernels do not round operands to bfloat16
+  expect_close(fused, general, bounds_of(DType::bfloat16), "compared with the composed kernels");
 }
 
 TEST_P(LinearAttentionFused, SupportsEveryWidth) {

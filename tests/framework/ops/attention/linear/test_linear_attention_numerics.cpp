@@ -8,7 +8,7 @@ namespace furlong::testing {
 namespace {
 
 /// Parameters: device, map, causal.
-class EveryPositiveMap : public GeneralKernelCase<FeatureMap, bool> {
+class EveryPositiveMap : public ComposedKernelCase<FeatureMap, bool> {
  protected:
   FeatureMap map() const { return std::get<1>(GetParam()); }
   bool causal() const { return std::get<2>(GetParam()); }
@@ -133,13 +133,13 @@ TEST_P(EveryPositiveMap, AccurateFor65536Tokens) {  // a few hundred on the simu
   EXPECT_LT(relative_error(found.d_value, expected.d_value), 1e-4);
 }
 
-class LongSums : public GeneralKernelTest {};
+class LongSums : public ComposedKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LongSums);
-class RootMeanSquare : public GeneralKernelTest {};
+class RootMeanSquare : public ComposedKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(RootMeanSquare);
-class LinearAttentionDenominators : public GeneralKernelTest {};
+class LinearAttentionDenominators : public ComposedKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionDenominators);
-class LinearAttention : public GeneralKernelTest {};
+class LinearAttention : public ComposedKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttention);
 
 TEST_P(LongSums, NearlyEqualWeightsKeepPrecision) {

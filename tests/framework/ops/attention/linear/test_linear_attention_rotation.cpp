@@ -9,7 +9,7 @@
 namespace furlong::testing {
 namespace {
 
-class LinearAttentionRotation : public GeneralKernelTest {};
+class LinearAttentionRotation : public ComposedKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionRotation);
 
 AttentionProblem rotated_problem(FeatureMap map, bool causal, const ProblemShape& shape, double scale = 1) {

@@ -40,7 +40,7 @@ TEST(LinearAttentionSharedMemory, TilesFitSharedMemoryOfEachDevice) {
       for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, dtype);
       const Outcome expected = run_on_cpu(p, DType::float64);
       const auto run = [&](bool general) {
-        gpu_settings().general_kernels = general;
+        gpu_settings().composed_kernels = general;
         const Outcome found = run_attention(p, dtype);
         gpu_settings() = {};
         const double output = dtype == DType::bfloat16 ? 0x1p-7 : 1e-4,

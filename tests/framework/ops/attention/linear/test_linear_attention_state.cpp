@@ -12,7 +12,7 @@ struct StateCase {
   std::int64_t window, softmax_window;
   bool rms, rotated;
 };
-class EveryState : public GeneralKernelCase<StateCase> {
+class EveryState : public ComposedKernelCase<StateCase> {
  protected:
   AttentionProblem make_problem(const ProblemShape& shape, double scale) const {
     const StateCase& c = std::get<1>(GetParam());
@@ -158,7 +158,7 @@ TEST_P(EveryState, GradientStopsAtSegmentBorder) {
   EXPECT_LT(result.worst_relative_error, 5e-7) << result.where;
 }
 
-class LinearAttentionState : public GeneralKernelTest {};
+class LinearAttentionState : public ComposedKernelTest {};
 FURLONG_INSTANTIATE_ENGINES(LinearAttentionState);
 
 TEST_P(LinearAttentionState, SizeIsIndependentOfTokenCount) {
