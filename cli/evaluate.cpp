@@ -8,6 +8,7 @@
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/evaluate_report.h"
+#include "evaluation/measures/label_measures.h"
 #include "evaluation/predictions.h"
 #include "evaluation/sequences/hidden_states.h"
 #include "framework/core/device.h"
@@ -77,11 +78,17 @@ SplitData open_split(Model& model, const Options& options, const std::string& pa
   return found;
 }
 
+/// Returns whether each document, or pair, has one class.
+bool learns_classes(const Settings& settings) {
+  return settings.objective.learns_labels() && settings.objective.label_kind() == LabelKind::classes;
+}
+
 /// What is measured in one pass over a split.
 struct Findings {
   Evaluation found;
   UnigramBaseline baseline;
-  std::vector<Metric> metrics;
+  std::vector<Metric> metrics;     ///< of classes
+  Json measures = Json::object();  ///< of numbers, sets and labels of tokens
   std::vector<ContextRange> positions;
   std::vector<LengthLoss> lengths;
 };
@@ -97,17 +104,25 @@ Findings measure(Model& model, const SplitData& on, const Options& options, cons
   const Settings& settings = model.settings;
   Findings findings;
   if (options.by_position) require_causal(model, "--by-position");
+  if (!options.predictions.empty() && settings.objective.learns_labels() && !learns_classes(settings))
+    throw UserError("--predictions does not apply to objective.name: {}; expected classes or tokens; remove it",
+                    name_of(settings.objective.name));
   std::optional<PredictionFile> file;
   if (!options.predictions.empty()) file.emplace(options.predictions);
   if (!options.lengths.empty())
     findings.lengths = losses_by_length(model, *on.data, on.split, options.lengths, rows_of_longest(settings, options),
                                         options.max_batches);
-  if (settings.objective.learns_labels()) {
+  if (learns_classes(settings)) {
     const auto source = evaluation_source(settings, model.vocabulary, *on.data, on.split, on.length, on.batch_size);
     const LabelPredictions predicted = predict_labels(model, *source, on.batch_size, options.max_batches);
     findings.found = predicted.found;
     findings.metrics = class_metrics(predicted.classes, bootstrap);
     if (file) file->write_labels(predicted.classes, model.vocabulary.labels());
+  } else if (settings.objective.learns_labels()) {
+    LabelMeasures measures(model);
+    findings.found =
+        evaluate(model, *on.data, on.split, on.length, on.batch_size, options.max_batches, measures.loss());
+    findings.measures = measures.to_json();
   } else {
     ContextLosses positions(settings.data.stateful);
     const auto observe = [&](std::uint64_t first, const Batch& batch, const ops::CrossEntropyResult& result) {
@@ -156,10 +171,10 @@ void run(const Options& options) {
   require_output_layer(settings, path.string());
   const std::int64_t step = checkpoint.has("step") ? checkpoint.integer("step") : 0;
   if (!options.suite.empty()) return run_suite(model, options, path.string(), step);
-  const bool labels = settings.objective.learns_labels();
-  if (!labels && (options.resamples || options.seed))
+  const bool classes = learns_classes(settings);
+  if (!classes && (options.resamples || options.seed))
     throw UserError(
-        "{}: only models of labels have metrics with intervals, and only --suite draws sequences; remove it",
+        "{}: only models of classes have metrics with intervals, and only --suite draws sequences; remove it",
         options.resamples ? "--bootstrap" : "--seed");
   const Bootstrap bootstrap{.resamples = static_cast<std::int64_t>(options.resamples.value_or(1000)),
                             .seed = options.seed.value_or(1)};
@@ -172,17 +187,19 @@ void run(const Options& options) {
                 {"split", options.split},
                 {"sequence_length", on.length}};
     object.update(as_json(findings.found, findings.baseline, model));
-    if (labels) object["metrics"] = as_json(findings.metrics);
+    if (classes) object["metrics"] = as_json(findings.metrics);
+    object.update(findings.measures);
     if (options.by_position) object["by_position"] = as_json(findings.positions);
     if (!options.lengths.empty()) object["lengths"] = as_json(findings.lengths);
     fmt::print("{}\n", object.dump(2));
     return;
   }
-  const bool documents = settings.data.sampler == "documents" || labels;
+  const bool documents = settings.data.sampler == "documents" || settings.objective.learns_labels();
   fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split,
              on.data->path(), findings.found.tokens, documents ? "documents of at most" : "windows of", on.length);
   print_evaluation(findings.found, findings.baseline, model);
-  if (labels) print_metrics(findings.metrics, bootstrap);
+  if (classes) print_metrics(findings.metrics, bootstrap);
+  print_measures(findings.measures);
   if (options.by_position) print_positions(findings.positions);
   if (!options.lengths.empty()) print_lengths(findings.lengths);
 }

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "framework/core/enum_names.h"
+#include "framework/core/printable.h"
 
 namespace furlong::command_line {
 namespace {
@@ -39,9 +40,14 @@ std::optional<double> bits_per_byte(const Evaluation& found, const UnigramBaseli
 
 void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, const Model& model) {
   const ObjectiveSettings& objective = model.settings.objective;
-  if (objective.learns_labels()) {
-    fmt::print("  loss           {:.5f} nats per label\n  accuracy       {:.4f} of {} labels\n", found.loss,
-               found.accuracy, found.targets);
+  const bool numbers = objective.label_kind() == LabelKind::numbers;
+  if (numbers) {
+    fmt::print("  loss           {:.5f}, the mean squared error of scaled numbers of {} documents\n", found.loss,
+               found.targets);
+  } else if (objective.learns_labels()) {
+    const bool sets = objective.label_kind() == LabelKind::sets;
+    fmt::print("  loss           {:.5f} nats per label\n  accuracy       {:.4f} of {} {}\n", found.loss, found.accuracy,
+               found.targets, sets ? "whole sets of labels" : "labels");
   } else {
     fmt::print(
         "  loss           {:.5f} nats per token{}\n  perplexity     {:.4f}\n  bits per {:<6} {:.4f}\n  accuracy       "
@@ -52,8 +58,12 @@ void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, 
   }
   const auto bits = bits_per_byte(found, baseline);
   if (bits && model.vocabulary.tokenizer()) fmt::print("  bits per byte  {:.4f}\n", *bits);
-  fmt::print("  baseline       loss {:.5f}, accuracy {:.4f}, from the frequencies of {} alone\n", baseline.loss,
-             baseline.accuracy, objective.learns_labels() ? "labels" : "tokens");
+  if (numbers) {
+    fmt::print("  baseline       loss {:.5f}, from the means of the training split alone\n", baseline.loss);
+  } else {
+    fmt::print("  baseline       loss {:.5f}, accuracy {:.4f}, from the frequencies of {} alone\n", baseline.loss,
+               baseline.accuracy, objective.learns_labels() ? "labels" : "tokens");
+  }
   fmt::print("  speed          {:.0f} tokens/s\n", tokens_per_second(found));
 }
 
@@ -67,6 +77,21 @@ void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstra
       fmt::print("  {:<18}{:>8.4f}{}\n", metric.name, metric.value,
                  bootstrap.resamples > 0 ? fmt::format("   {:.4f} to {:.4f}", metric.low, metric.high) : "");
     }
+  }
+}
+
+void print_measures(const Json& measures) {
+  const auto text = [](const Json& value) {
+    return value.is_number() ? fmt::format("{:.5f}", value.get<double>()) : std::string("undefined");
+  };
+  for (const auto& [name, value] : measures.items())
+    if (!value.is_object()) fmt::print("  {:<14} {}\n", name, text(value));
+  if (!measures.contains("labels")) return;
+  for (const auto& [label, of_label] : measures["labels"].items()) {
+    std::string line;
+    for (const auto& [name, value] : of_label.items())
+      line += fmt::format("{}{} {}", line.empty() ? "" : ", ", name, text(value));
+    fmt::print("    {:<12} {}\n", foreign::printable(label), line);
   }
 }
 
@@ -111,9 +136,10 @@ Json as_json(const Evaluation& found, const UnigramBaseline& baseline, const Mod
     object["bits_per_token"] = found.bits_per_token();
     object["bits_per_byte"] = bits ? Json(*bits) : Json();
   }
-  object["accuracy"] = found.accuracy;
+  const bool has_accuracy = objective.label_kind() != LabelKind::numbers;
+  if (has_accuracy) object["accuracy"] = found.accuracy;
   object["baseline_loss"] = baseline.loss;
-  object["baseline_accuracy"] = baseline.accuracy;
+  if (has_accuracy) object["baseline_accuracy"] = baseline.accuracy;
   object["targets"] = found.targets;
   object["tokens"] = found.tokens;
   object["tokens_per_second"] = tokens_per_second(found);

@@ -46,9 +46,9 @@ void add_export(Command program, int& /*status*/) {
       "A softmax model of a family that transformers supports (gpt2, llama, bert, albert) gets that family's tensor "
       "names and config.json. Export after import restores the original bits.\n"
       "Any other model is written with its code, modeling_furlong.py, in plain PyTorch. AutoModel and "
-      "AutoModelForCausalLM, AutoModelForMaskedLM or AutoModelForSequenceClassification load it in transformers 4.46 "
-      "and later with trust_remote_code=True. furlong convert reads both kinds, also after training there. Adapters "
-      "are merged into the weights.");
+      "AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification or "
+      "AutoModelForTokenClassification load it in transformers 4.46 and later with trust_remote_code=True. furlong "
+      "convert reads both kinds, also after training there. Adapters are merged into the weights.");
   command.examples({
       "furlong export runs/chat/3_task chat_performer",
       "furlong export runs/chat/3_task chat_performer --dtype bfloat16 --force",

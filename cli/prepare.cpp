@@ -11,6 +11,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "datasets/prepare/label_table.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 
@@ -124,22 +125,52 @@ void add_fields(Command command, LabelledFormat& labelled) {
       .add_option("--text-field", labelled.text_field,
                   "Field of the text. In tables: the column's number, from 1, or its name in the header row; in JSON "
                   "lines: the "
-                  "key (default: column 1, key text)")
+                  "key (default: column 1, key text). With --label-file: the field of the record's name")
       .value_name("FIELD");
   command
       .add_option("--second-text-field", labelled.second_text_field,
                   "Field of the second text of a pair, for objective.name: pair_classification (default: no pairs)")
       .value_name("FIELD");
   command
-      .add_option("--label-field", labelled.label_field,
-                  "Field of the label (default: column 2, for pairs column 3; key label)")
-      .value_name("FIELD");
+      .add_option("--label-field", labelled.label_fields,
+                  "Field of the label, or several for --label-type number (default: column 2, for pairs column 3; key "
+                  "label)")
+      .separated_by(',')
+      .value_name("FIELD,...");
+  add_choice<LabelKind>(
+      command, "--label-type", labelled.label_kind, "class",
+      {{"class", LabelKind::classes},
+       {"number", LabelKind::numbers},
+       {"set", LabelKind::sets},
+       {"token", LabelKind::tokens}},
+      "class: one label of each text; number: real numbers, for objective.name: regression; set: any number of labels, "
+      "for multi_label_classification; token: a text with one character for each letter, or a list of labels in JSON "
+      "lines, for token_classification");
   command
       .add_option(
           "--labels", labelled.labels,
           "All labels, in order, so that several datasets number them equally (default: in order of appearance)")
       .separated_by(',')
       .value_name("LABEL,...");
+  command
+      .add_option("--label-separator", labelled.label_separator,
+                  "--label-type set: text between the labels of a set (default: ;)")
+      .value_name("TEXT");
+  command
+      .add_option("--unlabelled", labelled.unlabelled,
+                  "--label-type token: labels that mean none; such tokens are excluded from the loss (default: no such "
+                  "label; in JSON lines null)")
+      .separated_by(',')
+      .value_name("LABEL,...");
+}
+
+void add_label_file(Command command, PrepareOptions& options) {
+  command
+      .add_option(
+          "--label-file", options.label_file,
+          "Labels of inputs that are FASTA, by the name of the record (first word of its header): a table, JSON "
+          "lines, or, for --label-type token, FASTA with one character for each letter")
+      .value_name("FILE");
 }
 
 Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
@@ -151,16 +182,19 @@ Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& 
   options.format = PrepareOptions::Format::labelled;
   add_files(command, options);
   add_fields(command, options.labelled);
+  add_label_file(command, options);
   command
       .add_option(
           "--format", arguments->labelled_format,
           "tsv: columns separated by tabs, without quotes; csv: RFC 4180; jsonl: one JSON object per line; auto: "
-          "by the name of the first input")
+          "by the name of the first input, or of --label-file")
       .one_of({"tsv", "csv", "jsonl", "auto"})
       .shows_default("auto");
-  add_choice<std::string>(command, "--alphabet", options.alphabet, "bytes",
-                          {{"bytes", "auto"}, {"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}},
-                          "Tokens of a text: bytes, or letters, for which upper and lower case are equal");
+  add_choice<std::string>(
+      command, "--alphabet", options.alphabet, "bytes",
+      {{"bytes", "auto"}, {"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}},
+      "Tokens of a text: bytes, or letters, for which upper and lower case are equal. With --label-file, "
+      "letters, detected unless given");
   add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
                    "A letter outside the alphabet. error: report it and stop; map: read it as N (X in proteins)");
   for (const char* of_letters : {"--alphabet", "--unknown"})
@@ -173,6 +207,8 @@ Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& 
   command.examples({
       "furlong prepare labelled reviews.csv --text-field review --label-field sentiment --output reviews.h5",
       "furlong prepare labelled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5",
+      "furlong prepare labelled stability.csv --alphabet protein --text-field sequence --label-type number "
+      "--label-field tm,activity --output stability.h5",
   });
   return command;
 }
@@ -192,10 +228,15 @@ void run(Arguments& arguments) {
   if (arguments.options.format == PrepareOptions::Format::labelled) {
     const std::string& name = arguments.labelled_format;
     LabelledFormat& format = arguments.options.labelled;
-    format.kind = name == "auto"    ? labelled_format_of(arguments.options.inputs.front())
-                  : name == "csv"   ? LabelledFormat::Kind::csv
-                  : name == "jsonl" ? LabelledFormat::Kind::jsonl
-                                    : LabelledFormat::Kind::tsv;
+    const std::string& labels =
+        arguments.options.label_file.empty() ? arguments.options.inputs.front() : arguments.options.label_file;
+    const bool fasta = !arguments.options.label_file.empty() && is_fasta_name(labels);
+    if (fasta && name != "auto") throw UserError("--format {}: {} is FASTA; remove --format", name, labels);
+    if (!fasta)
+      format.kind = name == "auto"    ? labelled_format_of(labels)
+                    : name == "csv"   ? LabelledFormat::Kind::csv
+                    : name == "jsonl" ? LabelledFormat::Kind::jsonl
+                                      : LabelledFormat::Kind::tsv;
   }
   arguments.options.store.shares = parse_split_shares(arguments.split);
   arguments.options.progress = [](const PrepareOptions::Progress& now) {

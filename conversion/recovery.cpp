@@ -260,7 +260,7 @@ std::optional<double> relative_recovery(double student, double teacher, double b
 
 std::optional<double> recovery_error(const Evaluation& student, double teacher, double baseline) {
   const double p = student.accuracy;
-  if (teacher <= baseline || student.targets == 0 || p <= 0 || p >= 1) return std::nullopt;
+  if (!(teacher > baseline && p > 0 && p < 1) || student.targets == 0) return std::nullopt;
   return std::sqrt(p * (1 - p) / static_cast<double>(student.targets)) / std::abs(teacher - baseline);
 }
 

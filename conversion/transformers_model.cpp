@@ -64,6 +64,10 @@ void add_head(Json& config, const Model& model) {
     config["output_bias"] = settings.model.output_bias;
     return;
   }
+  if (settings.objective.name == Objective::regression ||
+      settings.objective.name == Objective::multi_label_classification)
+    config["problem_type"] = name_of(settings.objective.name);
+  for (const LabelScale& of : model.vocabulary.label_scales()) config["label_scales"].push_back({of.mean, of.scale});
   config["pooling"] = name_of(settings.objective.pooling);
   config["pair_classification"] = settings.objective.name == Objective::pair_classification;
   Json names = Json::object(), ids = Json::object();
@@ -87,6 +91,8 @@ void add_special_tokens(Json& config, const Vocabulary& vocabulary) {
 
 /// The class with this model's head, and the classes of transformers that load it.
 std::pair<const char*, std::vector<const char*>> head_class(const Settings& settings) {
+  if (settings.objective.name == Objective::token_classification)
+    return {"FurlongForTokenClassification", {"AutoModelForTokenClassification"}};
   if (settings.objective.learns_labels())
     return {"FurlongForSequenceClassification", {"AutoModelForSequenceClassification"}};
   if (!has_output_layer(settings)) return {"FurlongModel", {}};
@@ -110,8 +116,10 @@ Json transformers_config(const Model& model) {
   Json auto_map{{"AutoConfig", "configuration_furlong.FurlongConfig"}, {"AutoModel", "modeling_furlong.FurlongModel"}};
   for (const char* loader : loaders) auto_map[loader] = std::string("modeling_furlong.") + class_name;
   // An encoder of another objective, or without a head, can be given a classifier.
-  if (settings.architecture == layers::Architecture::encoder)
+  if (settings.architecture == layers::Architecture::encoder) {
     auto_map["AutoModelForSequenceClassification"] = "modeling_furlong.FurlongForSequenceClassification";
+    auto_map["AutoModelForTokenClassification"] = "modeling_furlong.FurlongForTokenClassification";
+  }
   Json config{{"model_type", transformers_model_type}, {"architectures", {class_name}}, {"auto_map", auto_map}};
   config["vocab_size"] = model.store->find("token_embedding.weight").shape()[0];
   config["hidden_size"] = settings.d_model;
@@ -152,7 +160,8 @@ std::string transformers_card(const Model& model) {
   const std::map<std::string, const char*> tasks{{"AutoModel", "feature-extraction"},
                                                  {"AutoModelForCausalLM", "text-generation"},
                                                  {"AutoModelForMaskedLM", "fill-mask"},
-                                                 {"AutoModelForSequenceClassification", "text-classification"}};
+                                                 {"AutoModelForSequenceClassification", "text-classification"},
+                                                 {"AutoModelForTokenClassification", "token-classification"}};
   std::set<std::string> mechanisms;
   for (const layers::MechanismInfo* info : mechanisms_of(settings.attention)) mechanisms.insert(info->name);
   std::int64_t parameters = 0;

@@ -14,7 +14,8 @@ struct Batch {
   std::int64_t batch = 0;            ///< number of rows
   std::int64_t n = 0;                ///< tokens per row
   std::vector<std::int32_t> inputs;  ///< [batch, n]; 0 in padding
-  /// [batch, n]: a token id, or ignored_target. Empty if the objective learns labels.
+  /// [batch, n]: a token id, the label of a token, or ignored_target. Empty if the objective learns labels of
+  /// documents.
   std::vector<std::int32_t> targets;
   /// Number of targets or labels that are not ignored: the loss is a mean over these.
   std::int64_t n_targets = 0;
@@ -27,7 +28,11 @@ struct Batch {
   /// [batch]: 1 if the row does not continue the same row of the previous batch. Empty if no row continues one.
   std::vector<std::int32_t> fresh{};
   /// One label per sample (a row, or a pair of rows), or ignored_target. Empty if the batch has no labels.
+  /// 0 instead of a label if `values` has it.
   std::vector<std::int32_t> labels{};
+  /// [samples, outputs]: the scaled numbers of each sample, or 1 for labels that it has and 0 for others; float32 as
+  /// their bits (ops::element_loss). Empty if labels are classes.
+  std::vector<std::int32_t> values{};
 };
 
 /// Pads all rows to `n` tokens. The batch must not have `documents`. Throws ContractError if `n` is less than batch.n.

@@ -1,6 +1,9 @@
 #include "datasets/tokenized_dataset.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 
 #include "datasets/prepare/dataset_writer.h"
@@ -129,6 +132,7 @@ struct TokenizedDataset::State {
   std::size_t width() const { return hdf5::size_of(tokens.type()); }
 
   void check_documents() const;
+  hdf5::Dataset label_dataset(const char* name, hdf5::Type type, std::uint64_t rows, std::uint64_t width) const;
   void load(const SplitRanges& split) const;
   void convert(const std::byte* raw, std::uint64_t first, std::span<std::int32_t> out) const;
 };
@@ -248,31 +252,78 @@ std::uint64_t TokenizedDataset::documents_per_label() const {
   return static_cast<std::uint64_t>(documents);
 }
 
-std::vector<std::int32_t> TokenizedDataset::labels() const {
-  const std::uint64_t documents = documents_per_label();
-  if (documents == 0)
-    throw UserError("{}: the dataset has no labels; create one with furlong prepare labelled", path());
-  const hdf5::Dataset dataset = state_->file.dataset("labels");
-  if (dataset.type() != hdf5::Type::i32 || dataset.shape().size() != 1 ||
-      dataset.shape()[0] * documents != n_documents()) {
+LabelKind TokenizedDataset::label_kind() const {
+  if (!state_->file.has("labels")) return LabelKind::classes;
+  const hdf5::Dataset labels = state_->file.dataset("labels");
+  return labels.has_attribute("kind")
+             ? value_named<LabelKind>(labels.text("kind"), (path() + ": the kind of /labels").c_str())
+             : LabelKind::classes;
+}
+
+hdf5::Dataset TokenizedDataset::State::label_dataset(const char* name, hdf5::Type type, std::uint64_t rows,
+                                                     std::uint64_t width) const {
+  if (!file.has(name))
+    throw UserError("{}: the dataset has no {}; create one with furlong prepare labelled", path, name);
+  hdf5::Dataset dataset = file.dataset(name);
+  hdf5::Shape shape{rows};
+  if (width > 0) shape.push_back(width);
+  if (dataset.type() != type || dataset.shape() != shape) {
     throw UserError(
-        "{}: /labels has {} elements of {}, expected one int32 per {} of {} documents; the file is damaged: copy it "
-        "again, or run furlong prepare again",
-        path(), dataset.shape().empty() ? 1 : dataset.shape()[0], hdf5::name_of(dataset.type()), documents,
-        n_documents());
+        "{}: /{} has the shape [{}] of {}, expected [{}] of {}, because there are {} documents and {} names; the file "
+        "is damaged: copy it again, or run furlong prepare again",
+        path, name, fmt::join(dataset.shape(), ", "), hdf5::name_of(dataset.type()), fmt::join(shape, ", "),
+        hdf5::name_of(type), documents.shape()[0] - 1, vocabulary.labels().size());
   }
   check_stored(dataset);
-  std::vector<std::int32_t> labels(dataset.shape()[0]);
+  return dataset;
+}
+
+std::vector<std::int32_t> TokenizedDataset::labels() const {
+  const std::uint64_t documents = std::max<std::uint64_t>(documents_per_label(), 1);
+  const LabelKind kind = label_kind();
+  std::uint64_t rows = kind == LabelKind::tokens ? n_tokens() : n_documents() / documents;
+  if (kind == LabelKind::sets) {
+    const auto ends = label_ends();
+    rows = ends.empty() ? 0 : ends.back();
+  }
+  const hdf5::Dataset dataset = state_->label_dataset("labels", hdf5::Type::i32, rows, 0);
+  std::vector<std::int32_t> labels(rows);
   dataset.read(labels.data(), labels.size() * sizeof(std::int32_t));
   const auto n_names = static_cast<std::int32_t>(vocabulary().labels().size());
+  const std::int32_t least = kind == LabelKind::tokens ? -1 : 0;
   for (std::size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] < 0 || labels[i] >= n_names)
+    if (labels[i] < least || labels[i] >= n_names)
       throw UserError(
           "{}: label {} is {}, but there are {} names; the file is damaged: copy it again, or run furlong prepare "
           "again",
           path(), i, labels[i], n_names);
   }
   return labels;
+}
+
+std::vector<std::uint64_t> TokenizedDataset::label_ends() const {
+  const hdf5::Dataset dataset = state_->label_dataset("label_ends", hdf5::Type::u64, n_documents(), 0);
+  std::vector<std::uint64_t> ends(n_documents());
+  dataset.read(ends.data(), ends.size() * sizeof(std::uint64_t));
+  if (!std::is_sorted(ends.begin(), ends.end()))
+    throw UserError(
+        "{}: the ends in /label_ends do not ascend; the file is damaged: copy it again, or run furlong prepare again",
+        path());
+  return ends;
+}
+
+std::vector<float> TokenizedDataset::label_numbers() const {
+  const std::uint64_t width = vocabulary().labels().size();
+  const hdf5::Dataset dataset = state_->label_dataset("labels", hdf5::Type::f32, n_documents(), width);
+  std::vector<float> numbers(n_documents() * width);
+  dataset.read(numbers.data(), numbers.size() * sizeof(float));
+  if (vocabulary().label_scales().size() != width ||
+      !std::all_of(numbers.begin(), numbers.end(), [](float number) { return std::isfinite(number); }))
+    throw UserError(
+        "{}: /labels has numbers that are not finite, or no scales; the file is damaged: copy it again, or run furlong "
+        "prepare again",
+        path());
+  return numbers;
 }
 
 const std::vector<Range>& TokenizedDataset::ranges(Split split) const { return state_->split(split).ranges; }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "datasets/dataset.h"
+#include "datasets/label_kind.h"
 
 namespace furlong {
 
@@ -42,9 +43,18 @@ class TokenizedDataset : public Dataset {
   std::vector<std::uint64_t> document_offsets() const;
   /// Returns the number of documents that share a label: 1, 2 if the dataset has pairs, 0 if it has no labels.
   std::uint64_t documents_per_label() const;
-  /// Returns one label per document or pair: an index into vocabulary().labels(). Throws UserError if there are no
-  /// labels, or if they do not match the documents or the names.
+  /// Returns what the labels are; LabelKind::classes if there are none.
+  LabelKind label_kind() const;
+  /// Returns indices into vocabulary().labels(). LabelKind::classes: one per document or pair; tokens: one for each
+  /// token, -1 without a label; sets: those of all documents in order, see label_ends(). Throws UserError if there are
+  /// no such labels, or if they do not match the documents or the names.
   std::vector<std::int32_t> labels() const;
+  /// LabelKind::sets: returns where the labels of each document end in labels(). Throws UserError if the ends do not
+  /// match the documents or the labels.
+  std::vector<std::uint64_t> label_ends() const;
+  /// LabelKind::numbers: returns the numbers of each document, [documents, vocabulary().labels()]. Throws UserError if
+  /// they do not match the documents or the names, or if one is not finite.
+  std::vector<float> label_numbers() const;
 
   /// Returns the ranges of a split: ascending, not empty, adjacent ranges merged. A split may be empty.
   const std::vector<Range>& ranges(Split split) const;

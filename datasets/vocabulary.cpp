@@ -90,9 +90,11 @@ Vocabulary Vocabulary::with_encoder_tokens() const {
   return extended;
 }
 
-Vocabulary Vocabulary::with_labels(std::vector<std::string> names) const {
+Vocabulary Vocabulary::with_labels(std::vector<std::string> names, std::vector<LabelScale> scales) const {
+  require(scales.empty() || scales.size() == names.size(), "{} scales of {} labels", scales.size(), names.size());
   Vocabulary extended = *this;
   extended.labels_ = std::move(names);
+  extended.label_scales_ = std::move(scales);
   return extended;
 }
 
@@ -119,6 +121,7 @@ std::string Vocabulary::to_json() const {
   json["kind"] = kind_name();
   json["symbols"] = symbols_;
   if (!labels_.empty()) json["labels"] = labels_;
+  for (const LabelScale& of : label_scales_) json["label_scales"].push_back({of.mean, of.scale});
   std::string text = json.dump();
   if (tokenizer_) {
     // Insert the tokenizer's JSON unchanged, because equality compares its bytes.
@@ -143,6 +146,43 @@ Vocabulary tokenizer_vocabulary(const nlohmann::json& json, std::string_view ori
   return symbols == added ? extended : refuse("its symbols are not those of an encoder with this tokenizer");
 }
 
+/// Reads the symbols of a vocabulary without a tokenizer.
+Vocabulary symbol_vocabulary(const nlohmann::json& json, const std::function<Vocabulary(std::string_view)>& refuse) {
+  const std::string kind = json["kind"];
+  nlohmann::json symbols = json["symbols"];
+  const auto holds = [&](const Vocabulary& candidate) {
+    std::vector<std::string> own;
+    for (std::int32_t id = 0; id < candidate.size(); ++id) own.push_back(candidate.symbol(id));
+    return symbols == own;
+  };
+  const bool encoder = symbols.is_array() && symbols.size() > 2 && symbols.back() == Vocabulary::class_symbol &&
+                       symbols[symbols.size() - 2] == Vocabulary::mask_symbol;
+  if (encoder) {
+    symbols.erase(symbols.size() - 1);
+    symbols.erase(symbols.size() - 1);
+    if (!symbols.empty() && symbols.back() == Vocabulary::class_symbol) return refuse("<class> occurs twice");
+  }
+  const auto as_stored = [&](const Vocabulary& plain) { return encoder ? plain.with_encoder_tokens() : plain; };
+  if (kind == "bytes") {
+    const Vocabulary candidate = Vocabulary::bytes(symbols.size() == 257);
+    return holds(candidate) ? as_stored(candidate)
+                            : refuse("expected the 256 byte symbols in order, optionally followed by <document>");
+  }
+  if (kind == "copy") {
+    const auto n_symbols = static_cast<std::int64_t>(symbols.size()) - static_cast<std::int64_t>(kCopyMarks.size());
+    const bool possible = n_symbols >= 1 && n_symbols <= Vocabulary::max_copy_symbols;
+    return possible && holds(Vocabulary::copy(n_symbols)) ? as_stored(Vocabulary::copy(n_symbols))
+                                                          : refuse("its symbols are not those of the copy task");
+  }
+  if (kind != "dna" && kind != "rna" && kind != "protein") {
+    return refuse(fmt::format("unknown kind '{}', expected bytes, dna, rna, protein, copy or tokenizer",
+                              foreign::printable(kind)));
+  }
+  const Vocabulary candidate = Vocabulary::alphabet(kind);
+  return holds(candidate) ? as_stored(candidate)
+                          : refuse(fmt::format("its symbols are not those of the {} alphabet", kind));
+}
+
 }  // namespace
 
 Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin) {
@@ -154,8 +194,6 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
   if (!json.is_object() || !json.contains("kind") || !json.contains("symbols"))
     return refuse("expected JSON with 'kind' and 'symbols'");
   if (!json["kind"].is_string()) return refuse("'kind' is not a string");
-  const std::string kind = json["kind"];
-  nlohmann::json symbols = json["symbols"];
   std::vector<std::string> labels;
   if (json.contains("labels")) {
     if (!json["labels"].is_array()) return refuse("'labels' is not an array");
@@ -164,34 +202,20 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
       labels.push_back(label);
     }
   }
-  if (kind == "tokenizer") return tokenizer_vocabulary(json, origin, refuse).with_labels(std::move(labels));
-  if (symbols.is_array() && symbols.size() > 2 && symbols.back() == class_symbol &&
-      symbols[symbols.size() - 2] == mask_symbol) {
-    symbols.erase(symbols.size() - 1);
-    symbols.erase(symbols.size() - 1);
-    if (!symbols.empty() && symbols.back() == class_symbol) return refuse("<class> occurs twice");
-    const nlohmann::json base{{"kind", kind}, {"symbols", symbols}};
-    return from_json(base.dump(), origin).with_encoder_tokens().with_labels(std::move(labels));
+  std::vector<LabelScale> scales;
+  if (json.contains("label_scales")) {
+    const nlohmann::json& pairs = json["label_scales"];
+    if (!pairs.is_array() || pairs.size() != labels.size()) return refuse("'label_scales' does not match 'labels'");
+    for (const auto& pair : pairs) {
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number())
+        return refuse("a label scale is not a pair of numbers");
+      scales.push_back({pair[0], pair[1]});
+      if (!(scales.back().scale > 0)) return refuse("a label scale is not positive");
+    }
   }
-  if (kind == "bytes") {
-    const Vocabulary candidate = bytes(symbols.size() == 257);
-    return symbols == candidate.symbols_
-               ? candidate.with_labels(std::move(labels))
-               : refuse("expected the 256 byte symbols in order, optionally followed by <document>");
-  }
-  if (kind == "copy") {
-    const auto n_symbols = static_cast<std::int64_t>(symbols.size()) - static_cast<std::int64_t>(kCopyMarks.size());
-    const bool possible = n_symbols >= 1 && n_symbols <= max_copy_symbols;
-    return possible && symbols == copy(n_symbols).symbols_ ? copy(n_symbols)
-                                                           : refuse("its symbols are not those of the copy task");
-  }
-  if (kind != "dna" && kind != "rna" && kind != "protein") {
-    return refuse(fmt::format("unknown kind '{}', expected bytes, dna, rna, protein, copy or tokenizer",
-                              foreign::printable(kind)));
-  }
-  const Vocabulary candidate = alphabet(kind);
-  return symbols == candidate.symbols_ ? candidate.with_labels(std::move(labels))
-                                       : refuse(fmt::format("its symbols are not those of the {} alphabet", kind));
+  const Vocabulary plain =
+      json["kind"] == "tokenizer" ? tokenizer_vocabulary(json, origin, refuse) : symbol_vocabulary(json, refuse);
+  return plain.with_labels(std::move(labels), std::move(scales));
 }
 
 std::string_view Vocabulary::kind_name() const {

@@ -13,6 +13,11 @@
 
 namespace furlong {
 
+/// Maps a number that documents have as their label to the output of a model: (number - mean) / scale.
+struct LabelScale {
+  double mean = 0, scale = 1;
+};
+
 /// A list of symbols; the token id is the index in the list. The letters of DNA, RNA and protein are the IUPAC codes
 /// (doi:10.1093/nar/13.9.3021, doi:10.1351/pac198456050595), in upper or lower case. Symbols of `bytes` are the bytes
 /// themselves; those of a tokenizer are its tokens. All datasets of a kind (or of a tokenizer) have the same ids.
@@ -48,12 +53,13 @@ class Vocabulary {
   /// that a masked language model can continue as a classifier. A tokenizer's own mask and classify tokens are used;
   /// only missing ones are added.
   Vocabulary with_encoder_tokens() const;
-  /// Returns this vocabulary with names of the document labels 0, 1, ...
-  Vocabulary with_labels(std::vector<std::string> names) const;
+  /// Returns this vocabulary with names of the document labels 0, 1, ..., and scales if they are numbers
+  /// (LabelKind::numbers).
+  Vocabulary with_labels(std::vector<std::string> names, std::vector<LabelScale> scales = {}) const;
 
-  /// Returns {"kind": "dna", "symbols": ["A", ...]}, with "labels": [...] if there are any. The symbols of `bytes` are
-  /// "0x00" to "0xff". With a tokenizer: {"kind": "tokenizer", "symbols": [tokens added for encoders], "tokenizer":
-  /// {Tokenizer::to_json()}}.
+  /// Returns {"kind": "dna", "symbols": ["A", ...]}, with "labels": [...] and "label_scales": [[mean, scale], ...] if
+  /// there are any. The symbols of `bytes` are "0x00" to "0xff". With a tokenizer: {"kind": "tokenizer", "symbols":
+  /// [tokens added for encoders], "tokenizer": {Tokenizer::to_json()}}.
   std::string to_json() const;
   /// Reads what to_json() writes. Throws UserError, starting with `origin` (the file it came from), for anything else.
   static Vocabulary from_json(std::string_view json, std::string_view origin);
@@ -87,6 +93,9 @@ class Vocabulary {
   std::int32_t n_data_symbols() const { return n_data_symbols_; }
   /// Returns the names of the document labels; empty if there are none.
   const std::vector<std::string>& labels() const { return labels_; }
+  /// Returns one scale for each label if labels are numbers; otherwise empty. Ignored by comparisons: a model keeps the
+  /// scales of its training data.
+  const std::vector<LabelScale>& label_scales() const { return label_scales_; }
   /// Returns the id that unknown letters can be read as: N for DNA and RNA, X for protein, the unknown token of a
   /// tokenizer.
   std::optional<std::int32_t> unknown_id() const;
@@ -125,6 +134,7 @@ class Vocabulary {
   Kind kind_;
   // symbols_ excludes a tokenizer's own tokens
   std::vector<std::string> symbols_, labels_;
+  std::vector<LabelScale> label_scales_;
   std::int32_t n_data_symbols_ = 0;
   std::array<std::int32_t, 256> byte_ids_{};
   std::shared_ptr<const Tokenizer> tokenizer_;

@@ -1,6 +1,7 @@
 #include "evaluation/unigram_baseline.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -31,7 +32,7 @@ Counts count_targets(const Settings& settings, const Vocabulary& vocabulary, con
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
     const Batch batch = source->single_pass_batch(first, batch_size);
-    count(labels ? batch.labels : batch.targets, counts);
+    count(batch.labels.empty() ? batch.targets : batch.labels, counts);
   }
   return counts;
 }
@@ -86,10 +87,61 @@ std::int64_t bytes_of(const Counts& counts, const Vocabulary& vocabulary) {
   return static_cast<std::int64_t>(sum);
 }
 
+/// Calls action(k, value) for output k of each sample of a split that counts.
+template <class Action>
+std::int64_t for_values(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+                        std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches,
+                        const Action& action) {
+  const auto source = evaluation_source(settings, vocabulary, data, split, sequence_length, batch_size);
+  const std::size_t outputs = vocabulary.labels().size();
+  std::int64_t batches = 0, samples = 0;
+  for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
+       first += static_cast<std::uint64_t>(batch_size), ++batches) {
+    const Batch batch = source->single_pass_batch(first, batch_size);
+    for (std::size_t i = 0; i < batch.labels.size(); ++i) {
+      if (batch.labels[i] == ignored_target) continue;
+      ++samples;
+      for (std::size_t k = 0; k < outputs; ++k)
+        action(k, static_cast<double>(std::bit_cast<float>(batch.values[i * outputs + k])));
+    }
+  }
+  return samples;
+}
+
+/// The baseline of numbers and sets of labels: the mean of each output in the training split.
+UnigramBaseline chance_of_values(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data,
+                                 Split split, std::int64_t sequence_length, std::int64_t batch_size,
+                                 std::int64_t max_batches) {
+  const bool sets = settings.objective.label_kind() == LabelKind::sets;
+  const std::size_t outputs = vocabulary.labels().size();
+  std::vector<double> mean(outputs, sets ? 1 : 0);  // add-one smoothing of both outcomes
+  const std::int64_t n =
+      for_values(settings, vocabulary, data, Split::train, settings.data.sequence_length, settings.data.batch_size, 0,
+                 [&](std::size_t k, double value) { mean[k] += value; });
+  for (double& one : mean) one /= static_cast<double>(n + (sets ? 2 : 0));
+  UnigramBaseline found;
+  double correct = 0;
+  bool as_predicted = true;
+  found.targets = for_values(
+      settings, vocabulary, data, split, sequence_length, batch_size, max_batches, [&](std::size_t k, double value) {
+        found.loss += sets ? -std::log(value > 0.5 ? mean[k] : 1 - mean[k]) : (value - mean[k]) * (value - mean[k]);
+        as_predicted = (k == 0 || as_predicted) && (mean[k] > 0.5) == (value > 0.5);
+        if (k + 1 == outputs) correct += as_predicted;
+      });
+  if (found.targets == 0)
+    throw UserError("{}: the {} split has no targets; choose another split", data.path(), name_of(split));
+  found.loss /= static_cast<double>(found.targets) * static_cast<double>(outputs);
+  found.accuracy = sets ? correct / static_cast<double>(found.targets) : std::nan("");
+  return found;
+}
+
 }  // namespace
 
 UnigramBaseline chance(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
                        std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches) {
+  const LabelKind kind = settings.objective.label_kind();
+  if (kind == LabelKind::numbers || kind == LabelKind::sets)
+    return chance_of_values(settings, vocabulary, data, split, sequence_length, batch_size, max_batches);
   const Counts targets = count_targets(settings, vocabulary, data, split, sequence_length, batch_size, max_batches);
   const Counts training = count_training(settings, vocabulary, data);
   const std::vector<bool> possible = possible_targets(settings, vocabulary, targets.size());

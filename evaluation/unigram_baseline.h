@@ -6,10 +6,13 @@
 namespace furlong {
 
 /// The unigram baseline: predicts each target from the frequencies of tokens (or labels) in the training split.
+/// Numbers and sets of labels: from the mean of each output in the training split.
 struct UnigramBaseline {
-  /// Fraction of targets that equal the most frequent token of the training split.
+  /// Fraction of targets that equal the most frequent token of the training split; of sets that equal the set of labels
+  /// with a frequency above 0.5. NaN for numbers.
   double accuracy = 0;
   /// Mean over the targets of -ln of the token's frequency in the training split, with add-one smoothing, in nats.
+  /// Otherwise the objective's loss of the baseline.
   double loss = 0;
   std::int64_t targets = 0;  ///< tokens or labels that were predicted
   /// Bytes of the text of the targets, for next_token with bytes or a byte-level tokenizer; otherwise 0.

@@ -45,6 +45,8 @@ class FurlongConfig(PretrainedConfig):
         output_bias: whether the output layer has a bias.
         pooling: class_token or mean, for classification.
         pair_classification: rows 2i and 2i + 1 of a batch are a pair, which has one label.
+        problem_type: of a sequence: regression, multi_label_classification, or None for one of several classes.
+        label_scales: regression: [mean, scale] of each number; the classifier predicts (number - mean) / scale.
     furlong: what `furlong convert` reads to get the model back.
     """
 
@@ -102,6 +104,7 @@ class FurlongConfig(PretrainedConfig):
         output_bias=False,
         pooling="mean",
         pair_classification=False,
+        label_scales=(),
         furlong=None,
         tie_word_embeddings=True,
         use_cache=True,
@@ -156,6 +159,7 @@ class FurlongConfig(PretrainedConfig):
         self.output_bias = output_bias
         self.pooling = pooling
         self.pair_classification = pair_classification
+        self.label_scales = [list(pair) for pair in label_scales]
         self.furlong = furlong or {}
         self.use_cache = use_cache
         super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)

@@ -14,11 +14,13 @@ from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
     MaskedLMOutput,
     SequenceClassifierOutput,
+    TokenClassifierOutput,
 )
 from transformers.utils import cached_file
 
 from .attention_furlong import State, make_mechanism, projection_weight
 from .configuration_furlong import FurlongConfig
+from .labels_furlong import cross_entropy, label_loss, mean_and_scale, pair_features, pooled
 
 VOCABULARY_FILE = "furlong_vocabulary.json"  # what token ids mean to Furlong
 
@@ -215,7 +217,7 @@ class FurlongPreTrainedModel(PreTrainedModel):
         """Also copies the code and the vocabulary: transformers and `furlong convert` load what was saved."""
         super().save_pretrained(save_directory, *args, **kwargs)
         folder = os.path.dirname(__file__)
-        files = [os.path.join(folder, f"{name}_furlong.py") for name in ("attention", "configuration", "modeling")]
+        files = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith("_furlong.py")]
         for file in files + [vocabulary_file(self.config.name_or_path)]:
             target = os.path.join(save_directory, os.path.basename(file or ""))
             if file and os.path.isdir(save_directory) and os.path.realpath(file) != os.path.realpath(target):
@@ -383,14 +385,6 @@ class FurlongTokenModel(FurlongPreTrainedModel):
         return self.lm_head(x)
 
 
-def cross_entropy(logits, labels, count=None):
-    """Over labels other than -100: the mean, or the sum divided by `count`, those of all accumulated batches."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    reduction = "mean" if count is None else "sum"
-    loss = F.cross_entropy(wide.flatten(0, -2), labels.flatten().to(logits.device), reduction=reduction)
-    return loss if count is None else loss / count
-
-
 class FurlongForCausalLM(FurlongTokenModel, GenerationMixin):
     _supports_cache_class = False  # 4.x: FurlongCache is no Cache of transformers
 
@@ -451,27 +445,14 @@ class FurlongForMaskedLM(FurlongTokenModel):
         return output if return_dict is None or return_dict else output.to_tuple()
 
 
-def pooled(states, attention_mask, pooling):
-    """States [B, n, d] -> [B, d]: those of the class token, or the mean over all tokens but padding."""
-    if pooling == "class_token":
-        return states[:, 0]
-    mask = torch.ones_like(states[..., 0]) if attention_mask is None else attention_mask.to(states.dtype)
-    return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
-
-
-def pair_features(x):
-    """Pooled states [2 · pairs, d], rows 2i and 2i + 1 a pair u, v -> u, v, u v, u - v [pairs, 4 d]."""
-    u, v = x[0::2], x[1::2]
-    return torch.cat([u, v, u * v, u - v], -1)
-
-
-class FurlongForSequenceClassification(FurlongPreTrainedModel):
-    """Logits [B, labels]; of a model of pairs [B / 2, labels], rows 2i and 2i + 1 of the batch being a pair."""
+class FurlongLabelModel(FurlongPreTrainedModel):
+    """A model with a classifier over labels."""
 
     def __init__(self, config):
         super().__init__(config)
         self.model = FurlongModel(config)
-        self.matching = nn.Linear(4 * config.hidden_size, config.hidden_size) if config.pair_classification else None
+        pairs = config.pair_classification and self.output_type is SequenceClassifierOutput
+        self.matching = nn.Linear(4 * config.hidden_size, config.hidden_size) if pairs else None
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
@@ -487,23 +468,35 @@ class FurlongForSequenceClassification(FurlongPreTrainedModel):
         num_items_in_batch=None,
         **inputs,  # of FurlongModel
     ):
-        """labels: [rows] of classes; numbers for regression, [rows, num_labels] of 0 and 1 for several labels a row."""
         outputs = self.model(input_ids, attention_mask, position_ids, token_type_ids, **inputs)
-        x = pooled(outputs.last_hidden_state, attention_mask, self.config.pooling)
+        loss, logits = self.predict(outputs.last_hidden_state, attention_mask, labels, num_items_in_batch)
+        output = self.output_type(loss, logits, outputs.hidden_states)
+        return output if return_dict is None or return_dict else output.to_tuple()
+
+
+class FurlongForSequenceClassification(FurlongLabelModel):
+    """
+    Logits [B, labels]; of a model of pairs [B / 2, labels], rows 2i and 2i + 1 of the batch being a pair. With
+    config.label_scales logits and labels are numbers in the units of the data, which the loss compares scaled.
+    """
+
+    output_type = SequenceClassifierOutput
+
+    def predict(self, states, attention_mask, labels, count):
+        x = pooled(states, attention_mask, self.config.pooling)
         if self.matching is not None:
             x = F.gelu(self.matching(pair_features(x)))
         logits = self.classifier(self.dropout(x))
-        loss = None if labels is None else self.loss(logits, labels, num_items_in_batch)
-        output = SequenceClassifierOutput(loss, logits, outputs.hidden_states)
-        return output if return_dict is None or return_dict else output.to_tuple()
+        mean, scale = mean_and_scale(self.config.label_scales, logits)
+        loss = None if labels is None else label_loss(logits, labels, self.config.problem_type, mean, scale, count)
+        return loss, logits * scale + mean
 
-    def loss(self, logits, labels, count):
-        """By config.problem_type; if it is None by the number of labels and their type, as transformers decides."""
-        labels, kind = labels.to(logits.device), self.config.problem_type
-        if kind == "regression" or (kind is None and self.config.num_labels == 1):
-            losses = F.mse_loss(logits.view_as(labels).float(), labels.float(), reduction="none")
-        elif kind == "multi_label_classification" or (kind is None and labels.is_floating_point()):
-            losses = F.binary_cross_entropy_with_logits(logits.float(), labels.float(), reduction="none")
-        else:
-            return cross_entropy(logits, labels, count)
-        return losses.mean() if count is None else losses.sum() / count
+
+class FurlongForTokenClassification(FurlongLabelModel):
+    """Logits [B, n, labels]. Labels [B, n]: -100 for tokens without one."""
+
+    output_type = TokenClassifierOutput
+
+    def predict(self, states, attention_mask, labels, count):
+        logits = self.classifier(self.dropout(states))
+        return None if labels is None else cross_entropy(logits, labels, count), logits

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "datasets/prepare/label_writer.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/hdf5.h"
@@ -46,38 +47,6 @@ class Rows {
   hdf5::Dataset dataset_;
   std::uint64_t width_;
   std::vector<std::uint64_t> buffer_;
-};
-
-/// Buffers labels for an HDF5 dataset.
-class Labels {
- public:
-  Labels(hdf5::File& file, std::uint64_t documents_per_label)
-      : dataset_(file.create_dataset("labels", hdf5::Type::i32, {0},
-                                     {.chunk = {kRowsPerChunk}, .fletcher32 = true, .extendible = true})) {
-    dataset_.set_integer("documents_per_label", static_cast<std::int64_t>(documents_per_label));
-  }
-
-  void push(std::int32_t label) {
-    require(label >= 0, "negative label {}", label);
-    const auto place = static_cast<std::size_t>(label);
-    if (counts_.size() <= place) counts_.resize(place + 1, 0);
-    ++counts_[place];
-    ++size_;
-    buffer_.push_back(label);
-    if (buffer_.size() >= kRowsPerChunk) flush();
-  }
-  void flush() {
-    dataset_.append(buffer_.data(), buffer_.size());
-    buffer_.clear();
-  }
-  std::uint64_t size() const { return size_; }
-  const std::vector<std::uint64_t>& counts() const { return counts_; }
-
- private:
-  hdf5::Dataset dataset_;
-  std::vector<std::int32_t> buffer_;
-  std::vector<std::uint64_t> counts_;
-  std::uint64_t size_ = 0;
 };
 
 /// Counts of each token in any prefix of a sequence whose length is unknown until its end. Counts are stored at up to
@@ -147,7 +116,7 @@ struct DatasetWriter::State {
   std::uint64_t document_begin = 0;
   Rows documents;
   std::vector<Rows> splits;
-  std::optional<Labels> labels;
+  std::optional<LabelWriter> labels;
   // last range of each split, which may still grow
   std::array<std::pair<std::uint64_t, std::uint64_t>, 3> pending{};
   std::vector<std::uint64_t> chunk_counts, train_counts;
@@ -172,7 +141,7 @@ struct DatasetWriter::State {
     summary.counts = chunk_counts;
     for (const Split split : all_splits) splits.emplace_back(file, fmt::format("splits/{}", name_of(split)), 2);
     documents.push({0});
-    if (options.documents_per_label > 0) labels.emplace(file, options.documents_per_label);
+    if (options.documents_per_label > 0) labels.emplace(file, options.label_kind, options.documents_per_label);
   }
 
   std::uint64_t position() const { return written + buffer.size(); }
@@ -256,13 +225,8 @@ struct DatasetWriter::State {
 
 void DatasetWriter::State::finish_labels(const std::vector<std::string>& names) {
   if (!labels) return;
-  require(
-      labels->size() * options.documents_per_label == summary.n_documents && labels->counts().size() <= names.size(),
-      "{} labels of {} names for {} documents", labels->size(), names.size(), summary.n_documents);
-  labels->flush();
-  for (std::size_t i = 0; i < names.size(); ++i)
-    summary.labels.emplace_back(names[i], i < labels->counts().size() ? labels->counts()[i] : 0);
-  vocabulary = vocabulary.with_labels(names);
+  const std::vector<LabelScale> scales = labels->finish(names, summary);
+  vocabulary = vocabulary.with_labels(names, scales);
 }
 
 void DatasetWriter::State::cut_into_spans() {
@@ -342,10 +306,11 @@ void DatasetWriter::end_document() {
   state.documents.push({state.position()});
 }
 
-void DatasetWriter::label(std::int32_t label) {
+void DatasetWriter::label(const DocumentLabel& label) {
   State& state = *state_;
   require(state.labels && state.position() == state.document_begin, "label() without a finished document");
-  state.labels->push(label);
+  const bool train = state.split_of_document(state.summary.n_documents - 1) == 0;
+  state.labels->push(label, state.position(), train);
 }
 
 DatasetSummary DatasetWriter::finish(const std::string& provenance, const std::vector<std::string>& label_names) {

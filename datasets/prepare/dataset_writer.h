@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "datasets/label_kind.h"
 #include "datasets/prepare/document_sink.h"
 #include "datasets/split.h"
 #include "datasets/vocabulary.h"
@@ -31,6 +32,14 @@ struct DatasetWriterOptions {
   std::uint64_t seed = 1;  ///< of the hash; ignored by `span`
   /// 0: no labels. 1: each document has a label. 2: each pair of consecutive documents has one, and goes to one split.
   std::uint64_t documents_per_label = 0;
+  LabelKind label_kind = LabelKind::classes;
+};
+
+/// The values of one number that documents have as their label.
+struct NumberSummary {
+  std::string name;
+  double mean = 0, deviation = 0;  ///< of the training split; deviation: population standard deviation
+  double minimum = 0, maximum = 0;
 };
 
 /// The contents of a finished dataset.
@@ -42,8 +51,9 @@ struct DatasetSummary {
   std::array<std::uint64_t, 3> split_documents{};  ///< zero if the splits are spans
   std::vector<std::uint64_t> counts;               ///< of each token id, over the whole dataset
   double train_entropy = 0;                        ///< order-0 entropy of the training split, in bits per token
-  /// Name of each label, and the number of its documents or pairs.
+  /// Name of each label, and the number of its documents or pairs, or of its tokens (LabelKind::tokens).
   std::vector<std::pair<std::string, std::uint64_t>> labels{};
+  std::vector<NumberSummary> numbers{};  ///< LabelKind::numbers
 };
 
 /// Streams tokens into a dataset, in constant memory. The file appears, complete, with finish(). Throws UserError if
@@ -66,16 +76,18 @@ class DatasetWriter : public DocumentSink {
   /// Ends the current document. Appends the document token if the vocabulary has one and the document does not end with
   /// it. A document without tokens is counted but not stored.
   void end_document() override;
-  /// Sets the label, a number from 0, of the document or pair of documents that has just ended. Call it once after
-  /// each documents_per_label calls of end_document() that stored a document, and before the next append(). Throws
-  /// ContractError if documents_per_label is 0, inside a document, or if the label is negative.
-  void label(std::int32_t label) override;
+  /// Sets the label of the document or pair of documents that has just ended. Call it once after each
+  /// documents_per_label calls of end_document() that stored a document, and before the next append(). Throws
+  /// ContractError if documents_per_label is 0, inside a document, or if the label does not match label_kind.
+  void label(const DocumentLabel& label) override;
+  /// The same for one class.
+  void label(std::int32_t label) { this->label(DocumentLabel{.ids = {&label, 1}}); }
   /// Returns the number of tokens written so far.
   std::uint64_t n_tokens() const;
   /// Completes the file and renames it to its final name. Call once, last. `provenance` is JSON; `label_names` are the
-  /// names of the labels 0, 1, ... Throws UserError if there are no tokens, or if a split with a positive share is
-  /// empty. Throws ContractError inside a document, if the number of labels does not match that of documents, or if a
-  /// label has no name.
+  /// names of the labels 0, 1, ... (LabelKind::numbers: of the numbers). Throws UserError if there are no tokens, or if
+  /// a split with a positive share is empty. Throws ContractError inside a document, if the number of labels does not
+  /// match that of documents, or if a label has no name.
   DatasetSummary finish(const std::string& provenance, const std::vector<std::string>& label_names = {});
 
  private:

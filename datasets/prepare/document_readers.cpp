@@ -232,6 +232,7 @@ class FastaReader : public DocumentReader {
   void begin_record() {
     if (in_record_) outlet_.end_document();
     in_record_ = naming_ = true;
+    header_line_ = line_;
     record_name_.clear();
   }
 
@@ -244,7 +245,7 @@ class FastaReader : public DocumentReader {
   }
 
   void end_header() {
-    if (in_header_ && named_) sink_.name_document(record_name_);
+    if (in_header_ && named_) sink_.name_document(record_name_, fmt::format("{}:{}", name_, header_line_));
     in_header_ = naming_ = named_ = false;
   }
 
@@ -267,7 +268,7 @@ class FastaReader : public DocumentReader {
   Outlet outlet_;
   std::array<Meaning, 256> meanings_{};
   std::string name_, record_name_;
-  std::uint64_t line_ = 1, column_ = 0, n_mapped_ = 0;
+  std::uint64_t line_ = 1, header_line_ = 1, column_ = 0, n_mapped_ = 0;
   bool in_record_ = false, in_header_ = false;
   bool named_ = false, naming_ = false;  // the header is a record's; its first word goes on
 };

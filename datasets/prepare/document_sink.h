@@ -2,9 +2,18 @@
 // Where the readers of documents put what they read.
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace furlong {
+
+/// The label of a document, or of a pair of documents.
+struct DocumentLabel {
+  /// LabelKind::classes: one label; sets: any number, ascending; tokens: one for each token of the document, or -1.
+  std::span<const std::int32_t> ids = {};
+  std::span<const float> numbers = {};  ///< LabelKind::numbers: equally many for all documents
+  std::string_view place = {};          ///< for errors: file and line
+};
 
 /// Receives documents one after another, token by token.
 class DocumentSink {
@@ -20,9 +29,10 @@ class DocumentSink {
   /// Ends the current document, which may have no tokens.
   virtual void end_document() = 0;
   /// Labels the document, or the pair, that has just ended.
-  virtual void label(std::int32_t label) = 0;
+  virtual void label(const DocumentLabel& /*label*/) {}
   /// Names the current document, before its first token: the first word of a FASTA header, the id of a record.
-  virtual void name_document(std::string_view /*name*/) {}
+  /// `place`: its file and line.
+  virtual void name_document(std::string_view /*name*/, const std::string& /*place*/) {}
 };
 
 }  // namespace furlong

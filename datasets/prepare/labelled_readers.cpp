@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <map>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "datasets/prepare/label_parser.h"
 #include "formats/json_text.h"
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
@@ -18,7 +19,6 @@ using Kind = LabelledFormat::Kind;
 
 constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 30;
 constexpr std::size_t kMaxObjectBytes = std::size_t{1} << 26;  // parsing needs many times its size
-constexpr std::size_t kMaxLabels = 1 << 16;
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0) text.remove_prefix(1);
@@ -37,20 +37,26 @@ std::optional<std::size_t> column_number(std::string_view field) {
 /// One record.
 struct Record {
   std::vector<std::string> texts;
-  std::string id, label;
+  std::string id;
+  std::vector<std::string> labels;  // parts of the label: see LabelParser
+  std::vector<std::string> names;   // of the parts, for LabelKind::numbers
 };
 
 /// Extracts the fields of a record; errors start with `place`.
 class RecordParser {
  public:
-  explicit RecordParser(const LabelledFormat& format)
-      : kind_(format.kind), labelled_(format.has_label), named_(!format.id_field.empty()) {
+  RecordParser(const LabelledFormat& format, const LabelParser& labels)
+      : kind_(format.kind), label_kind_(format.label_kind), labels_(labels), named_(!format.id_field.empty()) {
     const bool json = kind_ == Kind::jsonl, pairs = !format.second_text_field.empty();
     const auto given = [](const std::string& field, const char* standard) { return field.empty() ? standard : field; };
     fields_.push_back(given(format.text_field, json ? "text" : "1"));
     if (pairs) fields_.push_back(format.second_text_field);
+    n_texts_ = fields_.size();
     if (named_) fields_.push_back(format.id_field);
-    if (labelled_) fields_.push_back(given(format.label_field, json ? "label" : pairs ? "3" : "2"));
+    if (format.has_label) {
+      fields_.insert(fields_.end(), format.label_fields.begin(), format.label_fields.end());
+      if (format.label_fields.empty()) fields_.emplace_back(json ? "label" : pairs ? "3" : "2");
+    }
     header_ = !json && std::any_of(fields_.begin(), fields_.end(),
                                    [](const std::string& field) { return !column_number(field); });
   }
@@ -70,7 +76,7 @@ class RecordParser {
       take_header(values, place);
       return std::nullopt;
     }
-    std::vector<std::string> found;
+    Record record;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
       if (columns_[i] >= values.size()) {
         throw UserError(
@@ -82,9 +88,15 @@ class RecordParser {
                         : "text",
             columns_[i] + 1, name_of(kind_));
       }
-      found.push_back(values[columns_[i]]);
+      if (is_label(i)) {
+        add_labels(record, labels_.split(values[columns_[i]]), i);
+      } else if (is_id(i)) {
+        record.id = id_of(values[columns_[i]], place);
+      } else {
+        record.texts.push_back(values[columns_[i]]);
+      }
     }
-    return as_record(std::move(found), place);
+    return record;
   }
 
  private:
@@ -98,20 +110,20 @@ class RecordParser {
     return keys.empty() ? "none" : foreign::single_line(fmt::format("{}", fmt::join(keys, ", ")), 200);
   }
 
-  bool is_label(std::size_t field) const { return labelled_ && field + 1 == fields_.size(); }
-  bool is_id(std::size_t field) const { return named_ && field + (labelled_ ? 2 : 1) == fields_.size(); }
+  bool is_id(std::size_t field) const { return named_ && field == n_texts_; }
+  bool is_label(std::size_t field) const { return field >= n_texts_ + (named_ ? 1 : 0); }
 
-  Record as_record(std::vector<std::string> found, const std::string& place) const {
-    Record record;
-    const auto take_last = [&](std::string& field, const char* name) {
-      field = trimmed(found.back());
-      if (field.empty()) throw UserError("{}: the {} is empty", place, name);
-      found.pop_back();
-    };
-    if (labelled_) take_last(record.label, "label");
-    if (named_) take_last(record.id, "id");
-    record.texts = std::move(found);
-    return record;
+  /// Adds the parts of label field i.
+  void add_labels(Record& record, std::vector<std::string> parts, std::size_t i) const {
+    for (std::size_t part = 0; label_kind_ == LabelKind::numbers && part < parts.size(); ++part)
+      record.names.push_back(parts.size() == 1 ? fields_[i] : fmt::format("{}[{}]", fields_[i], part));
+    record.labels.insert(record.labels.end(), std::move_iterator(parts.begin()), std::move_iterator(parts.end()));
+  }
+
+  static std::string id_of(std::string_view text, const std::string& place) {
+    const std::string_view id = trimmed(text);
+    if (id.empty()) throw UserError("{}: the id is empty", place);
+    return std::string(id);
   }
 
   static std::vector<std::string> split_tsv(std::string_view line) {
@@ -158,16 +170,21 @@ class RecordParser {
   std::optional<Record> parse_object(std::string_view line, const std::string& place) const {
     const auto json = foreign::parse_json(line, place);
     if (!json.is_object()) throw UserError("{}: expected a JSON object on this line", place);
-    std::vector<std::string> found;
+    Record record;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
       const auto value = json.find(fields_[i]);
       if (value == json.end())
         throw UserError("{}: the object has no key '{}'; its keys are {}. Choose the key with {}", place, fields_[i],
                         keys_of(json), option_of(i));
-      found.push_back(is_label(i) || is_id(i) ? json_name(*value, place, fields_[i])
-                                              : json_text(*value, place, fields_[i]));
+      if (is_label(i)) {
+        add_labels(record, json_labels(*value, place, fields_[i]), i);
+      } else if (is_id(i)) {
+        record.id = id_of(json_name(*value, place, fields_[i]), place);
+      } else {
+        record.texts.push_back(json_text(*value, place, fields_[i]));
+      }
     }
-    return as_record(std::move(found), place);
+    return record;
   }
 
   static std::string json_text(const nlohmann::json& value, const std::string& place, const std::string& field) {
@@ -180,7 +197,25 @@ class RecordParser {
     return bytes;
   }
 
-  /// Returns a label or an id.
+  std::vector<std::string> json_labels(const nlohmann::json& value, const std::string& place,
+                                       const std::string& field) const {
+    if (value.is_string()) return labels_.split(value.get_ref<const std::string&>());
+    if (!value.is_array() || label_kind_ == LabelKind::classes) return {json_label(value, place, field)};
+    std::vector<std::string> parts;
+    for (const nlohmann::json& one : value) parts.push_back(json_label(one, place, field));
+    return parts;
+  }
+
+  std::string json_label(const nlohmann::json& value, const std::string& place, const std::string& field) const {
+    if (label_kind_ == LabelKind::numbers && value.is_number()) return value.dump();
+    if (label_kind_ == LabelKind::numbers)
+      throw UserError("{}: found {} as a label; expected a number or a list of numbers", place,
+                      foreign::single_line(value.dump(), 60));
+    if (value.is_null() && label_kind_ == LabelKind::tokens) return "";
+    return json_name(value, place, field);
+  }
+
+  /// Returns an id, or the name of a label.
   static std::string json_name(const nlohmann::json& value, const std::string& place, const std::string& field) {
     if (value.is_string()) return value;
     if (value.is_number_integer() || value.is_boolean()) return value.dump();
@@ -188,42 +223,12 @@ class RecordParser {
   }
 
   Kind kind_;
-  bool labelled_, named_, header_ = false;
-  std::vector<std::string> fields_;  // texts, then the id, then the label
+  LabelKind label_kind_;
+  const LabelParser& labels_;
+  bool named_, header_ = false;
+  std::size_t n_texts_ = 0;
+  std::vector<std::string> fields_;  // texts, then the id, then labels
   std::vector<std::size_t> columns_;
-};
-
-/// Maps label names to numbers: a fixed list, or in order of first occurrence.
-class LabelNames {
- public:
-  explicit LabelNames(const std::vector<std::string>& fixed) : names_(fixed), fixed_(!fixed.empty()) {
-    for (std::size_t i = 0; i < fixed.size(); ++i) {
-      if (!foreign::is_utf8(fixed[i]))
-        throw UserError("--labels: '{}' is not valid UTF-8", foreign::printable(fixed[i]));
-      if (!ids_.emplace(fixed[i], static_cast<std::int32_t>(i)).second)
-        throw UserError("--labels: '{}' occurs twice", fixed[i]);
-    }
-  }
-  std::int32_t id_of(const std::string& name, const std::string& place) {
-    const auto found = ids_.find(name);
-    if (found != ids_.end()) return found->second;
-    if (fixed_)
-      throw UserError("{}: the label '{}' is not in --labels: {}", place, foreign::printable(name),
-                      fmt::format("{}", fmt::join(names_, ", ")));
-    if (!foreign::is_utf8(name))
-      throw UserError("{}: the label '{}' is not valid UTF-8; convert the file (iconv -f LATIN1 -t UTF-8)", place,
-                      foreign::printable(name));
-    if (names_.size() == kMaxLabels)
-      throw UserError("{}: more than {} different labels; check --label-field", place, kMaxLabels);
-    names_.push_back(name);
-    return ids_[name] = static_cast<std::int32_t>(names_.size() - 1);
-  }
-  const std::vector<std::string>& names() const { return names_; }
-
- private:
-  std::vector<std::string> names_;
-  std::map<std::string, std::int32_t> ids_;
-  bool fixed_;
 };
 
 class LabelledReader : public DocumentReader {
@@ -232,8 +237,9 @@ class LabelledReader : public DocumentReader {
       : csv_(format.kind == Kind::csv),
         json_(format.kind == Kind::jsonl),
         labelled_(format.has_label),
-        parser_(format),
-        labels_(format.labels),
+        places_labels_(labelled_ && format.label_kind == LabelKind::tokens && !format.text_is_name),
+        labels_(format),
+        parser_(format, labels_),
         vocabulary_(vocabulary),
         map_unknown_(map_unknown),
         writer_(writer) {}
@@ -290,16 +296,19 @@ class LabelledReader : public DocumentReader {
   void write(const Record& record) {
     std::vector<std::vector<std::int32_t>> documents;
     for (const std::string& text : record.texts) documents.push_back(tokens_of(text));
-    const std::int32_t label = labelled_ ? labels_.id_of(record.label, place()) : 0;
+    ParsedLabel label;
+    if (labelled_) label = labels_.parse(record.labels, record.names, place());
+    if (places_labels_ && !documents[0].empty())
+      frame_token_labels(vocabulary_, documents[0].size(), label.ids, place(), place());
     // Both documents of a pair are stored, or neither.
     const bool whole =
         std::none_of(documents.begin(), documents.end(), [](const auto& tokens) { return tokens.empty(); });
     for (const auto& tokens : documents) {
-      if (!record.id.empty()) writer_.name_document(record.id);
+      if (!record.id.empty()) writer_.name_document(record.id, place());
       if (whole) writer_.append(std::span<const std::int32_t>(tokens));
       writer_.end_document();
     }
-    if (whole && labelled_) writer_.label(label);
+    if (whole && labelled_) writer_.label({label.ids, label.numbers, place()});
   }
 
   std::vector<std::int32_t> tokens_of(const std::string& text) {
@@ -330,9 +339,9 @@ class LabelledReader : public DocumentReader {
     return tokens;
   }
 
-  bool csv_, json_, labelled_;
+  bool csv_, json_, labelled_, places_labels_;
+  LabelParser labels_;
   RecordParser parser_;
-  LabelNames labels_;
   const Vocabulary vocabulary_;
   bool map_unknown_;
   DocumentSink& writer_;

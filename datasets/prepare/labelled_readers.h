@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "datasets/label_kind.h"
 #include "datasets/prepare/document_readers.h"
 
 namespace furlong {
@@ -12,14 +13,22 @@ namespace furlong {
 /// the header, which is then the first record of each input. In jsonl a field is a key.
 /// tsv: one record per line, tabs between fields, no quoting. csv: as in RFC 4180. jsonl: one JSON object per line; the
 /// text is a string or a list of bytes, the label a string, an integer, true or false.
+/// label_kind: numbers are one field each, or a list in jsonl; a set is a text with separators, or a list of labels;
+/// for tokens the label is a text with one character for each letter of the sequence, or a list of labels and nulls.
 struct LabelledFormat {
   enum class Kind { tsv, csv, jsonl } kind = Kind::tsv;
-  std::string text_field;           ///< empty: column 1, key "text"
-  std::string second_text_field;    ///< second text of a pair; empty: single documents
-  std::string label_field;          ///< empty: column 2 (column 3 for pairs), key "label"
-  std::string id_field;             ///< empty: documents get no names
-  bool has_label = true;            ///< false: records are only texts; label_field is ignored
-  std::vector<std::string> labels;  ///< names of the labels 0, 1, ...; empty: in order of first occurrence
+  std::string text_field;         ///< empty: column 1, key "text"
+  std::string second_text_field;  ///< second text of a pair; empty: single documents
+  std::string id_field;           ///< empty: documents get no names
+  LabelKind label_kind = LabelKind::classes;
+  /// Several for LabelKind::numbers. Empty: column 2 (column 3 for pairs), key "label".
+  std::vector<std::string> label_fields;
+  bool text_is_name = false;  ///< the text only names the sequence that has the label (LabelTable)
+  bool has_label = true;      ///< false: records are only texts; label_fields is ignored
+  /// Names of the labels 0, 1, ...; empty: in order of first occurrence, or the fields' names for LabelKind::numbers.
+  std::vector<std::string> labels;
+  std::string label_separator;          ///< LabelKind::sets; empty: ;
+  std::vector<std::string> unlabelled;  ///< LabelKind::tokens: texts that stand for no label
 };
 
 /// Returns "tsv", "csv" or "jsonl".
@@ -30,7 +39,8 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name);
 /// Returns a reader that writes each text as a document and each record's label. Texts are tokenized with the
 /// vocabulary: a tokenizer's documents are framed; an alphabet ignores whitespace and treats unknown letters as in
 /// make_fasta_reader(). An id names its document. Records with a text of no tokens are skipped. Errors name file and
-/// line. The writer's documents_per_label must be 2 if there is a second text, otherwise 1.
+/// line. The writer's documents_per_label must be 2 if there is a second text, otherwise 1. Labels of tokens need one
+/// token for each letter of the text, except whitespace.
 std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
                                                      bool map_unknown, DocumentSink& writer);
 

@@ -1,6 +1,7 @@
 #include "datasets/prepare/prepare.h"
 
 #include <fmt/chrono.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ctime>
@@ -9,8 +10,10 @@
 
 #include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/document_encoder.h"
+#include "datasets/prepare/label_table.h"
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/core/printable.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
@@ -56,7 +59,8 @@ Vocabulary choose_vocabulary(const PrepareOptions& options, std::string_view beg
   if (options.format == PrepareOptions::Format::text) {
     return Vocabulary::bytes(options.separator != DocumentSeparator::file || options.inputs.size() > 1);
   }
-  if (options.format == PrepareOptions::Format::labelled && options.alphabet == "auto") return Vocabulary::bytes(true);
+  const bool has_texts = options.format == PrepareOptions::Format::labelled && options.label_file.empty();
+  if (has_texts && options.alphabet == "auto") return Vocabulary::bytes(true);
   return Vocabulary::alphabet(options.alphabet == "auto" ? guess_alphabet(beginning, name) : options.alphabet);
 }
 
@@ -76,11 +80,13 @@ Json options_as_json(const PrepareOptions& options) {
   Json json;
   const bool text = options.format == PrepareOptions::Format::text;
   const bool labelled = options.format == PrepareOptions::Format::labelled;
-  json["format"] = text ? "text" : labelled ? name_of(options.labelled.kind) : "fasta";
+  json["format"] = text ? "text" : labelled && options.label_file.empty() ? name_of(options.labelled.kind) : "fasta";
   if (labelled) {
     json["text_field"] = options.labelled.text_field;
     if (!options.labelled.second_text_field.empty()) json["second_text_field"] = options.labelled.second_text_field;
-    json["label_field"] = options.labelled.label_field;
+    if (!options.label_file.empty()) json["label_file"] = options.label_file;
+    json["label_field"] = fmt::format("{}", fmt::join(options.labelled.label_fields, ","));
+    if (options.labelled.label_kind != LabelKind::classes) json["label_type"] = name_of(options.labelled.label_kind);
   }
   if (text) json["document_separator"] = name_of(options.separator);
   if (!options.tokenizer.empty()) json["tokenizer"] = options.tokenizer;
@@ -104,7 +110,10 @@ class Preparation {
     check_paths(options_);
     // fail on a bad path before reading inputs, which may take hours
     output_ = std::make_unique<AtomicFile>(options_.output);
+    if (!options_.label_file.empty()) read_labels();
     for (const std::string& path : options_.inputs) read_input(path);
+    if (label_table_ && label_table_->n_unused() > 0)
+      log_warn("{}: {} labels belong to no record of the inputs", options_.label_file, label_table_->n_unused());
     Json provenance;
     provenance["furlong"] = version();
     provenance["commit"] = commit();
@@ -141,6 +150,20 @@ class Preparation {
     }
     reader_->end_input();
     report_.file_bytes += source.file_bytes();
+    add_source(source);
+  }
+
+  void read_labels() {
+    label_table_ = std::make_unique<LabelTable>(options_.labelled, options_.label_file);
+    ByteSource source(options_.label_file);
+    label_table_->reader().begin_input(source.name());
+    while (const std::size_t count = source.read(block_.data(), block_.size()))
+      label_table_->reader().feed({block_.data(), count});
+    label_table_->reader().end_input();
+    add_source(source);
+  }
+
+  void add_source(const ByteSource& source) {
     Json entry;
     entry["path"] = source.name();
     entry["bytes"] = source.file_bytes();
@@ -157,6 +180,7 @@ class Preparation {
     DatasetWriterOptions writer_options = options_.store;
     const bool labelled = options_.format == PrepareOptions::Format::labelled;
     if (labelled) writer_options.documents_per_label = options_.labelled.second_text_field.empty() ? 1 : 2;
+    writer_options.label_kind = options_.labelled.label_kind;
     writer_ = std::make_unique<DatasetWriter>(std::move(output_), *vocabulary_, writer_options);
     reader_ = make_reader();
   }
@@ -166,6 +190,9 @@ class Preparation {
       case PrepareOptions::Format::fasta:
         return make_fasta_reader(*vocabulary_, options_.map_unknown, *writer_);
       case PrepareOptions::Format::labelled:
+        if (label_table_)
+          return make_labelled_fasta_reader(*label_table_, options_.labelled.label_kind, *vocabulary_,
+                                            options_.map_unknown, *writer_);
         return make_labelled_reader(options_.labelled, *vocabulary_, options_.map_unknown, *writer_);
       case PrepareOptions::Format::text:
         break;
@@ -186,6 +213,7 @@ class Preparation {
   std::optional<Vocabulary> vocabulary_;
   std::unique_ptr<AtomicFile> output_;  // until the writer takes it over
   std::unique_ptr<DatasetWriter> writer_;
+  std::unique_ptr<LabelTable> label_table_;
   std::unique_ptr<DocumentReader> reader_;
   Json sources_ = Json::array();
   PrepareReport report_;
@@ -228,6 +256,9 @@ std::string to_text(const PrepareReport& report) {
     if (summary.labels.size() > shown) text += fmt::format(" and {} more", summary.labels.size() - shown);
     text += '\n';
   }
+  for (const NumberSummary& of : summary.numbers)
+    text += fmt::format("  {}: mean {:.6g} and standard deviation {:.6g} in train, from {:.6g} to {:.6g}\n",
+                        foreign::printable(of.name), of.mean, of.deviation, of.minimum, of.maximum);
   text += fmt::format("  order-0 entropy of train: {:.4f} bits per token\n", summary.train_entropy);
   if (!report.ambiguous.empty()) {
     text += "  ambiguous letters:";
@@ -277,6 +308,9 @@ std::string to_json(const PrepareReport& report) {
     json["labels"] = Json::object();
     for (const auto& [name, count] : report.store.labels) json["labels"][name] = count;
   }
+  for (const NumberSummary& of : report.store.numbers)
+    json["targets"][of.name] = {
+        {"mean", of.mean}, {"deviation", of.deviation}, {"minimum", of.minimum}, {"maximum", of.maximum}};
   json["train_entropy_bits_per_token"] = report.store.train_entropy;
   json["ambiguous"] = Json::object();
   for (const auto& [symbol, count] : report.ambiguous) json["ambiguous"][symbol] = count;

@@ -21,6 +21,8 @@ struct PrepareOptions {
   DatasetWriterOptions store;
   DocumentSeparator separator = DocumentSeparator::file;  ///< for text
   LabelledFormat labelled;                                ///< for labelled
+  /// For labelled: the labels of the inputs, which are FASTA; see LabelTable. Empty: the inputs have the labels.
+  std::string label_file;
   /// FASTA: dna, rna, protein, or auto to guess it. Labelled: dna, rna, protein, or auto for bytes.
   std::string alphabet = "auto";
   /// FASTA, labelled: read letters outside the alphabet as N or X.

@@ -31,22 +31,47 @@ std::uint64_t permuted_index(std::uint64_t index, std::uint64_t size, std::uint6
 }
 
 LabelledSource::LabelledSource(const TokenizedDataset& dataset, Split split, const LabelledOptions& options)
-    : dataset_(&dataset), split_(split), options_(options) {
+    : dataset_(&dataset), split_(split), options_(options), outputs_(dataset.vocabulary().labels().size()) {
   require(options.sequence_length > (options.first_token ? 1 : 0), "a sequence length of {}", options.sequence_length);
-  if (dataset.documents_per_label() == 0) {
-    throw UserError("{}: the dataset has no labels; create one with furlong prepare labelled", dataset.path());
-  }
-  if (dataset.documents_per_label() != rows_per_sample()) {
-    throw UserError("{}: the dataset has labels of {}, expected labels of {}; {}", dataset.path(),
-                    options.pairs ? "single documents" : "pairs of documents",
-                    options.pairs ? "pairs of documents" : "single documents",
-                    options.pairs ? "use objective.name: classification, or prepare with --second-text-field"
-                                  : "use objective.name: pair_classification");
-  }
+  check_labels();
+  read_labels();
   find_samples();
   if (samples_.empty()) {
     throw UserError("{}: the {} split has no complete labelled document; prepare more data for it", dataset.path(),
                     name_of(split));
+  }
+}
+
+void LabelledSource::check_labels() const {
+  if (dataset_->documents_per_label() == 0) {
+    throw UserError("{}: the dataset has no labels; create one with furlong prepare labelled", dataset_->path());
+  }
+  if (dataset_->documents_per_label() != rows_per_sample()) {
+    throw UserError("{}: the dataset has labels of {}, expected labels of {}; {}", dataset_->path(),
+                    options_.pairs ? "single documents" : "pairs of documents",
+                    options_.pairs ? "pairs of documents" : "single documents",
+                    options_.pairs ? "use objective.name: classification, or prepare with --second-text-field"
+                                   : "use objective.name: pair_classification");
+  }
+  if (dataset_->label_kind() != options_.kind)
+    throw UserError(
+        "{}: the dataset has labels of type {}, expected {}; prepare it with --label-type {}, or use another "
+        "objective.name",
+        dataset_->path(), name_of(dataset_->label_kind()), name_of(options_.kind), name_of(options_.kind));
+}
+
+void LabelledSource::read_labels() {
+  if (options_.kind == LabelKind::sets) label_ends_ = dataset_->label_ends();
+  if (options_.kind != LabelKind::numbers) {
+    labels_ = dataset_->labels();
+    return;
+  }
+  numbers_ = dataset_->label_numbers();
+  const auto& scales = options_.scales.empty() ? dataset_->vocabulary().label_scales() : options_.scales;
+  require(scales.size() == outputs_, "{} scales of {} numbers", scales.size(), outputs_);
+  for (std::size_t i = 0; i < numbers_.size(); ++i) {
+    const LabelScale& scale = scales[i % outputs_];
+    numbers_[i] = static_cast<float>((static_cast<double>(numbers_[i]) - scale.mean) / scale.scale);
   }
 }
 
@@ -58,17 +83,16 @@ bool LabelledSource::needs_front(std::uint64_t position) const {
 
 void LabelledSource::find_samples() {
   const std::vector<std::uint64_t> offsets = dataset_->document_offsets();
-  const std::vector<std::int32_t> labels = dataset_->labels();
   const auto& ranges = dataset_->ranges(split_);
-  const std::uint64_t rows = rows_per_sample();
+  const std::uint64_t rows = rows_per_sample(), n_labels = dataset_->n_documents() / rows;
   std::uint64_t before = 0;  // tokens of the split before `range`
   auto range = ranges.begin();
-  for (std::uint64_t i = 0; i < labels.size(); ++i) {
+  for (std::uint64_t i = 0; i < n_labels; ++i) {
     const std::uint64_t begin = offsets[i * rows], end = offsets[(i + 1) * rows];
     for (; range != ranges.end() && range->end <= begin; ++range) before += range->end - range->begin;
     if (range == ranges.end()) break;
     if (begin < range->begin || end > range->end) continue;
-    Sample sample{{}, labels[i]};
+    Sample sample{{}, i};
     for (std::uint64_t row = 0; row < rows; ++row) {
       const std::uint64_t start = offsets[i * rows + row];
       const auto length = static_cast<std::int64_t>(offsets[i * rows + row + 1] - start);
@@ -76,7 +100,7 @@ void LabelledSource::find_samples() {
       const bool fronted = needs_front(position);
       const std::int64_t room = options_.sequence_length - (fronted ? 1 : 0);
       n_cut_ += length > room;
-      sample.documents[row] = {position, std::min(length, room), fronted};
+      sample.documents[row] = {position, start, std::min(length, room), fronted};
     }
     samples_.push_back(sample);
   }
@@ -104,11 +128,12 @@ Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std:
   const auto n = static_cast<std::size_t>(made.n);
   made.inputs.assign(count * rows * n, 0);
   made.mask.assign(made.inputs.size(), 0);
-  made.labels.assign(count, ignored_target);
-  made.n_targets = static_cast<std::int64_t>(filled);
+  const bool of_tokens = options_.kind == LabelKind::tokens;
+  (of_tokens ? made.targets : made.labels).assign(of_tokens ? made.inputs.size() : count, ignored_target);
+  if (options_.kind == LabelKind::numbers || options_.kind == LabelKind::sets) made.values.assign(count * outputs_, 0);
   for (std::uint64_t i = 0; i < filled; ++i) {
     const Sample& found = sample(first + i);
-    made.labels[i] = found.label;
+    put_label(found, i, made);
     for (std::uint64_t row = 0; row < rows; ++row) {
       const std::size_t place = (i * rows + row) * n;
       const auto length = static_cast<std::size_t>(found.documents[row].length);
@@ -120,6 +145,26 @@ Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std:
     }
   }
   return made;
+}
+
+void LabelledSource::put_label(const Sample& sample, std::size_t place, Batch& batch) const {
+  if (options_.kind == LabelKind::tokens) {
+    const Document& document = sample.documents[0];
+    const auto begin = labels_.begin() + static_cast<std::ptrdiff_t>(document.start);
+    const std::size_t to = place * static_cast<std::size_t>(batch.n) + (document.fronted ? 1 : 0);
+    for (std::int64_t t = 0; t < document.length; ++t) batch.n_targets += begin[t] != ignored_target;
+    std::copy_n(begin, document.length, batch.targets.begin() + static_cast<std::ptrdiff_t>(to));
+    return;
+  }
+  ++batch.n_targets;
+  batch.labels[place] = options_.kind == LabelKind::classes ? labels_[sample.index] : 0;
+  const auto values = std::span(batch.values).subspan(options_.kind == LabelKind::classes ? 0 : place * outputs_);
+  for (std::size_t k = 0; options_.kind == LabelKind::numbers && k < outputs_; ++k)
+    values[k] = std::bit_cast<std::int32_t>(numbers_[sample.index * outputs_ + k]);
+  if (options_.kind != LabelKind::sets) return;
+  const std::uint64_t begin = sample.index == 0 ? 0 : label_ends_[sample.index - 1];
+  for (std::uint64_t k = begin; k < label_ends_[sample.index]; ++k)
+    values[static_cast<std::size_t>(labels_[k])] = std::bit_cast<std::int32_t>(1.0F);
 }
 
 std::string LabelledSource::note() const {

@@ -20,6 +20,9 @@ struct LabelledOptions {
   /// Token to put before each document (a class token), unless the document already starts with it.
   std::optional<std::int32_t> first_token{};
   std::uint64_t seed = 0;  ///< of the permutations; ignored unless shuffled
+  LabelKind kind = LabelKind::classes;
+  /// LabelKind::numbers: those of the model. Empty: those of the dataset.
+  std::vector<LabelScale> scales{};
 };
 
 /// Documents of a split with their labels, one row per document. Rows are padded at the end with token id 0, and
@@ -29,16 +32,17 @@ struct LabelledOptions {
 class LabelledSource : public BatchSource {
  public:
   /// `dataset` must outlive the source. Throws UserError if the dataset has no labels, if its labels belong to single
-  /// documents but `pairs` is set (or the reverse), or if the split has no complete sample. Throws ContractError unless
-  /// sequence_length leaves room for at least one token of a document.
+  /// documents but `pairs` is set (or the reverse), if they are of another kind, or if the split has no complete
+  /// sample. Throws ContractError unless sequence_length leaves room for at least one token of a document.
   LabelledSource(const TokenizedDataset& dataset, Split split, const LabelledOptions& options);
 
   /// Returns the number of samples in one epoch.
   std::uint64_t n_samples() const override { return samples_.size(); }
   /// Returns the number of documents of the split that are truncated.
   std::uint64_t n_truncated() const { return n_cut_; }
-  /// Returns samples [first, first + samples); see BatchSource::batch. `inputs`, `mask` and `labels` are set; `targets`
-  /// is empty. With `pairs` the batch has 2 * samples rows.
+  /// Returns samples [first, first + samples); see BatchSource::batch. `inputs` and `mask` are set. LabelKind::tokens:
+  /// `targets` too; otherwise `labels`, and `values` unless labels are classes. With `pairs` the batch has 2 * samples
+  /// rows.
   Batch batch(std::uint64_t first, std::int64_t samples) const override;
   /// See BatchSource::single_pass_batch. Samples after the first epoch have an empty mask row and an ignored label.
   Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const override;
@@ -48,17 +52,21 @@ class LabelledSource : public BatchSource {
  private:
   struct Document {
     std::uint64_t position;  // in the split
+    std::uint64_t start;     // in the dataset
     std::int64_t length;     // tokens of the document that fit in a row
     bool fronted;            // whether first_token is put before them
     std::int64_t tokens() const { return length + (fronted ? 1 : 0); }
   };
   struct Sample {
     std::array<Document, 2> documents;
-    std::int32_t label;
+    std::uint64_t index;  // of the label in the dataset
   };
   std::uint64_t rows_per_sample() const { return options_.pairs ? 2 : 1; }
   bool needs_front(std::uint64_t position) const;
+  void check_labels() const;
+  void read_labels();
   void find_samples();
+  void put_label(const Sample& sample, std::size_t place, Batch& batch) const;
   const Sample& sample(std::uint64_t index) const;
   Batch make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const;
 
@@ -66,6 +74,11 @@ class LabelledSource : public BatchSource {
   Split split_;
   LabelledOptions options_;
   std::vector<Sample> samples_;
+  // Labels of all samples, as in TokenizedDataset.
+  std::vector<std::int32_t> labels_;
+  std::vector<std::uint64_t> label_ends_;
+  std::vector<float> numbers_;  // scaled
+  std::size_t outputs_;         // labels, or numbers
   std::uint64_t n_cut_ = 0;
 };
 

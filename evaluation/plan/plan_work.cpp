@@ -65,7 +65,8 @@ PlanStage output_stage(const Settings& settings, double vocabulary, double n_cla
   const auto d = static_cast<double>(model.d_model);
   PlanStage stage{.name = "output"};
   if (settings.objective.learns_labels()) {
-    stage.forward = samples * 6 * d * n_classes;  // the head is also trained with adapters
+    const double predictions = settings.objective.label_kind() == LabelKind::tokens ? tokens : samples;
+    stage.forward = predictions * 6 * d * n_classes;  // the head is also trained with adapters
     if (settings.objective.name == Objective::pair_classification) {
       stage.forward += samples * 8 * d * d;
       stage.backward += samples * 16 * d * d;

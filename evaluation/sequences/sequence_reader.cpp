@@ -53,8 +53,7 @@ class Collector : public DocumentSink {
   void begin_input(const std::string& name) { input_ = name; }
   void append(std::span<const std::uint16_t> ids) override { add(ids); }
   void append(std::span<const std::int32_t> ids) override { add(ids); }
-  void name_document(std::string_view name) override { current_.id = name; }
-  void label(std::int32_t) override {}
+  void name_document(std::string_view name, const std::string&) override { current_.id = name; }
 
   void end_document() override {
     if (current_.tokens.empty() && !is_long_) {
@@ -174,7 +173,6 @@ class LetterSink : public DocumentSink {
     position_ = 0;
     sink_.end_document();
   }
-  void label(std::int32_t) override {}
   std::uint64_t n_mapped() const { return n_mapped_; }
 
  private:

@@ -29,9 +29,11 @@ ops::CrossEntropyResult Encoder::masked_token_loss(ForwardContext& context, cons
   return trunk_.loss(context, tokens, targets, options);
 }
 
-ops::CrossEntropyResult Encoder::label_loss(ForwardContext& context, const Tensor& tokens, const Tensor& labels,
-                                            const ops::CrossEntropyOptions& options) {
-  return head().loss(context, hidden(context, tokens), labels, options);
+ops::CrossEntropyResult Encoder::label_loss(ForwardContext& context, const Tensor& tokens, const LabelTargets& targets,
+                                            const ops::CrossEntropyOptions& options, Tensor* logits) {
+  const Variable states = hidden(context, tokens);
+  if (logits) *logits = head().logits(context, states);
+  return head().loss(context, states, targets, options);
 }
 
 Tensor Encoder::label_logits(ForwardContext& context, const Tensor& tokens) {

@@ -25,10 +25,10 @@ class Encoder {
   /// The output layer is the decoder's.
   ops::CrossEntropyResult masked_token_loss(ForwardContext& context, const Tensor& tokens, const Tensor& targets,
                                             const ops::CrossEntropyOptions& options = {});
-  /// Returns the mean cross-entropy of labels int32 [samples]; labels of -1 are ignored. A sample is one row
-  /// (classification) or the rows 2i and 2i + 1 (pair classification).
-  ops::CrossEntropyResult label_loss(ForwardContext& context, const Tensor& tokens, const Tensor& labels,
-                                     const ops::CrossEntropyOptions& options = {});
+  /// Returns the mean loss of labels (LabelHead::loss); labels of -1 are ignored. A sample is one row, or the rows 2i
+  /// and 2i + 1 (pairs). If `logits` is not null, it receives the logits of the labels (LabelHead::logits).
+  ops::CrossEntropyResult label_loss(ForwardContext& context, const Tensor& tokens, const LabelTargets& targets,
+                                     const ops::CrossEntropyOptions& options = {}, Tensor* logits = nullptr);
   /// Returns the logits of the labels [samples, n_classes]. Throws ContractError without a head for labels, as
   /// label_loss() does.
   Tensor label_logits(ForwardContext& context, const Tensor& tokens);

@@ -9,6 +9,7 @@ namespace furlong::layers {
 
 LabelHead::LabelHead(ParameterStore& store, const ModelConfig& config, const LabelHeadConfig& head)
     : head_(head), dropout_(config.dropout) {
+  require(!head.pairs || head.kind != LabelKind::tokens, "label head: a label for each token of a pair");
   require(config.d_model > 0 && head.n_classes > 0, "label head: {} classes with d_model {}", head.n_classes,
           config.d_model);
   if (head.pairs)
@@ -19,6 +20,7 @@ LabelHead::LabelHead(ParameterStore& store, const ModelConfig& config, const Lab
 }
 
 Variable LabelHead::features(ForwardContext& context, const Variable& hidden) const {
+  if (head_.kind == LabelKind::tokens) return dropout(context, hidden, dropout_, "classifier.dropout");
   Variable pooled = ops::pool(context.tape, hidden, context.attention_mask.keys, head_.pooling);
   // Random numbers are keyed by samples; a pair is one sample.
   ForwardContext of_samples = context;
@@ -30,20 +32,25 @@ Variable LabelHead::features(ForwardContext& context, const Variable& hidden) co
   return dropout(of_samples, pooled, dropout_, "classifier.dropout");
 }
 
-ops::CrossEntropyResult LabelHead::loss(ForwardContext& context, const Variable& hidden, const Tensor& labels,
+ops::CrossEntropyResult LabelHead::loss(ForwardContext& context, const Variable& hidden, const LabelTargets& targets,
                                         const ops::CrossEntropyOptions& options) const {
   const Tape::Scope scope(context.tape, "classifier");
-  const Variable bias = bias_->variable();
-  return ops::cross_entropy(context.tape, features(context, hidden), weight_->variable(), &bias, labels, options);
+  const Variable weight = weight_->variable(), bias = bias_->variable(), x = features(context, hidden);
+  if (head_.kind == LabelKind::classes || head_.kind == LabelKind::tokens)
+    return ops::cross_entropy(context.tape, x, weight, &bias, targets.labels, options);
+  const auto kind =
+      head_.kind == LabelKind::numbers ? ops::ElementLoss::squared_error : ops::ElementLoss::binary_cross_entropy;
+  return ops::element_loss(context.tape, kind, x, weight, &bias, targets.labels, targets.values, options);
 }
 
 Tensor LabelHead::logits(ForwardContext& context, const Variable& hidden) const {
-  const Tensor pooled = features(context, hidden).value();
-  const DType dtype = accumulate_dtype(pooled.dtype());
-  const Tensor result = Tensor::empty({pooled.extent(0), head_.n_classes}, dtype, pooled.device());
-  const Tensor bias = Tensor::empty({head_.n_classes}, dtype, pooled.device());
+  const Tensor x = features(context, hidden).value();
+  const Tensor rows = x.reshape({x.shape().rows(), x.extent(-1)});
+  const DType dtype = accumulate_dtype(rows.dtype());
+  const Tensor result = Tensor::empty({rows.extent(0), head_.n_classes}, dtype, rows.device());
+  const Tensor bias = Tensor::empty({head_.n_classes}, dtype, rows.device());
   ops::convert(context.stream(), bias, bias_->variable().value());
-  ops::gemm(context.stream(), pooled, false, weight_->variable().value(), true, result, GradientMode::overwrite,
+  ops::gemm(context.stream(), rows, false, weight_->variable().value(), true, result, GradientMode::overwrite,
             {.bias = &bias});
   return result;
 }

@@ -65,7 +65,7 @@ TEST_F(TransformersExport, DirectoryHoldsCodeConfigAndTokenizer) {
   EXPECT_EQ(config.at("attention_layers"), Json::array({"linear", "linear"}));
   EXPECT_EQ(config.at("eos_token_id"), 256);
   EXPECT_EQ(config.at("tokenizer_class"), "PreTrainedTokenizerFast");
-  EXPECT_EQ(transformers_sources().size(), 3U);
+  EXPECT_EQ(transformers_sources().size(), 4U);
   for (const auto& [name, text] : transformers_sources()) {
     EXPECT_EQ(content(path("out/" + name)), text);
     EXPECT_THAT(text, ::testing::EndsWith("\n")) << name;
@@ -126,6 +126,20 @@ TEST_F(TransformersExport, NamesTheClassOfEachHead) {
   EXPECT_EQ(pairs.at("pair_classification"), true);
   EXPECT_EQ(pairs.at("id2label"), Json({{"0", "no"}, {"1", "yes"}}));
   EXPECT_TRUE(tensors().contains("matching.weight"));
+  EXPECT_FALSE(pairs.contains("problem_type"));
+  const Json sets = exported(make([](Settings& s) { encoder(s, Objective::multi_label_classification); }, labelled));
+  EXPECT_EQ(sets.at("problem_type"), "multi_label_classification");
+  const Vocabulary numbers = plain.with_labels({"tm", "activity"}, {{60.5, 8.25}, {0.1, 1e-3}});
+  const Json regression = exported(make([](Settings& s) { encoder(s, Objective::regression); }, numbers));
+  EXPECT_EQ(regression.at("problem_type"), "regression");
+  EXPECT_EQ(regression.at("label_scales"), Json({{60.5, 8.25}, {0.1, 1e-3}}));
+  EXPECT_EQ(regression.at("architectures"), Json::array({"FurlongForSequenceClassification"}));
+  const Json of_tokens = exported(make([](Settings& s) { encoder(s, Objective::token_classification); }, labelled));
+  EXPECT_EQ(of_tokens.at("architectures"), Json::array({"FurlongForTokenClassification"}));
+  EXPECT_EQ(of_tokens.at("auto_map").at("AutoModelForTokenClassification"),
+            "modeling_furlong.FurlongForTokenClassification");
+  EXPECT_THAT(transformers_card(make([](Settings& s) { encoder(s, Objective::token_classification); }, labelled)),
+              HasSubstr("pipeline_tag: token-classification\n"));
   const Json none = exported(make([](Settings& s) {
     encoder(s, Objective::masked_tokens);
     s.model.prediction_head = layers::PredictionHead::none;
@@ -181,6 +195,12 @@ TEST_F(TransformersExport, ComesBackBitForBit) {
       },
       Vocabulary::protein());
   comes_back([](Settings& s) { encoder(s, Objective::pair_classification); }, bytes.with_labels({"no", "yes"}));
+  comes_back([](Settings& s) { encoder(s, Objective::token_classification); }, bytes.with_labels({"no", "yes"}));
+  comes_back([](Settings& s) { encoder(s, Objective::regression); }, bytes.with_labels({"tm"}, {{60.5, 8.25}}));
+  const auto scales = open_source_model(path("out")).model.vocabulary.label_scales();
+  ASSERT_EQ(scales.size(), 1U);
+  EXPECT_EQ(scales[0].mean, 60.5);
+  EXPECT_EQ(scales[0].scale, 8.25);
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (std::uint64_t i = 0; i < std::min<std::uint64_t>(store.n_documents(), 64); ++i)
       fuzzing::succeeds([&] { store.document(i); });
     fuzzing::succeeds([&] {
-      if (store.documents_per_label() > 0) store.labels();
+      if (store.documents_per_label() == 0) return;
+      store.label_kind() == furlong::LabelKind::numbers ? void(store.label_numbers()) : void(store.labels());
     });
   });
   return 0;

@@ -35,7 +35,7 @@ os.environ["HF_MODULES_CACHE"] = MODULES.name
 import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, Trainer, TrainingArguments
 
 import random_models
 
@@ -100,6 +100,9 @@ def model_table():
     add("classification", {"mechanism": "linear", **favor}, "classification")
     add("classification_class_token", linformer, "classification", pooling="class_token")
     add("pairs", {"mechanism": "linear", **favor}, PAIRS, short_convolution=4)
+    add("regression", windowed, "regression")
+    add("multi_label", {"mechanism": "linear", **favor}, "multi_label_classification", pooling="class_token")
+    add("token_labels", linformer, "token_classification")
     return table
 
 
@@ -115,15 +118,26 @@ def known_name(program, key, *names):
     return next((name for name in names if f'"{name}"' in text), names[0])
 
 
-def labelled_data(program, work, pairs):
+def labelled_data(program, work, objective):
     table, store = work / "labelled.tsv", work / "labelled.h5"
     words = ["alpha", "beta", "gamma", "delta", "one", "two", "three"]
     rows = []
     for i in range(60):
         text = " ".join(words[(i * k) % 7] for k in range(1, 5))
-        rows.append(f"{text}\t{text[::-1]}\t{'even odd third'.split()[i % 3]}" if pairs else f"{text}\t{'ab'[i % 2]}")
+        label = {
+            PAIRS: f"{text[::-1]}\t{'even odd third'.split()[i % 3]}",
+            "regression": f"{20 + i % 7}\t{-0.01 * i}",
+            "multi_label_classification": ";".join("abc"[k] for k in range(3) if i >> k & 1),
+            "token_classification": "".join("v" if letter in "aeiou" else "c" for letter in text),
+        }.get(objective, "ab"[i % 2])
+        rows.append(f"{text}\t{label}")
     table.write_text("\n".join(rows) + "\n")
-    extra = ["--second-text-field", "2", "--label-field", "3"] if pairs else []
+    extra = {
+        PAIRS: ["--second-text-field", "2", "--label-field", "3"],
+        "regression": ["--label-type", "number", "--label-field", "2,3"],
+        "multi_label_classification": ["--label-type", "set"],
+        "token_classification": ["--label-type", "token"],
+    }.get(objective, [])
     furlong(program, "prepare", "labelled", table, "--output", store, "--split", "train:0.6,validation:0.4", *extra)
     return store
 
@@ -131,20 +145,21 @@ def labelled_data(program, work, pairs):
 def trained(program, work, model, attention, objective):
     """A run of two steps (with adapters of 20: they begin as zero)."""
     model = {"n_layers": 2, "d_model": 32, "n_heads": 4, "d_feedforward": 48, "max_sequence_length": 256, **model}
-    labels = objective in ("classification", PAIRS)
+    labels = objective not in ("next_token", "masked_tokens")
     pooling = model.pop("pooling", "mean")
+    head = {"pooling": pooling} if labels and objective != "token_classification" else {}
     steps = 20 if "lora_rank" in model else 2
     if not labels:
         model["vocabulary_size"] = VOCABULARY
     data = {"task": "copy", "sequence_length": 32, "batch_size": 2}
     if labels:
-        data = {STORE: str(labelled_data(program, work, objective == PAIRS)), "sequence_length": 32, "batch_size": 2}
+        data = {STORE: str(labelled_data(program, work, objective)), "sequence_length": 32, "batch_size": 2}
     config = {
         "seed": 1,
         "run_directory": str(work / "run"),
         "model": {**model, "attention": attention},
         "data": data,
-        "objective": {"name": objective, **({"pooling": pooling} if labels else {})},
+        "objective": {"name": objective, **head},
         "optimizer": {"learning_rate": 0.02},
         "schedule": {"name": "constant", "warmup_steps": 0},
         "trainer": {"max_steps": steps, "validate_every": steps, "validation_batches": 1},
@@ -260,12 +275,17 @@ def label_logits(folder, config, hidden, mask):
     """The head of labels by its definition, from hidden states of Furlong."""
     tensors = {name: t.double() for name, t in load_file(folder / "model.safetensors").items()}
     mask = mask[..., None].double()
+    if config.architectures[0] == "FurlongForTokenClassification":
+        return hidden @ tensors["classifier.weight"].T + tensors["classifier.bias"]
     x = hidden[:, 0] if config.pooling == "class_token" else (hidden * mask).sum(1) / mask.sum(1)
     if config.pair_classification:
         u, v = x[0::2], x[1::2]
         x = torch.cat([u, v, u * v, u - v], -1) @ tensors["matching.weight"].T + tensors["matching.bias"]
         x = torch.nn.functional.gelu(x)
-    return x @ tensors["classifier.weight"].T + tensors["classifier.bias"]
+    x = x @ tensors["classifier.weight"].T + tensors["classifier.bias"]
+    for k, (mean, scale) in enumerate(config.label_scales):
+        x[:, k] = x[:, k] * scale + mean
+    return x
 
 
 def check_generation(model):
@@ -293,6 +313,12 @@ def batch_for(model, config):
     generator = torch.Generator().manual_seed(5)
     ids = torch.randint(0, config.vocab_size, (4, 24), generator=generator)
     name = type(model).__name__
+    if name == "FurlongForTokenClassification":
+        labels = ids % config.num_labels
+        return {"input_ids": ids, "labels": torch.where(ids % 3 == 0, -100, labels)}
+    if config.problem_type is not None:
+        values = torch.randint(0, 2, (4, config.num_labels), generator=generator).double()
+        return {"input_ids": ids, "labels": values}
     if name == "FurlongForSequenceClassification":
         count = 2 if config.pair_classification else 4
         return {"input_ids": ids, "labels": torch.arange(count) % config.num_labels}
@@ -404,10 +430,12 @@ def check(program, name, work):
         "FurlongForCausalLM": AutoModelForCausalLM,
         "FurlongForMaskedLM": AutoModelForMaskedLM,
         "FurlongForSequenceClassification": AutoModelForSequenceClassification,
+        "FurlongForTokenClassification": AutoModelForTokenClassification,
         "FurlongModel": AutoModel,
     }[kind]
     inputs = inputs_for(config)
-    hidden = kind in ("FurlongModel", "FurlongForSequenceClassification")
+    labels = kind in ("FurlongForSequenceClassification", "FurlongForTokenClassification")
+    hidden = labels or kind == "FurlongModel"
     trunk = AutoModel if hidden else loader
     with torch.no_grad():
         wide, narrow = of_transformers(doubled(folder, trunk), inputs), of_transformers(
@@ -426,9 +454,11 @@ def check(program, name, work):
         "pytorch": distance(narrow.double(), exact, inputs),
     }
     model = doubled(folder, loader)
-    if kind == "FurlongForSequenceClassification":
+    if labels:
         found = of_transformers(model, inputs)
         wanted = label_logits(folder, config, exact, inputs["attention_mask"])
+        if kind == "FurlongForTokenClassification":
+            found, wanted = (x * inputs["attention_mask"][..., None] for x in (found, wanted))
         far["float64"] = max(far["float64"], float((found - wanted).abs().max()))
     size = float(exact.abs().max())
     line = (

@@ -65,11 +65,14 @@ namespace {
 std::optional<layers::LabelHeadConfig> label_head(const ObjectiveSettings& objective, const Vocabulary& vocabulary) {
   if (!objective.learns_labels()) return std::nullopt;
   if (vocabulary.labels().empty()) {
-    throw UserError("objective.name: {} needs labels, but the dataset has none; make one with furlong prepare labelled",
-                    name_of(objective.name));
+    throw UserError(
+        "objective.name: {} needs labels, but the dataset has none; make one with furlong prepare labelled "
+        "--label-type {}",
+        name_of(objective.name), name_of(objective.label_kind()));
   }
   return layers::LabelHeadConfig{static_cast<std::int64_t>(vocabulary.labels().size()),
-                                 objective.name == Objective::pair_classification, objective.pooling};
+                                 objective.name == Objective::pair_classification, objective.pooling,
+                                 objective.label_kind()};
 }
 
 void check_elements(const ParameterStore& store, const StoredModel& stored) {

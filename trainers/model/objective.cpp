@@ -66,6 +66,8 @@ std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary
   options.pairs = settings.objective.name == Objective::pair_classification;
   options.pad_to_longest = settings.data.padding == "longest";
   options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.kind = settings.objective.label_kind();
+  options.scales = vocabulary.label_scales();
   if (settings.objective.pooling == ops::Pooling::first) options.first_token = vocabulary.class_id();
   return std::make_unique<LabelledSource>(data, split, options);
 }
@@ -118,11 +120,10 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
   switch (settings.objective.name) {
     case Objective::masked_tokens:
       return masked(settings, vocabulary, data, Split::train, order, settings.data.sequence_length, "masking");
-    case Objective::classification:
-    case Objective::pair_classification:
-      return labelled(settings, vocabulary, data, Split::train, !in_order, settings.data.sequence_length);
     case Objective::next_token:
       break;
+    default:
+      return labelled(settings, vocabulary, data, Split::train, !in_order, settings.data.sequence_length);
   }
   if (settings.data.sampler == "stream") {
     const std::int64_t rows = settings.data.batch_size * settings.trainer.gradient_accumulation;
@@ -142,11 +143,10 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const V
     case Objective::masked_tokens:
       return masked(settings, vocabulary, data, split, SamplerOptions::Order::sequential, sequence_length,
                     "masking for evaluation");
-    case Objective::classification:
-    case Objective::pair_classification:
-      return labelled(settings, vocabulary, data, split, false, sequence_length);
     case Objective::next_token:
       break;
+    default:
+      return labelled(settings, vocabulary, data, split, false, sequence_length);
   }
   // Stateful evaluation uses the same segments as training, but starts whole documents where possible.
   if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size, true);
@@ -156,9 +156,13 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const V
 
 std::vector<InputPart> input_parts(const Batch& batch, DeviceBatch& made) {
   const Shape shape{batch.batch, batch.n};
+  const auto samples = static_cast<std::int64_t>(batch.labels.size());
   return {{&batch.inputs, shape, &made.inputs},
           {&batch.targets, shape, &made.targets},
-          {&batch.labels, {static_cast<std::int64_t>(batch.labels.size())}, &made.labels},
+          {&batch.labels, {samples}, &made.labels},
+          {&batch.values,
+           {samples, samples > 0 ? static_cast<std::int64_t>(batch.values.size()) / samples : 0},
+           &made.values},
           {&batch.mask, shape, &made.mask.keys},
           {&batch.documents, shape, &made.mask.documents}};
 }
@@ -169,22 +173,29 @@ DeviceBatch on_device(const Batch& batch, const Device& device) {
   return made;
 }
 
-DeviceBatch largest_batch(const Settings& settings, const Device& device) {
+DeviceBatch largest_batch(const Settings& settings, std::int64_t n_labels, const Device& device) {
   const std::int64_t samples = settings.data.batch_size;
   const std::int64_t rows = settings.objective.name == Objective::pair_classification ? 2 * samples : samples;
   const auto empty = [&](const Shape& shape) { return Tensor::empty(shape, DType::int32, device); };
   const Shape shape{rows, settings.data.sequence_length};
   DeviceBatch made;
   made.inputs = empty(shape);
-  if (settings.objective.learns_labels()) {
-    made.labels = empty({samples});
-    made.mask.keys = empty(shape);
-  } else {
+  const LabelKind kind = settings.objective.label_kind();
+  if (settings.objective.learns_labels()) made.mask.keys = empty(shape);
+  if (!settings.objective.learns_labels() || kind == LabelKind::tokens) {
     made.targets = empty(shape);
+  } else {
+    made.labels = empty({samples});
   }
+  if (kind == LabelKind::numbers || kind == LabelKind::sets) made.values = empty({samples, n_labels});
   if (settings.data.sampler == "documents") made.mask.keys = empty(shape);
   if (settings.data.packing == "documents") made.mask.documents = empty(shape);
   return made;
+}
+
+layers::LabelTargets label_targets(const Settings& settings, const DeviceBatch& batch) {
+  if (settings.objective.label_kind() == LabelKind::tokens) return {batch.targets, {}};
+  return {batch.labels, batch.values};
 }
 
 ops::CrossEntropyResult loss_of(Model& model, layers::ForwardContext& context, const DeviceBatch& batch,
@@ -194,11 +205,10 @@ ops::CrossEntropyResult loss_of(Model& model, layers::ForwardContext& context, c
   switch (model.settings.objective.name) {
     case Objective::masked_tokens:
       return model.encoder->masked_token_loss(context, batch.inputs, batch.targets, options);
-    case Objective::classification:
-    case Objective::pair_classification:
-      return model.encoder->label_loss(context, batch.inputs, batch.labels, options);
     case Objective::next_token:
       break;
+    default:
+      return model.encoder->label_loss(context, batch.inputs, label_targets(model.settings, batch), options);
   }
   return model.decoder->loss(context, batch.inputs, batch.targets, options, carried);
 }

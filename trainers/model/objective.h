@@ -1,6 +1,6 @@
 #pragma once
 // The training objective: where batches come from, and the loss of a batch. objective.name selects next_token,
-// masked_tokens, classification or pair_classification.
+// masked_tokens, or one of the objectives over labels.
 #include <memory>
 
 #include "datasets/batch.h"
@@ -28,14 +28,19 @@ struct DeviceBatch {
   Tensor inputs;            // int32 [rows, n]
   Tensor targets;           // int32 [rows, n]
   Tensor labels;            // int32 [samples]
+  Tensor values;            // int32 [samples, outputs]: see Batch::values
   ops::AttentionMask mask;  // [rows, n]
 };
 /// Returns the host values of `batch` with their target tensors in `made`. The result refers to both.
 std::vector<InputPart> input_parts(const Batch& batch, DeviceBatch& made);
 /// Copies a batch to `device`.
 DeviceBatch on_device(const Batch& batch, const Device& device);
-/// Returns the largest batch that a step can have, with undefined contents: for the shape-only device.
-DeviceBatch largest_batch(const Settings& settings, const Device& device);
+/// Returns the largest batch that a step can have, with undefined contents: for the shape-only device. `n_labels`:
+/// number of labels, for objectives over labels.
+DeviceBatch largest_batch(const Settings& settings, std::int64_t n_labels, const Device& device);
+
+/// Returns the labels of a batch of an objective over labels.
+layers::LabelTargets label_targets(const Settings& settings, const DeviceBatch& batch);
 
 /// Returns the loss of a batch over its targets or labels. `carried`: see Decoder::loss. Throws UserError for a model
 /// without an output layer.

@@ -65,15 +65,18 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
         "rounded up to a multiple of 64; sequence_length: always data.sequence_length")
       .one_of({"longest", "sequence_length"})
       .only_with("data.sampler", {"documents"})
-      .or_with("objective.name", {"classification", "pair_classification"});
+      .or_with("objective.name", {"classification", "pair_classification", "regression", "multi_label_classification",
+                                  "token_classification"});
 }
 
 void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
   t.section("objective", "the training objective");
   t.key("objective.name", &o.name, "",
         "next_token: causal language modelling (decoder); masked_tokens: masked language modelling (encoder, BERT); "
-        "classification: label of a document (encoder); pair_classification: label of a pair of documents (encoder)")
-      .elsewhere({"task", "loss"});
+        "classification: one label of a document; pair_classification: one label of a pair of documents; regression: "
+        "one or several numbers of a document; multi_label_classification: any number of labels of a document; "
+        "token_classification: a label of each token (all encoder)")
+      .elsewhere({"task", "loss", "problem_type"});
   t.key("objective.mask_probability", &o.mask_probability, "", "fraction of tokens to predict")
       .above(0)
       .below(1)
@@ -94,7 +97,8 @@ void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
         "document representation; mean: mean of its hidden states; class_token: hidden state of a <class> token at its "
         "start")
       .one_of({"mean", "class_token"})
-      .only_with("objective.name", {"classification", "pair_classification"})
+      .only_with("objective.name",
+                 {"classification", "pair_classification", "regression", "multi_label_classification"})
       .elsewhere({"pool", "pooling_mode"});
 }
 

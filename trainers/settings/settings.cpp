@@ -77,6 +77,19 @@ FILE` prints it with all defaults and derived values; `--comments` adds the mean
 
 }  // namespace
 
+LabelKind ObjectiveSettings::label_kind() const {
+  switch (name) {
+    case Objective::regression:
+      return LabelKind::numbers;
+    case Objective::multi_label_classification:
+      return LabelKind::sets;
+    case Objective::token_classification:
+      return LabelKind::tokens;
+    default:
+      return LabelKind::classes;
+  }
+}
+
 const StageSettings& FinetuneSettings::stage(const std::string& name) const {
   if (name == "attention_transfer") return attention_transfer;
   if (name == "distillation") return distillation;

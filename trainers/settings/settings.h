@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "datasets/label_kind.h"
 #include "framework/config/table.h"
 #include "framework/ops/dense/pooling.h"
 #include "layers/model_config.h"
@@ -29,9 +30,19 @@ struct DataSettings {
   bool operator==(const DataSettings&) const = default;
 };
 
-enum class Objective : std::uint8_t { next_token, masked_tokens, classification, pair_classification };
+enum class Objective : std::uint8_t {
+  next_token,
+  masked_tokens,
+  classification,
+  pair_classification,
+  regression,
+  multi_label_classification,
+  token_classification
+};
 constexpr auto names_of(Objective) {
-  return std::array{"next_token", "masked_tokens", "classification", "pair_classification"};
+  return std::array{"next_token",          "masked_tokens", "classification",
+                    "pair_classification", "regression",    "multi_label_classification",
+                    "token_classification"};
 }
 
 /// The keys under `objective`; `furlong config reference` documents them.
@@ -41,8 +52,10 @@ struct ObjectiveSettings {
   double mask_token_fraction = 0.8;
   double random_token_fraction = 0.1;
   ops::Pooling pooling = ops::Pooling::mean;
-  /// Whether targets are labels of documents rather than tokens.
-  bool learns_labels() const { return name == Objective::classification || name == Objective::pair_classification; }
+  /// Whether targets are labels, of documents or of their tokens, rather than tokens.
+  bool learns_labels() const { return name != Objective::next_token && name != Objective::masked_tokens; }
+  /// Returns what the labels are, for an objective that learns labels.
+  LabelKind label_kind() const;
   bool operator==(const ObjectiveSettings&) const = default;
 };
 

@@ -35,10 +35,10 @@ void SettingsChecker::objective() const {
   const bool encoder = copy_.model.architecture == layers::Architecture::encoder;
   if (encoder != (objective.name != Objective::next_token)) {
     const auto cite = citing({"objective.name", "model.architecture"});
-    cite.fail(fmt::format(
-        "{} cannot be combined with {}; expected {}", cite("objective.name"), cite("model.architecture"),
-        encoder ? "an objective for bidirectional attention: masked_tokens, classification or pair_classification"
-                : "next_token, or model.architecture: encoder"));
+    cite.fail(fmt::format("{} cannot be combined with {}; expected {}", cite("objective.name"),
+                          cite("model.architecture"),
+                          encoder ? "masked_tokens, or an objective over labels such as classification"
+                                  : "next_token, or model.architecture: encoder"));
   }
   if (objective.mask_token_fraction + objective.random_token_fraction > 1 + 1e-12) {
     const auto cite = citing({"objective.mask_token_fraction", "objective.random_token_fraction"});

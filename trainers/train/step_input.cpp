@@ -80,9 +80,10 @@ std::string StepInput::shapes() const {
   for (std::size_t i = 0; i < step_.batches.size(); ++i) {
     const Batch& batch = step_.batches[i];
     const DeviceBatch& input = inputs_[i];
-    shapes += fmt::format("{} x {}, {} labels{}{}{}; ", batch.batch, batch.n, batch.labels.size(),
-                          input.targets.defined() ? ", targets" : "", input.mask.keys.defined() ? ", masked" : "",
-                          input.mask.documents.defined() ? ", documents" : "");
+    shapes +=
+        fmt::format("{} x {}, {} labels, {} values{}{}{}; ", batch.batch, batch.n, batch.labels.size(),
+                    batch.values.size(), input.targets.defined() ? ", targets" : "",
+                    input.mask.keys.defined() ? ", masked" : "", input.mask.documents.defined() ? ", documents" : "");
   }
   return shapes;
 }

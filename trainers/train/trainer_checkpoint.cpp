@@ -149,8 +149,16 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   check_resumable(checkpoint, model_.settings);
   const std::string origin = checkpoint.path().string();
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
-  if (!(Vocabulary::from_json(checkpoint.text("vocabulary"), origin) == model_.vocabulary))
+  const Vocabulary vocabulary = Vocabulary::from_json(checkpoint.text("vocabulary"), origin);
+  if (!(vocabulary == model_.vocabulary))
     throw UserError("{}: cannot resume: its vocabulary differs from that of {}", origin, data_.path());
+  const auto equal = [](const LabelScale& a, const LabelScale& b) { return a.mean == b.mean && a.scale == b.scale; };
+  if (!std::equal(vocabulary.label_scales().begin(), vocabulary.label_scales().end(),
+                  model_.vocabulary.label_scales().begin(), model_.vocabulary.label_scales().end(), equal))
+    throw UserError(
+        "{}: cannot resume: the numbers of {} have another mean or standard deviation than when the run started; use "
+        "another --run-dir",
+        origin, data_.path());
   load_parameters(checkpoint, model_, Weights::raw);
   const ParameterStore& store = *model_.store;
   for (const Parameter& parameter : store.parameters()) {

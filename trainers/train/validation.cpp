@@ -109,7 +109,8 @@ Evaluation evaluate(Model& model, const BatchSource& source, const EvaluationPas
     correct = sums[3];
   }
   result.loss /= static_cast<double>(result.targets);
-  result.accuracy = correct / static_cast<double>(result.targets);
+  const bool has_accuracy = model.settings.objective.label_kind() != LabelKind::numbers;
+  result.accuracy = has_accuracy ? correct / static_cast<double>(result.targets) : std::nan("");
   return result;
 }
 

@@ -13,8 +13,10 @@ namespace furlong {
 
 /// Result of one pass over a split.
 struct Evaluation {
-  double loss = 0;           ///< mean over the targets, nats
-  double accuracy = 0;       ///< fraction of targets that were the most probable token or class
+  double loss = 0;  ///< mean over the targets, in nats; regression: mean squared error of the scaled numbers
+  /// Fraction of targets that were the most probable token or class, or of sets of which all labels were predicted; NaN
+  /// for regression.
+  double accuracy = 0;
   std::int64_t targets = 0;  ///< predicted tokens or labels
   std::int64_t tokens = 0;   ///< tokens read: next_token: the targets; otherwise all tokens except padding
   double seconds = 0;

@@ -1,41 +1,41 @@
-#include "framework/ops/loss/cross_entropy.h"
+#include "framework/ops/loss/classifier_loss.h"
 
 #include <algorithm>
 
 #include "framework/ops/loss/classifier_gradients.h"
-#include "framework/ops/loss/cross_entropy_rows.h"
 #include "framework/primitives/dispatch.h"
 #include "framework/primitives/gemm.h"
 
 namespace furlong::ops {
 namespace {
 
-void check(const Variable& hidden, const Variable& weight, const Variable* bias, const Tensor& targets,
-           const CrossEntropyOptions& options) {
+void check(const char* name, const Variable& hidden, const Variable& weight, const Variable* bias,
+           const Tensor& targets, const CrossEntropyOptions& options) {
   require(hidden.shape().rank() >= 1 && hidden.value().is_contiguous() && weight.shape().rank() == 2 &&
               weight.extent(1) == hidden.extent(-1) && weight.value().has_contiguous_rows() &&
               weight.dtype() == hidden.dtype(),
-          "cross_entropy: hidden is {} {} and weight is {} {}, expected [rows, d] and [vocabulary, d] of one dtype",
+          "{}: hidden is {} {} and weight is {} {}, expected [rows, d] and [outputs, d] of one dtype", name,
           name_of(hidden.dtype()), hidden.shape().text(), name_of(weight.dtype()), weight.shape().text());
   require(!bias || (bias->shape() == Shape{weight.extent(0)} && bias->value().is_contiguous()),
-          "cross_entropy: bias is {}, expected [{}]", bias ? bias->shape().text() : "", weight.extent(0));
+          "{}: bias is {}, expected [{}]", name, bias ? bias->shape().text() : "", weight.extent(0));
   require(
       targets.dtype() == DType::int32 && targets.elements() == hidden.shape().rows() && targets.has_contiguous_rows(),
-      "cross_entropy: targets are {} {} for hidden {}, expected int32 with one target per row",
-      name_of(targets.dtype()), targets.shape().text(), hidden.shape().text());
-  require(!options.normalizer || *options.normalizer > 0, "cross_entropy: normalizer {}, expected a positive number",
+      "{}: targets are {} {} for hidden {}, expected int32 with one target per row", name, name_of(targets.dtype()),
+      targets.shape().text(), hidden.shape().text());
+  require(!options.normalizer || *options.normalizer > 0, "{}: normalizer {}, expected a positive number", name,
           options.normalizer.value_or(1));
   const Tensor& given = options.device_normalizer;
   require(!given.defined() || (given.dtype() == DType::float64 && given.elements() == 1),
-          "cross_entropy: device_normalizer is {} {}, expected float64 [1]", name_of(given.dtype()),
-          given.shape().text());
+          "{}: device_normalizer is {} {}, expected float64 [1]", name, name_of(given.dtype()), given.shape().text());
 }
 
 }  // namespace
 
-CrossEntropyResult cross_entropy(Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias,
-                                 const Tensor& targets, const CrossEntropyOptions& options) {
-  check(hidden, weight, bias, targets, options);
+CrossEntropyResult classifier_loss(Tape& tape, const char* name, const Variable& hidden, const Variable& weight,
+                                   const Variable* bias, const Tensor& targets, std::int64_t n_targets,
+                                   const CrossEntropyOptions& options,
+                                   const std::function<void(const CrossEntropyRows&)>& rows_of_chunk) {
+  check(name, hidden, weight, bias, targets, options);
   const Stream& stream = tape.stream();
   const Device& device = tape.device();
   const DType dtype = hidden.dtype(), sum_dtype = accumulate_dtype(dtype);
@@ -44,7 +44,7 @@ CrossEntropyResult cross_entropy(Tape& tape, const Variable& hidden, const Varia
 
   CrossEntropyResult result;
   const auto [counts, inverse_normalizer] =
-      count_targets(stream, targets, vocabulary, options.normalizer, options.device_normalizer, sum_dtype);
+      count_targets(stream, targets, n_targets, options.normalizer, options.device_normalizer, sum_dtype);
   result.counts = counts;
   const Tensor row_losses = Tensor::empty({rows}, sum_dtype, device);
   const Tensor correct = options.count_correct ? Tensor::empty({rows}, DType::int32, device) : Tensor{};
@@ -65,16 +65,23 @@ CrossEntropyResult cross_entropy(Tape& tape, const Variable& hidden, const Varia
       const Tensor d_logits = gradients.any() ? chunk_d_logits.narrow(0, 0, count) : Tensor{};
       gemm(stream, hidden_chunk, false, weight.value(), true, logits, GradientMode::overwrite,
            {.bias = bias ? &bias_values : nullptr});
-      dispatch_kernel(stream, cross_entropy_rows_cpu, cross_entropy_rows_gpu,
-                      CrossEntropyRows{logits, targets, first_row, inverse_normalizer, row_losses, correct, d_logits});
+      rows_of_chunk({logits, targets, first_row, inverse_normalizer, row_losses, correct, d_logits});
       if (gradients.any()) gradients.add_chunk(stream, d_logits, hidden_chunk, weight.value(), first_row);
     }
   }
   const Tensor loss = Tensor::empty(Shape{}, sum_dtype, device);
   dispatch_kernel(stream, sum_rows_cpu, sum_rows_gpu, row_losses, correct, inverse_normalizer, loss, result.counts);
   if (options.keep_row_losses) result.row_losses = row_losses;
-  result.loss = gradients.record(tape, "cross_entropy", hidden, weight, bias, loss);
+  result.loss = gradients.record(tape, name, hidden, weight, bias, loss);
   return result;
+}
+
+CrossEntropyResult cross_entropy(Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias,
+                                 const Tensor& targets, const CrossEntropyOptions& options) {
+  return classifier_loss(tape, "cross_entropy", hidden, weight, bias, targets, weight.extent(0), options,
+                         [&](const CrossEntropyRows& chunk) {
+                           dispatch_kernel(tape.stream(), cross_entropy_rows_cpu, cross_entropy_rows_gpu, chunk);
+                         });
 }
 
 }  // namespace furlong::ops

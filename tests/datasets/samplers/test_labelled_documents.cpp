@@ -68,7 +68,7 @@ TEST_F(LabelledTest, TablesAndJsonLinesGiveTheSameDataset) {
                       Kind::csv,
                       [](PrepareOptions& o) {
                         o.labelled.text_field = "review";
-                        o.labelled.label_field = "label";
+                        o.labelled.label_fields = {"label"};
                       })),
       expected);
   EXPECT_EQ(contents(stored(R"({"text": "good film", "label": "yes"}
@@ -165,7 +165,7 @@ TEST_F(LabelledTest, ErrorsNameTheLine) {
   EXPECT_THAT(refusal("a\tb\nonly text\n", Kind::tsv),
               HasSubstr("input:2: the record has 1 column, expected the label in column 2"));
   EXPECT_THAT(refusal("a\tb\nc\t \n", Kind::tsv), HasSubstr("input:2: the label is empty"));
-  EXPECT_THAT(refusal("x,y\n1,2\n", Kind::csv, [](PrepareOptions& o) { o.labelled.label_field = "label"; }),
+  EXPECT_THAT(refusal("x,y\n1,2\n", Kind::csv, [](PrepareOptions& o) { o.labelled.label_fields = {"label"}; }),
               HasSubstr("input:1: column 'label' is missing; the header has x, y"));
   EXPECT_THAT(refusal("\"a,b\nc,d\n", Kind::csv), HasSubstr("input:1: unclosed quotation mark"));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n[1]\n", Kind::jsonl),

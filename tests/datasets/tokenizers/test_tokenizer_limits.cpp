@@ -21,7 +21,7 @@ using std::chrono::steady_clock;
 using ::testing::HasSubstr;
 using testing::message_of;
 
-JsonView view(const json& value) { return JsonView(value, "f:"); }
+JsonView view_of(const json& value) { return JsonView(value, "f:"); }
 
 double seconds_since(steady_clock::time_point start) {
   return std::chrono::duration<double>(steady_clock::now() - start).count();
@@ -80,15 +80,15 @@ TEST(TokenizerLimits, LimitsNumberOfSteps) {
     return json{{"type", "Sequence"}, {key, std::vector<json>(n, step)}};
   };
   const json lower{{"type", "Lowercase"}}, fuse{{"type", "Fuse"}};
-  EXPECT_EQ(Normalizer(view(sequence("normalizers", lower, 63))).apply("A"), "a");
-  EXPECT_THAT(message_of<UserError>([&] { Normalizer(view(sequence("normalizers", lower, 65))); }),
+  EXPECT_EQ(Normalizer(view_of(sequence("normalizers", lower, 63))).apply("A"), "a");
+  EXPECT_THAT(message_of<UserError>([&] { Normalizer(view_of(sequence("normalizers", lower, 65))); }),
               HasSubstr("f: normalizers[64]: more than 64 normalizers"));
-  EXPECT_EQ(TokenDecoder(view(sequence("decoders", fuse, 63))).decode({"a", "b"}), "ab");
-  EXPECT_THAT(message_of<UserError>([&] { TokenDecoder(view(sequence("decoders", fuse, 65))); }),
+  EXPECT_EQ(TokenDecoder(view_of(sequence("decoders", fuse, 63))).decode({"a", "b"}), "ab");
+  EXPECT_THAT(message_of<UserError>([&] { TokenDecoder(view_of(sequence("decoders", fuse, 65))); }),
               HasSubstr("f: decoders[64]: more than 64 decoders"));
   const json frame{{"type", "BertProcessing"}, {"cls", {"[CLS]", 1}}, {"sep", {"[SEP]", 2}}};
-  EXPECT_EQ(frame_of_processor(view(sequence("processors", frame, 32))).front.size(), 32U);
-  EXPECT_THAT(message_of<UserError>([&] { frame_of_processor(view(sequence("processors", frame, 33))); }),
+  EXPECT_EQ(frame_of_processor(view_of(sequence("processors", frame, 32))).front.size(), 32U);
+  EXPECT_THAT(message_of<UserError>([&] { frame_of_processor(view_of(sequence("processors", frame, 33))); }),
               HasSubstr("f: processors[32]: more than 64 tokens around a text"));
 }
 
@@ -106,7 +106,7 @@ TEST(TokenizerLimits, CollidingMergesAreNotSlower) {
     json model{{"type", "BPE"}, {"vocab", json::object()}, {"merges", json::array()}};
     for (std::int32_t i = 0; i < n; ++i) model["merges"].push_back(fmt::format("t{} x", i));
     const auto start = steady_clock::now();
-    make_bpe_model(view(model), table, false);
+    make_bpe_model(view_of(model), table, false);
     return seconds_since(start);
   };
   EXPECT_LT(seconds_of(16), 3 * seconds_of(1) + 0.5);

@@ -124,7 +124,7 @@ TEST_F(PlanTest, GradientsBecomeFinalInTheOrderOfStages) {
     model.store->on_gradient_final([&](Parameter& parameter) { order.push_back(parameter.name()); });
     Tape tape(Stream{model.store->device()});
     layers::ForwardContext context{tape, true};
-    tape.backward(loss_of(model, context, largest_batch(settings, model.store->device()), {}, nullptr).loss);
+    tape.backward(loss_of(model, context, largest_batch(settings, 0, model.store->device()), {}, nullptr).loss);
     ASSERT_GT(order.size(), 10u);
     std::size_t last = 4;
     for (const std::string& name : order) {

@@ -14,7 +14,7 @@ using namespace furlong::layers::testing;
 using reference::doubles;
 using reference::relative_difference;
 
-enum class Head { masked_tokens, classification, matching };
+enum class Head { masked_tokens, classification, matching, numbers, sets, tokens };
 
 ModelConfig encoder_config(const Attending& attending, Position position = Position::rotary) {
   ModelConfig config = small_config(attending, position, 0, Style::llama);
@@ -34,9 +34,22 @@ struct TestEncoder {
   }
   static std::optional<LabelHeadConfig> head_of(Head head, ops::Pooling pooling) {
     if (head == Head::masked_tokens) return std::nullopt;
-    return LabelHeadConfig{3, head == Head::matching, pooling};
+    const LabelKind kind = head == Head::numbers  ? LabelKind::numbers
+                           : head == Head::sets   ? LabelKind::sets
+                           : head == Head::tokens ? LabelKind::tokens
+                                                  : LabelKind::classes;
+    return LabelHeadConfig{3, head == Head::matching, pooling, kind};
   }
 };
+
+/// Returns the labels `goal`, with three values for each sample: 0.5 and -2 (numbers), or 1 and 0 (sets).
+LabelTargets targets_of(Head head, const Tensor& goal) {
+  if (head != Head::numbers && head != Head::sets) return {goal, {}};
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < 3 * goal.elements(); ++i)
+    values.push_back(i % 2 == 0 ? (head == Head::sets ? 1.0F : 0.5F) : (head == Head::sets ? 0.0F : -2.0F));
+  return {goal, Tensor::from(ops::value_bits(values), {goal.elements(), 3})};
+}
 
 /// Returns rows of `tokens` with `extra` positions appended, filled with `filler`.
 Tensor padded(const Tensor& tokens, std::int64_t extra, std::int32_t filler) {
@@ -63,7 +76,7 @@ double loss_under(TestEncoder& model, const Tensor& tokens, const Tensor& goal, 
   ForwardContext context{tape};
   context.attention_mask.keys = mask;
   const bool labels = model.head != Head::masked_tokens;
-  return scalar((labels ? model.encoder.label_loss(context, tokens, goal)
+  return scalar((labels ? model.encoder.label_loss(context, tokens, targets_of(model.head, goal))
                         : model.encoder.masked_token_loss(context, tokens, goal))
                     .loss.value());
 }
@@ -124,7 +137,7 @@ TEST_P(EveryEncoder, PaddingDoesNotAffectGradients) {
     Tape tape(Stream{});
     ForwardContext context{tape};
     context.attention_mask.keys = mask;
-    tape.backward(model.encoder.label_loss(context, rows, labels).loss);
+    tape.backward(model.encoder.label_loss(context, rows, {labels, {}}).loss);
     model.store.complete_gradients(tape.stream());
     return doubles(model.store.gradients());
   };
@@ -134,14 +147,17 @@ TEST_P(EveryEncoder, PaddingDoesNotAffectGradients) {
 
 // Compares the gradients with finite differences of the loss along one random direction through all parameters.
 TEST_P(EveryEncoder, GradientsOfEveryHeadMatchFiniteDifferences) {
-  for (const Head head : {Head::masked_tokens, Head::classification, Head::matching}) {
+  for (const Head head :
+       {Head::masked_tokens, Head::classification, Head::matching, Head::numbers, Head::sets, Head::tokens}) {
     ModelConfig config = encoder_config(GetParam());
     config.initializer_range =
         0.2;  // keeps denominators of signed feature maps away from zero, where finite differences fail
     TestEncoder model(config, head);
     const Tensor tokens = random_tokens(4, 8, model.encoder.config());
-    const Tensor goal = head == Head::masked_tokens
-                            ? random_targets(4, 8, model.encoder.config())
+    const Tensor goal = head == Head::masked_tokens ? random_targets(4, 8, model.encoder.config())
+                        : head == Head::tokens      ? reference::integer_tensor({4, 8}, -1, 3, "goal")
+                        : head == Head::numbers || head == Head::sets
+                            ? Tensor::from(std::vector<std::int32_t>{0, -1, 0, 0}, {4})
                             : reference::integer_tensor({head == Head::matching ? 2 : 4}, -1, 3, "goal");
     const Tensor mask = mask_of(4, 8, 6);
     model.store.forget_gradients();
@@ -149,8 +165,9 @@ TEST_P(EveryEncoder, GradientsOfEveryHeadMatchFiniteDifferences) {
       Tape tape(Stream{});
       ForwardContext context{tape};
       context.attention_mask.keys = mask;
-      tape.backward((head == Head::masked_tokens ? model.encoder.masked_token_loss(context, tokens, goal)
-                                                 : model.encoder.label_loss(context, tokens, goal))
+      tape.backward((head == Head::masked_tokens
+                         ? model.encoder.masked_token_loss(context, tokens, goal)
+                         : model.encoder.label_loss(context, tokens, targets_of(model.head, goal)))
                         .loss);
     }
     model.store.complete_gradients(Stream{});
@@ -233,7 +250,7 @@ TEST(Encoder, DropoutDoesNotDependOnBatchSplit) {
       options.normalizer = 1;
       return scalar(model.encoder
                         .label_loss(context, tokens.narrow(0, first * each, count * each).clone(),
-                                    labels.narrow(0, first, count).clone(), options)
+                                    {labels.narrow(0, first, count).clone(), {}}, options)
                         .loss.value());
     };
     EXPECT_NEAR(sum_of(0, samples), sum_of(0, samples / 2) + sum_of(samples / 2, samples / 2), 1e-12);

@@ -99,8 +99,9 @@ std::string RunRecorder::text_of(const Evaluation& found) const {
       settings_.objective.learns_labels() ? "" : fmt::format(" = {:.4f} bits per token", found.bits_per_token());
   const std::string divergence =
       std::isfinite(found.divergence) ? fmt::format(", divergence from the teacher {:.4f}", found.divergence) : "";
-  return fmt::format("validation loss {:.4f} nats{}, accuracy {:.3f}{}", found.loss, in_bits, found.accuracy,
-                     divergence);
+  const char* unit = settings_.objective.name == Objective::regression ? "" : " nats";
+  const std::string accuracy = std::isfinite(found.accuracy) ? fmt::format(", accuracy {:.3f}", found.accuracy) : "";
+  return fmt::format("validation loss {:.4f}{}{}{}{}", found.loss, unit, in_bits, accuracy, divergence);
 }
 
 std::string RunRecorder::metrics_on_disk() {

@@ -107,7 +107,8 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
   // With gradient accumulation the second batch adds to existing gradients, which can need more memory; later batches
   // repeat it.
   for (std::int64_t i = 0; i < std::min<std::int64_t>(settings.trainer.gradient_accumulation, 2); ++i) {
-    const DeviceBatch batch = largest_batch(settings, device);
+    const DeviceBatch batch =
+        largest_batch(settings, static_cast<std::int64_t>(model.vocabulary.labels().size()), device);
     if (teacher) {
       const auto number = [&](const Shape& shape) { return Tensor::empty(shape, DType::float64, device); };
       teacher->accumulate_loss(model, context, batch, {1, number({}), number({1}), batch.targets, 0});

@@ -1,0 +1,135 @@
+#include "datasets/prepare/label_table.h"
+
+#include <algorithm>
+#include <array>
+
+#include "framework/core/error.h"
+#include "framework/core/printable.h"
+
+namespace furlong {
+
+bool is_fasta_name(std::string_view file_name) {
+  for (const std::string_view packed : {".gz", ".xz"})
+    if (file_name.ends_with(packed)) file_name.remove_suffix(packed.size());
+  constexpr std::array<std::string_view, 5> endings{".fa", ".fasta", ".faa", ".fna", ".ffn"};
+  return std::any_of(endings.begin(), endings.end(), [&](std::string_view end) { return file_name.ends_with(end); });
+}
+
+LabelTable::LabelTable(const LabelledFormat& format, const std::string& file_name)
+    : is_fasta_(is_fasta_name(file_name)), file_name_(file_name), parser_(format) {
+  if (is_fasta_ && format.label_kind != LabelKind::tokens)
+    throw UserError("--label-file: {} is FASTA, which has a label for each letter; use --label-type token, or a table",
+                    file_name);
+  const Vocabulary bytes = Vocabulary::bytes(false);
+  LabelledFormat named = format;
+  named.text_is_name = true;
+  reader_ = is_fasta_ ? make_fasta_reader(bytes, false, *this) : make_labelled_reader(named, bytes, false, *this);
+}
+
+void LabelTable::name_document(std::string_view name, const std::string& place) {
+  name_ = name;
+  place_ = place;
+}
+
+void LabelTable::end_document() {
+  if (!is_fasta_) return;
+  add(name_, parser_.parse(parser_.split(text_), {}, place_), place_);
+  text_.clear();
+}
+
+void LabelTable::label(const DocumentLabel& label) {
+  add(text_, {{label.ids.begin(), label.ids.end()}, {label.numbers.begin(), label.numbers.end()}},
+      std::string(label.place));
+  text_.clear();
+}
+
+void LabelTable::add(const std::string& name, ParsedLabel label, const std::string& place) {
+  if (!labels_.emplace(name, Entry{std::move(label), place}).second)
+    throw UserError("{}: '{}' has a label already, at {}; remove one of the two", place, foreign::printable(name),
+                    labels_.at(name).place);
+}
+
+const ParsedLabel& LabelTable::label_of(const std::string& name, const std::string& place) {
+  const auto found = labels_.find(name);
+  if (found == labels_.end())
+    throw UserError("{}: '{}' has no label in {}; add one, or remove the record", place, foreign::printable(name),
+                    file_name_);
+  found->second.used = true;
+  return found->second.label;
+}
+
+std::size_t LabelTable::n_unused() const {
+  return static_cast<std::size_t>(
+      std::count_if(labels_.begin(), labels_.end(), [](const auto& entry) { return !entry.second.used; }));
+}
+
+namespace {
+
+/// Passes documents on and adds their labels.
+class LabellingSink : public DocumentSink {
+ public:
+  LabellingSink(LabelTable& table, LabelKind kind, const Vocabulary& vocabulary, DocumentSink& writer)
+      : table_(table), kind_(kind), vocabulary_(vocabulary), writer_(writer) {}
+
+  void name_document(std::string_view name, const std::string& place) override {
+    name_ = name;
+    place_ = place;
+    label_ = &table_.label_of(name_, place);
+  }
+  void append(std::span<const std::uint16_t> ids) override {
+    n_tokens_ += ids.size();
+    writer_.append(ids);
+  }
+  void append(std::span<const std::int32_t> ids) override {
+    n_tokens_ += ids.size();
+    writer_.append(ids);
+  }
+  void end_document() override {
+    writer_.end_document();
+    if (n_tokens_ > 0) {
+      std::vector<std::int32_t> ids = label_->ids;
+      if (kind_ == LabelKind::tokens) frame_token_labels(vocabulary_, n_tokens_, ids, place_, table_.place_of(name_));
+      writer_.label({ids, label_->numbers, place_});
+    }
+    n_tokens_ = 0;
+  }
+
+ private:
+  LabelTable& table_;
+  LabelKind kind_;
+  const Vocabulary vocabulary_;
+  DocumentSink& writer_;
+  std::string name_, place_;
+  const ParsedLabel* label_ = nullptr;
+  std::size_t n_tokens_ = 0;
+};
+
+class LabelledFastaReader : public DocumentReader {
+ public:
+  LabelledFastaReader(LabelTable& table, LabelKind kind, const Vocabulary& vocabulary, bool map_unknown,
+                      DocumentSink& writer)
+      : table_(table),
+        sink_(table, kind, vocabulary, writer),
+        fasta_(make_fasta_reader(vocabulary, map_unknown, sink_)) {}
+  void begin_input(const std::string& name) override { fasta_->begin_input(name); }
+  void feed(std::string_view block) override { fasta_->feed(block); }
+  void end_input() override { fasta_->end_input(); }
+  std::uint64_t n_mapped() const override { return fasta_->n_mapped(); }
+  std::uint64_t n_cut_documents() const override { return fasta_->n_cut_documents(); }
+  std::vector<std::string> label_names() const override { return table_.label_names(); }
+
+ private:
+  LabelTable& table_;
+  LabellingSink sink_;
+  std::unique_ptr<DocumentReader> fasta_;
+};
+
+}  // namespace
+
+std::unique_ptr<DocumentReader> make_labelled_fasta_reader(LabelTable& table, LabelKind kind,
+                                                           const Vocabulary& vocabulary, bool map_unknown,
+                                                           DocumentSink& writer) {
+  return std::make_unique<LabelledFastaReader>(table, kind, vocabulary, map_unknown, writer);
+}
+
+}  // namespace furlong

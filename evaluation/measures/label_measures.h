@@ -1,0 +1,37 @@
+#pragma once
+// Measures of `furlong evaluate` for numbers, sets of labels and labels of tokens.
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "evaluation/measures/token_labels.h"
+#include "trainers/train/validation.h"
+
+namespace furlong {
+
+/// Collects a model's predictions while evaluate() runs.
+class LabelMeasures {
+ public:
+  /// `model` has an objective over labels and must outlive this object.
+  explicit LabelMeasures(Model& model);
+
+  /// Returns the loss to pass to evaluate(), which also collects predictions. It refers to this object.
+  BatchLoss loss();
+  /// Returns the measures by name, and those of each label under "labels". Regression: pearson and spearman (means over
+  /// the numbers) and rmse, in the units of the data. Sets: micro_f1, macro_f1, mean_auroc. Tokens: macro_f1. Undefined
+  /// measures are null. Empty for other objectives.
+  nlohmann::ordered_json to_json() const;
+
+ private:
+  void collect(const Batch& batch, const std::vector<double>& logits);
+  nlohmann::ordered_json numbers() const;
+  nlohmann::ordered_json sets() const;
+  nlohmann::ordered_json tokens() const;
+
+  Model& model_;
+  LabelKind kind_;
+  std::size_t outputs_;
+  std::vector<double> predicted_, targets_;  // [samples, outputs], numbers and sets
+  TokenLabelCounts counts_;
+};
+
+}  // namespace furlong

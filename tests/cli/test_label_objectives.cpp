@@ -1,0 +1,140 @@
+// The page on labels: prepare, train, evaluate and export for numbers, sets and labels of tokens.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/page_example.h"
+#include "tests/cli/program.h"
+#include "tests/places.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+using testing::example_of;
+using testing::expect_user_error;
+using testing::Finished;
+
+/// Proteins of K and E. tm rises with the number of K; activity falls. Kinases start with K, and membrane proteins have
+/// an E. K is in a helix, E in a strand; the first residue has no structure.
+class LabelObjectivesProgramTest : public testing::WithProgram {
+ protected:
+  void SetUp() override {
+    std::string table = "id,sequence,tm,activity\n", lines, fasta, structure;
+    for (int i = 0; i < 160; ++i) {
+      std::string sequence, states;
+      for (int t = 0; t < 8; ++t) sequence += (i * 7 + t * t * (i % 5 + 1)) % 3 == 0 ? 'E' : 'K';
+      const auto n = std::count(sequence.begin(), sequence.end(), 'K');
+      for (const char letter : sequence) states += letter == 'K' ? 'H' : 'S';
+      states[0] = '.';
+      table +=
+          fmt::format("{},{},{},{}\n", i, sequence, 40 + 2.5 * static_cast<double>(n), -0.001 * static_cast<double>(n));
+      Json labels = Json::array();
+      if (sequence[0] == 'K') labels.push_back("kinase");
+      if (n < 8) labels.push_back("membrane");
+      lines += Json{{"text", sequence}, {"label", labels}}.dump() + "\n";
+      fasta += fmt::format(">P{} of a test\n{}\n", i, sequence);
+      structure += fmt::format(">P{}\n{}\n", i, states);
+    }
+    file("stability.csv", table);
+    file("function.jsonl", lines);
+    file("proteins.fasta", fasta);
+    file("structure.fasta", structure);
+    file("encoder.yaml", R"(data:
+  dataset: stability.h5
+  sequence_length: 16
+  batch_size: 8
+model:
+  architecture: encoder
+  n_layers: 1
+  d_model: 16
+  n_heads: 2
+objective:
+  name: regression
+optimizer:
+  learning_rate: 0.01
+schedule:
+  warmup_steps: 2
+trainer:
+  max_steps: 80
+  validate_every: 40
+log:
+  progress: none
+)");
+  }
+  /// Runs a line of the page in the test's folder and returns what it prints.
+  std::string run_line(const std::string& line) const {
+    const std::string command = fmt::format("cd '{}' && furlong() {{ '{}' \"$@\"; }} && {} >stdout 2>stderr",
+                                            folder_.string(), testing::program_under_test(), line);
+    EXPECT_EQ(std::system(command.c_str()), 0) << line << "\n" << content(path("stderr"));
+    return content(path("stdout"));
+  }
+};
+
+TEST_F(LabelObjectivesProgramTest, ExamplesOfThePageRun) {
+  const auto lines = example_of("labels.md");
+  ASSERT_EQ(lines.size(), 10u);
+  std::vector<std::string> outputs;
+  for (const std::string& line : lines) outputs.push_back(run_line(line));
+  EXPECT_THAT(outputs[0], HasSubstr("  tm: mean "));
+  const Json numbers = Json::parse(outputs[6]), sets = Json::parse(outputs[7]), tokens = Json::parse(outputs[8]);
+  EXPECT_EQ(numbers["objective"], "regression");
+  EXPECT_GT(numbers["pearson"], 0.9);
+  EXPECT_LT(numbers["loss"], 0.3);
+  EXPECT_GT(numbers["baseline_loss"], 0.5);
+  EXPECT_LT(numbers["labels"]["tm"]["rmse"], 2);
+  EXPECT_LT(numbers["labels"]["activity"]["rmse"], 0.001);
+  EXPECT_FALSE(numbers.contains("accuracy"));
+  EXPECT_GT(sets["micro_f1"], 0.8);
+  EXPECT_TRUE(sets["labels"]["kinase"]["auroc"].is_number());
+  EXPECT_GT(tokens["accuracy"], 0.95);
+  EXPECT_GT(tokens["macro_f1"], 0.95);
+  EXPECT_EQ(tokens["targets"].get<int>() % 7, 0) << "the first residue and <document> have no label";
+  const Json config = Json::parse(content(path("exported/config.json")));
+  EXPECT_EQ(config["architectures"], Json::array({"FurlongForTokenClassification"}));
+  EXPECT_EQ(config["id2label"].size(), 2u);
+  const Finished text = furlong({"evaluate", path("runs/stability"), "--data", path("stability.h5")});
+  EXPECT_THAT(text.out, HasSubstr("  rmse           "));
+  EXPECT_THAT(text.out, HasSubstr("    tm           pearson "));
+  expect_user_error(furlong({"evaluate", path("runs/stability"), "--data", path("stability.h5"), "--predictions",
+                             path("predictions.tsv")}),
+                    {"--predictions does not apply to objective.name: regression"});
+  EXPECT_FALSE(std::filesystem::exists(path("predictions.tsv")));
+}
+
+TEST_F(LabelObjectivesProgramTest, StartsFromPretrainedWeights) {
+  run_line("furlong prepare fasta proteins.fasta --alphabet protein --split-by document -o text.h5");
+  run_line(
+      "furlong train encoder.yaml --set data.dataset=text.h5 --set objective.name=masked_tokens --set "
+      "trainer.max_steps=4 --run-dir runs/text");
+  run_line(
+      "furlong prepare labelled proteins.fasta --label-file structure.fasta --label-type token --unlabelled . -o "
+      "structure.h5");
+  run_line(
+      "furlong train encoder.yaml --set data.dataset=structure.h5 --set objective.name=token_classification --set "
+      "trainer.max_steps=4 --set model.weights=runs/text --run-dir runs/structure");
+  EXPECT_THAT(content(path("stderr")), HasSubstr("classifier.weight"));
+}
+
+TEST_F(LabelObjectivesProgramTest, InvalidLabelsLeaveNoFile) {
+  file("bad.csv", "sequence,tm\nKK,50\nKE,warm\n");
+  const Finished refused = furlong({"prepare", "labelled", path("bad.csv"), "--alphabet", "protein", "--text-field",
+                                    "sequence", "--label-field", "tm", "--label-type", "number"});
+  expect_user_error(refused, {"bad.csv:3: 'warm' in tm is not a finite number"});
+  EXPECT_FALSE(std::filesystem::exists(path("bad.h5")));
+  // The objective must match the labels.
+  ASSERT_EQ(furlong({"prepare", "labelled", path("stability.csv"), "--alphabet", "protein", "--text-field", "sequence",
+                     "--label-field", "tm", "--label-type", "number", "-o", path("stability.h5")})
+                .status,
+            0);
+  const Finished other = furlong({"train", path("encoder.yaml"), "--set", "data.dataset=" + path("stability.h5"),
+                                  "--set", "objective.name=token_classification", "--run-dir", path("run")});
+  expect_user_error(other, {"the dataset has labels of type number, expected token"});
+  EXPECT_FALSE(std::filesystem::exists(path("run")));
+}
+
+}  // namespace
+}  // namespace furlong

@@ -1,0 +1,292 @@
+// Labels that are numbers, sets or labels of tokens: prepare, the dataset, and batches.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <filesystem>
+
+#include "datasets/prepare/labelled_readers.h"
+#include "datasets/prepare/prepare.h"
+#include "datasets/samplers/labelled_source.h"
+#include "framework/core/error.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::message_of;
+using Kind = LabelledFormat::Kind;
+using Strings = std::vector<std::string>;
+
+class LabelKindsTest : public testing::WithTemporaryFolder {
+ protected:
+  struct Request {
+    Kind kind;
+    LabelKind labels;
+    Strings fields = {}, names = {}, unlabelled = {};
+    std::string text_field = {}, alphabet = "protein", separator = {};
+    SplitShares shares = {{1, 0, 0}};
+  };
+  TokenizedDataset stored(const std::string& content, const Request& request) const {
+    PrepareOptions options;
+    options.format = PrepareOptions::Format::labelled;
+    options.inputs = {file("input", content)};
+    options.output = path("store.h5");
+    options.force = true;
+    options.alphabet = request.alphabet;
+    options.labelled.kind = request.kind;
+    options.labelled.label_kind = request.labels;
+    options.labelled.text_field = request.text_field;
+    options.labelled.label_fields = request.fields;
+    options.labelled.labels = request.names;
+    options.labelled.unlabelled = request.unlabelled;
+    options.labelled.label_separator = request.separator;
+    options.store.split_by = DatasetWriterOptions::SplitBy::document;
+    options.store.shares = request.shares;
+    prepare(options);
+    return TokenizedDataset::open(options.output);
+  }
+  /// The error of prepare, which must leave no file.
+  std::string refusal(const std::string& content, const Request& request) const {
+    const std::string message = message_of<UserError>([&] { stored(content, request); });
+    EXPECT_FALSE(std::filesystem::exists(path("store.h5"))) << message;
+    return message;
+  }
+  static LabelledOptions in_order(LabelKind kind, std::int64_t sequence_length) {
+    LabelledOptions options;
+    options.kind = kind;
+    options.sequence_length = sequence_length;
+    options.shuffled = false;
+    return options;
+  }
+  static std::vector<float> values_of(const Batch& batch) {
+    std::vector<float> values;
+    for (const std::int32_t bits : batch.values) values.push_back(std::bit_cast<float>(bits));
+    return values;
+  }
+};
+
+/// Records the names and labels of documents.
+class RecordingSink : public DocumentSink {
+ public:
+  void append(std::span<const std::uint16_t>) override {}
+  void append(std::span<const std::int32_t>) override {}
+  void end_document() override {}
+  void name_document(std::string_view name, const std::string& place) override {
+    names.push_back(std::string(name) + " at " + place);
+  }
+  void label(const DocumentLabel& label) override {
+    numbers.insert(numbers.end(), label.numbers.begin(), label.numbers.end());
+  }
+  Strings names;
+  std::vector<float> numbers;
+};
+
+TEST(LabelledReader, RecordsHaveAnIdAndSeveralLabels) {
+  for (const auto& [kind, text] : {std::pair(Kind::csv, "tm,key,seq,activity\n60,a,MKV,1\n50, b ,GG,2\n"),
+                                   std::pair(Kind::jsonl,
+                                             "\n{\"tm\": 60, \"key\": \"a\", \"seq\": \"MKV\", \"activity\": 1}\n"
+                                             "{\"activity\": 2, \"key\": \" b\", \"tm\": 50, \"seq\": \"GG\"}\n")}) {
+    LabelledFormat format;
+    format.kind = kind;
+    format.text_field = "seq";
+    format.id_field = "key";
+    format.label_kind = LabelKind::numbers;
+    format.label_fields = {"tm", "activity"};
+    RecordingSink sink;
+    const auto reader = make_labelled_reader(format, Vocabulary::protein(), false, sink);
+    reader->begin_input("input");
+    reader->feed(text);
+    reader->end_input();
+    EXPECT_THAT(sink.names, ElementsAre("a at input:2", "b at input:3"));
+    EXPECT_THAT(sink.numbers, ElementsAre(60, 1, 50, 2));
+    EXPECT_THAT(reader->label_names(), ElementsAre("tm", "activity"));
+  }
+}
+
+TEST_F(LabelKindsTest, NumbersOfTablesAndJsonLines) {
+  const Request csv{.kind = Kind::csv, .labels = LabelKind::numbers, .fields = {"tm", "activity"}, .text_field = "seq"};
+  const TokenizedDataset data = stored("seq,tm,activity\nMKV,60,-1e-3\nGG,+50.5, 0\nWDE,70,2.5e2\n", csv);
+  EXPECT_EQ(data.label_kind(), LabelKind::numbers);
+  EXPECT_THAT(data.vocabulary().labels(), ElementsAre("tm", "activity"));
+  EXPECT_THAT(data.label_numbers(), ElementsAre(60.F, -1e-3F, 50.5F, 0.F, 70.F, 250.F));
+  const auto& scales = data.vocabulary().label_scales();
+  EXPECT_NEAR(scales[0].mean, (60 + 50.5 + 70) / 3, 1e-12);
+  EXPECT_NEAR(scales[0].scale, std::sqrt((60 * 60 + 50.5 * 50.5 + 70 * 70) / 3 - std::pow(180.5 / 3, 2)), 1e-10);
+  const TokenizedDataset json =
+      stored("{\"text\": \"MKV\", \"label\": [60, -0.001]}\n{\"text\": \"G\", \"label\": [1, 2]}",
+             {.kind = Kind::jsonl, .labels = LabelKind::numbers});
+  EXPECT_THAT(json.vocabulary().labels(), ElementsAre("label[0]", "label[1]"));
+  EXPECT_THAT(json.label_numbers(), ElementsAre(60.F, -0.001F, 1.F, 2.F));
+  const TokenizedDataset one = stored("MKV\t3\nGG\t3\n", {.kind = Kind::tsv, .labels = LabelKind::numbers});
+  EXPECT_EQ(one.vocabulary().label_scales()[0].scale, 1) << "numbers that are all equal are not divided by zero";
+}
+
+TEST_F(LabelKindsTest, ScalesComeFromTheTrainingSplit) {
+  std::string table;
+  for (int i = 0; i < 200; ++i) table += fmt::format("MKV\t{}\n", i);
+  const TokenizedDataset data =
+      stored(table, {.kind = Kind::tsv, .labels = LabelKind::numbers, .shares = {{0.5, 0.5, 0}}});
+  const LabelledSource train(data, Split::train, in_order(LabelKind::numbers, 8));
+  const std::vector<float> values = values_of(train.batch(0, static_cast<std::int64_t>(train.n_samples())));
+  double sum = 0, squares = 0;
+  for (const float value : values) {
+    sum += static_cast<double>(value);
+    squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  EXPECT_NEAR(sum, 0, 1e-4);
+  EXPECT_NEAR(squares / static_cast<double>(values.size()), 1, 1e-5);
+  // A model keeps its own scales on other data.
+  LabelledOptions options = in_order(LabelKind::numbers, 8);
+  options.scales = {{100, 10}};
+  const LabelledSource validation(data, Split::validation, options);
+  const Batch first = validation.single_pass_batch(0, 1);
+  const float number = std::round(100 + 10 * values_of(first)[0]);
+  EXPECT_GE(number, 0);
+  EXPECT_NEAR(values_of(first)[0], (number - 100) / 10, 1e-5);
+}
+
+TEST_F(LabelKindsTest, SetsOfTablesAndJsonLines) {
+  for (const auto& [content, kind] :
+       {std::pair{std::string("MKV\tmembrane; kinase\nGG\t\nWDE\tkinase;kinase\n"), Kind::tsv},
+        std::pair{
+            std::string("{\"text\": \"MKV\", \"label\": [\"membrane\", \"kinase\"]}\n{\"text\": \"GG\", \"label\": "
+                        "[]}\n{\"text\": \"WDE\", \"label\": \"kinase\"}\n"),
+            Kind::jsonl}}) {
+    const TokenizedDataset data = stored(content, {.kind = kind, .labels = LabelKind::sets});
+    EXPECT_THAT(data.vocabulary().labels(), ElementsAre("membrane", "kinase"));
+    EXPECT_THAT(data.labels(), ElementsAre(0, 1, 1));
+    EXPECT_THAT(data.label_ends(), ElementsAre(2, 2, 3));
+    const LabelledSource source(data, Split::train, in_order(LabelKind::sets, 8));
+    const Batch batch = source.single_pass_batch(0, 4);
+    EXPECT_THAT(values_of(batch), ElementsAre(1, 1, 0, 0, 0, 1, 0, 0));
+    EXPECT_THAT(batch.labels, ElementsAre(0, 0, 0, ignored_target)) << "an empty set counts, a missing sample does not";
+    EXPECT_EQ(batch.n_targets, 3);
+  }
+  const TokenizedDataset bars = stored("MKV\ta|b\n", {.kind = Kind::tsv, .labels = LabelKind::sets, .separator = "|"});
+  EXPECT_THAT(bars.vocabulary().labels(), ElementsAre("a", "b"));
+}
+
+TEST_F(LabelKindsTest, LabelsOfTokens) {
+  for (const auto& [content, kind] :
+       {std::pair{std::string("MK V\tHE-\nGG\tCC\n"), Kind::tsv},
+        std::pair{std::string("{\"text\": \"MKV\", \"label\": [\"H\", \"E\", null]}\n{\"text\": \"GG\", \"label\": "
+                              "\"CC\"}\n"),
+                  Kind::jsonl}}) {
+    const TokenizedDataset data = stored(content, {.kind = kind, .labels = LabelKind::tokens, .unlabelled = {"-"}});
+    EXPECT_THAT(data.vocabulary().labels(), ElementsAre("H", "E", "C"));
+    EXPECT_THAT(data.labels(), ElementsAre(0, 1, -1, -1, 2, 2, -1)) << "<document> has no label";
+    const LabelledSource source(data, Split::train, in_order(LabelKind::tokens, 3));
+    const Batch batch = source.single_pass_batch(0, 3);
+    EXPECT_EQ(batch.n, 3);
+    EXPECT_THAT(batch.targets, ElementsAre(0, 1, -1, 2, 2, -1, -1, -1, -1));
+    EXPECT_TRUE(batch.labels.empty() && batch.values.empty());
+    EXPECT_EQ(batch.n_targets, 4);
+    EXPECT_EQ(batch.n_tokens, 6);
+  }
+  // The labels belong to the tokens, also in later splits and in shuffled order.
+  std::string table;
+  for (int i = 0; i < 60; ++i) {
+    const std::string letters = std::string(static_cast<std::size_t>(1 + i % 5), 'M') + "KV";
+    std::string labels;
+    for (const char letter : letters) labels += static_cast<char>(letter + 1);
+    table += letters + "\t" + labels + "\n";
+  }
+  const TokenizedDataset data =
+      stored(table, {.kind = Kind::tsv, .labels = LabelKind::tokens, .shares = {{0.5, 0.5, 0}}});
+  for (const Split split : {Split::train, Split::validation}) {
+    LabelledOptions options = in_order(LabelKind::tokens, 6);
+    options.shuffled = true;
+    const Batch batch = LabelledSource(data, split, options).batch(3, 20);
+    std::int64_t labelled = 0;
+    for (std::size_t i = 0; i < batch.targets.size(); ++i) {
+      if (batch.targets[i] == ignored_target) continue;
+      ++labelled;
+      const std::string name = data.vocabulary().labels()[static_cast<std::size_t>(batch.targets[i])];
+      EXPECT_EQ(name[0], data.vocabulary().symbol(batch.inputs[i])[0] + 1);
+    }
+    EXPECT_EQ(labelled, batch.n_targets);
+    EXPECT_GT(labelled, 40);
+  }
+}
+
+TEST_F(LabelKindsTest, LabelsOfFastaRecordsInAnotherFile) {
+  const auto prepared = [&](const std::string& label_file, const std::string& labels, LabelKind kind) {
+    PrepareOptions options;
+    options.format = PrepareOptions::Format::labelled;
+    options.inputs = {file("proteins.fasta", ">P1 first\nMK\nV\n>P2\nGGWW\n")};
+    options.output = path("store.h5");
+    options.label_file = file(label_file, labels);
+    options.labelled.label_kind = kind;
+    options.labelled.kind = label_file.ends_with("csv") ? Kind::csv : Kind::tsv;
+    options.store.split_by = DatasetWriterOptions::SplitBy::document;
+    options.store.shares = {{1, 0, 0}};
+    options.force = true;
+    prepare(options);
+    return TokenizedDataset::open(options.output);
+  };
+  const auto refused = [&](const std::string& label_file, const std::string& labels, LabelKind kind) {
+    std::filesystem::remove(path("store.h5"));
+    const std::string message = message_of<UserError>([&] { prepared(label_file, labels, kind); });
+    EXPECT_FALSE(std::filesystem::exists(path("store.h5"))) << message;
+    return message;
+  };
+  const TokenizedDataset numbers = prepared("tm.csv", "P2,60\nP3,1\nP1,50\n", LabelKind::numbers);
+  EXPECT_EQ(numbers.vocabulary().kind(), Vocabulary::Kind::protein);
+  EXPECT_THAT(numbers.label_numbers(), ElementsAre(50.F, 60.F));
+  EXPECT_THAT(numbers.provenance(), HasSubstr("tm.csv"));
+  for (const auto& [name, labels] :
+       {std::pair{"states.fasta", ">P2\nEE\nEE\n>P1\nHHE\n"}, std::pair{"states.tsv", "P2\tEEEE\nP1\tHHE\n"}}) {
+    const TokenizedDataset tokens = prepared(name, labels, LabelKind::tokens);
+    EXPECT_THAT(tokens.vocabulary().labels(), ElementsAre("E", "H"));
+    EXPECT_THAT(tokens.labels(), ElementsAre(1, 1, 0, -1, 0, 0, 0, 0, -1));
+  }
+  EXPECT_THAT(refused("tm.csv", "P1,50\n", LabelKind::numbers), HasSubstr("proteins.fasta:4: 'P2' has no label in"));
+  EXPECT_THAT(refused("tm.csv", "P1,50\nP1,60\n", LabelKind::numbers), HasSubstr("tm.csv:2: 'P1' has a label already"));
+  EXPECT_THAT(refused("tm.csv", "P1,cold\n", LabelKind::numbers), HasSubstr("tm.csv:1: 'cold'"));
+  EXPECT_THAT(refused("states.fasta", ">P1\nHH\n>P2\nEEEE\n", LabelKind::tokens),
+              AllOf(HasSubstr("proteins.fasta:1: the sequence has 3 tokens, but there are 2 labels at"),
+                    HasSubstr("states.fasta:1")));
+  EXPECT_THAT(refused("tm.fasta", ">P1\n50\n", LabelKind::numbers), HasSubstr("use --label-type token, or a table"));
+}
+
+TEST_F(LabelKindsTest, RejectsInvalidLabelsWithFileAndLine) {
+  const Request numbers{.kind = Kind::csv, .labels = LabelKind::numbers};
+  EXPECT_THAT(refusal("MKV,1\nGG,high\n", numbers), AllOf(HasSubstr("input:2: 'high' in 2"), HasSubstr("finite")));
+  for (const char* bad : {"nan", "inf", "-inf", "1e60", "1,5", "", "0x10", "3 4"})
+    EXPECT_THAT(refusal(fmt::format("MKV,1\nGG,\"{}\"\n", bad), numbers), HasSubstr("input:2: '")) << bad;
+  const Request json{.kind = Kind::jsonl, .labels = LabelKind::numbers};
+  EXPECT_THAT(refusal("{\"text\": \"M\", \"label\": null}", json), HasSubstr("input:1: found null"));
+  EXPECT_THAT(refusal("{\"text\": \"M\", \"label\": [1]}\n{\"text\": \"M\", \"label\": [1, 2]}", json),
+              HasSubstr("input:2: the record has 2 numbers as its label, expected 1: label"));
+  const Request sets{.kind = Kind::tsv, .labels = LabelKind::sets, .names = {"kinase", "membrane"}};
+  EXPECT_THAT(refusal("MKV\tkinase\nGG\tkinase;nuclear\n", sets),
+              HasSubstr("input:2: the label 'nuclear' is not in --labels: kinase, membrane"));
+  const Request tokens{.kind = Kind::tsv, .labels = LabelKind::tokens};
+  EXPECT_THAT(refusal("MKV\tHEC\nMKV\tHE\n", tokens),
+              HasSubstr("input:2: the sequence has 3 tokens, but there are 2 labels"));
+  EXPECT_THAT(refusal("MKV\tHE \n", {.kind = Kind::tsv, .labels = LabelKind::tokens, .names = {"H", "E"}}),
+              HasSubstr("input:1: the label ' ' is not in --labels: H, E"));
+}
+
+TEST_F(LabelKindsTest, RejectsOptionsWithoutEffect) {
+  EXPECT_THAT(refusal("M\ta\tb\n", {.kind = Kind::tsv, .labels = LabelKind::classes, .fields = {"2", "3"}}),
+              HasSubstr("--label-field: found 2 fields; expected one, or --label-type number"));
+  EXPECT_THAT(refusal("M\ta\n", {.kind = Kind::tsv, .labels = LabelKind::classes, .separator = "|"}),
+              HasSubstr("--label-separator has no effect with --label-type class"));
+  EXPECT_THAT(refusal("M\ta\n", {.kind = Kind::tsv, .labels = LabelKind::sets, .unlabelled = {"-"}}),
+              HasSubstr("--unlabelled has no effect with --label-type set"));
+}
+
+TEST_F(LabelKindsTest, SourceRejectsAnotherKind) {
+  const TokenizedDataset data = stored("MKV\t1\n", {.kind = Kind::tsv, .labels = LabelKind::numbers});
+  EXPECT_THAT(message_of<UserError>([&] { LabelledSource(data, Split::train, in_order(LabelKind::sets, 8)); }),
+              HasSubstr("store.h5: the dataset has labels of type number, expected set; prepare it with --label-type "
+                        "set"));
+}
+
+}  // namespace
+}  // namespace furlong
