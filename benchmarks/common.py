@@ -31,6 +31,18 @@ def serve(answer):
         print(json.dumps(result), flush=True)
 
 
+def add_peer_arguments(parser, name):
+    """Options of the runners that time Furlong next to PyTorch. `name`: of the result file by default."""
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="run PyTorch in eager mode only")
+    parser.add_argument(
+        "--seconds", type=float, default=350, help="time limit; optional parts that do not fit are left out"
+    )
+    parser.add_argument("--python", default=sys.executable, help="Python interpreter with torch")
+    parser.add_argument("--build", default="build/release", help="build folder of Furlong")
+    parser.add_argument("--program", type=pathlib.Path, help="path of Furlong's program, instead of the one in --build")
+    parser.add_argument("--name", default=name, help="name of the result file")
+
+
 class Failed(RuntimeError):
     pass
 

@@ -11,8 +11,6 @@ benchmarks/results/attention_<date>.json.
 import argparse
 import itertools
 import math
-import pathlib
-import sys
 
 from common import (
     MKL_AS_ON_INTEL,
@@ -20,6 +18,7 @@ from common import (
     Budget,
     Failed,
     Worker,
+    add_peer_arguments,
     compare,
     our_environment,
     our_program,
@@ -178,14 +177,7 @@ def main():
         help="sequence lengths for the exponent",
     )
     parser.add_argument("--longest-softmax", type=int, default=32768, help="longest exact softmax; 0: none")
-    parser.add_argument("--no-compile", dest="compile", action="store_false", help="run PyTorch in eager mode only")
-    parser.add_argument(
-        "--seconds", type=float, default=350, help="time limit; optional parts that do not fit are left out"
-    )
-    parser.add_argument("--python", default=sys.executable, help="Python interpreter with torch")
-    parser.add_argument("--build", default="build/release", help="build folder of Furlong")
-    parser.add_argument("--program", type=pathlib.Path, help="path of Furlong's program, instead of the one in --build")
-    parser.add_argument("--name", default="attention", help="name of the result file")
+    add_peer_arguments(parser, "attention")
     arguments = parser.parse_args()
     budget = Budget(arguments.seconds)
     shape = {"n": arguments.n, "heads": arguments.heads, "d": arguments.d, "m": arguments.m}

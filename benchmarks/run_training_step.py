@@ -8,15 +8,14 @@ Then runs one step of each at a longer sequence, in new processes, for their pea
 
 import argparse
 import json
-import pathlib
-import sys
 
 from common import (
     RESULTS,
+    ROOT,
     Budget,
     Failed,
-    ROOT,
     Worker,
+    add_peer_arguments,
     compare,
     our_environment,
     our_program,
@@ -155,14 +154,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--our-chunk", type=int, default=64)
     parser.add_argument("--peer-chunk", type=int, help="default: the fastest in the newest result of run_attention.py")
-    parser.add_argument("--no-compile", dest="compile", action="store_false", help="run PyTorch in eager mode only")
-    parser.add_argument(
-        "--seconds", type=float, default=350, help="time limit; optional parts that do not fit are left out"
-    )
-    parser.add_argument("--python", default=sys.executable, help="Python interpreter with torch")
-    parser.add_argument("--build", default="build/release", help="build folder of Furlong")
-    parser.add_argument("--program", type=pathlib.Path, help="path of Furlong's program, instead of the one in --build")
-    parser.add_argument("--name", default="training_step", help="name of the result file")
+    add_peer_arguments(parser, "training_step")
     arguments = parser.parse_args()
     budget = Budget(arguments.seconds)
     program = arguments.program or our_program("benchmark_training_step", arguments.build)

@@ -20,6 +20,7 @@ from transformers.utils import cached_file
 
 from .attention_furlong import State, make_mechanism, projection_weight
 from .configuration_furlong import FurlongConfig
+from .features_furlong import rotated
 from .labels_furlong import cross_entropy, label_loss, mean_and_scale, pair_features, pooled
 
 VOCABULARY_FILE = "furlong_vocabulary.json"  # what token ids mean to Furlong
@@ -112,13 +113,6 @@ class ShortConvolution(nn.Module):
         if cache is not None:
             cache["convolution"] = x[:, x.shape[1] - before :]
         return F.conv1d(x.transpose(1, 2), self.weight.to(x.dtype)[:, None], groups=x.shape[2]).transpose(1, 2)
-
-
-def rotated(x, rotary):
-    """x [B, H, n, d]: rotates the pair of dimensions (i, i + d/2)."""
-    cos, sin = (part.to(x.dtype) for part in rotary)
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
 
 
 class Attention(nn.Module):

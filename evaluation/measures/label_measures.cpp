@@ -89,9 +89,9 @@ Json LabelMeasures::sets() const {
   Json labels = Json::object();
   for (std::size_t k = 0; k < outputs_; ++k)
     labels[model_.vocabulary.labels()[k]] = {{"f1", found.labels[k].f1()}, {"auroc", number(found.auroc[k])}};
-  return {{"micro_f1", found.micro_f1},
-          {"macro_f1", found.macro_f1},
-          {"mean_auroc", number(found.mean_auroc)},
+  return {{"f1_micro", found.f1_micro},
+          {"f1_macro", found.f1_macro},
+          {"auroc", number(found.mean_auroc)},
           {"labels", labels}};
 }
 
@@ -99,7 +99,7 @@ Json LabelMeasures::tokens() const {
   Json labels = Json::object();
   for (std::size_t k = 0; k < outputs_; ++k)
     labels[model_.vocabulary.labels()[k]] = {{"f1", counts_.decisions(k).f1()}};
-  return {{"macro_f1", counts_.macro_f1()}, {"labels", labels}};
+  return {{"f1_macro", counts_.f1_macro()}, {"labels", labels}};
 }
 
 Json LabelMeasures::to_json() const {

@@ -17,7 +17,7 @@ class LabelMeasures {
   /// Returns the loss to pass to evaluate(), which also collects predictions. It refers to this object.
   BatchLoss loss();
   /// Returns the measures by name, and those of each label under "labels". Regression: pearson and spearman (means over
-  /// the numbers) and rmse, in the units of the data. Sets: micro_f1, macro_f1, mean_auroc. Tokens: macro_f1. Undefined
+  /// the numbers) and rmse, in the units of the data. Sets: f1_micro, f1_macro, auroc. Tokens: f1_macro. Undefined
   /// measures are null. Empty for other objectives.
   nlohmann::ordered_json to_json() const;
 

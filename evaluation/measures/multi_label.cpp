@@ -1,9 +1,10 @@
 #include "evaluation/measures/multi_label.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "evaluation/measures/ranks.h"
+#include "evaluation/label_metrics.h"
 #include "framework/core/error.h"
 
 namespace furlong {
@@ -14,19 +15,16 @@ double LabelDecisions::f1() const {
   return all > 0 ? hits / all : 0;
 }
 
-// The Mann-Whitney statistic: the sum of the positives' ranks gives the number of pairs in the right order.
 double area_under_roc(std::span<const double> scores, std::span<const double> targets) {
   require(scores.size() == targets.size(), "{} scores of {} targets", scores.size(), targets.size());
-  const std::vector<double> ranks = mean_ranks(scores);
-  double positives = 0, sum = 0;
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    if (targets[i] <= 0.5) continue;
-    ++positives;
-    sum += ranks[i];
+  if (scores.empty()) return std::numeric_limits<double>::quiet_NaN();
+  ClassScores binary{.n_classes = 2};
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    binary.labels.push_back(targets[i] > 0.5);
+    binary.scores.insert(binary.scores.end(), {-scores[i], scores[i]});
   }
-  const double negatives = static_cast<double>(targets.size()) - positives;
-  if (positives == 0 || negatives == 0) return std::numeric_limits<double>::quiet_NaN();
-  return (sum - positives * (positives + 1) / 2) / (positives * negatives);
+  const std::vector<Metric> metrics = class_metrics(binary, {.resamples = 0});
+  return std::find_if(metrics.begin(), metrics.end(), [](const Metric& m) { return m.name == "auroc"; })->value;
 }
 
 MultiLabelMeasures multi_label_measures(std::span<const double> logits, std::span<const double> targets,
@@ -51,14 +49,14 @@ MultiLabelMeasures multi_label_measures(std::span<const double> logits, std::spa
     all.true_positives += of.true_positives;
     all.false_positives += of.false_positives;
     all.false_negatives += of.false_negatives;
-    found.macro_f1 += of.f1() / static_cast<double>(n_labels);
+    found.f1_macro += of.f1() / static_cast<double>(n_labels);
     found.labels.push_back(of);
     found.auroc.push_back(area_under_roc(scores, truth));
     if (std::isnan(found.auroc.back())) continue;
     areas += found.auroc.back();
     ++measured;
   }
-  found.micro_f1 = all.f1();
+  found.f1_micro = all.f1();
   found.mean_auroc = measured > 0 ? areas / measured : std::numeric_limits<double>::quiet_NaN();
   return found;
 }

@@ -17,8 +17,8 @@ struct LabelDecisions {
 struct MultiLabelMeasures {
   std::vector<LabelDecisions> labels;
   std::vector<double> auroc;  ///< area under the ROC curve of each label; NaN if all samples have it or none does
-  double micro_f1 = 0;        ///< of the decisions for all labels together
-  double macro_f1 = 0;        ///< mean of the labels' F1
+  double f1_micro = 0;        ///< of the decisions for all labels together
+  double f1_macro = 0;        ///< mean of the labels' F1
   double mean_auroc = 0;      ///< mean over the labels with one; NaN if there is none
 };
 

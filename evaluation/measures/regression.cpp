@@ -4,12 +4,15 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <vector>
 
-#include "evaluation/measures/ranks.h"
 #include "framework/core/error.h"
 
 namespace furlong {
 
+namespace {
+
+/// Returns the rank of each value, from 1; equal values have the mean of their ranks.
 std::vector<double> mean_ranks(std::span<const double> values) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
@@ -23,6 +26,8 @@ std::vector<double> mean_ranks(std::span<const double> values) {
   }
   return ranks;
 }
+
+}  // namespace
 
 double pearson_correlation(std::span<const double> x, std::span<const double> y) {
   require(x.size() == y.size(), "correlation of {} and {} values", x.size(), y.size());

@@ -13,7 +13,7 @@ LabelDecisions TokenLabelCounts::decisions(std::size_t label) const {
   return of;
 }
 
-double TokenLabelCounts::macro_f1() const {
+double TokenLabelCounts::f1_macro() const {
   double sum = 0, occurring = 0;
   for (std::size_t label = 0; label < n_; ++label) {
     const LabelDecisions of = decisions(label);

@@ -16,7 +16,7 @@ class TokenLabelCounts {
   /// Returns the decisions for one label.
   LabelDecisions decisions(std::size_t label) const;
   /// Returns the mean F1 over the labels that occur as a target or as a prediction; 0 if there is none.
-  double macro_f1() const;
+  double f1_macro() const;
 
  private:
   std::size_t n_;

@@ -88,10 +88,10 @@ TEST_F(LabelObjectivesProgramTest, ExamplesOfThePageRun) {
   EXPECT_LT(numbers["labels"]["tm"]["rmse"], 2);
   EXPECT_LT(numbers["labels"]["activity"]["rmse"], 0.001);
   EXPECT_FALSE(numbers.contains("accuracy"));
-  EXPECT_GT(sets["micro_f1"], 0.8);
+  EXPECT_GT(sets["f1_micro"], 0.8);
   EXPECT_TRUE(sets["labels"]["kinase"]["auroc"].is_number());
   EXPECT_GT(tokens["accuracy"], 0.95);
-  EXPECT_GT(tokens["macro_f1"], 0.95);
+  EXPECT_GT(tokens["f1_macro"], 0.95);
   EXPECT_EQ(tokens["targets"].get<int>() % 7, 0) << "the first residue and <document> have no label";
   const Json config = Json::parse(content(path("exported/config.json")));
   EXPECT_EQ(config["architectures"], Json::array({"FurlongForTokenClassification"}));

@@ -28,8 +28,8 @@ TEST(Measures, SetsEqualScikitLearn) {
   const std::vector<double> logits{0.5, -1, 2, 1.5, 0.25, -0.5, -2, 0.25, 0.1, 0.5, -3, -1, -0.5, 1, 0.3, 2, 2, -0.2};
   const std::vector<double> targets{1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0};
   const MultiLabelMeasures found = multi_label_measures(logits, targets, 3);
-  EXPECT_NEAR(found.micro_f1, 0.5555555555555556, 1e-14);
-  EXPECT_NEAR(found.macro_f1, 0.44047619047619047, 1e-14);
+  EXPECT_NEAR(found.f1_micro, 0.5555555555555556, 1e-14);
+  EXPECT_NEAR(found.f1_macro, 0.44047619047619047, 1e-14);
   EXPECT_NEAR(found.auroc[0], 0.8125, 1e-14);
   EXPECT_NEAR(found.auroc[1], 0.3888888888888889, 1e-14);
   EXPECT_TRUE(std::isnan(found.auroc[2])) << "no sample has the label";
@@ -40,7 +40,7 @@ TEST(Measures, TokensEqualScikitLearn) {
   const std::vector<std::size_t> targets{0, 0, 1, 1, 1, 2, 2, 0, 1, 2}, predicted{0, 1, 1, 1, 0, 2, 0, 0, 1, 2};
   TokenLabelCounts counts(4);  // the last label does not occur
   for (std::size_t i = 0; i < targets.size(); ++i) counts.add(targets[i], predicted[i]);
-  EXPECT_NEAR(counts.macro_f1(), 0.7071428571428572, 1e-14);
+  EXPECT_NEAR(counts.f1_macro(), 0.7071428571428572, 1e-14);
   EXPECT_EQ(counts.decisions(1).true_positives, 3);
   EXPECT_EQ(counts.decisions(1).false_positives, 1);
   EXPECT_EQ(counts.decisions(1).false_negatives, 1);

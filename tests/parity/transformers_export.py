@@ -87,7 +87,7 @@ def model_table():
     add("learned_untied", None, position="learned", tied_embeddings=False, output_bias=True)
     add("sinusoidal", None, position="sinusoidal", norm="rmsnorm", bias=False)
     add("no_positions", None, position="none", activation="gelu_tanh")
-    add("post_norm", None, "masked_tokens", norm_placement=POST, embedding_norm=True, n_segments=2)
+    add("post_norm", None, "masked_tokens", norm_placement="post", embedding_norm=True, n_segments=2)
     add("transform_head", None, "masked_tokens", prediction_head="transform", d_embedding=16, output_bias=True)
     add("shared_layers", windowed, shared_layers=True)
     llama = dict(n_key_value_heads=2, norm="rmsnorm", bias=False, activation="swiglu")
@@ -99,7 +99,7 @@ def model_table():
     add("lora", {"mechanism": "linear", **favor}, lora_rank=4)
     add("classification", {"mechanism": "linear", **favor}, "classification")
     add("classification_class_token", linformer, "classification", pooling="class_token")
-    add("pairs", {"mechanism": "linear", **favor}, PAIRS, short_convolution=4)
+    add("pairs", {"mechanism": "linear", **favor}, "pair_classification", short_convolution=4)
     add("regression", windowed, "regression")
     add("multi_label", {"mechanism": "linear", **favor}, "multi_label_classification", pooling="class_token")
     add("token_labels", linformer, "token_classification")
@@ -112,12 +112,6 @@ def furlong(program, *arguments):
     return result.stdout
 
 
-def known_name(program, key, *names):
-    """The first of the names that the key's description knows: values have had others."""
-    text = furlong(program, "config", "schema")
-    return next((name for name in names if f'"{name}"' in text), names[0])
-
-
 def labelled_data(program, work, objective):
     table, store = work / "labelled.tsv", work / "labelled.h5"
     words = ["alpha", "beta", "gamma", "delta", "one", "two", "three"]
@@ -125,7 +119,7 @@ def labelled_data(program, work, objective):
     for i in range(60):
         text = " ".join(words[(i * k) % 7] for k in range(1, 5))
         label = {
-            PAIRS: f"{text[::-1]}\t{'even odd third'.split()[i % 3]}",
+            "pair_classification": f"{text[::-1]}\t{'even odd third'.split()[i % 3]}",
             "regression": f"{20 + i % 7}\t{-0.01 * i}",
             "multi_label_classification": ";".join("abc"[k] for k in range(3) if i >> k & 1),
             "token_classification": "".join("v" if letter in "aeiou" else "c" for letter in text),
@@ -133,7 +127,7 @@ def labelled_data(program, work, objective):
         rows.append(f"{text}\t{label}")
     table.write_text("\n".join(rows) + "\n")
     extra = {
-        PAIRS: ["--second-text-field", "2", "--label-field", "3"],
+        "pair_classification": ["--second-text-field", "2", "--label-field", "3"],
         "regression": ["--label-type", "number", "--label-field", "2,3"],
         "multi_label_classification": ["--label-type", "set"],
         "token_classification": ["--label-type", "token"],
@@ -153,7 +147,7 @@ def trained(program, work, model, attention, objective):
         model["vocabulary_size"] = VOCABULARY
     data = {"task": "copy", "sequence_length": 32, "batch_size": 2}
     if labels:
-        data = {STORE: str(labelled_data(program, work, objective)), "sequence_length": 32, "batch_size": 2}
+        data = {"dataset": str(labelled_data(program, work, objective)), "sequence_length": 32, "batch_size": 2}
     config = {
         "seed": 1,
         "run_directory": str(work / "run"),
@@ -403,10 +397,10 @@ def train(folder, loader, batch, work):
     return before, loss(), saved
 
 
-def check(program, name, work):
+def check(program, name, row, work):
     checkpoint = None
-    if name in TABLE:
-        checkpoint = trained(program, work, *TABLE[name])
+    if row:
+        checkpoint = trained(program, work, *row)
     else:
         checkpoint = foreign(program, work, name)
     folder = work / "exported"
@@ -497,21 +491,17 @@ def main():
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
     program = arguments.furlong.resolve()
-    global TABLE, POST, PAIRS, STORE
-    POST = known_name(program, "model.norm_placement", "post", "after")
-    PAIRS = known_name(program, "objective.name", "pair_classification", "matching")
-    STORE = known_name(program, "data", "dataset", "store")
-    TABLE = model_table()
+    table = model_table()
     only = list(filter(None, arguments.only.split(",")))
     warnings.filterwarnings("ignore", category=FutureWarning)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     print(f"transformers {transformers.__version__}, torch {torch.__version__}", flush=True)
     failures = []
-    for name in only or [*TABLE, "from_bert", "from_llama"]:
+    for name in only or [*table, "from_bert", "from_llama"]:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                check(program, name, pathlib.Path(folder))
+                check(program, name, table.get(name), pathlib.Path(folder))
             except Exception as error:  # of any library: the next model is still to be checked
                 print(f"  {name} FAILED: {type(error).__name__}: {error}", flush=True)
                 failures.append(name)

@@ -1,0 +1,26 @@
+#pragma once
+// Decides how a model is exported: as a family that transformers has, or with Furlong's own code.
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "conversion/architecture.h"
+#include "trainers/model/model.h"
+
+namespace furlong {
+
+/// How export_model() writes a model.
+struct ExportPlan {
+  const Architecture* architecture = nullptr;  ///< the family whose tensor names are used; null: Furlong's names only
+  TensorNaming naming;
+  bool for_hugging_face = false;
+  std::string reason;
+  nlohmann::ordered_json config;
+  std::string verbatim;  ///< the original config.json, if nothing in it changed
+};
+
+/// Returns the plan for a model. A family is chosen if its config.json, read back, gives the same computation; `origin`
+/// is that of an imported model, whose family alone is tried. Otherwise `reason` says why no family fits.
+ExportPlan export_plan(const Model& model, const std::optional<Origin>& origin);
+
+}  // namespace furlong
