@@ -290,7 +290,8 @@ def check_accumulation(model, batch):
     """Two halves of a batch, as Trainer accumulates them: losses are divided by the labels of both."""
     if type(model).__name__ == "FurlongForSequenceClassification" and model.config.pair_classification:
         return
-    count = batch["labels"][:, 1:].numel() if type(model).__name__ == "FurlongForCausalLM" else batch["labels"].numel()
+    labels = batch["labels"][:, 1:] if type(model).__name__ == "FurlongForCausalLM" else batch["labels"]
+    count = int((labels != -100).sum())  # as Trainer counts them
     whole, halves = gradients(model, batch), None
     for part in (slice(0, 1), slice(1, None)):
         half = {name: value[part] for name, value in batch.items()}
