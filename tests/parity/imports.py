@@ -239,8 +239,9 @@ def doubled(model):
         return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon))
 
     def rotary(self, x, position_ids):
-        width = getattr(self.config, "head_dim", None) or self.config.hidden_size // self.config.num_attention_heads
-        base = (getattr(self.config, "rope_parameters", None) or vars(self.config))["rope_theta"]
+        config = model.config  # of 4.46's modules, some have none
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        base = (getattr(config, "rope_parameters", None) or vars(config))["rope_theta"]
         frequency = base ** (torch.arange(0, width, 2, dtype=torch.float64) / -width)
         angle = (position_ids[..., None] * frequency).repeat(1, 1, 2)
         return angle.cos(), angle.sin()
