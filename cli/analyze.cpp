@@ -15,7 +15,7 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct AnalyzeArguments {
   SweepOptions sweep;
   ModelAnalysisOptions model;
   std::vector<std::string> maps, kinds{"orthogonal"};
@@ -41,7 +41,7 @@ const std::vector<std::string>& default_maps() {
   return names;
 }
 
-void check(const Options& options, const Given& given) {
+void check(const AnalyzeArguments& options, const Given& given) {
   const bool from_file = !options.sweep.input.empty();
   if (options.of_model() && from_file)
     throw UserError("--input {}: the queries and keys already come from the run or checkpoint; remove one of the two",
@@ -71,7 +71,7 @@ void check(const Options& options, const Given& given) {
 }
 
 /// Returns the given options that apply only to attentions that are compared with the model's own.
-std::vector<std::string> candidate_options(const Options& options, const Given& given) {
+std::vector<std::string> candidate_options(const AnalyzeArguments& options, const Given& given) {
   std::vector<std::string> names;
   const bool target = given.target_error.is_given();
   if (given.features.is_given()) names.push_back(given.features.name());
@@ -81,7 +81,7 @@ std::vector<std::string> candidate_options(const Options& options, const Given& 
 }
 
 /// Copies common options to the options of both kinds of analysis.
-void settle(Options& options, bool target) {
+void settle(AnalyzeArguments& options, bool target) {
   std::vector<AttentionCandidate> candidates;
   for (const std::string& name : options.maps) candidates.push_back(attention_candidate(name));
   std::vector<layers::RandomProjectionKind> kinds;
@@ -113,7 +113,7 @@ void settle(Options& options, bool target) {
 /// Result files. They are created before the work, so that a wrong path fails early, and appear only when complete.
 class Files {
  public:
-  explicit Files(const Options& options) {
+  explicit Files(const AnalyzeArguments& options) {
     if (!options.json.empty()) json_.emplace(options.json);
     if (!options.plot.empty()) plot_.emplace(options.plot);
   }
@@ -132,7 +132,7 @@ class Files {
   std::optional<AtomicFile> json_, plot_;
 };
 
-Json with_common(const Options& options, Json object) {
+Json with_common(const AnalyzeArguments& options, Json object) {
   object["draws"] = options.of_model() ? options.model.draws : options.sweep.draws;
   object["seed"] = options.seed;
   if (options.sweep.find_features) {
@@ -142,7 +142,7 @@ Json with_common(const Options& options, Json object) {
   return object;
 }
 
-void run_sweep(const Options& options) {
+void run_sweep(const AnalyzeArguments& options) {
   const SweepOptions& sweep = options.sweep;
   Files files(options);
   const std::string source = sweep.input.empty() ? "Gaussian queries, keys and values" : sweep.input.string();
@@ -166,7 +166,7 @@ void run_sweep(const Options& options) {
               plot_of(settings));
 }
 
-void run_model(const Options& options) {
+void run_model(const AnalyzeArguments& options) {
   Files files(options);
   std::vector<LayerAnalysis> layers;
   Json object, results = Json::array();
@@ -197,7 +197,7 @@ void run_model(const Options& options) {
   files.write(with_common(options, object), plot_of(layers));
 }
 
-constexpr const char* footer =
+constexpr const char* analyze_footer =
     "Without RUN and --input, queries and keys are Gaussian. The default norms include those at which FAVOR+ fails.\n"
     "\n"
     "Columns:\n"
@@ -218,7 +218,7 @@ constexpr const char* footer =
     "on the CPU. Exact softmax makes time quadratic in n.\n"
     "Costs are floating point operations of forward per token and head, see furlong bench attention --help.";
 
-void add_sources(Command command, Options& options) {
+void add_sources(Command command, AnalyzeArguments& options) {
   command.add_option("run", options.model.run, "A run directory or checkpoint: its layers are analyzed on its data")
       .value_name("RUN|CHECKPOINT");
   command
@@ -260,7 +260,7 @@ void add_gaussian(Command command, SweepOptions& sweep, Given& given) {
                        "Without RUN: a query attends to itself and earlier tokens (otherwise to all)")};
 }
 
-void add_model(Command command, Options& options, Given& given) {
+void add_model(Command command, AnalyzeArguments& options, Given& given) {
   ModelAnalysisOptions& model = options.model;
   given.model = {
       command.add_option("--data", model.store, "With RUN: tokenized dataset (default: that of the model's training)")
@@ -278,7 +278,7 @@ void add_model(Command command, Options& options, Given& given) {
       add_weights(command, options.weights)};
 }
 
-void add_attentions(Command command, Options& options, Given& given) {
+void add_attentions(Command command, AnalyzeArguments& options, Given& given) {
   command
       .add_option("--feature-maps", options.maps,
                   fmt::format("Attentions to compare with softmax: NAME[:ORDER][+centering][+saderf], NAME one of {}. "
@@ -329,15 +329,15 @@ void add_attentions(Command command, Options& options, Given& given) {
   command.add_option("--seed", options.seed, "Seed of all random numbers").shows_default();
 }
 
-void add_attention(Command analyze_command) {
+void add_analyze_attention(Command analyze_command) {
   const Command command = analyze_command.add_subcommand(
       "attention", "Measure the error of linear attention against exact softmax and uniform attention");
-  command.footer(footer);
+  command.footer(analyze_footer);
   command.examples({
       "furlong analyze attention --features 64,256,1024 --std 0.5 --plot error.svg",
       "furlong analyze attention runs/quickstart --target-error 0.1 --advise --cost-at 65536",
   });
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<AnalyzeArguments>();
   const auto given = std::make_shared<Given>();
   add_sources(command, *options);
   add_attentions(command, *options, *given);
@@ -372,7 +372,7 @@ void add_analyze(Command program, int& /*status*/) {
       "furlong analyze attention --features 64,256",
       "furlong analyze attention runs/quickstart --target-error 0.1 --advise",
   });
-  add_attention(analyze);
+  add_analyze_attention(analyze);
 }
 
 }  // namespace furlong::command_line

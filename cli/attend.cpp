@@ -16,7 +16,7 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct AttendArguments {
   AttendOptions attend;
   std::string dtype = "float32", mode = "parallel", device = "auto";
   AttentionOptionValues attention;
@@ -24,7 +24,7 @@ struct Options {
   bool json = false;
 };
 
-void print_text(const Options& options, const AttendReport& report) {
+void print_text(const AttendArguments& options, const AttendReport& report) {
   const layers::AttentionConfig& config = options.attend.config;
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   std::string what = mechanism.name;
@@ -46,7 +46,7 @@ void print_text(const Options& options, const AttendReport& report) {
   }
 }
 
-void print_json(const Options& options, const AttendReport& report) {
+void print_json(const AttendArguments& options, const AttendReport& report) {
   const layers::AttentionConfig& config = options.attend.config;
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   nlohmann::ordered_json object{{"output", options.attend.output.string()},
@@ -72,7 +72,7 @@ void print_json(const Options& options, const AttendReport& report) {
   fmt::print("{}\n", object.dump(2));
 }
 
-void run(Options& options) {
+void run(AttendArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   AttendOptions& attend_options = options.attend;
   options.attention.settle(attend_options.config);
@@ -83,7 +83,7 @@ void run(Options& options) {
   options.json ? print_json(options, report) : print_text(options, report);
 }
 
-constexpr const char* footer =
+constexpr const char* attend_footer =
     "--input holds query [batch, heads, n, d], key [batch, heads, n_key, d] and value [batch, heads, n_key, d_value]. "
     "key and value may have fewer heads than query (grouped-query attention).\n"
     "Optional datasets, read if the mechanism uses them:\n"
@@ -103,13 +103,13 @@ constexpr const char* footer =
 
 void add_attend(Command program, int& /*status*/) {
   const Command command = program.add_subcommand("attend", "Run an attention on tensors of an HDF5 file");
-  command.footer(footer);
+  command.footer(attend_footer);
   command.examples({
       "furlong attend --input qkv.h5 --output out.h5 --causal",
       "furlong attend --input qkv.h5 --output out.h5 --mechanism linear --feature-map favor_positive --features 256 "
       "--gradients --json",
   });
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<AttendArguments>();
   AttendOptions& attend_options = options->attend;
   command.add_option("--input", attend_options.input, "HDF5 file with query, key and value")
       .required()

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct BenchArguments {
   BenchAttentionOptions bench;
   std::vector<std::string> mechanisms{layers::linear_attention}, feature_maps{"favor_positive"};
   AttentionOptionValues attention;
@@ -33,7 +33,7 @@ struct Options {
 };
 
 /// Returns one case for each mechanism, or for each of its feature maps.
-std::vector<BenchAttentionOptions> cases_of(const Options& options) {
+std::vector<BenchAttentionOptions> cases_of(const BenchArguments& options) {
   std::vector<BenchAttentionOptions> cases;
   for (const std::string& mechanism : options.mechanisms) {
     BenchAttentionOptions one = options.bench;
@@ -140,7 +140,7 @@ void check_memory(const BenchAttentionOptions& bench, const Machine& machine) {
       longest, bench.train ? " and their gradients" : "", bytes, bytes * 0x1p-30, usable * 0x1p-30);
 }
 
-void run(Options& options) {
+void run(BenchArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   BenchAttentionOptions& bench = options.bench;
   bench.dtype = dtype_from_name(options.dtype);
@@ -181,7 +181,7 @@ void run(Options& options) {
   file->commit();
 }
 
-constexpr const char* footer =
+constexpr const char* bench_footer =
     "GFLOP/s counts matrix products, a multiply-add as two operations, without exponentials and divisions. Operations "
     "of "
     "one head, with p pairs of tokens that attend to each other, head dimension d, m features from a random projection "
@@ -199,7 +199,7 @@ constexpr const char* footer =
     "There is none for float64.\n"
     "Extra MiB is the peak memory in addition to the inputs: output, gradients, scratch.";
 
-void check(const Options& options, const Option& maps, const Option& features, const Option& rows) {
+void check(const BenchArguments& options, const Option& maps, const Option& features, const Option& rows) {
   const auto any = [&](bool layers::MechanismInfo::*capability) {
     return std::any_of(options.mechanisms.begin(), options.mechanisms.end(),
                        [&](const std::string& name) { return layers::mechanism_info(name).*capability; });
@@ -223,15 +223,15 @@ void check(const Options& options, const Option& maps, const Option& features, c
   refuse_twice("--feature-map", options.feature_maps);
 }
 
-void add_attention(Command bench_command) {
+void add_bench_attention(Command bench_command) {
   const Command command = bench_command.add_subcommand(
       "attention", "Measure time, arithmetic and memory of attention, and how time grows with length");
-  command.footer(footer);
+  command.footer(bench_footer);
   command.examples({
       "furlong bench attention --lengths 4096,16384,65536 --mechanism softmax,linear",
       "furlong bench attention --feature-map elu1,favor_positive --train --dtype bfloat16 --json-file attention.json",
   });
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<BenchArguments>();
   BenchAttentionOptions& bench = options->bench;
   bench.config.n_features = 256;
   bench.lengths = {4096, 16384};
@@ -298,7 +298,7 @@ void add_bench(Command program, int& /*status*/) {
       "furlong bench attention --lengths 4096,16384",
       "furlong bench comm --bytes 64KiB,25MB",
   });
-  add_attention(bench);
+  add_bench_attention(bench);
   add_bench_comm(bench);
 }
 

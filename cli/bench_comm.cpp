@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct BenchCommArguments {
   BenchCommOptions bench;
   std::string config, json;
   std::vector<std::string> overrides;
@@ -101,7 +101,7 @@ Json as_json(const BenchCommTraining& training) {
   return object;
 }
 
-void measure(const Options& options, const ProcessGroup& group) {
+void measure(const BenchCommArguments& options, const ProcessGroup& group) {
   std::optional<AtomicFile> file;  // created before the work, so that a wrong path fails early
   if (group.is_first() && !options.json.empty()) file.emplace(options.json);
   const std::optional<LoadedSettings> loaded =
@@ -131,7 +131,7 @@ void measure(const Options& options, const ProcessGroup& group) {
   file->commit();
 }
 
-void run(const Options& options) {
+void run(const BenchCommArguments& options) {
   ProcessGroup group(discover_launch(), ProcessGroup::Options());
   try {
     if (!group.is_first()) configure_logging("warning");
@@ -143,7 +143,7 @@ void run(const Options& options) {
   }
 }
 
-void check(Options& options, const Option& overrides, const Option& steps) {
+void check(BenchCommArguments& options, const Option& overrides, const Option& steps) {
   refuse_unless(!options.config.empty(), overrides, "--config");
   refuse_unless(!options.config.empty(), steps, "--config");
   for (const std::int64_t bytes : options.bench.bytes) {
@@ -154,7 +154,7 @@ void check(Options& options, const Option& overrides, const Option& steps) {
   std::sort(options.bench.bytes.begin(), options.bench.bytes.end());
 }
 
-constexpr const char* footer =
+constexpr const char* bench_comm_footer =
     "S bytes is the size of the largest tensor of a rank, in float32. With P ranks, and t seconds on the slowest rank, "
     "GB/s is S/t. Bus GB/s multiplies it, as nccl-tests do, by 2(P-1)/P for all_reduce, by (P-1)/P for reduce_scatter "
     "and all_gather, and by 1 for the others: the bandwidth of each link. In exchange, each rank sends S bytes to the "
@@ -169,13 +169,13 @@ constexpr const char* footer =
 void add_bench_comm(Command bench) {
   const Command command =
       bench.add_subcommand("comm", "Measure latency and bandwidth between ranks, and their overlap with training");
-  command.footer(footer);
+  command.footer(bench_comm_footer);
   command.examples({
       "furlong bench comm --bytes 64KiB,25MB",
       "furlong launch --processes 2 bench comm --config configs/quickstart.yaml",
       "furlong bench comm --config configs/quickstart.yaml --steps 20 --json-file comm.json",
   });
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<BenchCommArguments>();
   command.add_option("--bytes", options->bench.bytes, "Sizes, with or without a unit: 64KiB, 25MB")
       .shows_default()
       .separated_by(',')

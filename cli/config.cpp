@@ -15,7 +15,7 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct ConfigArguments {
   std::string file;
   std::vector<std::string> overrides;
   bool as_json = false;
@@ -23,12 +23,12 @@ struct Options {
   bool only_changed = false;
 };
 
-void add_file_and_overrides(Command command, Options& options) {
+void add_file_and_overrides(Command command, ConfigArguments& options) {
   command.add_option("config", options.file, "YAML file").required().value_name("CONFIG");
   add_overrides(command, options.overrides, "trainer.max_steps=1000");
 }
 
-void show(const Options& options) {
+void show(const ConfigArguments& options) {
   const auto loaded = load_settings(options.file, options.overrides);
   log_warnings(loaded);
   if (options.as_json)
@@ -46,7 +46,7 @@ std::unique_ptr<Dataset> open_dataset(const LoadedSettings& loaded) {
   }
 }
 
-void check_file(const Options& options) {
+void check_file(const ConfigArguments& options) {
   const auto loaded = load_settings(options.file, options.overrides);
   log_warnings(loaded);
   std::error_code code;
@@ -80,7 +80,7 @@ void add_config(Command program, int&) {
       "furlong config check configs/quickstart.yaml",
       "furlong config show configs/quickstart.yaml --set trainer.max_steps=1000",
   });
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ConfigArguments>();
 
   const Command show_command =
       config.add_subcommand("show", "Print the complete config, with defaults and derived values");

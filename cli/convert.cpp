@@ -14,7 +14,7 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct ConvertArguments {
   ConvertOptions convert;
   ObservedBatches data;
   std::string split = "validation";
@@ -27,7 +27,7 @@ struct Given {
   std::vector<Option> of_data;
 };
 
-constexpr const char* footer =
+constexpr const char* convert_footer =
     "SRC is a Hugging Face directory (config.json with model_type gpt2, llama, mistral, qwen2, qwen3, bert, roberta, "
     "albert or esm; safetensors or pytorch_model.bin), a GGUF file (llama, qwen2, qwen3), a directory that furlong "
     "export wrote, or a checkpoint or run directory of Furlong. If a tensor is missing, unexpected or misshapen, "
@@ -44,7 +44,7 @@ constexpr const char* footer =
     "in the weights. Softmax is "
     "unchanged, and random features have less variance. With rotary positions, each pair of dimensions has one factor.";
 
-void run(Options& options, const Given& given) {
+void run(ConvertArguments& options, const Given& given) {
   set_thread_count(static_cast<int>(options.threads));
   for (const Option& option : given.of_data) refuse_unless(given.data.is_given(), option, "--data");
   for (const Option& option : {given.target_error, given.max_features})
@@ -70,7 +70,7 @@ void run(Options& options, const Given& given) {
   fmt::print("{}wrote {}\n", result.text(), options.convert.destination.string());
 }
 
-void add_attention(Command command, Options& options, Given& given) {
+void add_converted_attention(Command command, ConvertArguments& options, Given& given) {
   ConvertOptions& convert = options.convert;
   command
       .add_option(
@@ -114,7 +114,7 @@ void add_attention(Command command, Options& options, Given& given) {
       .value_name("KEY=VALUE");
 }
 
-void add_data(Command command, Options& options, Given& given) {
+void add_data(Command command, ConvertArguments& options, Given& given) {
   ObservedBatches& data = options.data;
   given.data = command.add_option("--data", data.store, "Tokenized dataset with SRC's vocabulary, to measure errors on")
                    .value_name("DATASET");
@@ -143,19 +143,19 @@ void add_data(Command command, Options& options, Given& given) {
 void add_convert(Command program, int& /*status*/) {
   const Command command =
       program.add_subcommand("convert", "Import a model, or replace a model's attention and keep its weights");
-  command.footer(footer);
+  command.footer(convert_footer);
   command.examples({
       "furlong convert models/antiberty teacher.h5",
       "furlong convert models/antiberty student.h5 --attention favor_positive --features 256 --data data/proteins.h5",
       "furlong convert SmolLM2-135M.gguf hybrid.h5 --attention windowed:64+hedgehog --layers 1-28",
       "furlong convert runs/teacher auto.h5 --attention auto --target-error 0.1 --data data/kjv.h5 --cost-at 65536",
   });
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ConvertArguments>();
   const auto given = std::make_shared<Given>();
   ConvertOptions& convert = options->convert;
   command.add_option("source", convert.source, "Model to read").required().value_name("SRC");
   command.add_option("destination", convert.destination, "Checkpoint to write").required().value_name("DST.h5");
-  add_attention(command, *options, *given);
+  add_converted_attention(command, *options, *given);
   add_data(command, *options, *given);
   command.add_option("--tokenizer", convert.import.tokenizer, "Tokenizer (default: the one stored with the model)")
       .value_name("PATH");

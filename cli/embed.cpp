@@ -8,13 +8,13 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct EmbedArguments {
   SequenceOptions shared;
   std::filesystem::path output;
   EmbedOptions embed;
 };
 
-void run(Options& options) {
+void run(EmbedArguments& options) {
   refuse_input_as_output(options.shared, options.output);
   Model model = open_model(options.shared);
   options.embed.model = options.shared.model;
@@ -37,7 +37,7 @@ void run(Options& options) {
 void add_embed(Command program, int& /*status*/) {
   const Command command =
       program.add_subcommand("embed", "Write a model's vectors of sequences, or of their tokens, from any layer");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<EmbedArguments>();
   using Pooling = EmbedOptions::Pooling;
   add_model_and_inputs(command, options->shared);
   command

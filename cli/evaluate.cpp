@@ -25,7 +25,7 @@ std::string labels_of(const Settings& settings, const Vocabulary& vocabulary) {
   return vocabulary.labels().empty() ? ", no labels" : ", labels " + config::join(vocabulary.labels(), ", ");
 }
 
-struct Options {
+struct EvaluateArguments {
   std::string run, dataset, split = "validation", sampler, device = "auto", weights = "ema", suite;
   std::int64_t sequence_length = 0, batch_size = 0, threads = 0, max_batches = 0, samples = 64;
   std::vector<std::int64_t> lengths;
@@ -41,7 +41,7 @@ struct SplitData {
   std::int64_t length, batch_size;
 };
 
-SplitData open_split(Model& model, const Options& options, const std::string& path) {
+SplitData open_split(Model& model, const EvaluateArguments& options, const std::string& path) {
   const Settings& settings = model.settings;
   if (!options.sampler.empty()) {
     if (settings.data.task != "none" || settings.data.stateful || settings.objective.learns_labels())
@@ -94,13 +94,13 @@ struct Findings {
 };
 
 /// Rows of the longest of --lengths in a batch: by default as many as hold the tokens of a training batch.
-std::int64_t rows_of_longest(const Settings& settings, const Options& options) {
+std::int64_t rows_of_longest(const Settings& settings, const EvaluateArguments& options) {
   if (options.batch_size > 0) return options.batch_size;
   const std::int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
   return std::max<std::int64_t>(1, settings.data.batch_size * settings.data.sequence_length / longest);
 }
 
-Findings measure(Model& model, const SplitData& on, const Options& options, const Bootstrap& bootstrap) {
+Findings measure(Model& model, const SplitData& on, const EvaluateArguments& options, const Bootstrap& bootstrap) {
   const Settings& settings = model.settings;
   Findings findings;
   if (options.by_position) require_causal(model, "--by-position");
@@ -141,7 +141,7 @@ Findings measure(Model& model, const SplitData& on, const Options& options, cons
   return findings;
 }
 
-void run_suite(Model& model, const Options& options, const std::string& path, std::int64_t step) {
+void run_suite(Model& model, const EvaluateArguments& options, const std::string& path, std::int64_t step) {
   const RecallSuiteOptions suite{
       .lengths = options.lengths, .samples = options.samples, .seed = options.seed.value_or(1)};
   bool begun = false;
@@ -161,7 +161,7 @@ void run_suite(Model& model, const Options& options, const std::string& path, st
   fmt::print("{}\n", object.dump(2));
 }
 
-void run(const Options& options) {
+void run(const EvaluateArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   const std::filesystem::path path = checkpoint_of(options.run);
   const CheckpointReader checkpoint = CheckpointReader::open(path);
@@ -209,7 +209,7 @@ void run(const Options& options) {
 void add_evaluate(Command program, int& /*status*/) {
   const Command command = program.add_subcommand(
       "evaluate", "Measure loss, accuracy and metrics on held-out data, by context length too, and recall");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<EvaluateArguments>();
   command.add_option("run", options->run, checkpoint_description).required().value_name("RUN|CHECKPOINT");
   std::vector<Option> of_data;  // options that need a dataset
   of_data.push_back(

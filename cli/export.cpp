@@ -10,13 +10,13 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct ExportArguments {
   std::filesystem::path source, directory;
   ExportOptions write;
   bool json = false;
 };
 
-void run(const Options& options) {
+void run(const ExportArguments& options) {
   SourceModel source = open_source_model(options.source);
   const ExportReport report = export_model(source, options.directory, options.write);
   if (options.json) {
@@ -53,7 +53,7 @@ void add_export(Command program, int& /*status*/) {
       "furlong export runs/chat/3_task chat_performer",
       "furlong export runs/chat/3_task chat_performer --dtype bfloat16 --force",
   });
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ExportArguments>();
   command.add_option("source", options->source, checkpoint_description).required().value_name("CHECKPOINT|RUN");
   command.add_option("directory", options->directory, "Directory to write; created if it does not exist")
       .required()

@@ -12,13 +12,13 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct FinetuneArguments {
   FinetuneOptions finetune;
   std::string config, run_directory;
   bool json = false;
 };
 
-int run(const Options& options) {
+int run(const FinetuneArguments& options) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
   FinetuneOptions wanted = options.finetune;
   wanted.config = options.config;
@@ -59,7 +59,7 @@ int run(const Options& options) {
 void add_finetune(Command program, int& status) {
   const Command command =
       program.add_subcommand("finetune", "Replace the attention of a softmax model and train it in stages");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<FinetuneArguments>();
   command.add_option("config", options->config, "YAML file with finetune.source and finetune.stages")
       .required()
       .value_name("CONFIG");

@@ -20,7 +20,7 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct GenerateArguments {
   std::string run, prompt, prompt_file, device = "auto";
   std::vector<std::string> stop;
   GenerateOptions generate;
@@ -42,7 +42,7 @@ std::string text_of_file(const std::string& path) {
   }
 }
 
-std::vector<std::int32_t> tokens_of_prompt(const Options& options, const Vocabulary& vocabulary) {
+std::vector<std::int32_t> tokens_of_prompt(const GenerateArguments& options, const Vocabulary& vocabulary) {
   if (!options.special) return vocabulary.encode_prompt(options.prompt);
   try {
     return vocabulary.encode_prompt(options.prompt, SpecialTokenMode::as_token);
@@ -51,7 +51,7 @@ std::vector<std::int32_t> tokens_of_prompt(const Options& options, const Vocabul
   }
 }
 
-std::vector<std::int32_t> stopping_tokens(const Options& options, const Vocabulary& vocabulary) {
+std::vector<std::int32_t> stopping_tokens(const GenerateArguments& options, const Vocabulary& vocabulary) {
   std::vector<std::int32_t> ids;
   for (const std::string& token : options.stop) {
     try {
@@ -63,7 +63,7 @@ std::vector<std::int32_t> stopping_tokens(const Options& options, const Vocabula
   return ids;
 }
 
-void run(Options& options) {
+void run(GenerateArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   if (!options.prompt_file.empty()) options.prompt = text_of_file(options.prompt_file);
   Model model = load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device),
@@ -113,7 +113,7 @@ void run(Options& options) {
 
 void add_generate(Command program, int& /*status*/) {
   const Command command = program.add_subcommand("generate", "Generate text with a trained model");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<GenerateArguments>();
   command.add_option("run", options->run, checkpoint_description).required().value_name("RUN|CHECKPOINT");
   const Option prompt = command.add_option("--prompt", options->prompt, "Text to continue").value_name("TEXT");
   command

@@ -10,14 +10,14 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct LogitsArguments {
   std::filesystem::path run, input, output;
   std::string device = "auto", weights = "ema", dtype = "model";
   std::int64_t threads = 0;
   LogitsOptions logits;
 };
 
-void run(const Options& options) {
+void run(const LogitsArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   const CheckpointReader checkpoint = CheckpointReader::open(checkpoint_of(options.run));
   Model model = load_model(checkpoint, device_from_name(options.device),
@@ -53,7 +53,7 @@ void add_logits(Command program, int& /*status*/) {
       "furlong logits teacher.h5 ids.txt --output logits.h5",
       "furlong logits runs/quickstart ids.txt -o hidden.h5 --hidden --dtype float64 --device cpu",
   });
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<LogitsArguments>();
   command.add_option("checkpoint", options->run, checkpoint_description).required().value_name("CHECKPOINT|RUN");
   command.add_option("input", options->input, "Token ids").required().value_name("INPUT.h5|ids.txt");
   command.add_option("--output,-o", options->output, "HDF5 file to write").required().value_name("OUT.h5");

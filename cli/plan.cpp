@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct PlanArguments {
   std::string config, devices = "1", device;
   std::vector<std::string> overrides;
   double utilisation = 0;
@@ -56,7 +56,7 @@ int threads_of_one(const Settings& settings, const PlanCluster& cluster) {
   return std::max(1, read_machine().cpu.usable_cores() / cluster.per_host);
 }
 
-PlanDevice device_of(const Options& options, const Settings& settings, const PlanCluster& cluster) {
+PlanDevice device_of(const PlanArguments& options, const Settings& settings, const PlanCluster& cluster) {
   const DType dtype = settings.model.dtype;
   const std::size_t comma = std::min(options.device.find(','), options.device.size());
   const std::string first = options.device.substr(0, comma);
@@ -253,7 +253,7 @@ void print(const PlanReport& report) {
   for (const std::string& assumption : report.assumptions) fmt::print("  - {}\n", assumption);
 }
 
-void run(const Options& options) {
+void run(const PlanArguments& options) {
   const PlanCluster cluster = plan_cluster(options.devices);
   const LoadedSettings loaded = load_settings(options.config, options.overrides);
   log_warnings(loaded);
@@ -268,7 +268,7 @@ void run(const Options& options) {
   }
 }
 
-constexpr const char* footer =
+constexpr const char* plan_footer =
     "plan trains nothing and needs none of the devices. Memory is that of one training step, run without allocating "
     "it. "
     "Time is the number of operations and bytes divided by the device's rates. Gradients are exchanged in the buckets "
@@ -289,7 +289,7 @@ constexpr const char* footer =
 void add_plan(Command program, int&) {
   const Command command =
       program.add_subcommand("plan", "Estimate memory, time and communication of training on other devices");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PlanArguments>();
   command.add_option("config", options->config, "YAML file").required().value_name("CONFIG");
   std::string names;
   for (const std::string& name : plan_device_names()) names += name + ", ";
@@ -312,7 +312,7 @@ void add_plan(Command program, int&) {
       .range(1e-6, 1.0)
       .value_name("X");
   add_json(command, options->json, "Print the result as JSON, in bytes and seconds");
-  command.footer(footer);
+  command.footer(plan_footer);
   command.examples({
       "furlong plan configs/quickstart.yaml --device h100 --devices 8x8",
       "furlong plan configs/quickstart.yaml --device h100,network=25e9 --devices 4 --set data.batch_size=64 --json",

@@ -18,7 +18,7 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct ReportArguments {
   std::vector<std::string> runs, prompts;
   std::filesystem::path output = "report.html";
   std::int64_t samples = 0, sample_tokens = 200, threads = 0, interval = 10;
@@ -28,7 +28,7 @@ struct Options {
 
 /// Adds text that the model of a run's best checkpoint generates. Encoders, and runs without a checkpoint, are left out
 /// with a warning.
-void add_samples(ReportRun& run, const Options& options) {
+void add_samples(ReportRun& run, const ReportArguments& options) {
   try {
     const CheckpointReader checkpoint = CheckpointReader::open(checkpoint_of(run.files.path.string()));
     Model model = load_model(checkpoint, device_from_name(options.device), Weights::ema_if_present);
@@ -58,7 +58,7 @@ void add_attention(ReportRun& run) {
   try {
     analyze_model(
         analysis, [](const ModelAnalysis&) {},
-        [&](const LayerAnalysis& layer) { run.attention.push_back(as_json(layer)); });
+        [&](const LayerAnalysis& layer) { run.attention.push_back(command_line::as_json(layer)); });
   } catch (const UserError& error) {
     log_warn("{}: attention is not analyzed: {}", run.name, error.what());
     run.attention = nullptr;
@@ -66,7 +66,7 @@ void add_attention(ReportRun& run) {
 }
 
 /// Returns the number of runs, and whether one of them goes on.
-std::pair<std::size_t, bool> write(const Options& options) {
+std::pair<std::size_t, bool> write(const ReportArguments& options) {
   std::vector<ReportRun> runs = open_runs(options.runs);
   bool running = false;
   for (ReportRun& run : runs) {
@@ -86,7 +86,7 @@ std::pair<std::size_t, bool> write(const Options& options) {
   return {runs.size(), running};
 }
 
-void run(const Options& options, int& status) {
+void run(const ReportArguments& options, int& status) {
   set_thread_count(static_cast<int>(options.threads));
   const StopRequests stop;
   const auto [count, running] = write(options);
@@ -105,7 +105,7 @@ void run(const Options& options, int& status) {
 
 void add_report(Command program, int& status) {
   const Command command = program.add_subcommand("report", "Write one HTML page about one or several trainings");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReportArguments>();
   command.add_option("runs", options->runs, "Run directories of furlong train, or of furlong finetune: all its stages")
       .required()
       .value_name("RUN...");

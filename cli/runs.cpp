@@ -20,7 +20,7 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct RunsArguments {
   std::filesystem::path folder = "runs";
   std::string sort = "run";
   std::vector<std::string> where, columns;
@@ -163,7 +163,7 @@ void print_json(const std::vector<std::vector<Cell>>& rows, const std::vector<st
   fmt::print("{}\n", array.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-void run(const Options& options) {
+void run(const RunsArguments& options) {
   std::vector<RunFiles> runs;
   for (const std::filesystem::path& path : find_runs(options.folder)) {
     try {
@@ -210,7 +210,7 @@ void run(const Options& options) {
 
 void add_runs(Command program, int& /*status*/) {
   const Command command = program.add_subcommand("runs", "List the trainings in a folder, sorted and filtered");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<RunsArguments>();
   command.add_option("folder", options->folder, "Folder that is searched for run directories, four levels deep")
       .shows_default()
       .value_name("DIR");

@@ -11,7 +11,7 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct ScoreArguments {
   SequenceOptions shared;
   std::filesystem::path output, mutations;
   bool json = false;
@@ -52,7 +52,7 @@ class Destination {
   std::FILE* held_ = nullptr;
 };
 
-bool writes_json(const Options& options) {
+bool writes_json(const ScoreArguments& options) {
   if (options.output.empty()) return options.json;
   const std::string extension = options.output.extension().string();
   if (extension != ".tsv" && extension != ".json")
@@ -60,7 +60,7 @@ bool writes_json(const Options& options) {
   return extension == ".json";
 }
 
-void run(Options& options) {
+void run(ScoreArguments& options) {
   const bool json = writes_json(options);
   refuse_input_as_output(options.shared, options.output);
   Model model = open_model(options.shared);
@@ -91,7 +91,7 @@ void run(Options& options) {
 void add_score(Command program, int& /*status*/) {
   const Command command =
       program.add_subcommand("score", "Compute log-likelihoods and perplexities of sequences, and scores of mutations");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ScoreArguments>();
   add_model_and_inputs(command, options->shared);
   const Option output =
       command

@@ -14,7 +14,7 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct TokenizeArguments {
   std::string tokenizer, input = "-";
   bool ids = false, tokens = false, decode = false, special = false, add_special_tokens = false, count = false;
 };
@@ -70,7 +70,8 @@ std::vector<std::int32_t> parse_ids(std::string_view line, const Tokenizer& toke
 }
 
 /// Returns the output of one line, with its LF.
-std::string output_line(const Options& options, const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids) {
+std::string output_line(const TokenizeArguments& options, const Tokenizer& tokenizer,
+                        const std::vector<std::int32_t>& ids) {
   std::string text;
   for (const std::int32_t id : ids) {
     if (!text.empty()) text += ' ';
@@ -79,7 +80,7 @@ std::string output_line(const Options& options, const Tokenizer& tokenizer, cons
   return text + '\n';
 }
 
-void run(const Options& options) {
+void run(const TokenizeArguments& options) {
   const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
   ByteSource source(options.input);
   const SpecialTokenMode special = options.special ? SpecialTokenMode::as_token : SpecialTokenMode::as_text;
@@ -117,7 +118,7 @@ void run(const Options& options) {
 
 void add_tokenize(Command program, int& /*status*/) {
   const Command command = program.add_subcommand("tokenize", "Print the token ids of text, or the text of token ids");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TokenizeArguments>();
   command
       .add_option("tokenizer", options->tokenizer,
                   "A model's directory, or a tokenizer file: tokenizer.json; vocab.json (with merges.txt in the same "

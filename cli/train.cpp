@@ -21,7 +21,7 @@
 namespace furlong::command_line {
 namespace {
 
-struct Options {
+struct TrainArguments {
   std::string config, run_directory, resume = "auto", trace, trace_steps = "3-6";
   std::vector<std::string> overrides;
   bool json = false, allow_new_data = false;
@@ -49,7 +49,7 @@ nlohmann::ordered_json number_or_null(double value) {
 }
 
 /// Reads the config. In a job, an error of any rank is reported once: all ranks connect before they exit.
-LoadedSettings read_in_job(const Options& options, TrainOptions& train_options) {
+LoadedSettings read_in_job(const TrainArguments& options, TrainOptions& train_options) {
   try {
     if (!options.trace.empty()) {
       train_options.trace.emplace();
@@ -64,7 +64,7 @@ LoadedSettings read_in_job(const Options& options, TrainOptions& train_options) 
   }
 }
 
-int run(const Options& options) {
+int run(const TrainArguments& options) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
   TrainOptions train_options;
   train_options.allow_new_data = options.allow_new_data;
@@ -114,7 +114,7 @@ int run(const Options& options) {
 
 void add_train(Command program, int& status) {
   const Command command = program.add_subcommand("train", "Train a model from a YAML config, or resume the training");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TrainArguments>();
   command.add_option("config", options->config, "YAML file").required().value_name("CONFIG");
   add_overrides(command, options->overrides, "trainer.max_steps=1000");
   command
