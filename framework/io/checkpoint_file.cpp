@@ -47,6 +47,7 @@ const char* describe(Kind kind) {
 struct Entry {
   Kind kind = Kind::tensor;
   TensorInfo info;
+  std::string stored_name{};    // in the file
   std::vector<Piece> pieces{};  // of a tensor in shards
 };
 
@@ -65,10 +66,24 @@ bool lies_whole(hid_t dataset, std::uint64_t bytes, std::uint64_t file_bytes) {
          bytes <= file_bytes - offset;
 }
 
+// Returns today's name of an entry of a file with format version `version` (docs/file_formats.md).
+std::string current_name(const std::string& name, std::uint32_t version) {
+  constexpr std::string_view old_ema = "averages/", old_state = "carried/";
+  if (version > 1) return name;
+  if (name.starts_with(old_ema)) return "ema/" + name.substr(old_ema.size());
+  const bool is_state = name.starts_with(old_state) && name.find('/', old_state.size()) != std::string::npos;
+  return is_state ? "recurrent_state/" + name.substr(old_state.size()) : name;
+}
+
 }  // namespace
 
 struct CheckpointReader::State {
-  explicit State(fs::path file) : path(std::move(file)), descriptor(path), io(descriptor.number()) {}
+  /// Verifies the whole file.
+  explicit State(fs::path file)
+      : path(std::move(file)),
+        descriptor(path),
+        io(descriptor.number()),
+        version(detail::verify(descriptor, io, path)) {}
 
   [[noreturn]] void fail(std::string_view what);
   [[noreturn]] void refuse(const std::string& name, std::string_view what);
@@ -85,6 +100,7 @@ struct CheckpointReader::State {
   std::vector<std::unique_ptr<State>> shards;
   detail::Descriptor descriptor;
   DescriptorIo io;
+  std::uint32_t version;  // of the format
   Handle handle;
   std::uint64_t file_bytes = 0;
   std::map<std::string, Entry, std::less<>> entries;
@@ -125,7 +141,11 @@ void CheckpointReader::State::open() {
     throw UserError("{}: groups are nested more than {} deep; it was not written by Furlong; use an earlier checkpoint",
                     path.string(), max_group_depth);
   for (const std::string& name : found) {
-    if (std::optional<Entry> entry = examine(name)) entries.emplace(name, std::move(*entry));
+    std::optional<Entry> entry = examine(name);
+    if (!entry) continue;
+    entry->stored_name = name;
+    entry->info.name = current_name(name, version);
+    entries.emplace(entry->info.name, std::move(*entry));
   }
 }
 
@@ -226,7 +246,7 @@ void CheckpointReader::State::read(const std::string& name, void* destination) {
     return;
   }
   const Lock lock;
-  const Handle dataset(H5Dopen2(handle.id(), name.c_str(), H5P_DEFAULT));
+  const Handle dataset(H5Dopen2(handle.id(), entry.stored_name.c_str(), H5P_DEFAULT));
   if (!dataset) fail(name);
   const Handle type(H5Dget_type(dataset.id()));
   if (!type || H5Dread(dataset.id(), type.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, destination) < 0) fail(name);
@@ -238,7 +258,11 @@ ShardIndex CheckpointReader::State::shard_index() {
   if (text == entries.end() || text->second.kind != Kind::text) return {};
   std::string json(text->second.info.bytes, '\0');
   if (!json.empty()) read("shards", json.data());
-  return ShardIndex::from_json(json, path.string());
+  ShardIndex index = ShardIndex::from_json(json, path.string());
+  decltype(index.tensors) renamed;
+  for (auto& [name, whole] : index.tensors) renamed.emplace(current_name(name, version), std::move(whole));
+  index.tensors = std::move(renamed);
+  return index;
 }
 
 /// Adds the tensors of all shards to the entries.
@@ -247,7 +271,6 @@ void CheckpointReader::State::open_shards() {
   std::vector<std::map<std::string, std::int64_t>> found;
   for (const ShardIndex::File& file : index.files) {
     auto shard = std::make_unique<State>(path.parent_path() / file.name);
-    detail::verify(shard->descriptor, shard->io, shard->path);
     if (checkpoint_checksum(shard->path) != file.checksum)
       throw UserError("{}: the checksum of shard {} is not the one in the shard index; use an earlier checkpoint",
                       path.string(), file.name);
@@ -268,7 +291,7 @@ void CheckpointReader::State::open_shards() {
     if (!type) refuse(name, "has an unknown dtype");
     std::size_t bytes = hdf5::size_of(*type);
     for (const std::int64_t extent : whole.shape) bytes *= static_cast<std::size_t>(extent);
-    entries.emplace(name, Entry{Kind::tensor, {name, whole.dtype, whole.shape, bytes}, std::move(pieces)});
+    entries.emplace(name, Entry{Kind::tensor, {name, whole.dtype, whole.shape, bytes}, {}, std::move(pieces)});
   }
 }
 
@@ -280,7 +303,6 @@ CheckpointReader::~CheckpointReader() = default;
 CheckpointReader CheckpointReader::open(const fs::path& path) {
   return foreign::with_single_line_errors([&] {
     auto state = std::make_unique<State>(path);
-    detail::verify(state->descriptor, state->io, path);
     state->open();
     state->open_shards();
     return CheckpointReader(std::move(state));
@@ -290,7 +312,6 @@ CheckpointReader CheckpointReader::open(const fs::path& path) {
 std::vector<std::string> CheckpointReader::shards_of(const fs::path& path) {
   return foreign::with_single_line_errors([&] {
     State state(path);
-    detail::verify(state.descriptor, state.io, path);
     state.open();
     std::vector<std::string> names;
     for (const ShardIndex::File& file : state.shard_index().files) names.push_back(file.name);

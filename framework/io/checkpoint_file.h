@@ -14,7 +14,7 @@
 namespace furlong {
 
 /// Version of the file layout that CheckpointWriter writes and CheckpointReader reads.
-inline constexpr std::uint32_t checkpoint_format_version = 1;
+inline constexpr std::uint32_t checkpoint_format_version = 2;  ///< version 1 can still be read
 
 /// Receives the entries of a checkpoint. Names are paths such as "parameters/blocks.0.attention.query.weight".
 class CheckpointSink {

@@ -59,7 +59,7 @@ Descriptor::Descriptor(const fs::path& path) : descriptor_(::open(path.c_str(), 
 
 Descriptor::~Descriptor() { ::close(descriptor_); }
 
-void verify(const Descriptor& descriptor, DescriptorIo& io, const fs::path& path) {
+std::uint32_t verify(const Descriptor& descriptor, DescriptorIo& io, const fs::path& path) {
   struct stat status {};
   if (::fstat(descriptor.number(), &status) != 0) throw_file_error(path, "read", errno);
   if (S_ISDIR(status.st_mode))
@@ -85,9 +85,9 @@ void verify(const Descriptor& descriptor, DescriptorIo& io, const fs::path& path
     throw UserError("{}: truncated: found {} bytes, expected at least {}; {}", path.string(), found_bytes,
                     sizeof header, hint);
   }
-  if (header.version != checkpoint_format_version) {
+  if (header.version < 1 || header.version > checkpoint_format_version) {
     throw UserError(
-        "{}: checkpoint format version {} is not supported, expected version {}; use the Furlong version that wrote it",
+        "{}: checkpoint format version {} is not supported, expected at most {}; use the Furlong version that wrote it",
         path.string(), header.version, checkpoint_format_version);
   }
   if (header.total_bytes != found_bytes) {
@@ -103,6 +103,7 @@ void verify(const Descriptor& descriptor, DescriptorIo& io, const fs::path& path
     throw UserError("{}: damaged: its contents have checksum {:016x}, expected {:016x}; {}", path.string(), checksum,
                     header.checksum, hint);
   }
+  return header.version;
 }
 
 }  // namespace detail

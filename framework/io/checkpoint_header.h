@@ -42,7 +42,8 @@ class Descriptor {
   int descriptor_;
 };
 
-/// Reads and verifies the whole file. Throws UserError that names the damage, MachineError if the file cannot be read.
-void verify(const Descriptor& descriptor, hdf5::DescriptorIo& io, const std::filesystem::path& path);
+/// Reads and verifies the whole file, and returns its format version. Throws UserError that names the damage,
+/// MachineError if the file cannot be read.
+std::uint32_t verify(const Descriptor& descriptor, hdf5::DescriptorIo& io, const std::filesystem::path& path);
 
 }  // namespace furlong::detail

@@ -15,10 +15,7 @@ std::optional<CheckpointOrigin> CheckpointOrigin::read(const CheckpointReader& c
   origin.json = checkpoint.text(json_name);
   for (std::size_t i = 0; checkpoint.has(file_name(i)); ++i) origin.files.push_back(checkpoint.text(file_name(i)));
   for (const TensorInfo& info : checkpoint.tensors(tensor_prefix)) {
-    // Recurrent states of stateful training are in deeper groups (carried/0/...); these tensors' names have no slash.
-    if (info.name.find('/', tensor_prefix.size()) != std::string::npos) continue;
     const std::string name = info.name.substr(tensor_prefix.size());
-    if (name.find('/') != std::string::npos) continue;  // recurrent states, see docs/file_formats.md
     Tensor& tensor = origin.carried.emplace_back();
     tensor.name = name;
     tensor.dtype = info.dtype;

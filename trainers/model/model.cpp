@@ -143,8 +143,8 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
   for (const Parameter& parameter : store.parameters()) {
     std::string name = "parameters/" + parameter.name();
     known.insert(name);
-    const std::string averaged = "averages/" + parameter.name();
-    if (weights == Weights::ema_if_present && checkpoint.has(averaged)) name = averaged;
+    const std::string ema = "ema/" + parameter.name();
+    if (weights == Weights::ema_if_present && checkpoint.has(ema)) name = ema;
     read_tensor(checkpoint, name, parameter.master());
     if (const std::int64_t bad = ops::count_non_finite(Stream{store.device()}, parameter.master()); bad > 0)
       throw UserError("{}: tensor {} has {} values that are NaN or infinite; use an earlier checkpoint",

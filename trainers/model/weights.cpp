@@ -38,14 +38,14 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model) 
   WeightsReport report;
   std::set<std::string> known;
   for (const Parameter& parameter : model.store->parameters()) {
-    const std::string averaged = "averages/" + parameter.name();
+    const std::string ema = "ema/" + parameter.name();
     std::string name = "parameters/" + parameter.name();
     known.insert(name);
     if (!checkpoint.has(name)) {
       report.missing.push_back(parameter.name());
       continue;
     }
-    if (checkpoint.has(averaged)) name = averaged;
+    if (checkpoint.has(ema)) name = ema;
     const std::vector<std::int64_t>& shape = checkpoint.info(name).shape;
     const bool fewer_positions = parameter.name() == positions_name && shape.size() == 2 && shape[0] > 0 &&
                                  shape[0] < parameter.shape()[0] && shape[1] == parameter.shape()[1];

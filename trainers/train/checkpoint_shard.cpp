@@ -10,7 +10,7 @@ namespace {
 /// The groups of tensors that a checkpoint stores for each trained parameter.
 std::vector<std::string> kinds_of(const Optimizer& optimizer) {
   std::vector<std::string> kinds{"parameters", "first_moments", "second_moments"};
-  if (optimizer.averages()) kinds.emplace_back("averages");
+  if (optimizer.has_ema()) kinds.emplace_back("ema");
   return kinds;
 }
 
@@ -24,7 +24,7 @@ std::int64_t place_of(const Optimizer& optimizer, std::int64_t begin) {
 const Tensor& tensor_of(const std::string& kind, const Optimizer& optimizer) {
   return kind == "first_moments"    ? optimizer.first_moment()
          : kind == "second_moments" ? optimizer.second_moment()
-                                    : optimizer.average();
+                                    : optimizer.ema();
 }
 
 /// Writes all stored tensors of one parameter's elements [first, first + count).

@@ -84,7 +84,7 @@ void Trainer::put_state(CheckpointSink& file, std::string_view metrics) const {
     if (!is_trained) continue;
     write("first_moments/" + parameter.name(), store.slice(optimizer_.first_moment(), parameter));
     write("second_moments/" + parameter.name(), store.slice(optimizer_.second_moment(), parameter));
-    if (optimizer_.averages()) write("averages/" + parameter.name(), store.slice(optimizer_.average(), parameter));
+    if (optimizer_.has_ema()) write("ema/" + parameter.name(), store.slice(optimizer_.ema(), parameter));
   }
   file.text("config", to_yaml(model_.settings));
   file.text("vocabulary", model_.vocabulary.to_json());
@@ -102,7 +102,7 @@ void Trainer::put_state(CheckpointSink& file, std::string_view metrics) const {
   file.text("data_fingerprint", data_fingerprint(data_));
   early_stopping_.save(file);
   for (std::size_t i = 0; i < recurrent_states_.size(); ++i)
-    recurrent_states_[i].save(file, fmt::format("carried/{}", i));
+    recurrent_states_[i].save(file, fmt::format("recurrent_state/{}", i));
   outliers_.save(file);
 }
 
@@ -170,10 +170,10 @@ void Trainer::load(const CheckpointReader& checkpoint) {
     };
     into("first_moments/" + parameter.name(), optimizer_.first_moment());
     into("second_moments/" + parameter.name(), optimizer_.second_moment());
-    if (!optimizer_.averages()) continue;
+    if (!optimizer_.has_ema()) continue;
     // If the checkpoint has no EMA, the EMA starts from the values.
-    const std::string averaged = "averages/" + parameter.name();
-    into(checkpoint.has(averaged) ? averaged : "parameters/" + parameter.name(), optimizer_.average());
+    const std::string ema = "ema/" + parameter.name();
+    into(checkpoint.has(ema) ? ema : "parameters/" + parameter.name(), optimizer_.ema());
   }
   steps_ = checkpoint.integer("step");
   optimizer_.restore_steps(checkpoint.integer("optimizer_steps"), last_optimizer_steps(checkpoint));
@@ -197,7 +197,7 @@ void Trainer::load_recurrent_state(const CheckpointReader& checkpoint, const Set
     return;
   }
   for (std::size_t i = 0; i < recurrent_states_.size(); ++i)
-    recurrent_states_[i].load(checkpoint, fmt::format("carried/{}", i));
+    recurrent_states_[i].load(checkpoint, fmt::format("recurrent_state/{}", i));
 }
 
 }  // namespace furlong

@@ -19,7 +19,7 @@ void put(CheckpointSink& file, const std::vector<float>& values, const std::vect
   file.text("config", "{}");
   file.tensor("parameters/a", "float32", matrix, values.data());
   file.integer("step", 7);
-  file.tensor("carried/positions", "int64", row, counts.data());
+  file.tensor("recurrent_state/0/positions", "int64", row, counts.data());
   file.tensor("parameters/empty", "bfloat16", nothing, nullptr);
   file.tensor("parameters/scalar", "float32", {}, values.data() + 5);
   file.number("best", 0.1);

@@ -270,9 +270,22 @@ TEST_F(CheckpointFileTest, RejectsForeignFiles) {
 
   write_small();
   std::string later = content(path);
-  later[8] = 2;
+  later[8] = 3;
   put(path, later);
-  EXPECT_THAT(refusal(path), HasSubstr("format version 2 is not supported, expected version 1"));
+  EXPECT_THAT(refusal(path), HasSubstr("format version 3 is not supported, expected at most 2"));
+}
+
+TEST_F(CheckpointFileTest, ReadsNamesOfFormatVersionOne) {
+  CheckpointWriter file(path);
+  for (const char* name : {"averages/norm.weight", "carried/0/layers.1.sum", "carried/pooler.weight"})
+    file.integer(name, 3);
+  file.finish();
+  std::string version_one = content(path);
+  version_one[8] = 1;
+  put(path, version_one);
+  const CheckpointReader reader = CheckpointReader::open(path);
+  for (const char* name : {"ema/norm.weight", "recurrent_state/0/layers.1.sum", "carried/pooler.weight"})
+    EXPECT_EQ(reader.integer(name), 3) << name;
 }
 
 // Forged entries in a file with a valid checksum: HDF5 would read more than the reader's buffer holds.

@@ -227,7 +227,7 @@ TEST_F(RecurrentStates, ResumesBitwise) {
     while (resumed.steps() < 9) resumed.step();
     resumed.save(path("resumed.h5"));
     expect_equal_tensors(path("whole.h5"), path("resumed.h5"));
-    EXPECT_FALSE(CheckpointReader::open(path("whole.h5")).tensors("carried/0/").empty());
+    EXPECT_FALSE(CheckpointReader::open(path("whole.h5")).tensors("recurrent_state/0/").empty());
 
     // If the batch layout changes, rows start with empty states instead of those of other documents.
     const auto next_loss = [&](std::int64_t sequence_length, bool stateful) {

@@ -120,7 +120,7 @@ void Optimizer::restrict_to(const std::function<bool(const Parameter&)>& chosen)
 }
 
 void Optimizer::restart_average() {
-  if (averages()) copy_ranges([](const Tensor& values, const Tensor& own) { own.copy_from(values); }, average_);
+  if (has_ema()) copy_ranges([](const Tensor& values, const Tensor& own) { own.copy_from(values); }, average_);
 }
 
 void Optimizer::update(const Stream& stream, const ops::AdamWStep& step, const ops::AdamWDeviceStep* numbers) {
@@ -151,7 +151,7 @@ void Optimizer::update(const Stream& stream, const ops::AdamWStep& step, const o
                   [&](const Tensor& flat) { return flat.narrow(0, range.place, range.elements()); }, range.begin,
                   range.decays);
   }
-  if (averages())
+  if (has_ema())
     copy_ranges([&](const Tensor& values,
                     const Tensor& own) { ops::ema_update(stream, own, values, settings_.ema_decay, numbers); },
                 average_);
@@ -174,7 +174,7 @@ void Optimizer::refresh_after_exchange() {
 }
 
 Optimizer::WithEma::WithEma(Optimizer& optimizer) : optimizer_(optimizer) {
-  if (!optimizer_.averages()) return;
+  if (!optimizer_.has_ema()) return;
   optimizer_.copy_ranges([](const Tensor& values, const Tensor& own) { own.copy_from(values); }, optimizer_.spare_);
   optimizer_.copy_ranges([](const Tensor& values, const Tensor& own) { values.copy_from(own); }, optimizer_.average_);
   optimizer_.refresh_after_exchange();
@@ -182,7 +182,7 @@ Optimizer::WithEma::WithEma(Optimizer& optimizer) : optimizer_(optimizer) {
 }
 
 Optimizer::WithEma::~WithEma() noexcept(false) {
-  if (!optimizer_.averages()) return;
+  if (!optimizer_.has_ema()) return;
   optimizer_.copy_ranges([](const Tensor& values, const Tensor& own) { values.copy_from(own); }, optimizer_.spare_);
   if (optimizer_.gather_ && std::uncaught_exceptions() > exceptions_)
     return;  // an error is ending the job: the other ranks do not take part

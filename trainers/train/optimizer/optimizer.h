@@ -73,9 +73,9 @@ class Optimizer {
   /// parameter's whole state, on the host.
   void put(const Parameter& parameter, const Tensor& whole, const Tensor& own) const;
   /// Returns whether there is an EMA.
-  bool averages() const { return average_.defined(); }
+  bool has_ema() const { return average_.defined(); }
   /// The EMA, laid out like the moments; undefined if there is none.
-  const Tensor& average() const { return average_; }
+  const Tensor& ema() const { return average_; }
 
   /// While it lives, the store holds the EMA instead of the values, if there is an EMA: for validation.
   class WithEma {

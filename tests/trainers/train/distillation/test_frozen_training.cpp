@@ -41,7 +41,7 @@ TEST_F(FrozenTraining, FrozenParametersHaveNoMomentsInCheckpoints) {
     SCOPED_TRACE(name);
     EXPECT_TRUE(checkpoint.has("parameters/" + name));
     const bool moves = parameters.is_trained(parameter);
-    for (const char* state : {"first_moments/", "second_moments/", "averages/"})
+    for (const char* state : {"first_moments/", "second_moments/", "ema/"})
       EXPECT_EQ(checkpoint.has(state + name), moves) << state;
     if (moves) {
       ++trained;

@@ -95,10 +95,10 @@ TEST(Optimizer, GradientScaleScalesGradients) {
 TEST(Optimizer, EmaFollowsValues) {
   Store s;
   Optimizer optimizer(optimizer_settings(0.1, 0.75), s.store);
-  ASSERT_TRUE(optimizer.averages());
+  ASSERT_TRUE(optimizer.has_ema());
   const auto first = s.values();
   std::vector<double> expected(first.begin(), first.end());
-  EXPECT_EQ(optimizer.average().to_vector<float>(), first);
+  EXPECT_EQ(optimizer.ema().to_vector<float>(), first);
   for (int step = 0; step < 4; ++step) {
     s.set_gradients(step % 2 ? 1.0f : -3.0f);
     optimizer.step(Stream{}, 0.1, 1);
@@ -106,7 +106,7 @@ TEST(Optimizer, EmaFollowsValues) {
     for (std::size_t i = 0; i < expected.size(); ++i)
       expected[i] = 0.75 * expected[i] + 0.25 * static_cast<double>(now[i]);
   }
-  const auto average = optimizer.average().to_vector<float>();
+  const auto average = optimizer.ema().to_vector<float>();
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(average[i], expected[i], 1e-6) << i;
   EXPECT_NE(average, s.values());
 }
@@ -117,7 +117,7 @@ TEST(Optimizer, WithEmaRestoresValuesBitwise) {
     Optimizer optimizer(optimizer_settings(0.1, 0.5), s.store);
     s.set_gradients(1);
     for (int step = 0; step < 3; ++step) optimizer.step(Stream{}, 0.1, 1);
-    const auto values = s.values(), average = optimizer.average().to_vector<float>();
+    const auto values = s.values(), average = optimizer.ema().to_vector<float>();
     ASSERT_NE(values, average);
     const auto bits = compute == DType::bfloat16 ? s.compute_bits() : std::vector<std::uint16_t>{};
     {
@@ -128,7 +128,7 @@ TEST(Optimizer, WithEmaRestoresValuesBitwise) {
       }
     }
     EXPECT_EQ(s.values(), values);
-    EXPECT_EQ(optimizer.average().to_vector<float>(), average);
+    EXPECT_EQ(optimizer.ema().to_vector<float>(), average);
     if (compute == DType::bfloat16) {
       EXPECT_EQ(s.compute_bits(), bits);
     }
@@ -200,7 +200,7 @@ TEST(Optimizer, StochasticRoundingSkipsFrozenParameters) {
 TEST(Optimizer, WithEmaWithoutEmaDoesNothing) {
   Store s;
   Optimizer optimizer(optimizer_settings(0.1), s.store);
-  EXPECT_FALSE(optimizer.averages());
+  EXPECT_FALSE(optimizer.has_ema());
   const auto values = s.values();
   {
     const Optimizer::WithEma guard(optimizer);
@@ -219,7 +219,7 @@ TEST(Optimizer, FrozenParametersStayAndHaveNoState) {
     store.freeze([](const Parameter& parameter) { return parameter.name().starts_with("frozen"); });
     store.allocate(3);
     Optimizer optimizer(optimizer_settings(0.1, 0.5), store);
-    for (const Tensor* state : {&optimizer.first_moment(), &optimizer.second_moment(), &optimizer.average()})
+    for (const Tensor* state : {&optimizer.first_moment(), &optimizer.second_moment(), &optimizer.ema()})
       EXPECT_EQ(state->elements(), 2 * 64) << "weight and bias take one aligned block each";
     const auto values = [&](const Parameter& parameter) { return parameter.master().to_vector<float>(); };
     const auto bits = [](const Tensor& tensor) {
