@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "datasets/prepare/label_table.h"
+#include "datasets/tokenizers/train_tokenizer.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 
@@ -213,6 +215,47 @@ Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& 
   return command;
 }
 
+void add_tokenizer(Command prepare_command) {
+  const Command command =
+      prepare_command.add_subcommand("tokenizer", "Train a tokenizer (byte-pair encoding) on your own text");
+  const auto options = std::make_shared<TrainTokenizerOptions>();
+  const auto json = std::make_shared<bool>(false);
+  command.add_option("inputs", options->inputs, "Files to read, in order: plain, gzip or xz; - is standard input")
+      .required()
+      .value_name("INPUT");
+  command.add_option("-o,--output", options->output, "SentencePiece model to write").required().value_name("MODEL");
+  command
+      .add_option("--vocabulary-size", options->vocabulary_size,
+                  "Number of tokens, of which 259 are bytes and special tokens")
+      .range(300, 1'000'000)
+      .shows_default();
+  command.add_flag("--force", options->force, "Overwrite an existing output");
+  add_json(command, *json, "Print the report as one JSON object");
+  command.footer(
+      "Text is encoded without loss: no normalization; characters outside the vocabulary become bytes. Of more than "
+      "500,000 lines, a random sample of that size is used, always the same.");
+  command.examples({
+      "furlong prepare tokenizer book.txt --vocabulary-size 2048 --output book.model",
+      "furlong prepare text book.txt --tokenizer book.model --output book.h5",
+  });
+  command.action([options, json] {
+    const TrainTokenizerReport report = train_tokenizer(*options);
+    if (*json) {
+      fmt::print("{}\n", nlohmann::ordered_json{{"output", options->output},
+                                                {"vocabulary_size", report.vocabulary_size},
+                                                {"lines", report.lines},
+                                                {"bytes", report.bytes},
+                                                {"seconds", report.seconds}}
+                             .dump(2));
+    } else {
+      fmt::print("{}: {} tokens, trained on {} lines ({} bytes) in {:.1f} s\n", options->output, report.vocabulary_size,
+                 report.lines, report.bytes, report.seconds);
+    }
+    if (report.vocabulary_size < options->vocabulary_size)
+      log_warn("the text has pairs for {} tokens only", report.vocabulary_size);
+  });
+}
+
 /// Returns "book.h5" for "book.txt.xz": where the dataset goes without --output. Throws UserError for several inputs
 /// and for standard input.
 std::string default_output(const std::vector<std::string>& inputs) {
@@ -268,6 +311,7 @@ void add_prepare(Command program, int&) {
   add_fasta(command, fasta).action([fasta] { run(*fasta); });
   const auto labelled = std::make_shared<Arguments>();
   add_labelled(command, labelled).action([labelled] { run(*labelled); });
+  add_tokenizer(command);
 }
 
 }  // namespace furlong::command_line

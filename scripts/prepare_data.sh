@@ -16,7 +16,8 @@ name=${1:-}
 case "$name" in
   # The last tenth of the text is the test split, on which compressors are compared.
   kjv) source=$data/kjv.txt
-       arguments=(text "$source" --split-by span --split train:0.85,validation:0.05,test:0.1) ;;
+       arguments=(text "$source" --tokenizer "$data/kjv.model" --split-by span
+                  --split train:0.85,validation:0.05,test:0.1) ;;
   ecoli) source=$data/ecoli.fa
          arguments=(fasta "$source" --alphabet dna --split-by span --split train:0.9,validation:0.05,test:0.05) ;;
   proteins) source=$data/proteins.fa
@@ -55,6 +56,9 @@ mkdir -p "$data"
 if [[ $name == kjv_* && ! -e $source ]]; then
   awk -f "$root/scripts/label_kjv.awk" -v task="${name#kjv_}" "$data/kjv.txt" >"$source.partial"
   mv "$source.partial" "$source"
+fi
+if [[ $name == kjv && ! -e $data/kjv.model ]]; then  # the held-out part does not take part
+  head -c 3743750 "$source" | "$furlong" prepare tokenizer - --vocabulary-size 2048 --output "$data/kjv.model" >&2
 fi
 echo "preparing $store from $source" >&2
 "$furlong" prepare "${arguments[@]}" --output "$store" >&2

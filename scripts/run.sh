@@ -5,7 +5,7 @@
 #   # run.sh: fetch-model NAME                    before: fetch a trained model (scripts/fetch_models.sh) if missing
 #   # run.sh: prepare NAME                        before: fetch and prepare the tokenized dataset if it is missing
 #   # run.sh: train-first CONFIG                  before: train the config that this one starts from, unless finished
-#   # run.sh: compare-compressors TEXT FRACTION   after training: held-out bits per byte next to gzip -9 and xz -9
+#   # run.sh: compare-compressors TEXT            after training: held-out bits per byte next to gzip -9 and xz -9
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -50,7 +50,7 @@ if [[ -n $first && $command == finetune ]]; then
   trap - INT TERM USR1 HUP
   (( status == 0 )) || exit "$status"
 fi
-read -r text fraction < <(instruction compare-compressors) || true
+text=$(instruction compare-compressors)
 [[ $command == train && -n $text ]] || exec "$FURLONG" "$@"
 
 # Prints the run directory: --run-dir, or the config's value with the --set options.
@@ -72,12 +72,13 @@ run_directory() {
   echo "$directory"
 }
 
-# Compressors and model are compared on the same bytes: the last FRACTION of the text, which is the test split.
+# Compressors and model are compared on the same bytes: the test split, which is the end of the text.
 compare_compressors() {
-  local bits bytes run=$1
-  bits=$("$FURLONG" evaluate "$run" --split test --json | sed -n 's/.*"bits_per_byte": *\([0-9.eE+-]*\).*/\1/p')
+  local report bits bytes run=$1
+  report=$("$FURLONG" evaluate "$run" --split test --json)
+  field() { sed -n "s/.*\"$1\": *\([0-9.eE+-]*\).*/\1/p" <<<"$report"; }
+  bits=$(field bits_per_byte) bytes=$(field bytes)
   [[ $text != data/* ]] || text=${FURLONG_DATA:-data}/${text#data/}
-  bytes=$(awk -v size="$(stat --format %s "$text")" -v fraction="$fraction" 'BEGIN { printf "%d", size * fraction }')
   compressed() { tail -c "$bytes" "$text" | "$@" | wc -c | awk -v bytes="$bytes" '{ printf "%.3f", $1 * 8 / bytes }'; }
   printf '\nheld-out bits per byte (last %s bytes of %s):\n' "$bytes" "$text"
   printf '  %-16s %.3f\n' "${run##*/}" "$bits"

@@ -121,7 +121,7 @@ show_failures() {
 }
 
 # run_tests FOLDER FILTER PROGRAMS [WRAPPER...]: runs the tests of build/FOLDER selected by GoogleTest's FILTER, in the
-# ctest tests that match the regular expression PROGRAMS, as many programs at once as there are cores.
+# ctest tests that match the regular expression PROGRAMS, one program more at once than there are cores, because many wait.
 run_tests() {
   local build=build/$1 patterns=$2 programs=$3 log=build/$1/tests.log status=0 found
   shift 3
@@ -129,7 +129,7 @@ run_tests() {
   [[ $patterns != *-* ]] || selection+=(-E "$(regex_of "${patterns#*-}")")
   mkdir -p "$build/tests/results"
   rm -f "$build"/tests/results/*
-  "$@" env ${patterns:+"GTEST_FILTER=$patterns"} ctest --test-dir "$build" --parallel "$(nproc)" --output-on-failure \
+  "$@" env ${patterns:+"GTEST_FILTER=$patterns"} ctest --test-dir "$build" --parallel "$(($(nproc) + 1))" --output-on-failure \
     --no-tests=error "${selection[@]}" >"$log" 2>&1 || status=$?
   show_failures "$log"
   cat "$build"/tests/results/* </dev/null 2>/dev/null | sed -n 's/^note //p' | sort -u

@@ -1,0 +1,89 @@
+#include "datasets/tokenizers/train_tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "datasets/tokenizers/tokenizer.h"
+#include "framework/core/error.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+
+class TrainTokenizerTest : public testing::WithTemporaryFolder {
+ protected:
+  std::string refusal(const TrainTokenizerOptions& options) const {
+    const std::string message = message_of<UserError>([&] { train_tokenizer(options); });
+    EXPECT_FALSE(std::filesystem::exists(options.output));
+    return message;
+  }
+  static std::string repeated(std::string_view line, int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += line;
+    return text;
+  }
+
+  const std::string model = path("text.model");
+};
+
+TEST_F(TrainTokenizerTest, FrequentWordsBecomeTokens) {
+  const std::string text = file("a.txt", repeated("in the beginning was the word\n", 50));
+  const auto report = train_tokenizer({.inputs = {text}, .output = model, .vocabulary_size = 300});
+  EXPECT_EQ(report.vocabulary_size, 300);
+  EXPECT_EQ(report.lines, 50U);
+  EXPECT_EQ(report.bytes, 50U * 30);
+  const auto tokenizer = load_tokenizer(model);
+  EXPECT_EQ(tokenizer->size(), 300);
+  EXPECT_EQ(tokenizer->encode(" the", SpecialTokenMode::as_text).size(), 1U);
+}
+
+TEST_F(TrainTokenizerTest, EveryTextDecodesToItself) {
+  const std::string text = file("a.txt", repeated("in the beginning was the word\n", 50));
+  train_tokenizer({.inputs = {text}, .output = model, .vocabulary_size = 300});
+  const auto tokenizer = load_tokenizer(model);
+  for (const std::string_view other : {"  the  word\n\n the", "Ünïcode \xf0\x9f\x99\x82", "\t1234\r\n", " "})
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(other, SpecialTokenMode::as_text)), other);
+}
+
+TEST_F(TrainTokenizerTest, SameInputGivesSameModel) {
+  const std::string text = file("a.txt", repeated("in the beginning was the word and the word was long\n", 50));
+  std::string first;
+  for (int repetition = 0; repetition < 2; ++repetition) {
+    train_tokenizer({.inputs = {text}, .output = model, .vocabulary_size = 320, .force = true});
+    const std::string bytes = content(model);
+    EXPECT_TRUE(first.empty() || bytes == first);
+    first = bytes;
+  }
+}
+
+// One line of 1 MB, and inputs that end without a line end.
+TEST_F(TrainTokenizerTest, ReadsLongLinesAndSeveralInputs) {
+  const std::string words = file("long.txt", repeated("alpha beta gamma ", 60'000));
+  const std::string letters = file("solid.txt", repeated("\xc3\xa4", 5'000));
+  const auto report = train_tokenizer({.inputs = {words, letters}, .output = model, .vocabulary_size = 290});
+  EXPECT_EQ(report.bytes, 60'000U * 17 + 10'000);
+  EXPECT_GE(report.lines, 60'000U * 17 / 4096 + 3);
+  const auto tokenizer = load_tokenizer(model);
+  EXPECT_EQ(tokenizer->encode(" gamma", SpecialTokenMode::as_text).size(), 1U);
+  EXPECT_TRUE(tokenizer->find("\xc3\xa4").has_value()) << "no character is cut into two lines";
+}
+
+TEST_F(TrainTokenizerTest, RejectsUnusableInputs) {
+  const std::string text = file("a.txt", repeated("abcdefghijklmnopqrstuvwxyz0123456789 ABCDEFGHIJKLMNOPQR\n", 5));
+  EXPECT_THAT(refusal({.inputs = {file("empty.txt", "\n\n")}, .output = model}), HasSubstr("contains no text"));
+  EXPECT_THAT(refusal({.inputs = {path("none")}, .output = model}), HasSubstr("No such file"));
+  EXPECT_THAT(refusal({.inputs = {text}, .output = model, .vocabulary_size = 300}), HasSubstr("300 tokens"));
+}
+
+TEST_F(TrainTokenizerTest, KeepsExistingOutput) {
+  const std::string text = file("a.txt", repeated("in the beginning was the word\n", 50));
+  file("text.model", "mine");
+  EXPECT_THROW(train_tokenizer({.inputs = {text}, .output = model, .vocabulary_size = 300}), UserError);
+  EXPECT_EQ(std::filesystem::file_size(model), 4U);
+}
+
+}  // namespace
+}  // namespace furlong
