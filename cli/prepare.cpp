@@ -236,6 +236,7 @@ void add_tokenizer(Command prepare_command) {
       "500,000 lines, a random sample of that size is used, always the same.");
   command.examples({
       "furlong prepare tokenizer book.txt --vocabulary-size 2048 --output book.model",
+      "furlong prepare tokenizer *.txt.gz --vocabulary-size 16384 --output corpus.model",
       "furlong prepare text book.txt --tokenizer book.model --output book.h5",
   });
   command.action([options, json] {

@@ -121,7 +121,8 @@ show_failures() {
 }
 
 # run_tests FOLDER FILTER PROGRAMS [WRAPPER...]: runs the tests of build/FOLDER selected by GoogleTest's FILTER, in the
-# ctest tests that match the regular expression PROGRAMS, one program more at once than there are cores, because many wait.
+# ctest tests that match the regular expression PROGRAMS. One more program runs at once than there are cores, because
+# many wait.
 run_tests() {
   local build=build/$1 patterns=$2 programs=$3 log=build/$1/tests.log status=0 found
   shift 3
@@ -129,8 +130,8 @@ run_tests() {
   [[ $patterns != *-* ]] || selection+=(-E "$(regex_of "${patterns#*-}")")
   mkdir -p "$build/tests/results"
   rm -f "$build"/tests/results/*
-  "$@" env ${patterns:+"GTEST_FILTER=$patterns"} ctest --test-dir "$build" --parallel "$(($(nproc) + 1))" --output-on-failure \
-    --no-tests=error "${selection[@]}" >"$log" 2>&1 || status=$?
+  "$@" env ${patterns:+"GTEST_FILTER=$patterns"} ctest --test-dir "$build" --parallel "$(($(nproc) + 1))" \
+    --output-on-failure --no-tests=error "${selection[@]}" >"$log" 2>&1 || status=$?
   show_failures "$log"
   cat "$build"/tests/results/* </dev/null 2>/dev/null | sed -n 's/^note //p' | sort -u
   found=$(outcomes_of "$log" "$build/tests/results")
