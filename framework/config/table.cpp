@@ -322,7 +322,11 @@ std::vector<std::string> Table::check_effects(const Table& defaults, const Origi
   std::vector<std::string> warnings;
   for (const auto& key : keys_) {
     const auto origin = origins.find(key.path());
-    const bool touched = origin != origins.end() || key.get() != defaults.find(key.path())->get();
+    const Value value = key.get();
+    const bool is_default = value == defaults.find(key.path())->get();
+    // To switch off what is off is what happens anyway.
+    const bool is_off = is_default && value == Value(false);
+    const bool touched = (origin != origins.end() || !is_default) && !is_off;
     const Condition* condition = touched ? unmet(key) : nullptr;
     if (!condition) continue;
     const Place place = origin == origins.end() ? Place{} : origin->second;

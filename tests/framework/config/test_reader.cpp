@@ -317,6 +317,24 @@ TEST(Table, RejectsSetOrChangedKeysWithoutEffect) {
   EXPECT_THAT(table.check_effects(default_table, {}), ::testing::IsEmpty());
 }
 
+TEST(Table, AcceptsSwitchingOffWhatHasNoEffect) {
+  struct Oven {
+    double hours = 0;
+    bool steam = false;
+  };
+  const auto table_of = [](Oven& oven) {
+    Table table;
+    table.key("hours", &oven.hours, "h", "");
+    table.key("steam", &oven.steam, "", "").only_with("hours");
+    return table;
+  };
+  Oven oven, defaults;
+  const Origins given{{"steam", {"x.yaml", 1, 1}}};
+  EXPECT_THAT(table_of(oven).check_effects(table_of(defaults), given), ::testing::IsEmpty());
+  oven.steam = true;
+  EXPECT_THROW(table_of(oven).check_effects(table_of(defaults), given), UserError);
+}
+
 TEST(Table, RejectsInvalidDeclarations) {
   std::int64_t x = 0;
   Table table;
