@@ -3,7 +3,7 @@
 for two ranks with one thread each. Writes benchmarks/results/plan_check_<date>.json: time of a step, peak memory, and
 the scaling from one rank to two.
 
-Plans each case twice: with the default utilisation, and with the utilisation measured with one rank, which isolates the
+Plans each case twice: with the default utilization, and with the utilization measured with one rank, which isolates the
 cost of the second rank. Needs an idle machine; takes less than five minutes.
 """
 
@@ -94,8 +94,8 @@ def measure(program, config, folder, processes, warm_up, trace=None):
     }
 
 
-def plan(program, config, processes, utilisation=None):
-    more = [] if utilisation is None else ["--utilisation", utilisation]
+def plan(program, config, processes, utilization=None):
+    more = [] if utilization is None else ["--utilization", utilization]
     return json.loads(run([program, "plan", config, "--devices", processes, "--device", "cpu", "--json"] + more))
 
 
@@ -157,14 +157,14 @@ def check(arguments, program, case, folder, budget):
         if shown is None:
             # What the products reached, once the optimizer's time is taken off.
             busy = own["seconds"]["forward"] + own["seconds"]["backward"]
-            used = planned["device"]["numbers"]["utilisation"]
+            used = planned["device"]["numbers"]["utilization"]
             shown = min(1, used * busy / (measured["median_seconds"] - own["seconds"]["optimizer"]))
-            entry["utilisation_shown"] = shown
+            entry["utilization_shown"] = shown
             alone = measured["median_seconds"]
         else:
             tuned = plan(program, config, processes, shown)["zero_1" if sharded else "data_parallel"]
-            entry["planned_by_utilisation_shown"] = tuned
-            entry["step_planned_by_utilisation_shown_over_measured"] = (
+            entry["planned_by_utilization_shown"] = tuned
+            entry["step_planned_by_utilization_shown_over_measured"] = (
                 tuned["seconds"]["step"] / measured["median_seconds"]
             )
             entry["speed_beside_processes_that_need_not_wait"] = alone / measured["median_seconds"]
@@ -172,7 +172,7 @@ def check(arguments, program, case, folder, budget):
         print(
             f"{what}: step {measured['median_seconds']:.3f} s, planned {own['seconds']['step']:.3f} s"
             + (
-                f", by what one process showed {entry['planned_by_utilisation_shown']['seconds']['step']:.3f} s"
+                f", by what one process showed {entry['planned_by_utilization_shown']['seconds']['step']:.3f} s"
                 if processes > 1
                 else ""
             )

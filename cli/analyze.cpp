@@ -198,7 +198,8 @@ void run_model(const AnalyzeArguments& options) {
 }
 
 constexpr const char* analyze_footer =
-    "Without RUN and --input, queries and keys are Gaussian. The default norms include those at which FAVOR+ fails.\n"
+    "Without RUN and --input, queries and keys are Gaussian. The default --std range includes large query and key "
+    "norms, where FAVOR+ is inaccurate.\n"
     "\n"
     "Columns:\n"
     "  error       |output - softmax output| / |softmax output| in Frobenius norms. The row 'uniform' is the mean of "
@@ -206,16 +207,17 @@ constexpr const char* analyze_footer =
     "visible values, which a useful attention has to beat\n"
     "  kernel var  mean over pairs of Var(estimate) / kernel², over draws of the random projection\n"
     "  kernel error  root mean square of estimate / kernel - 1, with bias\n"
-    "  effective   features that contribute to a query's denominator Σ w_f: (Σ|w|)² / Σ w² (Kish 1965), of m\n"
+    "  effective   effective number of features (Kish 1965) of a query's denominator Σ w_f: (Σ|w|)² / Σ w², at most m\n"
     "  TV          total variation distance of the weights to softmax's and to uniform weights, over up to 64 queries "
     "of "
     "the first sequence; '-' if weights can be negative or need not sum to 1\n"
     "\n"
-    "Attentions are written like taylor:2 or oprf+centering+saderf (oprf: Likhosherstov et al. 2022; saderf, a "
+    "Attention mechanisms are written like taylor:2 or oprf+centering+saderf (oprf: Likhosherstov et al. 2022; saderf, "
+    "a "
     "scaling: Likhosherstov et al. 2023). Centers, scaling and oprf's constant are estimated "
     "from the queries and keys of the analysis; hedgehog has no learned weights here. Everything is computed in "
     "float64 "
-    "on the CPU. Exact softmax makes time quadratic in n.\n"
+    "on the CPU. Runtime is quadratic in n, because exact softmax is computed.\n"
     "Costs are floating point operations of forward per token and head, see furlong bench attention --help.";
 
 void add_sources(Command command, AnalyzeArguments& options) {
@@ -229,26 +231,28 @@ void add_sources(Command command, AnalyzeArguments& options) {
 }
 
 void add_gaussian(Command command, SweepOptions& sweep, Given& given) {
-  given.gaussian = {command
-                        .add_option("--std", sweep.deviations,
-                                    "Without RUN and --input: standard deviations of the entries of q and k")
-                        .shows_default()
-                        .separated_by(',')
-                        .one_argument()
-                        .range(0.0, 1e6)
-                        .value_name("S,..."),
-                    command.add_option("--lengths", sweep.lengths, "Without RUN and --input: sequence lengths n")
-                        .shows_default()
-                        .separated_by(',')
-                        .one_argument()
-                        .range(1, 1 << 20)
-                        .value_name("N,..."),
-                    command.add_option("--head-dim", sweep.widths, "Without RUN and --input: head dimensions d")
-                        .shows_default()
-                        .separated_by(',')
-                        .one_argument()
-                        .range(1, 1 << 14)
-                        .value_name("D,...")};
+  given.gaussian = {
+      command
+          .add_option("--std", sweep.deviations,
+                      "Without RUN and --input: standard deviations of the entries of q and k")
+          .shows_default()
+          .separated_by(',')
+          .one_argument()
+          .range(0.0, 1e6)
+          .value_name("S,..."),
+      command.add_option("--lengths", sweep.lengths, "Without RUN and --input: sequence lengths n, such as 1k,4k")
+          .shows_default()
+          .separated_by(',')
+          .one_argument()
+          .in_tokens()
+          .range(1, 1 << 20)
+          .value_name("N,..."),
+      command.add_option("--head-dim", sweep.widths, "Without RUN and --input: head dimensions d")
+          .shows_default()
+          .separated_by(',')
+          .one_argument()
+          .range(1, 1 << 14)
+          .value_name("D,...")};
   given.without_model = {
       command.add_option("--norm-scale", sweep.norm_scales, "Without RUN: factors that multiply q and k")
           .shows_default()
@@ -280,11 +284,13 @@ void add_model(Command command, AnalyzeArguments& options, Given& given) {
 
 void add_attentions(Command command, AnalyzeArguments& options, Given& given) {
   command
-      .add_option("--feature-maps", options.maps,
-                  fmt::format("Attentions to compare with softmax: NAME[:ORDER][+centering][+saderf], NAME one of {}. "
-                              "Default: {}; with RUN, the model's own, or favor_positive for softmax; with --advise, a "
-                              "built-in list",
-                              fmt::join(feature_map_names(), ", "), fmt::join(default_maps(), ", ")))
+      .add_option(
+          "--feature-maps", options.maps,
+          fmt::format(
+              "Attention mechanisms to compare with softmax: NAME[:ORDER][+centering][+saderf], NAME one of {}. "
+              "Default: {}; with RUN, the model's own, or favor_positive for softmax; with --advise, a "
+              "built-in list",
+              fmt::join(feature_map_names(), ", "), fmt::join(default_maps(), ", ")))
       .separated_by(',')
       .one_argument()
       .value_name("NAME,...");
@@ -294,13 +300,14 @@ void add_attentions(Command command, AnalyzeArguments& options, Given& given) {
                        .one_argument()
                        .range(1, 1 << 20)
                        .value_name("M,...");
-  given.target_error = command
-                           .add_option("--target-error", options.advice.target_error,
-                                       "Find the smallest m with this error, for each attention with random features")
-                           .range(1e-12, 1e3)
-                           .value_name("E");
+  given.target_error =
+      command
+          .add_option("--target-error", options.advice.target_error,
+                      "Find the smallest m with this error, for each attention mechanism with random features")
+          .range(1e-12, 1e3)
+          .value_name("E");
   command.add_flag("--advise", options.advise,
-                   "Report the cheapest attention and m that reaches --target-error, for each head");
+                   "Report the cheapest attention mechanism and m that reaches --target-error, for each head");
   given.target = {command
                       .add_option("--search-limit", options.advice.max_features,
                                   "With --target-error: largest m to try; if given, it also bounds the polynomials of "

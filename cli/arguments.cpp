@@ -3,11 +3,16 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "cli/help_formatter.h"
 #include "cli/help_text.h"
@@ -41,6 +46,18 @@ constexpr Renamed renamed_options[] = {
     {"--weights", "averaged", "--weights ema"},
 };
 
+/// British spellings, accepted as well.
+constexpr std::pair<std::string_view, std::string_view> spellings[] = {{"--unlabelled", "--unlabeled"},
+                                                                       {"--utilisation", "--utilization"}};
+
+std::string respelled(std::string argument) {
+  for (const auto& [british, american] : spellings) {
+    if (argument == british || argument.starts_with(std::string(british) + "="))
+      argument.replace(0, british.size(), american);
+  }
+  return argument;
+}
+
 bool has_option(const CLI::App& command, std::string_view name) {
   return command.get_option_no_throw(std::string(name)) != nullptr;
 }
@@ -67,10 +84,46 @@ std::string rename_hint(const CLI::App& command, const std::vector<std::string>&
   return "";
 }
 
+bool is_missing(const CLI::Option* option) { return option->get_required() && option->count() == 0; }
+
+/// Returns the text of CLI11's error with the names and values that help shows.
+std::string text_of(const CLI::App& command, const CLI::ParseError& error) {
+  const std::string text = error.what(), kind = error.get_name();
+  const std::vector<const CLI::Option*> options = command.get_options();
+  if (kind == "RequiredError") {
+    const auto missing = std::find_if(options.begin(), options.end(), is_missing);
+    return missing == options.end() ? text : shown_name(**missing) + " is required";
+  }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {  // its name is the command's
+    const std::vector<std::string> extras = command.remaining();
+    const auto option =
+        std::find_if(extras.begin(), extras.end(), [](const auto& one) { return one.starts_with("--"); });
+    if (extras.empty()) return text;
+    std::vector<std::string> known;
+    for (const CLI::Option* one : options) {
+      for (const std::string& name : one->get_lnames()) known.push_back("--" + name);
+    }
+    const std::string near = option == extras.end() ? "" : config::nearest(option->substr(0, option->find('=')), known);
+    return fmt::format("unexpected argument{}: {}{}", extras.size() == 1 ? "" : "s", fmt::join(extras, " "),
+                       near.empty() ? "" : "; did you mean " + near + "?");
+  }
+  if (kind == "ExcludesError") return text + "; remove one of them";
+  // Other texts start with CLI11's name of the option.
+  for (const CLI::Option* option : options) {
+    const std::string prefix = option->get_name() + ": ";
+    if (!text.starts_with(prefix)) continue;
+    const std::string name = shown_name(*option);
+    if (kind == "ValidationError") return name + ": " + text.substr(prefix.size());
+    if (kind == "ArgumentMismatch" && option->count() > 1)
+      return fmt::format("{}: found {} values; expected one", name, option->count());
+    if (kind == "ArgumentMismatch") return fmt::format("{}: its value is missing", name);
+  }
+  return text;
+}
+
 /// Returns the error as one line. For an unknown subcommand, the line suggests the nearest name.
 std::string message_of(const CLI::App& program, const CLI::ParseError& error,
                        const std::vector<std::string>& arguments) {
-  std::string message = error.what();
   const CLI::App* innermost = &program;
   std::string command = program.get_name();
   std::size_t depth = 0;  // number of subcommands that were parsed
@@ -79,7 +132,7 @@ std::string message_of(const CLI::App& program, const CLI::ParseError& error,
     command += " " + innermost->get_name();
   }
   if (const std::string hint = rename_hint(*innermost, arguments); !hint.empty()) return hint;
-  std::string hint = "; see " + command + " --help";
+  std::string message = text_of(*innermost, error), hint = "; see " + command + " --help";
   std::vector<std::string> known;
   for (const CLI::App* subcommand : innermost->get_subcommands({})) known.push_back(subcommand->get_name());
   if (!known.empty() && arguments.size() > depth && !arguments[depth].starts_with('-')) {
@@ -91,12 +144,70 @@ std::string message_of(const CLI::App& program, const CLI::ParseError& error,
   return message + hint;
 }
 
-/// Adds a validator without its description: help would show it as part of the value's name.
-template <class Validator>
-CLI::Option* check(CLI::Option* option, Validator validator) {
-  validator.description("");
-  return option->check(validator);
+/// Adds a check. If `accepts(text)` is false, the error is "NAME: found TEXT; expected EXPECTED". Help shows
+/// `description`, if any, as part of the value's name.
+template <class Accepts>
+CLI::Option* check(CLI::Option* option, const std::string& expected, Accepts accepts,
+                   const std::string& description = "") {
+  return option->check(CLI::Validator(
+      [=](const std::string& text) {
+        return accepts(text) ? std::string()
+                             : fmt::format("found {}; expected {}", text.empty() ? "''" : text, expected);
+      },
+      description));
 }
+
+/// Returns whether `text` is one T in [least, most].
+template <class T>
+bool is_within(const std::string& text, T least, T most) {
+  T value{};
+  return CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+}
+
+template <class T>
+bool is_a(const std::string& text) {
+  return is_within(text, std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max());
+}
+
+/// Applies CLI11's conversion of numbers with units, with another error.
+CLI::Option* convert_unit(CLI::Option* option, const CLI::Validator& conversion, const std::string& expected) {
+  return option->transform(CLI::Validator(
+      [=](std::string& text) {
+        const std::string given = text;
+        try {
+          if (conversion(text).empty()) return std::string();
+        } catch (const CLI::ValidationError&) {
+        }
+        return fmt::format("found {}; expected {}", given, expected);
+      },
+      ""));
+}
+
+/// Returns "a, b or c".
+std::string alternatives(const std::vector<std::string>& words) {
+  if (words.size() == 1) return words[0];
+  return fmt::format("{} or {}", fmt::join(words.begin(), words.end() - 1, ", "), words.back());
+}
+
+CLI::Option* check_word(CLI::Option* option, const std::vector<std::string>& words, const std::string& description) {
+  return check(
+      option, alternatives(words),
+      [words](const std::string& text) { return std::find(words.begin(), words.end(), text) != words.end(); },
+      description);
+}
+
+template <class T>
+struct ElementOf {
+  using type = T;
+};
+template <class T>
+struct ElementOf<std::vector<T>> {
+  using type = T;
+};
+template <class T>
+struct ElementOf<std::optional<T>> {
+  using type = T;
+};
 
 }  // namespace
 
@@ -124,36 +235,43 @@ Option Option::shows_default() const {
   return *this;
 }
 
-Option Option::common() const {
-  option_->group(common_group);
+Option Option::section(const std::string& title) const {
+  option_->group(title);
   return *this;
 }
+
+Option Option::common() const { return section(common_group); }
 
 Option Option::required() const { return Option(option_->required()); }
 
 Option Option::one_of(const std::vector<std::string>& values) const {
-  return Option(option_->check(CLI::IsMember(values)));
+  return Option(check_word(option_, values, fmt::format("{{{}}}", fmt::join(values, ","))));
 }
 
-Option Option::range(int least, int most) const { return Option(check(option_, CLI::Range(least, most))); }
+Option Option::range(int least, int most) const {
+  return Option(check(option_, fmt::format("an integer from {} to {}", least, most),
+                      [=](const std::string& text) { return is_within(text, least, most); }));
+}
 
-Option Option::range(double least, double most) const { return Option(check(option_, CLI::Range(least, most))); }
+Option Option::range(double least, double most) const {
+  return Option(check(option_, fmt::format("a number from {:g} to {:g}", least, most),
+                      [=](const std::string& text) { return is_within(text, least, most); }));
+}
 
-Option Option::positive() const { return Option(check(option_, CLI::Range(CLI::PositiveNumber))); }
-
-Option Option::not_negative() const { return Option(check(option_, CLI::Range(CLI::NonNegativeNumber))); }
+Option Option::positive() const {
+  return Option(check(option_, "a number above 0", [](const std::string& text) {
+    return is_within(text, std::numeric_limits<double>::min(), std::numeric_limits<double>::max());
+  }));
+}
 
 Option Option::in_bytes() const {
-  CLI::AsSizeValue size(true);
-  size.description("");
-  return Option(option_->transform(size));
+  return Option(convert_unit(option_, CLI::AsSizeValue(true), "a size such as 64KiB or 25MB"));
 }
 
 Option Option::in_tokens() const {
   CLI::AsNumberWithUnit number(std::map<std::string, std::int64_t>{{"k", 1 << 10}, {"m", 1 << 20}},
                                CLI::AsNumberWithUnit::CASE_INSENSITIVE);
-  number.description("");
-  return Option(option_->transform(number));
+  return Option(convert_unit(option_, number, "a number of tokens such as 4096 or 4k"));
 }
 
 Option Option::separated_by(char separator) const { return Option(option_->delimiter(separator)); }
@@ -188,11 +306,18 @@ Command Command::add_subcommand(const std::string& name, const std::string& desc
   return Command(subcommand);
 }
 
+void Command::alias(const std::string& name) const { app_->alias(name); }
+
 void Command::require_subcommand() const { app_->require_subcommand(1); }
 
 template <class T>
 Option Command::add_option(const std::string& name, T& value, const std::string& description) const {
-  return Option(app_->add_option(name, value, description));
+  CLI::Option* const option = app_->add_option(name, value, description);
+  using Element = typename ElementOf<T>::type;
+  if constexpr (std::is_integral_v<Element>)
+    check(option, std::is_signed_v<Element> ? "an integer" : "an integer of at least 0", is_a<Element>);
+  if constexpr (std::is_floating_point_v<Element>) check(option, "a number", is_a<Element>);
+  return Option(option);
 }
 
 #define FURLONG_OPTION(...) \
@@ -217,12 +342,9 @@ Option Command::add_flag(const std::string& name, bool& value, const std::string
 
 Option Command::add_choice(const std::string& name, const std::vector<std::string>& words, const std::string& standard,
                            std::function<void(const std::string&)> set, const std::string& description) const {
-  CLI::IsMember check(words);
-  check.description("");
-  return Option(app_->add_option_function<std::string>(name, std::move(set), description)
-                    ->check(check)
-                    ->default_str(standard)
-                    ->type_name(fmt::format("{}", fmt::join(words, "|"))));
+  CLI::Option* const option = app_->add_option_function<std::string>(name, std::move(set), description);
+  return Option(
+      check_word(option, words, "")->default_str(standard)->type_name(fmt::format("{}", fmt::join(words, "|"))));
 }
 
 void Command::footer(const std::string& text) const { app_->footer(wrapped(text)); }
@@ -253,7 +375,9 @@ void Program::version(const std::string& text) const {
 
 void Program::run(const std::vector<std::string>& arguments) const {
   try {
-    app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 expects them in reverse
+    std::vector<std::string> reversed;  // CLI11 expects this order
+    std::transform(arguments.rbegin(), arguments.rend(), std::back_inserter(reversed), respelled);
+    app_->parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() != 0) throw UserError("{}", message_of(*app_, error, arguments));
     app_->exit(error);  // prints help or the version

@@ -37,6 +37,8 @@ class Option {
   /// Sets the default that help shows: `value`, or the current value of the variable.
   Option shows_default(const std::string& value) const;
   Option shows_default() const;
+  /// Lists the option in help under this title, after the other options.
+  Option section(const std::string& title) const;
   /// Lists the option last in help, with --help.
   Option common() const;
   Option required() const;
@@ -45,8 +47,7 @@ class Option {
   Option range(int least, int most) const;
   Option range(double least, double most) const;
   Option positive() const;
-  Option not_negative() const;
-  /// Accepts numbers with a unit: 64KiB and 64KB are both 65536.
+  /// Accepts numbers with a unit: 64KiB is 65536, 64KB is 64000.
   Option in_bytes() const;
   /// Accepts numbers with a unit: 4k is 4096, 1M is 1048576.
   Option in_tokens() const;
@@ -75,6 +76,8 @@ class Command {
   Option option(const std::string& name) const;
 
   Command add_subcommand(const std::string& name, const std::string& description) const;
+  /// Adds a second name, which help does not show.
+  void alias(const std::string& name) const;
   /// Makes a command line without one of the subcommands an error.
   void require_subcommand() const;
   /// Adds an option, or a positional argument if `name` has no dashes. `name` is --long or --long,-s. `value` has to
@@ -110,8 +113,8 @@ class Program : public Command {
   /// Sets what --version prints.
   void version(const std::string& text) const;
   /// Parses the arguments after the program's name and runs the subcommand, or prints help or the version. Throws
-  /// UserError if the arguments are invalid. Its message is one line that suggests the probable spelling or the new
-  /// name.
+  /// UserError if the arguments are invalid. Its message is one line that names what was expected, the probable
+  /// spelling or the new name.
   void run(const std::vector<std::string>& arguments) const;
 
  private:

@@ -1,4 +1,4 @@
-// furlong attend: runs one attention on tensors from a file.
+// furlong attend: runs one attention mechanism on tensors from a file.
 #include "evaluation/attend/attend.h"
 
 #include <fmt/ranges.h>
@@ -102,7 +102,7 @@ constexpr const char* attend_footer =
 }  // namespace
 
 void add_attend(Command program, int& /*status*/) {
-  const Command command = program.add_subcommand("attend", "Run an attention on tensors of an HDF5 file");
+  const Command command = program.add_subcommand("attend", "Run an attention mechanism on tensors of an HDF5 file");
   command.footer(attend_footer);
   command.examples({
       "furlong attend --input qkv.h5 --output out.h5 --causal",
@@ -142,8 +142,8 @@ void add_attend(Command program, int& /*status*/) {
   const Option rows =
       command
           .add_option("--projected-length", attend_options.projected_length,
-                      "With --mechanism linformer --projection mean, where it is required: number of rows that keys "
-                      "and values are pooled into. Other projections take it from the file")
+                      "Required with --mechanism linformer --projection mean: number of rows that keys and values are "
+                      "pooled into. Other projections take it from the file")
           .range(1, 1 << 30)
           .value_name("R");
   command.add_option("--dtype", options->dtype, "Storage type of query, key and value; bfloat16 is computed in float32")

@@ -60,7 +60,7 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
            .add_option(
                "--window", window,
                "With softmax or linear: sliding window, query i attends to keys j with i - j < TOKENS (bidirectional: "
-               "|i - j| < TOKENS; default: no window).\nWith windowed, where it is required: keys "
+               "|i - j| < TOKENS; default: no window).\nRequired with windowed: keys "
                "in the window have softmax weights, all others a feature map")
            .range(1, 1 << 30)
            .value_name("TOKENS"),
@@ -78,13 +78,12 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
                    "With --feature-map taylor or limit: order of the polynomial, 1 to 3 for taylor, 1 to 4 for limit")
                .shows_default(),
            has_features);
-  kernel_epsilon_ =
-      keep(command
-               .add_option("--kernel-epsilon", kernel_epsilon,
-                           "With --feature-map favor_relu: constant added to each feature; 0: the default, 0.001")
-               .shows_default()
-               .not_negative(),
-           has_features);
+  kernel_epsilon_ = keep(command
+                             .add_option("--kernel-epsilon", config.map_options.kernel_epsilon,
+                                         "With --feature-map favor_relu: constant added to each feature")
+                             .shows_default()
+                             .positive(),
+                         has_features);
   max_features_ = keep(command
                            .add_option("--max-features", config.map_options.max_features,
                                        "With --feature-map taylor or limit: largest number of features")
@@ -94,16 +93,16 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
   keep(command
            .add_option("--normalizer", normalizer,
                        "With linear or windowed. sum: divide each head's output row by the sum of its weights; none "
-                       "(linear only): divide it by its own root mean square, without the learned gain of a model")
+                       "(linear only): apply RMSNorm without gain instead of dividing by the sum")
            .shows_default()
            .one_of(names_of_all<ops::Normalizer>()),
        has_features);
   guard_ =
       keep(command
                .add_option("--denominator-guard", config.denominator_guard,
-                           "With feature maps with values of both signs, whose sums can cancel: sets a row to zero, "
-                           "and counts it, if its denominator is a smaller part of the sum of |φ(q)| |φ(k)|")
-               .shows_default()
+                           "For feature maps with negative values: zero an output row if its denominator is below X "
+                           "times Σ|φ(q)||φ(k)|. Zeroed rows are counted")
+               .shows_default("2^-20")
                .range(0.0, 1.0),
            has_features);
   keep(command
@@ -139,7 +138,6 @@ void AttentionOptionValues::check(const std::vector<std::string>& mechanisms,
 
 void AttentionOptionValues::settle(layers::AttentionConfig& config) const {
   if (const auto place = layers::mechanism_info(config.mechanism).window) config.*place = window;
-  if (kernel_epsilon > 0) config.map_options.kernel_epsilon = kernel_epsilon;
   config.normalizer = value_named<ops::Normalizer>(normalizer, "--normalizer");
   config.projection = value_named<ops::SequenceProjection>(projection, "--projection");
 }

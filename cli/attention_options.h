@@ -35,7 +35,6 @@ void refuse_twice(const char* option, const std::vector<T>& values) {
 
 /// Values of the command line. Call add() before parsing, then check() and settle() afterwards.
 struct AttentionOptionValues {
-  double kernel_epsilon = 0;
   std::int64_t window = 0;
   std::string normalizer = "sum", projection = "linear";
 

@@ -68,23 +68,33 @@ std::string title(const BenchAttentionOptions& one, const BenchAttentionResult& 
   return text + (config.causal ? ", causal" : ", bidirectional");
 }
 
+/// Returns nothing if the peak is unknown (0), or so disturbed by other programs that attention exceeds it.
+std::optional<double> fraction_of_peak(const BenchAttentionLength& length, double peak) {
+  const double rate = length.flops / length.median_seconds;
+  return rate <= peak ? std::optional(rate / peak) : std::nullopt;
+}
+
 /// `peak` is in operations per second; 0: unknown.
 void print(const BenchAttentionOptions& one, const BenchAttentionResult& result, double peak) {
   const bool projects = layers::mechanism_info(one.config.mechanism).projects_sequence;
   fmt::print("\n{}\n{:>9} {:>12} {:>12} {:>10} {:>8} {:>11}{}\n", title(one, result), "n", "median ms", "tokens/s",
              "GFLOP/s", "of peak", "extra MiB", projects ? "     rows" : "");
+  bool exceeded = false;
   for (const BenchAttentionLength& length : result.lengths) {
     const double rate = length.flops / length.median_seconds;
+    const std::optional<double> fraction = fraction_of_peak(length, peak);
+    exceeded = exceeded || !fraction;
     fmt::print("{:>9} {:>12.3f} {:>12.0f} {:>10.2f} {:>8} {:>11.2f}{}\n", length.n, length.median_seconds * 1e3,
                static_cast<double>(one.batch * length.n) / length.median_seconds, rate * 1e-9,
-               peak > 0 ? fmt::format("{:.1f}%", 100 * rate / peak) : "-",
+               fraction ? fmt::format("{:.1f}%", 100 * *fraction) : "-",
                static_cast<double>(length.peak_bytes) / (1 << 20),
                projects ? fmt::format(" {:>8}", length.projected_length) : "");
   }
   if (result.exponent) fmt::print("time grows as n^{:.3f}\n", *result.exponent);
   if (peak > 0)
-    fmt::print("peak {:.1f} GFLOP/s: a large {} matrix product, best of all measurements\n", peak * 1e-9,
-               name_of(one.dtype));
+    fmt::print(
+        "peak {:.1f} GFLOP/s: a large {} matrix product, best of all measurements{}\n", peak * 1e-9, name_of(one.dtype),
+        exceeded ? ";\nattention exceeds it, so other programs have slowed it down: run again on an idle machine" : "");
 }
 
 Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& result, double peak) {
@@ -109,6 +119,7 @@ Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& resul
   object["peak_flops_per_second"] = peak > 0 ? Json(peak) : Json();
   object["lengths"] = Json::array();
   for (const BenchAttentionLength& length : result.lengths) {
+    const std::optional<double> fraction = fraction_of_peak(length, peak);
     object["lengths"].push_back(
         {{"n", length.n},
          {"median_seconds", length.median_seconds},
@@ -116,7 +127,7 @@ Json as_json(const BenchAttentionOptions& one, const BenchAttentionResult& resul
          {"tokens_per_second", static_cast<double>(one.batch * length.n) / length.median_seconds},
          {"flops", length.flops},
          {"flops_per_second", length.flops / length.median_seconds},
-         {"fraction_of_peak", peak > 0 ? Json(length.flops / length.median_seconds / peak) : Json()},
+         {"fraction_of_peak", fraction ? Json(*fraction) : Json()},
          {"peak_bytes", length.peak_bytes}});
     if (mechanism.projects_sequence) object["lengths"].back()["projected_length"] = length.projected_length;
   }
@@ -195,7 +206,8 @@ constexpr const char* bench_footer =
     "2p(3m+2d)\n"
     "  linformer  forward 8nrd; backward 18nrd (pooling and convolution: 4nrd; 10nrd)\n"
     "  windowed   softmax over the pairs in the window, plus linear without --window\n"
-    "The peak is the rate of a large matrix product, the best of measurements before, between and after the runs. "
+    "The peak is the rate of a large matrix product, the best of measurements before, between and after the runs. If "
+    "attention exceeds it, no fraction is given. "
     "There is none for float64.\n"
     "Extra MiB is the peak memory in addition to the inputs: output, gradients, scratch.";
 
@@ -246,9 +258,10 @@ void add_bench_attention(Command bench_command) {
                           .separated_by(',')
                           .one_of(feature_map_names())
                           .value_name("NAME,...");
-  command.add_option("--lengths", bench.lengths, "Sequence lengths n")
+  command.add_option("--lengths", bench.lengths, "Sequence lengths n, such as 4k,16k (k: 1,024)")
       .shows_default()
       .separated_by(',')
+      .in_tokens()
       .value_name("N,...");
   const Option features = command.add_option("--features", bench.config.n_features, "Number m of random features")
                               .shows_default()

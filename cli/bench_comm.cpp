@@ -160,7 +160,8 @@ constexpr const char* bench_comm_footer =
     "and all_gather, and by 1 for the others: the bandwidth of each link. In exchange, each rank sends S bytes to the "
     "next one; in send_receive, rank 0 sends to the last.\n"
     "'backend alone' is the backend's own function, called directly on separate connections and alternating with "
-    "Furlong's. 'ratio' is Furlong's time over it. Gloo has no reduce_scatter. Short operations are timed in groups.\n"
+    "Furlong's. 'ratio' is Furlong's time divided by the backend's time. Gloo has no reduce_scatter. Short operations "
+    "are timed in groups.\n"
     "--config runs real training steps on the CPU and writes nothing. The time of reductions that training does not "
     "wait for overlaps with backward (overlapped_fraction in JSON).";
 

@@ -102,7 +102,7 @@ void print(const Command& program, const std::string& shell) {
 }  // namespace
 
 void add_completion(Command program, int& /*status*/) {
-  const Command command = program.add_subcommand("completion", "Print the completion of command lines for a shell");
+  const Command command = program.add_subcommand("completion", "Print the shell completion script");
   const auto shell = std::make_shared<std::string>();
   command.add_option("shell", *shell, "Shell").required().one_of({"bash", "zsh"}).value_name("bash|zsh");
   command.footer("Completes subcommands, options, their values, files, and the config keys of --set.");

@@ -38,7 +38,8 @@ constexpr const char* convert_footer =
     "With --data, convert measures the error of each head against exact softmax and sets constants of feature maps "
     "that "
     "depend on data (centers, scales, the constant of oprf, Likhosherstov et al. 2022).\n"
-    "--attention auto chooses, for the whole model, the cheapest feature map, m, centering and scaling that reaches "
+    "--attention auto chooses, for the whole model, the cheapest feature map, number of random features m, centering "
+    "and scaling that reaches "
     "--target-error on --data. Heads that do not reach it keep softmax.\n"
     "--fold-scaling multiplies queries by the factors of SADERF (Likhosherstov et al. 2023) and divides keys by them, "
     "in the weights. Softmax is "
@@ -83,12 +84,13 @@ void add_converted_attention(Command command, ConvertArguments& options, Given& 
       .range(1, 65536)
       .value_name("M");
   command.add_option("--layers", convert.layers, "Layers to convert, from 0 (default: all)").value_name("0,1,5-7");
-  command.add_option("--heads-keep-softmax", convert.heads_keep_softmax, "Heads of these layers that keep softmax")
+  command
+      .add_option("--heads-keep-softmax", convert.heads_keep_softmax, "Heads that keep softmax, for example 0:3,2:1-2")
       .value_name("LAYER:HEAD,...");
   given.target_error = command
                            .add_option("--target-error", convert.target_error,
-                                       "With --attention auto, where it is required: largest relative error of a head, "
-                                       "|output - softmax output| / |softmax output|, on --data")
+                                       "Required with --attention auto: maximum relative error per head, |output - "
+                                       "softmax output| / |softmax output|, on --data")
                            .range(1e-12, 1e3)
                            .value_name("E");
   given.max_features =
@@ -103,7 +105,8 @@ void add_converted_attention(Command command, ConvertArguments& options, Given& 
                    "With --data: multiply the measured scaling of queries and keys into their weights");
   command
       .add_option("--max-sequence-length", convert.max_sequence_length,
-                  "Longest sequence of the new model. Further learned positions repeat those of SRC")
+                  "Maximum sequence length of the new model (default: SRC's). Additional learned positions are copies "
+                  "of SRC's")
       .range(1, 1 << 30)
       .value_name("N");
   command
@@ -164,11 +167,10 @@ void add_convert(Command program, int& /*status*/) {
                   "model_type of SRC, if its config.json has none, as in older directories")
       .value_name("NAME");
   command.add_flag("--allow-missing", convert.import.allow_missing,
-                   "Start tensors that are missing in SRC from initial values");
-  command.add_flag(
-      "--allow-unexpected", convert.import.allow_unexpected,
-      "Accept tensors of SRC that the new model does not use. Those that Furlong has no parameter for stay in "
-      "DST.h5 for furlong export; parameters that --set removes are dropped");
+                   "Initialize tensors missing from SRC instead of failing");
+  command.add_flag("--allow-unexpected", convert.import.allow_unexpected,
+                   "Ignore tensors that the new model does not use. Those that Furlong has no parameter for stay in "
+                   "DST.h5 for furlong export; parameters that --set removes are dropped");
   command.add_flag("--force", convert.overwrite, "Overwrite DST.h5");
   add_threads(command, options->threads);
   add_json(command, options->json);

@@ -231,7 +231,7 @@ void advise_on_machine(const Examination& found, std::vector<Advice>& advice) {
     advice.push_back(
         {"less than 1 GiB of memory is free", "stop other programs, or raise the container's memory limit"});
   if (found.free_disk_bytes && *found.free_disk_bytes < 2000000000)
-    advice.push_back({"less than 2 GB are free on the disk of this folder",
+    advice.push_back({"less than 2 GB are free on the disk of this directory",
                       "write runs to another disk with --run-dir, or keep fewer checkpoints (checkpoint.keep_last)"});
   for (const GpuInformation& gpu : found.machine.gpus) {
     if (!gpu.driver)
@@ -439,7 +439,7 @@ std::string as_text(const Examination& found) {
                                 : fmt::format("huge pages  {} (defrag: {}), {} KiB each\n", pages.enabled, pages.defrag,
                                               pages.bytes / 1024);
   if (found.free_disk_bytes)
-    text += fmt::format("disk        {} free in this folder\n", gibibytes(*found.free_disk_bytes));
+    text += fmt::format("disk        {} free in this directory\n", gibibytes(*found.free_disk_bytes));
   text += fmt::format("system      Linux {}{}\n", machine.kernel, machine.container ? ", in a container" : "");
   text += fmt::format("engines     cpu: {}\n            cuda: {}\n", problems_of(found).empty() ? "ok" : "broken",
                       cuda_state(found));
@@ -458,7 +458,7 @@ std::string as_text(const Examination& found) {
 
 void add_doctor(Command program, int& status) {
   const Command doctor =
-      program.add_subcommand("doctor", "Examine CPU, memory, GPUs and libraries of this machine, and advise");
+      program.add_subcommand("doctor", "Check CPU, memory, GPUs and libraries of this machine, and suggest fixes");
   const auto json = std::make_shared<bool>(false);
   add_json(doctor, *json);
   doctor.footer(

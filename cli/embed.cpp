@@ -1,4 +1,4 @@
-// furlong embed: vectors that a model gives for sequences.
+// furlong embed: embeddings of sequences or tokens.
 #include "evaluation/embed.h"
 
 #include "cli/sequence_options.h"
@@ -35,14 +35,11 @@ void run(EmbedArguments& options) {
 }  // namespace
 
 void add_embed(Command program, int& /*status*/) {
-  const Command command =
-      program.add_subcommand("embed", "Write a model's vectors of sequences, or of their tokens, from any layer");
+  const Command command = program.add_subcommand("embed", "Compute embeddings of sequences or tokens, from any layer");
   const auto options = std::make_shared<EmbedArguments>();
   using Pooling = EmbedOptions::Pooling;
   add_model_and_inputs(command, options->shared);
-  command
-      .add_option("-o,--output", options->output,
-                  "File to write: .h5 or .tsv, with ids, or .npy; appears only when complete")
+  command.add_option("-o,--output", options->output, "File to write, atomically: .h5 or .tsv, with ids, or .npy")
       .required()
       .value_name("OUT");
   command.add_choice(
@@ -53,13 +50,13 @@ void add_embed(Command program, int& /*status*/) {
                                  : word == "none" ? Pooling::none
                                                   : Pooling::mean;
       },
-      "mean: over all tokens; class: the class token; last: the last token; none: one vector per token");
+      "mean: over all tokens; class: the [CLS] or <class> token; last: the last token; none: one vector per token");
   command
       .add_option("--layer", options->embed.layer,
                   "Layer: 1 is the first, 0 the embeddings, -1 the last, -2 the one before it")
       .shows_default()
       .value_name("N");
-  command.add_flag("--normalize", options->embed.normalize, "Scale each vector to length 1");
+  command.add_flag("--normalize", options->embed.normalize, "Scale each vector to unit L2 norm");
   command.add_flag("--skip-special", options->embed.skip_special,
                    "Exclude the special tokens around a sequence ([CLS], [SEP], <document>)");
   command

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "cli/attention_options.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/evaluate_report.h"
@@ -173,9 +174,8 @@ void run(const EvaluateArguments& options) {
   if (!options.suite.empty()) return run_suite(model, options, path.string(), step);
   const bool classes = learns_classes(settings);
   if (!classes && (options.resamples || options.seed))
-    throw UserError(
-        "{}: only models of classes have metrics with intervals, and only --suite draws sequences; remove it",
-        options.resamples ? "--bootstrap" : "--seed");
+    throw UserError("{0} applies only to {1}; remove {0}", options.resamples ? "--bootstrap" : "--seed",
+                    options.resamples ? "classification models" : "--suite and --bootstrap");
   const Bootstrap bootstrap{.resamples = static_cast<std::int64_t>(options.resamples.value_or(1000)),
                             .seed = options.seed.value_or(1)};
   const SplitData on = open_split(model, options, path.string());
@@ -207,8 +207,9 @@ void run(const EvaluateArguments& options) {
 }  // namespace
 
 void add_evaluate(Command program, int& /*status*/) {
-  const Command command = program.add_subcommand(
-      "evaluate", "Measure loss, accuracy and metrics on held-out data, by context length too, and recall");
+  constexpr const char* suite_section = "Options of --suite recall";
+  const Command command =
+      program.add_subcommand("evaluate", "Evaluate loss, accuracy and other metrics on held-out data");
   const auto options = std::make_shared<EvaluateArguments>();
   command.add_option("run", options->run, checkpoint_description).required().value_name("RUN|CHECKPOINT");
   std::vector<Option> of_data;  // options that need a dataset
@@ -235,11 +236,11 @@ void add_evaluate(Command program, int& /*status*/) {
                       "windows: rows of equal length, across documents; documents: a row is one document, or a part "
                       "of it (default: as in training)")
           .one_of({"windows", "documents"}));
-  of_data.push_back(command.add_flag("--by-position", options->by_position,
-                                     "Add the loss by the number of tokens before the predicted one"));
+  of_data.push_back(
+      command.add_flag("--by-position", options->by_position, "Report the loss by position in the context"));
   command
       .add_option("--lengths", options->lengths,
-                  "Add the loss of the same tokens with windows, or documents, of each length, such as 1k,4k (k: "
+                  "Report the loss of the same tokens with windows, or documents, of each length, such as 1k,4k (k: "
                   "1,024). With --suite: lengths of its sequences")
       .separated_by(',')
       .one_argument()
@@ -251,22 +252,26 @@ void add_evaluate(Command program, int& /*status*/) {
                                     "File of the label and probabilities of each sample, or the loss of each "
                                     "sequence: .tsv or .jsonl")
                         .value_name("FILE"));
-  of_data.push_back(command
-                        .add_option("--bootstrap", options->resamples,
-                                    "Labels: resamples for the 95% confidence intervals; 0: none (default: 1000)")
-                        .range(0, 1000000)
-                        .value_name("N"));
+  of_data.push_back(
+      command
+          .add_option("--bootstrap", options->resamples,
+                      "Classification: number of bootstrap resamples for 95% confidence intervals; 0: none "
+                      "(default: 1000)")
+          .range(0, 1000000)
+          .value_name("N"));
   const Option suite = command
                            .add_option("--suite", options->suite,
-                                       "recall: measure what the model recalls from generated sequences instead")
-                           .one_of({"recall"});
-  for (const Option& option : of_data) suite.excludes(option);
+                                       "Measure in-context recall (associative recall and others) on synthetic "
+                                       "sequences. Needs no dataset; options that describe one do not apply")
+                           .one_of({"recall"})
+                           .section(suite_section);
   command.add_option("--samples", options->samples, "Sequences of each task and length of --suite")
       .shows_default()
       .range(1, 1024)
       .needs(suite)
-      .value_name("N");
-  command.add_option("--seed", options->seed, "Of --suite and --bootstrap (default: 1)").value_name("N");
+      .value_name("N")
+      .section(suite_section);
+  command.add_option("--seed", options->seed, "Seed of --suite and --bootstrap (default: 1)").value_name("N");
   add_weights(command, options->weights);
   add_device(command, options->device);
   add_threads(command, options->threads);
@@ -281,7 +286,10 @@ void add_evaluate(Command program, int& /*status*/) {
       "furlong evaluate runs/quickstart --by-position --lengths 256,1k,4k",
       "furlong evaluate runs/quickstart --suite recall",
   });
-  command.action([options] { run(*options); });
+  command.action([=] {
+    for (const Option& option : of_data) refuse_unless(!suite.is_given(), option, "evaluation without --suite");
+    run(*options);
+  });
 }
 
 }  // namespace furlong::command_line

@@ -6,6 +6,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "conversion/architecture.h"
 
 namespace furlong::command_line {
 namespace {
@@ -43,12 +44,14 @@ void add_export(Command program, int& /*status*/) {
   const Command command =
       program.add_subcommand("export", "Write a model as a Hugging Face directory: safetensors, config and tokenizer");
   command.footer(
-      "A softmax model of a family that transformers supports (gpt2, llama, bert, albert) gets that family's tensor "
-      "names and config.json. Export after import restores the original bits.\n"
+      "A softmax model of a family that transformers supports (" + family_names() +
+      ") gets that family's tensor names and config.json. Exporting an unchanged imported softmax model reproduces its "
+      "tensors bit for bit.\n"
       "Any other model is written with its code, modeling_furlong.py, in plain PyTorch. AutoModel and "
       "AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification or "
       "AutoModelForTokenClassification load it in transformers 4.46 and later with trust_remote_code=True. furlong "
-      "convert reads both kinds, also after training there. Adapters are merged into the weights.");
+      "convert imports both forms, including models trained further in transformers. Adapters are merged into the "
+      "weights.");
   command.examples({
       "furlong export runs/chat/3_task chat_performer",
       "furlong export runs/chat/3_task chat_performer --dtype bfloat16 --force",

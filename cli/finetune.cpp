@@ -69,14 +69,15 @@ void add_finetune(Command program, int& status) {
                   "Directory of the run (default: run_directory of the config, or runs/NAME)")
       .value_name("DIR");
   command
-      .add_option("--stage", options->finetune.only_stage,
-                  "Run only this stage of finetune.stages, without the final evaluation")
+      .add_option(
+          "--stage", options->finetune.only_stage,
+          "Run only this stage of finetune.stages (attention_transfer, distillation or task), without the final "
+          "evaluation")
       .value_name("NAME");
   command.add_flag(
       "--evaluate-only", options->finetune.evaluate_only,
-      "Do not train: evaluate the teacher, the initial student, and each existing stage. If recovery.json "
-      "holds other existing stages, it stays unchanged, and the results go to recovery_STAGES.json, for example "
-      "recovery_1_attention_transfer.json");
+      "Do not train: evaluate the teacher, the initial student, and each existing stage. If recovery.json covers other "
+      "stages, results go to recovery_STAGES.json instead, for example recovery_1_attention_transfer.json");
   add_json(command, options->json);
   command.footer(
       "The same command again resumes. The run directory gets 1_STAGE/, 2_STAGE/, ..., teacher.h5, student.h5, "

@@ -151,8 +151,8 @@ void add_generate(Command program, int& /*status*/) {
   add_json(command, options->json, "Print one JSON object at the end instead of text while it is generated");
   command.footer(
       "With linear attention, memory does not grow with the number of tokens.\n"
-      "Spell a chat as the model's chat template does (tokenizer_config.json or chat_template.jinja of an exported "
-      "model).");
+      "Chat templates are not applied: write the prompt in the template's format (tokenizer_config.json or "
+      "chat_template.jinja of an exported model), with --parse-special.");
   command.examples({
       "furlong generate runs/quickstart --prompt 'In the beginning' --max-tokens 200",
       "furlong generate runs/quickstart --prompt-file book.txt --temperature 0.8 --top-p 0.95 --seed 7",

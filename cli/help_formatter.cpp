@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/help_text.h"
@@ -88,13 +89,17 @@ class HelpFormatter : public CLI::FormatterBase {
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode /*mode*/) const override {
     std::string page = wrapped(app->get_description()) + '\n' + usage_of(*app, name);
     std::string arguments, options, common, subcommands, help;
+    std::vector<std::pair<std::string, std::string>> sections;  // title and entries
     for (const CLI::Option* option : app->get_options([](const CLI::Option*) { return true; })) {
       if (option->get_positional()) {
         arguments += entry_of(*option);
       } else if (option == app->get_help_ptr()) {
         help = entry_of(*option);
+      } else if (const std::string& group = option->get_group(); group == common_group || group == "Options") {
+        (group == common_group ? common : options) += entry_of(*option);
       } else {
-        (option->get_group() == common_group ? common : options) += entry_of(*option);
+        if (sections.empty() || sections.back().first != group) sections.emplace_back(group, "");
+        sections.back().second += entry_of(*option);
       }
     }
     for (const CLI::App* subcommand : app->get_subcommands({}))
@@ -102,6 +107,7 @@ class HelpFormatter : public CLI::FormatterBase {
     if (!arguments.empty()) page += "\nArguments:\n" + arguments;
     if (!subcommands.empty()) page += "\nSubcommands:\n" + subcommands;
     if (!options.empty()) page += "\nOptions:\n" + options;
+    for (const auto& [title, entries] : sections) page += fmt::format("\n{}:\n{}", title, entries);
     page += fmt::format("\n{}:\n", common_group) + common + help;
     if (!app->get_footer().empty()) page += '\n' + app->get_footer();
     return page;
@@ -109,6 +115,10 @@ class HelpFormatter : public CLI::FormatterBase {
 };
 
 }  // namespace
+
+std::string shown_name(const CLI::Option& option) {
+  return option.get_positional() ? value_of(option).name : option.get_name();
+}
 
 std::vector<std::string> choices_of(const CLI::Option& option) {
   const Value value = value_of(option);

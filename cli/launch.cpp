@@ -68,7 +68,7 @@ void check_command(const Command& program, const Command& launcher, const std::v
   const std::string near = config::nearest(command, known);
   throw UserError("furlong launch {}: unknown subcommand; {}", command,
                   near.empty()
-                      ? std::string("expected train, for example furlong launch --processes 2 train config.yaml")
+                      ? std::string("expected train or bench comm, for example furlong launch -n 2 train config.yaml")
                       : "did you mean " + near + "?");
 }
 
@@ -86,7 +86,7 @@ void add_launch(Command program, int& status) {
   launcher
       .add_option("--timeout", options->timeout,
                   "Seconds from the failure of one rank until all ranks that still run are killed. It does not limit "
-                  "collectives: a slow rank is waited for")
+                  "collectives: launch waits for slow ranks")
       .shows_default()
       .value_name("SECONDS");
   launcher.add_option("--master-port", options->master_port, "Port of rank 0 on 127.0.0.1 (default: a free port)")
@@ -100,15 +100,12 @@ void add_launch(Command program, int& status) {
       "Output of rank 0 is unchanged; output lines of other ranks go to standard error, with the prefix [rank K]. The "
       "CPU cores are divided among the ranks. If OMP_NUM_THREADS is set, each rank has that many threads, and its own "
       "cores only if there are enough.\n"
-      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 are forwarded to all ranks. A second Ctrl-C kills them, Ctrl-Z suspends "
-      "them. If a rank fails, the others are killed after the timeout, and the last line names the first rank that "
-      "failed. No rank outlives the launcher.\n"
-      "Exit status: 0 if all ranks exit with 0; 3 if all exit with 0 or 3 (stopped by a signal, saved); 130 after a "
-      "second Ctrl-C; otherwise the status of the first rank that failed, 128 + signal if a signal killed it.\n"
-      "For several hosts, start furlong train with srun, mpirun or torchrun, for example srun -N 2 "
-      "--ntasks-per-node=4 furlong train config.yaml. The ranks then read rank, world size and address from the "
-      "launcher's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or those of "
-      "Open MPI (OMPI_COMM_WORLD_*), MPICH (PMI_*) or Slurm (SLURM_*). See docs/cluster.md.");
+      "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 are forwarded to all ranks. If a rank fails, the others are killed after "
+      "the timeout, and the last line names the first rank that failed. Exit status: 0, 3 (stopped by a signal, "
+      "saved), or "
+      "that of the first rank that failed.\n"
+      "For several hosts, start furlong train with srun, mpirun or torchrun. docs/cluster.md describes this, signals "
+      "and exit statuses.");
   launcher.examples({
       "furlong launch --processes 2 train configs/quickstart.yaml --set trainer.max_steps=100",
       "furlong launch -n 4 bench comm --bytes 64KiB,25MB",

@@ -44,11 +44,7 @@ void add_logits(Command program, int& /*status*/) {
       "with `tokens`, integers [rows, n]. Optional: `lengths` [rows], tokens beyond which are padding, and `segments` "
       "[rows, n], the token types of BERT.\n"
       "The output holds `lengths`, and `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], in float32 "
-      "(float64 "
-      "with --dtype float64), zero at padding. On the CPU, float32 matrix products are summed in blocks of 256 terms. "
-      "With "
-      "AVX-512 this halves the rounding errors compared with training; on other CPUs they are not larger than in "
-      "training.");
+      "(float64 with --dtype float64), zero at padding.");
   command.examples({
       "furlong logits teacher.h5 ids.txt --output logits.h5",
       "furlong logits runs/quickstart ids.txt -o hidden.h5 --hidden --dtype float64 --device cpu",
@@ -62,7 +58,7 @@ void add_logits(Command program, int& /*status*/) {
   add_weights(command, options->weights);
   command
       .add_option("--dtype", options->dtype,
-                  "model: the model's own; float64: on the CPU, to separate rounding from other differences")
+                  "model: the model's own; float64 (CPU only): shows whether a difference is rounding error")
       .shows_default()
       .one_of({"model", "float64"});
   add_device(command, options->device);

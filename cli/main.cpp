@@ -122,9 +122,8 @@ int main(int argc, char** argv) {
   program.version(version() + " (" + commit() + ")");
   program.require_subcommand();
   program.footer(
-      "furlong SUBCOMMAND --help describes a subcommand. Exit status: 0 success, 1 failure of the machine, 2 user "
-      "error, 3 "
-      "stopped by a signal after saving.");
+      "furlong SUBCOMMAND --help describes a subcommand. Exit status: 0 success, 1 system error (I/O, memory, GPU, "
+      "network), 2 user error, 3 stopped by a signal after saving.");
   program.examples({
       "furlong prepare text book.txt --output book.h5",
       "furlong train configs/quickstart.yaml",

@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 struct PlanArguments {
   std::string config, devices = "1", device;
   std::vector<std::string> overrides;
-  double utilisation = 0;
+  double utilization = 0;
   bool json = false;
 };
 
@@ -63,7 +63,7 @@ PlanDevice device_of(const PlanArguments& options, const Settings& settings, con
   const bool is_named = first.find('=') == std::string::npos;
   PlanDevice device;
   if (!is_named) {
-    device.assumed = {"reached", "utilisation", "overlap"};
+    device.assumed = {"reached", "utilization", "overlap"};
   } else if (first == "cpu") {
     device = measure_plan_device(dtype, cluster, static_cast<int>(settings.threads));
   } else {
@@ -71,7 +71,7 @@ PlanDevice device_of(const PlanArguments& options, const Settings& settings, con
   }
   if (!is_named) set_plan_numbers(device, options.device);
   if (is_named && comma < options.device.size()) set_plan_numbers(device, options.device.substr(comma + 1));
-  if (options.utilisation > 0) set_plan_numbers(device, fmt::format("utilisation={}", options.utilisation));
+  if (options.utilization > 0) set_plan_numbers(device, fmt::format("utilization={}", options.utilization));
   return device;
 }
 
@@ -269,8 +269,8 @@ void run(const PlanArguments& options) {
 }
 
 constexpr const char* plan_footer =
-    "plan trains nothing and needs none of the devices. Memory is that of one training step, run without allocating "
-    "it. "
+    "plan trains nothing and needs none of the devices. Memory is from a simulated training step that allocates "
+    "nothing. "
     "Time is the number of operations and bytes divided by the device's rates. Gradients are exchanged in the buckets "
     "of "
     "furlong train. The dataset need not exist if model.vocabulary_size is set. docs/scaling.md describes the model "
@@ -281,7 +281,9 @@ constexpr const char* plan_footer =
     "  memory, reserve         bytes\n"
     "  bandwidth, link, network  bytes per second: of memory, between devices of a host, between hosts (per device)\n"
     "  link_latency, network_latency  seconds\n"
-    "  reached, utilisation, overlap  fractions of 1: of bandwidths, of flops, of communication during backward\n"
+    "  reached                 fraction of peak bandwidth\n"
+    "  utilization             fraction of peak operations per second\n"
+    "  overlap                 fraction of communication that overlaps with backward\n"
     "Without a name, flops, memory and bandwidth are required, and link and network if they are used.";
 
 }  // namespace
@@ -306,9 +308,9 @@ void add_plan(Command program, int&) {
   add_overrides(command, options->overrides, "data.batch_size=64");
   command
       .add_option(
-          "--utilisation", options->utilisation,
+          "--utilization", options->utilization,
           "Fraction of the peak that matrix products of a step reach, 0.35 on GPUs and 0.8 on cpu if not given; "
-          "the same as --device NAME,utilisation=X")
+          "the same as --device NAME,utilization=X")
       .range(1e-6, 1.0)
       .value_name("X");
   add_json(command, options->json, "Print the result as JSON, in bytes and seconds");

@@ -44,20 +44,21 @@ void add_choice(Command command, const std::string& name, Value& value, const st
       meaning);
 }
 
-void add_files(Command command, PrepareOptions& options) {
+/// `otherwise` names the tokens without a tokenizer.
+void add_files(Command command, PrepareOptions& options, const std::string& otherwise) {
   command.add_option("inputs", options.inputs, "Files to read, in order: plain, gzip or xz; - is standard input")
       .required()
       .value_name("INPUT");
   command
       .add_option("-o,--output", options.output,
-                  "Dataset to write (HDF5); appears only when complete (default: the input's path, with .h5 as its "
-                  "extension)")
+                  "Dataset to write (HDF5), written atomically (default: the input's path, with .h5 as its extension)")
       .value_name("DATASET");
   command
       .add_option("--tokenizer", options.tokenizer,
-                  "Tokenize with this tokenizer instead of into bytes or letters: a Hugging Face directory, "
-                  "tokenizer.json, vocab.txt, vocab.json, *.model, GGUF, or a checkpoint of a model with a tokenizer. "
-                  "Documents get the model's special tokens, for example [CLS] ... [SEP]")
+                  "Tokenizer to use: a Hugging Face directory, tokenizer.json, vocab.txt, vocab.json, *.model, GGUF, "
+                  "or a checkpoint of a model with a tokenizer. Documents get the model's special tokens, for example "
+                  "[CLS] ... [SEP]")
+      .shows_default(otherwise)
       .value_name("PATH");
 }
 
@@ -81,7 +82,7 @@ void add_splits(Command command, Arguments& arguments, const std::string& split_
 
 Command add_text(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
   const Command command = prepare_command.add_subcommand("text", "Any files, as bytes or as the tokens of a tokenizer");
-  add_files(command, arguments->options);
+  add_files(command, arguments->options, "one token per byte");
   add_choice<DocumentSeparator>(command, "--document-separator", arguments->options.separator, "file",
                                 {{"file", DocumentSeparator::file},
                                  {"line", DocumentSeparator::line},
@@ -89,8 +90,7 @@ Command add_text(Command prepare_command, const std::shared_ptr<Arguments>& argu
                                 "End of a document: the end of its file, each line, or blank lines");
   add_splits(command, *arguments);
   command.footer(
-      "The vocabulary of bytes has 256 tokens, and <document>, which ends each document, if there are several "
-      "documents. "
+      "The byte vocabulary has 256 tokens. With several documents it also has <document>, the end-of-document token. "
       "With --tokenizer, a document of more than 1 MiB is tokenized in pieces, cut at line ends.");
   command.examples({
       "furlong prepare text book.txt.xz --output book.h5 --split 0.85,0.05,0.1",
@@ -104,12 +104,12 @@ Command add_fasta(Command prepare_command, const std::shared_ptr<Arguments>& arg
   const Command command = prepare_command.add_subcommand(
       "fasta", "DNA, RNA or protein sequences; each record is a document, each letter a token");
   PrepareOptions& options = arguments->options;
-  add_files(command, options);
+  add_files(command, options, "one token per letter");
   add_choice<std::string>(
       command, "--alphabet", options.alphabet, "auto",
       {{"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}, {"auto", "auto"}},
       "dna: A C G T R Y S W K M B D H V N; rna: U instead of T; protein: 20 amino acids, X B Z J U O "
-      "* -; auto: detected at the start of the first input. Upper and lower case are equal");
+      "* -; auto: detected at the start of the first input. Case-insensitive");
   add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
                    "A letter outside the alphabet. error: report it and stop; map: read it as N (X in proteins), or as "
                    "the unknown token of --tokenizer");
@@ -127,7 +127,7 @@ void add_fields(Command command, LabelledFormat& labelled) {
       .add_option("--text-field", labelled.text_field,
                   "Field of the text. In tables: the column's number, from 1, or its name in the header row; in JSON "
                   "lines: the "
-                  "key (default: column 1, key text). With --label-file: the field of the record's name")
+                  "key (default: column 1, key text). With --label-file: the field with the record's name")
       .value_name("FIELD");
   command
       .add_option("--second-text-field", labelled.second_text_field,
@@ -149,9 +149,8 @@ void add_fields(Command command, LabelledFormat& labelled) {
       "for multi_label_classification; token: a text with one character for each letter, or a list of labels in JSON "
       "lines, for token_classification");
   command
-      .add_option(
-          "--labels", labelled.labels,
-          "All labels, in order, so that several datasets number them equally (default: in order of appearance)")
+      .add_option("--labels", labelled.labels,
+                  "All labels, in order, so that class indices agree across datasets (default: in order of appearance)")
       .separated_by(',')
       .value_name("LABEL,...");
   command
@@ -159,9 +158,8 @@ void add_fields(Command command, LabelledFormat& labelled) {
                   "--label-type set: text between the labels of a set (default: ;)")
       .value_name("TEXT");
   command
-      .add_option("--unlabelled", labelled.unlabelled,
-                  "--label-type token: labels that mean none; such tokens are excluded from the loss (default: no such "
-                  "label; in JSON lines null)")
+      .add_option("--unlabeled", labelled.unlabeled,
+                  "--label-type token: labels excluded from the loss (default: none; in JSON lines null)")
       .separated_by(',')
       .value_name("LABEL,...");
 }
@@ -176,13 +174,14 @@ void add_label_file(Command command, PrepareOptions& options) {
 }
 
 Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
-  const Command command = prepare_command.add_subcommand(
-      "labelled", "Labelled texts, or labelled pairs of texts, from tables or JSON lines");
+  const Command command =
+      prepare_command.add_subcommand("labeled", "Labeled texts, or labeled pairs of texts, from tables or JSON lines");
+  command.alias("labelled");
   PrepareOptions& options = arguments->options;
   // A split that cuts a document would lose its label.
   options.store.split_by = DatasetWriterOptions::SplitBy::document;
   options.format = PrepareOptions::Format::labelled;
-  add_files(command, options);
+  add_files(command, options, "one token per byte, or per letter with --alphabet");
   add_fields(command, options.labelled);
   add_label_file(command, options);
   command
@@ -195,8 +194,7 @@ Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& 
   add_choice<std::string>(
       command, "--alphabet", options.alphabet, "bytes",
       {{"bytes", "auto"}, {"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}},
-      "Tokens of a text: bytes, or letters, for which upper and lower case are equal. With --label-file, "
-      "letters, detected unless given");
+      "Tokens of a text: bytes, or case-insensitive letters. With --label-file, letters, detected unless given");
   add_choice<bool>(command, "--unknown", options.map_unknown, "error", {{"error", false}, {"map", true}},
                    "A letter outside the alphabet. error: report it and stop; map: read it as N (X in proteins)");
   for (const char* of_letters : {"--alphabet", "--unknown"})
@@ -207,9 +205,9 @@ Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& 
       "no "
       "header row.");
   command.examples({
-      "furlong prepare labelled reviews.csv --text-field review --label-field sentiment --output reviews.h5",
-      "furlong prepare labelled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5",
-      "furlong prepare labelled stability.csv --alphabet protein --text-field sequence --label-type number "
+      "furlong prepare labeled reviews.csv --text-field review --label-field sentiment --output reviews.h5",
+      "furlong prepare labeled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5",
+      "furlong prepare labeled stability.csv --alphabet protein --text-field sequence --label-type number "
       "--label-field tm,activity --output stability.h5",
   });
   return command;

@@ -1,4 +1,4 @@
-// furlong report: one HTML page about trainings.
+// furlong report: one HTML page about training runs.
 #include "evaluation/report/report.h"
 
 #include <unistd.h>
@@ -104,14 +104,15 @@ void run(const ReportArguments& options, int& status) {
 }  // namespace
 
 void add_report(Command program, int& status) {
-  const Command command = program.add_subcommand("report", "Write one HTML page about one or several trainings");
+  const Command command = program.add_subcommand("report", "Write one HTML page about one or several training runs");
   const auto options = std::make_shared<ReportArguments>();
   command.add_option("runs", options->runs, "Run directories of furlong train, or of furlong finetune: all its stages")
       .required()
       .value_name("RUN...");
   command.add_option("-o,--output", options->output, "File to write").shows_default().value_name("FILE");
-  const Option watch = command.add_flag(
-      "--watch", options->watch, "Write the page again and again while a run is active; the page reloads itself");
+  const Option watch =
+      command.add_flag("--watch", options->watch,
+                       "Rewrite the page every --interval seconds while a run is active; the page reloads itself");
   command.add_option("--interval", options->interval, "Seconds between two pages of --watch")
       .needs(watch)
       .shows_default()

@@ -1,4 +1,4 @@
-// furlong runs: a table of the trainings in a folder.
+// furlong runs: a table of the training runs in a directory.
 #include <fmt/chrono.h>
 
 #include <algorithm>
@@ -174,7 +174,7 @@ void run(const RunsArguments& options) {
     }
     for (const std::string& problem : runs.back().problems) log_warn("{}", problem);
   }
-  if (runs.empty()) throw UserError("{}: no run directories in this folder", options.folder.string());
+  if (runs.empty()) throw UserError("{}: no run directories in this directory", options.folder.string());
   std::vector<Filter> filters;
   for (const std::string& text : options.where) {
     filters.push_back(filter_of(text));
@@ -209,9 +209,9 @@ void run(const RunsArguments& options) {
 }  // namespace
 
 void add_runs(Command program, int& /*status*/) {
-  const Command command = program.add_subcommand("runs", "List the trainings in a folder, sorted and filtered");
+  const Command command = program.add_subcommand("runs", "List the training runs in a directory, sorted and filtered");
   const auto options = std::make_shared<RunsArguments>();
-  command.add_option("folder", options->folder, "Folder that is searched for run directories, four levels deep")
+  command.add_option("folder", options->folder, "Directory that is searched for runs, four levels deep")
       .shows_default()
       .value_name("DIR");
   command
@@ -229,8 +229,10 @@ void add_runs(Command program, int& /*status*/) {
       .value_name("COLUMNS");
   add_json(command, options->json);
   command.footer(
-      "Columns: run, state (running, finished or stopped), step, tokens, loss and validation (the last ones), best "
-      "(lowest validation loss), best_step, rate (training tokens per second), changed (time of the last line).");
+      "Columns: run, state (running, finished or stopped), step, tokens, loss and validation (latest loss and "
+      "validation "
+      "loss), best (lowest validation loss), best_step, rate (training tokens per second), changed (time of the last "
+      "line in metrics.jsonl).");
   command.examples({
       "furlong runs runs --sort best",
       "furlong runs runs --where model.attention.mechanism=linear --columns model.attention.n_features,seed",

@@ -98,17 +98,19 @@ void add_score(Command program, int& /*status*/) {
           .add_option("-o,--output", options->output, "File to write, .tsv or .json (default: TSV on standard output)")
           .value_name("OUT");
   const Option positions =
-      command.add_flag("--positions", options->score.positions, "Add the log-probability of each position");
+      command.add_flag("--positions", options->score.positions, "Add the log-probability of each position, in nats");
   command
       .add_option("--mutations", options->mutations,
-                  "Score the mutations in this file, one per line, such as A23V or A23V:G45D; INPUT is the wild type")
+                  "Score the mutations in this file, one per line, such as A23V or A23V:G45D, with positions "
+                  "from 1; INPUT is the wild type")
       .excludes(positions)
       .value_name("FILE");
   command.add_flag("--json", options->json, "Print JSON instead of TSV").excludes(output);
   command
-      .add_option("--start", options->score.start,
-                  "For causal models whose tokenizer adds no start token: the start token, or none. auto: the document "
-                  "token if training crossed document boundaries")
+      .add_option(
+          "--start", options->score.start,
+          "For causal models whose tokenizer adds no BOS token: BOS token to prepend, or none. auto: the document "
+          "token if training crossed document boundaries")
       .shows_default()
       .value_name("TOKEN");
   command

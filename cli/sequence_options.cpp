@@ -21,10 +21,6 @@ void add_model_and_inputs(Command command, SequenceOptions& options) {
       .required()
       .value_name("MODEL");
   command
-      .add_option("--architecture", options.architecture,
-                  "model_type of MODEL, if it is a Hugging Face directory whose config.json has none")
-      .value_name("NAME");
-  command
       .add_option("inputs", options.input.paths,
                   "Files of sequences, plain, gzip or xz; - is standard input. FASTA (.fa, .fasta, .faa, .fna, .ffn), "
                   "tables (.csv, .tsv), JSON lines (.jsonl); other files are text with one sequence per line")
@@ -66,6 +62,10 @@ void add_reading_options(Command command, SequenceOptions& options) {
       "--unknown", {"error", "map"}, "error", [&input](const std::string& word) { input.map_unknown = word == "map"; },
       "Letters outside the alphabet: error, or map them to N (X in proteins)");
   add_weights(command, options.weights);
+  command
+      .add_option("--architecture", options.architecture,
+                  "model_type of MODEL, if it is a Hugging Face directory whose config.json has none")
+      .value_name("NAME");
   add_device(command, options.device);
   add_threads(command, options.threads);
 }

@@ -11,7 +11,7 @@ namespace furlong::command_line {
 namespace {
 
 /// Returns the number of bytes of an incomplete character at the end.
-std::size_t bytes_begun(std::string_view text) {
+std::size_t incomplete_bytes(std::string_view text) {
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
     if (byte < 0x80) return 0;
@@ -41,15 +41,15 @@ TextOutput::TextOutput() : terminal_(isatty(STDOUT_FILENO) != 0) {}
 
 void TextOutput::write(std::string_view text) {
   if (!terminal_) return put(text);
-  begun_ += text;
-  const std::size_t whole = begun_.size() - bytes_begun(begun_);
-  put(terminal_text(std::string_view(begun_).substr(0, whole)));
-  begun_.erase(0, whole);
+  partial_character_ += text;
+  const std::size_t whole = partial_character_.size() - incomplete_bytes(partial_character_);
+  put(terminal_text(std::string_view(partial_character_).substr(0, whole)));
+  partial_character_.erase(0, whole);
 }
 
 void TextOutput::finish() {
-  put(terminal_text(begun_));
-  begun_.clear();
+  put(terminal_text(partial_character_));
+  partial_character_.clear();
   std::fflush(stdout);
 }
 

@@ -17,7 +17,7 @@ class TextOutput {
 
  private:
   bool terminal_;
-  std::string begun_;  ///< bytes of an incomplete character
+  std::string partial_character_;  ///< bytes of an incomplete character
 };
 
 /// Returns `text` as a terminal shows it.

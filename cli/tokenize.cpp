@@ -133,7 +133,7 @@ void add_tokenize(Command program, int& /*status*/) {
       command.add_flag("--tokens", options->tokens, "Print tokens instead of ids, spelled as in the vocabulary");
   const Option decode = command.add_flag("--decode", options->decode, "Read lines of ids and print their text");
   const Option count =
-      command.add_flag("--count", options->count, "Print only the numbers of lines, bytes, tokens and unknown tokens");
+      command.add_flag("--count", options->count, "Print only counts of lines, bytes, tokens and unknown tokens");
   ids.excludes(tokens).excludes(decode).excludes(count);
   tokens.excludes(decode).excludes(count);
   decode.excludes(count);

@@ -113,7 +113,7 @@ int run(const TrainArguments& options) {
 }  // namespace
 
 void add_train(Command program, int& status) {
-  const Command command = program.add_subcommand("train", "Train a model from a YAML config, or resume the training");
+  const Command command = program.add_subcommand("train", "Train a model from a YAML config, or resume a run");
   const auto options = std::make_shared<TrainArguments>();
   command.add_option("config", options->config, "YAML file").required().value_name("CONFIG");
   add_overrides(command, options->overrides, "trainer.max_steps=1000");
@@ -136,10 +136,11 @@ void add_train(Command program, int& status) {
                    "Resume even if the dataset differs from that of the checkpoint");
   const Option trace =
       command
-          .add_option("--trace", options->trace,
-                      "Write a timeline of all ranks for some steps to this file, for https://ui.perfetto.dev or "
-                      "chrome://tracing. It shows data loading, forward and backward of each node, gradient buckets, "
-                      "optimizer, validation and checkpoints. On GPUs, it shows when work was launched")
+          .add_option(
+              "--trace", options->trace,
+              "Write a timeline of all ranks for some steps to this file, for https://ui.perfetto.dev or "
+              "chrome://tracing. It shows data loading, forward and backward of each operation, gradient buckets, "
+              "optimizer, validation and checkpoints. On GPUs, it shows when work was launched")
           .value_name("FILE");
   command
       .add_option("--trace-steps", options->trace_steps,

@@ -47,7 +47,7 @@ StoreTimes times_within(milliseconds timeout) {
   return times;
 }
 
-/// The cores that a process may use, and its host. Exchanged by fair_threads().
+/// The cores that a process may use, and its host. Exchanged by default_threads().
 struct Cores {
   std::uint64_t host = 0;
   std::array<std::uint8_t, CPU_SETSIZE / 8> allowed{};
@@ -123,7 +123,7 @@ class ProcessGroup::Joined {
     if (!device_communicator_) device_communicator_ = make_nccl_communicator(*store_, nccl_options());
     return *device_communicator_;
   }
-  std::unique_ptr<Communicator> row(int size) {
+  std::unique_ptr<Communicator> split_consecutive(int size) {
     GlooOptions options = gloo_;
     options.rank = environment_.rank % size;
     options.size = size;
@@ -394,14 +394,14 @@ std::string ProcessGroup::broadcast_text(const std::string& text) const {
 std::vector<std::string> ProcessGroup::gather_text(const std::string& text, const std::string& what) const {
   return joined_ ? joined_->gather_text(text, what) : std::vector<std::string>{text};
 }
-std::unique_ptr<Communicator> ProcessGroup::row(int size) const {
-  require(size > 0 && this->size() % size == 0, "row: groups of {} ranks do not divide a world size of {}", size,
-          this->size());
-  return joined_ ? joined_->row(size) : make_single_process();
+std::unique_ptr<Communicator> ProcessGroup::split_consecutive(int size) const {
+  require(size > 0 && this->size() % size == 0,
+          "split_consecutive: groups of {} ranks do not divide a world size of {}", size, this->size());
+  return joined_ ? joined_->split_consecutive(size) : make_single_process();
 }
 void ProcessGroup::barrier() const { communicator().barrier(Stream{}).wait(); }
 
-int ProcessGroup::fair_threads() const {
+int ProcessGroup::default_threads() const {
   if (!joined_) return 0;
   const int usable = read_machine().cpu.usable_cores();
   const Cores own = Cores::own(environment_.host);

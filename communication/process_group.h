@@ -34,7 +34,7 @@ class PeerError : public MachineError {
 class ProcessGroup {
  public:
   struct Options {
-    /// Time limit between the failure of one rank and the end of all others. A silent rank counts as lost after two
+    /// Time limit from the failure of one rank until all other ranks exit. A silent rank counts as lost after two
     /// thirds of it.
     std::chrono::milliseconds timeout{15000};
     /// Time limit until all ranks have arrived.
@@ -81,23 +81,23 @@ class ProcessGroup {
   /// Blocks until all ranks have called it.
   void barrier() const;
 
-  /// Returns a new communicator between groups of `size` consecutive ranks: rank r is rank r % size of group r / size.
-  /// All ranks call it.
-  std::unique_ptr<Communicator> row(int size) const;
+  /// Splits the ranks into groups of `size` consecutive ranks and returns the communicator of this rank's group: rank r
+  /// is rank r % size of group r / size. All ranks call it.
+  std::unique_ptr<Communicator> split_consecutive(int size) const;
 
   /// Returns the default number of compute threads of this process: its share of the cores that it and the other ranks
   /// on its host may use. Returns 0 (set_thread_count chooses) with one rank, or if FURLONG_POOL_THREADS is set. All
   /// ranks call it.
-  int fair_threads() const;
+  int default_threads() const;
 
-  /// Leaves the job in order; call it last. Blocks until all ranks have called it. Throws PeerError if another rank
+  /// Leaves the job cleanly; call it last. Blocks until all ranks have called it. Throws PeerError if another rank
   /// failed meanwhile.
   void leave();
   /// Reports to the other ranks, within the timeout, that this rank ends with `error`. Returns if this rank failed
-  /// first and prints its own error; otherwise throws the PeerError to end with instead.
+  /// first: the caller then prints `error`. If another rank failed first, throws its PeerError.
   void fail(const std::exception& error);
   /// Reports the same failure from another thread, immediately. The operations of all ranks, this one included, then
-  /// stop. This rank ends through fail(), or without it if it never gets there.
+  /// stop. Call fail() afterwards if this rank can still reach it.
   void report(const std::exception& error) const noexcept;
 
  private:

@@ -21,6 +21,12 @@ const std::vector<Architecture>& architectures() {
   return all;
 }
 
+std::string family_names() {
+  std::vector<std::string> names;
+  for (const Architecture& one : architectures()) names.emplace_back(one.model_type);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 const Architecture* find_architecture(std::string_view model_type) {
   for (const Architecture& one : architectures()) {
     if (model_type == one.model_type) return &one;
@@ -29,9 +35,7 @@ const Architecture* find_architecture(std::string_view model_type) {
 }
 
 const Architecture& architecture_of(const ForeignConfig& config, const std::string& wanted) {
-  std::vector<std::string> known;
-  for (const Architecture& one : architectures()) known.emplace_back(one.model_type);
-  const std::string families = fmt::format("{}", fmt::join(known, ", "));
+  const std::string families = family_names();
   if (!config.has("model_type") && wanted.empty())
     config.fail("model_type", fmt::format("this key is missing, as in older directories; name the family with "
                                           "--architecture NAME (furlong convert, embed, score), one of {}",

@@ -53,6 +53,8 @@ struct Architecture {
 
 /// Returns all known families.
 const std::vector<Architecture>& architectures();
+/// Returns their names as text: "gpt2, llama, ...".
+std::string family_names();
 /// Returns the family of config.json's model_type, or the family named `wanted` if config.json has none. Throws
 /// UserError listing the known families if there is neither, if the family is unknown, or if the two differ.
 const Architecture& architecture_of(const ForeignConfig& config, const std::string& wanted);

@@ -33,7 +33,7 @@ void check_options(const ConvertOptions& options) {
                     options.destination.string());
   const fs::path folder = options.destination.has_parent_path() ? options.destination.parent_path() : fs::path(".");
   if (!fs::is_directory(folder))
-    throw UserError("{}: the folder {} is missing; create it first", options.destination.string(), folder.string());
+    throw UserError("{}: the directory {} is missing; create it first", options.destination.string(), folder.string());
   check_overrides(options.overrides);
   const auto needs = [](bool given, const char* option, const char* what) {
     if (given) throw UserError("{} has no effect without {}; remove it, or add what is missing", option, what);
@@ -237,7 +237,7 @@ class Conversion {
     for (const Parameter& parameter : student.store->parameters()) {
       const auto found = source.find(parameter.name());
       if (found == source.end()) {
-        report.reinitialised.push_back({parameter.name(), parameter.shape(), "new, with initial values"});
+        report.reinitialized.push_back({parameter.name(), parameter.shape(), "new, with initial values"});
         continue;
       }
       copy_parameter(*found->second, parameter);
@@ -275,11 +275,11 @@ class Conversion {
     } else if (to.name() == "position_embedding.weight" && to.shape()[1] == from.shape()[1] &&
                to.shape()[0] > from.shape()[0]) {
       repeat_rows(values_of(from), values_of(to));
-      result_.tensors.reinitialised.push_back(
+      result_.tensors.reinitialized.push_back(
           {to.name(), to.shape(),
            fmt::format("positions from {} on are initialised as p modulo {}", from.shape()[0], from.shape()[0])});
     } else if (source_.model.store->is_buffer(from)) {
-      result_.tensors.reinitialised.push_back({to.name(), to.shape(), "drawn again: another number of features"});
+      result_.tensors.reinitialized.push_back({to.name(), to.shape(), "drawn again: another number of features"});
     } else {
       result_.tensors.misshapen.push_back({to.name(), to.shape(), "the source has " + from.shape().text()});
     }
@@ -292,7 +292,7 @@ class Conversion {
           "compared; remove --data, and measure with furlong analyze after training",
           name_of(student.settings.model.rotary_placement));
     calibrate(observed, student);
-    for (TensorReport::Named& one : result_.tensors.reinitialised) {
+    for (TensorReport::Named& one : result_.tensors.reinitialized) {
       for (const char* constant : {".statistics", ".query_center", ".key_center", ".scaling", ".oprf_a"}) {
         if (one.name.ends_with(constant)) one.note = "measured on the data";
       }

@@ -70,7 +70,7 @@ class Exporter {
     report_.reason = plan_.reason;
     std::error_code failure;
     fs::create_directories(directory, failure);
-    if (failure) throw_file_error(directory, "create the folder", failure.value());
+    if (failure) throw_file_error(directory, "create the directory", failure.value());
     const auto there = [&](const char* name) { return fs::exists(directory / name); };
     const bool holds_model =
         there("config.json") || there("model.safetensors") || there("model.safetensors.index.json");
@@ -271,7 +271,7 @@ class Exporter {
     const fs::path path = directory / name;
     std::error_code failure;
     fs::create_directories(path.parent_path(), failure);
-    if (failure) throw_file_error(path.parent_path(), "create the folder", failure.value());
+    if (failure) throw_file_error(path.parent_path(), "create the directory", failure.value());
     write_file_atomically(path, text);
     report_.files.push_back(name);
     std::erase(report_.removed, name);

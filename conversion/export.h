@@ -16,21 +16,22 @@ struct ExportOptions {
 
 struct ExportReport {
   std::string model_type;  ///< as in config.json
-  /// Whether a class of transformers computes the model. Otherwise the directory contains the model's code.
+  /// True if a transformers class loads the model without custom code. Otherwise the directory contains its code.
   bool for_hugging_face = false;
-  std::string reason;  ///< why not
+  std::string reason;  ///< why for_hugging_face is false
   std::int64_t tensors = 0;
   std::int64_t rounded = 0;  ///< number of tensors with values that the chosen type cannot represent exactly
-  std::vector<std::string> files, left_out;
-  std::vector<std::string> removed;  ///< files of an earlier model in the directory that this model does not have
+  std::vector<std::string> files;
+  std::vector<std::string> left_out;  ///< parameters that the source's format lacks
+  std::vector<std::string> removed;   ///< files of an earlier model in the directory that this model does not have
   nlohmann::ordered_json json() const;
 };
 
 /// Writes model.safetensors, config.json and the tokenizer's files, and creates the directory if it is missing.
 ///
-/// A softmax model of a family that Hugging Face has gets that family's tensor names and config. An imported model is
-/// restored bit for bit under its original names. Any other model is written with its code in Python
-/// (transformers_model.h). Adapters (LoRA) are merged into the weights.
+/// A softmax model of a family that Hugging Face has gets that family's tensor names and config. Exporting an unchanged
+/// imported softmax model, with dtype "original", reproduces its tensors bit for bit under their names. Any other model
+/// is written with its code in Python (transformers_model.h). Adapters (LoRA) are merged into the weights.
 ///
 /// Throws UserError if the directory holds a model and options.overwrite is false. With overwrite, removes files of the
 /// earlier model, recognised by their names, and no other files.

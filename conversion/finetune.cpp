@@ -184,7 +184,7 @@ void prepare_student(const FinetunePlan& plan, TeacherSource& teacher) {
   if (const auto difference = model_difference(before, plan.student)) changed.push_back(*difference);
   if (changed.empty()) return;
   if (std::none_of(plan.stages.begin(), plan.stages.end(), has_started)) return write_student(plan, teacher);
-  throw UserError("{}: this run started with another student: {}; choose another --run-dir, or remove this run",
+  throw UserError("{}: this run was started with different settings: {}; choose another --run-dir, or remove this run",
                   plan.start_checkpoint.string(), config::join(changed, ", "));
 }
 
@@ -230,7 +230,7 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
     record.write();
   }
   write_teacher(teacher);
-  if (plan.converted) {
+  if (plan.has_given_student) {
     check_converted(plan);
   } else {
     prepare_student(plan, teacher);

@@ -1,5 +1,5 @@
 #pragma once
-// furlong finetune: trains a model with another attention from a softmax model, in stages.
+// furlong finetune: replaces a softmax model's attention and trains it in stages.
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -40,18 +40,18 @@ struct FinetunePlan {
   std::filesystem::path teacher;  ///< a checkpoint
   /// The checkpoint that the first stage starts from: finetune.student, or RUN/student.h5.
   std::filesystem::path start_checkpoint;
-  bool converted = false;  ///< true if `start_checkpoint` is finetune.student
-  Settings student;        ///< settings of the evaluation, with the data and lengths of all stages
+  bool has_given_student = false;  ///< true if `start_checkpoint` is finetune.student
+  Settings student;                ///< settings of the evaluation, with the data and lengths of all stages
   std::vector<FinetuneStage> stages;
 };
 
 /// Returns the run directory of a stage: RUN/1_attention_transfer and so on.
 std::filesystem::path stage_directory(const std::filesystem::path& run, std::size_t index, const std::string& stage);
 
-/// Reads the config with the teacher's `model` and objective as defaults, and returns the plan. Throws UserError with
-/// both values if the config sets a key of the model's shape to another value than the teacher has. With
-/// finetune.student, the keys must match that model, including its attention.
-FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& teachers,
+/// Reads the config with the teacher's `model` and objective as defaults, and returns the plan. Throws UserError if a
+/// shape key differs from the teacher's; reports both values. With finetune.student, the keys must match that model,
+/// including its attention.
+FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& teacher_settings,
                            const std::filesystem::path& teacher);
 /// Reads the teacher's settings from its checkpoint and returns the plan.
 FinetunePlan plan_finetune(const FinetuneOptions& options, const std::filesystem::path& teacher);

@@ -9,18 +9,18 @@ namespace fs = std::filesystem;
 
 /// Returns true for keys under `model` in which a student may differ from the model that its weights come from: keys
 /// that do not affect shapes, and, if that is the softmax model, the attention.
-bool may_differ_from_base(const std::string& key, bool converted) {
+bool may_differ_from_base(const std::string& key, bool has_given_student) {
   static const std::vector<std::string> always{"model.dropout",   "model.dtype",      "model.max_sequence_length",
                                                "model.lora_rank", "model.lora_alpha", "model.initializer_range",
                                                "model.weights"};
   if (std::find(always.begin(), always.end(), key) != always.end()) return true;
-  return !converted &&
+  return !has_given_student &&
          (key.starts_with("model.attention.") || key == "model.rotary_placement" || key == "model.query_key_norm");
 }
 
-/// Returns the defaults of the student's config. `base` is the model whose weights it takes. `converted` is true if
-/// that model already has the student's attention.
-Settings defaults_from(const Settings& base, bool converted) {
+/// Returns the defaults of the student's config. `base` is the model whose weights it takes. `has_given_student` is
+/// true if that model already has the student's attention.
+Settings defaults_from(const Settings& base, bool has_given_student) {
   Settings defaults;
   const layers::ModelConfig unset = defaults.model;
   defaults.model = base.model;
@@ -28,7 +28,7 @@ Settings defaults_from(const Settings& base, bool converted) {
   model.dropout = unset.dropout;
   model.dtype = unset.dtype;
   model.weights.clear();
-  if (!converted) {
+  if (!has_given_student) {
     model.attention = model.attention.plain();
     model.adapter = {};
   }
@@ -49,13 +49,13 @@ void reset_unused_keys(LoadedSettings& read) {
     if (!read.origins.contains(key.path()) && table.unmet(key)) key.set(defaults.find(key.path())->get());
 }
 
-void check_shape(const LoadedSettings& read, const Settings& base, const fs::path& source, bool converted) {
+void check_shape(const LoadedSettings& read, const Settings& base, const fs::path& source, bool has_given_student) {
   Settings ours = read.settings, theirs = base;
   const config::Table table = settings_table(ours), teachers = settings_table(theirs);
   for (const config::Key& key : table.keys()) {
     const auto origin = read.origins.find(key.path());
     if (origin == read.origins.end() || !key.path().starts_with("model.") ||
-        may_differ_from_base(key.path(), converted))
+        may_differ_from_base(key.path(), has_given_student))
       continue;
     const config::Value here = key.get(), there = teachers.find(key.path())->get();
     if (here == there) continue;
@@ -129,19 +129,19 @@ fs::path stage_directory(const fs::path& run, std::size_t index, const std::stri
   return run / fmt::format("{}_{}", index + 1, stage);
 }
 
-FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& theirs, const fs::path& teacher) {
+FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& teacher_settings, const fs::path& teacher) {
   const fs::path given = read_settings_file(options.config, options.overrides, Settings()).settings.finetune.student;
-  const bool converted = !given.empty();
-  Settings base = theirs;
-  if (converted) {
+  const bool has_given_student = !given.empty();
+  Settings base = teacher_settings;
+  if (has_given_student) {
     const fs::path checkpoint = checkpoint_of(given);
     base = from_checkpoint_text(CheckpointReader::open(checkpoint).text("config"), checkpoint.string() + " (config)")
                .settings;
-    base.objective = theirs.objective;
+    base.objective = teacher_settings.objective;
   }
-  LoadedSettings read = read_settings_file(options.config, options.overrides, defaults_from(base, converted));
+  LoadedSettings read = read_settings_file(options.config, options.overrides, defaults_from(base, has_given_student));
   if (!options.run_directory.empty()) read.settings.run_directory = options.run_directory;
-  check_shape(read, base, converted ? given : read.settings.finetune.source, converted);
+  check_shape(read, base, has_given_student ? given : read.settings.finetune.source, has_given_student);
   reset_unused_keys(read);
   const fs::path& directory = read.settings.run_directory;
   // All stages share one model, whatever their sequence lengths.
@@ -149,19 +149,19 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& their
     read.settings.model.max_sequence_length = longest_stage(read.settings);
 
   FinetunePlan plan{teacher,
-                    converted ? checkpoint_of(given) : directory / "student.h5",
-                    converted,
+                    has_given_student ? checkpoint_of(given) : directory / "student.h5",
+                    has_given_student,
                     finish_settings(read).settings,
                     {}};
   const auto learns_from_teacher = [](const std::string& stage) { return stage != "task"; };
   const auto& stages = read.settings.finetune.stages;
-  if (plan.student.model.attention == theirs.model.attention &&
+  if (plan.student.model.attention == teacher_settings.model.attention &&
       std::any_of(stages.begin(), stages.end(), learns_from_teacher))
     throw UserError(
         "{}: the model in {} already has the attention of {}, so there is nothing to distill; expected the softmax "
         "model that it was made from, or another {}",
-        converted ? "finetune.student" : "finetune.source", read.settings.finetune.source.string(),
-        converted ? given.string() : "the config", converted ? "student" : "model.attention");
+        has_given_student ? "finetune.student" : "finetune.source", read.settings.finetune.source.string(),
+        has_given_student ? given.string() : "the config", has_given_student ? "student" : "model.attention");
   fs::path weights = plan.start_checkpoint;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const fs::path own = stage_directory(directory, i, stages[i]);

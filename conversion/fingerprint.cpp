@@ -92,7 +92,9 @@ std::string fingerprint_of_checkpoint(const fs::path& checkpoint) {
 }
 
 std::string fingerprint_of_source(const fs::path& source) {
-  if (!fs::exists(source)) throw UserError("finetune.source: {}: no such model", source.string());
+  if (!fs::exists(source))
+    throw_missing("finetune.source: " + source.string(),
+                  "a Hugging Face directory, a GGUF file, a checkpoint or a run directory");
   if (!is_foreign_model(source)) return fingerprint_of_checkpoint(checkpoint_of(source));
   return fingerprint_of_files(files_of(source));
 }

@@ -119,13 +119,13 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
       for (const Part& part : mapping.parts)
         if (part.unused_rows > 0) result.origin->carried.push_back(unused_rows(file, part));
     } else {
-      result.report.reinitialised.push_back(
+      result.report.reinitialized.push_back(
           {mapping.parameter, parameter.shape(), "initial values: the file lacks it"});
     }
   }
   for (const Parameter& parameter : result.model.store->parameters()) {
     if (!mapped.contains(parameter.name()))
-      result.report.reinitialised.push_back(
+      result.report.reinitialized.push_back(
           {parameter.name(), parameter.shape(), "initial values: the source has no such head"});
   }
   result.model.store->refresh_compute_values(Stream{});
@@ -170,10 +170,7 @@ SourceModel open_checksummed(const fs::path& path, const ImportOptions& options)
 }
 
 SourceModel open_model(const fs::path& path, const ImportOptions& options) {
-  if (!fs::exists(path))
-    throw UserError(
-        "{}: no such model; expected a Hugging Face directory, a GGUF file, a checkpoint or a run directory",
-        path.string());
+  if (!fs::exists(path)) throw_missing(path, "a Hugging Face directory, a GGUF file, a checkpoint or a run directory");
   if (is_foreign_model(path)) return import_foreign(path, options);
   if (fs::is_directory(path) && !fs::exists(path / "checkpoints") && !fs::exists(path / "config.yaml")) {
     for (const auto& entry : fs::directory_iterator(path)) {

@@ -14,7 +14,7 @@ namespace furlong {
 struct ImportOptions {
   std::filesystem::path tokenizer;  ///< a directory or file; empty: the source's own
   std::string architecture;         ///< model family, for a config.json without model_type; empty: not given
-  /// Accept missing tensors: their parameters keep initial values and are reported as reinitialised.
+  /// Accept missing tensors: their parameters keep initial values and are reported as reinitialized.
   bool allow_missing = false;
   /// Accept unexpected tensors: they are reported and stored for export.
   bool allow_unexpected = false;

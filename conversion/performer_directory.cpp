@@ -148,7 +148,7 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
     if (whole.contains(mapping.parameter)) {
       read_parameter(file, mapping, duplicates, values_of(parameter));
     } else {
-      result.report.reinitialised.push_back(
+      result.report.reinitialized.push_back(
           {mapping.parameter, parameter.shape(), "initial values: the file lacks it"});
     }
   }

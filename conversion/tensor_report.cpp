@@ -134,7 +134,7 @@ std::string TensorReport::text() const {
     if (count > 0) result += fmt::format("  {} {}\n{}", count, title, lines);
   };
   section("matched", matched.size(), matched_text(matched));
-  section("reinitialised", reinitialised.size(), named_text(reinitialised));
+  section("reinitialized", reinitialized.size(), named_text(reinitialized));
   section("stored for export only", carried.size(), named_text(carried));
   section("dropped with the old attention", left_behind.size(), named_text(left_behind));
   section("missing", missing.size(), named_text(missing));
@@ -157,7 +157,7 @@ nlohmann::ordered_json TensorReport::json() const {
           {"unexpected", named_json(unexpected)},
           {"misshapen", named_json(misshapen)},
           {"unequal", named_json(unequal)},
-          {"reinitialised", named_json(reinitialised)},
+          {"reinitialized", named_json(reinitialized)},
           {"left_behind", named_json(left_behind)},
           {"carried", named_json(carried)}};
 }

@@ -28,7 +28,7 @@ struct TensorReport {
   std::vector<Named> misshapen;   ///< foreign tensors with another shape than the config gives; the note has that shape
   std::vector<Named> unequal;     ///< tensors that should repeat another tensor and do not
   /// Parameters with initial values, or with values other than the source's; the note says which.
-  std::vector<Named> reinitialised;
+  std::vector<Named> reinitialized;
   std::vector<Named> left_behind;  ///< parameters of a Furlong source that only its attention needed
   std::vector<Named> carried;      ///< tensors stored for export and not computed with
 

@@ -41,7 +41,7 @@ SplitShares parse_split_shares(std::string_view text) {
       index = static_cast<std::size_t>(split_from_name(part.substr(0, colon)));
       part = part.substr(colon + 1);
     }
-    if (index >= 3) refuse("more than three shares");
+    if (index >= 3) refuse("more than three fractions");
     if (given[index]) refuse(fmt::format("{} is given twice", name_of(all_splits[index])));
     given[index] = true;
     double value = 0;
@@ -52,7 +52,7 @@ SplitShares parse_split_shares(std::string_view text) {
     shares.share[index] = value;
     sum += value;
   }
-  if (std::abs(sum - 1) > 1e-6) refuse(fmt::format("the shares add up to {:.6g}, not 1", sum));
+  if (std::abs(sum - 1) > 1e-6) refuse(fmt::format("the fractions add up to {:.6g}, not 1", sum));
   if (shares[Split::train] == 0) refuse("the training split is empty");
   return shares;
 }

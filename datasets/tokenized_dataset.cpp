@@ -263,7 +263,7 @@ LabelKind TokenizedDataset::label_kind() const {
 hdf5::Dataset TokenizedDataset::State::label_dataset(const char* name, hdf5::Type type, std::uint64_t rows,
                                                      std::uint64_t width) const {
   if (!file.has(name))
-    throw UserError("{}: the dataset has no {}; create one with furlong prepare labelled", path, name);
+    throw UserError("{}: the dataset has no {}; create one with furlong prepare labeled", path, name);
   hdf5::Dataset dataset = file.dataset(name);
   hdf5::Shape shape{rows};
   if (width > 0) shape.push_back(width);

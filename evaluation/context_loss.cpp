@@ -63,8 +63,7 @@ void check_lengths(const Model& model, const Dataset& data, Split split, std::in
   const Settings& settings = model.settings;
   if (settings.objective.learns_labels())
     throw UserError(
-        "--lengths: this model predicts labels of documents; evaluate them cut at N tokens with "
-        "--sequence-length N");
+        "--lengths applies only to models that predict tokens; use --sequence-length N to truncate documents");
   if (settings.data.task != "none")
     throw UserError("--lengths: the sequences of {} have one length; use --sequence-length or --suite recall",
                     data.path());

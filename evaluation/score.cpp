@@ -203,9 +203,10 @@ SequenceFrame scoring_frame(const Model& model, const std::string& start) {
   SequenceFrame frame = frame_of(model);
   if (start == "none") return frame;
   if (start != "auto") {
-    if (!model.decoder) throw UserError("--start {}: a masked model predicts each token from both sides", start);
+    if (!model.decoder)
+      throw UserError("--start {}: a masked model predicts each token from both sides; remove --start", start);
     if (!frame.front.empty())
-      throw UserError("--start {}: this model's tokenizer puts '{}' in front of a sequence; leave --start out", start,
+      throw UserError("--start {}: this model's tokenizer puts '{}' in front of a sequence; remove --start", start,
                       model.vocabulary.symbol(frame.front.front()));
     try {
       frame.front = {model.vocabulary.id_of(start)};

@@ -21,7 +21,7 @@ struct ScoreOptions {
 SequenceFrame scoring_frame(const Model& model, const std::string& start);
 
 /// log p of the tokens that are scored, in order: those between the frame, without the first token of all. Causal: of
-/// each token after those before it. Masked: of each token where it alone is hidden, so that the sum is the
+/// each token after those before it. Masked: of each token with only that token masked, so that the sum is the
 /// pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring").
 std::vector<std::vector<double>> token_log_probabilities(Model& model, const std::vector<Sequence>& sequences,
                                                          const SequenceFrame& frame, std::int64_t batch_tokens);

@@ -35,7 +35,7 @@ ByteFile::ByteFile(const std::filesystem::path& path) : path_(path.string()) {
   }
   ::close(descriptor_);
   if (error != 0) throw_file_error(path, "read", error);
-  throw UserError("{}: is {}, expected a file", path_, S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
+  throw UserError("{}: is {}, expected a file", path_, S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
 }
 
 ByteFile::~ByteFile() { ::close(descriptor_); }

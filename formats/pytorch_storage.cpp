@@ -52,12 +52,15 @@ Pickle PytorchStorages::open_zip() {
   if (const ZipEntry* order = zip_->find(prefix_ + "byteorder"); order != nullptr && order->bytes <= 16) {
     const auto text = zip_->extract(*order);
     const std::string_view name(reinterpret_cast<const char*>(text.data()), text.size());
-    if (name != "little") throw UserError("{}: has byte order '{}', expected 'little'", file_.path(), printable(name));
+    if (name != "little")
+      throw UserError("{}: has byte order '{}', expected 'little'; save the model again on a little-endian machine",
+                      file_.path(), printable(name));
   }
   // Also checked here, not only in read_pickle(), because the whole entry is held in memory.
   constexpr std::uint64_t largest = std::uint64_t{64} << 20;
   if (object->bytes > largest)
-    throw UserError("{}: data.pkl has {} bytes, expected at most {}", file_.path(), object->bytes, largest);
+    throw UserError("{}: data.pkl has {} bytes, expected at most {}; save only model.state_dict()", file_.path(),
+                    object->bytes, largest);
   const auto text = zip_->extract(*object);
   ByteCursor cursor(text, file_.path() + ": " + printable(object->name));
   return read_pickle(cursor, file_.size());
@@ -67,7 +70,8 @@ Pickle PytorchStorages::open_legacy() {
   ByteCursor cursor(file_, 0, file_.size(), file_.path());
   const Pickle magic = read_pickle(cursor, file_.size());
   if (!is_legacy_magic(magic[magic.root]))
-    throw UserError("{}: is a pickle but not one written by torch.save", file_.path());
+    throw UserError("{}: is a pickle but not one written by torch.save; expected torch.save(model.state_dict())",
+                    file_.path());
   const Pickle version = read_pickle(cursor, file_.size());
   if (version[version.root].kind != Kind::integer || version[version.root].integer != legacy_version) {
     throw UserError("{}: the version of this legacy PyTorch file is not {}; save it again with a newer PyTorch",

@@ -64,7 +64,7 @@ class Shards final : public TensorTable<TensorFile, const TensorFile*> {
   void check_file_name(const std::string& file) const {
     if (file.empty() || file == "." || file == ".." ||
         file.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
-      throw UserError("{}: lists the shard '{}', expected a file in the same folder", index_, printable(file));
+      throw UserError("{}: lists the shard '{}', expected a file in the same directory", index_, printable(file));
     }
   }
 

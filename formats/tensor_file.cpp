@@ -31,7 +31,7 @@ std::optional<fs::path> only_gguf(const fs::path& directory) {
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     if (entry->path().extension() == ".gguf") found.push_back(entry->path());
   }
-  if (error) throw MachineError("{}: cannot list the folder: {}", directory.string(), error.message());
+  if (error) throw MachineError("{}: cannot list the directory: {}", directory.string(), error.message());
   if (found.empty()) return std::nullopt;
   if (found.size() > 1) {
     std::sort(found.begin(), found.end());

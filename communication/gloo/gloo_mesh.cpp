@@ -277,7 +277,7 @@ void GlooMesh::read_addresses(StoreClient& store, const GlooOptions& options) {
     linked.token = next_field(rest);
     const std::vector<char> address = next_field(rest);
     if (linked.token.size() != link_token_bytes || address.size() != sizeof linked.address)
-      throw MachineError("the job store's record of {} is corrupt", name_of_rank(rank));
+      throw MachineError("the job store's record of {} is corrupt; restart the job", name_of_rank(rank));
     std::memcpy(&linked.address, address.data(), sizeof linked.address);
     const SocketAddress& own = ranks_[static_cast<std::size_t>(rank_)].address;
     if (own.storage.ss_family != linked.address.storage.ss_family) {

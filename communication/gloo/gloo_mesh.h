@@ -26,7 +26,7 @@ inline constexpr std::uint8_t message_slot = 0x41;
 /// Thrown by waits after interrupt().
 class Interrupted : public std::runtime_error {
  public:
-  Interrupted() : std::runtime_error("it was interrupted") {}
+  Interrupted() : std::runtime_error("interrupted") {}
 };
 
 /// Thrown by waits that exceed their time limit.
@@ -50,16 +50,16 @@ class GlooMesh {
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
 
-  /// Connects to every rank. Both ends of a connection prove that they have read the store. Throws MachineError, which
-  /// names the rank, if a connection fails or takes longer than GlooOptions::connect_timeout. Throws Interrupted after
-  /// interrupt().
+  /// Connects to every rank. Both ends of a connection authenticate with a token from the store. Throws MachineError,
+  /// which names the rank, if a connection fails or takes longer than GlooOptions::connect_timeout. Throws Interrupted
+  /// after interrupt().
   void connect();
   /// Returns the context for Gloo's collectives. Use it after connect().
   const std::shared_ptr<gloo::Context>& context() const { return context_; }
 
   /// Makes all current and future waits of this mesh throw, and closes the connections. May be called from any thread
-  /// at any time. On return, Gloo's thread no longer uses any buffer. A wait that fails for any reason does the same
-  /// before it throws.
+  /// at any time. On return, Gloo's thread no longer uses any buffer. A wait that fails for any
+  /// reason also closes the connections first.
   void interrupt() noexcept;
   /// A rank whose connection broke, and the reason.
   struct Lost {

@@ -1,6 +1,6 @@
 #pragma once
-// Authenticated TCP connections between every pair of ranks. Both ends prove that they have read the job store. Other
-// clients that connect meanwhile are dropped, whatever they send.
+// Authenticated TCP connections between every pair of ranks. Both ends authenticate with a token from the job store.
+// Other clients that connect meanwhile are dropped, whatever they send.
 #include <functional>
 #include <span>
 #include <string>
@@ -15,7 +15,7 @@ inline constexpr std::size_t link_token_bytes = 16;
 /// What the store holds about a rank.
 struct LinkedRank {
   SocketAddress address{};    ///< the address that the rank listens at
-  std::vector<char> token{};  ///< random bytes; knowing them proves access to the store
+  std::vector<char> token{};  ///< random bytes; the token that authenticates it
 };
 
 /// Connects this rank to all others; all ranks call it at the same time. A rank connects to lower ranks and accepts

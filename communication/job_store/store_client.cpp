@@ -112,7 +112,10 @@ StoreClient::Connection::Connection(StoreClientOptions options) : options_(std::
   options_.times.check();
   if (options_.world_size < 1 || options_.world_size > max_world_size || options_.rank < 0 ||
       options_.rank >= options_.world_size)
-    throw UserError("rank {} of {}: expected 0 <= RANK < WORLD_SIZE", options_.rank, options_.world_size);
+    throw UserError(
+        "rank {} of {}: expected 0 <= RANK < WORLD_SIZE; start the job with furlong launch, torchrun, mpirun or srun, "
+        "which set both",
+        options_.rank, options_.world_size);
   if (options_.secret.empty())
     throw UserError("the job store has no secret; set FURLONG_JOB_SECRET to the same value on all ranks");
   hello_.rank = options_.rank;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
 
 namespace furlong {
 
@@ -208,13 +209,7 @@ ByteSource::ByteSource(const std::string& path) : state_(std::make_unique<State>
   } else {
     state.name = path;
     state.descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (state.descriptor < 0) {
-      const int error = errno;
-      const std::string reason = std::generic_category().message(error);
-      if (error == EMFILE || error == ENFILE || error == EIO || error == ENOMEM)
-        throw MachineError("{}: cannot be opened: {}", path, reason);
-      throw UserError("{}: cannot be opened: {}; check the path", path, reason);
-    }
+    if (state.descriptor < 0) throw_file_error(path, "read", errno);
     state.owned = true;
     posix_fadvise(state.descriptor, 0, 0, POSIX_FADV_SEQUENTIAL);
   }

@@ -264,11 +264,11 @@ void DatasetWriter::State::check_no_split_is_empty() const {
     const auto index = static_cast<std::size_t>(split);
     if (options.shares[split] == 0 || summary.split_tokens[index] > 0) continue;
     const bool by_document = options.split_by == SplitBy::document;
-    throw UserError(
-        "{}: the {} split (share {}) gets none of {} {}; {}", on_disk->path().string(), name_of(split),
-        options.shares[split], by_document ? summary.n_documents : summary.n_tokens,
-        by_document ? "documents" : "tokens",
-        by_document ? "use --split-by span, or change --seed or the shares" : "add more data, or change the shares");
+    throw UserError("{}: the {} split (fraction {}) gets none of {} {}; {}", on_disk->path().string(), name_of(split),
+                    options.shares[split], by_document ? summary.n_documents : summary.n_tokens,
+                    by_document ? "documents" : "tokens",
+                    by_document ? "use --split-by span, or change --seed or the fractions"
+                                : "add more data, or change the fractions");
   }
 }
 

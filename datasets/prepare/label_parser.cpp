@@ -24,7 +24,7 @@ std::string_view without_spaces_around(std::string_view text) {
 LabelParser::LabelParser(const LabelledFormat& format)
     : kind_(format.label_kind),
       separator_(format.label_separator.empty() ? ";" : format.label_separator),
-      unlabelled_(format.unlabelled),
+      unlabeled_(format.unlabeled),
       names_(format.labels),
       fixed_(!format.labels.empty()) {
   if (kind_ != LabelKind::numbers && format.label_fields.size() > 1)
@@ -34,8 +34,8 @@ LabelParser::LabelParser(const LabelledFormat& format)
                     name_of(kind_));
   if (kind_ != LabelKind::sets && !format.label_separator.empty())
     throw UserError("--label-separator has no effect with --label-type {}; use --label-type set", name_of(kind_));
-  if (kind_ != LabelKind::tokens && !unlabelled_.empty())
-    throw UserError("--unlabelled has no effect with --label-type {}; use --label-type token", name_of(kind_));
+  if (kind_ != LabelKind::tokens && !unlabeled_.empty())
+    throw UserError("--unlabeled has no effect with --label-type {}; use --label-type token", name_of(kind_));
   for (std::size_t i = 0; i < names_.size(); ++i) {
     if (!foreign::is_utf8(names_[i]))
       throw UserError("--labels: '{}' is not valid UTF-8", foreign::printable(names_[i]));
@@ -73,7 +73,7 @@ ParsedLabel LabelParser::parse(const std::vector<std::string>& texts, const std:
   }
   for (const std::string& text : texts) {
     const bool none = kind_ == LabelKind::tokens &&
-                      (text.empty() || std::find(unlabelled_.begin(), unlabelled_.end(), text) != unlabelled_.end());
+                      (text.empty() || std::find(unlabeled_.begin(), unlabeled_.end(), text) != unlabeled_.end());
     if (text.empty() && !none) throw UserError("{}: the label is empty", place);
     label.ids.push_back(none ? -1 : id_of(text, place));
   }

@@ -1,5 +1,5 @@
 #pragma once
-// Labels of records as `furlong prepare labelled` reads them.
+// Labels of records as `furlong prepare labeled` reads them.
 #include <map>
 #include <string>
 #include <vector>
@@ -36,7 +36,7 @@ class LabelParser {
 
   LabelKind kind_;
   std::string separator_;
-  std::vector<std::string> unlabelled_, names_;
+  std::vector<std::string> unlabeled_, names_;
   std::map<std::string, std::int32_t> ids_;
   bool fixed_;
 };

@@ -1,5 +1,5 @@
 #pragma once
-// Labels of FASTA records in a file of their own: `furlong prepare labelled --label-file`.
+// Labels of FASTA records in a file of their own: `furlong prepare labeled --label-file`.
 #include <map>
 #include <memory>
 #include <string>

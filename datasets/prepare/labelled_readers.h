@@ -1,5 +1,5 @@
 #pragma once
-// Reader of labelled documents in tables and JSON Lines: `furlong prepare labelled`.
+// Reader of labelled documents in tables and JSON Lines: `furlong prepare labeled`.
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,8 +27,8 @@ struct LabelledFormat {
   bool has_label = true;      ///< false: records are only texts; label_fields is ignored
   /// Names of the labels 0, 1, ...; empty: in order of first occurrence, or the fields' names for LabelKind::numbers.
   std::vector<std::string> labels;
-  std::string label_separator;          ///< LabelKind::sets; empty: ;
-  std::vector<std::string> unlabelled;  ///< LabelKind::tokens: texts that stand for no label
+  std::string label_separator;         ///< LabelKind::sets; empty: ;
+  std::vector<std::string> unlabeled;  ///< LabelKind::tokens: texts that stand for no label
 };
 
 /// Returns "tsv", "csv" or "jsonl".

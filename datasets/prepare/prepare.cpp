@@ -238,14 +238,16 @@ PrepareReport prepare(const PrepareOptions& options) { return Preparation(option
 std::string to_text(const PrepareReport& report) {
   const DatasetSummary& summary = report.store;
   std::string text =
-      fmt::format("{}: {} tokens of a {} vocabulary ({} symbols), {} documents\n", report.output,
+      fmt::format("{}: {} tokens; vocabulary: {} ({} symbols); {} document{}\n", report.output,
                   grouped(summary.n_tokens), report.tokenizer.empty() ? report.vocabulary : report.tokenizer,
-                  report.vocabulary_size, grouped(summary.n_documents));
+                  report.vocabulary_size, grouped(summary.n_documents), summary.n_documents == 1 ? "" : "s");
   for (const Split split : all_splits) {
     const auto index = static_cast<std::size_t>(split);
-    text += fmt::format("  {:<11}{:>16} tokens", name_of(split), grouped(summary.split_tokens[index]));
+    text += fmt::format("  {:<11}{:>16} token{}", name_of(split), grouped(summary.split_tokens[index]),
+                        summary.split_tokens[index] == 1 ? "" : "s");
     if (summary.split_documents[index] > 0)
-      text += fmt::format(" in {} documents", grouped(summary.split_documents[index]));
+      text += fmt::format(" in {} document{}", grouped(summary.split_documents[index]),
+                          summary.split_documents[index] == 1 ? "" : "s");
     text += '\n';
   }
   if (!summary.labels.empty()) {

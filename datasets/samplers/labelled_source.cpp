@@ -44,7 +44,7 @@ LabelledSource::LabelledSource(const TokenizedDataset& dataset, Split split, con
 
 void LabelledSource::check_labels() const {
   if (dataset_->documents_per_label() == 0) {
-    throw UserError("{}: the dataset has no labels; create one with furlong prepare labelled", dataset_->path());
+    throw UserError("{}: the dataset has no labels; create one with furlong prepare labeled", dataset_->path());
   }
   if (dataset_->documents_per_label() != rows_per_sample()) {
     throw UserError("{}: the dataset has labels of {}, expected labels of {}; {}", dataset_->path(),

@@ -5,13 +5,13 @@
 namespace furlong {
 
 void JsonView::fail_with_expected(std::string_view expected) const {
-  throw UserError("{}: expected {}, found {}", name_, expected, value_->type_name());
+  throw UserError("{}: expected {}, found {}", name(), expected, value_->type_name());
 }
 
 JsonView JsonView::at(std::string_view key) const {
   if (!value_->is_object()) fail_with_expected("an object");
   const auto found = value_->find(key);
-  if (found == value_->end()) throw UserError("{}: \"{}\" is missing", name_, key);
+  if (found == value_->end()) throw UserError("{}: \"{}\" is missing", name(), key);
   return JsonView(*found, name_ + (name_.ends_with(':') ? " " : ".") + std::string(key));
 }
 
@@ -27,8 +27,8 @@ std::size_t JsonView::size() const {
 }
 
 JsonView JsonView::item(std::size_t index) const {
-  if (index >= size()) throw UserError("{}: expected at least {} items, found {}", name_, index + 1, size());
-  return JsonView((*value_)[index], fmt::format("{}[{}]", name_, index));
+  if (index >= size()) throw UserError("{}: expected at least {} items, found {}", name(), index + 1, size());
+  return JsonView((*value_)[index], fmt::format("{}[{}]", name(), index));
 }
 
 std::vector<JsonView> JsonView::items() const {
@@ -73,7 +73,7 @@ std::int64_t JsonView::integer(std::string_view key, std::int64_t fallback) cons
 std::int32_t JsonView::token_id() const {
   const std::int64_t id = integer();
   if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
-    throw UserError("{}: {} is not a token id; expected 0 to 2^31 - 1", name_, id);
+    throw UserError("{}: {} is not a token id; expected 0 to 2^31 - 1", name(), id);
   return static_cast<std::int32_t>(id);
 }
 

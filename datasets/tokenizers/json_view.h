@@ -18,7 +18,7 @@ class JsonView {
   JsonView(const nlohmann::json& value, std::string name) : value_(&value), name_(std::move(name)) {}
 
   const nlohmann::json& value() const { return *value_; }
-  const std::string& name() const { return name_; }
+  std::string name() const { return name_.ends_with(':') ? name_.substr(0, name_.size() - 1) : name_; }
   bool is_null() const { return value_->is_null(); }
 
   /// Returns a required member.

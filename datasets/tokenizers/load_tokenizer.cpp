@@ -11,6 +11,7 @@
 #include "datasets/tokenizers/tokenizer_kinds.h"
 #include "datasets/tokenizers/unicode.h"
 #include "framework/core/printable.h"
+#include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
 
 namespace furlong {
@@ -81,7 +82,7 @@ SideFiles read_side_files(const fs::path& directory) {
     const JsonView view(map, path.string() + ":");
     if (!map.is_object()) throw UserError("{}: expected an object of tokens and ids", path.string());
     for (const auto& [token, id] : map.items())
-      side_files.added.push_back({.content = token, .id = JsonView(id, view.name() + " " + token).token_id()});
+      side_files.added.push_back({.content = token, .id = JsonView(id, view.name() + ": " + token).token_id()});
   }
   for (AddedToken& token : side_files.added) {
     for (const auto& [key, name] : side_files.names) token.special = token.special || token.content == name;
@@ -129,7 +130,7 @@ std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs:
   parts.vocabulary = parse_json(read_file(path), path.string());
   const JsonView vocabulary(parts.vocabulary, path.string() + ":");
   if (!parts.vocabulary.is_object()) throw UserError("{}: expected an object of tokens and ids", path.string());
-  for (const auto& [token, id] : parts.vocabulary.items()) JsonView(id, vocabulary.name() + " " + token).token_id();
+  for (const auto& [token, id] : parts.vocabulary.items()) JsonView(id, vocabulary.name() + ": " + token).token_id();
   for (int byte = 0; byte < 256; ++byte) {
     std::string letter;
     unicode::append(letter, letter_of_byte(static_cast<unsigned char>(byte)));
@@ -286,7 +287,7 @@ std::optional<fs::path> only_file(const fs::path& directory, const char* extensi
 std::shared_ptr<const Tokenizer> load(const fs::path& directory_or_file) {
   std::error_code failure;
   if (!fs::exists(directory_or_file, failure))
-    throw UserError("{}: no such file or directory", directory_or_file.string());
+    throw_missing(directory_or_file, "a tokenizer file or a directory with one");
   if (!fs::is_directory(directory_or_file)) return from_file(directory_or_file);
   const auto has = [&](const char* name) { return fs::exists(directory_or_file / name); };
   for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model"}) {

@@ -70,12 +70,16 @@ void check_special_tokens(const Tokenizer& tokenizer, std::string_view origin) {
   for (const Part& part : parts) {
     const auto id = tokenizer.special().*part.id;
     if (id && *id >= tokenizer.size())
-      throw UserError("{}: special.{}: token {} does not exist; ids are below {}", origin, part.name, *id,
-                      tokenizer.size());
+      throw UserError("{}: special.{}: token {} does not exist; ids are below {}; use the tokenizer files of one model",
+                      origin, part.name, *id, tokenizer.size());
   }
   for (const std::int32_t id : tokenizer.framed({})) {
     if (id >= tokenizer.size())
-      throw UserError("{}: frame: special token {} does not exist; ids are below {}", origin, id, tokenizer.size());
+      throw UserError(
+          "{}: special tokens added around a text: token {} does not exist; ids are below {}; use the tokenizer files "
+          "of "
+          "one model",
+          origin, id, tokenizer.size());
   }
 }
 

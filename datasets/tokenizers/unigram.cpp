@@ -50,7 +50,7 @@ void read_normalizer(const JsonView& tokenizer, SentencePieceParts& parts, Sente
   }
   if (!compiled) {
     throw UserError(
-        "{} a Unigram model without a Precompiled normalizer is not supported; use a model made by SentencePiece, or "
+        "{}: a Unigram model needs a Precompiled normalizer; use a model made by SentencePiece, or "
         "its *.model file",
         tokenizer.name());
   }
@@ -75,7 +75,9 @@ void read_pre_tokenizer(const JsonView& tokenizer, SentencePieceProto& proto) {
         step.text("prepend_scheme", step.boolean("add_prefix_space", true) ? "always" : "never") != "never";
   }
   if (!has_metaspace)
-    throw UserError("{} a Unigram model without the pre_tokenizer Metaspace is not supported", tokenizer.name());
+    throw UserError(
+        "{}: a Unigram model needs the pre_tokenizer Metaspace; use a model made by SentencePiece, or its *.model file",
+        tokenizer.name());
 }
 
 }  // namespace

@@ -43,21 +43,22 @@ struct BenchAttentionResult {
   std::optional<double> exponent;  ///< of time in n; requires two lengths
 };
 
-/// Peak rate of the machine: a large square ops::gemm on all threads, the best of all measurements so far. For float32
-/// and bfloat16 only: float64 products are optimized for accuracy, not for speed.
+/// Peak rate of the machine: square ops::gemm on all threads, the best of all measurements so far. On the CPU of
+/// several sizes, because other programs interrupt a long product more often than a short one. For float32 and bfloat16
+/// only: float64 products are optimized for accuracy, not for speed.
 class PeakRate {
  public:
   /// Allocates the matrices.
   PeakRate(DType dtype, const Device& device);
-  /// Measures at least two products, for a tenth of a second.
+  /// Measures at least two products of each size.
   void measure();
   /// Returns the best rate so far; 0 before measure().
   double flops_per_second() const { return best_; }
 
  private:
   Stream stream_;
-  std::int64_t size_;
-  Tensor a_, b_, c_;
+  std::vector<std::int64_t> sizes_;  // the largest last
+  Tensor a_, b_, c_;                 // flat
   double best_ = 0;
 };
 

@@ -210,7 +210,7 @@ double update_bytes(const Settings& settings, const ParameterStore& store) {
 std::vector<std::string> assumptions_of(const PlanReport& report) {
   const PlanDevice& device = report.device;
   std::vector<std::string> list{
-      fmt::format("matrix products, with those that backward recomputes, reach {} of the peak", device.utilisation),
+      fmt::format("matrix products, with those that backward recomputes, reach {} of the peak", device.utilization),
       fmt::format("memory and connections reach {} of their bandwidth", device.reached)};
   if (report.cluster.devices() > 1) {
     list.emplace_back(device.by_host ? "gradients are reduced inside hosts first, then between hosts"
@@ -271,7 +271,7 @@ class Planner {
         peak_(peak_bytes(settings, vocabulary, report_.samples, recomputes_)) {
     const double accumulation = static_cast<double>(settings.trainer.gradient_accumulation);
     const auto seconds = [&](double plain, double attention) {
-      return (plain / device.flops + attention / device.attention_flops) / device.utilisation;
+      return (plain / device.flops + attention / device.attention_flops) / device.utilization;
     };
     double flops = 0;
     for (const PlanStage& stage : stages_) {

@@ -48,7 +48,7 @@ const std::vector<DataSheet>& data_sheets() {
 struct Key {
   const char* name;
   double PlanDevice::*number;
-  bool is_share;  // in [0, 1]; utilisation and reached not 0
+  bool is_share;  // in [0, 1]; utilization and reached not 0
   bool may_be_zero;
 };
 
@@ -63,7 +63,7 @@ const std::vector<Key>& keys() {
                                     {"network", &PlanDevice::network, false, false},
                                     {"network_latency", &PlanDevice::network_latency, false, true},
                                     {"reached", &PlanDevice::reached, true, false},
-                                    {"utilisation", &PlanDevice::utilisation, true, false},
+                                    {"utilization", &PlanDevice::utilization, true, false},
                                     {"overlap", &PlanDevice::overlap, true, true}};
   return all;
 }
@@ -77,6 +77,7 @@ std::optional<double> number_in(const std::string& text) {
 }
 
 const Key& key_named(const std::string& name) {
+  if (name == "utilisation") return key_named("utilization");  // the British spelling
   std::vector<std::string> known;
   for (const Key& key : keys()) {
     if (key.name == name) return key;
@@ -156,7 +157,7 @@ PlanDevice plan_device(const std::string& name, DType dtype, bool tf32) {
   device.link_latency = 5e-6;
   device.network = found->network;
   device.network_latency = 20e-6;
-  device.assumed = {"reserve", "link_latency", "network_latency", "reached", "utilisation", "overlap"};
+  device.assumed = {"reserve", "link_latency", "network_latency", "reached", "utilization", "overlap"};
   if (found->network_is_assumed) device.assumed.emplace_back("network");
   return device;
 }
@@ -184,10 +185,17 @@ void check_plan_device(const PlanDevice& device, const PlanCluster& cluster) {
   need("bandwidth", device.bandwidth);
   if (cluster.per_host > 1) need("link", device.link);
   if (cluster.hosts > 1) need("network", device.network);
-  if (!missing.empty())
-    throw UserError("--device: {} {} missing, but required to plan {} host{} with {} device{} each; add {}=NUMBER",
+  if (!missing.empty()) {
+    std::vector<std::string> added;
+    for (const std::string& key : missing)
+      added.push_back(key + (key == "flops"    ? "=OPERATIONS_PER_SECOND"
+                             : key == "memory" ? "=BYTES"
+                                               : "=BYTES_PER_SECOND"));
+    throw UserError("--device: {} {} missing, but required to plan {} host{} with {} device{} each; add {}",
                     fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are", cluster.hosts,
-                    cluster.hosts == 1 ? "" : "s", cluster.per_host, cluster.per_host == 1 ? "" : "s", missing[0]);
+                    cluster.hosts == 1 ? "" : "s", cluster.per_host, cluster.per_host == 1 ? "" : "s",
+                    fmt::join(added, ","));
+  }
   if (device.reserve >= device.memory)
     throw UserError("--device: reserve {} is not less than memory {}; expected less", device.reserve, device.memory);
 }

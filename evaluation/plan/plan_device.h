@@ -39,7 +39,7 @@ struct PlanDevice {
   double network = 0;                          ///< to other hosts, per device, in one direction
   double network_latency = 0;
   double reached = 0.8;              ///< fraction of bandwidth, link and network that is reached
-  double utilisation = 0.35;         ///< fraction of the peak that matrix products of a step reach
+  double utilization = 0.35;         ///< fraction of the peak that matrix products of a step reach
   double overlap = 1;                ///< fraction of communication that does not slow backward down
   bool by_host = true;               ///< reduce inside hosts first (NCCL); false: in one ring through all ranks (Gloo)
   std::vector<std::string> assumed;  ///< keys whose numbers are neither measured nor published

@@ -151,12 +151,12 @@ PlanDevice measure_plan_device(DType dtype, const PlanCluster& cluster, int thre
   device.network = ten_gigabits * share;
   device.network_latency = 50e-6;
   device.reached = 1;
-  device.utilisation = 0.8;
+  device.utilization = 0.8;
   device.overlap = 0;
   device.by_host = false;
   device.source = fmt::format("measured now: {}, {} of {} threads for {} rank{} of a host", machine.cpu.model, busy,
                               cores, processes, processes == 1 ? "" : "s");
-  device.assumed = {"utilisation", "overlap"};
+  device.assumed = {"utilization", "overlap"};
   if (cluster.hosts > 1) device.assumed.insert(device.assumed.end(), {"network", "network_latency"});
   return device;
 }

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
 #include "framework/io/json_bounds.h"
 #include "framework/io/text_file.h"
 #include "trainers/settings/settings.h"
@@ -153,10 +154,10 @@ RunFiles read_run(const std::filesystem::path& directory) {
   RunFiles run;
   run.path = directory;
   std::error_code code;
+  if (!std::filesystem::exists(directory, code)) throw_missing(directory, "a run directory");
   if (std::filesystem::is_directory(directory, code) && !std::filesystem::exists(directory / "metrics.jsonl", code))
     throw UserError(
-        "{}: not a run directory: it has no metrics.jsonl; expected the directory of a training "
-        "(run_directory of its config)",
+        "{}: not a run directory: it has no metrics.jsonl; expected the run_directory of a training run's config",
         directory.string());
   read_metrics(run);
   read_config(run);
@@ -171,13 +172,15 @@ RunFiles read_run(const std::filesystem::path& directory) {
 
 std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder, int depth) {
   std::error_code code;
+  constexpr const char* wanted = "the directory that holds your runs, which furlong train creates";
+  if (!std::filesystem::exists(folder, code)) throw_missing(folder, wanted);
   if (!std::filesystem::is_directory(folder, code))
-    throw UserError("{}: not a folder; expected a folder with run directories, such as runs", folder.string());
+    throw UserError("{}: not a directory; expected {}", folder.string(), wanted);
   std::vector<std::filesystem::path> runs;
   if (std::filesystem::exists(folder / "metrics.jsonl", code)) runs.push_back(folder);
   using Iterator = std::filesystem::recursive_directory_iterator;
   Iterator entries(folder, std::filesystem::directory_options::skip_permission_denied, code);
-  if (code) throw UserError("{}: cannot read the folder: {}", folder.string(), code.message());
+  if (code) throw UserError("{}: cannot read the directory: {}", folder.string(), code.message());
   for (; entries != Iterator(); entries.increment(code)) {
     if (code) break;
     if (entries.depth() >= depth) entries.disable_recursion_pending();

@@ -66,12 +66,11 @@ std::string unknown_override_hint(const Table& table, const std::string& path) {
   const auto dot = path.rfind('.');
   const std::string section = dot == std::string::npos ? "" : path.substr(0, dot),
                     name = path.substr(dot + 1);  // npos + 1 is 0
-  std::vector<std::string> same_end, same_name, names, paths;
+  std::vector<std::string> same_end, same_name, names;
   for (const auto& key : table.keys()) {
     if (key.path().ends_with("." + path)) same_end.push_back(key.path());
     if (key.name() == name) same_name.push_back(key.path());
     names.push_back(key.name());
-    paths.push_back(key.path());
   }
   // Among keys with that name, keep those of top-level sections rather than subsections.
   const auto depth = [](const std::string& key) { return std::count(key.begin(), key.end(), '.'); };
@@ -82,16 +81,18 @@ std::string unknown_override_hint(const Table& table, const std::string& path) {
   if (!same_end.empty()) return fmt::format("did you mean {}?", join(same_end, " or "));
   if (const Key* ours = named_elsewhere(table, section, name)) return fmt::format("did you mean {}?", ours->path());
   if (!same_name.empty()) return fmt::format("did you mean {}?", join(same_name, " or "));
-  const bool known_section = section.empty() || table.is_section(section);
-  const auto siblings = table.names_in(known_section ? section : "");
-  if (known_section)
-    if (const std::string close = nearest(name, siblings); !close.empty())
-      return fmt::format("did you mean {}?", joined(section, close));
-  if (const std::string close = nearest(path, paths); !close.empty()) return fmt::format("did you mean {}?", close);
+  // Section and name are compared separately: in a long path, the edits that nearest() allows reach every short name.
+  std::vector<std::string> sections;
+  for (const auto& known : table.sections()) sections.push_back(known.path);
+  const std::string own =
+      section.empty() || table.is_section(section) ? section : nearest(section, sections);  // "" if none is close
+  const auto siblings = table.names_in(own);
+  if (const std::string close = nearest(name, siblings); !close.empty())
+    return fmt::format("did you mean {}?", joined(own, close));
   if (const std::string close = nearest(name, names); !close.empty())
     for (const auto& key : table.keys())
       if (key.name() == close) return fmt::format("did you mean {}?", key.path());
-  return fmt::format("{} has {}", known_section && !section.empty() ? section : "the top level", join(siblings, ", "));
+  return fmt::format("{} has {}", own.empty() ? "the top level" : own, join(siblings, ", "));
 }
 
 // As YAML parsers read booleans: True, TRUE and true are one value.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +14,7 @@
 
 #include "framework/config/nearest.h"
 #include "framework/core/error.h"
+#include "framework/core/file_error.h"
 
 namespace furlong::config {
 namespace {
@@ -182,7 +182,7 @@ std::string read_config_file(const std::filesystem::path& file, const std::strin
                       most_bytes);
   }
   if (stream.is_open() && !stream.bad()) return text;
-  const std::string reason = std::strerror(errno);
+  const int error = errno;
   std::vector<std::string> beside;
   const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
   for (std::filesystem::directory_iterator it(folder, code), end; !code && it != end; it.increment(code))
@@ -190,8 +190,11 @@ std::string read_config_file(const std::filesystem::path& file, const std::strin
       beside.push_back(it->path().filename().string());
   std::sort(beside.begin(), beside.end());
   const std::string similar = nearest(file.filename().string(), beside);
-  throw UserError("{}cannot read {} ({}){}", from, file.string(), reason,
-                  similar.empty() ? "" : fmt::format("; did you mean {}?", (file.parent_path() / similar).string()));
+  const std::string named = from + file.string();
+  if (error != ENOENT) throw_file_error(named, "read", error);
+  throw_missing(named, similar.empty()
+                           ? "a YAML file"
+                           : fmt::format("a YAML file, perhaps {}", (file.parent_path() / similar).string()));
 }
 
 }  // namespace furlong::config

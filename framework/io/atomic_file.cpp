@@ -23,50 +23,6 @@ namespace {
 
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
-const char* hint_for(int error) {
-  switch (error) {
-    case ENOENT:
-      return "check the path";
-    case EACCES:
-    case EPERM:
-      return "check its permissions";
-    case EISDIR:
-      return "give the path of a file";
-    case ENOTDIR:
-      return "a part of the path is a file";
-    case ELOOP:
-      return "its symbolic links form a loop";
-    default:
-      return "give a shorter path";
-  }
-}
-
-}  // namespace
-
-void throw_file_error(const fs::path& path, std::string_view action, int error) {
-  const std::string reason = std::generic_category().message(error);
-  switch (error) {
-    case ENOENT:
-    case EACCES:
-    case EPERM:
-    case EISDIR:
-    case ENOTDIR:
-    case ENAMETOOLONG:
-    case ELOOP:
-      throw UserError("{}: cannot {}: {}; {}", path.string(), action, reason, hint_for(error));
-    case EFBIG:
-      throw MachineError("{}: cannot {}: {}; raise the file size limit (ulimit -f), or write to another file system",
-                         path.string(), action, reason);
-    case ENOSPC:
-    case EDQUOT:
-      throw MachineError("{}: cannot {}: {}; free some space and try again", path.string(), action, reason);
-    default:
-      throw MachineError("{}: cannot {}: {}", path.string(), action, reason);
-  }
-}
-
-namespace {
-
 constexpr std::string_view partial_suffix = ".partial";
 
 /// Returns the prefix of all partial files of `path`. A long name is truncated so that the suffix fits.
@@ -165,12 +121,12 @@ std::vector<fs::path> partial_files(const fs::path& path) {
 
 void flush_directory(const fs::path& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) throw_file_error(directory, "open the folder", errno);
+  if (descriptor < 0) throw_file_error(directory, "open the directory", errno);
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
   // Some network file systems cannot flush a folder and return EINVAL; they order renames themselves.
   if (error != 0 && error != EINVAL && error != ENOTSUP)
-    throw MachineError("{}: cannot flush the folder: {}", fs::absolute(directory).lexically_normal().string(),
+    throw MachineError("{}: cannot flush the directory: {}", fs::absolute(directory).lexically_normal().string(),
                        std::generic_category().message(error));
 }
 

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "framework/core/file_error.h"
+
 namespace furlong {
 
 /// Returns an unused name for a partial file in the folder of `path`: ".<name>.<random>.partial".
@@ -59,9 +61,5 @@ class AtomicFile {
 
 /// Atomically replaces `path` by a file that contains `text`. Throws as AtomicFile does.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
-
-/// Throws the error of a failed system call on `path`: UserError if the path is at fault, else MachineError. `action`
-/// completes "cannot …", for example "write"; `error` is an errno value.
-[[noreturn]] void throw_file_error(const std::filesystem::path& path, std::string_view action, int error);
 
 }  // namespace furlong

@@ -54,6 +54,7 @@ CheckpointHeader make_header(DescriptorIo& io, const fs::path& path) {
 
 // O_NONBLOCK: opening a pipe must not wait for a writer.
 Descriptor::Descriptor(const fs::path& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (descriptor_ < 0 && errno == ENOENT) throw_missing(path, "a Furlong checkpoint");
   if (descriptor_ < 0) throw_file_error(path, "open the checkpoint", errno);
 }
 
@@ -63,7 +64,7 @@ std::uint32_t verify(const Descriptor& descriptor, DescriptorIo& io, const fs::p
   struct stat status {};
   if (::fstat(descriptor.number(), &status) != 0) throw_file_error(path, "read", errno);
   if (S_ISDIR(status.st_mode))
-    throw UserError("{}: is a folder, expected a checkpoint file; give one of the files in it", path.string());
+    throw UserError("{}: is a directory, expected a checkpoint file; give one of the files in it", path.string());
   if (!S_ISREG(status.st_mode)) throw UserError("{}: is not a regular file, expected a checkpoint file", path.string());
   const auto found_bytes = static_cast<std::uint64_t>(status.st_size);
   if (found_bytes == 0)

@@ -250,13 +250,15 @@ void Object::set_number(const std::string& name, double value) {
 }
 
 Handle Object::open_attribute(const std::string& name) const {
-  if (!has_attribute(name)) throw UserError("{}: {} has no attribute '{}'", file_name(), path_, name);
+  if (!has_attribute(name))
+    throw UserError("{}: {} has no attribute '{}'; check that the file is of the expected kind, or write it again",
+                    file_name(), path_, name);
   Handle attribute(H5Aopen(id(), name.c_str(), H5P_DEFAULT));
   if (!attribute) fail_reading("cannot open attribute " + name + " of");
   const Handle space(H5Aget_space(attribute.id()));
   if (H5Sget_simple_extent_npoints(space.id()) != 1) {
-    throw UserError("{}: attribute '{}' of {} has {} values, expected one", file_name(), name, path_,
-                    static_cast<std::int64_t>(H5Sget_simple_extent_npoints(space.id())));
+    throw UserError("{}: attribute '{}' of {} has {} values, expected one; write the file again", file_name(), name,
+                    path_, static_cast<std::int64_t>(H5Sget_simple_extent_npoints(space.id())));
   }
   return attribute;
 }
@@ -353,8 +355,10 @@ File File::open_checksummed(const std::string& path) {
 
 File File::open(const std::string& path) {
   const Lock lock;
-  std::error_code ignored;
-  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+  std::error_code failure;
+  const auto status = std::filesystem::status(path, failure);
+  if (status.type() == std::filesystem::file_type::not_found) throw_missing(path, "an HDF5 file");
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
     throw UserError("{}: is not a regular file, expected an HDF5 file", path);
   }
   const Handle access = access_properties();

@@ -131,7 +131,7 @@ TEST_F(AttentionCommandTest, AttendRejectsIncompatibleOptions) {
   refused({"--mechanism", "linear", "--causal", "--mode", "recurrent", "--chunk", "4"},
           "--chunk has no effect with --mode recurrent");
   refused({"--mechanism", "linear", "--feature-map", "elu1", "--kernel-epsilon", "0.1"}, "--feature-map favor_relu");
-  refused({"--mechanism", "nonlinear"}, "--mechanism: nonlinear not in");
+  refused({"--mechanism", "nonlinear"}, "--mechanism: found nonlinear; expected softmax");
   refused({"--device", "cuda"}, "device: 'cuda'");
 }
 

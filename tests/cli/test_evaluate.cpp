@@ -111,19 +111,19 @@ TEST_F(EvaluateProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
     expect_user_error(furlong(all), parts);
   };
   refused({"--lengths", "0"}, {"--lengths"});
-  refused({"--lengths", "4q"}, {"--lengths"});
+  refused({"--lengths", "4q"}, {"--lengths: found 4q; expected a number of tokens such as 4096 or 4k"});
   refused({"--lengths", "16,1k"}, {"--lengths 1024", "512 learned positions"});
   refused({"--lengths", "16,512", "--predictions", path("out.tsv")}, {"--lengths 512", "validation split"});
   refused({"--predictions", path("out.csv")}, {"out.csv", ".tsv or .jsonl"});
   refused({"--predictions", path("none/out.tsv")}, {"none"});
   refused({"--suite", "needles"}, {"--suite", "recall"});
-  refused({"--suite", "recall", "--split", "test"}, {"--suite", "--split"});
+  refused({"--suite", "recall", "--split", "test"}, {"--split applies only to evaluation without --suite"});
   refused({"--suite", "recall", "--lengths", "1k"}, {"--lengths 1024", "512 positions"});
   refused({"--suite", "recall", "--lengths", "33"}, {"--lengths 33", "use 34"});
   refused({"--suite", "recall", "--samples", "0"}, {"--samples"});
   refused({"--samples", "3"}, {"--samples", "--suite"});
-  refused({"--seed", "3"}, {"--seed"});
-  refused({"--bootstrap", "10"}, {"--bootstrap"});
+  refused({"--seed", "3"}, {"--seed applies only to --suite and --bootstrap; remove --seed"});
+  refused({"--bootstrap", "10"}, {"--bootstrap applies only to classification models; remove --bootstrap"});
   testing::run_line(folder_, "furlong prepare text story.txt --output whole.h5 --split 1,0,0");
   refused({"--data", path("whole.h5"), "--predictions", path("out.tsv")}, {"whole.h5", "validation split"});
   for (const auto& entry : std::filesystem::directory_iterator(folder_))

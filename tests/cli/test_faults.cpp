@@ -129,7 +129,7 @@ TEST_F(FaultsTest, LinkLoopsAndLongNamesAreUserErrors) {
 
 TEST_F(FaultsTest, MessagesEscapeControlCharacters) {
   file("labels.csv", "text,label\nsome,tea\nmore,\x1b[31mred\n");
-  const Finished found = furlong({"prepare", "labelled", path("labels.csv"), "--text-field", "text", "--label-field",
+  const Finished found = furlong({"prepare", "labeled", path("labels.csv"), "--text-field", "text", "--label-field",
                                   "label", "--labels", "tea", "--output", path("out.h5")});
   EXPECT_EQ(found.status, 2);
   EXPECT_THAT(found.err, HasSubstr("\\x1b[31mred"));
@@ -138,7 +138,7 @@ TEST_F(FaultsTest, MessagesEscapeControlCharacters) {
 
 TEST_F(FaultsTest, LabelThatIsNotUtf8IsUserError) {
   file("labels.csv", "text,label\nsome,caf\xe9\nmore,tea\n");
-  const Finished found = furlong({"prepare", "labelled", path("labels.csv"), "--text-field", "text", "--label-field",
+  const Finished found = furlong({"prepare", "labeled", path("labels.csv"), "--text-field", "text", "--label-field",
                                   "label", "--output", path("out.h5")});
   EXPECT_EQ(found.status, 2);
   EXPECT_THAT(found.err, HasSubstr("the label 'caf\\xe9' is not valid UTF-8"));
@@ -147,7 +147,7 @@ TEST_F(FaultsTest, LabelThatIsNotUtf8IsUserError) {
 TEST_F(FaultsTest, RejectsJsonRecordsAbove64Mebibytes) {
   const std::string text(std::size_t{1} << 26, 'a');
   file("long.jsonl", "{\"text\": \"b\", \"label\": \"c\"}\n{\"text\": \"" + text + "\", \"label\": \"c\"}\n");
-  const Finished found = furlong({"prepare", "labelled", path("long.jsonl"), "--output", path("out.h5")});
+  const Finished found = furlong({"prepare", "labeled", path("long.jsonl"), "--output", path("out.h5")});
   testing::expect_user_error(found, {"long.jsonl:2: the record is larger than 64 MiB"});
 }
 

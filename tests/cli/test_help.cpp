@@ -127,6 +127,49 @@ TEST_F(HelpTest, ErrorsNameTheNewNamesOfOptions) {
   }
 }
 
+TEST_F(HelpTest, ParserErrorsNameFoundAndExpected) {
+  struct Case {
+    std::vector<std::string> arguments;
+    std::string message;
+  };
+  for (const auto& [arguments, message] : std::vector<Case>{
+           {{"export"}, "CHECKPOINT|RUN is required"},
+           {{"train"}, "CONFIG is required"},
+           {{"plan", "c.yaml"}, "--device is required"},
+           {{"completion", "fish"}, "bash|zsh: found fish; expected bash or zsh"},
+           {{"evaluate", "run", "--split", "dev"}, "--split: found dev; expected train, validation or test"},
+           {{"prepare", "text", "a", "--document-separator", "x"},
+            "--document-separator: found x; expected file, line or blank-line"},
+           {{"generate", "run", "--max-tokens", "0"},
+            "--max-tokens: found 0; expected an integer from 1 to 1000000000"},
+           {{"generate", "run", "--seed", "x"}, "--seed: found x; expected an integer of at least 0"},
+           {{"generate", "run", "--top-p", "2"}, "--top-p: found 2; expected a number from 1e-06 to 1"},
+           {{"evaluate", "run", "--max-batches", "0"}, "--max-batches: found 0; expected a number above 0"},
+           {{"generate", "run", "--seed"}, "--seed: its value is missing"},
+           {{"generate", "run", "--seed", "1", "--seed", "2"}, "--seed: found 2 values; expected one"},
+           {{"bench", "attention", "--lengths", "4q"},
+            "--lengths: found 4q; expected a number of tokens such as 4096 or 4k"},
+           {{"bench", "comm", "--bytes", "12Q"}, "--bytes: found 12Q; expected a size such as 64KiB or 25MB"},
+           {{"train", "c.yaml", "--resum=never"}, "unexpected argument: --resum=never; did you mean --resume?"},
+           {{"train", "c.yaml", "--resum", "never"}, "unexpected arguments: --resum never; did you mean --resume?"},
+           {{"evaluate", "run", "--samples", "2"}, "--samples requires --suite"},
+           {{"plan", "c.yaml", "--utilisation", "2"}, "--utilization: found 2; expected a number from 1e-06 to 1"}}) {
+    SCOPED_TRACE(joined(arguments));
+    const Finished found = furlong(arguments);
+    expect_user_error(found, {message});
+    EXPECT_THAT(found.err, StartsWith("error: " + message + "; see furlong "));
+  }
+}
+
+TEST_F(HelpTest, ShowsAmericanSpellingsOnly) {
+  EXPECT_EQ(help({"prepare", "labelled"}), help({"prepare", "labeled"}));
+  const std::regex british(R"((un)?labelled|utilisation|normalis|tokenis|initialis|optimis|behaviour)");
+  for_each_page({}, [&](const std::vector<std::string>& command, const std::string& page) {
+    std::smatch found;
+    EXPECT_FALSE(std::regex_search(page, found, british)) << joined(command) << ": " << found.str();
+  });
+}
+
 TEST(HelpText, WrapsCodePointsAndAlignsDefinitions) {
   EXPECT_EQ(columns_of("φ(q)²"), 5u);
   const std::string word(30, 'x');

@@ -111,7 +111,7 @@ TEST_F(LabelObjectivesProgramTest, StartsFromPretrainedWeights) {
       "furlong train encoder.yaml --set data.dataset=text.h5 --set objective.name=masked_tokens --set "
       "trainer.max_steps=4 --run-dir runs/text");
   run_line(
-      "furlong prepare labelled proteins.fasta --label-file structure.fasta --label-type token --unlabelled . -o "
+      "furlong prepare labeled proteins.fasta --label-file structure.fasta --label-type token --unlabeled . -o "
       "structure.h5");
   run_line(
       "furlong train encoder.yaml --set data.dataset=structure.h5 --set objective.name=token_classification --set "
@@ -121,12 +121,12 @@ TEST_F(LabelObjectivesProgramTest, StartsFromPretrainedWeights) {
 
 TEST_F(LabelObjectivesProgramTest, InvalidLabelsLeaveNoFile) {
   file("bad.csv", "sequence,tm\nKK,50\nKE,warm\n");
-  const Finished refused = furlong({"prepare", "labelled", path("bad.csv"), "--alphabet", "protein", "--text-field",
+  const Finished refused = furlong({"prepare", "labeled", path("bad.csv"), "--alphabet", "protein", "--text-field",
                                     "sequence", "--label-field", "tm", "--label-type", "number"});
   expect_user_error(refused, {"bad.csv:3: 'warm' in tm is not a finite number"});
   EXPECT_FALSE(std::filesystem::exists(path("bad.h5")));
   // The objective must match the labels.
-  ASSERT_EQ(furlong({"prepare", "labelled", path("stability.csv"), "--alphabet", "protein", "--text-field", "sequence",
+  ASSERT_EQ(furlong({"prepare", "labeled", path("stability.csv"), "--alphabet", "protein", "--text-field", "sequence",
                      "--label-field", "tm", "--label-type", "number", "-o", path("stability.h5")})
                 .status,
             0);

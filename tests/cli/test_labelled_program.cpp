@@ -21,7 +21,7 @@ class LabelledProgramTest : public testing::WithProgram {
       table += fmt::format("{},{},\"{}, {}\"\n", i, i % 2 == 0 ? "good" : "bad", i % 2 == 0 ? "liked it" : "hated it",
                            i / 2);
     std::vector<std::string> all{
-        "prepare", "labelled", file("reviews.csv", table), "--text-field", "review",     "--label-field",
+        "prepare", "labeled",  file("reviews.csv", table), "--text-field", "review",     "--label-field",
         "label",   "--output", path("reviews.h5"),         "--split",      "0.6,0.2,0.2"};
     all.insert(all.end(), more.begin(), more.end());
     return furlong(all);
@@ -101,12 +101,13 @@ TEST_F(LabelledProgramTest, WritesPredictionsAndIntervals) {
   EXPECT_NE(metrics("1"), metrics("2"));
   const Finished without = furlong({"evaluate", path("run"), "--json", "--bootstrap", "0"});
   EXPECT_TRUE(Json::parse(without.out)["metrics"]["auroc"]["low"].is_null());
-  for (const std::vector<std::string>& more :
-       {std::vector<std::string>{"--by-position"}, {"--lengths", "4,8"}, {"--suite", "recall"}}) {
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"--by-position"}, {"--suite", "recall"}}) {
     std::vector<std::string> all{"evaluate", path("run")};
     all.insert(all.end(), more.begin(), more.end());
     testing::expect_user_error(furlong(all), {more[0], "this model predicts labels"});
   }
+  testing::expect_user_error(furlong({"evaluate", path("run"), "--lengths", "4,8"}),
+                             {"--lengths applies only to models that predict tokens; use --sequence-length N"});
 }
 
 TEST_F(LabelledProgramTest, RejectsLengthOfClassTokenAlone) {

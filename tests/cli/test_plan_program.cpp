@@ -50,16 +50,16 @@ TEST_F(PlanProgram, PrintsDataParallelNextToZero1) {
 
 TEST_F(PlanProgram, WritesJson) {
   const Finished found =
-      plan("here.yaml", {"--devices", "2x4", "--device", "h100,network=25e9", "--utilisation", "0.5", "--json"});
+      plan("here.yaml", {"--devices", "2x4", "--device", "h100,network=25e9", "--utilization", "0.5", "--json"});
   ASSERT_EQ(found.status, 0) << found.err;
   const Json json = Json::parse(found.out);
   EXPECT_EQ(json["hosts"], 2);
   EXPECT_EQ(json["devices_per_host"], 4);
   EXPECT_EQ(json["device"]["numbers"]["network"], 25e9);
-  EXPECT_EQ(json["device"]["numbers"]["utilisation"], 0.5);
+  EXPECT_EQ(json["device"]["numbers"]["utilization"], 0.5);
   EXPECT_EQ(json["device"]["numbers"]["flops"], 989.4e12) << "model.dtype is bfloat16";
   EXPECT_THAT(json["device"]["assumed"].get<std::vector<std::string>>(),
-              ::testing::Not(::testing::Contains("utilisation")));
+              ::testing::Not(::testing::Contains("utilization")));
   EXPECT_EQ(json["samples_per_device"], 2);
   EXPECT_EQ(json["tokens_per_step"], 16 * 64);
   for (const char* sharing : {"data_parallel", "zero_1"}) {
@@ -166,13 +166,14 @@ TEST_F(PlanProgram, RejectsInvalidOptions) {
                          "model.attention.mechanism=linear"}),
       {"supported on CPUs only; set it to 1, or plan for --device cpu"});
   expect_user_error(plan("here.yaml", {"--device", "h1000"}), {"did you mean h100?"});
-  expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}), {"bandwidth is missing"});
+  expect_user_error(plan("here.yaml", {"--device", "flops=1e15,memory=80e9"}),
+                    {"bandwidth is missing", "add bandwidth=BYTES_PER_SECOND"});
   expect_user_error(plan("here.yaml", {"--devices", "2", "--device", "flops=1e15,memory=80e9,bandwidth=1e12"}),
                     {"link is missing"});
   expect_user_error(plan("here.yaml", {"--device", "h100,speed=3"}), {"unknown key 'speed'"});
   expect_user_error(plan("here.yaml", {"--device", ""}), {"--device"});
   expect_user_error(plan("here.yaml", {"--devices", "2"}), {"--device is required"});
-  expect_user_error(plan("here.yaml", {"--device", "h100", "--utilisation", "2"}), {"--utilisation"});
+  expect_user_error(plan("here.yaml", {"--device", "h100", "--utilization", "2"}), {"--utilization"});
   expect_user_error(plan("nowhere.yaml", {"--device", "h100"}), {"nowhere.yaml"});
 }
 

@@ -136,7 +136,8 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   EXPECT_EQ(object["tokens"], generated["tokens"]);
   EXPECT_EQ(object["prompt_tokens"], 3);
   EXPECT_EQ(object["prompt_file"], path("prompt.txt"));
-  expect_user_error(from_file({"--prompt-file", path("missing.txt")}), {"--prompt-file", "missing.txt: cannot read"});
+  expect_user_error(from_file({"--prompt-file", path("missing.txt")}),
+                    {"--prompt-file", "missing.txt: does not exist"});
   expect_user_error(from_file({"--prompt-file", path("run")}), {"--prompt-file", "cannot read"});
 
   // The same command again finds the run finished, and prints JSON.
@@ -207,7 +208,7 @@ TEST_F(ProgramTest, ReportsDamagedCheckpointInOneLine) {
   fs::copy_file(path("text.txt"), broken, fs::copy_options::overwrite_existing);
   damaged({broken, "not a Furlong checkpoint"});
   fs::remove(broken);
-  damaged({broken, "no such"});
+  damaged({broken + ": does not exist", "expected a run directory or a checkpoint; check the path"});
 }
 
 TEST_F(ProgramTest, ReportsDamagedDatasetInOneLine) {
@@ -236,7 +237,7 @@ TEST_F(ProgramTest, ReportsDamagedDatasetInOneLine) {
   fs::copy_file(path("text.txt"), broken, fs::copy_options::overwrite_existing);
   expect_user_error(train(), {broken, "HDF5"});
   fs::remove(broken);
-  expect_user_error(train(), {broken, "No such file or directory"});
+  expect_user_error(train(), {broken + ": does not exist; expected an HDF5 file"});
 }
 
 TEST_F(ProgramTest, PrepareNamesDatasetAfterInput) {
@@ -252,9 +253,10 @@ TEST_F(ProgramTest, UserErrorIsOneLineWithStatusTwo) {
   expect_user_error(furlong(train_arguments(set({"data.batch_size=100000", "data.sequence_length=4000"}))),
                     {"GiB for tensors, but", "GiB are available"});
   expect_user_error(furlong(train_arguments(set({"trainer.max_step=5"}))), {"--set", "trainer.max_step", "max_steps"});
-  expect_user_error(furlong(train_arguments({"--resume", path("nowhere")})), {path("nowhere"), "no such"});
-  expect_user_error(furlong({"train", path("nowhere.yaml")}), {path("nowhere.yaml")});
-  expect_user_error(furlong({"evaluate", path("nowhere")}), {path("nowhere"), "no such"});
+  expect_user_error(furlong(train_arguments({"--resume", path("nowhere")})), {path("nowhere") + ": does not exist"});
+  expect_user_error(furlong({"train", path("nowhere.yaml")}),
+                    {path("nowhere.yaml") + ": does not exist; expected a YAML file"});
+  expect_user_error(furlong({"evaluate", path("nowhere")}), {path("nowhere") + ": does not exist"});
   file("broken.yaml", "model:\n  n_layer: 3\n");
   expect_user_error(furlong({"config", "check", path("broken.yaml")}), {path("broken.yaml") + ":2:3", "n_layers"});
   file("not_a_folder", "");

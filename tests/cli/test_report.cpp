@@ -81,10 +81,12 @@ TEST_F(ReportProgramTest, ListsSortsAndFiltersRuns) {
 }
 
 TEST_F(ReportProgramTest, RejectsWhatIsNoRunColumnOrCondition) {
-  expect_user_error(furlong({"report", path("missing")}), {"missing", "No such file"});
+  expect_user_error(furlong({"report", path("missing")}), {"missing: does not exist; expected a run directory"});
   expect_user_error(furlong({"report", folder_.string() + "/linear.yaml"}), {"linear.yaml"});
   expect_user_error(furlong({"report", path("runs/linear"), "-o", path("none/report.html")}), {"none"});
-  expect_user_error(furlong({"runs", path("missing")}), {"missing", "not a folder"});
+  expect_user_error(furlong({"runs", path("missing")}),
+                    {"missing: does not exist; expected the directory that holds your runs"});
+  expect_user_error(furlong({"runs", folder_.string() + "/linear.yaml"}), {"linear.yaml: not a directory"});
   expect_user_error(furlong({"runs", path("runs"), "--sort", "bestt"}), {"'bestt'", "did you mean best?"});
   expect_user_error(furlong({"runs", path("runs"), "--where", "loss"}), {"--where loss", "COLUMN=VALUE"});
   expect_user_error(furlong({"runs", path("runs"), "--where", "loss<x"}), {"'x' is not a number"});

@@ -44,7 +44,8 @@ TEST_F(TokenizeCommandTest, ErrorsNameLineAndValue) {
     EXPECT_THAT(found.err, AllOf(StartsWith("error: "), HasSubstr(message)));
   }
   EXPECT_EQ(tokenize("A", {"--ids", "--decode"}).status, 2);
-  EXPECT_THAT(furlong({"tokenize", path("nothing")}).err, HasSubstr("no such file or directory"));
+  EXPECT_THAT(furlong({"tokenize", path("nothing")}).err,
+              HasSubstr("nothing: does not exist; expected a tokenizer file"));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ TEST(ProcessGroupTest, SingleRankReturnsItsOwnValues) {
   group.minimum(numbers);
   EXPECT_EQ(numbers, (std::vector<double>{1.5, -2}));
   EXPECT_EQ(group.broadcast_text("text"), "text");
-  EXPECT_EQ(group.fair_threads(), 0) << "set_thread_count chooses";
+  EXPECT_EQ(group.default_threads(), 0) << "set_thread_count chooses";
   EXPECT_STREQ(group.communicator().engine(), "none");
   group.barrier();
   group.leave();
@@ -158,7 +158,7 @@ std::vector<double> threads_of(const std::vector<std::vector<int>>& cores, const
   std::vector<double> threads;
   for (const auto& found : run_world(
            static_cast<int>(cores.size()),
-           [](ProcessGroup&group, const Report&report) { report.add(group.fair_threads()); }, options))
+           [](ProcessGroup&group, const Report&report) { report.add(group.default_threads()); }, options))
     threads.push_back(found.at(0));
   return threads;
 }

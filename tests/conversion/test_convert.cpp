@@ -97,8 +97,8 @@ TEST_F(Convert, KeepsWeightsAndListsNewParameters) {
   ConvertOptions options = from(tiny_gpt2());
   options.attention = "hedgehog";
   const ConversionResult result = convert(options);
-  ASSERT_EQ(result.tensors.reinitialised.size(), 4U);  // two learned feature maps in each layer
-  EXPECT_EQ(result.tensors.reinitialised[0].name, "blocks.0.attention.query_features.weight");
+  ASSERT_EQ(result.tensors.reinitialized.size(), 4U);  // two learned feature maps in each layer
+  EXPECT_EQ(result.tensors.reinitialized[0].name, "blocks.0.attention.query_features.weight");
   const SourceModel source = open_source_model(options.source), student = open_source_model(options.destination);
   EXPECT_EQ(student.model.settings.model.attention.mechanism, "linear");
   for (const Parameter& parameter : source.model.store->parameters())
@@ -175,7 +175,7 @@ TEST_F(Convert, RejectsInvalidOptions) {
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.max_sequence_length = 4; }),
               AllOf(HasSubstr("--max-sequence-length 4"), HasSubstr("12 learned positions")));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.destination = "/nowhere/at/all.h5"; }),
-              HasSubstr("folder /nowhere/at is missing"));
+              HasSubstr("directory /nowhere/at is missing"));
   ConvertOptions options = from(tiny_gpt2());
   options.overwrite = false;
   convert(options);
@@ -297,7 +297,7 @@ TEST_F(Convert, AddedPositionsRepeatLearnedOnes) {
   ConvertOptions options = from(tiny_gpt2());
   options.max_sequence_length = 30;
   const ConversionResult result = convert(options);
-  ASSERT_EQ(result.tensors.reinitialised.size(), 1U);
+  ASSERT_EQ(result.tensors.reinitialized.size(), 1U);
   const std::vector<float> table =
       open_source_model(options.destination).model.store->find("position_embedding.weight").master().to_vector<float>();
   ASSERT_EQ(table.size(), 30U * 8);

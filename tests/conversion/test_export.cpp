@@ -236,7 +236,7 @@ TEST_F(Export, ExportsModelsWithoutHead) {
   options.overrides = {"model.prediction_head=transform", "model.output_bias=true"};
   options.destination = path("headed.h5");
   const ConversionResult headed = convert(options);
-  EXPECT_EQ(headed.tensors.reinitialised.size(), 5U);
+  EXPECT_EQ(headed.tensors.reinitialized.size(), 5U);
   const ExportReport report = exported("headed.h5", "headed");
   EXPECT_TRUE(report.for_hugging_face) << report.reason;
   EXPECT_THAT(report.left_out, ::testing::IsEmpty());

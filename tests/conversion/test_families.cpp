@@ -60,7 +60,7 @@ TEST_F(Family, MatchesTransformers) {
     SCOPED_TRACE(family);
     const SourceModel model = open_source_model(directory_of(family));
     EXPECT_TRUE(model.report.is_faultless(false, false));
-    EXPECT_TRUE(model.report.reinitialised.empty());
+    EXPECT_TRUE(model.report.reinitialized.empty());
     const auto file = open_safetensors(directory_of(family) / "expected.safetensors");
     const std::vector<float> expected = floats(*file, "logits");
     const std::vector<double> found = computed(model.model, file->read_integers("tokens"));

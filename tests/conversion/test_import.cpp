@@ -72,7 +72,7 @@ TEST_F(Import, LlamaMatchesReference) {
   expect_near(computed(source.model, row, {}, false), NaiveTransformer(tiny).llama(row));
   EXPECT_EQ(source.report.matched.size(), source.model.store->parameters().size());
   EXPECT_TRUE(source.report.is_faultless(false, false));
-  EXPECT_TRUE(source.report.reinitialised.empty());
+  EXPECT_TRUE(source.report.reinitialized.empty());
 }
 
 TEST_F(Import, BertMatchesReference) {
@@ -309,8 +309,8 @@ TEST_F(Import, HonoursAllowMissingAndAllowUnexpected) {
   EXPECT_THAT(refused(source, options), HasSubstr("1 unexpected (score.weight [3, 8])"));
   options.allow_unexpected = true;
   const SourceModel found = open_source_model(source, options);
-  ASSERT_EQ(found.report.reinitialised.size(), 1U);
-  EXPECT_EQ(found.report.reinitialised[0].name, "blocks.1.feedforward_norm.bias");
+  ASSERT_EQ(found.report.reinitialized.size(), 1U);
+  EXPECT_EQ(found.report.reinitialized[0].name, "blocks.1.feedforward_norm.bias");
   ASSERT_EQ(found.origin->carried.size(), 3U);  // two causal masks and the head
   EXPECT_EQ(found.origin->carried[2].name, "score.weight");
 }
@@ -345,7 +345,7 @@ TEST_F(Import, RejectsDamagedAndMissingFiles) {
   std::filesystem::remove(source + "/model.safetensors");
   file("source/config.json", tiny_gpt2().config.dump());
   EXPECT_THAT(refused(source), HasSubstr(source));
-  EXPECT_THAT(refused(path("nowhere")), HasSubstr("no such model"));
+  EXPECT_THAT(refused(path("nowhere")), HasSubstr("nowhere: does not exist; expected a Hugging Face directory"));
 }
 
 TEST_F(Import, RejectsMismatchedTokenizer) {

@@ -128,7 +128,8 @@ TEST_F(TokenStoreTest, RejectsForeignFiles) {
   EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(file("text.h5", "just text\n")); }),
               HasSubstr("text.h5"));
   EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(file("empty.h5", "")); }), HasSubstr("empty.h5"));
-  EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(path("missing.h5")); }), HasSubstr("No such file"));
+  EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(path("missing.h5")); }),
+              HasSubstr("missing.h5: does not exist"));
   EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(folder_.string()); }),
               HasSubstr("not a regular file"));
 }

@@ -317,7 +317,8 @@ TEST_F(PytorchFile, RejectsInvalidArchives) {
       {testing::zip_file({{"a/x", "y"}}), "without an entry data.pkl"},
       {testing::zip_file({{"a/data.pkl", state}, {"b/data.pkl", state}}), "two entries data.pkl"},
       {testing::zip_file({{"a/data.pkl", state}, {"a/data.pkl", state}}), "two entries 'a/data.pkl'"},
-      {testing::zip_file({{"a/data.pkl", state}, {"a/byteorder", "big"}}), "byte order 'big'"},
+      {testing::zip_file({{"a/data.pkl", state}, {"a/byteorder", "big"}}),
+       "byte order 'big', expected 'little'; save the model again"},
       {testing::zip_file({{"a/data.pkl", state}}), "no entry for storage '0'"},
   };
   for (const auto& [bytes, expected] : lies) EXPECT_THAT(failure(bytes), HasSubstr(expected));

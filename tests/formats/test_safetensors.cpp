@@ -164,7 +164,7 @@ TEST_F(Safetensors, RejectsInvalidFiles) {
 }
 
 TEST_F(Safetensors, RejectsPathsWithoutWeights) {
-  EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(path("absent")); }), HasSubstr("cannot read"));
+  EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(path("absent")); }), HasSubstr("absent: does not exist"));
   EXPECT_THAT(message_of<UserError>([&] { open_tensor_file(folder_); }),
               HasSubstr("has no weights; expected model.safetensors"));
   EXPECT_THAT(message_of<UserError>([&] { open_safetensors(folder_); }),
@@ -275,10 +275,11 @@ TEST_F(Shards, RejectMismatchedIndex) {
               HasSubstr("does not list tensor 'b', which two.safetensors contains"));
   EXPECT_THAT(failure(map(a + R"(,"b":"one.safetensors")")),
               HasSubstr("lists tensor 'b' in one.safetensors, which does not contain it"));
-  EXPECT_THAT(failure(map(a + R"(,"b":"three.safetensors")")), HasSubstr("three.safetensors: cannot read"));
+  EXPECT_THAT(failure(map(a + R"(,"b":"three.safetensors")")), HasSubstr("three.safetensors: does not exist"));
   for (const char* outside :
        {"../one.safetensors", "/etc/passwd", "sub/one.safetensors", "..", "", "a\\\\b", "a\\u0000b"}) {
-    EXPECT_THAT(failure(map(std::string(R"("a":")") + outside + "\"")), HasSubstr("expected a file in the same folder"))
+    EXPECT_THAT(failure(map(std::string(R"("a":")") + outside + "\"")),
+                HasSubstr("expected a file in the same directory"))
         << outside;
   }
   EXPECT_THAT(failure("{}"), HasSubstr("has no 'weight_map'"));

@@ -70,7 +70,7 @@ def labelled_data(program, work, objective):
         "multi_label_classification": ["--label-type", "set"],
         "token_classification": ["--label-type", "token"],
     }.get(objective, [])
-    furlong(program, "prepare", "labelled", table, "--output", store, "--split", "train:0.6,validation:0.4", *extra)
+    furlong(program, "prepare", "labeled", table, "--output", store, "--split", "train:0.6,validation:0.4", *extra)
     return store
 
 

@@ -97,11 +97,11 @@ CheckpointDirectory::CheckpointDirectory(fs::path path, std::int64_t keep_last, 
   std::error_code failure;
   fs::create_directories(path_, failure);
   if (!failure && !fs::is_directory(path_)) failure = std::make_error_code(std::errc::not_a_directory);
-  if (failure) throw_file_error(path_, "create the folder", failure.value());
+  if (failure) throw_file_error(path_, "create the directory", failure.value());
   for (const auto& entry : fs::directory_iterator(path_, failure)) {
     if (entry.path().extension() == ".partial") remove_or_warn(entry.path());
   }
-  if (failure) throw_file_error(path_, "list the folder", failure.value());
+  if (failure) throw_file_error(path_, "list the directory", failure.value());
   load_best();
 }
 
@@ -130,7 +130,7 @@ std::vector<std::int64_t> CheckpointDirectory::steps() const {
   for (const auto& entry : fs::directory_iterator(path_, failure)) {
     if (const auto step = step_in_name(entry.path().filename().string())) found.push_back(*step);
   }
-  if (failure) throw_file_error(path_, "list the folder", failure.value());
+  if (failure) throw_file_error(path_, "list the directory", failure.value());
   std::sort(found.begin(), found.end());
   return found;
 }
@@ -275,7 +275,7 @@ std::optional<fs::path> last_stage_of(const fs::path& run) {
     any = true;
     if (holds_checkpoints(entry.path() / "checkpoints")) stages.emplace_back(*number, entry.path());
   }
-  if (failure) throw_file_error(run, "list the folder", failure.value());
+  if (failure) throw_file_error(run, "list the directory", failure.value());
   if (!any) return std::nullopt;
   if (stages.empty())
     throw UserError("{}: no stage of this run of furlong finetune has a checkpoint yet{}", run.string(),
@@ -284,7 +284,7 @@ std::optional<fs::path> last_stage_of(const fs::path& run) {
   const auto& last = stages.back();
   if (stages.size() > 1 && stages[stages.size() - 2].first == last.first)
     throw UserError(
-        "{}: the last stage is ambiguous: {} and {} come from different finetune.stages; pass the folder of one of "
+        "{}: the last stage is ambiguous: {} and {} come from different finetune.stages; pass the directory of one of "
         "them",
         run.string(), stages[stages.size() - 2].second.filename().string(), last.second.filename().string());
   return last.second;

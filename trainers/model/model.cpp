@@ -5,6 +5,7 @@
 
 #include "framework/core/log.h"
 #include "framework/core/printable.h"
+#include "framework/io/atomic_file.h"
 #include "framework/primitives/arithmetic.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/checkpoint/checkpoints.h"
@@ -62,13 +63,14 @@ void require_output_layer(const Settings& settings, const std::string& what) {
 
 namespace {
 
-std::optional<layers::LabelHeadConfig> label_head(const ObjectiveSettings& objective, const Vocabulary& vocabulary) {
+std::optional<layers::LabelHeadConfig> label_head(const Settings& settings, const Vocabulary& vocabulary) {
+  const ObjectiveSettings& objective = settings.objective;
   if (!objective.learns_labels()) return std::nullopt;
   if (vocabulary.labels().empty()) {
     throw UserError(
-        "objective.name: {} needs labels, but the dataset has none; make one with furlong prepare labelled "
+        "objective.name: {} needs labels, but the dataset {} has none; make one with furlong prepare labeled "
         "--label-type {}",
-        name_of(objective.name), name_of(objective.label_kind()));
+        name_of(objective.name), settings.data.dataset.string(), name_of(objective.label_kind()));
   }
   return layers::LabelHeadConfig{static_cast<std::int64_t>(vocabulary.labels().size()),
                                  objective.name == Objective::pair_classification, objective.pooling,
@@ -101,7 +103,7 @@ Model make(const Settings& settings, const Vocabulary& data, const Device& devic
   layers::ModelConfig config = model.settings.model;
   config.vocabulary_size = vocabulary_size(settings, vocabulary);
   if (config.architecture == layers::Architecture::encoder) {
-    model.encoder = std::make_unique<layers::Encoder>(*model.store, config, label_head(settings.objective, vocabulary),
+    model.encoder = std::make_unique<layers::Encoder>(*model.store, config, label_head(settings, vocabulary),
                                                       settings.trainer.activation_checkpointing);
   } else {
     model.decoder = std::make_unique<layers::Decoder>(*model.store, config, settings.trainer.activation_checkpointing);
@@ -185,7 +187,7 @@ namespace fs = std::filesystem;
 
 /// Returns the checkpoint folder of a path, or nullopt if the path is a file. Throws UserError if it does not exist.
 std::optional<fs::path> checkpoint_folder(const fs::path& path) {
-  if (!fs::exists(path)) throw UserError("{}: no such run directory or checkpoint", path.string());
+  if (!fs::exists(path)) throw_missing(path, "a run directory or a checkpoint");
   if (!fs::is_directory(path)) return std::nullopt;
   if (fs::exists(path / "checkpoints")) return path / "checkpoints";
   const auto stage = last_stage_of(path);

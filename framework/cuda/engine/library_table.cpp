@@ -138,7 +138,7 @@ Library load_library(const LibraryWanted& wanted) {
                   wanted.file_names.size() == 1 ? "was" : "were", fmt::join(tried, ", "));
   if (!faults.empty()) library.problem += fmt::format(" ({})", fmt::join(faults, "; "));
   if (environment("FURLONG_CUDA_LIBDIR").empty())
-    library.problem += "; set FURLONG_CUDA_LIBDIR to search another folder";
+    library.problem += "; set FURLONG_CUDA_LIBDIR to search another directory";
   return library;
 }
 

@@ -100,7 +100,8 @@ TEST_F(ByteSourceTest, DetectsEveryFlippedBit) {
 }
 
 TEST_F(ByteSourceTest, RejectsUnsupportedInputs) {
-  EXPECT_THAT(message_of<UserError>([&] { read_all(path("missing")); }), HasSubstr("No such file"));
+  EXPECT_THAT(message_of<UserError>([&] { read_all(path("missing")); }),
+              HasSubstr("missing: does not exist; expected a file"));
   EXPECT_THAT(message_of<UserError>([&] { read_all(folder_.string()); }), HasSubstr("is a directory"));
   EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", "BZh91AY&SY....")); }), HasSubstr("bzcat"));
   EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", "\x28\xb5\x2f\xfd........")); }), HasSubstr("zstdcat"));

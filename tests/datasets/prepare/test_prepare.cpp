@@ -340,7 +340,7 @@ TEST_F(PrepareTest, MemoryDoesNotGrowWithTheInput) {
 TEST_F(PrepareTest, ReportsAsTextAndJson) {
   const auto report = prepare(fasta_options({file("a.fa", ">x\nACGTN\n")}, "dna"));
   const std::string text = to_text(report);
-  EXPECT_THAT(text, HasSubstr("6 tokens of a dna vocabulary (16 symbols), 1 documents"));
+  EXPECT_THAT(text, HasSubstr("6 tokens; vocabulary: dna (16 symbols); 1 document\n"));
   EXPECT_THAT(text, HasSubstr("ambiguous letters: N 1"));
   const auto json = nlohmann::json::parse(to_json(report));
   EXPECT_EQ(json["tokens"], 6);

@@ -26,7 +26,7 @@ class LabelKindsTest : public testing::WithTemporaryFolder {
   struct Request {
     Kind kind;
     LabelKind labels;
-    Strings fields = {}, names = {}, unlabelled = {};
+    Strings fields = {}, names = {}, unlabeled = {};
     std::string text_field = {}, alphabet = "protein", separator = {};
     SplitShares shares = {{1, 0, 0}};
   };
@@ -42,7 +42,7 @@ class LabelKindsTest : public testing::WithTemporaryFolder {
     options.labelled.text_field = request.text_field;
     options.labelled.label_fields = request.fields;
     options.labelled.labels = request.names;
-    options.labelled.unlabelled = request.unlabelled;
+    options.labelled.unlabeled = request.unlabeled;
     options.labelled.label_separator = request.separator;
     options.store.split_by = DatasetWriterOptions::SplitBy::document;
     options.store.shares = request.shares;
@@ -176,7 +176,7 @@ TEST_F(LabelKindsTest, LabelsOfTokens) {
         std::pair{std::string("{\"text\": \"MKV\", \"label\": [\"H\", \"E\", null]}\n{\"text\": \"GG\", \"label\": "
                               "\"CC\"}\n"),
                   Kind::jsonl}}) {
-    const TokenizedDataset data = stored(content, {.kind = kind, .labels = LabelKind::tokens, .unlabelled = {"-"}});
+    const TokenizedDataset data = stored(content, {.kind = kind, .labels = LabelKind::tokens, .unlabeled = {"-"}});
     EXPECT_THAT(data.vocabulary().labels(), ElementsAre("H", "E", "C"));
     EXPECT_THAT(data.labels(), ElementsAre(0, 1, -1, -1, 2, 2, -1)) << "<document> has no label";
     const LabelledSource source(data, Split::train, in_order(LabelKind::tokens, 3));
@@ -277,8 +277,8 @@ TEST_F(LabelKindsTest, RejectsOptionsWithoutEffect) {
               HasSubstr("--label-field: found 2 fields; expected one, or --label-type number"));
   EXPECT_THAT(refusal("M\ta\n", {.kind = Kind::tsv, .labels = LabelKind::classes, .separator = "|"}),
               HasSubstr("--label-separator has no effect with --label-type class"));
-  EXPECT_THAT(refusal("M\ta\n", {.kind = Kind::tsv, .labels = LabelKind::sets, .unlabelled = {"-"}}),
-              HasSubstr("--unlabelled has no effect with --label-type set"));
+  EXPECT_THAT(refusal("M\ta\n", {.kind = Kind::tsv, .labels = LabelKind::sets, .unlabeled = {"-"}}),
+              HasSubstr("--unlabeled has no effect with --label-type set"));
 }
 
 TEST_F(LabelKindsTest, SourceRejectsAnotherKind) {

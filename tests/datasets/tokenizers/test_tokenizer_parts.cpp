@@ -188,10 +188,9 @@ json doubling(int times, const char* list) {
 // Forty doublings would make a terabyte; so would one step with a long content on a long line.
 TEST(Normalizer, LimitsTextGrowth) {
   EXPECT_EQ(normalized(doubling(5, "normalizers"), "ab").size(), 33U);
-  EXPECT_EQ(
-      message_of<UserError>([] { normalized(doubling(40, "normalizers"), "ab"); }),
-      "f:: produces more than 1152 bytes from a text of 2 bytes (64 times its length plus 1,024); the file may be "
-      "damaged");
+  EXPECT_EQ(message_of<UserError>([] { normalized(doubling(40, "normalizers"), "ab"); }),
+            "f: produces more than 1152 bytes from a text of 2 bytes (64 times its length plus 1,024); the file may be "
+            "damaged");
   const json regex{{"type", "Replace"}, {"pattern", {{"Regex", "a"}}}, {"content", std::string(1 << 20, 'a')}};
   EXPECT_THAT(message_of<UserError>([&] { normalized(regex, std::string(1 << 20, 'a')); }),
               HasSubstr("from a text of 1048576"));
@@ -206,7 +205,7 @@ TEST(TokenDecoder, LimitsTextGrowth) {
   EXPECT_THAT(message_of<UserError>([] {
                 TokenDecoder(json_view(doubling(40, "decoders"))).decode({"a", "b"});
               }),
-              HasSubstr("f:: produces more than 1280 bytes"));
+              HasSubstr("f: produces more than 1280 bytes"));
 }
 
 TEST(Normalizer, UnsupportedStepTypesAreNamed) {

@@ -326,8 +326,12 @@ TEST_F(TokenizerTest, UnigramTokenizerJsonMatchesSentencePieceModel) {
   EXPECT_THAT(tokenizer->encode("ABC"), ElementsAre(4, 6));
   EXPECT_THAT(tokenizer->encode("<s>a<mask>", SpecialTokenMode::as_token), ElementsAre(1, 4, 9));
   expect_same_through_json(*tokenizer, {"ABC ab", "a<mask>"});
-  document["normalizer"] = {{"type", "NFKC"}};
-  EXPECT_THAT(error_of(document), HasSubstr("without a Precompiled normalizer"));
+  json other = document;
+  other["normalizer"] = {{"type", "NFKC"}};
+  EXPECT_THAT(error_of(other), HasSubstr(": a Unigram model needs a Precompiled normalizer; use"));
+  other = document;
+  other["pre_tokenizer"] = nullptr;
+  EXPECT_THAT(error_of(other), HasSubstr(": a Unigram model needs the pre_tokenizer Metaspace; use"));
 }
 
 /// A GGUF file without tensors.
@@ -449,7 +453,7 @@ TEST_F(TokenizerTest, RejectsUnreadableFilesWithReason) {
   const std::string shown = error_of(with("/normalizer", {{"type", "\x1b[2J\n" + std::string(100'000, 'x')}}));
   EXPECT_THAT(shown, HasSubstr("the normalizer '\\x1b[2J\\x0axxx"));
   EXPECT_LT(shown.size(), 2100U);
-  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(path("missing")); }), HasSubstr("no such file"));
+  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(path("missing")); }), HasSubstr("missing: does not exist"));
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(file("weights.bin", "x")); }),
               HasSubstr("not a tokenizer file"));
   std::filesystem::create_directory(path("empty"));

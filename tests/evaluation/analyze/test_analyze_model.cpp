@@ -150,7 +150,8 @@ TEST_F(AnalyzeModelTest, RejectsInvalidOptions) {
   };
   EXPECT_THAT(refused([](auto& options) { options.sequence_length = 33; }),
               HasSubstr("--sequence-length 33: the model has 32 learned positions"));
-  EXPECT_THAT(refused([](auto& options) { options.run = "/nowhere"; }), HasSubstr("/nowhere: no such run directory"));
+  EXPECT_THAT(refused([](auto& options) { options.run = "/nowhere"; }),
+              HasSubstr("/nowhere: does not exist; expected a run directory"));
   EXPECT_THAT(refused([](auto& options) {
                 options.candidates = {attention_candidate("taylor:3")};
                 options.candidates[0].map_options.max_features = 100;
@@ -335,7 +336,7 @@ TEST_F(AnalyzeModelTest, CommandRejectsIncompatibleOptions) {
   EXPECT_THAT(refused({"--features", "8,16,8"}), HasSubstr("--features 8,16,8: 8 is listed twice"));
   EXPECT_THAT(refused({"--plot", path("out.png")}), HasSubstr("expected a file name that ends in .svg"));
   EXPECT_THAT(refused({"--json-file", path("no/such/out.json")}), HasSubstr("no/such"));
-  EXPECT_THAT(refused({path("run")}), HasSubstr("no such run directory or checkpoint"));
+  EXPECT_THAT(refused({path("run")}), HasSubstr("run: does not exist; expected a run directory"));
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ TEST_F(PlanTest, StepIsSumOfParts) {
                                             "model.n_layers=4", "parallel.bucket_megabytes=1"});
   PlanDevice device;
   set_plan_numbers(
-      device, "flops=1e9,attention_flops=5e8,memory=1e9,bandwidth=1e8,link=1e8,network=1e7,utilisation=0.5,reached=1");
+      device, "flops=1e9,attention_flops=5e8,memory=1e9,bandwidth=1e8,link=1e8,network=1e7,utilization=0.5,reached=1");
   const PlanReport report = planned(settings, {2, 2}, device);
   EXPECT_EQ(report.samples, 3) << "of 9 over 4: the busiest has 3";
   EXPECT_EQ(report.tokens, 9 * 3 * 32);
@@ -267,7 +267,7 @@ TEST(PlanMeasure, MeasuresThisMachine) {
   EXPECT_EQ(device.attention_flops, device.flops);
   EXPECT_FALSE(device.by_host);
   EXPECT_THAT(device.source, HasSubstr("measured now"));
-  EXPECT_THAT(device.assumed, ::testing::ElementsAre("utilisation", "overlap"));
+  EXPECT_THAT(device.assumed, ::testing::ElementsAre("utilization", "overlap"));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ TEST(PlanDevices, HaveNumbersAndSource) {
       EXPECT_THAT(device.source, HasSubstr("data sheet")) << name;
       for (const auto& [key, number] : plan_numbers(device)) EXPECT_GT(number, 0) << name << " " << key;
       // An efficiency that was not measured on this hardware is marked as assumed.
-      EXPECT_THAT(device.assumed, ::testing::IsSupersetOf({"utilisation", "reached", "overlap"})) << name;
+      EXPECT_THAT(device.assumed, ::testing::IsSupersetOf({"utilization", "reached", "overlap"})) << name;
     }
     const PlanDevice narrow = plan_device(name, DType::bfloat16, false), tf32 = plan_device(name, DType::float32, true),
                      wide = plan_device(name, DType::float32, false);
@@ -52,12 +52,14 @@ TEST(PlanDevices, HaveNumbersAndSource) {
 TEST(PlanDevices, ParseNumbersOfCommandLine) {
   PlanDevice device = plan_device("l40s", DType::bfloat16, false);
   EXPECT_THAT(device.assumed, ::testing::Contains("network"));
-  set_plan_numbers(device, "network=25e9,utilisation=0.5,flops=1e14");
+  set_plan_numbers(device, "network=25e9,utilization=0.5,flops=1e14");
   EXPECT_EQ(device.network, 25e9);
-  EXPECT_EQ(device.utilisation, 0.5);
+  EXPECT_EQ(device.utilization, 0.5);
+  set_plan_numbers(device, "utilisation=0.25");
+  EXPECT_EQ(device.utilization, 0.25) << "the British spelling";
   EXPECT_EQ(device.attention_flops, 1e14) << "flops sets both";
   EXPECT_THAT(device.assumed, AllOf(::testing::Not(::testing::Contains("network")),
-                                    ::testing::Not(::testing::Contains("utilisation"))));
+                                    ::testing::Not(::testing::Contains("utilization"))));
   set_plan_numbers(device, "flops=2e14,attention_flops=3e13,overlap=0");
   EXPECT_EQ(device.attention_flops, 3e13);
   EXPECT_EQ(device.overlap, 0);
@@ -67,8 +69,8 @@ TEST(PlanDevices, ParseNumbersOfCommandLine) {
            {"flops=1e15x", "expected a number above 0"},
            {"flops=0", "expected a number above 0"},
            {"memory=-1", "expected a number above 0"},
-           {"utilisation=1.5", "at most 1"},
-           {"utilisation=0", "above 0"},
+           {"utilization=1.5", "at most 1"},
+           {"utilization=0", "above 0"},
            {"bandwidth=nan", "expected a number"},
            {"bandwidth=inf", "expected a number"},
            {"flops=1e15,", "is not KEY=NUMBER"},

@@ -30,7 +30,7 @@ using Overrides = std::vector<std::string>;
 
 PlanDevice numbers(const std::string& more = "") {
   PlanDevice device;
-  set_plan_numbers(device, "flops=1e9,memory=1e12,bandwidth=1e9,link=1e8,network=1e7,utilisation=1,reached=1" + more);
+  set_plan_numbers(device, "flops=1e9,memory=1e12,bandwidth=1e9,link=1e8,network=1e7,utilization=1,reached=1" + more);
   return device;
 }
 

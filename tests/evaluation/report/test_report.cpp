@@ -102,8 +102,10 @@ TEST_F(ReportTest, ReportsDamagedLinesAndConfigs) {
 TEST_F(ReportTest, RejectsFoldersThatAreNoRuns) {
   std::filesystem::create_directories(folder_ / "empty");
   EXPECT_THAT(message_of<UserError>([&] { read_run(folder_ / "empty"); }), HasSubstr("it has no metrics.jsonl"));
-  EXPECT_THAT(message_of<UserError>([&] { read_run(folder_ / "missing"); }), HasSubstr("No such file"));
-  EXPECT_THAT(message_of<UserError>([&] { find_runs(folder_ / "missing"); }), HasSubstr("not a folder"));
+  EXPECT_THAT(message_of<UserError>([&] { read_run(folder_ / "missing"); }),
+              HasSubstr("missing: does not exist; expected a run"));
+  EXPECT_THAT(message_of<UserError>([&] { find_runs(folder_ / "missing"); }),
+              HasSubstr("missing: does not exist; expected the directory"));
   const auto run = write_run("run", train_line(1, 5), "");
   EXPECT_THAT(message_of<UserError>([&] { open_runs({run.string(), run.string() + "/"}); }), HasSubstr("given twice"));
 }

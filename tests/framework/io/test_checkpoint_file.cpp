@@ -250,8 +250,8 @@ TEST_F(CheckpointFileTest, ReadErrorsReportTheExistingEntries) {
 }
 
 TEST_F(CheckpointFileTest, RejectsForeignFiles) {
-  EXPECT_THAT(refusal(folder / "missing.h5"), HasSubstr("No such file"));
-  EXPECT_THAT(refusal(folder), HasSubstr("a folder"));
+  EXPECT_THAT(refusal(folder / "missing.h5"), HasSubstr("missing.h5: does not exist; expected a Furlong checkpoint"));
+  EXPECT_THAT(refusal(folder), HasSubstr("a directory"));
   put(path, "");
   EXPECT_THAT(refusal(path), HasSubstr("empty"));
   put(path, "model:\n  n_layers: 2\n");

@@ -199,7 +199,8 @@ TEST_F(Hdf5Test, RejectsFilesThatCannotBeOpened) {
     EXPECT_TRUE(contains(message, file(name))) << message;
     EXPECT_FALSE(contains(message, "\n")) << message;
   }
-  EXPECT_TRUE(contains(message_of([&] { File::open(file("missing.h5")); }), "No such file or directory"));
+  EXPECT_TRUE(contains(message_of([&] { File::open(file("missing.h5")); }),
+                       "missing.h5: does not exist; expected an HDF5 file"));
   EXPECT_TRUE(contains(message_of([&] { File::open(file("text.h5")); }), "signature"));
   EXPECT_TRUE(contains(message_of([&] { File::open(folder_.string()); }), "not a regular file"));
 }

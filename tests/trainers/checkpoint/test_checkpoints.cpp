@@ -350,7 +350,7 @@ TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
   stage("10_task", 1);
   EXPECT_EQ(step_in(checkpoint_of(run)), 1);
   stage("10_transfer", 1);
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("10_task and 10_transfer"), HasSubstr("pass the folder")));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("10_task and 10_transfer"), HasSubstr("pass the directory")));
 }
 
 TEST_F(CheckpointDirectoryTest, ReaderFindsNewestDuringRun) {

@@ -356,6 +356,8 @@ TEST(Overrides, AKeyWithoutItsSectionIsNamedWhole) {
   EXPECT_EQ(hint("lr=1"), "did you mean optimizer.learning_rate?");
   EXPECT_EQ(hint("optimizer.lr=1"), "did you mean optimizer.learning_rate?");
   EXPECT_EQ(hint("trainer.batch_size=1"), "did you mean data.batch_size?");
+  EXPECT_EQ(hint("modle.d_modle=1"), "did you mean model.d_model?");
+  EXPECT_EQ(hint("model.attention.foo=1").substr(0, 31), "model.attention has mechanism, ");
 }
 
 }  // namespace

@@ -329,7 +329,7 @@ TEST_F(TrainProcesses, RejectRunDirectoryThatIsNotShared) {
     for (const Finished& process : found) EXPECT_NE(process.status, 0);
     ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
     EXPECT_THAT(error_lines(found)[0],
-                HasSubstr("failed: error: run_directory: " + path("elsewhere") + ": not the folder that rank 0"));
+                HasSubstr("failed: error: run_directory: " + path("elsewhere") + ": not the directory that rank 0"));
     EXPECT_EQ(fs::exists(path("elsewhere")), exists);
   }
   EXPECT_FALSE(fs::exists(path("run/metrics.jsonl"))) << "nothing was trained";

@@ -209,7 +209,7 @@ WorkShare::WorkShare(const ProcessGroup* group, int context_parallel_size)
   require(group_->size() % context_parallel_size == 0, "{} ranks per sequence, of {} ranks", context_parallel_size,
           group_->size());
   place_ = group_->rank() % context_parallel_size;
-  segments_ = std::make_unique<Segments>(group_->row(context_parallel_size), place_);
+  segments_ = std::make_unique<Segments>(group_->split_consecutive(context_parallel_size), place_);
 }
 
 SampleShare WorkShare::samples(std::int64_t batch_size) const {

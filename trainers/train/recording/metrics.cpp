@@ -185,7 +185,8 @@ std::int64_t cut_back(const fs::path& path, std::int64_t step) {
     if (failure) throw_file_error(path, "read", failure.value());
     return 0;
   }
-  if (!fs::is_regular_file(path)) throw UserError("{}: found a device, pipe or folder, expected a file", path.string());
+  if (!fs::is_regular_file(path))
+    throw UserError("{}: found a device, pipe or directory, expected a file", path.string());
   std::ifstream in(path, std::ios::binary);
   if (!in) throw_file_error(path, "read", errno);
   AtomicFile out(path);
@@ -239,7 +240,7 @@ double training_seconds(const fs::path& path, std::int64_t step) {
 TensorboardWriter::TensorboardWriter(fs::path directory, std::optional<std::int64_t> resumed_from_step) {
   std::error_code failure;
   fs::create_directories(directory, failure);
-  if (failure) throw_file_error(directory, "create the folder", failure.value());
+  if (failure) throw_file_error(directory, "create the directory", failure.value());
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0 || host[0] == '\0') host = {'h', 'o', 's', 't'};
   const auto seconds =

@@ -47,7 +47,7 @@ void check_shared(const fs::path& folder, const ProcessGroup& group) {
   if (group.is_first()) write_file_atomically(file, token + '\n');
   if (!appears(file, group.broadcast_text(token)))
     throw UserError(
-        "run_directory: {}: not the folder that rank 0 uses; expected one folder for all ranks: put it on a file "
+        "run_directory: {}: not the directory that rank 0 uses; expected one directory for all ranks: put it on a file "
         "system that all hosts mount, and pass the same --run-dir to all ranks",
         folder.string());
   group.barrier();

@@ -54,8 +54,8 @@ RunSetup set_up_run(const LoadedSettings& loaded, const TrainOptions& options, c
                     settings.finetune.source.string());
   configure_logging(settings.log.level, log_prefix(group));
   if (group.is_first()) log_warnings(loaded);
-  const int fair_threads = group.fair_threads();  // a collective: all ranks call it, even if `threads` is set
-  set_thread_count(settings.threads > 0 ? static_cast<int>(settings.threads) : fair_threads);
+  const int default_threads = group.default_threads();  // a collective: all ranks call it, even if `threads` is set
+  set_thread_count(settings.threads > 0 ? static_cast<int>(settings.threads) : default_threads);
   setup.device = choose_device(settings, group);
   check_processes(settings, setup.device, group);
   check_agreement(group, settings, *setup.data, &options);

@@ -67,23 +67,23 @@ Tensor RotaryTable::get(const Stream& stream, DType dtype, std::int64_t first_po
     // last one.
     const bool beyond = stream.device.is_gpu() && needed > max_cached;
     const std::int64_t most = beyond ? std::numeric_limits<std::int64_t>::max() : max_cached;
-    const std::int64_t doubled = beginning_.table.defined() ? std::min(most, 2 * beginning_.table.extent(0)) : 1;
-    return rows(stream, dtype, beginning_, first_position, n, 0, std::max(needed, doubled));
+    const std::int64_t doubled = main_cache_.table.defined() ? std::min(most, 2 * main_cache_.table.extent(0)) : 1;
+    return rows(stream, dtype, main_cache_, first_position, n, 0, std::max(needed, doubled));
   }
-  return rows(stream, dtype, later_, first_position, n, first_position, std::max(n, min_window));
+  return rows(stream, dtype, window_cache_, first_position, n, first_position, std::max(n, min_window));
 }
 
 RotaryTable::Rows RotaryTable::at(const Stream& stream, DType dtype, const Tensor& positions) {
   if (stream.device.is_gpu()) return {rows_of(stream, dtype, positions, frequencies(stream.device), factor_), {}};
   const std::int64_t largest = stream.device.is_cpu() ? largest_position(positions) : positions.extent(-1) - 1;
   if (largest < max_cached) return {get(stream, dtype, 0, largest + 1), positions};
-  // far_positions_ keeps the tensor alive, so its memory is not reused for other positions; nothing changes it.
-  if (!far_positions_.defined() || !far_positions_.shares_memory_with(positions) ||
-      far_positions_.shape() != positions.shape() || far_.table.dtype() != dtype) {
-    far_ = {rows_of(stream, dtype, positions, frequencies(stream.device), factor_), {}};
-    far_positions_ = positions;
+  // cached_positions_ keeps the tensor alive, so its memory is not reused for other positions; nothing changes it.
+  if (!cached_positions_.defined() || !cached_positions_.shares_memory_with(positions) ||
+      cached_positions_.shape() != positions.shape() || position_cache_.table.dtype() != dtype) {
+    position_cache_ = {rows_of(stream, dtype, positions, frequencies(stream.device), factor_), {}};
+    cached_positions_ = positions;
   }
-  return far_;
+  return position_cache_;
 }
 
 Variable rotary(Tape& tape, const Variable& x, std::int64_t n_heads, std::int64_t d_head, std::int64_t first_position,

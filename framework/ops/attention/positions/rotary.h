@@ -12,10 +12,14 @@ namespace furlong::ops {
 /// Row p is position p: table[p, 0, i] = f cos(p θ_i), table[p, 1, i] = f sin(p θ_i). θ_i = base^(-2i / d_head), scaled
 /// as in rotary_frequencies(); f = rotary_attention_factor(), which is 1 except for yarn.
 ///
-/// Requested positions below `max_cached` are cached from 0 on. The cache doubles when it grows, so a steady training
-/// step or a generated token computes nothing. A request that starts above 0 and ends beyond `max_cached` is cached
-/// separately: from its first position, at least `min_window` positions, until a request outside of them. So memory
-/// stays bounded for unbounded text. One table serves all layers of a model. Not thread-safe.
+/// The main cache covers positions from 0 on. It serves requests that start at 0 and requests that end at or before
+/// `max_cached`. It doubles when it grows, up to `max_cached`, so a steady training step or a generated token computes
+/// nothing. A longer request from 0 grows it to the request's length. On a GPU it doubles without that limit, and
+/// replaced tables stay allocated for recorded steps (CUDA graphs).
+///
+/// A request that starts above 0 and ends beyond `max_cached` is served by a second cache. It covers max(n, min_window)
+/// positions from there. A request outside it replaces it, so memory stays bounded while a text is continued without
+/// end. One table serves all layers of a model. Not thread-safe.
 class RotaryTable {
  public:
   static constexpr std::int64_t max_cached = 65536;  ///< positions of the cache that starts at position 0
@@ -56,9 +60,9 @@ class RotaryTable {
   double base_, factor_;
   std::vector<double> theta_;
   Tensor frequencies_;  // θ_i on the device in use
-  Part beginning_, later_;
-  Tensor far_positions_;  // positions of the rows in far_
-  Rows far_;
+  Part main_cache_, window_cache_;
+  Tensor cached_positions_;  // positions of the rows in position_cache_
+  Rows position_cache_;
   std::vector<Tensor> replaced_;  // GPU tables that became too short; recorded steps (CUDA graphs) still read them
 };
 
@@ -68,7 +72,7 @@ class RotaryTable {
 /// projection is valid.
 ///
 /// The rotation preserves each head's norm, except for the table's factor. After it, q·k depends only on the distance
-/// of the positions. Features of q and k do not have this property: linear attention depends on absolute positions.
+/// of the positions. Feature maps break this property: linear attention depends on absolute positions.
 ///
 /// `positions`, contiguous int32 [batch, n], gives each token its own position (first_position must be 0), for packed
 /// documents (document_positions) and rows that continue from different positions. Backward rotates the gradient back,

@@ -63,9 +63,9 @@ SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Te
   arguments.log_sum_exp = log_sum_exp;
   arguments.mask = mask;
   if (mask.documents.defined()) {
-    const Shape borders = query.device().is_gpu() ? Shape({2, shape.batch, shape.n_query})
-                                                  : Shape({shape.batch, Sizes::query_blocks(shape), 2});
-    arguments.borders = Tensor::empty(borders, DType::int32, query.device());
+    const Shape boundaries = query.device().is_gpu() ? Shape({2, shape.batch, shape.n_query})
+                                                     : Shape({shape.batch, Sizes::query_blocks(shape), 2});
+    arguments.boundaries = Tensor::empty(boundaries, DType::int32, query.device());
   }
   return arguments;
 }

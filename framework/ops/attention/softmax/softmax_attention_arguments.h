@@ -61,7 +61,7 @@ struct SoftmaxAttentionArguments {
   AttentionMask mask;
   /// With a document mask, int32. CPU: [batch, query_blocks, 2], the start of the document of a block's first token,
   /// and the end of the document of its last token. GPU: [2, batch, n], the start and end of each token's document.
-  Tensor borders;
+  Tensor boundaries;
   Tensor scratch;  // CPU only: [threads, forward_elements() or backward_elements()], compute dtype
 
   /// Returns mask.keys of one sequence, [n_key]; null without a key mask.

@@ -177,7 +177,7 @@ class ForwardBlock : QueryBlock<T> {
 };
 
 void Forward(const SoftmaxAttentionArguments& arguments) {
-  if (arguments.mask.documents.defined()) find_document_borders(arguments);
+  if (arguments.mask.documents.defined()) find_document_boundaries(arguments);
   with_float_type(arguments.query.dtype(), "softmax_attention", [&]<class T>(std::type_identity<T>) {
     const AttentionShape& shape = arguments.shape;
     const std::int64_t blocks = Sizes::query_blocks(shape);
@@ -334,10 +334,10 @@ std::int64_t segment_begin(const SoftmaxAttentionArguments& arguments, std::int6
                        last = position + std::min(query_block, shape.n_query - first) - 1;
     std::int64_t begin = std::max<std::int64_t>(0, position - arguments.behind),
                  end = std::min(shape.n_key, last + arguments.ahead + 1);
-    if (arguments.borders.defined()) {
-      const std::int32_t* borders = arguments.borders.data<std::int32_t>() + (batch * blocks + block) * 2;
-      begin = std::max<std::int64_t>(begin, borders[0]);
-      end = std::min<std::int64_t>(end, borders[1]);
+    if (arguments.boundaries.defined()) {
+      const std::int32_t* boundaries = arguments.boundaries.data<std::int32_t>() + (batch * blocks + block) * 2;
+      begin = std::max<std::int64_t>(begin, boundaries[0]);
+      end = std::min<std::int64_t>(end, boundaries[1]);
     }
     return static_cast<double>(std::max<std::int64_t>(end - begin, 0) +
                                1);  // a block without visible keys has a cost too
@@ -379,7 +379,7 @@ void add_segments(const SoftmaxAttentionArguments& arguments, const SoftmaxAtten
 }
 
 void Backward(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients) {
-  if (arguments.mask.documents.defined()) find_document_borders(arguments);
+  if (arguments.mask.documents.defined()) find_document_boundaries(arguments);
   with_float_type(arguments.query.dtype(), "softmax_attention", [&]<class T>(std::type_identity<T>) {
     using C = compute_t<T>;
     const AttentionShape& shape = arguments.shape;

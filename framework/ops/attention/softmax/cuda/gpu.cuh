@@ -375,7 +375,7 @@ SoftmaxProblem<T> problem_of(const SoftmaxAttentionArguments& arguments) {
   p.output = head_view<T>(arguments.output);
   p.log_sum_exp = gpu_data<C>(arguments.log_sum_exp);
   p.kept = gpu_data<std::int32_t>(arguments.mask.keys);
-  p.documents = gpu_data<std::int32_t>(arguments.borders);
+  p.documents = gpu_data<std::int32_t>(arguments.boundaries);
   p.batch = as_int(shape.batch);
   p.n_query = as_int(shape.n_query);
   p.n_key = as_int(shape.n_key);
@@ -393,7 +393,7 @@ SoftmaxProblem<T> problem_of(const SoftmaxAttentionArguments& arguments) {
   return p;
 }
 
-/// Writes arguments.borders. Launch before kernels that read it.
+/// Writes arguments.boundaries. Launch before kernels that read it.
 void find_document_bounds(const Stream& stream, const SoftmaxAttentionArguments& arguments);
 
 }  // namespace FURLONG_GPU

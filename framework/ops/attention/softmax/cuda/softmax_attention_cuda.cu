@@ -1,4 +1,4 @@
-// Softmax attention on GPUs: forward, and document borders. bfloat16 uses tensor cores; float32 and float64 use fused
+// Softmax attention on GPUs: forward, document boundaries. bfloat16 uses tensor cores; float32 and float64 use fused
 // multiply-adds.
 #include "framework/ops/attention/softmax/cuda/forward_fma.cuh"
 #include "framework/ops/attention/softmax/cuda/forward_mma.cuh"
@@ -105,7 +105,7 @@ void find_document_bounds(const Stream& stream, const SoftmaxAttentionArguments&
   if (!arguments.mask.documents.defined()) return;
   const std::int64_t batch = arguments.shape.batch, n = arguments.shape.n_query;
   launch(stream, document_bounds_kernel, dim3(static_cast<unsigned>(batch), 2), scan_threads, 0,
-         gpu_data<std::int32_t>(arguments.mask.documents), gpu_data<std::int32_t>(arguments.borders), batch, n);
+         gpu_data<std::int32_t>(arguments.mask.documents), gpu_data<std::int32_t>(arguments.boundaries), batch, n);
 }
 
 }  // namespace FURLONG_GPU

@@ -1,0 +1,15 @@
+#pragma once
+// Errors of files and paths, in one form for the whole program.
+#include <filesystem>
+#include <string_view>
+
+namespace furlong {
+
+/// Throws the error of a failed system call on `path`: UserError if the path is at fault, else MachineError. `action`
+/// completes "cannot …", for example "write"; `error` is an errno value.
+[[noreturn]] void throw_file_error(const std::filesystem::path& path, std::string_view action, int error);
+
+/// Throws UserError: "PATH: does not exist; expected EXPECTED; check the path".
+[[noreturn]] void throw_missing(const std::filesystem::path& path, std::string_view expected);
+
+}  // namespace furlong
