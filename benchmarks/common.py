@@ -144,7 +144,7 @@ def peer_environments(threads):
 
 
 def our_environment(threads):
-    # The furlong program sets the same for itself (docs/architecture.md).
+    # The furlong program sets the same for itself (docs/internals/architecture.md).
     return {**os.environ, "OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "3000")}
 
 

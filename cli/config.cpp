@@ -112,7 +112,7 @@ void add_config(Command program, int&) {
   schema.action([] { fmt::print("{}\n", json_schema().dump(2)); });
 
   const Command reference = config.add_subcommand("reference", "Print the reference page of all keys (docs/config.md)");
-  reference.examples({"furlong config reference", "furlong config reference | grep activation_checkpointing"});
+  reference.examples({"furlong config reference", "furlong config reference | grep -A 6 activation_checkpointing"});
   reference.action([] { fmt::print("{}", reference_markdown()); });
 }
 

@@ -1,4 +1,5 @@
-# All dependencies are Debian 12 packages. scripts/setup.sh installs them; docs/architecture.md lists their purposes.
+# All dependencies are Debian 12 packages. scripts/setup.sh installs them; docs/internals/architecture.md lists their
+# purposes.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 if(FURLONG_THREADS STREQUAL "openmp")

@@ -5,7 +5,8 @@
 #   --full             adds: the CPU engine's tests with every instruction set of this CPU; all tests under
 #                      AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer with four threads; the
 #                      kill table (tests/kills.sh); the fault table of several ranks (tests/faults.py); the table of
-#                      failed writes (tests/write_faults.py); exported models in transformers
+#                      failed writes (tests/write_faults.py); the tutorials as printed, with their downloads
+#                      (tests/docs/run_tutorials.py --full); exported models in transformers
 #                      (tests/parity/transformers_export.py) with each Python of FURLONG_TRANSFORMERS_PYTHON, or
 #                      python3; and, if clang exists, 5 minutes of each fuzz target
 #                      (tests/fuzz/run.sh)
@@ -13,7 +14,8 @@
 #                      separated by colons, excluded ones after a minus ('Tape.*:*bfloat16*-*/simulated*'). They also
 #                      select ctest's own tests (Launchers.*). Skips tables and fuzzing
 #   --isa LIST         runs all tests with each of these instruction sets instead: sse4, avx2, avx512, avx512_bf16, amx,
-#                      separated by commas. Reports those that this CPU lacks (FURLONG_CPU_ISA, docs/numerics.md)
+#                      separated by commas. Reports those that this CPU lacks (FURLONG_CPU_ISA,
+#                      docs/internals/numerics.md)
 # Ends with `N passed, N failed, N skipped`, which counts a test once for each run of it, and lists failed and skipped
 # tests. Exit status: 0 all passed, 1 a failure, 2 invalid arguments.
 set -euo pipefail
@@ -186,6 +188,13 @@ exports_in_transformers() {
   done
 }
 
+# With the first Python of FURLONG_TRANSFORMERS_PYTHON.
+tutorials() {
+  local python=${FURLONG_TRANSFORMERS_PYTHON:-python3}
+  python=$(type -P "${python%% *}")
+  PATH=${python%/*}:$PATH python3 -B tests/docs/run_tutorials.py build/release/bin/furlong --full
+}
+
 fault_table() {
   python3 -B tests/faults.py build/release/bin/furlong --markdown build/release/faults.md \
     --json build/release/faults.json
@@ -215,6 +224,7 @@ if $full; then
     phase "fault table" fault_table || true
     phase "failed writes" python3 -B tests/write_faults.py build/release/bin/furlong \
       --json build/release/write_faults.json || true
+    phase "tutorials" tutorials || true
     exports_in_transformers
     if type -P clang++ >/dev/null; then
       targets=(tests/fuzz/corpus/*)

@@ -92,7 +92,7 @@ def rotated(x, rotary):
 
 
 class FeatureMap(nn.Module):
-    """φ by name; definitions and sources are in Furlong's docs/numerics.md. x' = x d^(-1/4), so q'·k' = q·k/√d."""
+    """φ by name; definitions are in Furlong's docs/internals/numerics.md. x' = x d^(-1/4), so q'·k' = q·k/√d."""
 
     SIGNED = ("favor_trig", "taylor", "limit", "cosine")  # sums of their weights can cancel
 

@@ -59,17 +59,34 @@ Json json_value(const Value& value) {
       value);
 }
 
-std::string markdown_cell(const std::string& text) { return replaced(text, "|", "\\|"); }
+// Returns text as lines of Markdown of at most 100 columns. A lone sign stays at the end of its line, because at the
+// start Markdown reads it as a list.
+std::string markdown_lines(const std::string& text) {
+  constexpr std::ptrdiff_t max_columns = 100;
+  std::string out;
+  std::ptrdiff_t column = 0;
+  std::istringstream stream(replaced(text, "<", "\\<"));
+  for (std::string word; stream >> word;) {
+    const auto columns =
+        std::count_if(word.begin(), word.end(), [](unsigned char byte) { return (byte & 0xc0U) != 0x80U; });
+    const bool is_sign = word.size() == 1 && std::ispunct(static_cast<unsigned char>(word[0]));
+    const bool breaks = column > 0 && column + 1 + columns > max_columns && !is_sign;
+    if (column > 0) out += breaks ? '\n' : ' ';
+    out += word;
+    column = (breaks || column == 0 ? 0 : column + 1) + columns;
+  }
+  return out + '\n';
+}
 
-std::string range_cell(const Key& key) {
-  if (!key.choices().empty()) return fmt::format("`{}`", join(key.choices(), "`, `"));
+std::string allowed_values(const Key& key) {
+  if (!key.choices().empty()) return fmt::format("one of `{}`", join(key.choices(), "`, `"));
   const std::string range = key.range();
   return key.zero_meaning().empty()
              ? range
              : fmt::format("0 = {}{}{}", key.zero_meaning(), range.empty() ? "" : "; else ", range);
 }
 
-std::string meaning_cell(const Table& table, const Key& key) {
+std::string meaning_and_conditions(const Table& table, const Key& key) {
   std::string text = key.meaning();
   std::vector<std::string> needs;
   for (const auto& condition : key.conditions()) needs.push_back(fmt::format("`{}`", condition_text(table, condition)));
@@ -77,14 +94,18 @@ std::string meaning_cell(const Table& table, const Key& key) {
   return text;
 }
 
-std::string key_rows(const Table& table, const std::string& section) {
-  std::string out = "| key | type | unit | default | allowed | meaning |\n| --- | --- | --- | --- | --- | --- |\n";
+// Returns an entry for each key of a section: a heading, type and values, and the meaning.
+std::string key_entries(const Table& table, const std::string& section) {
+  std::string out;
   for (const auto& key : table.keys()) {
     if (key.section() != section) continue;
-    const std::string fallback = key.is_required() ? "required" : fmt::format("`{}`", to_text(key.get()));
-    out +=
-        fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", key.name(), key.type(), key.unit(), markdown_cell(fallback),
-                    markdown_cell(range_cell(key)), markdown_cell(meaning_cell(table, key)));
+    std::string facts = key.type();
+    if (!key.unit().empty()) facts += " in " + key.unit();
+    facts += key.is_required() ? ", required" : fmt::format(", default `{}`", to_text(key.get()));
+    const std::string allowed = allowed_values(key);
+    if (!allowed.empty()) facts += "; " + allowed;
+    out += fmt::format("\n### {}\n\n{}\n{}", key.path(), markdown_lines(facts),
+                       markdown_lines(meaning_and_conditions(table, key)));
   }
   return out;
 }
@@ -207,11 +228,11 @@ Json json_schema(const Table& table, const std::string& title) {
 }
 
 std::string reference_markdown(const Table& table) {
-  std::string out = "## Top level\n\n" + key_rows(table, "");
+  std::string out = "## Top level\n" + key_entries(table, "");
   for (const auto& section : table.sections()) {
-    std::string meaning = section.meaning;
-    if (!meaning.empty()) meaning[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(meaning[0])));
-    out += fmt::format("\n## {}\n\n{}.\n\n{}", section.path, meaning, key_rows(table, section.path));
+    std::string meaning = section.meaning + '.';
+    meaning[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(meaning[0])));
+    out += fmt::format("\n## {}\n\n{}{}", section.path, markdown_lines(meaning), key_entries(table, section.path));
   }
   return out;
 }

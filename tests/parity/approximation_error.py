@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Computes errors of linear attention compared with exact softmax, from the definitions, with numpy alone. The figures
-in tests/evaluation/analyze/test_analyze.cpp and the table in docs/numerics.md ("Measured approximation error") are
-checked against them.
+in tests/evaluation/analyze/test_analyze.cpp and the table in docs/internals/numerics.md ("Measured approximation
+error") are checked against them.
 
 Prints, for each standard deviation of the entries of Gaussian q and k (n = 512, d = 64, bidirectional, 256 features;
 values of deviation 1), the median over draws of |output - softmax output| / |softmax output|. Every draw has its own

@@ -1,5 +1,5 @@
 #pragma once
-// Feature maps of single rows, computed from their definitions in double (docs/numerics.md).
+// Feature maps of single rows, computed from their definitions in double (docs/internals/numerics.md).
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

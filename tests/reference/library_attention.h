@@ -1,6 +1,6 @@
 #pragma once
 // Linear attention as in performer-pytorch and pytorch-fast-transformers, including epsilons and stabilizers, in
-// float64, pair by pair, for one head. The table in docs/numerics.md compares their definitions with ours.
+// float64, pair by pair, for one head. The table in docs/internals/numerics.md compares their definitions with ours.
 #include "tests/reference/linear_attention.h"
 
 namespace furlong::reference {

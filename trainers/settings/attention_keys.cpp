@@ -52,8 +52,8 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
   const auto random_maps = maps_that([](const ops::FeatureMapInfo& map) { return map.needs_random_projection; });
   const auto polynomials = maps_that([](const ops::FeatureMapInfo& map) { return map.highest_order > 0; });
   t.section("model.attention",
-            "exact attention, or attention with a cost linear in the sequence length; docs/numerics.md has definitions "
-            "and measured errors");
+            "exact attention, or attention with a cost linear in the sequence length; docs/internals/numerics.md has "
+            "definitions and measured errors");
   t.key("model.attention.mechanism", &a.mechanism, "", summaries(layers::attention_mechanisms()))
       .one_of(names(layers::attention_mechanisms()))
       .elsewhere({"attention_type", "attn_type", "kind"});
@@ -85,7 +85,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
   with_features(t.key("model.attention.n_features", &a.n_features, "",
                       "number m of features of each head, for feature maps with a random projection (favor_* and "
                       "oprf): more approximate softmax better and cost more; favor_hyperbolic and favor_trig need an "
-                      "even number; other maps have a fixed number, docs/numerics.md")
+                      "even number; other maps have a fixed number, docs/internals/numerics.md")
                     .within(1, 65536)
                     .zero_means("2 × d_head, or the fixed number"))
       .elsewhere({"nb_features", "num_features", "n_random_features"});
@@ -139,8 +139,8 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
       .elsewhere({"chunk_len", "chunk_length"});
   for (const auto& [name, ignored] : {std::pair{"compat", "none"}, std::pair{"compat_stabilize", "false"}})
     t.removed(std::string("model.attention.") + name, ignored,
-              "linear attention has one definition, without the epsilons of other libraries (docs/numerics.md); remove "
-              "the key, and finetune a model that was trained with it");
+              "linear attention has one definition, without the epsilons of other libraries "
+              "(docs/internals/numerics.md); remove the key, and finetune a model that was trained with it");
   with_mechanisms(t.key("model.attention.projected_length", &a.projected_length, "rows",
                         "length that keys and values are projected to (k in the Linformer paper)")
                       .within(1, 1e9)

@@ -55,23 +55,7 @@ FILE` prints it with all defaults and derived values; `--comments` adds the mean
   start inside a document, and the loss depends on the batch size; `data.batch_size: 1` evaluates
   whole documents.
 
-**Glossary** of this page and of the help:
-
-- *document*: one text or sequence of the dataset; `furlong prepare` defines where it ends.
-- *split*: the part of the dataset for training, validation or test.
-- *sequence*: the tokens that the model processes as one unit, up to `data.sequence_length`.
-- *row*: one sequence in a batch; all rows of a batch have the same length, with padding if needed.
-- *window* (data): a sequence that starts at any token of the split. *Window* (attention): the
-  nearest tokens that a token attends to (`model.attention.window`, `softmax_window`).
-- *segment*: one of the consecutive pieces of a document (`data.sampler: stream`) or of a sequence
-  (`parallel.context_parallel_size`). Segment embeddings (`model.n_segments`) embed BERT's token
-  types.
-- *feature*: one entry of φ(q) or φ(k). Linear attention weighs a key by φ(q)·φ(k) instead of
-  exp(q·k/√d); a *feature map* is a choice of φ.
-- *random projection*: the random matrix that some feature maps multiply queries and keys with.
-- *stateful*: the state after one segment is the initial state of the next.
-- *rank*: one process of a training job; *world size*: the number of ranks.
-- *stage*: one training run of `furlong finetune`: attention_transfer, distillation or task.
+Terms of this page and of the help: [glossary.md](glossary.md).
 
 )";
 

@@ -161,7 +161,7 @@ TEST(Reference, NamesEveryKey) {
   const auto schema = json_schema();
   const auto table = settings_table(settings);
   for (const auto& key : table.keys()) {
-    EXPECT_THAT(page, HasSubstr("| `" + key.name() + "` | " + key.type() + " |"));
+    EXPECT_THAT(page, HasSubstr("\n### " + key.path() + "\n\n" + key.type()));
     EXPECT_FALSE(key.meaning().empty()) << key.path();
     std::string pointer = "/properties/" + key.path();
     for (auto dot = pointer.find('.'); dot != std::string::npos; dot = pointer.find('.', dot))

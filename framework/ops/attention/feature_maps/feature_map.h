@@ -1,6 +1,6 @@
 #pragma once
 // The feature maps φ of linear attention: names, properties and numbers of features. Each map is defined by its file in
-// maps/; feature_map_list.h lists them; docs/numerics.md has definitions and sources.
+// maps/; feature_map_list.h lists them; docs/internals/numerics.md has definitions and sources.
 #include <cstdint>
 #include <string>
 #include <vector>

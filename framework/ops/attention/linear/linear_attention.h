@@ -3,11 +3,11 @@
 // "Rethinking Attention with Performers"), without an epsilon in features or denominators:
 //   output_i = Σ_j w_ij v_j / Σ_j w_ij,  w_ij = φ(q_i)·φ(k_j), over the keys j visible to query i.
 //
-// Numerics (docs/numerics.md). Positive features are handled as logarithms. Each query row subtracts its own maximum.
-// The state stores, per feature, a running maximum over the keys of earlier chunks. Inside a chunk a pair's weight is
-// computed from a small product and both rows' maxima. Both parts are combined under one maximum per query. So nothing
-// overflows, the denominator is at least 1, and a later token does not change a bit of an earlier output. Features that
-// can be negative have one logarithm per row, and the state stores a running maximum of those.
+// Numerics (docs/internals/numerics.md). Positive features are handled as logarithms. Each query row subtracts its own
+// maximum. The state stores, per feature, a running maximum over the keys of earlier chunks. Inside a chunk a pair's
+// weight is computed from a small product and both rows' maxima. Both parts are combined under one maximum per query.
+// So nothing overflows, the denominator is at least 1, and a later token does not change a bit of an earlier output.
+// Features that can be negative have one logarithm per row, and the state stores a running maximum of those.
 //
 // Memory. Features are computed tile by tile, or on GPUs in spans of limited size. Neither forward nor backward stores
 // an n × m tensor; the state is stored once per head.

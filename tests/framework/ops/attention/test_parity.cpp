@@ -169,7 +169,7 @@ TEST_P(LibraryParity, ReferenceWithLibraryEpsilonsMatchesOutputs) {
 }
 
 /// Only cases in which no masked key counts. An epsilon added to exponentials, or to a denominator after features were
-/// divided by a maximum, is no longer small: docs/numerics.md has the measured distances.
+/// divided by a maximum, is no longer small: docs/internals/numerics.md has the measured distances.
 TEST_P(LibraryParity, LinearAttentionDiffersOnlyByEpsilons) {
   const Library& library = GetParam();
   for_each_case([&](const hdf5::Group& file, const std::string& name, const hdf5::Group& group) {

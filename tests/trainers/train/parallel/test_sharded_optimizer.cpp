@@ -123,7 +123,7 @@ double losses_apart(std::vector<double> found, std::vector<double> expected, int
   return difference(without_accuracies(found), without_accuracies(expected), numbers_of(steps) - accuracies_of(steps));
 }
 
-/// Bounds for two bfloat16 trainings (docs/numerics.md).
+/// Bounds for two bfloat16 trainings (docs/internals/numerics.md).
 struct Apart {
   double losses;
   double weights;  // the share of those that are rounded to another number

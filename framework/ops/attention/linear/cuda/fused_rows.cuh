@@ -9,7 +9,7 @@ namespace FURLONG_GPU {
 
 inline constexpr float fused_nothing =
     -1e30f;  // the logarithm of zero: finite, so that the difference of two is not NaN
-inline constexpr float fused_min_product = 1e-30f;  // below it a pair is recomputed directly (docs/numerics.md)
+inline constexpr float fused_min_product = 1e-30f;  // below it a pair is recomputed (docs/internals/numerics.md)
 
 /// Rows of all heads of all sequences; strides in elements.
 struct FusedRows {

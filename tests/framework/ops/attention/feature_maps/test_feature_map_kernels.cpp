@@ -176,8 +176,8 @@ TEST(FeatureMapKernels, StructuredProjectionHasNearlyTheBiasOfFixedNorms) {
       RandomProjectionKind::structured, [](FeatureMap map, Pair pair) { return bias_with_norm(map, pair, d); }, 5e-3);
 }
 TEST(FeatureMapKernels, BiasesAreBounded) {
-  // The bounds of docs/numerics.md, at |q' ± k'| <= 1 and d = 8. oprf assumes the spread of |ω|², which these kinds
-  // remove.
+  // The bounds of docs/internals/numerics.md, at |q' ± k'| <= 1 and d = 8. oprf assumes the spread of |ω|², which these
+  // kinds remove.
   for (RandomProjectionKind kind : {RandomProjectionKind::orthogonal_fixed_norm, RandomProjectionKind::norm_stratified,
                                     RandomProjectionKind::structured}) {
     for (const auto& [what, estimate] : measured(kind)) {
