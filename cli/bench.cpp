@@ -1,4 +1,4 @@
-// furlong bench: measures attention and communication on this machine.
+// furlong bench: measures attention and communication on this machine, and models on Long Range Arena.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 
 #include "cli/attention_options.h"
 #include "cli/bench_comm.h"
+#include "cli/bench_lra.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "evaluation/bench/bench_attention.h"
@@ -304,15 +305,17 @@ void add_bench_attention(Command bench_command) {
 
 }  // namespace
 
-void add_bench(Command program, int& /*status*/) {
-  const Command bench = program.add_subcommand("bench", "Measure speed and memory on this machine");
+void add_bench(Command program, int& status) {
+  const Command bench = program.add_subcommand("bench", "Measure speed, memory and accuracy on this machine");
   bench.require_subcommand();
   bench.examples({
       "furlong bench attention --lengths 4096,16384",
       "furlong bench comm --bytes 64KiB,25MB",
+      "furlong bench lra --tasks listops --mechanisms softmax,favor_positive",
   });
   add_bench_attention(bench);
   add_bench_comm(bench);
+  add_bench_lra(bench, status);
 }
 
 }  // namespace furlong::command_line

@@ -12,6 +12,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/prepare_tasks.h"
 #include "datasets/prepare/label_table.h"
 #include "datasets/tokenizers/train_tokenizer.h"
 #include "framework/core/error.h"
@@ -44,8 +45,7 @@ void add_choice(Command command, const std::string& name, Value& value, const st
       meaning);
 }
 
-/// `otherwise` names the tokens without a tokenizer.
-void add_files(Command command, PrepareOptions& options, const std::string& otherwise) {
+void add_inputs(Command command, PrepareOptions& options) {
   command.add_option("inputs", options.inputs, "Files to read, in order: plain, gzip or xz; - is standard input")
       .required()
       .value_name("INPUT");
@@ -53,6 +53,11 @@ void add_files(Command command, PrepareOptions& options, const std::string& othe
       .add_option("-o,--output", options.output,
                   "Dataset to write (HDF5), written atomically (default: the input's path, with .h5 as its extension)")
       .value_name("DATASET");
+}
+
+/// `otherwise` names the tokens without a tokenizer.
+void add_files(Command command, PrepareOptions& options, const std::string& otherwise) {
+  add_inputs(command, options);
   command
       .add_option("--tokenizer", options.tokenizer,
                   "Tokenizer to use: a Hugging Face directory, tokenizer.json, vocab.txt, vocab.json, *.model, GGUF, "
@@ -255,6 +260,37 @@ void add_tokenizer(Command prepare_command) {
   });
 }
 
+Command add_images(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
+  const Command command = prepare_command.add_subcommand(
+      "images", "Images (IDX, PGM, PPM) as sequences of pixels; each image is a document, each byte a token");
+  PrepareOptions& options = arguments->options;
+  options.format = PrepareOptions::Format::images;
+  options.store.split_by = DatasetWriterOptions::SplitBy::document;
+  add_inputs(command, options);
+  command
+      .add_option("--label-file", options.image_labels,
+                  "IDX files with the labels of IDX inputs, one for each input (default: none). A PGM or PPM file has "
+                  "the name of its folder as its label")
+      .separated_by(',')
+      .value_name("FILE,...");
+  command
+      .add_option("--labels", options.labelled.labels,
+                  "Names of the labels 0, 1, ... (default: the numbers; of folders: in order of appearance)")
+      .separated_by(',')
+      .value_name("LABEL,...");
+  command.add_flag("--grayscale", options.grayscale,
+                   "Reduce red, green and blue to one gray value (default: three tokens for each pixel)");
+  add_splits(command, *arguments, "document");
+  command.footer(
+      "Tokens are the 256 byte values, row by row from the top left, without a token between images. IDX is the format "
+      "of MNIST: unsigned bytes of 3 dimensions (images, rows, columns), or 4 (channels). All images have one size.");
+  command.examples({
+      "furlong prepare images train-images-idx3-ubyte.gz --label-file train-labels-idx1-ubyte.gz --output train.h5",
+      "furlong prepare images pictures/*/*.ppm --grayscale --output pictures.h5",
+  });
+  return command;
+}
+
 /// Returns "book.h5" for "book.txt.xz": where the dataset goes without --output. Throws UserError for several inputs
 /// and for standard input.
 std::string default_output(const std::vector<std::string>& inputs) {
@@ -293,7 +329,8 @@ void run(Arguments& arguments) {
 }  // namespace
 
 void add_prepare(Command program, int&) {
-  const Command command = program.add_subcommand("prepare", "Tokenize files into a dataset for training");
+  const Command command =
+      program.add_subcommand("prepare", "Tokenize files into a dataset for training, or generate one");
   command.require_subcommand();
   command.footer(
       "A tokenized dataset is one HDF5 file with token ids, documents, splits, vocabulary and sources. Inputs are "
@@ -311,6 +348,9 @@ void add_prepare(Command program, int&) {
   const auto labelled = std::make_shared<Arguments>();
   add_labelled(command, labelled).action([labelled] { run(*labelled); });
   add_tokenizer(command);
+  const auto images = std::make_shared<Arguments>();
+  add_images(command, images).action([images] { run(*images); });
+  add_prepare_tasks(command);
 }
 
 }  // namespace furlong::command_line

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fetches a data set of the configs in configs/ and makes its tokenized dataset, unless it exists.
 #   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|english_passages|kjv_sections|kjv_pairs
+#   scripts/prepare_data.sh listops|pathfinder|pathx
 # Works in the folder `data` of the current directory, or in $FURLONG_DATA.
 # Exit status: 0, or that of the step that failed.
 set -euo pipefail
@@ -11,6 +12,7 @@ furlong=${FURLONG:-$root/build/release/bin/furlong}
 [[ -x $furlong ]] || furlong=$(command -v furlong)  # an installed program
 data=${FURLONG_DATA:-data}
 name=${1:-}
+source=''  # a file; empty: the data set is generated
 
 # shellcheck disable=SC2054  # the commas are inside arguments
 case "$name" in
@@ -44,15 +46,20 @@ case "$name" in
                 arguments=(labelled "$source" --split train:0.8,validation:0.1,test:0.1) ;;
   kjv_pairs) source=$data/kjv_pairs.tsv
              arguments=(labelled "$source" --second-text-field 2 --split train:0.8,validation:0.1,test:0.1) ;;
+  listops) arguments=(listops) ;;
+  pathfinder) arguments=(pathfinder) ;;
+  pathx) arguments=(pathfinder --size 128) ;;
   *) echo "prepare_data.sh: data set \"$name\" is unknown; expected kjv, ecoli, proteins, all_proteins, antibodies," \
-       "english, english_passages, kjv_sections or kjv_pairs" >&2
+       "english, english_passages, kjv_sections, kjv_pairs, listops, pathfinder or pathx" >&2
      exit 2 ;;
 esac
 
 store=$data/$name.h5
 [[ -e $store ]] && exit 0
 mkdir -p "$data"
-[[ -e $source ]] || "$root/scripts/fetch_data.sh" "${name%%_@(sections|pairs|passages)}" --cache "$data" >&2
+if [[ -n $source && ! -e $source ]]; then
+  "$root/scripts/fetch_data.sh" "${name%%_@(sections|pairs|passages)}" --cache "$data" >&2
+fi
 if [[ $name == kjv_* && ! -e $source ]]; then
   awk -f "$root/scripts/label_kjv.awk" -v task="${name#kjv_}" "$data/kjv.txt" >"$source.partial"
   mv "$source.partial" "$source"
@@ -60,5 +67,5 @@ fi
 if [[ $name == kjv && ! -e $data/kjv.model ]]; then  # the held-out part does not take part
   head -c 3743750 "$source" | "$furlong" prepare tokenizer - --vocabulary-size 2048 --output "$data/kjv.model" >&2
 fi
-echo "preparing $store from $source" >&2
+echo "preparing $store${source:+ from $source}" >&2
 "$furlong" prepare "${arguments[@]}" --output "$store" >&2

@@ -146,9 +146,13 @@ struct DatasetWriter::State {
 
   std::uint64_t position() const { return written + buffer.size(); }
 
-  /// Returns the split of a document: a hash of seed and index is a point in the unit interval, which the shares
-  /// divide.
+  /// Returns the split of a document. Without counts, a hash of seed and index is a point in the unit interval, which
+  /// the shares divide.
   std::size_t split_of_document(std::uint64_t document) const {
+    if (options.split_by == SplitBy::count) {
+      const auto& counts = options.split_documents;
+      return document < counts[0] ? 0 : document < counts[0] + counts[1] ? 1 : 2;
+    }
     if (options.documents_per_label > 0) document /= options.documents_per_label;
     const std::uint64_t hash = XXH3_64bits_withSeed(&document, sizeof document, options.seed);
     const double place = static_cast<double>(hash >> 11) * 0x1p-53;
@@ -200,7 +204,7 @@ struct DatasetWriter::State {
   void append(std::span<const Id> ids) {
     if (ids.empty()) return;
     last = static_cast<std::uint32_t>(ids.back());
-    if (options.split_by == SplitBy::document) count_document_tokens(ids);
+    if (options.split_by != SplitBy::span) count_document_tokens(ids);
     while (!ids.empty()) {
       const std::size_t taken = std::min<std::size_t>(ids.size(), kTokensPerChunk - buffer.size());
       buffer.insert(buffer.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(taken));
@@ -296,7 +300,7 @@ void DatasetWriter::end_document() {
   if (const auto border = state.vocabulary.document_id(); border && state.last != static_cast<std::uint32_t>(*border))
     state.append(std::span<const std::int32_t>(&*border, 1));
   state.last.reset();
-  if (state.options.split_by == SplitBy::document) {
+  if (state.options.split_by != SplitBy::span) {
     const std::size_t split = state.split_of_document(state.summary.n_documents);
     state.add_range(split, state.document_begin, state.position());
     ++state.summary.split_documents[split];

@@ -27,9 +27,11 @@ inline constexpr std::string_view tokenized_dataset_format = "furlong token stor
 struct DatasetWriterOptions {
   SplitShares shares;
   /// `document`: whole documents are assigned to splits by a hash of (seed, document index). `span`: the token sequence
-  /// is cut into three spans in the order train, validation, test, regardless of documents.
-  enum class SplitBy { document, span } split_by = SplitBy::span;
-  std::uint64_t seed = 1;  ///< of the hash; ignored by `span`
+  /// is cut into three spans in the order train, validation, test, regardless of documents. `count`: the first
+  /// split_documents[0] documents are train, the next split_documents[1] validation, the others test.
+  enum class SplitBy { document, span, count } split_by = SplitBy::span;
+  std::array<std::uint64_t, 3> split_documents{};  ///< of `count`
+  std::uint64_t seed = 1;                          ///< of the hash; used by `document`
   /// 0: no labels. 1: each document has a label. 2: each pair of consecutive documents has one, and goes to one split.
   std::uint64_t documents_per_label = 0;
   LabelKind label_kind = LabelKind::classes;

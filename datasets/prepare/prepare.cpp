@@ -1,21 +1,20 @@
 #include "datasets/prepare/prepare.h"
 
-#include <fmt/chrono.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/document_encoder.h"
+#include "datasets/prepare/image_reader.h"
 #include "datasets/prepare/label_table.h"
+#include "datasets/prepare/provenance.h"
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/core/printable.h"
-#include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"
 
@@ -32,12 +31,13 @@ constexpr double kSecondsBetweenProgress = 5;
 
 void check_paths(const PrepareOptions& options) {
   require(!options.inputs.empty() && !options.output.empty(), "prepare() without inputs or output");
+  check_replaceable(options.output, options.force);
   std::error_code ignored;
-  if (fs::exists(options.output, ignored) && !options.force) {
-    throw UserError("{}: already exists; use --force to replace it, or choose another --output", options.output);
-  }
   if (std::count(options.inputs.begin(), options.inputs.end(), "-") > 1)
     throw UserError("standard input (-) is given more than once");
+  if (!options.image_labels.empty() && options.image_labels.size() != options.inputs.size())
+    throw UserError("--label-file: found {} files for {} inputs; expected one for each", options.image_labels.size(),
+                    options.inputs.size());
   for (const std::string& input : options.inputs) {
     if (input != "-" && fs::equivalent(input, options.output, ignored))
       throw UserError("{}: is both input and output; choose another --output", input);
@@ -56,6 +56,7 @@ Vocabulary tokenizer_vocabulary(const std::string& path) {
 /// A single plain text needs no document token: 256 symbols fit one byte per token.
 Vocabulary choose_vocabulary(const PrepareOptions& options, std::string_view beginning, const std::string& name) {
   if (!options.tokenizer.empty()) return tokenizer_vocabulary(options.tokenizer);
+  if (options.format == PrepareOptions::Format::images) return Vocabulary::bytes(false);
   if (options.format == PrepareOptions::Format::text) {
     return Vocabulary::bytes(options.separator != DocumentSeparator::file || options.inputs.size() > 1);
   }
@@ -76,8 +77,15 @@ std::string_view name_of(DocumentSeparator separator) {
   return "file";
 }
 
-Json options_as_json(const PrepareOptions& options) {
+/// Returns how the inputs are read.
+Json format_as_json(const PrepareOptions& options) {
   Json json;
+  if (options.format == PrepareOptions::Format::images) {
+    json["format"] = "images";
+    if (!options.image_labels.empty()) json["label_files"] = options.image_labels;
+    json["grayscale"] = options.grayscale;
+    return json;
+  }
   const bool text = options.format == PrepareOptions::Format::text;
   const bool labelled = options.format == PrepareOptions::Format::labelled;
   json["format"] = text ? "text" : labelled && options.label_file.empty() ? name_of(options.labelled.kind) : "fasta";
@@ -92,13 +100,16 @@ Json options_as_json(const PrepareOptions& options) {
   if (!options.tokenizer.empty()) json["tokenizer"] = options.tokenizer;
   if (!text && options.tokenizer.empty()) json["alphabet"] = options.alphabet;
   if (!text) json["unknown"] = options.map_unknown ? "map" : "error";
+  return json;
+}
+
+Json options_as_json(const PrepareOptions& options) {
+  Json json = format_as_json(options);
   json["split_by"] = options.store.split_by == SplitBy::document ? "document" : "span";
   for (const Split split : all_splits) json["split"][std::string(name_of(split))] = options.store.shares[split];
   json["seed"] = options.store.seed;
   return json;
 }
-
-std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
 
 /// One call of prepare(): all inputs in order, into one dataset.
 class Preparation {
@@ -111,18 +122,15 @@ class Preparation {
     // fail on a bad path before reading inputs, which may take hours
     output_ = std::make_unique<AtomicFile>(options_.output);
     if (!options_.label_file.empty()) read_labels();
+    for (const std::string& path : options_.image_labels) {
+      ByteSource source(path);
+      images_.labels.push_back(read_idx_labels(source));
+      provenance_.add(source);
+    }
     for (const std::string& path : options_.inputs) read_input(path);
     if (label_table_ && label_table_->n_unused() > 0)
       log_warn("{}: {} labels belong to no record of the inputs", options_.label_file, label_table_->n_unused());
-    Json provenance;
-    provenance["furlong"] = version();
-    provenance["commit"] = commit();
-    provenance["created"] = utc_now();
-    provenance["sources"] = sources_;
-    provenance["options"] = options_as_json(options_);
-    // File names may not be UTF-8; invalid bytes become U+FFFD.
-    report_.store =
-        writer_->finish(provenance.dump(-1, ' ', false, Json::error_handler_t::replace), reader_->label_names());
+    report_.store = writer_->finish(provenance_.text(options_as_json(options_)), reader_->label_names());
     report_.output = options_.output;
     report_.n_mapped = reader_->n_mapped();
     report_.n_cut_documents = reader_->n_cut_documents();
@@ -150,7 +158,7 @@ class Preparation {
     }
     reader_->end_input();
     report_.file_bytes += source.file_bytes();
-    add_source(source);
+    provenance_.add(source);
   }
 
   void read_labels() {
@@ -160,16 +168,7 @@ class Preparation {
     while (const std::size_t count = source.read(block_.data(), block_.size()))
       label_table_->reader().feed({block_.data(), count});
     label_table_->reader().end_input();
-    add_source(source);
-  }
-
-  void add_source(const ByteSource& source) {
-    Json entry;
-    entry["path"] = source.name();
-    entry["bytes"] = source.file_bytes();
-    entry["xxh3_64"] = fmt::format("{:016x}", source.file_hash());
-    entry["compression"] = source.compression();
-    sources_.push_back(entry);
+    provenance_.add(source);
   }
 
   void open_writer(std::string_view beginning, const std::string& name) {
@@ -180,6 +179,12 @@ class Preparation {
     DatasetWriterOptions writer_options = options_.store;
     const bool labelled = options_.format == PrepareOptions::Format::labelled;
     if (labelled) writer_options.documents_per_label = options_.labelled.second_text_field.empty() ? 1 : 2;
+    if (options_.format == PrepareOptions::Format::images) {
+      images_.labelled = !options_.image_labels.empty() || is_netpbm(beginning);
+      images_.names = options_.labelled.labels;
+      images_.grayscale = options_.grayscale;
+      if (images_.labelled) writer_options.documents_per_label = 1;
+    }
     writer_options.label_kind = options_.labelled.label_kind;
     writer_ = std::make_unique<DatasetWriter>(std::move(output_), *vocabulary_, writer_options);
     reader_ = make_reader();
@@ -194,6 +199,8 @@ class Preparation {
           return make_labelled_fasta_reader(*label_table_, options_.labelled.label_kind, *vocabulary_,
                                             options_.map_unknown, *writer_);
         return make_labelled_reader(options_.labelled, *vocabulary_, options_.map_unknown, *writer_);
+      case PrepareOptions::Format::images:
+        return make_image_reader(std::move(images_), *writer_);
       case PrepareOptions::Format::text:
         break;
     }
@@ -214,8 +221,9 @@ class Preparation {
   std::unique_ptr<AtomicFile> output_;  // until the writer takes it over
   std::unique_ptr<DatasetWriter> writer_;
   std::unique_ptr<LabelTable> label_table_;
+  ImageOptions images_;  // until the reader takes it over
   std::unique_ptr<DocumentReader> reader_;
-  Json sources_ = Json::array();
+  Provenance provenance_;
   PrepareReport report_;
 };
 
@@ -227,8 +235,7 @@ std::string grouped(std::uint64_t value) {
 }
 
 double tokens_per_byte(const PrepareReport& report) {
-  return static_cast<double>(report.store.n_tokens) /
-         static_cast<double>(std::max<std::uint64_t>(report.input_bytes, 1));
+  return static_cast<double>(report.store.n_tokens) / static_cast<double>(report.input_bytes);
 }
 
 }  // namespace
@@ -268,8 +275,8 @@ std::string to_text(const PrepareReport& report) {
     text += '\n';
   }
   if (!report.tokenizer.empty()) {
-    text += fmt::format("  tokens per byte: {:.4f}\n  unknown tokens: {}\n", tokens_per_byte(report),
-                        grouped(report.n_unknown));
+    if (report.input_bytes > 0) text += fmt::format("  tokens per byte: {:.4f}\n", tokens_per_byte(report));
+    text += fmt::format("  unknown tokens: {}\n", grouped(report.n_unknown));
   } else if (report.n_mapped > 0) {
     text += fmt::format("  unknown letters read as ambiguous ones: {}\n", grouped(report.n_mapped));
   }
@@ -281,6 +288,7 @@ std::string to_text(const PrepareReport& report) {
   }
   if (summary.n_empty_documents > 0)
     text += fmt::format("  empty documents skipped: {}\n", grouped(summary.n_empty_documents));
+  if (report.file_bytes == 0) return text + fmt::format("  generated in {:.2f} s\n", report.seconds);
   text += fmt::format("  read {} bytes", grouped(report.file_bytes));
   if (report.input_bytes != report.file_bytes) text += fmt::format(" ({} uncompressed)", grouped(report.input_bytes));
   return text + fmt::format(" in {:.2f} s\n", report.seconds);
@@ -293,7 +301,7 @@ std::string to_json(const PrepareReport& report) {
   json["vocabulary_size"] = report.vocabulary_size;
   if (!report.tokenizer.empty()) {
     json["tokenizer"] = report.tokenizer;
-    json["tokens_per_byte"] = tokens_per_byte(report);
+    if (report.input_bytes > 0) json["tokens_per_byte"] = tokens_per_byte(report);
     json["unknown_tokens"] = report.n_unknown;
     json["documents_in_pieces"] = report.n_cut_documents;
   }

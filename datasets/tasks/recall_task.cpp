@@ -6,31 +6,14 @@
 #include <utility>
 
 #include "datasets/tasks/copy_task.h"
+#include "datasets/tasks/draws.h"
 #include "framework/core/enum_names.h"
 #include "framework/core/error.h"
-#include "framework/core/random.h"
 
 namespace furlong {
 namespace {
 
 constexpr std::size_t key_digits = 5;
-
-/// A stream of random numbers.
-class RecallDraws {
- public:
-  explicit RecallDraws(const RandomKey& key) : key_(key) {}
-  /// Returns a number in [0, bound), uniform up to a bias of bound / 2^32.
-  std::size_t below(std::size_t bound) { return random_word(key_, next_++) * std::uint64_t{bound} >> 32; }
-  /// Moves `count` random elements to the front, in random order.
-  template <class T>
-  void shuffle(std::vector<T>& values, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) std::swap(values[i], values[i + below(values.size() - i)]);
-  }
-
- private:
-  RandomKey key_;
-  std::uint64_t next_ = 0;
-};
 
 /// The text of the passkey task as tokens.
 struct PasskeyText {
@@ -99,8 +82,8 @@ class RecallTask : public BatchSource {
 
   RecallSequence make_sequence(std::uint64_t index) const {
     // The stream depends on the task, so that tasks of one seed differ.
-    RecallDraws draws({options_.seed + index * 0x9E3779B97F4A7C15u, static_cast<std::uint32_t>(options_.pairs),
-                       random_stream(name_of(options_.task))});
+    Draws draws({options_.seed + index * 0x9E3779B97F4A7C15u, static_cast<std::uint32_t>(options_.pairs),
+                 random_stream(name_of(options_.task))});
     const auto n = static_cast<std::size_t>(options_.sequence_length);
     RecallSequence made{std::vector<std::int32_t>(n, tokens_.start), std::vector<bool>(n)};
     switch (options_.task) {
@@ -116,10 +99,10 @@ class RecallTask : public BatchSource {
     return made;
   }
 
-  std::int32_t random_symbol(RecallDraws& draws) const { return tokens_.symbols[draws.below(tokens_.symbols.size())]; }
+  std::int32_t random_symbol(Draws& draws) const { return tokens_.symbols[draws.below(tokens_.symbols.size())]; }
 
   /// start, key value key value ..., random symbols with `key value` among them.
-  void associate(RecallDraws& draws, RecallSequence& made) const {
+  void associate(Draws& draws, RecallSequence& made) const {
     const auto pairs = static_cast<std::size_t>(options_.pairs), n = made.tokens.size(), begin = 1 + 2 * pairs;
     std::vector<std::int32_t> symbols = tokens_.symbols;
     draws.shuffle(symbols, pairs);  // the first are the keys; the others are values and random symbols
@@ -145,7 +128,7 @@ class RecallTask : public BatchSource {
   }
 
   /// start, introduction, filler, needle, filler, question with its answer.
-  void hide_key(RecallDraws& draws, RecallSequence& made) const {
+  void hide_key(Draws& draws, RecallSequence& made) const {
     std::string key;
     for (std::size_t i = 0; i < key_digits; ++i) key += static_cast<char>('0' + draws.below(10));
     const PasskeyText text = passkey_text(vocabulary_, key);
@@ -166,7 +149,7 @@ class RecallTask : public BatchSource {
   }
 
   /// start, random symbols, some of them again, and the answer: the symbol that followed them.
-  void induce(RecallDraws& draws, RecallSequence& made) const {
+  void induce(Draws& draws, RecallSequence& made) const {
     const std::size_t n = made.tokens.size(), length = trigger_length(n), body = n - 1 - length;  // end of the body
     for (std::size_t i = 1; i < body; ++i) made.tokens[i] = random_symbol(draws);
     const auto begin = made.tokens.begin();

@@ -316,6 +316,11 @@ void texts() {
   seed("fasta", "protein", bytes(2, 1) + ">p\nMKVLA*\nJZ?\n");
   seed("fasta", "lines", bytes(4, 1) + "one\ntwo\r\n\nthree");
   seed("fasta", "blank", bytes(5, 1) + "one\ntwo\n\n\n  \nthree\r\n\r\nfour");
+  const std::string two_images("\0\0\x08\x03\0\0\0\2\0\0\0\1\0\0\0\2xxxx", 20);
+  seed("images", "idx", bytes(0, 0) + two_images);
+  seed("images", "idx_labels", bytes(6, 2) + two_images);
+  seed("images", "pgm", bytes(2, 0) + "P5 # gray\n2 2 255\nabcd");
+  seed("images", "ppm", bytes(3, 0) + "P6\n1 1\t9\r\1\2\3");
   seed("labelled", "tsv", bytes(0, 0) + "good film\tyes\nbad film\tno\n");
   seed("labelled", "tsv_header", bytes(0, 1) + "label\ttext\nyes\tgood\n");
   seed("labelled", "csv", bytes(1, 7) + "text,other,label\n\"a \"\"b\"\"\nc\",d,yes\nx,y,no\n");

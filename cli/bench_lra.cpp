@@ -1,0 +1,168 @@
+// furlong bench lra: the table of Long Range Arena.
+#include "cli/bench_lra.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/attention_options.h"
+#include "cli/common_options.h"
+#include "cli/prepare_tasks.h"
+#include "evaluation/bench/bench_lra.h"
+#include "framework/core/machine.h"
+#include "framework/core/parallel.h"
+#include "framework/core/version.h"
+#include "framework/io/atomic_file.h"
+
+namespace furlong::command_line {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct BenchLraArguments {
+  LraOptions lra{.configs = "configs/lra", .output = "runs/lra"};
+  std::vector<std::string> tasks{"listops", "pathfinder"};
+  std::vector<std::string> mechanisms{"softmax", "favor_positive", "favor_relu", "elu1", "linformer", "windowed"};
+  std::vector<std::int64_t> samples;
+  std::string json;
+};
+
+void print_head() {
+  fmt::print("{:<11}{:<17}{:>9}{:>16}{:>10}{:>10}{:>12}{:>9}{:>10}{:>12}\n", "task", "mechanism", "accuracy",
+             "95% interval", "baseline", "published", "tokens", "seconds", "peak MiB", "parameters");
+}
+
+void print(const LraResult& result) {
+  const auto percent = [](double share) { return fmt::format("{:.2f}", 100 * share); };
+  const Metric& accuracy = result.accuracy;
+  fmt::print("{:<11}{:<17}{:>9}{:>16}{:>10}{:>10}{:>12}{:>9.0f}{:>10.1f}{:>12}\n", result.task, result.mechanism,
+             percent(accuracy.value),
+             std::isfinite(accuracy.low) ? percent(accuracy.low) + " - " + percent(accuracy.high) : "-",
+             percent(result.baseline), result.published ? percent(*result.published) : "-", result.tokens,
+             result.seconds, static_cast<double>(result.peak_bytes) / (1 << 20), result.parameters);
+  std::fflush(stdout);
+}
+
+Json as_json(const LraResult& result) {
+  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
+  return {{"task", result.task},
+          {"mechanism", result.mechanism},
+          {"run_directory", result.run_directory.string()},
+          {"accuracy",
+           {{"value", result.accuracy.value},
+            {"low", number(result.accuracy.low)},
+            {"high", number(result.accuracy.high)}}},
+          {"baseline_accuracy", result.baseline},
+          {"published_accuracy", result.published ? Json(*result.published) : Json()},
+          {"test_samples", result.test_samples},
+          {"parameters", result.parameters},
+          {"steps", result.steps},
+          {"tokens", result.tokens},
+          {"seconds", result.seconds},
+          {"peak_bytes", result.peak_bytes}};
+}
+
+int run(const BenchLraArguments& arguments) {
+  std::signal(SIGPIPE, SIG_IGN);   // a closed pipe of the log must not stop training
+  std::optional<AtomicFile> file;  // created before the work, so that a wrong path fails early
+  if (!arguments.json.empty()) file.emplace(arguments.json);
+  Json results = Json::array();
+  for (const std::string& task : arguments.tasks) {
+    for (const std::string& mechanism : arguments.mechanisms) {
+      const LraResult result = bench_lra(task, mechanism, arguments.lra);
+      if (result.interrupted) {
+        fmt::print("stopped by a signal, saved in {}\nrun the same command again to resume\n",
+                   result.run_directory.string());
+        return 3;
+      }
+      if (results.empty()) print_head();
+      print(result);
+      results.push_back(as_json(result));
+    }
+  }
+  fmt::print(
+      "Accuracy in percent, on the test split. Published: Tay et al. 2020, Table 1; docs/lra.md lists differences.\n");
+  if (!file) return 0;
+  const Machine machine = read_machine();
+  const Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},
+                    {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}, {"threads", thread_count()}}},
+                    {"size", arguments.lra.size},
+                    {"bootstrap_resamples", arguments.lra.bootstrap.resamples},
+                    {"results", results}};
+  file->write(object.dump(2) + "\n");
+  file->commit();
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_lra(Command bench, int& status) {
+  const Command command =
+      bench.add_subcommand("lra", "Train and measure models on Long Range Arena, next to the published accuracies");
+  command.footer(
+      "Trains TASK_SIZE.yaml of --configs with each mechanism in turn and measures the best checkpoint on the test "
+      "split. The same command again continues: finished runs are only measured. Missing datasets are generated.\n"
+      "local is softmax in a window of 64 tokens; windowed adds favor_positive beyond the window. Other names are "
+      "feature maps of linear attention.");
+  command.examples({
+      "furlong bench lra --tasks listops --mechanisms softmax,favor_positive",
+      "furlong bench lra --set trainer.max_steps=200 --output runs/try --json-file lra.json",
+  });
+  const auto arguments = std::make_shared<BenchLraArguments>();
+  LraOptions& lra = arguments->lra;
+  command.add_option("--tasks", arguments->tasks, fmt::format("Tasks: {}", fmt::join(lra_tasks(), ", ")))
+      .shows_default()
+      .separated_by(',')
+      .one_of(lra_tasks())
+      .value_name("NAME,...");
+  command
+      .add_option("--mechanisms", arguments->mechanisms,
+                  fmt::format("Mechanisms: {}", fmt::join(lra_mechanisms(), ", ")))
+      .shows_default()
+      .separated_by(',')
+      .one_of(lra_mechanisms())
+      .value_name("NAME,...");
+  command
+      .add_option("--size", lra.size,
+                  "desk: 2 layers of width 128, 20 M tokens; published: as in Long Range Arena; or another SIZE of "
+                  "--configs")
+      .shows_default();
+  command.add_option("--configs", lra.configs, "Folder of the configs TASK_SIZE.yaml")
+      .shows_default()
+      .value_name("DIR");
+  command.add_option("--output", lra.output, "Folder of the runs TASK_SIZE_MECHANISM")
+      .shows_default()
+      .value_name("DIR");
+  command
+      .add_option("--samples", arguments->samples,
+                  "Samples of generated datasets: of train, validation and test (default: as published)")
+      .separated_by(',')
+      .value_name("N,N,N");
+  command
+      .add_option("--test-samples", lra.test_samples,
+                  "Measure at most this many samples of the test split, in whole batches; 0: all")
+      .shows_default()
+      .range(0, 1000000000)
+      .value_name("N");
+  command.add_option("--bootstrap", lra.bootstrap.resamples, "Resamples for the 95% confidence intervals; 0: none")
+      .shows_default()
+      .range(0, 1000000)
+      .value_name("N");
+  add_overrides(command, lra.overrides, "trainer.max_steps=200");
+  command.add_option("--json-file", arguments->json, "Write all results to this file as JSON")
+      .value_name("FILE")
+      .common();
+  command.action([arguments, &status] {
+    refuse_twice("--tasks", arguments->tasks);
+    refuse_twice("--mechanisms", arguments->mechanisms);
+    if (!arguments->samples.empty()) arguments->lra.samples = samples_of_splits(arguments->samples);
+    status = run(*arguments);
+  });
+}
+
+}  // namespace furlong::command_line

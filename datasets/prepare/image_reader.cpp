@@ -1,0 +1,272 @@
+#include "datasets/prepare/image_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <optional>
+
+#include "datasets/prepare/byte_source.h"
+#include "framework/core/error.h"
+#include "framework/core/printable.h"
+
+namespace furlong {
+namespace {
+
+constexpr std::uint64_t max_image_bytes = std::uint64_t{1} << 30;
+constexpr std::size_t max_netpbm_header = 4096;
+
+/// What a file's header says.
+struct ImageHeader {
+  std::uint64_t images = 1, rows = 0, columns = 0, channels = 1;
+  std::size_t bytes = 0;  ///< of the header
+  unsigned maximum = 255;
+  std::uint64_t image_bytes() const { return rows * columns * channels; }
+  std::string size() const { return fmt::format("{} x {} x {}", rows, columns, channels); }
+};
+
+std::uint32_t big_endian(std::string_view bytes) {
+  std::uint32_t value = 0;
+  for (const char byte : bytes.substr(0, 4)) value = value << 8 | static_cast<unsigned char>(byte);
+  return value;
+}
+
+/// Returns the dimensions of an IDX file of bytes, or nothing if more of the file is needed. Magic number: two zeros,
+/// the type of the values, the number of dimensions.
+std::optional<std::vector<std::uint64_t>> idx_dimensions(std::string_view text, const std::string& name) {
+  if (text.size() < 4) return std::nullopt;
+  const auto type = static_cast<unsigned char>(text[2]);
+  const auto count = static_cast<std::size_t>(static_cast<unsigned char>(text[3]));
+  if (type != 8) throw UserError("{}: IDX values of type 0x{:02x}; expected unsigned bytes (0x08)", name, type);
+  if (count < 1 || count > 4) throw UserError("{}: IDX data of {} dimensions; expected 1 to 4", name, count);
+  if (text.size() < 4 + 4 * count) return std::nullopt;
+  std::vector<std::uint64_t> dimensions;
+  for (std::size_t i = 0; i < count; ++i) dimensions.push_back(big_endian(text.substr(4 + 4 * i)));
+  return dimensions;
+}
+
+bool is_idx(std::string_view text) { return text.size() >= 2 && text[0] == 0 && text[1] == 0; }
+
+/// Reads the words of a PGM or PPM header: whitespace separates them, # starts a comment.
+class NetpbmWords {
+ public:
+  NetpbmWords(std::string_view text, const std::string& name) : text_(text), name_(name) {}
+  /// Returns the next number, or nothing if the text ends before the character after it.
+  std::optional<std::uint64_t> number() {
+    while (at_ < text_.size() && (is_space(text_[at_]) || text_[at_] == '#')) {
+      if (text_[at_] == '#') at_ = std::min(text_.find('\n', at_), text_.size() - 1);
+      ++at_;
+    }
+    const std::size_t begin = at_;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') ++at_;
+    if (at_ == text_.size()) return std::nullopt;
+    std::uint32_t value = 0;
+    const auto [last, error] = std::from_chars(text_.data() + begin, text_.data() + at_, value);
+    if (error != std::errc{} || !is_space(text_[at_]))
+      throw UserError("{}: the header is not that of a PGM or PPM file; expected width, height and largest value",
+                      name_);
+    return value;
+  }
+  /// Returns the place after the single space that ends the header.
+  std::size_t end() const { return at_ + 1; }
+
+ private:
+  static bool is_space(char letter) { return letter == ' ' || (letter >= '\t' && letter <= '\r'); }
+  std::string_view text_;
+  const std::string& name_;
+  std::size_t at_ = 2;
+};
+
+std::optional<ImageHeader> netpbm_header(std::string_view text, const std::string& name) {
+  NetpbmWords words(text.substr(0, max_netpbm_header), name);
+  const auto width = words.number(), height = width ? words.number() : width,
+             maximum = height ? words.number() : height;
+  if (!maximum) {
+    if (text.size() < max_netpbm_header) return std::nullopt;
+    throw UserError("{}: the header has more than {} bytes", name, max_netpbm_header);
+  }
+  if (*maximum < 1 || *maximum > 255)
+    throw UserError("{}: the largest value is {}; expected 1 to 255, one byte for each value", name, *maximum);
+  return ImageHeader{.rows = *height,
+                     .columns = *width,
+                     .channels = text[1] == '6' ? 3U : 1U,
+                     .bytes = words.end(),
+                     .maximum = static_cast<unsigned>(*maximum)};
+}
+
+/// Returns the header, or nothing if more of the file is needed.
+std::optional<ImageHeader> header_of(std::string_view text, const std::string& name) {
+  if (is_netpbm(text)) return netpbm_header(text, name);
+  if (text.size() < 4) return std::nullopt;
+  if (text.starts_with("\x89PNG")) throw UserError("{}: PNG files are not supported; convert it to PPM", name);
+  if (!is_idx(text)) throw UserError("{}: not an image file; expected IDX, PGM (P5) or PPM (P6)", name);
+  const auto dimensions = idx_dimensions(text, name);
+  if (!dimensions) return std::nullopt;
+  if (dimensions->size() < 3)
+    throw UserError("{}: IDX data of {} dimensions; expected 3 (images, rows, columns) or 4 (channels)", name,
+                    dimensions->size());
+  ImageHeader header;
+  header.images = (*dimensions)[0];
+  header.rows = (*dimensions)[1];
+  header.columns = (*dimensions)[2];
+  if (dimensions->size() == 4) header.channels = (*dimensions)[3];
+  header.bytes = 4 + 4 * dimensions->size();
+  return header;
+}
+
+class ImageReader : public DocumentReader {
+ public:
+  ImageReader(ImageOptions options, DocumentSink& writer)
+      : options_(std::move(options)), n_named_(options_.names.size()), writer_(writer) {}
+
+  void begin_input(const std::string& name) override {
+    name_ = name;
+    header_.reset();
+    read_ = 0;
+    text_.clear();
+    if (options_.labelled && options_.labels.empty()) folder_ = folder_label();
+  }
+
+  void feed(std::string_view block) override {
+    text_ += block;
+    if (!header_) read_header();
+    if (!header_) return;
+    const std::uint64_t bytes = header_->image_bytes();
+    std::size_t begin = 0;
+    for (; read_ < header_->images && text_.size() - begin >= bytes; begin += bytes, ++read_)
+      write(std::string_view(text_).substr(begin, bytes));
+    text_.erase(0, begin);
+    if (read_ == header_->images && !text_.empty())
+      throw UserError("{}: the file continues after its {}; expected its end", name_, counted());
+  }
+
+  void end_input() override {
+    if (!header_) throw UserError("{}: the file ends inside its header; download or copy it again", name_);
+    if (read_ < header_->images)
+      throw UserError("{}: the file is truncated: it has {} of {} of {}; download or copy it again", name_, read_,
+                      counted(), header_->size());
+    ++input_;
+  }
+
+  std::vector<std::string> label_names() const override {
+    if (!options_.names.empty() || options_.labels.empty()) return options_.names;
+    std::vector<std::string> names;
+    for (int label = 0; label <= highest_; ++label) names.push_back(std::to_string(label));
+    return names;
+  }
+
+ private:
+  std::string counted() const { return fmt::format("{} image{}", header_->images, header_->images == 1 ? "" : "s"); }
+
+  void read_header() {
+    header_ = header_of(text_, name_);
+    if (!header_) return;
+    text_.erase(0, header_->bytes);
+    const ImageHeader& found = *header_;
+    // Each factor is below 2^32, so that the product of two does not overflow.
+    const bool too_large = found.rows * found.columns > max_image_bytes || found.channels > max_image_bytes ||
+                           found.image_bytes() > max_image_bytes;
+    if (found.images == 0 || too_large || found.image_bytes() == 0)
+      throw UserError("{}: found {} of {}; expected at least one image of 1 byte to 1 GiB", name_, counted(),
+                      found.size());
+    if (options_.grayscale && found.channels != 1 && found.channels != 3)
+      throw UserError("{}: found {} channels; --grayscale needs 1 or 3", name_, found.channels);
+    if (first_name_.empty()) {
+      first_ = found;
+      first_name_ = name_;
+    } else if (found.size() != first_.size()) {
+      throw UserError("{}: images of {}; expected {} as in {}", name_, found.size(), first_.size(), first_name_);
+    }
+    check_labels();
+  }
+
+  void check_labels() const {
+    if (options_.labels.empty()) return;
+    const std::size_t labels = options_.labels.at(input_).size();
+    if (labels != header_->images)
+      throw UserError("{}: has {}, but its --label-file has {} labels; give the labels of this file", name_, counted(),
+                      labels);
+  }
+
+  void write(std::string_view image) {
+    pixels_.clear();
+    const auto value = [&](std::size_t place) {
+      const unsigned raw = static_cast<unsigned char>(image[place]);
+      if (raw > header_->maximum)
+        throw UserError("{}: found the value {} above the largest one of the header, {}", name_, raw, header_->maximum);
+      return (raw * 255 + header_->maximum / 2) / header_->maximum;
+    };
+    if (options_.grayscale && header_->channels == 3) {
+      for (std::size_t i = 0; i < image.size(); i += 3)
+        pixels_.push_back(
+            static_cast<std::uint16_t>((299 * value(i) + 587 * value(i + 1) + 114 * value(i + 2) + 500) / 1000));
+    } else {
+      for (std::size_t i = 0; i < image.size(); ++i) pixels_.push_back(static_cast<std::uint16_t>(value(i)));
+    }
+    writer_.append(std::span<const std::uint16_t>(pixels_));
+    writer_.end_document();
+    if (!options_.labelled) return;
+    const std::int32_t label = options_.labels.empty() ? folder_ : label_of_image();
+    writer_.label({.ids = {&label, 1}, .place = name_});
+  }
+
+  std::int32_t label_of_image() {
+    const int label = options_.labels[input_][static_cast<std::size_t>(read_)];
+    if (n_named_ > 0 && static_cast<std::size_t>(label) >= n_named_)
+      throw UserError("{}: image {} has the label {}, but --labels gives {} names", name_, read_ + 1, label, n_named_);
+    highest_ = std::max(highest_, label);
+    return label;
+  }
+
+  /// Returns the label of the folder that the input is in.
+  std::int32_t folder_label() {
+    const std::string folder = std::filesystem::absolute(name_).lexically_normal().parent_path().filename().string();
+    const auto found = std::find(options_.names.begin(), options_.names.end(), folder);
+    if (found == options_.names.end() && n_named_ > 0)
+      throw UserError("{}: its folder {} is not one of --labels", name_, foreign::printable(folder));
+    const auto label = static_cast<std::int32_t>(found - options_.names.begin());
+    if (found == options_.names.end()) options_.names.push_back(folder);
+    return label;
+  }
+
+  ImageOptions options_;
+  std::size_t n_named_;  // names that the caller gave
+  DocumentSink& writer_;
+  std::string name_, text_, first_name_;
+  std::optional<ImageHeader> header_;
+  ImageHeader first_;
+  std::uint64_t read_ = 0;  // images of this input
+  std::size_t input_ = 0;
+  std::int32_t folder_ = 0;
+  int highest_ = 0;
+  std::vector<std::uint16_t> pixels_;
+};
+
+}  // namespace
+
+bool is_netpbm(std::string_view beginning) { return beginning.starts_with("P5") || beginning.starts_with("P6"); }
+
+std::unique_ptr<DocumentReader> make_image_reader(ImageOptions options, DocumentSink& writer) {
+  return std::make_unique<ImageReader>(std::move(options), writer);
+}
+
+std::vector<std::uint8_t> read_idx_labels(ByteSource& source) {
+  std::string header(8, '\0');
+  header.resize(source.read(header.data(), header.size()));
+  const std::string& name = source.name();
+  if (header.size() >= 2 && !is_idx(header))
+    throw UserError("{}: not an IDX file; expected the labels of images", name);
+  if (header.size() >= 4 && header[3] != 1)
+    throw UserError("{}: IDX data of {} dimensions; expected 1, a label for each image", name,
+                    static_cast<unsigned char>(header[3]));
+  const auto dimensions = idx_dimensions(header, name);
+  std::vector<std::uint8_t> labels;
+  std::vector<std::uint8_t> block(1 << 16);
+  while (const std::size_t count = source.read(block.data(), block.size()))
+    labels.insert(labels.end(), block.begin(), block.begin() + static_cast<std::ptrdiff_t>(count));
+  if (!dimensions || labels.size() != dimensions->front())
+    throw UserError("{}: the file has {} of {} labels; download or copy it again", name, labels.size(),
+                    dimensions ? dimensions->front() : 0);
+  return labels;
+}
+
+}  // namespace furlong

@@ -1,0 +1,37 @@
+#pragma once
+// Reads images as sequences of pixels: `furlong prepare images`.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "datasets/prepare/document_readers.h"
+
+namespace furlong {
+
+class ByteSource;
+
+/// Options of make_image_reader().
+struct ImageOptions {
+  /// true: each image is labelled, by `labels` if there are any, otherwise by the name of its file's folder.
+  bool labelled = false;
+  std::vector<std::vector<std::uint8_t>> labels;  ///< of the images of each input, in order
+  /// Names of the labels 0, 1, ...; empty: the numbers of `labels`, or folders in order of appearance.
+  std::vector<std::string> names;
+  bool grayscale = false;  ///< reduce red, green and blue to their luma (ITU-R BT.601)
+};
+
+/// Returns a reader of images: IDX files of bytes [images, rows, columns] or [images, rows, columns, channels] (the
+/// format of MNIST), and PGM or PPM files (P5, P6) with one image each. Each image is a document; its tokens are the
+/// bytes of its pixels, row by row. Values of PGM and PPM are scaled to 0 ... 255. All images have one size. Throws
+/// UserError, naming the input, for other files, truncated files, and labels that do not match.
+std::unique_ptr<DocumentReader> make_image_reader(ImageOptions options, DocumentSink& writer);
+
+/// Reads labels: an IDX file of bytes [images]. Throws UserError if it is another file or truncated.
+std::vector<std::uint8_t> read_idx_labels(ByteSource& source);
+
+/// Returns whether a file that begins so is a PGM or PPM file.
+bool is_netpbm(std::string_view beginning);
+
+}  // namespace furlong

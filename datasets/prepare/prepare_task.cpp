@@ -1,0 +1,77 @@
+#include "datasets/prepare/prepare_task.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "datasets/prepare/provenance.h"
+#include "framework/core/clock.h"
+#include "framework/core/error.h"
+#include "framework/core/parallel.h"
+
+namespace furlong {
+namespace {
+
+constexpr std::uint64_t samples_per_block = 1024;
+constexpr double seconds_between_reports = 5;
+
+DatasetWriterOptions task_writer_options(const PrepareTaskOptions& options) {
+  const auto total = static_cast<double>(std::accumulate(options.samples.begin(), options.samples.end(), 0.0));
+  DatasetWriterOptions made;
+  made.split_by = DatasetWriterOptions::SplitBy::count;
+  made.split_documents = options.samples;
+  made.documents_per_label = 1;
+  for (std::size_t split = 0; split < 3; ++split)
+    made.shares.share[split] = static_cast<double>(options.samples[split]) / total;
+  return made;
+}
+
+nlohmann::ordered_json options_of(const LabelledTask& task, const PrepareTaskOptions& options) {
+  nlohmann::ordered_json json{{"format", task.name()}};
+  json.update(task.options());
+  for (const Split split : all_splits)
+    json["samples"][std::string(name_of(split))] = options.samples[static_cast<std::size_t>(split)];
+  return json;
+}
+
+}  // namespace
+
+PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& options) {
+  const auto start = Clock::now();
+  auto last_report = start;
+  for (const Split split : all_splits) {
+    if (options.samples[static_cast<std::size_t>(split)] == 0)
+      throw UserError("--samples: the {} split has 0 samples; expected at least 1", name_of(split));
+  }
+  check_replaceable(options.output, options.force);
+  const Vocabulary vocabulary = task.vocabulary();
+  DatasetWriter writer(options.output, vocabulary, task_writer_options(options));
+  std::vector<LabelledSequence> block;
+  for (const Split split : all_splits) {
+    const std::uint64_t samples = options.samples[static_cast<std::size_t>(split)];
+    for (std::uint64_t first = 0; first < samples; first += samples_per_block) {
+      block.resize(static_cast<std::size_t>(std::min(samples - first, samples_per_block)));
+      parallel_tasks(std::ssize(block), [&](std::int64_t i) {
+        block[static_cast<std::size_t>(i)] = task.sample(split, first + static_cast<std::uint64_t>(i));
+      });
+      for (const LabelledSequence& made : block) {
+        writer.append(std::span(made.tokens));
+        writer.end_document();
+        writer.label(made.label);
+      }
+      if (!options.progress || seconds_since(last_report) < seconds_between_reports) continue;
+      last_report = Clock::now();
+      options.progress({task.name(), 0, writer.n_tokens(), seconds_since(start)});
+    }
+  }
+  PrepareReport report;
+  report.output = options.output;
+  report.vocabulary = vocabulary.kind_name();
+  if (vocabulary.tokenizer()) report.tokenizer = vocabulary.tokenizer()->kind();
+  report.vocabulary_size = vocabulary.size();
+  report.store = writer.finish(Provenance().text(options_of(task, options)), task.labels());
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace furlong

@@ -1,0 +1,22 @@
+#pragma once
+// Writes the samples of a generated task to a tokenized dataset: `furlong prepare listops` and `pathfinder`.
+#include <array>
+
+#include "datasets/prepare/prepare.h"
+#include "datasets/tasks/labelled_task.h"
+
+namespace furlong {
+
+/// Output of prepare_task().
+struct PrepareTaskOptions {
+  std::string output;
+  bool force = false;                             ///< replace an existing output
+  std::array<std::uint64_t, 3> samples{};         ///< of train, validation and test
+  decltype(PrepareOptions::progress) progress{};  ///< see PrepareOptions; may be empty
+};
+
+/// Generates samples on all threads and writes them in order, a document each. The file does not depend on the number
+/// of threads. Throws UserError if a split has no samples, and as prepare().
+PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& options);
+
+}  // namespace furlong

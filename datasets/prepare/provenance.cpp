@@ -1,0 +1,38 @@
+#include "datasets/prepare/provenance.h"
+
+#include <fmt/chrono.h>
+
+#include <ctime>
+#include <filesystem>
+
+#include "datasets/prepare/byte_source.h"
+#include "framework/core/error.h"
+#include "framework/core/version.h"
+
+namespace furlong {
+
+using Json = nlohmann::ordered_json;
+
+void Provenance::add(const ByteSource& source) {
+  sources_.push_back({{"path", source.name()},
+                      {"bytes", source.file_bytes()},
+                      {"xxh3_64", fmt::format("{:016x}", source.file_hash())},
+                      {"compression", source.compression()}});
+}
+
+std::string Provenance::text(const Json& options) const {
+  const Json all{{"furlong", version()},
+                 {"commit", commit()},
+                 {"created", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
+                 {"sources", sources_},
+                 {"options", options}};
+  return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void check_replaceable(const std::string& output, bool force) {
+  std::error_code ignored;
+  if (std::filesystem::exists(output, ignored) && !force)
+    throw UserError("{}: already exists; use --force to replace it, or choose another --output", output);
+}
+
+}  // namespace furlong

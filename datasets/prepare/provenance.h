@@ -1,0 +1,26 @@
+#pragma once
+// Where a tokenized dataset comes from: its attribute `provenance`.
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace furlong {
+
+class ByteSource;
+
+/// Collects the inputs of a dataset.
+class Provenance {
+ public:
+  /// Adds a source that was read to its end: path, size, hash, compression.
+  void add(const ByteSource& source);
+  /// Returns JSON: version, commit, time, sources and `options`. File names may not be UTF-8; invalid bytes become
+  /// U+FFFD.
+  std::string text(const nlohmann::ordered_json& options) const;
+
+ private:
+  nlohmann::ordered_json sources_ = nlohmann::ordered_json::array();
+};
+
+/// Throws UserError if `output` exists, unless `force`.
+void check_replaceable(const std::string& output, bool force);
+
+}  // namespace furlong

@@ -1,0 +1,169 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "datasets/prepare/prepare.h"
+#include "datasets/tokenized_dataset.h"
+#include "framework/core/error.h"
+#include "tests/datasets/prepare/compress.h"
+#include "tests/datasets/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+
+std::string big_endian(std::uint32_t value) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift & 255);
+  return bytes;
+}
+
+/// An IDX file of bytes.
+std::string idx(const std::vector<std::uint32_t>& dimensions, const std::string& values) {
+  std::string text{'\0', '\0', '\x08', static_cast<char>(dimensions.size())};
+  for (const std::uint32_t dimension : dimensions) text += big_endian(dimension);
+  return text + values;
+}
+
+std::string bytes(std::initializer_list<int> values) {
+  std::string text;
+  for (const int value : values) text += static_cast<char>(value);
+  return text;
+}
+
+class PrepareImagesTest : public testing::WithTemporaryFolder {
+ protected:
+  PrepareOptions options(const std::vector<std::string>& inputs, const std::vector<std::string>& labels = {}) const {
+    PrepareOptions made;
+    made.format = PrepareOptions::Format::images;
+    made.inputs = inputs;
+    made.image_labels = labels;
+    made.output = path("images.h5");
+    made.force = true;
+    made.store.split_by = DatasetWriterOptions::SplitBy::document;
+    made.store.shares = parse_split_shares("1,0,0");
+    return made;
+  }
+  TokenizedDataset prepared(const PrepareOptions& options) const {
+    prepare(options);
+    return TokenizedDataset::open(options.output);
+  }
+  std::string refusal(const PrepareOptions& options) const {
+    const std::string message = message_of<UserError>([&] { prepare(options); });
+    EXPECT_FALSE(std::filesystem::exists(options.output));
+    return message;
+  }
+  std::vector<std::int32_t> pixels(const TokenizedDataset& data) const {
+    return data.read(Split::train, 0, data.n_tokens());
+  }
+};
+
+using Pixels = std::vector<std::int32_t>;
+
+TEST_F(PrepareImagesTest, IdxFilesBecomeLabelledPixels) {
+  const std::string first = idx({2, 2, 3}, bytes({0, 1, 2, 3, 4, 255, 6, 7, 8, 9, 10, 11}));
+  const std::string second = idx({1, 2, 3}, bytes({20, 21, 22, 23, 24, 25}));
+  const TokenizedDataset data = prepared(
+      options({file("a.idx", first), file("b.gz", testing::gzip(second))},
+              {file("a.labels", idx({2}, bytes({3, 0}))), file("b.labels.gz", testing::gzip(idx({1}, bytes({1}))))}));
+  EXPECT_EQ(pixels(data), (Pixels{0, 1, 2, 3, 4, 255, 6, 7, 8, 9, 10, 11, 20, 21, 22, 23, 24, 25}));
+  EXPECT_EQ(data.n_documents(), 3u);
+  EXPECT_EQ(data.document(1).begin, 6u);
+  EXPECT_EQ(data.labels(), (Pixels{3, 0, 1}));
+  EXPECT_EQ(data.vocabulary().labels(), (std::vector<std::string>{"0", "1", "2", "3"}));
+  EXPECT_EQ(data.vocabulary().size(), 256);
+  const auto provenance = nlohmann::json::parse(data.provenance());
+  EXPECT_EQ(provenance["options"]["format"], "images");
+  EXPECT_EQ(provenance["sources"].size(), 4u);
+}
+
+TEST_F(PrepareImagesTest, LabelsAreOptionalAndCanHaveNames) {
+  const std::string images = file("a", idx({2, 1, 2}, bytes({1, 2, 3, 4})));
+  EXPECT_EQ(prepared(options({images})).documents_per_label(), 0u);
+  PrepareOptions named = options({images}, {file("labels", idx({2}, bytes({1, 0})))});
+  named.labelled.labels = {"shoe", "bag", "coat"};
+  EXPECT_EQ(prepared(named).vocabulary().labels(), named.labelled.labels);
+  named.labelled.labels = {"shoe"};
+  std::filesystem::remove(named.output);
+  EXPECT_THAT(refusal(named), HasSubstr("image 1 has the label 1, but --labels gives 1 names"));
+}
+
+TEST_F(PrepareImagesTest, ReadsColoursAndReducesThemToGray) {
+  // Luma of red, green and blue: 0.299, 0.587 and 0.114 of 255.
+  const std::string rgb = bytes({255, 0, 0, 0, 255, 0, 0, 0, 255, 255, 255, 255});
+  PrepareOptions wanted = options({file("a", idx({1, 2, 2, 3}, rgb))});
+  EXPECT_EQ(pixels(prepared(wanted)), (Pixels{255, 0, 0, 0, 255, 0, 0, 0, 255, 255, 255, 255}));
+  wanted.grayscale = true;
+  EXPECT_EQ(pixels(prepared(wanted)), (Pixels{76, 150, 29, 255}));
+  std::filesystem::create_directories(path("x"));
+  wanted.inputs = {file("x/a.ppm", "P6\n# a comment\n2 2 255\n" + rgb)};
+  EXPECT_EQ(pixels(prepared(wanted)), (Pixels{76, 150, 29, 255}));
+}
+
+TEST_F(PrepareImagesTest, FoldersLabelPicturesAndValuesAreScaled) {
+  std::filesystem::create_directories(path("cat"));
+  std::filesystem::create_directories(path("dog"));
+  const std::vector<std::string> files{file("dog/1.pgm", "P5 2 1 3\n" + bytes({0, 3})),
+                                       file("cat/1.pgm", "P5\n2\t1\r\n# 7\n255\n" + bytes({'#', 10})),
+                                       file("dog/2.pgm", "P5 2 1 4 " + bytes({1, 2}))};
+  PrepareOptions wanted = options(files);
+  const TokenizedDataset data = prepared(wanted);
+  EXPECT_EQ(pixels(data), (Pixels{0, 255, '#', 10, 64, 128}));
+  EXPECT_EQ(data.labels(), (Pixels{0, 1, 0}));
+  EXPECT_EQ(data.vocabulary().labels(), (std::vector<std::string>{"dog", "cat"}));
+  wanted.labelled.labels = {"cat", "dog"};
+  EXPECT_EQ(prepared(wanted).labels(), (Pixels{1, 0, 1}));
+  wanted.labelled.labels = {"cat"};
+  std::filesystem::remove(wanted.output);
+  EXPECT_THAT(refusal(wanted), HasSubstr("its folder dog is not one of --labels"));
+}
+
+TEST_F(PrepareImagesTest, EveryTruncationIsOneError) {
+  const std::string whole = idx({2, 2, 2}, bytes({1, 2, 3, 4, 5, 6, 7, 8}));
+  const std::string labels = idx({2}, bytes({1, 0})), picture = "P5 2 2 255\n" + bytes({1, 2, 3, 4});
+  for (std::size_t size = 1; size < whole.size(); ++size)
+    EXPECT_THAT(refusal(options({file("cut", whole.substr(0, size))})), HasSubstr("cut: the file")) << size;
+  EXPECT_THAT(refusal(options({file("cut", whole.substr(0, 20))})),
+              HasSubstr("truncated: it has 1 of 2 images of 2 x 2 x 1"));
+  for (std::size_t size = 1; size < picture.size(); ++size)
+    EXPECT_THAT(refusal(options({file("cut", picture.substr(0, size))})), HasSubstr("cut: the file")) << size;
+  for (std::size_t size = 0; size < labels.size(); ++size)
+    EXPECT_THAT(refusal(options({file("whole", whole)}, {file("cut", labels.substr(0, size))})),
+                HasSubstr("cut: the file has"))
+        << size;
+  EXPECT_THAT(refusal(options({file("cut", testing::gzip(whole).substr(0, 30))})), HasSubstr("truncated"));
+}
+
+TEST_F(PrepareImagesTest, RejectsOtherFilesSizesAndLabels) {
+  const std::string good = file("good", idx({1, 1, 2}, bytes({1, 2})));
+  const auto refused = [&](const std::string& text) { return refusal(options({file("bad", text)})); };
+  EXPECT_THAT(refused("GIF89a..."), HasSubstr("bad: not an image file; expected IDX"));
+  EXPECT_THAT(refused("\x89PNG\r\n\x1a\n"), HasSubstr("PNG files are not supported"));
+  EXPECT_THAT(refused(bytes({0, 0, 13, 3}) + std::string(30, 'x')), HasSubstr("type 0x0d; expected unsigned bytes"));
+  EXPECT_THAT(refused(idx({4}, "abcd")), HasSubstr("of 1 dimensions; expected 3"));
+  EXPECT_THAT(refused(bytes({0, 0, 8, 9}) + std::string(60, 'x')), HasSubstr("of 9 dimensions"));
+  EXPECT_THAT(refused(idx({0, 2, 2}, "")), HasSubstr("found 0 images"));
+  EXPECT_THAT(refused(idx({1, 0, 2}, "")), HasSubstr("1 image of 0 x 2 x 1"));
+  EXPECT_THAT(refused(idx({1, 0xffffffff, 0xffffffff, 0xffffffff}, "abc")), HasSubstr("1 byte to 1 GiB"));
+  EXPECT_THAT(refused(idx({1, 1, 2}, "abc")), HasSubstr("continues after its 1 image"));
+  EXPECT_THAT(refused("P5 2 x 255\nabcd"), HasSubstr("not that of a PGM or PPM file"));
+  EXPECT_THAT(refused("P5 2 99999999999 255\nabcd"), HasSubstr("not that of a PGM or PPM file"));
+  EXPECT_THAT(refused("P5 2 2 65535\nabcdabcd"), HasSubstr("the largest value is 65535"));
+  EXPECT_THAT(refused("P5 2 2 9\nabcd"), HasSubstr("the value 97 above the largest one of the header, 9"));
+  EXPECT_THAT(refused("P5 #" + std::string(5000, 'x')), HasSubstr("more than 4096 bytes"));
+  EXPECT_THAT(refusal(options({good, file("bad", idx({1, 2, 2}, "abcd"))})),
+              HasSubstr("bad: images of 2 x 2 x 1; expected 1 x 2 x 1 as in"));
+  EXPECT_THAT(refusal(options({good}, {file("labels", idx({2}, "ab"))})), HasSubstr("its --label-file has 2 labels"));
+  EXPECT_THAT(refusal(options({good}, {good})), HasSubstr("of 3 dimensions; expected 1"));
+  EXPECT_THAT(refusal(options({good}, {file("labels", "yes\nno\n")})), HasSubstr("labels: not an IDX file"));
+  EXPECT_THAT(refusal(options({good, good}, {file("labels", idx({1}, "a"))})), HasSubstr("found 1 files for 2 inputs"));
+  PrepareOptions gray = options({file("two", idx({1, 1, 1, 2}, "ab"))});
+  gray.grayscale = true;
+  EXPECT_THAT(refusal(gray), HasSubstr("found 2 channels"));
+}
+
+}  // namespace
+}  // namespace furlong
