@@ -14,12 +14,15 @@
 namespace furlong::benchmarks {
 namespace {
 
-/// Normal numbers, the same block of them again and again: drawing all would take longer than the attention.
+/// Normal numbers rounded to bfloat16, so that every dtype computes the same problem with the projection of a model.
+/// The same block of them again and again: drawing all would take longer than the attention.
 Tensor normal(const Shape& shape, const char* name, DType dtype) {
   constexpr std::size_t block = 65521;  // prime: rows and heads do not repeat together
   std::vector<float> values(static_cast<std::size_t>(shape.elements()));
   for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = i < block ? static_cast<float>(random_normal({1, 0, random_stream(name)}, i)) : values[i - block];
+    values[i] = i < block
+                    ? static_cast<float>(bfloat16(static_cast<float>(random_normal({1, 0, random_stream(name)}, i))))
+                    : values[i - block];
   if (dtype == DType::float32) return Tensor::from(values, shape);
   require(dtype == DType::bfloat16, "attention benchmarks run in float32 and bfloat16");
   return Tensor::from(std::vector<bfloat16>(values.begin(), values.end()), shape);

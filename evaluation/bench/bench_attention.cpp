@@ -9,6 +9,7 @@
 #include "framework/core/gpu_engine.h"
 #include "framework/core/random.h"
 #include "framework/ops/attention/linformer/sequence_projection.h"
+#include "framework/primitives/arithmetic.h"
 #include "framework/primitives/dispatch.h"
 #include "framework/primitives/gemm.h"
 #include "layers/attention/linear/random_projection.h"
@@ -168,6 +169,29 @@ void PeakRate::measure() {
       best_ = std::max(best_, 2 * std::pow(static_cast<double>(size), 3) / seconds_since(start));
     }
   }
+}
+
+Roofline measure_roofline(const Device& device, std::uint64_t usable_memory) {
+  const auto peak_of = [&](DType dtype) {
+    PeakRate peak(dtype, device);
+    peak.measure();
+    return peak.flops_per_second();
+  };
+  Roofline roofline{peak_of(DType::float32), peak_of(DType::bfloat16)};
+  // 256 MiB, more than the caches; small for the simulator.
+  const std::uint64_t most = device.is_cpu() || device.type == DeviceType::cuda ? 256u << 20 : 1u << 14;
+  const auto elements = static_cast<std::int64_t>((usable_memory > 0 ? std::min(most, usable_memory / 16) : most) / 4);
+  const Stream stream{device};
+  const Tensor target = Tensor::zeros({elements}, DType::float32, device),
+               source = Tensor::zeros({elements}, DType::float32, device);
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    synchronize(stream);
+    const auto start = Clock::now();
+    ops::add(stream, target, source, GradientMode::accumulate);
+    synchronize(stream);
+    roofline.memory_bytes = std::max(roofline.memory_bytes, 12 * static_cast<double>(elements) / seconds_since(start));
+  }
+  return roofline;
 }
 
 double fitted_exponent(const std::vector<std::pair<double, double>>& points) {

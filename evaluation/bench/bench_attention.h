@@ -62,6 +62,14 @@ class PeakRate {
   double best_ = 0;
 };
 
+/// Rates of the machine on all threads that bound the speed of an op, each the best of several measurements.
+struct Roofline {
+  double float32_flops = 0, bfloat16_flops = 0;  ///< per second, as PeakRate
+  double memory_bytes = 0;                       ///< per second, read and written: one large tensor added to another
+};
+/// Takes about half a second. Allocates at most a 16th of `usable_memory` bytes for each of the two large tensors.
+Roofline measure_roofline(const Device& device, std::uint64_t usable_memory);
+
 /// Runs each length once to warm up and then `repeat` times, alternating between lengths: drifts of the machine's speed
 /// affect all lengths equally. Measures `peak`, if given, before each round and after the last. Throws UserError if
 /// lengths and options are incompatible.

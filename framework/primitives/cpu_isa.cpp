@@ -50,6 +50,15 @@ std::string names_of(const std::vector<InstructionSet>& sets) {
   return text;
 }
 
+bool is_intel() {
+#if HWY_ARCH_X86
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 const char* wanted() {
   const char* name = std::getenv("FURLONG_CPU_ISA");
   return name && *name ? name : nullptr;
@@ -78,7 +87,19 @@ void limit_cpu_isa() {
 std::string cpu_isa() {
   if (wanted()) return wanted();
   const std::vector<InstructionSet> sets = available();
-  return sets.empty() ? "" : sets.back().name;
+  if (sets.empty()) return "";
+  const std::string best = sets.back().name;
+  return best == "avx512_bf16" && is_intel() ? "avx512" : best;
+}
+
+bool multiplies_bfloat16() {
+  static const std::string name = cpu_isa();
+  return name == "avx512_bf16" || name == "amx";
+}
+
+const simd::BFloat16Products* bfloat16_products() {
+  static const std::string name = cpu_isa();
+  return name == "avx512_bf16" ? simd::avx512_bfloat16_products() : nullptr;
 }
 
 }  // namespace furlong::ops

@@ -35,10 +35,10 @@ GemmEpilogue::Activation epilogue_activation(ActivationKind kind);
 /// float32 (float64 for float64). stream.products selects how float32 is multiplied.
 ///
 /// Reproducibility: on one CPU, equal operands, strides and number of threads give equal bits; oneDNN selects its code
-/// by shape, strides and threads. In float64 strides and threads do not matter. On CUDA, equal operands, strides and
-/// address alignment give equal bits, because cuBLASLt selects by these. With an auxiliary, results are those of
-/// separate ops, bit for bit. The exception is gelu_tanh in bfloat16 on CUDA, where cuBLASLt's epilogue uses unrounded
-/// float32 sums.
+/// by shape, strides and threads. In float64, and in bfloat16 if computed in float32 tiles, only the operands matter.
+/// On CUDA, equal operands, strides and address alignment give equal bits, because cuBLASLt selects by these. With an
+/// auxiliary, results are those of separate ops, bit for bit. The exception is gelu_tanh in bfloat16 on CUDA, where
+/// cuBLASLt's epilogue uses unrounded float32 sums.
 ///
 /// Throws ContractError if shapes do not match.
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,

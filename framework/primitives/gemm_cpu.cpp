@@ -1,6 +1,7 @@
 // float32 and bfloat16 products use oneDNN's matmul, which reaches 85 to 95% of the CPU's peak on transformer shapes
-// for every combination of transposed operands. One or two float32 rows, as in generation, use oneDNN's sgemm. oneDNN
-// has no float64 on the CPU: gradient checks use the small template at the end.
+// for every combination of transposed operands. One or two float32 rows, as in generation, use oneDNN's sgemm. bfloat16
+// products use float32 tiles (gemm_tiles_cpu.cpp) where these are faster. oneDNN has no float64 on the CPU: gradient
+// checks use the small template at the end.
 #include <algorithm>
 #include <cmath>
 #include <dnnl.hpp>
@@ -11,6 +12,7 @@
 #include "framework/core/parallel.h"
 #include "framework/primitives/activation_kernels.h"
 #include "framework/primitives/arithmetic.h"
+#include "framework/primitives/cpu_isa.h"
 #include "framework/primitives/dispatch.h"
 #include "framework/primitives/gemm_kernels.h"
 
@@ -36,6 +38,7 @@ struct Key {
   std::int64_t rows, columns, inner, row_stride_a, row_stride_b, row_stride_c;
   DType dtype, dtype_c, dtype_bias;
   bool transpose_a, transpose_b, accumulate, bias;
+  bool packed;  // oneDNN chooses the layout of b
   Activation activation;
   bool operator==(const Key&) const = default;
 };
@@ -46,7 +49,7 @@ struct KeyHash {
                                static_cast<std::int64_t>(key.dtype) * 64 + static_cast<std::int64_t>(key.dtype_c) * 8 +
                                    static_cast<std::int64_t>(key.dtype_bias),
                                static_cast<std::int64_t>(key.transpose_a) + 2 * key.transpose_b + 4 * key.accumulate +
-                                   8 * key.bias + 16 * static_cast<std::int64_t>(key.activation)}) {
+                                   8 * key.bias + 16 * key.packed + 32 * static_cast<std::int64_t>(key.activation)}) {
       hash = (hash ^ static_cast<std::size_t>(value)) * 0x9E3779B97F4A7C15ull;
       hash ^= hash >> 29;
     }
@@ -83,7 +86,9 @@ void append_activation(dnnl::post_ops& steps, Activation activation) {
 std::shared_ptr<const Product> compile(const Key& key) {
   auto product = std::make_shared<Product>();
   product->a = matrix(key.rows, key.inner, key.dtype, key.row_stride_a, key.transpose_a);
-  product->b = matrix(key.inner, key.columns, key.dtype, key.row_stride_b, key.transpose_b);
+  product->b = key.packed
+                   ? dnnl::memory::desc({key.inner, key.columns}, type_of(key.dtype), dnnl::memory::format_tag::any)
+                   : matrix(key.inner, key.columns, key.dtype, key.row_stride_b, key.transpose_b);
   product->c = matrix(key.rows, key.columns, key.dtype_c, key.row_stride_c, false);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // from the arena: no allocation inside a step
@@ -96,6 +101,7 @@ std::shared_ptr<const Product> compile(const Key& key) {
   const auto description = key.bias ? dnnl::matmul::desc(product->a, product->b, product->bias, product->c)
                                     : dnnl::matmul::desc(product->a, product->b, product->c);
   const dnnl::matmul::primitive_desc primitive(description, attributes, cpu_engine());
+  product->b = primitive.weights_desc();
   product->scratch = primitive.scratchpad_desc();
   product->primitive = dnnl::matmul(primitive);
   return product;
@@ -122,31 +128,48 @@ std::shared_ptr<const Product> find(const Key& key) {
   return product;
 }
 
+/// Returns b, transposed if requested, in the layout that oneDNN chose.
+Tensor pack(const Tensor& b, bool transpose_b, const dnnl::memory::desc& layout, const Device& device) {
+  const Tensor packed = Tensor::empty({static_cast<std::int64_t>(layout.get_size())}, DType::uint8, device);
+  if (device.is_shape_only()) return packed;
+  const auto source =
+      matrix(b.extent(transpose_b ? 1 : 0), b.extent(transpose_b ? 0 : 1), b.dtype(), b.strides()[0], transpose_b);
+  dnnl::memory from(source, cpu_engine(), b.address()), to(layout, cpu_engine(), packed.address());
+  thread_local dnnl::stream stream(cpu_engine());
+  dnnl::reorder(from, to).execute(stream, from, to);
+  stream.wait();
+  return packed;
+}
+
+/// c (+)= op(a) · op(b) and the epilogue. If `packs`, b is first converted to the layout of oneDNN's choice. Returns
+/// false if this CPU has no code for the product.
 bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
-                const GemmEpilogue& epilogue) {
+                const GemmEpilogue& epilogue, bool packs = false) {
   const Key key{c.extent(0),
                 c.extent(1),
                 a.extent(transpose_a ? 0 : 1),
                 a.strides()[0],
-                b.strides()[0],
+                packs ? 0 : b.strides()[0],
                 c.strides()[0],
                 a.dtype(),
                 c.dtype(),
                 epilogue.bias ? epilogue.bias->dtype() : c.dtype(),
                 transpose_a,
-                transpose_b,
+                transpose_b && !packs,
                 accumulate,
                 epilogue.bias != nullptr,
+                packs,
                 epilogue.activation};
   const auto product = find(key);
   if (!product) return false;
+  const Tensor right = packs ? pack(b, transpose_b, product->b, compute_device(c)) : b;
   const auto& engine = cpu_engine();
   const auto scratch_bytes = static_cast<std::int64_t>(product->scratch.get_size());
   const Tensor scratch = Tensor::empty({scratch_bytes}, DType::uint8, compute_device(c));
   if (c.device().is_shape_only()) return true;
   std::unordered_map<int, dnnl::memory> arguments{
       {DNNL_ARG_SRC, dnnl::memory(product->a, engine, a.address())},
-      {DNNL_ARG_WEIGHTS, dnnl::memory(product->b, engine, b.address())},
+      {DNNL_ARG_WEIGHTS, dnnl::memory(product->b, engine, right.address())},
       {DNNL_ARG_DST, dnnl::memory(product->c, engine, c.address())},
       {DNNL_ARG_SCRATCHPAD, dnnl::memory(product->scratch, engine, scratch.address())}};
   if (epilogue.bias) arguments.emplace(DNNL_ARG_BIAS, dnnl::memory(product->bias, engine, epilogue.bias->address()));
@@ -210,27 +233,15 @@ bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool 
   return true;
 }
 
-/// bfloat16 without oneDNN support: the same product in float32 on converted copies.
-void run_converted(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
-                   bool accumulate, const GemmEpilogue& epilogue) {
-  const Device worker = compute_device(c);
-  const Stream stream{worker};
-  const Tensor a32 = Tensor::empty(a.shape(), DType::float32, worker),
-               b32 = Tensor::empty(b.shape(), DType::float32, worker);
-  convert(stream, a32, a);
-  convert(stream, b32, b);
-  GemmEpilogue epilogue32 = epilogue;
-  Tensor bias32;
-  if (epilogue.bias) {
-    bias32 = Tensor::empty(epilogue.bias->shape(), DType::float32, worker);
-    convert(stream, bias32, *epilogue.bias);
-    epilogue32.bias = &bias32;
-  }
-  const bool direct = c.dtype() == DType::float32;
-  const Tensor c32 = direct ? c : Tensor::empty(c.shape(), DType::float32, worker);
-  const bool done = run_onednn(a32, transpose_a, b32, transpose_b, c32, direct && accumulate, epilogue32);
-  require(done, "oneDNN has no float32 product for {} by {}", a.shape().text(), b.shape().text());
-  if (!direct) add(stream, c, c32, accumulate ? GradientMode::accumulate : GradientMode::overwrite);
+/// Returns whether oneDNN multiplies faster if b is first packed. With AMX it is twice as fast, and packing costs
+/// little compared with a product of many rows.
+bool packing_pays(const Tensor& a, bool transpose_a, const Tensor& c) {
+  return a.dtype() == DType::bfloat16 && multiplies_bfloat16() && !transpose_a && c.extent(0) >= 2048;
+}
+
+/// Returns whether a product is faster in float32. With few rows, reading b takes the time.
+bool in_float32(const Tensor& a, const Tensor& c) {
+  return a.dtype() == DType::bfloat16 && !multiplies_bfloat16() && c.extent(0) >= 64;
 }
 
 double activated(double x, Activation activation) {
@@ -286,8 +297,11 @@ void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Ten
     return;
   } else if (stream.products.short_sums && run_in_short_sums(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
     return;
-  } else if (!run_onednn(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
-    run_converted(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
+  } else if (in_float32(a, c) ||
+             !run_onednn(a, transpose_a, b, transpose_b, c, accumulate, epilogue, packing_pays(a, transpose_a, c))) {
+    require(a.dtype() == DType::bfloat16, "oneDNN has no float32 product for {} by {}", a.shape().text(),
+            b.shape().text());
+    gemm_in_float32_tiles(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
   }
 }
 

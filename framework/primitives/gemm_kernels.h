@@ -11,6 +11,10 @@ namespace furlong::ops {
 /// [k, n].
 void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
               const Tensor& c, bool accumulate, const GemmEpilogue& epilogue);
+/// The same product of bfloat16 operands, computed in float32. The bits of an element of c depend on its row of op(a),
+/// its column of op(b) and its earlier value alone.
+void gemm_in_float32_tiles(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
+                           bool accumulate, const GemmEpilogue& epilogue);
 /// Overwrites target [n] with the sum over the rows of matrix [rows, n], or adds it if `accumulate`.
 void column_sum_cpu(const Tensor& matrix, const Tensor& target, bool accumulate);
 

@@ -1,6 +1,7 @@
 #pragma once
 // The interface of the feature maps' CPU kernels, which work on one tile of rows at a time.
 #include "framework/ops/attention/feature_maps/feature_map.h"
+#include "framework/simd/bfloat16_products.h"
 
 namespace furlong::ops {
 
@@ -21,6 +22,10 @@ struct FeatureTile {
   T kernel_epsilon = 0;                      // for favor_relu
   std::int64_t order = 0;                    // for taylor and limit
   T* scratch = nullptr;                      // at least rows × (ld_m + ld_x) elements, overwritten
+  /// Kernels of products in bfloat16, with ω and ωᵀ packed as right operands: pairs [pairs_of(n_projections), ld_x] and
+  /// [pairs_of(d), ld_directions]. Null: products in float32.
+  const simd::BFloat16Products* bfloat16 = nullptr;
+  const simd::BFloat16Pair *packed_directions = nullptr, *packed_directions_transposed = nullptr;
 };
 
 /// Functions of one map φ. x and d_x are tiles [rows, d], features and d_features tiles [rows, m]. The rows are all

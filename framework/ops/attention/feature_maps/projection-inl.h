@@ -17,6 +17,14 @@ namespace furlong::ops::HWY_NAMESPACE {
 /// Overwrites `target` with u = x ωᵀ. x is not scaled, so that with 16-bit inputs every term is exact in float32.
 template <class T>
 HWY_INLINE void project(const FeatureTile<T>& tile, const T* x, std::int64_t rows, T* target) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (tile.packed_directions_transposed) {
+      auto* left = reinterpret_cast<simd::BFloat16Pair*>(tile.scratch);
+      tile.bfloat16->pack_rows(rows, tile.d, x, tile.ld_x, left, tile.ld_x / 2);
+      return tile.bfloat16->multiply(rows, tile.n_projections, tile.d, left, tile.ld_x / 2,
+                                     tile.packed_directions_transposed, tile.ld_directions, target, tile.ld_m, false);
+    }
+  }
   small_gemm_nn<T>(rows, tile.n_projections, tile.d, x, tile.ld_x, tile.directions_transposed, tile.ld_directions,
                    target, tile.ld_m, false);
 }
@@ -33,8 +41,19 @@ template <class T, class DHalfSquare>
 HWY_INLINE void project_back(const FeatureTile<T>& tile, const T* x, std::int64_t rows, const T* d_u, T factor,
                              const DHalfSquare& d_half_square, T* d_x) {
   const typename Lanes<T>::D d;
-  small_gemm_nn<T>(rows, tile.d, tile.n_projections, d_u, tile.ld_m, tile.random_projection, tile.d, d_x, tile.ld_x,
-                   false);
+  bool done = false;
+  if constexpr (std::is_same_v<T, float>) {
+    if (tile.packed_directions) {
+      done = true;
+      auto* left = reinterpret_cast<simd::BFloat16Pair*>(tile.scratch + rows * tile.ld_x);  // after d_half_square's
+      tile.bfloat16->pack_rows(rows, tile.n_projections, d_u, tile.ld_m, left, tile.ld_m / 2);
+      tile.bfloat16->multiply(rows, tile.d, tile.n_projections, left, tile.ld_m / 2, tile.packed_directions, tile.ld_x,
+                              d_x, tile.ld_x, false);
+    }
+  }
+  if (!done)
+    small_gemm_nn<T>(rows, tile.d, tile.n_projections, d_u, tile.ld_m, tile.random_projection, tile.d, d_x, tile.ld_x,
+                     false);
   const auto v_factor = hn::Set(d, factor);
   for (std::int64_t i = 0; i < rows; ++i) {
     const auto radial = hn::Set(d, d_half_square(i) * tile.scale * tile.scale);

@@ -9,6 +9,7 @@
 #include "framework/ops/attention/attention_shape.h"
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
 #include "framework/primitives/arithmetic.h"
+#include "framework/primitives/cpu_isa.h"
 #include "framework/primitives/dispatch.h"
 
 namespace furlong::ops {
@@ -70,6 +71,14 @@ void check_constants(Arguments& arguments, DType dtype) {
   check_constant(constants.oprf_a, "oprf_a", options.n_heads, 0, dtype);
 }
 
+/// Returns whether the kernels may round operands to bfloat16: where all weights are positive, so that the rounding of
+/// a sum is relative to the sum, and chunks have enough tokens to pay for packing.
+bool multiplies_in_bfloat16(const Arguments& arguments) {
+  const LinearAttentionOptions& options = arguments.options;
+  return arguments.query.dtype() == DType::bfloat16 && !arguments.query.device().is_gpu() && !arguments.guarded &&
+         options.normalizer == Normalizer::sum && !options.rotate_numerator && options.chunk_size >= 16;
+}
+
 /// Checks the inputs; query, key and value are [batch, n, heads·d]. `earlier`: number of keys before the first query.
 Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& gate,
                 const LinearAttentionConstants& constants, const AttentionMask& mask,
@@ -112,12 +121,13 @@ Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, con
   // causality the error of an output grows with its own number of keys only.
   sizes.compensated = !options.causal && options.window == 0 && dtype == DType::float32;
   sizes.rotates = options.rotate_numerator;
+  if (multiplies_in_bfloat16(arguments)) sizes.bfloat16 = bfloat16_products();
   sizes.finish();
   return arguments;
 }
 
 /// Allocates what the CPU kernel writes: `elements` of scratch per thread, indexed by thread_index(), the transposed
-/// random projection, and the rotation table.
+/// random projection, and the rotation table. Packs the projection.
 void allocate_scratch(Arguments& arguments, std::int64_t elements) {
   const DType dtype = accumulate_dtype(arguments.query.dtype());
   const Device& device = arguments.query.device();
@@ -128,6 +138,7 @@ void allocate_scratch(Arguments& arguments, std::int64_t elements) {
     arguments.directions_transposed =
         Tensor::empty({sets, arguments.sizes.d, LinearAttentionSizes::padded(arguments.n_projections)}, dtype, device);
     arguments.direction_norms = Tensor::empty({sets, arguments.n_projections}, dtype, device);
+    if (arguments.sizes.bfloat16) pack_projections_cpu(arguments, sets);
   }
   if (arguments.sizes.rotates) {
     std::int64_t before = 0;  // largest position of a first key

@@ -4,6 +4,7 @@
 
 #include "framework/ops/attention/linear/linear_attention.h"
 #include "framework/primitives/gpu_kernel.h"
+#include "framework/simd/bfloat16_products.h"
 
 namespace furlong::ops {
 
@@ -15,6 +16,9 @@ struct LinearAttentionSizes {
   bool two_sweeps = false;   // softmax_pairs, not causal: keys on each side of a query are visited in a causal sweep
   bool compensated = false;  // sums over all n / chunk chunks use compensated summation (Kahan 1965)
   bool rotates = false;      // the numerator's features are rotated by position
+  /// Not null: products of features, weights, values and gradients round their operands to bfloat16. Products with the
+  /// state do not.
+  const simd::BFloat16Products* bfloat16 = nullptr;
   std::int64_t ld_d = 0, ld_v = 0, ld_m = 0, ld_n = 0;
   std::int64_t ld_rotations = 0;  // cosines, and sines, of one row's rotations
 
@@ -39,8 +43,11 @@ struct LinearAttentionSizes {
     const std::int64_t pairs = padded(chunk) * ld_n;
     return m * ld_v + 2 * ld_m + rows * (ld_d + ld_v + 2 * ld_m) + chunk * ld_m + (softmax_pairs ? 3 : 2) * pairs +
            std::max(ld_m, softmax_pairs ? ld_d : 0) * ld_n + 8 * padded(widest) + widest * (ld_m + ld_d) +
-           (rotates ? rows * (ld_m + 2 * ld_rotations) + pairs : 0) + (compensated ? 2 * sum_elements() + 2 * ld_m : 0);
+           (rotates ? rows * (ld_m + 2 * ld_rotations) + pairs : 0) +
+           (compensated ? 2 * sum_elements() + 2 * ld_m : 0) + (bfloat16 ? 2 * operand_pairs() : 0);
   }
+  /// Pairs of the largest operand of a product in bfloat16.
+  std::int64_t operand_pairs() const { return padded(std::max(chunk, near)) * std::max({ld_d, ld_v, ld_m, ld_n}) / 2; }
   /// forward_tile_elements(), plus what the first of two sweeps stores for each query.
   std::int64_t forward_elements(std::int64_t n_query) const {
     return forward_tile_elements() + (two_sweeps ? n_query * ld_v + 3 * padded(n_query) : 0);
@@ -85,18 +92,26 @@ struct LinearAttentionArguments {
   /// If not null, forward only sums up keys and backward only sums up queries, as SegmentExchange needs them.
   LinearAttentionState* gathered = nullptr;
   LinearAttentionSizes sizes;
-  // CPU only; the kernels write all four.
+  // CPU only; the kernels write all of these.
   Tensor
       directions_transposed;  // [1 or n_heads, d, padded n_projections], compute dtype; undefined without projections
   Tensor direction_norms;     // [1 or n_heads, n_projections], compute dtype
-  Tensor rotation;            // [1 + powers, 2, padded features / 2], float64; undefined without rotation
-  Tensor scratch;             // [threads, elements], compute dtype
+  // The same projections packed as right operands, if products round to bfloat16: [1 or n_heads, pairs_of(d), padded
+  // n_projections] and [1 or n_heads, pairs_of(n_projections), ld_d] pairs of 32 bits.
+  Tensor packed_directions_transposed, packed_directions;
+  Tensor rotation;  // [1 + powers, 2, padded features / 2], float64; undefined without rotation
+  Tensor scratch;   // [threads, elements], compute dtype
 
   /// Number of past keys that a state must store unchanged: those that a later query can still meet pair by pair.
   static std::int64_t recent_keys(const LinearAttentionOptions& options) {
     return std::max<std::int64_t>({options.window, options.softmax_window, 1}) - 1;
   }
 };
+
+/// Returns matrix `set` of packed_directions or packed_directions_transposed.
+inline simd::BFloat16Pair* packed_matrix(const Tensor& packed, std::int64_t set) {
+  return static_cast<simd::BFloat16Pair*>(packed.address()) + set * packed.extent(1) * packed.extent(2);
+}
 
 struct LinearAttentionGradients {
   Tensor d_output;                         // [batch, n, n_heads, d_value]
@@ -107,6 +122,10 @@ struct LinearAttentionGradients {
 void linear_attention_forward_cpu(const LinearAttentionArguments& arguments);
 void linear_attention_backward_cpu(const LinearAttentionArguments& arguments,
                                    const LinearAttentionGradients& gradients);
+/// Allocates packed_directions and packed_directions_transposed, and packs ω and ωᵀ if all entries are bfloat16
+/// numbers, as models draw them. Products with bfloat16 queries are then as exact as in float32. Otherwise leaves both
+/// undefined.
+void pack_projections_cpu(LinearAttentionArguments& arguments, std::int64_t sets);
 /// Kernels for the two feature forms, in log_features_cpu.cpp and plain_features_cpu.cpp.
 void log_features_forward_cpu(const LinearAttentionArguments& arguments);
 void log_features_backward_cpu(const LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);

@@ -165,6 +165,11 @@ class LinearAttentionHead {
     features_.directions_transposed =
         a_.directions_transposed.template data<T>() + set * s_.d * features_.ld_directions;
     features_.direction_norms = a_.direction_norms.template data<T>() + set * a_.n_projections;
+    if (!a_.packed_directions.defined()) return;
+    features_.bfloat16 = s_.bfloat16;
+    features_.packed_directions = packed_matrix(a_.packed_directions, set);
+    if (query_center_ || key_center_ || scaling_) return;  // rows with more than bfloat16's digits
+    features_.packed_directions_transposed = packed_matrix(a_.packed_directions_transposed, set);
   }
 
   // ---- rows in and out ----

@@ -76,8 +76,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     for (std::int64_t i = 0; i < rows; ++i) row_q[i] = normalised(feature_q + i * s.ld_m, normal_q + i * s.ld_m);
     for (std::int64_t j = 0; j < pairs.columns; ++j)
       row_k[j] = normalised(feature_k + j * s.ld_m, normal_k + j * s.ld_m);
-    transpose<T>(pairs.columns, s.m, normal_k, s.ld_m, transposed_k, s.ld_n);
-    this->products(rows, pairs, normal_q, s.m, s.ld_m, transposed_k, product);
+    this->products(rows, pairs, normal_q, normal_k, s.m, s.ld_m, transposed_k, product);
     if (s.rotates) this->rotated_products(rows, pairs, normal_q, normal_k);
   }
 
@@ -151,7 +150,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), minus_delta = hn::Set(d, -delta[i]);
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const std::int64_t at = i * s.ld_m + f;
-        const V e = exp(d, hn::Add(load_n(feature_q + at, n), hn::Sub(load_n(running_maximum + f, n), top)));
+        const V e = this->exponential(hn::Add(load_n(feature_q + at, n), hn::Sub(load_n(running_maximum + f, n), top)));
         const V gradient = hn::MulAdd(minus_delta, load_n(normalizer + f, n), load_n(d_feature_q + at, n));
         store_n(hn::Mul(hn::Mul(e, inverse), gradient), d_feature_q + at, n);
       });
@@ -186,7 +185,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     for (std::int64_t j = 0; j < rows; ++j) {
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const std::int64_t at = j * s.ld_m + f;
-        const V e = exp(d, hn::Add(load_n(feature_k + at, n), load_n(running_maximum + f, n)));
+        const V e = this->exponential(hn::Add(load_n(feature_k + at, n), load_n(running_maximum + f, n)));
         store_n(e, work + at, n);
         store_n(hn::Mul(e, hn::Add(load_n(d_feature_k + at, n), load_n(normalizer + f, n))), d_feature_k + at, n);
       });
@@ -278,7 +277,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     const T maximum = hn::GetLane(hn::MaxOfLanes(d, top));
     const V shift = hn::Set(d, maximum);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
-                          HWY_ATTR { store_n(exp(d, hn::Sub(load_n(row + f, n), shift)), target + f, n); });
+                          HWY_ATTR { store_n(this->exponential(hn::Sub(load_n(row + f, n), shift)), target + f, n); });
     return maximum;
   }
 
@@ -355,8 +354,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       const auto large = hn::Ge(p, hn::Set(d, min_product));
       direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
       // If the pair is not visible or computed directly, the factor may have any value.
-      const V factor = exp(d, hn::Add(hn::Sub(hn::LoadU(d, row_k + j), shift), own));
-      const V w = hn::IfThenElseZero(hn::And(in, large), hn::Mul(p, factor));
+      const V factor = this->exponential(hn::Add(hn::Sub(hn::LoadU(d, row_k + j), shift), own));
+      const V w = hn::IfThenElseZero(hn::And(in, large), this->rounded(hn::Mul(p, factor)));
       sum = hn::Add(sum, w);
       V kept = w;
       if constexpr (rotated)
@@ -367,7 +366,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     if (direct) {
       for (std::int64_t j = row.first; j < row.soft; ++j) {
         if (product[i * s.ld_n + j] >= min_product) continue;
-        const T w = std::exp(direct_log_weight(i, j) - top);
+        const T w = this->rounded(std::exp(direct_log_weight(i, j) - top));
         weight[i * s.ld_n + j] = rotated && j != pairs.offset + i ? rotated_pair(i, j).product(top) : w;
         total += w;
       }
@@ -389,8 +388,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     const V shift = hn::Set(d, top);
     V sum = hn::Zero(d);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      const V e =
-          exp(d, hn::Add(load_n(feature_q + i * s.ld_m + f, n), hn::Sub(load_n(running_maximum + f, n), shift)));
+      const V e = this->exponential(
+          hn::Add(load_n(feature_q + i * s.ld_m + f, n), hn::Sub(load_n(running_maximum + f, n), shift)));
       store_n(e, work + i * s.ld_m + f, n);
       sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);  // z is zero in the lanes beyond m
     });
@@ -431,8 +430,9 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       const V shift = hn::Set(d, less ? less[i] : T{0}), by = hn::Set(d, factor ? factor[i] : T{1});
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const std::int64_t at = i * s.ld_m + f;
-        const V e = exp(d, hn::Sub(load_n(log_rows + at, n), hn::Add(shift, load_n(running_maximum + f, n))));
-        store_n(hn::Mul(e, by), work + at, n);
+        const V e =
+            this->exponential(hn::Sub(load_n(log_rows + at, n), hn::Add(shift, load_n(running_maximum + f, n))));
+        store_n(this->rounded(hn::Mul(e, by)), work + at, n);
       });
     }
   }
@@ -452,7 +452,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       const auto large = hn::Ge(p, hn::Set(d, min_product));
       direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
       const auto counts = hn::And(in, large);
-      const V factor = hn::Mul(inverse, exp(d, hn::Add(hn::Sub(hn::LoadU(d, row_k + j), top), own)));
+      const V factor = hn::Mul(inverse, this->exponential(hn::Add(hn::Sub(hn::LoadU(d, row_k + j), top), own)));
       if constexpr (rotated) {
         hn::StoreU(hn::IfThenElseZero(counts, hn::Mul(hn::LoadU(d, rotated_product + at), factor)), d, weight + at);
         hn::StoreU(hn::IfThenElseZero(counts, hn::Mul(factor, hn::LoadU(d, g_v + at))), d, d_rotated + at);

@@ -64,8 +64,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
 
   void pair_products(std::int64_t rows, const NearPairs& pairs) {
     this->softmax_scores(rows, pairs);
-    transpose<T>(pairs.columns, s.m, feature_k, s.ld_m, transposed_k, s.ld_n);
-    this->products(rows, pairs, feature_q, s.m, s.ld_m, transposed_k, product);
+    this->products(rows, pairs, feature_q, feature_k, s.m, s.ld_m, transposed_k, product);
     if (s.rotates) this->rotated_products(rows, pairs, feature_q, feature_k);
   }
 
@@ -233,7 +232,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     for (std::int64_t j = 0; j < pairs.columns; j += lanes) {
       const auto in = Base::between(j, row.first, row.soft);
       const V e = hn::IfThenElseZero(in, exp(d, hn::Sub(hn::LoadU(d, row_k + j), shift)));
-      const V w = hn::IfThenElseZero(in, hn::Mul(hn::LoadU(d, product + i * s.ld_n + j), e));
+      const V w = hn::IfThenElseZero(in, this->rounded(hn::Mul(hn::LoadU(d, product + i * s.ld_n + j), e)));
       sum = hn::Add(sum, w);
       sizes = hn::Add(sizes, hn::IfThenElseZero(in, hn::Mul(hn::LoadU(d, size_k + j), e)));
       V kept = w;
@@ -275,7 +274,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
       if (!factor) magnitude_ += e * size_k[i];
       const V by = hn::Set(d, e);
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-        store_n(hn::Mul(load_n(features + i * s.ld_m + f, n), by), work + i * s.ld_m + f, n);
+        store_n(this->rounded(hn::Mul(load_n(features + i * s.ld_m + f, n), by)), work + i * s.ld_m + f, n);
       });
     }
   }

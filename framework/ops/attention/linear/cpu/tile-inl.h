@@ -10,11 +10,10 @@
 #include <limits>
 
 #include "framework/core/error.h"
-#include "framework/ops/attention/linear/cpu/near_pairs.h"
+#include "framework/ops/attention/linear/cpu/products-inl.h"
 #include "framework/ops/attention/linear/cpu/rotation-inl.h"
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
 #include "framework/simd/simd-inl.h"
-#include "framework/simd/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
@@ -22,8 +21,11 @@ using namespace furlong::simd::HWY_NAMESPACE;
 
 /// One head's tile of a chunk of queries and a block of keys, and the state of earlier keys.
 template <class T>
-class LinearAttentionTile {
+class LinearAttentionTile : protected TileProducts<T> {
+  using Products = TileProducts<T>;
+
  public:
+  using Products::s, Products::rounded, Products::exponential;
   using D = typename Lanes<T>::D;
   using V = typename Lanes<T>::V;
   static constexpr D d{};
@@ -35,7 +37,7 @@ class LinearAttentionTile {
   static constexpr T min_rotated_denominator = static_cast<T>(1e-30);
 
   LinearAttentionTile(const LinearAttentionSizes& sizes, T* memory, std::int64_t elements, bool with_backward)
-      : s(sizes), next_(memory) {
+      : Products(sizes), next_(memory) {
     state = take(s.m * s.ld_v);
     normalizer = take(s.ld_m);
     running_maximum = take(s.ld_m);
@@ -55,6 +57,10 @@ class LinearAttentionTile {
     transposed_k = take(std::max(s.ld_m, s.softmax_pairs ? s.ld_d : 0) * s.ld_n);
     for (T** row : {&row_q, &row_k, &log_q, &key_weight, &top_, &inverse_, &delta, &size_k}) *row = take(line);
     map_scratch = take(widest * (s.ld_m + s.ld_d));
+    if (s.bfloat16) {
+      this->left_ = reinterpret_cast<simd::BFloat16Pair*>(take(s.operand_pairs()));
+      this->right_ = reinterpret_cast<simd::BFloat16Pair*>(take(s.operand_pairs()));
+    }
     if (s.compensated) {
       sum_term = take(s.sum_elements());
       sum_lost = take(s.sum_elements());
@@ -88,7 +94,6 @@ class LinearAttentionTile {
             next_ - memory);
   }
 
-  const LinearAttentionSizes& s;
   bool has_state = false;  // whether the state is not empty
   bool rms = false, guarded = false;
   T guard = 0, gate = 0, score_scale = 1;
@@ -149,6 +154,8 @@ class LinearAttentionTile {
   }
 
  protected:
+  using Products::products, Products::from_columns, Products::from_rows;
+
   /// Mask of lanes [from, to) in the vector that starts at column j.
   static auto between(std::int64_t j, std::int64_t from, std::int64_t to) {
     const std::int64_t lanes = Lanes<T>::count();
@@ -189,7 +196,7 @@ class LinearAttentionTile {
     for (std::int64_t j = row.soft / lanes * lanes; j < row.end; j += lanes) {
       const std::int64_t at = i * s.ld_n + j;
       const auto in = between(j, row.soft, row.end);
-      const V w = hn::IfThenElseZero(in, exp(d, hn::Sub(hn::LoadU(d, score + at), shift)));
+      const V w = hn::IfThenElseZero(in, rounded(exp(d, hn::Sub(hn::LoadU(d, score + at), shift))));
       sum = hn::Add(sum, w);
       hn::StoreU(hn::IfThenElse(in, w, hn::LoadU(d, weight + at)), d, weight + at);
     }
@@ -307,7 +314,7 @@ class LinearAttentionTile {
   }
 
   /// out = weight · v. If a value is not finite, a weight of 0 times a later value would put NaN into an earlier row.
-  /// Then each row sums only its visible values, in the same order, so with the same bits.
+  /// Then each row sums only its visible values, in the same order (and in the same pairs), so with the same bits.
   void weighted_values(std::int64_t rows, const NearPairs& pairs) {
     V sum = hn::Zero(d);
     for (std::int64_t j = 0; j < pairs.columns; ++j) {
@@ -320,50 +327,7 @@ class LinearAttentionTile {
     }
     for (std::int64_t i = 0; i < rows; ++i) {
       const NearPairs::Row row = pairs.row(i);
-      small_gemm_nn<T>(1, s.d_value, row.end - row.first, weight + i * s.ld_n + row.first, s.ld_n,
-                       v + row.first * s.ld_v, s.ld_v, out + i * s.ld_v, s.ld_v, false);
-    }
-  }
-
-  // ---- products over pairs, in blocks of rows or of columns, limited to what each block can see: about half of a
-  // causal chunk is invisible ----
-  static constexpr std::int64_t pair_block = 16;
-
-  /// target[i, j] = a_i · b_j for visible pairs; other elements are undefined. b_transposed is [depth, columns].
-  void products(std::int64_t rows, const NearPairs& pairs, const T* a, std::int64_t depth, std::int64_t lda,
-                const T* b_transposed, T* target) {
-    for (std::int64_t i = 0; i < rows; i += pair_block) {
-      const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first / pair_block * pair_block;
-      const std::int64_t columns = pairs.row(i + n - 1).end - from;
-      if (columns > 0)
-        small_gemm_nn<T>(n, columns, depth, a + i * lda, lda, b_transposed + from, s.ld_n, target + i * s.ld_n + from,
-                         s.ld_n, false);
-    }
-  }
-  /// target[i] = Σ_j matrix[i, j] b_j; matrix is zero for pairs that are not visible.
-  void from_columns(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* b, std::int64_t width,
-                    std::int64_t ld, T* target) {
-    for (std::int64_t i = 0; i < rows; i += pair_block) {
-      const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first;
-      const std::int64_t columns = std::max<std::int64_t>(0, pairs.row(i + n - 1).end - from);
-      small_gemm_nn<T>(n, width, columns, matrix + i * s.ld_n + from, s.ld_n, b + from * ld, ld, target + i * ld, ld,
-                       false);
-    }
-  }
-  /// target[j] (+)= Σ_i matrix[i, j] a_i; matrix is zero for pairs that are not visible.
-  void from_rows(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* a, std::int64_t width,
-                 std::int64_t ld, T* target, bool accumulate) {
-    for (std::int64_t j = 0; j < pairs.columns; j += pair_block) {
-      const std::int64_t n = std::min(pair_block, pairs.columns - j);
-      std::int64_t from = 0, end = rows;
-      if (pairs.causal)
-        from = j - pairs.offset;
-      else if (pairs.window > 0)
-        from = j - pairs.window + 1 - pairs.offset;
-      if (pairs.window > 0) end = std::min(rows, j + n - 1 + pairs.window - pairs.offset);
-      from = std::clamp<std::int64_t>(from, 0, rows);
-      small_gemm_tn<T>(n, width, std::max<std::int64_t>(0, end - from), matrix + from * s.ld_n + j, s.ld_n,
-                       a + from * ld, ld, target + j * ld, ld, accumulate);
+      this->row_product(row, pairs.columns, weight + i * s.ld_n, v, s.d_value, s.ld_v, out + i * s.ld_v);
     }
   }
 
@@ -383,7 +347,7 @@ class LinearAttentionTile {
   /// sum [M, N] += a[rows, M]ᵀ · b[rows, N].
   void add_to_sum(std::int64_t M, std::int64_t N, std::int64_t rows, const T* a, std::int64_t lda, const T* b,
                   std::int64_t ldb, T* sum, std::int64_t ld) {
-    small_gemm_tn<T>(M, N, rows, a, lda, b, ldb, s.compensated ? sum_term : sum, ld, !s.compensated);
+    this->add_product(M, N, rows, a, lda, b, ldb, s.compensated ? sum_term : sum, ld, !s.compensated);
     if (s.compensated) compensate(M, N, ld, sum_term, sum, sum_lost);
   }
   // S and z of the state. Rows are padded in the tile, but not in storage: [m, d_value] and [m].
@@ -426,8 +390,7 @@ class LinearAttentionTile {
   void rotated_products(std::int64_t rows, const NearPairs& pairs, const T* features_q, const T* features_k) {
     rotations_q.rotate(rows, features_q, rotated_q, s.ld_m);
     rotations_k.rotate(pairs.columns, features_k, rotated_k, s.ld_m);
-    transpose<T>(pairs.columns, s.m, rotated_k, s.ld_m, transposed_k, s.ld_n);
-    products(rows, pairs, rotated_q, s.m, s.ld_m, transposed_k, rotated_product);
+    products(rows, pairs, rotated_q, rotated_k, s.m, s.ld_m, transposed_k, rotated_product);
     for (std::int64_t i = 0; i < rows; ++i) {
       const std::int64_t own = pairs.offset + i;
       if (own >= 0 && own < pairs.columns) rotated_product[i * s.ld_n + own] = product[i * s.ld_n + own];
@@ -462,8 +425,7 @@ class LinearAttentionTile {
 
   /// Products g_i · v_j of a chunk of queries and a chunk of keys.
   void gradient_products(std::int64_t rows, const NearPairs& pairs) {
-    transpose<T>(pairs.columns, s.d_value, v, s.ld_v, v_transposed, s.ld_n);
-    products(rows, pairs, g, s.d_value, s.ld_v, v_transposed, g_v);
+    products(rows, pairs, g, v, s.d_value, s.ld_v, v_transposed, g_v);
   }
 
  private:

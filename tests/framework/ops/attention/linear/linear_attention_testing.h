@@ -5,6 +5,7 @@
 
 #include "framework/core/parallel.h"
 #include "framework/ops/attention/linear/linear_attention.h"
+#include "framework/primitives/cpu_isa.h"
 #include "layers/attention/linear/random_projection.h"
 #include "tests/framework/ops/op_testing.h"
 #include "tests/reference/linear_attention.h"
@@ -244,5 +245,12 @@ inline std::vector<FeatureMap> every_feature_map() {
 }
 /// Returns whether all features are positive or zero, so that sums of weights do not cancel.
 inline bool is_positive(const AttentionProblem& p) { return !can_cancel(p.options.feature_map); }
+
+/// Returns whether the kernels on the CPU round features, weights and values to bfloat16. Results then have several
+/// roundings: 2^-7 of the largest value, as derived in test_linear_attention_fused.cpp.
+inline bool rounds_operands(const AttentionProblem& p, DType dtype) {
+  return dtype == DType::bfloat16 && !on_gpu() && ops::bfloat16_products() && is_positive(p) &&
+         p.options.normalizer == ops::Normalizer::sum && !p.options.rotate_numerator && p.options.chunk_size >= 16;
+}
 
 }  // namespace furlong::testing

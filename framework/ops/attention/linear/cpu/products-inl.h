@@ -1,0 +1,187 @@
+// Products of the tiles of linear attention, in float32 (or float64) or with operands rounded to bfloat16. Per-target
+// include guard; see framework/simd/simd-inl.h.
+#if defined(FURLONG_LINEAR_ATTENTION_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FURLONG_LINEAR_ATTENTION_PRODUCTS_INL_H_
+#undef FURLONG_LINEAR_ATTENTION_PRODUCTS_INL_H_
+#else
+#define FURLONG_LINEAR_ATTENTION_PRODUCTS_INL_H_
+#endif
+
+#include <type_traits>
+
+#include "framework/ops/attention/linear/cpu/near_pairs.h"
+#include "framework/ops/attention/linear/linear_attention_arguments.h"
+#include "framework/simd/simd-inl.h"
+#include "framework/simd/small_gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace furlong::ops::HWY_NAMESPACE {
+using namespace furlong::simd::HWY_NAMESPACE;
+
+/// e^x in float32 to 2^-18, for results that are rounded to bfloat16: half the operations of exp() if the instruction
+/// set can scale by a power of two. Zero below -87.33654; infinity on overflow; NaN stays NaN.
+template <class D, class V>
+HWY_INLINE V exp_for_bfloat16(D d, V x) {
+#if HWY_TARGET == HWY_AVX3
+  const V log2_e = hn::Set(d, 1.44269504f), magic = hn::Set(d, 0x1.8p23f);
+  const V k = hn::Sub(hn::MulAdd(x, log2_e, magic), magic);  // round(x / ln 2)
+  const V r = hn::MulSub(x, log2_e, k);
+  V p = hn::MulAdd(hn::Set(d, 0x1.3997d4p-7f), r, hn::Set(d, 0x1.ca1440p-5f));  // 2^r, |r| <= 1/2
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.ec06dap-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.62e0dcp-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.ffffe8p-1f));
+  const __mmask16 normal = _mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-87.33654f), _CMP_NLT_UQ);
+  return V{_mm512_maskz_scalef_ps(normal, p.raw, k.raw)};
+#else
+  return exp(d, x);
+#endif
+}
+
+/// Products over pairs run in blocks of rows or of columns, limited to what each block can see: about half of a causal
+/// chunk is invisible.
+template <class T>
+class TileProducts {
+  using V = typename Lanes<T>::V;
+  static constexpr typename Lanes<T>::D d{};
+
+ public:
+  explicit TileProducts(const LinearAttentionSizes& sizes) : s(sizes) {}
+
+  const LinearAttentionSizes& s;
+
+  /// Calls run(kernels) and returns true if products round their operands to bfloat16.
+  template <class Run>
+  HWY_INLINE bool in_bfloat16(const Run& run) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (s.bfloat16) run(*s.bfloat16);
+      return s.bfloat16 != nullptr;
+    }
+    return false;
+  }
+  /// Rounds a weight to bfloat16 (by Dekker's splitting, 1971) if products do, so that numerator and denominator sum
+  /// the same numbers.
+  HWY_INLINE V rounded(V x) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (s.bfloat16) {
+        const V c = hn::Mul(x, hn::Set(d, 65537.0f));
+        return hn::Sub(c, hn::Sub(c, x));
+      }
+    }
+    return x;
+  }
+  HWY_INLINE T rounded(T x) const {
+    in_bfloat16([&](const auto&) {
+      const T c = x * 65537;
+      x = c - (c - x);
+    });
+    return x;
+  }
+  /// e^x, to the precision that products keep.
+  HWY_INLINE V exponential(V x) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (s.bfloat16) return exp_for_bfloat16(d, x);
+    }
+    return exp(d, x);
+  }
+
+ protected:
+  static constexpr std::int64_t pair_block = 16;
+
+  /// target[i, j] = a_i · b_j for visible pairs; other elements are undefined. Rows of a and b have `depth` elements
+  /// and are ld apart. b_transposed is scratch [depth, ld_n].
+  void products(std::int64_t rows, const NearPairs& pairs, const T* a, const T* b, std::int64_t depth, std::int64_t ld,
+                T* b_transposed, T* target) {
+    const bool packed = in_bfloat16([&](const auto& p) {
+      p.pack_rows(rows, depth, a, ld, left_, ld / 2);
+      p.pack_transposed(pairs.columns, depth, b, ld, right_, s.ld_n);
+    });
+    if (!packed) transpose<T>(pairs.columns, depth, b, ld, b_transposed, s.ld_n);
+    for (std::int64_t i = 0; i < rows; i += pair_block) {
+      const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first / pair_block * pair_block;
+      const std::int64_t columns = pairs.row(i + n - 1).end - from;
+      if (columns <= 0) continue;
+      T* block = target + i * s.ld_n + from;
+      if (in_bfloat16([&](const auto& p) {
+            p.multiply(n, columns, depth, left_ + i * ld / 2, ld / 2, right_ + from, s.ld_n, block, s.ld_n, false);
+          }))
+        continue;
+      small_gemm_nn<T>(n, columns, depth, a + i * ld, ld, b_transposed + from, s.ld_n, block, s.ld_n, false);
+    }
+  }
+  /// target[i] = Σ_j matrix[i, j] b_j; matrix is zero for pairs that are not visible.
+  void from_columns(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* b, std::int64_t width,
+                    std::int64_t ld, T* target) {
+    in_bfloat16([&](const auto& p) {
+      p.pack_rows(rows, pairs.columns, matrix, s.ld_n, left_, s.ld_n / 2);
+      p.pack_row_pairs(0, pairs.columns, width, b, ld, right_, ld);
+    });
+    for (std::int64_t i = 0; i < rows; i += pair_block) {
+      const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first, pair = from / 2;
+      const std::int64_t end = pairs.row(i + n - 1).end, columns = std::max<std::int64_t>(0, end - from);
+      if (in_bfloat16([&](const auto& p) {
+            p.multiply(n, width, columns > 0 ? end - 2 * pair : 0, left_ + i * s.ld_n / 2 + pair, s.ld_n / 2,
+                       right_ + pair * ld, ld, target + i * ld, ld, false);
+          }))
+        continue;
+      small_gemm_nn<T>(n, width, columns, matrix + i * s.ld_n + from, s.ld_n, b + from * ld, ld, target + i * ld, ld,
+                       false);
+    }
+  }
+  /// target[j] (+)= Σ_i matrix[i, j] a_i; matrix is zero for pairs that are not visible.
+  void from_rows(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* a, std::int64_t width,
+                 std::int64_t ld, T* target, bool accumulate) {
+    in_bfloat16([&](const auto& p) {
+      p.pack_row_pairs(0, rows, pairs.columns, matrix, s.ld_n, left_, s.ld_n);
+      p.pack_row_pairs(0, rows, width, a, ld, right_, ld);
+    });
+    for (std::int64_t j = 0; j < pairs.columns; j += pair_block) {
+      const std::int64_t n = std::min(pair_block, pairs.columns - j);
+      std::int64_t from = 0, end = rows;
+      if (pairs.causal)
+        from = j - pairs.offset;
+      else if (pairs.window > 0)
+        from = j - pairs.window + 1 - pairs.offset;
+      if (pairs.window > 0) end = std::min(rows, j + n - 1 + pairs.window - pairs.offset);
+      from = std::clamp<std::int64_t>(from, 0, rows);
+      const std::int64_t pair = from / 2;
+      if (in_bfloat16([&](const auto& p) {
+            p.multiply_transposed(n, width, end > from ? end - 2 * pair : 0, left_ + pair * s.ld_n + j, s.ld_n,
+                                  right_ + pair * ld, ld, target + j * ld, ld, accumulate);
+          }))
+        continue;
+      small_gemm_tn<T>(n, width, std::max<std::int64_t>(0, end - from), matrix + from * s.ld_n + j, s.ld_n,
+                       a + from * ld, ld, target + j * ld, ld, accumulate);
+    }
+  }
+
+  /// out [width] = Σ_j weights_j b_j over the row's visible keys alone, with the bits of from_columns().
+  void row_product(const NearPairs::Row& row, std::int64_t columns, const T* weights, const T* b, std::int64_t width,
+                   std::int64_t ld, T* out) {
+    const std::int64_t pair = row.first / 2;
+    if (in_bfloat16([&](const auto& p) {
+          p.pack_rows(1, columns, weights, s.ld_n, left_, s.ld_n / 2);
+          p.pack_row_pairs(row.first, row.end, width, b, ld, right_, ld);
+          p.multiply(1, width, row.end > row.first ? row.end - 2 * pair : 0, left_ + pair, s.ld_n / 2,
+                     right_ + pair * ld, ld, out, ld, false);
+        }))
+      return;
+    small_gemm_nn<T>(1, width, row.end - row.first, weights + row.first, s.ld_n, b + row.first * ld, ld, out, ld,
+                     false);
+  }
+  /// sum [M, N] (+)= a[rows, M]ᵀ · b[rows, N].
+  void add_product(std::int64_t M, std::int64_t N, std::int64_t rows, const T* a, std::int64_t lda, const T* b,
+                   std::int64_t ldb, T* target, std::int64_t ld, bool accumulate) {
+    if (!in_bfloat16([&](const auto& p) {
+          p.pack_row_pairs(0, rows, M, a, lda, left_, lda);
+          p.pack_row_pairs(0, rows, N, b, ldb, right_, ldb);
+          p.multiply_transposed(M, N, rows, left_, lda, right_, ldb, target, ld, accumulate);
+        }))
+      small_gemm_tn<T>(M, N, rows, a, lda, b, ldb, target, ld, accumulate);
+  }
+
+  simd::BFloat16Pair *left_ = nullptr, *right_ = nullptr;  // packed operands
+};
+
+}  // namespace furlong::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

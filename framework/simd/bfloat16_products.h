@@ -1,0 +1,42 @@
+#pragma once
+// Products of small matrices whose operands are rounded to bfloat16 and whose sums are float32, for tiles of attention.
+//
+// Operands are packed into pairs of elements that are neighbours along the inner dimension: 32 bits, as the dot product
+// of AVX-512 bf16 and the tiles of AMX read them. A left operand A [M, K] is packed by rows, [M, K/2] pairs, or by
+// pairs of rows of Aᵀ, [K/2, M]; a right operand B [K, N] is packed by pairs of rows, [K/2, N]. An odd K is padded with
+// a zero.
+#include <cstdint>
+
+namespace furlong::simd {
+
+struct BFloat16Pair {
+  std::uint32_t bits;  // the first element in the lower half
+};
+constexpr std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) / 2; }
+
+/// Kernels of one instruction set. Rows are `ld` elements (of their own type) apart. Sizes are in elements, not pairs.
+struct BFloat16Products {
+  /// target [rows, pairs_of(columns)]: pairs of neighbouring columns of source [rows, columns].
+  void (*pack_rows)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld, BFloat16Pair* target,
+                    std::int64_t ld_target);
+  /// target [pairs_of(end), columns]: pairs of neighbouring rows of source. Writes the pairs that contain rows
+  /// [first, end); other rows in these pairs are zero.
+  void (*pack_row_pairs)(std::int64_t first, std::int64_t end, std::int64_t columns, const float* source,
+                         std::int64_t ld, BFloat16Pair* target, std::int64_t ld_target);
+  /// target [pairs_of(columns), rows]: pairs of neighbouring rows of sourceᵀ, from source [rows, columns]. Also writes
+  /// zeros up to the next multiple of 16 rows, which must fit ld_target.
+  void (*pack_transposed)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
+                          BFloat16Pair* target, std::int64_t ld_target);
+  /// c [M, N] (+)= A · B with A [M, K] packed by rows. Each element of c is one chain of sums over k = 0, 2, ...: its
+  /// bits depend neither on M and N, nor on its place in c, nor on other rows of A or columns of B.
+  void (*multiply)(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
+                   const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate);
+  /// Likewise, with A packed by pairs of rows of Aᵀ.
+  void (*multiply_transposed)(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
+                              const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate);
+};
+
+/// The kernels for AVX-512 bf16, or null in a build for another processor. The caller checks that the CPU has it.
+const BFloat16Products* avx512_bfloat16_products();
+
+}  // namespace furlong::simd

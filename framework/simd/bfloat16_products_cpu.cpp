@@ -1,0 +1,202 @@
+// bfloat16 products by the dot products of AVX-512 bf16 (vdpbf16ps): 16 sums of two products for each instruction.
+// Highway 1.0 has no target with them, so this file uses intrinsics. Subnormal operands and results are zero.
+#include "framework/simd/bfloat16_products.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+#if !defined(__clang__)  // GCC's own header initializes ignored operands with themselves (GCC bug 105593)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#define FURLONG_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+
+namespace furlong::simd {
+namespace {
+
+constexpr std::int64_t lanes = 16;
+
+FURLONG_AVX512_BF16 inline __mmask16 first_lanes(std::int64_t n) {
+  return static_cast<__mmask16>(n >= lanes ? 0xffff : (1u << n) - 1);
+}
+/// Loads up to 16 floats; zero for n <= 0.
+FURLONG_AVX512_BF16 inline __m512 load(const float* source, std::int64_t n) {
+  return n <= 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(first_lanes(n), source);
+}
+FURLONG_AVX512_BF16 inline __m512i rounded(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+FURLONG_AVX512_BF16 inline __m512i broadcast(const BFloat16Pair* pair) {
+  int bits;
+  std::memcpy(&bits, pair, sizeof bits);
+  return _mm512_set1_epi32(bits);
+}
+
+/// c [Rows, 16 · Vectors] (+)= A · B with all of c in registers; the last vector has the columns of `last`. `depth`
+/// counts pairs.
+template <int Rows, int Vectors, bool TransposedA>
+FURLONG_AVX512_BF16 __attribute__((noinline)) void block(std::int64_t depth, const BFloat16Pair* a, std::int64_t lda,
+                                                         const BFloat16Pair* b, std::int64_t ldb, float* c,
+                                                         std::int64_t ldc, bool accumulate, __mmask16 last) {
+  __m512 sum[Rows][Vectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < Vectors; ++j) sum[i][j] = _mm512_setzero_ps();
+  }
+  for (std::int64_t k = 0; k < depth; ++k) {
+    __m512i row[Vectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < Vectors; ++j)
+      row[j] = j == Vectors - 1 ? _mm512_maskz_loadu_epi32(last, b + j * lanes) : _mm512_loadu_si512(b + j * lanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i) {
+      const __m512i left = broadcast(TransposedA ? a + i : a + i * lda + k);
+#pragma GCC unroll 4
+      for (int j = 0; j < Vectors; ++j) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], (__m512bh)left, (__m512bh)row[j]);
+    }
+    b += ldb;
+    if (TransposedA) a += lda;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < Vectors; ++j) {
+      float* target = c + i * ldc + j * lanes;
+      const __mmask16 columns = j == Vectors - 1 ? last : static_cast<__mmask16>(0xffff);
+      if (accumulate) sum[i][j] = _mm512_add_ps(sum[i][j], _mm512_maskz_loadu_ps(columns, target));
+      _mm512_mask_storeu_ps(target, columns, sum[i][j]);
+    }
+  }
+}
+
+/// All rows of one panel of columns: full blocks, then the remaining rows in blocks of 4, 2 and 1.
+template <int Vectors, bool TransposedA>
+void panel(std::int64_t rows, std::int64_t depth, const BFloat16Pair* a, std::int64_t lda, const BFloat16Pair* b,
+           std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate, __mmask16 last) {
+  constexpr int full = Vectors == 4 ? 6 : 8;
+  const std::int64_t step = TransposedA ? 1 : lda;  // from one row of the product to the next in A
+  std::int64_t i = 0;
+  for (; i + full <= rows; i += full)
+    block<full, Vectors, TransposedA>(depth, a + i * step, lda, b, ldb, c + i * ldc, ldc, accumulate, last);
+  if (i + 4 <= rows) {
+    block<4, Vectors, TransposedA>(depth, a + i * step, lda, b, ldb, c + i * ldc, ldc, accumulate, last);
+    i += 4;
+  }
+  if (i + 2 <= rows) {
+    block<2, Vectors, TransposedA>(depth, a + i * step, lda, b, ldb, c + i * ldc, ldc, accumulate, last);
+    i += 2;
+  }
+  if (i < rows) block<1, Vectors, TransposedA>(depth, a + i * step, lda, b, ldb, c + i * ldc, ldc, accumulate, last);
+}
+
+template <bool TransposedA>
+void multiply(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
+              const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate) {
+  const std::int64_t depth = pairs_of(K);
+  for (std::int64_t j = 0; j < N;) {
+    std::int64_t vectors = std::min<std::int64_t>(4, (N - j + lanes - 1) / lanes);
+    if (N - j > 4 * lanes && N - j <= 5 * lanes) vectors = 3;  // a single remaining vector loads as much as it computes
+    const auto last = static_cast<__mmask16>(0xffffu >> std::max<std::int64_t>(0, vectors * lanes - (N - j)));
+    if (vectors == 4) panel<4, TransposedA>(M, depth, a, lda, b + j, ldb, c + j, ldc, accumulate, last);
+    if (vectors == 3) panel<3, TransposedA>(M, depth, a, lda, b + j, ldb, c + j, ldc, accumulate, last);
+    if (vectors == 2) panel<2, TransposedA>(M, depth, a, lda, b + j, ldb, c + j, ldc, accumulate, last);
+    if (vectors == 1) panel<1, TransposedA>(M, depth, a, lda, b + j, ldb, c + j, ldc, accumulate, last);
+    j += vectors * lanes;
+  }
+}
+
+FURLONG_AVX512_BF16 void pack_rows(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
+                                   BFloat16Pair* target, std::int64_t ld_target) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < columns; j += 2 * lanes) {
+      const float* at = source + i * ld + j;
+      const __m512i pairs = rounded(load(at, columns - j), load(at + lanes, columns - j - lanes));
+      _mm512_mask_storeu_epi32(target + i * ld_target + j / 2, first_lanes(pairs_of(columns - j)), pairs);
+    }
+  }
+}
+
+FURLONG_AVX512_BF16 void pack_row_pairs(std::int64_t first, std::int64_t end, std::int64_t columns, const float* source,
+                                        std::int64_t ld, BFloat16Pair* target, std::int64_t ld_target) {
+  // Words 0 to 15 are the even row, 16 to 31 the odd row.
+  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
+                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  for (std::int64_t pair = first / 2; 2 * pair < end; ++pair) {
+    const bool even = 2 * pair >= first, odd = 2 * pair + 1 < end;
+    const float* row = source + 2 * pair * ld;
+    for (std::int64_t j = 0; j < columns; j += lanes) {
+      const std::int64_t n = columns - j;
+      const __m512i both = rounded(load(row + j, even ? n : 0), load(row + ld + j, odd ? n : 0));
+      _mm512_mask_storeu_epi32(target + pair * ld_target + j, first_lanes(n),
+                               _mm512_permutexvar_epi16(interleave, both));
+    }
+  }
+}
+
+/// Transposes 16 × 16 words of 32 bits.
+FURLONG_AVX512_BF16 inline void transpose(__m512i (&row)[lanes]) {
+  __m512i t[lanes];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_epi32(row[2 * i], row[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(row[2 * i], row[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {  // row[4 i + c]: column 4 l + c of rows 4 i to 4 i + 3, in lane l of 128 bits
+    row[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    row[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    row[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    row[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m512i a = _mm512_shuffle_i32x4(row[c], row[4 + c], 0x88),
+                  b = _mm512_shuffle_i32x4(row[c], row[4 + c], 0xdd);
+    const __m512i e = _mm512_shuffle_i32x4(row[8 + c], row[12 + c], 0x88),
+                  f = _mm512_shuffle_i32x4(row[8 + c], row[12 + c], 0xdd);
+    t[c] = _mm512_shuffle_i32x4(a, e, 0x88);
+    t[4 + c] = _mm512_shuffle_i32x4(b, f, 0x88);
+    t[8 + c] = _mm512_shuffle_i32x4(a, e, 0xdd);
+    t[12 + c] = _mm512_shuffle_i32x4(b, f, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) row[i] = t[i];
+}
+
+FURLONG_AVX512_BF16 void pack_transposed(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
+                                         BFloat16Pair* target, std::int64_t ld_target) {
+  for (std::int64_t i = 0; i < rows; i += lanes) {
+    for (std::int64_t j = 0; j < columns; j += 2 * lanes) {
+      __m512i block[lanes];
+#pragma GCC unroll 16
+      for (std::int64_t r = 0; r < lanes; ++r) {
+        const float* at = source + (i + r) * ld + j;
+        const std::int64_t n = i + r < rows ? columns - j : 0;
+        block[r] = rounded(load(at, n), load(at + lanes, n - lanes));
+      }
+      transpose(block);
+      const std::int64_t pairs = std::min(lanes, pairs_of(columns - j));
+      for (std::int64_t p = 0; p < pairs; ++p) _mm512_storeu_si512(target + (j / 2 + p) * ld_target + i, block[p]);
+    }
+  }
+}
+
+}  // namespace
+
+const BFloat16Products* avx512_bfloat16_products() {
+  static constexpr BFloat16Products products{pack_rows, pack_row_pairs, pack_transposed, multiply<false>,
+                                             multiply<true>};
+  return &products;
+}
+
+}  // namespace furlong::simd
+
+#else
+
+namespace furlong::simd {
+const BFloat16Products* avx512_bfloat16_products() { return nullptr; }
+}  // namespace furlong::simd
+
+#endif
