@@ -1,0 +1,212 @@
+"""Shared by the reproductions: options, calls of the program, and the files in docs/results/."""
+
+import argparse
+import contextlib
+import datetime
+import json
+import math
+import os
+import pathlib
+import re
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FURLONG = os.environ.get("FURLONG", str(ROOT / "build/release/bin/furlong"))
+BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
+
+
+def options(name, text, more=lambda parser: None, tiny=None):
+    """Parses the command line. `tiny`: values of options that --tiny replaces."""
+    parser = argparse.ArgumentParser(
+        prog=f"scripts/reproduce/{name}.sh", description=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    more(parser)
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: all cores")
+    parser.add_argument("--tiny", action="store_true", help="smallest sizes, to test the script in seconds")
+    parser.add_argument(
+        "--work", type=pathlib.Path, help="folder of the runs, which are kept: the same command resumes them"
+    )
+    parser.add_argument("--redraw", action="store_true", help="measure nothing: figure and tables of the existing JSON")
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=ROOT / "docs/results", help=f"folder of {name}.json, .svg and .md"
+    )
+    if "--tiny" in sys.argv[1:]:
+        parser.set_defaults(**(tiny or {}))
+    return parser.parse_args()
+
+
+def integers(text):
+    """The type of options like --lengths 256,1024."""
+    return [int(word) for word in text.split(",")]
+
+
+def furlong(*words, **settings):
+    """Runs the program and returns its standard output. `settings` become --set options. Ends the script if it
+    fails."""
+    command = [FURLONG, *(str(word) for word in words)]
+    for key, value in settings.items():
+        command += ["--set", f"{key.replace('__', '.')}={value}"]
+    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if done.returncode:
+        sys.exit(f"{shlex.join(command)}\nended with status {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def processor_seconds(*words, **settings):
+    """Runs the program like furlong(). Returns its output and the processor time of all its threads, which other work
+    on the machine changes far less than the time on the clock."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    output = furlong(*words, **settings)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return output, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def difference(seconds):
+    """Processor seconds that the second run takes more than the first; above 0 also if both are too short to tell."""
+    return max(seconds[1] - seconds[0], 1e-9)
+
+
+def train(folder, name, threads, config, *words, **settings):
+    """Trains `config`, the text of a YAML file, into folder/name. Returns the lines of metrics.jsonl, and the processor
+    seconds."""
+    path = folder / f"{name}.yaml"
+    path.write_text(config)
+    words = ("train", path, "--run-dir", folder / name, "--json", *words)
+    _, seconds = processor_seconds(*words, threads=threads, **settings)
+    return [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()], seconds
+
+
+def choices(*path):
+    """The allowed values of a config key, from the JSON Schema of configs."""
+    schema = json.loads(furlong("config", "schema"))
+    for key in path:
+        schema = schema["properties"][key]
+    return schema["enum"]
+
+
+def without_folders(words):
+    """The command line without --output and --work, which change no number."""
+    text = re.sub(r"(^|\n)--(output|work)(=|\n)[^\n]*", "", "\n".join(words))
+    return text.strip("\n").split("\n") if text else []
+
+
+@contextlib.contextmanager
+def measurement(name, arguments):
+    """A folder for temporary files, and the result to fill, with what is known about machine and program."""
+    doctor = json.loads(furlong("doctor", "--json"))
+    result = {
+        "name": name,
+        "command": shlex.join([f"scripts/reproduce/{name}.sh", *without_folders(sys.argv[1:])]),
+        "date": datetime.date.today().isoformat(),
+        "furlong": {key: doctor["furlong"][key] for key in ("version", "commit")},
+        "machine": {
+            "cpu": doctor["cpu"]["model"],
+            "usable_cores": doctor["cpu"]["usable_cores"],
+            "threads": arguments.threads or doctor["cpu"]["threads"],
+            "memory_bytes": doctor["memory"]["total_bytes"],
+            "kernel": doctor["system"]["kernel"],
+        },
+        "load_average": {"before": os.getloadavg()},
+        "settings": {
+            key: value
+            for key, value in vars(arguments).items()
+            if key not in ("output", "work", "redraw", "tiny", "threads")
+        },
+    }
+    with tempfile.TemporaryDirectory(prefix=f"furlong_{name}_") as temporary:
+        folder = (arguments.work or pathlib.Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder, result
+    result["load_average"]["after"] = os.getloadavg()
+
+
+def log_crossing(lengths, ours, theirs):
+    """The length from which `ours` is below `theirs`, at it and at all longer lengths: between two measured lengths
+    interpolated along straight lines of logarithms. 0: at every measured length; None: not at the longest."""
+    above = [i for i, (a, b) in enumerate(zip(ours, theirs)) if a >= b]
+    if not above:
+        return 0
+    last = above[-1]
+    if last + 1 == len(lengths):
+        return None
+    before, after = ours[last] / theirs[last], ours[last + 1] / theirs[last + 1]
+    share = math.log(before) / (math.log(before) - math.log(after))
+    return round(lengths[last] * (lengths[last + 1] / lengths[last]) ** share)
+
+
+def spread(samples):
+    """Median, least, most and all samples."""
+    return {"median": statistics.median(samples), "least": min(samples), "most": max(samples), "samples": samples}
+
+
+def cell(value):
+    """Text of a table's cell: integers in full, other numbers with three significant digits."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    if abs(value) >= 1000:
+        return f"{float(f'{value:.3g}'):,.0f}"
+    return f"{value:.3g}"
+
+
+def markdown(table):
+    columns = table["columns"]
+    rows = [columns, ["---"] * len(columns), *([cell(value) for value in row] for row in table["rows"])]
+    return "\n".join([textwrap.fill(table["title"], 100), "", *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def provenance(result):
+    machine, load = result["machine"], result["load_average"]
+    before, after = (" / ".join(f"{value:.1f}" for value in load[when]) for when in ("before", "after"))
+    text = (
+        f"`{result['command']}`, commit {result['furlong']['commit']}, {result['date']}. {machine['cpu']}, "
+        f"{machine['usable_cores']} cores, {machine['threads']} thread{'s' if machine['threads'] != 1 else ''}. Load "
+        f"average (1, 5 and 15 minutes) before: {before}; after: {after}. All numbers: "
+        f"[{result['name']}.json]({result['name']}.json)."
+    )
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
+def publish(arguments, result, draw, tables):
+    """Writes JSON and figure, and the tables into the page's measured part. draw(result, folder) draws the figures;
+    tables(result) returns objects with title, columns and rows."""
+    name, folder = result["name"], arguments.output
+    folder.mkdir(parents=True, exist_ok=True)
+    result["tables"] = tables(result)
+    (folder / f"{name}.json").write_text(compact(result) + "\n")
+    draw(result, folder)
+    page = folder / f"{name}.md"
+    image = f"![{result['name']}]({name}.svg)"
+    text = page.read_text() if page.exists() else f"# {name}\n\n{image}\n\n{BEGIN}\n{END}\n"
+    head, rest = text.split(BEGIN)
+    tail = rest.split(END)[1]
+    measured = "\n\n".join([provenance(result), *(markdown(table) for table in result["tables"])])
+    page.write_text(f"{head}{BEGIN}\n\n{measured}\n\n{END}{tail}")
+    print(measured)
+
+
+def compact(value):
+    """JSON with one line for each list of numbers or row of a table."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    return re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s*\n\s*", " ", match.group()), text)
+
+
+def reproduce(name, arguments, measure, draw, tables):
+    """Measures, unless --redraw, and publishes. measure(arguments, folder, result) fills the result."""
+    if arguments.redraw:
+        result = json.loads((arguments.output / f"{name}.json").read_text())
+    else:
+        with measurement(name, arguments) as (folder, result):
+            measure(arguments, folder, result)
+    publish(arguments, result, draw, tables)
