@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "cli/attention_options.h"
 #include "cli/common_options.h"
@@ -53,6 +52,9 @@ Json as_json(const LraResult& result) {
   return {{"task", result.task},
           {"mechanism", result.mechanism},
           {"run_directory", result.run_directory.string()},
+          {"dataset", result.dataset},
+          {"dataset_options", result.dataset_options},
+          {"config", result.config},
           {"accuracy",
            {{"value", result.accuracy.value},
             {"low", number(result.accuracy.low)},
@@ -68,13 +70,19 @@ Json as_json(const LraResult& result) {
 }
 
 int run(const BenchLraArguments& arguments) {
-  std::signal(SIGPIPE, SIG_IGN);   // a closed pipe of the log must not stop training
-  std::optional<AtomicFile> file;  // created before the work, so that a wrong path fails early
-  if (!arguments.json.empty()) file.emplace(arguments.json);
-  Json results = Json::array();
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
+  if (!arguments.json.empty()) const AtomicFile probe(arguments.json);  // a wrong path fails before the work
+  const Machine machine = read_machine();
+  Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},
+              {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}, {"threads", thread_count()}}},
+              {"size", arguments.lra.size},
+              {"bootstrap_resamples", arguments.lra.bootstrap.resamples},
+              {"results", Json::array()}};
+  Json& results = object["results"];
+  LraBaselines baselines;
   for (const std::string& task : arguments.tasks) {
     for (const std::string& mechanism : arguments.mechanisms) {
-      const LraResult result = bench_lra(task, mechanism, arguments.lra);
+      const LraResult result = bench_lra(task, mechanism, arguments.lra, baselines);
       if (result.interrupted) {
         fmt::print("stopped by a signal, saved in {}\nrun the same command again to resume\n",
                    result.run_directory.string());
@@ -83,19 +91,11 @@ int run(const BenchLraArguments& arguments) {
       if (results.empty()) print_head();
       print(result);
       results.push_back(as_json(result));
+      if (!arguments.json.empty()) write_file_atomically(arguments.json, object.dump(2) + "\n");
     }
   }
   fmt::print(
       "Accuracy in percent, on the test split. Published: Tay et al. 2020, Table 1; docs/lra.md lists differences.\n");
-  if (!file) return 0;
-  const Machine machine = read_machine();
-  const Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},
-                    {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}, {"threads", thread_count()}}},
-                    {"size", arguments.lra.size},
-                    {"bootstrap_resamples", arguments.lra.bootstrap.resamples},
-                    {"results", results}};
-  file->write(object.dump(2) + "\n");
-  file->commit();
   return 0;
 }
 
@@ -106,7 +106,8 @@ void add_bench_lra(Command bench, int& status) {
       bench.add_subcommand("lra", "Train and measure models on Long Range Arena, next to the published accuracies");
   command.footer(
       "Trains TASK_SIZE.yaml of --configs with each mechanism in turn and measures the best checkpoint on the test "
-      "split. The same command again continues: finished runs are only measured. Missing datasets are generated.\n"
+      "split. The same command again continues: finished runs are only measured. Runs of other settings are "
+      "refused. Missing datasets are generated.\n"
       "local is softmax in a window of 64 tokens; windowed adds favor_positive beyond the window. Other names are "
       "feature maps of linear attention.");
   command.examples({
@@ -123,13 +124,13 @@ void add_bench_lra(Command bench, int& status) {
   command
       .add_option("--mechanisms", arguments->mechanisms,
                   fmt::format("Mechanisms: {}", fmt::join(lra_mechanisms(), ", ")))
-      .shows_default()
+      .shows_default(fmt::format("{}", fmt::join(arguments->mechanisms, ", ")))
       .separated_by(',')
       .one_of(lra_mechanisms())
       .value_name("NAME,...");
   command
       .add_option("--size", lra.size,
-                  "desk: 2 layers of width 128, 20 M tokens; published: as in Long Range Arena; or another SIZE of "
+                  "desk: 2 layers of width 128, 20 M tokens; published: as docs/lra.md describes; or another SIZE of "
                   "--configs")
       .shows_default();
   command.add_option("--configs", lra.configs, "Folder of the configs TASK_SIZE.yaml")
@@ -154,7 +155,7 @@ void add_bench_lra(Command bench, int& status) {
       .range(0, 1000000)
       .value_name("N");
   add_overrides(command, lra.overrides, "trainer.max_steps=200");
-  command.add_option("--json-file", arguments->json, "Write all results to this file as JSON")
+  command.add_option("--json-file", arguments->json, "Write the results to this file as JSON, again after each row")
       .value_name("FILE")
       .common();
   command.action([arguments, &status] {

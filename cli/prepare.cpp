@@ -235,8 +235,8 @@ void add_tokenizer(Command prepare_command) {
   command.add_flag("--force", options->force, "Overwrite an existing output");
   add_json(command, *json, "Print the report as one JSON object");
   command.footer(
-      "Text is encoded without loss: no normalization; characters outside the vocabulary become bytes. Of more than "
-      "500,000 lines, a random sample of that size is used, always the same.");
+      "UTF-8 is encoded without loss: no normalization; characters outside the vocabulary become bytes. (Only U+2581 "
+      "becomes a space.) Of more than 500,000 lines, a random sample of that size is used, always the same.");
   command.examples({
       "furlong prepare tokenizer book.txt --vocabulary-size 2048 --output book.model",
       "furlong prepare tokenizer *.txt.gz --vocabulary-size 16384 --output corpus.model",

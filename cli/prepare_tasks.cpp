@@ -6,10 +6,10 @@
 
 #include "cli/common_options.h"
 #include "datasets/prepare/prepare_task.h"
+#include "datasets/prepare/provenance.h"
 #include "datasets/tasks/listops.h"
 #include "datasets/tasks/pathfinder.h"
 #include "framework/core/error.h"
-#include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
 
@@ -44,10 +44,7 @@ void add_task_options(Command command, TaskArguments& arguments) {
 void write_dataset(const LabelledTask& task, TaskArguments& arguments) {
   set_thread_count(static_cast<int>(arguments.threads));
   arguments.options.samples = samples_of_splits(arguments.samples);
-  arguments.options.progress = [](const PrepareOptions::Progress& now) {
-    log_info("prepare: {}: {:.1f} M tokens, {:.0f} s", now.input, static_cast<double>(now.n_tokens) * 1e-6,
-             now.seconds);
-  };
+  arguments.options.progress = log_progress;
   const PrepareReport report = prepare_task(task, arguments.options);
   const std::string text = arguments.json ? to_json(report) + "\n" : to_text(report);
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -68,7 +65,7 @@ void write_pictures(const Pathfinder& task, const std::string& folder, std::int6
 
 void add_listops(Command prepare_command) {
   const Command command = prepare_command.add_subcommand(
-      "listops", "Generated expressions such as [MAX 2 9 [MIN 4 7 ] 0 ], labelled with their value, a digit");
+      "listops", "Generated expressions such as [MAX 2 9 [MIN 4 7 ] 0 ], labeled with their value, a digit");
   const auto arguments = std::make_shared<TaskArguments>();
   ListOpsOptions& listops = arguments->listops;
   arguments->samples.assign(ListOps::published_samples.begin(), ListOps::published_samples.end());
@@ -100,7 +97,7 @@ void add_listops(Command prepare_command) {
 
 void add_pathfinder(Command prepare_command) {
   const Command command = prepare_command.add_subcommand(
-      "pathfinder", "Generated images with two dots, labelled by whether the dots are ends of one dashed path");
+      "pathfinder", "Generated images with two dots, labeled by whether the dots are ends of one dashed path");
   const auto arguments = std::make_shared<TaskArguments>();
   arguments->samples.assign(Pathfinder::published_samples.begin(), Pathfinder::published_samples.end());
   add_task_options(command, *arguments);
@@ -123,8 +120,11 @@ void add_pathfinder(Command prepare_command) {
   });
   command.action([arguments] {
     const Pathfinder task(arguments->size, arguments->seed);
-    write_dataset(task, *arguments);
+    samples_of_splits(arguments->samples);
+    check_replaceable(arguments->options.output, arguments->options.force);
+    // Pictures first: a wrong folder fails before the work on the dataset.
     if (!arguments->pictures.empty()) write_pictures(task, arguments->pictures, arguments->n_pictures);
+    write_dataset(task, *arguments);
   });
 }
 

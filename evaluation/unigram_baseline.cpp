@@ -76,13 +76,15 @@ std::vector<bool> possible_targets(const Settings& settings, const Vocabulary& v
 
 /// Returns the bytes of the text, if the bytes of a token do not depend on its neighbors; otherwise 0.
 std::int64_t bytes_of(const Counts& counts, const Vocabulary& vocabulary) {
-  const bool bytes = vocabulary.kind() == Vocabulary::Kind::bytes ||
-                     (vocabulary.tokenizer() && vocabulary.tokenizer()->kind() == "bpe");
-  if (!bytes) return 0;
+  const Tokenizer* tokenizer = vocabulary.tokenizer().get();
+  if (!tokenizer && vocabulary.kind() != Vocabulary::Kind::bytes) return 0;
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
-    if (counts[i] > 0 && vocabulary.is_data_symbol(id)) sum += counts[i] * vocabulary.decode({&id, 1}).size();
+    if (counts[i] == 0 || !vocabulary.is_data_symbol(id)) continue;
+    const auto bytes = tokenizer ? tokenizer->text_bytes(id) : std::optional<std::size_t>(1);
+    if (!bytes) return 0;
+    sum += counts[i] * *bytes;
   }
   return static_cast<std::int64_t>(sum);
 }

@@ -15,7 +15,8 @@ struct UnigramBaseline {
   /// Otherwise the objective's loss of the baseline.
   double loss = 0;
   std::int64_t targets = 0;  ///< tokens or labels that were predicted
-  /// Bytes of the text of the targets, for next_token with bytes or a byte-level tokenizer; otherwise 0.
+  /// Bytes of the text of the targets, for next_token with bytes or a tokenizer whose tokens have a number of bytes
+  /// (Tokenizer::text_bytes()); otherwise 0.
   std::int64_t bytes = 0;
 };
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fetches a data set of the configs in configs/ and makes its tokenized dataset, unless it exists.
-#   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|english_passages|kjv_sections|kjv_pairs
+#   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|english_passages
+#   scripts/prepare_data.sh kjv_tokens|kjv_sections|kjv_pairs
 #   scripts/prepare_data.sh listops|pathfinder|pathx
 # Works in the folder `data` of the current directory, or in $FURLONG_DATA.
 # Exit status: 0, or that of the step that failed.
@@ -18,8 +19,11 @@ source=''  # a file; empty: the data set is generated
 case "$name" in
   # The last tenth of the text is the test split, on which compressors are compared.
   kjv) source=$data/kjv.txt
-       arguments=(text "$source" --tokenizer "$data/kjv.model" --split-by span
-                  --split train:0.85,validation:0.05,test:0.1) ;;
+       arguments=(text "$source" --split-by span --split train:0.85,validation:0.05,test:0.1) ;;
+  # The same in 2,048 tokens, trained on the part that is not held out.
+  kjv_tokens) source=$data/kjv.txt
+              arguments=(text "$source" --tokenizer "$data/kjv.model" --split-by span
+                         --split train:0.85,validation:0.05,test:0.1) ;;
   ecoli) source=$data/ecoli.fa
          arguments=(fasta "$source" --alphabet dna --split-by span --split train:0.9,validation:0.05,test:0.05) ;;
   proteins) source=$data/proteins.fa
@@ -50,7 +54,7 @@ case "$name" in
   pathfinder) arguments=(pathfinder) ;;
   pathx) arguments=(pathfinder --size 128) ;;
   *) echo "prepare_data.sh: data set \"$name\" is unknown; expected kjv, ecoli, proteins, all_proteins, antibodies," \
-       "english, english_passages, kjv_sections, kjv_pairs, listops, pathfinder or pathx" >&2
+       "english, english_passages, kjv_tokens, kjv_sections, kjv_pairs, listops, pathfinder or pathx" >&2
      exit 2 ;;
 esac
 
@@ -58,13 +62,13 @@ store=$data/$name.h5
 [[ -e $store ]] && exit 0
 mkdir -p "$data"
 if [[ -n $source && ! -e $source ]]; then
-  "$root/scripts/fetch_data.sh" "${name%%_@(sections|pairs|passages)}" --cache "$data" >&2
+  "$root/scripts/fetch_data.sh" "${name%%_@(tokens|sections|pairs|passages)}" --cache "$data" >&2
 fi
 if [[ $name == kjv_* && ! -e $source ]]; then
   awk -f "$root/scripts/label_kjv.awk" -v task="${name#kjv_}" "$data/kjv.txt" >"$source.partial"
   mv "$source.partial" "$source"
 fi
-if [[ $name == kjv && ! -e $data/kjv.model ]]; then  # the held-out part does not take part
+if [[ $name == kjv_tokens && ! -e $data/kjv.model ]]; then
   head -c 3743750 "$source" | "$furlong" prepare tokenizer - --vocabulary-size 2048 --output "$data/kjv.model" >&2
 fi
 echo "preparing $store${source:+ from $source}" >&2

@@ -78,6 +78,7 @@ compare_compressors() {
   report=$("$FURLONG" evaluate "$run" --split test --json)
   field() { sed -n "s/.*\"$1\": *\([0-9.eE+-]*\).*/\1/p" <<<"$report"; }
   bits=$(field bits_per_byte) bytes=$(field bytes)
+  [[ -n $bits && -n $bytes ]] || { echo "run: furlong evaluate reports no bits per byte of $run" >&2; exit 1; }
   [[ $text != data/* ]] || text=${FURLONG_DATA:-data}/${text#data/}
   compressed() { tail -c "$bytes" "$text" | "$@" | wc -c | awk -v bytes="$bytes" '{ printf "%.3f", $1 * 8 / bytes }'; }
   printf '\nheld-out bits per byte (last %s bytes of %s):\n' "$bytes" "$text"

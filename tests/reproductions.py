@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs each reproduction of scripts/reproduce/ with its smallest sizes and checks JSON, figures and tables.
+"""Runs each reproduction of scripts/reproduce/ with its smallest sizes and checks JSON, figures and tables, and those
+in docs/results/.
 
 usage: reproductions.py FURLONG [NAME...]
 Exit status: 0 success, 1 failure, 77 without a Python that has h5py and matplotlib.
@@ -15,6 +16,7 @@ import tempfile
 import xml.etree.ElementTree as xml
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
 SCRIPTS = ROOT / "scripts" / "reproduce"
 
 
@@ -41,7 +43,7 @@ def same(cell, value):
     """Whether a cell shows a value: text exactly, numbers to three digits."""
     if value is None or isinstance(value, str):
         return cell == (value or "")
-    number = float(cell.replace(",", ""))
+    number = float(cell.split()[0].replace(",", ""))  # a median can be followed by least and most
     return number == value if isinstance(value, int) else abs(number - value) <= 0.00501 * abs(value)
 
 
@@ -66,7 +68,8 @@ def measured(name, result):
     elif name == "generation_cost":
         for one in result["model"]:
             last = one["costs"][-1]
-            numbers[0, one["attention"], f"state after {last['prompt_tokens']:,}, KiB"] = last["state_bytes"] / 1024
+            tokens = last["prompt_tokens"] + result["settings"]["tokens"]
+            numbers[0, one["attention"], f"state at {tokens:,}, KiB"] = last["state_bytes"] / 1024
         for one in result["op"]:
             last = one["costs"][-1]
             seconds = statistics.median(last["seconds"]["samples"])
@@ -83,27 +86,36 @@ def measured(name, result):
     return numbers
 
 
-def wrong_crossings():
-    """Hand-computed crossings: a ratio of 2 falls to 1/2 between lengths 100 and 400, so it is 1 at 200."""
+def wrong_helpers():
+    """Hand-computed cases of what the reproductions derive from measurements."""
     sys.path.insert(0, str(SCRIPTS))
-    from reproduction import log_crossing
+    import reproduction
 
-    cases = [
-        (([100, 400], [2, 2], [1, 4]), 200),
-        (([100, 400], [1, 1], [2, 2]), 0),
+    for arguments, expected in (
+        (([100, 400], [2, 1], [1, 4]), 400),
+        (([100, 400], [1, 1], [2, 2]), 100),
         (([100, 400], [1, 1], [2, 1]), None),
-        (([100, 200, 400], [1, 2, 1], [2, 2, 2]), 200),
-        (([100, 400, 1600], [1, 8, 8], [2, 2, 32]), 800),
-    ]
-    for arguments, expected in cases:
-        if log_crossing(*arguments) != expected:
-            yield f"log_crossing{arguments} is {log_crossing(*arguments)}, expected {expected}"
+        (([100, 200, 400], [1, 2, 1], [2, 2, 2]), 400),
+    ):
+        if reproduction.below_from(*arguments) != expected:
+            yield f"below_from{arguments} is {reproduction.below_from(*arguments)}, expected {expected}"
+    three = {"median": 0.5, "least": 0.25, "most": 1, "samples": [1, 0.5, 0.25]}
+    if (found := reproduction.with_spread(three, lambda seconds: 1 / seconds)) != "2 (1 to 4)":
+        yield f"with_spread: {found}, expected 2 (1 to 4)"
+    if reproduction.difference([1, 3]) != 2:
+        yield "difference([1, 3]) is not 2"
+    for seconds in ([3, 3], [3, 1]):
+        try:
+            yield f"difference({seconds}) is {reproduction.difference(seconds)}, expected an error"
+        except SystemExit:
+            pass
 
 
 def problems_of(name, folder):
     result = json.loads((folder / f"{name}.json").read_text())
     page = (folder / f"{name}.md").read_text()
-    for figure in [folder / f"{name}.svg", *(folder.parent / "images").glob(f"{name}.svg")]:
+    images = (folder.parent if folder == RESULTS else folder) / "images"
+    for figure in [folder / f"{name}.svg", *images.glob(f"{name}.svg")]:
         text = figure.read_text()
         root = xml.fromstring(text)
         words = " ".join(element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text"))
@@ -128,14 +140,29 @@ def problems_of(name, folder):
             for column, cell, value in zip(table[0], row, values):
                 if not same(cell, value):
                     yield f"table {number}, {row[0]}, {column}: {cell}, in the JSON {value}"
-    if name == "cost_against_length":
-        yield from wrong_crossings()
     expected = measured(name, result)
     if not expected:
         yield "no measurement was compared with the tables"
     for place, value in expected.items():
         if place not in cells or not same(cells[place], float(value)):
             yield f"table {place}: {cells.get(place)}, expected {value} of the samples"
+
+
+def problems_of_page(name):
+    """Of the page in docs/results/."""
+    if (RESULTS / f"{name}.json").exists():
+        yield from problems_of(name, RESULTS)
+    elif "Not measured yet." not in (RESULTS / f"{name}.md").read_text():
+        yield f"docs/results/{name}.md has no JSON and does not say that nothing is measured"
+
+
+def refusals(name, command, work, environment):
+    """Options that would mix measurements must fail with one line."""
+    without_output = [SCRIPTS / f"{name}.sh", "--tiny"]
+    for words, message in ((without_output, "--tiny requires --output"), ([*command, "--work", work], "other options")):
+        done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        if done.returncode == 0 or message not in done.stderr:
+            yield f"{words[1:]}: status {done.returncode}, {done.stderr!r}; expected: {message}"
 
 
 def main():
@@ -149,14 +176,19 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             output = pathlib.Path(folder) / name / "results"
+            work = pathlib.Path(folder) / name / "work"
             command = [SCRIPTS / f"{name}.sh", "--tiny", "--threads", "1", "--output", output]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True)
+            done = subprocess.run([*command, "--work", work], env=environment, capture_output=True, text=True)
             found = [done.stderr] if done.returncode else list(problems_of(name, output))
+            found += problems_of_page(name)
+            found += wrong_helpers()
             if not found:
                 # The same numbers give the same bytes.
                 before = {path: path.read_bytes() for path in output.parent.rglob("*.*")}
                 subprocess.run([*command, "--redraw"], env=environment, check=True, stdout=subprocess.DEVNULL)
                 found = [f"{path.name} changed" for path, data in before.items() if path.read_bytes() != data]
+                other = ["2" if word == "1" else word for word in command]  # threads
+                found += refusals(name, other, work, environment)
             print(f"{name}: {'ok' if not found else ''}")
             for problem in found:
                 print("  error:", problem)

@@ -20,6 +20,7 @@ struct ImageHeader {
   std::uint64_t images = 1, rows = 0, columns = 0, channels = 1;
   std::size_t bytes = 0;  ///< of the header
   unsigned maximum = 255;
+  bool named_by_folder = false;  ///< PGM and PPM, whose folder is their label
   std::uint64_t image_bytes() const { return rows * columns * channels; }
   std::string size() const { return fmt::format("{} x {} x {}", rows, columns, channels); }
 };
@@ -90,7 +91,8 @@ std::optional<ImageHeader> netpbm_header(std::string_view text, const std::strin
                      .columns = *width,
                      .channels = text[1] == '6' ? 3U : 1U,
                      .bytes = words.end(),
-                     .maximum = static_cast<unsigned>(*maximum)};
+                     .maximum = static_cast<unsigned>(*maximum),
+                     .named_by_folder = true};
 }
 
 /// Returns the header, or nothing if more of the file is needed.
@@ -180,7 +182,17 @@ class ImageReader : public DocumentReader {
   }
 
   void check_labels() const {
-    if (options_.labels.empty()) return;
+    if (options_.labels.empty()) {
+      // Folders label pictures, and nothing labels an IDX file: a dataset has either all labels or none.
+      if (header_->named_by_folder != first_.named_by_folder)
+        throw UserError("{}: {} and {} has the other kind; prepare IDX files and PGM or PPM files separately", name_,
+                        header_->named_by_folder ? "its folder is its label" : "an IDX file without --label-file",
+                        first_name_);
+      if (!options_.labelled && n_named_ > 0)
+        throw UserError("{}: --labels names labels, but an IDX file has none; give --label-file, or remove --labels",
+                        name_);
+      return;
+    }
     const std::size_t labels = options_.labels.at(input_).size();
     if (labels != header_->images)
       throw UserError("{}: has {}, but its --label-file has {} labels; give the labels of this file", name_, counted(),

@@ -32,16 +32,10 @@ constexpr double kSecondsBetweenProgress = 5;
 void check_paths(const PrepareOptions& options) {
   require(!options.inputs.empty() && !options.output.empty(), "prepare() without inputs or output");
   check_replaceable(options.output, options.force);
-  std::error_code ignored;
-  if (std::count(options.inputs.begin(), options.inputs.end(), "-") > 1)
-    throw UserError("standard input (-) is given more than once");
+  check_inputs(options.inputs, options.output);
   if (!options.image_labels.empty() && options.image_labels.size() != options.inputs.size())
     throw UserError("--label-file: found {} files for {} inputs; expected one for each", options.image_labels.size(),
                     options.inputs.size());
-  for (const std::string& input : options.inputs) {
-    if (input != "-" && fs::equivalent(input, options.output, ignored))
-      throw UserError("{}: is both input and output; choose another --output", input);
-  }
 }
 
 /// Returns the vocabulary of a tokenizer file or directory, or of a checkpoint trained with a tokenizer.

@@ -7,12 +7,15 @@
 #include "datasets/prepare/provenance.h"
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/core/parallel.h"
 
 namespace furlong {
 namespace {
 
-constexpr std::uint64_t samples_per_block = 1024;
+// A block has about this many tokens (64 MiB), so that memory does not depend on the length of samples.
+constexpr std::uint64_t tokens_per_block = std::uint64_t{1} << 24;
+constexpr std::uint64_t first_block = 16, max_block = 1024;
 constexpr double seconds_between_reports = 5;
 
 DatasetWriterOptions task_writer_options(const PrepareTaskOptions& options) {
@@ -26,15 +29,19 @@ DatasetWriterOptions task_writer_options(const PrepareTaskOptions& options) {
   return made;
 }
 
-nlohmann::ordered_json options_of(const LabelledTask& task, const PrepareTaskOptions& options) {
+}  // namespace
+
+void log_progress(const PrepareOptions::Progress& now) {
+  log_info("prepare: {}: {:.1f} M tokens, {:.0f} s", now.input, static_cast<double>(now.n_tokens) * 1e-6, now.seconds);
+}
+
+nlohmann::ordered_json provenance_options(const LabelledTask& task, const std::array<std::uint64_t, 3>& samples) {
   nlohmann::ordered_json json{{"format", task.name()}};
   json.update(task.options());
   for (const Split split : all_splits)
-    json["samples"][std::string(name_of(split))] = options.samples[static_cast<std::size_t>(split)];
+    json["samples"][std::string(name_of(split))] = samples[static_cast<std::size_t>(split)];
   return json;
 }
-
-}  // namespace
 
 PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& options) {
   const auto start = Clock::now();
@@ -47,10 +54,11 @@ PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& o
   const Vocabulary vocabulary = task.vocabulary();
   DatasetWriter writer(options.output, vocabulary, task_writer_options(options));
   std::vector<LabelledSequence> block;
+  std::uint64_t block_size = first_block, written = 0;
   for (const Split split : all_splits) {
     const std::uint64_t samples = options.samples[static_cast<std::size_t>(split)];
-    for (std::uint64_t first = 0; first < samples; first += samples_per_block) {
-      block.resize(static_cast<std::size_t>(std::min(samples - first, samples_per_block)));
+    for (std::uint64_t first = 0; first < samples; first += block.size()) {
+      block.resize(static_cast<std::size_t>(std::min(samples - first, block_size)));
       parallel_tasks(std::ssize(block), [&](std::int64_t i) {
         block[static_cast<std::size_t>(i)] = task.sample(split, first + static_cast<std::uint64_t>(i));
       });
@@ -59,6 +67,8 @@ PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& o
         writer.end_document();
         writer.label(made.label);
       }
+      written += block.size();
+      block_size = std::clamp<std::uint64_t>(tokens_per_block * written / writer.n_tokens(), 1, max_block);
       if (!options.progress || seconds_since(last_report) < seconds_between_reports) continue;
       last_report = Clock::now();
       options.progress({task.name(), 0, writer.n_tokens(), seconds_since(start)});
@@ -69,7 +79,7 @@ PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& o
   report.vocabulary = vocabulary.kind_name();
   if (vocabulary.tokenizer()) report.tokenizer = vocabulary.tokenizer()->kind();
   report.vocabulary_size = vocabulary.size();
-  report.store = writer.finish(Provenance().text(options_of(task, options)), task.labels());
+  report.store = writer.finish(Provenance().text(provenance_options(task, options.samples)), task.labels());
   report.seconds = seconds_since(start);
   return report;
 }

@@ -15,6 +15,13 @@ struct PrepareTaskOptions {
   decltype(PrepareOptions::progress) progress{};  ///< see PrepareOptions; may be empty
 };
 
+/// Logs the progress of prepare_task().
+void log_progress(const PrepareOptions::Progress& now);
+
+/// Returns the options in the provenance of a dataset of prepare_task(), by name: `format` is the task's name,
+/// `samples` has the number of each split.
+nlohmann::ordered_json provenance_options(const LabelledTask& task, const std::array<std::uint64_t, 3>& samples);
+
 /// Generates samples on all threads and writes them in order, a document each. The file does not depend on the number
 /// of threads. Throws UserError if a split has no samples, and as prepare().
 PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& options);

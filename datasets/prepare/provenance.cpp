@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 
+#include <algorithm>
 #include <ctime>
 #include <filesystem>
 
@@ -33,6 +34,15 @@ void check_replaceable(const std::string& output, bool force) {
   std::error_code ignored;
   if (std::filesystem::exists(output, ignored) && !force)
     throw UserError("{}: already exists; use --force to replace it, or choose another --output", output);
+}
+
+void check_inputs(const std::vector<std::string>& inputs, const std::string& output) {
+  if (std::count(inputs.begin(), inputs.end(), "-") > 1) throw UserError("standard input (-) is given more than once");
+  std::error_code ignored;
+  for (const std::string& input : inputs) {
+    if (input != "-" && std::filesystem::equivalent(input, output, ignored))
+      throw UserError("{}: is both input and output; choose another --output", input);
+  }
 }
 
 }  // namespace furlong

@@ -2,6 +2,7 @@
 // Where a tokenized dataset comes from: its attribute `provenance`.
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace furlong {
 
@@ -22,5 +23,7 @@ class Provenance {
 
 /// Throws UserError if `output` exists, unless `force`.
 void check_replaceable(const std::string& output, bool force);
+/// Throws UserError if `output` is one of the inputs, or if standard input ("-") is given more than once.
+void check_inputs(const std::vector<std::string>& inputs, const std::string& output);
 
 }  // namespace furlong

@@ -70,18 +70,20 @@ std::vector<std::string> ListOps::labels() const { return {listops_tokens.begin(
 
 LabelledSequence ListOps::sample(Split split, std::uint64_t index) const {
   Draws draws = this->draws(options_.seed, split, index);
-  constexpr int attempts = 100000;
+  constexpr int max_attempts = 100000;
+  constexpr std::int64_t max_tokens = std::int64_t{1} << 28;  // of all attempts: bounds the time of long expressions
   LabelledSequence made;
-  for (int attempt = 0; attempt < attempts; ++attempt) {
+  int attempts = 0;
+  for (std::int64_t drawn = 0; attempts < max_attempts && drawn < max_tokens; ++attempts) {
     made.tokens.clear();
     made.label = append_expression(draws, 1, made.tokens);
     const std::int64_t length = std::ssize(made.tokens);
     if (length > options_.min_length && length < options_.max_length) return made;
+    drawn += length;
   }
   throw UserError(
       "--min-length {} --max-length {}: none of {} random expressions has such a length; choose a wider range, or "
-      "raise "
-      "--max-depth or --max-arguments",
+      "raise --max-depth or --max-arguments",
       options_.min_length, options_.max_length, attempts);
 }
 

@@ -86,6 +86,11 @@ class PipelineTokenizer : public Tokenizer {
     return std::move(encoding.ids);
   }
 
+  std::optional<std::size_t> text_bytes(std::int32_t id) const override {
+    if (type_ != "BPE") return std::nullopt;
+    return decode(std::span(&id, 1)).size();
+  }
+
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::vector<std::string> tokens;
     tokens.reserve(ids.size());

@@ -43,6 +43,7 @@ class SentencePieceTokenizer : public Tokenizer {
     frame_front_ = parts_.frame.front;
     frame_back_ = parts_.frame.back;
     check_special_tokens(*this, origin);
+    keeps_text_ = keeps_text();
   }
 
   std::string_view kind() const override { return "sentencepiece"; }
@@ -95,6 +96,11 @@ class SentencePieceTokenizer : public Tokenizer {
     return extra_tokens_.has(id) ? extra_tokens_.token(id) : std::string();
   }
 
+  std::optional<std::size_t> text_bytes(std::int32_t id) const override {
+    if (!keeps_text_ || !is_text(id) || processor_.IsUnknown(id)) return std::nullopt;
+    return bytes_of_piece(id);
+  }
+
   std::optional<std::int32_t> find(std::string_view token) const override {
     // The library returns the unknown token's id for unknown pieces.
     const int id = processor_.PieceToId(token);
@@ -127,6 +133,25 @@ class SentencePieceTokenizer : public Tokenizer {
     check(status, origin);
   }
 
+  std::size_t bytes_of_piece(int id) const {
+    if (processor_.IsByte(id)) return 1;
+    constexpr std::string_view space = "\xe2\x96\x81";  // U+2581
+    const std::string& piece = processor_.IdToPiece(id);
+    std::size_t bytes = piece.size();
+    for (std::size_t at = piece.find(space); at != std::string::npos; at = piece.find(space, at + space.size()))
+      bytes -= space.size() - 1;
+    return bytes;
+  }
+
+  /// Returns whether tokens have exactly the bytes of their text: encodes one that every normalization would change.
+  bool keeps_text() const {
+    const std::string text = "  A\xcc\x81 \xef\xac\x81\t\n b ";  // decomposed letter, ligature, spaces at both ends
+    const std::vector<std::int32_t> ids = encode(text, SpecialTokenMode::as_text);
+    std::size_t bytes = 0;
+    for (const std::int32_t id : ids) bytes += bytes_of_piece(id);
+    return normalizer_.empty() && bytes == text.size() && decode(ids) == text;
+  }
+
   bool is_text(std::int32_t id) const { return id < processor_.GetPieceSize() && !processor_.IsControl(id); }
 
   /// The model's control tokens are matched in text like other special tokens; the library never does this.
@@ -155,6 +180,7 @@ class SentencePieceTokenizer : public Tokenizer {
   TokenTable extra_tokens_;  // tokens that the model lacks
   AddedTokens found_in_text_;
   std::int32_t size_ = 0;
+  bool keeps_text_ = false;
 };
 
 }  // namespace

@@ -7,12 +7,14 @@
 #include "datasets/prepare/prepare_task.h"
 #include "datasets/tasks/listops.h"
 #include "datasets/tasks/pathfinder.h"
+#include "datasets/tokenized_dataset.h"
 #include "evaluation/predictions.h"
 #include "evaluation/report/run_files.h"
 #include "evaluation/unigram_baseline.h"
 #include "framework/core/arena.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
+#include "framework/io/text_file.h"
 #include "framework/ops/attention/feature_maps/feature_map.h"
 #include "layers/attention/mechanism.h"
 #include "trainers/checkpoint/checkpoints.h"
@@ -23,6 +25,7 @@ namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t data_seed = 1;
 
@@ -79,17 +82,82 @@ LoadedSettings settings_of(const std::string& task, const std::string& mechanism
   return loaded;
 }
 
-void generate_if_missing(const std::string& name, const fs::path& dataset, const LraOptions& options) {
-  if (dataset.empty() || fs::exists(dataset)) return;
-  const auto& task =
+/// Throws UserError if the run directory has checkpoints of other settings.
+void check_run(const Settings& wanted) {
+  const fs::path file = wanted.run_directory / "config.yaml";
+  if (!fs::exists(file) || !newest_complete_checkpoint(wanted.run_directory / "checkpoints")) return;
+  constexpr std::uint64_t max_bytes = 1 << 24;
+  const auto flat = [](const Settings& settings) {
+    Json json = to_json(settings);
+    for (const char* key : {"run_directory", "threads", "log"}) json.erase(key);  // the result does not depend on them
+    return json.flatten();
+  };
+  const Json here = flat(wanted);
+  Json there = flat(from_checkpoint_text(read_text_file(file, max_bytes), file.string()).settings);
+  std::string differences;
+  const auto compare = [&](const std::string& key, const Json& found, const Json& expected) {
+    if (found == expected) return;
+    std::string name = key.substr(1);
+    std::replace(name.begin(), name.end(), '/', '.');
+    differences += fmt::format("{} is {} instead of {}; ", name, found.dump(), expected.dump());
+  };
+  for (const auto& [key, value] : here.items()) {
+    compare(key, there.value(key, Json()), value);
+    there.erase(key);
+  }
+  for (const auto& [key, value] : there.items()) compare(key, value, Json());
+  if (!differences.empty())
+    throw UserError("{}: the run is not of this command: {}use its settings, another --output, or remove {}",
+                    file.string(), differences, wanted.run_directory.string());
+}
+
+/// Returns the options in a dataset's provenance, null if there are none.
+Json options_of_dataset(const std::string& path) {
+  const Json provenance = Json::parse(TokenizedDataset::open(path).provenance(), nullptr, false);
+  return provenance.is_object() ? provenance.value("options", Json()) : Json();
+}
+
+/// Generates the dataset if it does not exist, otherwise compares it with the options.
+void prepare_dataset(const std::string& name, const fs::path& dataset, const LraOptions& options, LraResult& result) {
+  const auto& info =
       *std::find_if(lra_task_list.begin(), lra_task_list.end(), [&](const LraTask& one) { return name == one.name; });
-  log_info("generating {}", dataset.string());
-  if (dataset.has_parent_path()) fs::create_directories(dataset.parent_path());
-  prepare_task(*task.make(), {.output = dataset.string(), .samples = options.samples.value_or(task.samples)});
+  const auto task = info.make();
+  const auto samples = options.samples.value_or(info.samples);
+  if (!fs::exists(dataset)) {
+    log_info("generating {}", dataset.string());
+    if (dataset.has_parent_path()) fs::create_directories(dataset.parent_path());
+    prepare_task(*task, {.output = dataset.string(), .samples = samples, .progress = log_progress});
+  }
+  Json expected = provenance_options(*task, samples);
+  Json found = result.dataset_options = options_of_dataset(dataset.string());
+  const Json found_samples = found.is_object() ? found.value("samples", Json()) : Json();
+  if (options.samples && found_samples != expected["samples"])
+    throw UserError("--samples: {} exists and has {}, but this command has {}; remove the option or the dataset",
+                    dataset.string(), found_samples.dump(), expected["samples"].dump());
+  for (Json* json : {&found, &expected}) {  // other samples of the same distribution are comparable
+    if (!json->is_object()) continue;
+    json->erase("samples");
+    json->erase("seed");
+  }
+  if (found == expected) return;
+  result.published.reset();
+  log_warn("{}: was prepared with {}; expected {}. The accuracies are not comparable with published ones",
+           dataset.string(), found.dump(), expected.dump());
+}
+
+/// Returns the accuracy of the most frequent label. The mechanism does not change it.
+double baseline_accuracy(const Model& model, const Dataset& data, std::int64_t batches, LraBaselines& baselines) {
+  const Settings& settings = model.settings;
+  const std::int64_t batch_size = settings.data.batch_size, length = settings.data.sequence_length;
+  const Json all = to_json(settings);
+  const auto [entry, is_new] = baselines.try_emplace(Json{all["data"], all["objective"], batches}.dump());
+  if (is_new)
+    entry->second = chance(settings, model.vocabulary, data, Split::test, length, batch_size, batches).accuracy;
+  return entry->second;
 }
 
 /// Measures the accuracy on the test split.
-void measure_accuracy(const Device& device, const LraOptions& options, LraResult& result) {
+void measure_accuracy(const Device& device, const LraOptions& options, LraBaselines& baselines, LraResult& result) {
   Model model =
       load_model(CheckpointReader::open(checkpoint_of(result.run_directory)), device, Weights::ema_if_present);
   const Settings& settings = model.settings;
@@ -100,7 +168,7 @@ void measure_accuracy(const Device& device, const LraOptions& options, LraResult
   const LabelPredictions predicted = predict_labels(model, *source, batch_size, batches);
   result.accuracy = class_metrics(predicted.classes, options.bootstrap).front();
   require(result.accuracy.name == "accuracy", "the first metric is {}", result.accuracy.name);
-  result.baseline = chance(settings, model.vocabulary, *data, Split::test, length, batch_size, batches).accuracy;
+  result.baseline = baseline_accuracy(model, *data, batches, baselines);
   result.test_samples = predicted.found.targets;
   result.parameters = model.store->trained_parameter_count();
 }
@@ -125,18 +193,22 @@ std::optional<double> published_accuracy(const std::string& task, const std::str
   return std::nullopt;
 }
 
-LraResult bench_lra(const std::string& task, const std::string& mechanism, const LraOptions& options) {
+LraResult bench_lra(const std::string& task, const std::string& mechanism, const LraOptions& options,
+                    LraBaselines& baselines) {
   const LoadedSettings loaded = settings_of(task, mechanism, options);
-  generate_if_missing(task, loaded.settings.data.dataset, options);
+  check_run(loaded.settings);
   LraResult result{.task = task, .mechanism = mechanism, .run_directory = loaded.settings.run_directory};
   result.published = published_accuracy(task, mechanism);
+  result.config = to_json(loaded.settings);
+  result.dataset = loaded.settings.data.dataset.string();
+  if (!result.dataset.empty()) prepare_dataset(task, result.dataset, options, result);
   const Device device = device_from_name(loaded.settings.device);
   arena(device).reset_peak();
   const TrainResult trained = train(loaded, {});
   result.interrupted = trained.interrupted;
   if (trained.interrupted) return result;
   result.steps = trained.step;
-  measure_accuracy(device, options, result);
+  measure_accuracy(device, options, baselines, result);
   const RunFiles files = read_run(result.run_directory);
   result.tokens = static_cast<std::int64_t>(files.tokens());
   result.seconds = files.seconds();

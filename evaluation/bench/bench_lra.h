@@ -3,6 +3,8 @@
 #include <array>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,7 +31,11 @@ struct LraResult {
   bool interrupted = false;  ///< training was stopped by a signal; nothing below is measured
   Metric accuracy{};         ///< on the test split, of the best checkpoint
   double baseline = 0;       ///< accuracy of the most frequent label
+  /// nullopt if the paper has none, or if the dataset was not generated with the paper's options.
   std::optional<double> published{};
+  std::string dataset{};                     ///< path
+  nlohmann::ordered_json dataset_options{};  ///< in the dataset's provenance; null: none
+  nlohmann::ordered_json config{};           ///< of the run, by section and key
   std::int64_t test_samples = 0, parameters = 0, steps = 0, tokens = 0;
   double seconds = 0;           ///< of training, without validation
   std::int64_t peak_bytes = 0;  ///< of tensors in training
@@ -43,9 +49,14 @@ std::vector<std::string> lra_mechanisms();
 /// Returns the accuracy in Table 1 of Tay et al. 2020 (arXiv:2011.04006), or nullopt if it has none.
 std::optional<double> published_accuracy(const std::string& task, const std::string& mechanism);
 
+/// Accuracies of the most frequent label, by data settings: reading the training split takes minutes.
+using LraBaselines = std::map<std::string, double>;
+
 /// Trains one model, unless its run is finished, and evaluates its best checkpoint on the test split. Generates the
 /// config's dataset if it does not exist. `task` and `mechanism` are of the lists above. Throws UserError if the config
-/// is missing or does not fit, and as train().
-LraResult bench_lra(const std::string& task, const std::string& mechanism, const LraOptions& options);
+/// is missing or does not fit, if an existing run has another config or an existing dataset has other samples than
+/// `options.samples`, and as train().
+LraResult bench_lra(const std::string& task, const std::string& mechanism, const LraOptions& options,
+                    LraBaselines& baselines);
 
 }  // namespace furlong

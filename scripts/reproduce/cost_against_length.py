@@ -1,5 +1,5 @@
-"""Time and memory of attention and of a training step against sequence length, for every mechanism and feature map of
-the program, and the length from which each is cheaper than exact softmax."""
+"""Time and memory of a training step against sequence length, for every mechanism, and the measured length from which
+on each is cheaper than exact softmax. --parts op: of attention alone, for every feature map of the program."""
 
 import json
 
@@ -76,19 +76,29 @@ def settings_of(attention, arguments):
 
 
 def step_cost(arguments, folder, n, settings):
-    """Processor seconds of a training step, and peak memory: the difference between two runs of furlong train, of one
-    step and of more, so that start, validation and checkpoint cancel."""
-    more = max(2, arguments.step_tokens // n)
-    spent = []
-    for steps in (1, 1 + more):
-        lines, seconds = reproduction.train(
+    """Seconds of a training step after the first, and peak memory."""
+    more = max(1, arguments.step_tokens // n)
+
+    def run(steps):
+        return reproduction.train(
             *(folder, "step", arguments.threads, CONFIG, "--resume", "never"),
             **settings,
             data__sequence_length=n,
             trainer__max_steps=steps,
         )
-        spent.append(seconds)
-    return reproduction.difference(spent) / more, max(line["memory_bytes"] for line in lines)
+
+    lines, spent = run(1 + more)
+    if arguments.processor_time:  # of the start, validation and checkpoint, too, which cancel
+        seconds = reproduction.difference([run(1)[1], spent])
+    else:
+        lines_of_steps = [line for line in lines if line["split"] == "train"]
+        if len(lines_of_steps) != 1 + more:
+            raise SystemExit(f"{len(lines_of_steps)} lines of steps in metrics.jsonl, expected {1 + more}")
+        seconds = sum(
+            (line["tokens"] - before["tokens"]) / line["tokens_per_second"]
+            for before, line in zip(lines_of_steps, lines_of_steps[1:])
+        )
+    return seconds / more, max(line["memory_bytes"] for line in lines)
 
 
 def step_costs(arguments, folder, attentions):
@@ -132,20 +142,17 @@ def measure(arguments, folder, result):
             theirs = exact[ENCODER if one["attention"].endswith("bidirectional") else SOFTMAX]
             ns = [length["n"] for length in theirs]
             one["cheaper_from_n"] = {
-                what: reproduction.log_crossing(
-                    ns, [of(length) for length in one["lengths"]], [of(length) for length in theirs]
+                what: reproduction.below_from(ns, list(map(most, one["lengths"])), list(map(least, theirs)))
+                for what, most, least in (
+                    ("time", lambda length: length["seconds"]["most"], lambda length: length["seconds"]["least"]),
+                    ("memory", kibibytes, kibibytes),
                 )
-                for what, of in (("time", seconds), ("memory", lambda length: length["peak_bytes"]))
             }
-
-
-def seconds(length):
-    return length["seconds"]["median"]
 
 
 def microseconds(length):
     """Per token."""
-    return 1e6 * seconds(length) / length["n"]
+    return 1e6 * length["seconds"]["median"] / length["n"]
 
 
 def kibibytes(length):
@@ -154,9 +161,14 @@ def kibibytes(length):
 
 
 TITLES = {
-    "op": "Attention, forward and backward: 4 heads of 64, float32; time on the clock.",
-    "training_step": "Training step: 2 layers, d_model 256, 4 heads, one sequence, float32; processor time.",
+    "op": "Attention, forward and backward: 4 heads of 64, float32",
+    "training_step": "Training step: 2 layers, d_model 256, 4 heads, one sequence, float32",
 }
+
+
+def kind_of_time(result, key):
+    """furlong bench attention measures by the clock."""
+    return "clock time" if key == "op" else reproduction.kind_of_time(result)
 
 
 def tables(result):
@@ -167,14 +179,16 @@ def tables(result):
         columns += [f"KiB per token at {lengths[-1]:,}", "faster than softmax from", "less memory from"]
         rows = []
         for one in result[key]:
-            row = [one["attention"], *(microseconds(one["lengths"][i]) for i in shown), kibibytes(one["lengths"][-1])]
+            row = [one["attention"]]
+            for length in (one["lengths"][i] for i in shown):
+                row.append(reproduction.with_spread(length["seconds"], lambda seconds: 1e6 * seconds / length["n"]))
+            row.append(kibibytes(one["lengths"][-1]))
             exact = one["attention"] in (SOFTMAX, ENCODER)
             for what in ("time", "memory"):
-                crossing = one["cheaper_from_n"][what]
-                words = {0: f"{lengths[0]:,} or less", None: f"over {lengths[-1]:,}"}
-                row.append("" if exact else words.get(crossing, crossing))
+                row.append("" if exact else one["cheaper_from_n"][what] or f"not up to {lengths[-1]:,}")
             rows.append(row)
-        yield {"title": TITLES[key], "columns": columns, "rows": rows}
+        samples = reproduction.samples_text(len(result[key][0]["lengths"][0]["seconds"]["samples"]))
+        yield {"title": f"{TITLES[key]}; {kind_of_time(result, key)}, {samples}.", "columns": columns, "rows": rows}
 
 
 def draw_panels(result, keys, chosen, path, height, columns):
@@ -183,7 +197,8 @@ def draw_panels(result, keys, chosen, path, height, columns):
     for row, (key, title) in enumerate(keys):
         shown = [one for one in result[key] if one["attention"] in chosen]
         lengths = [length["n"] for length in shown[0]["lengths"]]
-        for panel, value, unit in ((0, microseconds, "time per token, µs"), (1, kibibytes, "memory per token, KiB")):
+        time = f"{kind_of_time(result, key)} per token, µs"
+        for panel, value, unit in ((0, microseconds, time), (1, kibibytes, "memory per token, KiB")):
             panel = axes[2 * row + panel]
             for one in shown:
                 values = list(map(value, one["lengths"]))
@@ -202,32 +217,35 @@ def draw(result, folder):
     parts = [(key, titles[key]) for key in result["settings"]["parts"]]
     draw_panels(result, parts, result["labels"], folder / f"{NAME}.svg", 1.2 + 2.7 * len(parts), 4)
     if "training_step" in result:
-        images = folder.parent / "images"  # of README.md
+        images = (folder.parent if folder == reproduction.RESULTS else folder) / "images"  # of README.md
         images.mkdir(exist_ok=True)
         few = [SOFTMAX, PERFORMER, label("windowed", PERFORMER, result["settings"]["window"])]
         draw_panels(result, [("training_step", "training step")], few, images / f"{NAME}.svg", 2.7, 3)
 
 
 def more(parser):
-    parser.add_argument("--parts", nargs="+", choices=list(TITLES), default=list(TITLES), help="what to measure")
+    parts = {"choices": list(TITLES), "default": ["training_step"], "help": "what to measure"}
+    parser.add_argument("--parts", nargs="+", **parts)
     parser.add_argument("--lengths", type=reproduction.integers, default="256,512,1024,2048,4096,8192")
-    parser.add_argument("--step-lengths", type=reproduction.integers, default="512,2048,8192")
+    parser.add_argument("--step-lengths", type=reproduction.integers, default="256,1024,4096,16384")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of attention alone; the median counts")
-    parser.add_argument("--step-tokens", type=int, default=16384, help="tokens of a measurement of training steps")
-    parser.add_argument("--step-repeats", type=int, default=3, help="measurements of a step; the median counts")
+    parser.add_argument("--step-tokens", type=int, default=8192, help="tokens of a run's steps, of which one at least")
+    parser.add_argument("--step-repeats", type=int, default=3, help="runs of training steps; the median counts")
     parser.add_argument(
         "--step-maps",
         type=lambda text: text.split(","),
-        default="elu1,favor_positive,hedgehog",
+        default="elu1,favor_positive",
         help="feature maps of linear attention whose training steps are measured",
     )
     parser.add_argument("--features", type=int, default=128, help="random features of each head")
     parser.add_argument("--window", type=int, default=256)
+    reproduction.processor_time_option(parser)
     parser.add_argument("--projected-length", type=int, default=256, help="rows of Linformer")
 
 
 if __name__ == "__main__":
-    small = {"lengths": "32,64", "step_lengths": "32", "repeats": 1, "step_repeats": 1, "step_tokens": 1}
+    small = {"parts": list(TITLES), "lengths": "32,64", "step_lengths": "32", "repeats": 1}
+    small.update(step_repeats=1, step_tokens=1)
     reproduction.reproduce(
         NAME,
         reproduction.options(NAME, __doc__, more, {**small, "features": 16, "window": 8, "projected_length": 8}),

@@ -39,26 +39,30 @@ def attentions(arguments):
 
 
 def model_costs(arguments, folder, keys):
-    """Processor seconds of a token after prompts of several lengths: the difference between generating many tokens and
-    one, so that start and prompt cancel. The repeats of a length alternate with the other lengths."""
+    """Seconds of a token after prompts of several lengths, without the prompt. The repeats of a length alternate with
+    the other lengths."""
     settings = {f"model__attention__{key}": value for key, value in keys.items()}
     reproduction.train(folder, "model", arguments.threads, CONFIG, "--resume", "never", **settings)
+    prompt = folder / "prompt.txt"
+
+    def run(tokens):
+        return reproduction.processor_seconds(
+            *("generate", folder / "model", "--prompt-file", prompt, "--max-tokens", tokens),
+            *("--temperature", 0, "--threads", arguments.threads, "--json"),
+        )
+
     lengths = {n: {"prompt_tokens": n, "seconds": []} for n in arguments.prompts}
     for _ in range(arguments.repeats):
         for n, length in lengths.items():
-            prompt = folder / "prompt.txt"
             prompt.write_text(("<" + "0123456789" * (n // 10 + 1))[:n])
-            spent = []
-            for tokens in (1, 1 + arguments.tokens):
-                output, seconds = reproduction.processor_seconds(
-                    *("generate", folder / "model", "--prompt-file", prompt, "--max-tokens", tokens),
-                    *("--temperature", 0, "--threads", arguments.threads, "--json"),
-                )
-                spent.append(seconds)
+            output, spent = run(1 + arguments.tokens)  # the first token costs no step: it follows from the prompt
             found = json.loads(output)
-            if found["prompt_tokens"] != n:
-                raise SystemExit(f"a prompt of {found['prompt_tokens']} tokens, expected {n}")
-            length["seconds"].append(reproduction.difference(spent) / arguments.tokens)
+            if found["prompt_tokens"] != n or len(found["tokens"]) != 1 + arguments.tokens:
+                raise SystemExit(f"{found['prompt_tokens']} and {len(found['tokens'])} tokens, expected {n} and more")
+            seconds = (1 + arguments.tokens) / found["tokens_per_second"]
+            if arguments.processor_time:
+                seconds = reproduction.difference([run(1)[1], spent])
+            length["seconds"].append(seconds / arguments.tokens)
             length["state_bytes"] = found["state_bytes"]
     return list(lengths.values())
 
@@ -88,10 +92,13 @@ def op_costs(arguments, folder, keys):
     for batch in arguments.batches:
         seconds = []
         for _ in range(arguments.repeats):
-            _, start = run(batch, 1)
             output, spent = run(batch, arguments.length)
-            seconds.append(reproduction.difference([start, spent]) / (arguments.length - 1))
-        yield {"batch": batch, "seconds": seconds, "peak_bytes": json.loads(output)["peak_bytes"]}
+            found = json.loads(output)
+            if arguments.processor_time:
+                seconds.append(reproduction.difference([run(batch, 1)[1], spent]) / (arguments.length - 1))
+            else:
+                seconds.append(found["forward_seconds"] / arguments.length)
+        yield {"batch": batch, "seconds": seconds, "peak_bytes": found["peak_bytes"]}
 
 
 def measure(arguments, folder, result):
@@ -109,38 +116,47 @@ def rate(cost):
     return cost.get("batch", 1) / cost["seconds"]["median"]
 
 
+def rates(cost):
+    return reproduction.with_spread(cost["seconds"], lambda seconds: cost.get("batch", 1) / seconds)
+
+
+def size(bytes, unit):
+    return int(bytes / unit) if bytes % unit == 0 else bytes / unit
+
+
 def tables(result):
     settings = result["settings"]
     prompts, batches = settings["prompts"], settings["batches"]
     chosen = sorted({0, len(prompts) // 2, len(prompts) - 1})
     shown = [prompts[i] for i in chosen]
+    time = f"tokens per second of {reproduction.kind_of_time(result)}, {reproduction.samples_text(settings['repeats'])}"
     yield {
         "title": f"Model of 4 layers, d_model 256, 4 heads, float32: {settings['tokens']} tokens after a prompt, batch "
-        "1; tokens per second of processor time.",
+        f"1; {time}. State: allocated at the end of prompt and generated tokens.",
         "columns": [
             "attention",
             *(f"tokens/s after {n:,}" for n in shown),
-            *(f"state after {n:,}, KiB" for n in shown),
+            *(f"state at {n + settings['tokens']:,}, KiB" for n in shown),
         ],
         "rows": [
             [
                 one["attention"],
-                *(rate(one["costs"][i]) for i in chosen),
-                *(one["costs"][i]["state_bytes"] / 1024 for i in chosen),
+                *(rates(one["costs"][i]) for i in chosen),
+                *(size(one["costs"][i]["state_bytes"], 1024) for i in chosen),
             ]
             for one in result["model"]
         ],
     }
     yield {
         "title": f"Attention alone, {HEADS} heads of {WIDTH}, float32: sequences of {settings['length']:,} tokens, one "
-        "at a time; tokens per second of processor time.",
+        f"at a time; {time}.",
         "columns": [
             "attention",
             *(f"tokens/s, batch {batch}" for batch in batches),
             *(f"memory, batch {batch}, MiB" for batch in batches),
         ],
         "rows": [
-            [one["attention"], *map(rate, one["costs"]), *(cost["peak_bytes"] / 2**20 for cost in one["costs"])]
+            [one["attention"], *map(rates, one["costs"]), *(cost["peak_bytes"] / 2**20 for cost in one["costs"])]
             for one in result["op"]
         ],
     }
@@ -149,32 +165,35 @@ def tables(result):
 def draw(result, folder):
     figure, axes = plot.panels(4, rows=2, height=5.6)
     prompts, batches = result["settings"]["prompts"], result["settings"]["batches"]
+    after = [n + result["settings"]["tokens"] for n in prompts]
+    rate_label = f"tokens per s of {reproduction.kind_of_time(result)}"
     for index, (model, op) in enumerate(zip(result["model"], result["op"])):
         style = plot.style(index - 1 if index else None)
         axes[0].plot(prompts, list(map(rate, model["costs"])), label=model["attention"], **style)
-        axes[1].plot(prompts, [cost["state_bytes"] / 2**20 for cost in model["costs"]], **style)
+        axes[1].plot(after, [cost["state_bytes"] / 2**20 for cost in model["costs"]], **style)
         axes[2].plot(batches, list(map(rate, op["costs"])), **style)
         axes[3].plot(batches, [cost["peak_bytes"] / 2**20 for cost in op["costs"]], **style)
-    for panel, label in zip(axes, ("tokens/s", "state, MiB", "tokens/s, all rows", "memory, MiB")):
+    for panel, label in zip(axes, (rate_label, "state, MiB", rate_label, "memory, MiB")):
         plot.logarithmic(panel, label)
-    for panel in axes[:2]:
-        plot.lengths_axis(panel, prompts, "tokens before")
+    for panel, tokens, label in ((axes[0], prompts, "tokens of the prompt"), (axes[1], after, "tokens in all")):
+        plot.lengths_axis(panel, tokens, label)
         panel.set_title("model, batch 1")
     for panel in axes[2:]:
         plot.lengths_axis(panel, batches, "batch")
-        panel.set_title(f"attention alone, {result['settings']['length']:,} tokens")
+        panel.set_title(f"attention alone, all rows, {result['settings']['length']:,} tokens")
     plot.legend_below(figure, axes[0], 3)
     plot.save(figure, folder / f"{NAME}.svg")
 
 
 def more(parser):
     parser.add_argument("--prompts", type=reproduction.integers, default="256,512,1024,2048,4096,8192,16384")
-    parser.add_argument("--tokens", type=int, default=128, help="tokens to generate after a prompt")
+    parser.add_argument("--tokens", type=int, default=256, help="tokens to generate after a prompt")
     parser.add_argument("--batches", type=reproduction.integers, default="1,4,16")
     parser.add_argument("--length", type=int, default=2048, help="tokens of a sequence, attention alone")
-    parser.add_argument("--repeats", type=int, default=3, help="the median counts")
+    parser.add_argument("--repeats", type=int, default=5, help="the median counts")
     parser.add_argument("--features", type=int, default=128)
     parser.add_argument("--window", type=int, default=256)
+    reproduction.processor_time_option(parser)
 
 
 if __name__ == "__main__":

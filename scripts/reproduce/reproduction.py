@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import datetime
 import json
-import math
 import os
 import pathlib
 import re
@@ -17,6 +16,7 @@ import tempfile
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs/results"
 FURLONG = os.environ.get("FURLONG", str(ROOT / "build/release/bin/furlong"))
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 
@@ -30,15 +30,31 @@ def options(name, text, more=lambda parser: None, tiny=None):
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: all cores")
     parser.add_argument("--tiny", action="store_true", help="smallest sizes, to test the script in seconds")
     parser.add_argument(
-        "--work", type=pathlib.Path, help="folder of the runs, which are kept: the same command resumes them"
+        "--work", type=pathlib.Path, help="folder that keeps the runs; refused if it has runs of other options"
     )
     parser.add_argument("--redraw", action="store_true", help="measure nothing: figure and tables of the existing JSON")
     parser.add_argument(
-        "--output", type=pathlib.Path, default=ROOT / "docs/results", help=f"folder of {name}.json, .svg and .md"
+        "--output", type=pathlib.Path, default=RESULTS, help=f"folder of {name}.json, .svg and .md; --tiny requires it"
     )
     if "--tiny" in sys.argv[1:]:
         parser.set_defaults(**(tiny or {}))
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.output = arguments.output.resolve()
+    if arguments.tiny and arguments.output == RESULTS:
+        parser.error("--tiny requires --output: its numbers do not belong into docs/results/")
+    return arguments
+
+
+def processor_time_option(parser):
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="processor time, the sum over threads, instead of the clock: for busy machines, with --threads 1",
+    )
+
+
+def kind_of_time(result):
+    return "processor time" if result["settings"]["processor_time"] else "clock time"
 
 
 def integers(text):
@@ -68,8 +84,13 @@ def processor_seconds(*words, **settings):
 
 
 def difference(seconds):
-    """Processor seconds that the second run takes more than the first; above 0 also if both are too short to tell."""
-    return max(seconds[1] - seconds[0], 1e-9)
+    """Processor seconds that the second run takes more than the first. Ends the script if there are none."""
+    if seconds[1] <= seconds[0]:
+        sys.exit(
+            f"the longer run took {seconds[1]:.3f} s of processor time, the shorter {seconds[0]:.3f} s: measure more "
+            "tokens, or on a machine with less other work"
+        )
+    return seconds[1] - seconds[0]
 
 
 def train(folder, name, threads, config, *words, **settings):
@@ -122,27 +143,43 @@ def measurement(name, arguments):
     with tempfile.TemporaryDirectory(prefix=f"furlong_{name}_") as temporary:
         folder = (arguments.work or pathlib.Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_other_options(folder, {**result["settings"], "threads": arguments.threads, "name": name})
         yield folder, result
     result["load_average"]["after"] = os.getloadavg()
 
 
-def log_crossing(lengths, ours, theirs):
-    """The length from which `ours` is below `theirs`, at it and at all longer lengths: between two measured lengths
-    interpolated along straight lines of logarithms. 0: at every measured length; None: not at the longest."""
-    above = [i for i, (a, b) in enumerate(zip(ours, theirs)) if a >= b]
-    if not above:
-        return 0
-    last = above[-1]
-    if last + 1 == len(lengths):
-        return None
-    before, after = ours[last] / theirs[last], ours[last + 1] / theirs[last + 1]
-    share = math.log(before) / (math.log(before) - math.log(after))
-    return round(lengths[last] * (lengths[last + 1] / lengths[last]) ** share)
+def refuse_other_options(folder, options):
+    """Ends the script if the folder has runs of other options, which would be continued or evaluated as if of these."""
+    file, text = folder / "options.json", compact(options)
+    if file.exists() and file.read_text() != text:
+        sys.exit(f"{folder} has runs of other options ({file.name}); name another folder with --work")
+    file.write_text(text)
+
+
+def below_from(lengths, ours, theirs):
+    """The shortest length from which on each of our values is below theirs; None: not at the longest."""
+    found = None
+    for n, a, b in reversed(list(zip(lengths, ours, theirs))):
+        if a >= b:
+            break
+        found = n
+    return found
 
 
 def spread(samples):
     """Median, least, most and all samples."""
     return {"median": statistics.median(samples), "least": min(samples), "most": max(samples), "samples": samples}
+
+
+def with_spread(seconds, of):
+    """Cell of a table: of(median), and least and most if there are several samples."""
+    median, least, most = cell(of(seconds["median"])), *sorted(map(of, (seconds["least"], seconds["most"])))
+    return f"{median} ({cell(least)} to {cell(most)})" if len(seconds["samples"]) > 1 else median
+
+
+def samples_text(count):
+    """What with_spread() shows."""
+    return f"median (least to most) of {count} samples" if count > 1 else "one sample, so variation is unknown"
 
 
 def cell(value):
@@ -169,8 +206,9 @@ def markdown(table):
 def provenance(result):
     machine, load = result["machine"], result["load_average"]
     before, after = (" / ".join(f"{value:.1f}" for value in load[when]) for when in ("before", "after"))
+    commit = result["furlong"]["commit"].replace("-dirty", " with uncommitted changes")
     text = (
-        f"`{result['command']}`, commit {result['furlong']['commit']}, {result['date']}. {machine['cpu']}, "
+        f"`{result['command']}`, commit {commit}, {result['date']}. {machine['cpu']}, "
         f"{machine['usable_cores']} cores, {machine['threads']} thread{'s' if machine['threads'] != 1 else ''}. Load "
         f"average (1, 5 and 15 minutes) before: {before}; after: {after}. All numbers: "
         f"[{result['name']}.json]({result['name']}.json)."
@@ -187,9 +225,10 @@ def publish(arguments, result, draw, tables):
     (folder / f"{name}.json").write_text(compact(result) + "\n")
     draw(result, folder)
     page = folder / f"{name}.md"
-    image = f"![{result['name']}]({name}.svg)"
-    text = page.read_text() if page.exists() else f"# {name}\n\n{image}\n\n{BEGIN}\n{END}\n"
+    text = page.read_text() if page.exists() else f"# {name}\n\n{BEGIN}\n{END}\n"
     head, rest = text.split(BEGIN)
+    if f"({name}.svg)" not in head:
+        head += f"![{name}]({name}.svg)\n\n"
     tail = rest.split(END)[1]
     measured = "\n\n".join([provenance(result), *(markdown(table) for table in result["tables"])])
     page.write_text(f"{head}{BEGIN}\n\n{measured}\n\n{END}{tail}")

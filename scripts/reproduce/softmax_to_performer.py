@@ -152,6 +152,7 @@ def more(parser):
 
 
 if __name__ == "__main__":
-    small = {"text": [str(reproduction.ROOT / "docs/numerics.md")], "teacher_steps": 4, "steps": 4, "transfer_steps": 2}
+    text = str(reproduction.ROOT / "docs/internals/numerics.md")
+    small = {"text": [text], "teacher_steps": 4, "steps": 4, "transfer_steps": 2}
     small.update(every=2, layers=1, d_model=16, features=8, length=32, batch=2, batches=1)
     reproduction.reproduce(NAME, reproduction.options(NAME, __doc__, more, small), measure, draw, tables)

@@ -13,7 +13,7 @@ if ! "$python" -c 'import h5py, matplotlib' 2>/dev/null; then
   "$root/scripts/setup.sh" reproduce
   python=/usr/bin/python3
 fi
-if [[ -z ${FURLONG:-} ]]; then
+if [[ -z ${FURLONG:-} && " $* " != *" --help "* ]]; then
   "$root/scripts/setup.sh" run
   "$root/scripts/build.sh" release
   export FURLONG=$root/build/release/bin/furlong

@@ -199,7 +199,7 @@ TEST_F(ContextLossTest, RejectsModelsAndLengthsThatDoNotFit) {
   Model labels = sequence_model(Vocabulary::bytes(true).with_encoder_tokens().with_labels({"no", "yes"}),
                                 {"model.architecture=encoder", "objective.name=classification"});
   EXPECT_THAT(message_of<UserError>([&] { losses_by_length(labels, data, Split::validation, {8}, 1); }),
-              HasSubstr("labels"));
+              HasSubstr("applies only to models that predict tokens"));
   Model masked = sequence_model(Vocabulary::protein().with_encoder_tokens(), testing::encoder);
   EXPECT_THAT(message_of<UserError>([&] { require_causal(masked, "--by-position"); }),
               HasSubstr("--by-position: this model predicts masked tokens"));

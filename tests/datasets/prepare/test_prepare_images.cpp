@@ -91,6 +91,16 @@ TEST_F(PrepareImagesTest, LabelsAreOptionalAndCanHaveNames) {
   EXPECT_THAT(refusal(named), HasSubstr("image 1 has the label 1, but --labels gives 1 names"));
 }
 
+TEST_F(PrepareImagesTest, RejectsLabelsOfUnlabeledAndMixedFiles) {
+  const std::string plain = file("a.idx", idx({1, 1, 2}, bytes({1, 2})));
+  const std::string picture = file("a.pgm", "P5 2 1 255\n" + bytes({1, 2}));
+  PrepareOptions named = options({plain});
+  named.labelled.labels = {"cat", "dog"};
+  EXPECT_THAT(refusal(named), ::testing::AllOf(HasSubstr("a.idx: --labels"), HasSubstr("--label-file")));
+  EXPECT_THAT(refusal(options({picture, plain})), ::testing::AllOf(HasSubstr("a.idx: "), HasSubstr("separately")));
+  EXPECT_THAT(refusal(options({plain, picture})), ::testing::AllOf(HasSubstr("a.pgm: "), HasSubstr("separately")));
+}
+
 TEST_F(PrepareImagesTest, ReadsColoursAndReducesThemToGray) {
   // Luma of red, green and blue: 0.299, 0.587 and 0.114 of 255.
   const std::string rgb = bytes({255, 0, 0, 0, 255, 0, 0, 0, 255, 255, 255, 255});

@@ -65,7 +65,7 @@ TEST_F(TrainTokenizerTest, ReadsLongLinesAndSeveralInputs) {
   const std::string letters = file("solid.txt", repeated("\xc3\xa4", 5'000));
   const auto report = train_tokenizer({.inputs = {words, letters}, .output = model, .vocabulary_size = 290});
   EXPECT_EQ(report.bytes, 60'000U * 17 + 10'000);
-  EXPECT_GE(report.lines, 60'000U * 17 / 4096 + 3);
+  EXPECT_GE(report.lines, 60'000U * 17 / 1024 + 10);
   const auto tokenizer = load_tokenizer(model);
   EXPECT_EQ(tokenizer->encode(" gamma", SpecialTokenMode::as_text).size(), 1U);
   EXPECT_TRUE(tokenizer->find("\xc3\xa4").has_value()) << "no character is cut into two lines";
@@ -74,8 +74,29 @@ TEST_F(TrainTokenizerTest, ReadsLongLinesAndSeveralInputs) {
 TEST_F(TrainTokenizerTest, RejectsUnusableInputs) {
   const std::string text = file("a.txt", repeated("abcdefghijklmnopqrstuvwxyz0123456789 ABCDEFGHIJKLMNOPQR\n", 5));
   EXPECT_THAT(refusal({.inputs = {file("empty.txt", "\n\n")}, .output = model}), HasSubstr("contains no text"));
-  EXPECT_THAT(refusal({.inputs = {path("none")}, .output = model}), HasSubstr("No such file"));
+  EXPECT_THAT(refusal({.inputs = {path("none")}, .output = model}), HasSubstr("does not exist"));
   EXPECT_THAT(refusal({.inputs = {text}, .output = model, .vocabulary_size = 300}), HasSubstr("300 tokens"));
+  EXPECT_THAT(refusal({.inputs = {"-", "-"}, .output = model}), HasSubstr("more than once"));
+}
+
+TEST_F(TrainTokenizerTest, KnowsTheBytesOfTokens) {
+  const std::string text = file("a.txt", repeated("in the beginning was the word\n", 50));
+  train_tokenizer({.inputs = {text}, .output = model, .vocabulary_size = 300});
+  const auto tokenizer = load_tokenizer(model);
+  const std::string other = "  the word\n\xc3\xa4 in  the beginning ";
+  std::size_t bytes = 0;
+  for (const std::int32_t id : tokenizer->encode(other)) bytes += tokenizer->text_bytes(id).value();
+  EXPECT_EQ(bytes, other.size());
+  EXPECT_FALSE(tokenizer->text_bytes(*tokenizer->special().beginning).has_value());
+}
+
+TEST_F(TrainTokenizerTest, NeverReplacesItsInput) {
+  const std::string text = file("a.txt", repeated("in the beginning was the word\n", 50));
+  const auto action = [&] {
+    train_tokenizer({.inputs = {text}, .output = text, .vocabulary_size = 300, .force = true});
+  };
+  EXPECT_THAT(message_of<UserError>(action), HasSubstr("both input and output"));
+  EXPECT_EQ(std::filesystem::file_size(text), 50U * 30);
 }
 
 TEST_F(TrainTokenizerTest, KeepsExistingOutput) {

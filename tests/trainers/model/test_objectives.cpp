@@ -249,7 +249,7 @@ TEST_F(ObjectivesTest, RejectsDataWithoutLabels) {
   const LoadedSettings loaded = settings(store, "classification");
   EXPECT_THAT(message_of<UserError>([&] { check_against_data(loaded, data); }), HasSubstr("objective.name"));
   EXPECT_THAT(message_of<UserError>([&] { make_model(loaded.settings, data.vocabulary(), Device{}); }),
-              HasSubstr("the dataset has none"));
+              HasSubstr("has none; make one with furlong prepare labeled"));
   const std::string labelled = labelled_store(60);
   const TokenizedDataset single = TokenizedDataset::open(labelled);
   EXPECT_THAT(message_of<UserError>([&] { check_against_data(settings(labelled, "matching"), single); }),
