@@ -224,8 +224,8 @@ void advise_on_machine(const Examination& found, std::vector<Advice>& advice) {
   if (!cpu.has("avx2") && !cpu.has("asimd"))
     advice.push_back({"this CPU has no 256-bit vectors (AVX2): training is many times slower than with them",
                       "use another machine"});
-  if (!cpu.has("avx512_bf16"))
-    advice.push_back({"this CPU has no AVX-512 bfloat16: `dtype: bfloat16` saves memory but computes in float32",
+  if (!ops::multiplies_bfloat16())
+    advice.push_back({"this CPU has no fast bfloat16 products: `dtype: bfloat16` saves memory but computes in float32",
                       "use `dtype: float32` for speed"});
   if (found.machine.memory.available < (uint64_t{1} << 30))
     advice.push_back(

@@ -67,9 +67,9 @@ class Lines : public sentencepiece::SentenceIterator {
 
   /// A long line is cut before a space, otherwise between two characters.
   std::size_t end_of_part() const {
-    const std::size_t limit = begin_ + longest_line, space = rest_.rfind(' ', limit);
-    if (space != std::string::npos && space > begin_) return space;
-    std::size_t end = limit;
+    const std::size_t space = std::string_view(rest_).substr(begin_, longest_line + 1).rfind(' ');
+    if (space != std::string_view::npos && space > 0) return begin_ + space;
+    std::size_t end = begin_ + longest_line;
     while (end > begin_ + 1 && (static_cast<unsigned char>(rest_[end]) & 0xC0) == 0x80) --end;
     return end;
   }

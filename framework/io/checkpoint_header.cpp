@@ -88,7 +88,7 @@ std::uint32_t verify(const Descriptor& descriptor, DescriptorIo& io, const fs::p
   }
   if (header.version < 1 || header.version > checkpoint_format_version) {
     throw UserError(
-        "{}: checkpoint format version {} is not supported, expected at most {}; use the Furlong version that wrote it",
+        "{}: checkpoint format version {} is not supported, expected 1 to {}; use the Furlong version that wrote it",
         path.string(), header.version, checkpoint_format_version);
   }
   if (header.total_bytes != found_bytes) {

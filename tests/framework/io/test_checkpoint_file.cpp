@@ -272,7 +272,7 @@ TEST_F(CheckpointFileTest, RejectsForeignFiles) {
   std::string later = content(path);
   later[8] = 3;
   put(path, later);
-  EXPECT_THAT(refusal(path), HasSubstr("format version 3 is not supported, expected at most 2"));
+  EXPECT_THAT(refusal(path), HasSubstr("format version 3 is not supported, expected 1 to 2"));
 }
 
 TEST_F(CheckpointFileTest, ReadsNamesOfFormatVersionOne) {
