@@ -65,10 +65,11 @@ def lengths_axis(axes, values, label):
 
 
 def logarithmic(axes, label):
-    """A logarithmic y axis with plain numbers at 1, 2 and 5 times powers of ten, or at powers alone if it is long."""
+    """A logarithmic y axis with plain numbers at few multiples of powers of ten, at powers alone if it is long."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,)))
+    multiples = (1, 1.5, 2, 3, 5, 7) if high / low < 10 else (1, 2, 5) if high / low < 300 else (1,)
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=multiples))
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,.15g}"))
     axes.yaxis.set_minor_locator(ticker.NullLocator())
     axes.set_ylabel(label)
