@@ -7,6 +7,7 @@
 #define FURLONG_LINEAR_ATTENTION_PRODUCTS_INL_H_
 #endif
 
+#include <cmath>
 #include <type_traits>
 
 #include "framework/ops/attention/linear/cpu/near_pairs.h"
@@ -59,12 +60,12 @@ class TileProducts {
     return false;
   }
   /// Rounds a weight to bfloat16 (by Dekker's splitting, 1971) if products do, so that numerator and denominator sum
-  /// the same numbers.
+  /// the same numbers. Weights of 2^110 and more, where the splitting overflows, stay as they are.
   HWY_INLINE V rounded(V x) const {
     if constexpr (std::is_same_v<T, float>) {
       if (s.bfloat16) {
         const V c = hn::Mul(x, hn::Set(d, 65537.0f));
-        return hn::Sub(c, hn::Sub(c, x));
+        return hn::IfThenElse(hn::Lt(hn::Abs(x), hn::Set(d, 0x1p110f)), hn::Sub(c, hn::Sub(c, x)), x);
       }
     }
     return x;
@@ -72,7 +73,7 @@ class TileProducts {
   HWY_INLINE T rounded(T x) const {
     in_bfloat16([&](const auto&) {
       const T c = x * 65537;
-      x = c - (c - x);
+      if (std::abs(x) < static_cast<T>(0x1p110)) x = c - (c - x);
     });
     return x;
   }

@@ -180,6 +180,13 @@ TEST_P(LinearAttentionDenominators, SubnormalDenominatorIsGuarded) {
   EXPECT_EQ(found.report.guarded, 20);
 }
 
+// Weights of pairs near 1e35, beyond what rounding by splitting can hold.
+TEST(LinearAttentionOnCpu, HugeFeaturesGiveFiniteOutputs) {
+  const AttentionProblem p = attention_problem(FeatureMap::relu, true, {1, 1, 1, 40, 8, 4, 1, 16}, 1e17);
+  for (const DType dtype : {DType::float32, DType::bfloat16})
+    for (const double value : run_attention(p, dtype).output) EXPECT_TRUE(std::isfinite(value)) << name_of(dtype);
+}
+
 TEST_P(LinearAttentionDenominators, ZeroDenominatorGivesZeroOutputAndGradient) {
   AttentionProblem p = attention_problem(FeatureMap::relu, true, {1, 1, 1, 20, 8, 4, 1, 16});
   for (std::int64_t f = 0; f < 8; ++f) p.query[static_cast<std::size_t>(5 * 8 + f)] = -1;
