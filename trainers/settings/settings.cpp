@@ -28,8 +28,9 @@ FILE` prints it with all defaults and derived values; `--comments` adds the mean
   top-level key. Its value is a path, or a list of paths in increasing priority, relative to the
   including file.
 - **Errors.** Unknown or repeated keys, wrong types, values out of range, impossible combinations
-  and keys without an effect are errors that name file, line and column. If `--set` makes a key of a
-  file ineffective, the key is ignored with a warning.
+  and keys without an effect are errors that name file, line and column. `false` for a switch that has
+  no effect is accepted. If `--set` makes a key of a file ineffective, the key is ignored with a
+  warning.
 - **Null** (`key: null`, `--set a.b=null`) unsets a value of the file or an included file and
   restores the default.
 - **Paths** are relative to the current directory. Only in paths, `${NAME}` and `${NAME:-default}`
