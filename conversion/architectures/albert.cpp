@@ -3,7 +3,7 @@
 #include "conversion/architectures/encoder.h"
 
 namespace furlong {
-namespace {
+namespace albert {
 
 constexpr const char *predictions = "predictions.", *head_anchor = "predictions.dense.weight";
 
@@ -55,9 +55,10 @@ nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
   return config;
 }
 
-}  // namespace
+}  // namespace albert
 
 const Architecture& albert_architecture() {
+  using namespace albert;
   static const Architecture architecture{
       "albert",    "AlbertForMaskedLM", "AlbertModel", {"albert.", ""}, "embeddings.word_embeddings.weight",
       head_anchor, settings_of,         mappings_of,   duplicates_of,   is_carried,

@@ -2,7 +2,7 @@
 #include "conversion/architectures/encoder.h"
 
 namespace furlong {
-namespace {
+namespace bert {
 
 constexpr const char *predictions = "cls.predictions.", *transform = "cls.predictions.transform.",
                      *head_anchor = "cls.predictions.transform.dense.weight";
@@ -37,9 +37,10 @@ bool is_carried(std::string_view name) {
   return false;
 }
 
-}  // namespace
+}  // namespace bert
 
 const Architecture& bert_architecture() {
+  using namespace bert;
   static const Architecture architecture{
       "bert",        "BertForMaskedLM", "BertModel", {"bert.", ""}, "embeddings.word_embeddings.weight",
       head_anchor,   settings_of,       mappings_of, duplicates_of, is_carried,

@@ -4,7 +4,7 @@
 #include "framework/core/printable.h"
 
 namespace furlong {
-namespace {
+namespace esm {
 
 constexpr const char *predictions = "lm_head.", *head_anchor = "lm_head.dense.weight";
 
@@ -91,9 +91,10 @@ nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
   return config;
 }
 
-}  // namespace
+}  // namespace esm
 
 const Architecture& esm_architecture() {
+  using namespace esm;
   static const Architecture architecture{
       "esm",       "EsmForMaskedLM", "EsmModel",  {"esm.", ""},  "embeddings.word_embeddings.weight",
       head_anchor, settings_of,      mappings_of, duplicates_of, is_carried,

@@ -3,7 +3,7 @@
 #include "conversion/architecture.h"
 
 namespace furlong {
-namespace {
+namespace gpt2 {
 
 Settings settings_of(const ForeignConfig& config, const TensorNaming&) {
   config.only("scale_attn_weights", true, "scores are divided by the square root of the head width");
@@ -79,9 +79,10 @@ nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
           {"tie_word_embeddings", model.tied_embeddings}};
 }
 
-}  // namespace
+}  // namespace gpt2
 
 const Architecture& gpt2_architecture() {
+  using namespace gpt2;
   static const Architecture architecture{"gpt2",   "GPT2LMHeadModel", nullptr,     {"transformer.", ""}, "wte.weight",
                                          "",       settings_of,       mappings_of, duplicates_of,        is_carried,
                                          config_of};

@@ -2,7 +2,7 @@
 #include "conversion/architectures/llama_like.h"
 
 namespace furlong {
-namespace {
+namespace llama {
 
 Settings settings_of(const ForeignConfig& config, const TensorNaming&) {
   config.only("attention_bias", false, "linear maps without biases");
@@ -23,9 +23,10 @@ nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
   return config;
 }
 
-}  // namespace
+}  // namespace llama
 
 const Architecture& llama_architecture() {
+  using namespace llama;
   static const Architecture architecture =
       llama_family("llama", "LlamaForCausalLM", settings_of, mappings_of, config_of);
   return architecture;

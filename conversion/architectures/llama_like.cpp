@@ -86,14 +86,16 @@ constexpr Names llama_cpp{"token_embd.weight",
                           "ffn_up.weight",
                           "ffn_down.weight"};
 
-std::vector<Duplicate> duplicates_of(const layers::ModelConfig& model, const TensorNaming& naming) {
+std::vector<Duplicate> llama_duplicates(const layers::ModelConfig& model, const TensorNaming& naming) {
   const Names& names = naming.gguf ? llama_cpp : hugging_face;
   if (!model.tied_embeddings) return {};
   return {{names.output, naming.prefix + names.embedding}};
 }
 
 /// Rotary frequencies, which the config determines.
-bool is_carried(std::string_view name) { return name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight"; }
+bool is_carried_by_llama(std::string_view name) {
+  return name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight";
+}
 
 }  // namespace
 
@@ -225,8 +227,8 @@ nlohmann::ordered_json llama_config(const layers::ModelConfig& model) {
 
 Architecture llama_family(const char* model_type, const char* class_name, decltype(Architecture::settings) settings,
                           decltype(Architecture::mappings) mappings, decltype(Architecture::config) config) {
-  return {model_type, class_name,    nullptr,    {"model.", ""}, "embed_tokens.weight", "", settings,
-          mappings,   duplicates_of, is_carried, config};
+  return {model_type,       class_name,          nullptr, {"model.", ""}, "embed_tokens.weight", "", settings, mappings,
+          llama_duplicates, is_carried_by_llama, config};
 }
 
 }  // namespace furlong

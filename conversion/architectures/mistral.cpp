@@ -2,7 +2,7 @@
 #include "conversion/architectures/llama_like.h"
 
 namespace furlong {
-namespace {
+namespace mistral {
 
 Settings settings_of(const ForeignConfig& config, const TensorNaming&) {
   config.only("layer_types", nullptr, "all layers of Mistral have the same attention");
@@ -24,9 +24,10 @@ nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
   return config;
 }
 
-}  // namespace
+}  // namespace mistral
 
 const Architecture& mistral_architecture() {
+  using namespace mistral;
   static const Architecture architecture =
       llama_family("mistral", "MistralForCausalLM", settings_of, mappings_of, config_of);
   return architecture;

@@ -3,7 +3,7 @@
 #include "conversion/architectures/llama_like.h"
 
 namespace furlong {
-namespace {
+namespace qwen {
 
 Settings qwen2_settings(const ForeignConfig& config, const TensorNaming&) {
   Settings settings = llama_settings(config, {151936, 22016, 32768, 32});
@@ -40,15 +40,17 @@ nlohmann::ordered_json qwen3_config(const layers::ModelConfig& model) {
   return config;
 }
 
-}  // namespace
+}  // namespace qwen
 
 const Architecture& qwen2_architecture() {
+  using namespace qwen;
   static const Architecture architecture =
       llama_family("qwen2", "Qwen2ForCausalLM", qwen2_settings, mappings_of, config_of);
   return architecture;
 }
 
 const Architecture& qwen3_architecture() {
+  using namespace qwen;
   static const Architecture architecture =
       llama_family("qwen3", "Qwen3ForCausalLM", qwen3_settings, mappings_of, qwen3_config);
   return architecture;

@@ -3,7 +3,7 @@
 #include "conversion/architectures/encoder.h"
 
 namespace furlong {
-namespace {
+namespace roberta {
 
 constexpr const char *predictions = "lm_head.", *head_anchor = "lm_head.dense.weight";
 constexpr std::int64_t padding_id = 1, unused_positions = padding_id + 1;
@@ -47,9 +47,10 @@ nlohmann::ordered_json config_of(const layers::ModelConfig& model) {
   return config;
 }
 
-}  // namespace
+}  // namespace roberta
 
 const Architecture& roberta_architecture() {
+  using namespace roberta;
   static const Architecture architecture{
       "roberta",   "RobertaForMaskedLM", "RobertaModel", {"roberta.", ""}, "embeddings.word_embeddings.weight",
       head_anchor, settings_of,          mappings_of,    duplicates_of,    is_carried,

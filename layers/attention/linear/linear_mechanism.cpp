@@ -184,12 +184,14 @@ void LinearMechanism::redraw(std::uint64_t seed, std::int64_t step) {
 
 namespace {
 
-std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::string& name,
-                                         const AttentionConfig& config) {
+std::unique_ptr<AttentionMechanism> make_linear(ParameterStore& store, const std::string& name,
+                                                const AttentionConfig& config) {
   return std::make_unique<LinearMechanism>(store, name, config);
 }
 
-AttentionCost cost(const AttentionConfig& config, std::int64_t n) { return linear_cost(config, n, config.window); }
+AttentionCost cost_of_linear(const AttentionConfig& config, std::int64_t n) {
+  return linear_cost(config, n, config.window);
+}
 
 /// Returns the pairs computed for a causal chunk: blocks of 16 queries, each over the keys up to the block's last
 /// query.
@@ -247,7 +249,7 @@ AttentionCost linear_cost(const AttentionConfig& config, std::int64_t n_tokens, 
 }
 
 MechanismInfo linear_mechanism() {
-  MechanismInfo info{linear_attention, "through a feature map of queries and keys", make, cost};
+  MechanismInfo info{linear_attention, "through a feature map of queries and keys", make_linear, cost_of_linear};
   info.has_features = true;
   info.chooses_normalizer = true;
   info.rotates_numerator = true;

@@ -129,8 +129,8 @@ std::int64_t resolved_projected_length(const AttentionConfig& config) {
 
 namespace {
 
-std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::string& name,
-                                         const AttentionConfig& config) {
+std::unique_ptr<AttentionMechanism> make_linformer(ParameterStore& store, const std::string& name,
+                                                   const AttentionConfig& config) {
   require(config.max_sequence_length >= 1, "{}: linformer without max_sequence_length", name);
   if (config.causal) {
     throw UserError(
@@ -147,7 +147,7 @@ std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::strin
 }
 
 /// Forward 4nrd + 4nrd, backward 8nrd + 10nrd. Mean and convolution lack the first term of each.
-AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
+AttentionCost cost_of_linformer(const AttentionConfig& config, std::int64_t n) {
   const double r = static_cast<double>(std::min(resolved_projected_length(config), n)),
                pairs = static_cast<double>(n) * r, d = static_cast<double>(config.d_head),
                heads = static_cast<double>(config.n_heads);
@@ -160,7 +160,8 @@ AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
 }  // namespace
 
 MechanismInfo linformer_mechanism() {
-  MechanismInfo info{"linformer", "softmax over a projected sequence, encoders only", make, cost};
+  MechanismInfo info{"linformer", "softmax over a projected sequence, encoders only", make_linformer,
+                     cost_of_linformer};
   info.projects_sequence = true;
   info.can_be_causal = info.separates_documents = info.weighs_tokens = false;
   info.limits = "its projection mixes all positions of a sequence";

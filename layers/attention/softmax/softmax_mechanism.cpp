@@ -128,12 +128,12 @@ class SoftmaxMechanism : public AttentionMechanism {
   ops::SoftmaxAttentionOptions options_;
 };
 
-std::unique_ptr<AttentionMechanism> make(ParameterStore& /*store*/, const std::string& /*name*/,
-                                         const AttentionConfig& config) {
+std::unique_ptr<AttentionMechanism> make_softmax(ParameterStore& /*store*/, const std::string& /*name*/,
+                                                 const AttentionConfig& config) {
   return std::make_unique<SoftmaxMechanism>(config);
 }
 
-AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
+AttentionCost cost_of_softmax(const AttentionConfig& config, std::int64_t n) {
   const AttentionCost one =
       softmax_cost(attended_pairs(config.causal, n, config.window), static_cast<double>(config.d_head));
   const double heads = static_cast<double>(config.n_heads);
@@ -151,7 +151,7 @@ double attended_pairs(bool causal, std::int64_t n, std::int64_t window) {
 AttentionCost softmax_cost(double pairs, double d) { return {pairs * 4 * d, pairs * 14 * d}; }
 
 MechanismInfo softmax_mechanism() {
-  MechanismInfo info{softmax_attention, "exact", make, cost};
+  MechanismInfo info{softmax_attention, "exact", make_softmax, cost_of_softmax};
   info.is_softmax = true;
   info.past = Past::growing;
   info.window = &AttentionConfig::window;

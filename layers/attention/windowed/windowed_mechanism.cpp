@@ -7,8 +7,8 @@
 namespace furlong::layers {
 namespace {
 
-std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::string& name,
-                                         const AttentionConfig& config) {
+std::unique_ptr<AttentionMechanism> make_windowed(ParameterStore& store, const std::string& name,
+                                                  const AttentionConfig& config) {
   if (config.softmax_window <= 0)
     throw UserError(
         "model.attention.softmax_window: {} with mechanism windowed; expected the number of nearest tokens with exact "
@@ -22,7 +22,7 @@ std::unique_ptr<AttentionMechanism> make(ParameterStore& store, const std::strin
 }
 
 /// The cost of softmax over the pairs inside the window, plus that of linear attention over all tokens.
-AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
+AttentionCost cost_of_windowed(const AttentionConfig& config, std::int64_t n) {
   const double d = static_cast<double>(config.d_head), heads = static_cast<double>(config.n_heads);
   const AttentionCost inside = softmax_cost(attended_pairs(config.causal, n, config.softmax_window), d);
   AttentionCost sum = linear_cost(config, n, 0);
@@ -34,7 +34,8 @@ AttentionCost cost(const AttentionConfig& config, std::int64_t n) {
 }  // namespace
 
 MechanismInfo windowed_mechanism() {
-  MechanismInfo info{"windowed", "softmax for the nearest tokens and a feature map for all others", make, cost};
+  MechanismInfo info{"windowed", "softmax for the nearest tokens and a feature map for all others", make_windowed,
+                     cost_of_windowed};
   info.has_features = true;
   info.is_hybrid = true;
   info.past = Past::constant;
