@@ -225,13 +225,13 @@ double entropy_of(const std::vector<std::int32_t>& tokens) {
 }
 
 TEST_F(PrepareTest, EntropyIsOfTheTrainingSplit) {
-  // The distribution drifts, so the entropy of a part differs from that of the whole. 40 M tokens are 611 chunks: more
+  // The distribution drifts, so the entropy of a part differs from that of the whole. 34 M tokens are 519 chunks: more
   // than the 512 stored positions, so that their spacing doubles.
-  std::string text(40'000'000, ' ');
+  std::string text(34'000'000, ' ');
   std::mt19937_64 random(5);
   for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(random() % (2 + i / 200'000));
   const std::string input = file("a", text);
-  for (const char* shares : {"0.2,0.3,0.5", "0.001,0.5,0.499", "0.99999,0.00001", "1"}) {
+  for (const char* shares : {"0.2,0.3,0.5", "0.99999,0.00001"}) {
     auto options = text_options({input});
     options.store.shares = parse_split_shares(shares);
     const auto report = prepare(options);

@@ -179,7 +179,7 @@ TEST(BrokenConfigs, DamagedTextGivesSettingsOrOneLine) {
   const std::string_view bytes("\t\n :-#[]{}\"'*&!|>%@`,?~.0e\xff\xc3\0", 29);
   std::mt19937 random(1);
   int refused = 0;
-  for (int trial = 0; trial < 3000; ++trial) {
+  for (int trial = 0; trial < 1000; ++trial) {
     std::string text = whole;
     for (int edit = 0; edit < 1 + trial % 3; ++edit) {
       const std::size_t at = random() % text.size();
@@ -199,7 +199,7 @@ TEST(BrokenConfigs, DamagedTextGivesSettingsOrOneLine) {
       EXPECT_THAT(error.what(), ::testing::StartsWith("text")) << text;
     }
   }
-  EXPECT_GT(refused, 1000);
+  EXPECT_GT(refused, 300);
 }
 
 // Every default must be a value that the key itself accepts, and names of other programs must lead to one key of a

@@ -86,7 +86,7 @@ TEST_P(SharedAttentionInput, LinearSumsGradients) {
             if (general && on_simulator() && dtype == DType::bfloat16) continue;  // takes too long
             gpu_settings().composed_kernels = general;
             const AttentionProblem p =
-                attention_problem(map, true, {1, 2, kv_heads, 70, 16, 16, random_projection, 16});
+                attention_problem(map, true, {1, 2, kv_heads, 40, 16, 16, random_projection, 16});
             const auto expected = gradients_of(p, dtype, sharing, false), found = gradients_of(p, dtype, sharing, true);
             // In bfloat16 the sum is rounded after each part.
             const double bound = dtype == DType::float64 ? 1e-13 : dtype == DType::float32 ? 1e-6 : 0x1p-7;
