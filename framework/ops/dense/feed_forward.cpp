@@ -8,7 +8,7 @@ namespace {
 
 // Indices of the inputs and of the saved tensors.
 enum Input : std::uint8_t { input_x, input_weight_in, input_bias_in, input_weight_out, input_bias_out };
-enum class Saved : std::uint8_t { x, before, hidden, weight_in, weight_out };
+enum class SavedFeedForward : std::uint8_t { x, before, hidden, weight_in, weight_out };
 
 /// Computes the gradients of a weight [outer, inner] and of its bias.
 void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weight, Input bias,
@@ -26,18 +26,20 @@ void parameter_gradients(BackwardContext& context, const Tensor& d_y, Input weig
 void through_activation(BackwardContext& context, const Tensor& d_y, ActivationKind kind,
                         const Rematerialize* rematerialize_x) {
   const Stream& stream = context.stream();
-  const Tensor before = as_matrix(context.saved(Saved::before));
+  const Tensor before = as_matrix(context.saved(SavedFeedForward::before));
   const Tensor d_before = Tensor::empty(before.shape(), before.dtype(), stream.device);
   GemmEpilogue epilogue;
   epilogue.activation = epilogue_activation(kind);
   epilogue.auxiliary = &before;
   epilogue.activation_gradient = true;
-  gemm(stream, d_y, false, context.saved(Saved::weight_out), false, d_before, GradientMode::overwrite, epilogue);
+  gemm(stream, d_y, false, context.saved(SavedFeedForward::weight_out), false, d_before, GradientMode::overwrite,
+       epilogue);
   if (const GradientTarget d_x = context.d_input(input_x); d_x.wanted()) {
-    gemm(stream, d_before, false, context.saved(Saved::weight_in), false, as_matrix(d_x.tensor), d_x.mode);
+    gemm(stream, d_before, false, context.saved(SavedFeedForward::weight_in), false, as_matrix(d_x.tensor), d_x.mode);
   }
-  parameter_gradients(context, d_before, input_weight_in, input_bias_in,
-                      [&] { return rematerialize_x ? (*rematerialize_x)(stream) : context.saved(Saved::x); });
+  parameter_gradients(context, d_before, input_weight_in, input_bias_in, [&] {
+    return rematerialize_x ? (*rematerialize_x)(stream) : context.saved(SavedFeedForward::x);
+  });
 }
 
 void feed_forward_backward(BackwardContext& context, ActivationKind kind, const Rematerialize* rematerialize_x) {
@@ -47,9 +49,9 @@ void feed_forward_backward(BackwardContext& context, ActivationKind kind, const 
     through_activation(context, d_y, kind, rematerialize_x);
   }
   parameter_gradients(context, d_y, input_weight_out, input_bias_out, [&] {
-    if (context.saved(Saved::hidden).defined()) return context.saved(Saved::hidden);
+    if (context.saved(SavedFeedForward::hidden).defined()) return context.saved(SavedFeedForward::hidden);
     // Written over `before`, which is no longer needed, if no other tensor shares its memory.
-    const Tensor& before = context.saved(Saved::before);
+    const Tensor& before = context.saved(SavedFeedForward::before);
     const Tensor hidden = before.is_unique() ? before : Tensor::empty(before.shape(), before.dtype(), stream.device);
     dispatch_kernel(stream, activation_cpu, activation_gpu, before, hidden, kind);
     return hidden;
@@ -96,11 +98,12 @@ Variable feed_forward(Tape& tape, const Variable& x, const Variable& input_weigh
   const std::shared_ptr<const Rematerialize> rematerialize = wants_weight_in ? x.rematerialize() : nullptr;
   const bool keeps_hidden = wants_weight_out && !tape.recomputes_values();
   const bool keeps_x = wants_weight_in && !rematerialize, keeps_before = through || (wants_weight_out && !keeps_hidden);
-  std::vector<Tensor> saved = saved_by_name<Saved>({{Saved::x, keeps_x ? x.value() : Tensor{}},
-                                                    {Saved::before, keeps_before ? before : Tensor{}},
-                                                    {Saved::hidden, keeps_hidden ? hidden : Tensor{}},
-                                                    {Saved::weight_in, input_weight.value()},
-                                                    {Saved::weight_out, output_weight.value()}});
+  std::vector<Tensor> saved =
+      saved_by_name<SavedFeedForward>({{SavedFeedForward::x, keeps_x ? x.value() : Tensor{}},
+                                       {SavedFeedForward::before, keeps_before ? before : Tensor{}},
+                                       {SavedFeedForward::hidden, keeps_hidden ? hidden : Tensor{}},
+                                       {SavedFeedForward::weight_in, input_weight.value()},
+                                       {SavedFeedForward::weight_out, output_weight.value()}});
   const auto given = [](const Variable* bias) { return bias ? *bias : Variable{}; };
   return tape.record_one(
       "feed_forward", {x, input_weight, given(input_bias), output_weight, given(output_bias)}, y, std::move(saved),

@@ -36,7 +36,7 @@ void input_gradient(const Stream& stream, const Tensor& d_y, const Tensor& weigh
   if (!direct) add(stream, d_x.tensor, rows.reshape(d_x.tensor.shape()), d_x.mode);
 }
 
-void backward(BackwardContext& context) {
+void head_linear_backward(BackwardContext& context) {
   const Tensor &x = context.saved(0), &weight = context.saved(1);
   const std::int64_t n_heads = weight.extent(0), d_out = weight.extent(1), d = weight.extent(2);
   const Tensor d_y = as_rows(context.stream(), context.d_output());
@@ -67,7 +67,7 @@ Variable head_linear(Tape& tape, const Variable& x, const Variable& weight, std:
          head_columns(y_rows, head, d_out), GradientMode::overwrite);
   }
   return tape.record_one("head_linear", {x, weight}, y,
-                         {weight.requires_gradient() ? x.value() : Tensor{}, weight.value()}, backward);
+                         {weight.requires_gradient() ? x.value() : Tensor{}, weight.value()}, head_linear_backward);
 }
 
 }  // namespace furlong::ops

@@ -14,11 +14,12 @@ void check_history(const Tensor& history, const Shape& shape, DType dtype) {
           name_of(dtype), shape.text());
 }
 
-enum class Saved : std::uint8_t { x, by_tap, history, positions };
+enum class SavedConvolution : std::uint8_t { x, by_tap, history, positions };
 
-void backward(BackwardContext& context) {
-  const Tensor &x = context.saved(Saved::x), &by_tap = context.saved(Saved::by_tap),
-               &history = context.saved(Saved::history), &positions = context.saved(Saved::positions);
+void short_convolution_backward(BackwardContext& context) {
+  const Tensor &x = context.saved(SavedConvolution::x), &by_tap = context.saved(SavedConvolution::by_tap),
+               &history = context.saved(SavedConvolution::history),
+               &positions = context.saved(SavedConvolution::positions);
   const Tensor d_y = context.d_output();
   const GradientTarget d_x = context.d_input(0);
   if (d_x.wanted())
@@ -72,11 +73,12 @@ Variable short_convolution(Tape& tape, const Variable& x, const Variable& weight
     dispatch_kernel(tape.stream(), short_convolution_history_cpu, short_convolution_history_gpu, x.value(),
                     history ? *history : Tensor{}, *updated_history);
   }
-  return tape.record_one(
-      "short_convolution", {x, weight}, y,
-      saved_by_name<Saved>(
-          {{Saved::x, x.value()}, {Saved::by_tap, by_tap}, {Saved::history, before}, {Saved::positions, positions}}),
-      backward);
+  return tape.record_one("short_convolution", {x, weight}, y,
+                         saved_by_name<SavedConvolution>({{SavedConvolution::x, x.value()},
+                                                          {SavedConvolution::by_tap, by_tap},
+                                                          {SavedConvolution::history, before},
+                                                          {SavedConvolution::positions, positions}}),
+                         short_convolution_backward);
 }
 
 }  // namespace furlong::ops

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t max_blocks = 64;  // of rows, for any number of threads
 
-void backward(BackwardContext& context) {
+void column_gain_backward(BackwardContext& context) {
   const Tensor &x = context.saved(0), &gain = context.saved(1), d_y = context.d_output();
   const Stream& stream = context.stream();
   const GradientTarget d_x = context.d_input(0), d_gain = context.d_input(1);
@@ -39,7 +39,7 @@ Variable column_gain(Tape& tape, const Variable& x, const Variable& gain) {
   }
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), tape.device());
   dispatch_kernel(tape.stream(), column_gain_cpu, column_gain_gpu, x.value(), factors, y, false);
-  return tape.record_one("column_gain", {x, gain}, y, {x.value(), factors}, backward);
+  return tape.record_one("column_gain", {x, gain}, y, {x.value(), factors}, column_gain_backward);
 }
 
 }  // namespace furlong::ops

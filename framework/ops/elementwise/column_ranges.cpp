@@ -5,7 +5,7 @@
 namespace furlong::ops {
 namespace {
 
-void backward(BackwardContext& context, const std::vector<std::int64_t>& lengths) {
+void column_ranges_backward(BackwardContext& context, const std::vector<std::int64_t>& lengths) {
   const GradientTarget d_x = context.d_input(0);
   if (!d_x.wanted()) return;
   const int last = d_x.tensor.shape().rank() - 1;
@@ -35,7 +35,7 @@ std::vector<Variable> column_ranges(Tape& tape, const Variable& x, const std::ve
   }
   require(start == x.extent(-1), "column_ranges: the lengths sum to {}, expected {} columns", start, x.extent(-1));
   return tape.record("column_ranges", {x}, views, {},
-                     [lengths](BackwardContext& context) { backward(context, lengths); });
+                     [lengths](BackwardContext& context) { column_ranges_backward(context, lengths); });
 }
 
 }  // namespace furlong::ops

@@ -9,7 +9,7 @@
 namespace furlong::ops {
 namespace {
 
-void backward(BackwardContext& context, std::size_t inputs) {
+void classifier_backward(BackwardContext& context, std::size_t inputs) {
   const Tensor d_loss = context.d_output();
   const Device& device = context.stream().device;
   const double scale = device.is_cpu() ? scalar_cpu(d_loss) : 1.0;
@@ -91,7 +91,7 @@ Variable ClassifierGradients::record(Tape& tape, const char* name, const Variabl
   std::vector<Variable> inputs{hidden, weight};
   if (bias) inputs.push_back(*bias);
   return tape.record_one(name, inputs, loss, {d_hidden_, d_weight_, d_bias_},
-                         [n = inputs.size()](BackwardContext& context) { backward(context, n); });
+                         [n = inputs.size()](BackwardContext& context) { classifier_backward(context, n); });
 }
 
 }  // namespace furlong::ops

@@ -6,7 +6,7 @@
 namespace furlong::ops {
 namespace {
 
-enum class Saved : std::uint8_t { x, reference, mask, sums };
+enum class SavedError : std::uint8_t { x, reference, mask, sums };
 
 void check(const Tensor& x, const Tensor& reference, const Tensor* mask) {
   require(x.shape().rank() >= 1 && x.has_contiguous_rows() && reference.shape() == x.shape() &&
@@ -33,17 +33,19 @@ Variable relative_error(Tape& tape, const Variable& x, const Tensor& reference, 
   const Tensor sums = Tensor::empty({2}, DType::float64, tape.device());
   const Tensor loss = Tensor::empty(Shape{}, accumulate_dtype(x.dtype()), tape.device());
   dispatch_kernel(stream, relative_error_cpu, relative_error_gpu, x.value(), against, mask, sums, loss);
-  return tape.record_one(
-      "relative_error", {x}, loss,
-      saved_by_name<Saved>(
-          {{Saved::x, x.value()}, {Saved::reference, against}, {Saved::mask, mask}, {Saved::sums, sums}}),
-      [](BackwardContext& context) {
-        const GradientTarget d_x = context.d_input(0);
-        if (!d_x.wanted()) return;
-        dispatch_kernel(context.stream(), relative_error_backward_cpu, relative_error_backward_gpu,
-                        context.saved(Saved::x), context.saved(Saved::reference), context.saved(Saved::mask),
-                        context.saved(Saved::sums), context.d_output(), d_x.tensor, d_x.accumulates());
-      });
+  return tape.record_one("relative_error", {x}, loss,
+                         saved_by_name<SavedError>({{SavedError::x, x.value()},
+                                                    {SavedError::reference, against},
+                                                    {SavedError::mask, mask},
+                                                    {SavedError::sums, sums}}),
+                         [](BackwardContext& context) {
+                           const GradientTarget d_x = context.d_input(0);
+                           if (!d_x.wanted()) return;
+                           dispatch_kernel(context.stream(), relative_error_backward_cpu, relative_error_backward_gpu,
+                                           context.saved(SavedError::x), context.saved(SavedError::reference),
+                                           context.saved(SavedError::mask), context.saved(SavedError::sums),
+                                           context.d_output(), d_x.tensor, d_x.accumulates());
+                         });
 }
 
 }  // namespace furlong::ops

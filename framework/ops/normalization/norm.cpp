@@ -30,7 +30,7 @@ Tensor in_statistics_dtype(const Stream& stream, const Tensor& row, DType dtype)
 }
 
 /// The gain is saved as the parameter's own memory. Only layernorm saves a mean.
-enum class Saved : std::uint8_t { residual, reciprocal_deviation, gain, mean };
+enum class SavedNorm : std::uint8_t { residual, reciprocal_deviation, gain, mean };
 
 /// Adds the blocks' sums to the gradient of gain or bias.
 void store_parameter_gradient(BackwardContext& context, std::size_t input, const Tensor& sum) {
@@ -43,11 +43,11 @@ void store_parameter_gradient(BackwardContext& context, std::size_t input, const
 void run_backward(BackwardContext& context, NormBackward& work, NormKind kind, std::size_t gain_input, bool has_bias) {
   const Stream& stream = context.stream();
   work.kind = kind;
-  work.residual = context.saved(Saved::residual);
-  work.reciprocal_deviation = context.saved(Saved::reciprocal_deviation);
-  work.mean = context.saved(Saved::mean);
+  work.residual = context.saved(SavedNorm::residual);
+  work.reciprocal_deviation = context.saved(SavedNorm::reciprocal_deviation);
+  work.mean = context.saved(SavedNorm::mean);
   const DType dtype = work.reciprocal_deviation.dtype();
-  work.gain = in_statistics_dtype(stream, context.saved(Saved::gain), dtype);
+  work.gain = in_statistics_dtype(stream, context.saved(SavedNorm::gain), dtype);
   const bool wants_bias = has_bias && context.wants(gain_input + 1);
   const std::int64_t columns = work.residual.extent(-1);
   if (context.wants(gain_input) || wants_bias) {
@@ -135,10 +135,10 @@ NormOutputs norm(Tape& tape, const Variable& residual_in, const Variable* branch
 
   const char* name = kind == NormKind::layernorm ? "layernorm" : "rmsnorm";
   const Tensor& residual = branch ? work.residual : work.residual_in;
-  std::vector<Tensor> saved = saved_by_name<Saved>({{Saved::residual, residual},
-                                                    {Saved::reciprocal_deviation, work.reciprocal_deviation},
-                                                    {Saved::gain, gain.value()},
-                                                    {Saved::mean, work.mean}});
+  std::vector<Tensor> saved = saved_by_name<SavedNorm>({{SavedNorm::residual, residual},
+                                                        {SavedNorm::reciprocal_deviation, work.reciprocal_deviation},
+                                                        {SavedNorm::gain, gain.value()},
+                                                        {SavedNorm::mean, work.mean}});
   std::vector<Variable> inputs{residual_in};
   if (branch) inputs.push_back(*branch);
   inputs.push_back(gain);

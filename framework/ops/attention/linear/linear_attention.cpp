@@ -15,22 +15,23 @@
 namespace furlong::ops {
 namespace {
 
-constexpr const char* op = "linear_attention";
+constexpr const char* linear_op = "linear_attention";
 using Arguments = LinearAttentionArguments;
 
 void check_options(const LinearAttentionOptions& options) {
   require(options.n_heads > 0 && options.n_kv_heads > 0 && options.n_heads % options.n_kv_heads == 0,
-          "{}: n_heads is {}, expected a positive multiple of n_kv_heads, which is {}", op, options.n_heads,
+          "{}: n_heads is {}, expected a positive multiple of n_kv_heads, which is {}", linear_op, options.n_heads,
           options.n_kv_heads);
-  require(options.chunk_size >= 1, "{}: chunk_size is {}, expected at least 1", op, options.chunk_size);
+  require(options.chunk_size >= 1, "{}: chunk_size is {}, expected at least 1", linear_op, options.chunk_size);
   require(options.window >= 0 && options.softmax_window >= 0,
-          "{}: window is {} and softmax_window is {}, expected at least 0", op, options.window, options.softmax_window);
+          "{}: window is {} and softmax_window is {}, expected at least 0", linear_op, options.window,
+          options.softmax_window);
   require(options.softmax_window == 0 || options.window == 0, "{}: softmax_window {} cannot be combined with window {}",
-          op, options.softmax_window, options.window);
+          linear_op, options.softmax_window, options.window);
   require(!options.rotate_numerator || options.softmax_window == 0,
-          "{}: rotate_numerator cannot be combined with softmax_window", op);
-  require(!options.rotate_numerator || options.rotary_base > 0, "{}: rotary_base is {}, expected a positive number", op,
-          options.rotary_base);
+          "{}: rotate_numerator cannot be combined with softmax_window", linear_op);
+  require(!options.rotate_numerator || options.rotary_base > 0, "{}: rotary_base is {}, expected a positive number",
+          linear_op, options.rotary_base);
 }
 
 /// Checks that a defined tensor is [n_heads, d] (or [n_heads] for d = 0) in the compute dtype.
@@ -38,8 +39,8 @@ void check_constant(const Tensor& tensor, const char* name, std::int64_t n_heads
   if (!tensor.defined()) return;
   const Shape expected = d > 0 ? Shape({n_heads, d}) : Shape({n_heads});
   require(tensor.shape() == expected && tensor.is_contiguous() && tensor.dtype() == dtype,
-          "{}: {} is {} {}, expected {} {}", op, name, name_of(tensor.dtype()), tensor.shape().text(), name_of(dtype),
-          expected.text());
+          "{}: {} is {} {}, expected {} {}", linear_op, name, name_of(tensor.dtype()), tensor.shape().text(),
+          name_of(dtype), expected.text());
 }
 
 void check_constants(Arguments& arguments, DType dtype) {
@@ -54,17 +55,18 @@ void check_constants(Arguments& arguments, DType dtype) {
                 random_projection.extent(-1) == d &&
                 (random_projection.shape().rank() == 2 || random_projection.extent(0) == options.n_heads) &&
                 random_projection.dtype() == dtype,
-            "{}: directions are {}, expected a contiguous {} tensor [n, {}] or [{}, n, {}]", op,
+            "{}: directions are {}, expected a contiguous {} tensor [n, {}] or [{}, n, {}]", linear_op,
             random_projection.defined() ? random_projection.shape().text() : "undefined", name_of(dtype), d,
             options.n_heads, d);
     arguments.n_projections = random_projection.extent(-2);
   } else {
-    require(!random_projection.defined(), "{}: feature map {} takes no directions", op, info.name);
+    require(!random_projection.defined(), "{}: feature map {} takes no directions", linear_op, info.name);
   }
   arguments.features = feature_count(options.feature_map, options.map_options, d, arguments.n_projections);
   require(info.estimates_softmax ||
               !(constants.query_center.defined() || constants.key_center.defined() || constants.scaling.defined()),
-          "{}: query_center, key_center and scaling are for maps that estimate softmax, not for {}", op, info.name);
+          "{}: query_center, key_center and scaling are for maps that estimate softmax, not for {}", linear_op,
+          info.name);
   check_constant(constants.query_center, "query_center", options.n_heads, d, dtype);
   check_constant(constants.key_center, "key_center", options.n_heads, d, dtype);
   check_constant(constants.scaling, "scaling", options.n_heads, d, dtype);
@@ -86,24 +88,25 @@ Arguments check(const Tensor& query, const Tensor& key, const Tensor& value, con
   check_options(options);
   Arguments arguments;
   arguments.options = options;
-  arguments.query = split_heads(query, options.n_heads, op, "query");
-  arguments.key = split_heads(key, options.n_kv_heads, op, "key");
-  arguments.value = split_heads(value, options.n_kv_heads, op, "value");
-  const AttentionShape shape = AttentionShape::of(arguments.query, arguments.key, arguments.value, op);
+  arguments.query = split_heads(query, options.n_heads, linear_op, "query");
+  arguments.key = split_heads(key, options.n_kv_heads, linear_op, "key");
+  arguments.value = split_heads(value, options.n_kv_heads, linear_op, "value");
+  const AttentionShape shape = AttentionShape::of(arguments.query, arguments.key, arguments.value, linear_op);
   require(!options.causal || shape.n_key == shape.n_query + earlier,
-          "{}: {} queries and {} keys, but causal attention needs as many keys as queries", op, shape.n_query,
+          "{}: {} queries and {} keys, but causal attention needs as many keys as queries", linear_op, shape.n_query,
           shape.n_key);
   require((options.window == 0 && options.softmax_window == 0) || shape.n_key == shape.n_query + earlier,
-          "{}: {} queries and {} keys, but a window needs as many keys as queries", op, shape.n_query, shape.n_key);
+          "{}: {} queries and {} keys, but a window needs as many keys as queries", linear_op, shape.n_query,
+          shape.n_key);
   arguments.query_offset = options.causal ? earlier : 0;
   const DType dtype = accumulate_dtype(query.dtype());
   arguments.constants = constants;
   check_constants(arguments, dtype);
-  mask.check(shape.batch, shape.n_query, shape.n_key, op);
+  mask.check(shape.batch, shape.n_query, shape.n_key, linear_op);
   arguments.mask = mask;
   require(!gate.defined() ||
               (options.softmax_window > 0 && gate.shape() == Shape({options.n_heads}) && gate.is_contiguous()),
-          "{}: gate is {}, expected [{}] with a softmax_window, which is {}", op,
+          "{}: gate is {}, expected [{}] with a softmax_window, which is {}", linear_op,
           gate.defined() ? gate.shape().text() : "", options.n_heads, options.softmax_window);
   arguments.gate = gate;
   arguments.guarded = can_cancel(options.feature_map);
@@ -151,7 +154,7 @@ void allocate_scratch(Arguments& arguments, std::int64_t elements) {
   arguments.scratch = Tensor::empty({thread_count(), elements}, dtype, device);
 }
 
-enum class Saved : std::uint8_t {
+enum class SavedLinear : std::uint8_t {
   query,
   key,
   value,
@@ -193,14 +196,14 @@ void start_from_segments(const Stream& stream, Arguments& arguments, SegmentExch
   const LinearAttentionOptions& options = arguments.options;
   const bool is_cpu = stream.device.is_cpu();
   require(is_cpu || stream.device.is_shape_only(),
-          "{}: a sequence split over several ranks is supported on the CPU only, found device {}", op,
+          "{}: a sequence split over several ranks is supported on the CPU only, found device {}", linear_op,
           stream.device.text());
   require(options.window == 0 && options.softmax_window == 0,
-          "{}: a sequence split over several ranks cannot be combined with a window", op);
+          "{}: a sequence split over several ranks cannot be combined with a window", linear_op);
   const bool packed = arguments.mask.documents.defined();
   arguments.open_document_tokens = segments.open_document_tokens();
   require(arguments.open_document_tokens.size() == (packed ? static_cast<std::size_t>(arguments.query.extent(0)) : 0),
-          "{}: open_document_tokens has {} rows for batch {} with {}", op, arguments.open_document_tokens.size(),
+          "{}: open_document_tokens has {} rows for batch {} with {}", linear_op, arguments.open_document_tokens.size(),
           arguments.query.extent(0), packed ? "packed documents" : "no packed documents");
   if (!packed) arguments.first_position = segments.first_position();
   LinearAttentionState state = state_of_segment(arguments);
@@ -229,27 +232,27 @@ void end_with_segments(const Stream& stream, Arguments& arguments, const LinearA
   arguments.end_magnitude = state.magnitude;
 }
 
-void backward(BackwardContext& context, const Call& call) {
-  const auto saved = [&](Saved name) { return context.saved(name); };
+void linear_backward(BackwardContext& context, const Call& call) {
+  const auto saved = [&](SavedLinear name) { return context.saved(name); };
   LinearAttentionConstants constants;
-  constants.random_projection = saved(Saved::random_projection);
-  constants.query_center = saved(Saved::query_center);
-  constants.key_center = saved(Saved::key_center);
-  constants.scaling = saved(Saved::scaling);
-  constants.oprf_a = saved(Saved::oprf_a);
+  constants.random_projection = saved(SavedLinear::random_projection);
+  constants.query_center = saved(SavedLinear::query_center);
+  constants.key_center = saved(SavedLinear::key_center);
+  constants.scaling = saved(SavedLinear::scaling);
+  constants.oprf_a = saved(SavedLinear::oprf_a);
   Arguments arguments =
-      check(saved(Saved::query), saved(Saved::key), saved(Saved::value), saved(Saved::gate), constants,
-            {saved(Saved::mask_keys), saved(Saved::mask_documents)}, call.options, call.earlier);
+      check(saved(SavedLinear::query), saved(SavedLinear::key), saved(SavedLinear::value), saved(SavedLinear::gate),
+            constants, {saved(SavedLinear::mask_keys), saved(SavedLinear::mask_documents)}, call.options, call.earlier);
   arguments.first_position = call.first_position;
   arguments.open_document_tokens = call.open_document_tokens;
   const std::int64_t d_value = arguments.value.extent(3), batch = arguments.query.extent(0);
-  arguments.output = saved(Saved::output).split_last(d_value);
-  arguments.top = saved(Saved::top);
-  arguments.inverse_denominator = saved(Saved::inverse_denominator);
-  arguments.start_sum = saved(Saved::start_sum);
-  arguments.start_normalizer = saved(Saved::start_normalizer);
-  arguments.start_maximum = saved(Saved::start_maximum);
-  arguments.start_magnitude = saved(Saved::start_magnitude);
+  arguments.output = saved(SavedLinear::output).split_last(d_value);
+  arguments.top = saved(SavedLinear::top);
+  arguments.inverse_denominator = saved(SavedLinear::inverse_denominator);
+  arguments.start_sum = saved(SavedLinear::start_sum);
+  arguments.start_normalizer = saved(SavedLinear::start_normalizer);
+  arguments.start_maximum = saved(SavedLinear::start_maximum);
+  arguments.start_magnitude = saved(SavedLinear::start_magnitude);
   const auto per_head = [&](GradientTarget target, std::int64_t width) {
     if (target.wanted()) target.tensor = target.tensor.split_last(width);
     return target;
@@ -280,10 +283,10 @@ void check_state(const LinearAttentionState& state, const Arguments& arguments) 
   const LinearAttentionOptions& options = arguments.options;
   const std::int64_t batch = arguments.query.extent(0), d_value = arguments.value.extent(3);
   require(options.causal && !arguments.mask.documents.defined(),
-          "{}: a state needs causal attention without a document mask", op);
+          "{}: a state needs causal attention without a document mask", linear_op);
   require(state.sum.shape() == Shape({batch, options.n_heads, arguments.features, d_value}) &&
               state.sum.dtype() == accumulate_dtype(arguments.query.dtype()),
-          "{}: state is {}, expected {} heads, {} features and values of width {}", op, state.sum.shape().text(),
+          "{}: state is {}, expected {} heads, {} features and values of width {}", linear_op, state.sum.shape().text(),
           options.n_heads, arguments.features, d_value);
 }
 
@@ -378,8 +381,8 @@ LinearAttentionState empty_like(const Stream& stream, const LinearAttentionState
 void join(LinearAttentionState& state, const LinearAttentionState& other) {
   require(
       state.sum.shape() == other.sum.shape() && state.sum.dtype() == other.sum.dtype() && state.sum.device().is_cpu(),
-      "{}: cannot join states of {} and {}; expected equal shapes and dtypes on the CPU", op, state.sum.shape().text(),
-      other.sum.shape().text());
+      "{}: cannot join states of {} and {}; expected equal shapes and dtypes on the CPU", linear_op,
+      state.sum.shape().text(), other.sum.shape().text());
   const std::int64_t heads = state.sum.extent(0) * state.sum.extent(1);
   parallel_tasks(heads, [&](std::int64_t head) {
     if (state.sum.dtype() == DType::float64) {
@@ -413,7 +416,7 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
   const Tensor value =
       recent > 0 ? joined(stream, state->recent_value, recent, inputs.value.value()) : inputs.value.value();
   require(!state || Arguments::recent_keys(options) == 0 || !inputs.mask.keys.defined(),
-          "{}: a window with a state cannot be combined with a key mask", op);
+          "{}: a window with a state cannot be combined with a key mask", linear_op);
   Arguments arguments = check(query, key, value, inputs.gate.defined() ? inputs.gate.value() : Tensor{},
                               inputs.constants, inputs.mask, options, recent);
   const std::int64_t batch = query.extent(0), n = query.extent(1), d_value = arguments.value.extent(3);
@@ -432,7 +435,7 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
     arguments.first_position = state->tokens - recent;
   }
   if (inputs.segments) {
-    require(!state, "{}: a segment of a sequence cannot be combined with a state", op);
+    require(!state, "{}: a segment of a sequence cannot be combined with a state", linear_op);
     start_from_segments(stream, arguments, *inputs.segments);
   }
   const Tensor output = Tensor::empty({batch, n, options.n_heads * d_value}, query.dtype(), tape.device());
@@ -462,27 +465,27 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
   if (inputs.gate.defined()) recorded.push_back(inputs.gate);
   const LinearAttentionConstants& constants = inputs.constants;
   return tape.record_one(
-      op, recorded, output,
-      saved_by_name<Saved>({{Saved::query, query},
-                            {Saved::key, key},
-                            {Saved::value, value},
-                            {Saved::output, output},
-                            {Saved::top, arguments.top},
-                            {Saved::inverse_denominator, arguments.inverse_denominator},
-                            {Saved::gate, arguments.gate},
-                            {Saved::random_projection, constants.random_projection},
-                            {Saved::query_center, constants.query_center},
-                            {Saved::key_center, constants.key_center},
-                            {Saved::scaling, constants.scaling},
-                            {Saved::oprf_a, constants.oprf_a},
-                            {Saved::mask_keys, inputs.mask.keys},
-                            {Saved::mask_documents, inputs.mask.documents},
-                            {Saved::start_sum, arguments.start_sum},
-                            {Saved::start_normalizer, arguments.start_normalizer},
-                            {Saved::start_maximum, arguments.start_maximum},
-                            {Saved::start_magnitude, arguments.start_magnitude}}),
+      linear_op, recorded, output,
+      saved_by_name<SavedLinear>({{SavedLinear::query, query},
+                                  {SavedLinear::key, key},
+                                  {SavedLinear::value, value},
+                                  {SavedLinear::output, output},
+                                  {SavedLinear::top, arguments.top},
+                                  {SavedLinear::inverse_denominator, arguments.inverse_denominator},
+                                  {SavedLinear::gate, arguments.gate},
+                                  {SavedLinear::random_projection, constants.random_projection},
+                                  {SavedLinear::query_center, constants.query_center},
+                                  {SavedLinear::key_center, constants.key_center},
+                                  {SavedLinear::scaling, constants.scaling},
+                                  {SavedLinear::oprf_a, constants.oprf_a},
+                                  {SavedLinear::mask_keys, inputs.mask.keys},
+                                  {SavedLinear::mask_documents, inputs.mask.documents},
+                                  {SavedLinear::start_sum, arguments.start_sum},
+                                  {SavedLinear::start_normalizer, arguments.start_normalizer},
+                                  {SavedLinear::start_maximum, arguments.start_maximum},
+                                  {SavedLinear::start_magnitude, arguments.start_magnitude}}),
       [call = Call{options, recent, arguments.first_position, inputs.segments, arguments.open_document_tokens}](
-          BackwardContext& context) { backward(context, call); });
+          BackwardContext& context) { linear_backward(context, call); });
 }
 
 }  // namespace furlong::ops

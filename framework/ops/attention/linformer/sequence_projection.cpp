@@ -9,7 +9,7 @@ namespace furlong::ops {
 namespace {
 
 /// x is saved only if the weight needs a gradient. For a convolution `weight` is saved by tap.
-enum class Saved : std::uint8_t { x, weight, keys };
+enum class SavedProjection : std::uint8_t { x, weight, keys };
 
 // Linear --------------------------------------------------------------------------------------------------------------
 
@@ -84,18 +84,19 @@ void project_d_weight(const Stream& stream, const Tensor& d_y, const Tensor& x, 
 
 Variable linear_projection(Tape& tape, const Variable& x, const Variable& weight, const Tensor& keys, const Tensor& y) {
   project(tape.stream(), x.value(), weight.value(), keys, y);
-  return tape.record_one("sequence_projection", {x, weight}, y,
-                         saved_by_name<Saved>({{Saved::x, weight.requires_gradient() ? x.value() : Tensor{}},
-                                               {Saved::weight, weight.value()},
-                                               {Saved::keys, keys}}),
-                         [](BackwardContext& context) {
-                           const Tensor &weight = context.saved(Saved::weight), &keys = context.saved(Saved::keys),
-                                        d_y = context.d_output();
-                           const GradientTarget d_x = context.d_input(0), d_weight = context.d_input(1);
-                           if (d_x.wanted()) project_d_x(context.stream(), d_y, weight, keys, d_x);
-                           if (d_weight.wanted())
-                             project_d_weight(context.stream(), d_y, context.saved(Saved::x), keys, d_weight);
-                         });
+  return tape.record_one(
+      "sequence_projection", {x, weight}, y,
+      saved_by_name<SavedProjection>({{SavedProjection::x, weight.requires_gradient() ? x.value() : Tensor{}},
+                                      {SavedProjection::weight, weight.value()},
+                                      {SavedProjection::keys, keys}}),
+      [](BackwardContext& context) {
+        const Tensor &weight = context.saved(SavedProjection::weight), &keys = context.saved(SavedProjection::keys),
+                     d_y = context.d_output();
+        const GradientTarget d_x = context.d_input(0), d_weight = context.d_input(1);
+        if (d_x.wanted()) project_d_x(context.stream(), d_y, weight, keys, d_x);
+        if (d_weight.wanted())
+          project_d_weight(context.stream(), d_y, context.saved(SavedProjection::x), keys, d_weight);
+      });
 }
 
 // Mean and convolution ------------------------------------------------------------------------------------------------
@@ -109,21 +110,23 @@ Variable window_projection(Tape& tape, const Variable& x, const Variable& weight
     dispatch_kernel(tape.stream(), projection_taps_cpu, projection_taps_gpu, weight.value(), by_tap);
   dispatch_kernel(tape.stream(), pool_windows_cpu, pool_windows_gpu, x.value(), by_tap, keys, stride, y);
   const bool keeps_x = weight.defined() && weight.requires_gradient();
-  return tape.record_one(
-      "sequence_projection", {x, weight}, y,
-      saved_by_name<Saved>({{Saved::x, keeps_x ? x.value() : Tensor{}}, {Saved::weight, by_tap}, {Saved::keys, keys}}),
-      [stride](BackwardContext& context) {
-        const Tensor &by_tap = context.saved(Saved::weight), &keys = context.saved(Saved::keys),
-                     d_y = context.d_output();
-        const Stream& stream = context.stream();
-        const GradientTarget d_x = context.d_input(0), d_weight = context.d_input(1);
-        if (d_x.wanted())
-          dispatch_kernel(stream, pool_windows_d_x_cpu, pool_windows_d_x_gpu, d_y, by_tap, keys, stride, d_x);
-        if (!d_weight.wanted()) return;
-        const Tensor sums = Tensor::empty(by_tap.shape(), by_tap.dtype(), by_tap.device());
-        dispatch_kernel(stream, pool_windows_d_weight_cpu, pool_windows_d_weight_gpu, context.saved(Saved::x), d_y,
-                        keys, sums, d_weight);
-      });
+  return tape.record_one("sequence_projection", {x, weight}, y,
+                         saved_by_name<SavedProjection>({{SavedProjection::x, keeps_x ? x.value() : Tensor{}},
+                                                         {SavedProjection::weight, by_tap},
+                                                         {SavedProjection::keys, keys}}),
+                         [stride](BackwardContext& context) {
+                           const Tensor &by_tap = context.saved(SavedProjection::weight),
+                                        &keys = context.saved(SavedProjection::keys), d_y = context.d_output();
+                           const Stream& stream = context.stream();
+                           const GradientTarget d_x = context.d_input(0), d_weight = context.d_input(1);
+                           if (d_x.wanted())
+                             dispatch_kernel(stream, pool_windows_d_x_cpu, pool_windows_d_x_gpu, d_y, by_tap, keys,
+                                             stride, d_x);
+                           if (!d_weight.wanted()) return;
+                           const Tensor sums = Tensor::empty(by_tap.shape(), by_tap.dtype(), by_tap.device());
+                           dispatch_kernel(stream, pool_windows_d_weight_cpu, pool_windows_d_weight_gpu,
+                                           context.saved(SavedProjection::x), d_y, keys, sums, d_weight);
+                         });
 }
 
 void check_options(const SequenceProjectionOptions& options) {

@@ -9,45 +9,46 @@
 namespace furlong::ops {
 namespace {
 
-constexpr const char* op = "softmax_attention";
+constexpr const char* softmax_op = "softmax_attention";
 using Sizes = SoftmaxAttentionSizes;
 
 void check_reach(const AttentionShape& shape, const SoftmaxAttentionOptions& options, const AttentionMask& mask) {
-  mask.check(shape.batch, shape.n_query, shape.n_key, op);
+  mask.check(shape.batch, shape.n_query, shape.n_key, softmax_op);
   require(!mask.documents.defined() || options.first_query_position == 0,
-          "{}: first_query_position is {}, expected 0 with a document mask", op, options.first_query_position);
-  require(options.window >= 0, "{}: window is {}, expected at least 0", op, options.window);
+          "{}: first_query_position is {}, expected 0 with a document mask", softmax_op, options.first_query_position);
+  require(options.window >= 0, "{}: window is {}, expected at least 0", softmax_op, options.window);
   require(options.window == 0 || options.causal || shape.n_query == shape.n_key || options.first_query_position > 0,
-          "{}: {} keys and {} queries with a window, expected as many queries as keys or a first_query_position", op,
-          shape.n_key, shape.n_query);
+          "{}: {} keys and {} queries with a window, expected as many queries as keys or a first_query_position",
+          softmax_op, shape.n_key, shape.n_query);
 }
 
 SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output,
                                 const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options,
                                 const AttentionMask& mask) {
   SoftmaxAttentionArguments arguments;
-  arguments.shape = AttentionShape::of(query, key, value, op);
+  arguments.shape = AttentionShape::of(query, key, value, softmax_op);
   const AttentionShape& shape = arguments.shape;
   require(shape.n_heads == options.n_heads && shape.n_kv_heads == options.n_kv_heads,
-          "{}: views have {} and {} heads, but options are for {} and {}", op, shape.n_heads, shape.n_kv_heads,
+          "{}: views have {} and {} heads, but options are for {} and {}", softmax_op, shape.n_heads, shape.n_kv_heads,
           options.n_heads, options.n_kv_heads);
-  require(options.first_query_position >= 0, "{}: first_query_position is {}, expected at least 0", op,
+  require(options.first_query_position >= 0, "{}: first_query_position is {}, expected at least 0", softmax_op,
           options.first_query_position);
-  require(std::isfinite(options.scale), "{}: scale is {}, expected a finite number", op, options.scale);
+  require(std::isfinite(options.scale), "{}: scale is {}, expected a finite number", softmax_op, options.scale);
   require(output.shape() == shape.output() && output.dtype() == query.dtype() && output.has_contiguous_rows(),
-          "{}: output is {} {}, expected {} {}", op, name_of(output.dtype()), output.shape().text(),
+          "{}: output is {} {}, expected {} {}", softmax_op, name_of(output.dtype()), output.shape().text(),
           name_of(query.dtype()), shape.output().text());
   if (log_sum_exp.defined()) {
     require(log_sum_exp.shape() == Shape({shape.batch, shape.n_heads, shape.n_query}) && log_sum_exp.is_contiguous() &&
                 log_sum_exp.dtype() == accumulate_dtype(query.dtype()),
-            "{}: log_sum_exp is {} {}, expected {} {}", op, name_of(log_sum_exp.dtype()), log_sum_exp.shape().text(),
-            name_of(accumulate_dtype(query.dtype())), Shape({shape.batch, shape.n_heads, shape.n_query}).text());
+            "{}: log_sum_exp is {} {}, expected {} {}", softmax_op, name_of(log_sum_exp.dtype()),
+            log_sum_exp.shape().text(), name_of(accumulate_dtype(query.dtype())),
+            Shape({shape.batch, shape.n_heads, shape.n_query}).text());
   }
   check_reach(shape, options, mask);
   if (query.device().is_gpu() && std::max(shape.d_key, shape.d_value) > max_gpu_head_width) {
     throw UserError(
-        "{}: heads are {} wide on {}, but the CUDA kernels support at most {}: use more heads, or device: cpu", op,
-        std::max(shape.d_key, shape.d_value), query.device().text(), max_gpu_head_width);
+        "{}: heads are {} wide on {}, but the CUDA kernels support at most {}: use more heads, or device: cpu",
+        softmax_op, std::max(shape.d_key, shape.d_value), query.device().text(), max_gpu_head_width);
   }
   const std::int64_t reach = options.window > 0 ? std::min(options.window - 1, SoftmaxAttentionArguments::unbounded)
                                                 : SoftmaxAttentionArguments::unbounded;
@@ -74,22 +75,22 @@ Tensor thread_scratch(std::int64_t threads, std::int64_t elements, const Tensor&
   return Tensor::empty({threads, (elements + 63) / 64 * 64}, accumulate_dtype(like.dtype()), like.device());
 }
 
-enum class Saved : std::uint8_t { query, key, value, output, log_sum_exp, mask_keys, mask_documents };
+enum class SavedSoftmax : std::uint8_t { query, key, value, output, log_sum_exp, mask_keys, mask_documents };
 
-void backward(BackwardContext& context, const SoftmaxAttentionOptions& options) {
-  const Tensor query = split_heads(context.saved(Saved::query), options.n_heads, op, "query"),
-               key = split_heads(context.saved(Saved::key), options.n_kv_heads, op, "key"),
-               value = split_heads(context.saved(Saved::value), options.n_kv_heads, op, "value"),
-               output = split_heads(context.saved(Saved::output), options.n_heads, op, "output");
+void softmax_backward(BackwardContext& context, const SoftmaxAttentionOptions& options) {
+  const Tensor query = split_heads(context.saved(SavedSoftmax::query), options.n_heads, softmax_op, "query"),
+               key = split_heads(context.saved(SavedSoftmax::key), options.n_kv_heads, softmax_op, "key"),
+               value = split_heads(context.saved(SavedSoftmax::value), options.n_kv_heads, softmax_op, "value"),
+               output = split_heads(context.saved(SavedSoftmax::output), options.n_heads, softmax_op, "output");
   const auto target = [&](std::size_t input, const Tensor& like) {
     GradientTarget gradient = context.d_input(input);
     if (gradient.wanted()) gradient.tensor = gradient.tensor.split_last(like.extent(3));
     return gradient;
   };
   const GradientTarget d_query = target(0, query), d_key = target(1, key), d_value = target(2, value);
-  softmax_attention_backward(context.stream(), query, key, value, output, context.saved(Saved::log_sum_exp),
+  softmax_attention_backward(context.stream(), query, key, value, output, context.saved(SavedSoftmax::log_sum_exp),
                              context.d_output().split_last(output.extent(3)), d_query, d_key, d_value, options,
-                             {context.saved(Saved::mask_keys), context.saved(Saved::mask_documents)});
+                             {context.saved(SavedSoftmax::mask_keys), context.saved(SavedSoftmax::mask_documents)});
 }
 
 }  // namespace
@@ -108,17 +109,17 @@ void softmax_attention_backward(const Stream& stream, const Tensor& query, const
                                 const GradientTarget& d_query, const GradientTarget& d_key,
                                 const GradientTarget& d_value, const SoftmaxAttentionOptions& options,
                                 const AttentionMask& mask) {
-  require(log_sum_exp.defined(), "{}: backward needs the log_sum_exp that forward writes", op);
+  require(log_sum_exp.defined(), "{}: backward needs the log_sum_exp that forward writes", softmax_op);
   SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options, mask);
   const AttentionShape& shape = arguments.shape;
   require(d_output.shape() == shape.output() && d_output.dtype() == query.dtype() && d_output.has_contiguous_rows(),
-          "{}: d_output is {} {}, expected {} {}", op, name_of(d_output.dtype()), d_output.shape().text(),
+          "{}: d_output is {} {}, expected {} {}", softmax_op, name_of(d_output.dtype()), d_output.shape().text(),
           name_of(query.dtype()), shape.output().text());
   const auto fits = [](const GradientTarget& target, const Shape& expected) {
     return !target.wanted() || (target.tensor.shape() == expected && target.tensor.has_contiguous_rows());
   };
   require(fits(d_query, shape.query()) && fits(d_key, shape.key()) && fits(d_value, shape.value()),
-          "{}: the shapes of gradients differ from those of their inputs", op);
+          "{}: the shapes of gradients differ from those of their inputs", softmax_op);
   if (!d_query.wanted() && !d_key.wanted() && !d_value.wanted()) return;
 
   SoftmaxAttentionGradients gradients{d_output, d_query, d_key, d_value, 1, {}, {}};
@@ -138,9 +139,9 @@ void softmax_attention_backward(const Stream& stream, const Tensor& query, const
 
 Variable softmax_attention(Tape& tape, const Variable& query, const Variable& key, const Variable& value,
                            const SoftmaxAttentionOptions& options, const AttentionMask& mask) {
-  const Tensor heads_query = split_heads(query.value(), options.n_heads, op, "query"),
-               heads_key = split_heads(key.value(), options.n_kv_heads, op, "key"),
-               heads_value = split_heads(value.value(), options.n_kv_heads, op, "value");
+  const Tensor heads_query = split_heads(query.value(), options.n_heads, softmax_op, "query"),
+               heads_key = split_heads(key.value(), options.n_kv_heads, softmax_op, "key"),
+               heads_value = split_heads(value.value(), options.n_kv_heads, softmax_op, "value");
   const std::int64_t batch = query.extent(0), n = query.extent(1);
   const Tensor output =
       Tensor::empty({batch, n, options.n_heads * heads_value.extent(3)}, query.dtype(), tape.device());
@@ -150,15 +151,15 @@ Variable softmax_attention(Tape& tape, const Variable& query, const Variable& ke
   }
   softmax_attention_forward(tape.stream(), heads_query, heads_key, heads_value,
                             output.split_last(heads_value.extent(3)), log_sum_exp, options, mask);
-  return tape.record_one(op, {query, key, value}, output,
-                         saved_by_name<Saved>({{Saved::query, query.value()},
-                                               {Saved::key, key.value()},
-                                               {Saved::value, value.value()},
-                                               {Saved::output, output},
-                                               {Saved::log_sum_exp, log_sum_exp},
-                                               {Saved::mask_keys, mask.keys},
-                                               {Saved::mask_documents, mask.documents}}),
-                         [options](BackwardContext& context) { backward(context, options); });
+  return tape.record_one(softmax_op, {query, key, value}, output,
+                         saved_by_name<SavedSoftmax>({{SavedSoftmax::query, query.value()},
+                                                      {SavedSoftmax::key, key.value()},
+                                                      {SavedSoftmax::value, value.value()},
+                                                      {SavedSoftmax::output, output},
+                                                      {SavedSoftmax::log_sum_exp, log_sum_exp},
+                                                      {SavedSoftmax::mask_keys, mask.keys},
+                                                      {SavedSoftmax::mask_documents, mask.documents}}),
+                         [options](BackwardContext& context) { softmax_backward(context, options); });
 }
 
 }  // namespace furlong::ops
