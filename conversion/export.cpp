@@ -113,6 +113,7 @@ class Exporter {
         bool own = !origin_ || of_gguf() || was_in_source(part.name);
         for (const Duplicate& duplicate : duplicates) {
           if (duplicate.of != part.name || of_gguf() || !was_in_source(duplicate.name)) continue;
+          if (duplicate.may_differ && was_in_source(part.name)) continue;
           Part other = part;
           other.name = duplicate.name;
           add(other, parameter, begin);

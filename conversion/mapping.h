@@ -38,10 +38,11 @@ struct Mapping {
   Shape shape() const;
 };
 
-/// A foreign tensor `name` that repeats the tensor `of`. If both exist they must be equal; if only `name` exists, it is
-/// read instead of `of`.
+/// A foreign tensor `name` that repeats the tensor `of`. If both exist they must be equal, unless they `may_differ`; if
+/// only `name` exists, it is read instead of `of`.
 struct Duplicate {
   std::string name, of;
+  bool may_differ = false;
 };
 
 /// Copies a part from the foreign layout to Furlong's. `foreign` holds the values of part.shape, `ours` those of

@@ -64,7 +64,8 @@ class Matching {
   void compare(const Duplicate& duplicate) {
     const ForeignTensor* other = file_.find(duplicate.name);
     const ForeignTensor* own = file_.find(duplicate.of);
-    if (!other || used_.contains(duplicate.name)) return;  // missing, or already used instead of the original
+    // Missing, or already used instead of the original, or with values of its own.
+    if (!other || used_.contains(duplicate.name) || (own && duplicate.may_differ)) return;
     used_.insert(duplicate.name);
     if (!own) return;  // reported as missing already
     if (!(own->shape == other->shape)) {

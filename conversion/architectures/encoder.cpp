@@ -105,7 +105,9 @@ void EncoderTable::head(const std::string& predictions, const std::string& trans
 
 std::vector<Duplicate> encoder_duplicates(const layers::ModelConfig& model, const TensorNaming& naming,
                                           const std::string& predictions) {
-  if (!model.output_bias || !model.tied_embeddings) return {};
+  if (!model.output_bias) return {};
+  // transformers before version 5 uses one bias under both names, and writes "bias" alone.
+  if (!model.tied_embeddings) return {{predictions + "bias", predictions + "decoder.bias", true}};
   return {{predictions + "decoder.bias", predictions + "bias"},
           {predictions + "decoder.weight", naming.prefix + "embeddings.word_embeddings.weight"}};
 }

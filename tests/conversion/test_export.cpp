@@ -80,6 +80,27 @@ TEST_F(Export, KeepsNamesOfDuplicateTensors) {
   expect_same_tensors(only_head, "back");
 }
 
+// transformers before version 5 writes the bias of an untied output layer as "bias"; version 5 has one more, unused.
+TEST_F(Export, ReadsUntiedOutputBiasUnderEitherName) {
+  TinyModel one_bias = tiny_bert();
+  one_bias.config["tie_word_embeddings"] = false;
+  TinyModel two = one_bias;
+  two.add("cls.predictions.decoder.bias", {tiny_vocabulary}, 0.3);
+  ASSERT_NE(two["cls.predictions.decoder.bias"], two["cls.predictions.bias"]);
+  for (const auto& [model, name] :
+       {std::pair{one_bias, "cls.predictions.bias"}, std::pair{two, "cls.predictions.decoder.bias"}}) {
+    SCOPED_TRACE(name);
+    std::filesystem::remove_all(path("back"));
+    there_and_back(model);
+    expect_same_tensors(model, "back");
+    const SourceModel source = open_source_model(path("source"));
+    EXPECT_EQ(source.model.store->find("output_bias").master().to_vector<float>(), model[name]);
+  }
+  TinyModel without = one_bias;
+  without.remove("cls.predictions.bias");
+  EXPECT_THAT(message_of<UserError>([&] { there_and_back(without); }), HasSubstr("cls.predictions.decoder.bias"));
+}
+
 TEST_F(Export, ConvertsDtype) {
   ExportOptions options;
   options.dtype = "bfloat16";

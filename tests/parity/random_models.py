@@ -1,9 +1,11 @@
 """Small models with random weights, and tokenizers for them, as transformers makes and saves them."""
 
+import inspect
 import json
 
 import torch
 import transformers
+import transformers.modeling_rope_utils
 
 
 def byte_tokenizer(folder, *special):
@@ -163,8 +165,18 @@ def save(model, folder, shard="5GB", pickled=False):
         model.save_pretrained(folder, max_shard_size=shard)
 
 
+def unsupported():
+    """name -> why this version of transformers cannot be compared with."""
+    reasons = {}
+    if not hasattr(transformers, "Qwen3Config"):
+        reasons["qwen3"] = reasons["qwen3_tied_bfloat16"] = "it has no Qwen3"
+    if '"mscale"' not in inspect.getsource(transformers.modeling_rope_utils):
+        reasons["llama_yarn_magnitudes"] = "it ignores mscale and mscale_all_dim of yarn"
+    return reasons
+
+
 def random_models():
-    """name -> (function that makes the model, how it is saved)."""
+    """name -> (function that makes the model, how it is saved), also of the unsupported()."""
     Bert, Masked = transformers.BertModel, transformers.BertForMaskedLM
     llama3 = dict(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
@@ -192,6 +204,11 @@ def random_models():
             {},
         ),
         "qwen2_tied_pickle": (lambda: llama(family="Qwen2", tie_word_embeddings=True), {"pickled": True}),
+        "qwen3": (lambda: llama(family="Qwen3", head_dim=24), {}),
+        "qwen3_tied_bfloat16": (
+            lambda: llama(family="Qwen3", head_dim=16, tie_word_embeddings=True).to(torch.bfloat16),
+            {},
+        ),
         "bert": (lambda: bert(Bert), {}),
         "bert_masked": (lambda: bert(Masked, type_vocab_size=3), {}),
         "bert_untied": (lambda: bert(Masked, tie_word_embeddings=False, hidden_act="relu"), {}),
@@ -210,12 +227,6 @@ def random_models():
         "albert_masked": (lambda: albert(transformers.AlbertForMaskedLM), {}),
         "albert_gelu_pickle": (lambda: albert(transformers.AlbertForMaskedLM, hidden_act="gelu"), {"pickled": True}),
     }
-    if hasattr(transformers, "Qwen3Config"):  # not in 4.46
-        table["qwen3"] = (lambda: llama(family="Qwen3", head_dim=24), {})
-        table["qwen3_tied_bfloat16"] = (
-            lambda: llama(family="Qwen3", head_dim=16, tie_word_embeddings=True).to(torch.bfloat16),
-            {},
-        )
     return table
 
 
