@@ -300,12 +300,26 @@ class Exporter {
       std::vector<std::pair<std::string, std::string>> files;
       for (std::size_t i = 0; i < origin_->files.size(); ++i)
         files.emplace_back(origin_->file_names[i], origin_->files[i]);
+      add_tokenizer_json(files);
       return files;
     }
     if (!model_.vocabulary.tokenizer())
       return plan_.for_hugging_face ? std::vector<std::pair<std::string, std::string>>{}
                                     : symbol_tokenizer_files(model_.vocabulary, frame_of(model_));
     return tokenizer_files(model_.vocabulary, of_gguf() ? origin_->file(chat_template_file) : "");
+  }
+
+  /// Adds tokenizer.json, and tokenizer_config.json if it is missing, to the files of a WordPiece or BPE tokenizer:
+  /// AutoTokenizer cannot read vocab.txt next to a model with code, and without a config it would lower the case.
+  void add_tokenizer_json(std::vector<std::pair<std::string, std::string>>& files) const {
+    const auto has = [&](std::string_view wanted) {
+      return std::any_of(files.begin(), files.end(), [&](const auto& file) { return file.first == wanted; });
+    };
+    if (has("tokenizer.json")) return;
+    auto own = tokenizer_files(model_.vocabulary);
+    if (own.empty() || own.front().first != "tokenizer.json") return;
+    for (auto& file : own)
+      if (!has(file.first)) files.push_back(std::move(file));
   }
 
   /// Returns the class of the tokenizer, which pipeline() of transformers 4.x looks for in config.json.

@@ -2,6 +2,7 @@
 #include "conversion/export.h"
 
 #include <ctime>
+#include <regex>
 
 #include "conversion/convert.h"
 #include "conversion/performer_directory.h"
@@ -133,6 +134,41 @@ TEST_F(Export, TimeOfTokenizerIsLinearInItsSize) {
   };
   const double few = seconds_of(20'000), many = seconds_of(80'000);
   EXPECT_LT(many, 8 * few);
+}
+
+// AutoTokenizer needs it next to a model with code, and gives the same ids whatever the case of the vocabulary.
+TEST_F(Export, WritesTokenizerJsonOfAWordPieceVocabulary) {
+  for (const bool cased : {false, true}) {
+    for (const bool config : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", cased, config));
+      ConvertOptions options;
+      options.source = tiny_bert().write(folder_ / "source");
+      word_tokenizer(options.source, 21);
+      const std::string vocabulary = content(path("source/vocab.txt"));
+      if (cased) write_file(path("source/vocab.txt"), std::regex_replace(vocabulary, std::regex("w7"), "W7"));
+      if (!config) std::filesystem::remove(path("source/tokenizer_config.json"));
+      options.destination = path("model.h5");
+      options.overwrite = true;
+      options.attention = "elu1";
+      convert(options);
+      ExportOptions overwrite;
+      overwrite.overwrite = true;
+      exported("model.h5", "back", overwrite);
+      const Json tokenizer = Json::parse(content(path("back/tokenizer.json")));
+      EXPECT_EQ(tokenizer.at("model").at("type"), "WordPiece");
+      EXPECT_EQ(tokenizer.at("model").at("vocab").at(cased ? "W7" : "w7"), 12);
+      EXPECT_EQ(tokenizer.at("normalizer").at("lowercase"), !cased && !config);
+      EXPECT_EQ(load_tokenizer(path("back/tokenizer.json"))->to_json(), load_tokenizer(path("source"))->to_json());
+      EXPECT_EQ(content(path("back/vocab.txt")), content(path("source/vocab.txt")));
+      const std::string written = content(path("back/tokenizer_config.json"));
+      if (config) {
+        EXPECT_EQ(written, content(path("source/tokenizer_config.json")));
+      } else {
+        EXPECT_EQ(Json::parse(written).at("tokenizer_class"), "PreTrainedTokenizerFast");
+        EXPECT_EQ(Json::parse(written).at("mask_token"), "[MASK]");
+      }
+    }
+  }
 }
 
 TEST_F(Export, RejectsExistingModel) {

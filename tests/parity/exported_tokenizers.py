@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Tokenizers of models that `furlong export` writes, as AutoTokenizer loads them: the ids of `furlong tokenize`.
+
+For each of a table of BERT models whose tokenizer is a vocab.txt, with or without tokenizer_config.json, exported as
+BERT and (with linear attention) with code: AutoTokenizer.from_pretrained gives every text the ids that `furlong
+tokenize --add-special-tokens` gives it with the model's own files and with the exported ones, and a linear model
+computes them.
+
+    PYTHON tests/parity/exported_tokenizers.py --furlong build/release/bin/furlong
+
+Needs torch and transformers (4.46 or later).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+# transformers copies a model's code here, by the name of its folder: another run must not share it.
+MODULES = tempfile.TemporaryDirectory()
+os.environ["HF_MODULES_CACHE"] = MODULES.name
+
+import torch
+import transformers
+
+import random_models
+from tokenizer_lines import mixed_lines
+
+TEXTS = [
+    "Hello, world!",
+    "HELLO WORLD",
+    "the quick brown fox jumps over the lazy dog",
+    "unaffordable, re-doing; it's don't",
+    "Élan vital: naïve café, coöperate, Ångström, ÉÈÊË",
+    "cafe\u0301 nai\u0308ve e\u0302tre",
+    "Straße İstanbul ıßŒœ Ǆǆ ŉ",
+    "Ελληνικά ΟΔΟΣ άέή",
+    "Привет, МИР! ёлка Йод",
+    "中文字符和 English 混合",
+    "日本語のテキスト カタカナ",
+    "한국어 텍스트 각",
+    "ภาษาไทย हिन्दी العَرَبِيَّة עִבְרִית",
+    "𠀀𪜀 rare ideographs",
+    "emoji 😀👩‍👩‍👧 ☃️ ❤",
+    "1,234.56 + 7 = $8% [x] {y} <z> a_b a/b a\\b ~^`|",
+    "“quotes” ‘single’ – dash — em… ellipsis ¿qué? ¡sí!",
+    "tabs\tand   spaces\u00a0no-break\u3000ideographic\u2009thin",
+    "zero\u200bwidth\u200djoiner\ufeffbom soft\u00adhyphen",
+    "control \x01\x02 \x7f characters \ufffd",
+    "x" * 101,
+    "a" * 100,
+    "qqqzzz xyzzy",
+    "w0 w1 W2 w3w4",
+    "ﬁ ﬂ ligatures ½ ² Ⅷ ①",
+    "[CLS] [SEP] [MASK] [UNK] [PAD] [mask]",
+    "[MASK]abc [MASK]",
+    "",
+    " ",
+]
+
+
+def furlong(program, *arguments):
+    result = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True)
+    assert result.returncode == 0, f"furlong {' '.join(map(str, arguments))}: {result.stderr.strip()}"
+    return result.stdout
+
+
+def vocabulary(cased):
+    letters = [chr(97 + i) for i in range(26)] + list("0123456789.,!?'-[]éèëïöåñßœçøü") + list("αβγδεζηικλμνορςστυ")
+    letters += list("абвгдежзийклмнопрстуфхцчшщъыьэюяё") + list("中文字符和日本語𠀀") + list("のテキスト한국어")
+    words = ["hello", "world", "the", "quick", "fox", "un", "affordable", "cafe", "café", "naive", "мир", "w0", "w1", "w2"]
+    if cased:
+        letters += [letter.upper() for letter in letters if letter.upper() != letter and len(letter.upper()) == 1]
+        words += [word.capitalize() for word in words if word.capitalize() != word] + ["HELLO"]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + letters + ["##" + letter for letter in letters] + words
+    return list(dict.fromkeys(tokens))
+
+
+def cases():
+    """name -> (cased vocabulary, tokenizer_config.json)."""
+    table = {
+        "lower_case": (False, {"do_lower_case": True}),
+        "cased": (True, {"do_lower_case": False}),
+        "keeps_accents": (False, {"do_lower_case": True, "strip_accents": False}),
+        "cased_strips_accents": (True, {"do_lower_case": False, "strip_accents": True}),
+        "no_chinese_characters": (False, {"do_lower_case": True, "tokenize_chinese_chars": False}),
+        "class_alone": (False, {"tokenizer_class": "BertTokenizer"}),
+        "no_config": (False, None),
+        "cased_no_config": (True, None),
+    }
+    return table
+
+
+def ids_of_furlong(program, folder, texts, work):
+    lines = work / "lines.txt"
+    lines.write_text("".join(text + "\n" for text in texts), newline="")
+    output = furlong(program, "tokenize", folder, lines, "--parse-special", "--add-special-tokens")
+    return [[int(id) for id in line.split()] for line in output.split("\n")[:-1]]
+
+
+def check(program, cased, config, attention, texts, work):
+    """Returns messages about texts with other ids."""
+    source, checkpoint, exported = work / "source", work / "model.h5", work / "exported"
+    source.mkdir()
+    tokens = vocabulary(cased)
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=len(tokens), **sizes))
+    random_models.save(model, source)
+    (source / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    if config is not None:
+        (source / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", **config}))
+    furlong(program, "convert", source, checkpoint, *attention)
+    furlong(program, "export", checkpoint, exported)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported, trust_remote_code=True)
+    wanted, back = (ids_of_furlong(program, folder, texts, work) for folder in (source, exported))
+    found = [tokenizer(text)["input_ids"] for text in texts]
+    if attention:
+        inputs = tokenizer(texts[:4], padding=True, return_tensors="pt")
+        loaded = transformers.AutoModelForMaskedLM.from_pretrained(exported, trust_remote_code=True)
+        assert bool(loaded(**inputs).logits.isfinite().all()), "logits are not finite"
+    assert tokenizer.mask_token_id == 4 and tokenizer.pad_token_id == 0, "other special tokens"
+    return [
+        f"{text!r}: transformers {b}, furlong {a}, of the exported files {c}"
+        for text, a, b, c in zip(texts, wanted, found, back)
+        if not a == b == c
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--furlong", type=pathlib.Path, default=pathlib.Path("build/release/bin/furlong"))
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.manual_seed(0)
+    texts = TEXTS + mixed_lines(["hello", "world", "café", "мир", "unaffordable"])[:200]
+    print(f"transformers {transformers.__version__}, {len(texts)} texts", flush=True)
+    failed = False
+    for name, (cased, config) in cases().items():
+        for kind, attention in {"as BERT": [], "with code": ["--attention", "elu1"]}.items():
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    wrong = check(arguments.furlong.resolve(), cased, config, attention, texts, pathlib.Path(folder))
+                except Exception as error:  # of any library: the next model is still to be checked
+                    print(f"{name:<24} {kind:<10} FAILED: {type(error).__name__}: {str(error)[:300]}", flush=True)
+                    failed = True
+                    continue
+            print(f"{name:<24} {kind:<10} {len(texts) - len(wrong)} of {len(texts)} texts equal", flush=True)
+            for line in wrong[:3]:
+                print("   ", line[:600])
+            failed |= bool(wrong)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
