@@ -105,9 +105,6 @@ Findings measure(Model& model, const SplitData& on, const EvaluateArguments& opt
   const Settings& settings = model.settings;
   Findings findings;
   if (options.by_position) require_causal(model, "--by-position");
-  if (!options.predictions.empty() && settings.objective.learns_labels() && !learns_classes(settings))
-    throw UserError("--predictions does not apply to objective.name: {}; expected classes or tokens; remove it",
-                    name_of(settings.objective.name));
   std::optional<PredictionFile> file;
   if (!options.predictions.empty()) file.emplace(options.predictions);
   if (!options.lengths.empty())
@@ -121,9 +118,16 @@ Findings measure(Model& model, const SplitData& on, const EvaluateArguments& opt
     if (file) file->write_labels(predicted.classes, model.vocabulary.labels());
   } else if (settings.objective.learns_labels()) {
     LabelMeasures measures(model);
-    findings.found =
-        evaluate(model, *on.data, on.split, on.length, on.batch_size, options.max_batches, measures.loss());
+    const LabelKind kind = settings.objective.label_kind();
+    const auto write_tokens = [&](std::uint64_t first, const Batch& batch, const ops::CrossEntropyResult&) {
+      file->write_token_labels(first, batch, measures.logits(), model.vocabulary);
+    };
+    findings.found = evaluate(model, *on.data, on.split, on.length, on.batch_size, options.max_batches, measures.loss(),
+                              {}, file && kind == LabelKind::tokens ? BatchObserver(write_tokens) : BatchObserver());
     findings.measures = measures.to_json();
+    const std::vector<std::string>& labels = model.vocabulary.labels();
+    if (file && kind == LabelKind::numbers) file->write_numbers(measures.predicted(), measures.targets(), labels);
+    if (file && kind == LabelKind::sets) file->write_sets(measures.predicted(), measures.targets(), labels);
   } else {
     ContextLosses positions(settings.data.stateful);
     const auto observe = [&](std::uint64_t first, const Batch& batch, const ops::CrossEntropyResult& result) {
@@ -249,8 +253,8 @@ void add_evaluate(Command program, int& /*status*/) {
       .value_name("N,...");
   of_data.push_back(command
                         .add_option("--predictions", options->predictions,
-                                    "File of the label and probabilities of each sample, or the loss of each "
-                                    "sequence: .tsv or .jsonl")
+                                    "File of the prediction for each sample, or labelled token, or the loss of "
+                                    "each sequence: .tsv or .jsonl")
                         .value_name("FILE"));
   of_data.push_back(
       command

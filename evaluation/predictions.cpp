@@ -16,6 +16,8 @@
 namespace furlong {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 /// Replaces logits by probabilities. Returns the logarithm of the probability of `label`.
 double softmax_of(std::span<double> logits, std::size_t label) {
   const double largest = *std::max_element(logits.begin(), logits.end());
@@ -34,8 +36,35 @@ bool writes_json_lines(const std::filesystem::path& path) {
 }
 
 /// JSON with bytes that are not UTF-8 replaced.
-std::string json_line(const nlohmann::ordered_json& object) {
-  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+std::string json_line(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+Json by_label(const std::vector<std::string>& labels, std::span<const double> values) {
+  Json object = Json::object();
+  for (std::size_t i = 0; i < labels.size(); ++i) object[labels[i]] = values[i];
+  return object;
+}
+
+/// Returns the columns of a row: its keys, and of an object a column for each of its keys.
+std::vector<std::string> columns_of(const Json& row) {
+  std::vector<std::string> columns;
+  for (const auto& [key, value] : row.items()) {
+    if (!value.is_object()) {
+      columns.push_back(key);
+      continue;
+    }
+    const std::string stem = key == "probabilities" ? "probability" : key;
+    for (const auto& [name, one] : value.items()) columns.push_back(stem + "_" + foreign::single_line(name));
+  }
+  return columns;
+}
+
+std::string cell_of(const Json& value) {
+  if (value.is_string()) return foreign::single_line(value.get<std::string>());
+  if (value.is_number_float()) return fmt::to_string(value.get<double>());
+  if (!value.is_array()) return value.dump();
+  std::string list;
+  for (const Json& one : value) list += (list.empty() ? "" : ";") + cell_of(one);
+  return list;
 }
 
 }  // namespace
@@ -76,30 +105,86 @@ LabelPredictions predict_labels(Model& model, const BatchSource& source, std::in
 
 PredictionFile::PredictionFile(const std::filesystem::path& path) : json_lines_(writes_json_lines(path)), file_(path) {}
 
+void PredictionFile::write(const Json& row) {
+  if (json_lines_) return file_.write(json_line(row));
+  if (!std::exchange(begun_, true)) file_.write(fmt::format("{}\n", fmt::join(columns_of(row), "\t")));
+  std::string line;
+  for (const auto& [key, value] : row.items()) {
+    if (!value.is_object()) {
+      line += (line.empty() ? "" : "\t") + cell_of(value);
+      continue;
+    }
+    for (const Json& one : value) line += "\t" + cell_of(one);
+  }
+  file_.write(line + "\n");
+}
+
 void PredictionFile::write_labels(const ClassScores& classes, const std::vector<std::string>& labels) {
   require(std::ssize(labels) == classes.n_classes, "{} names of {} labels", labels.size(), classes.n_classes);
-  if (!json_lines_) {
-    std::string header = "sample\tlabel\tpredicted";
-    for (const std::string& label : labels) header += "\tprobability_" + foreign::single_line(label);
-    file_.write(header + "\n");
-  }
   for (std::size_t sample = 0; sample < classes.labels.size(); ++sample) {
-    const std::string &label = labels[at(classes.labels[sample])], &predicted = labels[at(classes.predicted(sample))];
-    const std::span<const double> probabilities =
-        std::span(classes.scores).subspan(sample * labels.size(), labels.size());
-    if (json_lines_) {
-      nlohmann::ordered_json object{{"sample", sample + 1}, {"label", label}, {"predicted", predicted}};
-      for (std::size_t i = 0; i < labels.size(); ++i) object["probabilities"][labels[i]] = probabilities[i];
-      file_.write(json_line(object));
-    } else {
-      file_.write(fmt::format("{}\t{}\t{}\t{}\n", sample + 1, foreign::single_line(label),
-                              foreign::single_line(predicted), fmt::join(probabilities, "\t")));
+    const auto probabilities = std::span(classes.scores).subspan(sample * labels.size(), labels.size());
+    write({{"sample", sample + 1},
+           {"label", labels[at(classes.labels[sample])]},
+           {"predicted", labels[at(classes.predicted(sample))]},
+           {"probabilities", by_label(labels, probabilities)}});
+  }
+}
+
+void PredictionFile::write_numbers(std::span<const double> predicted, std::span<const double> numbers,
+                                   const std::vector<std::string>& labels) {
+  require(predicted.size() == numbers.size(), "{} predictions of {} numbers", predicted.size(), numbers.size());
+  const std::size_t width = labels.size();
+  std::vector<double> given(width);
+  for (std::size_t sample = 0; sample < numbers.size() / width; ++sample) {
+    // Datasets hold numbers in float32, and batches hold them scaled: the seventh digit is the last that is right.
+    for (std::size_t k = 0; k < width; ++k) given[k] = std::stod(fmt::format("{:.7g}", numbers[sample * width + k]));
+    write({{"sample", sample + 1},
+           {"label", by_label(labels, given)},
+           {"predicted", by_label(labels, predicted.subspan(sample * width, width))}});
+  }
+}
+
+void PredictionFile::write_sets(std::span<const double> logits, std::span<const double> targets,
+                                const std::vector<std::string>& labels) {
+  require(logits.size() == targets.size(), "{} logits of {} targets", logits.size(), targets.size());
+  const std::size_t width = labels.size();
+  std::vector<double> probabilities(width);
+  for (std::size_t sample = 0; sample < targets.size() / width; ++sample) {
+    Json given = Json::array(), predicted = Json::array();
+    for (std::size_t k = 0; k < width; ++k) {
+      const double logit = logits[sample * width + k];
+      if (targets[sample * width + k] > 0.5) given.push_back(labels[k]);
+      if (logit > 0) predicted.push_back(labels[k]);
+      probabilities[k] = 1 / (1 + std::exp(-logit));
     }
+    write({{"sample", sample + 1},
+           {"label", given},
+           {"predicted", predicted},
+           {"probabilities", by_label(labels, probabilities)}});
+  }
+}
+
+void PredictionFile::write_token_labels(std::uint64_t first, const Batch& batch, std::vector<double> logits,
+                                        const Vocabulary& vocabulary) {
+  const std::vector<std::string>& labels = vocabulary.labels();
+  require(logits.size() == batch.targets.size() * labels.size(), "{} logits of {} tokens", logits.size(),
+          batch.targets.size());
+  // A tokenizer's special tokens at the start of a document are no positions.
+  const std::size_t n = at(batch.n), front = vocabulary.tokenizer() ? vocabulary.frame_front().size() : 0;
+  for (std::size_t i = 0; i < batch.targets.size(); ++i) {
+    if (batch.targets[i] == ignored_target) continue;
+    const auto row = std::span(logits).subspan(i * labels.size(), labels.size());
+    softmax_of(row, at(batch.targets[i]));
+    const auto largest = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
+    write({{"sample", first + i / n + 1},
+           {"position", i % n - front + 1},
+           {"label", labels[at(batch.targets[i])]},
+           {"predicted", labels[largest]},
+           {"probabilities", by_label(labels, row)}});
   }
 }
 
 void PredictionFile::write_rows(std::uint64_t first, const Batch& batch, const std::vector<double>& losses) {
-  if (!json_lines_ && !std::exchange(begun_, true)) file_.write("row\ttargets\tloss\tperplexity\n");
   for (std::int64_t row = 0; row < batch.batch; ++row) {
     double sum = 0;
     std::int64_t targets = 0;
@@ -109,11 +194,11 @@ void PredictionFile::write_rows(std::uint64_t first, const Batch& batch, const s
       ++targets;
     }
     if (targets == 0) continue;
-    const std::uint64_t number = first + static_cast<std::uint64_t>(row) + 1;
     const double loss = sum / static_cast<double>(targets);
-    file_.write(json_lines_
-                    ? json_line({{"row", number}, {"targets", targets}, {"loss", loss}, {"perplexity", std::exp(loss)}})
-                    : fmt::format("{}\t{}\t{}\t{}\n", number, targets, loss, std::exp(loss)));
+    write({{"row", first + static_cast<std::uint64_t>(row) + 1},
+           {"targets", targets},
+           {"loss", loss},
+           {"perplexity", std::exp(loss)}});
   }
 }
 

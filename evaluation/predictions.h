@@ -2,6 +2,8 @@
 // What a model predicts for each sample of a split, and the file of it.
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,12 +32,27 @@ class PredictionFile {
 
   /// One line for each sample: sample (from 1), label, predicted, and the probability of each label.
   void write_labels(const ClassScores& classes, const std::vector<std::string>& labels);
+  /// One line for each sample: sample (from 1), and the given and the predicted number of each label. `predicted` and
+  /// `numbers` are [samples, labels], in the units of the data.
+  void write_numbers(std::span<const double> predicted, std::span<const double> numbers,
+                     const std::vector<std::string>& labels);
+  /// One line for each sample: sample (from 1), the given and the predicted labels, and the probability of each label.
+  /// `logits` and `targets` (0 or 1) are [samples, labels].
+  void write_sets(std::span<const double> logits, std::span<const double> targets,
+                  const std::vector<std::string>& labels);
+  /// One line for each token of a batch with a label: sample (from 1, `first` samples before the batch), position (from
+  /// 1, in the document), label, predicted, and the probability of each label. `logits` is [batch, n, labels].
+  void write_token_labels(std::uint64_t first, const Batch& batch, std::vector<double> logits,
+                          const Vocabulary& vocabulary);
   /// One line for each row of a batch that has targets: row (from 1, `first` rows before the batch), targets, loss
   /// (mean, nats) and perplexity. `losses` [batch, n] are those of the targets.
   void write_rows(std::uint64_t first, const Batch& batch, const std::vector<double>& losses);
   void commit() { file_.commit(); }
 
  private:
+  /// Writes a row: its keys are columns; those of objects in it are columns too, and lists are joined by ";".
+  void write(const nlohmann::ordered_json& row);
+
   bool json_lines_, begun_ = false;
   AtomicFile file_;
 };

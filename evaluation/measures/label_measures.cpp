@@ -43,17 +43,18 @@ BatchLoss LabelMeasures::loss() {
     Tensor logits;
     const auto result =
         model_.encoder->label_loss(context, input.inputs, label_targets(model_.settings, input), options, &logits);
-    collect(batch, doubles(logits));
+    logits_ = doubles(logits);
+    collect(batch);
     return result;
   };
 }
 
-void LabelMeasures::collect(const Batch& batch, const std::vector<double>& logits) {
+void LabelMeasures::collect(const Batch& batch) {
   const bool tokens = kind_ == LabelKind::tokens;
   const std::vector<std::int32_t>& labels = tokens ? batch.targets : batch.labels;
   for (std::size_t row = 0; row < labels.size(); ++row) {
     if (labels[row] == ignored_target) continue;
-    const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(row * outputs_);
+    const auto begin = logits_.begin() + static_cast<std::ptrdiff_t>(row * outputs_);
     if (tokens)
       counts_.add(
           static_cast<std::size_t>(labels[row]),

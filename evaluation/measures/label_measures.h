@@ -21,8 +21,15 @@ class LabelMeasures {
   /// measures are null. Empty for other objectives.
   nlohmann::ordered_json to_json() const;
 
+  /// Predictions and targets of all samples, [samples, labels]: numbers in the units of the data; of sets logits, and 0
+  /// or 1. Empty for labels of tokens.
+  const std::vector<double>& predicted() const { return predicted_; }
+  const std::vector<double>& targets() const { return targets_; }
+  /// Logits of the last batch, [batch, labels] or [batch, n, labels].
+  const std::vector<double>& logits() const { return logits_; }
+
  private:
-  void collect(const Batch& batch, const std::vector<double>& logits);
+  void collect(const Batch& batch);
   nlohmann::ordered_json numbers() const;
   nlohmann::ordered_json sets() const;
   nlohmann::ordered_json tokens() const;
@@ -31,6 +38,7 @@ class LabelMeasures {
   LabelKind kind_;
   std::size_t outputs_;
   std::vector<double> predicted_, targets_;  // [samples, outputs], numbers and sets
+  std::vector<double> logits_;               // of the last batch
   TokenLabelCounts counts_;
 };
 

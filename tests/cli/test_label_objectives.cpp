@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/cli/page_example.h"
 #include "tests/cli/program.h"
@@ -65,6 +68,48 @@ log:
   progress: none
 )");
   }
+  /// Evaluates a run and returns the rows of --predictions.
+  std::vector<Json> predictions(const std::string& run) const {
+    const Finished finished = furlong({"evaluate", path("runs/" + run), "--split", "test", "--predictions",
+                                       path("p.jsonl"), "--data", path(run + ".h5")});
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    std::vector<Json> rows;
+    std::istringstream lines(content(path("p.jsonl")));
+    for (std::string line; std::getline(lines, line);) rows.push_back(Json::parse(line));
+    return rows;
+  }
+  /// Predictions of the page's three runs, against what evaluate measured and the labels of the input.
+  void expect_predictions(const Json& numbers, const Json& sets, const Json& tokens) const {
+    double squares = 0;
+    std::vector<Json> rows = predictions("stability");
+    ASSERT_EQ(rows.size(), numbers["targets"].get<std::size_t>());
+    for (const Json& row : rows) {
+      const auto given = row["label"]["tm"].get<double>();
+      EXPECT_EQ(given, std::round(given * 2) / 2) << "40 + 2.5 n, as in the table";
+      squares += std::pow(given - row["predicted"]["tm"].get<double>(), 2);
+    }
+    EXPECT_NEAR(std::sqrt(squares / static_cast<double>(rows.size())), numbers["labels"]["tm"]["rmse"], 1e-5);
+
+    rows = predictions("function");
+    ASSERT_EQ(rows.size(), sets["targets"].get<std::size_t>());
+    std::size_t right = 0;
+    for (const Json& row : rows) {
+      right += row["label"] == row["predicted"];
+      for (const auto& [label, probability] : row["probabilities"].items())
+        EXPECT_EQ(std::count(row["predicted"].begin(), row["predicted"].end(), label), probability > 0.5);
+    }
+    EXPECT_NEAR(static_cast<double>(right) / static_cast<double>(rows.size()), sets["accuracy"], 1e-12);
+
+    rows = predictions("structure");
+    ASSERT_EQ(rows.size(), tokens["targets"].get<std::size_t>());
+    right = 0;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(rows[i]["sample"], i / 7 + 1);
+      EXPECT_EQ(rows[i]["position"], i % 7 + 2) << "the first residue has no label";
+      right += rows[i]["label"] == rows[i]["predicted"];
+    }
+    EXPECT_NEAR(static_cast<double>(right) / static_cast<double>(rows.size()), tokens["accuracy"], 1e-12);
+  }
   /// Runs a line of the page in the test's folder and returns what it prints.
   std::string run_line(const std::string& line) const {
     const std::string command = fmt::format("cd '{}' && furlong() {{ '{}' \"$@\"; }} && {} >stdout 2>stderr",
@@ -99,10 +144,7 @@ TEST_F(LabelObjectivesProgramTest, ExamplesOfThePageRun) {
   const Finished text = furlong({"evaluate", path("runs/stability"), "--data", path("stability.h5")});
   EXPECT_THAT(text.out, HasSubstr("  rmse           "));
   EXPECT_THAT(text.out, HasSubstr("    tm           pearson "));
-  expect_user_error(furlong({"evaluate", path("runs/stability"), "--data", path("stability.h5"), "--predictions",
-                             path("predictions.tsv")}),
-                    {"--predictions does not apply to objective.name: regression"});
-  EXPECT_FALSE(std::filesystem::exists(path("predictions.tsv")));
+  expect_predictions(numbers, sets, tokens);
 }
 
 TEST_F(LabelObjectivesProgramTest, StartsFromPretrainedWeights) {

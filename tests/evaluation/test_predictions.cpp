@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "datasets/tokenizers/tokenizer.h"
 #include "evaluation/sequences/hidden_states.h"
+#include "tests/datasets/tokenizers/small_tokenizers.h"
 #include "tests/evaluation/sequence_testing.h"
 #include "tests/framework/engine_testing.h"
 
@@ -110,6 +112,78 @@ TEST_F(PredictionsTest, FileHasALineForEachSample) {
                                          {"predicted", "tab\t"},
                                          {"probabilities", {{"no", 0.25}, {"yes", 0.125}, {"tab\t", 0.625}}}}));
   EXPECT_THAT(message_of<UserError>([&] { PredictionFile{path("p.csv")}; }), HasSubstr(".tsv or .jsonl"));
+}
+
+TEST_F(PredictionsTest, FileHasNumbersInTheirUnits) {
+  for (const std::string name : {"n.tsv", "n.jsonl"}) {
+    PredictionFile file(path(name));
+    // The second number is 60.5 after it was scaled in float32.
+    file.write_numbers(std::vector<double>{41.25, -1, 60, 0.5}, std::vector<double>{42.5, -2, 60.4999999, 0.001},
+                       {"tm", "activity"});
+    file.commit();
+  }
+  EXPECT_EQ(content(path("n.tsv")),
+            "sample\tlabel_tm\tlabel_activity\tpredicted_tm\tpredicted_activity\n"
+            "1\t42.5\t-2\t41.25\t-1\n2\t60.5\t0.001\t60\t0.5\n");
+  EXPECT_EQ(Json::parse(lines_of(content(path("n.jsonl")))[1]),
+            Json({{"sample", 2},
+                  {"label", {{"tm", 60.5}, {"activity", 0.001}}},
+                  {"predicted", {{"tm", 60.0}, {"activity", 0.5}}}}));
+}
+
+TEST_F(PredictionsTest, FileHasSetsOfLabels) {
+  const std::vector<double> logits{std::log(3), 0, -std::log(3), 1, 2, 3}, targets{1, 0, 0, 0, 0, 0};
+  for (const std::string name : {"s.tsv", "s.jsonl"}) {
+    PredictionFile file(path(name));
+    file.write_sets(logits, targets, {"a", "b", "c\t"});
+    file.commit();
+  }
+  const std::vector<std::string> tsv = lines_of(content(path("s.tsv"))), json = lines_of(content(path("s.jsonl")));
+  ASSERT_EQ(tsv.size(), 3u);
+  EXPECT_EQ(tsv[0], "sample\tlabel\tpredicted\tprobability_a\tprobability_b\tprobability_c\\x09");
+  EXPECT_THAT(tsv[1], StartsWith("1\ta\ta\t0.75")) << "a probability of 0.5 is not above it";
+  EXPECT_THAT(tsv[2], StartsWith("2\t\ta;b;c\\x09\t0.73"));
+  const Json second = Json::parse(json.at(1));
+  EXPECT_EQ(second["label"], Json::array());
+  EXPECT_EQ(second["predicted"], Json({"a", "b", "c\t"}));
+  EXPECT_NEAR(second["probabilities"]["c\t"], 1 / (1 + std::exp(-3)), 1e-12);
+}
+
+TEST_F(PredictionsTest, FileHasLabelsOfTokens) {
+  Batch batch;
+  batch.batch = 2;
+  batch.n = 3;
+  batch.targets = {-1, 1, 0, 0, -1, -1};
+  const double third = std::log(3);
+  const std::vector<double> logits{9, 0, 0, third, 0, third, third, 0, 9, 0, 9, 0};
+  const Vocabulary vocabulary = Vocabulary::bytes(true).with_labels({"H", "E"});
+  for (const std::string name : {"t.tsv", "t.jsonl"}) {
+    PredictionFile file(path(name));
+    file.write_token_labels(4, batch, logits, vocabulary);
+    file.commit();
+  }
+  EXPECT_EQ(lines_of(content(path("t.jsonl"))).size(), 3u);
+  const std::vector<std::string> tsv = lines_of(content(path("t.tsv")));
+  ASSERT_EQ(tsv.size(), 4u);
+  EXPECT_EQ(tsv[0], "sample\tposition\tlabel\tpredicted\tprobability_H\tprobability_E");
+  EXPECT_THAT(tsv[1], StartsWith("5\t2\tE\tE\t0.25"));
+  EXPECT_THAT(tsv[2], StartsWith("5\t3\tH\tE\t0.25"));
+  EXPECT_THAT(tsv[3], StartsWith("6\t1\tH\tH\t0.75"));
+}
+
+// [CLS] is not a position: labels are those of the letters.
+TEST_F(PredictionsTest, PositionsCountLettersOfATokenizer) {
+  Batch batch;
+  batch.batch = 1;
+  batch.n = 4;
+  batch.targets = {-1, 0, 1, -1};
+  const Vocabulary vocabulary =
+      Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(path("letters")))).with_labels({"H", "E"});
+  ASSERT_EQ(vocabulary.frame_front().size(), 1u);
+  PredictionFile file(path("t.tsv"));
+  file.write_token_labels(0, batch, std::vector<double>(8, 0.0), vocabulary);
+  file.commit();
+  EXPECT_EQ(lines_of(content(path("t.tsv"))).at(1), "1\t1\tH\tH\t0.5\t0.5");
 }
 
 TEST_F(PredictionsTest, FileHasTheLossOfEachRow) {
