@@ -476,7 +476,7 @@ def main():
             continue
         attempt(name, lambda work, source=source, load=load: (source, *load(source)))
     skipped = [text for text in skipped if not only or text.split(" ")[0] in only]
-    print(f"{passed} passed, {len(failures)} failed, {len(skipped)} skipped{': ' if skipped else ''}{'; '.join(skipped)}")
+    print(f"{passed} passed, {len(failures)} failed, {len(skipped)} skipped", *skipped, sep="\n    ")
     if failures:
         sys.exit(f"failed: {', '.join(failures)}")
 
