@@ -2,9 +2,9 @@
 """Tokenizers of models that `furlong export` writes, as AutoTokenizer loads them: the ids of `furlong tokenize`.
 
 For each of a table of BERT models whose tokenizer is a vocab.txt, with or without tokenizer_config.json, and a GPT-2
-with vocab.json and merges.txt, exported as such and (with linear attention) with code: AutoTokenizer.from_pretrained gives every text the ids that `furlong
-tokenize --add-special-tokens` gives it with the model's own files and with the exported ones, and a linear model
-computes them.
+with vocab.json and merges.txt, exported as such and (with linear attention) with code: AutoTokenizer.from_pretrained
+gives every text the ids that `furlong tokenize --add-special-tokens` gives it with the model's own files and with the
+exported ones, and a linear model computes them.
 
     PYTHON tests/parity/exported_tokenizers.py --furlong build/release/bin/furlong
 
