@@ -198,7 +198,7 @@ def summary(samples):
 
 
 def compare(peer_seconds, our_seconds):
-    """Ratio of medians, and the median and range of the ratios of neighbouring turns, which a slow drift of the machine
+    """Ratio of medians, and the median and range of the ratios of neighboring turns, which a slow drift of the machine
     leaves alone."""
     turns = [peer / ours for peer, ours in zip(peer_seconds, our_seconds)]
     return {

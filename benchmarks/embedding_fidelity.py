@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the sentence embeddings of converted models with those of the original model. An embedding is the normalised
+"""Compares the sentence embeddings of converted models with those of the original model. An embedding is the normalized
 mean of a held-out document's hidden states, as sentence-transformers computes it with all-MiniLM-L6-v2.
 
   benchmarks/embedding_fidelity.py --store data/english_passages.h5 --teacher runs/minilm_performer/teacher.h5 \\

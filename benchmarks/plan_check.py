@@ -143,7 +143,7 @@ def check(arguments, program, case, folder, budget):
         if shown and not budget.allows(40, what):
             continue
         config.write_text(config_of(case, processes, sharded, arguments.steps))
-        # Neighbours in time: the plan measures the machine, too.
+        # Neighbors in time: the plan measures the machine, too.
         planned = plan(program, config, processes)
         measured = measure(program, config, folder, processes, arguments.warm_up)
         own = planned["zero_1" if sharded else "data_parallel"]

@@ -25,7 +25,7 @@ namespace {
 struct Arguments {
   PrepareOptions options;
   std::string split = "train:0.9,validation:0.05,test:0.05";
-  std::string labelled_format = "auto";
+  std::string labeled_format = "auto";
   bool json = false;
 };
 
@@ -127,25 +127,25 @@ Command add_fasta(Command prepare_command, const std::shared_ptr<Arguments>& arg
   return command;
 }
 
-void add_fields(Command command, LabelledFormat& labelled) {
+void add_fields(Command command, LabeledFormat& labeled) {
   command
-      .add_option("--text-field", labelled.text_field,
+      .add_option("--text-field", labeled.text_field,
                   "Field of the text. In tables: the column's number, from 1, or its name in the header row; in JSON "
                   "lines: the "
                   "key (default: column 1, key text). With --label-file: the field with the record's name")
       .value_name("FIELD");
   command
-      .add_option("--second-text-field", labelled.second_text_field,
+      .add_option("--second-text-field", labeled.second_text_field,
                   "Field of the second text of a pair, for objective.name: pair_classification (default: no pairs)")
       .value_name("FIELD");
   command
-      .add_option("--label-field", labelled.label_fields,
+      .add_option("--label-field", labeled.label_fields,
                   "Field of the label, or several for --label-type number (default: column 2, for pairs column 3; key "
                   "label)")
       .separated_by(',')
       .value_name("FIELD,...");
   add_choice<LabelKind>(
-      command, "--label-type", labelled.label_kind, "class",
+      command, "--label-type", labeled.label_kind, "class",
       {{"class", LabelKind::classes},
        {"number", LabelKind::numbers},
        {"set", LabelKind::sets},
@@ -154,16 +154,16 @@ void add_fields(Command command, LabelledFormat& labelled) {
       "for multi_label_classification; token: a text with one character for each letter, or a list of labels in JSON "
       "lines, for token_classification");
   command
-      .add_option("--labels", labelled.labels,
+      .add_option("--labels", labeled.labels,
                   "All labels, in order, so that class indices agree across datasets (default: in order of appearance)")
       .separated_by(',')
       .value_name("LABEL,...");
   command
-      .add_option("--label-separator", labelled.label_separator,
+      .add_option("--label-separator", labeled.label_separator,
                   "--label-type set: text between the labels of a set (default: ;)")
       .value_name("TEXT");
   command
-      .add_option("--unlabeled", labelled.unlabeled,
+      .add_option("--unlabeled", labeled.unlabeled,
                   "--label-type token: labels excluded from the loss (default: none; in JSON lines null)")
       .separated_by(',')
       .value_name("LABEL,...");
@@ -178,20 +178,20 @@ void add_label_file(Command command, PrepareOptions& options) {
       .value_name("FILE");
 }
 
-Command add_labelled(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
+Command add_labeled(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
   const Command command =
       prepare_command.add_subcommand("labeled", "Labeled texts, or labeled pairs of texts, from tables or JSON lines");
   command.alias("labelled");
   PrepareOptions& options = arguments->options;
   // A split that cuts a document would lose its label.
   options.store.split_by = DatasetWriterOptions::SplitBy::document;
-  options.format = PrepareOptions::Format::labelled;
+  options.format = PrepareOptions::Format::labeled;
   add_files(command, options, "one token per byte, or per letter with --alphabet");
-  add_fields(command, options.labelled);
+  add_fields(command, options.labeled);
   add_label_file(command, options);
   command
       .add_option(
-          "--format", arguments->labelled_format,
+          "--format", arguments->labeled_format,
           "tsv: columns separated by tabs, without quotes; csv: RFC 4180; jsonl: one JSON object per line; auto: "
           "by the name of the first input, or of --label-file")
       .one_of({"tsv", "csv", "jsonl", "auto"})
@@ -274,7 +274,7 @@ Command add_images(Command prepare_command, const std::shared_ptr<Arguments>& ar
       .separated_by(',')
       .value_name("FILE,...");
   command
-      .add_option("--labels", options.labelled.labels,
+      .add_option("--labels", options.labeled.labels,
                   "Names of the labels 0, 1, ... (default: the numbers; of folders: in order of appearance)")
       .separated_by(',')
       .value_name("LABEL,...");
@@ -303,18 +303,18 @@ std::string default_output(const std::vector<std::string>& inputs) {
 
 void run(Arguments& arguments) {
   if (arguments.options.output.empty()) arguments.options.output = default_output(arguments.options.inputs);
-  if (arguments.options.format == PrepareOptions::Format::labelled) {
-    const std::string& name = arguments.labelled_format;
-    LabelledFormat& format = arguments.options.labelled;
+  if (arguments.options.format == PrepareOptions::Format::labeled) {
+    const std::string& name = arguments.labeled_format;
+    LabeledFormat& format = arguments.options.labeled;
     const std::string& labels =
         arguments.options.label_file.empty() ? arguments.options.inputs.front() : arguments.options.label_file;
     const bool fasta = !arguments.options.label_file.empty() && is_fasta_name(labels);
     if (fasta && name != "auto") throw UserError("--format {}: {} is FASTA; remove --format", name, labels);
     if (!fasta)
-      format.kind = name == "auto"    ? labelled_format_of(labels)
-                    : name == "csv"   ? LabelledFormat::Kind::csv
-                    : name == "jsonl" ? LabelledFormat::Kind::jsonl
-                                      : LabelledFormat::Kind::tsv;
+      format.kind = name == "auto"    ? labeled_format_of(labels)
+                    : name == "csv"   ? LabeledFormat::Kind::csv
+                    : name == "jsonl" ? LabeledFormat::Kind::jsonl
+                                      : LabeledFormat::Kind::tsv;
   }
   arguments.options.store.shares = parse_split_shares(arguments.split);
   arguments.options.progress = [](const PrepareOptions::Progress& now) {
@@ -345,8 +345,8 @@ void add_prepare(Command program, int&) {
   const auto fasta = std::make_shared<Arguments>();
   fasta->options.format = PrepareOptions::Format::fasta;
   add_fasta(command, fasta).action([fasta] { run(*fasta); });
-  const auto labelled = std::make_shared<Arguments>();
-  add_labelled(command, labelled).action([labelled] { run(*labelled); });
+  const auto labeled = std::make_shared<Arguments>();
+  add_labeled(command, labeled).action([labeled] { run(*labeled); });
   add_tokenizer(command);
   const auto images = std::make_shared<Arguments>();
   add_images(command, images).action([images] { run(*images); });

@@ -41,7 +41,7 @@ void add_task_options(Command command, TaskArguments& arguments) {
   add_json(command, arguments.json, "Print the report as one JSON object");
 }
 
-void write_dataset(const LabelledTask& task, TaskArguments& arguments) {
+void write_dataset(const LabeledTask& task, TaskArguments& arguments) {
   set_thread_count(static_cast<int>(arguments.threads));
   arguments.options.samples = samples_of_splits(arguments.samples);
   arguments.options.progress = log_progress;
@@ -55,7 +55,7 @@ void write_pictures(const Pathfinder& task, const std::string& folder, std::int6
   std::filesystem::create_directories(folder);
   const std::int64_t size = task.shape().size;
   for (std::int64_t i = 0; i < count; ++i) {
-    const LabelledSequence made = task.sample(Split::train, static_cast<std::uint64_t>(i));
+    const LabeledSequence made = task.sample(Split::train, static_cast<std::uint64_t>(i));
     std::string text = fmt::format("P5\n{} {}\n255\n", size, size);
     for (const std::int32_t pixel : made.tokens) text += static_cast<char>(pixel);
     const std::string name = fmt::format("{:04}_{}.pgm", i, task.labels()[static_cast<std::size_t>(made.label)]);

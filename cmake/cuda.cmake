@@ -195,7 +195,7 @@ if(FURLONG_HAS_SIMULATOR)
   # -O1: kernels spend their time in the simulator's context switches, and there are many to compile.
   target_compile_options(furlong_simulated PRIVATE -O1)
   if(FURLONG_SANITIZE MATCHES "thread")
-    # The simulator reports fibre switches to ThreadSanitizer; its own stores to shared state would be reported as
+    # The simulator reports fiber switches to ThreadSanitizer; its own stores to shared state would be reported as
     # races. A source's options follow its target's and override -fsanitize=thread.
     set_source_files_properties(${furlong_simulator_sources} PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
   endif()

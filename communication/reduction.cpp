@@ -44,7 +44,7 @@ T combine(T a, T b) {
   }
 }
 
-// A loop without aliasing, which the compiler vectorises. The operand order affects a result only if both are NaN or
+// A loop without aliasing, which the compiler vectorizes. The operand order affects a result only if both are NaN or
 // zeros of different sign; `swapped` keeps the order if b is the target.
 template <class T, class Function, bool swapped>
 void into(T* __restrict target, const T* __restrict other, std::size_t n) {

@@ -277,7 +277,7 @@ class Conversion {
       repeat_rows(values_of(from), values_of(to));
       result_.tensors.reinitialized.push_back(
           {to.name(), to.shape(),
-           fmt::format("positions from {} on are initialised as p modulo {}", from.shape()[0], from.shape()[0])});
+           fmt::format("positions from {} on are initialized as p modulo {}", from.shape()[0], from.shape()[0])});
     } else if (source_.model.store->is_buffer(from)) {
       result_.tensors.reinitialized.push_back({to.name(), to.shape(), "drawn again: another number of features"});
     } else {

@@ -118,7 +118,7 @@ class Exporter {
           other.name = duplicate.name;
           add(other, parameter, begin);
         }
-        // A tensor that the source lacked, and that was initialised here, is written too.
+        // A tensor that the source lacked, and that was initialized here, is written too.
         const bool written = std::any_of(outputs_.begin(), outputs_.end(), [&](const Output& one) {
           return one.parameter == &parameter && one.begin == begin && one.part.shape == part.shape;
         });

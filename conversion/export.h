@@ -34,7 +34,7 @@ struct ExportReport {
 /// is written with its code in Python (transformers_model.h). Adapters (LoRA) are merged into the weights.
 ///
 /// Throws UserError if the directory holds a model and options.overwrite is false. With overwrite, removes files of the
-/// earlier model, recognised by their names, and no other files.
+/// earlier model, recognized by their names, and no other files.
 ExportReport export_model(SourceModel& source, const std::filesystem::path& directory, const ExportOptions& options);
 
 }  // namespace furlong

@@ -117,7 +117,7 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
   Model student = make_model(settings, open_data(settings.data)->vocabulary(), Device{}, DType::float32, all_frozen);
   const WeightsReport report = initialize_from(CheckpointReader::open(teacher.checkpoint), student);
   if (report.positions_before > 0)
-    log_warn("{}: has {} learned positions; position p beyond them is initialised as p modulo that number",
+    log_warn("{}: has {} learned positions; position p beyond them is initialized as p modulo that number",
              teacher.checkpoint.string(), report.positions_before);
   measure_constants(settings, *teacher.imported, student);
   write_model(student, teacher.imported->origin, plan.start_checkpoint);

@@ -1,5 +1,5 @@
 #pragma once
-// Fingerprints of models, by which a run of furlong finetune recognises what it was made from.
+// Fingerprints of models, by which a run of furlong finetune recognizes what it was made from.
 #include <filesystem>
 #include <string>
 

@@ -17,7 +17,7 @@ struct FoldReport {
 /// rows of query_key_value. With rotary positions both dimensions of a rotary pair get the same Ψ. If several query
 /// heads share a key head, they share Ψ. Runs the model on the first batch before and after. Throws ContractError if
 /// the logits of softmax attention change by more than rounding. Throws UserError for models that folding would change:
-/// normalised queries and keys, adapters, feature maps that do not estimate softmax.
+/// normalized queries and keys, adapters, feature maps that do not estimate softmax.
 FoldReport fold_scaling(ObservedModel& observed, Model& model);
 
 }  // namespace furlong

@@ -1,5 +1,5 @@
 #pragma once
-// Strict reader of a Hugging Face config.json: a key that changes the computation is either honoured or rejected by
+// Strict reader of a Hugging Face config.json: a key that changes the computation is either honored or rejected by
 // name.
 #include <filesystem>
 #include <initializer_list>

@@ -18,7 +18,7 @@ struct ImportOptions {
   bool allow_missing = false;
   /// Accept unexpected tensors: they are reported and stored for export.
   bool allow_unexpected = false;
-  /// Called with the complete report if it has faults, before the UserError that summarises it. May be empty.
+  /// Called with the complete report if it has faults, before the UserError that summarizes it. May be empty.
   std::function<void(const TensorReport&)> on_fault;
 };
 

@@ -19,7 +19,7 @@ struct LabelPredictions {
   Evaluation found;
 };
 
-/// Predicts the label of each sample in one pass over a source of labelled documents or pairs. Loss, accuracy and
+/// Predicts the label of each sample in one pass over a source of labeled documents or pairs. Loss, accuracy and
 /// counts are those of evaluate(). `max_batches`: 0 means all.
 LabelPredictions predict_labels(Model& model, const BatchSource& source, std::int64_t batch_size,
                                 std::int64_t max_batches = 0);

@@ -1,5 +1,5 @@
 #pragma once
-// GGUF's quantised types: blocks of 32 or 256 elements, each with its own scale (llama.cpp, ggml-common.h: block_q4_0
+// GGUF's quantized types: blocks of 32 or 256 elements, each with its own scale (llama.cpp, ggml-common.h: block_q4_0
 // etc.).
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@ struct BlockType {
   std::string_view name;
   std::int64_t elements;  ///< per block
   std::int64_t bytes;     ///< per block
-  /// Dequantises one block into `elements` values. Arithmetic is float32 in the order of the reference (products before
+  /// Dequantizes one block into `elements` values. Arithmetic is float32 in the order of the reference (products before
   /// sums, no fused operations), so values are bitwise equal to it.
   void (*dequantize)(const std::byte* block, float* values);
 };

@@ -49,7 +49,7 @@ std::string_view name_in(const Types& types, std::uint32_t id) {
 
 struct Place {
   const ElementType* element = nullptr;  ///< set for plain elements
-  /// Set for quantised elements. Both are null if the type is unsupported.
+  /// Set for quantized elements. Both are null if the type is unsupported.
   const BlockType* block = nullptr;
   std::uint64_t offset =
       /// From the start of the tensor data; after opening, from the start of the file.
@@ -199,7 +199,7 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
     if (place.element == nullptr) {
       std::string known;
       for (const BlockType& type : foreign::block_types()) known += fmt::format(", {}", type.name);
-      throw UserError("{}: tensor '{}' is quantised as {}, which is not supported; expected F32, F16, BF16{}", path(),
+      throw UserError("{}: tensor '{}' is quantized as {}, which is not supported; expected F32, F16, BF16{}", path(),
                       printable(tensor.name), tensor.stored_type, known);
     }
     return *place.element;

@@ -1,6 +1,6 @@
 #pragma once
 // GGUF, the file format of llama.cpp, versions 2 and 3: metadata (hyperparameters, tokenizer) and tensors, most of them
-// quantised.
+// quantized.
 #include <cstdint>
 #include <functional>
 #include <map>

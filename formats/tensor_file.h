@@ -35,7 +35,7 @@ class TensorFile {
   /// Returns the tensor with this name; nullptr if there is none.
   const ForeignTensor* find(std::string_view name) const;
   /// Reads a whole tensor as float32, row-major. Exact for F32, F16 and BF16; F64 is rounded to nearest; GGUF's
-  /// quantised types are dequantised. `values.size()` must equal the tensor's elements (ContractError). Throws
+  /// quantized types are dequantized. `values.size()` must equal the tensor's elements (ContractError). Throws
   /// UserError if the tensor does not exist, or if its type is unsupported or an integer type.
   virtual void read(const std::string& name, std::span<float> values) const = 0;
   /// Reads a whole tensor of integers or booleans (0 and 1). Throws UserError if the tensor does not exist or has

@@ -18,7 +18,7 @@ bool is_trained_with_adapters(std::string_view parameter);
 
 /// y = x · weightᵀ + bias, with parameters `name`.weight [out_features, in_features] and, if `bias`, `name`.bias
 /// [out_features]. With an adapter: y + (alpha / rank) (x · lora_aᵀ) · lora_bᵀ. `name`.lora_a.weight [rank,
-/// in_features] is initialised as N(0, 1 / in_features) and `name`.lora_b.weight [out_features, rank] as zeros, so the
+/// in_features] is initialized as N(0, 1 / in_features) and `name`.lora_b.weight [out_features, rank] as zeros, so the
 /// adapter initially changes nothing. The store decides which parameters are trained (ParameterStore::freeze).
 class Linear {
  public:

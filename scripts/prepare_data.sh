@@ -45,11 +45,11 @@ case "$name" in
   english_passages) source=$data/english.txt
                     arguments=(text "$source" --tokenizer "$data/models/minilm" --document-separator blank-line
                                --split-by document) ;;
-  # Labelled passages of the same text: scripts/label_kjv.awk.
+  # Labeled passages of the same text: scripts/label_kjv.awk.
   kjv_sections) source=$data/kjv_sections.tsv
-                arguments=(labelled "$source" --split train:0.8,validation:0.1,test:0.1) ;;
+                arguments=(labeled "$source" --split train:0.8,validation:0.1,test:0.1) ;;
   kjv_pairs) source=$data/kjv_pairs.tsv
-             arguments=(labelled "$source" --second-text-field 2 --split train:0.8,validation:0.1,test:0.1) ;;
+             arguments=(labeled "$source" --second-text-field 2 --split train:0.8,validation:0.1,test:0.1) ;;
   listops) arguments=(listops) ;;
   pathfinder) arguments=(pathfinder) ;;
   pathx) arguments=(pathfinder --size 128) ;;

@@ -168,7 +168,7 @@ sanitizers() {
     phase "tests under AddressSanitizer and UndefinedBehaviorSanitizer" \
       run_tests asan "$filter" "$(programs_of "$filter")" "${environment[@]}" || true
   fi
-  # ThreadSanitizer's shadow memory conflicts with the wide address randomisation of recent kernels.
+  # ThreadSanitizer's shadow memory conflicts with the wide address randomization of recent kernels.
   if setarch --addr-no-randomize true 2>/dev/null; then environment+=(setarch --addr-no-randomize); fi
   if phase "build with ThreadSanitizer" scripts/build.sh tsan; then
     phase "tests under ThreadSanitizer" run_tests tsan "$filter" "$(programs_of "$filter")" "${environment[@]}" || true

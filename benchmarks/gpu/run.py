@@ -8,7 +8,7 @@
 Attention: measures `furlong bench attention --device cuda` before and after the others of each case, and takes the
 faster result. Of each other implementation it takes the fastest setting. One whose package is missing is left out, with
 the reason:
-    elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalised; its inputs are the
+    elu1            fla.ops.linear_attn.chunk_linear_attn (flash-linear-attention), normalized; its inputs are the
                     features. Two times are reported next to it: with features by compiled PyTorch, and with
                     normalize=False, which computes less than ours (no denominators).
     favor_positive  causal FAVOR+ in chunks of plain PyTorch, compiled (favor() in peers.py)

@@ -56,7 +56,7 @@ def describe(case):
 # ---- figures ---------------------------------------------------------------------------------------------------------
 def crossover(points):
     """From [(n, times as fast as the peer)]: the length beyond which ours is the faster at all lengths measured, on a
-    straight line through the logarithms of its two neighbours. A dictionary with "tokens" and "text"; tokens is None
+    straight line through the logarithms of its two neighbors. A dictionary with "tokens" and "text"; tokens is None
     where all lengths are on one side, or none was measured."""
     points = sorted(points)
     if not points:

@@ -243,7 +243,7 @@ std::unique_ptr<Communicator> make_gloo_communicator(StoreClient& store, const G
   return std::make_unique<GlooCommunicator>(store, options);
 }
 
-std::string own_address_towards(const std::string& host) {
+std::string own_address_toward(const std::string& host) {
   constexpr std::uint16_t any_port = 9;  // no packet is sent
   std::string problem;
   std::vector<SocketAddress> addresses = resolve(host, any_port, problem);

@@ -16,7 +16,7 @@ struct GlooOptions {
   int rank = 0;
   int size = 1;
   std::string host = host_name();  ///< for messages
-  /// Address of this host that the other ranks can reach: own_address_towards(MASTER_ADDR). All ranks use IPv4, or all
+  /// Address of this host that the other ranks can reach: own_address_toward(MASTER_ADDR). All ranks use IPv4, or all
   /// use IPv6.
   std::string address = "127.0.0.1";
   /// Name of the communicator, unique within the job. Each communicator has its own connections and its own thread.
@@ -43,6 +43,6 @@ std::unique_ptr<Communicator> make_gloo_communicator(StoreClient& store, const G
 
 /// Returns this host's source address for packets to `host` (a name or an address), preferring IPv4. Throws UserError
 /// if the name cannot be resolved, MachineError if there is no route to it.
-std::string own_address_towards(const std::string& host);
+std::string own_address_toward(const std::string& host);
 
 }  // namespace furlong

@@ -37,7 +37,7 @@ class RawGloo::Context final : public gloo::Context {
  public:
   explicit Context(const ProcessGroup& group) : gloo::Context(group.rank(), group.size()) {
     const SignalsBlocked blocked;  // inherited by the thread that Gloo starts
-    const std::string address = own_address_towards(group.environment().master_address);
+    const std::string address = own_address_toward(group.environment().master_address);
     device_ = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
     transportContext_ = make_adopting_context(device_, rank, size);
     setTimeout(timeout);

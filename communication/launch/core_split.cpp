@@ -28,11 +28,11 @@ std::vector<int> allowed_cores() {
 
 }  // namespace
 
-std::vector<int> neighbouring_cores(const std::filesystem::path& root) {
-  return neighbouring_cores(allowed_cores(), root);
+std::vector<int> neighboring_cores(const std::filesystem::path& root) {
+  return neighboring_cores(allowed_cores(), root);
 }
 
-std::vector<int> neighbouring_cores(std::vector<int> cores, const std::filesystem::path& root) {
+std::vector<int> neighboring_cores(std::vector<int> cores, const std::filesystem::path& root) {
   using Place = std::tuple<int, int, int, int>;  // package, die, core, logical core
   std::vector<Place> places;
   for (const int core : cores) {

@@ -7,12 +7,12 @@
 namespace furlong {
 
 /// Returns the logical cores that this process may run on. They are ordered by package, die and physical core, so that
-/// hardware threads of one core are neighbours. The topology is read from /sys below `root`; cores without topology
+/// hardware threads of one core are neighbors. The topology is read from /sys below `root`; cores without topology
 /// information stay in numerical order.
-std::vector<int> neighbouring_cores(const std::filesystem::path& root = "/");
+std::vector<int> neighboring_cores(const std::filesystem::path& root = "/");
 
 /// Orders the given cores in the same way.
-std::vector<int> neighbouring_cores(std::vector<int> cores, const std::filesystem::path& root);
+std::vector<int> neighboring_cores(std::vector<int> cores, const std::filesystem::path& root);
 
 /// Splits `cores`, in this order, into one block for each process. Block sizes differ by at most one; the first blocks
 /// are larger. Returns an empty list if a block would have fewer cores than `threads`: the scheduler then does better

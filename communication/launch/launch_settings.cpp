@@ -85,7 +85,7 @@ LaunchSettings launch_settings(const LaunchOptions& options, const EnvironmentFu
       break;
     }
   }
-  settings.core_blocks = split_cores(neighbouring_cores(), settings.processes, settings.threads);
+  settings.core_blocks = split_cores(neighboring_cores(), settings.processes, settings.threads);
   return settings;
 }
 

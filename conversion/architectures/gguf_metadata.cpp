@@ -16,7 +16,7 @@ namespace {
 double as_written(double value) { return std::stod(fmt::format("{}", static_cast<float>(value))); }
 
 /// Converts Llama 3's stored frequency divisors to rope_scaling. Only the published parameters of Llama 3.1 and 3.2 are
-/// recognised.
+/// recognized.
 nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor& tensor, std::int64_t d_head,
                                       double base) {
   std::vector<float> divisors(static_cast<std::size_t>(tensor.shape.elements()));

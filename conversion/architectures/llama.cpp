@@ -12,7 +12,7 @@ Settings settings_of(const ForeignConfig& config, const TensorNaming&) {
   return llama_settings(config, {32000, 11008, 2048});
 }
 
-/// llama.cpp rotates neighbouring rows of Llama, and so reorders them.
+/// llama.cpp rotates neighboring rows of Llama, and so reorders them.
 std::vector<Mapping> mappings_of(const layers::ModelConfig& model, const TensorNaming& naming) {
   return llama_mappings(model, naming, Layout::interleaved);
 }

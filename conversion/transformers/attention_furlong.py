@@ -24,7 +24,7 @@ from torch import nn
 
 from .features_furlong import EMPTY, FeatureMap, Features, rotation, rows_of, windows_of
 
-UNDERFLOW = 1e-30  # products of normalised features below this have lost digits, and are summed again from logarithms
+UNDERFLOW = 1e-30  # products of normalized features below this have lost digits, and are summed again from logarithms
 SEGMENT = 4096  # tokens whose chunks are computed together
 
 

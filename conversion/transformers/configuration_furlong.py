@@ -165,7 +165,7 @@ class FurlongConfig(PretrainedConfig):
         super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
 
     def heads_of_layer(self, layer):
-        """[(mechanism, first head, number of heads)]: neighbouring heads of one mechanism are computed together."""
+        """[(mechanism, first head, number of heads)]: neighboring heads of one mechanism are computed together."""
         names = self.attention_layers[layer].split()
         if len(names) == 1:
             return [(names[0], 0, self.num_attention_heads)]

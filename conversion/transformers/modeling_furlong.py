@@ -129,7 +129,7 @@ class Attention(nn.Module):
         self.query_norm = self.key_norm = None
         if config.query_key_norm:
             self.query_norm, self.key_norm = (Norm(config, d, "rmsnorm", bias=False) for _ in range(2))
-        # Neighbouring heads of one mechanism are computed together: `mechanism` of all, or `heads_FIRST_LAST`.
+        # Neighboring heads of one mechanism are computed together: `mechanism` of all, or `heads_FIRST_LAST`.
         self.runs, runs = [], config.heads_of_layer(layer)
         for kind, first, count in runs:
             name = "mechanism" if len(runs) == 1 else f"heads_{first}_{first + count - 1}"

@@ -84,14 +84,14 @@ struct ByteSource::State {
     }
     if (starts_with("\x1f\x8b")) {
       compression = Compression::gzip;
-      if (inflateInit2(&gzip, 16 + MAX_WBITS) != Z_OK) throw MachineError("{}: cannot initialise zlib", name);
+      if (inflateInit2(&gzip, 16 + MAX_WBITS) != Z_OK) throw MachineError("{}: cannot initialize zlib", name);
       member_open = true;
     } else if (starts_with(std::string_view("\xfd"
                                             "7zXZ\0",
                                             6))) {
       compression = Compression::xz;
       if (lzma_stream_decoder(&xz, kXzMemoryLimit, LZMA_CONCATENATED) != LZMA_OK)
-        throw MachineError("{}: cannot initialise liblzma", name);
+        throw MachineError("{}: cannot initialize liblzma", name);
     } else if (starts_with("BZh") && end >= 10 && std::memcmp(buffer.data() + 4, "1AY&SY", 6) == 0) {
       throw UserError("{}: bzip2 files are not supported; decompress it: bzcat FILE | furlong prepare ... -", name);
     } else if (starts_with("\x28\xb5\x2f\xfd")) {

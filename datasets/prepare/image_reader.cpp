@@ -125,7 +125,7 @@ class ImageReader : public DocumentReader {
     header_.reset();
     read_ = 0;
     text_.clear();
-    if (options_.labelled && options_.labels.empty()) folder_ = folder_label();
+    if (options_.labeled && options_.labels.empty()) folder_ = folder_label();
   }
 
   void feed(std::string_view block) override {
@@ -188,7 +188,7 @@ class ImageReader : public DocumentReader {
         throw UserError("{}: {} and {} has the other kind; prepare IDX files and PGM or PPM files separately", name_,
                         header_->named_by_folder ? "its folder is its label" : "an IDX file without --label-file",
                         first_name_);
-      if (!options_.labelled && n_named_ > 0)
+      if (!options_.labeled && n_named_ > 0)
         throw UserError("{}: --labels names labels, but an IDX file has none; give --label-file, or remove --labels",
                         name_);
       return;
@@ -216,7 +216,7 @@ class ImageReader : public DocumentReader {
     }
     writer_.append(std::span<const std::uint16_t>(pixels_));
     writer_.end_document();
-    if (!options_.labelled) return;
+    if (!options_.labeled) return;
     const std::int32_t label = options_.labels.empty() ? folder_ : label_of_image();
     writer_.label({.ids = {&label, 1}, .place = name_});
   }

@@ -14,8 +14,8 @@ class ByteSource;
 
 /// Options of make_image_reader().
 struct ImageOptions {
-  /// true: each image is labelled, by `labels` if there are any, otherwise by the name of its file's folder.
-  bool labelled = false;
+  /// true: each image is labeled, by `labels` if there are any, otherwise by the name of its file's folder.
+  bool labeled = false;
   std::vector<std::vector<std::uint8_t>> labels;  ///< of the images of each input, in order
   /// Names of the labels 0, 1, ...; empty: the numbers of `labels`, or folders in order of appearance.
   std::vector<std::string> names;

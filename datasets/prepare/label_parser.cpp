@@ -21,7 +21,7 @@ std::string_view without_spaces_around(std::string_view text) {
 
 }  // namespace
 
-LabelParser::LabelParser(const LabelledFormat& format)
+LabelParser::LabelParser(const LabeledFormat& format)
     : kind_(format.label_kind),
       separator_(format.label_separator.empty() ? ";" : format.label_separator),
       unlabeled_(format.unlabeled),

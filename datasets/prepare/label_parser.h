@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "datasets/prepare/labelled_readers.h"
+#include "datasets/prepare/labeled_readers.h"
 
 namespace furlong {
 
@@ -18,7 +18,7 @@ struct ParsedLabel {
 class LabelParser {
  public:
   /// Throws UserError if options do not fit the kind of label.
-  explicit LabelParser(const LabelledFormat& format);
+  explicit LabelParser(const LabeledFormat& format);
 
   /// Returns the texts of a table's field: the field itself (LabelKind::classes, numbers), its parts between separators
   /// (sets), or its characters (tokens).

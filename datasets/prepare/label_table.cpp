@@ -15,15 +15,15 @@ bool is_fasta_name(std::string_view file_name) {
   return std::any_of(endings.begin(), endings.end(), [&](std::string_view end) { return file_name.ends_with(end); });
 }
 
-LabelTable::LabelTable(const LabelledFormat& format, const std::string& file_name)
+LabelTable::LabelTable(const LabeledFormat& format, const std::string& file_name)
     : is_fasta_(is_fasta_name(file_name)), file_name_(file_name), parser_(format) {
   if (is_fasta_ && format.label_kind != LabelKind::tokens)
     throw UserError("--label-file: {} is FASTA, which has a label for each letter; use --label-type token, or a table",
                     file_name);
   const Vocabulary bytes = Vocabulary::bytes(false);
-  LabelledFormat named = format;
+  LabeledFormat named = format;
   named.text_is_name = true;
-  reader_ = is_fasta_ ? make_fasta_reader(bytes, false, *this) : make_labelled_reader(named, bytes, false, *this);
+  reader_ = is_fasta_ ? make_fasta_reader(bytes, false, *this) : make_labeled_reader(named, bytes, false, *this);
 }
 
 void LabelTable::name_document(std::string_view name, const std::string& place) {
@@ -66,9 +66,9 @@ std::size_t LabelTable::n_unused() const {
 namespace {
 
 /// Passes documents on and adds their labels.
-class LabellingSink : public DocumentSink {
+class LabelingSink : public DocumentSink {
  public:
-  LabellingSink(LabelTable& table, LabelKind kind, const Vocabulary& vocabulary, DocumentSink& writer)
+  LabelingSink(LabelTable& table, LabelKind kind, const Vocabulary& vocabulary, DocumentSink& writer)
       : table_(table), kind_(kind), vocabulary_(vocabulary), writer_(writer) {}
 
   void name_document(std::string_view name, const std::string& place) override {
@@ -104,10 +104,10 @@ class LabellingSink : public DocumentSink {
   std::size_t n_tokens_ = 0;
 };
 
-class LabelledFastaReader : public DocumentReader {
+class LabeledFastaReader : public DocumentReader {
  public:
-  LabelledFastaReader(LabelTable& table, LabelKind kind, const Vocabulary& vocabulary, bool map_unknown,
-                      DocumentSink& writer)
+  LabeledFastaReader(LabelTable& table, LabelKind kind, const Vocabulary& vocabulary, bool map_unknown,
+                     DocumentSink& writer)
       : table_(table),
         sink_(table, kind, vocabulary, writer),
         fasta_(make_fasta_reader(vocabulary, map_unknown, sink_)) {}
@@ -120,16 +120,16 @@ class LabelledFastaReader : public DocumentReader {
 
  private:
   LabelTable& table_;
-  LabellingSink sink_;
+  LabelingSink sink_;
   std::unique_ptr<DocumentReader> fasta_;
 };
 
 }  // namespace
 
-std::unique_ptr<DocumentReader> make_labelled_fasta_reader(LabelTable& table, LabelKind kind,
-                                                           const Vocabulary& vocabulary, bool map_unknown,
-                                                           DocumentSink& writer) {
-  return std::make_unique<LabelledFastaReader>(table, kind, vocabulary, map_unknown, writer);
+std::unique_ptr<DocumentReader> make_labeled_fasta_reader(LabelTable& table, LabelKind kind,
+                                                          const Vocabulary& vocabulary, bool map_unknown,
+                                                          DocumentSink& writer) {
+  return std::make_unique<LabeledFastaReader>(table, kind, vocabulary, map_unknown, writer);
 }
 
 }  // namespace furlong

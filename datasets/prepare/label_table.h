@@ -16,7 +16,7 @@ bool is_fasta_name(std::string_view file_name);
 /// the name, or FASTA with one character for each letter of a sequence (LabelKind::tokens).
 class LabelTable : public DocumentSink {
  public:
-  LabelTable(const LabelledFormat& format, const std::string& file_name);
+  LabelTable(const LabeledFormat& format, const std::string& file_name);
 
   /// Returns the reader of the file. Its errors name file and line.
   DocumentReader& reader() { return *reader_; }
@@ -50,8 +50,8 @@ class LabelTable : public DocumentSink {
 };
 
 /// Returns a reader of FASTA that gives each record its label from `table`. See make_fasta_reader().
-std::unique_ptr<DocumentReader> make_labelled_fasta_reader(LabelTable& table, LabelKind kind,
-                                                           const Vocabulary& vocabulary, bool map_unknown,
-                                                           DocumentSink& writer);
+std::unique_ptr<DocumentReader> make_labeled_fasta_reader(LabelTable& table, LabelKind kind,
+                                                          const Vocabulary& vocabulary, bool map_unknown,
+                                                          DocumentSink& writer);
 
 }  // namespace furlong

@@ -54,7 +54,7 @@ Vocabulary choose_vocabulary(const PrepareOptions& options, std::string_view beg
   if (options.format == PrepareOptions::Format::text) {
     return Vocabulary::bytes(options.separator != DocumentSeparator::file || options.inputs.size() > 1);
   }
-  const bool has_texts = options.format == PrepareOptions::Format::labelled && options.label_file.empty();
+  const bool has_texts = options.format == PrepareOptions::Format::labeled && options.label_file.empty();
   if (has_texts && options.alphabet == "auto") return Vocabulary::bytes(true);
   return Vocabulary::alphabet(options.alphabet == "auto" ? guess_alphabet(beginning, name) : options.alphabet);
 }
@@ -81,14 +81,14 @@ Json format_as_json(const PrepareOptions& options) {
     return json;
   }
   const bool text = options.format == PrepareOptions::Format::text;
-  const bool labelled = options.format == PrepareOptions::Format::labelled;
-  json["format"] = text ? "text" : labelled && options.label_file.empty() ? name_of(options.labelled.kind) : "fasta";
-  if (labelled) {
-    json["text_field"] = options.labelled.text_field;
-    if (!options.labelled.second_text_field.empty()) json["second_text_field"] = options.labelled.second_text_field;
+  const bool labeled = options.format == PrepareOptions::Format::labeled;
+  json["format"] = text ? "text" : labeled && options.label_file.empty() ? name_of(options.labeled.kind) : "fasta";
+  if (labeled) {
+    json["text_field"] = options.labeled.text_field;
+    if (!options.labeled.second_text_field.empty()) json["second_text_field"] = options.labeled.second_text_field;
     if (!options.label_file.empty()) json["label_file"] = options.label_file;
-    json["label_field"] = fmt::format("{}", fmt::join(options.labelled.label_fields, ","));
-    if (options.labelled.label_kind != LabelKind::classes) json["label_type"] = name_of(options.labelled.label_kind);
+    json["label_field"] = fmt::format("{}", fmt::join(options.labeled.label_fields, ","));
+    if (options.labeled.label_kind != LabelKind::classes) json["label_type"] = name_of(options.labeled.label_kind);
   }
   if (text) json["document_separator"] = name_of(options.separator);
   if (!options.tokenizer.empty()) json["tokenizer"] = options.tokenizer;
@@ -156,7 +156,7 @@ class Preparation {
   }
 
   void read_labels() {
-    label_table_ = std::make_unique<LabelTable>(options_.labelled, options_.label_file);
+    label_table_ = std::make_unique<LabelTable>(options_.labeled, options_.label_file);
     ByteSource source(options_.label_file);
     label_table_->reader().begin_input(source.name());
     while (const std::size_t count = source.read(block_.data(), block_.size()))
@@ -171,15 +171,15 @@ class Preparation {
     report_.vocabulary_size = vocabulary_->size();
     if (vocabulary_->tokenizer()) report_.tokenizer = vocabulary_->tokenizer()->kind();
     DatasetWriterOptions writer_options = options_.store;
-    const bool labelled = options_.format == PrepareOptions::Format::labelled;
-    if (labelled) writer_options.documents_per_label = options_.labelled.second_text_field.empty() ? 1 : 2;
+    const bool labeled = options_.format == PrepareOptions::Format::labeled;
+    if (labeled) writer_options.documents_per_label = options_.labeled.second_text_field.empty() ? 1 : 2;
     if (options_.format == PrepareOptions::Format::images) {
-      images_.labelled = !options_.image_labels.empty() || is_netpbm(beginning);
-      images_.names = options_.labelled.labels;
+      images_.labeled = !options_.image_labels.empty() || is_netpbm(beginning);
+      images_.names = options_.labeled.labels;
       images_.grayscale = options_.grayscale;
-      if (images_.labelled) writer_options.documents_per_label = 1;
+      if (images_.labeled) writer_options.documents_per_label = 1;
     }
-    writer_options.label_kind = options_.labelled.label_kind;
+    writer_options.label_kind = options_.labeled.label_kind;
     writer_ = std::make_unique<DatasetWriter>(std::move(output_), *vocabulary_, writer_options);
     reader_ = make_reader();
   }
@@ -188,11 +188,11 @@ class Preparation {
     switch (options_.format) {
       case PrepareOptions::Format::fasta:
         return make_fasta_reader(*vocabulary_, options_.map_unknown, *writer_);
-      case PrepareOptions::Format::labelled:
+      case PrepareOptions::Format::labeled:
         if (label_table_)
-          return make_labelled_fasta_reader(*label_table_, options_.labelled.label_kind, *vocabulary_,
-                                            options_.map_unknown, *writer_);
-        return make_labelled_reader(options_.labelled, *vocabulary_, options_.map_unknown, *writer_);
+          return make_labeled_fasta_reader(*label_table_, options_.labeled.label_kind, *vocabulary_,
+                                           options_.map_unknown, *writer_);
+        return make_labeled_reader(options_.labeled, *vocabulary_, options_.map_unknown, *writer_);
       case PrepareOptions::Format::images:
         return make_image_reader(std::move(images_), *writer_);
       case PrepareOptions::Format::text:

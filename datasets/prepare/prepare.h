@@ -1,5 +1,5 @@
 #pragma once
-// Converts text, FASTA, labelled files and images to a tokenized dataset: the implementation of `furlong prepare`.
+// Converts text, FASTA, labeled files and images to a tokenized dataset: the implementation of `furlong prepare`.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -8,26 +8,26 @@
 
 #include "datasets/prepare/dataset_writer.h"
 #include "datasets/prepare/document_readers.h"
-#include "datasets/prepare/labelled_readers.h"
+#include "datasets/prepare/labeled_readers.h"
 
 namespace furlong {
 
 /// Inputs, output and options of prepare().
 struct PrepareOptions {
-  enum class Format { text, fasta, labelled, images } format = Format::text;
+  enum class Format { text, fasta, labeled, images } format = Format::text;
   std::vector<std::string> inputs;  ///< paths of plain, gzip or xz files; "-" is standard input
   std::string output;
   bool force = false;  ///< replace an existing output
   DatasetWriterOptions store;
   DocumentSeparator separator = DocumentSeparator::file;  ///< for text
-  LabelledFormat labelled;                                ///< for labelled; for images, `labels` has their names
-  /// For labelled: the labels of the inputs, which are FASTA; see LabelTable. Empty: the inputs have the labels.
+  LabeledFormat labeled;                                  ///< for labeled; for images, `labels` has their names
+  /// For labeled: the labels of the inputs, which are FASTA; see LabelTable. Empty: the inputs have the labels.
   std::string label_file;
   std::vector<std::string> image_labels;  ///< for images: the IDX file of labels of each input; empty: none
   bool grayscale = false;                 ///< for images: see ImageOptions
-  /// FASTA: dna, rna, protein, or auto to guess it. Labelled: dna, rna, protein, or auto for bytes.
+  /// FASTA: dna, rna, protein, or auto to guess it. Labeled: dna, rna, protein, or auto for bytes.
   std::string alphabet = "auto";
-  /// FASTA, labelled: read letters outside the alphabet as N or X.
+  /// FASTA, labeled: read letters outside the alphabet as N or X.
   bool map_unknown = false;
   /// Empty: bytes or an alphabet. Otherwise a tokenizer that load_tokenizer() reads, or a checkpoint of a model with a
   /// tokenizer; its special tokens are put before and after each document.

@@ -35,7 +35,7 @@ void log_progress(const PrepareOptions::Progress& now) {
   log_info("prepare: {}: {:.1f} M tokens, {:.0f} s", now.input, static_cast<double>(now.n_tokens) * 1e-6, now.seconds);
 }
 
-nlohmann::ordered_json provenance_options(const LabelledTask& task, const std::array<std::uint64_t, 3>& samples) {
+nlohmann::ordered_json provenance_options(const LabeledTask& task, const std::array<std::uint64_t, 3>& samples) {
   nlohmann::ordered_json json{{"format", task.name()}};
   json.update(task.options());
   for (const Split split : all_splits)
@@ -43,7 +43,7 @@ nlohmann::ordered_json provenance_options(const LabelledTask& task, const std::a
   return json;
 }
 
-PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& options) {
+PrepareReport prepare_task(const LabeledTask& task, const PrepareTaskOptions& options) {
   const auto start = Clock::now();
   auto last_report = start;
   for (const Split split : all_splits) {
@@ -53,7 +53,7 @@ PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& o
   check_replaceable(options.output, options.force);
   const Vocabulary vocabulary = task.vocabulary();
   DatasetWriter writer(options.output, vocabulary, task_writer_options(options));
-  std::vector<LabelledSequence> block;
+  std::vector<LabeledSequence> block;
   std::uint64_t block_size = first_block, written = 0;
   for (const Split split : all_splits) {
     const std::uint64_t samples = options.samples[static_cast<std::size_t>(split)];
@@ -62,7 +62,7 @@ PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& o
       parallel_tasks(std::ssize(block), [&](std::int64_t i) {
         block[static_cast<std::size_t>(i)] = task.sample(split, first + static_cast<std::uint64_t>(i));
       });
-      for (const LabelledSequence& made : block) {
+      for (const LabeledSequence& made : block) {
         writer.append(std::span(made.tokens));
         writer.end_document();
         writer.label(made.label);

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "datasets/prepare/prepare.h"
-#include "datasets/tasks/labelled_task.h"
+#include "datasets/tasks/labeled_task.h"
 
 namespace furlong {
 
@@ -20,10 +20,10 @@ void log_progress(const PrepareOptions::Progress& now);
 
 /// Returns the options in the provenance of a dataset of prepare_task(), by name: `format` is the task's name,
 /// `samples` has the number of each split.
-nlohmann::ordered_json provenance_options(const LabelledTask& task, const std::array<std::uint64_t, 3>& samples);
+nlohmann::ordered_json provenance_options(const LabeledTask& task, const std::array<std::uint64_t, 3>& samples);
 
 /// Generates samples on all threads and writes them in order, a document each. The file does not depend on the number
 /// of threads. Throws UserError if a split has no samples, and as prepare().
-PrepareReport prepare_task(const LabelledTask& task, const PrepareTaskOptions& options);
+PrepareReport prepare_task(const LabeledTask& task, const PrepareTaskOptions& options);
 
 }  // namespace furlong

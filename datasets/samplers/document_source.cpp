@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "datasets/samplers/labelled_source.h"
+#include "datasets/samplers/labeled_source.h"
 #include "datasets/samplers/sampler.h"
 #include "framework/core/error.h"
 
@@ -14,7 +14,7 @@ DocumentSource::DocumentSource(const TokenizedDataset& dataset, Split split, con
   require(options.sequence_length > 0, "a sequence length of {}", options.sequence_length);
   const std::vector<std::uint64_t> starts = document_starts(dataset, split);
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
-  // A document's last token is an input only in masked language modelling.
+  // A document's last token is an input only in masked language modeling.
   const std::uint64_t last = options.next_tokens ? 1 : 0;
   for (std::size_t i = 0; i < starts.size(); ++i) {
     const std::uint64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : dataset.size(split);

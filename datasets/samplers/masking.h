@@ -1,5 +1,5 @@
 #pragma once
-// Masked language modelling (Devlin et al. 2019, "BERT", section 3.1): some tokens are selected, hidden and predicted.
+// Masked language modeling (Devlin et al. 2019, "BERT", section 3.1): some tokens are selected, hidden and predicted.
 #include <memory>
 #include <string>
 #include <vector>

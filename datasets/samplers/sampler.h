@@ -25,8 +25,8 @@ struct SamplerOptions {
 };
 
 /// A sample depends only on (seed, sample index): it is the same on any number of ranks or threads, and a sampler whose
-/// counter is set continues exactly. Windows are cut from the concatenated ranges of the split. If two neighbours in a
-/// window are not neighbours in the dataset, the target of the first is ignored. A range that starts inside a document
+/// counter is set continues exactly. Windows are cut from the concatenated ranges of the split. If two neighbors in a
+/// window are not neighbors in the dataset, the target of the first is ignored. A range that starts inside a document
 /// counts as a new document.
 class Sampler : public RowSource {
  public:

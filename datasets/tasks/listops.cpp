@@ -68,11 +68,11 @@ Vocabulary ListOps::vocabulary() const {
 
 std::vector<std::string> ListOps::labels() const { return {listops_tokens.begin(), listops_tokens.begin() + 10}; }
 
-LabelledSequence ListOps::sample(Split split, std::uint64_t index) const {
+LabeledSequence ListOps::sample(Split split, std::uint64_t index) const {
   Draws draws = this->draws(options_.seed, split, index);
   constexpr int max_attempts = 100000;
   constexpr std::int64_t max_tokens = std::int64_t{1} << 28;  // of all attempts: bounds the time of long expressions
-  LabelledSequence made;
+  LabeledSequence made;
   int attempts = 0;
   for (std::int64_t drawn = 0; attempts < max_attempts && drawn < max_tokens; ++attempts) {
     made.tokens.clear();

@@ -3,7 +3,7 @@
 // of Long Range Arena (Tay et al. 2020, arXiv:2011.04006).
 #include <array>
 
-#include "datasets/tasks/labelled_task.h"
+#include "datasets/tasks/labeled_task.h"
 
 namespace furlong {
 
@@ -25,7 +25,7 @@ struct ListOpsOptions {
 /// the two middle ones, rounded down), SM the sum modulo 10. Above the greatest depth an expression is an operator with
 /// probability 1/4; digits, operators and the number of arguments are uniform. Expressions of other lengths are drawn
 /// again.
-class ListOps : public LabelledTask {
+class ListOps : public LabeledTask {
  public:
   /// Samples of train, validation and test in Long Range Arena.
   static constexpr std::array<std::uint64_t, 3> published_samples{96000, 2000, 2000};
@@ -39,7 +39,7 @@ class ListOps : public LabelledTask {
   /// A word-level tokenizer: the tokens in the order of their ids, then [UNK].
   Vocabulary vocabulary() const override;
   std::vector<std::string> labels() const override;
-  LabelledSequence sample(Split split, std::uint64_t index) const override;
+  LabeledSequence sample(Split split, std::uint64_t index) const override;
   nlohmann::ordered_json options() const override;
 
  private:

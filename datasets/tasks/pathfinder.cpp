@@ -216,8 +216,8 @@ std::vector<std::int32_t> draw_scene(const PathfinderScene& scene, const Pathfin
     const auto [top, bottom] = std::minmax(dash.begin.y, dash.end.y);
     for (std::int64_t y = bound(top - reach); y <= bound(bottom + reach); ++y) {
       for (std::int64_t x = bound(left - reach); x <= bound(right + reach); ++x) {
-        const Point centre{static_cast<double>(x) + 0.5, static_cast<double>(y) + 0.5};
-        const double covered = std::clamp(radius + 0.5 - distance(centre, dash), 0.0, 1.0);
+        const Point center{static_cast<double>(x) + 0.5, static_cast<double>(y) + 0.5};
+        const double covered = std::clamp(radius + 0.5 - distance(center, dash), 0.0, 1.0);
         std::int32_t& pixel = pixels[static_cast<std::size_t>(y * shape.size + x)];
         pixel = std::max(pixel, static_cast<std::int32_t>(std::lround(255 * covered)));
       }
@@ -233,7 +233,7 @@ PathfinderScene Pathfinder::scene(Split split, std::uint64_t index) const {
   return SceneBuilder(shape_, draws).build();
 }
 
-LabelledSequence Pathfinder::sample(Split split, std::uint64_t index) const {
+LabeledSequence Pathfinder::sample(Split split, std::uint64_t index) const {
   const PathfinderScene made = scene(split, index);
   return {draw_scene(made, shape_), made.connected ? 1 : 0};
 }

@@ -3,7 +3,7 @@
 // in Long Range Arena, Tay et al. 2020, arXiv:2011.04006.)
 #include <array>
 
-#include "datasets/tasks/labelled_task.h"
+#include "datasets/tasks/labeled_task.h"
 
 namespace furlong {
 
@@ -53,7 +53,7 @@ std::vector<std::int32_t> draw_scene(const PathfinderScene& scene, const Pathfin
 /// close together, so that the distance of the dots does not give the label away. Dashes of one path follow each other
 /// at the distance `gap`; all others are at least `separation` apart. The label therefore follows from the picture
 /// alone. A turn t between dashes has a density proportional to cos²(π/2 · t / max_turn).
-class Pathfinder : public LabelledTask {
+class Pathfinder : public LabeledTask {
  public:
   /// Samples of train, validation and test in Long Range Arena.
   static constexpr std::array<std::uint64_t, 3> published_samples{160000, 20000, 20000};
@@ -68,7 +68,7 @@ class Pathfinder : public LabelledTask {
   /// The 256 gray values, as bytes.
   Vocabulary vocabulary() const override { return Vocabulary::bytes(false); }
   std::vector<std::string> labels() const override { return {"apart", "connected"}; }
-  LabelledSequence sample(Split split, std::uint64_t index) const override;
+  LabeledSequence sample(Split split, std::uint64_t index) const override;
   nlohmann::ordered_json options() const override;
 
  private:

@@ -14,15 +14,15 @@ const std::string_view gpt2_pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N
 namespace {
 
 /// What a match becomes: a separate piece, nothing, part of the previous or next piece, or part of a run of matches.
-enum class Behaviour { isolated, removed, merged_with_previous, merged_with_next, contiguous };
+enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
-Behaviour behaviour_of(const JsonView& json) {
+Behavior behavior_of(const JsonView& json) {
   const std::string& name = json.text();
-  if (name == "Isolated") return Behaviour::isolated;
-  if (name == "Removed") return Behaviour::removed;
-  if (name == "MergedWithPrevious") return Behaviour::merged_with_previous;
-  if (name == "MergedWithNext") return Behaviour::merged_with_next;
-  if (name == "Contiguous") return Behaviour::contiguous;
+  if (name == "Isolated") return Behavior::isolated;
+  if (name == "Removed") return Behavior::removed;
+  if (name == "MergedWithPrevious") return Behavior::merged_with_previous;
+  if (name == "MergedWithNext") return Behavior::merged_with_next;
+  if (name == "Contiguous") return Behavior::contiguous;
   throw UserError(
       "{}: unknown behavior '{}'; expected Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous",
       json.name(), name);
@@ -36,8 +36,8 @@ struct Section {
 /// Takes the matched and unmatched parts of a text, in order, and emits the pieces.
 class Splitter {
  public:
-  Splitter(TextPiece piece, Behaviour behaviour, bool invert, const PieceSink& sink)
-      : piece_(piece), behaviour_(behaviour), invert_(invert), sink_(sink) {}
+  Splitter(TextPiece piece, Behavior behavior, bool invert, const PieceSink& sink)
+      : piece_(piece), behavior_(behavior), invert_(invert), sink_(sink) {}
 
   void match(std::size_t begin, std::size_t end) {
     if (begin > done_) take({done_, begin, invert_});
@@ -51,9 +51,9 @@ class Splitter {
 
  private:
   void take(Section next) {
-    if (behaviour_ == Behaviour::removed) {
+    if (behavior_ == Behavior::removed) {
       if (!next.matched) emit(next);
-    } else if (behaviour_ == Behaviour::isolated) {
+    } else if (behavior_ == Behavior::isolated) {
       emit(next);
     } else if (holds_ && joins(next)) {
       // A piece that has absorbed a match absorbs no other.
@@ -65,12 +65,12 @@ class Splitter {
     }
   }
   bool joins(const Section& next) const {
-    switch (behaviour_) {
-      case Behaviour::contiguous:
+    switch (behavior_) {
+      case Behavior::contiguous:
         return held_.matched == next.matched;
-      case Behaviour::merged_with_previous:
+      case Behavior::merged_with_previous:
         return next.matched && !held_.matched;
-      case Behaviour::merged_with_next:
+      case Behavior::merged_with_next:
         return held_.matched && !next.matched;
       default:
         return false;
@@ -81,7 +81,7 @@ class Splitter {
   }
 
   TextPiece piece_;
-  Behaviour behaviour_;
+  Behavior behavior_;
   bool invert_;
   const PieceSink& sink_;
   std::size_t done_ = 0;
@@ -91,10 +91,10 @@ class Splitter {
 
 class PatternSplit : public PreTokenizer::Step {
  public:
-  PatternSplit(Pattern pattern, Behaviour behaviour, bool invert)
-      : pattern_(std::move(pattern)), behaviour_(behaviour), invert_(invert) {}
+  PatternSplit(Pattern pattern, Behavior behavior, bool invert)
+      : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
   void split(TextPiece piece, const PieceSink& sink) const override {
-    Splitter splitter(piece, behaviour_, invert_, sink);
+    Splitter splitter(piece, behavior_, invert_, sink);
     Pattern::Search search(pattern_, piece.text);
     while (const auto match = search.next()) splitter.match(match->first, match->second);
     splitter.finish();
@@ -102,16 +102,16 @@ class PatternSplit : public PreTokenizer::Step {
 
  private:
   Pattern pattern_;
-  Behaviour behaviour_;
+  Behavior behavior_;
   bool invert_;
 };
 
 class StringSplit : public PreTokenizer::Step {
  public:
-  StringSplit(std::string wanted, Behaviour behaviour, bool invert)
-      : wanted_(std::move(wanted)), behaviour_(behaviour), invert_(invert) {}
+  StringSplit(std::string wanted, Behavior behavior, bool invert)
+      : wanted_(std::move(wanted)), behavior_(behavior), invert_(invert) {}
   void split(TextPiece piece, const PieceSink& sink) const override {
-    Splitter splitter(piece, behaviour_, invert_, sink);
+    Splitter splitter(piece, behavior_, invert_, sink);
     for (std::size_t at = piece.text.find(wanted_); at != std::string_view::npos;
          at = piece.text.find(wanted_, at + wanted_.size())) {
       splitter.match(at, at + wanted_.size());
@@ -121,16 +121,16 @@ class StringSplit : public PreTokenizer::Step {
 
  private:
   std::string wanted_;
-  Behaviour behaviour_;
+  Behavior behavior_;
   bool invert_;
 };
 
 /// Each character of a class is a match.
 class CharacterSplit : public PreTokenizer::Step {
  public:
-  CharacterSplit(bool (*matches)(char32_t), Behaviour behaviour) : matches_(matches), behaviour_(behaviour) {}
+  CharacterSplit(bool (*matches)(char32_t), Behavior behavior) : matches_(matches), behavior_(behavior) {}
   void split(TextPiece piece, const PieceSink& sink) const override {
-    Splitter splitter(piece, behaviour_, false, sink);
+    Splitter splitter(piece, behavior_, false, sink);
     for (std::size_t position = 0; position < piece.text.size();) {
       const std::size_t begin = position;
       if (matches_(unicode::next(piece.text, position))) splitter.match(begin, position);
@@ -140,7 +140,7 @@ class CharacterSplit : public PreTokenizer::Step {
 
  private:
   bool (*matches_)(char32_t);
-  Behaviour behaviour_;
+  Behavior behavior_;
 };
 
 /// Adds a leading space if there is none, as the first word would have inside a text.
@@ -173,7 +173,7 @@ class Metaspace : public PreTokenizer::Step {
     for (const char letter : piece.text) letter == ' ' ? marked += mark_ : marked += letter;
     if ((always_ || (first_ && piece.at_start)) && !marked.starts_with(mark_)) marked.insert(0, mark_);
     if (!cuts_) return sink({marked, piece.at_start});
-    StringSplit(mark_, Behaviour::merged_with_next, false).split({marked, piece.at_start}, sink);
+    StringSplit(mark_, Behavior::merged_with_next, false).split({marked, piece.at_start}, sink);
   }
 
  private:
@@ -183,14 +183,14 @@ class Metaspace : public PreTokenizer::Step {
 
 std::shared_ptr<const PreTokenizer::Step> split_step(const JsonView& json) {
   const JsonView pattern = json.at("pattern");
-  const Behaviour behaviour = behaviour_of(json.at("behavior"));
+  const Behavior behavior = behavior_of(json.at("behavior"));
   const bool invert = json.boolean("invert", false);
   if (pattern.has("Regex")) {
-    return std::make_shared<PatternSplit>(Pattern(pattern.at("Regex").text(), pattern.name()), behaviour, invert);
+    return std::make_shared<PatternSplit>(Pattern(pattern.at("Regex").text(), pattern.name()), behavior, invert);
   }
   const std::string& wanted = pattern.at("String").text();
   if (wanted.empty()) throw UserError("{}: the text to split at is empty", pattern.name());
-  return std::make_shared<StringSplit>(wanted, behaviour, invert);
+  return std::make_shared<StringSplit>(wanted, behavior, invert);
 }
 
 }  // namespace
@@ -211,23 +211,23 @@ void PreTokenizer::add(const JsonView& json) {
     byte_level_ = true;
     if (json.boolean("add_prefix_space", true)) steps_.push_back(std::make_shared<PrefixSpace>());
     if (json.boolean("use_regex", true)) {
-      steps_.push_back(std::make_shared<PatternSplit>(Pattern(gpt2_pattern, json.name()), Behaviour::isolated, false));
+      steps_.push_back(std::make_shared<PatternSplit>(Pattern(gpt2_pattern, json.name()), Behavior::isolated, false));
     }
   } else if (type == "Split") {
     steps_.push_back(split_step(json));
   } else if (type == "Digits") {
-    const Behaviour behaviour = json.boolean("individual_digits", false) ? Behaviour::isolated : Behaviour::contiguous;
-    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_number, behaviour));
+    const Behavior behavior = json.boolean("individual_digits", false) ? Behavior::isolated : Behavior::contiguous;
+    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_number, behavior));
   } else if (type == "BertPreTokenizer") {
-    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_whitespace, Behaviour::removed));
-    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_punctuation, Behaviour::isolated));
+    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_whitespace, Behavior::removed));
+    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_punctuation, Behavior::isolated));
   } else if (type == "Whitespace") {
-    steps_.push_back(std::make_shared<PatternSplit>(Pattern(R"(\w+|[^\w\s]+)", json.name()), Behaviour::removed, true));
+    steps_.push_back(std::make_shared<PatternSplit>(Pattern(R"(\w+|[^\w\s]+)", json.name()), Behavior::removed, true));
   } else if (type == "WhitespaceSplit") {
-    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_whitespace, Behaviour::removed));
+    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_whitespace, Behavior::removed));
   } else if (type == "Punctuation") {
-    const Behaviour behaviour = json.has("behavior") ? behaviour_of(json.at("behavior")) : Behaviour::isolated;
-    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_punctuation, behaviour));
+    const Behavior behavior = json.has("behavior") ? behavior_of(json.at("behavior")) : Behavior::isolated;
+    steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_punctuation, behavior));
   } else if (type == "Metaspace") {
     steps_.push_back(std::make_shared<Metaspace>(json));
   } else {

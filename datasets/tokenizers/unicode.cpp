@@ -159,7 +159,7 @@ std::string normalize(std::string_view text, Form form) {
                    &result, static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
   if (length == UTF8PROC_ERROR_NOMEM)
-    throw MachineError("out of memory while normalising {} bytes of text", text.size());
+    throw MachineError("out of memory while normalizing {} bytes of text", text.size());
   require(length >= 0, "text of {} bytes cannot be normalized: {}", text.size(), utf8proc_errmsg(length));
   return std::string(reinterpret_cast<const char*>(result), static_cast<std::size_t>(length));
 }

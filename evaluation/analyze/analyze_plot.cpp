@@ -13,7 +13,7 @@ constexpr double width = 900, height = 500, left = 80, top = 48, right = 590, bo
 constexpr double legend = right + 24;
 
 /// The palette of Okabe and Ito, which is safe for color blindness.
-constexpr const char* colours[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"};
+constexpr const char* colors[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"};
 
 std::string escaped(const std::string& text) {
   std::string result;
@@ -121,23 +121,23 @@ class Canvas {
                       fmt::format(" transform=\"rotate(-90 22 {:.1f})\"", middle));
   }
 
-  static std::string marker(double x, double y, int number, const char* colour) {
+  static std::string marker(double x, double y, int number, const char* color) {
     switch (number % 4) {
       case 0:
-        return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", x, y, colour);
+        return fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", x, y, color);
       case 1:
         return fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"7\" height=\"7\" fill=\"{}\"/>\n", x - 3.5, y - 3.5,
-                           colour);
+                           color);
       case 2:
-        return fmt::format("<path d=\"M{:.1f} {:.1f}l5 9h-10z\" fill=\"{}\"/>\n", x, y - 5, colour);
+        return fmt::format("<path d=\"M{:.1f} {:.1f}l5 9h-10z\" fill=\"{}\"/>\n", x, y - 5, color);
       default:
-        return fmt::format("<path d=\"M{:.1f} {:.1f}l5 5l-5 5l-5 -5z\" fill=\"{}\"/>\n", x, y - 5, colour);
+        return fmt::format("<path d=\"M{:.1f} {:.1f}l5 5l-5 5l-5 -5z\" fill=\"{}\"/>\n", x, y - 5, color);
     }
   }
 
   /// `number` counts series without baselines; -1 for a baseline.
   std::string series(const PlotSeries& series, int number, std::size_t row) const {
-    const char* colour = number < 0 ? "#777777" : colours[static_cast<std::size_t>(number) % std::size(colours)];
+    const char* color = number < 0 ? "#777777" : colors[static_cast<std::size_t>(number) % std::size(colors)];
     const char* dashes = number < 0 ? " stroke-dasharray=\"7 4\"" : "";
     std::vector<std::pair<double, double>> points;
     for (const auto& [x, y] : series.points) {
@@ -148,15 +148,15 @@ class Canvas {
     std::string path, markers;
     for (const auto& [x, y] : points) {
       path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x, y);
-      if (number >= 0) markers += marker(x, y, number, colour);
+      if (number >= 0) markers += marker(x, y, number, color);
     }
     const double y = top + 12 + 20 * static_cast<double>(row);
     std::string svg = "<g>\n";
     if (!path.empty())
-      svg += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"{}/>\n", path, colour, dashes);
+      svg += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"{}/>\n", path, color, dashes);
     svg += markers + fmt::format("<path d=\"M{:.1f} {:.1f}h26\" stroke=\"{}\" stroke-width=\"1.8\"{}/>\n", legend, y,
-                                 colour, dashes);
-    if (number >= 0) svg += marker(legend + 13, y, number, colour);
+                                 color, dashes);
+    if (number >= 0) svg += marker(legend + 13, y, number, color);
     return svg + text(legend + 34, y + 4, series.label, "start", " font-size=\"12\"") + "</g>\n";
   }
 

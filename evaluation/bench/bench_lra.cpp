@@ -32,16 +32,16 @@ constexpr std::uint64_t data_seed = 1;
 struct LraTask {
   const char* name;
   std::array<std::uint64_t, 3> samples;  // as published
-  std::unique_ptr<LabelledTask> (*make)();
+  std::unique_ptr<LabeledTask> (*make)();
 };
 const std::array lra_task_list{
     LraTask{
         "listops", ListOps::published_samples,
-        []() -> std::unique_ptr<LabelledTask> { return std::make_unique<ListOps>(ListOpsOptions{.seed = data_seed}); }},
+        []() -> std::unique_ptr<LabeledTask> { return std::make_unique<ListOps>(ListOpsOptions{.seed = data_seed}); }},
     LraTask{"pathfinder", Pathfinder::published_samples,
-            []() -> std::unique_ptr<LabelledTask> { return std::make_unique<Pathfinder>(32, data_seed); }},
+            []() -> std::unique_ptr<LabeledTask> { return std::make_unique<Pathfinder>(32, data_seed); }},
     LraTask{"pathx", Pathfinder::published_samples,
-            []() -> std::unique_ptr<LabelledTask> { return std::make_unique<Pathfinder>(128, data_seed); }}};
+            []() -> std::unique_ptr<LabeledTask> { return std::make_unique<Pathfinder>(128, data_seed); }}};
 
 struct PublishedAccuracy {
   const char *task, *mechanism;

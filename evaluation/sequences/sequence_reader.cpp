@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "datasets/prepare/byte_source.h"
-#include "datasets/prepare/labelled_readers.h"
+#include "datasets/prepare/labeled_readers.h"
 #include "framework/core/printable.h"
 #include "framework/core/shape.h"
 
@@ -29,11 +29,11 @@ Format format_of_name(std::string_view name) {
   return name.ends_with(".jsonl") || name.ends_with(".ndjson") ? Format::jsonl : Format::text;
 }
 
-LabelledFormat table_format(Format format, const SequenceInput& input) {
-  LabelledFormat table;
-  table.kind = format == Format::csv     ? LabelledFormat::Kind::csv
-               : format == Format::jsonl ? LabelledFormat::Kind::jsonl
-                                         : LabelledFormat::Kind::tsv;
+LabeledFormat table_format(Format format, const SequenceInput& input) {
+  LabeledFormat table;
+  table.kind = format == Format::csv     ? LabeledFormat::Kind::csv
+               : format == Format::jsonl ? LabeledFormat::Kind::jsonl
+                                         : LabeledFormat::Kind::tsv;
   table.text_field = input.text_field;
   table.id_field = input.id_field;
   table.has_label = false;
@@ -201,7 +201,7 @@ std::unique_ptr<DocumentReader> make_reader(const SequenceInput& input, Format f
   if (format == Format::fasta) return make_fasta_reader(vocabulary, input.map_unknown, collector);
   const bool letters = !vocabulary.tokenizer() && vocabulary.kind() != Vocabulary::Kind::bytes;
   if (format != Format::text)
-    return make_labelled_reader(table_format(format, input), vocabulary, input.map_unknown, collector);
+    return make_labeled_reader(table_format(format, input), vocabulary, input.map_unknown, collector);
   if (letters) return make_text_reader(input.separator, Vocabulary::bytes(false), letter_sink);
   return make_text_reader(input.separator, vocabulary, collector);
 }

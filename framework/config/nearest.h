@@ -1,5 +1,5 @@
 #pragma once
-// Suggestions for misspelt words, as in "unknown key 'lerning_rate'; did you mean learning_rate?".
+// Suggestions for misspelled words, as in "unknown key 'lerning_rate'; did you mean learning_rate?".
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 namespace furlong::config {
 
 /// Returns the least number of edits that turn `a` into `b`. An edit inserts, deletes or replaces one byte, or swaps
-/// two neighbours; no byte is edited twice (optimal string alignment, Damerau 1964).
+/// two neighbors; no byte is edited twice (optimal string alignment, Damerau 1964).
 std::size_t edit_distance(const std::string& a, const std::string& b);
 
 /// Returns the candidate with the fewest edits to `word`, ignoring letter case. A word of n letters may have up to n /

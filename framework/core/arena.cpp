@@ -203,7 +203,7 @@ void Arena::release(void* pointer) noexcept {
   take_back(offset, size);
 }
 
-/// Frees a block of the range and merges it with its free neighbours.
+/// Frees a block of the range and merges it with its free neighbors.
 void Arena::take_back(std::int64_t offset, std::int64_t size) {
   auto next = free_by_offset_.lower_bound(offset);
   if (next != free_by_offset_.end() && offset + size == next->first) {

@@ -5,7 +5,7 @@
 
 namespace furlong {
 
-/// Where memory lies and work runs. `simulated` runs the kernels of `cuda` on the host, one fibre per GPU thread; only
+/// Where memory lies and work runs. `simulated` runs the kernels of `cuda` on the host, one fiber per GPU thread; only
 /// builds with tests have it. `shape_only` runs a step without memory or arithmetic and counts what the step would
 /// allocate.
 enum class DeviceType : std::uint8_t { cpu, cuda, simulated, shape_only };

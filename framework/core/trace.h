@@ -96,7 +96,7 @@ struct Process {
 };
 
 /// Returns events in Chrome's trace format, separated by commas, without the enclosing array: spans, nodes, arrows, and
-/// the names of process and threads. Neighbouring nodes with a common scope are grouped in a span. Times are in
+/// the names of process and threads. Neighboring nodes with a common scope are grouped in a span. Times are in
 /// microseconds.
 std::string to_json(const Recording& recording, const Process& process);
 

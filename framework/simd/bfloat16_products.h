@@ -1,7 +1,7 @@
 #pragma once
 // Products of small matrices whose operands are rounded to bfloat16 and whose sums are float32, for tiles of attention.
 //
-// Operands are packed into pairs of elements that are neighbours along the inner dimension: 32 bits, as the dot product
+// Operands are packed into pairs of elements that are neighbors along the inner dimension: 32 bits, as the dot product
 // of AVX-512 bf16 and the tiles of AMX read them. A left operand A [M, K] is packed by rows, [M, K/2] pairs, or by
 // pairs of rows of Aᵀ, [K/2, M]; a right operand B [K, N] is packed by pairs of rows, [K/2, N]. An odd K is padded with
 // a zero.
@@ -16,14 +16,14 @@ constexpr std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) /
 
 /// Kernels of one instruction set. Rows are `ld` elements (of their own type) apart. Sizes are in elements, not pairs.
 struct BFloat16Products {
-  /// target [rows, pairs_of(columns)]: pairs of neighbouring columns of source [rows, columns].
+  /// target [rows, pairs_of(columns)]: pairs of neighboring columns of source [rows, columns].
   void (*pack_rows)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld, BFloat16Pair* target,
                     std::int64_t ld_target);
-  /// target [pairs_of(end), columns]: pairs of neighbouring rows of source. Writes the pairs that contain rows
+  /// target [pairs_of(end), columns]: pairs of neighboring rows of source. Writes the pairs that contain rows
   /// [first, end); other rows in these pairs are zero.
   void (*pack_row_pairs)(std::int64_t first, std::int64_t end, std::int64_t columns, const float* source,
                          std::int64_t ld, BFloat16Pair* target, std::int64_t ld_target);
-  /// target [pairs_of(columns), rows]: pairs of neighbouring rows of sourceᵀ, from source [rows, columns]. Also writes
+  /// target [pairs_of(columns), rows]: pairs of neighboring rows of sourceᵀ, from source [rows, columns]. Also writes
   /// zeros up to the next multiple of 16 rows, which must fit ld_target.
   void (*pack_transposed)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
                           BFloat16Pair* target, std::int64_t ld_target);

@@ -1,6 +1,6 @@
 #pragma once
 // Runs kernels on the host, so that they can be tested without a GPU. Blocks run one after another; each thread of a
-// block is a fibre. Kernels use it through kernel.h; tests set the options below. Behaviour that a GPU leaves undefined
+// block is a fiber. Kernels use it through kernel.h; tests set the options below. Behavior that a GPU leaves undefined
 // is a fault here:
 //   - a barrier that not all threads reach, or a warp operation that one of its lanes does not reach;
 //   - shared memory read before it is written (it holds NaN) or written past its end;

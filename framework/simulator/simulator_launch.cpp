@@ -1,4 +1,4 @@
-// Blocks, launches, and the fibres on which threads run.
+// Blocks, launches, and the fibers on which threads run.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t guard_bytes = 4096;
 // ThreadSanitizer supports 8128 threads at a time and uses nearly a MiB for each. The number is prime, so that a block
-// that reuses fibres of an earlier block gets fibres of other thread indices.
+// that reuses fibers of an earlier block gets fibers of other thread indices.
 constexpr unsigned max_identities = 2039;
 
 std::size_t stack_bytes() { return under_address_sanitizer() || under_thread_sanitizer() ? 512 * 1024 : 128 * 1024; }
@@ -25,26 +25,26 @@ Machine& machine() {
   return *one;
 }
 
-void Machine::make_fibre() {
+void Machine::make_fiber() {
   Pages pages(guard_bytes + stack_bytes());
   mprotect(pages.data(), guard_bytes, PROT_NONE);
-  auto fibre = std::make_unique<Fibre>();
-  fibre->prepare(pages.data() + guard_bytes, stack_bytes(), static_cast<unsigned>(fibres_.size()), fibre_entry);
-  if (under_thread_sanitizer()) fibre->make_identity();
+  auto fiber = std::make_unique<Fiber>();
+  fiber->prepare(pages.data() + guard_bytes, stack_bytes(), static_cast<unsigned>(fibers_.size()), fiber_entry);
+  if (under_thread_sanitizer()) fiber->make_identity();
   stacks_.push_back(std::move(pages));
-  fibres_.push_back(std::move(fibre));
+  fibers_.push_back(std::move(fiber));
 }
 
-Fibre& Machine::fibre_for(const Thread& thread) {
+Fiber& Machine::fiber_for(const Thread& thread) {
   if (under_thread_sanitizer())
-    return *fibres_[(first_fibre_ + thread.linear) % fibres_.size()];  // created with the block
-  if (free_fibres_.empty()) {
-    make_fibre();
-    return *fibres_.back();
+    return *fibers_[(first_fiber_ + thread.linear) % fibers_.size()];  // created with the block
+  if (free_fibers_.empty()) {
+    make_fiber();
+    return *fibers_.back();
   }
-  Fibre* fibre = free_fibres_.back();
-  free_fibres_.pop_back();
-  return *fibre;
+  Fiber* fiber = free_fibers_.back();
+  free_fibers_.pop_back();
+  return *fiber;
 }
 
 void Machine::reset_warps() {
@@ -68,22 +68,22 @@ void Machine::start_block(std::uint64_t number) {
         Thread& thread = threads_[linear];
         thread.index = {x, y, z};
         thread.linear = linear;
-        thread.fibre = nullptr;
+        thread.fiber = nullptr;
         thread.copies.clear();
         thread.groups = 0;
       }
     }
   }
   if (under_thread_sanitizer()) {
-    // Each block gets fibres, shared memory and tokens that no earlier block of this launch has used. Nothing then
-    // orders two blocks, so races between them are reported. (If a launch has more threads than fibres can exist,
+    // Each block gets fibers, shared memory and tokens that no earlier block of this launch has used. Nothing then
+    // orders two blocks, so races between them are reported. (If a launch has more threads than fibers can exist,
     // distant blocks share some.)
     const std::size_t token_bytes = 4096;
     block_pages_ = Pages(token_bytes + SharedMemory::region_bytes);
     tokens_ = block_pages_.data();
     shared_.use_region(tokens_ + token_bytes);
-    first_fibre_ += n_threads_;
-    while (fibres_.size() < std::min<std::uint64_t>(first_fibre_ + n_threads_, max_identities)) make_fibre();
+    first_fiber_ += n_threads_;
+    while (fibers_.size() < std::min<std::uint64_t>(first_fiber_ + n_threads_, max_identities)) make_fiber();
     release(&start_token_);  // mapping memory counts as a write by this thread
   }
   make_all_ready(0, n_threads_, 0xffffffffu);
@@ -101,17 +101,17 @@ void Machine::finish_block() {
   shared_.clear();
 }
 
-/// After a fault, unfinished threads leave frames on their stacks. Discards all fibres.
-void Machine::forget_fibres() {
-  free_fibres_.clear();
+/// After a fault, unfinished threads leave frames on their stacks. Discards all fibers.
+void Machine::forget_fibers() {
+  free_fibers_.clear();
   if (under_thread_sanitizer()) {
-    for (const auto& fibre : fibres_) fibre->destroy_identity();
-    fibres_.clear();
+    for (const auto& fiber : fibers_) fiber->destroy_identity();
+    fibers_.clear();
     stacks_.clear();
   }
-  for (unsigned i = 0; i < fibres_.size(); ++i) {
-    fibres_[i]->prepare(stacks_[i].data() + guard_bytes, stack_bytes(), i, fibre_entry);
-    free_fibres_.push_back(fibres_[i].get());
+  for (unsigned i = 0; i < fibers_.size(); ++i) {
+    fibers_[i]->prepare(stacks_[i].data() + guard_bytes, stack_bytes(), i, fiber_entry);
+    free_fibers_.push_back(fibers_[i].get());
   }
 }
 
@@ -161,10 +161,10 @@ void Machine::run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& 
   ::blockDim = block;
   random_ = options().seed * 0x9E3779B97F4A7C15ull | 1u;
   error_.clear();
-  new (&host_) Fibre;  // stacks differ between the host's threads
+  new (&host_) Fiber;  // stacks differ between the host's threads
   host_.adopt_thread();
   running_ = &host_;
-  first_fibre_ = 0;
+  first_fiber_ = 0;
   for (Warp& entry : warps_) entry.groups_used = 0;
   for (std::uint64_t place = 0; place < blocks && error_.empty(); ++place) {
     start_block(block_at(place, blocks));
@@ -179,7 +179,7 @@ void Machine::run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& 
     block_pages_ = Pages();
   }
   if (!error_.empty()) {
-    forget_fibres();
+    forget_fibers();
     throw KernelFault("{}", error_);
   }
 }

@@ -58,11 +58,11 @@ Thread* Machine::pick() {
 void Machine::resume(Thread& thread) {
   current_ = &thread;
   ::threadIdx = thread.index;
-  if (thread.fibre == nullptr) thread.fibre = &fibre_for(thread);
-  Fibre& from = *running_;
-  running_ = thread.fibre;
+  if (thread.fiber == nullptr) thread.fiber = &fiber_for(thread);
+  Fiber& from = *running_;
+  running_ = thread.fiber;
   ++statistics.switches;
-  Fibre::switch_to(from, *thread.fibre);
+  Fiber::switch_to(from, *thread.fiber);
 }
 
 /// Runs other threads: the current thread waits, or is last in the queue.
@@ -72,8 +72,8 @@ void Machine::suspend() {
   if (next != current_) resume(*next);
 }
 
-void Machine::fibre_entry() {
-  Fibre::begin();
+void Machine::fiber_entry() {
+  Fiber::begin();
   Machine& self = machine();
   for (;;) {
     acquire(&self.start_token_);
@@ -108,29 +108,29 @@ void Machine::end_thread() {
   if (head_ == tail_ && done_ < n_threads_) deadlock();
 }
 
-/// Reuses the fibre of an exited thread for one that has not started, without a switch, or frees the fibre.
+/// Reuses the fiber of an exited thread for one that has not started, without a switch, or frees the fiber.
 void Machine::next_thread() {
   Thread* next = pick();
   if (next == nullptr) {
-    if (!under_thread_sanitizer()) free_fibres_.push_back(running_);
+    if (!under_thread_sanitizer()) free_fibers_.push_back(running_);
     leave_block();
   } else if (under_thread_sanitizer()) {
     resume(*next);
-  } else if (next->fibre == nullptr) {
-    next->fibre = running_;
+  } else if (next->fiber == nullptr) {
+    next->fiber = running_;
     current_ = next;
     ::threadIdx = next->index;
   } else {
-    free_fibres_.push_back(running_);
+    free_fibers_.push_back(running_);
     resume(*next);
   }
 }
 
 /// Returns to the launch: the block has finished, or one of its threads has a fault.
 void Machine::leave_block() {
-  Fibre& from = *running_;
+  Fiber& from = *running_;
   running_ = &host_;
-  Fibre::switch_to(from, host_);
+  Fiber::switch_to(from, host_);
 }
 
 void Machine::describe_fault(const std::string& what) {

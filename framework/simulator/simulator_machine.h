@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "framework/simulator/simulator.h"
-#include "framework/simulator/simulator_fibre.h"
+#include "framework/simulator/simulator_fiber.h"
 #include "framework/simulator/simulator_shared.h"
 
 namespace furlong::simulator {
@@ -27,7 +27,7 @@ struct Thread {
   uint3 index{};
   unsigned linear = 0;
   Status status = Status::done;
-  Fibre* fibre = nullptr;  // null until the thread first runs
+  Fiber* fiber = nullptr;  // null until the thread first runs
   Site site;               // of the operation that the thread waits in
   const char* operation = "";
   std::uint32_t mask = 0;
@@ -82,14 +82,14 @@ class Machine {
   Statistics statistics;
 
  private:
-  static void fibre_entry();
+  static void fiber_entry();
   void start_block(std::uint64_t number);
   void finish_block();
   void reset_warps();
   std::uint64_t block_at(std::uint64_t place, std::uint64_t blocks) const;
-  void make_fibre();
-  Fibre& fibre_for(const Thread& thread);
-  void forget_fibres();
+  void make_fiber();
+  Fiber& fiber_for(const Thread& thread);
+  void forget_fibers();
   void end_thread();
   void next_thread();
   void leave_block();
@@ -121,14 +121,14 @@ class Machine {
   unsigned arrived_ = 0, generation_ = 0;
   Site barrier_site_;
   std::array<int, 2> votes_{};
-  // Fibres, reused across blocks and launches
-  Fibre host_;
-  Fibre* running_ = nullptr;
-  std::vector<std::unique_ptr<Fibre>> fibres_;
+  // Fibers, reused across blocks and launches
+  Fiber host_;
+  Fiber* running_ = nullptr;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Pages> stacks_;
-  std::vector<Fibre*> free_fibres_;
+  std::vector<Fiber*> free_fibers_;
   Pages block_pages_;
-  std::uint64_t first_fibre_ = 0;
+  std::uint64_t first_fiber_ = 0;
   char plain_tokens_[1024] = {};
   char* tokens_ = plain_tokens_;
   char start_token_ = 0, end_token_ = 0, fence_token_ = 0;

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/simulator/simulator_fibre.h"
+#include "framework/simulator/simulator_fiber.h"
 
 namespace furlong::simulator {
 

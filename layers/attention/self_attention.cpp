@@ -55,7 +55,7 @@ SelfAttention::Heads SelfAttention::split(ForwardContext& context, const Variabl
   return {parts[0], parts[1], parts[2]};
 }
 
-/// Normalises each head of x [batch, n, heads · d_head] separately.
+/// Normalizes each head of x [batch, n, heads · d_head] separately.
 Variable SelfAttention::normed(ForwardContext& context, const Variable& x, const Norm& norm) const {
   const std::int64_t d_head = attention_.d_head, heads = x.extent(2) / d_head;
   const Variable rows = ops::contiguous(context.tape, x).reshape({x.extent(0), x.extent(1) * heads, d_head});

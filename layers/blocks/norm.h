@@ -22,7 +22,7 @@ class Norm {
   Norm(ParameterStore& store, const std::string& name, std::int64_t width, const ModelConfig& config)
       : Norm(store, name, width, config.norm, config.norm_epsilon, config.bias) {}
 
-  /// Returns residual + branch and its normalised value. `branch` may be null.
+  /// Returns residual + branch and its normalized value. `branch` may be null.
   ops::NormOutputs forward(ForwardContext& context, const Variable& residual, const Variable* branch) const {
     const Variable bias = bias_ ? bias_->variable() : Variable{};
     return ops::norm(context.tape, residual, branch, gain_->variable(), bias_ ? &bias : nullptr, kind_, epsilon_);

@@ -10,8 +10,8 @@ from matplotlib import pyplot, ticker
 
 # Text, axes and the reference: contrast 4.5 on white and 4.2 on GitHub's dark background.
 INK = "#767676"
-# Of Okabe and Ito: distinct also to colour-blind readers, and visible on white and on black.
-COLOURS = ["#e69f00", "#0a84d0", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#a08c00", "#8f6fd1"]
+# Of Okabe and Ito: distinct also to color-blind readers, and visible on white and on black.
+COLORS = ["#e69f00", "#0a84d0", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#a08c00", "#8f6fd1"]
 
 pyplot.rcParams.update(
     {
@@ -45,12 +45,12 @@ def panels(count, rows=1, width=7.6, height=3.2):
 
 
 def style(index, markers=True):
-    """Returns colour, line and marker of series number `index`; None: of the reference."""
+    """Returns color, line and marker of series number `index`; None: of the reference."""
     if index is None:
         return {"color": INK, "linewidth": 2, "marker": "o" if markers else None}
     return {
-        "color": COLOURS[index % len(COLOURS)],
-        "linestyle": ["-", "--", ":"][index // len(COLOURS) % 3],
+        "color": COLORS[index % len(COLORS)],
+        "linestyle": ["-", "--", ":"][index // len(COLORS) % 3],
         "marker": "os^Dv"[index % 5] if markers else None,
     }
 

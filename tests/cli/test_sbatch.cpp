@@ -80,14 +80,14 @@ TEST_F(TrainSbatch, DoesNotRequeueFailedJob) {
   }
 }
 
-TEST_F(TrainSbatch, WaitsForSaveWhenCancelled) {
-  const Outcome cancelled =
-      submit("touch begun; while [ ! -e signalled ]; do sleep 0.02; done; sleep 0.3; echo saved; exit 3", "c.yaml",
+TEST_F(TrainSbatch, WaitsForSaveWhenCanceled) {
+  const Outcome canceled =
+      submit("touch begun; while [ ! -e signaled ]; do sleep 0.02; done; sleep 0.3; echo saved; exit 3", "c.yaml",
              "while [ ! -e " + path("begun") + " ]; do sleep 0.02; done; kill -TERM $shell; sleep 0.1; touch " +
-                 path("signalled") + ";");
-  EXPECT_EQ(cancelled.status, 3);
-  EXPECT_EQ(cancelled.log, "train.sbatch: SIGTERM: waiting for the ranks to save\nsaved\n");
-  EXPECT_EQ(cancelled.requeued, "");
+                 path("signaled") + ";");
+  EXPECT_EQ(canceled.status, 3);
+  EXPECT_EQ(canceled.log, "train.sbatch: SIGTERM: waiting for the ranks to save\nsaved\n");
+  EXPECT_EQ(canceled.requeued, "");
 }
 
 TEST_F(TrainSbatch, ReportsErrorsInOneLine) {

@@ -119,7 +119,7 @@ TEST(ReductionFunction, IntegersWrapAround) {
   EXPECT_EQ(reduced<std::int32_t>(Reduction::minimum, {-7, 2}, {-3, 1}), (std::vector<std::int32_t>{-7, 1}));
 }
 
-// 257 lies halfway between its bfloat16 neighbours 256 and 258 and rounds to even (256). 256 + 1.5 gives 258 only if
+// 257 lies halfway between its bfloat16 neighbors 256 and 258 and rounds to even (256). 256 + 1.5 gives 258 only if
 // the sum is computed in float32.
 TEST(ReductionFunction, BFloat16IsSummedInFloat32AndRoundedOnce) {
   const auto sums = reduced<bfloat16>(Reduction::sum, {bfloat16(256.0f), bfloat16(256.0f), bfloat16(-3.0f)},

@@ -67,7 +67,7 @@ void check_broadcast(Communicator& communicator, std::int64_t n) {
   }
 }
 
-// Each rank sends to the next one, in order. Then all ranks exchange with both neighbours at once.
+// Each rank sends to the next one, in order. Then all ranks exchange with both neighbors at once.
 template <class T>
 void check_messages(Communicator& communicator, std::int64_t n) {
   const int rank = communicator.rank(), size = communicator.size(), next = (rank + 1) % size,

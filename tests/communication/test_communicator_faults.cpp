@@ -52,7 +52,7 @@ void expect_names(const std::string& message, const std::string& culprit) {
 }
 
 // The victim is killed during a large all_reduce; rank 0, which runs the store, survives. Two of the ranks are the
-// victim's neighbours in the ring; the others learn of its loss only from the store.
+// victim's neighbors in the ring; the others learn of its loss only from the store.
 TEST(GlooFaults, AllRanksNameAKilledRank) {
   for (const int size : {2, 4}) {
     for (int round = 0; round < (size == 2 ? 1 : 3); ++round) {

@@ -432,7 +432,7 @@ TEST_F(Convert, FoldedScalingKeepsLogits) {
     EXPECT_GT(result.fold->largest_scaling, 1.05);  // the model needed scaling
     EXPECT_GT(result.fold->largest_logit, 1);
     EXPECT_LT(result.fold->largest_logit_change, 2e-5 * result.fold->largest_logit);
-    // Scaling equalises the mean squares of each dimension, which minimises their sum.
+    // Scaling equalizes the mean squares of each dimension, which minimizes their sum.
     EXPECT_LT(result.fold->query_norm_after * result.fold->key_norm_after,
               1.05 * result.fold->query_norm * result.fold->key_norm);
     EXPECT_FALSE(open_source_model(options.source)

@@ -179,7 +179,7 @@ TEST_F(Export, RejectsExistingModel) {
   exported("model.h5", "back", options);
 }
 
-// Removes only files of an earlier model, recognised by their names.
+// Removes only files of an earlier model, recognized by their names.
 TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
   ConvertOptions options;
   options.source = tiny_bert().write(folder_ / "source");

@@ -225,7 +225,7 @@ TEST_F(FamilyKeys, ArchitectureReplacesMissingModelType) {
 
 class FamilyGguf : public WithTemporaryFolder {
  protected:
-  /// The decoder of a family as llama.cpp's converter writes it: neighbouring rows of rotary pairs for llama only.
+  /// The decoder of a family as llama.cpp's converter writes it: neighboring rows of rotary pairs for llama only.
   static std::string gguf_of(const std::string& family, const std::string& architecture,
                              const std::vector<std::string>& more = {}) {
     const Json config = Json::parse(content((directory_of(family) / "config.json").string()));

@@ -299,7 +299,7 @@ TEST_F(Import, AccountsForEveryTensor) {
   EXPECT_THAT(refused(other.write(folder_ / "other")), HasSubstr("tensor transformer.wte.weight is missing"));
 }
 
-TEST_F(Import, HonoursAllowMissingAndAllowUnexpected) {
+TEST_F(Import, HonorsAllowMissingAndAllowUnexpected) {
   TinyModel tiny = tiny_gpt2();
   tiny.remove("transformer.h.1.ln_2.bias");
   tiny.add("score.weight", {3, 8}, 1);

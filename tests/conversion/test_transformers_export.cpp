@@ -114,31 +114,31 @@ TEST_F(TransformersExport, NamesTheClassOfEachHead) {
   const auto auto_map = [&](const std::function<void(Settings&)>& change, const Vocabulary& vocabulary) {
     return exported(make(change, vocabulary)).at("auto_map");
   };
-  const Vocabulary plain = Vocabulary::bytes(true), labelled = plain.with_labels({"no", "yes"});
+  const Vocabulary plain = Vocabulary::bytes(true), labeled = plain.with_labels({"no", "yes"});
   EXPECT_EQ(auto_map([](Settings& s) { encoder(s, Objective::masked_tokens); }, plain).at("AutoModelForMaskedLM"),
             "modeling_furlong.FurlongForMaskedLM");
   EXPECT_TRUE(tensors().contains("model.token_embedding.weight"));
-  const Json classes = auto_map([](Settings& s) { encoder(s, Objective::classification); }, labelled);
+  const Json classes = auto_map([](Settings& s) { encoder(s, Objective::classification); }, labeled);
   EXPECT_EQ(classes.at("AutoModelForSequenceClassification"), "modeling_furlong.FurlongForSequenceClassification");
   EXPECT_FALSE(classes.contains("AutoModelForMaskedLM"));
   EXPECT_TRUE(tensors().contains("classifier.weight"));
-  const Json pairs = exported(make([](Settings& s) { encoder(s, Objective::pair_classification); }, labelled));
+  const Json pairs = exported(make([](Settings& s) { encoder(s, Objective::pair_classification); }, labeled));
   EXPECT_EQ(pairs.at("pair_classification"), true);
   EXPECT_EQ(pairs.at("id2label"), Json({{"0", "no"}, {"1", "yes"}}));
   EXPECT_TRUE(tensors().contains("matching.weight"));
   EXPECT_FALSE(pairs.contains("problem_type"));
-  const Json sets = exported(make([](Settings& s) { encoder(s, Objective::multi_label_classification); }, labelled));
+  const Json sets = exported(make([](Settings& s) { encoder(s, Objective::multi_label_classification); }, labeled));
   EXPECT_EQ(sets.at("problem_type"), "multi_label_classification");
   const Vocabulary numbers = plain.with_labels({"tm", "activity"}, {{60.5, 8.25}, {0.1, 1e-3}});
   const Json regression = exported(make([](Settings& s) { encoder(s, Objective::regression); }, numbers));
   EXPECT_EQ(regression.at("problem_type"), "regression");
   EXPECT_EQ(regression.at("label_scales"), Json({{60.5, 8.25}, {0.1, 1e-3}}));
   EXPECT_EQ(regression.at("architectures"), Json::array({"FurlongForSequenceClassification"}));
-  const Json of_tokens = exported(make([](Settings& s) { encoder(s, Objective::token_classification); }, labelled));
+  const Json of_tokens = exported(make([](Settings& s) { encoder(s, Objective::token_classification); }, labeled));
   EXPECT_EQ(of_tokens.at("architectures"), Json::array({"FurlongForTokenClassification"}));
   EXPECT_EQ(of_tokens.at("auto_map").at("AutoModelForTokenClassification"),
             "modeling_furlong.FurlongForTokenClassification");
-  EXPECT_THAT(transformers_card(make([](Settings& s) { encoder(s, Objective::token_classification); }, labelled)),
+  EXPECT_THAT(transformers_card(make([](Settings& s) { encoder(s, Objective::token_classification); }, labeled)),
               HasSubstr("pipeline_tag: token-classification\n"));
   const Json none = exported(make([](Settings& s) {
     encoder(s, Objective::masked_tokens);

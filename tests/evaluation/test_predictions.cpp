@@ -26,12 +26,12 @@ using testing::with;
 class PredictionsTest : public testing::WithTemporaryFolder {
  protected:
   /// 40 documents, or 20 pairs, with three labels, all in the training split.
-  TokenizedDataset labelled(std::uint64_t documents_per_label = 1) const {
+  TokenizedDataset labeled(std::uint64_t documents_per_label = 1) const {
     DatasetWriterOptions options;
     options.shares = {{1, 0, 0}};
     options.documents_per_label = documents_per_label;
-    DatasetWriter writer(path("labelled.h5"), Vocabulary::bytes(true), options);
-    const RandomKey key{7, 0, random_stream("labelled")};
+    DatasetWriter writer(path("labeled.h5"), Vocabulary::bytes(true), options);
+    const RandomKey key{7, 0, random_stream("labeled")};
     for (std::uint64_t i = 0; i < 40; ++i) {
       std::vector<std::uint16_t> letters;
       for (std::uint64_t k = 0; k < 3 + i % 7; ++k)
@@ -41,7 +41,7 @@ class PredictionsTest : public testing::WithTemporaryFolder {
       if (i % documents_per_label == 0) writer.label(static_cast<std::int32_t>(random_word(key, 1000 + i) % 3));
     }
     writer.finish("{}", {"no", "yes", "tab\t"});
-    return TokenizedDataset::open(path("labelled.h5"));
+    return TokenizedDataset::open(path("labeled.h5"));
   }
   static std::vector<std::string> lines_of(const std::string& text) {
     std::istringstream stream(text);
@@ -71,7 +71,7 @@ LabelPredictions predictions_of(Model& model, const TokenizedDataset& data, std:
 TEST_F(PredictionsTest, LossAndAccuracyAreThoseOfEvaluate) {
   for (const auto& [objective, documents] :
        std::vector<std::pair<std::string, std::uint64_t>>{{"classification", 1}, {"pair_classification", 2}}) {
-    const TokenizedDataset data = labelled(documents);
+    const TokenizedDataset data = labeled(documents);
     Model model = label_model(objective, data);
     for (const std::int64_t batch_size : {1, 7}) {
       for (const std::int64_t max_batches : {0, 2}) {

@@ -29,7 +29,7 @@ TEST(Half, ConvertsEveryBitPattern) {
 }
 
 TEST(Half, RoundsToNearestEven) {
-  // Between neighbours, the midpoint rounds to the even one, other values to the nearer one.
+  // Between neighbors, the midpoint rounds to the even one, other values to the nearer one.
   for (std::uint32_t bits = 0; bits < 0x7bff; ++bits) {
     const double low = half_to_float(static_cast<std::uint16_t>(bits)),
                  high = half_to_float(static_cast<std::uint16_t>(bits + 1));
@@ -47,7 +47,7 @@ TEST(Half, RoundsToNearestEven) {
   EXPECT_TRUE(std::isnan(half_to_float(float_to_half(std::bit_cast<float>(0x7f800001u)))));
 }
 
-TEST(ForeignNames, RecognisesUtf8) {
+TEST(ForeignNames, RecognizesUtf8) {
   for (const char* valid :
        {"", "plain", "gr\u00fc\u00df", "\u4e2d\u6587", "\U0001f600", "\U0010ffff", "\u0800\ud7ff\ue000"})
     EXPECT_TRUE(is_utf8(valid)) << valid;

@@ -135,7 +135,7 @@ TEST_F(Gguf, ReadsTensors) {
     expected.resize(64, -2.0f);
     EXPECT_EQ(floats(*opened, "quants"), expected);
     EXPECT_THAT(message_of<UserError>([&] { floats(*opened, "odd"); }),
-                HasSubstr("tensor 'odd' is quantised as Q2_K, which is not supported; expected F32, F16, BF16, Q4_0"));
+                HasSubstr("tensor 'odd' is quantized as Q2_K, which is not supported; expected F32, F16, BF16, Q4_0"));
     EXPECT_THAT(message_of<UserError>([&] { opened->read_integers("quants"); }),
                 HasSubstr("type Q8_0, expected integers"));
   }

@@ -68,7 +68,7 @@ std::vector<Valid> valid_files() {
   const std::vector<testing::StorageBytes> storages = {{"0", 12, std::string(48, '\2')},
                                                        {"1", 3, std::string(24, '\3')}};
   const std::string pickle = testing::pickled_state(tensors);
-  std::vector<testing::GgufTensor> quantised;
+  std::vector<testing::GgufTensor> quantized;
   for (const auto& [type, elements, bytes] : {std::tuple{2u, 32, 18},
                                               {3u, 32, 20},
                                               {6u, 32, 22},
@@ -77,12 +77,12 @@ std::vector<Valid> valid_files() {
                                               {12u, 256, 144},
                                               {13u, 256, 176},
                                               {14u, 256, 210}}) {
-    quantised.push_back({"blk." + std::to_string(type),
+    quantized.push_back({"blk." + std::to_string(type),
                          {static_cast<std::uint64_t>(elements), 1},
                          type,
                          std::string(static_cast<std::size_t>(bytes), '\4')});
   }
-  quantised.push_back({"norm", {3, 2}, 0, std::string(24, '\5')});
+  quantized.push_back({"norm", {3, 2}, 0, std::string(24, '\5')});
   const std::vector<std::string> pairs = {
       testing::gguf_pair("general.alignment", 4, packed<std::uint32_t>({32})),
       testing::gguf_pair("name", 8, testing::gguf_text("llama")),
@@ -98,7 +98,7 @@ std::vector<Valid> valid_files() {
       {"wide", testing::pytorch_zip(pickle, storages, false, true)},
       {"pickle", pickle, [storages](const std::string& changed) { return testing::pytorch_zip(changed, storages); }},
       {"older", testing::pytorch_older(testing::pickled_state(tensors, true), storages)},
-      {"gguf", testing::gguf_file(pairs, quantised)}};
+      {"gguf", testing::gguf_file(pairs, quantized)}};
 }
 
 class Mutator {

@@ -4,7 +4,7 @@
 
 #include "datasets/prepare/dataset_writer.h"
 #include "datasets/prepare/document_readers.h"
-#include "datasets/prepare/labelled_readers.h"
+#include "datasets/prepare/labeled_readers.h"
 #include "tests/fuzz/target.h"
 
 namespace furlong::fuzzing {

@@ -14,15 +14,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text = fuzzing::text_of(data + 2, size - 2);
   furlong::ImageOptions images;
   images.grayscale = (data[0] & 1) != 0;
-  images.labelled = (data[0] & 2) != 0;
-  if (images.labelled && (data[0] & 4) != 0) {
+  images.labeled = (data[0] & 2) != 0;
+  if (images.labeled && (data[0] & 4) != 0) {
     images.labels.emplace_back();
     for (int label = 0; label < data[1] % 8; ++label) images.labels[0].push_back(static_cast<std::uint8_t>(label));
     if ((data[0] & 8) != 0) images.names = {"no", "yes"};
   }
   const Vocabulary vocabulary = Vocabulary::bytes(false);
   furlong::DatasetWriterOptions options;
-  options.documents_per_label = images.labelled ? 1 : 0;
+  options.documents_per_label = images.labeled ? 1 : 0;
   options.shares = furlong::parse_split_shares("1");
   options.split_by = furlong::DatasetWriterOptions::SplitBy::document;
   fuzzing::read_documents(text, vocabulary, options,

@@ -53,7 +53,7 @@ void tensors() {
     seed("pytorch", deflate ? "deflated" : "zip", pytorch_zip(pickle, storages, deflate));
   seed("pytorch", "wide", pytorch_zip(pickle, storages, false, true));
   seed("pytorch", "older", pytorch_older(pickled_state(tensors, true), storages));
-  std::vector<GgufTensor> quantised;
+  std::vector<GgufTensor> quantized;
   for (const auto& [type, elements, bytes] : {std::tuple{2u, 32u, 18u},
                                               {3u, 32u, 20u},
                                               {6u, 32u, 22u},
@@ -62,12 +62,12 @@ void tensors() {
                                               {12u, 256u, 144u},
                                               {13u, 256u, 176u},
                                               {14u, 256u, 210u}})
-    quantised.push_back({"blk." + std::to_string(type), {elements, 1}, type, std::string(bytes, '\4')});
+    quantized.push_back({"blk." + std::to_string(type), {elements, 1}, type, std::string(bytes, '\4')});
   const std::vector<std::string> pairs = {gguf_pair("general.alignment", 4, packed<std::uint32_t>({32})),
                                           gguf_real("eps", 1e-5F), gguf_text_pair("name", "llama"),
                                           gguf_pair("types", 9, gguf_array(5, 3, packed<std::int32_t>({1, 2, 3}))),
                                           gguf_pair("deep", 9, gguf_array(9, 1, gguf_array(0, 2, "xy")))};
-  seed("gguf", "types", gguf_file(pairs, quantised));
+  seed("gguf", "types", gguf_file(pairs, quantized));
   seed("gguf", "model", tiny_gguf());
   std::string tokens, scores, kinds;
   const std::vector<std::pair<std::string, int>> pieces = {{"<unk>", 2}, {"<s>", 3}, {"</s>", 3}, {"\u2581", 1},
@@ -321,11 +321,11 @@ void texts() {
   seed("images", "idx_labels", bytes(6, 2) + two_images);
   seed("images", "pgm", bytes(2, 0) + "P5 # gray\n2 2 255\nabcd");
   seed("images", "ppm", bytes(3, 0) + "P6\n1 1\t9\r\1\2\3");
-  seed("labelled", "tsv", bytes(0, 0) + "good film\tyes\nbad film\tno\n");
-  seed("labelled", "tsv_header", bytes(0, 1) + "label\ttext\nyes\tgood\n");
-  seed("labelled", "csv", bytes(1, 7) + "text,other,label\n\"a \"\"b\"\"\nc\",d,yes\nx,y,no\n");
-  seed("labelled", "jsonl", bytes(2, 0) + "{\"text\": \"a\", \"label\": 1}\n{\"text\": [1, 255], \"label\": true}\n");
-  seed("labelled", "dna", bytes(0, 24) + "ACGTX\tyes\n");
+  seed("labeled", "tsv", bytes(0, 0) + "good film\tyes\nbad film\tno\n");
+  seed("labeled", "tsv_header", bytes(0, 1) + "label\ttext\nyes\tgood\n");
+  seed("labeled", "csv", bytes(1, 7) + "text,other,label\n\"a \"\"b\"\"\nc\",d,yes\nx,y,no\n");
+  seed("labeled", "jsonl", bytes(2, 0) + "{\"text\": \"a\", \"label\": 1}\n{\"text\": [1, 255], \"label\": true}\n");
+  seed("labeled", "dna", bytes(0, 24) + "ACGTX\tyes\n");
   seed("compressed", "gzip", gzip("some text, some text") + gzip("another member"));
   seed("compressed", "xz", xz("some text, some text"));
   seed("compressed", "plain", "some text");

@@ -17,7 +17,7 @@ SKIPPED = 77
 
 
 def expect_job(launcher, job, status, processes):
-    """Expects status 0, ranks that recognise this launcher, and no process left."""
+    """Expects status 0, ranks that recognize this launcher, and no process left."""
     output = job.output()
     jobs.expect(status == 0, f"status {status}:\n{output}")
     found = sorted(re.findall(r"rank (\d) of (\d) on \S+: .*, (\S+)$", output, re.MULTILINE))

@@ -130,7 +130,7 @@ class SlurmCluster:
                 os.kill(number, signal.SIGKILL)
 
     def steps(self):
-        """Returns the step daemons (slurmstepd), recognised by the log that they share with the daemons."""
+        """Returns the step daemons (slurmstepd), recognized by the log that they share with the daemons."""
         found = []
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):

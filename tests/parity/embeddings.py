@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Compares vectors of `furlong embed` and scores of `furlong score` with PyTorch, for real models.
 
-all-MiniLM-L6-v2: normalised mean-pooled vectors of English sentences, computed as in sentence-transformers (attention
-mask as weights, then length 1), and by that library itself if it is installed. AntiBERTy: normalised mean-pooled
+all-MiniLM-L6-v2: normalized mean-pooled vectors of English sentences, computed as in sentence-transformers (attention
+mask as weights, then length 1), and by that library itself if it is installed. AntiBERTy: normalized mean-pooled
 vectors of antibody sequences, from every layer; pseudo-log-likelihoods; masked-marginal and wild-type-marginal scores
-of mutations. SmolLM2 (GGUF, dequantised by transformers): log-likelihoods of texts.
+of mutations. SmolLM2 (GGUF, dequantized by transformers): log-likelihoods of texts.
 
   tests/parity/embeddings.py --furlong build/release/bin/furlong --models data/models
 
 Run with torch 2.15.0, transformers 5.23.0, gguf 0.19.0 and h5py (requirements.txt), if possible with
 sentence-transformers 6.2.0. Prints the largest difference of each comparison. Exit status 1 if one is over its
-tolerance: 1e-5 for normalised vectors, 1e-4 for each token's log-probability.
+tolerance: 1e-5 for normalized vectors, 1e-4 for each token's log-probability.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def check_minilm(report, program, folder, path):
             states = model(**batch).last_hidden_state[0]
             vector = states.mean(0)  # one row: every token counts
             theirs.append((vector / vector.norm()).numpy())
-        report.compare(f"all-MiniLM-L6-v2, normalised mean, PyTorch {dtype}", ours, theirs, VECTORS)
+        report.compare(f"all-MiniLM-L6-v2, normalized mean, PyTorch {dtype}", ours, theirs, VECTORS)
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
@@ -130,7 +130,7 @@ def check_antiberty(report, program, folder, path):
     for layer in range(len(states[0])):
         theirs = [torch.nn.functional.normalize(one[layer][0].mean(0), dim=0).numpy() for one in states]
         ours = embed(program, folder, path, fasta, "--normalize", "--layer", layer)
-        report.compare(f"AntiBERTy, normalised mean of layer {layer}", ours, theirs, VECTORS)
+        report.compare(f"AntiBERTy, normalized mean of layer {layer}", ours, theirs, VECTORS)
     for pooling, pick in (("class", lambda one: one[0]), ("last", lambda one: one[-2])):
         theirs = [torch.nn.functional.normalize(pick(one[-1][0]), dim=0).numpy() for one in states]
         ours = embed(program, folder, path, fasta, "--normalize", "--pooling", pooling, "--skip-special")

@@ -6,7 +6,7 @@ hidden states) for rows of different lengths, and the largest difference from tr
 float64, and that of Furlong's float32 at most 1e-4 from transformers in float32, or from what that rounds: transformers
 in float64. Where the two float32 are further apart, both distances are printed, and for Llama that of PyTorch's float32
 from itself with the neurons of each feedforward in other orders: the same function, other roundings. furlong export
-writes the model back: every tensor must have the name, type and bits that it had (of GGUF: gguf-py's dequantised
+writes the model back: every tensor must have the name, type and bits that it had (of GGUF: gguf-py's dequantized
 values, in float32), and transformers must load all of them: from_pretrained of 4.46 loses the output bias of RoBERTa
 and ALBERT, in the original too, which is then printed.
 
@@ -129,7 +129,7 @@ def check_gguf(program, model, folder, rows, checkpoint, work):
 
 
 def gguf_state(path):
-    """Tensors of a Llama in GGUF under transformers' names: dequantised by gguf-py, rotary rows put back into
+    """Tensors of a Llama in GGUF under transformers' names: dequantized by gguf-py, rotary rows put back into
     halves."""
     from gguf import GGUFReader
     from gguf.quants import dequantize

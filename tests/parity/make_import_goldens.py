@@ -18,7 +18,7 @@ import transformers
 from safetensors.torch import save_file
 
 from imports import doubled, reference
-from random_models import ESM_TOKENS, esm_tokenizer, randomised
+from random_models import ESM_TOKENS, esm_tokenizer, randomized
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "conversion" / "families"
 MASK = ESM_TOKENS.index("<mask>")
@@ -55,7 +55,7 @@ def main():
         folder = FOLDER / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        randomised(kind(kind.config_class(**SIZES, **keys))).to(torch.bfloat16).save_pretrained(folder)
+        randomized(kind(kind.config_class(**SIZES, **keys))).to(torch.bfloat16).save_pretrained(folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
         esm_tokenizer(folder)
         model = doubled(kind.from_pretrained(folder, dtype=torch.float32).eval())

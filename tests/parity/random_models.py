@@ -40,7 +40,7 @@ def word_tokenizer(folder, size):
     )
 
 
-def randomised(model):
+def randomized(model):
     """Weights larger than initial ones, norms and biases other than one and zero: what is left out or mixed up
     shows."""
     generator = torch.Generator().manual_seed(7)
@@ -63,7 +63,7 @@ def gpt2(**changes):
     config = transformers.GPT2Config(
         vocab_size=300, n_positions=96, n_embd=48, n_layer=3, n_head=4, bos_token_id=0, eos_token_id=0, **changes
     )
-    return randomised(transformers.GPT2LMHeadModel(config))
+    return randomized(transformers.GPT2LMHeadModel(config))
 
 
 def llama(rope=None, family="Llama", **changes):
@@ -86,7 +86,7 @@ def llama(rope=None, family="Llama", **changes):
     else:
         keys["rope_scaling"] = rope
     config = getattr(transformers, family + "Config")(**keys)
-    return randomised(getattr(transformers, family + "ForCausalLM")(config))
+    return randomized(getattr(transformers, family + "ForCausalLM")(config))
 
 
 def bert(kind, **changes):
@@ -99,7 +99,7 @@ def bert(kind, **changes):
         max_position_embeddings=64,
         **changes,
     )
-    return randomised(kind(config))
+    return randomized(kind(config))
 
 
 def roberta(kind, **changes):
@@ -112,7 +112,7 @@ def roberta(kind, **changes):
         max_position_embeddings=66,
         **changes,
     )
-    return randomised(kind(config))
+    return randomized(kind(config))
 
 
 ESM_TOKENS = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
@@ -132,7 +132,7 @@ def esm(kind, **changes):
         token_dropout=True,
     )
     keys.update(changes)
-    return randomised(kind(transformers.EsmConfig(**keys)))
+    return randomized(kind(transformers.EsmConfig(**keys)))
 
 
 def esm_tokenizer(folder):
@@ -153,7 +153,7 @@ def albert(kind, **changes):
         max_position_embeddings=64,
         **changes,
     )
-    return randomised(kind(config))
+    return randomized(kind(config))
 
 
 def save(model, folder, shard="5GB", pickled=False):

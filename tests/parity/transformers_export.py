@@ -50,8 +50,8 @@ def furlong(program, *arguments):
     return result.stdout
 
 
-def labelled_data(program, work, objective):
-    table, store = work / "labelled.tsv", work / "labelled.h5"
+def labeled_data(program, work, objective):
+    table, store = work / "labeled.tsv", work / "labeled.h5"
     words = ["alpha", "beta", "gamma", "delta", "one", "two", "three"]
     rows = []
     for i in range(60):
@@ -85,7 +85,7 @@ def trained(program, work, model, attention, objective):
         model["vocabulary_size"] = VOCABULARY
     data = {"task": "copy", "sequence_length": 32, "batch_size": 2}
     if labels:
-        data = {"dataset": str(labelled_data(program, work, objective)), "sequence_length": 32, "batch_size": 2}
+        data = {"dataset": str(labeled_data(program, work, objective)), "sequence_length": 32, "batch_size": 2}
     config = {
         "seed": 1,
         "run_directory": str(work / "run"),
@@ -103,7 +103,7 @@ def trained(program, work, model, attention, objective):
     return work / "run"
 
 
-def randomise(folder):
+def randomize(folder):
     """Weights larger than initial ones, gains, biases and constants other than one and zero."""
     generator = torch.Generator().manual_seed(7)
     tensors = load_file(folder / "model.safetensors")
@@ -346,7 +346,7 @@ def check(program, name, row, work):
     if name != "lora":  # of adapters the run itself is compared with the merged export
         first = work / "first"
         furlong(program, "export", checkpoint, first)
-        randomise(first)
+        randomize(first)
         checkpoint = work / "model.h5"
         furlong(program, "convert", first, checkpoint)
         furlong(program, "export", checkpoint, folder)

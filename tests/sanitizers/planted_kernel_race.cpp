@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   const bool threads = argc > 1 && std::string_view(argv[1]) == "threads";
   const auto run = [&](bool correct) {
     if (threads) {
-      launch(stream, planted::neighbour, dim3(1), dim3(64), 0, gpu_data<float>(out), correct);
+      launch(stream, planted::neighbor, dim3(1), dim3(64), 0, gpu_data<float>(out), correct);
     } else {
       launch(stream, planted::add_to_one, dim3(4), dim3(64), 0, gpu_data<float>(out), correct);
     }

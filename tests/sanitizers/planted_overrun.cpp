@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   constexpr int n = 13;           // neither 8 nor 256 bytes have a whole number of such
   const volatile int behind = n;  // the compiler must not see it
   if (argc > 1 && std::string_view(argv[1]) == "tensor") {
-    const Tensor tensor = Tensor::zeros({n}, DType::float32), neighbour = Tensor::zeros({n}, DType::float32);
+    const Tensor tensor = Tensor::zeros({n}, DType::float32), neighbor = Tensor::zeros({n}, DType::float32);
     std::printf("%f\n", static_cast<double>(tensor.data<float>()[behind - 1]));
     std::puts("correct read done");
     std::fflush(stdout);

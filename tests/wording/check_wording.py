@@ -39,6 +39,10 @@ PHRASES = {
     r"to be seen by": "visible to",
     r"carries? (its|the|their) state": "stateful",
     r"(is|are) not said": "is not given",
+    # British spelling; quoted alone it is an old name of an option or a value of another program.
+    r"(?!(?<=[\"-])\w+[\"=])\w*(behaviour|neighbour|colour|favour|honour|labell(ed|ing)|modelling|cancell(ed|ing)|centr(ed?|ing)|"
+    r"fibre|licence|misspelt|learnt|(normal|optim|initial|recogn|minim|maxim|general|special|quant|token|serial|random|regular|"
+    r"util|stabil|factor|summar|synchron|vector|parametr)is(e|ing|ation))\w*": "the American spelling",
 }
 PATTERN = re.compile("|".join(rf"(?P<p{i}>\b(?:{phrase})\b)" for i, phrase in enumerate(PHRASES)), re.IGNORECASE)
 TOKENS = re.compile(
@@ -92,6 +96,7 @@ def self_test() -> None:
     found = [(line, phrase.lower()) for line, phrase, _ in find(planted, True)]
     assert found == [(2, "begins from"), (5, "by turns")], found
     assert not find("int lesson = remake(what);\n", True)
+    assert [f[1] for f in find("\"--unlabelled\", old: labelled,\nRenormalised", False)] == ["labelled", "Renormalised"]
     assert [f[1] for f in find("What there\nis of it.\n", False)] == ["What there is"]
     assert long_lines("x" * 120 + "\n" + "x" * 121 + "\n" + "q\u0302" * 120) == [(2, 121)]
     for phrase in PHRASES:

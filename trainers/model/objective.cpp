@@ -1,7 +1,7 @@
 #include "trainers/model/objective.h"
 
 #include "datasets/samplers/document_source.h"
-#include "datasets/samplers/labelled_source.h"
+#include "datasets/samplers/labeled_source.h"
 #include "datasets/samplers/masking.h"
 #include "datasets/samplers/sampler.h"
 #include "datasets/samplers/segment_source.h"
@@ -57,10 +57,10 @@ std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& 
   return std::make_unique<MaskedSource>(Sampler(data, split, windows), vocabulary, options);
 }
 
-std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary& vocabulary,
-                                      const TokenizedDataset& data, Split split, bool shuffled,
-                                      std::int64_t sequence_length) {
-  LabelledOptions options;
+std::unique_ptr<BatchSource> labeled(const Settings& settings, const Vocabulary& vocabulary,
+                                     const TokenizedDataset& data, Split split, bool shuffled,
+                                     std::int64_t sequence_length) {
+  LabeledOptions options;
   options.sequence_length = sequence_length;
   options.shuffled = shuffled;
   options.pairs = settings.objective.name == Objective::pair_classification;
@@ -69,7 +69,7 @@ std::unique_ptr<BatchSource> labelled(const Settings& settings, const Vocabulary
   options.kind = settings.objective.label_kind();
   options.scales = vocabulary.label_scales();
   if (settings.objective.pooling == ops::Pooling::first) options.first_token = vocabulary.class_id();
-  return std::make_unique<LabelledSource>(data, split, options);
+  return std::make_unique<LabeledSource>(data, split, options);
 }
 
 std::unique_ptr<BatchSource> copies(const Settings& settings, const Vocabulary& vocabulary, Split split,
@@ -123,7 +123,7 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
     case Objective::next_token:
       break;
     default:
-      return labelled(settings, vocabulary, data, Split::train, !in_order, settings.data.sequence_length);
+      return labeled(settings, vocabulary, data, Split::train, !in_order, settings.data.sequence_length);
   }
   if (settings.data.sampler == "stream") {
     const std::int64_t rows = settings.data.batch_size * settings.trainer.gradient_accumulation;
@@ -146,7 +146,7 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const V
     case Objective::next_token:
       break;
     default:
-      return labelled(settings, vocabulary, data, split, false, sequence_length);
+      return labeled(settings, vocabulary, data, split, false, sequence_length);
   }
   // Stateful evaluation uses the same segments as training, but starts whole documents where possible.
   if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size, true);

@@ -148,7 +148,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
                   &Mechanism::projects_sequence)
       .elsewhere({"linformer_k", "proj_k", "compressed"});
   with_mechanisms(t.key("model.attention.projection", &a.projection, "",
-                        "projection along the sequence; linear: learned matrix; mean: means of neighbouring tokens; "
+                        "projection along the sequence; linear: learned matrix; mean: means of neighboring tokens; "
                         "convolution: learned strided convolution"),
                   &Mechanism::projects_sequence);
   with_mechanisms(t.key("model.attention.sharing", &a.sharing, "",

@@ -72,7 +72,7 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
 void add_objective_keys(config::Table& t, ObjectiveSettings& o) {
   t.section("objective", "the training objective");
   t.key("objective.name", &o.name, "",
-        "next_token: causal language modelling (decoder); masked_tokens: masked language modelling (encoder, BERT); "
+        "next_token: causal language modeling (decoder); masked_tokens: masked language modeling (encoder, BERT); "
         "classification: one label of a document; pair_classification: one label of a pair of documents; regression: "
         "one or several numbers of a document; multi_label_classification: any number of labels of a document; "
         "token_classification: a label of each token (all encoder)")

@@ -53,7 +53,7 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
   t.key("model.activation", &m.activation, "",
         "activation function of the feedforward layer; swiglu and geglu are gated and add a third weight matrix")
       .elsewhere({"hidden_act", "activation_function"});
-  t.key("model.norm", &m.norm, "", "normalisation layer; norm_placement sets where it is applied")
+  t.key("model.norm", &m.norm, "", "normalization layer; norm_placement sets where it is applied")
       .elsewhere({"normalization", "norm_type"});
   t.key("model.norm_epsilon", &m.norm_epsilon, "", "epsilon added to the variance (layernorm) or mean square (rmsnorm)")
       .above(0)
@@ -64,10 +64,10 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
         "after each residual addition, without a final norm (BERT)")
       .elsewhere({"prenorm", "pre_norm", "post_norm", "norm_first"});
   t.key("model.embedding_norm", &m.embedding_norm, "",
-        "normalise the sum of token, position and segment embeddings (BERT)")
+        "normalize the sum of token, position and segment embeddings (BERT)")
       .elsewhere({"embedding_layernorm", "embed_norm"});
   t.key("model.query_key_norm", &m.query_key_norm, "",
-        "none: off; rmsnorm: normalise each head's queries and keys with a learned gain before rotary positions, which "
+        "none: off; rmsnorm: normalize each head's queries and keys with a learned gain before rotary positions, which "
         "bounds the scores and the variance of random features")
       .elsewhere({"qk_norm", "qk_layernorm", "use_qk_norm"});
   t.key("model.bias", &m.bias, "", "add biases to linear layers and layernorm").elsewhere({"use_bias"});

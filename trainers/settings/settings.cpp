@@ -40,7 +40,7 @@ FILE` prints it with all defaults and derived values; `--comments` adds the mean
   and `false`.
 - **Derived values.** 0 often means "derive the value from other keys". The run's own `config.yaml`
   contains the derived values. To change a key that others derive from, edit the original file.
-- **Initial weights.** With `model.weights`, tensors that the checkpoint lacks are initialised as in
+- **Initial weights.** With `model.weights`, tensors that the checkpoint lacks are initialized as in
   a new model. A longer table of learned positions repeats the checkpoint's. A resumed run continues
   from its own checkpoint instead.
 - **LoRA.** With `model.lora_rank`, these weights are trained: the adapters, the classifier of

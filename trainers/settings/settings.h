@@ -1,5 +1,5 @@
 #pragma once
-// The configuration of a run as typed values. Member initialisers are the defaults. The table in *_keys.cpp gives each
+// The configuration of a run as typed values. Member initializers are the defaults. The table in *_keys.cpp gives each
 // key its unit, range and meaning. To add a key, declare its member here and add one entry there.
 #include <cstdint>
 #include <filesystem>

@@ -57,12 +57,12 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
   with_key(loaded, "data.ignore_tokens", [&] {
     for (const std::string& symbol : settings.data.ignore_tokens) vocabulary.id_of(symbol);
   });
-  const bool labelled = settings.objective.learns_labels();
-  with_key(loaded, labelled ? "objective.name" : "data.sequence_length", [&] {
+  const bool labeled = settings.objective.learns_labels();
+  with_key(loaded, labeled ? "objective.name" : "data.sequence_length", [&] {
     const Vocabulary of_model = model_vocabulary(settings, vocabulary);
     training_source(settings, of_model, data);
     // Fail now instead of at the first validation.
-    if ((labelled || settings.data.sampler == "stream" || settings.data.sampler == "documents") &&
+    if ((labeled || settings.data.sampler == "stream" || settings.data.sampler == "documents") &&
         data.size(Split::validation) > 0)
       evaluation_source(settings, of_model, data, Split::validation, settings.data.sequence_length,
                         settings.data.batch_size);

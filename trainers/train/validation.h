@@ -53,7 +53,7 @@ struct EvaluationPass {
 Evaluation evaluate(Model& model, const BatchSource& source, const EvaluationPass& pass);
 
 /// Evaluates the model's objective in one pass over a split. next_token: windows of `sequence_length`, in which each
-/// token except the split's first is a target once. Other objectives: some tokens masked, or labelled documents cut at
+/// token except the split's first is a target once. Other objectives: some tokens masked, or labeled documents cut at
 /// that length. `max_batches` limits the number of batches; 0 means all. Runs without dropout and without a tape.
 /// `share`: this rank's share of each batch; all ranks get the combined result. Throws UserError if no token or label
 /// is a target.

@@ -8,7 +8,7 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-// Each thread owns a vector of channels and a few consecutive rows. Rows read twice, or by neighbouring threads, come
+// Each thread owns a vector of channels and a few consecutive rows. Rows read twice, or by neighboring threads, come
 // from the cache, so global memory is read once. Each sum is over the taps in order, so a sequence processed in pieces
 // gives the bits of the whole.
 

@@ -42,12 +42,12 @@ compute_t<T> row_mean(const T* row, std::int64_t columns) {
   return lane_sum(d, sum) / static_cast<compute_t<T>>(columns);
 }
 
-/// Returns mean((row - centre)^2) in a second pass over the row, which is still in the cache. The difference of two
+/// Returns mean((row - center)^2) in a second pass over the row, which is still in the cache. The difference of two
 /// large sums would lose the variance.
 template <class T>
-compute_t<T> mean_square(const T* row, std::int64_t columns, compute_t<T> centre) {
+compute_t<T> mean_square(const T* row, std::int64_t columns, compute_t<T> center) {
   const typename Lanes<T>::D d;
-  const auto middle = hn::Set(d, centre);
+  const auto middle = hn::Set(d, center);
   auto sum = hn::Zero(d);
   for_lanes<T>(columns, [&](std::int64_t i, std::int64_t n) {
     auto difference = hn::Sub(load_n(row + i, n), middle);
@@ -146,8 +146,8 @@ void backward_row(const T* x, const T* d_normed, const compute_t<T>* gain, const
   for_lanes<T>(columns, [&](std::int64_t i, std::int64_t n) {
     const auto x_hat = hn::Mul(hn::Sub(load_n(x + i, n), middle), factor);
     const auto g = hn::Mul(load_n(d_normed + i, n), load_n<Compute>(gain + i, n));
-    const auto centred = hn::Sub(hn::NegMulAdd(x_hat, mean_g_x_hat, g), mean_g);
-    store_n<T>(addend ? hn::MulAdd(centred, factor, load_n(addend + i, n)) : hn::Mul(centred, factor), d_x + i, n);
+    const auto centered = hn::Sub(hn::NegMulAdd(x_hat, mean_g_x_hat, g), mean_g);
+    store_n<T>(addend ? hn::MulAdd(centered, factor, load_n(addend + i, n)) : hn::Mul(centered, factor), d_x + i, n);
   });
 }
 

@@ -157,8 +157,8 @@ struct NormBackwardPointers {
   const Compute *mean, *reciprocal_deviation, *gain;
   Compute* sums;  // [blocks, 2, columns] of d_gain and d_bias, or null
   std::int64_t rows, columns;
-  Compute per_column;     // 1 / columns
-  bool centred, aligned;  // centred: layernorm
+  Compute per_column;      // 1 / columns
+  bool centered, aligned;  // centered: layernorm
 };
 
 /// Σ g and Σ g x_hat over a row.
@@ -196,7 +196,7 @@ struct NormRow {
   }
   template <class Work>
   __device__ void set_means(const Work& work, NormRowSums<T> sums) {
-    mean_g = work.centred ? sums.g * work.per_column : T(0);
+    mean_g = work.centered ? sums.g * work.per_column : T(0);
     mean_g_x_hat = sums.g_x_hat * work.per_column;
   }
 };

@@ -34,8 +34,8 @@ inline GpuKernel<const Tensor& /*compute_values*/, const Tensor& /*values*/, con
 inline GpuKernel<const Tensor& /*average*/, const Tensor& /*values*/, double /*decay*/, const Tensor& /*scalars*/>
     ema_update_gpu{"ema_update"};
 
-/// Returns `value` rounded to one of its two bfloat16 neighbours, as bits. With a uniformly random 32-bit `word`, the
-/// result is the neighbour away from zero with probability (low 16 bits of value) / 2^16: if these bits plus the upper
+/// Returns `value` rounded to one of its two bfloat16 neighbors, as bits. With a uniformly random 32-bit `word`, the
+/// result is the neighbor away from zero with probability (low 16 bits of value) / 2^16: if these bits plus the upper
 /// half of `word` reach 2^16. Bfloat16 numbers and infinities are unchanged; a NaN stays a NaN.
 constexpr std::uint16_t stochastic_bfloat16(float value, std::uint32_t word) {
   const auto bits = std::bit_cast<std::uint32_t>(value);

@@ -12,10 +12,10 @@ namespace furlong::layers {
 ///  - buffer `name`.directions [n_projections, d_head]: ω, one random projection for all heads of the layer;
 ///  - buffers of HeadConstants;
 ///  - `name`.query_features.weight [n_heads, d_head, d_head] and `name`.key_features.weight
-///    [n_kv_heads, d_head, d_head] (hedgehog), initialised to identities;
-///  - `name`.output_norm.weight [n_heads · d_head] (normalizer none): the gain of each head's RMS norm, initialised to
+///    [n_kv_heads, d_head, d_head] (hedgehog), initialized to identities;
+///  - `name`.output_norm.weight [n_heads · d_head] (normalizer none): the gain of each head's RMS norm, initialized to
 ///    1;
-///  - `name`.gate [n_heads] (softmax_window): added to the scores inside the window, initialised to 0.
+///  - `name`.gate [n_heads] (softmax_window): added to the scores inside the window, initialized to 0.
 class LinearMechanism : public AttentionMechanism {
  public:
   /// Declares the parameters and buffers in `store`. Throws UserError for unknown names and for invalid combinations of

@@ -28,10 +28,10 @@ class Draws {
   std::uint64_t next_ = 0;
 };
 
-/// Orthonormalises Gaussian rows by modified Gram-Schmidt, applied twice. The triangular factor has a positive
+/// Orthonormalizes Gaussian rows by modified Gram-Schmidt, applied twice. The triangular factor has a positive
 /// diagonal, which is the sign convention that makes Q Haar-distributed (Mezzadri 2007, "How to generate random
 /// matrices from the classical compact groups").
-void orthonormalise(std::vector<double>& rows, std::int64_t d) {
+void orthonormalize(std::vector<double>& rows, std::int64_t d) {
   for (std::int64_t i = 0; i < d; ++i) {
     double* row = rows.data() + i * d;
     for (int pass = 0; pass < 2; ++pass) {
@@ -72,7 +72,7 @@ std::vector<double> orthogonal_rows(RandomProjectionKind kind, std::int64_t m, s
   if (kind == RandomProjectionKind::norm_stratified) norms = stratified_norms(m, d, draws);
   for (std::int64_t start = 0; start < m; start += d) {
     for (double& value : block) value = draws.normal();
-    orthonormalise(block, d);
+    orthonormalize(block, d);
     for (std::int64_t i = start; i < std::min(start + d, m); ++i) {
       const double norm = kind == RandomProjectionKind::norm_stratified ? norms[static_cast<std::size_t>(i)]
                           : kind == RandomProjectionKind::orthogonal    ? chi_norm(d, draws)
@@ -114,7 +114,7 @@ std::vector<double> structured_rows(std::int64_t m, std::int64_t d, Draws& draws
   return rows;
 }
 
-/// P(a, x), the regularised lower incomplete gamma function. Uses its power series for x < a + 1, and Lentz's continued
+/// P(a, x), the regularized lower incomplete gamma function. Uses its power series for x < a + 1, and Lentz's continued
 /// fraction of 1 - P otherwise.
 double lower_gamma(double a, double x) {
   const double front = std::exp(a * std::log(x) - x - std::lgamma(a));

@@ -20,7 +20,7 @@ std::int64_t resolved_projected_length(const AttentionConfig& config);
 ///  - layers: attention.sequence_projection.weight, declared by the first such layer.
 /// The shape is ([n_kv_heads,] r, max_sequence_length) for a linear projection and ([n_kv_heads·] d_head, stride) for a
 /// convolution, with the factor n_kv_heads only for sharing none. A mean has no parameters and ignores sharing.
-/// Initialised as N(0, 1 / (r + max_sequence_length)), as in the authors' implementation (Xavier with gain 1/√2 in
+/// Initialized as N(0, 1 / (r + max_sequence_length)), as in the authors' implementation (Xavier with gain 1/√2 in
 /// fairseq); convolutions as N(0, 1 / stride).
 ///
 /// Throws UserError for a causal config, a projected length above max_sequence_length, and unknown names. In use,

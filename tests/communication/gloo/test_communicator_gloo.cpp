@@ -17,10 +17,10 @@ TEST(Gloo, ConnectsOverIPv6) {
 }
 
 TEST(Gloo, OwnAddressMatchesTheRouteToThePeer) {
-  EXPECT_EQ(own_address_towards("127.0.0.1"), "127.0.0.1");
-  EXPECT_EQ(own_address_towards("localhost"), "127.0.0.1");
-  EXPECT_EQ(own_address_towards("::1"), "::1");
-  const std::string message = store_testing::message_of<UserError>([] { own_address_towards("no-such-host.invalid"); });
+  EXPECT_EQ(own_address_toward("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(own_address_toward("localhost"), "127.0.0.1");
+  EXPECT_EQ(own_address_toward("::1"), "::1");
+  const std::string message = store_testing::message_of<UserError>([] { own_address_toward("no-such-host.invalid"); });
   EXPECT_NE(message.find("MASTER_ADDR: 'no-such-host.invalid' cannot be resolved"), std::string::npos) << message;
 }
 

@@ -44,10 +44,10 @@ TEST(CoreSplit, OrdersCoresByTopology) {
     std::ofstream(folder / "physical_package_id") << cpu % 2 << "\n";
     std::ofstream(folder / "core_id") << cpu / 2 % 2 << "\n";
   }
-  EXPECT_THAT(neighbouring_cores({0, 1, 2, 3, 4, 5, 6, 7}, root), ElementsAre(0, 4, 2, 6, 1, 5, 3, 7));
-  EXPECT_THAT(neighbouring_cores({7, 1, 2}, root), ElementsAre(2, 1, 7));
+  EXPECT_THAT(neighboring_cores({0, 1, 2, 3, 4, 5, 6, 7}, root), ElementsAre(0, 4, 2, 6, 1, 5, 3, 7));
+  EXPECT_THAT(neighboring_cores({7, 1, 2}, root), ElementsAre(2, 1, 7));
   std::filesystem::remove_all(root);
-  EXPECT_THAT(neighbouring_cores({7, 1, 2}, root), ElementsAre(1, 2, 7)) << "expected numerical order without topology";
+  EXPECT_THAT(neighboring_cores({7, 1, 2}, root), ElementsAre(1, 2, 7)) << "expected numerical order without topology";
 }
 
 TEST(CoreSplit, FormatsListsLikeTaskset) {

@@ -57,7 +57,7 @@ TEST(Launcher, DividesCoresUnlessThreadsAreSet) {
   const char* script =
       "echo $OMP_NUM_THREADS $FURLONG_POOL_THREADS $(grep Cpus_allowed_list /proc/self/status | cut -f2) > "
       "$D/got.$RANK";
-  const std::vector<int> cores = neighbouring_cores();
+  const std::vector<int> cores = neighboring_cores();
   const auto n = static_cast<int>(std::min<std::size_t>(cores.size(), 4));
   Launcher own(n, script, 15, {{{"OMP_NUM_THREADS", "1"}}});
   EXPECT_THAT(own.wait().err, HasSubstr("(OMP_NUM_THREADS=1 as set)"));

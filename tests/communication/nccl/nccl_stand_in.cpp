@@ -36,7 +36,7 @@
 namespace furlong::nccl {
 namespace {
 
-/// Rejects two threads in one communicator at a time, which is undefined behaviour in NCCL.
+/// Rejects two threads in one communicator at a time, which is undefined behavior in NCCL.
 class Call {
  public:
   explicit Call(Communicator* communicator)

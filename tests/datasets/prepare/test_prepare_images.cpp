@@ -63,7 +63,7 @@ class PrepareImagesTest : public testing::WithTemporaryFolder {
 
 using Pixels = std::vector<std::int32_t>;
 
-TEST_F(PrepareImagesTest, IdxFilesBecomeLabelledPixels) {
+TEST_F(PrepareImagesTest, IdxFilesBecomeLabeledPixels) {
   const std::string first = idx({2, 2, 3}, bytes({0, 1, 2, 3, 4, 255, 6, 7, 8, 9, 10, 11}));
   const std::string second = idx({1, 2, 3}, bytes({20, 21, 22, 23, 24, 25}));
   const TokenizedDataset data = prepared(
@@ -84,9 +84,9 @@ TEST_F(PrepareImagesTest, LabelsAreOptionalAndCanHaveNames) {
   const std::string images = file("a", idx({2, 1, 2}, bytes({1, 2, 3, 4})));
   EXPECT_EQ(prepared(options({images})).documents_per_label(), 0u);
   PrepareOptions named = options({images}, {file("labels", idx({2}, bytes({1, 0})))});
-  named.labelled.labels = {"shoe", "bag", "coat"};
-  EXPECT_EQ(prepared(named).vocabulary().labels(), named.labelled.labels);
-  named.labelled.labels = {"shoe"};
+  named.labeled.labels = {"shoe", "bag", "coat"};
+  EXPECT_EQ(prepared(named).vocabulary().labels(), named.labeled.labels);
+  named.labeled.labels = {"shoe"};
   std::filesystem::remove(named.output);
   EXPECT_THAT(refusal(named), HasSubstr("image 1 has the label 1, but --labels gives 1 names"));
 }
@@ -95,13 +95,13 @@ TEST_F(PrepareImagesTest, RejectsLabelsOfUnlabeledAndMixedFiles) {
   const std::string plain = file("a.idx", idx({1, 1, 2}, bytes({1, 2})));
   const std::string picture = file("a.pgm", "P5 2 1 255\n" + bytes({1, 2}));
   PrepareOptions named = options({plain});
-  named.labelled.labels = {"cat", "dog"};
+  named.labeled.labels = {"cat", "dog"};
   EXPECT_THAT(refusal(named), ::testing::AllOf(HasSubstr("a.idx: --labels"), HasSubstr("--label-file")));
   EXPECT_THAT(refusal(options({picture, plain})), ::testing::AllOf(HasSubstr("a.idx: "), HasSubstr("separately")));
   EXPECT_THAT(refusal(options({plain, picture})), ::testing::AllOf(HasSubstr("a.pgm: "), HasSubstr("separately")));
 }
 
-TEST_F(PrepareImagesTest, ReadsColoursAndReducesThemToGray) {
+TEST_F(PrepareImagesTest, ReadsColorsAndReducesThemToGray) {
   // Luma of red, green and blue: 0.299, 0.587 and 0.114 of 255.
   const std::string rgb = bytes({255, 0, 0, 0, 255, 0, 0, 0, 255, 255, 255, 255});
   PrepareOptions wanted = options({file("a", idx({1, 2, 2, 3}, rgb))});
@@ -124,9 +124,9 @@ TEST_F(PrepareImagesTest, FoldersLabelPicturesAndValuesAreScaled) {
   EXPECT_EQ(pixels(data), (Pixels{0, 255, '#', 10, 64, 128}));
   EXPECT_EQ(data.labels(), (Pixels{0, 1, 0}));
   EXPECT_EQ(data.vocabulary().labels(), (std::vector<std::string>{"dog", "cat"}));
-  wanted.labelled.labels = {"cat", "dog"};
+  wanted.labeled.labels = {"cat", "dog"};
   EXPECT_EQ(prepared(wanted).labels(), (Pixels{1, 0, 1}));
-  wanted.labelled.labels = {"cat"};
+  wanted.labeled.labels = {"cat"};
   std::filesystem::remove(wanted.output);
   EXPECT_THAT(refusal(wanted), HasSubstr("its folder dog is not one of --labels"));
 }

@@ -26,12 +26,12 @@ class PrepareTaskTest : public testing::WithTemporaryFolder {
 };
 
 /// Expects every document and label of a split to be a sample of the task.
-void expect_samples(const TokenizedDataset& data, const LabelledTask& task, Split split, std::uint64_t samples,
+void expect_samples(const TokenizedDataset& data, const LabeledTask& task, Split split, std::uint64_t samples,
                     std::uint64_t& document) {
   const std::vector<std::int32_t> labels = data.labels();
   std::uint64_t position = 0;
   for (std::uint64_t i = 0; i < samples; ++i, ++document) {
-    const LabelledSequence expected = task.sample(split, i);
+    const LabeledSequence expected = task.sample(split, i);
     const auto [begin, end] = data.document(document);
     ASSERT_EQ(end - begin, expected.tokens.size());
     EXPECT_EQ(data.read(split, position, expected.tokens.size()), expected.tokens);

@@ -55,7 +55,7 @@ TEST_F(DocumentSourceTest, RowsAreDocumentsOrParts) {
   EXPECT_EQ(end.n_targets, 1);
   EXPECT_THAT(end.mask, ElementsAre(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
 
-  // For masked language modelling each token is an input, and there are no targets yet.
+  // For masked language modeling each token is an input, and there are no targets yet.
   const DocumentSource all(dataset, Split::train, options(4, false));
   EXPECT_EQ(all.n_samples(), 4u);
   const Batch inputs = all.batch(0, 4);

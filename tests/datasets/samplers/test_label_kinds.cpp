@@ -5,9 +5,9 @@
 #include <bit>
 #include <filesystem>
 
-#include "datasets/prepare/labelled_readers.h"
+#include "datasets/prepare/labeled_readers.h"
 #include "datasets/prepare/prepare.h"
-#include "datasets/samplers/labelled_source.h"
+#include "datasets/samplers/labeled_source.h"
 #include "framework/core/error.h"
 #include "tests/datasets/temporary_folder.h"
 
@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
-using Kind = LabelledFormat::Kind;
+using Kind = LabeledFormat::Kind;
 using Strings = std::vector<std::string>;
 
 class LabelKindsTest : public testing::WithTemporaryFolder {
@@ -32,18 +32,18 @@ class LabelKindsTest : public testing::WithTemporaryFolder {
   };
   TokenizedDataset stored(const std::string& content, const Request& request) const {
     PrepareOptions options;
-    options.format = PrepareOptions::Format::labelled;
+    options.format = PrepareOptions::Format::labeled;
     options.inputs = {file("input", content)};
     options.output = path("store.h5");
     options.force = true;
     options.alphabet = request.alphabet;
-    options.labelled.kind = request.kind;
-    options.labelled.label_kind = request.labels;
-    options.labelled.text_field = request.text_field;
-    options.labelled.label_fields = request.fields;
-    options.labelled.labels = request.names;
-    options.labelled.unlabeled = request.unlabeled;
-    options.labelled.label_separator = request.separator;
+    options.labeled.kind = request.kind;
+    options.labeled.label_kind = request.labels;
+    options.labeled.text_field = request.text_field;
+    options.labeled.label_fields = request.fields;
+    options.labeled.labels = request.names;
+    options.labeled.unlabeled = request.unlabeled;
+    options.labeled.label_separator = request.separator;
     options.store.split_by = DatasetWriterOptions::SplitBy::document;
     options.store.shares = request.shares;
     prepare(options);
@@ -55,8 +55,8 @@ class LabelKindsTest : public testing::WithTemporaryFolder {
     EXPECT_FALSE(std::filesystem::exists(path("store.h5"))) << message;
     return message;
   }
-  static LabelledOptions in_order(LabelKind kind, std::int64_t sequence_length) {
-    LabelledOptions options;
+  static LabeledOptions in_order(LabelKind kind, std::int64_t sequence_length) {
+    LabeledOptions options;
     options.kind = kind;
     options.sequence_length = sequence_length;
     options.shuffled = false;
@@ -85,19 +85,19 @@ class RecordingSink : public DocumentSink {
   std::vector<float> numbers;
 };
 
-TEST(LabelledReader, RecordsHaveAnIdAndSeveralLabels) {
+TEST(LabeledReader, RecordsHaveAnIdAndSeveralLabels) {
   for (const auto& [kind, text] : {std::pair(Kind::csv, "tm,key,seq,activity\n60,a,MKV,1\n50, b ,GG,2\n"),
                                    std::pair(Kind::jsonl,
                                              "\n{\"tm\": 60, \"key\": \"a\", \"seq\": \"MKV\", \"activity\": 1}\n"
                                              "{\"activity\": 2, \"key\": \" b\", \"tm\": 50, \"seq\": \"GG\"}\n")}) {
-    LabelledFormat format;
+    LabeledFormat format;
     format.kind = kind;
     format.text_field = "seq";
     format.id_field = "key";
     format.label_kind = LabelKind::numbers;
     format.label_fields = {"tm", "activity"};
     RecordingSink sink;
-    const auto reader = make_labelled_reader(format, Vocabulary::protein(), false, sink);
+    const auto reader = make_labeled_reader(format, Vocabulary::protein(), false, sink);
     reader->begin_input("input");
     reader->feed(text);
     reader->end_input();
@@ -130,7 +130,7 @@ TEST_F(LabelKindsTest, ScalesComeFromTheTrainingSplit) {
   for (int i = 0; i < 200; ++i) table += fmt::format("MKV\t{}\n", i);
   const TokenizedDataset data =
       stored(table, {.kind = Kind::tsv, .labels = LabelKind::numbers, .shares = {{0.5, 0.5, 0}}});
-  const LabelledSource train(data, Split::train, in_order(LabelKind::numbers, 8));
+  const LabeledSource train(data, Split::train, in_order(LabelKind::numbers, 8));
   const std::vector<float> values = values_of(train.batch(0, static_cast<std::int64_t>(train.n_samples())));
   double sum = 0, squares = 0;
   for (const float value : values) {
@@ -140,9 +140,9 @@ TEST_F(LabelKindsTest, ScalesComeFromTheTrainingSplit) {
   EXPECT_NEAR(sum, 0, 1e-4);
   EXPECT_NEAR(squares / static_cast<double>(values.size()), 1, 1e-5);
   // A model keeps its own scales on other data.
-  LabelledOptions options = in_order(LabelKind::numbers, 8);
+  LabeledOptions options = in_order(LabelKind::numbers, 8);
   options.scales = {{100, 10}};
-  const LabelledSource validation(data, Split::validation, options);
+  const LabeledSource validation(data, Split::validation, options);
   const Batch first = validation.single_pass_batch(0, 1);
   const float number = std::round(100 + 10 * values_of(first)[0]);
   EXPECT_GE(number, 0);
@@ -160,7 +160,7 @@ TEST_F(LabelKindsTest, SetsOfTablesAndJsonLines) {
     EXPECT_THAT(data.vocabulary().labels(), ElementsAre("membrane", "kinase"));
     EXPECT_THAT(data.labels(), ElementsAre(0, 1, 1));
     EXPECT_THAT(data.label_ends(), ElementsAre(2, 2, 3));
-    const LabelledSource source(data, Split::train, in_order(LabelKind::sets, 8));
+    const LabeledSource source(data, Split::train, in_order(LabelKind::sets, 8));
     const Batch batch = source.single_pass_batch(0, 4);
     EXPECT_THAT(values_of(batch), ElementsAre(1, 1, 0, 0, 0, 1, 0, 0));
     EXPECT_THAT(batch.labels, ElementsAre(0, 0, 0, ignored_target)) << "an empty set counts, a missing sample does not";
@@ -179,7 +179,7 @@ TEST_F(LabelKindsTest, LabelsOfTokens) {
     const TokenizedDataset data = stored(content, {.kind = kind, .labels = LabelKind::tokens, .unlabeled = {"-"}});
     EXPECT_THAT(data.vocabulary().labels(), ElementsAre("H", "E", "C"));
     EXPECT_THAT(data.labels(), ElementsAre(0, 1, -1, -1, 2, 2, -1)) << "<document> has no label";
-    const LabelledSource source(data, Split::train, in_order(LabelKind::tokens, 3));
+    const LabeledSource source(data, Split::train, in_order(LabelKind::tokens, 3));
     const Batch batch = source.single_pass_batch(0, 3);
     EXPECT_EQ(batch.n, 3);
     EXPECT_THAT(batch.targets, ElementsAre(0, 1, -1, 2, 2, -1, -1, -1, -1));
@@ -198,30 +198,30 @@ TEST_F(LabelKindsTest, LabelsOfTokens) {
   const TokenizedDataset data =
       stored(table, {.kind = Kind::tsv, .labels = LabelKind::tokens, .shares = {{0.5, 0.5, 0}}});
   for (const Split split : {Split::train, Split::validation}) {
-    LabelledOptions options = in_order(LabelKind::tokens, 6);
+    LabeledOptions options = in_order(LabelKind::tokens, 6);
     options.shuffled = true;
-    const Batch batch = LabelledSource(data, split, options).batch(3, 20);
-    std::int64_t labelled = 0;
+    const Batch batch = LabeledSource(data, split, options).batch(3, 20);
+    std::int64_t labeled = 0;
     for (std::size_t i = 0; i < batch.targets.size(); ++i) {
       if (batch.targets[i] == ignored_target) continue;
-      ++labelled;
+      ++labeled;
       const std::string name = data.vocabulary().labels()[static_cast<std::size_t>(batch.targets[i])];
       EXPECT_EQ(name[0], data.vocabulary().symbol(batch.inputs[i])[0] + 1);
     }
-    EXPECT_EQ(labelled, batch.n_targets);
-    EXPECT_GT(labelled, 40);
+    EXPECT_EQ(labeled, batch.n_targets);
+    EXPECT_GT(labeled, 40);
   }
 }
 
 TEST_F(LabelKindsTest, LabelsOfFastaRecordsInAnotherFile) {
   const auto prepared = [&](const std::string& label_file, const std::string& labels, LabelKind kind) {
     PrepareOptions options;
-    options.format = PrepareOptions::Format::labelled;
+    options.format = PrepareOptions::Format::labeled;
     options.inputs = {file("proteins.fasta", ">P1 first\nMK\nV\n>P2\nGGWW\n")};
     options.output = path("store.h5");
     options.label_file = file(label_file, labels);
-    options.labelled.label_kind = kind;
-    options.labelled.kind = label_file.ends_with("csv") ? Kind::csv : Kind::tsv;
+    options.labeled.label_kind = kind;
+    options.labeled.kind = label_file.ends_with("csv") ? Kind::csv : Kind::tsv;
     options.store.split_by = DatasetWriterOptions::SplitBy::document;
     options.store.shares = {{1, 0, 0}};
     options.force = true;
@@ -283,7 +283,7 @@ TEST_F(LabelKindsTest, RejectsOptionsWithoutEffect) {
 
 TEST_F(LabelKindsTest, SourceRejectsAnotherKind) {
   const TokenizedDataset data = stored("MKV\t1\n", {.kind = Kind::tsv, .labels = LabelKind::numbers});
-  EXPECT_THAT(message_of<UserError>([&] { LabelledSource(data, Split::train, in_order(LabelKind::sets, 8)); }),
+  EXPECT_THAT(message_of<UserError>([&] { LabeledSource(data, Split::train, in_order(LabelKind::sets, 8)); }),
               HasSubstr("store.h5: the dataset has labels of type number, expected set; prepare it with --label-type "
                         "set"));
 }

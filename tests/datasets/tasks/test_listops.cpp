@@ -80,7 +80,7 @@ TEST(ListOps, EvaluatorAgreesWithCasesComputedByHand) {
 void expect_valid(const ListOpsOptions& options, std::uint64_t samples) {
   const ListOps task(options);
   for (std::uint64_t i = 0; i < samples; ++i) {
-    const LabelledSequence made = task.sample(Split::train, i);
+    const LabeledSequence made = task.sample(Split::train, i);
     const auto length = static_cast<std::int64_t>(made.tokens.size());
     EXPECT_GT(length, options.min_length);
     EXPECT_LT(length, options.max_length);
@@ -106,7 +106,7 @@ TEST(ListOps, UsesAllLengthsDepthsAndArguments) {
   std::size_t most = 0;
   std::map<std::int32_t, int> tokens, labels;
   for (std::uint64_t i = 0; i < 4000; ++i) {
-    const LabelledSequence made = task.sample(Split::test, i);
+    const LabeledSequence made = task.sample(Split::test, i);
     ++labels[made.label];
     for (const std::int32_t token : made.tokens) ++tokens[token];
     Evaluator evaluator{made.tokens};

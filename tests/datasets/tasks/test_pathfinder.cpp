@@ -32,7 +32,7 @@ TEST(PathfinderGeometry, PixelsComputedByHand) {
   PathfinderShape shape = PathfinderShape::of_size(32);
   shape.thickness = 1;
   shape.dot_radius = 1.5;
-  // Centres of pixels are at halves. A dash along row 2, from column 1 to column 4; dots at (20.5, 20.5) and (28, 8).
+  // Centers of pixels are at halves. A dash along row 2, from column 1 to column 4; dots at (20.5, 20.5) and (28, 8).
   PathfinderScene scene{{dash(1.5, 2.5, 4.5, 2.5)}, {PathfinderPoint{20.5, 20.5}, {28, 8}}, false};
   const std::vector<std::int32_t> pixels = draw_scene(scene, shape);
   const auto at = [&](std::size_t x, std::size_t y) { return pixels[y * 32 + x]; };

@@ -226,7 +226,7 @@ TEST(Normalizer, UnsupportedStepTypesAreNamed) {
               HasSubstr("f: pretokenizers[1]: 'Digits' after ByteLevel"));
 }
 
-TEST(AddedTokens, MatchesLongestFirstAndHonoursOptions) {
+TEST(AddedTokens, MatchesLongestFirstAndHonorsOptions) {
   const AddedTokens tokens({{.content = "<a>", .id = 1, .special = true},
                             {.content = "<a><b>", .id = 2},
                             {.content = "cat", .id = 3, .single_word = true},
@@ -308,7 +308,7 @@ TEST(BpeModel, HandlesUnknownLetters) {
     return ids;
   };
   EXPECT_THAT(encode(json::object(), "axyb"), ElementsAre(3))
-      << "without an unknown token letters are dropped, and their neighbours merge";
+      << "without an unknown token letters are dropped, and their neighbors merge";
   EXPECT_THAT(encode({{"unk_token", "<unk>"}}, "axyb"), ElementsAre(1, 0, 0, 2));
   EXPECT_THAT(encode({{"unk_token", "<unk>"}, {"fuse_unk", true}}, "axybz"), ElementsAre(1, 0, 2, 0));
   EXPECT_THAT(encode({{"unk_token", "<unk>"}, {"byte_fallback", true}}, "ab\u00e9\u20ac"), ElementsAre(3, 4, 5, 0));

@@ -8,7 +8,7 @@
 #include "datasets/prepare/document_encoder.h"
 #include "datasets/prepare/prepare.h"
 #include "datasets/prepare/text_stream.h"
-#include "datasets/samplers/labelled_source.h"
+#include "datasets/samplers/labeled_source.h"
 #include "datasets/samplers/masking.h"
 #include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
@@ -227,23 +227,23 @@ TEST_F(TokenizerVocabularyTest, EncodesFastaRecordsLetterByLetter) {
   EXPECT_THAT(documents(TokenizedDataset::open(path("store.h5"))), ElementsAre(Ids{'L', 'A', 261}));
 }
 
-TEST_F(TokenizerVocabularyTest, LabelledDocumentsAreFramedWithOneClassToken) {
+TEST_F(TokenizerVocabularyTest, LabeledDocumentsAreFramedWithOneClassToken) {
   PrepareOptions chosen =
-      options(PrepareOptions::Format::labelled, "LAGVSE\tx\nMC\ty\n\tz\n", testing::letters_tokenizer(path("letters")));
+      options(PrepareOptions::Format::labeled, "LAGVSE\tx\nMC\ty\n\tz\n", testing::letters_tokenizer(path("letters")));
   prepare(chosen);
   const TokenizedDataset dataset = TokenizedDataset::open(chosen.output);
   EXPECT_EQ(dataset.vocabulary().labels(), (std::vector<std::string>{"x", "y", "z"}));
   EXPECT_TRUE(dataset.vocabulary().with_labels({}) == letters());
   EXPECT_THAT(documents(dataset), ElementsAre(Ids{2, 5, 6, 7, 8, 9, 10, 3}, Ids{2, 21, 24, 3}));
-  LabelledOptions rows;
+  LabeledOptions rows;
   rows.sequence_length = 6;
   rows.shuffled = false;
   rows.first_token = dataset.vocabulary().class_id();
-  const LabelledSource source(dataset, Split::train, rows);
+  const LabeledSource source(dataset, Split::train, rows);
   EXPECT_THAT(source.batch(0, 2).inputs, ElementsAre(2, 5, 6, 7, 8, 9, 2, 21, 24, 3, 0, 0));
   EXPECT_EQ(source.n_truncated(), 1u);
   rows.first_token = 4;  // the documents do not start with it
-  EXPECT_THAT(LabelledSource(dataset, Split::train, rows).batch(1, 1).inputs, ElementsAre(4, 2, 21, 24, 3, 0));
+  EXPECT_THAT(LabeledSource(dataset, Split::train, rows).batch(1, 1).inputs, ElementsAre(4, 2, 21, 24, 3, 0));
 }
 
 TEST_F(TokenizerVocabularyTest, LargeVocabulariesUseFourBytesPerToken) {

@@ -182,7 +182,7 @@ TEST(Analyze, ParsesNamesOfCandidates) {
   EXPECT_THAT(message("cosine:2"), HasSubstr("cosine has no order"));
   EXPECT_THAT(message("taylor:x"), HasSubstr("expected an order after the colon, for example taylor:2"));
   EXPECT_THAT(message("taylor:12"), HasSubstr("expected an order"));
-  EXPECT_THAT(message("oprf+centred"), HasSubstr("expected centering or saderf"));
+  EXPECT_THAT(message("oprf+centered"), HasSubstr("expected centering or saderf"));
   EXPECT_THAT(message("elu1+centering"), HasSubstr("expected elu1 alone"));
   EXPECT_THAT(message_of<UserError>([] { attention_candidate("taylor:3").features(0, 64); }),
               HasSubstr("47905 features"));

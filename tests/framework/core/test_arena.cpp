@@ -74,7 +74,7 @@ TEST(Arena, AllocatesTheRemainderOfASplitBlock) {
   EXPECT_EQ(distance(hole, arena.allocate(2048)), block_size(2048));
 }
 
-TEST(Arena, MergesNeighboursInAnyReleaseOrder) {
+TEST(Arena, MergesNeighborsInAnyReleaseOrder) {
   std::vector<int> order{0, 1, 2};
   do {
     Arena arena(Device{}, 16 * mebibyte);

@@ -82,19 +82,19 @@ TEST(Random, NormalNumbersHaveNormalMoments) {
   constexpr int n = 1 << 20;
   const RandomKey key{43, 0, random_stream("normal")};
   std::vector<double> x(n);
-  double moment[5] = {}, neighbours = 0;
+  double moment[5] = {}, neighbors = 0;
   for (int i = 0; i < n; ++i) {
     x[static_cast<std::size_t>(i)] = random_normal(key, static_cast<std::uint64_t>(i));
     double power = 1;
     for (int k = 1; k <= 4; ++k) moment[k] += (power *= x[static_cast<std::size_t>(i)]) / n;
-    if (i > 0) neighbours += x[static_cast<std::size_t>(i)] * x[static_cast<std::size_t>(i - 1)] / n;
+    if (i > 0) neighbors += x[static_cast<std::size_t>(i)] * x[static_cast<std::size_t>(i - 1)] / n;
   }
   // Tolerance of four standard errors each: the variance of x^k is E x^2k - (E x^k)^2, that is 1, 2, 15 and 96.
   EXPECT_NEAR(moment[1], 0, 4 * std::sqrt(1.0 / n));
   EXPECT_NEAR(moment[2], 1, 4 * std::sqrt(2.0 / n));
   EXPECT_NEAR(moment[3], 0, 4 * std::sqrt(15.0 / n));
   EXPECT_NEAR(moment[4], 3, 4 * std::sqrt(96.0 / n));
-  EXPECT_NEAR(neighbours, 0, 4 * std::sqrt(1.0 / n));
+  EXPECT_NEAR(neighbors, 0, 4 * std::sqrt(1.0 / n));
 
   // Kolmogorov distance to the distribution function: it exceeds 1.95 / sqrt(n) once in a thousand.
   std::sort(x.begin(), x.end());

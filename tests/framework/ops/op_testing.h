@@ -60,7 +60,7 @@ inline std::vector<double> stored(const std::vector<double>& values, DType dtype
 }
 
 /// Prints an error that a test compares with a bound, if FURLONG_TEST_ERRORS is set (scripts/gpu_check.sh), so that a
-/// violated bound can be judged by its neighbours.
+/// violated bound can be judged by its neighbors.
 inline double shown(double error, const std::source_location& site) {
   if (std::getenv("FURLONG_TEST_ERRORS") == nullptr) return error;
   const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();

@@ -93,7 +93,7 @@ TEST_P(Arithmetic, ConvertsBfloat16ExactlyAndFloat32ToNearest) {
       ASSERT_TRUE(same_value(floats[i], static_cast<float>(all[i]))) << i;
       ASSERT_TRUE(std::isnan(floats[i]) ? std::isnan(static_cast<float>(again[i])) : again[i].bits == i) << i;
     }
-    // Midpoints and their neighbours, and NaNs whose payload would be rounded away or carry into the sign.
+    // Midpoints and their neighbors, and NaNs whose payload would be rounded away or carry into the sign.
     std::vector<float> hard;
     for (std::uint32_t upper = 0; upper < 65536; upper += 7) {
       for (std::uint32_t lower : {1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})

@@ -1,4 +1,4 @@
-// The vectorised exponential against the C library's, over its whole range, for every instruction set.
+// The vectorized exponential against the C library's, over its whole range, for every instruction set.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/framework/simd/test_exp.cpp"
 #include "framework/simd/targets.h"

@@ -4,8 +4,8 @@
 
 namespace furlong::planted {
 
-/// Each thread reads what its neighbour wrote to shared memory; `wait` adds the barrier that must lie between.
-__global__ inline void neighbour(float* out, bool wait) {
+/// Each thread reads what its neighbor wrote to shared memory; `wait` adds the barrier that must lie between.
+__global__ inline void neighbor(float* out, bool wait) {
   FURLONG_SHARED(float, values, [64]);
   values[threadIdx.x] = static_cast<float>(threadIdx.x);
   if (wait) __syncthreads();

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "framework/simulator/simulator_fibre.h"
+#include "framework/simulator/simulator_fiber.h"
 #include "tests/framework/simulator/planted_faults.h"
 
 namespace furlong {
@@ -412,7 +412,7 @@ TEST(SimulatorFaults, MissingBarrierShowsInSomeOrder) {
     for (const Options& options : all_orders()) {
       const OptionsScope scope(options);
       const Tensor out = Tensor::zeros({64}, DType::float32, simulated.device);
-      launch(simulated, planted::neighbour, dim3(1), dim3(64), 0, gpu_data<float>(out), wait);
+      launch(simulated, planted::neighbor, dim3(1), dim3(64), 0, gpu_data<float>(out), wait);
       if (wait) {
         EXPECT_EQ(out.to_vector<float>(), expected);
       } else {
@@ -472,7 +472,7 @@ TEST(SimulatorFaults, NextLaunchWorksAfterEachFault) {
     EXPECT_THAT(fault_of(throws, dim3(3), dim3(64), round),
                 HasSubstr(fmt::format("the kernel threw an exception: from thread {}", round)));
     EXPECT_NE(fault_of(planted::deadlock, dim3(1), dim3(1024)), "");
-    launch(simulated, planted::neighbour, dim3(1), dim3(64), 0, gpu_data<float>(out), true);
+    launch(simulated, planted::neighbor, dim3(1), dim3(64), 0, gpu_data<float>(out), true);
     EXPECT_EQ(out.to_vector<float>()[3], 4.0f);
   }
 }

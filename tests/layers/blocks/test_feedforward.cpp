@@ -34,7 +34,7 @@ Result run(Activation activation, bool bias, const AdapterConfig& adapter, const
   config.adapter = adapter;
   const FeedForward layer(store, "ff", config);
   store.allocate(8);
-  for (const Parameter& parameter : store.parameters()) {  // biases and adapters are initialised to zero
+  for (const Parameter& parameter : store.parameters()) {  // biases and adapters are initialized to zero
     const Tensor drawn = values(parameter.shape(), parameter.name().c_str());
     ops::add(Stream{}, parameter.master(), drawn, GradientMode::accumulate);
   }

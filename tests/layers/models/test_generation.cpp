@@ -123,7 +123,7 @@ TEST(Generation, OnlyCachesGrow) {
       const std::int64_t features =
           ops::feature_count(map.map, config.attention.map_options, 6,
                              map.needs_random_projection ? ops::projection_count(map.map, 10) : 0);
-      // Four heads: sum, normaliser, maximum, and the magnitude of signed features.
+      // Four heads: sum, normalizer, maximum, and the magnitude of signed features.
       EXPECT_EQ(after_1000, convolution + config.n_layers * 4 * (features * (6 + 2) + 1) * 4) << attending.name();
       EXPECT_EQ(after_1000, at_first) << attending.name();
     }

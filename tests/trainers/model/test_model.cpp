@@ -110,10 +110,10 @@ TEST(MakeModel, LoraFreezesAllButAdaptersAndNewHead) {
        {"token_embedding.weight", "classifier.weight", "final_norm.gain", "blocks.1.attention.query_key_value.weight"})
     EXPECT_TRUE(names(decoder, false).contains(name)) << name;
 
-  const Vocabulary labelled = Vocabulary::protein().with_labels({"one", "two"});
+  const Vocabulary labeled = Vocabulary::protein().with_labels({"one", "two"});
   const Model classifier =
       make_model(settings_with("architecture: encoder, " + adapters, "objective: {name: pair_classification}\n"),
-                 labelled, Device{});
+                 labeled, Device{});
   for (const char* name : {"classifier.weight", "classifier.bias", "matching.weight", "matching.bias"})
     EXPECT_TRUE(names(classifier, true).contains(name)) << name;
   EXPECT_TRUE(names(classifier, false).contains("token_embedding.weight"));

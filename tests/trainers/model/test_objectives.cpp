@@ -25,14 +25,13 @@ using testing::small_settings;
 class ObjectivesTest : public testing::WithTemporaryFolder {
  protected:
   /// Random letters a to h; the label says in which half of the alphabet the first one lies.
-  std::string labelled_store(int n_documents = 300) const {
-    return write("labelled.h5", 1, n_documents,
-                 [](const RandomKey& key, std::uint64_t document, DatasetWriter& writer) {
-                   const std::vector<std::uint16_t> letters = random_letters(key, document, 4 + document % 9);
-                   writer.append(letters);
-                   writer.end_document();
-                   writer.label(letters[0] < 'e' ? 0 : 1);
-                 });
+  std::string labeled_store(int n_documents = 300) const {
+    return write("labeled.h5", 1, n_documents, [](const RandomKey& key, std::uint64_t document, DatasetWriter& writer) {
+      const std::vector<std::uint16_t> letters = random_letters(key, document, 4 + document % 9);
+      writer.append(letters);
+      writer.end_document();
+      writer.label(letters[0] < 'e' ? 0 : 1);
+    });
   }
   /// Pairs of sequences of six letters, every other pair two equal ones.
   std::string pairs_store(int n_pairs = 800) const {
@@ -45,7 +44,7 @@ class ObjectivesTest : public testing::WithTemporaryFolder {
       writer.label(equal ? 1 : 0);
     });
   }
-  /// a b c d e f g h over and over: a hidden letter follows from any neighbour.
+  /// a b c d e f g h over and over: a hidden letter follows from any neighbor.
   std::string periodic_store() const {
     std::string text;
     for (int i = 0; i < 4000; ++i) text += static_cast<char>('a' + i % 8);
@@ -106,7 +105,7 @@ TEST_F(ObjectivesTest, LearnsMaskedTokensOfPeriodicText) {
 }
 
 TEST_F(ObjectivesTest, LearnsLabelsFromFirstLetter) {
-  const std::string store = labelled_store();
+  const std::string store = labeled_store();
   for (const char* pooling : {"mean", "class_token"}) {
     const Evaluation found = learned(
         store,
@@ -131,13 +130,13 @@ TEST_F(ObjectivesTest, ResumesBitwise) {
     std::string store, objective;
     std::vector<std::string> overrides;
   };
-  const std::string periodic = periodic_store(), labelled = labelled_store(60), pairs = pairs_store(60);
+  const std::string periodic = periodic_store(), labeled = labeled_store(60), pairs = pairs_store(60);
   for (const Case& c :
        {Case{periodic, "masked_tokens", {"model.dropout=0.1"}},
         Case{periodic,
              "masked_tokens",
              {"data.sampler=sequential", "model.attention.mechanism=linear", "model.attention.redraw_every=3"}},
-        Case{labelled,
+        Case{labeled,
              "classification",
              {"objective.pooling=class_token", "model.dropout=0.1", "trainer.activation_checkpointing=blocks"}},
         Case{pairs, "matching", {"data.padding=sequence_length", "trainer.gradient_accumulation=2"}}}) {
@@ -168,7 +167,7 @@ TEST_F(ObjectivesTest, ResumesBitwise) {
 }
 
 TEST_F(ObjectivesTest, AccumulatedBatchesEqualOneLargeBatch) {
-  const std::string store = labelled_store(60);
+  const std::string store = labeled_store(60);
   const TokenizedDataset data = TokenizedDataset::open(store);
   const auto gradients = [&](const std::vector<std::string>& overrides) {
     Trainer trainer(settings(store, "classification", overrides).settings, data, Device{}, DType::float64);
@@ -188,8 +187,8 @@ TEST_F(ObjectivesTest, AccumulatedBatchesEqualOneLargeBatch) {
 // --- Evaluating
 
 TEST_F(ObjectivesTest, EvaluationIsRepeatableAndIndependentOfBatchSize) {
-  const std::string labelled = labelled_store(60), periodic = periodic_store();
-  for (const auto& [store, objective] : {std::pair{labelled, "classification"}, std::pair{periodic, "masked_tokens"}}) {
+  const std::string labeled = labeled_store(60), periodic = periodic_store();
+  for (const auto& [store, objective] : {std::pair{labeled, "classification"}, std::pair{periodic, "masked_tokens"}}) {
     const TokenizedDataset data = TokenizedDataset::open(store);
     Model model = make_model(settings(store, objective).settings, data.vocabulary(), Device{}, DType::float64);
     const Evaluation one = evaluate(model, data, Split::validation, 32, 1);
@@ -250,9 +249,9 @@ TEST_F(ObjectivesTest, RejectsDataWithoutLabels) {
   EXPECT_THAT(message_of<UserError>([&] { check_against_data(loaded, data); }), HasSubstr("objective.name"));
   EXPECT_THAT(message_of<UserError>([&] { make_model(loaded.settings, data.vocabulary(), Device{}); }),
               HasSubstr("has none; make one with furlong prepare labeled"));
-  const std::string labelled = labelled_store(60);
-  const TokenizedDataset single = TokenizedDataset::open(labelled);
-  EXPECT_THAT(message_of<UserError>([&] { check_against_data(settings(labelled, "matching"), single); }),
+  const std::string labeled = labeled_store(60);
+  const TokenizedDataset single = TokenizedDataset::open(labeled);
+  EXPECT_THAT(message_of<UserError>([&] { check_against_data(settings(labeled, "matching"), single); }),
               HasSubstr("labels of single documents, expected labels of pairs"));
 }
 
@@ -269,7 +268,7 @@ TEST_F(ObjectivesTest, RejectsMaskingWithoutTargets) {
 }
 
 TEST_F(ObjectivesTest, RejectsResumeWithAnotherObjective) {
-  const std::string store = labelled_store(60);
+  const std::string store = labeled_store(60);
   const TokenizedDataset data = TokenizedDataset::open(store);
   Trainer(settings(store, "classification").settings, data, Device{}).save(path("c.h5"));
   const auto load = [&](const std::string& objective, const std::vector<std::string>& overrides) {
@@ -283,8 +282,8 @@ TEST_F(ObjectivesTest, RejectsResumeWithAnotherObjective) {
   EXPECT_THAT(load("classification", {"objective.pooling=class_token"}), HasSubstr("(pooling class_token) now"));
 }
 
-TEST_F(ObjectivesTest, LabelledDatasetServesOtherObjectives) {
-  const std::string store = labelled_store(60);
+TEST_F(ObjectivesTest, LabeledDatasetServesOtherObjectives) {
+  const std::string store = labeled_store(60);
   EXPECT_TRUE(std::isfinite(learned(store, settings(store, "masked_tokens"), 2).loss));
   const LoadedSettings decoder = small_settings(store);
   EXPECT_TRUE(std::isfinite(learned(store, decoder, 2).loss));

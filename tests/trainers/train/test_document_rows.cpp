@@ -245,15 +245,15 @@ TEST_F(BaselineTest, BaselineTargetsEqualEvaluationTargets) {
 
 class TokenizerModel : public testing::WithTemporaryFolder {
  protected:
-  /// Sequences in which each letter follows from the one before, or labelled ones of two kinds.
+  /// Sequences in which each letter follows from the one before, or labeled ones of two kinds.
   std::string prepared(PrepareOptions::Format format, const std::string& tokenizer) const {
     const std::string letters = testing::amino_acids;
     std::string content;
     for (std::size_t i = 0; i < 240; ++i) {
       std::string sequence;
       for (std::size_t k = 0; k < 6 + i % 9; ++k) sequence += letters[(i + k) % (i % 2 == 0 ? 20 : 4)];
-      content += format == PrepareOptions::Format::labelled ? fmt::format("{}\t{}\n", sequence, i % 2)
-                                                            : ">x\n" + sequence + "\n";
+      content += format == PrepareOptions::Format::labeled ? fmt::format("{}\t{}\n", sequence, i % 2)
+                                                           : ">x\n" + sequence + "\n";
     }
     PrepareOptions options;
     options.format = format;
@@ -289,7 +289,7 @@ TEST_F(TokenizerModel, LearnsMaskedTokensAndSurvivesCheckpoint) {
 }
 
 TEST_F(TokenizerModel, ClassifiesWithTokenizerClassToken) {
-  const std::string store = prepared(PrepareOptions::Format::labelled, testing::letters_tokenizer(path("letters")));
+  const std::string store = prepared(PrepareOptions::Format::labeled, testing::letters_tokenizer(path("letters")));
   const TokenizedDataset data = TokenizedDataset::open(store);
   const LoadedSettings loaded = small_settings(
       store, {"model.architecture=encoder", "objective.name=classification", "objective.pooling=class_token",

@@ -29,7 +29,7 @@ using testing::message_of;
 using testing::small_settings;
 using Resume = TrainOptions::Resume;
 
-// Its second half is random: what is learnt from the first half makes predictions there worse, so that validation is
+// Its second half is random: what is learned from the first half makes predictions there worse, so that validation is
 // best early.
 std::string misleading_text() {
   std::string text = testing::synthetic_text(300);

@@ -2,7 +2,7 @@
 // instruction set, after it has defined
 //   FURLONG_LANE_FUNCTION  how functions over lanes are declared
 //   FURLONG_MAPS_ON_CPU or FURLONG_MAPS_ON_GPU  the device; neither if only properties are needed
-// maps/NAME-inl.h specialises Map for one map: its `properties`, and arithmetic of one of three kinds (MapKind). Where
+// maps/NAME-inl.h specializes Map for one map: its `properties`, and arithmetic of one of three kinds (MapKind). Where
 // possible arithmetic is written once, over a lane type L (framework/simd/lane_value-inl.h): a vector on the CPU, a
 // number on GPUs.
 //

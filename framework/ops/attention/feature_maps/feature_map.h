@@ -42,7 +42,7 @@ struct FeatureMapProperties {
   int features_per_projection = 0;    ///< features per random projection; 0: the map has no random projections
   bool mean_over_directions = false;  ///< the kernel is the mean over random projections instead of features
   int highest_order = 0;              ///< of polynomials, which use FeatureMapOptions::order; 0: not a polynomial
-  bool estimates_softmax = false;     ///< estimates exp(q·k/√d): centring and scaling q and k keep the expectation
+  bool estimates_softmax = false;     ///< estimates exp(q·k/√d): centering and scaling q and k keep the expectation
   bool can_vanish = false;            ///< the denominator may be exactly zero for finite rows; never for logarithms
   /// Features have both signs, so a sum of weights can cancel down to rounding noise. Denominators are guarded.
   bool can_cancel = false;

@@ -75,7 +75,7 @@ struct LinearAttentionConstants {
   Tensor query_center;
   /// b [n_heads, d], subtracted from every key, which keeps softmax unchanged.
   Tensor key_center;
-  /// Ψ [n_heads, d]: q Ψ and k / Ψ after centring, which keeps q·k unchanged (SADERF, Likhosherstov et al. 2023).
+  /// Ψ [n_heads, d]: q Ψ and k / Ψ after centering, which keeps q·k unchanged (SADERF, Likhosherstov et al. 2023).
   Tensor scaling;
   Tensor oprf_a;  ///< A [n_heads], at most 0
 };

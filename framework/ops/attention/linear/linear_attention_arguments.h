@@ -78,7 +78,7 @@ struct LinearAttentionArguments {
   Tensor gate;                       // [n_heads], any floating dtype; undefined: zero
   LinearAttentionConstants constants;
   AttentionMask mask;
-  /// [batch, n_heads, n], compute dtype: stabiliser and 1 / denominator of each query; undefined if not stored.
+  /// [batch, n_heads, n], compute dtype: stabilizer and 1 / denominator of each query; undefined if not stored.
   Tensor top, inverse_denominator;
   /// [batch, n_heads, 2], compute dtype: guarded rows and least relative denominator; undefined if not requested.
   Tensor denominators;

@@ -1,5 +1,5 @@
 #pragma once
-// First and second moments of queries and keys per head. Centring, scaling and FAVOR++ compute their constants from
+// First and second moments of queries and keys per head. Centering, scaling and FAVOR++ compute their constants from
 // them.
 #include "framework/core/device.h"
 #include "framework/core/tensor.h"

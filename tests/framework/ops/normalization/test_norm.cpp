@@ -71,7 +71,7 @@ TEST_P(Norm, ValuesMatchTheReference) {
           for (Operands operands : operand_sets) {
             const Problem p = problem(shape, operands, dtype);
             const Result found = run(p, kind, dtype);
-            // The op normalises the residual as it is stored; so does the reference.
+            // The op normalizes the residual as it is stored; so does the reference.
             auto expected = reference::norm(p.residual_in, p.branch, p.gain, p.bias, kind, 1e-5);
             EXPECT_LE(relative_error(values_of(found.residual), expected.residual), rounding_unit(dtype))
                 << shape.text();

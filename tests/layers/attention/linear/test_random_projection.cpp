@@ -109,7 +109,7 @@ TEST(RandomProjection, NormsMatchGaussianRows) {
 }
 
 TEST(RandomProjection, NormsWithinBlockAreIndependent) {
-  // A common norm, or norms that vary together, would show as correlation of neighbours.
+  // A common norm, or norms that vary together, would show as correlation of neighbors.
   const std::int64_t d = 4;
   double sum = 0, variance = 0, mean = 0;
   std::vector<double> first, second;
@@ -127,7 +127,7 @@ TEST(RandomProjection, NormsWithinBlockAreIndependent) {
 }
 
 TEST(RandomProjection, AxesAndSignsAreEquallyLikely) {
-  // A QR factorisation without sign correction gives a Q whose diagonal has one sign. Haar's has mean 0 and mean square
+  // A QR factorization without sign correction gives a Q whose diagonal has one sign. Haar's has mean 0 and mean square
   // 1 / d in every entry, so a mean square norm of d makes it 1. The quantiles of stratified norms exclude the tails.
   const std::int64_t d = 5, draws = 20000;
   double stratified = 0;
@@ -183,7 +183,7 @@ TEST(RandomProjection, StratifiedNormsAreShuffledQuantiles) {
     std::sort(norms.begin(), norms.end());
     for (std::int64_t i = 0; i < m; ++i) {
       const double quantile = chi_quantile(static_cast<double>(i + 1) / (m + 1), d);
-      // Rounding may swap neighbours, which moves neither further than the rounding error.
+      // Rounding may swap neighbors, which moves neither further than the rounding error.
       ASSERT_NEAR(norms[static_cast<std::size_t>(i)], quantile, bfloat16_unit * quantile)
           << "step " << step << ", i = " << i;
     }

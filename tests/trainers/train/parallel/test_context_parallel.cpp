@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"decoder_sinusoidal_recomputed", {"model.position=sinusoidal", "trainer.activation_checkpointing=blocks"}},
         Case{"decoder_numerator_sharded",
              {"model.rotary_placement=numerator", "parallel.zero_stage=1", "optimizer.ema_decay=0.9"}},
-        Case{"decoder_accumulation_centred",
+        Case{"decoder_accumulation_centered",
              {"trainer.gradient_accumulation=3", "data.batch_size=3", "model.attention.centering=true",
               "model.attention.scaling=saderf"}},
         Case{"decoder_stream_redrawn",

@@ -33,7 +33,7 @@ class DataParallelTest : public testing::WithTemporaryFolder {
     write("pairs.h5", 2, 120);
   }
 
-  /// Labelled documents of 3 to 99 letters, or pairs of them.
+  /// Labeled documents of 3 to 99 letters, or pairs of them.
   void write(const std::string& name, std::uint64_t documents_per_label, int labels) const {
     DatasetWriterOptions options;
     options.split_by = DatasetWriterOptions::SplitBy::document;

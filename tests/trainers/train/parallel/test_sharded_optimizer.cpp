@@ -133,7 +133,7 @@ struct Apart {
 /// whose spacing is 2^-8 of the weight, with a probability of some 1e-7 / 2^-8.
 constexpr Apart in_order_of_sums{1e-4, 0.01};
 /// Products of other rows have another order of summation if oneDNN's code depends on their number, as with AMX; some
-/// values are then rounded to a neighbour, 2^-8 of them away. A loss is a mean and a norm a sum over hundreds of such
+/// values are then rounded to a neighbor, 2^-8 of them away. A loss is a mean and a norm a sum over hundreds of such
 /// independent roundings, and changes by less than one rounding of its own. A gradient near zero can change its sign,
 /// and Adam then moves its weight by the learning rate, up or down: hence a small one below. With the results of all
 /// products changed randomly by up to 2^-9, losses differed by 8e-4 and 5 % of the weights differed.

@@ -40,7 +40,7 @@ class RunMemoryTest : public testing::WithTemporaryFolder {
   std::string store;
 };
 
-// A rank that continued early would allocate memory that a neighbour then no longer finds available.
+// A rank that continued early would allocate memory that a neighbor then no longer finds available.
 TEST_F(RunMemoryTest, WaitsUntilAllRanksHaveChecked) {
   const TokenizedDataset data = TokenizedDataset::open(store);
   const Settings settings = testing::small_settings(store).settings;

@@ -1,4 +1,4 @@
-// Generalised attention with a ReLU kernel: φ_f = max(ω_f·x', 0) + kernel_epsilon, stored as a value. m =
+// Generalized attention with a ReLU kernel: φ_f = max(ω_f·x', 0) + kernel_epsilon, stored as a value. m =
 // n_projections. The kernel is the mean over features, so queries have the row logarithm -log m (Choromanski et al.
 // 2021).
 template <>

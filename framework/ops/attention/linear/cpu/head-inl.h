@@ -109,7 +109,7 @@ class LinearAttentionHead {
     }
   }
 
-  // Given the stabiliser and the denominator over all visible keys, each key's part of the gradients is independent of
+  // Given the stabilizer and the denominator over all visible keys, each key's part of the gradients is independent of
   // other keys. So forward and backward use the same two sweeps. The second is the causal walk over the tokens in
   // reverse order, in which a query does not attend to its own key.
   template <class Walk>

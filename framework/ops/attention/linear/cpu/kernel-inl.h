@@ -4,7 +4,7 @@
 // A chunk of queries meets keys in two ways: through the state, which holds the sums over all earlier keys, and pair by
 // pair (near keys): the keys of its own chunk if causal, and the keys of a window. The windowed hybrid without
 // causality makes two causal walks: one forward in time over the keys up to each query's own, and one backward in time
-// over later keys. Their unnormalised rows are combined under one stabiliser.
+// over later keys. Their unnormalized rows are combined under one stabilizer.
 #if defined(FURLONG_LINEAR_ATTENTION_KERNEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FURLONG_LINEAR_ATTENTION_KERNEL_INL_H_
 #undef FURLONG_LINEAR_ATTENTION_KERNEL_INL_H_

@@ -2,7 +2,7 @@
 //
 // Notation (one head): a_i = log-features of query i [m], b_j = log-features of key j [m], including the logarithm of
 // its weight, c = running maximum of b over the keys in the state [m], S = Σ_j exp(b_j - c) v_jᵀ [m, d_value],
-// z = Σ_j exp(b_j - c) [m]. For query i: top_i is the stabiliser, N_i = Σ_j w_ij exp(-top_i) the denominator.
+// z = Σ_j exp(b_j - c) [m]. For query i: top_i is the stabilizer, N_i = Σ_j w_ij exp(-top_i) the denominator.
 //
 // With a rotated numerator S holds R_j exp(b_j - c) and is multiplied by R_i exp(a_i + c - top_i); both features of a
 // pair share one c. In backward's sums over S and z, the part from S is rotated back.
@@ -26,7 +26,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   using Base = LinearAttentionTile<T>;
   using Base::d;
   using typename Base::V;
-  // Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed
+  // Below this the product of two rows of normalized features has lost too much to underflow (with subnormals flushed
   // to zero), and the pair is recomputed directly. Above it, up to 850 features below the smallest normal number are at
   // most 1e-5 of the product; for larger m the threshold grows with m.
   const T min_product = static_cast<T>(1e-30) * std::max<T>(1, static_cast<T>(this->s.m) / 850);
@@ -73,9 +73,9 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   /// normal_kᵀ, in [0, m].
   void pair_products(std::int64_t rows, const NearPairs& pairs) {
     this->softmax_scores(rows, pairs);
-    for (std::int64_t i = 0; i < rows; ++i) row_q[i] = normalised(feature_q + i * s.ld_m, normal_q + i * s.ld_m);
+    for (std::int64_t i = 0; i < rows; ++i) row_q[i] = normalized(feature_q + i * s.ld_m, normal_q + i * s.ld_m);
     for (std::int64_t j = 0; j < pairs.columns; ++j)
-      row_k[j] = normalised(feature_k + j * s.ld_m, normal_k + j * s.ld_m);
+      row_k[j] = normalized(feature_k + j * s.ld_m, normal_k + j * s.ld_m);
     this->products(rows, pairs, normal_q, normal_k, s.m, s.ld_m, transposed_k, product);
     if (s.rotates) this->rotated_products(rows, pairs, normal_q, normal_k);
   }
@@ -270,7 +270,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   }
 
   /// Writes exp(row - max(row)) and returns the maximum.
-  T normalised(const T* row, T* target) const {
+  T normalized(const T* row, T* target) const {
     V top = hn::Set(d, nothing);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
                           HWY_ATTR { top = hn::Max(top, only(load_n(row + f, n), n, hn::Set(d, nothing))); });

@@ -37,7 +37,7 @@ struct NearPairs {
 enum class Sweep : std::uint8_t { only, first, second };
 
 /// What the first of two sweeps stores for each query: Σ_j w_ij v_j [ld_v], Σ_j w_ij and its magnitude, with its own
-/// stabiliser.
+/// stabilizer.
 template <class T>
 struct SweptRows {
   T *sum, *top, *total, *magnitude;

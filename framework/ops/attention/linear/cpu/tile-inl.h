@@ -110,7 +110,7 @@ class LinearAttentionTile : protected TileProducts<T> {
                                                                                               *transposed_k;
   T *row_q, *row_k;  // logarithms subtracted from each row
   T* log_q;          // row logarithms of the queries (softmax pairs need them)
-  T* key_weight;     // logarithm of each near key's weight, from centring and mask
+  T* key_weight;     // logarithm of each near key's weight, from centering and mask
   T *top_, *inverse_, *delta, *size_k, *map_scratch;
   T *transposed = nullptr, *g = nullptr, *d_v = nullptr, *d_x = nullptr, *d_x_q = nullptr, *d_x_k = nullptr;
   T *d_feature_q = nullptr, *d_feature_k = nullptr, *d_product = nullptr, *g_v = nullptr, *d_score = nullptr,
@@ -121,7 +121,7 @@ class LinearAttentionTile : protected TileProducts<T> {
   T *rotated_q = nullptr, *rotated_k = nullptr, *rotated_product = nullptr, *d_rotated = nullptr;
   TokenRotations<T> rotations_q, rotations_k;
 
-  /// Computes δ_i = g_i · output_i, and loads the saved stabilisers of this chunk's queries. With rms, δ is zero, and g
+  /// Computes δ_i = g_i · output_i, and loads the saved stabilizers of this chunk's queries. With rms, δ is zero, and g
   /// loses its component along the output.
   void gradient_rows(std::int64_t rows, const T* top, const T* inverse) {
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -188,7 +188,7 @@ class LinearAttentionTile : protected TileProducts<T> {
     }
     return best;
   }
-  /// Computes the weights of row i's exact pairs, under its stabiliser. Returns their sum.
+  /// Computes the weights of row i's exact pairs, under its stabilizer. Returns their sum.
   T softmax_weights(std::int64_t i, const NearPairs::Row& row, T top) {
     const V shift = hn::Set(d, top);
     V sum = hn::Zero(d);
@@ -231,7 +231,7 @@ class LinearAttentionTile : protected TileProducts<T> {
     small_gemm_tn<T>(pairs.columns, s.d, rows, d_score, s.ld_n, q, s.ld_d, d_x_k, s.ld_d, true);
   }
 
-  /// Returns the stabiliser of row i, joined with that of the first sweep.
+  /// Returns the stabilizer of row i, joined with that of the first sweep.
   T joint_top(std::int64_t i, T top) const {
     return sweep == Sweep::second ? std::max(swept.top[i * step], top) : top;  // propagates a NaN of the first sweep
   }
@@ -289,7 +289,7 @@ class LinearAttentionTile : protected TileProducts<T> {
     return 1 / std::sqrt(hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<T>(s.d_value)) / largest;
   }
 
-  /// Normalises the rows of `out`, or stores them for the second sweep.
+  /// Normalizes the rows of `out`, or stores them for the second sweep.
   void finish(std::int64_t rows, T* keep_top, T* keep_inverse) {
     if (sweep == Sweep::first) {
       std::copy_n(out, rows * s.ld_v, swept.sum);

@@ -89,7 +89,7 @@ struct ComposedStates {
 /// One side of a span: its queries or its keys. Arrays have one row per head and position.
 template <class T>
 struct ComposedSide {
-  T* x;                             // [d_padded]: inputs of the map, after centring and scaling
+  T* x;                             // [d_padded]: inputs of the map, after centering and scaling
   T* features;                      // [m_padded]: logarithms, or values
   T* size;                          // logarithms: the row's maximum; values: the norm |ψ|
   T* log;                           // queries: row logarithm, for the hybrid; keys of the form `values`: s_j
@@ -147,8 +147,8 @@ struct Composed {
   // pairs
   T *product, *rotated_product, *score, *g_v;
   Parts<T> weights, d_product, d_rotated, d_score;
-  // one element per query: stabiliser, 1 / denominator, δ, gradients of log and gate; relative denominator or -1
-  T *stabiliser, *inverse, *delta, *d_log, *relative;
+  // one element per query: stabilizer, 1 / denominator, δ, gradients of log and gate; relative denominator or -1
+  T *stabilizer, *inverse, *delta, *d_log, *relative;
   T* g;  // [v_padded]
 
   // The logarithm of zero: finite, so that the difference of two is not NaN; its exponential is zero next to any real

@@ -41,7 +41,7 @@ __device__ inline T inverse_of(const Composed<T>& c, T total, T magnitude, T& re
   return gpu_abs(total) < std::numeric_limits<T>::min() ? T(0) : T(1) / total;
 }
 
-/// Computes the stabiliser, the weights and the denominator of each query. Weights of the state: logarithms: far
+/// Computes the stabilizer, the weights and the denominator of each query. Weights of the state: logarithms: far
 /// [m_padded]; values: one factor per row.
 template <class T, FeatureForm form>
 __global__ void __launch_bounds__(composed_threads, 1) linear_attention_weights_kernel(const Composed<T> c) {
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(composed_threads, 1) linear_attention_weights_
     T relative;
     const T inverse = inverse_of(c, total, magnitude, relative);
     if (lane_index() != 0) return;
-    c.stabiliser[row] = top;
+    c.stabilizer[row] = top;
     c.inverse[row] = inverse;
     c.relative[row] = relative;
   });
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(composed_threads, 1) linear_attention_outputs_
     __syncwarp();
     const T by = c.rms ? inverse_root_mean_square(out, c.d_value) : c.inverse[row];
     if (lane_index() == 0 && c.top) {
-      *c.per_query(c.top, place, i) = c.stabiliser[row];
+      *c.per_query(c.top, place, i) = c.stabilizer[row];
       *c.per_query(c.inverse_denominator, place, i) = by;
     }
     const std::int64_t at = c.query_address(c.output, place, i);
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(composed_threads, 1) linear_attention_pair_gra
     if (!c.paired) return;
     const PairRow<T> pairs(c, place, exists ? i : 0);
     const ComposedPairs visible = pairs.visible;
-    const T inverse = c.inverse[row], top = c.stabiliser[row], delta = c.delta[row], least = pairs.min_product();
+    const T inverse = c.inverse[row], top = c.stabilizer[row], delta = c.delta[row], least = pairs.min_product();
     const std::int64_t pair0 = c.pair(place, i, 0), key0 = c.row(place, 0);
     T sum = 0;
     struct Gradients {
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(composed_threads, 1) linear_attention_query_gr
     const std::int64_t row = c.row(block.place, i);
     if (!c.is_own(i)) return;
     if (c.is_query(i))
-      add_feature_gradients<T, form>(c, false, block.place, i, c.stabiliser[row], c.inverse[row], -c.delta[row]);
+      add_feature_gradients<T, form>(c, false, block.place, i, c.stabilizer[row], c.inverse[row], -c.delta[row]);
     finish_features<T, form>(c, map, false, row, c.softmax ? c.d_log[row] : T(0));
   });
 }

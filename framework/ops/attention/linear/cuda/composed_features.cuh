@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(composed_threads, 1) linear_attention_gradient
       c.q.vectors.put(row * c.v_padded + f, x, y);
     });
     if (lane_index() != 0) return;
-    c.stabiliser[row] = exists ? *c.per_query(c.top, block.place, i) : T(0);
+    c.stabilizer[row] = exists ? *c.per_query(c.top, block.place, i) : T(0);
     c.inverse[row] = exists ? *c.per_query(c.inverse_denominator, block.place, i) : T(0);
     c.delta[row] = c.rms ? T(0) : dot;
   });

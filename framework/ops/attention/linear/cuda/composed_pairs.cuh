@@ -24,7 +24,7 @@ struct PairRow {
         row(all.row(at, query)),
         pair0(all.pair(at, query, 0)) {}
 
-  /// Below this the product of two rows of normalised features has lost too much to underflow (with subnormals flushed
+  /// Below this the product of two rows of normalized features has lost too much to underflow (with subnormals flushed
   /// to zero). Above it, up to 850 features below the smallest normal number are at most 1e-5 of the product; for
   /// larger m the threshold grows with m.
   __device__ T min_product() const {
@@ -104,7 +104,7 @@ struct PairRow {
   }
   /// Adds the gradients of the direct pair (i, j) to the features of the query, or of the key.
   __device__ void add_direct_gradients(int j, bool of_query, T* target) const {
-    const T top = c.stabiliser[row], inverse = c.inverse[row], delta = c.delta[row], g_v = c.g_v[pair0 + j];
+    const T top = c.stabilizer[row], inverse = c.inverse[row], delta = c.delta[row], g_v = c.g_v[pair0 + j];
     if (c.rotates && j != i) {
       rotated_gradients(j, top, g_v * inverse, -delta * inverse, of_query, target);
     } else {

@@ -29,7 +29,7 @@ struct Parts {
       data[at] = x;
     }
   }
-  /// Writes two neighbours; `at` is even.
+  /// Writes two neighbors; `at` is even.
   __device__ void put(std::int64_t at, T x, T y) const {
     if constexpr (sizeof(T) == 4) {
       FURLONG_UNROLL

@@ -235,7 +235,7 @@ class ComposedScratch {
       if (backward_ && c_.scans(true, direction)) place_states(arena, c_.gathered[direction], chunks + 1, true);
     }
     if (c_.rotates) arena(c_.rotations, std::int64_t{c_.batch} * c_.rows * 2 * c_.half());
-    for (T** numbers : {&c_.stabiliser, &c_.inverse, &c_.relative, &c_.delta, &c_.d_log}) arena(*numbers, count);
+    for (T** numbers : {&c_.stabilizer, &c_.inverse, &c_.relative, &c_.delta, &c_.d_log}) arena(*numbers, count);
     if (backward_) arena(c_.g, count * c_.v_padded);
     if (!c_.paired) return;
     const std::int64_t pairs = heads() * c_.band();

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(composed_threads, 1)
   }
   T *const normalizer = states.normalizer + border * c.m, *const own = states.own + border * c.m;
   if constexpr (form == FeatureForm::logarithms) {
-    const auto less = [&](int i) { return of_keys ? T(0) : c.stabiliser[row0 + i]; };
+    const auto less = [&](int i) { return of_keys ? T(0) : c.stabilizer[row0 + i]; };
     const auto raised = [&](T top, int f) {
       for (int i = begin; i < end; ++i) top = gpu_max(top, side.features[(row0 + i) * c.m_padded + f] - less(i));
       return top;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(composed_threads, 1)
       own[f] = top;
       normalizer[f] = sum;
     };
-    // Both features of a rotated pair have the larger maximum. Otherwise a thread has two neighbours, to write pairs.
+    // Both features of a rotated pair have the larger maximum. Otherwise a thread has two neighbors, to write pairs.
     const int half = c.half(), pairs = c.rotates ? half : c.m_padded / 2;
     for (int p = block_thread(); p < pairs; p += composed_threads) {
       const int f = c.rotates ? p : 2 * p, other = c.rotates ? half + p : f + 1;
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(composed_threads, 1)
       finish(f, top, sum);
     }
   } else {
-    const auto log = [&](int i) { return of_keys ? side.log[row0 + i] : -c.stabiliser[row0 + i]; };
+    const auto log = [&](int i) { return of_keys ? side.log[row0 + i] : -c.stabilizer[row0 + i]; };
     T top = c.nothing, sizes = 0;
     for (int i = begin + lane_index(); i < end; i += 32) top = gpu_max(top, log(i));
     top = warp_max(top);

@@ -3,7 +3,7 @@
 // the tokens whose gradient it computes; its *columns* are the tokens they meet.
 //   rows queries, columns keys, forward in time: advances the sum S over earlier keys and computes d_query;
 //   rows keys, columns queries, backward in time: advances the sum R over later queries and computes d_key and d_value.
-// Notation: a = features of rows, b = features of columns, each with its shift (queries: minus the stabiliser top),
+// Notation: a = features of rows, b = features of columns, each with its shift (queries: minus the stabilizer top),
 // factors μ (queries: 1 / denominator), vectors y (queries: g = d_output, keys: v) and one extra entry each (queries:
 // -δ = -g·output, keys: 1):
 //   gradient_ij = μ_i μ_j (y_i·y_j + extra),    d a_if = Σ_j exp(a_if + b_jf) gradient_ij
@@ -11,7 +11,7 @@
 //              + pair by pair over the columns of its own chunk,
 //   d_value_j = Σ_i w_ij μ_i g_i in the same two ways.
 // Pairs are computed one feature tile at a time under the maxima of the rows in that tile, so a sum over tiles needs no
-// other maxima. If the two maxima are more than exp(60) above the stabiliser, the pair's features are so far below them
+// other maxima. If the two maxima are more than exp(60) above the stabilizer, the pair's features are so far below them
 // (a pair weighs at most about 1) that they may have underflowed: they are recomputed directly. Otherwise underflow
 // takes less than m · 1e-12 of the row.
 #include "framework/ops/attention/linear/cuda/fused_backward_memory.cuh"
@@ -270,7 +270,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       write_block(vectors_out(), at.ld_d_vectors, c, block);
     }
   }
-  /// Returns the logarithm of exp(maximum of the row) exp(maximum of the column) relative to the stabiliser. Two large
+  /// Returns the logarithm of exp(maximum of the row) exp(maximum of the column) relative to the stabilizer. Two large
   /// numbers that nearly cancel are subtracted first.
   __device__ __forceinline__ float exponent_of(float row_most, float row_shift, int j) const {
     return Keys ? (row_most + column_term(1)[j]) + column_term(0)[j] : (column_term(0)[j] + row_shift) + row_most;

@@ -1,7 +1,7 @@
 #pragma once
 // Outputs of linear attention in the fused kernels. A block processes one segment of one head, chunk by chunk, with the
 // sum over all earlier keys (S, z and their maxima) in shared memory. Within a chunk it goes through the feature tiles:
-//   keys     features of the warp's 16 keys, normalised by each key's running maximum s_j, go to shared memory
+//   keys     features of the warp's 16 keys, normalized by each key's running maximum s_j, go to shared memory
 //   queries  features of its 16 queries: against S under the running maximum t_i, against the keys of the chunk
 //            under r_i: P_ij
 //   keys     exp(b_jf - c_f) under the new maximum c_f of each feature: S and z of this tile
@@ -83,7 +83,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       if (p.causal) {
         float features[8][4];
         features_of_rows<Projected>(p, head, key, first + own, tile, omega, key_terms, features);
-        normalise_keys(features, key_top);
+        normalize_keys(features, key_top);
         keep_column_maxima(features, key_terms, first, run);
         __syncthreads();
         if (goes_on) weigh_keys(features, key_terms, first, run, tile);
@@ -103,7 +103,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
 
   /// Writes exp(feature - running maximum of the key) to shared memory, and rescales earlier products if that maximum
   /// rises.
-  __device__ __forceinline__ void normalise_keys(ConstSums features, float (&top)[2]) {
+  __device__ __forceinline__ void normalize_keys(ConstSums features, float (&top)[2]) {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int row = own + g + 8 * half;

@@ -2,7 +2,7 @@
 // Tensor-core operands for the fused kernels of linear attention, in one or more parts of bfloat16, and products of
 // tiles in shared memory.
 //
-// Order of 32 entries. A lane reads 8 neighbouring entries of a row at once (16 bytes of bfloat16). So entry 8 t + 4 s
+// Order of 32 entries. A lane reads 8 neighboring entries of a row at once (16 bytes of bfloat16). So entry 8 t + 4 s
 // + 2 h + e of a group of 32 goes to lane t (of the four that share a row) at place 16 s + 8 h + 2 t + e of the
 // product. Columns of ω are stored in that order, and features of element-wise maps are numbered in it (`place`). All
 // results leave the kernels in their original order.
@@ -144,7 +144,7 @@ struct Tile {
     for (int part = Parts - 1; part >= 0; --part) sum += to_compute(data[part * plane + row * ld + column]);
     return sum;
   }
-  /// Stores two neighbouring entries of a row; `column` is even.
+  /// Stores two neighboring entries of a row; `column` is even.
   __device__ __forceinline__ void put(int row, int column, float low, float high) const {
     std::uint32_t words[Parts];
     split_pair<Parts>(low, high, words);

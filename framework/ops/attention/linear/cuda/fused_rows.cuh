@@ -24,7 +24,7 @@ struct FusedRows {
 struct FusedSide {
   FusedRows rows, vectors;  // x [.., d]; g or v [.., width]
   int n = 0;
-  // [batch, n_heads, n], queries in backward: the stabiliser, 1 / denominator and g·output. Null: 0, 1 and 0.
+  // [batch, n_heads, n], queries in backward: the stabilizer, 1 / denominator and g·output. Null: 0, 1 and 0.
   const float *top = nullptr, *inverse = nullptr, *delta = nullptr;
 };
 
@@ -99,7 +99,7 @@ __device__ inline FusedHeadRows fused_rows_of(const FusedRows& rows, int batch, 
   return {data, rows.row_stride, n, rows.is_bfloat16, rows.vectors};
 }
 
-/// Reads eight neighbouring entries of a bfloat16 row into four words.
+/// Reads eight neighboring entries of a bfloat16 row into four words.
 __device__ __forceinline__ void read_words(const FusedHeadRows& rows, int row, int column, std::uint32_t (&words)[4]) {
   const Bf16* at = static_cast<const Bf16*>(rows.data) + row * rows.row_stride + column;
   if (rows.vectors) {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void read_words(const FusedHeadRows& rows, int row, i
   FURLONG_UNROLL
   for (int i = 0; i < 4; ++i) words[i] = pack_bf16(to_compute(at[2 * i]), to_compute(at[2 * i + 1]));
 }
-/// Reads eight neighbouring entries of a row of either type.
+/// Reads eight neighboring entries of a row of either type.
 __device__ __forceinline__ void read_entries(const FusedHeadRows& rows, int row, int column, float (&entries)[8]) {
   if (rows.is_bfloat16) {
     std::uint32_t words[4];
@@ -134,7 +134,7 @@ __device__ __forceinline__ void read_entries(const FusedHeadRows& rows, int row,
   for (int i = 0; i < 8; ++i) entries[i] = at[i];
 }
 
-/// The inputs of one side of one head, as the map reads them: centred, scaled, and zero for missing entries (past the
+/// The inputs of one side of one head, as the map reads them: centered, scaled, and zero for missing entries (past the
 /// end, masked, column >= d).
 template <bool Exact, bool Keys>
 struct FusedInputs {
@@ -158,7 +158,7 @@ struct FusedInputs {
       return row < side.n && !(p.kept && p.kept[static_cast<std::int64_t>(batch) * side.n + row] == 0);
     return row < side.n;
   }
-  /// Centres and scales entries [column, column + n).
+  /// Centers and scales entries [column, column + n).
   template <int N>
   __device__ __forceinline__ void transform(int column, float (&x)[N]) const {
     if constexpr (Exact) return;
@@ -216,7 +216,7 @@ __device__ __forceinline__ bool shifts_keys(FusedForm form) {
   return form == FusedForm::projection || form == FusedForm::stretched_projection;
 }
 /// Terms of a row. shift is added to all log features, or to the row logarithm in the form `values`: for keys -|k'|²/2
-/// if the map uses it, and the weight from centring and mask. log_plus and log_minus are what softmax subtracts, for
+/// if the map uses it, and the weight from centering and mask. log_plus and log_minus are what softmax subtracts, for
 /// either sign.
 struct RowTerms {
   float shift, log_plus, log_minus;

@@ -94,7 +94,7 @@ __device__ inline CarriedRun carried_run(const std::int32_t* run_start, bool key
 
 /// Numbers that a row of queries adds to a sum besides its features; {0, 1, 1} for keys.
 struct RowWeight {
-  float shift;   // added to its logarithms: minus the stabiliser
+  float shift;   // added to its logarithms: minus the stabilizer
   float factor;  // 1 / denominator
   float extra;   // its entry of the extra column: minus delta
 };
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
       const float low = raised(place), high = raised(place + 1);
       FURLONG_UNROLL
       for (int half = 0; half < 2; ++half) {
-        // Stabiliser and maximum may be large and nearly cancel, so they are subtracted first.
+        // Stabilizer and maximum may be large and nearly cancel, so they are subtracted first.
         const float a =
             counts[half] ? weighted(p, features[n][2 * half], row_shift[half], shift[half] - low) * factor[half] : 0.0f;
         const float b = counts[half]

@@ -8,7 +8,7 @@
 //
 // Two precisions. Exact: queries and keys are bfloat16 as stored, so ω·x is exact in float32 accumulation; other
 // operands are rounded to bfloat16 once. Split (Exact = false), for float32 inputs and for bfloat16 inputs that are
-// centred or scaled: x has three bfloat16 parts, which represent it fully; other operands have two (2^-17), and
+// centered or scaled: x has three bfloat16 parts, which represent it fully; other operands have two (2^-17), and
 // products of two lower parts are omitted. States are float32 in both, and enter products in two parts.
 #include "framework/ops/attention/linear/cuda/fused_rows.cuh"
 

@@ -186,7 +186,7 @@ __device__ VisibleRange queries_of_key(const SoftmaxProblem<T>& p, int key, int 
   return {clamp_to(key - p.ahead - position, count), clamp_to(key + p.behind + 1 - position, count)};
 }
 
-/// The (sequence, head, block of tokens) of this thread block. Blocks of equal index are neighbours. With `last_first`
+/// The (sequence, head, block of tokens) of this thread block. Blocks of equal index are neighbors. With `last_first`
 /// the highest index starts first: under a causal mask its block has the most keys, and started last it would run
 /// alone.
 struct BlockTask {
@@ -287,7 +287,7 @@ __device__ __forceinline__ void with_gradient(const GradientView& view, std::int
     store(static_cast<float*>(view.data) + offset);
   }
 }
-/// Overwrites or adds to two neighbouring elements, as the view says; the second may be beyond the row.
+/// Overwrites or adds to two neighboring elements, as the view says; the second may be beyond the row.
 template <class Element, class C>
 __device__ __forceinline__ void store_pair(const GradientView& view, Element* target, C first, C second,
                                            bool has_second) {

@@ -11,7 +11,7 @@ enum class Mode {
   mask,
   documents,
   everything_masked,
-  centred,
+  centered,
   rms,
   hybrid,
   hybrid_masked,
@@ -24,16 +24,16 @@ inline const std::vector<std::pair<Mode, const char*>> modes{{Mode::plain, "plai
                                                              {Mode::mask, "mask"},
                                                              {Mode::documents, "documents"},
                                                              {Mode::everything_masked, "window_mask_documents"},
-                                                             {Mode::centred, "centred_scaled"},
+                                                             {Mode::centered, "centered_scaled"},
                                                              {Mode::rms, "rms"},
                                                              {Mode::hybrid, "hybrid"},
-                                                             {Mode::hybrid_masked, "hybrid_mask_documents_centred"},
+                                                             {Mode::hybrid_masked, "hybrid_mask_documents_centered"},
                                                              {Mode::rotated, "rotated"},
                                                              {Mode::rotated_masked, "rotated_mask_documents_rms"},
-                                                             {Mode::rotated_window, "rotated_window_centred"}};
+                                                             {Mode::rotated_window, "rotated_window_centered"}};
 
 inline bool possible(FeatureMap map, Mode mode) {
-  return mode != Mode::centred || feature_map_info(map).estimates_softmax;
+  return mode != Mode::centered || feature_map_info(map).estimates_softmax;
 }
 
 inline void add_mask(AttentionProblem& p) {
@@ -52,7 +52,7 @@ inline void add_documents(AttentionProblem& p) {
       p.documents.push_back(i < p.n / 3 ? 9 : i < p.n / 3 + 1 ? 4 : i < p.n - 2 ? 5 : 6);
   }
 }
-inline void add_centres(AttentionProblem& p) {
+inline void add_centers(AttentionProblem& p) {
   p.query_center = normal_values(p.heads() * p.d, 21, 0.4);
   p.key_center = normal_values(p.heads() * p.d, 22, 0.4);
   for (double value : normal_values(p.heads() * p.d, 23, 0.3)) p.scaling.push_back(std::exp(value));
@@ -76,9 +76,9 @@ inline void apply(Mode mode, AttentionProblem& p) {
   if (mode == Mode::mask || mode == Mode::everything_masked || mode == Mode::hybrid_masked ||
       mode == Mode::rotated_masked)
     add_mask(p);
-  if (mode == Mode::centred || ((mode == Mode::hybrid_masked || mode == Mode::rotated_window) &&
-                                feature_map_info(p.options.feature_map).estimates_softmax))
-    add_centres(p);
+  if (mode == Mode::centered || ((mode == Mode::hybrid_masked || mode == Mode::rotated_window) &&
+                                 feature_map_info(p.options.feature_map).estimates_softmax))
+    add_centers(p);
   if (mode == Mode::rms || mode == Mode::rotated_masked) p.options.normalizer = ops::Normalizer::rms;
 }
 

@@ -129,17 +129,17 @@ TEST_P(LinearAttentionFused, HandlesMasksAndDocuments) {
   }
 }
 
-TEST_P(LinearAttentionFused, HandlesCentringAndScaling) {
+TEST_P(LinearAttentionFused, HandlesCenteringAndScaling) {
   for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::oprf}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
       AttentionProblem p = problem_of(map, true, {1, 2, 2, 100, 16, 16, 48, 64}, dtype);
       p.query_center = stored(normal_values(p.heads() * p.d, 21, 0.3), DType::float32);
       p.key_center = stored(normal_values(p.heads() * p.d, 22, 0.3), DType::float32);
-      expect_close(p, dtype, "centred");
+      expect_close(p, dtype, "centered");
       for (const double x : normal_values(p.heads() * p.d, 23, 0.3)) p.scaling.push_back(std::exp(x));
       p.scaling = stored(p.scaling, DType::float32);
       for (std::int64_t i = 0; i < p.n_key; ++i) p.mask.push_back(i % 7 != 0);
-      expect_close(p, dtype, "centred, scaled, masked");
+      expect_close(p, dtype, "centered, scaled, masked");
     }
   }
 }

@@ -63,7 +63,7 @@ TEST_P(EveryAttentionOnGpu, MatchesDefinitionAndCpuGradients) {
     const AttentionProblem p = make_problem(shape);
     SCOPED_TRACE(shape.n);
     const double slack = is_positive(p) ? 1 : 30;  // the sum's condition, as in ForwardMatchesDefinition
-    // Sums of rotated weights have no fixed sign either, and only their root mean square normalises them.
+    // Sums of rotated weights have no fixed sign either, and only their root mean square normalizes them.
     const double float32_slack =
         p.options.rotate_numerator && p.options.normalizer == ops::Normalizer::rms ? 5 * slack : slack;
     const Outcome on_cpu = run_on_cpu(p, DType::float64);

@@ -86,7 +86,7 @@ TEST_P(LinearAttentionRotation, SingleVisibleKeyGivesItsOwnValue) {
   }
 }
 
-/// k = -q at norms for which the products of normalised features are below 1e-30: such pairs are computed from their
+/// k = -q at norms for which the products of normalized features are below 1e-30: such pairs are computed from their
 /// logarithms.
 AttentionProblem underflowing_problem(std::int64_t n) {
   AttentionProblem p = rotated_problem(FeatureMap::exp, true, {1, 1, 1, n, 5, 3, 1, 64});

@@ -187,10 +187,10 @@ void expect_equal_to_whole(const AttentionProblem& p, DType dtype, const std::ve
 }
 
 /// Modes that support segments.
-const std::vector<Mode> segment_modes{Mode::plain,   Mode::mask,      Mode::centred,       Mode::rms,
+const std::vector<Mode> segment_modes{Mode::plain,   Mode::mask,      Mode::centered,      Mode::rms,
                                       Mode::rotated, Mode::documents, Mode::rotated_masked};
 
-/// Replaces the documents of each row by documents of these lengths. Numbers repeat: only neighbours differ.
+/// Replaces the documents of each row by documents of these lengths. Numbers repeat: only neighbors differ.
 void pack(AttentionProblem& p, const std::vector<std::vector<std::int64_t>>& rows) {
   p.documents.clear();
   for (const std::vector<std::int64_t>& lengths : rows)
@@ -226,10 +226,10 @@ TEST_P(EverySegment, MatchesWholeSequenceInFloat64) {
 
 // If weights of both signs cancel in a denominator, rounding errors grow by as much, and depend on the vector width:
 // the largest error is 2.5e-4, in a gradient of favor_trig with AVX2; with AVX-512 all are below 2e-4.
-constexpr double cancelling_float_bound = 5e-4;
+constexpr double canceling_float_bound = 5e-4;
 TEST_P(EverySegment, MatchesWholeSequenceInFloat32) {
   expect_equal_to_whole(make_problem(61), DType::float32, {20, 1, 40},
-                        is_positive(make_problem(4)) ? 1e-5 : cancelling_float_bound);
+                        is_positive(make_problem(4)) ? 1e-5 : canceling_float_bound);
 }
 
 // Norms of 30: exponents of several hundred, and different maxima in each segment.
@@ -251,7 +251,7 @@ TEST_P(EveryPackedSegment, PackedDocumentsMatchWholeSequence) {
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, ::testing::PrintToString(rows));
     pack(p, rows);
     expect_equal_to_whole(p, DType::float64, {12, 12, 12, 12}, 1e-12);
-    expect_equal_to_whole(p, DType::float32, {12, 12, 12, 12}, positive ? 1e-5 : cancelling_float_bound);
+    expect_equal_to_whole(p, DType::float32, {12, 12, 12, 12}, positive ? 1e-5 : canceling_float_bound);
   }
 }
 

@@ -33,7 +33,7 @@ std::vector<std::int32_t> padding(std::int64_t n, const std::vector<std::int64_t
   }
   return keys;
 }
-/// Returns document numbers for documents of these lengths; neighbours differ, but numbers repeat.
+/// Returns document numbers for documents of these lengths; neighbors differ, but numbers repeat.
 std::vector<std::int32_t> documents(const std::vector<std::int64_t>& lengths) {
   std::vector<std::int32_t> ids;
   for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -70,7 +70,7 @@ TEST_P(SoftmaxAttentionMask, EveryCombinationMatchesDefinition) {
   const std::vector<Case> all = combinations();
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t type = 0; type < std::size(testing::float_dtypes); ++type) {
-      // On the simulator 64 combinations, one type each; neighbours differ in one property, so every property is tested
+      // On the simulator 64 combinations, one type each; neighbors differ in one property, so every property is tested
       // with every type.
       if (testing::on_simulator() && i % std::size(testing::float_dtypes) != type) continue;
       SCOPED_TRACE(text(all[i]));

@@ -1,4 +1,4 @@
-#include "framework/simulator/simulator_fibre.h"
+#include "framework/simulator/simulator_fiber.h"
 
 #include <sys/mman.h>
 
@@ -64,8 +64,8 @@ namespace {
 
 constexpr unsigned no_ordering = 1;  // __tsan_switch_to_fiber_no_sync: only barriers order simulated threads
 
-Fibre* arriving = nullptr;  // the fibre being switched to
-Fibre* leaving = nullptr;
+Fiber* arriving = nullptr;  // the fiber being switched to
+Fiber* leaving = nullptr;
 
 }  // namespace
 
@@ -113,14 +113,14 @@ Pages& Pages::operator=(Pages&& other) noexcept {
   return *this;
 }
 
-void Fibre::prepare(char* stack, std::size_t bytes, unsigned colour, void (*entry)()) {
+void Fiber::prepare(char* stack, std::size_t bytes, unsigned color, void (*entry)()) {
   bottom_ = stack;
   bytes_ = bytes;
   fake_stack_ = nullptr;
   unpoison(stack, bytes);
 #if !defined(FURLONG_SIMULATOR_UCONTEXT)
   // At entry the stack must look as after a call: the slot of the return address is 8 past a multiple of 16.
-  char* top = stack + bytes - 64 - colour % 12 * 320;
+  char* top = stack + bytes - 64 - color % 12 * 320;
   void** frame = reinterpret_cast<void**>(top - reinterpret_cast<std::uintptr_t>(top) % 16);
   *--frame = nullptr;
   *--frame = reinterpret_cast<void*>(entry);
@@ -129,20 +129,20 @@ void Fibre::prepare(char* stack, std::size_t bytes, unsigned colour, void (*entr
 #else
   getcontext(&context_);
   context_.uc_stack.ss_sp = stack;
-  context_.uc_stack.ss_size = bytes - colour % 12 * 320;
+  context_.uc_stack.ss_size = bytes - color % 12 * 320;
   context_.uc_link = nullptr;
   makecontext(&context_, entry, 0);
 #endif
 }
 
-void Fibre::adopt_thread() {
+void Fiber::adopt_thread() {
   if (__tsan_get_current_fiber != nullptr) tsan_ = __tsan_get_current_fiber();
 }
 
-void Fibre::make_identity() { tsan_ = __tsan_create_fiber(0); }
+void Fiber::make_identity() { tsan_ = __tsan_create_fiber(0); }
 
-void Fibre::destroy_identity() {
-  // Switches there and back for ThreadSanitizer, so that everything the fibre has done is ordered before what the
+void Fiber::destroy_identity() {
+  // Switches there and back for ThreadSanitizer, so that everything the fiber has done is ordered before what the
   // caller does from now on.
   void* const caller = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(tsan_, 0);
@@ -150,7 +150,7 @@ void Fibre::destroy_identity() {
   __tsan_destroy_fiber(tsan_);
 }
 
-void Fibre::switch_to(Fibre& from, Fibre& to) {
+void Fiber::switch_to(Fiber& from, Fiber& to) {
   leaving = &from;
   arriving = &to;
   if (__sanitizer_start_switch_fiber != nullptr && under_address_sanitizer()) {
@@ -165,9 +165,9 @@ void Fibre::switch_to(Fibre& from, Fibre& to) {
   from.arrive();
 }
 
-void Fibre::begin() { arriving->arrive(); }
+void Fiber::begin() { arriving->arrive(); }
 
-void Fibre::arrive() {
+void Fiber::arrive() {
   if (__sanitizer_finish_switch_fiber == nullptr || !under_address_sanitizer()) return;
   // The bounds of a host thread's own stack become known when it is first left.
   const bool learn = leaving->bytes_ == 0;

@@ -1,5 +1,5 @@
 #pragma once
-// Reader of labelled documents in tables and JSON Lines: `furlong prepare labeled`.
+// Reader of labeled documents in tables and JSON Lines: `furlong prepare labeled`.
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ namespace furlong {
 /// text is a string or a list of bytes, the label a string, an integer, true or false.
 /// label_kind: numbers are one field each, or a list in jsonl; a set is a text with separators, or a list of labels;
 /// for tokens the label is a text with one character for each letter of the sequence, or a list of labels and nulls.
-struct LabelledFormat {
+struct LabeledFormat {
   enum class Kind { tsv, csv, jsonl } kind = Kind::tsv;
   std::string text_field;         ///< empty: column 1, key "text"
   std::string second_text_field;  ///< second text of a pair; empty: single documents
@@ -32,16 +32,16 @@ struct LabelledFormat {
 };
 
 /// Returns "tsv", "csv" or "jsonl".
-std::string_view name_of(LabelledFormat::Kind kind);
+std::string_view name_of(LabeledFormat::Kind kind);
 /// Returns the format for a file name such as "reviews.csv.gz". Throws UserError if the extension is unknown.
-LabelledFormat::Kind labelled_format_of(std::string_view file_name);
+LabeledFormat::Kind labeled_format_of(std::string_view file_name);
 
 /// Returns a reader that writes each text as a document and each record's label. Texts are tokenized with the
 /// vocabulary: a tokenizer's documents are framed; an alphabet ignores whitespace and treats unknown letters as in
 /// make_fasta_reader(). An id names its document. Records with a text of no tokens are skipped. Errors name file and
 /// line. The writer's documents_per_label must be 2 if there is a second text, otherwise 1. Labels of tokens need one
 /// token for each letter of the text, except whitespace.
-std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
-                                                     bool map_unknown, DocumentSink& writer);
+std::unique_ptr<DocumentReader> make_labeled_reader(const LabeledFormat& format, const Vocabulary& vocabulary,
+                                                    bool map_unknown, DocumentSink& writer);
 
 }  // namespace furlong

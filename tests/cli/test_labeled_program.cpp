@@ -1,4 +1,4 @@
-// The program on labelled data: prepare, train, evaluate.
+// The program on labeled data: prepare, train, evaluate.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 using testing::Finished;
 
-class LabelledProgramTest : public testing::WithProgram {
+class LabeledProgramTest : public testing::WithProgram {
  protected:
   Finished prepare(const std::vector<std::string>& more) const {
     std::string table = "id,label,review\n";
@@ -50,7 +50,7 @@ log:
   }
 };
 
-TEST_F(LabelledProgramTest, PrepareTrainAndEvaluate) {
+TEST_F(LabeledProgramTest, PrepareTrainAndEvaluate) {
   const Finished prepared = prepare({"--json"});
   ASSERT_EQ(prepared.status, 0) << prepared.err;
   const Json report = Json::parse(prepared.out);
@@ -83,7 +83,7 @@ TEST_F(LabelledProgramTest, PrepareTrainAndEvaluate) {
               HasSubstr("vocabulary (bytes, labels bad, good) differs from the model's (bytes, labels good, bad)"));
 }
 
-TEST_F(LabelledProgramTest, WritesPredictionsAndIntervals) {
+TEST_F(LabeledProgramTest, WritesPredictionsAndIntervals) {
   ASSERT_EQ(prepare({}).status, 0);
   const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=3"});
   ASSERT_EQ(trained.status, 0) << trained.err;
@@ -110,7 +110,7 @@ TEST_F(LabelledProgramTest, WritesPredictionsAndIntervals) {
                              {"--lengths applies only to models that predict tokens; use --sequence-length N"});
 }
 
-TEST_F(LabelledProgramTest, RejectsLengthOfClassTokenAlone) {
+TEST_F(LabeledProgramTest, RejectsLengthOfClassTokenAlone) {
   ASSERT_EQ(prepare({}).status, 0);
   const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=2",
                                     "--set", "schedule.warmup_steps=1", "--set", "objective.pooling=class_token"});
@@ -121,7 +121,7 @@ TEST_F(LabelledProgramTest, RejectsLengthOfClassTokenAlone) {
   EXPECT_EQ(furlong({"evaluate", path("run"), "--sequence-length", "2"}).status, 0);
 }
 
-TEST_F(LabelledProgramTest, ReportNamesLabels) {
+TEST_F(LabeledProgramTest, ReportNamesLabels) {
   const Finished prepared = prepare({});
   ASSERT_EQ(prepared.status, 0) << prepared.err;
   EXPECT_THAT(prepared.out, HasSubstr("120 documents"));

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "datasets/prepare/prepare.h"
-#include "datasets/samplers/labelled_source.h"
+#include "datasets/samplers/labeled_source.h"
 #include "framework/core/error.h"
 #include "tests/datasets/temporary_folder.h"
 
@@ -15,17 +15,17 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
-using Kind = LabelledFormat::Kind;
+using Kind = LabeledFormat::Kind;
 
-class LabelledTest : public testing::WithTemporaryFolder {
+class LabeledTest : public testing::WithTemporaryFolder {
  protected:
   PrepareOptions options(const std::string& input, Kind kind) const {
     PrepareOptions made;
-    made.format = PrepareOptions::Format::labelled;
+    made.format = PrepareOptions::Format::labeled;
     made.inputs = {input};
     made.output = path("store.h5");
     made.force = true;
-    made.labelled.kind = kind;
+    made.labeled.kind = kind;
     made.store.split_by = DatasetWriterOptions::SplitBy::document;
     made.store.shares = {{1, 0, 0}};
     return made;
@@ -59,7 +59,7 @@ class LabelledTest : public testing::WithTemporaryFolder {
   }
 };
 
-TEST_F(LabelledTest, TablesAndJsonLinesGiveTheSameDataset) {
+TEST_F(LabeledTest, TablesAndJsonLinesGiveTheSameDataset) {
   const std::vector<std::string> expected{"good film=yes", "bad, \"very\" bad=no", "so so=yes"};
   EXPECT_EQ(contents(stored("good film\tyes\nbad, \"very\" bad\tno\r\n\nso so\t yes", Kind::tsv)), expected);
   EXPECT_EQ(contents(stored("good film,yes\n\"bad, \"\"very\"\" bad\",no\n\"so so\", yes \n", Kind::csv)), expected);
@@ -67,8 +67,8 @@ TEST_F(LabelledTest, TablesAndJsonLinesGiveTheSameDataset) {
       contents(stored("\xef\xbb\xbflabel,id,review\nyes,1,good film\nno,2,\"bad, \"\"very\"\" bad\"\nyes,3,so so\n",
                       Kind::csv,
                       [](PrepareOptions& o) {
-                        o.labelled.text_field = "review";
-                        o.labelled.label_fields = {"label"};
+                        o.labeled.text_field = "review";
+                        o.labeled.label_fields = {"label"};
                       })),
       expected);
   EXPECT_EQ(contents(stored(R"({"text": "good film", "label": "yes"}
@@ -78,24 +78,24 @@ TEST_F(LabelledTest, TablesAndJsonLinesGiveTheSameDataset) {
             expected);
 }
 
-TEST_F(LabelledTest, KeepsLineBreaksInsideQuotes) {
+TEST_F(LabeledTest, KeepsLineBreaksInsideQuotes) {
   EXPECT_EQ(contents(stored("\"one\ntwo\"\"\n\",a\nthree,b\n", Kind::csv)),
             (std::vector<std::string>{"one\ntwo\"\n=a", "three=b"}));
 }
 
-TEST_F(LabelledTest, ReadsRecordsAcrossBlocks) {
+TEST_F(LabeledTest, ReadsRecordsAcrossBlocks) {
   const std::string longer(std::size_t{3} << 20, 'x');
   const auto found = contents(stored("a\tfirst\n" + longer + "\tsecond\nb\tfirst\n", Kind::tsv));
   EXPECT_THAT(found, ElementsAre("a=first", longer + "=second", "b=first"));
 }
 
-TEST_F(LabelledTest, AssignsLabelNumbers) {
+TEST_F(LabeledTest, AssignsLabelNumbers) {
   const TokenizedDataset as_they_come =
       stored("{\"text\": \"a\", \"label\": 7}\n{\"text\": \"b\", \"label\": true}\n{\"text\": \"c\", \"label\": 7}",
              Kind::jsonl);
   EXPECT_THAT(as_they_come.vocabulary().labels(), ElementsAre("7", "true"));
   EXPECT_THAT(as_they_come.labels(), ElementsAre(0, 1, 0));
-  const auto fixed = [](PrepareOptions& o) { o.labelled.labels = {"no", "yes", "maybe"}; };
+  const auto fixed = [](PrepareOptions& o) { o.labeled.labels = {"no", "yes", "maybe"}; };
   const TokenizedDataset given = stored("a\tyes\nb\tno\n", Kind::tsv, fixed);
   EXPECT_THAT(given.vocabulary().labels(), ElementsAre("no", "yes", "maybe"));
   EXPECT_THAT(given.labels(), ElementsAre(1, 0));
@@ -103,23 +103,23 @@ TEST_F(LabelledTest, AssignsLabelNumbers) {
               HasSubstr("input:2: the label 'never' is not in --labels: no, yes, maybe"));
 }
 
-TEST_F(LabelledTest, PairsStayTogether) {
+TEST_F(LabeledTest, PairsStayTogether) {
   std::string table;
   for (int i = 0; i < 200; ++i) table += fmt::format("u{}\tv{}\t{}\n", i, i, i % 2);
   const TokenizedDataset dataset = stored(table, Kind::tsv, [](PrepareOptions& o) {
-    o.labelled.text_field = "1";
-    o.labelled.second_text_field = "2";
+    o.labeled.text_field = "1";
+    o.labeled.second_text_field = "2";
     o.store.shares = {{0.5, 0.3, 0.2}};
   });
   EXPECT_EQ(dataset.documents_per_label(), 2u);
   EXPECT_EQ(dataset.n_documents(), 400u);
   std::multiset<std::string> seen;
   for (const Split split : all_splits) {
-    LabelledOptions options;
+    LabeledOptions options;
     options.sequence_length = 8;
     options.pairs = true;
     options.shuffled = false;
-    const LabelledSource source(dataset, split, options);
+    const LabeledSource source(dataset, split, options);
     const Batch all = source.batch(0, static_cast<std::int64_t>(source.n_samples()));
     ASSERT_EQ(all.batch, static_cast<std::int64_t>(2 * source.n_samples()));
     for (std::size_t row = 0; row < static_cast<std::size_t>(all.batch); row += 2) {
@@ -140,15 +140,15 @@ TEST_F(LabelledTest, PairsStayTogether) {
   EXPECT_EQ(std::set<std::string>(seen.begin(), seen.end()).size(), 200u);
 }
 
-TEST_F(LabelledTest, SkipsEmptyTextsAndTheirLabels) {
+TEST_F(LabeledTest, SkipsEmptyTextsAndTheirLabels) {
   const TokenizedDataset single = stored("a\tx\n\ty\nb\tz\n", Kind::tsv);
   EXPECT_EQ(contents(single), (std::vector<std::string>{"a=x", "b=z"}));
-  const auto pairs = [](PrepareOptions& o) { o.labelled.second_text_field = "2"; };
+  const auto pairs = [](PrepareOptions& o) { o.labeled.second_text_field = "2"; };
   EXPECT_EQ(contents(stored("a\tb\tx\nc\t\ty\nd\te\tz\n", Kind::tsv, pairs)),
             (std::vector<std::string>{"a=x", "b=x", "d=z", "e=z"}));
 }
 
-TEST_F(LabelledTest, EncodesLettersOfAlphabet) {
+TEST_F(LabeledTest, EncodesLettersOfAlphabet) {
   const auto dna = [](PrepareOptions& o) { o.alphabet = "dna"; };
   EXPECT_EQ(contents(stored("ac gt\tx\nNN\ty\n", Kind::tsv, dna)), (std::vector<std::string>{"ACGT=x", "NN=y"}));
   EXPECT_THAT(refusal("acgt\tx\nacE\ty\n", Kind::tsv, dna),
@@ -161,11 +161,11 @@ TEST_F(LabelledTest, EncodesLettersOfAlphabet) {
             (std::vector<std::string>{"ANC=x"}));
 }
 
-TEST_F(LabelledTest, ErrorsNameTheLine) {
+TEST_F(LabeledTest, ErrorsNameTheLine) {
   EXPECT_THAT(refusal("a\tb\nonly text\n", Kind::tsv),
               HasSubstr("input:2: the record has 1 column, expected the label in column 2"));
   EXPECT_THAT(refusal("a\tb\nc\t \n", Kind::tsv), HasSubstr("input:2: the label is empty"));
-  EXPECT_THAT(refusal("x,y\n1,2\n", Kind::csv, [](PrepareOptions& o) { o.labelled.label_fields = {"label"}; }),
+  EXPECT_THAT(refusal("x,y\n1,2\n", Kind::csv, [](PrepareOptions& o) { o.labeled.label_fields = {"label"}; }),
               HasSubstr("input:1: column 'label' is missing; the header has x, y"));
   EXPECT_THAT(refusal("\"a,b\nc,d\n", Kind::csv), HasSubstr("input:1: unclosed quotation mark"));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n[1]\n", Kind::jsonl),
@@ -177,14 +177,14 @@ TEST_F(LabelledTest, ErrorsNameTheLine) {
               HasSubstr("'text' must be a string or a list of integers from 0 to 255"));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1.5}\n", Kind::jsonl),
               HasSubstr("'label' must be a string, an integer"));
-  EXPECT_EQ(labelled_format_of("a/b.csv.gz"), Kind::csv);
-  EXPECT_EQ(labelled_format_of("b.jsonl"), Kind::jsonl);
-  EXPECT_THAT(message_of<UserError>([] { labelled_format_of("b.dat"); }), HasSubstr("pass --format"));
+  EXPECT_EQ(labeled_format_of("a/b.csv.gz"), Kind::csv);
+  EXPECT_EQ(labeled_format_of("b.jsonl"), Kind::jsonl);
+  EXPECT_THAT(message_of<UserError>([] { labeled_format_of("b.dat"); }), HasSubstr("pass --format"));
 }
 
 // --- Batches
 
-class LabelledSourceTest : public LabelledTest {
+class LabeledSourceTest : public LabeledTest {
  protected:
   /// Document i is i + 1 letters long.
   TokenizedDataset letters(int n) const {
@@ -195,13 +195,13 @@ class LabelledSourceTest : public LabelledTest {
   }
 };
 
-TEST_F(LabelledSourceTest, PadsAndTruncatesWithMask) {
+TEST_F(LabeledSourceTest, PadsAndTruncatesWithMask) {
   const TokenizedDataset dataset = letters(6);
-  LabelledOptions options;
+  LabeledOptions options;
   options.sequence_length = 5;
   options.shuffled = false;
   options.first_token = 258;
-  const LabelledSource source(dataset, Split::train, options);
+  const LabeledSource source(dataset, Split::train, options);
   EXPECT_EQ(source.n_samples(), 6u);
   EXPECT_EQ(source.n_truncated(), 3u);  // d, e, f and their <document>
   EXPECT_THAT(source.note(),
@@ -219,26 +219,26 @@ TEST_F(LabelledSourceTest, PadsAndTruncatesWithMask) {
   EXPECT_EQ(std::accumulate(end.mask.begin() + 5, end.mask.end(), 0), 0);
 }
 
-TEST_F(LabelledSourceTest, PadsRowsToTheLongest) {
+TEST_F(LabeledSourceTest, PadsRowsToTheLongest) {
   const TokenizedDataset dataset = stored(std::string(70, 'a') + "\tx\nb\ty\n", Kind::tsv);
-  LabelledOptions options;
+  LabeledOptions options;
   options.shuffled = false;
   options.sequence_length = 1000;
-  EXPECT_EQ(LabelledSource(dataset, Split::train, options).batch(0, 2).n, 128);
-  EXPECT_EQ(LabelledSource(dataset, Split::train, options).batch(1, 1).n, 64);
+  EXPECT_EQ(LabeledSource(dataset, Split::train, options).batch(0, 2).n, 128);
+  EXPECT_EQ(LabeledSource(dataset, Split::train, options).batch(1, 1).n, 64);
   options.pad_to_longest = false;
-  EXPECT_EQ(LabelledSource(dataset, Split::train, options).batch(1, 1).n, 1000);
+  EXPECT_EQ(LabeledSource(dataset, Split::train, options).batch(1, 1).n, 1000);
   options.pad_to_longest = true;
   options.sequence_length = 50;
-  EXPECT_EQ(LabelledSource(dataset, Split::train, options).batch(0, 2).n, 50);
+  EXPECT_EQ(LabeledSource(dataset, Split::train, options).batch(0, 2).n, 50);
 }
 
-TEST_F(LabelledSourceTest, EachEpochPermutesAllSamples) {
+TEST_F(LabeledSourceTest, EachEpochPermutesAllSamples) {
   const TokenizedDataset dataset = letters(20);
-  LabelledOptions options;
+  LabeledOptions options;
   options.sequence_length = 32;
   options.seed = 4;
-  const LabelledSource source(dataset, Split::train, options);
+  const LabeledSource source(dataset, Split::train, options);
   std::set<std::vector<std::int32_t>> orders;
   for (std::uint64_t epoch = 0; epoch < 5; ++epoch) {
     const Batch batch = source.batch(epoch * 20, 20);
@@ -270,36 +270,36 @@ TEST(Permuted, IsPermutationForEverySize) {
   for (const int count : counts) EXPECT_NEAR(count, 512, 5 * std::sqrt(512 * 7 / 8.0));
 }
 
-TEST_F(LabelledSourceTest, RejectsUnsuitableDatasets) {
+TEST_F(LabeledSourceTest, RejectsUnsuitableDatasets) {
   const TokenizedDataset single = letters(3);
-  LabelledOptions options;
+  LabeledOptions options;
   options.sequence_length = 8;
   options.pairs = true;
-  EXPECT_THAT(message_of<UserError>([&] { LabelledSource(single, Split::train, options); }),
+  EXPECT_THAT(message_of<UserError>([&] { LabeledSource(single, Split::train, options); }),
               HasSubstr("labels of single documents, expected labels of pairs"));
   options.pairs = false;
-  EXPECT_THAT(message_of<UserError>([&] { LabelledSource(single, Split::test, options); }),
-              HasSubstr("the test split has no complete labelled document"));
+  EXPECT_THAT(message_of<UserError>([&] { LabeledSource(single, Split::test, options); }),
+              HasSubstr("the test split has no complete labeled document"));
   PrepareOptions plain;
   plain.inputs = {file("plain.txt", "text without labels")};
   plain.output = path("plain.h5");
   prepare(plain);
   const TokenizedDataset without = TokenizedDataset::open(plain.output);
   EXPECT_EQ(without.documents_per_label(), 0u);
-  EXPECT_THAT(message_of<UserError>([&] { LabelledSource(without, Split::train, options); }),
+  EXPECT_THAT(message_of<UserError>([&] { LabeledSource(without, Split::train, options); }),
               HasSubstr("plain.h5: the dataset has no labels"));
 }
 
-TEST_F(LabelledSourceTest, SkipsDocumentsCutBySpans) {
+TEST_F(LabeledSourceTest, SkipsDocumentsCutBySpans) {
   const TokenizedDataset dataset = stored("aaaa\tx\nbbbb\ty\ncccc\tx\ndddd\ty\n", Kind::tsv, [](PrepareOptions& o) {
     o.store.split_by = DatasetWriterOptions::SplitBy::span;
     o.store.shares = {{0.6, 0.4, 0}};  // 12 of 20 tokens: the boundary is inside c
   });
-  LabelledOptions options;
+  LabeledOptions options;
   options.sequence_length = 4;
   options.shuffled = false;
-  EXPECT_EQ(LabelledSource(dataset, Split::train, options).n_samples(), 2u);
-  const LabelledSource validation(dataset, Split::validation, options);
+  EXPECT_EQ(LabeledSource(dataset, Split::train, options).n_samples(), 2u);
+  const LabeledSource validation(dataset, Split::validation, options);
   EXPECT_EQ(validation.n_samples(), 1u);
   EXPECT_THAT(validation.batch(0, 1).inputs, ElementsAre('d', 'd', 'd', 'd'));
   EXPECT_THAT(validation.batch(0, 1).labels, ElementsAre(1));

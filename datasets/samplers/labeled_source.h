@@ -1,5 +1,5 @@
 #pragma once
-// Batches of labelled documents, one document or a pair of documents per sample.
+// Batches of labeled documents, one document or a pair of documents per sample.
 #include <optional>
 
 #include "datasets/batch.h"
@@ -7,8 +7,8 @@
 
 namespace furlong {
 
-/// Options of a LabelledSource.
-struct LabelledOptions {
+/// Options of a LabeledSource.
+struct LabeledOptions {
   /// Maximum tokens per row, first_token included; longer documents are truncated at their end.
   std::int64_t sequence_length = 0;
   /// true: each epoch has its own order, a permutation of all samples drawn from (seed, epoch). false: every epoch has
@@ -29,12 +29,12 @@ struct LabelledOptions {
 /// Batch::mask is 1 for tokens and 0 for padding. A sample with a document that lies only partly in the split is
 /// skipped, so that no document is divided between splits. Each sample occurs once per epoch: sample index i is in
 /// epoch i / n_samples().
-class LabelledSource : public BatchSource {
+class LabeledSource : public BatchSource {
  public:
   /// `dataset` must outlive the source. Throws UserError if the dataset has no labels, if its labels belong to single
   /// documents but `pairs` is set (or the reverse), if they are of another kind, or if the split has no complete
   /// sample. Throws ContractError unless sequence_length leaves room for at least one token of a document.
-  LabelledSource(const TokenizedDataset& dataset, Split split, const LabelledOptions& options);
+  LabeledSource(const TokenizedDataset& dataset, Split split, const LabeledOptions& options);
 
   /// Returns the number of samples in one epoch.
   std::uint64_t n_samples() const override { return samples_.size(); }
@@ -72,7 +72,7 @@ class LabelledSource : public BatchSource {
 
   const TokenizedDataset* dataset_;
   Split split_;
-  LabelledOptions options_;
+  LabeledOptions options_;
   std::vector<Sample> samples_;
   // Labels of all samples, as in TokenizedDataset.
   std::vector<std::int32_t> labels_;

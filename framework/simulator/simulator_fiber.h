@@ -1,6 +1,6 @@
 #pragma once
-// Fibres: stacks that one host thread runs alternately, and the sanitizer annotations that they need. This code is
-// compiled without ThreadSanitizer instrumentation, because ThreadSanitizer treats each fibre as a separate thread.
+// Fibers: stacks that one host thread runs alternately, and the sanitizer annotations that they need. This code is
+// compiled without ThreadSanitizer instrumentation, because ThreadSanitizer treats each fiber as a separate thread.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,26 +52,26 @@ class Pages {
 };
 
 /// One stack, and the place on it at which execution resumes.
-class Fibre {
+class Fiber {
  public:
-  Fibre() = default;
-  Fibre(const Fibre&) = delete;
-  Fibre& operator=(const Fibre&) = delete;
+  Fiber() = default;
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
 
-  /// Prepares the fibre to start in entry() on this stack when it is first switched to; entry must not return. Discards
-  /// what ran on the fibre before. `colour` shifts the top of the stack, so that many stacks do not map to one cache
+  /// Prepares the fiber to start in entry() on this stack when it is first switched to; entry must not return. Discards
+  /// what ran on the fiber before. `color` shifts the top of the stack, so that many stacks do not map to one cache
   /// set.
-  void prepare(char* stack, std::size_t bytes, unsigned colour, void (*entry)());
-  /// Makes the fibre represent the calling thread.
+  void prepare(char* stack, std::size_t bytes, unsigned color, void (*entry)());
+  /// Makes the fiber represent the calling thread.
   void adopt_thread();
 
-  /// Suspends `from`, which must be the caller's fibre, and resumes `to`. Returns when another fibre switches to
+  /// Suspends `from`, which must be the caller's fiber, and resumes `to`. Returns when another fiber switches to
   /// `from`.
-  static void switch_to(Fibre& from, Fibre& to);
-  /// Must be the first call in a fibre's entry.
+  static void switch_to(Fiber& from, Fiber& to);
+  /// Must be the first call in a fiber's entry.
   static void begin();
 
-  /// ThreadSanitizer: creates the thread that represents this fibre, and destroys it, ordered before everything that
+  /// ThreadSanitizer: creates the thread that represents this fiber, and destroys it, ordered before everything that
   /// the caller does afterwards.
   void make_identity();
   void destroy_identity();

@@ -2,13 +2,13 @@
 #include "tests/fuzz/documents.h"
 
 namespace fuzzing = furlong::fuzzing;
-using furlong::LabelledFormat;
+using furlong::LabeledFormat;
 using furlong::Vocabulary;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
-  LabelledFormat format;
-  format.kind = static_cast<LabelledFormat::Kind>(data[0] % 3);
+  LabeledFormat format;
+  format.kind = static_cast<LabeledFormat::Kind>(data[0] % 3);
   const int chosen = data[1];
   if ((chosen & 1) != 0) format.text_field = "text", format.label_fields = {"label"};
   if ((chosen & 2) != 0) format.second_text_field = (chosen & 1) != 0 ? "other" : "2";
@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   options.split_by = furlong::DatasetWriterOptions::SplitBy::document;
   fuzzing::read_documents(fuzzing::text_of(data + 2, size - 2), vocabulary, options,
                           [&](furlong::DatasetWriter& writer) {
-                            return make_labelled_reader(format, vocabulary, (chosen & 16) != 0, writer);
+                            return make_labeled_reader(format, vocabulary, (chosen & 16) != 0, writer);
                           });
   return 0;
 }

@@ -12,23 +12,23 @@
 namespace furlong {
 
 /// A sequence and its class.
-struct LabelledSequence {
+struct LabeledSequence {
   std::vector<std::int32_t> tokens;
   std::int32_t label = 0;
 };
 
 /// A task that classifies generated sequences. Sample `index` of a split depends on the task's options, its seed, the
 /// split and the index alone.
-class LabelledTask {
+class LabeledTask {
  public:
-  virtual ~LabelledTask() = default;
+  virtual ~LabeledTask() = default;
   /// Returns the task's name.
   virtual std::string name() const = 0;
   virtual Vocabulary vocabulary() const = 0;
   /// Returns the names of the classes 0, 1, ...
   virtual std::vector<std::string> labels() const = 0;
   /// Returns a sample. Thread-safe. Throws UserError if the options make samples too rare.
-  virtual LabelledSequence sample(Split split, std::uint64_t index) const = 0;
+  virtual LabeledSequence sample(Split split, std::uint64_t index) const = 0;
   /// Returns all options, as a dataset records them.
   virtual nlohmann::ordered_json options() const = 0;
 

@@ -1,4 +1,4 @@
-#include "datasets/prepare/labelled_readers.h"
+#include "datasets/prepare/labeled_readers.h"
 
 #include <algorithm>
 #include <cctype>
@@ -15,7 +15,7 @@
 namespace furlong {
 namespace {
 
-using Kind = LabelledFormat::Kind;
+using Kind = LabeledFormat::Kind;
 
 constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 30;
 constexpr std::size_t kMaxObjectBytes = std::size_t{1} << 26;  // parsing needs many times its size
@@ -45,7 +45,7 @@ struct Record {
 /// Extracts the fields of a record; errors start with `place`.
 class RecordParser {
  public:
-  RecordParser(const LabelledFormat& format, const LabelParser& labels)
+  RecordParser(const LabeledFormat& format, const LabelParser& labels)
       : kind_(format.kind), label_kind_(format.label_kind), labels_(labels), named_(!format.id_field.empty()) {
     const bool json = kind_ == Kind::jsonl, pairs = !format.second_text_field.empty();
     const auto given = [](const std::string& field, const char* standard) { return field.empty() ? standard : field; };
@@ -231,13 +231,13 @@ class RecordParser {
   std::vector<std::size_t> columns_;
 };
 
-class LabelledReader : public DocumentReader {
+class LabeledReader : public DocumentReader {
  public:
-  LabelledReader(const LabelledFormat& format, const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer)
+  LabeledReader(const LabeledFormat& format, const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer)
       : csv_(format.kind == Kind::csv),
         json_(format.kind == Kind::jsonl),
-        labelled_(format.has_label),
-        places_labels_(labelled_ && format.label_kind == LabelKind::tokens && !format.text_is_name),
+        labeled_(format.has_label),
+        places_labels_(labeled_ && format.label_kind == LabelKind::tokens && !format.text_is_name),
         labels_(format),
         parser_(format, labels_),
         vocabulary_(vocabulary),
@@ -297,7 +297,7 @@ class LabelledReader : public DocumentReader {
     std::vector<std::vector<std::int32_t>> documents;
     for (const std::string& text : record.texts) documents.push_back(tokens_of(text));
     ParsedLabel label;
-    if (labelled_) label = labels_.parse(record.labels, record.names, place());
+    if (labeled_) label = labels_.parse(record.labels, record.names, place());
     if (places_labels_ && !documents[0].empty())
       frame_token_labels(vocabulary_, documents[0].size(), label.ids, place(), place());
     // Both documents of a pair are stored, or neither.
@@ -308,7 +308,7 @@ class LabelledReader : public DocumentReader {
       if (whole) writer_.append(std::span<const std::int32_t>(tokens));
       writer_.end_document();
     }
-    if (whole && labelled_) writer_.label({label.ids, label.numbers, place()});
+    if (whole && labeled_) writer_.label({label.ids, label.numbers, place()});
   }
 
   std::vector<std::int32_t> tokens_of(const std::string& text) {
@@ -339,7 +339,7 @@ class LabelledReader : public DocumentReader {
     return tokens;
   }
 
-  bool csv_, json_, labelled_, places_labels_;
+  bool csv_, json_, labeled_, places_labels_;
   LabelParser labels_;
   RecordParser parser_;
   const Vocabulary vocabulary_;
@@ -352,7 +352,7 @@ class LabelledReader : public DocumentReader {
 
 }  // namespace
 
-std::string_view name_of(LabelledFormat::Kind kind) {
+std::string_view name_of(LabeledFormat::Kind kind) {
   switch (kind) {
     case Kind::csv:
       return "csv";
@@ -364,7 +364,7 @@ std::string_view name_of(LabelledFormat::Kind kind) {
   return "tsv";
 }
 
-LabelledFormat::Kind labelled_format_of(std::string_view file_name) {
+LabeledFormat::Kind labeled_format_of(std::string_view file_name) {
   std::string_view base = file_name;
   for (const std::string_view packed : {".gz", ".xz"}) {
     if (base.ends_with(packed)) base.remove_suffix(packed.size());
@@ -375,9 +375,9 @@ LabelledFormat::Kind labelled_format_of(std::string_view file_name) {
   throw UserError("{}: the file extension is not .tsv, .csv or .jsonl; pass --format tsv, csv or jsonl", file_name);
 }
 
-std::unique_ptr<DocumentReader> make_labelled_reader(const LabelledFormat& format, const Vocabulary& vocabulary,
-                                                     bool map_unknown, DocumentSink& writer) {
-  return std::make_unique<LabelledReader>(format, vocabulary, map_unknown, writer);
+std::unique_ptr<DocumentReader> make_labeled_reader(const LabeledFormat& format, const Vocabulary& vocabulary,
+                                                    bool map_unknown, DocumentSink& writer) {
+  return std::make_unique<LabeledReader>(format, vocabulary, map_unknown, writer);
 }
 
 }  // namespace furlong

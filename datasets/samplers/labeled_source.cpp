@@ -1,4 +1,4 @@
-#include "datasets/samplers/labelled_source.h"
+#include "datasets/samplers/labeled_source.h"
 
 #include <algorithm>
 #include <bit>
@@ -30,19 +30,19 @@ std::uint64_t permuted_index(std::uint64_t index, std::uint64_t size, std::uint6
   return index;
 }
 
-LabelledSource::LabelledSource(const TokenizedDataset& dataset, Split split, const LabelledOptions& options)
+LabeledSource::LabeledSource(const TokenizedDataset& dataset, Split split, const LabeledOptions& options)
     : dataset_(&dataset), split_(split), options_(options), outputs_(dataset.vocabulary().labels().size()) {
   require(options.sequence_length > (options.first_token ? 1 : 0), "a sequence length of {}", options.sequence_length);
   check_labels();
   read_labels();
   find_samples();
   if (samples_.empty()) {
-    throw UserError("{}: the {} split has no complete labelled document; prepare more data for it", dataset.path(),
+    throw UserError("{}: the {} split has no complete labeled document; prepare more data for it", dataset.path(),
                     name_of(split));
   }
 }
 
-void LabelledSource::check_labels() const {
+void LabeledSource::check_labels() const {
   if (dataset_->documents_per_label() == 0) {
     throw UserError("{}: the dataset has no labels; create one with furlong prepare labeled", dataset_->path());
   }
@@ -60,7 +60,7 @@ void LabelledSource::check_labels() const {
         dataset_->path(), name_of(dataset_->label_kind()), name_of(options_.kind), name_of(options_.kind));
 }
 
-void LabelledSource::read_labels() {
+void LabeledSource::read_labels() {
   if (options_.kind == LabelKind::sets) label_ends_ = dataset_->label_ends();
   if (options_.kind != LabelKind::numbers) {
     labels_ = dataset_->labels();
@@ -75,13 +75,13 @@ void LabelledSource::read_labels() {
   }
 }
 
-bool LabelledSource::needs_front(std::uint64_t position) const {
+bool LabeledSource::needs_front(std::uint64_t position) const {
   if (!options_.first_token) return false;
   // Only a tokenizer's documents can already start with it: see Vocabulary::frame_front().
   return !dataset_->vocabulary().tokenizer() || dataset_->read(split_, position, 1)[0] != *options_.first_token;
 }
 
-void LabelledSource::find_samples() {
+void LabeledSource::find_samples() {
   const std::vector<std::uint64_t> offsets = dataset_->document_offsets();
   const auto& ranges = dataset_->ranges(split_);
   const std::uint64_t rows = rows_per_sample(), n_labels = dataset_->n_documents() / rows;
@@ -106,12 +106,12 @@ void LabelledSource::find_samples() {
   }
 }
 
-const LabelledSource::Sample& LabelledSource::sample(std::uint64_t index) const {
+const LabeledSource::Sample& LabeledSource::sample(std::uint64_t index) const {
   const std::uint64_t size = samples_.size(), place = index % size;
   return samples_[options_.shuffled ? permuted_index(place, size, options_.seed, index / size) : place];
 }
 
-Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const {
+Batch LabeledSource::make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const {
   require(samples > 0, "a batch of {}", samples);
   const auto count = static_cast<std::uint64_t>(samples);
   const std::uint64_t rows = rows_per_sample(), filled = end > first ? std::min(count, end - first) : 0;
@@ -147,7 +147,7 @@ Batch LabelledSource::make_batch(std::uint64_t first, std::int64_t samples, std:
   return made;
 }
 
-void LabelledSource::put_label(const Sample& sample, std::size_t place, Batch& batch) const {
+void LabeledSource::put_label(const Sample& sample, std::size_t place, Batch& batch) const {
   if (options_.kind == LabelKind::tokens) {
     const Document& document = sample.documents[0];
     const auto begin = labels_.begin() + static_cast<std::ptrdiff_t>(document.start);
@@ -167,7 +167,7 @@ void LabelledSource::put_label(const Sample& sample, std::size_t place, Batch& b
     values[static_cast<std::size_t>(labels_[k])] = std::bit_cast<std::int32_t>(1.0F);
 }
 
-std::string LabelledSource::note() const {
+std::string LabeledSource::note() const {
   if (n_cut_ == 0) return {};
   return fmt::format(
       "{} of the {} documents of the {} split are longer than {} tokens{} and are truncated (data.sequence_length)",
@@ -175,10 +175,10 @@ std::string LabelledSource::note() const {
       options_.first_token ? " with the class token" : "");
 }
 
-Batch LabelledSource::batch(std::uint64_t first, std::int64_t samples) const {
+Batch LabeledSource::batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, std::numeric_limits<std::uint64_t>::max());
 }
-Batch LabelledSource::single_pass_batch(std::uint64_t first, std::int64_t samples) const {
+Batch LabeledSource::single_pass_batch(std::uint64_t first, std::int64_t samples) const {
   return make_batch(first, samples, samples_.size());
 }
 
