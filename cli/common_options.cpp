@@ -30,7 +30,10 @@ Option add_device(Command command, std::string& device) {
 }
 
 Option add_threads(Command command, std::int64_t& threads) {
-  return command.add_option("--threads", threads, "CPU threads; 0: all cores").shows_default().range(0, 4096).common();
+  return command.add_option("--threads", threads, "CPU threads; 0: OMP_NUM_THREADS, or all cores")
+      .shows_default()
+      .range(0, 4096)
+      .common();
 }
 
 Option add_json(Command command, bool& json, const std::string& description) {

@@ -179,9 +179,6 @@ std::optional<std::string> environment(const char* name) {
 }
 
 void advise_on_environment(std::vector<Advice>& advice) {
-  if (const auto threads = environment("OMP_NUM_THREADS"))
-    advice.push_back({"OMP_NUM_THREADS=" + *threads + " is set and has no effect",
-                      "set `threads:` in the config, or --set threads=N"});
   if (const auto policy = environment("OMP_WAIT_POLICY"); policy && (*policy == "passive" || *policy == "PASSIVE"))
     advice.push_back({"OMP_WAIT_POLICY=" + *policy + " makes threads sleep between loops, which slows training down",
                       "unset OMP_WAIT_POLICY, unless several programs share the cores"});
@@ -214,10 +211,10 @@ void advise_on_machine(const Examination& found, std::vector<Advice>& advice) {
         {fmt::format("the container has CPU time of {:.3g} cores, but {} cores are visible", *cpu.quota_cores,
                      cpu.allowed_cores),
          fmt::format("set `threads: {}` in the config, or raise the container's CPU limit", cpu.usable_cores())});
-  if (thread_count() < cpu.usable_cores() && environment("FURLONG_POOL_THREADS"))
-    advice.push_back(
-        {fmt::format("FURLONG_POOL_THREADS limits Furlong to {} of {} threads", thread_count(), cpu.usable_cores()),
-         "unset FURLONG_POOL_THREADS"});
+  if (const auto requested = requested_threads(); requested && requested->count != cpu.usable_cores())
+    advice.push_back({fmt::format("{}={} sets the number of threads; {} cores are available", requested->variable,
+                                  requested->count, cpu.usable_cores()),
+                      fmt::format("unset {}, or set `threads:` in the config", requested->variable)});
   if (found.machine.huge_pages.enabled == "never")
     advice.push_back({"transparent huge pages are off: large tensors take much longer to touch for the first time",
                       "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"});

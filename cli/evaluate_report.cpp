@@ -41,30 +41,35 @@ std::optional<double> bits_per_byte(const Evaluation& found, const UnigramBaseli
 void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, const Model& model) {
   const ObjectiveSettings& objective = model.settings.objective;
   const bool numbers = objective.label_kind() == LabelKind::numbers;
+  const std::string bits_name = fmt::format("bits per {}", unit_of(model.vocabulary));
+  const std::size_t width = objective.learns_labels() ? 14 : std::max<std::size_t>(14, bits_name.size());
+  const auto line = [&](const std::string& name, const std::string& value) {
+    fmt::print("  {:<{}} {}\n", name, width, value);
+  };
+  const std::string accuracy = fmt::format("{:.4f}", found.accuracy);
   if (numbers) {
-    fmt::print("  loss           {:.5f}, the mean squared error of scaled numbers of {} documents\n", found.loss,
-               found.targets);
+    line("loss",
+         fmt::format("{:.5f}, the mean squared error of scaled numbers of {} documents", found.loss, found.targets));
   } else if (objective.learns_labels()) {
     const bool sets = objective.label_kind() == LabelKind::sets;
-    fmt::print("  loss           {:.5f} nats per label\n  accuracy       {:.4f} of {} {}\n", found.loss, found.accuracy,
-               found.targets, sets ? "whole sets of labels" : "labels");
+    line("loss", fmt::format("{:.5f} nats per label", found.loss));
+    line("accuracy", fmt::format("{} of {} {}", accuracy, found.targets, sets ? "whole sets of labels" : "labels"));
   } else {
-    fmt::print(
-        "  loss           {:.5f} nats per token{}\n  perplexity     {:.4f}\n  bits per {:<6} {:.4f}\n  accuracy       "
-        "{:.4f}\n",
-        found.loss,
-        objective.name == Objective::masked_tokens ? fmt::format(", over {} masked ones", found.targets) : "",
-        found.perplexity(), unit_of(model.vocabulary), found.bits_per_token(), found.accuracy);
+    line("loss",
+         fmt::format(
+             "{:.5f} nats per token{}", found.loss,
+             objective.name == Objective::masked_tokens ? fmt::format(", over {} masked ones", found.targets) : ""));
+    line("perplexity", fmt::format("{:.4f}", found.perplexity()));
+    line(bits_name, fmt::format("{:.4f}", found.bits_per_token()));
+    line("accuracy", accuracy);
   }
   const auto bits = bits_per_byte(found, baseline);
-  if (bits && model.vocabulary.tokenizer()) fmt::print("  bits per byte  {:.4f}\n", *bits);
-  if (numbers) {
-    fmt::print("  baseline       loss {:.5f}, from the means of the training split alone\n", baseline.loss);
-  } else {
-    fmt::print("  baseline       loss {:.5f}, accuracy {:.4f}, from the frequencies of {} alone\n", baseline.loss,
-               baseline.accuracy, objective.learns_labels() ? "labels" : "tokens");
-  }
-  fmt::print("  speed          {:.0f} tokens/s\n", tokens_per_second(found));
+  if (bits && model.vocabulary.tokenizer()) line("bits per byte", fmt::format("{:.4f}", *bits));
+  line("baseline", numbers
+                       ? fmt::format("loss {:.5f}, from the means of the training split alone", baseline.loss)
+                       : fmt::format("loss {:.5f}, accuracy {:.4f}, from the frequencies of {} alone", baseline.loss,
+                                     baseline.accuracy, objective.learns_labels() ? "labels" : "tokens"));
+  line("speed", fmt::format("{:.0f} tokens/s", tokens_per_second(found)));
 }
 
 void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstrap) {

@@ -50,10 +50,17 @@ Vocabulary vocabulary_of(const LoadedSettings& loaded) {
   return settings.objective.learns_labels() ? any.with_labels({"one", "other"}) : any;
 }
 
+/// Returns the number of threads of a rank that the config or the environment requests, or 0.
+int wanted_threads(const Settings& settings) {
+  if (settings.threads > 0) return static_cast<int>(settings.threads);
+  const auto requested = requested_threads();
+  return requested ? requested->count : 0;
+}
+
 /// Returns the number of threads of a rank on a host like this one. Scratch memory grows with it.
 int threads_of_one(const Settings& settings, const PlanCluster& cluster) {
-  if (settings.threads > 0) return static_cast<int>(settings.threads);
-  return std::max(1, read_machine().cpu.usable_cores() / cluster.per_host);
+  const int wanted = wanted_threads(settings);
+  return wanted > 0 ? wanted : std::max(1, read_machine().cpu.usable_cores() / cluster.per_host);
 }
 
 PlanDevice device_of(const PlanArguments& options, const Settings& settings, const PlanCluster& cluster) {
@@ -65,7 +72,7 @@ PlanDevice device_of(const PlanArguments& options, const Settings& settings, con
   if (!is_named) {
     device.assumed = {"reached", "utilization", "overlap"};
   } else if (first == "cpu") {
-    device = measure_plan_device(dtype, cluster, static_cast<int>(settings.threads));
+    device = measure_plan_device(dtype, cluster, wanted_threads(settings));
   } else {
     device = plan_device(first, dtype, settings.tf32);
   }

@@ -11,7 +11,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -28,6 +27,7 @@
 #include "framework/core/gpu_engine.h"
 #include "framework/core/log.h"
 #include "framework/core/machine.h"
+#include "framework/core/parallel.h"
 
 namespace furlong {
 namespace {
@@ -411,7 +411,10 @@ int ProcessGroup::default_threads() const {
   communicator().all_gather(Stream{}, mine, all).wait();
   std::vector<Cores> processes(static_cast<std::size_t>(size()));
   std::memcpy(processes.data(), all.address(), processes.size() * sizeof own);
-  if (std::getenv("FURLONG_POOL_THREADS")) return 0;
+  const auto requested = requested_threads();
+  const bool chosen_by_torchrun = requested && requested->variable == "OMP_NUM_THREADS" && requested->count == 1 &&
+                                  environment_.launcher == "torchrun";  // its default for several ranks
+  if (requested && !chosen_by_torchrun) return 0;
   std::erase_if(processes, [&](const Cores& other) { return other.host != own.host; });
   double share = 0;
   for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {

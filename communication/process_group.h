@@ -86,8 +86,8 @@ class ProcessGroup {
   std::unique_ptr<Communicator> split_consecutive(int size) const;
 
   /// Returns the default number of compute threads of this process: its share of the cores that it and the other ranks
-  /// on its host may use. Returns 0 (set_thread_count chooses) with one rank, or if FURLONG_POOL_THREADS is set. All
-  /// ranks call it.
+  /// on its host may use. Returns 0 (set_thread_count chooses) with one rank, or if requested_threads() has a number;
+  /// torchrun's OMP_NUM_THREADS=1, which it sets by default, does not count. All ranks call it.
   int default_threads() const;
 
   /// Leaves the job cleanly; call it last. Blocks until all ranks have called it. Throws PeerError if another rank

@@ -236,17 +236,20 @@ struct ExtraColumns {
 
 std::string number_text(double value) { return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-"; }
 
-std::string row(const std::string& name, const Evaluation& found, bool tokens, const ExtraColumns& extra) {
+/// `width`: of the column of names.
+std::string row(std::size_t width, const std::string& name, const Evaluation& found, bool tokens,
+                const ExtraColumns& extra) {
   const Recovered& share = extra.recovered;
   const std::string recovery =
       percent(share.accuracy) + (share.accuracy_error ? fmt::format(" ±{:.2f}", 100 * *share.accuracy_error) : "");
-  return fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", name, number_text(found.loss),
-                     tokens ? number_text(found.perplexity()) : "-", number_text(found.accuracy), recovery,
-                     percent(share.loss), extra.error, extra.read, extra.minutes);
+  return fmt::format("  {:<{}} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", name, width,
+                     number_text(found.loss), tokens ? number_text(found.perplexity()) : "-",
+                     number_text(found.accuracy), recovery, percent(share.loss), extra.error, extra.read,
+                     extra.minutes);
 }
 
 std::string pass_text(const MeasuredLength::Pass& pass, std::int64_t length) {
-  if (!pass.failure.empty()) return fmt::format("{:>24}", "- (" + pass.failure + ")");
+  if (!pass.failure.empty()) return fmt::format("{:>25}", "- (" + pass.failure + ")");
   return fmt::format("{:>12.0f} {:>9.1f} MB", static_cast<double>(length) / pass.seconds,
                      static_cast<double>(pass.peak_bytes) / 1e6);
 }
@@ -325,7 +328,9 @@ std::string to_text(const Recovery& recovery) {
                                  name_of(recovery.split), recovery.data, recovery.objective, recovery.baseline.targets,
                                  recovery.sequence_length, number_text(recovery.baseline.loss),
                                  number_text(recovery.baseline.accuracy));
-  text += fmt::format("  {:<14} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", "loss", "perplexity",
+  std::size_t width = 14;
+  for (const MeasuredModel& model : recovery.models) width = std::max(width, model.candidate.name.size());
+  text += fmt::format("  {:<{}} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", width, "loss", "perplexity",
                       "accuracy", "recovery", "of loss", "error", "tokens", "minutes");
   for (const MeasuredModel& model : recovery.models) {
     ExtraColumns extra{model.recovered};
@@ -334,8 +339,8 @@ std::string to_text(const Recovery& recovery) {
       extra.read = std::to_string(model.candidate.tokens);
       extra.minutes = fmt::format("{:.1f}", model.candidate.seconds / 60);
     }
-    text += row(model.candidate.name, model.found, tokens, extra);
-    if (model.window_off) text += row("  window off", *model.window_off, tokens, {model.window_off_recovered});
+    text += row(width, model.candidate.name, model.found, tokens, extra);
+    if (model.window_off) text += row(width, "  window off", *model.window_off, tokens, {model.window_off_recovered});
   }
   text +=
       "  recovery: (accuracy - baseline) / (teacher - baseline) ± standard error, and the same for the loss; error: "

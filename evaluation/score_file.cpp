@@ -16,6 +16,9 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+/// TSV has as many digits as a float32 needs; JSON has all.
+std::string tsv_number(double value) { return fmt::format("{:.9g}", value); }
+
 /// JSON has no infinities: a probability of 0 is null there.
 std::string json_number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
 
@@ -56,7 +59,7 @@ void ScoreFile::position(std::int64_t position, const std::string& token, double
     put(fmt::format("{{\"position\": {}, \"token\": {}, \"log_probability\": {}}}", position, quoted(token),
                     json_number(log_probability)));
   } else {
-    put(fmt::format("{}\t{}\t{}\t{}\n", id_, position, foreign::single_line(token), log_probability));
+    put(fmt::format("{}\t{}\t{}\t{}\n", id_, position, foreign::single_line(token), tsv_number(log_probability)));
   }
 }
 
@@ -66,7 +69,8 @@ void ScoreFile::end(const SequenceScore& score) {
     put(fmt::format(", \"tokens\": {}, \"log_likelihood\": {}, \"perplexity\": {}}}", score.tokens,
                     json_number(score.log_likelihood), json_number(score.perplexity())));
   } else if (!positions_) {
-    put(fmt::format("{}\t{}\t{}\t{}\n", id_, score.tokens, score.log_likelihood, score.perplexity()));
+    put(fmt::format("{}\t{}\t{}\t{}\n", id_, score.tokens, tsv_number(score.log_likelihood),
+                    tsv_number(score.perplexity())));
   }
 }
 
@@ -79,7 +83,9 @@ void ScoreFile::row(const std::string& key, const std::string& name, const std::
     put("}");
   } else {
     header(fmt::format("{}\t{}", key, fmt::join(columns, "\t")));
-    put(fmt::format("{}\t{}\n", name, fmt::join(values, "\t")));
+    put(name);
+    for (const double value : values) put("\t" + tsv_number(value));
+    put("\n");
   }
 }
 

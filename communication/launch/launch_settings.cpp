@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <map>
 
 #include "communication/launch/core_split.h"
 #include "communication/launch/launch_environment.h"
 #include "framework/core/error.h"
 #include "framework/core/machine.h"
+#include "framework/core/parallel.h"
 
 namespace furlong {
 namespace {
@@ -51,14 +51,6 @@ void check(const LaunchOptions& options) {
         "c.yaml");
 }
 
-/// Returns the first number of a list such as OMP_NUM_THREADS="4,2", or nothing if it is not positive.
-std::optional<int> leading_count(const std::optional<std::string>& text) {
-  int count = 0;
-  if (!text || std::from_chars(text->data(), text->data() + text->size(), count).ec != std::errc() || count < 1)
-    return std::nullopt;
-  return count;
-}
-
 std::string random_secret() {
   std::array<unsigned char, 16> bytes{};
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
@@ -78,12 +70,9 @@ LaunchSettings launch_settings(const LaunchOptions& options, const EnvironmentFu
   settings.secret = random_secret();
   settings.cores = read_machine().cpu.usable_cores();
   settings.threads = std::max(1, settings.cores / settings.processes);
-  for (const char* name : {"FURLONG_POOL_THREADS", "OMP_NUM_THREADS"}) {  // in order of precedence
-    if (const auto count = leading_count(variables.find(name))) {
-      settings.threads = *count;
-      settings.thread_source = fmt::format("{}={} as set", name, *count);
-      break;
-    }
+  if (const auto requested = requested_threads(environment)) {
+    settings.threads = requested->count;
+    settings.thread_source = fmt::format("{}={} as set", requested->variable, requested->count);
   }
   settings.core_blocks = split_cores(neighboring_cores(), settings.processes, settings.threads);
   return settings;

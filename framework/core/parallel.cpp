@@ -1,5 +1,6 @@
 #include "framework/core/parallel.h"
 
+#include <charconv>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -21,10 +22,7 @@ namespace furlong {
 namespace {
 
 int default_threads() {
-  if (const char* text = std::getenv("FURLONG_POOL_THREADS")) {
-    const int threads = std::atoi(text);
-    if (threads > 0) return threads;
-  }
+  if (const auto requested = requested_threads()) return requested->count;
   return read_machine().cpu.usable_cores();  // affinity and the container's CPU quota
 }
 
@@ -175,6 +173,17 @@ void configure_threads(int threads) {
 }
 
 }  // namespace
+
+std::optional<RequestedThreads> requested_threads(const ReadVariable& variable) {
+  for (const char* name : {"FURLONG_POOL_THREADS", "OMP_NUM_THREADS"}) {
+    const char* const own = variable ? nullptr : std::getenv(name);
+    const std::string text = variable ? variable(name).value_or("") : own ? own : "";
+    int count = 0;
+    if (std::from_chars(text.data(), text.data() + text.size(), count).ec == std::errc() && count > 0)
+      return RequestedThreads{name, count};
+  }
+  return std::nullopt;
+}
 
 void set_thread_count(int threads) {
   configure_threads(threads > 0 ? threads : default_threads());

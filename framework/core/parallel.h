@@ -4,12 +4,25 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 
 namespace furlong {
 
-/// Sets the number of threads of parallel loops for the whole process; call once at start. 0 means all cores that this
-/// process may use (affinity, container quota); FURLONG_POOL_THREADS overrides 0. The number is not per stream because
-/// our loops and oneDNN share one OpenMP team.
+/// A number of threads that the environment requests.
+struct RequestedThreads {
+  std::string variable;  ///< its name
+  int count = 0;         ///< at least 1
+};
+using ReadVariable = std::function<std::optional<std::string>(const char* name)>;
+
+/// Reads FURLONG_POOL_THREADS, then OMP_NUM_THREADS, in this process's environment by default. The first number of a
+/// list such as "4,2" counts; a variable without a positive number counts as not set.
+std::optional<RequestedThreads> requested_threads(const ReadVariable& variable = nullptr);
+
+/// Sets the number of threads of parallel loops for the whole process; call once at start. 0 means requested_threads(),
+/// or otherwise all cores that this process may use (affinity, container quota). The number is not per stream because
+/// our loops and oneDNN share one OpenMP team. Throws MachineError if the system refuses the threads.
 void set_thread_count(int threads);
 /// Returns the number of threads of parallel loops, at least 1.
 int thread_count();

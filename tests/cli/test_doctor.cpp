@@ -96,11 +96,15 @@ TEST(Doctor, TextNamesEverySection) {
 }
 
 TEST(Doctor, AdvisesOnSlowEnvironment) {
-  const std::string clean = "-u OMP_NUM_THREADS -u OMP_WAIT_POLICY -u ONEDNN_MAX_CPU_ISA -u DNNL_MAX_CPU_ISA ";
+  const std::string threads = std::to_string(read_machine().cpu.usable_cores() + 1);
+  const std::string clean =
+      "-u FURLONG_POOL_THREADS -u OMP_NUM_THREADS -u OMP_WAIT_POLICY -u ONEDNN_MAX_CPU_ISA -u DNNL_MAX_CPU_ISA ";
   const auto without = nlohmann::json::parse(furlong("doctor --json", clean).output)["advice"];
-  const auto with = nlohmann::json::parse(
-      furlong("doctor --json", clean + "OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive DNNL_MAX_CPU_ISA=AVX2")
-          .output)["advice"];
+  const auto found = nlohmann::json::parse(
+      furlong("doctor --json", clean + "OMP_NUM_THREADS=" + threads + " OMP_WAIT_POLICY=passive DNNL_MAX_CPU_ISA=AVX2")
+          .output);
+  const auto with = found["advice"];
+  EXPECT_EQ(found["cpu"]["threads"], std::stoi(threads));
   for (const char* name : {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "DNNL_MAX_CPU_ISA"}) {
     EXPECT_FALSE(mentions(without, name)) << name;
     EXPECT_TRUE(mentions(with, name)) << name;

@@ -21,7 +21,7 @@ class ReportProgramTest : public testing::WithProgram {
       const std::string config =
           file(mechanism + ".yaml",
                fmt::format("run_directory: {}\nmodel: {{d_model: 16, n_layers: 1, n_heads: 2, attention: {{mechanism: "
-                           "{}}}}}\ndata: {{task: copy, task_symbols: 4, sequence_length: 16, batch_size: 2}}\n"
+                           "{}}}}}\ndata: {{task: copy, task_symbols: 4, sequence_length: 16, batch_size: 20}}\n"
                            "trainer: {{max_steps: 4, validate_every: 2}}\nlog: {{every: 1}}\n",
                            path("runs/" + mechanism), mechanism));
       const Finished trained = furlong({"train", config});
@@ -70,6 +70,10 @@ TEST_F(ReportProgramTest, ListsSortsAndFiltersRuns) {
   EXPECT_LE(rows[0]["best"].get<double>(), rows[1]["best"].get<double>());
   EXPECT_EQ(rows[0]["state"], "finished");
   EXPECT_EQ(rows[0]["step"], 4);
+  const std::int64_t tokens = rows[0]["tokens"];
+  ASSERT_GE(tokens, 1000);
+  EXPECT_THAT(furlong({"runs", path("runs")}).out,
+              HasSubstr(fmt::format("  {},{:03}  ", tokens / 1000, tokens % 1000)));
   const Finished one =
       furlong({"runs", path("runs"), "--where", "model.attention.mechanism=linear", "--columns", "seed,model.d_model"});
   ASSERT_EQ(one.status, 0) << one.err;

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "conversion/convert.h"
 #include "conversion/recovery.h"
@@ -89,6 +91,14 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
   }
   EXPECT_THAT(to_text(*result.recovery),
               AllOf(HasSubstr("teacher"), HasSubstr("distillation"), HasSubstr("baseline: loss")));
+  std::istringstream table(to_text(*result.recovery));
+  std::vector<std::size_t> ends;  // of the header and of each model's row, all columns right-aligned
+  for (std::string line; std::getline(table, line) && !line.starts_with("  recovery:");) {
+    if (line.starts_with("  "))
+      ends.push_back(
+          static_cast<std::size_t>(std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; })));
+  }
+  EXPECT_EQ(ends, std::vector<std::size_t>(names.size() + 1, ends.front()));
 
   for (std::size_t i = 1; i < names.size(); ++i) {
     const double accuracy = json["models"][i]["accuracy"], targets = json["models"][i]["targets"];

@@ -1,11 +1,13 @@
 #include "evaluation/score.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
 
 #include "evaluation/mutations.h"
 #include "framework/core/arena.h"
@@ -253,6 +255,12 @@ TEST_F(ScoreTest, TsvHasAHeaderAndALineForEachSequenceOrPosition) {
   const std::string sequences = tsv({}), positions = tsv({.positions = true});
   EXPECT_THAT(sequences, ::testing::StartsWith("id\ttokens\tlog_likelihood\tperplexity\n1\t3\t-"));
   EXPECT_EQ(std::count(sequences.begin(), sequences.end(), '\n'), 3);
+  const double exact = scores(model, input)[0]["log_likelihood"];
+  std::istringstream first(sequences.substr(sequences.find('\n') + 1));
+  std::string id, tokens, printed;
+  first >> id >> tokens >> printed;
+  EXPECT_EQ(printed, fmt::format("{:.9g}", exact)) << "as many digits as float32 needs";
+  EXPECT_NE(printed, fmt::format("{}", exact)) << "fewer than JSON has";
   EXPECT_THAT(positions, ::testing::StartsWith("id\tposition\ttoken\tlog_probability\n1\t2\t0x62\t-"));
   EXPECT_EQ(std::count(positions.begin(), positions.end(), '\n'), 5);
   EXPECT_THAT(positions, HasSubstr("\n1\t3\t0x09\t-"));

@@ -13,7 +13,7 @@ void add_run_keys(config::Table& t, Settings& s) {
       .elsewhere({"allow_tf32"});
   t.key("threads", &s.threads, "", "CPU threads of this process")
       .within(1, 4096)
-      .zero_means("all cores available to the process")
+      .zero_means("OMP_NUM_THREADS if it is set, otherwise all cores available to the process")
       .elsewhere({"num_threads", "n_threads"});
   t.key("run_directory", &s.run_directory, "",
         "directory for config.yaml, metrics.jsonl and checkpoints; empty: runs/ followed by the config file's name "

@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -149,25 +151,42 @@ TEST_P(Parallel, SkipsEmptyLoops) {
 
 TEST(ParallelThreads, EnvironmentOverridesTheDefaultThreadCount) {
   const int before = thread_count();
-  const char* variable = std::getenv("FURLONG_POOL_THREADS");
-  const std::string kept = variable ? variable : "";
-  setenv("FURLONG_POOL_THREADS", "3", 1);
-  set_thread_count(0);
-  EXPECT_EQ(thread_count(), 3);
-  set_thread_count(2);
-  EXPECT_EQ(thread_count(), 2);
-  for (const char* nonsense : {"", "many", "-2", "0"}) {
-    setenv("FURLONG_POOL_THREADS", nonsense, 1);
+  const std::vector<std::string> names{"FURLONG_POOL_THREADS", "OMP_NUM_THREADS"};
+  std::vector<std::optional<std::string>> kept;
+  for (const std::string& name : names) {
+    const char* const value = std::getenv(name.c_str());
+    kept.push_back(value ? std::optional<std::string>(value) : std::nullopt);
+    unsetenv(name.c_str());
+  }
+  for (const std::string& name : names) {
+    setenv(name.c_str(), "3", 1);
     set_thread_count(0);
-    EXPECT_GE(thread_count(), 1) << nonsense;
-    EXPECT_LE(thread_count(), static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) << nonsense;
+    EXPECT_EQ(thread_count(), 3) << name;
+    set_thread_count(2);
+    EXPECT_EQ(thread_count(), 2) << name;
+    for (const char* nonsense : {"", "many", "-2", "0", "99999999999"}) {
+      setenv(name.c_str(), nonsense, 1);
+      set_thread_count(0);
+      EXPECT_GE(thread_count(), 1) << nonsense;
+      EXPECT_LE(thread_count(), static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) << nonsense;
+    }
+    unsetenv(name.c_str());
   }
-  if (variable) {
-    setenv("FURLONG_POOL_THREADS", kept.c_str(), 1);
-  } else {
-    unsetenv("FURLONG_POOL_THREADS");
-  }
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (kept[i]) setenv(names[i].c_str(), kept[i]->c_str(), 1);
   set_thread_count(before);
+}
+
+TEST(ParallelThreads, PoolVariableTakesPrecedenceAndListsCountByTheirFirstNumber) {
+  const auto requested = [](const std::string& pool, const std::string& openmp) {
+    const auto found = requested_threads(
+        [&](const char* name) { return std::optional(std::string(name) == "OMP_NUM_THREADS" ? openmp : pool); });
+    return found ? found->variable + "=" + std::to_string(found->count) : "none";
+  };
+  EXPECT_EQ(requested("5", "7"), "FURLONG_POOL_THREADS=5");
+  EXPECT_EQ(requested("", "7"), "OMP_NUM_THREADS=7");
+  EXPECT_EQ(requested("0", "4,2"), "OMP_NUM_THREADS=4");
+  EXPECT_EQ(requested("", "many"), "none");
 }
 
 }  // namespace
