@@ -253,7 +253,7 @@ void add_evaluate(Command program, int& /*status*/) {
       .value_name("N,...");
   of_data.push_back(command
                         .add_option("--predictions", options->predictions,
-                                    "File of the prediction for each sample, or labelled token, or the loss of "
+                                    "File of the prediction for each sample, or labeled token, or the loss of "
                                     "each sequence: .tsv or .jsonl")
                         .value_name("FILE"));
   of_data.push_back(
