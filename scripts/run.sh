@@ -6,6 +6,7 @@
 #   # run.sh: prepare NAME                        before: fetch and prepare the tokenized dataset if it is missing
 #   # run.sh: train-first CONFIG                  before: train the config that this one starts from, unless finished
 #   # run.sh: compare-compressors TEXT            after training: held-out bits per byte next to gzip -9 and xz -9
+#   # run.sh: next LINE                           after that: what to try next; RUN is the run directory
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -99,4 +100,7 @@ trap 'kill -TERM $training 2>/dev/null' HUP
 wait_for_training
 (( status == 0 )) || exit "$status"
 if [[ " $* " == *" --json "* ]]; then exec >&2; fi  # standard output contains only the program's JSON
-compare_compressors "$(run_directory "${@:2}")"
+directory=$(run_directory "${@:2}")
+compare_compressors "$directory"
+next=$(instruction next)
+[[ -z $next ]] || printf '\nnext:\n%s\n' "$(sed "s|RUN|$directory|g; s|^|  |" <<<"$next")"
