@@ -294,32 +294,27 @@ class Exporter {
            read_text_file(path, std::uint64_t{1} << 26).find(transformers_card_mark) != std::string::npos;
   }
 
-  /// Returns the tokenizer's files.
-  std::vector<std::pair<std::string, std::string>> vocabulary_files() const {
-    if (origin_ && !of_gguf() && !origin_->files.empty()) {
-      std::vector<std::pair<std::string, std::string>> files;
-      for (std::size_t i = 0; i < origin_->files.size(); ++i)
-        files.emplace_back(origin_->file_names[i], origin_->files[i]);
-      add_tokenizer_json(files);
-      return files;
-    }
-    if (!model_.vocabulary.tokenizer())
-      return plan_.for_hugging_face ? std::vector<std::pair<std::string, std::string>>{}
-                                    : symbol_tokenizer_files(model_.vocabulary, frame_of(model_));
-    return tokenizer_files(model_.vocabulary, of_gguf() ? origin_->file(chat_template_file) : "");
+  using Files = std::vector<std::pair<std::string, std::string>>;
+
+  static bool holds(const Files& files, std::string_view name) {
+    return std::any_of(files.begin(), files.end(), [&](const auto& file) { return file.first == name; });
   }
 
-  /// Adds tokenizer.json, and tokenizer_config.json if it is missing, to the files of a WordPiece or BPE tokenizer:
-  /// AutoTokenizer cannot read vocab.txt next to a model with code, and without a config it would lower the case.
-  void add_tokenizer_json(std::vector<std::pair<std::string, std::string>>& files) const {
-    const auto has = [&](std::string_view wanted) {
-      return std::any_of(files.begin(), files.end(), [&](const auto& file) { return file.first == wanted; });
+  /// Returns the tokenizer's files: those that the model came with, and what AutoTokenizer needs besides. Next to a
+  /// model with code it reads no vocab.txt, and without tokenizer_config.json it lowers the case of any WordPiece.
+  Files vocabulary_files() const {
+    Files files;
+    const auto add = [&](Files others) {
+      for (auto& file : others)
+        if (!holds(files, file.first)) files.push_back(std::move(file));
     };
-    if (has("tokenizer.json")) return;
-    auto own = tokenizer_files(model_.vocabulary);
-    if (own.empty() || own.front().first != "tokenizer.json") return;
-    for (auto& file : own)
-      if (!has(file.first)) files.push_back(std::move(file));
+    for (std::size_t i = 0; origin_ && !of_gguf() && i < origin_->files.size(); ++i)
+      files.emplace_back(origin_->file_names[i], origin_->files[i]);
+    Files own = tokenizer_files(model_.vocabulary, of_gguf() ? origin_->file(chat_template_file) : "");
+    if (files.empty() || (holds(own, "tokenizer.json") && !holds(files, "tokenizer.json"))) add(std::move(own));
+    if (!plan_.for_hugging_face && !holds(files, "tokenizer.json") && !holds(files, "tokenizer_config.json"))
+      add(symbol_tokenizer_files(model_.vocabulary, frame_of(model_)));
+    return files;
   }
 
   /// Returns the class of the tokenizer, which pipeline() of transformers 4.x looks for in config.json.

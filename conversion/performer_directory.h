@@ -2,12 +2,13 @@
 // Directories of models that no class of transformers computes. furlong export writes them, transformers loads them
 // with trust_remote_code (transformers_model.h), and furlong convert reads them back.
 #include "conversion/import_model.h"
+#include "datasets/tokenizers/tokenizer_kinds.h"
 
 namespace furlong {
 
 /// Tensors of the original model that Furlong carries along.
 inline constexpr const char* carried_tensor_prefix = "carried.";
-inline constexpr const char* performer_vocabulary_file = "furlong_vocabulary.json";
+inline constexpr const char* performer_vocabulary_file = exported_vocabulary_file;
 
 /// Returns true if config.json was written by furlong export for Furlong alone.
 bool is_performer_config(const ForeignConfig& config);

@@ -1,5 +1,5 @@
 #pragma once
-// Bytes and alphabets as tokenizers of Hugging Face.
+// Bytes, alphabets and lists of letters as tokenizers of Hugging Face.
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace furlong {
 
-/// Returns tokenizer.json and tokenizer_config.json for a vocabulary without a tokenizer of its own: the same ids for
-/// the same text, inside `frame`. Returns nothing for other vocabularies.
+/// Returns tokenizer.json and tokenizer_config.json for a vocabulary without a tokenizer of its own, or with one of
+/// letters: the same ids for the same text, inside `frame`. Returns nothing for other vocabularies.
 std::vector<std::pair<std::string, std::string>> symbol_tokenizer_files(const Vocabulary& vocabulary,
                                                                         const SequenceFrame& frame);
 

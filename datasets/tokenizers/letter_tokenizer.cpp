@@ -10,11 +10,6 @@
 namespace furlong {
 namespace {
 
-/// The expression that splits SMILES (Schwaller et al. 2019, doi:10.1021/acscentsci.9b00576): atoms in brackets, atoms,
-/// bonds, rings.
-constexpr std::string_view smiles_pattern =
-    R"(\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9])";
-
 class LetterTokenizer : public Tokenizer {
  public:
   LetterTokenizer(LetterParts parts, const SpecialNames& names, const SpecialTokens* special, std::string_view origin)

@@ -290,6 +290,11 @@ std::shared_ptr<const Tokenizer> load(const fs::path& directory_or_file) {
     throw_missing(directory_or_file, "a tokenizer file or a directory with one");
   if (!fs::is_directory(directory_or_file)) return from_file(directory_or_file);
   const auto has = [&](const char* name) { return fs::exists(directory_or_file / name); };
+  if (const fs::path path = directory_or_file / exported_vocabulary_file; fs::exists(path)) {
+    const nlohmann::json vocabulary = parse_json(read_file(path), path.string());
+    if (vocabulary.is_object() && vocabulary.contains("tokenizer"))
+      return tokenizer_from_json(vocabulary["tokenizer"].dump(), path.string());
+  }
   for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model"}) {
     if (has(name) && (std::string_view(name) != "vocab.json" || has("merges.txt")))
       return from_file(directory_or_file / name);

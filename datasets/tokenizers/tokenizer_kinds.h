@@ -1,5 +1,5 @@
 #pragma once
-// The three implementations of Tokenizer; all file formats are converted to one of them. Internal to this folder.
+// The three implementations of Tokenizer; all file formats are converted to one of them.
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -42,6 +42,14 @@ std::shared_ptr<const Tokenizer> make_sentencepiece_tokenizer(SentencePieceParts
                                                               const SpecialTokens* special, std::string_view origin);
 /// Converts a tokenizer.json with a Unigram model.
 SentencePieceParts sentencepiece_of_unigram(const JsonView& tokenizer);
+
+/// The vocabulary, with its tokenizer, in a directory of a model with code that `furlong export` writes.
+inline constexpr const char* exported_vocabulary_file = "furlong_vocabulary.json";
+
+/// The expression that splits SMILES (Schwaller et al. 2019, doi:10.1021/acscentsci.9b00576): atoms in brackets, atoms,
+/// bonds, rings.
+inline constexpr std::string_view smiles_pattern =
+    R"(\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9])";
 
 /// A fixed list of letters, or of the atoms and bonds of SMILES (Weininger 1988, doi:10.1021/ci00057a005).
 struct LetterParts {

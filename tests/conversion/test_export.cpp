@@ -171,6 +171,25 @@ TEST_F(Export, WritesTokenizerJsonOfAWordPieceVocabulary) {
   }
 }
 
+// A list of letters next to a model with code: AutoTokenizer reads tokenizer.json, Furlong its own vocabulary.
+TEST_F(Export, WritesTokenizerJsonOfLetters) {
+  ConvertOptions options;
+  options.source = tiny_bert().write(folder_ / "source");
+  options.destination = path("model.h5");
+  options.attention = "elu1";
+  convert(options);
+  exported("model.h5", "back");
+  const auto original = load_tokenizer(path("source")), written = load_tokenizer(path("back/tokenizer.json"));
+  for (const std::string text : {"LAGV", " l A\tJ\nJQ\u00e9\u3000W", "", "[MASK]A[mask]"}) {
+    SCOPED_TRACE(text);
+    const auto ids = original->encode(text, SpecialTokenMode::as_token);
+    EXPECT_EQ(written->encode(text, SpecialTokenMode::as_token), ids);
+    EXPECT_EQ(written->framed(ids), original->framed(ids));
+  }
+  EXPECT_EQ(load_tokenizer(path("back"))->to_json(), original->to_json());
+  EXPECT_EQ(Json::parse(content(path("back/tokenizer_config.json"))).at("pad_token"), "[PAD]");
+}
+
 TEST_F(Export, RejectsExistingModel) {
   there_and_back(tiny_gpt2());
   EXPECT_THAT(message_of<UserError>([&] { exported("model.h5", "back"); }), HasSubstr("--force"));
@@ -212,8 +231,9 @@ TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
   EXPECT_EQ(content(path("mine/merges.txt")), "{}");
   const ExportReport report = exported("softmax.h5", "out", over);
   std::vector<std::string> removed = earlier;
-  removed.insert(removed.end(), {"furlong_vocabulary.json", "attention_furlong.py", "configuration_furlong.py",
-                                 "features_furlong.py", "labels_furlong.py", "modeling_furlong.py"});
+  removed.insert(removed.end(),
+                 {"furlong_vocabulary.json", "tokenizer_config.json", "attention_furlong.py",
+                  "configuration_furlong.py", "features_furlong.py", "labels_furlong.py", "modeling_furlong.py"});
   EXPECT_THAT(report.removed, ::testing::UnorderedElementsAreArray(removed));
   for (const std::string& name : removed) EXPECT_FALSE(std::filesystem::exists(path("out/" + name))) << name;
   EXPECT_FALSE(std::filesystem::exists(path("out/1_Pooling")));

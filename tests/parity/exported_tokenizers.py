@@ -2,9 +2,9 @@
 """Tokenizers of models that `furlong export` writes, as AutoTokenizer loads them: the ids of `furlong tokenize`.
 
 For each of a table of BERT models whose tokenizer is a vocab.txt, with or without tokenizer_config.json, and a GPT-2
-with vocab.json and merges.txt, exported as such and (with linear attention) with code: AutoTokenizer.from_pretrained
-gives every text the ids that `furlong tokenize --add-special-tokens` gives it with the model's own files and with the
-exported ones, and a linear model computes them.
+with vocab.json and merges.txt, exported as such and (with linear attention) with code, and of letters and SMILES, with
+code: AutoTokenizer.from_pretrained gives every text the ids that `furlong tokenize --add-special-tokens` gives it with
+the model's own files and with the exported ones, and a linear model computes them.
 
     PYTHON tests/parity/exported_tokenizers.py --furlong build/release/bin/furlong
 
@@ -27,7 +27,7 @@ import torch
 import transformers
 
 import random_models
-from tokenizer_lines import mixed_lines
+from tokenizer_lines import mixed_lines, protein_lines, smiles_lines
 
 TEXTS = [
     "Hello, world!",
@@ -106,6 +106,30 @@ def gpt2(folder):
     (folder / "tokenizer_config.json").unlink()
 
 
+def letters(tokens, special, config=None):
+    """Writes a model whose tokenizer is a vocab.txt of letters or of SMILES, which transformers takes for WordPiece."""
+
+    def write(folder):
+        sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+        model = transformers.BertModel(transformers.BertConfig(vocab_size=len(special) + len(tokens), **sizes))
+        random_models.save(model, folder)
+        (folder / "vocab.txt").write_text("\n".join([*special, *tokens]) + "\n")
+        if config:
+            (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+    return write
+
+
+def cases_of_letters():
+    """The same, for models with code."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    smiles = "C c N n O o S s P F Cl Br I ( ) [nH] [C@@H] [O-] = # - + 1 2 3 %10 / \\ .".split()
+    return {
+        "letters": letters("LAGVSERTIDPKQNFYMHWCXé^-]", special),
+        "smiles": letters(smiles, special),
+    }
+
+
 def cases():
     """name -> function that writes a model and its tokenizer."""
     return {
@@ -159,14 +183,17 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
-    texts = TEXTS + mixed_lines(["hello", "world", "café", "мир", "unaffordable"])[:200]
+    texts = TEXTS + protein_lines()[:20] + smiles_lines()[:40] + mixed_lines(["hello", "world", "café", "мир", "unaffordable"])[:200]
     print(f"transformers {transformers.__version__}, {len(texts)} texts", flush=True)
     failed = False
     only = set(filter(None, arguments.only.split(",")))
-    for name, write in cases().items():
+    alone = cases_of_letters()
+    for name, write in {**cases(), **alone}.items():
         if only and name not in only:
             continue
         for kind, attention in {"native": [], "with code": ["--attention", "elu1"]}.items():
+            if name in alone and not attention:
+                continue
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     wrong = check(arguments.furlong.resolve(), write, attention, texts, pathlib.Path(folder))
