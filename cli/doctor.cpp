@@ -139,10 +139,7 @@ std::vector<Library> try_libraries(std::optional<double>& gflops) {
                                                                   : "";
   libraries.push_back({"oneDNN",
                        numbers({unsigned(onednn->major), unsigned(onednn->minor), unsigned(onednn->patch)}) + runtime,
-                       "matrix products", problem_of([&] {
-                         set_thread_count(0);  // starts the threads, which oneDNN also uses
-                         gflops = try_matrix_product();
-                       })});
+                       "matrix products", problem_of([&] { gflops = try_matrix_product(); })});
   unsigned major = 0, minor = 0, release = 0;
   H5get_libversion(&major, &minor, &release);
   std::string hdf5_problem = problem_of(try_hdf5);
@@ -261,6 +258,11 @@ void advise_on_cuda(const Examination& found, std::vector<Advice>& advice) {
 Examination examine() {
   Examination found;
   found.machine = read_machine();
+  // Starts the threads, which oneDNN also uses.
+  if (const std::string problem = problem_of([] { set_thread_count(0); }); !problem.empty()) {
+    found.advice.push_back({problem, "set OMP_NUM_THREADS to fewer threads, or raise the limits"});
+    set_thread_count(1);
+  }
   found.libraries = try_libraries(found.gflops);
   found.vector_target = best_vector_target();
   std::error_code failed;

@@ -48,7 +48,8 @@ void start_openmp_threads(int threads) {
   for (std::thread& thread : trial) thread.join();
   if (!reason.empty())
     throw MachineError(
-        "cannot start {} threads: {}; use fewer (--threads), or raise the limits of memory and processes (ulimit -v, "
+        "cannot start {} threads: {}; use fewer (--threads, OMP_NUM_THREADS), or raise the limits of memory and "
+        "processes (ulimit -v, "
         "-u)",
         threads, reason);
 #pragma omp parallel num_threads(threads)

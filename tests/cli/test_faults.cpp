@@ -170,7 +170,7 @@ TEST_F(FaultsTest, ReportsSystemLimitsInOneLine) {
   EXPECT_EQ(std::count(threads.err.begin(), threads.err.end(), '\n'), 1) << threads.err;
 
   const Finished doctor = limited("ulimit -v 400000; export OMP_NUM_THREADS=1000", "doctor");
-  EXPECT_THAT(doctor.out, HasSubstr("oneDNN"));
+  EXPECT_THAT(doctor.out, AllOf(HasSubstr("oneDNN"), HasSubstr("cannot start 1000 threads: ")));
   EXPECT_EQ(doctor.err, "");
 
   file("vocab.txt", "[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\na\n");

@@ -21,7 +21,7 @@ class ReportProgramTest : public testing::WithProgram {
       const std::string config =
           file(mechanism + ".yaml",
                fmt::format("run_directory: {}\nmodel: {{d_model: 16, n_layers: 1, n_heads: 2, attention: {{mechanism: "
-                           "{}}}}}\ndata: {{task: copy, task_symbols: 4, sequence_length: 16, batch_size: 20}}\n"
+                           "{}}}}}\ndata: {{task: copy, task_symbols: 4, sequence_length: 16, batch_size: 40}}\n"
                            "trainer: {{max_steps: 4, validate_every: 2}}\nlog: {{every: 1}}\n",
                            path("runs/" + mechanism), mechanism));
       const Finished trained = furlong({"train", config});
