@@ -40,9 +40,10 @@ PHRASES = {
     r"carries? (its|the|their) state": "stateful",
     r"(is|are) not said": "is not given",
     # British spelling; quoted alone it is an old name of an option or a value of another program.
-    r"(?!(?<=[\"-])\w+[\"=])\w*(behaviour|neighbour|colour|favour|honour|labell(ed|ing)|modelling|cancell(ed|ing)|centr(ed?|ing)|"
-    r"fibre|licence|misspelt|learnt|(normal|optim|initial|recogn|minim|maxim|general|special|quant|token|serial|random|regular|"
-    r"util|stabil|factor|summar|synchron|vector|parametr)is(e|ing|ation))\w*": "the American spelling",
+    r"(?!(?<=[\"-])\w+[\"=])\w*(behaviour|neighbour|colour|favour|honour|labell(ed|ing)|modelling|cancell(ed|ing)|"
+    r"centr(ed?|ing)|fibre|licence|misspelt|learnt|(normal|optim|initial|recogn|minim|maxim|general|special|quant|"
+    r"token|serial|random|regular|util|stabil|factor|summar|synchron|vector|parametr)is(e|ing|ation))\w*":
+        "American spelling",
 }
 PATTERN = re.compile("|".join(rf"(?P<p{i}>\b(?:{phrase})\b)" for i, phrase in enumerate(PHRASES)), re.IGNORECASE)
 TOKENS = re.compile(
