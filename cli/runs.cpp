@@ -44,13 +44,6 @@ Cell text_cell(const std::string& text) {
   return cell;
 }
 
-/// Returns a count with its digits in groups of three: 81,920.
-Cell count_cell(double value) {
-  Cell cell = number_cell(value, "{:.0f}");
-  for (std::size_t at = cell.text.size(); at > 3; at -= 3) cell.text.insert(at - 3, ",");
-  return cell;
-}
-
 const std::vector<std::string>& own_columns() {
   static const std::vector<std::string> names{"run",        "state",     "step", "tokens", "loss",
                                               "validation", "best_step", "best", "rate",   "changed"};
@@ -68,7 +61,7 @@ Cell cell_of(const RunFiles& run, const std::filesystem::path& folder, const std
     const std::string of = run.max_steps > 0 ? fmt::format("{}/{}", run.step, run.max_steps) : std::to_string(run.step);
     return {of, static_cast<double>(run.step), true};
   }
-  if (column == "tokens") return count_cell(run.tokens());
+  if (column == "tokens") return number_cell(run.tokens(), "{:.0f}");
   if (column == "loss") return number_cell(run.last("train", "loss"));
   if (column == "validation") return number_cell(run.last("validation", "loss"));
   if (column == "best") return number_cell(run.best_loss);

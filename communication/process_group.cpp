@@ -412,8 +412,8 @@ int ProcessGroup::default_threads() const {
   std::vector<Cores> processes(static_cast<std::size_t>(size()));
   std::memcpy(processes.data(), all.address(), processes.size() * sizeof own);
   const auto requested = requested_threads();
-  const bool chosen_by_torchrun = requested && requested->variable == "OMP_NUM_THREADS" && requested->count == 1 &&
-                                  environment_.launcher == "torchrun";  // its default for several ranks
+  const bool chosen_by_torchrun =
+      environment_.is_elastic && requested && requested->variable == "OMP_NUM_THREADS" && requested->count == 1;
   if (requested && !chosen_by_torchrun) return 0;
   std::erase_if(processes, [&](const Cores& other) { return other.host != own.host; });
   double share = 0;

@@ -191,6 +191,7 @@ std::optional<LaunchEnvironment> from_rank_variables(const EnvironmentReader& va
   read_ranks(variables, names, launch);
   check_ranks(launch, names);
   const bool elastic = !signature && variables.has_any({"TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"});
+  launch.is_elastic = elastic;
   if (!signature && !elastic) refuse_hand_set_contradiction(variables, launch);
   const bool next_port = elastic && agent_store_on_master_port(variables);
   launch.master_port =

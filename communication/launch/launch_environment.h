@@ -16,6 +16,8 @@ struct LaunchEnvironment {
   /// "none" (one process), "furlong", "torchrun" (also any other source of RANK and related variables), "open_mpi",
   /// "pmi" or "slurm".
   std::string launcher = "none";
+  /// torchrun itself set the variables (TORCHELASTIC_*). It sets OMP_NUM_THREADS=1 for several ranks unless it is set.
+  bool is_elastic = false;
   /// Host name, IPv4 or IPv6 address (without brackets) at which the other ranks reach rank 0.
   std::string master_address = "127.0.0.1";
   /// Port of the job store on rank 0. If none is given: 29500, or a port from 29500 to 30499 derived from the job id.

@@ -98,9 +98,7 @@ std::vector<std::string> LaunchSettings::environment_of(int rank, const std::vec
       {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(processes)},
       {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", std::to_string(master_port)},
       {"FURLONG_LAUNCHER", "furlong"},      {"FURLONG_JOB_SECRET", secret}};
-  // Furlong's own thread pool reads FURLONG_POOL_THREADS. Without it, a rank that is not bound to cores would use all.
-  std::map<std::string, std::string> unless_set = {{"OMP_NUM_THREADS", std::to_string(threads)},
-                                                   {"FURLONG_POOL_THREADS", std::to_string(threads)}};
+  std::map<std::string, std::string> unless_set = {{"OMP_NUM_THREADS", std::to_string(threads)}};
   std::vector<std::string> result;
   for (const std::string& variable : inherited) {
     const std::size_t end = variable.find('=');

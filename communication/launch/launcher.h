@@ -29,8 +29,8 @@ struct LaunchOptions {
 ///     rank, its host and how it ended.
 ///
 /// Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR=127.0.0.1, MASTER_PORT,
-/// FURLONG_LAUNCHER=furlong and a random FURLONG_JOB_SECRET. OMP_NUM_THREADS and FURLONG_POOL_THREADS divide the cores
-/// among the ranks, unless they are set. Each rank is bound to its own cores if there are enough for all threads. Rank
+/// FURLONG_LAUNCHER=furlong and a random FURLONG_JOB_SECRET. OMP_NUM_THREADS divides the cores among the ranks, unless
+/// it is set. Each rank is bound to its own cores if there are enough for all threads. Rank
 /// 0 writes to the caller's streams. The lines of the other ranks go to standard error with the prefix "[rank k] ".
 /// Standard input is empty.
 ///

@@ -179,9 +179,11 @@ std::optional<RequestedThreads> requested_threads(const ReadVariable& variable) 
   for (const char* name : {"FURLONG_POOL_THREADS", "OMP_NUM_THREADS"}) {
     const char* const own = variable ? nullptr : std::getenv(name);
     const std::string text = variable ? variable(name).value_or("") : own ? own : "";
+    const std::size_t begin = std::min(text.find_first_not_of(" \t"), text.size());
     int count = 0;
-    if (std::from_chars(text.data(), text.data() + text.size(), count).ec == std::errc() && count > 0)
-      return RequestedThreads{name, count};
+    const auto [end, error] = std::from_chars(text.data() + begin, text.data() + text.size(), count);
+    const bool ends = end == text.data() + text.size() || *end == ',' || *end == ' ' || *end == '\t';
+    if (error == std::errc() && ends && count >= 1 && count <= 4096) return RequestedThreads{name, count};
   }
   return std::nullopt;
 }

@@ -16,8 +16,9 @@ struct RequestedThreads {
 };
 using ReadVariable = std::function<std::optional<std::string>(const char* name)>;
 
-/// Reads FURLONG_POOL_THREADS, then OMP_NUM_THREADS, in this process's environment by default. The first number of a
-/// list such as "4,2" counts; a variable without a positive number counts as not set.
+/// Reads OMP_NUM_THREADS, in this process's environment by default, or FURLONG_POOL_THREADS, with which sanitizer runs
+/// give Furlong's own pool more threads than oneDNN. The first number of a list such as "4,2" counts; a variable
+/// without a number from 1 to 4096 counts as not set.
 std::optional<RequestedThreads> requested_threads(const ReadVariable& variable = nullptr);
 
 /// Sets the number of threads of parallel loops for the whole process; call once at start. 0 means requested_threads(),

@@ -44,8 +44,9 @@ class TrainSbatch : public testing::WithTemporaryFolder {
     std::filesystem::remove(path("requeued"));
     std::filesystem::remove(path("begun"));
     const std::string command = "cd " + path(".") + " && export PATH=" + path("") + ":$PATH FURLONG=" + path("chosen") +
-                                " SLURM_JOB_ID=42 SLURM_CPUS_PER_TASK=8; bash " + script_.string() + " " + arguments +
-                                " > log 2>&1 & shell=$!; " + meanwhile + " wait $shell; exit $?";
+                                " SLURM_JOB_ID=42 SLURM_CPUS_PER_TASK=8; unset OMP_NUM_THREADS; bash " +
+                                script_.string() + " " + arguments + " > log 2>&1 & shell=$!; " + meanwhile +
+                                " wait $shell; exit $?";
     file("submit", command);
     const int status = std::system(("bash " + path("submit") + " 2> /dev/null").c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(path("log")),
@@ -56,7 +57,7 @@ class TrainSbatch : public testing::WithTemporaryFolder {
 };
 
 TEST_F(TrainSbatch, StartsTrainingWithArguments) {
-  const Outcome done = submit(R"(echo "$@"; echo "secret $FURLONG_JOB_SECRET, $FURLONG_POOL_THREADS threads")",
+  const Outcome done = submit(R"(echo "$@"; echo "secret $FURLONG_JOB_SECRET, $OMP_NUM_THREADS threads")",
                               "c.yaml --set 'data.text=a b'");
   EXPECT_EQ(done.status, 0);
   EXPECT_THAT(done.log,

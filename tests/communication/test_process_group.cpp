@@ -149,8 +149,9 @@ void bind(const std::vector<int>& cores) {
 
 /// Returns the thread counts of ranks that are bound to these cores.
 std::vector<double> threads_of(const std::vector<std::vector<int>>& cores, const std::vector<std::string>& hosts = {},
-                               const char* omp_num_threads = "") {
+                               const char* omp_num_threads = "", bool by_torchrun = false) {
   WorldOptions options;
+  options.is_elastic = by_torchrun;
   options.hosts = hosts;
   options.before = [&](int rank) {
     ::unsetenv("FURLONG_POOL_THREADS");
@@ -173,7 +174,8 @@ TEST(ProcessGroupTest, RanksOnTheSameCoresShareThreads) {
   EXPECT_EQ(threads_of({{all[0]}, {all[0]}}), (std::vector<double>{1, 1})) << "expected at least one thread";
   EXPECT_EQ(threads_of({all, all}, {"one", "another"}), (std::vector<double>{usable, usable}))
       << "each rank has its own host";
-  EXPECT_EQ(threads_of({all, all}, {}, "1"), (std::vector<double>{half, half})) << "torchrun sets 1 by default";
+  EXPECT_EQ(threads_of({all, all}, {}, "1", true), (std::vector<double>{half, half})) << "torchrun sets 1 by default";
+  EXPECT_EQ(threads_of({all, all}, {}, "1"), (std::vector<double>{0, 0})) << "set_thread_count takes the 1";
   EXPECT_EQ(threads_of({all, all}, {}, "3,2"), (std::vector<double>{0, 0})) << "set_thread_count takes the 3";
   if (all.size() < 2 || usable < static_cast<double>(all.size()))
     GTEST_SKIP() << "one core, or a container with a share of them";

@@ -87,6 +87,7 @@ struct WorldOptions {
   milliseconds notice{60000};
   /// Host of each rank; empty: one host.
   std::vector<std::string> hosts{};
+  bool is_elastic = false;  ///< as if torchrun had started the ranks
   /// Runs in each rank before it joins.
   std::function<void(int rank)> before = [](int) {};
 };
@@ -131,6 +132,7 @@ class World : public testing::ChildProcesses {
     out.rank = out.local_rank = rank;
     out.world_size = out.local_world_size = size;
     out.launcher = size > 1 ? "torchrun" : "none";
+    out.is_elastic = options.is_elastic;
     out.master_address = "127.0.0.1";
     out.master_port = port;
     out.secret = "known to this test alone";

@@ -186,7 +186,9 @@ TEST(ParallelThreads, PoolVariableTakesPrecedenceAndListsCountByTheirFirstNumber
   EXPECT_EQ(requested("5", "7"), "FURLONG_POOL_THREADS=5");
   EXPECT_EQ(requested("", "7"), "OMP_NUM_THREADS=7");
   EXPECT_EQ(requested("0", "4,2"), "OMP_NUM_THREADS=4");
-  EXPECT_EQ(requested("", "many"), "none");
+  EXPECT_EQ(requested("", " 4 "), "OMP_NUM_THREADS=4");
+  for (const char* nonsense : {"many", "4x", "-2", "5000", "99999999999", " "})
+    EXPECT_EQ(requested("", nonsense), "none") << nonsense;
 }
 
 }  // namespace
