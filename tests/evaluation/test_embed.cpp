@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "framework/io/hdf5.h"
+#include "tests/framework/engine_testing.h"
 #include "tests/evaluation/sequence_testing.h"
 
 namespace furlong {
@@ -190,10 +191,12 @@ TEST_F(EmbedTest, PiecesOfALongSequenceGiveTheVectorsOfOnePass) {
 }
 
 TEST_F(EmbedTest, CopyOnAGpuGivesTheVectorsOfTheCpu) {
+  const Device gpu{DeviceType::simulated, 0};
+  if (const std::string reason = testing::engine_missing(gpu); !reason.empty()) GTEST_SKIP() << reason;
   const std::string input = fasta({residues(20), residues(7), "M"});
   for (const auto& overrides : {testing::encoder, std::vector<std::string>{"model.attention.mechanism=linear"}}) {
     Model model = sequence_model(Vocabulary::protein(), overrides);
-    Model copy = copy_of(model, Device{DeviceType::simulated, 0}, DType::float32);
+    Model copy = copy_of(model, gpu, DType::float32);
     const std::vector<float> expected = vectors(model, input);
     expect_near(vectors(copy, input), Rows(expected.begin(), expected.end()), 1e-4, overrides[0]);
   }

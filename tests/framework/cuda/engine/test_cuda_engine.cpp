@@ -114,7 +114,7 @@ TEST(CudaAvailability, MachineCodeRunsOnItsMajorVersionAndPtxOnLaterOnes) {
 
 TEST(CudaDevice, UnavailableDeviceGivesReasonAndAutoSelectsCpu) {
   GpuEngine* engine = gpu_engine(DeviceType::cuda);
-  const std::string reason = engine ? engine->unavailable(0) : "this program has no CUDA engine";
+  const std::string reason = engine ? engine->unavailable(0) : "this program was built without CUDA support";
   if (reason.empty()) GTEST_SKIP() << "a GPU is available: " << engine->describe(0).name;
   EXPECT_TRUE(device_from_name("auto").is_cpu());
   for (const char* name : {"cuda", "cuda:0", "cuda:7"}) {
