@@ -284,7 +284,8 @@ class Exporter {
       for (const auto& [name, text] : transformers_sources()) write_file(directory, name, text);
       if (may_write_card(directory)) write_file(directory, transformers_card_file, transformers_card(model_));
     }
-    for (const auto& [name, text] : vocabulary_files()) write_file(directory, name, text);
+    vocabulary_files_ = make_vocabulary_files();
+    for (const auto& [name, text] : vocabulary_files_) write_file(directory, name, text);
   }
 
   /// A card that somebody has written stays.
@@ -301,31 +302,39 @@ class Exporter {
   }
 
   /// Returns the tokenizer's files: those that the model came with, and what AutoTokenizer needs besides. Next to a
-  /// model with code it reads no vocab.txt, and without tokenizer_config.json it lowers the case of any WordPiece.
-  Files vocabulary_files() const {
+  /// model with code it reads no vocab.txt.
+  Files make_vocabulary_files() const {
     Files files;
     const auto add = [&](Files others) {
-      for (auto& file : others)
-        if (!holds(files, file.first)) files.push_back(std::move(file));
+      for (auto& file : others) {
+        const auto present =
+            std::find_if(files.begin(), files.end(), [&](const auto& one) { return one.first == file.first; });
+        if (present == files.end())
+          files.push_back(std::move(file));
+        else if (file.first == "tokenizer_config.json")
+          present->second = completed_tokenizer_config(present->second, file.second);
+      }
     };
     for (std::size_t i = 0; origin_ && !of_gguf() && i < origin_->files.size(); ++i)
       files.emplace_back(origin_->file_names[i], origin_->files[i]);
-    Files own = tokenizer_files(model_.vocabulary, of_gguf() ? origin_->file(chat_template_file) : "");
+    Files own = tokenizer_files(model_.vocabulary, of_gguf() ? origin_->file(chat_template_file) : "",
+                                model_.settings.model.n_segments > 0);
     if (files.empty() || (holds(own, "tokenizer.json") && !holds(files, "tokenizer.json"))) add(std::move(own));
     if (!plan_.for_hugging_face && !holds(files, "tokenizer.json") && !holds(files, "tokenizer_config.json"))
       add(symbol_tokenizer_files(model_.vocabulary, frame_of(model_)));
     return files;
   }
 
-  /// Returns the class of the tokenizer, which pipeline() of transformers 4.x looks for in config.json.
+  /// Returns the class of the tokenizer, which AutoTokenizer next to a model with code, and pipeline() of transformers
+  /// 4.x, look for in config.json.
   std::string tokenizer_class() const {
-    for (const auto& [name, text] : vocabulary_files()) {
+    for (const auto& [name, text] : vocabulary_files_) {
       if (name != "tokenizer_config.json") continue;
       const Json config = Json::parse(text, nullptr, false);
       if (config.is_object() && config.contains("tokenizer_class") && config["tokenizer_class"].is_string())
         return config["tokenizer_class"];
     }
-    return "";
+    return holds(vocabulary_files_, "tokenizer.json") ? "PreTrainedTokenizerFast" : "";
   }
 
   std::string config_text() const {
@@ -346,6 +355,7 @@ class Exporter {
   ExportPlan plan_;
   std::vector<Output> outputs_;
   std::set<std::string> mapped_;
+  Files vocabulary_files_;
   ExportReport report_;
 };
 

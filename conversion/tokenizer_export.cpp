@@ -28,9 +28,12 @@ std::string from_base64(const std::string& text) {
 }
 
 /// Returns the special tokens under Hugging Face's keys.
-Json special_tokens(const Tokenizer& tokenizer, const char* class_name) {
+Json special_tokens(const Tokenizer& tokenizer, const char* class_name, bool has_segments) {
   const SpecialTokens& special = tokenizer.special();
   Json config{{"tokenizer_class", class_name}, {"clean_up_tokenization_spaces", false}};
+  // Versions of transformers have different defaults, and GPT-2 takes token_type_ids for tokens.
+  config["model_input_names"] =
+      has_segments ? Json{"input_ids", "token_type_ids", "attention_mask"} : Json{"input_ids", "attention_mask"};
   const auto add = [&](const char* key, const std::optional<std::int32_t>& id) {
     if (id) config[key] = tokenizer.token(*id);
   };
@@ -47,13 +50,19 @@ Json special_tokens(const Tokenizer& tokenizer, const char* class_name) {
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabulary& vocabulary,
-                                                                 const std::string& chat_template) {
+                                                                 const std::string& chat_template, bool has_segments) {
   if (!vocabulary.tokenizer()) return {};
   const Tokenizer& tokenizer = *vocabulary.tokenizer();
   // Not ordered_json, whose objects find a key in linear time. The text has its keys in alphabetical order.
   const nlohmann::json object = nlohmann::json::parse(tokenizer.to_json());
   if (object.contains("tokenizer")) {
-    Json config = special_tokens(tokenizer, "PreTrainedTokenizerFast");
+    Json config = special_tokens(tokenizer, "PreTrainedTokenizerFast", has_segments);
+    const nlohmann::json& normalizer = object.at("tokenizer").value("normalizer", nlohmann::json());
+    if (normalizer.is_object() && normalizer.value("type", "") == "BertNormalizer") {
+      config["do_lower_case"] = normalizer.at("lowercase");
+      config["strip_accents"] = normalizer.at("strip_accents");
+      config["tokenize_chinese_chars"] = normalizer.at("handle_chinese_chars");
+    }
     if (!chat_template.empty()) config["chat_template"] = chat_template;
     return {{"tokenizer.json", object.at("tokenizer").dump(2) + "\n"},
             {"tokenizer_config.json", config.dump(2) + "\n"}};
@@ -62,7 +71,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabular
     std::vector<std::pair<std::string, std::string>> files{
         {"tokenizer.model", from_base64(object.at("sentencepiece").get<std::string>())}};
     if (chat_template.empty()) return files;
-    Json config = special_tokens(tokenizer, "LlamaTokenizer");
+    Json config = special_tokens(tokenizer, "LlamaTokenizer", has_segments);
     config["add_bos_token"] = !vocabulary.frame_front().empty();
     config["add_eos_token"] = !vocabulary.frame_back().empty();
     config["chat_template"] = chat_template;
@@ -72,6 +81,18 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabular
   std::string letters;
   for (std::int32_t id = 0; id < tokenizer.size(); ++id) letters += tokenizer.token(id) + "\n";
   return {{"vocab.txt", letters}};
+}
+
+std::string completed_tokenizer_config(const std::string& existing, const std::string& own) {
+  Json config = Json::parse(existing, nullptr, false);
+  if (!config.is_object()) return existing;
+  const bool has_class = config.contains("tokenizer_class");
+  const std::size_t before = config.size();
+  for (const auto& [key, value] : Json::parse(own).items()) {
+    // How a class decodes is its own default.
+    if (!config.contains(key) && !(has_class && key == "clean_up_tokenization_spaces")) config[key] = value;
+  }
+  return config.size() == before ? existing : config.dump(2) + "\n";
 }
 
 }  // namespace furlong

@@ -139,14 +139,19 @@ TEST_F(Export, TimeOfTokenizerIsLinearInItsSize) {
 // AutoTokenizer needs it next to a model with code, and gives the same ids whatever the case of the vocabulary.
 TEST_F(Export, WritesTokenizerJsonOfAWordPieceVocabulary) {
   for (const bool cased : {false, true}) {
-    for (const bool config : {false, true}) {
+    for (const char* config :
+         {"", "{\"do_lower_case\": false}", "{\"do_lower_case\": false, \"tokenizer_class\": \"BertTokenizer\"}"}) {
       SCOPED_TRACE(fmt::format("{} {}", cased, config));
+      const bool has_config = *config != '\0';
       ConvertOptions options;
       options.source = tiny_bert().write(folder_ / "source");
       word_tokenizer(options.source, 21);
       const std::string vocabulary = content(path("source/vocab.txt"));
       if (cased) write_file(path("source/vocab.txt"), std::regex_replace(vocabulary, std::regex("w7"), "W7"));
-      if (!config) std::filesystem::remove(path("source/tokenizer_config.json"));
+      if (has_config)
+        write_file(path("source/tokenizer_config.json"), config);
+      else
+        std::filesystem::remove(path("source/tokenizer_config.json"));
       options.destination = path("model.h5");
       options.overwrite = true;
       options.attention = "elu1";
@@ -157,16 +162,16 @@ TEST_F(Export, WritesTokenizerJsonOfAWordPieceVocabulary) {
       const Json tokenizer = Json::parse(content(path("back/tokenizer.json")));
       EXPECT_EQ(tokenizer.at("model").at("type"), "WordPiece");
       EXPECT_EQ(tokenizer.at("model").at("vocab").at(cased ? "W7" : "w7"), 12);
-      EXPECT_EQ(tokenizer.at("normalizer").at("lowercase"), !cased && !config);
+      EXPECT_EQ(tokenizer.at("normalizer").at("lowercase"), !cased && !has_config);
       EXPECT_EQ(load_tokenizer(path("back/tokenizer.json"))->to_json(), load_tokenizer(path("source"))->to_json());
       EXPECT_EQ(content(path("back/vocab.txt")), content(path("source/vocab.txt")));
-      const std::string written = content(path("back/tokenizer_config.json"));
-      if (config) {
-        EXPECT_EQ(written, content(path("source/tokenizer_config.json")));
-      } else {
-        EXPECT_EQ(Json::parse(written).at("tokenizer_class"), "PreTrainedTokenizerFast");
-        EXPECT_EQ(Json::parse(written).at("mask_token"), "[MASK]");
-      }
+      const Json written = Json::parse(content(path("back/tokenizer_config.json")));
+      const bool has_class = fmt::format("{}", config).find("Bert") != std::string::npos;
+      EXPECT_EQ(written.at("tokenizer_class"), has_class ? "BertTokenizer" : "PreTrainedTokenizerFast");
+      EXPECT_EQ(Json::parse(content(path("back/config.json"))).at("tokenizer_class"), written.at("tokenizer_class"));
+      EXPECT_EQ(written.at("do_lower_case"), !cased && !has_config);
+      EXPECT_EQ(written.at("mask_token"), "[MASK]");
+      EXPECT_EQ(written.at("model_input_names").at(1), "token_type_ids") << "tiny_bert() has segments";
     }
   }
 }
