@@ -62,10 +62,10 @@ class Tokenizer {
   std::vector<std::int32_t> frame_front_, frame_back_;
 };
 
-/// Reads a tokenizer from one file or a model's directory. Files are tokenizer.json; vocab.json with merges.txt;
-/// vocab.txt (with tokenizer_config.json, if it exists); a SentencePiece model (*.model); GGUF. In a directory, the
-/// first existing file of this list is read. Throws UserError, naming the file and the part of it, if anything is
-/// missing, damaged, or of a kind that would not produce the model's own ids.
+/// Reads a tokenizer from one file or a model's directory: tokenizer.json; vocab.json with merges.txt; vocab.txt (with
+/// tokenizer_config.json, if it exists); a SentencePiece model (*.model); GGUF. In a directory, the tokenizer of
+/// furlong_vocabulary.json is read, or the first existing file of this list. Throws UserError, naming the file and the
+/// part of it, if anything is missing, damaged, or of a kind that would not produce the model's own ids.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::filesystem::path& directory_or_file);
 
 /// Reads what to_json() writes. Throws UserError, starting with `origin` (the file it came from), for anything else.
