@@ -288,7 +288,7 @@ class FurlongModel(FurlongPreTrainedModel):
             mask = None  # nothing is hidden: softmax needs no n × n mask
         if config.token_dropout and input_ids is not None:
             hidden = input_ids == config.mask_token_id
-            shown = 1 - hidden.sum(-1).to(x.dtype) / (n if mask is None else mask.sum(-1))  # [B], a fraction
+            shown = 1 - hidden.sum(-1).to(x.dtype) / (n if mask is None else mask.sum(-1).clamp(min=1))  # [B]
             x = (x * (0.88 / shown.clamp(min=1e-6))[:, None, None]).masked_fill(hidden[..., None], 0)
         tokens = self.tokens(x, mask, position_ids, 0 if cache is None else cache.seen)
         x = self.embedded(x, tokens.positions, token_type_ids)
