@@ -212,7 +212,8 @@ TEST_F(ObjectivesTest, ResultIsIndependentOfThreads) {
     for (int i = 0; i < 3; ++i) losses.push_back(trainer.step().loss);
   }
   set_thread_count(0);
-  EXPECT_EQ(std::vector(losses.begin(), losses.begin() + 3), std::vector(losses.begin() + 3, losses.end()));
+  // Not to the bit: with AVX2, oneDNN's float32 products depend on the number of threads (docs/internals/numerics.md).
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses[i + 3], losses[i], 1e-5) << "step " << i;
 }
 
 TEST_F(ObjectivesTest, PredictsPeakMemory) {
