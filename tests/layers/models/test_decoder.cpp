@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "framework/ops/elementwise/activation.h"
+#include "framework/primitives/cpu_isa.h"
 #include "tests/layers/models/decoder_testing.h"
 
 namespace furlong::layers {
@@ -196,7 +197,8 @@ TEST(Decoder, ChunkSizeAndPrecisionChangeResultsByRoundingOnly) {
       EXPECT_LE(furlong::reference::relative_difference(hidden_of(other, tokens), expected), 1e-12)
           << map.name << ", chunk " << chunk;
       TestModel single(config, DType::float32);
-      EXPECT_LE(furlong::reference::relative_difference(hidden_of(single, tokens), expected), 1e-4)
+      EXPECT_LE(furlong::reference::relative_difference(hidden_of(single, tokens), expected),
+                ops::cpu_isa() == "sse4" ? 2e-4 : 1e-4)  // SSE4 rounds each product and each sum
           << map.name << ", chunk " << chunk;
     }
   }

@@ -1,6 +1,7 @@
 #include "framework/ops/elementwise/activation.h"
 
 #include "framework/primitives/arithmetic.h"
+#include "framework/primitives/cpu_isa.h"
 #include "tests/framework/ops/op_testing.h"
 #include "tests/reference/activation.h"
 
@@ -78,7 +79,9 @@ double worst_ulp(ActivationKind kind, double low, double high) {
 }
 
 TEST_P(Activation, Float32KeepsItsRelativeAccuracyInBothTails) {
-  EXPECT_LE(worst_ulp(ActivationKind::gelu, -13, 0), 6);
+  // Without fused multiply-adds (SSE4) the argument x² / 2 of the exponential is rounded, to half an ulp of up to 85.
+  const bool fused = on_gpu() || ops::cpu_isa() != "sse4";
+  EXPECT_LE(worst_ulp(ActivationKind::gelu, -13, 0), fused ? 6 : 85);
   EXPECT_LE(worst_ulp(ActivationKind::gelu, 0, 13), 5);
   EXPECT_LE(worst_ulp(ActivationKind::silu, -85, 0), 4);
   EXPECT_LE(worst_ulp(ActivationKind::silu, 0, 85), 3);

@@ -301,7 +301,8 @@ TEST_F(TeacherTest, DistillationLossIsDivergencePlusTaskLoss) {
         {fmt::format("teacher.distillation_weight={}", share), fmt::format("teacher.temperature={}", temperature)}));
     const auto [divergence, loss] = naive_divergence(one, teacher, temperature);
     const double expected = share * divergence + (1 - share) * loss;
-    EXPECT_NEAR(one.step().loss, expected, 1e-5 * expected) << share << " " << temperature;
+    // The divergence, about 1e-3, is a difference of float32 terms of size 1 or more.
+    EXPECT_NEAR(one.step().loss, expected, 1e-5 * expected + 0x1p-25) << share << " " << temperature;
   }
 }
 

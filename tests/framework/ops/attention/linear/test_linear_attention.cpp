@@ -77,8 +77,10 @@ TEST_P(EveryAttention, GradientMatchesFiniteDifference) {
           return attend(tape, call, p.options);
         },
         inputs);
-    // A query with one visible key has gradient zero, and finite differences give only rounding errors.
-    EXPECT_LT(result.worst_relative_error, 5e-7) << result.where << " at n = " << shape.n;
+    // A query with one visible key has gradient zero, and finite differences give only rounding errors: more of them
+    // without fused multiply-adds.
+    EXPECT_LT(result.worst_relative_error, ops::cpu_isa() == "sse4" ? 2e-6 : 5e-7)
+        << result.where << " at n = " << shape.n;
   }
 }
 
