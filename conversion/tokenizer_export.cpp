@@ -88,7 +88,8 @@ std::string completed_tokenizer_config(const std::string& existing, const std::s
   if (!config.is_object()) return existing;
   const bool has_class = config.contains("tokenizer_class");
   const std::size_t before = config.size();
-  for (const auto& [key, value] : Json::parse(own).items()) {
+  const Json additions = Json::parse(own);  // named, because items() refers to it
+  for (const auto& [key, value] : additions.items()) {
     // How a class decodes is its own default.
     if (!config.contains(key) && !(has_class && key == "clean_up_tokenization_spaces")) config[key] = value;
   }
