@@ -29,6 +29,9 @@ LabelParser::LabelParser(const LabeledFormat& format)
       fixed_(!format.labels.empty()) {
   if (kind_ != LabelKind::numbers && format.label_fields.size() > 1)
     throw UserError("--label-field: found {} fields; expected one, or --label-type number", format.label_fields.size());
+  for (auto field = format.label_fields.begin(); field != format.label_fields.end(); ++field)
+    if (std::find(format.label_fields.begin(), field, *field) != field)
+      throw UserError("--label-field: '{}' occurs twice; remove one", foreign::printable(*field));
   if (kind_ != LabelKind::classes && !format.second_text_field.empty())
     throw UserError("--second-text-field cannot be combined with --label-type {}; pairs have one class",
                     name_of(kind_));

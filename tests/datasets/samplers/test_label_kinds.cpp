@@ -275,6 +275,8 @@ TEST_F(LabelKindsTest, RejectsInvalidLabelsWithFileAndLine) {
 TEST_F(LabelKindsTest, RejectsOptionsWithoutEffect) {
   EXPECT_THAT(refusal("M\ta\tb\n", {.kind = Kind::tsv, .labels = LabelKind::classes, .fields = {"2", "3"}}),
               HasSubstr("--label-field: found 2 fields; expected one, or --label-type number"));
+  EXPECT_THAT(refusal("s,tm\nM,1\n", {.kind = Kind::csv, .labels = LabelKind::numbers, .fields = {"tm", "tm"}}),
+              HasSubstr("--label-field: 'tm' occurs twice"));
   EXPECT_THAT(refusal("M\ta\n", {.kind = Kind::tsv, .labels = LabelKind::classes, .separator = "|"}),
               HasSubstr("--label-separator has no effect with --label-type class"));
   EXPECT_THAT(refusal("M\ta\n", {.kind = Kind::tsv, .labels = LabelKind::sets, .unlabeled = {"-"}}),
