@@ -9,6 +9,7 @@
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/evaluate_report.h"
+#include "datasets/samplers/labeled_source.h"
 #include "evaluation/measures/label_measures.h"
 #include "evaluation/predictions.h"
 #include "evaluation/sequences/hidden_states.h"
@@ -84,6 +85,13 @@ bool learns_classes(const Settings& settings) {
   return settings.objective.learns_labels() && settings.objective.label_kind() == LabelKind::classes;
 }
 
+/// Returns the index in the dataset of each sample's document or pair; empty for models of tokens.
+std::vector<std::uint64_t> documents_of(const Model& model, const SplitData& on) {
+  if (!model.settings.objective.learns_labels()) return {};
+  const auto source = evaluation_source(model.settings, model.vocabulary, *on.data, on.split, on.length, on.batch_size);
+  return dynamic_cast<const LabeledSource&>(*source).documents();
+}
+
 /// What is measured in one pass over a split.
 struct Findings {
   Evaluation found;
@@ -106,7 +114,7 @@ Findings measure(Model& model, const SplitData& on, const EvaluateArguments& opt
   Findings findings;
   if (options.by_position) require_causal(model, "--by-position");
   std::optional<PredictionFile> file;
-  if (!options.predictions.empty()) file.emplace(options.predictions);
+  if (!options.predictions.empty()) file.emplace(options.predictions, documents_of(model, on));
   if (!options.lengths.empty())
     findings.lengths = losses_by_length(model, *on.data, on.split, options.lengths, rows_of_longest(settings, options),
                                         options.max_batches);
@@ -126,7 +134,9 @@ Findings measure(Model& model, const SplitData& on, const EvaluateArguments& opt
                               {}, file && kind == LabelKind::tokens ? BatchObserver(write_tokens) : BatchObserver());
     findings.measures = measures.to_json();
     const std::vector<std::string>& labels = model.vocabulary.labels();
-    if (file && kind == LabelKind::numbers) file->write_numbers(measures.predicted(), measures.targets(), labels);
+    if (file && kind == LabelKind::numbers)
+      file->write_numbers(measures.predicted(), dynamic_cast<const TokenizedDataset&>(*on.data).label_numbers(),
+                          labels);
     if (file && kind == LabelKind::sets) file->write_sets(measures.predicted(), measures.targets(), labels);
   } else {
     ContextLosses positions(settings.data.stateful);

@@ -3,10 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "evaluation/score_file.h"
 #include "evaluation/sequences/hidden_states.h"
 #include "framework/core/clock.h"
 #include "framework/core/printable.h"
@@ -36,7 +38,15 @@ bool writes_json_lines(const std::filesystem::path& path) {
 }
 
 /// JSON with bytes that are not UTF-8 replaced.
-std::string json_line(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string json_text(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+/// Returns the shortest decimal that is this float32: 0.1, not 0.10000000149.
+double shortest_decimal(float number) {
+  const std::string text = fmt::to_string(number);
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
 
 Json by_label(const std::vector<std::string>& labels, std::span<const double> values) {
   Json::object_t object;
@@ -62,11 +72,7 @@ std::vector<std::string> columns_of(const Json& row) {
 
 std::string cell_of(const Json& value) {
   if (value.is_string()) return foreign::single_line(value.get<std::string>());
-  if (value.is_number_float()) return fmt::to_string(value.get<double>());
-  if (!value.is_array()) return value.dump();
-  std::string list;
-  for (const Json& one : value) list += (list.empty() ? "" : ";") + cell_of(one);
-  return list;
+  return value.is_number_float() ? tsv_number(value.get<double>()) : json_text(value);
 }
 
 }  // namespace
@@ -105,10 +111,16 @@ LabelPredictions predict_labels(Model& model, const BatchSource& source, std::in
   return result;
 }
 
-PredictionFile::PredictionFile(const std::filesystem::path& path) : json_lines_(writes_json_lines(path)), file_(path) {}
+PredictionFile::PredictionFile(const std::filesystem::path& path, std::vector<std::uint64_t> documents)
+    : json_lines_(writes_json_lines(path)), documents_(std::move(documents)), file_(path) {}
+
+Json PredictionFile::row_of(std::uint64_t sample) const {
+  require(sample < documents_.size(), "sample {} of {}", sample, documents_.size());
+  return {{"sample", sample + 1}, {"document", documents_[sample] + 1}};
+}
 
 void PredictionFile::write(const Json& row) {
-  if (json_lines_) return file_.write(json_line(row));
+  if (json_lines_) return file_.write(json_text(row) + "\n");
   if (!std::exchange(begun_, true)) file_.write(fmt::format("{}\n", fmt::join(columns_of(row), "\t")));
   std::string line;
   for (const auto& [key, value] : row.items()) {
@@ -125,24 +137,27 @@ void PredictionFile::write_labels(const ClassScores& classes, const std::vector<
   require(std::ssize(labels) == classes.n_classes, "{} names of {} labels", labels.size(), classes.n_classes);
   for (std::size_t sample = 0; sample < classes.labels.size(); ++sample) {
     const auto probabilities = std::span(classes.scores).subspan(sample * labels.size(), labels.size());
-    write({{"sample", sample + 1},
-           {"label", labels[at(classes.labels[sample])]},
-           {"predicted", labels[at(classes.predicted(sample))]},
-           {"probabilities", by_label(labels, probabilities)}});
+    Json row = row_of(sample);
+    row["label"] = labels[at(classes.labels[sample])];
+    row["predicted"] = labels[at(classes.predicted(sample))];
+    row["probabilities"] = by_label(labels, probabilities);
+    write(row);
   }
 }
 
-void PredictionFile::write_numbers(std::span<const double> predicted, std::span<const double> numbers,
+void PredictionFile::write_numbers(std::span<const double> predicted, std::span<const float> numbers,
                                    const std::vector<std::string>& labels) {
-  require(predicted.size() == numbers.size(), "{} predictions of {} numbers", predicted.size(), numbers.size());
   const std::size_t width = labels.size();
   std::vector<double> given(width);
-  for (std::size_t sample = 0; sample < numbers.size() / width; ++sample) {
-    // Datasets hold numbers in float32, and batches hold them scaled: the seventh digit is the last that is right.
-    for (std::size_t k = 0; k < width; ++k) given[k] = std::stod(fmt::format("{:.7g}", numbers[sample * width + k]));
-    write({{"sample", sample + 1},
-           {"label", by_label(labels, given)},
-           {"predicted", by_label(labels, predicted.subspan(sample * width, width))}});
+  for (std::size_t sample = 0; sample < predicted.size() / width; ++sample) {
+    Json row = row_of(sample);
+    require(numbers.size() / width > documents_[sample], "document {} of {}", documents_[sample],
+            numbers.size() / width);
+    const auto of_document = numbers.subspan(documents_[sample] * width, width);
+    std::transform(of_document.begin(), of_document.end(), given.begin(), shortest_decimal);
+    row["label"] = by_label(labels, given);
+    row["predicted"] = by_label(labels, predicted.subspan(sample * width, width));
+    write(row);
   }
 }
 
@@ -159,10 +174,11 @@ void PredictionFile::write_sets(std::span<const double> logits, std::span<const 
       if (logit > 0) predicted.push_back(labels[k]);
       probabilities[k] = 1 / (1 + std::exp(-logit));
     }
-    write({{"sample", sample + 1},
-           {"label", given},
-           {"predicted", predicted},
-           {"probabilities", by_label(labels, probabilities)}});
+    Json row = row_of(sample);
+    row["label"] = given;
+    row["predicted"] = predicted;
+    row["probabilities"] = by_label(labels, probabilities);
+    write(row);
   }
 }
 
@@ -178,11 +194,12 @@ void PredictionFile::write_token_labels(std::uint64_t first, const Batch& batch,
     const auto row = std::span(logits).subspan(i * labels.size(), labels.size());
     softmax_of(row, at(batch.targets[i]));
     const auto largest = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
-    write({{"sample", first + i / n + 1},
-           {"position", i % n - front + 1},
-           {"label", labels[at(batch.targets[i])]},
-           {"predicted", labels[largest]},
-           {"probabilities", by_label(labels, row)}});
+    Json line = row_of(first + i / n);
+    line["position"] = i % n - front + 1;
+    line["label"] = labels[at(batch.targets[i])];
+    line["predicted"] = labels[largest];
+    line["probabilities"] = by_label(labels, row);
+    write(line);
   }
 }
 

@@ -27,21 +27,24 @@ LabelPredictions predict_labels(Model& model, const BatchSource& source, std::in
 /// A file of predictions, TSV with a header or JSON lines, as its extension says. It appears whole, by commit().
 class PredictionFile {
  public:
-  /// Throws UserError unless the extension is .tsv or .jsonl, and as AtomicFile.
-  explicit PredictionFile(const std::filesystem::path& path);
+  /// `documents`: the index in the dataset of each sample's document or pair, LabeledSource::documents(); not needed by
+  /// write_rows(). Throws UserError unless the extension is .tsv or .jsonl, and as AtomicFile.
+  explicit PredictionFile(const std::filesystem::path& path, std::vector<std::uint64_t> documents = {});
 
-  /// One line for each sample: sample (from 1), label, predicted, and the probability of each label.
+  // Lines of samples start with sample and document, both from 1: the number in the split and in the dataset.
+
+  /// One line for each sample: label, predicted, and the probability of each label.
   void write_labels(const ClassScores& classes, const std::vector<std::string>& labels);
-  /// One line for each sample: sample (from 1), and the given and the predicted number of each label. `predicted` and
-  /// `numbers` are [samples, labels], in the units of the data.
-  void write_numbers(std::span<const double> predicted, std::span<const double> numbers,
+  /// One line for each sample: the given and the predicted number of each label. `predicted` is [samples, labels], in
+  /// the units of the data; `numbers` are TokenizedDataset::label_numbers().
+  void write_numbers(std::span<const double> predicted, std::span<const float> numbers,
                      const std::vector<std::string>& labels);
-  /// One line for each sample: sample (from 1), the given and the predicted labels, and the probability of each label.
-  /// `logits` and `targets` (0 or 1) are [samples, labels].
+  /// One line for each sample: the given and the predicted labels, and the probability of each label. `logits` and
+  /// `targets` (0 or 1) are [samples, labels].
   void write_sets(std::span<const double> logits, std::span<const double> targets,
                   const std::vector<std::string>& labels);
-  /// One line for each token of a batch with a label: sample (from 1, `first` samples before the batch), position (from
-  /// 1, in the document), label, predicted, and the probability of each label. `logits` is [batch, n, labels].
+  /// One line for each token of a batch with a label: position (from 1, in the document), label, predicted, and the
+  /// probability of each label. `first` samples are before the batch. `logits` is [batch, n, labels].
   void write_token_labels(std::uint64_t first, const Batch& batch, std::vector<double> logits,
                           const Vocabulary& vocabulary);
   /// One line for each row of a batch that has targets: row (from 1, `first` rows before the batch), targets, loss
@@ -50,10 +53,13 @@ class PredictionFile {
   void commit() { file_.commit(); }
 
  private:
-  /// Writes a row: its keys are columns; those of objects in it are columns too, and lists are joined by ";".
+  /// Returns a row with the first columns of a sample.
+  nlohmann::ordered_json row_of(std::uint64_t sample) const;
+  /// Writes a row: its keys are columns; those of objects in it are columns too. Lists are JSON in TSV too.
   void write(const nlohmann::ordered_json& row);
 
   bool json_lines_, begun_ = false;
+  std::vector<std::uint64_t> documents_;
   AtomicFile file_;
 };
 

@@ -16,13 +16,12 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// TSV has as many digits as a float32 needs; JSON has all.
-std::string tsv_number(double value) { return fmt::format("{:.9g}", value); }
-
 /// JSON has no infinities: a probability of 0 is null there.
 std::string json_number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
 
 }  // namespace
+
+std::string tsv_number(double value) { return fmt::format("{:.9g}", value); }
 
 double SequenceScore::perplexity() const { return std::exp(-log_likelihood / static_cast<double>(tokens)); }
 

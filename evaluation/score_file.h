@@ -14,6 +14,9 @@ struct SequenceScore {
   double perplexity() const;
 };
 
+/// Returns a number with 9 significant digits, as many as a float32 needs.
+std::string tsv_number(double value);
+
 /// Text of scores, written as they come to `write`.
 /// TSV: a header and a line for each sequence: id, tokens, log_likelihood, perplexity. With positions a line for each
 /// token instead: id, position (from 1), token, log_probability.

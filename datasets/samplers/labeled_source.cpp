@@ -106,6 +106,12 @@ void LabeledSource::find_samples() {
   }
 }
 
+std::vector<std::uint64_t> LabeledSource::documents() const {
+  std::vector<std::uint64_t> documents;
+  for (const Sample& sample : samples_) documents.push_back(sample.index);
+  return documents;
+}
+
 const LabeledSource::Sample& LabeledSource::sample(std::uint64_t index) const {
   const std::uint64_t size = samples_.size(), place = index % size;
   return samples_[options_.shuffled ? permuted_index(place, size, options_.seed, index / size) : place];

@@ -38,6 +38,9 @@ class LabeledSource : public BatchSource {
 
   /// Returns the number of samples in one epoch.
   std::uint64_t n_samples() const override { return samples_.size(); }
+  /// Returns the index in the dataset of each sample's document (of its pair, with `pairs`), in ascending order: sample
+  /// i unless shuffled.
+  std::vector<std::uint64_t> documents() const;
   /// Returns the number of documents of the split that are truncated.
   std::uint64_t n_truncated() const { return n_cut_; }
   /// Returns samples [first, first + samples); see BatchSource::batch. `inputs` and `mask` are set. LabelKind::tokens:

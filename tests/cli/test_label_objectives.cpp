@@ -34,7 +34,7 @@ class LabelObjectivesProgramTest : public testing::WithProgram {
       for (const char letter : sequence) states += letter == 'K' ? 'H' : 'S';
       states[0] = '.';
       table +=
-          fmt::format("{},{},{},{}\n", i, sequence, 40 + 2.5 * static_cast<double>(n), -0.001 * static_cast<double>(n));
+          fmt::format("{},{},{},{}\n", i, sequence, 40 + 2.5 * static_cast<double>(n), static_cast<double>(-n) / 1000);
       Json labels = Json::array();
       if (sequence[0] == 'K') labels.push_back("kinase");
       if (n < 8) labels.push_back("membrane");
@@ -74,18 +74,25 @@ log:
                                        path("p.jsonl"), "--data", path(run + ".h5")});
     EXPECT_EQ(finished.status, 0) << finished.err;
     std::vector<Json> rows;
-    std::istringstream lines(content(path("p.jsonl")));
-    for (std::string line; std::getline(lines, line);) rows.push_back(Json::parse(line));
+    for (const std::string& line : lines_of("p.jsonl")) rows.push_back(Json::parse(line));
     return rows;
+  }
+  std::vector<std::string> lines_of(const std::string& name) const {
+    std::istringstream text(content(path(name)));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+    return lines;
   }
   /// Predictions of the page's three runs, against what evaluate measured and the labels of the input.
   void expect_predictions(const Json& numbers, const Json& sets, const Json& tokens) const {
+    const std::vector<std::string> records = lines_of("stability.csv"), structure = lines_of("structure.fasta");
     double squares = 0;
     std::vector<Json> rows = predictions("stability");
     ASSERT_EQ(rows.size(), numbers["targets"].get<std::size_t>());
     for (const Json& row : rows) {
       const auto given = row["label"]["tm"].get<double>();
-      EXPECT_EQ(given, std::round(given * 2) / 2) << "40 + 2.5 n, as in the table";
+      const std::string& record = records.at(row["document"]);  // the first line is the header
+      EXPECT_THAT(record, HasSubstr(fmt::format(",{},{}", given, row["label"]["activity"].get<double>())));
       squares += std::pow(given - row["predicted"]["tm"].get<double>(), 2);
     }
     EXPECT_NEAR(std::sqrt(squares / static_cast<double>(rows.size())), numbers["labels"]["tm"]["rmse"], 1e-5);
@@ -106,6 +113,8 @@ log:
     for (std::size_t i = 0; i < rows.size(); ++i) {
       EXPECT_EQ(rows[i]["sample"], i / 7 + 1);
       EXPECT_EQ(rows[i]["position"], i % 7 + 2) << "the first residue has no label";
+      const std::string& states = structure.at(2 * rows[i]["document"].get<std::size_t>() - 1);
+      EXPECT_EQ(rows[i]["label"], states.substr(i % 7 + 1, 1));
       right += rows[i]["label"] == rows[i]["predicted"];
     }
     EXPECT_NEAR(static_cast<double>(right) / static_cast<double>(rows.size()), tokens["accuracy"], 1e-12);
@@ -166,6 +175,9 @@ TEST_F(LabelObjectivesProgramTest, InvalidLabelsLeaveNoFile) {
   const Finished refused = furlong({"prepare", "labeled", path("bad.csv"), "--alphabet", "protein", "--text-field",
                                     "sequence", "--label-field", "tm", "--label-type", "number"});
   expect_user_error(refused, {"bad.csv:3: 'warm' in tm is not a finite number"});
+  expect_user_error(furlong({"prepare", "labeled", path("stability.csv"), "--alphabet", "protein", "--text-field",
+                             "sequence", "--label-field", "tm,tm", "--label-type", "number", "-o", path("bad.h5")}),
+                    {"--label-field: 'tm' occurs twice"});
   EXPECT_FALSE(std::filesystem::exists(path("bad.h5")));
   // The objective must match the labels.
   ASSERT_EQ(furlong({"prepare", "labeled", path("stability.csv"), "--alphabet", "protein", "--text-field", "sequence",

@@ -92,7 +92,7 @@ TEST_F(LabeledProgramTest, WritesPredictionsAndIntervals) {
   EXPECT_THAT(table.out, HasSubstr("95% interval, 50 resamples"));
   EXPECT_THAT(table.out, HasSubstr("balanced_accuracy"));
   EXPECT_THAT(content(path("p.tsv")),
-              ::testing::StartsWith("sample\tlabel\tpredicted\tprobability_good\tprobability_bad\n1\tgood\t"));
+              ::testing::StartsWith("sample\tdocument\tlabel\tpredicted\tprobability_good\tprobability_bad\n1\t"));
   const auto metrics = [&](const std::string& seed) {
     const Finished found = furlong({"evaluate", path("run"), "--json", "--seed", seed});
     return Json::parse(found.out)["metrics"];

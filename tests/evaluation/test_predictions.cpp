@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "datasets/tokenizers/tokenizer.h"
+#include "evaluation/score_file.h"
 #include "evaluation/sequences/hidden_states.h"
 #include "tests/datasets/tokenizers/small_tokenizers.h"
 #include "tests/evaluation/sequence_testing.h"
@@ -97,55 +98,57 @@ TEST_F(PredictionsTest, FileHasALineForEachSample) {
   const ClassScores classes{3, {2, 0}, {0.25, 0.125, 0.625, 0.125, 0.5, 0.375}};
   const std::vector<std::string> labels{"no", "yes", "tab\t"};
   for (const std::string name : {"p.tsv", "p.jsonl"}) {
-    PredictionFile file(path(name));
+    PredictionFile file(path(name), {4, 7});
     file.write_labels(classes, labels);
     EXPECT_FALSE(std::filesystem::exists(path(name))) << "appears with commit()";
     file.commit();
   }
   EXPECT_EQ(content(path("p.tsv")),
-            "sample\tlabel\tpredicted\tprobability_no\tprobability_yes\tprobability_tab\\x09\n"
-            "1\ttab\\x09\ttab\\x09\t0.25\t0.125\t0.625\n2\tno\tyes\t0.125\t0.5\t0.375\n");
+            "sample\tdocument\tlabel\tpredicted\tprobability_no\tprobability_yes\tprobability_tab\\x09\n"
+            "1\t5\ttab\\x09\ttab\\x09\t0.25\t0.125\t0.625\n2\t8\tno\tyes\t0.125\t0.5\t0.375\n");
   const std::vector<std::string> lines = lines_of(content(path("p.jsonl")));
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(Json::parse(lines[0]), Json({{"sample", 1},
+                                         {"document", 5},
                                          {"label", "tab\t"},
                                          {"predicted", "tab\t"},
                                          {"probabilities", {{"no", 0.25}, {"yes", 0.125}, {"tab\t", 0.625}}}}));
   EXPECT_THAT(message_of<UserError>([&] { PredictionFile{path("p.csv")}; }), HasSubstr(".tsv or .jsonl"));
 }
 
-TEST_F(PredictionsTest, FileHasNumbersInTheirUnits) {
+TEST_F(PredictionsTest, FileHasTheNumbersOfTheDataset) {
+  const std::vector<float> numbers{42.5F, 0, 60, 1, 60.1F, 0.001F, 16777215, 1e6F, 1e-40F, -1.17549435e-38F};
   for (const std::string name : {"n.tsv", "n.jsonl"}) {
-    PredictionFile file(path(name));
-    // The second number is 60.5 after it was scaled in float32.
-    file.write_numbers(std::vector<double>{41.25, -1, 60, 0.5}, std::vector<double>{42.5, -2, 60.4999999, 0.001},
-                       {"tm", "activity"});
+    PredictionFile file(path(name), {0, 2, 3, 4});
+    file.write_numbers(std::vector<double>{41.25, -1, 1.0 / 3, 0.5, 1, 2, 3, 4}, numbers, {"tm", "activity"});
     file.commit();
   }
   EXPECT_EQ(content(path("n.tsv")),
-            "sample\tlabel_tm\tlabel_activity\tpredicted_tm\tpredicted_activity\n"
-            "1\t42.5\t-2\t41.25\t-1\n2\t60.5\t0.001\t60\t0.5\n");
+            "sample\tdocument\tlabel_tm\tlabel_activity\tpredicted_tm\tpredicted_activity\n"
+            "1\t1\t42.5\t0\t41.25\t-1\n2\t3\t60.1\t0.001\t0.333333333\t0.5\n3\t4\t16777215\t1000000\t1\t2\n"
+            "4\t5\t1e-40\t-1.1754944e-38\t3\t4\n");
   EXPECT_EQ(Json::parse(lines_of(content(path("n.jsonl")))[1]),
             Json({{"sample", 2},
-                  {"label", {{"tm", 60.5}, {"activity", 0.001}}},
-                  {"predicted", {{"tm", 60.0}, {"activity", 0.5}}}}));
+                  {"document", 3},
+                  {"label", {{"tm", 60.1}, {"activity", 0.001}}},
+                  {"predicted", {{"tm", 1.0 / 3}, {"activity", 0.5}}}}));
 }
 
 TEST_F(PredictionsTest, FileHasSetsOfLabels) {
   const std::vector<double> logits{std::log(3), 0, -std::log(3), 1, 2, 3}, targets{1, 0, 0, 0, 0, 0};
   for (const std::string name : {"s.tsv", "s.jsonl"}) {
-    PredictionFile file(path(name));
-    file.write_sets(logits, targets, {"a", "b", "c\t"});
+    PredictionFile file(path(name), {0, 1});
+    file.write_sets(logits, targets, {"a;b", "b", "c\t"});
     file.commit();
   }
   const std::vector<std::string> tsv = lines_of(content(path("s.tsv"))), json = lines_of(content(path("s.jsonl")));
   ASSERT_EQ(tsv.size(), 3u);
-  EXPECT_EQ(tsv[0], "sample\tlabel\tpredicted\tprobability_a\tprobability_b\tprobability_c\\x09");
-  EXPECT_THAT(tsv[1], StartsWith("1\ta\ta\t0.75")) << "a probability of 0.5 is not above it";
-  EXPECT_THAT(tsv[2], StartsWith("2\t\ta;b;c\\x09\t0.73"));
+  EXPECT_EQ(tsv[0], "sample\tdocument\tlabel\tpredicted\tprobability_a;b\tprobability_b\tprobability_c\\x09");
+  EXPECT_THAT(tsv[1], StartsWith("1\t1\t[\"a;b\"]\t[\"a;b\"]\t0.75\t0.5\t")) << "a probability of 0.5 is not above it";
+  EXPECT_THAT(tsv[2], StartsWith(R"(2	2	[]	["a;b","b","c\t"]	0.731058579	)"));
   const Json second = Json::parse(json.at(1));
   EXPECT_EQ(second["label"], Json::array());
-  EXPECT_EQ(second["predicted"], Json({"a", "b", "c\t"}));
+  EXPECT_EQ(second["predicted"], Json({"a;b", "b", "c\t"}));
   EXPECT_NEAR(second["probabilities"]["c\t"], 1 / (1 + std::exp(-3)), 1e-12);
 }
 
@@ -158,17 +161,17 @@ TEST_F(PredictionsTest, FileHasLabelsOfTokens) {
   const std::vector<double> logits{9, 0, 0, third, 0, third, third, 0, 9, 0, 9, 0};
   const Vocabulary vocabulary = Vocabulary::bytes(true).with_labels({"H", "E"});
   for (const std::string name : {"t.tsv", "t.jsonl"}) {
-    PredictionFile file(path(name));
+    PredictionFile file(path(name), {0, 1, 2, 3, 8, 9});
     file.write_token_labels(4, batch, logits, vocabulary);
     file.commit();
   }
   EXPECT_EQ(lines_of(content(path("t.jsonl"))).size(), 3u);
   const std::vector<std::string> tsv = lines_of(content(path("t.tsv")));
   ASSERT_EQ(tsv.size(), 4u);
-  EXPECT_EQ(tsv[0], "sample\tposition\tlabel\tpredicted\tprobability_H\tprobability_E");
-  EXPECT_THAT(tsv[1], StartsWith("5\t2\tE\tE\t0.25"));
-  EXPECT_THAT(tsv[2], StartsWith("5\t3\tH\tE\t0.25"));
-  EXPECT_THAT(tsv[3], StartsWith("6\t1\tH\tH\t0.75"));
+  EXPECT_EQ(tsv[0], "sample\tdocument\tposition\tlabel\tpredicted\tprobability_H\tprobability_E");
+  EXPECT_THAT(tsv[1], StartsWith("5\t9\t2\tE\tE\t0.25"));
+  EXPECT_THAT(tsv[2], StartsWith("5\t9\t3\tH\tE\t0.25"));
+  EXPECT_THAT(tsv[3], StartsWith("6\t10\t1\tH\tH\t0.75"));
 }
 
 // [CLS] is not a position: labels are those of the letters.
@@ -180,10 +183,10 @@ TEST_F(PredictionsTest, PositionsCountLettersOfATokenizer) {
   const Vocabulary vocabulary =
       Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(path("letters")))).with_labels({"H", "E"});
   ASSERT_EQ(vocabulary.frame_front().size(), 1u);
-  PredictionFile file(path("t.tsv"));
+  PredictionFile file(path("t.tsv"), {0});
   file.write_token_labels(0, batch, std::vector<double>(8, 0.0), vocabulary);
   file.commit();
-  EXPECT_EQ(lines_of(content(path("t.tsv"))).at(1), "1\t1\tH\tH\t0.5\t0.5");
+  EXPECT_EQ(lines_of(content(path("t.tsv"))).at(1), "1\t1\t1\tH\tH\t0.5\t0.5");
 }
 
 TEST_F(PredictionsTest, FileHasTheLossOfEachRow) {
@@ -217,7 +220,7 @@ TEST_F(PredictionsTest, FileHasTheLossOfEachRow) {
     EXPECT_EQ(one["targets"], n);
     EXPECT_NEAR(one["loss"], loss, 1e-10);
     EXPECT_NEAR(one["perplexity"], std::exp(loss), 1e-8);
-    EXPECT_THAT(tsv[row + 1], StartsWith(fmt::format("{}\t{}\t{}\t", row + 1, n, one["loss"].get<double>())));
+    EXPECT_THAT(tsv[row + 1], StartsWith(fmt::format("{}\t{}\t{}\t", row + 1, n, tsv_number(one["loss"]))));
   }
 }
 

@@ -84,7 +84,7 @@ def vocabulary(cased):
 
 
 def bert(cased, config):
-    """Writes a model whose tokenizer is a vocab.txt, with this tokenizer_config.json (None: no such key) or with none."""
+    """Writes a model whose tokenizer is a vocab.txt, and this tokenizer_config.json or none; keys of None are left out."""
 
     def write(folder):
         tokens = vocabulary(cased)
