@@ -84,7 +84,7 @@ def vocabulary(cased):
 
 
 def bert(cased, config):
-    """Writes a model whose tokenizer is a vocab.txt, and this tokenizer_config.json or none; keys of None are left out."""
+    """Writes a model with a vocab.txt and this tokenizer_config.json, without the keys that are None, or with none."""
 
     def write(folder):
         tokens = vocabulary(cased)
