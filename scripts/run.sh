@@ -103,4 +103,7 @@ if [[ " $* " == *" --json "* ]]; then exec >&2; fi  # standard output contains o
 directory=$(run_directory "${@:2}")
 compare_compressors "$directory"
 next=$(instruction next)
-[[ -z $next ]] || printf '\nnext:\n%s\n' "$(sed "s|RUN|$directory|g; s|^|  |" <<<"$next")"
+if [[ -n $next ]]; then
+  printf '\nnext:\n'
+  sed 's/^/  /' <<<"${next//RUN/"$directory"}"
+fi
