@@ -30,6 +30,14 @@ class Export : public WithTemporaryFolder {
     convert(conversion);
     return exported("model.h5", "back", options);
   }
+  /// Imports a model with linear attention, which Furlong exports with code.
+  void import_linear(const TinyModel& model, const std::string& checkpoint) {
+    ConvertOptions conversion;
+    conversion.source = model.write(folder_ / "source");
+    conversion.destination = path(checkpoint);
+    conversion.attention = "elu1";
+    convert(conversion);
+  }
   ExportReport exported(const std::string& checkpoint, const std::string& directory,
                         const ExportOptions& options = {}) {
     SourceModel source = open_source_model(path(checkpoint));
@@ -178,11 +186,7 @@ TEST_F(Export, WritesTokenizerJsonOfAWordPieceVocabulary) {
 
 // A list of letters next to a model with code: AutoTokenizer reads tokenizer.json, Furlong its own vocabulary.
 TEST_F(Export, WritesTokenizerJsonOfLetters) {
-  ConvertOptions options;
-  options.source = tiny_bert().write(folder_ / "source");
-  options.destination = path("model.h5");
-  options.attention = "elu1";
-  convert(options);
+  import_linear(tiny_bert(), "model.h5");
   exported("model.h5", "back");
   const auto original = load_tokenizer(path("source")), written = load_tokenizer(path("back/tokenizer.json"));
   for (const std::string text : {"LAGV", " l A\tJ\nJQ\u00e9\u3000W", "", "[MASK]A[mask]"}) {
@@ -205,11 +209,7 @@ TEST_F(Export, RejectsExistingModel) {
 
 // Removes only files of an earlier model, recognized by their names.
 TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
-  ConvertOptions options;
-  options.source = tiny_bert().write(folder_ / "source");
-  options.destination = path("linear.h5");
-  options.attention = "elu1";
-  convert(options);
+  import_linear(tiny_bert(), "linear.h5");
   exported("linear.h5", "out");
   std::filesystem::create_directories(path("out/1_Pooling"));
   std::filesystem::create_directories(path("out/notes"));
@@ -222,8 +222,9 @@ TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
   const std::vector<std::string> others{"README.md", "notes/tokenizer.json", "model-mine.safetensors", "vocab.txt.old"};
   for (const auto* list : {&earlier, &others})
     for (const std::string& name : *list) file("out/" + name, "{}");
+  ConvertOptions options;
+  options.source = path("source");
   options.destination = path("softmax.h5");
-  options.attention.clear();
   convert(options);
   EXPECT_THAT(message_of<UserError>([&] { exported("softmax.h5", "out"); }), HasSubstr("--force"));
   for (const std::string& name : earlier) EXPECT_TRUE(std::filesystem::exists(path("out/" + name))) << name;
@@ -376,11 +377,7 @@ TEST_F(Export, KeepsChatTemplateOfGguf) {
 }
 
 TEST_F(Export, RejectsDamagedFurlongDirectories) {
-  ConvertOptions options;
-  options.source = tiny_gpt2().write(folder_ / "source");
-  options.destination = path("linear.h5");
-  options.attention = "elu1";
-  convert(options);
+  import_linear(tiny_gpt2(), "linear.h5");
   exported("linear.h5", "out");
   Json config = Json::parse(content(path("out/config.json")));
   const auto refused = [&](const Json& changed) {
