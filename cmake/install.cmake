@@ -7,7 +7,7 @@ install(PROGRAMS scripts/prepare_data.sh scripts/fetch_data.sh scripts/fetch_mod
   DESTINATION ${shared}/scripts)
 install(FILES scripts/label_kjv.awk DESTINATION ${shared}/scripts)
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
-install(FILES README.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES CHANGELOG.md README.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 
 # The program describes its commands itself: a manual page, and completion for two shells.

@@ -39,7 +39,7 @@ Counts count_targets(const Settings& settings, const Vocabulary& vocabulary, con
 
 /// Counts tokens or labels of the training split.
 Counts count_training(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data) {
-  if (settings.data.task == "copy") {
+  if (settings.data.task != "none") {
     Counts counts(static_cast<std::size_t>(vocabulary.size()), 0);
     std::fill_n(counts.begin(), settings.data.task_symbols,
                 kMostTokens);  // large counts: add-one smoothing has no effect
@@ -61,7 +61,7 @@ Counts count_training(const Settings& settings, const Vocabulary& vocabulary, co
 std::vector<bool> possible_targets(const Settings& settings, const Vocabulary& vocabulary, std::size_t classes) {
   std::vector<bool> possible(classes, true);
   if (settings.objective.learns_labels()) return possible;
-  if (settings.data.task == "copy") {
+  if (settings.data.task != "none") {
     std::fill(possible.begin() + settings.data.task_symbols, possible.end(), false);
     return possible;
   }

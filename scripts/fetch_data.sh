@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches the training data of the configs in configs/ from Debian packages, which are unpacked but not installed.
-#   scripts/fetch_data.sh [kjv|ecoli|proteins|all_proteins|antibodies|english|all] [--cache DIR]
+#   scripts/fetch_data.sh [kjv|ecoli|proteins|all_proteins|antibodies|english|fashion|all] [--cache DIR]
 # DIR defaults to $FURLONG_DATA or `data`. Complete files are kept. Needs no root.
 #   kjv           DIR/kjv.txt          the King James Bible (packages bible-kjv, bible-kjv-text)
 #   ecoli         DIR/ecoli.fa         the genome of E. coli 536 (package bowtie-examples)
@@ -9,6 +9,7 @@
 #   antibodies    DIR/antibodies.fa    18,231 heavy chains, translated (packages r-cran-alakazam, r-cran-tigger;
 #                                      needs python3)
 #   english       DIR/english.txt      An Anarchist FAQ, a book of English prose (package anarchism)
+#   fashion       DIR/fashion_*.idx    70,000 pictures of clothes with labels (package dataset-fashion-mnist)
 # Exit status: 0 success, 1 the download or the machine failed, 2 invalid arguments.
 set -euo pipefail
 
@@ -16,17 +17,20 @@ usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 fail() { echo "fetch_data.sh: $1" >&2; exit "${2:-1}"; }
 
 names=()
+fashion=(fashion_train fashion_train_labels fashion_test fashion_test_labels)
 cache=${FURLONG_DATA:-data}
 while (( $# )); do
   case "$1" in
     kjv|ecoli|proteins|all_proteins|antibodies|english) names+=("$1") ;;
-    all) names+=(kjv ecoli proteins all_proteins antibodies english) ;;
+    fashion) names+=("${fashion[@]}") ;;
+    all) names+=(kjv ecoli proteins all_proteins antibodies english "${fashion[@]}") ;;
     --cache) [[ -n ${2:-} ]] || fail "--cache needs a folder" 2
              cache=$2; shift ;;
     --cache=*) cache=${1#*=} ;;
     -h|--help) usage; exit 0 ;;
     *)
-      fail "unknown argument \"$1\"; expected kjv, ecoli, proteins, all_proteins, antibodies, english, all, --cache" 2
+      fail "unknown argument \"$1\"; expected kjv, ecoli, proteins, all_proteins, antibodies, english, fashion, all,\
+ --cache" 2
       ;;
   esac
   shift
@@ -38,6 +42,10 @@ ecoli=(ecoli.fa 5009545 cdd0874c881adf3e1819d22b7e49cffa3c761b0793a1b1f10b1c074e
 proteins=(proteins.fa 11950358 40991f36a36202dad8dc954d87112f663e8f73a8e6a58733a90214f1b44f4a67)
 all_proteins=(all_proteins.fa 23690090 d8d15bad5cc3a32084e413f817488b4bf1fd3e4d9698d21a133e4716d860f3a9)
 english=(english.txt 11656464 67c0f7f58cb8d2050d48cb77b1e95cb1c7c9490f0edebfca929f55fc1efde6d9)
+fashion_train=(fashion_train.idx 47040016 c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888)
+fashion_train_labels=(fashion_train_labels.idx 60008 bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9)
+fashion_test=(fashion_test.idx 7840016 5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b)
+fashion_test_labels=(fashion_test_labels.idx 10008 0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34)
 antibodies=(antibodies.fa 2652323 175671ab7963e243df690b08caa56f147403d2f140cfd8f23ac2647140c9d1f6)
 
 # whole FILE BYTES SHA256
@@ -109,6 +117,15 @@ make_english() {
   unpack anarchism
   (cd "$work/root/usr/share/doc/anarchism/markdown" && LC_ALL=C && gzip -dc -- *.md.gz)
 }
+
+unpack_fashion() {
+  unpack dataset-fashion-mnist
+  gzip -dc "$work/root/usr/share/datasets/fashion-mnist/$1-ubyte.gz"
+}
+make_fashion_train() { unpack_fashion train-images-idx3; }
+make_fashion_train_labels() { unpack_fashion train-labels-idx1; }
+make_fashion_test() { unpack_fashion t10k-images-idx3; }
+make_fashion_test_labels() { unpack_fashion t10k-labels-idx1; }
 
 make_antibodies() {
   command -v python3 >/dev/null || fail "antibodies: needs python3"

@@ -2,6 +2,7 @@
 # Fetches a data set of the configs in configs/ and makes its tokenized dataset, unless it exists.
 #   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|english_passages
 #   scripts/prepare_data.sh kjv_tokens|kjv_sections|kjv_pairs
+#   scripts/prepare_data.sh fashion_train|fashion_test
 #   scripts/prepare_data.sh listops|pathfinder|pathx
 # Works in the folder `data` of the current directory, or in $FURLONG_DATA.
 # Exit status: 0, or that of the step that failed.
@@ -50,11 +51,19 @@ case "$name" in
                 arguments=(labeled "$source" --split train:0.8,validation:0.1,test:0.1) ;;
   kjv_pairs) source=$data/kjv_pairs.tsv
              arguments=(labeled "$source" --second-text-field 2 --split train:0.8,validation:0.1,test:0.1) ;;
+  # Pictures of 28 x 28 gray pixels with their labels. The official test pictures are a dataset of their own, whose only
+  # split has the name train: furlong evaluate --data data/fashion_test.h5 --split train.
+  fashion_train) source=$data/fashion_train.idx
+                 arguments=(images "$source" --label-file "$data/fashion_train_labels.idx"
+                            --split train:0.95,validation:0.05) ;;
+  fashion_test) source=$data/fashion_test.idx
+                arguments=(images "$source" --label-file "$data/fashion_test_labels.idx" --split train:1) ;;
   listops) arguments=(listops) ;;
   pathfinder) arguments=(pathfinder) ;;
   pathx) arguments=(pathfinder --size 128) ;;
   *) echo "prepare_data.sh: data set \"$name\" is unknown; expected kjv, ecoli, proteins, all_proteins, antibodies," \
-       "english, english_passages, kjv_tokens, kjv_sections, kjv_pairs, listops, pathfinder or pathx" >&2
+       "english, english_passages, kjv_tokens, kjv_sections, kjv_pairs, fashion_train, fashion_test, listops," \
+       "pathfinder or pathx" >&2
      exit 2 ;;
 esac
 
@@ -62,7 +71,7 @@ store=$data/$name.h5
 [[ -e $store ]] && exit 0
 mkdir -p "$data"
 if [[ -n $source && ! -e $source ]]; then
-  "$root/scripts/fetch_data.sh" "${name%%_@(tokens|sections|pairs|passages)}" --cache "$data" >&2
+  "$root/scripts/fetch_data.sh" "${name%%_@(tokens|sections|pairs|passages|train|test)}" --cache "$data" >&2
 fi
 if [[ $name == kjv_* && ! -e $source ]]; then
   awk -f "$root/scripts/label_kjv.awk" -v task="${name#kjv_}" "$data/kjv.txt" >"$source.partial"

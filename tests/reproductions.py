@@ -74,10 +74,21 @@ def measured(name, result):
             last = one["costs"][-1]
             seconds = statistics.median(last["seconds"]["samples"])
             numbers[1, one["attention"], f"tokens/s, batch {last['batch']}"] = last["batch"] / seconds
-    elif name == "copy_capacity":
+    elif name == "recall_capacity":
         for run in result["runs"]:
             if run["m"]:
-                numbers[0, run["attention"], f"m = {run['m']:,}"] = run["accuracy"]
+                table = result["settings"]["tasks"].index(run["task"])
+                numbers[table, run["attention"], f"m = {run['m']:,}"] = run["accuracy"]
+    elif name == "image_density":
+        for run in result["runs"]:
+            numbers[0, run["attention"], "bits per dimension"] = run["test_bits"]
+            seconds = statistics.median(run["picture_seconds"]["samples"])
+            numbers[0, run["attention"], "pictures/s"] = 1 / seconds
+    elif name == "masked_proteins":
+        for run in result["runs"]:
+            minutes = run["processor_seconds"] / 60
+            numbers[0, run["attention"], f"minutes at {run['length']:,}"] = minutes
+            numbers[0, run["attention"], f"accuracy at {run['length']:,}"] = run["accuracy"]
     elif name == "softmax_to_performer":
         for student in result["students"]:
             for key in ("accuracy", "loss"):

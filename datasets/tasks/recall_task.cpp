@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -50,7 +51,9 @@ class RecallTask : public BatchSource {
   RecallTask(const Vocabulary& vocabulary, const RecallOptions& options)
       : vocabulary_(vocabulary), options_(options), tokens_(recall_tokens(vocabulary, options.start)) {}
 
-  std::uint64_t n_samples() const override { return CopyTask::held_out_samples; }
+  std::uint64_t n_samples() const override {
+    return options_.split == Split::train ? std::numeric_limits<std::int64_t>::max() : CopyTask::held_out_samples;
+  }
   Batch batch(std::uint64_t first, std::int64_t samples) const override {
     return make_batch(first, samples, first + static_cast<std::uint64_t>(samples));
   }
@@ -81,9 +84,10 @@ class RecallTask : public BatchSource {
   }
 
   RecallSequence make_sequence(std::uint64_t index) const {
-    // The stream depends on the task, so that tasks of one seed differ.
-    Draws draws({options_.seed + index * 0x9E3779B97F4A7C15u, static_cast<std::uint32_t>(options_.pairs),
-                 random_stream(name_of(options_.task))});
+    // The stream depends on task and split, so that those of one seed differ.
+    const std::uint32_t split = static_cast<std::uint32_t>(Split::test) - static_cast<std::uint32_t>(options_.split);
+    Draws draws({options_.seed + index * 0x9E3779B97F4A7C15u,
+                 static_cast<std::uint32_t>(options_.pairs) + (split << 30), random_stream(name_of(options_.task))});
     const auto n = static_cast<std::size_t>(options_.sequence_length);
     RecallSequence made{std::vector<std::int32_t>(n, tokens_.start), std::vector<bool>(n)};
     switch (options_.task) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "datasets/batch.h"
+#include "datasets/dataset.h"
 #include "datasets/vocabulary.h"
 
 namespace furlong {
@@ -29,6 +30,7 @@ struct RecallOptions {
   std::uint64_t seed = 1;
   /// The token before each sequence. Without it, a separator of the vocabulary.
   std::optional<std::int32_t> start{};
+  Split split = Split::test;  ///< training has no end; copy supports the test split alone
 };
 
 /// Tokens that recall tasks use.
@@ -44,8 +46,8 @@ RecallTokens recall_tokens(const Vocabulary& vocabulary, std::optional<std::int3
 std::string recall_obstacle(const Vocabulary& vocabulary, const RecallOptions& options);
 
 /// Returns a source of sequences of a recall task: tokens, and the answers as targets, each at the preceding token.
-/// Sample i depends on the options and i alone. Throws UserError if recall_obstacle() is not empty. `vocabulary` must
-/// outlive the source.
+/// Sample i depends on the options and i alone; validation and test have CopyTask::held_out_samples of them. Throws
+/// UserError if recall_obstacle() is not empty. `vocabulary` must outlive the source.
 std::unique_ptr<BatchSource> make_recall_task(const Vocabulary& vocabulary, const RecallOptions& options);
 
 }  // namespace furlong

@@ -6,6 +6,7 @@
 #include "datasets/samplers/sampler.h"
 #include "datasets/samplers/segment_source.h"
 #include "datasets/tasks/copy_task.h"
+#include "datasets/tasks/recall_task.h"
 #include "datasets/tokenized_dataset.h"
 
 namespace furlong {
@@ -72,13 +73,18 @@ std::unique_ptr<BatchSource> labeled(const Settings& settings, const Vocabulary&
   return std::make_unique<LabeledSource>(data, split, options);
 }
 
-std::unique_ptr<BatchSource> copies(const Settings& settings, const Vocabulary& vocabulary, Split split,
-                                    std::int64_t sequence_length) {
+std::unique_ptr<BatchSource> generated(const Settings& settings, const Vocabulary& vocabulary, Split split,
+                                       std::int64_t sequence_length) {
+  const auto seed = static_cast<std::uint64_t>(settings.seed);
+  if (settings.data.task == "associative_recall")
+    return make_recall_task(
+        vocabulary,
+        {.sequence_length = sequence_length, .pairs = settings.data.task_pairs, .seed = seed, .split = split});
   CopyTaskOptions options;
   options.n_symbols = settings.data.task_symbols;
   options.sequence_length = sequence_length;
   options.min_copy_symbols = split == Split::train ? settings.data.task_min_symbols : 0;
-  options.seed = static_cast<std::uint64_t>(settings.seed);
+  options.seed = seed;
   options.split = split;
   if (settings.objective.name == Objective::masked_tokens) options.hidden_as = *vocabulary.mask_id();
   return std::make_unique<CopyTask>(options);
@@ -102,7 +108,7 @@ const TokenizedDataset& store_of(const Dataset& data) {
 }  // namespace
 
 std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
-  if (settings.task == "copy") return std::make_unique<CopyDataset>(settings.task_symbols);
+  if (settings.task != "none") return std::make_unique<CopyDataset>(settings.task_symbols);
   if (settings.dataset.empty()) {
     throw UserError(
         "data.dataset is empty, as in the config of an imported model; expected a tokenized dataset written by furlong "
@@ -113,7 +119,7 @@ std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
 
 std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary,
                                              const Dataset& dataset) {
-  if (settings.data.task == "copy") return copies(settings, vocabulary, Split::train, settings.data.sequence_length);
+  if (settings.data.task != "none") return generated(settings, vocabulary, Split::train, settings.data.sequence_length);
   const TokenizedDataset& data = store_of(dataset);
   const bool in_order = settings.data.sampler == "sequential";
   const auto order = in_order ? SamplerOptions::Order::sequential : SamplerOptions::Order::random;
@@ -137,7 +143,7 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
 std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary,
                                                const Dataset& dataset, Split split, std::int64_t sequence_length,
                                                std::int64_t batch_size) {
-  if (settings.data.task == "copy") return copies(settings, vocabulary, split, sequence_length);
+  if (settings.data.task != "none") return generated(settings, vocabulary, split, sequence_length);
   const TokenizedDataset& data = store_of(dataset);
   switch (settings.objective.name) {
     case Objective::masked_tokens:

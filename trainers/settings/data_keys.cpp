@@ -11,16 +11,22 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
             "a split has a gap, the token before the gap has no target");
   t.key("data.task", &d.task, "",
         "none: read data.dataset; copy: generate sequences <, random symbols, =, the same symbols; the loss covers the "
-        "second copy (masked_tokens: which is masked)")
-      .one_of({"none", "copy"});
-  t.key("data.task_symbols", &d.task_symbols, "symbols", "number of distinct symbols of the copy task")
+        "second copy (masked_tokens: which is masked); associative_recall: generate pairs of a key and a value, then "
+        "the keys again in another order among random symbols; the loss covers the values after these (multi-query "
+        "associative recall, Arora et al. 2023, arXiv:2312.04927)")
+      .one_of({"none", "copy", "associative_recall"});
+  t.key("data.task_symbols", &d.task_symbols, "symbols",
+        "number of distinct symbols of the task; for associative_recall at least twice data.task_pairs")
       .within(1, static_cast<double>(Vocabulary::max_copy_symbols))
-      .only_with("data.task", {"copy"});
+      .only_with("data.task", {"copy", "associative_recall"});
   t.key("data.task_min_symbols", &d.task_min_symbols, "symbols",
         "shortest copy in training; lengths are uniform from this to the longest that fits sequence_length")
       .within(1, 1e9)
       .zero_means("all copies have the full length")
       .only_with("data.task", {"copy"});
+  t.key("data.task_pairs", &d.task_pairs, "pairs", "pairs of a key and a value in each sequence")
+      .within(1, static_cast<double>(Vocabulary::max_copy_symbols / 2))
+      .only_with("data.task", {"associative_recall"});
   auto& store = t.key("data.dataset", &d.dataset, "", "tokenized dataset (HDF5 file) written by furlong prepare")
                     .only_with("data.task", {"none"})
                     .elsewhere({"data_dir", "train_file", "file"});

@@ -27,6 +27,7 @@ struct DataSettings {
   std::string task = "none";
   std::int64_t task_symbols = 10;
   std::int64_t task_min_symbols = 0;
+  std::int64_t task_pairs = 8;
   bool operator==(const DataSettings&) const = default;
 };
 

@@ -64,6 +64,7 @@ class SettingsChecker {
   // Checks of data, objective and training.
   void objective() const;
   void task() const;
+  void recall() const;
   void documents() const;
   void packing() const;
   void carried_state() const;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "datasets/tasks/recall_task.h"
 #include "trainers/settings/settings_checker.h"
 
 namespace furlong {
@@ -55,12 +56,14 @@ void SettingsChecker::objective() const {
 
 void SettingsChecker::task() const {
   const auto& data = copy_.data;
-  if (data.task != "copy") return;
+  if (data.task == "none") return;
+  const bool copy = data.task == "copy";
   if (copy_.objective.learns_labels()) {
     const auto cite = citing({"data.task", "objective.name"});
-    cite.fail(fmt::format("{} has no labels for {}; expected objective next_token or masked_tokens", cite("data.task"),
-                          cite("objective.name")));
+    cite.fail(fmt::format("{} has no labels for {}; expected objective next_token{}", cite("data.task"),
+                          cite("objective.name"), copy ? " or masked_tokens" : ""));
   }
+  if (!copy) return recall();
   const std::int64_t n = data.sequence_length;
   if (n < 4 || n % 2 != 0) {
     const auto cite = citing({"data.sequence_length", "data.task"});
@@ -74,6 +77,21 @@ void SettingsChecker::task() const {
     cite.fail(fmt::format("{} exceeds the longest copy, {} symbols, that fits {}; lower the first or raise the second",
                           cite("data.task_min_symbols"), n / 2 - 1, cite("data.sequence_length")));
   }
+}
+
+void SettingsChecker::recall() const {
+  const auto& data = copy_.data;
+  if (copy_.objective.name != Objective::next_token) {
+    const auto cite = citing({"data.task", "objective.name"});
+    cite.fail(fmt::format("{} is a task for decoders; found {}, expected next_token", cite("data.task"),
+                          cite("objective.name")));
+  }
+  const std::string obstacle = recall_obstacle(Vocabulary::copy(data.task_symbols),
+                                               {.sequence_length = data.sequence_length, .pairs = data.task_pairs});
+  if (obstacle.empty()) return;
+  const auto cite = citing({"data.task", "data.task_pairs", "data.task_symbols", "data.sequence_length"});
+  cite.fail(fmt::format("{} with {}, {} and {}: {}", cite("data.task"), cite("data.task_pairs"),
+                        cite("data.task_symbols"), cite("data.sequence_length"), obstacle));
 }
 
 void SettingsChecker::documents() const {

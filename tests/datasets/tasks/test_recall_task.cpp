@@ -48,6 +48,23 @@ std::vector<RecallRow> rows_of(const Vocabulary& vocabulary, const RecallOptions
   return rows;
 }
 
+TEST(RecallTask, SplitsDifferAndTrainingIsEndless) {
+  const Vocabulary vocabulary = Vocabulary::copy(8);
+  std::set<Ids> inputs;
+  for (const Split split : {Split::train, Split::validation, Split::test}) {
+    const auto source = make_recall_task(vocabulary, {.sequence_length = 32, .pairs = 4, .split = split});
+    inputs.insert(source->batch(0, 4).inputs);
+    EXPECT_EQ(source->batch(0, 4).inputs, source->batch(0, 4).inputs);
+    if (split == Split::train) {
+      EXPECT_GT(source->n_samples(), std::uint64_t{1} << 60);
+      EXPECT_GT(source->batch(std::uint64_t{1} << 40, 4).n_targets, 0);
+    } else {
+      EXPECT_EQ(source->n_samples(), 1024u);
+    }
+  }
+  EXPECT_EQ(inputs.size(), 3u);
+}
+
 TEST(RecallTask, AssociativeAnswersAreTheValuesOfTheirKeys) {
   for (const std::int64_t pairs : {1, 10, 47}) {
     const Vocabulary vocabulary = Vocabulary::bytes(true);

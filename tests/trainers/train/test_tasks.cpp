@@ -93,6 +93,13 @@ TEST_F(CopyRun, EncoderFillsCopy) {
   EXPECT_GT(last_accuracy(), 0.99);
 }
 
+TEST_F(CopyRun, LearnsAssociativeRecall) {
+  train(in_folder({"data.task=associative_recall", "data.task_pairs=2", "data.sequence_length=16",
+                   "data.task_symbols=8", "trainer.max_steps=100"}),
+        {});
+  EXPECT_GT(last_accuracy(), 0.9);  // 0.17 by guessing a value's symbol
+}
+
 TEST(CopySettings, RejectUnsupportedSettings) {
   const auto refusal = [](const std::vector<std::string>& overrides) {
     return message_of<UserError>([&] { copy_settings(overrides); });
@@ -102,6 +109,14 @@ TEST(CopySettings, RejectUnsupportedSettings) {
   EXPECT_THAT(refusal({"data.dataset=x.h5"}), HasSubstr("data.dataset has no effect with data.task: copy"));
   EXPECT_THAT(refusal({"data.task_symbols=63"}), HasSubstr("from 1 to 62"));
   EXPECT_THAT(refusal({"model.architecture=encoder", "objective.name=classification"}), HasSubstr("has no labels for"));
+  EXPECT_THAT(refusal({"data.task=associative_recall", "data.task_pairs=3"}),
+              HasSubstr("3 pairs need 6 symbols; the vocabulary has 4"));
+  EXPECT_THAT(refusal({"data.task=associative_recall", "data.task_pairs=2", "data.sequence_length=17"}),
+              HasSubstr("expected an even number of at least 16"));
+  EXPECT_THAT(refusal({"data.task=associative_recall", "data.task_pairs=2", "model.architecture=encoder",
+                       "objective.name=masked_tokens"}),
+              HasSubstr("is a task for decoders"));
+  EXPECT_THAT(refusal({"data.task_pairs=2"}), HasSubstr("data.task_pairs has no effect with data.task: copy"));
   EXPECT_THAT(message_of<UserError>([] { from_yaml_text("data:\n  task: none\n", "x.yaml"); }),
               HasSubstr("data.dataset is missing"));
   // A config written out and read again is the same, though it has no store.
