@@ -95,7 +95,7 @@ TEST_F(CopyRun, EncoderFillsCopy) {
 
 TEST_F(CopyRun, LearnsAssociativeRecall) {
   train(in_folder({"data.task=associative_recall", "data.task_pairs=2", "data.sequence_length=16",
-                   "data.task_symbols=8", "trainer.max_steps=100"}),
+                   "data.task_symbols=8", "trainer.max_steps=200"}),
         {});
   EXPECT_GT(last_accuracy(), 0.9);  // 0.17 by guessing a value's symbol
 }
