@@ -320,7 +320,7 @@ class Exporter {
     Files own = tokenizer_files(model_.vocabulary, of_gguf() ? origin_->file(chat_template_file) : "",
                                 model_.settings.model.n_segments > 0);
     if (files.empty() || (holds(own, "tokenizer.json") && !holds(files, "tokenizer.json"))) add(std::move(own));
-    if (!plan_.for_hugging_face && !holds(files, "tokenizer.json") && !holds(files, "tokenizer_config.json"))
+    if (!holds(files, "tokenizer.json") && !holds(files, "tokenizer_config.json"))
       add(symbol_tokenizer_files(model_.vocabulary, frame_of(model_)));
     return files;
   }

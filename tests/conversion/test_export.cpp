@@ -184,19 +184,24 @@ TEST_F(Export, WritesTokenizerJsonOfAWordPieceVocabulary) {
   }
 }
 
-// A list of letters next to a model with code: AutoTokenizer reads tokenizer.json, Furlong its own vocabulary.
+// A list of letters: AutoTokenizer reads tokenizer.json, Furlong its own vocabulary.
 TEST_F(Export, WritesTokenizerJsonOfLetters) {
-  import_linear(tiny_bert(), "model.h5");
-  exported("model.h5", "back");
-  const auto original = load_tokenizer(path("source")), written = load_tokenizer(path("back/tokenizer.json"));
-  for (const std::string text : {"LAGV", " l A\tJ\nJQ\u00e9\u3000W", "", "[MASK]A[mask]"}) {
-    SCOPED_TRACE(text);
-    const auto ids = original->encode(text, SpecialTokenMode::as_token);
-    EXPECT_EQ(written->encode(text, SpecialTokenMode::as_token), ids);
-    EXPECT_EQ(written->framed(ids), original->framed(ids));
+  there_and_back(tiny_bert());
+  import_linear(tiny_bert(), "linear.h5");
+  exported("linear.h5", "with_code");
+  const auto original = load_tokenizer(path("source"));
+  for (const std::string folder : {"back", "with_code"}) {
+    SCOPED_TRACE(folder);
+    const auto written = load_tokenizer(path(folder + "/tokenizer.json"));
+    for (const std::string text : {"LAGV", " l A\tJ\nJQ\u00e9\u3000W", "", "[MASK]A[mask]"}) {
+      SCOPED_TRACE(text);
+      const auto ids = original->encode(text, SpecialTokenMode::as_token);
+      EXPECT_EQ(written->encode(text, SpecialTokenMode::as_token), ids);
+      EXPECT_EQ(written->framed(ids), original->framed(ids));
+    }
+    EXPECT_EQ(Json::parse(content(path(folder + "/tokenizer_config.json"))).at("pad_token"), "[PAD]");
   }
-  EXPECT_EQ(load_tokenizer(path("back"))->to_json(), original->to_json());
-  EXPECT_EQ(Json::parse(content(path("back/tokenizer_config.json"))).at("pad_token"), "[PAD]");
+  EXPECT_EQ(load_tokenizer(path("with_code"))->to_json(), original->to_json());
 }
 
 TEST_F(Export, RejectsExistingModel) {
@@ -213,7 +218,7 @@ TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
   exported("linear.h5", "out");
   std::filesystem::create_directories(path("out/1_Pooling"));
   std::filesystem::create_directories(path("out/notes"));
-  const std::vector<std::string> earlier{"tokenizer.json",
+  const std::vector<std::string> earlier{"vocab.json",
                                          "merges.txt",
                                          "1_Pooling/config.json",
                                          "model.safetensors.index.json",
@@ -237,9 +242,8 @@ TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
   EXPECT_EQ(content(path("mine/merges.txt")), "{}");
   const ExportReport report = exported("softmax.h5", "out", over);
   std::vector<std::string> removed = earlier;
-  removed.insert(removed.end(),
-                 {"furlong_vocabulary.json", "tokenizer_config.json", "attention_furlong.py",
-                  "configuration_furlong.py", "features_furlong.py", "labels_furlong.py", "modeling_furlong.py"});
+  removed.insert(removed.end(), {"furlong_vocabulary.json", "attention_furlong.py", "configuration_furlong.py",
+                                 "features_furlong.py", "labels_furlong.py", "modeling_furlong.py"});
   EXPECT_THAT(report.removed, ::testing::UnorderedElementsAreArray(removed));
   for (const std::string& name : removed) EXPECT_FALSE(std::filesystem::exists(path("out/" + name))) << name;
   EXPECT_FALSE(std::filesystem::exists(path("out/1_Pooling")));

@@ -2,8 +2,8 @@
 """Tokenizers of models that `furlong export` writes, as AutoTokenizer loads them: the ids of `furlong tokenize`.
 
 For each of a table of BERT models whose tokenizer is a vocab.txt, with or without tokenizer_config.json, and a GPT-2
-with vocab.json and merges.txt, exported as such and (with linear attention) with code, and of letters and SMILES, with
-code: AutoTokenizer.from_pretrained gives every text the ids that `furlong tokenize --add-special-tokens` gives it with
+with vocab.json and merges.txt, and of letters and SMILES, exported as such and (with linear attention) with code:
+AutoTokenizer.from_pretrained gives every text the ids that `furlong tokenize --add-special-tokens` gives it with
 the model's own files and with the exported ones. AutoModel gives a padded batch of texts, with all that the tokenizer
 returns, the hidden states that it gives the ids of each text alone, within 1e-5.
 
@@ -127,7 +127,7 @@ def letters(tokens, special, config=None):
 
 
 def cases_of_letters():
-    """The same, for models with code."""
+    """The same, for letters and SMILES."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     smiles = "C c N n O o S s P F Cl Br I ( ) [nH] [C@@H] [O-] = # - + 1 2 3 %10 / \\ .".split()
     return {
@@ -208,13 +208,10 @@ def main():
     print(f"transformers {transformers.__version__}, {len(texts)} texts", flush=True)
     failed = False
     only = set(filter(None, arguments.only.split(",")))
-    alone = cases_of_letters()
-    for name, write in {**cases(), **alone}.items():
+    for name, write in {**cases(), **cases_of_letters()}.items():
         if only and name not in only:
             continue
         for kind, attention in {"native": [], "with code": ["--attention", "elu1"]}.items():
-            if name in alone and not attention:
-                continue
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     wrong = check(arguments.furlong.resolve(), write, attention, texts, pathlib.Path(folder))
