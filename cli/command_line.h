@@ -8,6 +8,7 @@ namespace furlong::command_line {
 void add_prepare(Command program, int& status);
 void add_tokenize(Command program, int& status);
 void add_train(Command program, int& status);
+void add_sweep(Command program, int& status);
 void add_launch(Command program, int& status);
 void add_convert(Command program, int& status);
 void add_finetune(Command program, int& status);

@@ -50,7 +50,8 @@ constexpr Refusal refusals[] = {
 /// value was taken for the command.
 void check_command(const Command& program, const Command& launcher, const std::vector<std::string>& words) {
   const std::string& command = words[0];
-  if (command == "train" || (command == "bench" && words.size() > 1 && words[1] == "comm")) return;
+  if (command == "train" || command == "sweep" || (command == "bench" && words.size() > 1 && words[1] == "comm"))
+    return;
   for (const Refusal& refusal : refusals) {
     if (command == refusal.command)
       throw UserError("furlong launch {}: {}; expected train or bench comm; {}", command, refusal.reason, refusal.hint);
@@ -91,7 +92,7 @@ void add_launch(Command program, int& status) {
       .value_name("SECONDS");
   launcher.add_option("--master-port", options->master_port, "Port of rank 0 on 127.0.0.1 (default: a free port)")
       .value_name("PORT");
-  launcher.add_option("command", *command, "train or bench comm, followed by its options and arguments")
+  launcher.add_option("command", *command, "train, sweep --index or bench comm, followed by its options and arguments")
       .value_name("COMMAND ...");
   launcher.ends_at_first_word();
   launcher.footer(

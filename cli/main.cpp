@@ -133,6 +133,7 @@ int main(int argc, char** argv) {
   command_line::add_prepare(program, status);
   command_line::add_tokenize(program, status);
   command_line::add_train(program, status);
+  command_line::add_sweep(program, status);
   command_line::add_launch(program, status);
   command_line::add_convert(program, status);
   command_line::add_finetune(program, status);

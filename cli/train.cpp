@@ -8,8 +8,8 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/in_job.h"
 #include "cli/text_output.h"
-#include "communication/process_group.h"
 #include "datasets/prepare/text_stream.h"
 #include "datasets/tokenized_dataset.h"
 #include "evaluation/generate.h"
@@ -48,27 +48,18 @@ nlohmann::ordered_json number_or_null(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }
 
-/// Reads the config. In a job, an error of any rank is reported once: all ranks connect before they exit.
-LoadedSettings read_in_job(const TrainArguments& options, TrainOptions& train_options) {
-  try {
+int run(const TrainArguments& options) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
+  TrainOptions train_options;
+  train_options.allow_new_data = options.allow_new_data;
+  LoadedSettings loaded = in_job([&] {
     if (!options.trace.empty()) {
       train_options.trace.emplace();
       train_options.trace->path = options.trace;
       parse_trace_steps(options.trace_steps, *train_options.trace);
     }
     return load_settings(options.config, options.overrides);
-  } catch (const UserError& error) {
-    const LaunchEnvironment environment = discover_launch();
-    if (environment.world_size > 1) ProcessGroup(environment, {}).fail(error);
-    throw;
-  }
-}
-
-int run(const TrainArguments& options) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
-  TrainOptions train_options;
-  train_options.allow_new_data = options.allow_new_data;
-  LoadedSettings loaded = read_in_job(options, train_options);
+  });
   if (!options.run_directory.empty()) loaded.settings.run_directory = options.run_directory;
   if (options.resume == "never") {
     train_options.resume = TrainOptions::Resume::never;

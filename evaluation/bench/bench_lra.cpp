@@ -10,6 +10,7 @@
 #include "datasets/tokenized_dataset.h"
 #include "evaluation/predictions.h"
 #include "evaluation/report/run_files.h"
+#include "evaluation/run_check.h"
 #include "evaluation/unigram_baseline.h"
 #include "framework/core/arena.h"
 #include "framework/core/error.h"
@@ -80,35 +81,6 @@ LoadedSettings settings_of(const std::string& task, const std::string& mechanism
   LoadedSettings loaded = load_settings(config, overrides);
   loaded.settings.run_directory = options.output / fmt::format("{}_{}_{}", task, options.size, mechanism);
   return loaded;
-}
-
-/// Throws UserError if the run directory has checkpoints of other settings.
-void check_run(const Settings& wanted) {
-  const fs::path file = wanted.run_directory / "config.yaml";
-  if (!fs::exists(file) || !newest_complete_checkpoint(wanted.run_directory / "checkpoints")) return;
-  constexpr std::uint64_t max_bytes = 1 << 24;
-  const auto flat = [](const Settings& settings) {
-    Json json = to_json(settings);
-    for (const char* key : {"run_directory", "threads", "log"}) json.erase(key);  // the result does not depend on them
-    return json.flatten();
-  };
-  const Json here = flat(wanted);
-  Json there = flat(from_checkpoint_text(read_text_file(file, max_bytes), file.string()).settings);
-  std::string differences;
-  const auto compare = [&](const std::string& key, const Json& found, const Json& expected) {
-    if (found == expected) return;
-    std::string name = key.substr(1);
-    std::replace(name.begin(), name.end(), '/', '.');
-    differences += fmt::format("{} is {} instead of {}; ", name, found.dump(), expected.dump());
-  };
-  for (const auto& [key, value] : here.items()) {
-    compare(key, there.value(key, Json()), value);
-    there.erase(key);
-  }
-  for (const auto& [key, value] : there.items()) compare(key, value, Json());
-  if (!differences.empty())
-    throw UserError("{}: the run is not of this command: {}use its settings, another --output, or remove {}",
-                    file.string(), differences, wanted.run_directory.string());
 }
 
 /// Returns the options in a dataset's provenance, null if there are none.
@@ -196,7 +168,7 @@ std::optional<double> published_accuracy(const std::string& task, const std::str
 LraResult bench_lra(const std::string& task, const std::string& mechanism, const LraOptions& options,
                     LraBaselines& baselines) {
   const LoadedSettings loaded = settings_of(task, mechanism, options);
-  check_run(loaded.settings);
+  refuse_other_run(loaded.settings);
   LraResult result{.task = task, .mechanism = mechanism, .run_directory = loaded.settings.run_directory};
   result.published = published_accuracy(task, mechanism);
   result.config = to_json(loaded.settings);

@@ -13,15 +13,15 @@
 
 namespace furlong::testing {
 
-/// The lines of a page's first example.
-inline std::vector<std::string> example_of(const std::string& page) {
+/// The lines of a page's first example in a language.
+inline std::vector<std::string> example_of(const std::string& page, const std::string& language = "sh") {
   std::ifstream lines(source_directory() / "docs" / page);
   std::vector<std::string> found;
   bool inside = false;
   for (std::string line; std::getline(lines, line);) {
     if (line == "```" && inside) break;
     if (inside) found.push_back(line);
-    inside = inside || line == "```sh";
+    inside = inside || line == "```" + language;
   }
   return found;
 }

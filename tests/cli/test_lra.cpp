@@ -131,9 +131,9 @@ TEST_F(LraProgramTest, RefusesRunsAndDatasetsOfAnotherCommand) {
   };
   EXPECT_EQ(with({}).status, 0);
   const std::string rows = content(path("a"));
-  expect_user_error(
-      with({"--set", "optimizer.learning_rate=0.5"}),
-      {"runs/listops_tiny_elu1/config.yaml", "optimizer.learning_rate is", "instead of 0.5;", "--output"});
+  expect_user_error(with({"--set", "optimizer.learning_rate=0.5"}),
+                    {"runs/listops_tiny_elu1/config.yaml", "optimizer.learning_rate is", "instead of 0.5;",
+                     "another output directory"});
   expect_user_error(with({"--set", "trainer.max_steps=1"}), {"trainer.max_steps is 4 instead of 1"});
   expect_user_error(with({"--samples", "7,7,7"}), {"--samples", "listops.h5", "60", "7"});
   EXPECT_EQ(content(path("a")), rows);

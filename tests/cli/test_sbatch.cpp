@@ -66,6 +66,14 @@ TEST_F(TrainSbatch, StartsTrainingWithArguments) {
   EXPECT_EQ(done.requeued, "");
 }
 
+TEST_F(TrainSbatch, ArrayTaskTrainsOneRunOfASweep) {
+  setenv("SLURM_ARRAY_TASK_ID", "3", 1);
+  const Outcome done = submit(R"(echo "$@")", "sweep.yaml --set seed=1");
+  unsetenv("SLURM_ARRAY_TASK_ID");
+  EXPECT_EQ(done.status, 0);
+  EXPECT_THAT(done.log, HasSubstr(path("chosen") + " sweep sweep.yaml --set seed=1 --index 3\n"));
+}
+
 TEST_F(TrainSbatch, RequeuesStoppedJob) {
   const Outcome stopped = submit("exit 3");
   EXPECT_EQ(stopped.requeued, "requeue 42\n");

@@ -231,14 +231,26 @@ std::optional<fs::path> CheckpointDirectory::newest_complete() const {
 }
 
 std::optional<fs::path> newest_complete_checkpoint(const fs::path& folder) {
-  Candidates candidates;
-  std::error_code failure;
-  for (const auto& entry : fs::directory_iterator(folder, failure)) {
-    if (const auto step = step_in_name(entry.path().filename().string())) candidates.emplace_back(*step, entry.path());
+  const auto list = [&] {
+    Candidates candidates;
+    std::error_code failure;
+    for (const auto& entry : fs::directory_iterator(folder, failure)) {
+      if (const auto step = step_in_name(entry.path().filename().string()))
+        candidates.emplace_back(*step, entry.path());
+    }
+    std::sort(candidates.begin(), candidates.end());
+    if (const auto best = recorded_best(folder); best && fs::exists(best->path)) add_best(candidates, *best);
+    return candidates;
+  };
+  for (Candidates candidates = list();;) {
+    try {
+      return newest_complete_of(folder, candidates);
+    } catch (const UserError&) {
+      Candidates now = list();
+      if (now == candidates) throw;
+      candidates = std::move(now);  // a training has replaced them meanwhile
+    }
   }
-  std::sort(candidates.begin(), candidates.end());
-  if (const auto best = recorded_best(folder); best && fs::exists(best->path)) add_best(candidates, *best);
-  return newest_complete_of(folder, candidates);
 }
 
 namespace {

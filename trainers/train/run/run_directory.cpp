@@ -71,7 +71,7 @@ class RunDirectory::Lock {
     }
     close(descriptor_);
     if (failure != EWOULDBLOCK) throw_file_error(directory / ".lock", "lock", failure);
-    throw UserError(
+    throw RunDirectoryInUse(
         "{}: another furlong train is running in this run directory; stop it, or pass a different --run-dir",
         directory.string());
   }

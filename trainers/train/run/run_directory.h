@@ -3,15 +3,22 @@
 #include <memory>
 
 #include "communication/process_group.h"
+#include "framework/core/error.h"
 
 namespace furlong {
+
+/// Another training has locked the run directory.
+class RunDirectoryInUse : public UserError {
+ public:
+  using UserError::UserError;
+};
 
 /// The run directory during training. Only one training at a time can use it.
 class RunDirectory {
  public:
   /// Rank 0 creates and locks the directory; the other ranks check that they see rank 0's files, for up to 3 s. All
-  /// ranks of the group call it. Throws UserError if the directory cannot be created, if another training has locked
-  /// it, or if the ranks do not share it. On a file system without locks, logs a warning instead.
+  /// ranks of the group call it. Throws UserError if the directory cannot be created or if the ranks do not share it,
+  /// RunDirectoryInUse if another training has locked it. On a file system without locks, logs a warning instead.
   RunDirectory(std::filesystem::path path, const ProcessGroup& group);
   /// Unlocks the directory.
   ~RunDirectory();

@@ -1,0 +1,213 @@
+// furlong sweep: trains one model for each combination of settings, and compares them.
+#include "evaluation/sweep/sweep.h"
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/command_line.h"
+#include "cli/common_options.h"
+#include "cli/in_job.h"
+#include "cli/run_table.h"
+#include "evaluation/run_check.h"
+#include "framework/core/log.h"
+#include "framework/core/version.h"
+#include "framework/io/atomic_file.h"
+#include "trainers/train/train.h"
+
+namespace furlong::command_line {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using State = SweepOutcome::State;
+
+struct SweepArguments {
+  std::string file, json;
+  std::vector<std::string> overrides;
+  std::int64_t index = 0;  ///< from 1; 0: all
+  bool dry_run = false;
+};
+
+const std::vector<std::string> columns{"run", "state", "step", "best", "best_step", "rate", "seconds"};
+
+/// The table's row of a run: what its files say, and what this command did.
+struct Row {
+  std::vector<Cell> cells;
+  Json json;
+};
+
+std::string state_of(const SweepOutcome& outcome, const RunFiles* files) {
+  switch (outcome.state) {
+    case State::finished:  // also after early stopping
+      return "finished";
+    case State::failed:
+      return "failed";
+    case State::interrupted:
+      return "stopped";
+    case State::in_use:
+      return "running";
+    case State::not_run:
+      break;
+  }
+  return files ? std::string(name_of(files->state)) : "not started";
+}
+
+Row row_of(const SweepRun& run, const SweepOutcome& outcome) {
+  const std::filesystem::path& directory = run.loaded.settings.run_directory;
+  std::optional<RunFiles> files;
+  if (std::filesystem::exists(directory / "metrics.jsonl")) files = read_run(directory);
+  Row row;
+  for (const std::string& column : columns) {
+    if (column == "run")
+      row.cells.push_back({run.name});
+    else if (column == "state")
+      row.cells.push_back({state_of(outcome, files ? &*files : nullptr)});
+    else
+      row.cells.push_back(files ? cell_of(*files, directory, column) : Cell{"-"});
+  }
+  Json values = Json::object();
+  for (const auto& [key, value] : run.values)
+    values[key] = std::visit(
+        [](const auto& one) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(one)>, std::monostate>)
+            return Json();
+          else
+            return Json(one);
+        },
+        value);
+  row.json = as_json(row.cells, columns);
+  row.json["settings"] = std::move(values);
+  row.json["run_directory"] = directory.string();
+  if (outcome.state == State::failed) row.json["error"] = outcome.error;
+  return row;
+}
+
+/// Prints one table over all runs, the lowest validation loss first, and writes it as JSON.
+void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOutcome>& outcomes,
+                   const SweepArguments& options) {
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < runs.size(); ++i) rows.push_back(row_of(runs[i], outcomes[i]));
+  const std::size_t best = 3;
+  std::stable_sort(rows.begin(), rows.end(),
+                   [&](const Row& a, const Row& b) { return comes_before(a.cells[best], b.cells[best]); });
+  std::vector<std::vector<Cell>> cells;
+  Json object{
+      {"furlong", {{"version", version()}, {"commit", commit()}}}, {"sweep", options.file}, {"runs", Json::array()}};
+  for (Row& row : rows) {
+    cells.push_back(std::move(row.cells));
+    object["runs"].push_back(std::move(row.json));
+  }
+  print_table(cells, columns);
+  if (!options.json.empty())
+    write_file_atomically(options.json, object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void print_plan(const std::vector<SweepRun>& runs) {
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    std::string overrides;
+    for (const auto& [key, value] : runs[i].values)
+      overrides += fmt::format(" --set {}={}", key, config::to_text(value));
+    fmt::print("{:>{}}  {} {}\n", i + 1, std::to_string(runs.size()).size(), runs[i].name, overrides);
+  }
+}
+
+/// Trains the run of --index, on one or several ranks. An error ends the command like that of furlong train.
+int run_one(const std::vector<SweepRun>& runs, const SweepArguments& options) {
+  const auto index = static_cast<std::size_t>(options.index - 1);
+  log_info("run {} of {}: {}", options.index, runs.size(), runs[index].name);
+  const TrainResult result = train(runs[index].loaded, {});
+  if (result.is_first) {
+    std::vector<SweepOutcome> outcomes(runs.size());
+    outcomes[index].state = result.interrupted ? State::interrupted : State::finished;
+    write_results(runs, outcomes, options);
+    if (result.interrupted) fmt::print("stopped by a signal, saved; run the same command again to resume\n");
+  }
+  return result.interrupted ? 3 : 0;
+}
+
+int run_all(const std::vector<SweepRun>& runs, const SweepArguments& options) {
+  const std::vector<SweepOutcome> outcomes = run_sweep(runs);
+  write_results(runs, outcomes, options);
+  if (std::any_of(outcomes.begin(), outcomes.end(), [](const SweepOutcome& one) {
+        return one.state == State::interrupted || one.state == State::not_run;
+      })) {
+    fmt::print("stopped by a signal, saved; run the same command again to resume\n");
+    return 3;
+  }
+  std::vector<std::string> failed;
+  int status = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (outcomes[i].state != State::failed) continue;
+    failed.push_back(runs[i].name);
+    if (status == 0) status = outcomes[i].exit_status;
+  }
+  if (failed.empty()) return 0;
+  std::fflush(stdout);
+  const std::string message =
+      fmt::format("{} of {} runs failed: {}", failed.size(), runs.size(), config::join(failed, ", "));
+  if (status == 2) throw UserError("{}", message);
+  throw MachineError("{}", message);
+}
+
+int run(const SweepArguments& options) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
+  const std::vector<SweepRun> runs = in_job([&] {
+    const LaunchEnvironment environment = discover_launch();
+    if (environment.world_size > 1 && options.index == 0)
+      throw UserError("{} ranks were started, but several runs; pass --index K to train one run on all ranks",
+                      environment.world_size);
+    std::vector<SweepRun> planned = plan_sweep(options.file, options.overrides);
+    if (static_cast<std::size_t>(options.index) > planned.size())
+      throw UserError("--index {}: {} has {} runs; expected a number from 1 to {}", options.index, options.file,
+                      planned.size(), planned.size());
+    if (options.index > 0) refuse_other_run(planned[static_cast<std::size_t>(options.index - 1)].loaded.settings);
+    // A wrong path fails before the work.
+    if (!options.json.empty() && environment.rank == 0 && !options.dry_run) const AtomicFile probe(options.json);
+    return planned;
+  });
+  if (options.dry_run) {
+    print_plan(runs);
+    return 0;
+  }
+  return options.index > 0 ? run_one(runs, options) : run_all(runs, options);
+}
+
+}  // namespace
+
+void add_sweep(Command program, int& status) {
+  const Command command =
+      program.add_subcommand("sweep", "Train a model for each combination of settings, and compare them in one table");
+  const auto options = std::make_shared<SweepArguments>();
+  command.add_option("sweep", options->file, "YAML file with base, grid, list and output")
+      .required()
+      .value_name("SWEEP");
+  add_overrides(command, options->overrides, "trainer.max_steps=1000");
+  const Option index = command
+                           .add_option("--index", options->index,
+                                       "Train only this run, by its number in --dry-run: for array jobs. It can use "
+                                       "several ranks")
+                           .range(1, 10000)
+                           .value_name("K");
+  command.add_flag("--dry-run", options->dry_run, "Check all settings, and list the runs with names and settings")
+      .excludes(index);
+  command.add_option("--json-file", options->json, "Write the table to this file as JSON").value_name("FILE").common();
+  command.footer(
+      "base is a config, relative to the sweep's file. grid has a list of values for each config key, list a list of "
+      "maps from config keys to values. The runs are all combinations, in directories of output (default: runs/ and "
+      "the file's name) that are named after the values. All settings are checked before the first run.\n"
+      "Runs train in turn. The same command again skips finished runs and resumes the others; a directory with a run "
+      "of other settings is refused. After a failed run the others continue, and the sweep ends with status 1 or 2. "
+      "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 save and stop the sweep with status 3. Several processes can train "
+      "runs of one sweep at the same time; sbatch --array=1-N scripts/slurm/train.sbatch SWEEP starts one for each "
+      "run.\n"
+      "The table has the columns of furlong runs, the lowest validation loss first.");
+  command.examples({
+      "furlong sweep sweep.yaml --dry-run",
+      "furlong sweep sweep.yaml --set trainer.max_steps=500 --json-file sweep.json",
+  });
+  command.action([options, &status] { status = run(*options); });
+}
+
+}  // namespace furlong::command_line

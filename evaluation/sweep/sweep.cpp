@@ -1,0 +1,152 @@
+#include "evaluation/sweep/sweep.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "evaluation/run_check.h"
+#include "evaluation/sweep/sweep_file.h"
+#include "framework/core/error.h"
+#include "framework/core/log.h"
+#include "trainers/checkpoint/checkpoints.h"
+#include "trainers/train/recording/metrics.h"
+#include "trainers/train/run/run_directory.h"
+#include "trainers/train/signals.h"
+#include "trainers/train/train.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string override_of(const SweepValue& setting) { return setting.key + "=" + setting.text; }
+
+/// Reads the settings of one run. An error in one of its own values names the place in the sweep file.
+LoadedSettings load_run(const fs::path& file, const fs::path& base, const std::vector<SweepValue>& own,
+                        const std::vector<std::string>& overrides) {
+  std::vector<std::string> all;
+  for (const SweepValue& setting : own) all.push_back(override_of(setting));
+  const std::string described = config::join(all, " ");
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  try {
+    return load_settings(base, all);
+  } catch (const UserError& error) {
+    const std::string_view message = error.what();
+    for (const SweepValue& setting : own) {
+      const std::string source = "--set " + override_of(setting) + ": ";
+      if (message.starts_with(source)) throw UserError("{}: {}", setting.place.text(), message.substr(source.size()));
+    }
+    throw UserError("{}: run {}: {}", file.string(), described, message);
+  }
+}
+
+/// Returns the key's present name.
+std::string present_name(const config::Table& table, const std::string& key) {
+  const config::Renaming* renaming = table.find_renamed(key);
+  return renaming ? renaming->path : key;
+}
+
+std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }  // npos + 1 is 0
+
+/// Returns a value as part of a file name.
+std::string name_text(const config::Value& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  if (const auto* list = std::get_if<std::vector<std::string>>(&value)) return config::join(*list, "+");
+  return config::to_text(value);
+}
+
+/// `last_parts`: number of keys with each last part.
+std::string directory_name(const SweepRun& run, const std::map<std::string, std::size_t>& last_parts) {
+  if (run.values.empty()) return "base";
+  constexpr std::size_t most_bytes = 160;
+  std::string name, exact;
+  for (const auto& [key, value] : run.values) {
+    const std::string label = last_parts.at(last_part(key)) == 1 ? last_part(key) : key;
+    name += (name.empty() ? "" : ",") + label + "=" + name_text(value);
+    exact += key + "=" + config::to_text(value) + "\n";
+  }
+  std::string safe = name.substr(0, most_bytes);
+  for (char& c : safe) {
+    const bool is_alphanumeric = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (!is_alphanumeric && std::string_view("_+.-,=").find(c) == std::string_view::npos) c = '-';
+  }
+  return safe == name ? name : fmt::format("{}-{:08x}", safe, crc32c(exact));
+}
+
+void refuse_equal_runs(const fs::path& file, const std::vector<SweepRun>& runs) {
+  std::map<std::string, const SweepRun*> seen;
+  for (const SweepRun& run : runs) {
+    const auto [earlier, is_new] = seen.emplace(to_json(run.loaded.settings).dump(), &run);
+    if (!is_new)
+      throw UserError("{}: two runs have equal settings, {} and {}; remove one of the two", file.string(),
+                      earlier->second->name, run.name);
+  }
+}
+
+bool is_finished(const Settings& settings) {
+  const auto newest = newest_complete_checkpoint(settings.run_directory / "checkpoints");
+  const auto step = newest ? step_in_name(newest->filename().string()) : std::nullopt;
+  return step && *step >= settings.trainer.max_steps;
+}
+
+SweepOutcome run_one(const SweepRun& run) {
+  using State = SweepOutcome::State;
+  try {
+    if (is_finished(run.loaded.settings)) return {State::finished};
+    const TrainResult result = train(run.loaded, {});
+    return {result.interrupted ? State::interrupted : State::finished};
+  } catch (const RunDirectoryInUse&) {
+    log_info("{}: another process trains this run; skipped", run.name);
+    return {State::in_use};
+  } catch (const std::exception& error) {
+    const auto* own = dynamic_cast<const Error*>(&error);
+    log_error("{}: {}", run.name, error.what());
+    return {State::failed, error.what(), own ? own->exit_status() : 1};
+  }
+}
+
+}  // namespace
+
+std::vector<SweepRun> plan_sweep(const fs::path& file, const std::vector<std::string>& overrides) {
+  const SweepFile sweep = read_sweep_file(file);
+  for (const std::string& text : overrides) {
+    if (text.starts_with("run_directory="))
+      throw UserError("--set {}: the sweep sets run_directory; change output in {}", text, file.string());
+  }
+  std::vector<SweepRun> runs;
+  std::map<std::string, std::size_t> last_parts;  // number of keys
+  std::vector<std::string> keys;
+  for (const std::vector<SweepValue>& own : sweep.runs) {
+    SweepRun run{{}, {}, load_run(file, sweep.base, own, overrides)};
+    const config::Table table = settings_table(run.loaded.as_set);
+    for (const SweepValue& setting : own) {
+      const std::string key = present_name(table, setting.key);
+      run.values.emplace_back(key, table.find(key)->get());
+      if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+      keys.push_back(key);
+      ++last_parts[last_part(key)];
+    }
+    runs.push_back(std::move(run));
+  }
+  for (SweepRun& run : runs) {
+    run.name = directory_name(run, last_parts);
+    run.loaded.settings.run_directory.clear();
+  }
+  refuse_equal_runs(file, runs);
+  for (SweepRun& run : runs) run.loaded.settings.run_directory = sweep.output / run.name;
+  return runs;
+}
+
+std::vector<SweepOutcome> run_sweep(const std::vector<SweepRun>& runs) {
+  for (const SweepRun& run : runs) refuse_other_run(run.loaded.settings);
+  const StopRequests stop_requests;
+  std::vector<SweepOutcome> outcomes(runs.size());
+  for (std::size_t i = 0; i < runs.size() && !stop_requests.received(); ++i) {
+    log_info("run {} of {}: {}", i + 1, runs.size(), runs[i].name);
+    outcomes[i] = run_one(runs[i]);
+    if (outcomes[i].state == SweepOutcome::State::interrupted) break;
+  }
+  return outcomes;
+}
+
+}  // namespace furlong
