@@ -1,0 +1,239 @@
+"""Reads listings of CUDA machine code (nvdisasm, sm_80 to sm_90): instructions, basic blocks and loops of kernels."""
+
+import collections
+import re
+from dataclasses import dataclass, field
+
+PIPES = ("tensor", "fma", "alu", "double", "exp", "shared", "global", "control", "uniform")
+
+# Instructions by pipe. "exp" is the pipe of special functions (MUFU) and of conversions between integers and floats.
+OPCODES = {
+    "tensor": "HMMA IMMA DMMA BMMA HGMMA IGMMA QGMMA BGMMA",
+    "fma": "FFMA FFMA32I FMUL FMUL32I FADD FADD32I IMAD HFMA2 HADD2 HMUL2 FSWZADD IDP",
+    "alu": "ISETP LOP3 LOP32I IADD3 IADD IADD32I LEA FSEL FSETP SHF SHL SHR F2FP FMNMX FMNMX3 MOV MOV32I PLOP3 PRMT SEL "
+    "VIADD IABS P2R R2P IMNMX VIMNMX VIMNMX3 VIADDMNMX FSET HSET2 HSETP2 HMNMX2 I2FP SGXT BMSK VOTE VABSDIFF "
+    "VABSDIFF4 S2R CS2R B2R R2B FCHK ISCADD LOP CSMTEST MOVM VHMNMX FRND2 I2IP F2IP PSETP",
+    "double": "DFMA DADD DMUL DSETP DMNMX",
+    "exp": "MUFU F2I I2F F2F I2I FRND FLO BREV POPC",
+    "shared": "LDS STS LDSM STSM ATOMS SHFL REDUX",
+    "global": "LDG STG LD ST LDL STL ATOM ATOMG RED LDGSTS LDTRAM TEX TLD SULD SUST UBLKCP UBLKPF UBLKRED UTMALDG UTMASTG "
+    "UTMAREDG UTMAPF MATCH CCTL CCTLL CCTLT LDGMC",
+    "control": "BRA BRX BRXU JMP JMX JMXU BSSY BSYNC BREAK CALL RET EXIT KILL NOP BAR DEPBAR LDGDEPBAR WARPSYNC YIELD "
+    "NANOSLEEP MEMBAR ERRBAR FENCE BMOV BPT ENDCOLLECTIVE WARPGROUP WARPGROUPSET SYNCS ARRIVES ELECT PREEXIT ACQBULK "
+    "UCGABAR_ARV UCGABAR_WAIT CGAERRBAR UTMACMDFLUSH UTMACCTL RPCMOV LEPC VOTEU_SYNC PMTRIG GETLMEMBASE SETLMEMBASE "
+    "SETCTAID DEPBAR_LE",
+    "uniform": "LDC ULDC UMOV USHF UIMAD UIADD3 ULEA S2UR UISETP ULOP3 ULOP UPRMT USEL R2UR UPLOP3 VOTEU UBREV UFLO "
+    "UPOPC UBMSK USGXT UP2UR UR2UP UF2FP UPSETP UIABS USETMAXREG",
+}
+PIPE_OF = {opcode: pipe for pipe, opcodes in OPCODES.items() for opcode in opcodes.split()}
+
+
+class Unreadable(Exception):
+    pass
+
+
+@dataclass
+class Instruction:
+    address: int
+    guard: str  # "@P0", "@!UP1" or ""
+    opcode: str  # with its modifiers: "HMMA.16816.F32.BF16"
+    operands: str
+    line: str = ""  # "file.cuh:123" if the object has line information
+
+    @property
+    def name(self):
+        return self.opcode.partition(".")[0]
+
+    @property
+    def pipe(self):
+        return PIPE_OF[self.name]
+
+    def targets(self):
+        """Labels in the operands: `(.L_x_1) of a branch, (*"BRANCH_TARGETS .L_x_1,.L_x_2"*) of an indirect one."""
+        return re.findall(r"\.L[\w.]*", self.operands)
+
+
+@dataclass
+class Block:
+    instructions: list
+    successors: list = field(default_factory=list)  # indices of blocks
+
+
+@dataclass
+class Loop:
+    """A natural loop: the blocks that reach a back edge to `header` without leaving it."""
+
+    header: int
+    blocks: set
+    path: str = ""  # "2.1": the first loop in the second of the kernel, in order of addresses
+    children: list = field(default_factory=list)
+
+
+@dataclass
+class Kernel:
+    name: str
+    blocks: list
+    loops: list = field(default_factory=list)  # outermost ones
+
+    def all_loops(self):
+        stack = list(reversed(self.loops))
+        while stack:
+            loop = stack.pop()
+            yield loop
+            stack += reversed(loop.children)
+
+
+INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;?\s*\}?\s*(?:/\*.*)?$")
+LINE = re.compile(r'^\s*//## File "([^"]+)", line (\d+)')
+
+
+def listing(text):
+    """Mangled name -> instructions and labels (name -> place in the instructions) of each .text section."""
+    found, code, labels, line = {}, None, None, ""
+    for row in text.splitlines():
+        if row.startswith("\t.section\t.text.") or row.startswith(".section .text."):
+            name = re.match(r"\s*\.section\s+\.text\.([^,\s]+)", row).group(1)
+            code, labels, line = [], {}, ""
+            found[name] = code, labels
+        elif row.startswith("\t.section") or code is None:
+            if row.startswith("\t.section"):
+                code = None
+        elif match := INSTRUCTION.match(row):
+            address, guard, opcode, operands = match.groups()
+            code.append(Instruction(int(address, 16), (guard or "").strip(), opcode, operands, line))
+        elif match := re.match(r"^([.$\w]+):", row):
+            labels[match.group(1)] = len(code)
+        elif (match := LINE.match(row)) and "inlined at" not in row:
+            line = f"{match.group(1).rpartition('/')[2]}:{match.group(2)}"
+    if not found:
+        raise Unreadable("the listing contains no .text section")
+    return found
+
+
+def flow(code, place, labels):
+    """Places that may follow an instruction, or None if it only falls through."""
+    instruction, after = code[place], place + 1
+    name = instruction.name
+    if name in ("EXIT", "RET", "KILL"):
+        return [after] if instruction.guard else []
+    local = [labels[label] for label in instruction.targets() if label in labels]
+    if name in ("BRA", "JMP", "BRX", "BRXU", "JMX", "JMXU") or name == "CALL" and local:
+        if ".DIV" in instruction.opcode or ".CONV" in instruction.opcode:
+            return [after]  # a diverged warp goes elsewhere
+        if not local:
+            raise Unreadable(f"{instruction.opcode} at {instruction.address:#x}: its target is unknown")
+        conditional = instruction.guard not in ("", "@PT", "@UPT") or re.match(r"(UR?\w*, )?!?U?P\d", instruction.operands)
+        return local + [after] if conditional else local
+    return None
+
+
+def control_flow(code, labels):
+    """Basic blocks that are reachable from the first instruction."""
+    follows = {place: to for place in range(len(code)) if (to := flow(code, place, labels)) is not None}
+    starts = {0, *(place for to in follows.values() for place in to), *(place + 1 for place in follows)}
+    starts = sorted(place for place in starts if place < len(code))
+    number = {place: index for index, place in enumerate(starts)}
+    blocks = []
+    for index, start in enumerate(starts):
+        end = starts[index + 1] if index + 1 < len(starts) else len(code)
+        to = follows.get(end - 1, [end])
+        blocks.append(Block(code[start:end], [number[place] for place in dict.fromkeys(to) if place in number]))
+    reachable, stack = {0}, [0]
+    while stack:
+        for successor in blocks[stack.pop()].successors:
+            if successor not in reachable:
+                reachable.add(successor)
+                stack.append(successor)
+    order = sorted(reachable)
+    renumbered = {old: new for new, old in enumerate(order)}
+    return [Block(blocks[old].instructions, [renumbered[to] for to in blocks[old].successors]) for old in order]
+
+
+def dominators(blocks):
+    """Immediate dominator of each block (Cooper, Harvey and Kennedy 2001), and the blocks' reverse postorder."""
+    order, seen, stack = [], {0}, [(0, iter(blocks[0].successors))]
+    while stack:
+        block, successors = stack[-1]
+        following = next((to for to in successors if to not in seen), None)
+        if following is None:
+            order.append(block)
+            stack.pop()
+        else:
+            seen.add(following)
+            stack.append((following, iter(blocks[following].successors)))
+    order.reverse()
+    rank = {block: place for place, block in enumerate(order)}
+    before = collections.defaultdict(list)
+    for block in order:
+        for to in blocks[block].successors:
+            before[to].append(block)
+    immediate, changed = {0: 0}, True
+    while changed:
+        changed = False
+        for block in order[1:]:
+            common = None
+            for other in before[block]:
+                if other not in immediate:
+                    continue
+                if common is None:
+                    common = other
+                while common != other:
+                    if rank[common] > rank[other]:
+                        common = immediate[common]
+                    else:
+                        other = immediate[other]
+            if immediate.get(block) != common:
+                immediate[block], changed = common, True
+    return immediate, rank, before
+
+
+def natural_loops(blocks):
+    """Outermost natural loops, with their inner ones. Back edges to one header make one loop."""
+    immediate, rank, before = dominators(blocks)
+
+    def dominates(above, block):
+        while rank[block] > rank[above]:
+            block = immediate[block]
+        return block == above
+
+    found = {}
+    for block in rank:
+        for to in blocks[block].successors:
+            if rank[to] > rank[block]:
+                continue
+            if not dominates(to, block):
+                raise Unreadable(f"a loop with two entries at {blocks[to].instructions[0].address:#x}")
+            body = found.setdefault(to, {to})
+            stack = [block]
+            while stack:
+                member = stack.pop()
+                if member not in body:
+                    body.add(member)
+                    stack += before[member]
+    loops = [Loop(header, body) for header, body in found.items()]
+    loops.sort(key=lambda loop: (len(loop.blocks), loop.header))
+    outermost = []
+    for place, loop in enumerate(loops):
+        parent = next((larger for larger in loops[place + 1 :] if loop.header in larger.blocks), None)
+        (parent.children if parent else outermost).append(loop)
+
+    def name(siblings, prefix):
+        siblings.sort(key=lambda loop: blocks[loop.header].instructions[0].address)
+        for place, loop in enumerate(siblings, 1):
+            loop.path = f"{prefix}{place}"
+            name(loop.children, loop.path + ".")
+
+    name(outermost, "")
+    return outermost
+
+
+def kernels(text):
+    """The kernels and device functions of a listing."""
+    for name, (code, labels) in listing(text).items():
+        if not code:
+            continue
+        unknown = {instruction.name for instruction in code} - set(PIPE_OF)
+        if unknown:
+            raise Unreadable(f"{name}: unknown instructions {', '.join(sorted(unknown))}")
+        blocks = control_flow(code, labels)
+        yield Kernel(name, blocks, natural_loops(blocks))
