@@ -34,6 +34,8 @@ import sys
 
 TABLE = pathlib.Path(__file__).resolve().parent.parent / "framework/cuda/kernels/kernel_table.json"
 
+ELF_CUDA = 190  # the machine of a cubin's ELF header
+
 # The low 12 bits of a 128-bit instruction are its opcode (Volta to Hopper).
 TENSOR_CORE = {0x23C: "HMMA", 0x237: "IMMA", 0x23F: "DMMA", 0x1F0: "HGMMA"}
 LOCAL_STORE, LOCAL_LOAD = 0x387, 0x983
@@ -65,8 +67,13 @@ def sections(elf):
 
 
 def cubins(object_file):
-    """Pairs (architecture, cubin) of an object compiled by nvcc."""
-    for name, header in sections(object_file):
+    """Pairs (architecture, cubin) of an object or a program compiled by nvcc, or of a cubin itself."""
+    headers = list(sections(object_file))
+    machine, flags = struct.unpack_from("<H28xI", object_file, 18)
+    if machine == ELF_CUDA:
+        yield flags >> 8 & 0xFF, object_file
+        return
+    for name, header in headers:
         if name != ".nv_fatbin":
             continue
         data, place = object_file[header[4] : header[4] + header[5]], 0

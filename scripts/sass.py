@@ -28,6 +28,10 @@ OPCODES = {
 PIPE_OF = {opcode: pipe for pipe, opcodes in OPCODES.items() for opcode in opcodes.split()}
 
 
+# Multiply-accumulates of a warp's tensor-core instruction, by the shape in its name.
+MMA_SHAPES = {"16816": 2048, "1688": 1024, "1684": 512, "16832": 4096, "16864": 8192, "884": 256, "8816": 1024}
+
+
 class Unreadable(Exception):
     pass
 
@@ -38,7 +42,7 @@ class Instruction:
     guard: str  # "@P0", "@!UP1" or ""
     opcode: str  # with its modifiers: "HMMA.16816.F32.BF16"
     operands: str
-    line: str = ""  # "file.cuh:123" if the object has line information
+    frames: tuple = ()  # (file, line) of the source, then of the calls that were inlined; empty without -lineinfo
 
     @property
     def name(self):
@@ -51,6 +55,29 @@ class Instruction:
     def targets(self):
         """Labels in the operands: `(.L_x_1) of a branch, (*"BRANCH_TARGETS .L_x_1,.L_x_2"*) of an indirect one."""
         return re.findall(r"\.L[\w.]*", self.operands)
+
+
+    def cost(self):
+        """What a warp takes: "slots" and the pipe's own name count instructions, "mma" and "wgmma" multiply-accumulates
+        (in bfloat16's that take as long), "wavefronts" 128 bytes of shared memory."""
+        found = {"slots": 1, self.pipe: 1}
+        parts = self.opcode.split(".")
+        if self.pipe == "tensor":
+            relative = 2 if "TF32" in parts else {"DMMA": 16, "IMMA": 0.5, "QGMMA": 0.5, "IGMMA": 0.5}.get(self.name, 1)
+            if shape := re.search(r"\.(\d+)x(\d+)x(\d+)", self.opcode):  # of four warps
+                m, n, k = map(int, shape.groups())
+                found["wgmma"] = m * n * k / 4 * relative
+                rows = n + (m if re.match(r"\w+, gdesc", self.operands) else 0)  # operands in shared memory
+                found["wavefronts"] = rows * k * 2 * relative / 128 / 4
+            elif len(parts) > 1 and parts[1] in MMA_SHAPES:
+                found["mma"] = MMA_SHAPES[parts[1]] * relative
+            else:
+                raise Unreadable(f"the shape of {self.opcode} is unknown")
+        elif self.name in ("LDSM", "STSM"):
+            found["wavefronts"] = int(parts[-1]) if parts[-1].isdigit() else 1
+        elif self.pipe == "shared" or self.name == "LDGSTS":
+            found["wavefronts"] = 4 if "128" in parts else 2 if "64" in parts else 1
+        return found
 
 
 @dataclass
@@ -84,27 +111,28 @@ class Kernel:
 
 
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;?\s*\}?\s*(?:/\*.*)?$")
-LINE = re.compile(r'^\s*//## File "([^"]+)", line (\d+)')
+FRAME = re.compile(r'^\s*//## File "([^"]+)", line (\d+)( inlined at)?')
 
 
 def listing(text):
     """Mangled name -> instructions and labels (name -> place in the instructions) of each .text section."""
-    found, code, labels, line = {}, None, None, ""
+    found, code, labels, frames, complete = {}, None, None, (), True
     for row in text.splitlines():
         if row.startswith("\t.section\t.text.") or row.startswith(".section .text."):
             name = re.match(r"\s*\.section\s+\.text\.([^,\s]+)", row).group(1)
-            code, labels, line = [], {}, ""
+            code, labels, frames = [], {}, ()
             found[name] = code, labels
         elif row.startswith("\t.section") or code is None:
             if row.startswith("\t.section"):
                 code = None
         elif match := INSTRUCTION.match(row):
             address, guard, opcode, operands = match.groups()
-            code.append(Instruction(int(address, 16), (guard or "").strip(), opcode, operands, line))
+            code.append(Instruction(int(address, 16), (guard or "").strip(), opcode, operands, frames))
         elif match := re.match(r"^([.$\w]+):", row):
             labels[match.group(1)] = len(code)
-        elif (match := LINE.match(row)) and "inlined at" not in row:
-            line = f"{match.group(1).rpartition('/')[2]}:{match.group(2)}"
+        elif match := FRAME.match(row):
+            frames = (frames if not complete else ()) + ((match.group(1), int(match.group(2))),)
+            complete = match.group(3) is None
     if not found:
         raise Unreadable("the listing contains no .text section")
     return found

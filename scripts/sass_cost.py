@@ -1,11 +1,20 @@
 #!/usr/bin/env python3
-"""Counts the issue slots of compiled CUDA kernels, by pipe and by loop. Needs nvdisasm (CUDA toolkit, or the PyPI
-package nvidia-cuda-nvdisasm), in $NVDISASM, on PATH, in the toolkit or in this Python's packages.
+"""Counts the issue slots of compiled CUDA kernels and predicts their time. The model: docs/internals/kernel_cost.md.
 
-  scripts/sass_cost.py [--kernel REGEX] FILE...     prints slots of each kernel and loop
+  scripts/sass_cost.py [--kernel REGEX] [--lines N] FILE...    slots by pipe of each kernel and loop
+  scripts/sass_cost.py --cases [--lines N] FILE...             slots and time per token-head of each case
+  scripts/sass_cost.py --check TABLE [--toolkit VERSION] FILE...    compares the cases with a table
+  scripts/sass_cost.py --update TABLE [--toolkit VERSION] FILE...   rewrites that table
 
-FILE is an object file or a program with kernels (compiled with nvcc --no-compress), a cubin (Triton's too), or a
-listing that nvdisasm wrote (its name ends with .sass)."""
+FILE is an object file or a program (compiled with nvcc --no-compress), a cubin, or a listing of nvdisasm (*.sass).
+Cases need line information (nvcc -lineinfo). --kernel selects kernels or cases whose names match. --lines also prints
+the N source lines with most slots. --json prints JSON. Needs nvdisasm, in $NVDISASM, on PATH, in /usr/local/cuda or in
+this Python's packages (cuda-nvdisasm, or nvidia-cuda-nvdisasm of PyPI).
+
+--check reports a fault if a figure of a case differs by more than 1% from the table. It does so only if the table was
+made with the same toolkit, and only for architectures that both have.
+Exit status: 0 no fault, 1 a fault, 2 invalid input: no nvdisasm, an unreadable file, or a case that does not fit the
+code: it matches no kernel or several, has no trip count for a loop, or names a loop or a part that does not exist."""
 
 import argparse
 import collections
@@ -22,10 +31,18 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import cuda_gates
 import sass
+import sass_cases
+import sass_sources
+
+TOLERANCE = 0.01
+COMPARED = ("slots", "tensor", "exp", "wavefronts", "bytes", "registers")
 
 
 class Refused(Exception):
     """Invalid input: one line, status 2."""
+
+
+# ---- reading ----
 
 
 def nvdisasm():
@@ -42,68 +59,86 @@ def disassembled(cubin):
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        run = subprocess.run([nvdisasm(), "-c", "-g", file.name], capture_output=True, text=True)
+        run = subprocess.run([nvdisasm(), "-c", "-gi", file.name], capture_output=True, text=True)
     if run.returncode != 0:
         raise Refused(f"nvdisasm: {(run.stderr.strip().splitlines() or ['failed'])[-1]}")
     return run.stdout
 
 
-def cost_of(instructions):
-    """Slots in all and by pipe."""
-    counts = collections.Counter(slots=len(instructions))
-    for instruction in instructions:
-        counts[instruction.pipe] += 1
-    return counts
+def images(path):
+    """(architecture, listing, figures of cuda_gates.py) of each cubin in a file."""
+    if path.endswith(".sass"):
+        text = pathlib.Path(path).read_text()
+        target = re.search(r"\.target\s+sm_(\d+)", text)
+        if not target:
+            raise sass.Unreadable("the listing has no .target")
+        yield int(target.group(1)), text, {}
+        return
+    for architecture, cubin in cuda_gates.cubins(pathlib.Path(path).read_bytes()):
+        yield architecture, disassembled(cubin), cuda_gates.kernels(cubin, architecture)
 
 
-def loop_costs(kernel):
-    """Path of each loop, "" for the code outside loops -> cost of one pass through its own blocks, without inner
-    loops."""
-    inner = {}
-    for loop in kernel.all_loops():  # outer ones first
-        for block in loop.blocks:
-            inner[block] = loop.path
-    found = collections.defaultdict(collections.Counter)
-    for index, block in enumerate(kernel.blocks):
-        found[inner.get(index, "")] += cost_of(block.instructions)
-    return found
-
-
-def measure(paths, wanted):
+def read(paths):
     """ "sm_90" -> "file: kernel" -> (kernel, figures of cuda_gates.py)."""
     table = {}
     for path in paths:
         stem = re.sub(r"(_cuda)?(\.cu)?\.(o|cubin|sass)$", "", pathlib.Path(path).name)
         try:
-            if path.endswith(".sass"):
-                text = pathlib.Path(path).read_text()
-                target = re.search(r"\.target\s+sm_(\d+)", text)
-                images = [(int(target.group(1)) if target else 90, text, {})]
-            else:
-                images = [
-                    (architecture, disassembled(cubin), cuda_gates.kernels(cubin, architecture))
-                    for architecture, cubin in cuda_gates.cubins(pathlib.Path(path).read_bytes())
-                ]
-            for architecture, text, figures in images:
-                of_cubin = {kernel.name: kernel for kernel in sass.kernels(text)}
-                names = cuda_gates.readable(of_cubin)
-                for mangled, kernel in of_cubin.items():
-                    name = f"{stem}: {names[mangled]}"
-                    if re.search(wanted, name):
-                        table.setdefault(f"sm_{architecture}", {})[name] = kernel, figures.get(mangled, {})
+            for architecture, text, figures in images(path):
+                found = {kernel.name: kernel for kernel in sass.kernels(text)}
+                names = cuda_gates.readable(found)
+                of_architecture = table.setdefault(f"sm_{architecture}", {})
+                for mangled, kernel in found.items():
+                    of_architecture[f"{stem}: {names[mangled]}"] = kernel, figures.get(mangled, {})
         except (cuda_gates.Unreadable, sass.Unreadable, OSError, struct.error, KeyError, ValueError) as error:
             raise Refused(f"{path}: {error}")
-    if not table:
-        raise Refused(f"no kernel matches '{wanted}'" if wanted else "the files contain no kernel")
+    if not any(table.values()):
+        raise Refused("the files contain no kernel")
     return table
+
+
+# ---- kernels ----
+
+
+def loop_statement(kernel, loop):
+    """The loop's statement in the source and the statements around it, one per line; "" without line information."""
+    for index in sorted(loop.blocks):
+        block = kernel.blocks[index]
+        if loop.header in block.successors:
+            rows = sass_sources.description(block.instructions[-1].frames).split("\n")
+            for place, row in enumerate(rows):
+                if re.search(r": (for|while|do)\b", row):
+                    return "\n".join(rows[place:])
+    return ""
+
+
+def cost_of(instructions, times=1):
+    found = collections.Counter()
+    for instruction in instructions:
+        for name, amount in instruction.cost().items():
+            found[name] += amount * times
+    return found
+
+
+def loop_costs(kernel):
+    """Path of each loop, "" for the code outside loops -> cost of one pass through its own blocks, without inner
+    loops."""
+    innermost = {}
+    for loop in kernel.all_loops():  # outer ones first
+        innermost.update(dict.fromkeys(loop.blocks, loop.path))
+    found = collections.defaultdict(collections.Counter)
+    for index, block in enumerate(kernel.blocks):
+        found[innermost.get(index, "")] += cost_of(block.instructions)
+    return found
 
 
 def as_json(kernel, figures):
     costs = loop_costs(kernel)
-    loops = {"": {**costs[""]}}
+    loops = {"": costs[""]}
     for loop in kernel.all_loops():
-        header = kernel.blocks[loop.header].instructions[0]
-        loops[loop.path] = {"address": header.address, "line": header.line, **costs[loop.path]}
+        statement = loop_statement(kernel, loop).partition("\n")[0]
+        address = kernel.blocks[loop.header].instructions[0].address
+        loops[loop.path] = {"address": address, "statement": statement, **costs[loop.path]}
     return {**figures, "loops": loops}
 
 
@@ -111,41 +146,238 @@ def print_kernel(name, kernel, figures):
     costs = loop_costs(kernel)
     known = ", ".join(f"{key} {figures[key]}" for key in ("registers", "shared", "threads") if key in figures)
     print(f"\n{name}{': ' if known else ''}{known}")
-    columns = ("slots", "all", *sass.PIPES)
-    print(f"  {'loop':<14}{'address':>8}" + "".join(f"{column:>8}" for column in columns) + "  line of the header")
+    print(f"  {'loop':<14}{'address':>8}" + "".join(f"{column:>8}" for column in ("slots", "all", *sass.PIPES)))
 
-    def row(title, header, cost, everything):
+    def row(title, address, cost, everything, statement):
         numbers = (cost["slots"], everything, *(cost[pipe] for pipe in sass.PIPES))
-        address = "" if header is None else f"{header.address:x}"
-        print(f"  {title:<14}{address:>8}" + "".join(f"{number:>8}" for number in numbers) +
-              (f"  {header.line}" if header is not None else ""))
+        print(f"  {title:<14}{address:>8}" + "".join(f"{number:>8}" for number in numbers) + "  " + statement[:80])
 
-    total = sum((cost["slots"] for cost in costs.values()))
-    row("outside loops", None, costs[""], total)
+    row("outside loops", "", costs[""], sum(cost["slots"] for cost in costs.values()), "")
     for loop in kernel.all_loops():
         everything = sum(len(kernel.blocks[block].instructions) for block in loop.blocks)
-        row("  " * loop.path.count(".") + loop.path, kernel.blocks[loop.header].instructions[0], costs[loop.path],
-            everything)
+        address = f"{kernel.blocks[loop.header].instructions[0].address:x}"
+        title = "  " * loop.path.count(".") + loop.path
+        row(title, address, costs[loop.path], everything, loop_statement(kernel, loop).partition("\n")[0])
+
+
+def print_lines(lines, count, unit):
+    for line, slots in lines.most_common(count):
+        print(f"  {slots / unit:10.2f}  {line[:110]}")
+
+
+# ---- cases ----
+
+
+def number_of(trips, architecture, place, what):
+    if isinstance(trips, dict):
+        if architecture not in trips:
+            raise Refused(f"{what}: it has no trip count for {architecture}")
+        trips = trips[architecture]
+    if not isinstance(trips, (list, tuple)):
+        return trips
+    if place >= len(trips):
+        raise Refused(f"{what}: it has {len(trips)} trip counts, the code has more loops")
+    return trips[place]
+
+
+def loop_rule(case, architecture, kernel, loop, uses):
+    """Trips of a loop: of the first rule whose path or regular expression matches."""
+    statement = loop_statement(kernel, loop)
+    for rule, trips in case.loops:
+        if rule == loop.path or statement and re.match(r"\S+ " + rule, statement, re.DOTALL):
+            uses[rule] += 1
+            return number_of(trips, architecture, uses[rule] - 1, f"case '{case.name}', loop '{rule}'")
+    shown = statement.partition("\n")[0] or "compile with -lineinfo to see its statement"
+    raise Refused(f"case '{case.name}', {architecture}: loop {loop.path} has no trip count ({shown})")
+
+
+def weighed(case, architecture, kernel, lines):
+    """Cost of a block of threads under a case. Adds slots of source lines to `lines`."""
+    times, uses = collections.defaultdict(lambda: 1.0), collections.Counter()
+    for loop in kernel.all_loops():
+        trips = loop_rule(case, architecture, kernel, loop, uses)
+        for block in loop.blocks:
+            times[block] *= trips
+    parts = [(rule, re.compile(rule, re.DOTALL | re.MULTILINE), factor) for rule, factor in case.parts]
+    total = collections.Counter()
+    for index, block in enumerate(kernel.blocks):
+        for instruction in block.instructions:
+            text, factor = sass_sources.description(instruction.frames), times[index]
+            for rule, pattern, share in parts:
+                if pattern.search(text):
+                    uses[rule] += 1
+                    factor *= number_of(share, architecture, 0, f"case '{case.name}', part '{rule}'")
+            for name, amount in instruction.cost().items():
+                total[name] += amount * factor * case.warps
+            lines[sass_sources.own_line(instruction.frames)] += factor * case.warps
+    for kind, rules in (("loop", case.loops), ("part", case.parts)):
+        for rule, value in rules:
+            expected = value.get(architecture) if isinstance(value, dict) else value
+            expected = len(expected) if isinstance(expected, (list, tuple)) else 1
+            if uses[rule] < expected:
+                raise Refused(
+                    f"case '{case.name}', {architecture}: {kind} '{rule}' matches {uses[rule]} times in the code, "
+                    f"{expected} expected"
+                )
+    return total
+
+
+def evaluated(case, architecture, kernels, lines):
+    """Figures per token-head of a case, and its predicted time."""
+    matching = [name for name in kernels if re.search(case.kernel, name)]
+    if len(matching) != 1:
+        raise Refused(f"case '{case.name}', {architecture}: {len(matching)} kernels match '{case.kernel}', 1 expected")
+    kernel, figures = kernels[matching[0]]
+    total = weighed(case, architecture, kernel, lines)
+    found = {name: total[name] / case.token_heads for name in ("slots", *sass.PIPES, "mma", "wgmma", "wavefronts")}
+    found["bytes"] = case.bytes
+    for name in ("registers", "shared"):
+        if name in figures:
+            found[name] = figures[name]
+    device = next((device for device in sass_cases.DEVICES if device.architecture == architecture), None)
+    if device:
+        times = device.times(found)
+        found["bound"] = max(times, key=times.get)
+        found["picoseconds"] = times[found["bound"]]
+        found["times"] = times
+    return found
+
+
+def evaluate(table, wanted, line_count):
+    """ "sm_90" -> case -> figures."""
+    found = {}
+    for architecture, kernels in sorted(table.items()):
+        for case in sass_cases.CASES:
+            if not re.search(wanted, case.name):
+                continue
+            lines = collections.Counter()
+            found.setdefault(architecture, {})[case.name] = evaluated(case, architecture, kernels, lines)
+            if line_count:
+                print(f"\n{architecture} {case.name}: slots per token-head of source lines")
+                print_lines(lines, line_count, case.token_heads)
+    if not found:
+        raise Refused(f"no case matches '{wanted}'")
+    return found
+
+
+def print_cases(found):
+    columns = ("slots", "tensor", "fma", "alu", "exp", "shared", "global", "control", "uniform", "bytes")
+    for architecture, cases in found.items():
+        device = next((device for device in sass_cases.DEVICES if device.architecture == architecture), None)
+        print(f"\n{architecture}, per token of a head" + (f"; picoseconds on {device.name}, {sass_cases.STATUS}" if device else ""))
+        times = ("issue", "products", "exponentials", "shared", "memory") if device else ()
+        print(f"  {'case':<34}" + "".join(f"{c:>9}" for c in columns) + " |" + "".join(f"{t:>13}" for t in times))
+        for name, figures in cases.items():
+            row = f"  {name:<34}" + "".join(f"{figures[c]:>9.1f}" for c in columns) + " |"
+            for time in times:
+                row += f"{figures['times'][time]:>12.0f}" + ("*" if figures["bound"] == time else " ")
+            print(row)
+        for title, members in sass_cases.SUMS.items():
+            if device and all(member in cases for member in members):
+                print(f"  {title}: {sum(cases[member]['picoseconds'] for member in members):.0f} ps")
+
+
+def differences(found, expected):
+    faults = []
+    for architecture in sorted(set(found) & set(expected)):
+        here, there = found[architecture], expected[architecture]
+        for name in sorted(set(here) | set(there)):
+            if name not in there or name not in here:
+                faults.append(f"{architecture} {name}: " + ("not in the table" if name in here else "only in the table"))
+                continue
+            changed = [
+                f"{key} {there[name].get(key, 0):g} -> {here[name].get(key, 0):.5g}"
+                for key in COMPARED
+                if abs(here[name].get(key, 0) - there[name].get(key, 0)) > TOLERANCE * abs(there[name].get(key, 0))
+            ]
+            if changed:
+                faults.append(f"{architecture} {name}: {', '.join(changed)}")
+    return faults
+
+
+def write(path, toolkit, table):
+    lines = ["{", f'"toolkit": {json.dumps(toolkit)},', f'"status": {json.dumps(sass_cases.STATUS)},', '"cases": {']
+    blocks = []
+    for architecture, cases in sorted(table.items()):
+        rows = []
+        for name, figures in cases.items():
+            kept = {key: figures[key] for key in (*COMPARED, "picoseconds", "bound") if key in figures}
+            kept = {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in kept.items()}
+            rows.append(f"    {json.dumps(name)}: {json.dumps(kept)}")
+        blocks.append(f"  {json.dumps(architecture)}: {{\n" + ",\n".join(rows) + "\n  }")
+    path.write_text("\n".join([*lines, ",\n".join(blocks), "}", "}"]) + "\n")
+
+
+def check(arguments, found):
+    path = pathlib.Path(arguments.check or arguments.update)
+    try:
+        old = json.loads(path.read_text()) if path.exists() or arguments.check else {"toolkit": "", "cases": {}}
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path}: {error}")
+    if arguments.update:
+        write(path, arguments.toolkit, {**old["cases"], **found})
+        return 0
+    if arguments.toolkit != old["toolkit"]:
+        print(f"the table is from CUDA {old['toolkit']}, this build from {arguments.toolkit}: figures are not compared")
+        return 0
+    faults = differences(found, old["cases"])
+    for fault in faults:
+        print("FAULT", fault)
+    if faults:
+        print("if the change is intended: scripts/sass_cost.py --update, with the same arguments")
+    else:
+        print(f"{sum(map(len, found.values()))} cases on {', '.join(found)}: equal to the table within {TOLERANCE:.0%}")
+    return 1 if faults else 0
+
+
+def print_kernels(arguments, table):
+    table = {
+        architecture: {name: kernel for name, kernel in kernels.items() if re.search(arguments.kernel, name)}
+        for architecture, kernels in table.items()
+    }
+    if not any(table.values()):
+        raise Refused(f"no kernel matches '{arguments.kernel}'")
+    if arguments.json:
+        print(json.dumps({a: {n: as_json(*k) for n, k in of.items()} for a, of in table.items()}, indent=1))
+        return
+    for architecture, kernels in sorted(table.items()):
+        for name, (kernel, figures) in sorted(kernels.items()):
+            print_kernel(f"{architecture} {name}", kernel, figures)
+            lines = collections.Counter(
+                sass_sources.own_line(instruction.frames)
+                for block in kernel.blocks
+                for instruction in block.instructions
+            )
+            print_lines(lines, arguments.lines, 1)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernel", default="", metavar="REGEX", help="only kernels whose 'file: name' matches")
+    parser.add_argument("--kernel", default="", metavar="REGEX", help="only kernels or cases whose names match")
+    parser.add_argument("--lines", type=int, default=0, metavar="N", help="source lines to print")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--cases", action="store_true", help="evaluate the cases of sass_cases.py")
+    parser.add_argument("--check", metavar="TABLE", help="compare the cases with a table")
+    parser.add_argument("--update", metavar="TABLE", help="rewrite a table")
+    parser.add_argument("--toolkit", default="", metavar="VERSION", help="of the toolkit that compiled the files")
     parser.add_argument("files", nargs="+", metavar="FILE")
     arguments = parser.parse_args()
     try:
-        table = measure(arguments.files, arguments.kernel)
-    except Refused as error:
+        table = read(arguments.files)
+        if not (arguments.cases or arguments.check or arguments.update):
+            print_kernels(arguments, table)
+            return 0
+        found = evaluate(table, arguments.kernel, arguments.lines)
+        if arguments.check or arguments.update:
+            return check(arguments, found)
+        if arguments.json:
+            print(json.dumps(found, indent=1))
+        else:
+            print_cases(found)
+        return 0
+    except (Refused, sass.Unreadable, re.error) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if arguments.json:
-        print(json.dumps({a: {n: as_json(*k) for n, k in of.items()} for a, of in table.items()}, indent=1))
-        return 0
-    for architecture, of_architecture in sorted(table.items()):
-        for name, (kernel, figures) in sorted(of_architecture.items()):
-            print_kernel(f"{architecture} {name}", kernel, figures)
-    return 0
 
 
 if __name__ == "__main__":
