@@ -58,5 +58,161 @@ class Case:
     parts: list = field(default_factory=list)
 
 
-CASES = []
+
+# ---- fused linear attention: causal, bfloat16, 24 heads of 16,384 tokens of width 64: 11 segments of 24 chunks ----
+
+CHUNKS = 24
+TOKENS = 64 * CHUNKS
+
+# Sources that the case does not run: other maps, rows without 16-byte accesses, masks, documents, lost pairs.
+NO_VECTORS = (r"pack_bf16\(to_compute\(at\[2 \* i\]\)", 0)
+NO_ENTRIES = (r": if \(exists\) read_entries|: target\.put\(row, at \+ e", 0)
+OTHER_PROJECTIONS = (r": if \(form == (rectified|stretched)_projection\)", 0)
+DOCUMENTS = (r"const int start = run_start\[end - 1\]|: return \{start > first", 0)
+# The compiler makes two versions of these, for the forms "logarithms" and "values".
+WEIGHTED = (r"const float e = gpu_exp_fast\(\(p\.values", 0.5)
+OF_VALUES = (r": return p\.values \? feature \* e : e", 0)
+
+# The warp's keys that its queries see: 1 to 4 of 4 blocks of 16.
+VISIBLE = (1 + 2 + 3 + 4) / 16
+
+FORWARD = [
+    NO_VECTORS,
+    NO_ENTRIES,
+    DOCUMENTS,
+    WEIGHTED,
+    OF_VALUES,
+    (r": if \(has_bad && ", 1 / 8),  # the first condition alone
+    (r": const float weight = lost >> slot & 1u \? gpu_exp_fast", 1 / 4),
+    (r": store_vector\(static_cast<float\*>\(out\.output\)", 0),
+    (r": (normal\(\)\.b\(8 \* n, 16 \* k, b\)|multiply\(products\[n( \+ 1)?\], a, b\[[01]\]\));", VISIBLE),
+    (r": __device__ __forceinline__ void add_pairs\(", VISIBLE),
+]
+OUTPUTS = [
+    (r"for \(int i = [^\n]*i < p\.m_padded \* width", (0, 256 * 64 / 128 / 4)),
+    (r"for \(int f = [^\n]*f < p\.m_padded; f \+= fused_threads", (2, 0)),
+    (r"for \(int i = [^\n]*i < fused_tile \* vectors.*load_directions\(p, head, 0,", (0, 1)),
+    (r"for \(int i = [^\n]*i < fused_tile \* vectors", 1),
+    (r"for \(int i = [^\n]*i < fused_chunk \* vectors.*load_values\(begin", 4),
+    (r"for \(int i = [^\n]*i < fused_chunk \* vectors.*load_values\(end", 4),
+    (r"for \(int first = begin", CHUNKS),
+    (r"for \(int column = 8 \* t; column < p\.d; .*row_terms<Projected>\(p, (query|key)", 1),
+    (r"for \(int tile = 0", 4),
+    (r"for \(int i = [^\n]*i < fused_chunk \* pairs", 16 / 4),
+    (r"for \(int column = [^\n]*column < width\(\)", 0),
+    (r"for \(int column = 0; column < p\.d_padded", 2),
+    (r"while \(true\)", 0),
+    (r"for \(int f = lane", 0),
+    (r"for \(int column = 0; column < p\.d; column \+= 8", 0),
+]
+
+
+STATES = [
+    (r"for \(int i = [^\n]*i < fused_tile \* vectors", (0, 1)),
+    (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4),
+    (r"for \(int turn = 0", CHUNKS),
+    (r"for \(int column = 0; column < p\.d_padded", 2),
+]
+ROW_TERMS = (r"for \(int column = 8 \* t; column < p\.d; ", 1)
+SPLIT_STATES = [NO_VECTORS, NO_ENTRIES, WEIGHTED, OF_VALUES]
+RUNS = (r": while \(until > first", 0)
+
+
+def gradient_loops(tiles):
+    """Loops of a sweep. `tiles`: feature tiles of a block."""
+    return [
+        (r"for \(int i = [^\n]*i < tiles\(\) \* fused_tile \* p\.d_value", (0, 64 * 64 / 128 / 4 * tiles)),
+        (r"for \(int f = [^\n]*f < tiles\(\) \* fused_tile", (64 / 128 * tiles, 0)),
+        (r"for \(int i = [^\n]*i < fused_tile \* vectors.*load_directions\(p, head, first_tile\(\),", (0, 1)),
+        (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4),
+        (r"for \(int turn = 0", CHUNKS),
+        ROW_TERMS,
+        (r"for \(int i = lane; i < 16 \* at\.ld_inputs", 16 * 72 / 32 / 4),
+        (r"for \(int tile = 0", tiles),
+        (r"for \(int column = 0; column < p\.d_padded", 2),
+        (r"for \(int c = 0; c < fused_chunk", 4 * VISIBLE),
+        (r"for \(int (k|width|c) = 0; (k|width|c) < p\.(d_value|d_padded)", 4),
+        (r"for \(int i = lane; (d_vector\.data && )?i < 16 \* \(p\.d(_value)? / 8\)", 4),
+        (r"for \(int slice = 0", 1),
+    ]
+
+
+SWEEP = [
+    NO_VECTORS,
+    NO_ENTRIES,
+    WEIGHTED,
+    OF_VALUES,
+    (r": directly\(turn, first", 0),
+    (r": if \(target\.parts == nullptr\) return store_gradient", 0),
+]
+OPRF = (r": value = gpu_fma\(u, head\.factor, gpu_fma", 0)
+
+CASES = [
+    Case(
+        "favor_positive forward",
+        r": fused_outputs<true, true>",
+        warps=4,
+        token_heads=TOKENS,
+        bytes=520,
+        loops=OUTPUTS,
+        parts=[
+            *FORWARD,
+            OTHER_PROJECTIONS,
+            OPRF,
+            (r"^[^\n]*\n.*: if \(tile == 0\) \{", 1 / 4),
+            (r"^[^\n]*\n.*: if \(at\.stages == 1\) \{", 0),
+        ],
+    ),
+    Case(
+        "favor_positive sums of keys",
+        r": fused_local_states<true, true, true>",
+        warps=4,
+        token_heads=TOKENS / 4,
+        bytes=256,
+        loops=[*STATES, ROW_TERMS],
+        parts=[*SPLIT_STATES, DOCUMENTS, OTHER_PROJECTIONS, OPRF],
+    ),
+    Case(
+        "favor_positive sums of queries",
+        r": fused_local_states<true, true, false>",
+        warps=4,
+        token_heads=TOKENS / 4,
+        bytes=268,
+        loops=STATES,
+        parts=[*SPLIT_STATES, RUNS, OTHER_PROJECTIONS, OPRF],
+    ),
+    Case(
+        "favor_positive query sweep",
+        r": fused_gradients<true, true, false>",
+        warps=4,
+        token_heads=TOKENS * 2 / 4,
+        bytes=1900,
+        loops=[*gradient_loops(2), (r"for \(int i = [^\n]*i < fused_tile \* vectors", 1)],
+        parts=[
+            *SWEEP,
+            OTHER_PROJECTIONS,
+            OPRF,
+            DOCUMENTS,
+            (r": if \(more && !here\)", 1 / CHUNKS / 2),
+            (r": if \(tile == 0 && at\.stages > 1", 0),
+        ],
+    ),
+    Case(
+        "favor_positive key sweep",
+        r": fused_gradients<true, true, true>",
+        warps=4,
+        token_heads=TOKENS / 4,
+        bytes=4900,
+        loops=[*gradient_loops(1), (r"for \(int i = lane; i < 16 \* at\.ld_d_vectors", 16 * 72 / 32 / 16)],
+        parts=[
+            *SWEEP,
+            OTHER_PROJECTIONS,
+            OPRF,
+            RUNS,
+            (r": if \(more && !here\)", 0),
+            (r": if \(at\.stages == 1 \|\| turn == 0\)", 1 / CHUNKS),
+            (r": if \(!shares_output\(\)\)", 0),
+        ],
+    ),
+]
 SUMS = {}

@@ -183,6 +183,8 @@ def number_of(trips, architecture, place, what):
 def loop_rule(case, architecture, kernel, loop, uses):
     """Trips of a loop: of the first rule whose path or regular expression matches."""
     statement = loop_statement(kernel, loop)
+    if any(share == 0 and re.search(rule, statement, re.DOTALL | re.MULTILINE) for rule, share in case.parts):
+        return 0
     for rule, trips in case.loops:
         if rule == loop.path or statement and re.match(r"\S+ " + rule, statement, re.DOTALL):
             uses[rule] += 1
@@ -231,9 +233,8 @@ def evaluated(case, architecture, kernels, lines):
     total = weighed(case, architecture, kernel, lines)
     found = {name: total[name] / case.token_heads for name in ("slots", *sass.PIPES, "mma", "wgmma", "wavefronts")}
     found["bytes"] = case.bytes
-    for name in ("registers", "shared"):
-        if name in figures:
-            found[name] = figures[name]
+    if "registers" in figures:
+        found["registers"] = figures["registers"]
     device = next((device for device in sass_cases.DEVICES if device.architecture == architecture), None)
     if device:
         times = device.times(found)
