@@ -88,32 +88,34 @@ FORWARD = [
     (r": (normal\(\)\.b\(8 \* n, 16 \* k, b\)|multiply\(products\[n( \+ 1)?\], a, b\[[01]\]\));", VISIBLE),
     (r": __device__ __forceinline__ void add_pairs\(", VISIBLE),
 ]
-OUTPUTS = [
-    (r"for \(int i = [^\n]*i < p\.m_padded \* width", (0, 256 * 64 / 128 / 4)),
-    (r"for \(int f = [^\n]*f < p\.m_padded; f \+= fused_threads", (2, 0)),
-    (r"for \(int i = [^\n]*i < fused_tile \* vectors.*load_directions\(p, head, 0,", (0, 1)),
-    (r"for \(int i = [^\n]*i < fused_tile \* vectors", 1),
+CHUNKS_OF_BLOCK = (r"for \(int first = begin", CHUNKS)
+VALUES = [
     (r"for \(int i = [^\n]*i < fused_chunk \* vectors.*load_values\(begin", 4),
     (r"for \(int i = [^\n]*i < fused_chunk \* vectors.*load_values\(end", 4),
-    (r"for \(int first = begin", CHUNKS),
-    (r"for \(int column = 8 \* t; column < p\.d; .*row_terms<Projected>\(p, (query|key)", 1),
-    (r"for \(int tile = 0", 4),
     (r"for \(int i = [^\n]*i < fused_chunk \* pairs", 16 / 4),
     (r"for \(int column = [^\n]*column < width\(\)", 0),
-    (r"for \(int column = 0; column < p\.d_padded", 2),
     (r"while \(true\)", 0),
     (r"for \(int f = lane", 0),
-    (r"for \(int column = 0; column < p\.d; column \+= 8", 0),
 ]
+FIRST_DIRECTIONS = (r"for \(int i = [^\n]*i < fused_tile \* vectors.*(load_directions\(p, head, (0|tile|first_tile\(\)),)", (0, 1))
+DIRECTIONS = (r"for \(int i = [^\n]*i < fused_tile \* vectors", 1)
+PROJECTION = (r"for \(int column = 0; column < p\.d_padded", 2)
+ROW_TERMS = (r"for \(int column = 8 \* t; column < p\.d; ", 1)
+
+
+def start_loops(features):
+    """Loads of the state before a segment."""
+    return [
+        (r"for \(int i = [^\n]*i < p\.m_padded \* width", (0, features * 64 / 128 / 4)),
+        (r"for \(int f = [^\n]*f < p\.m_padded; f \+= fused_threads", (features / 128, 0)),
+    ]
+
 
 
 STATES = [
-    (r"for \(int i = [^\n]*i < fused_tile \* vectors", (0, 1)),
     (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4),
     (r"for \(int turn = 0", CHUNKS),
-    (r"for \(int column = 0; column < p\.d_padded", 2),
 ]
-ROW_TERMS = (r"for \(int column = 8 \* t; column < p\.d; ", 1)
 SPLIT_STATES = [NO_VECTORS, NO_ENTRIES, WEIGHTED, OF_VALUES]
 RUNS = (r": while \(until > first", 0)
 
@@ -123,13 +125,10 @@ def gradient_loops(tiles):
     return [
         (r"for \(int i = [^\n]*i < tiles\(\) \* fused_tile \* p\.d_value", (0, 64 * 64 / 128 / 4 * tiles)),
         (r"for \(int f = [^\n]*f < tiles\(\) \* fused_tile", (64 / 128 * tiles, 0)),
-        (r"for \(int i = [^\n]*i < fused_tile \* vectors.*load_directions\(p, head, first_tile\(\),", (0, 1)),
         (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4),
         (r"for \(int turn = 0", CHUNKS),
-        ROW_TERMS,
         (r"for \(int i = lane; i < 16 \* at\.ld_inputs", 16 * 72 / 32 / 4),
         (r"for \(int tile = 0", tiles),
-        (r"for \(int column = 0; column < p\.d_padded", 2),
         (r"for \(int c = 0; c < fused_chunk", 4 * VISIBLE),
         (r"for \(int (k|width|c) = 0; (k|width|c) < p\.(d_value|d_padded)", 4),
         (r"for \(int i = lane; (d_vector\.data && )?i < 16 \* \(p\.d(_value)? / 8\)", 4),
@@ -137,15 +136,59 @@ def gradient_loops(tiles):
     ]
 
 
+FIRST_CHUNK = (r"^[^\n]*\n.*: if \(at\.stages == 1 \|\| turn == 0\)", 1 / CHUNKS)  # two stages
+SHARED = (r": if \(!shares_output\(\)\)", 0)  # one tile: gradients of keys and values share memory
+CLEARED = (r"for \(int i = lane; i < 16 \* at\.ld_d_vectors", 16 * 72 / 32 / 16)
 SWEEP = [
     NO_VECTORS,
     NO_ENTRIES,
     WEIGHTED,
     OF_VALUES,
     (r": directly\(turn, first", 0),
+    (r": const float by = !p\.values \? e :", 1 / 8),  # the condition alone
     (r": if \(target\.parts == nullptr\) return store_gradient", 0),
 ]
+# elu1 reads entries of rows instead of products with a random projection.
+ELU1 = [
+    (r": if \(form == relu\) return body|: body\(std::integral_constant<FusedForm, softmax>", 0),
+    (r": if \(!Projected && p\.form == FusedForm::softmax\)", 0),
+    (r": const auto four = load_vector<4>\(at \+ 4 \* i\)|: entries\[i\] = at\[i\]|: for \(int j = 0; j < 4; \+\+j\) entries", 0),
+]
 OPRF = (r": value = gpu_fma\(u, head\.factor, gpu_fma", 0)
+
+# ---- softmax attention: causal, bfloat16, 16,384 tokens, width 64; a block has 128 rows ----
+
+BLOCKS = 16384 // 128
+FIND = (r"for \(first = from", 1)
+
+
+def softmax_case(name, kernel, rows, tile, bytes, loops, parts):
+    """`tile`: rows of the other side per step. A block meets half of them on average, and those of its own rows in
+    part: parts without a share run for the latter alone."""
+    tiles = (BLOCKS + 1) / 2 * 128 / tile
+    return Case(
+        name,
+        kernel,
+        warps=4,
+        token_heads=128,
+        bytes=bytes,
+        loops=[
+            (r"while \(position < range_end\)", 1),
+            (rf"for \(int row = [^\n]*row < rows;.*load_tile<width, Tiles::{rows}>", 8 / 4),
+            (r"for \(int row = ", tile / 16 / 4),
+            (r"for \(int stage = 0", tiles),
+            *loops,
+        ],
+        parts=[
+            (r": for \(int i = thread; i < rows \* width; i \+= mma_threads\)", 0),
+            # The loop over rows takes four at a time; the code for up to three more does not run.
+            (r"^[^\n]*: for \(int row = thread / vectors", tile / 16 / (tile / 16 + 3)),
+            (r": else of if \(width <= 128 && depth > width - 16\)", 0),
+            (r": add\(std::false_type\{\}\)", 0),
+            *((part, 128 / tile / tiles if share is None else share) for part, share in parts),
+        ],
+    )
+
 
 CASES = [
     Case(
@@ -154,7 +197,17 @@ CASES = [
         warps=4,
         token_heads=TOKENS,
         bytes=520,
-        loops=OUTPUTS,
+        loops=[
+            *start_loops(256),
+            FIRST_DIRECTIONS,
+            DIRECTIONS,
+            *VALUES,
+            CHUNKS_OF_BLOCK,
+            ROW_TERMS,
+            (r"for \(int tile = 0", 4),
+            PROJECTION,
+            (r"for \(int column = 0; column < p\.d; column \+= 8", 0),
+        ],
         parts=[
             *FORWARD,
             OTHER_PROJECTIONS,
@@ -169,7 +222,7 @@ CASES = [
         warps=4,
         token_heads=TOKENS / 4,
         bytes=256,
-        loops=[*STATES, ROW_TERMS],
+        loops=[*STATES, FIRST_DIRECTIONS, ROW_TERMS, PROJECTION],
         parts=[*SPLIT_STATES, DOCUMENTS, OTHER_PROJECTIONS, OPRF],
     ),
     Case(
@@ -178,7 +231,7 @@ CASES = [
         warps=4,
         token_heads=TOKENS / 4,
         bytes=268,
-        loops=STATES,
+        loops=[*STATES, FIRST_DIRECTIONS, PROJECTION],
         parts=[*SPLIT_STATES, RUNS, OTHER_PROJECTIONS, OPRF],
     ),
     Case(
@@ -187,7 +240,7 @@ CASES = [
         warps=4,
         token_heads=TOKENS * 2 / 4,
         bytes=1900,
-        loops=[*gradient_loops(2), (r"for \(int i = [^\n]*i < fused_tile \* vectors", 1)],
+        loops=[*gradient_loops(2), FIRST_DIRECTIONS, DIRECTIONS, ROW_TERMS, PROJECTION],
         parts=[
             *SWEEP,
             OTHER_PROJECTIONS,
@@ -203,16 +256,116 @@ CASES = [
         warps=4,
         token_heads=TOKENS / 4,
         bytes=4900,
-        loops=[*gradient_loops(1), (r"for \(int i = lane; i < 16 \* at\.ld_d_vectors", 16 * 72 / 32 / 16)],
+        loops=[*gradient_loops(1), FIRST_DIRECTIONS, ROW_TERMS, PROJECTION, CLEARED],
         parts=[
             *SWEEP,
             OTHER_PROJECTIONS,
             OPRF,
             RUNS,
             (r": if \(more && !here\)", 0),
-            (r": if \(at\.stages == 1 \|\| turn == 0\)", 1 / CHUNKS),
-            (r": if \(!shares_output\(\)\)", 0),
+            FIRST_CHUNK,
+            SHARED,
         ],
     ),
+    Case(
+        "elu1 forward",
+        r": fused_outputs<true, false>",
+        warps=4,
+        token_heads=TOKENS,
+        bytes=520,
+        loops=[*start_loops(64), *VALUES, CHUNKS_OF_BLOCK, (r"for \(int tile = 0", 1)],
+        parts=[*FORWARD, *ELU1, (r"^[^\n]*\n.*: if \(at\.stages == 1\) \{", 0)],
+    ),
+    Case(
+        "elu1 sums of keys",
+        r": fused_local_states<true, false, true>",
+        warps=4,
+        token_heads=TOKENS,
+        bytes=256,
+        loops=STATES,
+        parts=[*SPLIT_STATES, DOCUMENTS, *ELU1],
+    ),
+    Case(
+        "elu1 sums of queries",
+        r": fused_local_states<true, false, false>",
+        warps=4,
+        token_heads=TOKENS,
+        bytes=268,
+        loops=STATES,
+        parts=[*SPLIT_STATES, RUNS, *ELU1],
+    ),
+    Case(
+        "elu1 query sweep",
+        r": fused_gradients<true, false, false>",
+        warps=4,
+        token_heads=TOKENS,
+        bytes=900,
+        loops=gradient_loops(1),
+        parts=[*SWEEP, DOCUMENTS, *ELU1, FIRST_CHUNK],
+    ),
+    Case(
+        "elu1 key sweep",
+        r": fused_gradients<true, false, true>",
+        warps=4,
+        token_heads=TOKENS,
+        bytes=780,
+        loops=[*gradient_loops(1), CLEARED],
+        parts=[*SWEEP, RUNS, *ELU1, FIRST_CHUNK, SHARED],
+    ),
+    softmax_case(
+        "softmax forward",
+        r": softmax_forward_mma<64>",
+        rows="queries",
+        tile=64,
+        bytes=516,
+        loops=[FIND, (r"for \(int i = [^\n]*i < keys \* vectors", 64 * 8 / 128)],
+        parts=[
+            (r"^[^\n]*\n.*: if \(!whole\)|void hide_scores\(", None),
+            (r"^[^\n]*\n.*: if \((non_finite|negate_queries)\)", 0),
+        ],
+    ),
+    softmax_case(
+        "softmax query gradient",
+        r": softmax_query_gradient_mma<64>",
+        rows="queries",
+        tile=32,
+        bytes=648,
+        loops=[FIND],
+        parts=[
+            (r": if \(!whole && !\(", None),
+            (r"^[^\n]*\n.*: if \(kept && !tile\.is_full\(\)\)", 0),
+        ],
+    ),
+    softmax_case(
+        "softmax key and value gradient",
+        r": softmax_key_gradient_mma<64, true, true>",
+        rows="keys",
+        tile=32,
+        bytes=776,
+        loops=[(r"for \(int i = 0; i < queries; i \+= 16", 2)],
+        parts=[(r"^[^\n]*\n.*: if \(!whole\)", None), (r": for \(int j = [^\n]*j < count", 0)],
+    ),
 ]
-SUMS = {}
+SUMS = {
+    "favor_positive, forward and backward": (
+        "favor_positive sums of keys",
+        "favor_positive forward",
+        "favor_positive sums of keys",
+        "favor_positive query sweep",
+        "favor_positive sums of queries",
+        "favor_positive key sweep",
+    ),
+    "elu1, forward and backward": (
+        "elu1 sums of keys",
+        "elu1 forward",
+        "elu1 sums of keys",
+        "elu1 query sweep",
+        "elu1 sums of queries",
+        "elu1 key sweep",
+    ),
+    "softmax, forward and backward": (
+        "softmax forward",
+        "softmax query gradient",
+        "softmax key and value gradient",
+    ),
+}

@@ -32,7 +32,7 @@ def statements(path, line):
     inner = indentation(lines[line - 1])
     for place in range(line - 2, -1, -1):
         text = lines[place]
-        if not text.strip() or indentation(text) >= inner or re.match(r"\s*(public|private|protected):", text):
+        if not text.strip() or indentation(text) >= inner or re.match(r"\s*(#|public:|private:|protected:)", text):
             continue
         inner = indentation(text)
         if inner == 0 and not re.search(r"[({]", text):
