@@ -118,13 +118,13 @@ def listing(text):
     """Mangled name -> instructions and labels (name -> place in the instructions) of each .text section."""
     found, code, labels, frames, complete = {}, None, None, (), True
     for row in text.splitlines():
-        if row.startswith("\t.section\t.text.") or row.startswith(".section .text."):
-            name = re.match(r"\s*\.section\s+\.text\.([^,\s]+)", row).group(1)
-            code, labels, frames = [], {}, ()
-            found[name] = code, labels
-        elif row.startswith("\t.section") or code is None:
-            if row.startswith("\t.section"):
-                code = None
+        if match := re.match(r"\s*\.section\s+([^,\s]+)", row):
+            name = match.group(1)
+            code, labels, frames, complete = [], {}, (), True
+            if name.startswith(".text."):
+                found[name.removeprefix(".text.")] = code, labels
+        elif code is None:
+            continue
         elif match := INSTRUCTION.match(row):
             address, guard, opcode, operands = match.groups()
             code.append(Instruction(int(address, 16), (guard or "").strip(), opcode, operands, frames))

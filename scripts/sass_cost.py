@@ -181,14 +181,19 @@ def number_of(trips, architecture, place, what):
 
 
 def loop_rule(case, architecture, kernel, loop, uses):
-    """Trips of a loop: of the first rule whose path or regular expression matches."""
+    """Trips of a loop: of the first rule whose path or regular expression matches. A loop in a part that does not run
+    needs none."""
     statement = loop_statement(kernel, loop)
-    if any(share == 0 and re.search(rule, statement, re.DOTALL | re.MULTILINE) for rule, share in case.parts):
-        return 0
+    runs = all(
+        number_of(share, architecture, 0, rule) or not re.search(rule, statement, re.DOTALL | re.MULTILINE)
+        for rule, share in case.parts
+    )
     for rule, trips in case.loops:
         if rule == loop.path or statement and re.match(r"\S+ " + rule, statement, re.DOTALL):
             uses[rule] += 1
-            return number_of(trips, architecture, uses[rule] - 1, f"case '{case.name}', loop '{rule}'")
+            return runs and number_of(trips, architecture, uses[rule] - 1, f"case '{case.name}', loop '{rule}'")
+    if not runs:
+        return 0
     shown = statement.partition("\n")[0] or "compile with -lineinfo to see its statement"
     raise Refused(f"case '{case.name}', {architecture}: loop {loop.path} has no trip count ({shown})")
 
@@ -231,8 +236,9 @@ def evaluated(case, architecture, kernels, lines):
         raise Refused(f"case '{case.name}', {architecture}: {len(matching)} kernels match '{case.kernel}', 1 expected")
     kernel, figures = kernels[matching[0]]
     total = weighed(case, architecture, kernel, lines)
-    found = {name: total[name] / case.token_heads for name in ("slots", *sass.PIPES, "mma", "wgmma", "wavefronts")}
-    found["bytes"] = case.bytes
+    token_heads = number_of(case.token_heads, architecture, 0, f"case '{case.name}'")
+    found = {name: total[name] / token_heads for name in ("slots", *sass.PIPES, "mma", "wgmma", "wavefronts")}
+    found["bytes"] = number_of(case.bytes, architecture, 0, f"case '{case.name}'")
     if "registers" in figures:
         found["registers"] = figures["registers"]
     device = next((device for device in sass_cases.DEVICES if device.architecture == architecture), None)
@@ -255,7 +261,7 @@ def evaluate(table, wanted, line_count):
             found.setdefault(architecture, {})[case.name] = evaluated(case, architecture, kernels, lines)
             if line_count:
                 print(f"\n{architecture} {case.name}: slots per token-head of source lines")
-                print_lines(lines, line_count, case.token_heads)
+                print_lines(lines, line_count, number_of(case.token_heads, architecture, 0, case.name))
     if not found:
         raise Refused(f"no case matches '{wanted}'")
     return found
