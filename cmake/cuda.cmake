@@ -225,8 +225,9 @@ function(furlong_add_cuda_gates)
       "Python 3 was not found")
     return()
   endif()
+  set(toolkit ${CUDAToolkit_VERSION_MAJOR}.${CUDAToolkit_VERSION_MINOR})
   add_test(NAME CudaGates.kernel_table COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py
-    --toolkit ${CUDAToolkit_VERSION} $<TARGET_OBJECTS:furlong_cuda_kernels> COMMAND_EXPAND_LISTS)
+    --toolkit ${toolkit} $<TARGET_OBJECTS:furlong_cuda_kernels> COMMAND_EXPAND_LISTS)
   set_tests_properties(CudaGates.kernel_table PROPERTIES TIMEOUT 300)
   add_test(NAME CudaGates.self_test COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cuda_gates.py --self-test)
   # The checks themselves are tested: they must reject kernels that spill or use local memory.
@@ -236,4 +237,26 @@ function(furlong_add_cuda_gates)
     --toolkit none $<TARGET_OBJECTS:furlong_planted_spill>)
   set_tests_properties(CudaGates.planted_spill_is_found PROPERTIES
     PASS_REGULAR_EXPRESSION "FAULT sm_[0-9]+ planted_spill: keeps_an_array: .*FAULT sm_[0-9]+ planted_spill: spills: ")
+
+  find_program(FURLONG_NVDISASM nvdisasm HINTS ${CUDAToolkit_BIN_DIR} DOC "NVIDIA's disassembler of machine code")
+  if(NOT FURLONG_NVDISASM)
+    message(STATUS "The cost of the compiled kernels is not compared with framework/cuda/kernels/cost_table.json: "
+      "nvdisasm was not found")
+    return()
+  endif()
+  set(sass_cost ${CMAKE_COMMAND} -E env NVDISASM=${FURLONG_NVDISASM} ${Python3_EXECUTABLE} -B
+    ${CMAKE_SOURCE_DIR}/scripts/sass_cost.py)
+  add_test(NAME SassCost.ReadsCompiledKernels COMMAND ${sass_cost} $<TARGET_OBJECTS:furlong_planted_spill>)
+  set_tests_properties(SassCost.ReadsCompiledKernels PROPERTIES PASS_REGULAR_EXPRESSION
+    "planted_spill: keeps_an_array: registers [0-9]+.*outside loops +[1-9][0-9]+.*  1  .*planted_spill: spills: registers")
+  # scripts/test.sh --full builds this target: its kernels take a minute or two to compile.
+  add_library(furlong_cost_kernels OBJECT EXCLUDE_FROM_ALL
+    ${CMAKE_SOURCE_DIR}/tests/framework/cuda/kernels/cost_kernels.cu)
+  target_include_directories(furlong_cost_kernels PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+  target_compile_definitions(furlong_cost_kernels PRIVATE FURLONG_GPU=cuda_engine)
+  target_compile_options(furlong_cost_kernels PRIVATE --expt-relaxed-constexpr --extended-lambda --no-compress
+    -lineinfo)
+  add_custom_target(sass_cost COMMAND ${sass_cost} --check ${CMAKE_SOURCE_DIR}/framework/cuda/kernels/cost_table.json
+    --toolkit ${toolkit} $<TARGET_OBJECTS:furlong_cost_kernels> DEPENDS furlong_cost_kernels
+    COMMAND_EXPAND_LISTS VERBATIM)
 endfunction()

@@ -5,7 +5,8 @@
 #   --full             adds: the CPU engine's tests with every instruction set of this CPU; all tests under
 #                      AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer with four threads; the
 #                      kill table (tests/kills.sh); the fault table of several ranks (tests/faults.py); the table of
-#                      failed writes (tests/write_faults.py); the tutorials as printed, with their downloads
+#                      failed writes (tests/write_faults.py); the predicted cost of CUDA kernels, if nvdisasm exists
+#                      (scripts/sass_cost.py); the tutorials as printed, with their downloads
 #                      (tests/docs/run_tutorials.py --full); exported models in transformers
 #                      (tests/parity/transformers_export.py) with each Python of FURLONG_TRANSFORMERS_PYTHON, or
 #                      python3; and, if clang exists, 5 minutes of each fuzz target
@@ -200,6 +201,14 @@ fault_table() {
     --json build/release/faults.json
 }
 
+kernel_cost() {
+  if cmake --build build/release --target help | grep -q '\bsass_cost\b'; then
+    phase "kernel cost" cmake --build build/release --target sass_cost || true
+  else
+    printf '\n== kernel cost\nnot run: the build has no CUDA engine, or nvdisasm is missing\n'
+  fi
+}
+
 phase "packages" scripts/setup.sh test || exit $?
 if phase "build" scripts/build.sh test; then
   if (( ${#isa[@]} )); then
@@ -227,6 +236,7 @@ if $full; then
     phase "fault table" fault_table || true
     phase "failed writes" python3 -B tests/write_faults.py build/release/bin/furlong \
       --json build/release/write_faults.json || true
+    kernel_cost
     phase "tutorials" tutorials || true
     exports_in_transformers
     if type -P clang++ >/dev/null; then
