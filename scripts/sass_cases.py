@@ -163,6 +163,61 @@ ELU1 = [
 ]
 OPRF = (r": value = gpu_fma\(u, head\.factor, gpu_fma", 0)
 
+# ---- composed kernels: favor_trig with 256 features, causal, bfloat16, chunks of 64 tokens, one span ----
+
+COMPOSED = [
+    Case(
+        "composed features (queries)",
+        r": linear_attention_features_kernel<float, .*1>",
+        warps=4,
+        token_heads=16,
+        bytes=2600,  # projections and |x|² read, features written, read and written in two parts
+        loops=[
+            (r"for \(int i = warp_index\(\); i < rows", 16 / 4),
+            (r"for \(int j = .*for_columns\(n_projections", (0, 2)),  # the first is another map's
+            # Loops over eight lane widths or four of 64 columns; shorter rows take the code after them.
+            (r"for \(int j = .*row_dot\(x, x, d\)", 0),
+            (r"for \(int j = .*row_dot\(features, features, c\.m\)", 1),
+            (r"for \(int f = 2 \* lane_index\(\)", 1),
+            (r"for \(int f = c\.m \+ lane_index\(\); f < c\.m_padded; f \+= 32\) features", 0),
+        ],
+        parts=[
+            (r": if \(block_thread\(\) == 0\) c\.describe", 1 / 4),
+            (r": M::features\(\*this|M::feature\(Lane|= M::feature\(numbers\(\), u, square", 0),
+            (r": rotate_row\(|side\.rotated\.put", 0),
+        ],
+    ),
+    Case(
+        "composed chunks (weights)",
+        r": linear_attention_weights_kernel<float, .*1>",
+        warps=4,
+        token_heads=16,
+        bytes=1800,  # products read and weights written, features and z read
+        loops=[
+            (r"for \(int i = warp_index\(\); i < rows", 16 / 4),
+            (r"for \(int j = visible\.first", 0),  # four lane widths; a chunk has two
+            (r"for \(int j = c\.band_begin", 1),
+            (r"for \(int j = .*row_dot\(a, state\.normalizer, c\.m\)", 0),  # sixteen lane widths
+        ],
+        parts=[
+            (r": if \(visible\.soft < visible\.soft_end\)", 0),
+            (r": for \(int direction = 0", 1 / 2),
+        ],
+    ),
+    Case(
+        "composed scan",
+        r": linear_attention_scan_kernel<float>",
+        warps=8,
+        token_heads=16384 / 8,  # an eighth of a head's state
+        bytes=3072,
+        loops=[
+            (r"for \(std::int64_t at = global_thread", 1),
+            (r"for \(int k = 0; k < c\.chunks", 16384 / 64),
+        ],
+        parts=[(r"^[^\n]*\n.*: if \(f == 0\)", 1 / 64)],
+    ),
+]
+
 # ---- softmax attention: causal, bfloat16, 16,384 tokens, width 64; a block has 128 rows ----
 
 BLOCKS = 16384 // 128
@@ -322,6 +377,7 @@ CASES = [
         loops=[*gradient_loops(1, 1), CLEARED],
         parts=[*SWEEP, RUNS, *ELU1, FIRST_CHUNK, SHARED],
     ),
+    *COMPOSED,
     softmax_case(
         "softmax forward",
         r": softmax_forward_mma<64>",
