@@ -6,12 +6,12 @@
 // Notation: a = features of rows, b = features of columns, each with its shift (queries: minus the stabilizer top),
 // factors μ (queries: 1 / denominator), vectors y (queries: g = d_output, keys: v) and one extra entry each (queries:
 // -δ = -g·output, keys: 1):
-//   gradient_ij = μ_i μ_j (y_i·y_j + extra),    d a_if = Σ_j exp(a_if + b_jf) gradient_ij
-//            = exp(a_if + c_f) μ_i (y_i·S_f + extra_i S_f,extra) over the columns in the sum
+//   gradient_ij = μ_i μ_j (y_i·y_j + extra),    d a_if = Σ_j 2^(a_if + b_jf) gradient_ij
+//            = 2^(a_if + c_f) μ_i (y_i·S_f + extra_i S_f,extra) over the columns in the sum
 //              + pair by pair over the columns of its own chunk,
 //   d_value_j = Σ_i w_ij μ_i g_i in the same two ways.
 // Pairs are computed one feature tile at a time under the maxima of the rows in that tile, so a sum over tiles needs no
-// other maxima. If the two maxima are more than exp(60) above the stabilizer, the pair's features are so far below them
+// other maxima. If the two maxima are more than 2^86 above the stabilizer, the pair's features are so far below them
 // (a pair weighs at most about 1) that they may have underflowed: they are recomputed directly. Otherwise underflow
 // takes less than m · 1e-12 of the row.
 #include "framework/ops/attention/linear/cuda/fused_backward_memory.cuh"
@@ -19,7 +19,7 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-inline constexpr float fused_most_exponent = 60;
+inline constexpr float fused_most_exponent = 86;
 
 template <bool Exact, bool Projected, bool Keys>
 class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
@@ -114,8 +114,8 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       FURLONG_UNROLL
       for (int n8 = 0; n8 < 8; ++n8) {
         const float low = features[n8][2 * half], high = features[n8][2 * half + 1];
-        normal().put(line, 8 * n8 + 2 * t, p.values ? low : gpu_exp_fast(low - most),
-                     p.values ? high : gpu_exp_fast(high - most));
+        normal().put(line, 8 * n8 + 2 * t, p.values ? low : exp2_fast(low - most),
+                     p.values ? high : exp2_fast(high - most));
       }
     }
     column_maxima(p, features, row_shift, shift, counts, column_maximum() + 4 * own);
@@ -150,7 +150,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     for (int half = 0; half < 2; ++half) {
       const int place = own + g + 8 * half;
       after[half] = raised(tile, place, run.keeps);
-      before[half] = keeps ? gpu_exp_fast(maximum()[tile * fused_tile + place] - after[half]) : 0.0f;
+      before[half] = keeps ? exp2_fast(maximum()[tile * fused_tile + place] - after[half]) : 0.0f;
     }
     __syncwarp();
     for (int slice = 0; slice < p.d_value; slice += 64) {
@@ -201,7 +201,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     to_inputs(tile, omega, rows, features, gradients);
   }
 
-  /// gradients += exp(feature + c) μ (y · S + extra · S_extra); keys also gather exp(feature + c) S. Split processes
+  /// gradients += 2^(feature + c) μ (y · S + extra · S_extra); keys also gather 2^(feature + c) S. Split processes
   /// half of the features at a time, because registers do not suffice for all.
   __device__ __forceinline__ void through_sum(int turn, int tile, const Rows& rows, ConstSums features,
                                               Sums gradients) {
@@ -240,7 +240,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         const float gradient =
             rows.weights[half].factor * gpu_fma(rows.weights[half].extra, extra()[f], products[block][i]);
         const float e = rows.meets_sum[half] ? weighted(p, features[from + block][i], row_shift, shift) : 0.0f;
-        const float by = !p.values ? e : rows.meets_sum[half] ? gpu_exp_fast(row_shift + shift) : 0.0f;
+        const float by = !p.values ? e : rows.meets_sum[half] ? exp2_fast(row_shift + shift) : 0.0f;
         gradients[from + block][i] += rows.meets_sum[half] ? by * gradient : 0.0f;
         products[block][i] = e;
       }
@@ -270,7 +270,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
       write_block(vectors_out(), at.ld_d_vectors, c, block);
     }
   }
-  /// Returns the logarithm of exp(maximum of the row) exp(maximum of the column) relative to the stabilizer. Two large
+  /// Returns the sum of the maxima of the row and of the column relative to the stabilizer. Two large
   /// numbers that nearly cancel are subtracted first.
   __device__ __forceinline__ float exponent_of(float row_most, float row_shift, int j) const {
     return Keys ? (row_most + column_term(1)[j]) + column_term(0)[j] : (column_term(0)[j] + row_shift) + row_most;
@@ -279,14 +279,14 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     return Keys ? column_term(2)[j] * (product + column_term(3)[j]) : weight.factor * (product + weight.extra);
   }
 
-  /// Returns exp(feature - maximum of the row) of 16 features.
+  /// Returns 2^(feature - maximum of the row) of 16 features.
   __device__ __forceinline__ OperandA<parts> normal_operand(ConstSums features, const float (&most)[2], int k) const {
     OperandA<parts> a;
     FURLONG_UNROLL
     for (int word = 0; word < 4; ++word) {
       const int n8 = 2 * k + (word >> 1), half = word & 1;
       const float low = features[n8][2 * half], high = features[n8][2 * half + 1];
-      a.set(word, p.values ? low : gpu_exp_fast(low - most[half]), p.values ? high : gpu_exp_fast(high - most[half]));
+      a.set(word, p.values ? low : exp2_fast(low - most[half]), p.values ? high : exp2_fast(high - most[half]));
     }
     return a;
   }
@@ -344,7 +344,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
           const float exponent = exponent_of(most[half], rows.weights[half].shift, j);
           const bool visible = meet(first, own + g + 8 * half, j), lost = !p.values && exponent > fused_most_exponent;
           direct = direct || (visible && lost);
-          const float factor = visible && !lost ? gpu_exp_fast(exponent) : 0.0f;
+          const float factor = visible && !lost ? exp2_fast(exponent) : 0.0f;
           products[side][i] = visible && !lost ? factor * gradient_of(rows.weights[half], j, products[side][i]) : 0.0f;
           if constexpr (Keys)
             pair_weights[side][i] = visible && !lost ? pair_weights[side][i] * factor * column_term(2)[j] : 0.0f;
@@ -365,7 +365,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     for (int n8 = 0; n8 < 8; ++n8) {
       FURLONG_UNROLL
       for (int i = 0; i < 4; ++i) {
-        if (!p.values) gradients[n8][i] *= gpu_exp_fast(features[n8][i] - most[i >> 1]);
+        if (!p.values) gradients[n8][i] *= exp2_fast(features[n8][i] - most[i >> 1]);
       }
     }
     if (!__any_sync(full_warp, direct)) return;
@@ -411,7 +411,7 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
           for (int i = 0; i < 16; ++i) {  // accumulators cannot be indexed at run time
             if (i != feature) continue;
             const float a = features[i >> 1][2 * half + (i & 1)];
-            const float weight = gpu_exp_fast(Keys ? (a + column_term(1)[j]) + b : (b + rows.weights[half].shift) + a);
+            const float weight = exp2_fast(Keys ? (a + column_term(1)[j]) + b : (b + rows.weights[half].shift) + a);
             total += wanted ? weight : 0.0f;
             gradients[i >> 1][2 * half + (i & 1)] += wanted ? weight * gradient : 0.0f;
           }

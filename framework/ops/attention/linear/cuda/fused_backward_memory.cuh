@@ -285,8 +285,8 @@ class FusedGradientsMemory {
         value *= head.factor;
         if (radial) value = gpu_fma(-plus * scale, x[e], value);
       } else if (p.form == FusedForm::softmax) {
-        value -=
-            gpu_exp_fast(x[e] - own_terms()[128 + line]) * plus - gpu_exp_fast(-x[e] - own_terms()[192 + line]) * minus;
+        value -= exp2_fast(gpu_fma(x[e], log2_of_e, -own_terms()[128 + line])) * plus -
+                 exp2_fast(gpu_fma(-x[e], log2_of_e, -own_terms()[192 + line])) * minus;
       }
       if constexpr (!Exact) {
         const int constant = head.head * p.d + c + e;

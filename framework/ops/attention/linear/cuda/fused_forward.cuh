@@ -4,7 +4,7 @@
 //   keys     features of the warp's 16 keys, normalized by each key's running maximum s_j, go to shared memory
 //   queries  features of its 16 queries: against S under the running maximum t_i, against the keys of the chunk
 //            under r_i: P_ij
-//   keys     exp(b_jf - c_f) under the new maximum c_f of each feature: S and z of this tile
+//   keys     2^(b_jf - c_f) under the new maximum c_f of each feature: S and z of this tile
 // After the last tile it computes weights of pairs from P, r, s under top_i = max(t_i, largest pair). When a running
 // maximum of a row rises, earlier sums are rescaled (Milakov and Gimelshein 2018). So features of a tile are computed
 // once and never stored.
@@ -101,7 +101,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
 
   // ---- keys ----
 
-  /// Writes exp(feature - running maximum of the key) to shared memory, and rescales earlier products if that maximum
+  /// Writes 2^(feature - running maximum of the key) to shared memory, and rescales earlier products if that maximum
   /// rises.
   __device__ __forceinline__ void normalize_keys(ConstSums features, float (&top)[2]) {
     FURLONG_UNROLL
@@ -113,12 +113,12 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
         for (int n = 0; n < 8; ++n) most = gpu_max(most, gpu_max(features[n][2 * half], features[n][2 * half + 1]));
         most = quad_max(most);
       }
-      if (t == 0) column_factor()[row] = p.values ? 1.0f : gpu_exp_fast(top[half] - most);
+      if (t == 0) column_factor()[row] = p.values ? 1.0f : exp2_fast(top[half] - most);
       top[half] = most;
       FURLONG_UNROLL
       for (int n = 0; n < 8; ++n) {
         float low = features[n][2 * half], high = features[n][2 * half + 1];
-        if (!p.values) low = gpu_exp_fast(low - most), high = gpu_exp_fast(high - most);
+        if (!p.values) low = exp2_fast(low - most), high = exp2_fast(high - most);
         normal().put(row, 8 * n + 2 * t, low, high);
       }
     }
@@ -136,7 +136,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     for (int warp = 0; warp < fused_warps; ++warp) most = gpu_max(most, column_maximum()[64 * warp + place]);
     return most;
   }
-  /// Computes each key's term in the tile's sum: exp(feature - c), under the maximum to which the chunk raises c.
+  /// Computes each key's term in the tile's sum: 2^(feature - c), under the maximum to which the chunk raises c.
   __device__ __forceinline__ void weigh_keys(ConstSums features, const RowTerms (&terms)[2], int first,
                                              const CarriedRun& run, int tile) {
     FURLONG_UNROLL
@@ -183,8 +183,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     for (int block = 0; block < 2; ++block) {
       const int place = own + 8 * block + 2 * t, f = tile * fused_tile + place;
       const float after_low = raised(tile, place, run.keeps), after_high = raised(tile, place + 1, run.keeps);
-      const float low = keeps ? gpu_exp_fast(maximum()[f] - after_low) : 0.0f,
-                  high = keeps ? gpu_exp_fast(maximum()[f + 1] - after_high) : 0.0f;
+      const float low = keeps ? exp2_fast(maximum()[f] - after_low) : 0.0f,
+                  high = keeps ? exp2_fast(maximum()[f + 1] - after_high) : 0.0f;
       FURLONG_UNROLL
       for (int column = 0; column < 4; ++column) {
         FURLONG_UNROLL
@@ -219,7 +219,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     if (p.causal) add_products(features, query_top, products);
   }
 
-  /// outputs += exp(feature + c - t) S, under the row's running maximum t.
+  /// outputs += 2^(feature + c - t) S, under the row's running maximum t.
   __device__ __forceinline__ void add_past(ConstSums features, int tile, float (&top)[2], Sums outputs,
                                            float (&denominators)[4]) {
     const float* c = maximum() + tile * fused_tile + 2 * t;
@@ -233,7 +233,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
         for (int e = 0; e < 2; ++e) most = gpu_max(most, log_size(p, features[n][2 * half + e], 0.0f) + c[8 * n + e]);
       }
       most = quad_max(most);
-      before[half] = gpu_exp_fast(top[half] - most);
+      before[half] = exp2_fast(top[half] - most);
       top[half] = most;
       shift[half] = most < fused_nothing / 2 ? -fused_nothing : most;  // only masked keys: every weight is zero
     }
@@ -272,7 +272,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     return b;
   }
 
-  /// products += exp(query feature - r) · exp(key feature - s), with the running maxima r and s of the rows. Keys after
+  /// products += 2^(query feature - r) · 2^(key feature - s), with the running maxima r and s of the rows. Keys after
   /// the warp's last query are skipped.
   __device__ __forceinline__ void add_products(Sums features, float (&top)[2], Sums products) {
     if (!p.values) {
@@ -282,13 +282,13 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
         FURLONG_UNROLL
         for (int n = 0; n < 8; ++n) most = gpu_max(most, gpu_max(features[n][2 * half], features[n][2 * half + 1]));
         most = quad_max(most);
-        const float before = gpu_exp_fast(top[half] - most);
+        const float before = exp2_fast(top[half] - most);
         top[half] = most;
         FURLONG_UNROLL
         for (int n = 0; n < 8; ++n) {
           FURLONG_UNROLL
           for (int e = 0; e < 2; ++e) {
-            features[n][2 * half + e] = gpu_exp_fast(features[n][2 * half + e] - most);
+            features[n][2 * half + e] = exp2_fast(features[n][2 * half + e] - most);
             products[n][2 * half + e] *= before * column_factor()[8 * n + 2 * t + e];
           }
         }
@@ -326,7 +326,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     __syncthreads();
   }
 
-  /// Returns log Σ_f exp(feature of query i + feature of key j), computed directly by the whole warp.
+  /// Returns log2 Σ_f 2^(feature of query i + feature of key j), computed directly by the whole warp.
   __device__ float direct_log_weight(int first, int i, int j) const {
     const RowTerms q{0.0f, query_plus()[i], query_minus()[i]}, k{key_shift()[j], key_plus()[j], key_minus()[j]};
     float most = fused_nothing, total = 0;
@@ -334,12 +334,12 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       const float a = feature_of_row<Projected>(p, head, query, q, first + i, f / fused_tile, f % fused_tile);
       const float b = feature_of_row<Projected>(p, head, key, k, first + j, f / fused_tile, f % fused_tile);
       const float raised_to = gpu_max(most, a + b);
-      total = total * gpu_exp_fast(most - raised_to) + gpu_exp_fast(a + b - raised_to);
+      total = total * exp2_fast(most - raised_to) + exp2_fast(a + b - raised_to);
       most = raised_to;
     }
     const float all = warp_max(most);
-    total = warp_sum(total * gpu_exp_fast(most - all));
-    return all + gpu_log(total);
+    total = warp_sum(total * exp2_fast(most - all));
+    return all + gpu_log(total) * log2_of_e;
   }
 
   /// Returns bit 4 n + e if the pair's product has underflowed; it then holds the logarithm of its weight instead.
@@ -395,9 +395,9 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     return visible;
   }
 
-  /// Returns ⌊log2 x⌋ ln 2 of a positive normal number, from its exponent bits.
-  __device__ __forceinline__ static float log_of_exponent(float x) {
-    return static_cast<float>(static_cast<int>(__float_as_uint(x) >> 23) - 127) * 0.69314718055994530942f;
+  /// Returns ⌊log2 x⌋ of a positive normal number, from its exponent bits.
+  __device__ __forceinline__ static float floor_log2(float x) {
+    return static_cast<float>(static_cast<int>(__float_as_uint(x) >> 23) - 127);
   }
 
   __device__ __forceinline__ void finish(int first, int turn, bool has_bad, float (&past_top)[2],
@@ -423,9 +423,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
           for (int e = 0; e < 2; ++e) {
             const int slot = 4 * n + 2 * half + e;
             const float product = products[n][2 * half + e], s = key_maximum()[8 * n + 2 * t + e];
-            float log_weight = p.values            ? s
-                               : lost >> slot & 1u ? product - query_top[half]
-                                                   : s + log_of_exponent(product);
+            float log_weight = p.values ? s : lost >> slot & 1u ? product - query_top[half] : s + floor_log2(product);
             most = visible >> slot & 1u ? gpu_max(most, log_weight) : most;
           }
         }
@@ -433,7 +431,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       }
       top[half] = gpu_max(most, past_top[half]);
       if (top[half] < fused_nothing / 2) top[half] = -fused_nothing;  // no visible key: every weight is zero
-      const float factor = fresh ? 0.0f : gpu_exp_fast(past_top[half] - top[half]);
+      const float factor = fresh ? 0.0f : exp2_fast(past_top[half] - top[half]);
       FURLONG_UNROLL
       for (int e = 0; e < 2; ++e) {
         FURLONG_UNROLL
@@ -446,8 +444,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
         for (int e = 0; e < 2; ++e) {
           const int slot = 4 * n + 2 * half + e;
           const float product = products[n][2 * half + e], s = p.causal ? key_maximum()[8 * n + 2 * t + e] : 0.0f;
-          const float weight = lost >> slot & 1u ? gpu_exp_fast(product - top[half])
-                                                 : product * gpu_exp_fast((s - top[half]) + query_top[half]);
+          const float weight = lost >> slot & 1u ? exp2_fast(product - top[half])
+                                                 : product * exp2_fast((s - top[half]) + query_top[half]);
           products[n][2 * half + e] = visible >> slot & 1u ? weight : 0.0f;
         }
       }

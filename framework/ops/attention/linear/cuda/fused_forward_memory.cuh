@@ -5,7 +5,8 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-/// Output targets: output [batch, n, n_heads, d_value]; top and inverse [batch, n_heads, n], null if not needed.
+/// Output targets: output [batch, n, n_heads, d_value]; top (to base 2) and inverse [batch, n_heads, n], null if not
+/// needed.
 struct FusedOutputs {
   void* output = nullptr;
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;

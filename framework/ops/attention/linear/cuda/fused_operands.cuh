@@ -6,7 +6,7 @@
 // + 2 h + e of a group of 32 goes to lane t (of the four that share a row) at place 16 s + 8 h + 2 t + e of the
 // product. Columns of ω are stored in that order, and features of element-wise maps are numbered in it (`place`). All
 // results leave the kernels in their original order.
-#include "framework/cuda/kernels/kernel.h"
+#include "framework/cuda/kernels/exp2_fast.h"
 
 // For loops whose unrolling would only make the program larger.
 #ifdef __CUDACC__

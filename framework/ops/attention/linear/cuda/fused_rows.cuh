@@ -7,8 +7,7 @@
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-inline constexpr float fused_nothing =
-    -1e30f;  // the logarithm of zero: finite, so that the difference of two is not NaN
+inline constexpr float fused_nothing = -1e30f;      // log2 of zero: finite, so that the difference of two is not NaN
 inline constexpr float fused_min_product = 1e-30f;  // below it a pair is recomputed (docs/internals/numerics.md)
 
 /// Rows of all heads of all sequences; strides in elements.
@@ -215,9 +214,9 @@ struct FusedInputs {
 __device__ __forceinline__ bool shifts_keys(FusedForm form) {
   return form == FusedForm::projection || form == FusedForm::stretched_projection;
 }
-/// Terms of a row. shift is added to all log features, or to the row logarithm in the form `values`: for keys -|k'|²/2
-/// if the map uses it, and the weight from centering and mask. log_plus and log_minus are what softmax subtracts, for
-/// either sign.
+/// Terms of a row, as logarithms to base 2. shift is added to all log features, or to the row logarithm in the form
+/// `values`: for keys -|k'|²/2 if the map uses it, and the weight from centering and mask. log_plus and log_minus are
+/// what softmax subtracts, for either sign.
 struct RowTerms {
   float shift, log_plus, log_minus;
 };
@@ -244,7 +243,7 @@ __device__ inline void row_terms(const FusedProblem& p, const FusedInputs<Exact,
           }
         }
       }
-      const float scale = p.scale * p.scale;
+      const float scale = p.scale * p.scale * log2_of_e;
       terms[half].shift = quad_sum(weight) * scale - (squares ? quad_sum(square) * scale / 2 : 0.0f);
     }
     if (!Projected && p.form == FusedForm::softmax) {
@@ -258,10 +257,13 @@ __device__ inline void row_terms(const FusedProblem& p, const FusedInputs<Exact,
       for (int column = 8 * t; column < p.d; column += 32) {
         inputs.entries(row, column, x);
         FURLONG_UNROLL
-        for (int i = 0; i < 8; ++i) plus += gpu_exp_fast(x[i] - largest), minus += gpu_exp_fast(least - x[i]);
+        for (int i = 0; i < 8; ++i) {
+          plus += exp2_fast((x[i] - largest) * log2_of_e);
+          minus += exp2_fast((least - x[i]) * log2_of_e);
+        }
       }
-      terms[half].log_plus = largest + gpu_log(quad_sum(plus));
-      terms[half].log_minus = gpu_log(quad_sum(minus)) - least;
+      terms[half].log_plus = (largest + gpu_log(quad_sum(plus))) * log2_of_e;
+      terms[half].log_minus = (gpu_log(quad_sum(minus)) - least) * log2_of_e;
     }
     if (Keys && !inputs.exists(row)) terms[half].shift = fused_nothing;
   }

@@ -119,7 +119,7 @@ struct LocalStatesLayout {
   }
 };
 
-/// Computes each segment's own sum S[f, c] = Σ_j exp(b_jf - maximum_f) μ_j v_jc, the same sum over the extra column,
+/// Computes each segment's own sum S[f, c] = Σ_j 2^(b_jf - maximum_f) μ_j v_jc, the same sum over the extra column,
 /// and the maximum, for one feature tile and at most 64 columns. Grid: (segments, tiles · column slices, batch ·
 /// n_heads).
 template <bool Exact, bool Projected, bool Keys>
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
     for (int half = 0; half < 2; ++half) {
       const int place = own + g + 8 * half;
       const float after = raised(place);
-      before[half] = run.keeps ? gpu_exp_fast(running[place] - after) : 0.0f;
+      before[half] = run.keeps ? exp2_fast(running[place] - after) : 0.0f;
       __syncwarp();
       if (t == 0) running[place] = after;
     }
@@ -248,7 +248,8 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
   }
 }
 
-/// Initial and final state of a scan, in the map's own feature order: [batch, n_heads, m, ..]. Null: none.
+/// Initial and final state of a scan, in the map's own feature order: [batch, n_heads, m, ..]. Null: none. Maxima are
+/// natural logarithms.
 struct FusedCarried {
   const float *start_sum = nullptr, *start_extra = nullptr, *start_maximum = nullptr;
   float *final_sum = nullptr, *final_extra = nullptr, *final_maximum = nullptr, *final_magnitude = nullptr;
@@ -278,7 +279,7 @@ __global__ void __launch_bounds__(fused_threads, 8)
     float sum = 0, maximum = fused_nothing;
     if (starts) {
       sum = is_extra ? carried.start_extra[own] : carried.start_sum[own * p.d_value + column];
-      maximum = carried.start_maximum[own];
+      maximum = carried.start_maximum[own] * log2_of_e;
     }
     for (int step = 0; step < p.segments; ++step) {
       const int segment = segment_at(step);
@@ -288,7 +289,7 @@ __global__ void __launch_bounds__(fused_threads, 8)
       if (p.causal) *at = sum;
       if (!keeps(segment)) sum = 0, maximum = fused_nothing;
       const float after = gpu_max(maximum, local_maximum);
-      sum = sum * gpu_exp_fast(maximum - after) + local * gpu_exp_fast(local_maximum - after);
+      sum = sum * exp2_fast(maximum - after) + local * exp2_fast(local_maximum - after);
       maximum = after;
     }
     if (!p.causal) (is_extra ? states.extra[row_of(0)] : states.sum[row_of(0) * p.d_value + column]) = sum;
@@ -296,7 +297,7 @@ __global__ void __launch_bounds__(fused_threads, 8)
   }
   __syncwarp();
   if (lane != 0) return;
-  float maximum = starts ? carried.start_maximum[own] : fused_nothing;
+  float maximum = starts ? carried.start_maximum[own] * log2_of_e : fused_nothing;
   for (int step = 0; step < p.segments; ++step) {
     const int segment = segment_at(step);
     const std::int64_t row = row_of(segment);
@@ -305,7 +306,7 @@ __global__ void __launch_bounds__(fused_threads, 8)
     maximum = gpu_max(keeps(segment) ? maximum : fused_nothing, local);
   }
   if (!p.causal) states.maximum[row_of(0)] = maximum;
-  if (ends) carried.final_maximum[own] = maximum;
+  if (ends) carried.final_maximum[own] = maximum * log_of_2;
   if (ends && feature == 0) carried.final_magnitude[index] = 0;
 }
 

@@ -49,7 +49,8 @@ __device__ __forceinline__ void with_fused_form(FusedForm form, const Body& body
   }
 }
 
-/// Returns a log feature, or a feature in the form `values`, from u: ω·x or the entry itself, including its sign.
+/// Returns a log feature (to base 2), or a feature in the form `values`, from u: ω·x or the entry itself, including its
+/// sign.
 template <FusedForm form>
 __device__ __forceinline__ float feature_of(const FusedProblem& p, const FusedHead& head, const RowTerms& row, float u,
                                             int feature) {
@@ -58,16 +59,16 @@ __device__ __forceinline__ float feature_of(const FusedProblem& p, const FusedHe
   if constexpr (form == rectified_projection) {
     value = gpu_fma(u < 0 ? 0.0f : u, head.factor, p.kernel_epsilon);  // propagates NaN
   } else if constexpr (form == stretched_projection) {
-    value = gpu_fma(u, head.factor, gpu_fma(head.squares(p)[feature], head.oprf_a, row.shift));
+    value = gpu_fma(u, head.factor * log2_of_e, gpu_fma(head.squares(p)[feature], head.oprf_a * log2_of_e, row.shift));
   } else if constexpr (form == projection) {
-    value = gpu_fma(u, head.factor, row.shift);
+    value = gpu_fma(u, head.factor * log2_of_e, row.shift);
   } else if constexpr (form == relu) {
     value = u < 0 ? 0.0f : u;
   } else if constexpr (form == elu1) {
-    value = (u > 0 ? gpu_log_fast(1 + u) : u) + row.shift;
+    value = (u > 0 ? log2_fast(1 + u) : u * log2_of_e) + row.shift;
   } else {
     static_assert(form == softmax);
-    value = u + (row.shift - (feature < p.d ? row.log_plus : row.log_minus));
+    value = gpu_fma(u, log2_of_e, row.shift - (feature < p.d ? row.log_plus : row.log_minus));
   }
   constexpr bool values = form == rectified_projection || form == relu;
   return feature < p.m ? value : values ? 0.0f : fused_nothing;
@@ -80,8 +81,8 @@ __device__ __forceinline__ float gradient_of_input(const FusedProblem& p, float 
   if constexpr (form == FusedForm::rectified_projection) return feature <= p.kernel_epsilon ? 0.0f : gradient;
   if constexpr (form == FusedForm::relu) return feature <= 0 ? 0.0f : gradient;
   if constexpr (form == FusedForm::elu1) {
-    const float log_feature = feature - row_shift;  // log(1 + x) if positive
-    return log_feature > 0 ? gradient * gpu_exp_fast(-log_feature) : gradient;
+    const float log_feature = feature - row_shift;  // log2(1 + x) if positive
+    return log_feature > 0 ? gradient * exp2_fast(-log_feature) : gradient;
   }
   return gradient;
 }
@@ -169,10 +170,10 @@ __device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& h
   return value;
 }
 
-/// Returns exp(shift) times the feature; for a log feature exp(feature + shift). In the form `values` the row logarithm
+/// Returns 2^shift times the feature; for a log feature 2^(feature + shift). In the form `values` the row logarithm
 /// is row_shift.
 __device__ __forceinline__ float weighted(const FusedProblem& p, float feature, float row_shift, float shift) {
-  const float e = gpu_exp_fast((p.values ? row_shift : feature) + shift);
+  const float e = exp2_fast((p.values ? row_shift : feature) + shift);
   return p.values ? feature * e : e;
 }
 /// Returns the part of its logarithm that maxima are taken over.

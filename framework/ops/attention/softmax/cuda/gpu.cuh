@@ -1,7 +1,7 @@
 #pragma once
 // Shared by the kernels of softmax attention: addresses of rows, the block of tokens that a thread block works on, and
 // which keys are visible to a query.
-#include "framework/cuda/kernels/kernel.h"
+#include "framework/cuda/kernels/exp2_fast.h"
 // After kernel.h, which must precede fmt.
 #include <algorithm>
 #include <cmath>
@@ -233,17 +233,6 @@ __device__ inline bool any_kept(const std::int32_t* kept, int first, int count) 
   for (int j = static_cast<int>(threadIdx.x); j < count; j += static_cast<int>(blockDim.x))
     found = found || kept[first + j] != 0;
   return __syncthreads_or(found);
-}
-
-/// Returns 2^x; for float32 by the special-function unit (relative error 2^-22, results below 2^-126 are 0).
-__device__ inline float exp2_fast(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return gpu_exp2(x);
-#endif
 }
 
 /// Returns x y, rounded before it is added to anything. Weights are computed under the rounded product of a row's
