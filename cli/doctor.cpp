@@ -219,7 +219,11 @@ void advise_on_machine(const Examination& found, std::vector<Advice>& advice) {
     advice.push_back({"this CPU has no 256-bit vectors (AVX2): training is many times slower than with them",
                       "use another machine"});
   if (!ops::multiplies_bfloat16())
-    advice.push_back({"this CPU has no fast bfloat16 products: `dtype: bfloat16` saves memory but computes in float32",
+    advice.push_back({cpu.has("avx512_bf16")
+                          ? "this CPU's bfloat16 products (avx512_bf16) are no faster than float32's "
+                            "and are not used: `dtype: bfloat16` saves memory"
+                          : "this CPU has no bfloat16 products: `dtype: bfloat16` saves memory but "
+                            "computes in float32",
                       "use `dtype: float32` for speed"});
   if (found.machine.memory.available < (uint64_t{1} << 30))
     advice.push_back(

@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   program.require_subcommand();
   program.footer(
       "furlong SUBCOMMAND --help describes a subcommand. Exit status: 0 success, 1 system error (I/O, memory, GPU, "
-      "network), 2 user error, 3 stopped by a signal after saving.");
+      "network), 2 user error, 3 stopped by a signal; no partial file is left, and training saves first.");
   program.examples({
       "furlong prepare text book.txt --output book.h5",
       "furlong train configs/quickstart.yaml",

@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct PlanArguments {
-  std::string config, devices = "1", device;
+  std::string config, devices = "1", device = "cpu";
   std::vector<std::string> overrides;
   double utilization = 0;
   bool json = false;
@@ -307,7 +307,7 @@ void add_plan(Command program, int&) {
                   names +
                       "or cpu (hosts like this one, which is measured for a few seconds), and KEY=NUMBER pairs that "
                       "override the device's numbers, see below")
-      .required()
+      .shows_default()
       .value_name("NAME[,KEY=NUMBER...]");
   command.add_option("--devices", options->devices, "Number of devices, or hosts x devices per host, for example 8x8")
       .shows_default()

@@ -3,7 +3,7 @@
 #   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|english_passages
 #   scripts/prepare_data.sh kjv_tokens|kjv_sections|kjv_pairs
 #   scripts/prepare_data.sh fashion_train|fashion_test
-#   scripts/prepare_data.sh listops|pathfinder|pathx
+#   scripts/prepare_data.sh listops|listops_desk|pathfinder|pathx
 # Works in the folder `data` of the current directory, or in $FURLONG_DATA.
 # Exit status: 0, or that of the step that failed.
 set -euo pipefail
@@ -59,11 +59,12 @@ case "$name" in
   fashion_test) source=$data/fashion_test.idx
                 arguments=(images "$source" --label-file "$data/fashion_test_labels.idx" --split train:1) ;;
   listops) arguments=(listops) ;;
+  listops_desk) arguments=(listops --min-length 50 --max-length 200) ;;
   pathfinder) arguments=(pathfinder) ;;
   pathx) arguments=(pathfinder --size 128) ;;
   *) echo "prepare_data.sh: data set \"$name\" is unknown; expected kjv, ecoli, proteins, all_proteins, antibodies," \
        "english, english_passages, kjv_tokens, kjv_sections, kjv_pairs, fashion_train, fashion_test, listops," \
-       "pathfinder or pathx" >&2
+       "listops_desk, pathfinder or pathx" >&2
      exit 2 ;;
 esac
 

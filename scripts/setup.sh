@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Furlong needs and that are missing.
-#   scripts/setup.sh [run|test|models|reproduce]
+#   scripts/setup.sh [run|test|models|reproduce|package]
 # run (the default) is for building and using the program; test adds packages for its tests, models those for fetching
-# trained models, reproduce those for the figures of scripts/reproduce/. If nothing is missing, returns immediately
-# without network access.
+# trained models, reproduce those for the figures of scripts/reproduce/, package those for a Debian package (cpack). If
+# nothing is missing, returns immediately without network access.
 # Exit status: 0 nothing is missing, 1 the installation failed, 2 packages are missing and installing them needs root.
 set -euo pipefail
 
@@ -14,14 +14,16 @@ run_packages=(
   libpcre2-dev libsentencepiece-dev libutf8proc-dev libgloo-dev
 )
 # The launchers under which ranks are tested; the last two packages create networks that can be cut.
-test_packages=(libgtest-dev libgmock-dev python3 openmpi-bin slurm-wlm iproute2 util-linux)
+test_packages=(libgtest-dev libgmock-dev openmpi-bin slurm-wlm iproute2 util-linux)
 
 model_packages=(python3 python3-pip)
 reproduce_packages=(python3 python3-h5py python3-matplotlib)
+package_packages=(file dpkg-dev)
 
 case "${1:-run}" in
   models) wanted=("${model_packages[@]}") ;;
   reproduce) wanted=("${reproduce_packages[@]}") ;;
+  package) wanted=("${run_packages[@]}" "${package_packages[@]}") ;;
   run) wanted=("${run_packages[@]}") ;;
   test) wanted=("${run_packages[@]}" "${test_packages[@]}" "${reproduce_packages[@]}") ;;
   *) sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;

@@ -46,7 +46,8 @@ done
 failed=()
 timings=()
 outcomes=$(mktemp)
-trap 'rm -f "$outcomes"' EXIT
+reporter=
+trap 'rm -f "$outcomes"; [[ -z $reporter ]] || kill "$reporter" 2>/dev/null' EXIT
 # phase NAME COMMAND...: runs the command, records its time and failure, and continues.
 phase() {
   local name=$1 begin=$SECONDS status=0
@@ -123,6 +124,14 @@ show_failures() {
     !/^\[|^Note: |^no tests on CUDA|^$/ { other = other "\n" $0 }' "$1" | cut -c -2000
 }
 
+# Prints how many of ctest's tests have ended, twice a minute, until it is killed.
+report_progress() {
+  while sleep 30 >/dev/null 2>&1; do
+    sed -n 's/^ *\([0-9]*\)\/\([0-9]*\) Test .*/\1 of \2/p' "$1" | tail -n 1 |
+      sed 's/$/ test programs have ended/'
+  done
+}
+
 # run_tests FOLDER FILTER PROGRAMS [WRAPPER...]: runs the tests of build/FOLDER selected by GoogleTest's FILTER, in the
 # ctest tests that match the regular expression PROGRAMS. One more program runs at once than there are cores, because
 # many wait.
@@ -133,8 +142,13 @@ run_tests() {
   [[ $patterns != *-* ]] || selection+=(-E "$(regex_of "${patterns#*-}")")
   mkdir -p "$build/tests/results"
   rm -f "$build"/tests/results/*
+  report_progress "$log" &
+  reporter=$!
   "$@" env ${patterns:+"GTEST_FILTER=$patterns"} ctest --test-dir "$build" --parallel "$(($(nproc) + 1))" \
     --output-on-failure --no-tests=error "${selection[@]}" >"$log" 2>&1 || status=$?
+  kill "$reporter" 2>/dev/null
+  wait "$reporter" 2>/dev/null || true
+  reporter=
   show_failures "$log"
   cat "$build"/tests/results/* </dev/null 2>/dev/null | sed -n 's/^note //p' | sort -u
   found=$(outcomes_of "$log" "$build/tests/results")

@@ -81,7 +81,7 @@ class Lines : public sentencepiece::SentenceIterator {
     if (!source_) {
       if (next_input_ == inputs_.size()) return false;
       source_ = std::make_unique<ByteSource>(inputs_[next_input_++]);
-      log_info("prepare tokenizer: reading {}", source_->name());
+      log_debug("prepare tokenizer: reading {}", source_->name());
     }
     std::vector<char> block(std::size_t{1} << 20);
     const std::size_t count = source_->read(block.data(), block.size());

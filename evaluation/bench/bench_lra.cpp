@@ -33,16 +33,21 @@ constexpr std::uint64_t data_seed = 1;
 struct LraTask {
   const char* name;
   std::array<std::uint64_t, 3> samples;  // as published
-  std::unique_ptr<LabeledTask> (*make)();
+  std::int64_t sequence_length;          // as published
+  std::unique_ptr<LabeledTask> (*make)(std::int64_t sequence_length);
 };
-const std::array lra_task_list{
-    LraTask{
-        "listops", ListOps::published_samples,
-        []() -> std::unique_ptr<LabeledTask> { return std::make_unique<ListOps>(ListOpsOptions{.seed = data_seed}); }},
-    LraTask{"pathfinder", Pathfinder::published_samples,
-            []() -> std::unique_ptr<LabeledTask> { return std::make_unique<Pathfinder>(32, data_seed); }},
-    LraTask{"pathx", Pathfinder::published_samples,
-            []() -> std::unique_ptr<LabeledTask> { return std::make_unique<Pathfinder>(128, data_seed); }}};
+/// Expressions have a quarter of the longest length or more, as the published ones.
+std::unique_ptr<LabeledTask> make_listops(std::int64_t sequence_length) {
+  return std::make_unique<ListOps>(
+      ListOpsOptions{.min_length = sequence_length / 4, .max_length = sequence_length, .seed = data_seed});
+}
+template <std::int64_t side>
+std::unique_ptr<LabeledTask> make_pathfinder(std::int64_t) {
+  return std::make_unique<Pathfinder>(side, data_seed);
+}
+const std::array lra_task_list{LraTask{"listops", ListOps::published_samples, 2000, make_listops},
+                               LraTask{"pathfinder", Pathfinder::published_samples, 1024, make_pathfinder<32>},
+                               LraTask{"pathx", Pathfinder::published_samples, 16384, make_pathfinder<128>}};
 
 struct PublishedAccuracy {
   const char *task, *mechanism;
@@ -90,10 +95,12 @@ Json options_of_dataset(const std::string& path) {
 }
 
 /// Generates the dataset if it does not exist, otherwise compares it with the options.
-void prepare_dataset(const std::string& name, const fs::path& dataset, const LraOptions& options, LraResult& result) {
+void prepare_dataset(const std::string& name, const DataSettings& data, const LraOptions& options, LraResult& result) {
+  const fs::path& dataset = data.dataset;
   const auto& info =
       *std::find_if(lra_task_list.begin(), lra_task_list.end(), [&](const LraTask& one) { return name == one.name; });
-  const auto task = info.make();
+  const auto task = info.make(data.sequence_length);
+  if (data.sequence_length != info.sequence_length) result.published.reset();
   const auto samples = options.samples.value_or(info.samples);
   if (!fs::exists(dataset)) {
     log_info("generating {}", dataset.string());
@@ -173,7 +180,7 @@ LraResult bench_lra(const std::string& task, const std::string& mechanism, const
   result.published = published_accuracy(task, mechanism);
   result.config = to_json(loaded.settings);
   result.dataset = loaded.settings.data.dataset.string();
-  if (!result.dataset.empty()) prepare_dataset(task, result.dataset, options, result);
+  if (!result.dataset.empty()) prepare_dataset(task, loaded.settings.data, options, result);
   const Device device = device_from_name(loaded.settings.device);
   arena(device).reset_peak();
   const TrainResult trained = train(loaded, {});

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "communication/job_store/socket.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/json_bounds.h"
@@ -123,6 +124,13 @@ bool is_locked(const std::filesystem::path& directory) {
   return false;
 }
 
+/// Whether the training that wrote the lock file last, and did not end in order, was on another host.
+bool was_locked_elsewhere(const std::filesystem::path& directory) {
+  std::ifstream file(directory / ".lock");
+  std::string host;
+  return std::getline(file, host) && host != host_name();
+}
+
 }  // namespace
 
 std::string_view name_of(RunState state) {
@@ -165,7 +173,7 @@ RunFiles read_run(const std::filesystem::path& directory) {
   const bool recent = std::filesystem::file_time_type::clock::now() - run.changed < std::chrono::minutes(2);
   if (run.max_steps > 0 && run.step >= run.max_steps)
     run.state = RunState::finished;
-  else if (is_locked(directory) || recent)
+  else if (is_locked(directory) || (recent && was_locked_elsewhere(directory)))
     run.state = RunState::running;
   return run;
 }

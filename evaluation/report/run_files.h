@@ -21,7 +21,8 @@ struct MetricColumns {
 };
 
 enum class RunState : std::uint8_t {
-  running,   ///< a training of this machine holds the lock, or the metrics changed during the last two minutes
+  /// A training of this machine holds the lock, or one of another host has it and wrote metrics in the last two minutes.
+  running,
   finished,  ///< took all its steps
   stopped,   ///< ended before: by a signal, an error, or early stopping
 };

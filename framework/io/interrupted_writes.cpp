@@ -25,11 +25,10 @@ void remove_and_end(int signal) {
   for (Slot& slot : slots) {
     if (slot.state.load(std::memory_order_acquire) == Slot::ready) ::unlink(slot.path);
   }
-  char line[] = "error: stopped by signal  0; no partial file is left\n";
-  char* digits = std::strstr(line, " 0;");
-  digits[0] = signal >= 10 ? static_cast<char>('0' + signal / 10) : ' ';
-  digits[1] = static_cast<char>('0' + signal % 10);
-  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line, sizeof(line) - 1);
+  const char* line = signal == SIGINT    ? "error: stopped by SIGINT; no partial file is left\n"
+                     : signal == SIGTERM ? "error: stopped by SIGTERM; no partial file is left\n"
+                                         : "error: stopped by SIGHUP; no partial file is left\n";
+  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line, std::strlen(line));
   ::_exit(3);
 }
 

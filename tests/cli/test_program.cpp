@@ -240,7 +240,7 @@ TEST_F(ProgramTest, ReportsDamagedDatasetInOneLine) {
   fs::copy_file(path("text.txt"), broken, fs::copy_options::overwrite_existing);
   expect_user_error(train(), {broken, "HDF5"});
   fs::remove(broken);
-  expect_user_error(train(), {broken + ": does not exist; expected an HDF5 file"});
+  expect_user_error(train(), {"data.dataset: " + broken + ": does not exist; expected a tokenized dataset"});
 }
 
 TEST_F(ProgramTest, PrepareNamesDatasetAfterInput) {

@@ -65,6 +65,10 @@ def why_not():
     ]
     if missing:
         return f"{', '.join(missing)} not installed (Debian: slurm-wlm, util-linux)"
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)  # as Slurm's daemons do
+    except OSError:
+        return f"the name of this host, {socket.gethostname()}, does not resolve (/etc/hosts)"
     return None if own_address() else "this machine has no address but the loopback interface's"
 
 

@@ -114,6 +114,13 @@ std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
         "data.dataset is empty, as in the config of an imported model; expected a tokenized dataset written by furlong "
         "prepare: pass --data or set data.dataset");
   }
+  std::error_code ignored;
+  if (std::filesystem::status(settings.dataset, ignored).type() == std::filesystem::file_type::not_found)
+    throw UserError(
+        "{}: does not exist; expected a tokenized dataset: furlong prepare writes them, and scripts/run.sh those of "
+        "the "
+        "configs in configs/",
+        settings.dataset.string());
   return std::make_unique<TokenizedDataset>(TokenizedDataset::open(settings.dataset.string()));
 }
 

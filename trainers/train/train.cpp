@@ -6,6 +6,7 @@
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
 #include "trainers/checkpoint/checkpoints.h"
+#include "trainers/model/objective.h"
 #include "trainers/train/checkpoint_saver.h"
 #include "trainers/train/recording/run_recorder.h"
 #include "trainers/train/run/run_directory.h"
@@ -100,7 +101,22 @@ class Run {
                     trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
                     trainer_.model().store->trained_parameter_count(), data_to_train_on(),
                     setup_.data->vocabulary().kind_name(), where(), directory_.path().string()));
+    if (const std::string part = validated_part(); !part.empty()) recorder_->print(part);
     if (const std::string note = trainer_.source().note(); !note.empty()) log_warn("{}", note);
+  }
+
+  /// A sentence if validation reads a part of its split only.
+  std::string validated_part() {
+    const std::int64_t limit = settings_.trainer.validation_batches, rows = settings_.data.batch_size;
+    if (settings_.data.task != "none" || !can_validate() || settings_.trainer.validate_every == 0 || limit == 0)
+      return "";
+    const auto source = evaluation_source(settings_, trainer_.model().vocabulary, *setup_.data, Split::validation,
+                                          settings_.data.sequence_length, rows);
+    const auto batches =
+        (source->n_samples() + static_cast<std::uint64_t>(rows) - 1) / static_cast<std::uint64_t>(rows);
+    if (batches <= static_cast<std::uint64_t>(limit)) return "";
+    return fmt::format("validation: the first {} of {} batches of the split (trainer.validation_batches)", limit,
+                       batches);
   }
 
   std::string data_to_train_on() const {

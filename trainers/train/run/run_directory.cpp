@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "communication/job_store/socket.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
@@ -62,7 +63,13 @@ class RunDirectory::Lock {
   explicit Lock(const fs::path& directory)
       : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
     if (descriptor_ < 0) throw_file_error(directory / ".lock", "create", errno);
-    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
+      // furlong runs reads which host's training has locked the directory.
+      const std::string host = host_name() + '\n';
+      [[maybe_unused]] const bool written =
+          ftruncate(descriptor_, 0) == 0 && write(descriptor_, host.data(), host.size()) > 0;
+      return;
+    }
     const int failure = errno;
     if (failure == ENOLCK || failure == ENOTSUP || failure == ENOSYS) {
       log_warn("{}: this file system has no locks; a second training in this run directory would not be detected",
@@ -75,7 +82,10 @@ class RunDirectory::Lock {
         "{}: another furlong train is running in this run directory; stop it, or pass a different --run-dir",
         directory.string());
   }
-  ~Lock() { close(descriptor_); }
+  ~Lock() {
+    [[maybe_unused]] const int emptied = ftruncate(descriptor_, 0);
+    close(descriptor_);
+  }
   Lock(const Lock&) = delete;
   Lock& operator=(const Lock&) = delete;
 

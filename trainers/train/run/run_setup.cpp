@@ -43,12 +43,21 @@ void check_processes(const Settings& settings, const Device& device, const Proce
   group.device_communicator(device);  // before free memory is measured: it needs some itself
 }
 
+std::unique_ptr<Dataset> open_named_data(const DataSettings& data) {
+  try {
+    return open_data(data);
+  } catch (const UserError& error) {
+    if (data.dataset.empty()) throw;
+    throw UserError("data.dataset: {}", error.what());
+  }
+}
+
 }  // namespace
 
 RunSetup set_up_run(const LoadedSettings& loaded, const TrainOptions& options, const ProcessGroup& group) {
   const Settings& settings = loaded.settings;
   RunSetup setup;
-  setup.data = open_data(settings.data);
+  setup.data = open_named_data(settings.data);
   if (!settings.finetune.source.empty())
     throw UserError("finetune.source: {}: this config finetunes a model in stages; run it with furlong finetune",
                     settings.finetune.source.string());
