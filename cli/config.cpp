@@ -42,16 +42,17 @@ std::unique_ptr<Dataset> open_dataset(const LoadedSettings& loaded) {
   try {
     return open_data(loaded.settings.data);
   } catch (const UserError& error) {
-    throw UserError("{}: data.dataset: {}", loaded.origins.at("data.dataset").text(), error.what());
+    const std::string key = loaded.settings.data.sources.empty() ? "data.dataset" : "data.sources";
+    const std::string message = error.what();
+    throw UserError("{}: {}{}", loaded.origins.at(key).text(), message.starts_with(key) ? "" : key + ": ", message);
   }
 }
 
 void check_file(const ConfigArguments& options) {
   const auto loaded = load_settings(options.file, options.overrides);
   log_warnings(loaded);
-  std::error_code code;
-  const bool has_dataset =
-      loaded.settings.data.task != "none" || std::filesystem::exists(loaded.settings.data.dataset, code);
+  const std::string missing = missing_data(loaded.settings.data);
+  const bool has_dataset = missing.empty();
   if (has_dataset) check_against_data(loaded, *open_dataset(loaded));
   if (options.as_json) {
     nlohmann::ordered_json files = nlohmann::ordered_json::array();
@@ -65,9 +66,7 @@ void check_file(const ConfigArguments& options) {
   }
   fmt::print("{}: valid; {} key{} set, {} file{} read\n", options.file, loaded.origins.size(),
              loaded.origins.size() == 1 ? "" : "s", loaded.files.size(), loaded.files.size() == 1 ? "" : "s");
-  if (!has_dataset)
-    fmt::print("note: data.dataset {} does not exist yet; furlong prepare writes it\n",
-               loaded.settings.data.dataset.string());
+  if (!has_dataset) fmt::print("note: data.dataset {} does not exist yet; furlong prepare writes it\n", missing);
 }
 
 }  // namespace

@@ -53,13 +53,13 @@ SplitData open_split(Model& model, const EvaluateArguments& options, const std::
                                                    : "objective.name");
     model.settings.data.sampler = options.sampler == "documents" ? "documents" : "sequential";
   }
-  if (settings.data.task == "none" && settings.data.dataset.empty() && options.dataset.empty())
+  if (settings.data.task == "none" && settings.data.mixture().empty() && options.dataset.empty())
     throw UserError("{}: the model was imported, its config names no dataset; add --data DATASET", path);
   if (settings.data.task != "none" && !options.dataset.empty())
     throw UserError("--data does not apply: the model was trained on the task {}; remove it",
                     open_data(settings.data)->path());
   DataSettings data_settings = settings.data;
-  if (!options.dataset.empty()) data_settings.dataset = options.dataset;
+  if (!options.dataset.empty()) data_settings.use(options.dataset);
   SplitData found{open_data(data_settings), split_from_name(options.split),
                   options.sequence_length > 0 ? options.sequence_length : settings.data.sequence_length,
                   options.batch_size > 0 ? options.batch_size : settings.data.batch_size};
@@ -135,8 +135,7 @@ Findings measure(Model& model, const SplitData& on, const EvaluateArguments& opt
     findings.measures = measures.to_json();
     const std::vector<std::string>& labels = model.vocabulary.labels();
     if (file && kind == LabelKind::numbers)
-      file->write_numbers(measures.predicted(), dynamic_cast<const TokenizedDataset&>(*on.data).label_numbers(),
-                          labels);
+      file->write_numbers(measures.predicted(), on.data->stores().front()->label_numbers(), labels);
     if (file && kind == LabelKind::sets) file->write_sets(measures.predicted(), measures.targets(), labels);
   } else {
     ContextLosses positions(settings.data.stateful);

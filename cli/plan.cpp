@@ -34,8 +34,8 @@ struct PlanArguments {
 /// their meaning does not matter.
 Vocabulary vocabulary_of(const LoadedSettings& loaded) {
   const Settings& settings = loaded.settings;
-  std::error_code failure;
-  if (settings.data.task != "none" || std::filesystem::exists(settings.data.dataset, failure)) {
+  const std::string missing = missing_data(settings.data);
+  if (missing.empty()) {
     const std::unique_ptr<Dataset> data = open_data(settings.data);
     check_against_data(loaded, *data);
     return data->vocabulary();
@@ -45,7 +45,7 @@ Vocabulary vocabulary_of(const LoadedSettings& loaded) {
         "data.dataset: {} does not exist, and the vocabulary size is unknown; create it with furlong prepare, or add "
         "--set "
         "model.vocabulary_size=N",
-        settings.data.dataset.string());
+        missing);
   const Vocabulary any = Vocabulary::copy(1);
   return settings.objective.learns_labels() ? any.with_labels({"one", "other"}) : any;
 }

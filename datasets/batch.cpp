@@ -27,4 +27,25 @@ void widen(Batch& batch, std::int64_t n) {
   batch.n = n;
 }
 
+void append(Batch& batch, Batch more) {
+  if (batch.batch == 0) {
+    batch = std::move(more);
+    return;
+  }
+  require(batch.fresh.empty() && more.fresh.empty(), "batches of streams cannot be joined");
+  const std::int64_t n = std::max(batch.n, more.n);
+  widen(batch, n);
+  widen(more, n);
+  if (batch.mask.empty() != more.mask.empty()) {
+    Batch& without = batch.mask.empty() ? batch : more;
+    without.mask.assign(without.inputs.size(), 1);
+  }
+  batch.batch += more.batch;
+  batch.n_targets += more.n_targets;
+  batch.n_tokens += more.n_tokens;
+  for (const auto part :
+       {&Batch::inputs, &Batch::targets, &Batch::mask, &Batch::documents, &Batch::labels, &Batch::values})
+    (batch.*part).insert((batch.*part).end(), (more.*part).begin(), (more.*part).end());
+}
+
 }  // namespace furlong

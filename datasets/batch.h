@@ -38,6 +38,10 @@ struct Batch {
 /// Pads all rows to `n` tokens. The batch must not have `documents`. Throws ContractError if `n` is less than batch.n.
 void widen(Batch& batch, std::int64_t n);
 
+/// Adds the samples of `more` after those of `batch`, which may be empty, and widens rows to the longer length. Only
+/// rows of equal length may have `documents`. Batches of streams (`fresh`) cannot be joined.
+void append(Batch& batch, Batch more);
+
 /// The samples of each batch that one of several ranks reads. The shares are contiguous, cover the batch, and differ in
 /// size by at most one sample.
 struct SampleShare {

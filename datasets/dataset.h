@@ -1,10 +1,13 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "datasets/split.h"
 #include "datasets/vocabulary.h"
 
 namespace furlong {
+
+class TokenizedDataset;
 
 /// The data of a run: a tokenized dataset, or a task that generates its sequences.
 class Dataset {
@@ -16,6 +19,8 @@ class Dataset {
   virtual const Vocabulary& vocabulary() const = 0;
   /// Returns the number of tokens in a split. A task without end returns the largest number.
   virtual std::uint64_t size(Split split) const = 0;
+  /// Returns the tokenized datasets: one, or those of a mixture; none for a task. Validation and tests use the first.
+  virtual std::vector<const TokenizedDataset*> stores() const { return {}; }
 };
 
 }  // namespace furlong

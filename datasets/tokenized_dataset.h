@@ -60,6 +60,7 @@ class TokenizedDataset : public Dataset {
   const std::vector<Range>& ranges(Split split) const;
   /// Returns the number of tokens in a split.
   std::uint64_t size(Split split) const override;
+  std::vector<const TokenizedDataset*> stores() const override { return {this}; }
 
   /// Reads tokens [position, position + tokens.size()) of the concatenated ranges of the split. Throws ContractError if
   /// they exceed the split. A split of at most 1 GiB is loaded into memory by the first read. Thread-safe.

@@ -48,8 +48,8 @@ Counts count_training(const Settings& settings, const Vocabulary& vocabulary, co
   if (settings.objective.learns_labels())
     return count_targets(settings, vocabulary, data, Split::train, settings.data.sequence_length,
                          settings.data.batch_size, 0);
-  const auto* store = dynamic_cast<const TokenizedDataset*>(&data);
-  require(store != nullptr, "{} is not a tokenized dataset", data.path());
+  require(!data.stores().empty(), "{} is not a tokenized dataset", data.path());
+  const TokenizedDataset* store = data.stores().front();
   Counts counts(static_cast<std::size_t>(vocabulary.size()), 0);
   const std::uint64_t size = std::min(store->size(Split::train), kMostTokens);
   for (std::uint64_t place = 0; place < size; place += kTokensAtOnce)

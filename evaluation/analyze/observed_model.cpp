@@ -25,10 +25,10 @@ std::unique_ptr<Dataset> open_dataset(const Settings& settings, const std::files
   if (settings.data.task != "none" && !dataset.empty())
     throw UserError("--data does not apply: the model was trained on the task {}; remove it",
                     open_data(settings.data)->path());
-  if (settings.data.task == "none" && dataset.empty() && settings.data.dataset.empty())
+  if (settings.data.task == "none" && dataset.empty() && settings.data.mixture().empty())
     throw UserError("the model was imported, its config names no dataset; add --data DATASET");
   DataSettings data = settings.data;
-  if (!dataset.empty()) data.dataset = dataset;
+  if (!dataset.empty()) data.use(dataset);
   return open_data(data);
 }
 

@@ -328,14 +328,21 @@ void apply(const Table& table, Layer& layer, const std::string& name, const std:
     auto& [value, place] = it->second;
     if (key.holds<std::filesystem::path>())
       value = expand_path(std::get<std::string>(value), place.text() + ": " + key.path());
-    if (key.is_required() && value == Value(std::string()))
-      throw UserError("{}: {} is empty; expected {}: {}", place.text(), key.path(), key.expected(), key.meaning());
+    if (auto* items = std::get_if<std::vector<Item>>(&value))
+      for (Item& item : *items)
+        for (auto& [name, text] : item) text = expand_path(text, place.text() + ": " + key.path());
     key.set(value);
     reading.origins[key.path()] = place;
   }
-  // After all keys are set, because a required key may be missing if it has no effect.
+  // After all keys are set, because a required key may have no effect, or an alternative.
   for (const auto& key : table.keys()) {
-    if (!key.is_required() || layer.contains(key.path()) || table.unmet(key)) continue;
+    const auto it = layer.find(key.path());
+    if (!key.is_required() || (it != layer.end() && it->second.value != Value(std::string()))) continue;
+    if (!key.alternative().empty() && !table.is_empty(key.alternative())) continue;
+    if (it != layer.end())
+      throw UserError("{}: {} is empty; expected {}: {}", it->second.place.text(), key.path(), key.expected(),
+                      key.meaning());
+    if (table.unmet(key)) continue;
     throw UserError("{}: {} is missing; expected {}: {}; write it under {}:, or add --set {}=...", name, key.path(),
                     key.expected(), key.meaning(), key.section(), key.path());
   }

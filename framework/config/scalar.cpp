@@ -102,6 +102,34 @@ std::vector<std::string> parse_list(const Key& key, const YAML::Node& node, cons
   return items;
 }
 
+std::vector<Item> parse_items(const Key& key, const YAML::Node& node, const YamlSource& source) {
+  if (!node.IsSequence()) mistake(key, node, source);
+  std::vector<Item> items;
+  for (const auto& map : node) {
+    if (!map.IsMap()) mistake(key, map, source, "", "a map with " + join(key.field_names(), " and "));
+    Item item;
+    for (const auto& field : map) {
+      const std::string name = field.first.IsScalar() ? field.first.Scalar() : describe(field.first);
+      const auto refuse = [&](const std::string& what) {
+        throw UserError("{}: {}: {}; expected {}", source.at(field.first.Mark()).text(), key.path(), what,
+                        join(key.field_names(), " and "));
+      };
+      if (std::find(key.field_names().begin(), key.field_names().end(), name) == key.field_names().end())
+        refuse("unknown field " + name);
+      if (!field.second.IsScalar() || field.second.Scalar().empty())
+        refuse(fmt::format("found {} for {}", describe(field.second), name));
+      source.check_quotes(field.second);
+      if (!item.emplace(name, field.second.Scalar()).second) refuse(name + " is set twice");
+    }
+    for (const std::string& name : key.field_names())
+      if (!item.contains(name))
+        throw UserError("{}: {}: {} is missing; expected {}", source.at(map.Mark()).text(), key.path(), name,
+                        join(key.field_names(), " and "));
+    items.push_back(std::move(item));
+  }
+  return items;
+}
+
 std::string choice_hint(const Key& key, const YAML::Node& node) {
   const std::string close = nearest(node.Scalar(), key.choices());
   return close.empty() ? "" : fmt::format("did you mean {}?", close);
@@ -134,6 +162,7 @@ Value parse_value(const Key& key, const YAML::Node& node, const YamlSource& sour
     throw UserError("{}: {}: found the tag {}; expected {} without a tag", source.at(node.Mark()).text(), key.path(),
                     std::regex_replace(node.Tag(), std::regex("^tag:yaml.org,2002:"), "!!"), key.expected());
   if (key.holds<std::vector<std::string>>()) return parse_list(key, node, source);
+  if (key.holds<std::vector<Item>>()) return parse_items(key, node, source);
   if (!node.IsScalar()) mistake(key, node, source);
   source.check_quotes(node);
   Value value = node.Scalar();

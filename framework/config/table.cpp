@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -39,6 +40,13 @@ std::string text_in_yaml(const std::string& text) {
   return plain ? text : nlohmann::json(text).dump();  // JSON strings are valid double-quoted YAML
 }
 
+bool is_number_text(const std::string& text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && rest == end && std::isfinite(number);
+}
+
 std::string to_text(const Value& value) {
   struct Visitor {
     std::string operator()(std::monostate) const { return "null"; }
@@ -51,6 +59,16 @@ std::string to_text(const Value& value) {
     std::string operator()(const std::vector<std::string>& v) const {
       std::vector<std::string> items;
       for (const auto& item : v) items.push_back(text_in_yaml(item));
+      return fmt::format("[{}]", join(items, ", "));
+    }
+    std::string operator()(const std::vector<Item>& v) const {
+      std::vector<std::string> items;
+      for (const Item& item : v) {
+        std::vector<std::string> fields;
+        for (const auto& [name, text] : item)
+          fields.push_back(name + ": " + (is_number_text(text) ? text : text_in_yaml(text)));
+        items.push_back("{" + join(fields, ", ") + "}");
+      }
       return fmt::format("[{}]", join(items, ", "));
     }
   };
@@ -86,7 +104,8 @@ Key& Key::above(double bound) { return lowest_ = bound, lowest_excluded_ = true,
 Key& Key::below(double bound) { return highest_ = bound, highest_excluded_ = true, *this; }
 Key& Key::zero_means(std::string what) { return zero_meaning_ = std::move(what), *this; }
 Key& Key::one_of(std::vector<std::string> names) { return choices_ = std::move(names), *this; }
-Key& Key::required() { return required_ = true, *this; }
+Key& Key::required(std::string alternative) { return required_ = true, alternative_ = std::move(alternative), *this; }
+Key& Key::fields(std::vector<std::string> names) { return fields_ = std::move(names), *this; }
 Key& Key::elsewhere(std::vector<std::string> names) { return names_elsewhere_ = std::move(names), *this; }
 
 Key& Key::like(std::string pattern, std::vector<std::string> forms) {
@@ -128,7 +147,7 @@ std::string Key::type() const {
   if (holds<bool>()) return "boolean";
   if (holds<std::filesystem::path>()) return "path";
   if (is_text()) return choices_.empty() ? "string" : "choice";
-  return "list of strings";
+  return holds<std::vector<Item>>() ? "list of maps" : "list of strings";
 }
 
 namespace {
@@ -156,6 +175,7 @@ std::string Key::expected() const {
   if (holds<bool>()) return "true or false";
   if (holds<std::filesystem::path>()) return "a path";
   if (holds<std::vector<std::string>>()) return "a list of strings";
+  if (holds<std::vector<Item>>()) return "a list of maps with " + join(fields_, " and ");
   if (is_text())
     return choices_.empty() ? "text" : fmt::format("{}{}", choices_.size() > 1 ? "one of " : "", join(choices_, ", "));
   const std::string zero = zero_meaning_.empty() ? "" : fmt::format("0 ({}) or ", zero_meaning_);
@@ -281,6 +301,12 @@ bool is_nothing(const Value& value) {
       value);
 }
 }  // namespace
+
+bool Table::is_empty(const std::string& path) const {
+  const Key* key = find(path);
+  require(key, "{} is not in the table", path);
+  return is_nothing(key->get());
+}
 
 const Key& Table::asked(const Condition& condition) const {
   const auto existing = [&](const std::string& path) -> const Key& {

@@ -27,12 +27,19 @@ struct Place {
 /// The place of each key that is set. Keys that are missing here have their defaults.
 using Origins = std::map<std::string, Place>;
 
+/// An item of a list of maps: a text or number, as text, for each field.
+using Item = std::map<std::string, std::string>;
+
 /// A value of any type that a key can have; paths are text. monostate is null, which unsets a value of an included
 /// file.
-using Value = std::variant<std::monostate, std::int64_t, double, bool, std::string, std::vector<std::string>>;
+using Value =
+    std::variant<std::monostate, std::int64_t, double, bool, std::string, std::vector<std::string>, std::vector<Item>>;
 
 /// Returns the value as YAML, with text quoted if necessary.
 std::string to_text(const Value& value);
+
+/// Returns whether the text is a finite decimal number.
+bool is_number_text(const std::string& text);
 
 /// Returns text as YAML: plain if every YAML reader parses it as text, else in double quotes.
 std::string text_in_yaml(const std::string& text);
@@ -78,7 +85,7 @@ class Choice {
 class Key {
  public:
   using Target = std::variant<std::int64_t*, double*, bool*, std::string*, Choice, std::filesystem::path*,
-                              std::vector<std::string>*>;
+                              std::vector<std::string>*, std::vector<Item>*>;
 
   /// The choices of an enumeration are its names.
   Key(std::string path, Target target, std::string unit, std::string meaning);
@@ -92,7 +99,9 @@ class Key {
   Key& one_of(std::vector<std::string> names);  ///< text that must be one of these
   /// Text that must match `pattern` (ECMAScript, the whole text). Messages show `forms` instead of the pattern.
   Key& like(std::string pattern, std::vector<std::string> forms);
-  Key& required();  ///< unless a condition of only_with makes it ineffective
+  /// Unless a condition of only_with makes it ineffective, or the list `alternative` is not empty.
+  Key& required(std::string alternative = "");
+  Key& fields(std::vector<std::string> names);  ///< of the items of a list of maps; all of them must be set
   Key& only_with(std::string key, std::vector<std::string> values = {});
   /// Adds lists to the last condition.
   Key& or_in_lists(std::vector<std::string> keys);
@@ -112,6 +121,8 @@ class Key {
   const std::vector<Condition>& conditions() const { return conditions_; }
   const std::vector<std::string>& names_elsewhere() const { return names_elsewhere_; }
   bool is_required() const { return required_; }
+  const std::string& alternative() const { return alternative_; }
+  const std::vector<std::string>& field_names() const { return fields_; }
   double lowest() const { return lowest_; }
   double highest() const { return highest_; }
   bool lowest_excluded() const { return lowest_excluded_; }
@@ -123,7 +134,8 @@ class Key {
   }
   bool is_text() const { return holds<std::string>() || std::holds_alternative<Choice>(target_); }
   bool is_number() const { return holds<std::int64_t>() || holds<double>(); }
-  std::string type() const;      ///< "integer", "number", "boolean", "choice", "string", "path" or "list of strings"
+  std::string type()
+      const;  ///< "integer", "number", "boolean", "choice", "string", "path", "list of strings" or "list of maps"
   std::string range() const;     ///< "from 1 to 8", "above 0 and below 1"; "" if unrestricted
   std::string expected() const;  ///< for errors: "an integer from 1 to 8", "one of a, b, c"
 
@@ -136,8 +148,8 @@ class Key {
  private:
   std::string path_;
   Target target_;
-  std::string unit_, meaning_, zero_meaning_, pattern_;
-  std::vector<std::string> choices_, names_elsewhere_;
+  std::string unit_, meaning_, zero_meaning_, pattern_, alternative_;
+  std::vector<std::string> choices_, names_elsewhere_, fields_;
   std::vector<Condition> conditions_;
   double lowest_ = -std::numeric_limits<double>::infinity(), highest_ = std::numeric_limits<double>::infinity();
   bool lowest_excluded_ = false, highest_excluded_ = false, required_ = false;
@@ -186,6 +198,8 @@ class Table {
   /// Whether keys of earlier versions stood in a section of this path.
   bool is_old_section(const std::string& path) const;
   bool is_section(const std::string& path) const;
+  /// Whether a key is 0, false or empty.
+  bool is_empty(const std::string& path) const;
   /// Returns the keys and subsections directly inside a section ("" is the top level) by the last part of their paths.
   std::vector<std::string> names_in(const std::string& section) const;
 

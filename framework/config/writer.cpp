@@ -26,10 +26,14 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-// Returns a key's value as YAML that parses to the same value.
-std::string yaml_value(const Key& key) {
-  if (key.holds<std::filesystem::path>()) return text_in_yaml(replaced(std::get<std::string>(key.get()), "$", "$$"));
-  return to_text(key.get());
+// Returns a key's value with $$ for each dollar sign in paths: reading expands them.
+Value escaped(const Key& key) {
+  Value value = key.get();
+  if (key.holds<std::filesystem::path>()) value = replaced(std::get<std::string>(value), "$", "$$");
+  if (auto* items = std::get_if<std::vector<Item>>(&value))
+    for (Item& item : *items)
+      for (auto& [name, text] : item) text = replaced(text, "$", "$$");
+  return value;
 }
 
 std::string condition_text(const Table& table, const Condition& condition) {
@@ -49,6 +53,14 @@ std::string comment(const Key& key) {
 }
 
 Json json_value(const Value& value) {
+  if (const auto* items = std::get_if<std::vector<Item>>(&value)) {
+    Json array = Json::array();
+    for (const Item& item : *items) {
+      Json& object = array.emplace_back(Json::object());
+      for (const auto& [name, text] : item) object[name] = is_number_text(text) ? Json(std::stod(text)) : Json(text);
+    }
+    return array;
+  }
   return std::visit(
       [](const auto& v) -> Json {
         if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::monostate>)
@@ -102,12 +114,19 @@ std::string key_entries(const Table& table, const std::string& section) {
     std::string facts = key.type();
     if (!key.unit().empty()) facts += " in " + key.unit();
     facts += key.is_required() ? ", required" : fmt::format(", default `{}`", to_text(key.get()));
+    if (!key.alternative().empty()) facts += fmt::format(" unless `{}` is set", key.alternative());
     const std::string allowed = allowed_values(key);
     if (!allowed.empty()) facts += "; " + allowed;
     out += fmt::format("\n### {}\n\n{}\n{}", key.path(), markdown_lines(facts),
                        markdown_lines(meaning_and_conditions(table, key)));
   }
   return out;
+}
+
+Json item_schema(const Key& key) {
+  Json schema{{"type", "object"}, {"additionalProperties", false}, {"required", key.field_names()}};
+  for (const std::string& name : key.field_names()) schema["properties"][name] = {{"type", {"string", "number"}}};
+  return schema;
 }
 
 Json key_schema(const Key& key) {
@@ -120,6 +139,8 @@ Json key_schema(const Key& key) {
     schema["type"] = "boolean";
   else if (key.holds<std::vector<std::string>>())
     schema["type"] = "array", schema["items"] = {{"type", "string"}};
+  else if (key.holds<std::vector<Item>>())
+    schema["type"] = "array", schema["items"] = item_schema(key);
   else
     schema["type"] = "string";
   if (!key.pattern().empty())
@@ -175,7 +196,7 @@ std::string to_yaml(const Table& table, bool comments, const Origins* only) {
     for (std::size_t depth = shared; depth < section.size(); ++depth)
       out += std::string(2 * depth, ' ') + section[depth] + ":\n";
     open = section;
-    out += std::string(2 * section.size(), ' ') + (unmet ? "# " : "") + key.name() + ": " + yaml_value(key);
+    out += std::string(2 * section.size(), ' ') + (unmet ? "# " : "") + key.name() + ": " + to_text(escaped(key));
     if (unmet)
       out += "  # requires " + condition_text(table, *unmet);
     else if (comments)
@@ -189,9 +210,7 @@ Json to_json(const Table& table) {
   Json root = Json::object();
   for (const auto& key : table.keys()) {
     if (table.unmet(key)) continue;
-    const bool is_path = key.holds<std::filesystem::path>();
-    const Value value = is_path ? Value(replaced(std::get<std::string>(key.get()), "$", "$$")) : key.get();
-    object_at(root, key.section(), false)[key.name()] = json_value(value);
+    object_at(root, key.section(), false)[key.name()] = json_value(escaped(key));
   }
   return root;
 }
@@ -221,6 +240,7 @@ Json json_schema(const Table& table, const std::string& title) {
     // Or the file sets a key on which the required one depends, and may not need it.
     Json alternatives = {with_key(key.path())};
     for (const auto& condition : key.conditions()) alternatives.push_back(with_key(condition.key));
+    if (!key.alternative().empty()) alternatives.push_back(with_key(key.alternative()));
     needed.push_back({{"anyOf", alternatives}});
   }
   if (!needed.empty()) root["if"] = {{"not", {{"required", {"include"}}}}}, root["then"] = {{"allOf", needed}};

@@ -129,7 +129,7 @@ TEST_F(SweepProgramTest, SeveralRanksTrainOneRun) {
   const std::vector<Finished> refused = testing::Job(2, folder_, {"sweep", path("sweep.yaml")}).wait();
   ASSERT_EQ(testing::error_lines(refused).size(), 1u) << testing::all_errors(refused);
   EXPECT_THAT(testing::error_lines(refused)[0], HasSubstr("--index K"));
-  EXPECT_EQ(std::max(refused[0].status, refused[1].status), 2);
+  for (const Finished& rank : refused) EXPECT_NE(rank.status, 0);
 }
 
 TEST_F(SweepProgramTest, FailingRunDoesNotStopTheOthers) {

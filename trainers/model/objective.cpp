@@ -1,13 +1,16 @@
 #include "trainers/model/objective.h"
 
+#include "datasets/mixture.h"
 #include "datasets/samplers/document_source.h"
 #include "datasets/samplers/labeled_source.h"
 #include "datasets/samplers/masking.h"
+#include "datasets/samplers/mixture_source.h"
 #include "datasets/samplers/sampler.h"
 #include "datasets/samplers/segment_source.h"
 #include "datasets/tasks/copy_task.h"
 #include "datasets/tasks/recall_task.h"
 #include "datasets/tokenized_dataset.h"
+#include "framework/core/random.h"
 
 namespace furlong {
 namespace {
@@ -100,34 +103,48 @@ std::unique_ptr<BatchSource> segments(const Settings& settings, const TokenizedD
 }
 
 const TokenizedDataset& store_of(const Dataset& data) {
-  const auto* store = dynamic_cast<const TokenizedDataset*>(&data);
-  require(store != nullptr, "{} is not a tokenized dataset", data.path());
-  return *store;
+  const auto stores = data.stores();
+  require(!stores.empty(), "{} is not a tokenized dataset", data.path());
+  return *stores.front();
 }
 
 }  // namespace
 
 std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
   if (settings.task != "none") return std::make_unique<CopyDataset>(settings.task_symbols);
-  if (settings.dataset.empty()) {
+  std::vector<TokenizedDataset> datasets;
+  for (const DataSource& source : settings.mixture()) {
+    std::error_code ignored;
+    if (std::filesystem::status(source.dataset, ignored).type() == std::filesystem::file_type::not_found)
+      throw UserError(
+          "{}: does not exist; expected a tokenized dataset: furlong prepare writes them, and scripts/run.sh those of "
+          "the configs in configs/",
+          source.dataset.string());
+    datasets.push_back(TokenizedDataset::open(source.dataset.string()));
+  }
+  if (datasets.empty()) {
     throw UserError(
         "data.dataset is empty, as in the config of an imported model; expected a tokenized dataset written by furlong "
         "prepare: pass --data or set data.dataset");
   }
-  std::error_code ignored;
-  if (std::filesystem::status(settings.dataset, ignored).type() == std::filesystem::file_type::not_found)
-    throw UserError(
-        "{}: does not exist; expected a tokenized dataset: furlong prepare writes them, and scripts/run.sh those of "
-        "the "
-        "configs in configs/",
-        settings.dataset.string());
-  return std::make_unique<TokenizedDataset>(TokenizedDataset::open(settings.dataset.string()));
+  if (!settings.sources.empty()) return std::make_unique<MixtureDataset>(std::move(datasets));
+  return std::make_unique<TokenizedDataset>(std::move(datasets.front()));
 }
 
-std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary,
-                                             const Dataset& dataset) {
-  if (settings.data.task != "none") return generated(settings, vocabulary, Split::train, settings.data.sequence_length);
-  const TokenizedDataset& data = store_of(dataset);
+std::string missing_data(const DataSettings& settings) {
+  std::error_code failure;
+  if (settings.task != "none") return "";
+  for (const DataSource& source : settings.mixture()) {
+    if (!std::filesystem::exists(source.dataset, failure)) return source.dataset.string();
+  }
+  return "";
+}
+
+namespace {
+
+/// As training_source(), for one dataset.
+std::unique_ptr<BatchSource> source_of(const Settings& settings, const Vocabulary& vocabulary,
+                                       const TokenizedDataset& data) {
   const bool in_order = settings.data.sampler == "sequential";
   const auto order = in_order ? SamplerOptions::Order::sequential : SamplerOptions::Order::random;
   switch (settings.objective.name) {
@@ -145,6 +162,37 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
   if (settings.data.sampler == "documents")
     return documents(settings, data, Split::train, true, settings.data.sequence_length);
   return windows(settings, data, Split::train, order, settings.data.sequence_length);
+}
+
+/// Every source has its own seed, because samples of equal index would otherwise share random numbers.
+std::unique_ptr<BatchSource> mixture(const Settings& settings, const Vocabulary& vocabulary,
+                                     const std::vector<const TokenizedDataset*>& stores) {
+  const auto seed = [&](std::uint64_t number) {
+    const auto words = philox({static_cast<std::uint64_t>(settings.seed), 0, random_stream("mixture")}, number);
+    return std::uint64_t{words[1]} << 32 | words[0];
+  };
+  std::vector<std::unique_ptr<BatchSource>> sources;
+  std::vector<double> weights;
+  for (const DataSource& source : settings.data.mixture()) {
+    const TokenizedDataset& store = *stores[sources.size()];
+    if (settings.objective.learns_labels() && !(store.vocabulary() == stores.front()->vocabulary()))
+      throw UserError("data.sources: the labels of {} differ from those of {}; expected the same names in one order",
+                      store.path(), stores.front()->path());
+    Settings own = settings;
+    own.seed = static_cast<std::int64_t>(seed(sources.size() + 1));
+    sources.push_back(source_of(own, vocabulary, store));
+    weights.push_back(source.weight);
+  }
+  return std::make_unique<MixtureSource>(std::move(sources), weights, seed(0));
+}
+
+}  // namespace
+
+std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary,
+                                             const Dataset& dataset) {
+  if (settings.data.task != "none") return generated(settings, vocabulary, Split::train, settings.data.sequence_length);
+  if (!settings.data.sources.empty()) return mixture(settings, vocabulary, dataset.stores());
+  return source_of(settings, vocabulary, store_of(dataset));
 }
 
 std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary,

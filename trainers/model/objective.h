@@ -10,8 +10,11 @@
 
 namespace furlong {
 
-/// Opens the tokenized dataset or synthetic task in `settings`. Throws UserError if the dataset does not exist.
+/// Opens the tokenized dataset, mixture or synthetic task in `settings`. Throws UserError if a dataset does not exist,
+/// or if datasets do not fit together.
 std::unique_ptr<Dataset> open_data(const DataSettings& settings);
+/// Returns the path of the first dataset that does not exist, or an empty string.
+std::string missing_data(const DataSettings& settings);
 
 /// Returns an endless source of training samples in the configured order. `vocabulary` is the model's. Throws UserError
 /// if the split is too small, or has no labels and the objective needs them.

@@ -30,7 +30,15 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
   auto& store = t.key("data.dataset", &d.dataset, "", "tokenized dataset (HDF5 file) written by furlong prepare")
                     .only_with("data.task", {"none"})
                     .elsewhere({"data_dir", "train_file", "file"});
-  if (requires_store) store.required();
+  if (requires_store) store.required("data.sources");
+  t.key("data.sources", &d.sources, "",
+        "a mixture instead of data.dataset: training samples are drawn from tokenized datasets of one tokenizer in "
+        "proportion to their weights; the first one's validation and test splits are evaluated; see docs/config.md: "
+        "Mixtures")
+      .fields({"dataset", "weight"})
+      .only_with("data.task", {"none"})
+      .only_with("data.sampler", {"random", "documents"})
+      .elsewhere({"datasets", "dataset_mixer", "data_mixture"});
   t.key("data.sequence_length", &d.sequence_length, "tokens", "length of a training sequence")
       .within(1, 1e9)
       .elsewhere({"seq_len", "seq_length", "max_length"});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "framework/config/reader.h"
@@ -46,6 +47,12 @@ FILE` prints it with all defaults and derived values; `--comments` adds the mean
 - **LoRA.** With `model.lora_rank`, these weights are trained: the adapters, the classifier of
   labels, and what attention has besides its linear layers (feature maps, gates, norms of queries
   and keys, gains, convolutions, projections along the sequence). All other weights are frozen.
+- **Mixtures.** `data.sources: [{dataset: a.h5, weight: 3}, {dataset: b.h5, weight: 1}]` draws the
+  samples (rows) of training from several datasets, here three quarters from `a.h5`. Of every 2^20
+  samples each dataset gives exactly its share. Which dataset gives a sample is a function of the
+  seed and the sample's number, at any world size and after a resume. A dataset gives its samples in
+  the order of `data.sampler`. All datasets need the same tokenizer. Validation and `evaluate` use
+  the first one; `furlong evaluate --data` measures any other.
 - **Stateful training.** With `data.stateful`, a token's context is its document up to the token.
   Documents are cut into segments of `data.sequence_length` tokens. The segments of a split, in
   order, are divided into parts of nearly equal length, one for each row of a batch (in training,
@@ -73,6 +80,23 @@ LabelKind ObjectiveSettings::label_kind() const {
     default:
       return LabelKind::classes;
   }
+}
+
+std::vector<DataSource> DataSettings::mixture() const {
+  std::vector<DataSource> found;
+  if (!dataset.empty()) found.push_back({dataset, 1});
+  double sum = static_cast<double>(found.size());
+  for (const config::Item& item : sources) {
+    const std::string& text = item.at("weight");
+    const double weight = config::is_number_text(text) ? std::stod(text) : -1;
+    if (weight < 0) throw UserError("data.sources: found the weight {}; expected a finite number of at least 0", text);
+    if (item.at("dataset").empty()) throw UserError("data.sources: a dataset is empty; expected a path");
+    found.push_back({item.at("dataset"), weight});
+    sum += weight;
+  }
+  if (!found.empty() && !(sum > 0)) throw UserError("data.sources: no weight is above 0; expected at least one");
+  if (!std::isfinite(sum)) throw UserError("data.sources: the sum of the weights is not finite; reduce them");
+  return found;
 }
 
 const StageSettings& FinetuneSettings::stage(const std::string& name) const {

@@ -14,9 +14,16 @@
 
 namespace furlong {
 
+/// A dataset of a mixture.
+struct DataSource {
+  std::filesystem::path dataset;
+  double weight = 0;
+};
+
 /// The keys under `data`; `furlong config reference` documents them.
 struct DataSettings {
   std::filesystem::path dataset;
+  std::vector<config::Item> sources;
   std::int64_t sequence_length = 1024;
   std::int64_t batch_size = 4;
   std::string sampler = "random";
@@ -28,6 +35,11 @@ struct DataSettings {
   std::int64_t task_symbols = 10;
   std::int64_t task_min_symbols = 0;
   std::int64_t task_pairs = 8;
+  /// Returns `sources`, or one source of weight 1 for `dataset`; none if neither is set. Throws UserError for an empty
+  /// path, for a weight that is not a finite number of at least 0, and if no weight is above 0.
+  std::vector<DataSource> mixture() const;
+  /// Replaces the datasets by one.
+  void use(std::filesystem::path path) { dataset = std::move(path), sources.clear(); }
   bool operator==(const DataSettings&) const = default;
 };
 

@@ -65,6 +65,7 @@ class SettingsChecker {
   void objective() const;
   void task() const;
   void recall() const;
+  void mixture() const;
   void documents() const;
   void packing() const;
   void carried_state() const;

@@ -14,6 +14,7 @@ std::vector<std::string> SettingsChecker::run() const {
   attention();
   objective();
   task();
+  mixture();
   documents();
   packing();
   carried_state();
@@ -92,6 +93,20 @@ void SettingsChecker::recall() const {
   const auto cite = citing({"data.task", "data.task_pairs", "data.task_symbols", "data.sequence_length"});
   cite.fail(fmt::format("{} with {}, {} and {}: {}", cite("data.task"), cite("data.task_pairs"),
                         cite("data.task_symbols"), cite("data.sequence_length"), obstacle));
+}
+
+void SettingsChecker::mixture() const {
+  const auto& data = copy_.data;
+  if (data.sources.empty()) return;
+  const auto cite = citing({"data.sources"});
+  if (!data.dataset.empty())
+    cite.fail(fmt::format("data.sources cannot be combined with {}; remove one of the two (--set data.sources=[])",
+                          cite("data.dataset")));
+  try {
+    static_cast<void>(data.mixture());
+  } catch (const UserError& error) {
+    cite.fail(error.what());
+  }
 }
 
 void SettingsChecker::documents() const {

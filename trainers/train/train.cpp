@@ -46,7 +46,7 @@ class Run {
       log_warn(
           "{}: no validation split; training continues without validation. To get a split, prepare the dataset again "
           "with --split 0.9,0.05,0.05",
-          settings.data.dataset.string());
+          setup_.data->path());
   }
 
   TrainResult train() {

@@ -16,8 +16,9 @@ using Json = nlohmann::ordered_json;
 /// Keys whose values may differ between hosts. They must still be set on all ranks or on none.
 bool may_differ(const std::string& key) {
   static const std::vector<std::string> own{"/data/dataset", "/run_directory", "/threads",
-                                            "/device",     "/model/weights", "/teacher/checkpoint"};
-  return key.starts_with("/log/") || std::find(own.begin(), own.end(), key) != own.end();
+                                            "/device",       "/model/weights", "/teacher/checkpoint"};
+  const bool is_source = key.starts_with("/data/sources/") && key.ends_with("/dataset");
+  return is_source || key.starts_with("/log/") || std::find(own.begin(), own.end(), key) != own.end();
 }
 
 bool is_given(const Json& value) { return !value.is_null() && value != ""; }
@@ -35,11 +36,13 @@ std::vector<std::int32_t> ends(const TokenizedDataset& store, Split split) {
 
 Json description(const Dataset& data) {
   Json json{{"vocabulary", data.vocabulary().to_json()}};
-  const auto* store = dynamic_cast<const TokenizedDataset*>(&data);
+  const auto stores = data.stores();
   for (const Split split : {Split::train, Split::validation}) {
     json["sizes"].push_back(data.size(split));
-    if (store != nullptr) json["ends"].push_back(ends(*store, split));
+    if (stores.size() == 1) json["ends"].push_back(ends(*stores.front(), split));
   }
+  if (stores.size() > 1)
+    for (const TokenizedDataset* store : stores) json["mixture"].push_back(description(*store));
   return json;
 }
 
@@ -65,7 +68,7 @@ Json description(const TrainOptions& options) {
 
 std::string data_fingerprint(const Dataset& data) {
   Json json = description(data);
-  if (const auto* store = dynamic_cast<const TokenizedDataset*>(&data)) {
+  for (const TokenizedDataset* store : data.stores()) {
     const Json provenance = Json::parse(store->provenance(), nullptr, false);
     if (provenance.is_object() && provenance.contains("sources")) {
       for (const Json& source : provenance["sources"])
