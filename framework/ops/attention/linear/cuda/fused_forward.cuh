@@ -17,11 +17,10 @@ template <bool Exact, bool Projected>
 class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
   using Base = FusedOutputsMemory<Exact, Projected>;
   using Base::parts, Base::p, Base::query_side, Base::key_side, Base::out, Base::at, Base::head, Base::query, Base::key,
-      Base::lane, Base::g, Base::t, Base::own, Base::has_sum, Base::load_sum, Base::load_values,
-      Base::take_out_bad_values, Base::next_directions, Base::sum, Base::extra, Base::maximum, Base::column_maximum,
-      Base::column_factor, Base::key_maximum, Base::key_shift, Base::key_plus, Base::key_minus, Base::query_plus,
-      Base::query_minus, Base::bad, Base::normal, Base::weights, Base::random_projection, Base::values_of,
-      Base::run_start, Base::slice, Base::width, Base::write;
+      Base::lane, Base::g, Base::t, Base::own, Base::has_sum, Base::load_sum, Base::load_values, Base::next_directions,
+      Base::sum, Base::extra, Base::maximum, Base::column_maximum, Base::column_factor, Base::key_maximum,
+      Base::key_shift, Base::key_plus, Base::key_minus, Base::query_plus, Base::query_minus, Base::bad, Base::normal,
+      Base::weights, Base::random_projection, Base::values_of, Base::run_start, Base::slice, Base::width, Base::write;
   using Sums = float (&)[8][4];
   using ConstSums = const float (&)[8][4];
 
@@ -77,7 +76,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       const Bf16* omega = next_directions(turn * tiles + tile, tile, tiles, end < segment_end || tile + 1 < tiles);
       if (tile == 0) {
         if (goes_on && at.stages > 1) load_values(end, turn + 1);
-        if (p.causal) has_bad = take_out_bad_values(turn);
+        if (p.causal) has_bad = take_out_bad_values(values_of(turn), width(), bad());
       }
       cp_async_commit();
       if (p.causal) {
@@ -326,22 +325,6 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
     __syncthreads();
   }
 
-  /// Returns log2 Σ_f 2^(feature of query i + feature of key j), computed directly by the whole warp.
-  __device__ float direct_log_weight(int first, int i, int j) const {
-    const RowTerms q{0.0f, query_plus()[i], query_minus()[i]}, k{key_shift()[j], key_plus()[j], key_minus()[j]};
-    float most = fused_nothing, total = 0;
-    for (int f = lane; f < p.m_padded; f += 32) {
-      const float a = feature_of_row<Projected>(p, head, query, q, first + i, f / fused_tile, f % fused_tile);
-      const float b = feature_of_row<Projected>(p, head, key, k, first + j, f / fused_tile, f % fused_tile);
-      const float raised_to = gpu_max(most, a + b);
-      total = total * exp2_fast(most - raised_to) + exp2_fast(a + b - raised_to);
-      most = raised_to;
-    }
-    const float all = warp_max(most);
-    total = warp_sum(total * exp2_fast(most - all));
-    return all + gpu_log(total) * log2_of_e;
-  }
-
   /// Returns bit 4 n + e if the pair's product has underflowed; it then holds the logarithm of its weight instead.
   __device__ __forceinline__ std::uint32_t recompute_products(int first, std::uint32_t visible, Sums products) {
     std::uint32_t lost = 0;
@@ -364,7 +347,9 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       const int slot = __shfl_sync(full_warp, __ffs(static_cast<int>(left)) - 1, leader);
       const int row = own + (leader >> 2) + 8 * ((slot >> 1) & 1),
                 column = 8 * (slot >> 2) + 2 * (leader & 3) + (slot & 1);
-      const float weight = direct_log_weight(first, row, column);
+      const RowTerms q{0.0f, query_plus()[row], query_minus()[row]},
+          k{key_shift()[column], key_plus()[column], key_minus()[column]};
+      const float weight = direct_log_weight<Projected>(p, head, query, q, first + row, key, k, first + column);
       if (lane == leader) left &= left - 1;
       FURLONG_UNROLL
       for (int n = 0; n < 8; ++n) {
@@ -393,11 +378,6 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       }
     }
     return visible;
-  }
-
-  /// Returns ⌊log2 x⌋ of a positive normal number, from its exponent bits.
-  __device__ __forceinline__ static float floor_log2(float x) {
-    return static_cast<float>(static_cast<int>(__float_as_uint(x) >> 23) - 127);
   }
 
   __device__ __forceinline__ void finish(int first, int turn, bool has_bad, float (&past_top)[2],

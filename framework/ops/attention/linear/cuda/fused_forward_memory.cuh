@@ -89,32 +89,6 @@ class FusedOutputsMemory {
                  slice(), width(), values_of(turn));
   }
 
-  /// Sets values that are not finite to zero, because 0 · NaN must not reach earlier queries; bad[column] records their
-  /// keys, one bit per key. Returns whether there are any. Ends with a barrier.
-  __device__ bool take_out_bad_values(int turn) {
-    const Tile<parts> tile = values_of(turn);
-    const int pairs = width() / 2;
-    bool found = false;
-    for (int i = static_cast<int>(threadIdx.x); i < fused_chunk * pairs; i += fused_threads) {
-      const std::uint32_t word =
-          *reinterpret_cast<const std::uint32_t*>(tile.data + i / pairs * tile.ld + i % pairs * 2);
-      found = found || (word & 0x7f80u) == 0x7f80u || (word & 0x7f800000u) == 0x7f800000u;
-    }
-    if (!__syncthreads_or(found)) return false;
-    for (int column = static_cast<int>(threadIdx.x); column < width(); column += fused_threads) {
-      std::uint64_t rows = 0;
-      for (int j = 0; j < fused_chunk; ++j) {
-        Bf16* entry = tile.data + j * tile.ld + column;
-        if (gpu_is_finite(to_compute(*entry))) continue;
-        rows |= std::uint64_t{1} << j;
-        for (int part = 0; part < parts; ++part) entry[part * tile.plane] = from_compute<Bf16>(0.0f);
-      }
-      bad()[column] = rows;
-    }
-    __syncthreads();
-    return true;
-  }
-
   /// Returns the tile's random projection in shared memory, and starts to load that of the next tile.
   __device__ const Bf16* next_directions(int turn, int tile, int tiles, bool more) {
     if constexpr (!Projected) return nullptr;

@@ -170,6 +170,29 @@ __device__ inline float feature_of_row(const FusedProblem& p, const FusedHead& h
   return value;
 }
 
+/// Returns log2 Σ_f 2^(feature of query i + feature of key j), computed directly by the whole warp.
+template <bool Projected, bool Exact>
+__device__ inline float direct_log_weight(const FusedProblem& p, const FusedHead& head,
+                                          const FusedInputs<Exact, false>& queries, const RowTerms& query, int i,
+                                          const FusedInputs<Exact, true>& keys, const RowTerms& key, int j) {
+  float most = fused_nothing, total = 0;
+  for (int f = lane_index(); f < p.m_padded; f += 32) {
+    const float a = feature_of_row<Projected>(p, head, queries, query, i, f / fused_tile, f % fused_tile);
+    const float b = feature_of_row<Projected>(p, head, keys, key, j, f / fused_tile, f % fused_tile);
+    const float raised_to = gpu_max(most, a + b);
+    total = total * exp2_fast(most - raised_to) + exp2_fast(a + b - raised_to);
+    most = raised_to;
+  }
+  const float all = warp_max(most);
+  total = warp_sum(total * exp2_fast(most - all));
+  return all + gpu_log(total) * log2_of_e;
+}
+
+/// Returns ⌊log2 x⌋ of a positive normal number, from its exponent bits.
+__device__ __forceinline__ float floor_log2(float x) {
+  return static_cast<float>(static_cast<int>(__float_as_uint(x) >> 23) - 127);
+}
+
 /// Returns 2^shift times the feature; for a log feature 2^(feature + shift). In the form `values` the row logarithm
 /// is row_shift.
 __device__ __forceinline__ float weighted(const FusedProblem& p, float feature, float row_shift, float shift) {
@@ -256,6 +279,34 @@ __device__ inline void load_vectors(const FusedHeadRows& rows, const FusedInputs
     FURLONG_UNROLL
     for (int e = 0; e < 8; e += 2) target.put(row, at + e, x[e], x[e + 1]);
   }
+}
+
+/// Sets values that are not finite to zero in `width` columns of a chunk, because 0 · NaN must not reach earlier
+/// queries; bad[column] records their keys, one bit per key. Returns whether there are any. Ends with a barrier.
+template <int Parts>
+__device__ __forceinline__ bool take_out_bad_values(const Tile<Parts>& tile, int width, std::uint64_t* bad) {
+  const int vectors = width / 8;
+  std::uint32_t carries = 0;  // an exponent of ones plus one carries into the sign's bit
+  for (int i = static_cast<int>(threadIdx.x); i < fused_chunk * vectors; i += fused_threads) {
+    const auto words =
+        load_vector<4>(reinterpret_cast<const std::uint32_t*>(tile.data + i / vectors * tile.ld + i % vectors * 8));
+    FURLONG_UNROLL
+    for (int word = 0; word < 4; ++word) carries |= (words[word] & 0x7fff7fffu) + 0x00800080u;
+  }
+  if (!__syncthreads_or((carries & 0x80008000u) != 0)) return false;
+  for (int column = static_cast<int>(threadIdx.x); column < width; column += fused_threads) {
+    std::uint64_t rows = 0;
+    FURLONG_ONE_BY_ONE
+    for (int j = 0; j < fused_chunk; ++j) {
+      Bf16* entry = tile.data + j * tile.ld + column;
+      if (gpu_is_finite(to_compute(*entry))) continue;
+      rows |= std::uint64_t{1} << j;
+      for (int part = 0; part < Parts; ++part) entry[part * tile.plane] = from_compute<Bf16>(0.0f);
+    }
+    bad[column] = rows;
+  }
+  __syncthreads();
+  return true;
 }
 
 }  // namespace FURLONG_GPU

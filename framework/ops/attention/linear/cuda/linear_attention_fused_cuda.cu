@@ -8,6 +8,7 @@
 #include "framework/ops/attention/linear/cuda/fused.h"
 #include "framework/ops/attention/linear/cuda/fused_backward.cuh"
 #include "framework/ops/attention/linear/cuda/fused_forward.cuh"
+#include "framework/ops/attention/linear/cuda/fused_plain_forward.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
@@ -62,6 +63,27 @@ void with_form(const Arguments& arguments, const Body& body) {
     is_projected(arguments) ? body(exact, std::true_type{}) : body(exact, std::false_type{});
   };
   is_exact(arguments) ? second(std::true_type{}) : second(std::false_type{});
+}
+
+/// Calls body(form, width) with integral constants if the call is a plain case (fused_plain.cuh).
+template <class Body>
+void with_plain_form(const Arguments& arguments, const Body& body) {
+  using enum FusedForm;
+  const std::int64_t d = arguments.sizes.d;
+  bool plain = is_exact(arguments) && arguments.options.causal && !arguments.mask.keys.defined() &&
+               !arguments.mask.documents.defined() && arguments.sizes.d_value == d;
+  for (const Tensor* tensor : {&arguments.query, &arguments.key, &arguments.value})
+    plain = plain && rows_of(*tensor).vectors;
+  if (!plain) return;
+  const auto with_width = [&](auto form) {
+    if (d == 64) body(form, std::integral_constant<int, 64>{});
+    if (d == 128) body(form, std::integral_constant<int, 128>{});
+  };
+  const FusedForm form = feature_map_info(arguments.options.feature_map).fused;
+  if (form == projection && arguments.features % fused_tile == 0)
+    with_width(std::integral_constant<FusedForm, projection>{});
+  if (form == elu1) with_width(std::integral_constant<FusedForm, elu1>{});
+  if (form == softmax) with_width(std::integral_constant<FusedForm, softmax>{});
 }
 
 std::int64_t padded_to(std::int64_t amount, std::int64_t step) { return ceil_div(amount, step) * step; }
@@ -290,6 +312,21 @@ void sweep(const Stream& stream, const Arguments& arguments, FusedCall& call, co
   sum_parts(stream, d_vectors, parts);
 }
 
+/// Launches the plain kernel if it supports the call. Returns whether it does.
+bool launch_plain_outputs(const Stream& stream, const Arguments& arguments, FusedCall& call,
+                          const FusedProblem& query_cut, const FusedStates& states, bool has_start,
+                          const FusedOutputs& outputs) {
+  bool launched = false;
+  with_plain_form(arguments, [&](auto form, auto width) {
+    const std::size_t bytes = PlainOutputsLayout<form(), width()>::bytes(call.tiles());
+    if (bytes > SharedLimits(stream).most()) return;
+    launch(stream, fused_plain_outputs<form(), width()>, call.grid(query_cut.segments, width() / 64),
+           dim3(fused_threads), bytes, query_cut, call.queries, call.keys, states, has_start, outputs);
+    launched = true;
+  });
+  return launched;
+}
+
 }  // namespace
 
 bool linear_attention_fused_supports(const Stream& stream, const LinearAttentionArguments& arguments) {
@@ -349,6 +386,7 @@ void linear_attention_fused_forward(const Stream& stream, const LinearAttentionA
     FusedStates states;
     if (has_start || carried.final_sum)
       states = call.states_of<exact(), projected(), true>(call.keys, key_cut, carried);
+    if (launch_plain_outputs(stream, arguments, call, query_cut, states, has_start, outputs)) return;
     const OutputsLayout<exact(), projected()> layout(call.problem.m_padded, call.problem.d_padded, plan.width,
                                                      plan.stages);
     launch(stream, fused_outputs<exact(), projected()>, call.grid(query_cut.segments, slices), dim3(fused_threads),

@@ -1,0 +1,161 @@
+// The kernels of linear attention on GPUs for the plain case: bfloat16, causal, no masks or documents, widths 64 and
+// 128. Bounds are those of test_linear_attention_fused.cpp. On the CPU the same tests check its own kernels.
+#include <gtest/gtest.h>
+
+#include "tests/framework/ops/attention/linear/linear_attention_testing.h"
+
+namespace furlong::testing {
+namespace {
+
+using Plain = std::tuple<FeatureMap, std::int64_t>;  // map, width
+constexpr double output_bound = 0x1p-7, gradient_bound = 0x1p-6;
+
+class LinearAttentionPlain : public EngineTest {
+ protected:
+  void TearDown() override {
+    gpu_settings() = {};
+    EngineTest::TearDown();
+  }
+};
+FURLONG_INSTANTIATE_ENGINES(LinearAttentionPlain);
+
+const std::vector<Plain>& plain_cases() {
+  static const std::vector<Plain> cases{{FeatureMap::favor_positive, 64}, {FeatureMap::favor_positive, 128},
+                                        {FeatureMap::elu1, 64},           {FeatureMap::elu1, 128},
+                                        {FeatureMap::hedgehog, 64},       {FeatureMap::hedgehog, 128}};
+  return cases;
+}
+/// `n` tokens of two query heads that share one key head; 192 projections are three feature tiles.
+AttentionProblem problem_of(const Plain& plain, std::int64_t n, double scale = 1) {
+  const auto [map, width] = plain;
+  AttentionProblem p = attention_problem(map, true, {1, 2, 1, n, width, width, 192, 64}, scale);
+  for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, DType::bfloat16);
+  return p;
+}
+std::string name_of(const Plain& plain) {
+  return fmt::format("{}, width {}", feature_map_info(std::get<0>(plain)).name, std::get<1>(plain));
+}
+void expect_close(const AttentionProblem& p, const std::string& what) {
+  const Outcome found = run_attention(p, DType::bfloat16);
+  const OnDevice cpu{Device{}};
+  const Outcome expected = run_attention(p, DType::float64);
+  EXPECT_LT(scaled_error(found.output, expected.output, 1e-3), output_bound) << what;
+  EXPECT_LT(scaled_error(found.d_query, expected.d_query, 1e-3), gradient_bound) << what;
+  EXPECT_LT(scaled_error(found.d_key, expected.d_key, 1e-3), gradient_bound) << what;
+  EXPECT_LT(scaled_error(found.d_value, expected.d_value, 1e-3), gradient_bound) << what;
+}
+
+TEST_P(LinearAttentionPlain, MatchesFloat64Reference) {
+  for (const Plain& plain : plain_cases()) {
+    for (const std::int64_t segments : {1, 2}) {
+      gpu_settings().segments = segments;
+      expect_close(problem_of(plain, 200), fmt::format("{}, {} segments", name_of(plain), segments));
+    }
+  }
+}
+
+TEST_P(LinearAttentionPlain, AccurateForLargeNormsAndOppositeKeys) {
+  for (const Plain& plain : plain_cases()) {
+    const double to_norm = 1 / std::sqrt(static_cast<double>(std::get<1>(plain)));
+    for (const double norm : {8.0, 40.0}) {
+      AttentionProblem p = problem_of(plain, 140, norm * to_norm);
+      expect_close(p, fmt::format("{}, norm {}", name_of(plain), norm));
+      p.options.n_kv_heads = 2, p.key = p.query, p.value = normal_values(p.value_shape().elements(), 3);
+      for (double& x : p.key) x = -x;
+      p.value = stored(p.value, DType::bfloat16);
+      expect_close(p, fmt::format("{}, norm {}, k = -q", name_of(plain), norm));
+    }
+  }
+}
+
+TEST_P(LinearAttentionPlain, RaisesScalesInLaterTiles) {
+  // Features of later tiles are far above those of the first, for some rows: scales of queries, keys and the sum rise.
+  for (const std::int64_t width : {64, 128}) {
+    AttentionProblem p = problem_of({FeatureMap::favor_positive, width}, 200, 2);
+    for (std::int64_t i = 64 * width; i < 192 * width; ++i)
+      p.random_projection[static_cast<std::size_t>(i)] *= i < 128 * width ? 4 : 6;
+    for (double& w : p.random_projection) w = stored({w}, DType::bfloat16)[0];
+    for (std::int64_t i = 0; i < 30 * width; ++i) p.key[static_cast<std::size_t>(i)] *= 0.25;
+    expect_close(p, fmt::format("width {}", width));
+  }
+}
+
+TEST_P(LinearAttentionPlain, LaterTokensChangeNoEarlierBit) {
+  for (const Plain& plain : plain_cases()) {
+    const std::int64_t width = std::get<1>(plain);
+    AttentionProblem p = problem_of(plain, 150);
+    p.options.n_heads = 1;
+    p.query.resize(static_cast<std::size_t>(150 * width));
+    const auto output_of = [&] {
+      Tape tape{stream()};
+      ops::LinearAttentionInputs inputs;
+      inputs.query = Variable(tensor_of(p.query, p.query_shape(), DType::bfloat16));
+      inputs.key = Variable(tensor_of(p.key, p.key_shape(), DType::bfloat16));
+      inputs.value = Variable(tensor_of(p.value, p.value_shape(), DType::bfloat16));
+      inputs.constants = constants_of(p, DType::bfloat16);
+      return values_of(attend(tape, inputs, p.options).value());
+    };
+    const AttentionProblem before = p;
+    const std::vector<double> expected = output_of();
+    for (const std::int64_t from : {20, 64, 100}) {
+      for (const double factor : {-40.0, HUGE_VAL, std::nan("")}) {
+        p = before;
+        for (std::int64_t i = from * width; i < p.n * width; ++i) {
+          for (auto* values : {&p.query, &p.key, &p.value}) (*values)[static_cast<std::size_t>(i)] *= factor;
+        }
+        const std::vector<double> found = output_of();
+        for (std::int64_t i = 0; i < p.n * width; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          if (i < from * width) {
+            ASSERT_EQ(found[at], expected[at])
+                << name_of(plain) << ", token " << i / width << " of " << from << ", " << factor;
+          } else if (std::isnan(factor)) {
+            ASSERT_TRUE(std::isnan(found[at])) << name_of(plain) << ", token " << i / width;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearAttentionPlain, NonFiniteValuesAffectOnlyLaterRows) {
+  AttentionProblem p = problem_of({FeatureMap::favor_positive, 64}, 150);
+  const std::vector<double> expected = run_attention(p, DType::bfloat16).output;
+  p.value[50 * 64 + 3] = HUGE_VAL;
+  const std::vector<double> found = run_attention(p, DType::bfloat16).output;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (i / 128 >= 50 && i % 64 == 3) {
+      ASSERT_FALSE(std::isfinite(found[i])) << i / 128;
+    } else {
+      ASSERT_EQ(found[i], expected[i]) << i / 128 << " " << i % 64;
+    }
+  }
+}
+
+TEST_P(LinearAttentionPlain, StateContinuesSequence) {
+  for (const Plain& plain : plain_cases()) {
+    const std::int64_t width = std::get<1>(plain);
+    const AttentionProblem p = problem_of(plain, 170);
+    ops::LinearAttentionState state =
+        ops::empty_linear_attention_state(p.options, 1, p.features(), width, width, DType::bfloat16, device());
+    std::vector<double> found;
+    for (const auto& [start, count] : {std::pair<std::int64_t, std::int64_t>{0, 70}, {70, 100}}) {
+      const auto rows = [&](const std::vector<double>& values, std::int64_t columns) {
+        return Variable(tensor_of({values.begin() + start * columns, values.begin() + (start + count) * columns},
+                                  {1, count, columns}, DType::bfloat16));
+      };
+      ops::LinearAttentionInputs inputs;
+      inputs.query = rows(p.query, 2 * width), inputs.key = rows(p.key, width), inputs.value = rows(p.value, width);
+      inputs.constants = constants_of(p, DType::bfloat16);
+      inputs.state = &state;
+      Tape tape{stream()};
+      const std::vector<double> part = values_of(attend(tape, inputs, p.options).value());
+      found.insert(found.end(), part.begin(), part.end());
+    }
+    const OnDevice cpu{Device{}};
+    EXPECT_LT(relative_error(found, run_attention(p, DType::float64).output), output_bound) << name_of(plain);
+  }
+}
+
+}  // namespace
+}  // namespace furlong::testing
