@@ -15,6 +15,20 @@ namespace FURLONG_GPU {
 
 inline constexpr float plain_margin = 24;  // of log2 features above their row's scale
 
+/// Returns x. The compiler does not know that, so it does not move what follows from x out of a loop, which would keep
+/// addresses in registers.
+__device__ __forceinline__ int opaque(int x) {
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+/// Returns the rows of one head of one sequence, which are bfloat16.
+__device__ __forceinline__ FusedHeadRows plain_rows_of(const FusedRows& rows, int batch, int head, int n) {
+  return {static_cast<const Bf16*>(rows.data) + opaque(batch) * rows.batch_stride + opaque(head) * rows.head_stride,
+          rows.row_stride, n, true, true};
+}
+
 /// The warp's 16 rows of queries or keys as stored, as operands A of entries [32 group + 16 step, + 16).
 template <int D>
 struct PlainRows {
@@ -72,14 +86,14 @@ struct PlainSide {
   PlainRows<D> rows;
   // Of rows g and g + 8, to base 2. projection: plus is -|k'|²/2 of keys. softmax: logarithms of both sums.
   float plus[2], minus[2];
-  float scale[2], offset[2];  // projection: s and s - plus
+  float scale[2];  // projection: s
 
   /// Computes the terms of the rows. Called by all lanes.
   __device__ __forceinline__ void prepare(const FusedProblem& p) {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       plus[half] = minus[half] = 0;
-      scale[half] = offset[half] = fused_nothing;
+      scale[half] = fused_nothing;
     }
     if constexpr (projected && Keys) {
       rows.each([&](int half, float x) { plus[half] = gpu_fma(x, x, plus[half]); });
@@ -158,25 +172,26 @@ struct PlainSide {
       for (int n = 0; n < 8; ++n)
         most[half] = gpu_max(most[half], gpu_max(projections[n][2 * half], projections[n][2 * half + 1]));
       moves[half] = 1;
-      above = above || gpu_fma(most[half], factor, -offset[half]) > plain_margin;
+      above = above || gpu_fma(most[half], factor, plus[half] - scale[half]) > plain_margin;
     }
     if (!__any_sync(full_warp, above)) return false;
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float of_row = quad_max(most[half]);
-      if (!(gpu_fma(of_row, factor, -offset[half]) > plain_margin)) continue;
+      if (!(gpu_fma(of_row, factor, plus[half] - scale[half]) > plain_margin)) continue;
       const float raised = ::ceilf(gpu_fma(of_row, factor, plus[half]));
       moves[half] = exp2_fast(scale[half] - raised);
-      scale[half] = raised, offset[half] = raised - plus[half];
+      scale[half] = raised;
     }
     return true;
   }
   /// Replaces ω·x by features under the rows' scales.
   __device__ __forceinline__ void exponentiate(float factor, float (&features)[8][4]) const {
+    const float offset[2] = {plus[0] - scale[0], plus[1] - scale[1]};
     FURLONG_UNROLL
     for (int n = 0; n < 8; ++n) {
       FURLONG_UNROLL
-      for (int e = 0; e < 4; ++e) features[n][e] = exp2_fast(gpu_fma(features[n][e], factor, -offset[e >> 1]));
+      for (int e = 0; e < 4; ++e) features[n][e] = exp2_fast(gpu_fma(features[n][e], factor, offset[e >> 1]));
     }
   }
 };
@@ -199,9 +214,10 @@ __device__ __forceinline__ std::uint32_t multiply_words(std::uint32_t x, std::ui
 /// Copies 64 rows of v or g from `first` on and 64 columns from `column` on; zeros past the end.
 __device__ __forceinline__ void plain_load_vectors(const FusedHeadRows& rows, int first, int column,
                                                    const Tile<1>& target) {
+  const int thread = opaque(static_cast<int>(threadIdx.x));
   FURLONG_UNROLL
   for (int i = 0; i < fused_chunk * 8 / fused_threads; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + i * fused_threads, row = at / 8, own = at % 8 * 8;
+    const int at = thread + i * fused_threads, row = at / 8, own = at % 8 * 8;
     const bool exists = first + row < rows.n;
     const Bf16* source = static_cast<const Bf16*>(rows.data);
     cp_async16(target.data + row * target.ld + own,
@@ -213,10 +229,11 @@ template <int D>
 __device__ __forceinline__ void plain_load_projection(const FusedProblem& p, const FusedHead& head, int tile,
                                                       Bf16* target) {
   constexpr int vectors = D / 8;
+  const int thread = opaque(static_cast<int>(threadIdx.x));
   const Bf16* source = head.random_projection(p) + tile * (fused_tile * D);
   FURLONG_UNROLL
   for (int i = 0; i < fused_tile * vectors / fused_threads; ++i) {
-    const int at = static_cast<int>(threadIdx.x) + i * fused_threads, row = at / vectors, column = at % vectors * 8;
+    const int at = thread + i * fused_threads, row = at / vectors, column = at % vectors * 8;
     cp_async16(target + row * (D + 8) + column, source + row * D + column);
   }
 }

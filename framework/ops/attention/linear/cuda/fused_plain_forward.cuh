@@ -64,7 +64,7 @@ class PlainOutputsBlock {
     for (int tile = 0; tile < tiles; ++tile) {
       cp_async_wait<0>();
       __syncthreads();
-      const int step = turn * tiles + tile;
+      const int step = tiles == 1 ? 0 : turn * tiles + tile;
       if constexpr (projected) {
         const bool here = tiles == 1 || (tiles == 2 && step >= 1);  // all tiles are loaded
         if (!here && (goes_on || tile + 1 < tiles))
@@ -401,11 +401,11 @@ class PlainOutputsBlock {
   // ---- loads from global memory ----
 
   __device__ __forceinline__ void load_rows(int first) {
-    query.rows.load(fused_rows_of(query_side.rows, head.batch, head.head, query_side.n), first + own);
-    key.rows.load(fused_rows_of(key_side.rows, head.batch, head.kv_head, key_side.n), first + own);
+    query.rows.load(plain_rows_of(query_side.rows, head.batch, head.head, query_side.n), first + own);
+    key.rows.load(plain_rows_of(key_side.rows, head.batch, head.kv_head, key_side.n), first + own);
   }
   __device__ __forceinline__ void load_values(int first, int turn) const {
-    plain_load_vectors(fused_rows_of(key_side.vectors, head.batch, head.kv_head, key_side.n), first, slice(),
+    plain_load_vectors(plain_rows_of(key_side.vectors, head.batch, head.kv_head, key_side.n), first, slice(),
                        values_of(turn));
   }
   /// Loads the sum over earlier segments, which has a maximum for each feature; zeros if there is none.

@@ -8,6 +8,7 @@
 #include "framework/ops/attention/linear/cuda/fused.h"
 #include "framework/ops/attention/linear/cuda/fused_backward.cuh"
 #include "framework/ops/attention/linear/cuda/fused_forward.cuh"
+#include "framework/ops/attention/linear/cuda/fused_plain_backward.cuh"
 #include "framework/ops/attention/linear/cuda/fused_plain_forward.cuh"
 
 namespace furlong::ops {
@@ -136,6 +137,23 @@ GradientsPlan gradients_plan(const SharedLimits& limits, const Arguments& argume
               GradientsLayout<exact(), projected(), Keys>(tiles, stages, d_padded, d_value).all);
           if (plan.tiles == 0 && bytes <= limit) plan = {tiles, stages, bytes};
         }
+      }
+    }
+  });
+  return plan;
+}
+
+/// The same for the plain kernels; tiles 0 if they do not support the call.
+GradientsPlan plain_gradients_plan(const SharedLimits& limits, const Arguments& arguments, const FusedRows& d_output) {
+  GradientsPlan plan;
+  if (!d_output.vectors) return plan;
+  with_plain_form(arguments, [&](auto form, auto width) {
+    if (width() != 64) return;
+    const int all = static_cast<int>(arguments.features / fused_tile);
+    for (const std::size_t limit : limits) {
+      for (int tiles = all; tiles >= 1; --tiles) {
+        const auto bytes = static_cast<std::size_t>(PlainGradientsLayout<form()>(tiles).all);
+        if (plan.tiles == 0 && bytes <= limit) plan = {tiles, 1, bytes};
       }
     }
   });
@@ -280,15 +298,27 @@ void sum_parts(const Stream& stream, const FusedGradient& gradient, std::int64_t
   launch(stream, fused_sum_parts, dim3(grid_blocks(vectors, 256, 65535)), dim3(256), 0, gradient, parts);
 }
 
+template <bool Keys>
+void launch_plain_gradients(const Stream& stream, const Arguments& arguments, const GradientsPlan& plan, dim3 grid,
+                            const FusedProblem& cut_problem, const FusedSide& rows, const FusedSide& columns,
+                            const FusedStates& states, bool has_start, const FusedGradient& d_inputs,
+                            const FusedGradient& d_vectors) {
+  with_plain_form(arguments, [&](auto form, auto) {
+    launch(stream, fused_plain_gradients<form(), Keys>, grid, dim3(fused_threads), plan.bytes, cut_problem, rows,
+           columns, states, has_start, PlainGradientsLayout<form()>(plan.tiles), d_inputs, d_vectors);
+  });
+}
+
 /// One sweep: gradients of `rows` from the sums of earlier `columns` (later ones if rows are keys) and from their own
 /// chunks.
 template <bool Exact, bool Projected, bool Keys>
 void sweep(const Stream& stream, const Arguments& arguments, FusedCall& call, const FusedSide& rows,
            const FusedSide& columns, FusedGradient d_inputs, FusedGradient d_vectors) {
-  const GradientsPlan plan = gradients_plan<Keys>(SharedLimits(stream), arguments);
+  const SharedLimits limits(stream);
+  GradientsPlan plan = plain_gradients_plan(limits, arguments, call.queries.vectors);
+  const bool plain = plan.tiles > 0;
+  if (!plain) plan = gradients_plan<Keys>(limits, arguments);
   const int splits = ceil_div(call.tiles(), plan.tiles), parts = splits * (Keys ? call.problem.group : 1);
-  const GradientsLayout<Exact, Projected, Keys> layout(plan.tiles, plan.stages, call.problem.d_padded,
-                                                       call.problem.d_value);
   // If keys and values are one variable, they have one gradient: the key gradient may overwrite it, and the value
   // gradient is added afterwards.
   const bool one_gradient = d_inputs.data && d_inputs.data == d_vectors.data;
@@ -306,8 +336,16 @@ void sweep(const Stream& stream, const Arguments& arguments, FusedCall& call, co
   const bool has_start = !row_cut.causal || row_cut.segments > 1 || carried.start_sum;
   FusedStates states;
   if (has_start) states = call.states_of<Exact, Projected, !Keys>(columns, column_cut, carried);
-  launch(stream, fused_gradients<Exact, Projected, Keys>, call.grid(row_cut.segments, splits), dim3(fused_threads),
-         plan.bytes, row_cut, rows, columns, states, has_start, layout, d_inputs, d_vectors);
+  const dim3 grid = call.grid(row_cut.segments, splits);
+  if (plain) {
+    launch_plain_gradients<Keys>(stream, arguments, plan, grid, row_cut, rows, columns, states, has_start, d_inputs,
+                                 d_vectors);
+  } else {
+    const GradientsLayout<Exact, Projected, Keys> layout(plan.tiles, plan.stages, call.problem.d_padded,
+                                                         call.problem.d_value);
+    launch(stream, fused_gradients<Exact, Projected, Keys>, grid, dim3(fused_threads), plan.bytes, row_cut, rows,
+           columns, states, has_start, layout, d_inputs, d_vectors);
+  }
   sum_parts(stream, d_inputs, parts);
   sum_parts(stream, d_vectors, parts);
 }

@@ -26,9 +26,9 @@ const std::vector<Plain>& plain_cases() {
   return cases;
 }
 /// `n` tokens of two query heads that share one key head; 192 projections are three feature tiles.
-AttentionProblem problem_of(const Plain& plain, std::int64_t n, double scale = 1) {
+AttentionProblem problem_of(const Plain& plain, std::int64_t n, double scale = 1, std::int64_t projections = 192) {
   const auto [map, width] = plain;
-  AttentionProblem p = attention_problem(map, true, {1, 2, 1, n, width, width, 192, 64}, scale);
+  AttentionProblem p = attention_problem(map, true, {1, 2, 1, n, width, width, projections, 64}, scale);
   for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, DType::bfloat16);
   return p;
 }
@@ -51,6 +51,14 @@ TEST_P(LinearAttentionPlain, MatchesFloat64Reference) {
       gpu_settings().segments = segments;
       expect_close(problem_of(plain, 200), fmt::format("{}, {} segments", name_of(plain), segments));
     }
+  }
+}
+
+TEST_P(LinearAttentionPlain, SupportsEveryNumberOfTiles) {
+  for (const std::int64_t width : {64, 128}) {
+    for (const std::int64_t projections : {64, 128, 320})
+      expect_close(problem_of({FeatureMap::favor_positive, width}, 140, 1, projections),
+                   fmt::format("width {}, {} projections", width, projections));
   }
 }
 
