@@ -8,22 +8,19 @@ PIPES = ("tensor", "fma", "alu", "double", "exp", "shared", "global", "control",
 
 # Instructions by pipe. "exp" is the pipe of special functions (MUFU) and of conversions between integers and floats.
 OPCODES = {
-    "tensor": "HMMA IMMA DMMA BMMA HGMMA IGMMA QGMMA BGMMA",
-    "fma": "FFMA FFMA32I FMUL FMUL32I FADD FADD32I IMAD HFMA2 HADD2 HMUL2 FSWZADD IDP",
-    "alu": "ISETP LOP3 LOP32I IADD3 IADD IADD32I LEA FSEL FSETP SHF SHL SHR F2FP FMNMX FMNMX3 MOV MOV32I PLOP3 PRMT SEL "
-    "VIADD IABS P2R R2P IMNMX VIMNMX VIMNMX3 VIADDMNMX FSET HSET2 HSETP2 HMNMX2 I2FP SGXT BMSK VOTE VABSDIFF "
-    "VABSDIFF4 S2R CS2R B2R R2B FCHK ISCADD LOP CSMTEST MOVM VHMNMX FRND2 I2IP F2IP PSETP",
-    "double": "DFMA DADD DMUL DSETP DMNMX",
+    "tensor": "HMMA IMMA DMMA HGMMA IGMMA QGMMA",
+    "fma": "FFMA FMUL FADD IMAD HFMA2 HADD2 HMUL2 FSWZADD IDP",
+    "alu": "ISETP LOP3 IADD3 LEA FSEL FSETP SHF SHL F2FP FMNMX FMNMX3 MOV PLOP3 PRMT SEL VIADD IABS P2R R2P IMNMX "
+    "VIMNMX VIMNMX3 VIADDMNMX FSET HSET2 HSETP2 HMNMX2 VHMNMX I2FP SGXT BMSK VOTE VABSDIFF S2R CS2R B2R R2B FCHK MOVM",
+    "double": "DFMA DADD DMUL DSETP",
     "exp": "MUFU F2I I2F F2F I2I FRND FLO BREV POPC",
     "shared": "LDS STS LDSM STSM ATOMS SHFL REDUX",
-    "global": "LDG STG LD ST LDL STL ATOM ATOMG RED LDGSTS LDTRAM TEX TLD SULD SUST UBLKCP UBLKPF UBLKRED UTMALDG UTMASTG "
-    "UTMAREDG UTMAPF MATCH CCTL CCTLL CCTLT LDGMC",
+    "global": "LDG STG LD ST LDL STL ATOM ATOMG RED LDGSTS UBLKCP UTMALDG UTMASTG UTMAPF MATCH CCTL",
     "control": "BRA BRX BRXU JMP JMX JMXU BSSY BSYNC BREAK CALL RET EXIT KILL NOP BAR DEPBAR LDGDEPBAR WARPSYNC YIELD "
-    "NANOSLEEP MEMBAR ERRBAR FENCE BMOV BPT ENDCOLLECTIVE WARPGROUP WARPGROUPSET SYNCS ARRIVES ELECT PREEXIT ACQBULK "
-    "UCGABAR_ARV UCGABAR_WAIT CGAERRBAR UTMACMDFLUSH UTMACCTL RPCMOV LEPC VOTEU_SYNC PMTRIG GETLMEMBASE SETLMEMBASE "
-    "SETCTAID DEPBAR_LE",
-    "uniform": "LDC ULDC UMOV USHF UIMAD UIADD3 ULEA S2UR UISETP ULOP3 ULOP UPRMT USEL R2UR UPLOP3 VOTEU UBREV UFLO "
-    "UPOPC UBMSK USGXT UP2UR UR2UP UF2FP UPSETP UIABS USETMAXREG",
+    "NANOSLEEP MEMBAR ERRBAR FENCE BMOV BPT ENDCOLLECTIVE WARPGROUP SYNCS ARRIVES ELECT PREEXIT ACQBULK UCGABAR_ARV "
+    "UCGABAR_WAIT UTMACMDFLUSH LEPC",
+    "uniform": "LDC ULDC UMOV USHF UIMAD UIADD3 ULEA S2UR UISETP ULOP3 UPRMT USEL R2UR UPLOP3 VOTEU UBREV UFLO UPOPC "
+    "UBMSK USGXT USETMAXREG",
 }
 PIPE_OF = {opcode: pipe for pipe, opcodes in OPCODES.items() for opcode in opcodes.split()}
 
@@ -55,7 +52,6 @@ class Instruction:
     def targets(self):
         """Labels in the operands: `(.L_x_1) of a branch, (*"BRANCH_TARGETS .L_x_1,.L_x_2"*) of an indirect one."""
         return re.findall(r"\.L[\w.]*", self.operands)
-
 
     def cost(self):
         """What a warp takes: "slots" and the pipe's own name count instructions, "mma" and "wgmma" multiply-accumulates
@@ -110,7 +106,7 @@ class Kernel:
             stack += reversed(loop.children)
 
 
-INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:\{\s*)?(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;?\s*\}?\s*(?:/\*.*)?$")
+INSTRUCTION = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 FRAME = re.compile(r'^\s*//## File "([^"]+)", line (\d+)( inlined at)?')
 
 
@@ -150,7 +146,7 @@ def flow(code, place, labels):
             return [after]  # a diverged warp goes elsewhere
         if not local:
             raise Unreadable(f"{instruction.opcode} at {instruction.address:#x}: its target is unknown")
-        conditional = instruction.guard not in ("", "@PT", "@UPT") or re.match(r"(UR?\w*, )?!?U?P\d", instruction.operands)
+        conditional = instruction.guard or re.match(r"!?U?P\d", instruction.operands)
         return local + [after] if conditional else local
     return None
 

@@ -60,7 +60,6 @@ class Case:
     parts: list = field(default_factory=list)
 
 
-
 def by(sm_90, sm_80):
     return {"sm_90": sm_90, "sm_80": sm_80}
 
@@ -118,7 +117,6 @@ def start_loops(features):
     ]
 
 
-
 STATES = [
     (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4),
     (r"for \(int turn = 0", CHUNKS),
@@ -159,7 +157,10 @@ SWEEP = [
 ELU1 = [
     (r": if \(form == relu\) return body|: body\(std::integral_constant<FusedForm, softmax>", 0),
     (r": if \(!Projected && p\.form == FusedForm::softmax\)", 0),
-    (r": const auto four = load_vector<4>\(at \+ 4 \* i\)|: entries\[i\] = at\[i\]|: for \(int j = 0; j < 4; \+\+j\) entries", 0),
+    (
+        r": const auto four = load_vector<4>\(at \+ 4|: entries\[i\] = at\[i\]|: j < 4; \+\+j\) entries",
+        0,
+    ),
 ]
 OPRF = (r": value = gpu_fma\(u, head\.factor, gpu_fma", 0)
 

@@ -271,7 +271,8 @@ def print_cases(found):
     columns = ("slots", "tensor", "fma", "alu", "exp", "shared", "global", "control", "uniform", "bytes")
     for architecture, cases in found.items():
         device = next((device for device in sass_cases.DEVICES if device.architecture == architecture), None)
-        print(f"\n{architecture}, per token of a head" + (f"; picoseconds on {device.name}, {sass_cases.STATUS}" if device else ""))
+        on_device = f"; picoseconds on {device.name}, {sass_cases.STATUS}" if device else ""
+        print(f"\n{architecture}, per token of a head{on_device}")
         times = ("issue", "products", "exponentials", "shared", "memory") if device else ()
         print(f"  {'case':<34}" + "".join(f"{c:>9}" for c in columns) + " |" + "".join(f"{t:>13}" for t in times))
         for name, figures in cases.items():
@@ -290,12 +291,14 @@ def differences(found, expected):
         here, there = found[architecture], expected[architecture]
         for name in sorted(set(here) | set(there)):
             if name not in there or name not in here:
-                faults.append(f"{architecture} {name}: " + ("not in the table" if name in here else "only in the table"))
+                faults.append(f"{architecture} {name}: {'not' if name in here else 'only'} in the table")
                 continue
             changed = [
-                f"{key} {there[name].get(key, 0):g} -> {here[name].get(key, 0):.5g}"
+                f"{key} {there[name][key]:g} -> {here[name][key]:.5g}"
                 for key in COMPARED
-                if abs(here[name].get(key, 0) - there[name].get(key, 0)) > TOLERANCE * abs(there[name].get(key, 0))
+                if key in here[name]
+                and key in there[name]  # a listing has no registers
+                and abs(here[name][key] - there[name][key]) > TOLERANCE * abs(there[name][key])
             ]
             if changed:
                 faults.append(f"{architecture} {name}: {', '.join(changed)}")

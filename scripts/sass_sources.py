@@ -39,8 +39,14 @@ def statements(path, line):
             break
         stripped = text.strip()
         if stripped.startswith(("} else", "else")):
-            first = next((above for above in reversed(lines[:place]) if above.strip() and indentation(above) == inner
-                          and above.lstrip().startswith("if")), "")
+            first = next(
+                (
+                    above
+                    for above in reversed(lines[:place])
+                    if above.strip() and indentation(above) == inner and above.lstrip().startswith("if")
+                ),
+                "",
+            )
             stripped = f"else of {first.strip()}"
         found.append(f"{name}: {stripped}")
         if inner == 0:

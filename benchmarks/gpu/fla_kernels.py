@@ -85,7 +85,9 @@ def main():
         for features in (64, 256):
             for name, (_, configurations) in KERNELS.items():
                 tried = [predicted(name, features, each, folder) for each in configurations]
-                best[f"fla {name}, {features} features"] = min(tried, key=lambda found: (found["picoseconds"], found["slots"]))
+                best[f"fla {name}, {features} features"] = min(
+                    tried, key=lambda found: (found["picoseconds"], found["slots"])
+                )
     if arguments.json:
         print(json.dumps(best, indent=1))
         return
