@@ -158,7 +158,7 @@ ELU1 = [
     (r": if \(form == relu\) return body|: body\(std::integral_constant<FusedForm, softmax>", 0),
     (r": if \(!Projected && p\.form == FusedForm::softmax\)", 0),
     (
-        r": const auto four = load_vector<4>\(at \+ 4|: entries\[i\] = at\[i\]|: j < 4; \+\+j\) entries",
+        r": const auto four = load_vector<4>\(at \+ 4|: entries\[i\] = at\[i\]|int j = 0; j < 4; \+\+j\) entries",
         0,
     ),
 ]
