@@ -37,7 +37,7 @@ TABLE = pathlib.Path(__file__).resolve().parent.parent / "framework/cuda/kernels
 ELF_CUDA = 190  # the machine of a cubin's ELF header
 
 # The low 12 bits of a 128-bit instruction are its opcode (Volta to Hopper).
-TENSOR_CORE = {0x23C: "HMMA", 0x237: "IMMA", 0x23F: "DMMA", 0x1F0: "HGMMA"}
+TENSOR_CORE = {0x23C: "HMMA", 0x237: "IMMA", 0x23F: "DMMA", 0x9F0: "HGMMA", 0xDF0: "HGMMA"}
 LOCAL_STORE, LOCAL_LOAD = 0x387, 0x983
 
 # Registers, shared memory and threads of a multiprocessor. Compute capability 8.x and later reserve 1 KiB of shared
@@ -134,7 +134,8 @@ def kernels(cubin, architecture):
             "threads": 1024,
             "dynamic_shared": 0,
         }
-    for attribute, value in attributes(bytes_of(named[".nv.info"])):
+    info = named.get(".nv.info")  # the linker adds a cubin without kernels to programs
+    for attribute, value in attributes(bytes_of(info)) if info else ():
         if attribute in (0x2F, 0x11) and len(value) == 8:  # register count, frame size
             symbol, amount = struct.unpack("<II", value)
             if names[symbol] in found:
@@ -332,6 +333,9 @@ def self_test():
     }
     for text, expected in names.items():
         assert short(text) == expected, f"{text} became {short(text)}"
+    cubin = bytearray(b"\x7fELF\x02" + bytes(59))
+    struct.pack_into("<H28xI", cubin, 18, ELF_CUDA, 0x6005A04)
+    assert list(cubins(cubin)) == [(90, cubin)]
     for fault in (b"", b"\x7fELF\x01" + bytes(60)):
         try:
             list(cubins(fault))

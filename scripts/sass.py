@@ -129,8 +129,6 @@ def listing(text):
         elif match := FRAME.match(row):
             frames = (frames if not complete else ()) + ((match.group(1), int(match.group(2))),)
             complete = match.group(3) is None
-    if not found:
-        raise Unreadable("the listing contains no .text section")
     return found
 
 
