@@ -195,6 +195,14 @@ def claimed_bytes(claim, architecture):
     return claimed.get(f"sm_{architecture}", 0) if isinstance(claimed, dict) else claimed
 
 
+def add_occupancy(figures, name, architecture, claims):
+    """Adds the dynamic shared memory that claims state for a kernel, and its blocks and warps of a multiprocessor."""
+    dynamic = sum(claimed_bytes(claim, architecture) for claim in claims if re.search(claim["kernel"], name))
+    figures["dynamic_shared"] = dynamic
+    blocks = occupancy(architecture, figures["registers"], figures["threads"], figures["shared"] + dynamic)
+    figures.update(blocks=blocks, warps=blocks * -(-figures["threads"] // 32))
+
+
 def measure(objects, claims):
     """ "sm_90" -> "file: kernel" -> figures."""
     table = {}
@@ -213,12 +221,7 @@ def measure(objects, claims):
                 continue
             for mangled, figures in of_cubin.items():
                 name = f"{stem}: {names[mangled]}"
-                dynamic = sum(
-                    claimed_bytes(claim, architecture) for claim in claims if re.search(claim["kernel"], name)
-                )
-                figures["dynamic_shared"] = dynamic
-                blocks = occupancy(architecture, figures["registers"], figures["threads"], figures["shared"] + dynamic)
-                figures.update(blocks=blocks, warps=blocks * -(-figures["threads"] // 32))
+                add_occupancy(figures, name, architecture, claims)
                 table.setdefault(f"sm_{architecture}", {})[name] = figures
     return table
 

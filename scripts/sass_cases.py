@@ -74,8 +74,14 @@ NO_VECTORS = (r"pack_bf16\(to_compute\(at\[2 \* i\]\)", 0)
 NO_ENTRIES = (r": if \(exists\) read_entries|: target\.put\(row, at \+ e", 0)
 OTHER_PROJECTIONS = (r": if \(form == (rectified|stretched)_projection\)", 0)
 DOCUMENTS = (r"const int start = run_start\[end - 1\]|: return \{start > first", 0)
-# The compiler makes two versions of these, for the forms "logarithms" and "values".
-WEIGHTED = (r"const float e = gpu_exp_fast\(\(p\.values", 0.5)
+
+
+def weighted(in_code, in_code_80):
+    """The compiler makes two versions of some of these, for the forms "logarithms" and "values". 64 of the `in_code`
+    exponentials run."""
+    return (r"const float e = gpu_exp_fast\(\(p\.values", by(64 / in_code, 64 / in_code_80))
+
+
 OF_VALUES = (r": return p\.values \? feature \* e : e", 0)
 
 # The warp's keys that its queries see: 1 to 4 of 4 blocks of 16.
@@ -85,7 +91,7 @@ FORWARD = [
     NO_VECTORS,
     NO_ENTRIES,
     DOCUMENTS,
-    WEIGHTED,
+    weighted(128, 128),
     OF_VALUES,
     (r": while \(true\)", 0),
     (r": if \(has_bad && ", 1 / 8),  # the first condition alone
@@ -121,7 +127,7 @@ STATES = [
     (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4),
     (r"for \(int turn = 0", CHUNKS),
 ]
-SPLIT_STATES = [NO_VECTORS, NO_ENTRIES, WEIGHTED, OF_VALUES]
+SPLIT_STATES = [NO_VECTORS, NO_ENTRIES, weighted(128, 128), OF_VALUES]
 RUNS = (r": while \(until > first", 0)
 
 
@@ -147,8 +153,8 @@ CLEARED = (r"for \(int i = lane; i < 16 \* at\.ld_d_vectors", 16 * 72 / 32 / 16)
 SWEEP = [
     NO_VECTORS,
     NO_ENTRIES,
-    WEIGHTED,
     OF_VALUES,
+    (r": const float factor = visible && !lost \?", 1 / 2),  # two versions, too
     (r": directly\(turn, first", 0),
     (r": const float by = !p\.values \? e :", 1 / 8),  # the condition alone
     (r": if \(target\.parts == nullptr\) return store_gradient", 0),
@@ -162,6 +168,7 @@ ELU1 = [
         0,
     ),
 ]
+SOFTMAX_GRADIENT = (r": gpu_exp_fast\(x\[e\] - own_terms", 0)
 OPRF = (r": value = gpu_fma\(u, head\.factor, gpu_fma", 0)
 
 # ---- composed kernels: favor_trig with 256 features, causal, bfloat16, chunks of 64 tokens, one span ----
@@ -307,6 +314,7 @@ CASES = [
         loops=[*gradient_loops(2, 4), FIRST_DIRECTIONS, DIRECTIONS, ROW_TERMS, PROJECTION],
         parts=[
             *SWEEP,
+            weighted(96, 96),
             OTHER_PROJECTIONS,
             OPRF,
             DOCUMENTS,
@@ -323,6 +331,7 @@ CASES = [
         loops=[*gradient_loops(1, 2), FIRST_DIRECTIONS, DIRECTIONS, ROW_TERMS, PROJECTION, CLEARED],
         parts=[
             *SWEEP,
+            weighted(129, 121),
             OTHER_PROJECTIONS,
             OPRF,
             RUNS,
@@ -367,7 +376,7 @@ CASES = [
         token_heads=TOKENS,
         bytes=900,
         loops=gradient_loops(1, 1),
-        parts=[*SWEEP, DOCUMENTS, *ELU1, FIRST_CHUNK],
+        parts=[*SWEEP, weighted(96, 96), DOCUMENTS, *ELU1, SOFTMAX_GRADIENT, FIRST_CHUNK],
     ),
     Case(
         "elu1 key sweep",
@@ -376,7 +385,7 @@ CASES = [
         token_heads=TOKENS,
         bytes=780,
         loops=[*gradient_loops(1, 1), CLEARED],
-        parts=[*SWEEP, RUNS, *ELU1, FIRST_CHUNK, SHARED],
+        parts=[*SWEEP, weighted(113, 125), RUNS, *ELU1, SOFTMAX_GRADIENT, FIRST_CHUNK, SHARED],
     ),
     *COMPOSED,
     softmax_case(

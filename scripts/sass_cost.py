@@ -80,7 +80,7 @@ def images(path):
 
 def read(paths):
     """ "sm_90" -> "file: kernel" -> (kernel, figures of cuda_gates.py)."""
-    table = {}
+    table, claims = {}, json.loads(cuda_gates.TABLE.read_text())["claims"]
     for path in paths:
         stem = re.sub(r"(_cuda)?(\.cu)?\.(o|cubin|sass)$", "", pathlib.Path(path).name)
         try:
@@ -89,7 +89,10 @@ def read(paths):
                 names = cuda_gates.readable(found)
                 of_architecture = table.setdefault(f"sm_{architecture}", {})
                 for mangled, kernel in found.items():
-                    of_architecture[f"{stem}: {names[mangled]}"] = kernel, figures.get(mangled, {})
+                    name, of_kernel = f"{stem}: {names[mangled]}", figures.get(mangled, {})
+                    if of_kernel and architecture in cuda_gates.SHARED_OF_MULTIPROCESSOR:
+                        cuda_gates.add_occupancy(of_kernel, name, architecture, claims)
+                    of_architecture[name] = kernel, of_kernel
         except (cuda_gates.Unreadable, sass.Unreadable, OSError, struct.error, KeyError, ValueError) as error:
             raise Refused(f"{path}: {error}")
     if not any(table.values()):
@@ -144,7 +147,8 @@ def as_json(kernel, figures):
 
 def print_kernel(name, kernel, figures):
     costs = loop_costs(kernel)
-    known = ", ".join(f"{key} {figures[key]}" for key in ("registers", "shared", "threads") if key in figures)
+    shown = ("registers", "shared", "dynamic_shared", "threads", "blocks")
+    known = ", ".join(f"{key} {figures[key]}" for key in shown if key in figures)
     print(f"\n{name}{': ' if known else ''}{known}")
     print(f"  {'loop':<14}{'address':>8}" + "".join(f"{column:>8}" for column in ("slots", "all", *sass.PIPES)))
 
