@@ -13,6 +13,7 @@
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/prepare_tasks.h"
+#include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/label_table.h"
 #include "datasets/tokenizers/train_tokenizer.h"
 #include "framework/core/error.h"
@@ -46,7 +47,7 @@ void add_choice(Command command, const std::string& name, Value& value, const st
 }
 
 void add_inputs(Command command, PrepareOptions& options) {
-  command.add_option("inputs", options.inputs, "Files to read, in order: plain, gzip or xz; - is standard input")
+  command.add_option("inputs", options.inputs, "Files to read, in order: plain, gzip, xz or zstd; - is standard input")
       .required()
       .value_name("INPUT");
   command
@@ -96,11 +97,13 @@ Command add_text(Command prepare_command, const std::shared_ptr<Arguments>& argu
   add_splits(command, *arguments);
   command.footer(
       "The byte vocabulary has 256 tokens. With several documents it also has <document>, the end-of-document token. "
-      "With --tokenizer, a document of more than 1 MiB is tokenized in pieces, cut at line ends.");
+      "With --tokenizer, a document of more than 1 MiB is tokenized in pieces, cut at line ends. OMP_NUM_THREADS sets "
+      "the "
+      "number of threads that tokenize (default: all cores); the result does not depend on it.");
   command.examples({
       "furlong prepare text book.txt.xz --output book.h5 --split 0.85,0.05,0.1",
       "furlong prepare text articles.txt --document-separator blank-line --tokenizer models/gpt2 --output articles.h5",
-      "zstdcat big.zst | furlong prepare text - --output big.h5",
+      "curl https://example.org/big.txt | furlong prepare text - --output big.h5",
   });
   return command;
 }
@@ -223,7 +226,7 @@ void add_tokenizer(Command prepare_command) {
       prepare_command.add_subcommand("tokenizer", "Train a tokenizer (byte-pair encoding) on your own text");
   const auto options = std::make_shared<TrainTokenizerOptions>();
   const auto json = std::make_shared<bool>(false);
-  command.add_option("inputs", options->inputs, "Files to read, in order: plain, gzip or xz; - is standard input")
+  command.add_option("inputs", options->inputs, "Files to read, in order: plain, gzip, xz or zstd; - is standard input")
       .required()
       .value_name("INPUT");
   command.add_option("-o,--output", options->output, "SentencePiece model to write").required().value_name("MODEL");
@@ -262,15 +265,15 @@ void add_tokenizer(Command prepare_command) {
 
 Command add_images(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
   const Command command = prepare_command.add_subcommand(
-      "images", "Images (IDX, PGM, PPM) as sequences of pixels; each image is a document, each byte a token");
+      "images", "Images (IDX, PGM, PPM, PNG) as sequences of pixels; each image is a document, each byte a token");
   PrepareOptions& options = arguments->options;
   options.format = PrepareOptions::Format::images;
   options.store.split_by = DatasetWriterOptions::SplitBy::document;
   add_inputs(command, options);
   command
       .add_option("--label-file", options.image_labels,
-                  "IDX files with the labels of IDX inputs, one for each input (default: none). A PGM or PPM file has "
-                  "the name of its folder as its label")
+                  "IDX files with the labels of IDX inputs, one for each input (default: none). A PGM, PPM or PNG "
+                  "file has the name of its folder as its label")
       .separated_by(',')
       .value_name("FILE,...");
   command
@@ -283,10 +286,12 @@ Command add_images(Command prepare_command, const std::shared_ptr<Arguments>& ar
   add_splits(command, *arguments, "document");
   command.footer(
       "Tokens are the 256 byte values, row by row from the top left, without a token between images. IDX is the format "
-      "of MNIST: unsigned bytes of 3 dimensions (images, rows, columns), or 4 (channels). All images have one size.");
+      "of MNIST: unsigned bytes of 3 dimensions (images, rows, columns), or 4 (channels). PNG files have at most 8 "
+      "bits for each value and no transparency; palettes become colors. "
+      "All images have one size.");
   command.examples({
       "furlong prepare images train-images-idx3-ubyte.gz --label-file train-labels-idx1-ubyte.gz --output train.h5",
-      "furlong prepare images pictures/*/*.ppm --grayscale --output pictures.h5",
+      "furlong prepare images pictures/*/*.png --grayscale --output pictures.h5",
   });
   return command;
 }
@@ -296,8 +301,7 @@ Command add_images(Command prepare_command, const std::shared_ptr<Arguments>& ar
 std::string default_output(const std::vector<std::string>& inputs) {
   if (inputs.size() != 1 || inputs.front() == "-")
     throw UserError("--output is missing; it is required with standard input and with several inputs");
-  std::filesystem::path path = inputs.front();
-  if (path.extension() == ".gz" || path.extension() == ".xz") path.replace_extension();
+  std::filesystem::path path = without_compression(inputs.front());
   return path.replace_extension(".h5").string();
 }
 

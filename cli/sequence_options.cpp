@@ -21,9 +21,10 @@ void add_model_and_inputs(Command command, SequenceOptions& options) {
       .required()
       .value_name("MODEL");
   command
-      .add_option("inputs", options.input.paths,
-                  "Files of sequences, plain, gzip or xz; - is standard input. FASTA (.fa, .fasta, .faa, .fna, .ffn), "
-                  "tables (.csv, .tsv), JSON lines (.jsonl); other files are text with one sequence per line")
+      .add_option(
+          "inputs", options.input.paths,
+          "Files of sequences, plain, gzip, xz or zstd; - is standard input. FASTA (.fa, .fasta, .faa, .fna, .ffn), "
+          "tables (.csv, .tsv), JSON lines (.jsonl); other files are text with one sequence per line")
       .required()
       .value_name("INPUT");
 }

@@ -125,7 +125,7 @@ void add_tokenize(Command program, int& /*status*/) {
                   "directory); vocab.txt; *.model (SentencePiece); GGUF")
       .required()
       .value_name("TOKENIZER");
-  command.add_option("input", options->input, "Text to read, plain, gzip or xz; - is standard input")
+  command.add_option("input", options->input, "Text to read, plain, gzip, xz or zstd; - is standard input")
       .shows_default()
       .value_name("FILE|-");
   const Option ids = command.add_flag("--ids", options->ids, "Print the ids of each line on one line (the default)");

@@ -10,7 +10,7 @@ set -euo pipefail
 run_packages=(
   g++ cmake ninja-build ccache lld pkg-config git ca-certificates xz-utils
   libdnnl-dev libhdf5-dev libssl-dev libhwy-dev libyaml-cpp-dev libfmt-dev libspdlog-dev
-  libcli11-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev liblzma-dev
+  libcli11-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev liblzma-dev libzstd-dev libpng-dev
   libpcre2-dev libsentencepiece-dev libutf8proc-dev libgloo-dev
 )
 # The launchers under which ranks are tested; the last two packages create networks that can be cut.

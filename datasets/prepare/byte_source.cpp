@@ -6,6 +6,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 #include <zlib.h>
+#include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -24,8 +26,10 @@ namespace {
 constexpr std::size_t kInputBuffer = std::size_t{1} << 18;
 // xz -9e needs 65 MiB for decompression; no preset of xz needs more than this limit.
 constexpr std::uint64_t kXzMemoryLimit = std::uint64_t{1} << 30;
+// zstd --ultra -22 needs a window of 2^27 bytes, --long=30 one of 2^30.
+constexpr int kZstdWindowLog = 30;
 
-enum class Compression { none, gzip, xz };
+enum class Compression { none, gzip, xz, zstd };
 
 }  // namespace
 
@@ -41,13 +45,15 @@ struct ByteSource::State {
   XXH3_state_t* hash = XXH3_createState();
   z_stream gzip{};
   lzma_stream xz = LZMA_STREAM_INIT;
-  bool member_open = false;  // inside a gzip member
+  ZSTD_DStream* zstd = nullptr;
+  bool member_open = false;  // inside a gzip member or a zstd frame
   bool finished = false;     // the compressed data are complete
 
   ~State() {
     XXH3_freeState(hash);
     if (compression == Compression::gzip) inflateEnd(&gzip);
     lzma_end(&xz);
+    ZSTD_freeDStream(zstd);
     if (owned) ::close(descriptor);
   }
 
@@ -79,6 +85,12 @@ struct ByteSource::State {
     return end - begin >= magic.size() && std::memcmp(buffer.data() + begin, magic.data(), magic.size()) == 0;
   }
 
+  /// pzstd writes such frames (RFC 8878, 3.1.2).
+  bool starts_with_skippable_frame() const {
+    return end - begin >= 4 && (buffer[begin] & 0xf0) == 0x50 &&
+           std::memcmp(buffer.data() + begin + 1, "\x2a\x4d\x18", 3) == 0;
+  }
+
   void detect() {
     while (end < 10 && fill()) {
     }
@@ -94,8 +106,11 @@ struct ByteSource::State {
         throw MachineError("{}: cannot initialize liblzma", name);
     } else if (starts_with("BZh") && end >= 10 && std::memcmp(buffer.data() + 4, "1AY&SY", 6) == 0) {
       throw UserError("{}: bzip2 files are not supported; decompress it: bzcat FILE | furlong prepare ... -", name);
-    } else if (starts_with("\x28\xb5\x2f\xfd")) {
-      throw UserError("{}: zstd files are not supported; decompress it: zstdcat FILE | furlong prepare ... -", name);
+    } else if (starts_with("\x28\xb5\x2f\xfd") || starts_with_skippable_frame()) {
+      compression = Compression::zstd;
+      zstd = ZSTD_createDStream();
+      if (zstd == nullptr || ZSTD_isError(ZSTD_DCtx_setParameter(zstd, ZSTD_d_windowLogMax, kZstdWindowLog)) != 0)
+        throw MachineError("{}: cannot initialize libzstd", name);
     } else if (starts_with("PK\x03\x04")) {
       throw UserError("{}: zip archives are not supported; unpack it first", name);
     }
@@ -187,6 +202,36 @@ struct ByteSource::State {
     return 0;
   }
 
+  std::size_t read_zstd(unsigned char* destination, std::size_t capacity) {
+    while (!finished) {
+      const bool more = begin < end || fill();
+      if (!more && !member_open) {
+        finished = true;
+        break;
+      }
+      ZSTD_inBuffer in{buffer.data() + begin, end - begin, 0};
+      ZSTD_outBuffer out{destination, capacity, 0};
+      const std::size_t status = ZSTD_decompressStream(zstd, &out, &in);
+      begin += in.pos;
+      if (ZSTD_isError(status) != 0) fail_zstd(status);
+      member_open = status != 0;
+      if (out.pos > 0) return out.pos;
+      if (!more)
+        throw UserError("{}: the zstd data end unexpectedly; the file may be truncated; download or copy it again",
+                        name);
+    }
+    return 0;
+  }
+
+  [[noreturn]] void fail_zstd(std::size_t status) const {
+    const ZSTD_ErrorCode code = ZSTD_getErrorCode(status);
+    if (code == ZSTD_error_memory_allocation) throw MachineError("{}: libzstd: out of memory", name);
+    if (code == ZSTD_error_frameParameter_windowTooLarge)
+      throw UserError("{}: decompression needs more than {} MiB of memory; compress the file again without --long",
+                      name, 1 << (kZstdWindowLog - 20));
+    throw UserError("{}: the zstd data are damaged ({}); download or copy it again", name, ZSTD_getErrorName(status));
+  }
+
   std::size_t read_some(unsigned char* destination, std::size_t capacity) {
     switch (compression) {
       case Compression::none:
@@ -195,10 +240,19 @@ struct ByteSource::State {
         return read_gzip(destination, capacity);
       case Compression::xz:
         return read_xz(destination, capacity);
+      case Compression::zstd:
+        return read_zstd(destination, capacity);
     }
     return 0;
   }
 };
+
+std::string_view without_compression(std::string_view file_name) {
+  for (const std::string_view packed : {".gz", ".xz", ".zst"}) {
+    if (file_name.ends_with(packed)) file_name.remove_suffix(packed.size());
+  }
+  return file_name;
+}
 
 ByteSource::ByteSource(const std::string& path) : state_(std::make_unique<State>()) {
   State& state = *state_;
@@ -239,6 +293,8 @@ const char* ByteSource::compression() const {
       return "gzip";
     case Compression::xz:
       return "xz";
+    case Compression::zstd:
+      return "zstd";
     default:
       return "none";
   }

@@ -1,15 +1,19 @@
 #pragma once
-// Reads a file or standard input, and decompresses gzip and xz.
+// Reads a file or standard input, and decompresses gzip, xz and zstd.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace furlong {
 
-/// Reads from beginning to end in constant memory. gzip and xz are detected by their first bytes, not by the file name.
-/// Files of several members (as bgzip, pigz and cat write them) are read to the end of the last member. Throws
-/// UserError if the file cannot be opened, if compressed data are damaged or truncated, and for bzip2, zstd and zip,
+/// Returns a file's name without .gz, .xz or .zst at its end.
+std::string_view without_compression(std::string_view file_name);
+
+/// Reads from beginning to end in constant memory. gzip, xz and zstd are detected by their first bytes, not by the file
+/// name. Files of several members (as bgzip, pigz and cat write them) are read to the end of the last member. Throws
+/// UserError if the file cannot be opened, if compressed data are damaged or truncated, and for bzip2 and zip,
 /// which are not supported. Throws MachineError if a system call fails.
 class ByteSource {
  public:
@@ -28,7 +32,7 @@ class ByteSource {
   std::uint64_t file_bytes() const;
   /// Returns the 64-bit XXH3 of these bytes.
   std::uint64_t file_hash() const;
-  /// Returns "none", "gzip" or "xz".
+  /// Returns "none", "gzip", "xz" or "zstd".
   const char* compression() const;
 
  private:

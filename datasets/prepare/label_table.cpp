@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <array>
 
+#include "datasets/prepare/byte_source.h"
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
 
 namespace furlong {
 
 bool is_fasta_name(std::string_view file_name) {
-  for (const std::string_view packed : {".gz", ".xz"})
-    if (file_name.ends_with(packed)) file_name.remove_suffix(packed.size());
+  file_name = without_compression(file_name);
   constexpr std::array<std::string_view, 5> endings{".fa", ".fasta", ".faa", ".fna", ".ffn"};
   return std::any_of(endings.begin(), endings.end(), [&](std::string_view end) { return file_name.ends_with(end); });
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/label_parser.h"
 #include "formats/json_text.h"
 #include "framework/core/error.h"
@@ -365,10 +366,7 @@ std::string_view name_of(LabeledFormat::Kind kind) {
 }
 
 LabeledFormat::Kind labeled_format_of(std::string_view file_name) {
-  std::string_view base = file_name;
-  for (const std::string_view packed : {".gz", ".xz"}) {
-    if (base.ends_with(packed)) base.remove_suffix(packed.size());
-  }
+  const std::string_view base = without_compression(file_name);
   if (base.ends_with(".tsv")) return Kind::tsv;
   if (base.ends_with(".csv")) return Kind::csv;
   if (base.ends_with(".jsonl") || base.ends_with(".ndjson")) return Kind::jsonl;

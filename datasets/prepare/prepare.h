@@ -15,7 +15,7 @@ namespace furlong {
 /// Inputs, output and options of prepare().
 struct PrepareOptions {
   enum class Format { text, fasta, labeled, images } format = Format::text;
-  std::vector<std::string> inputs;  ///< paths of plain, gzip or xz files; "-" is standard input
+  std::vector<std::string> inputs;  ///< paths of plain, gzip, xz or zstd files; "-" is standard input
   std::string output;
   bool force = false;  ///< replace an existing output
   DatasetWriterOptions store;

@@ -7,7 +7,7 @@
 namespace furlong {
 
 struct TrainTokenizerOptions {
-  std::vector<std::string> inputs;  ///< plain, gzip or xz; "-" is standard input
+  std::vector<std::string> inputs;  ///< plain, gzip, xz or zstd; "-" is standard input
   std::string output;               ///< the SentencePiece model to write
   std::int64_t vocabulary_size = 4096;
   bool force = false;  ///< replace an existing output

@@ -18,9 +18,7 @@ using Format = SequenceInput::Format;
 constexpr std::size_t max_window = 1 << 16;  // sequences; empty ones have no tokens that end a window
 
 Format format_of_name(std::string_view name) {
-  for (const std::string_view packed : {".gz", ".xz"}) {
-    if (name.ends_with(packed)) name.remove_suffix(packed.size());
-  }
+  name = without_compression(name);
   for (const std::string_view fasta : {".fa", ".fasta", ".faa", ".fna", ".ffn"}) {
     if (name.ends_with(fasta)) return Format::fasta;
   }

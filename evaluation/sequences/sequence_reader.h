@@ -14,7 +14,7 @@ namespace furlong {
 
 struct SequenceInput {
   enum class Format { automatic, text, fasta, tsv, csv, jsonl };
-  std::vector<std::string> paths = {};  ///< plain, gzip or xz; "-" is standard input
+  std::vector<std::string> paths = {};  ///< plain, gzip, xz or zstd; "-" is standard input
   Format format = Format::automatic;    ///< automatic: by the name of each input, text where it names no format
   DocumentSeparator separator = DocumentSeparator::line;  ///< of text
   std::string text_field = {};                            ///< of tables and JSON lines; empty: column 1, key "text"

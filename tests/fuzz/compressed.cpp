@@ -1,4 +1,4 @@
-// An input of `furlong prepare`: plain, gzip or xz. The result must not depend on the block size.
+// An input of `furlong prepare`: plain, gzip, xz or zstd. The result must not depend on the block size.
 #include "datasets/prepare/byte_source.h"
 
 #include "tests/fuzz/target.h"

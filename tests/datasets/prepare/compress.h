@@ -1,6 +1,7 @@
 #pragma once
 #include <lzma.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include <stdexcept>
 #include <string>
@@ -33,6 +34,19 @@ inline std::string xz(const std::string& text) {
     throw std::runtime_error("lzma_easy_buffer_encode");
   }
   out.resize(position);
+  return out;
+}
+
+/// One zstd frame with a checksum, as the program zstd writes it.
+inline std::string zstd(const std::string& text, int window_log = 0) {
+  ZSTD_CCtx* context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
+  ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, window_log);
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  const std::size_t size = ZSTD_compress2(context, out.data(), out.size(), text.data(), text.size());
+  ZSTD_freeCCtx(context);
+  if (ZSTD_isError(size) != 0) throw std::runtime_error("ZSTD_compress2");
+  out.resize(size);
   return out;
 }
 
