@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/parallel.h"
 
 namespace furlong {
 namespace {
@@ -17,8 +18,13 @@ bool continues_character(char byte) { return (static_cast<unsigned char>(byte) &
 
 }  // namespace
 
-DocumentEncoder::DocumentEncoder(const Vocabulary& vocabulary, DocumentSink& writer, std::size_t piece_bytes)
-    : vocabulary_(vocabulary), writer_(writer), piece_bytes_(piece_bytes), next_cut_(piece_bytes) {
+DocumentEncoder::DocumentEncoder(const Vocabulary& vocabulary, DocumentSink& writer, std::size_t queue_bytes,
+                                 std::size_t piece_bytes)
+    : vocabulary_(vocabulary),
+      writer_(writer),
+      queue_bytes_(queue_bytes),
+      piece_bytes_(piece_bytes),
+      next_cut_(piece_bytes) {
   require(vocabulary.tokenizer() != nullptr && piece_bytes > 0, "documents encoded by a {} vocabulary",
           vocabulary.kind_name());
 }
@@ -55,7 +61,7 @@ std::size_t DocumentEncoder::find_cut() const {
 void DocumentEncoder::encode_piece() {
   const std::size_t cut = find_cut();
   if (cut > 0) {
-    write(vocabulary_.encode(std::string_view(text_).substr(0, cut)));
+    enqueue({text_.substr(0, cut)});
     text_.erase(0, cut);
     if (!std::exchange(cut_, true)) ++n_cut_documents_;
   }
@@ -63,15 +69,35 @@ void DocumentEncoder::encode_piece() {
   next_cut_ = std::max(piece_bytes_, text_.size() + piece_bytes_ / 2 + 1);
 }
 
+void DocumentEncoder::enqueue(Piece piece) {
+  queued_bytes_ += sizeof(Piece) + piece.text.size();
+  queue_.push_back(std::move(piece));
+  if (queued_bytes_ >= queue_bytes_) flush();
+}
+
+void DocumentEncoder::flush() {
+  std::vector<std::vector<std::int32_t>> ids(queue_.size());
+  parallel_tasks(std::ssize(queue_), [&](std::int64_t i) {
+    const auto place = static_cast<std::size_t>(i);
+    if (!queue_[place].text.empty()) ids[place] = vocabulary_.encode(queue_[place].text);
+  });
+  for (std::size_t i = 0; i < queue_.size(); ++i) {
+    write(ids[i]);
+    if (!queue_[i].ends_document) continue;
+    if (started_) writer_.append(vocabulary_.frame_back());
+    writer_.end_document();
+    started_ = false;
+  }
+  queue_.clear();
+  queued_bytes_ = 0;
+}
+
 void DocumentEncoder::end_document() {
   write(ids_);
-  if (!text_.empty()) write(vocabulary_.encode(text_));
-  if (started_) writer_.append(vocabulary_.frame_back());
-  writer_.end_document();
   ids_.clear();
-  text_.clear();
   next_cut_ = piece_bytes_;
-  started_ = cut_ = false;
+  cut_ = false;
+  enqueue({std::exchange(text_, {}), true});
 }
 
 }  // namespace furlong

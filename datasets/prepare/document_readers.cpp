@@ -28,14 +28,14 @@ class ByteOutlet {
     flush();
     writer_.end_document();
   }
-  static std::uint64_t n_cut_documents() { return 0; }
-
- private:
-  static constexpr std::size_t kCapacity = 8192;
   void flush() {
     writer_.append(std::span<const std::uint16_t>(buffer_));
     buffer_.clear();
   }
+  static std::uint64_t n_cut_documents() { return 0; }
+
+ private:
+  static constexpr std::size_t kCapacity = 8192;
   DocumentSink& writer_;
   std::vector<std::uint16_t> buffer_;
 };
@@ -110,7 +110,10 @@ class WholeFileReader : public DocumentReader {
   void feed(std::string_view block) override {
     for (const char byte : block) outlet_.put(byte);
   }
-  void end_input() override { outlet_.end_document(); }
+  void end_input() override {
+    outlet_.end_document();
+    outlet_.flush();
+  }
   std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
 
  private:
@@ -139,6 +142,7 @@ class LineReader : public DocumentReader {
   void end_input() override {
     if (held_return_) put('\r');
     if (in_document_) outlet_.end_document();
+    outlet_.flush();
     reset();
   }
   std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
@@ -277,11 +281,12 @@ class FastaReader : public DocumentReader {
 
 std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
                                                  DocumentSink& writer) {
+  constexpr std::size_t queue_bytes = std::size_t{16} << 20;
   const auto make = [&]<class Outlet>(Outlet outlet) -> std::unique_ptr<DocumentReader> {
     if (separator == DocumentSeparator::file) return std::make_unique<WholeFileReader<Outlet>>(std::move(outlet));
     return std::make_unique<LineReader<Outlet>>(separator == DocumentSeparator::blank_line, std::move(outlet));
   };
-  return vocabulary.tokenizer() ? make(DocumentEncoder(vocabulary, writer)) : make(ByteOutlet(writer));
+  return vocabulary.tokenizer() ? make(DocumentEncoder(vocabulary, writer, queue_bytes)) : make(ByteOutlet(writer));
 }
 
 std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown,

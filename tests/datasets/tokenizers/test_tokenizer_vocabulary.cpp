@@ -12,6 +12,7 @@
 #include "datasets/samplers/masking.h"
 #include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
+#include "framework/core/parallel.h"
 #include "framework/io/hdf5.h"
 #include "tests/datasets/temporary_folder.h"
 #include "tests/datasets/tokenizers/small_tokenizers.h"
@@ -184,7 +185,7 @@ TEST_F(TokenizerVocabularyTest, LongDocumentsAreEncodedInPieces) {
     DatasetWriterOptions all;
     all.shares = parse_split_shares("1");
     DatasetWriter writer(path("pieces.h5"), vocabulary, all);
-    DocumentEncoder encoder(vocabulary, writer, piece_bytes);
+    DocumentEncoder encoder(vocabulary, writer, 0, piece_bytes);
     for (const char byte : text) encoder.put(byte);
     encoder.end_document();
     n_cut = encoder.n_cut_documents();
@@ -211,6 +212,44 @@ TEST_F(TokenizerVocabularyTest, LongDocumentsAreEncodedInPieces) {
   const Ids cut = encoded(one_line, 64, n_cut);
   EXPECT_EQ(vocabulary.decode(std::span(cut).first(cut.size() - 1)), one_line);
   EXPECT_EQ(n_cut, 1u);
+}
+
+TEST_F(TokenizerVocabularyTest, TokensDoNotDependOnThreadsOrTheQueue) {
+  const Vocabulary vocabulary = bpe();
+  const int threads = thread_count();
+  // Documents of every kind: empty, short, in several pieces.
+  std::mt19937 random(9);
+  std::vector<std::string> texts;
+  for (int i = 0; i < 60; ++i) {
+    texts.emplace_back();
+    const std::size_t length = i % 10 == 3 ? 0 : i % 10 == 7 ? 3000 : 1 + random() % 100;
+    const std::vector<std::string> parts{"the", " the", " in", "\n", "\n\n", "thin"};
+    while (texts.back().size() < length) texts.back() += parts[random() % parts.size()];
+  }
+  std::vector<std::vector<Ids>> found;
+  std::vector<std::uint64_t> n_cut;
+  for (const int now : {1, 2, 5}) {
+    set_thread_count(now);
+    for (const std::size_t queue_bytes : {0, 2000, 1 << 20}) {
+      DatasetWriterOptions all;
+      all.shares = parse_split_shares("1");
+      DatasetWriter writer(path("queued.h5"), vocabulary, all);
+      DocumentEncoder encoder(vocabulary, writer, queue_bytes, 256);
+      for (const std::string& text : texts) {
+        for (const char byte : text) encoder.put(byte);
+        encoder.end_document();
+      }
+      encoder.flush();
+      n_cut.push_back(encoder.n_cut_documents());
+      writer.finish("{}");
+      found.push_back(documents(TokenizedDataset::open(path("queued.h5"))));
+    }
+  }
+  set_thread_count(threads);
+  ASSERT_EQ(found.front().size(), 54u) << "documents with tokens";
+  EXPECT_EQ(n_cut.front(), 6u);
+  EXPECT_THAT(found, ::testing::Each(found.front()));
+  EXPECT_THAT(n_cut, ::testing::Each(n_cut.front()));
 }
 
 TEST_F(TokenizerVocabularyTest, EncodesFastaRecordsLetterByLetter) {
