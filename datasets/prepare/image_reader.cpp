@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "datasets/prepare/byte_source.h"
+#include "datasets/prepare/png_image.h"
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
 
@@ -20,7 +21,8 @@ struct ImageHeader {
   std::uint64_t images = 1, rows = 0, columns = 0, channels = 1;
   std::size_t bytes = 0;  ///< of the header
   unsigned maximum = 255;
-  bool named_by_folder = false;  ///< PGM and PPM, whose folder is their label
+  bool named_by_folder = false;    ///< PGM, PPM and PNG, whose folder is their label
+  std::optional<PngHeader> png{};  ///< a compressed image: only the whole file can be decoded
   std::uint64_t image_bytes() const { return rows * columns * channels; }
   std::string size() const { return fmt::format("{} x {} x {}", rows, columns, channels); }
 };
@@ -44,6 +46,8 @@ std::optional<std::vector<std::uint64_t>> idx_dimensions(std::string_view text, 
   for (std::size_t i = 0; i < count; ++i) dimensions.push_back(big_endian(text.substr(4 + 4 * i)));
   return dimensions;
 }
+
+bool is_netpbm(std::string_view beginning) { return beginning.starts_with("P5") || beginning.starts_with("P6"); }
 
 bool is_idx(std::string_view text) { return text.size() >= 2 && text[0] == 0 && text[1] == 0; }
 
@@ -99,8 +103,13 @@ std::optional<ImageHeader> netpbm_header(std::string_view text, const std::strin
 std::optional<ImageHeader> header_of(std::string_view text, const std::string& name) {
   if (is_netpbm(text)) return netpbm_header(text, name);
   if (text.size() < 4) return std::nullopt;
-  if (text.starts_with("\x89PNG")) throw UserError("{}: PNG files are not supported; convert it to PPM", name);
-  if (!is_idx(text)) throw UserError("{}: not an image file; expected IDX, PGM (P5) or PPM (P6)", name);
+  if (is_png(text)) {
+    const auto png = png_header(text, name);
+    if (!png) return std::nullopt;
+    return ImageHeader{
+        .rows = png->rows, .columns = png->columns, .channels = png->channels, .named_by_folder = true, .png = png};
+  }
+  if (!is_idx(text)) throw UserError("{}: not an image file; expected IDX, PGM (P5), PPM (P6) or PNG", name);
   const auto dimensions = idx_dimensions(text, name);
   if (!dimensions) return std::nullopt;
   if (dimensions->size() < 3)
@@ -132,6 +141,10 @@ class ImageReader : public DocumentReader {
     text_ += block;
     if (!header_) read_header();
     if (!header_) return;
+    if (header_->png) {
+      if (text_.size() > 2 * max_image_bytes) throw UserError("{}: the file is larger than 2 GiB", name_);
+      return;
+    }
     const std::uint64_t bytes = header_->image_bytes();
     std::size_t begin = 0;
     for (; read_ < header_->images && text_.size() - begin >= bytes; begin += bytes, ++read_)
@@ -143,6 +156,10 @@ class ImageReader : public DocumentReader {
 
   void end_input() override {
     if (!header_) throw UserError("{}: the file ends inside its header; download or copy it again", name_);
+    if (header_->png) {
+      write(decode_png(text_, *header_->png, name_));
+      ++read_;
+    }
     if (read_ < header_->images)
       throw UserError("{}: the file is truncated: it has {} of {} of {}; download or copy it again", name_, read_,
                       counted(), header_->size());
@@ -185,7 +202,7 @@ class ImageReader : public DocumentReader {
     if (options_.labels.empty()) {
       // Folders label pictures, and nothing labels an IDX file: a dataset has either all labels or none.
       if (header_->named_by_folder != first_.named_by_folder)
-        throw UserError("{}: {} and {} has the other kind; prepare IDX files and PGM or PPM files separately", name_,
+        throw UserError("{}: {} and {} has the other kind; prepare IDX files and pictures separately", name_,
                         header_->named_by_folder ? "its folder is its label" : "an IDX file without --label-file",
                         first_name_);
       if (!options_.labeled && n_named_ > 0)
@@ -255,7 +272,7 @@ class ImageReader : public DocumentReader {
 
 }  // namespace
 
-bool is_netpbm(std::string_view beginning) { return beginning.starts_with("P5") || beginning.starts_with("P6"); }
+bool is_picture(std::string_view beginning) { return is_netpbm(beginning) || is_png(beginning); }
 
 std::unique_ptr<DocumentReader> make_image_reader(ImageOptions options, DocumentSink& writer) {
   return std::make_unique<ImageReader>(std::move(options), writer);

@@ -23,15 +23,15 @@ struct ImageOptions {
 };
 
 /// Returns a reader of images: IDX files of bytes [images, rows, columns] or [images, rows, columns, channels] (the
-/// format of MNIST), and PGM or PPM files (P5, P6) with one image each. Each image is a document; its tokens are the
-/// bytes of its pixels, row by row. Values of PGM and PPM are scaled to 0 ... 255. All images have one size. Throws
+/// format of MNIST), and PGM (P5), PPM (P6) or PNG files with one image each. Each image is a document; its tokens are
+/// the bytes of its pixels, row by row. Values of pictures are scaled to 0 ... 255. All images have one size. Throws
 /// UserError, naming the input, for other files, truncated files, and labels that do not match.
 std::unique_ptr<DocumentReader> make_image_reader(ImageOptions options, DocumentSink& writer);
 
 /// Reads labels: an IDX file of bytes [images]. Throws UserError if it is another file or truncated.
 std::vector<std::uint8_t> read_idx_labels(ByteSource& source);
 
-/// Returns whether a file that begins so is a PGM or PPM file.
-bool is_netpbm(std::string_view beginning);
+/// Returns whether a file that begins so is a PGM, PPM or PNG file.
+bool is_picture(std::string_view beginning);
 
 }  // namespace furlong

@@ -174,7 +174,7 @@ class Preparation {
     const bool labeled = options_.format == PrepareOptions::Format::labeled;
     if (labeled) writer_options.documents_per_label = options_.labeled.second_text_field.empty() ? 1 : 2;
     if (options_.format == PrepareOptions::Format::images) {
-      images_.labeled = !options_.image_labels.empty() || is_netpbm(beginning);
+      images_.labeled = !options_.image_labels.empty() || is_picture(beginning);
       images_.names = options_.labeled.labels;
       images_.grayscale = options_.grayscale;
       if (images_.labeled) writer_options.documents_per_label = 1;

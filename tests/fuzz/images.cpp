@@ -1,5 +1,5 @@
-// IDX, PGM and PPM images, and IDX labels. The first byte chooses grayscale, labels and their names; the second the
-// number of labels.
+// IDX, PGM, PPM and PNG images, and IDX labels. The first byte chooses grayscale, labels and their names; the second
+// the number of labels.
 #include <fstream>
 
 #include "datasets/prepare/byte_source.h"

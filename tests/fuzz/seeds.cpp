@@ -14,6 +14,7 @@
 #include "framework/io/hdf5.h"
 #include "tests/conversion/tiny_gguf.h"
 #include "tests/datasets/prepare/compress.h"
+#include "tests/datasets/prepare/png_file.h"
 #include "tests/datasets/tokenizers/small_tokenizers.h"
 #include "tests/fuzz/seeds.h"
 #include "tests/fuzz/target.h"
@@ -321,6 +322,16 @@ void texts() {
   seed("images", "idx_labels", bytes(6, 2) + two_images);
   seed("images", "pgm", bytes(2, 0) + "P5 # gray\n2 2 255\nabcd");
   seed("images", "ppm", bytes(3, 0) + "P6\n1 1\t9\r\1\2\3");
+  seed("images", "png",
+       bytes(3, 0) + png_file({.columns = 2, .rows = 2, .color = PNG_COLOR_TYPE_RGB, .lines = {"abcdef", "ghijkl"}}));
+  seed("images", "png_interlaced",
+       bytes(2, 0) + png_file({.columns = 3, .rows = 2, .bits = 2, .lines = {"a", "b"}, .interlaced = true}));
+  seed("images", "png_palette",
+       bytes(2, 0) + png_file({.columns = 3,
+                               .rows = 1,
+                               .color = PNG_COLOR_TYPE_PALETTE,
+                               .lines = {std::string("\0\1\0", 3)},
+                               .palette = {{1, 2, 3}, {4, 5, 6}}}));
   seed("labeled", "tsv", bytes(0, 0) + "good film\tyes\nbad film\tno\n");
   seed("labeled", "tsv_header", bytes(0, 1) + "label\ttext\nyes\tgood\n");
   seed("labeled", "csv", bytes(1, 7) + "text,other,label\n\"a \"\"b\"\"\nc\",d,yes\nx,y,no\n");
@@ -328,6 +339,7 @@ void texts() {
   seed("labeled", "dna", bytes(0, 24) + "ACGTX\tyes\n");
   seed("compressed", "gzip", gzip("some text, some text") + gzip("another member"));
   seed("compressed", "xz", xz("some text, some text"));
+  seed("compressed", "zstd", zstd("some text, some text") + zstd("another frame"));
   seed("compressed", "plain", "some text");
   seed("yaml", "all",
        "# comment\ntitle: \"a \\\"b\\\"\"\nmodel:\n  layers: 1e1\n  device: cuda:0\n  blocks: [linear, 'softmax']\n"

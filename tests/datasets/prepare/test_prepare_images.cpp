@@ -7,6 +7,7 @@
 #include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
 #include "tests/datasets/prepare/compress.h"
+#include "tests/datasets/prepare/png_file.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -131,6 +132,90 @@ TEST_F(PrepareImagesTest, FoldersLabelPicturesAndValuesAreScaled) {
   EXPECT_THAT(refusal(wanted), HasSubstr("its folder dog is not one of --labels"));
 }
 
+TEST_F(PrepareImagesTest, PngGivesThePixelsOfPpm) {
+  // 9 x 5 pixels: every pass of an interlaced image has some.
+  std::string all, gray;
+  testing::PngImage color{.columns = 9, .rows = 5, .color = PNG_COLOR_TYPE_RGB}, plain{.columns = 9, .rows = 5};
+  for (int row = 0; row < 5; ++row) {
+    color.lines.emplace_back();
+    plain.lines.emplace_back();
+    for (int i = 0; i < 27; ++i) color.lines.back() += static_cast<char>(row * 50 + i * 7);
+    for (int i = 0; i < 9; ++i) plain.lines.back() += static_cast<char>(row * 40 + i * 9);
+    all += color.lines.back();
+    gray += plain.lines.back();
+  }
+  std::filesystem::create_directories(path("cat"));
+  for (const bool interlaced : {false, true}) {
+    color.interlaced = plain.interlaced = interlaced;
+    for (const bool grayscale : {false, true}) {
+      PrepareOptions wanted = options({file("cat/1.ppm", "P6 9 5 255\n" + all)});
+      wanted.grayscale = grayscale;
+      const Pixels expected = pixels(prepared(wanted));
+      wanted.inputs = {file("cat/1.png", testing::png_file(color))};
+      const TokenizedDataset data = prepared(wanted);
+      EXPECT_EQ(pixels(data), expected);
+      EXPECT_EQ(data.labels(), Pixels{0});
+      EXPECT_EQ(data.vocabulary().labels(), std::vector<std::string>{"cat"});
+    }
+    const Pixels expected = pixels(prepared(options({file("cat/1.pgm", "P5 9 5 255\n" + gray)})));
+    EXPECT_EQ(pixels(prepared(options({file("cat/1.png", testing::png_file(plain))}))), expected);
+  }
+  // Both kinds of pictures in one dataset, compressed.
+  EXPECT_EQ(prepared(options({file("cat/1.pgm", "P5 9 5 255\n" + gray),
+                              file("cat/2.png.zst", testing::zstd(testing::png_file(plain)))}))
+                .n_documents(),
+            2u);
+}
+
+TEST_F(PrepareImagesTest, PngPalettesAndFewBitsAreExpanded) {
+  const auto read = [&](const testing::PngImage& image) {
+    return pixels(prepared(options({file("1.png", testing::png_file(image))})));
+  };
+  EXPECT_EQ(read({.columns = 9, .rows = 1, .bits = 1, .lines = {bytes({0b10110000, 0x80})}}),
+            (Pixels{255, 0, 255, 255, 0, 0, 0, 0, 255}));
+  EXPECT_EQ(read({.columns = 4, .rows = 1, .bits = 2, .lines = {bytes({0b00011011})}}), (Pixels{0, 85, 170, 255}));
+  EXPECT_EQ(read({.columns = 2, .rows = 1, .bits = 4, .lines = {bytes({0x1f})}}), (Pixels{17, 255}));
+  testing::PngImage palette{.columns = 2, .rows = 2, .color = PNG_COLOR_TYPE_PALETTE};
+  palette.palette = {{1, 2, 3}, {250, 251, 252}};
+  palette.lines = {bytes({0, 1}), bytes({1, 1})};
+  EXPECT_EQ(read(palette), (Pixels{1, 2, 3, 250, 251, 252, 250, 251, 252, 250, 251, 252}));
+}
+
+TEST_F(PrepareImagesTest, RejectsOtherPngFiles) {
+  const auto refused = [&](const std::string& text) { return refusal(options({file("bad.png", text)})); };
+  const testing::PngImage small{.columns = 2, .rows = 1, .lines = {bytes({1, 2})}};
+  const std::string good = testing::png_file(small);
+  testing::PngImage other{.columns = 1, .rows = 1, .bits = 16, .lines = {bytes({1, 2})}};
+  EXPECT_THAT(refused(testing::png_file(other)), HasSubstr("bad.png: the image has 16 bits for each value"));
+  other.bits = 8;
+  other.color = PNG_COLOR_TYPE_GRAY_ALPHA;
+  EXPECT_THAT(refused(testing::png_file(other)), HasSubstr("bad.png: the image has an alpha channel"));
+  other = small;
+  other.transparent = true;
+  EXPECT_THAT(refused(testing::png_file(other)), HasSubstr("bad.png: cannot read the PNG data: transparent colors"));
+  EXPECT_THAT(refused(good + "x"), HasSubstr("bad.png: the file continues after its image"));
+  EXPECT_THAT(refused("\x89PNG\r\n\x1a\n" + std::string(30, 'x')), HasSubstr("not that of a PNG file"));
+  // Sizes are checked before memory is allocated.
+  std::string large = good;
+  large.replace(16, 8, "\x7f\xff\xff\xff\x7f\xff\xff\xff");
+  EXPECT_THAT(refused(large), HasSubstr("1 byte to 1 GiB"));
+  large.replace(16, 8, std::string("\0\0\x40\0\0\0\x40\0", 8));  // 256 MiB
+  EXPECT_THAT(refused(large), HasSubstr("bad.png: the file is truncated"));
+  large.replace(16, 8, std::string(8, '\0'));
+  EXPECT_THAT(refused(large), HasSubstr("0 x 0 x 1; expected at least one image of 1 byte"));
+  EXPECT_THAT(refusal(options({file("good.png", good),
+                               file("bad.png", testing::png_file({.columns = 1, .rows = 2, .lines = {"a", "b"}}))})),
+              HasSubstr("bad.png: images of 2 x 1 x 1; expected 1 x 2 x 1 as in"));
+  EXPECT_THAT(refusal(options({file("good.png", good), file("a.idx", idx({1, 1, 2}, "ab"))})), HasSubstr("separately"));
+  for (std::size_t size = 1; size < good.size(); ++size)
+    EXPECT_THAT(refused(good.substr(0, size)), HasSubstr("bad.png: the file")) << size;
+  for (std::size_t place = 0; place < good.size(); ++place) {
+    std::string damaged = good;
+    damaged[place] ^= 0x10;
+    EXPECT_NE(refused(damaged), "") << place;
+  }
+}
+
 TEST_F(PrepareImagesTest, EveryTruncationIsOneError) {
   const std::string whole = idx({2, 2, 2}, bytes({1, 2, 3, 4, 5, 6, 7, 8}));
   const std::string labels = idx({2}, bytes({1, 0})), picture = "P5 2 2 255\n" + bytes({1, 2, 3, 4});
@@ -151,7 +236,6 @@ TEST_F(PrepareImagesTest, RejectsOtherFilesSizesAndLabels) {
   const std::string good = file("good", idx({1, 1, 2}, bytes({1, 2})));
   const auto refused = [&](const std::string& text) { return refusal(options({file("bad", text)})); };
   EXPECT_THAT(refused("GIF89a..."), HasSubstr("bad: not an image file; expected IDX"));
-  EXPECT_THAT(refused("\x89PNG\r\n\x1a\n"), HasSubstr("PNG files are not supported"));
   EXPECT_THAT(refused(bytes({0, 0, 13, 3}) + std::string(30, 'x')), HasSubstr("type 0x0d; expected unsigned bytes"));
   EXPECT_THAT(refused(idx({4}, "abcd")), HasSubstr("of 1 dimensions; expected 3"));
   EXPECT_THAT(refused(bytes({0, 0, 8, 9}) + std::string(60, 'x')), HasSubstr("of 9 dimensions"));

@@ -23,7 +23,9 @@ class Numbered : public BatchSource {
     EXPECT_EQ(samples, 1);
     const auto n = std::min(static_cast<std::int64_t>(first % 5) + 1, longest_);
     const auto width = static_cast<std::size_t>(n);
-    Batch made{.batch = 1, .n = n};
+    Batch made;
+    made.batch = 1;
+    made.n = n;
     made.inputs.assign(width, 1000 * number_ + static_cast<std::int32_t>(first));
     made.targets = made.inputs;
     made.n_targets = made.n_tokens = n;
