@@ -68,108 +68,121 @@ def by(sm_90, sm_80):
 
 CHUNKS = 24  # on an A100 9 segments of 29, which changes less than the tolerance
 TOKENS = 64 * CHUNKS
-
-# Sources that the case does not run: other maps, rows without 16-byte accesses, masks, documents, lost pairs.
-NO_VECTORS = (r"pack_bf16\(to_compute\(at\[2 \* i\]\)", 0)
-NO_ENTRIES = (r": if \(exists\) read_entries|: target\.put\(row, at \+ e", 0)
-OTHER_PROJECTIONS = (r": if \(form == (rectified|stretched)_projection\)", 0)
-DOCUMENTS = (r"const int start = run_start\[end - 1\]|: return \{start > first", 0)
-
-
-def weighted(in_code, in_code_80):
-    """The compiler makes two versions of some of these, for the forms "logarithms" and "values". 64 of the `in_code`
-    exponentials run."""
-    return (r"const float e = gpu_exp_fast\(\(p\.values", by(64 / in_code, 64 / in_code_80))
-
-
-OF_VALUES = (r": return p\.values \? feature \* e : e", 0)
-
 # The warp's keys that its queries see: 1 to 4 of 4 blocks of 16.
 VISIBLE = (1 + 2 + 3 + 4) / 16
 
-FORWARD = [
-    NO_VECTORS,
-    NO_ENTRIES,
-    DOCUMENTS,
-    weighted(128, 128),
-    OF_VALUES,
-    (r": while \(true\)", 0),
-    (r": if \(has_bad && ", 1 / 8),  # the first condition alone
-    (r": const float weight = lost >> slot & 1u \? gpu_exp_fast", 1 / 4),
-    (r": store_vector\(static_cast<float\*>\(out\.output\)", 0),
-    (r": (normal\(\)\.b\(8 \* n, 16 \* k, b\)|multiply\(products\[n( \+ 1)?\], a, b\[[01]\]\));", VISIBLE),
-    (r": __device__ __forceinline__ void add_pairs\(", VISIBLE),
-]
-CHUNKS_OF_BLOCK = (r"for \(int first = begin", CHUNKS)
-VALUES = [
-    (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4),
-    (r"for \(int i = [^\n]*i < fused_chunk \* pairs", 16 / 4),
-    (r"for \(int column = [^\n]*column < width\(\)", 0),
-]
-FIRST_DIRECTIONS = (
-    r"for \(int i = [^\n]*i < fused_tile \* vectors.*if constexpr \(Projected\) load_directions\(",
-    (0, 1),
-)
-DIRECTIONS = (r"for \(int i = [^\n]*i < fused_tile \* vectors", 1)
-PROJECTION = (r"for \(int column = 0; column < p\.d_padded", 2)
-ROW_TERMS = (r"for \(int column = 8 \* t; column < p\.d; ", 1)
 
-
-def start_loops(features):
-    """Loads of the state before a segment."""
+def state_cases(name, projected):
+    """Sums of segments: the kernel of all inputs, which has branches for other maps, rows without 16-byte accesses,
+    masks and documents. A block has one feature tile."""
+    parts = [
+        (r"pack_bf16\(to_compute\(at\[2 \* i\]\)|: if \(exists\) read_entries|: target\.put\(row, at \+ e", 0),
+        # Two versions of these, for the forms "logarithms" and "values".
+        (r"const float e = exp2_fast\(\(p\.values", 1 / 2),
+        (r": return p\.values \? feature \* e : e", 0),
+    ]
+    loops = [(r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4), (r"for \(int turn = 0", CHUNKS)]
+    terms = []
+    if projected:
+        parts += [
+            (r": if \(form == (rectified|stretched)_projection\)", 0),
+            (r": value = gpu_fma\(u, head\.factor \* log2_of_e, gpu_fma", 0),
+        ]
+        loops += [
+            (r"for \(int i = [^\n]*i < fused_tile \* vectors", (0, 1)),  # the second takes four at a time
+            (r"for \(int column = 0; column < p\.d_padded", 2),
+        ]
+        terms = [(r"for \(int column = 8 \* t; column < p\.d; ", 1)]  # two of two, in two versions
+    else:
+        parts += [
+            (r": if \(form == relu\) return body|: body\(std::integral_constant<FusedForm, softmax>", 0),
+            (r": if \(!Projected && p\.form == FusedForm::softmax\)", 0),
+            (r": const auto four = load_vector<4>\(at \+ 4|: entries\[i\] = at\[i\]|\+\+j\) entries", 0),
+        ]
+    kernel, token_heads = r": fused_local_states<true, " + str(projected).lower(), TOKENS / (4 if projected else 1)
+    keys = (r"const int start = run_start\[end - 1\]|: return \{start > first", 0)
+    queries = (r": while \(until > first", 0)
     return [
-        (r"for \(int i = [^\n]*i < p\.m_padded \* width", (0, features * 64 / 128 / 4)),
-        (r"for \(int f = [^\n]*f < p\.m_padded; f \+= fused_threads", (features / 128, 0)),
+        Case(f"{name} sums of keys", kernel + ", true>", 4, token_heads, 256, [*loops, *terms], [*parts, keys]),
+        Case(f"{name} sums of queries", kernel + ", false>", 4, token_heads, 268, loops, [*parts, queries]),
     ]
 
 
-STATES = [
-    (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4),
-    (r"for \(int turn = 0", CHUNKS),
-]
-SPLIT_STATES = [NO_VECTORS, NO_ENTRIES, weighted(128, 128), OF_VALUES]
-RUNS = (r": while \(until > first", 0)
+def plain_cases(name, form, tiles, tiles_80):
+    """Forward and the sweeps. `tiles`: feature tiles of a block in the sweeps; forward has all."""
+    projected = name == "favor_positive"
+    rare = []  # scales that rise after the first tile, and lost pairs
+    forward_loops = [(r"for \(int i = [^\n]*i < plain_sum_tile", (0, 8, 0, 0))]  # the second takes four at a time
+    sweep_loops = [(r"for \(int i = [^\n]*i < Layout::sum_tile", (0, 8, 0, 0))]
+    forward_rare, tile_loop = [], []
+    if projected:
+        forward_loops = [
+            (r"for \(int i = [^\n]*i < plain_sum_tile", (8, 0)),
+            (r"for \(int tile = 0; tile < tile_count\(\)", (4, 0)),
+            (r"for \(int tile = 0", 4),
+        ]
+        sweep_loops = [
+            (r"for \(int i = [^\n]*i < Layout::sum_tile", (8, 0)),
+            (r"for \(int tile = 0", by(tiles, tiles_80)),
+        ]
+        first_tile = r"of_row = quad_max|gpu_fma\(of_row|= ::ceilf|= exp2_fast\(scale\[half\] - raised\)"
+        rare = [(first_tile, by(1 / tiles, 1 / tiles_80)), (r": if \(__any_sync\(full_warp, has_lost\)\)", 0)]
+        forward_rare = [
+            (first_tile, 1 / 4),
+            (r"^[^\n]*\n.*: if \(query\.raise\(", 0),
+            (r"^[^\n]*\n.*: if \(keys_moved\)", 0),
+            (r": while \(true\)", 0),
+            (r"^[^\n]*\n.*: if \(tile == 0\) \{", 1 / 4),
+            # One of two, where scales of tiles differ.
+            (r"^[^\n]*\n.*: if \(scale > past_scale\)|: for \(int e = 0; e < 4; \+\+e\) features\[n\]\[e\] \*=", 1 / 2),
+        ]
+        tile_loop = [(r": if \(raised\) compute_pairs\(\)", by(1 / tiles, 1 / tiles_80))]
+    written = [
+        (r": if \(target\.parts == nullptr\) return store_gradient", by(1 / 2, 0 if tiles_80 < tiles else 1 / 2)),
+        (r": store_vector\(to \+ i, Vector<float, 4>", by(0, 1 if tiles_80 < tiles else 0)),
+    ]
+    visible = r": __device__ __forceinline__ void (compute_pairs|gather_pairs)\("
+    pairs = r"normal\(\)\.b_transposed\(16 \* k, 8 \* n, b\)|multiply\(gradients\[n( \+ 1)?\], pairs\[k\]"
+    sweep_loops += [(r"for \(int turn = 0", CHUNKS), (r"for \(int i = lane; i < 16 \* 8 && target\.data", 4)]
 
+    def sweep(side, keys, bytes):
+        return Case(
+            f"{name} {side} sweep",
+            rf": fused_plain_gradients<\(FusedForm\){form}, {keys}>",
+            warps=4,
+            token_heads=by(TOKENS * tiles / (4 if projected else 1), TOKENS * tiles_80 / (4 if projected else 1)),
+            bytes=bytes,
+            loops=sweep_loops,
+            parts=[*rare, *tile_loop, *written, (visible, VISIBLE), (pairs, VISIBLE)],
+        )
 
-def gradient_loops(tiles, tiles_80):
-    """Loops of a sweep. `tiles`: feature tiles of a block, the average where they differ."""
+    split = tiles_80 < tiles  # parts of gradients are written and added
     return [
-        (r"for \(int i = [^\n]*i < tiles\(\) \* fused_tile \* p\.d_value", by((0, 8 * tiles), (0, 8 * tiles_80))),
-        (r"for \(int f = [^\n]*f < tiles\(\) \* fused_tile", by((tiles / 2, 0), (tiles_80 / 2, 0))),
-        (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4),
-        (r"for \(int turn = 0", CHUNKS),
-        (r"for \(int i = lane; i < 16 \* at\.ld_inputs", 16 * 72 / 32 / 4),
-        (r"for \(int tile = 0", by(tiles, tiles_80)),
-        (r"for \(int c = 0; c < fused_chunk", 4 * VISIBLE),
-        (r"for \(int (k|width|c) = 0; (k|width|c) < p\.(d_value|d_padded)", 4),
-        (r"for \(int i = lane; (d_vector\.data && )?i < 16 \* \(p\.d(_value)? / 8\)", 4),
-        (r"for \(int slice = 0", 1),
+        Case(
+            f"{name} forward",
+            rf": fused_plain_outputs<\(FusedForm\){form}, 64>",
+            warps=4,
+            token_heads=TOKENS,
+            bytes=520,
+            loops=[
+                *forward_loops,
+                (r"for \(int first = begin", CHUNKS),
+                (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 1),  # four at a time
+                (r"for \(int column = [^\n]*column < width", 0),
+                (r"for \(int j = 0; j < fused_chunk", 0),
+                (r"for \(int c = g; c < 64", 0),
+            ],
+            parts=[
+                *forward_rare,
+                (r": if \(has_bad && ", 1 / 8),  # the first condition alone
+                (r": (normal\(\)\.b\(8 \* n, 16 \* k, b\)|multiply\(products\[n( \+ 1)?\], a\[k\], b)", VISIBLE),
+                (r": __device__ __forceinline__ void add_pairs\(|: each_pair\(", VISIBLE),
+            ],
+        ),
+        sweep("query", "false", by(900, 1900 if split else 900)),
+        sweep("key", "true", by(780, 2830 if split else 780)),
     ]
 
-
-FIRST_CHUNK = (r"^[^\n]*\n.*: if \(at\.stages == 1 \|\| turn == 0\)", by(1 / CHUNKS, 1))
-SHARED = (r": if \(!shares_output\(\)\)", 0)  # one tile: gradients of keys and values share memory
-CLEARED = (r"for \(int i = lane; i < 16 \* at\.ld_d_vectors", 16 * 72 / 32 / 16)
-SWEEP = [
-    NO_VECTORS,
-    NO_ENTRIES,
-    OF_VALUES,
-    (r": const float factor = visible && !lost \?", 1 / 2),  # two versions, too
-    (r": directly\(turn, first", 0),
-    (r": const float by = !p\.values \? e :", 1 / 8),  # the condition alone
-    (r": if \(target\.parts == nullptr\) return store_gradient", 0),
-]
-# elu1 reads entries of rows instead of products with a random projection.
-ELU1 = [
-    (r": if \(form == relu\) return body|: body\(std::integral_constant<FusedForm, softmax>", 0),
-    (r": if \(!Projected && p\.form == FusedForm::softmax\)", 0),
-    (
-        r": const auto four = load_vector<4>\(at \+ 4|: entries\[i\] = at\[i\]|int j = 0; j < 4; \+\+j\) entries",
-        0,
-    ),
-]
-SOFTMAX_GRADIENT = (r": gpu_exp_fast\(x\[e\] - own_terms", 0)
-OPRF = (r": value = gpu_fma\(u, head\.factor, gpu_fma", 0)
 
 # ---- composed kernels: favor_trig with 256 features, causal, bfloat16, chunks of 64 tokens, one span ----
 
@@ -261,132 +274,10 @@ def softmax_case(name, kernel, rows, tile, bytes, loops, parts):
 
 
 CASES = [
-    Case(
-        "favor_positive forward",
-        r": fused_outputs<true, true>",
-        warps=4,
-        token_heads=TOKENS,
-        bytes=520,
-        loops=[
-            *start_loops(256),
-            FIRST_DIRECTIONS,
-            DIRECTIONS,
-            *VALUES,
-            CHUNKS_OF_BLOCK,
-            ROW_TERMS,
-            (r"for \(int tile = 0", 4),
-            PROJECTION,
-        ],
-        parts=[
-            *FORWARD,
-            OTHER_PROJECTIONS,
-            OPRF,
-            (r"^[^\n]*\n.*: if \(tile == 0( && p\.causal)?\)", 1 / 4),
-            # One stage where two blocks share a multiprocessor.
-            (r"^[^\n]*\n.*: if \(at\.stages == 1\) \{", by(1, 0)),
-            (r": if \(((p\.causal|goes_on) && at\.stages > 1|more && !here)\)", by(0, 1)),
-        ],
-    ),
-    Case(
-        "favor_positive sums of keys",
-        r": fused_local_states<true, true, true>",
-        warps=4,
-        token_heads=TOKENS / 4,
-        bytes=256,
-        loops=[*STATES, FIRST_DIRECTIONS, ROW_TERMS, PROJECTION],
-        parts=[*SPLIT_STATES, DOCUMENTS, OTHER_PROJECTIONS, OPRF],
-    ),
-    Case(
-        "favor_positive sums of queries",
-        r": fused_local_states<true, true, false>",
-        warps=4,
-        token_heads=TOKENS / 4,
-        bytes=268,
-        loops=[*STATES, FIRST_DIRECTIONS, PROJECTION],
-        parts=[*SPLIT_STATES, RUNS, OTHER_PROJECTIONS, OPRF],
-    ),
-    Case(
-        "favor_positive query sweep",
-        r": fused_gradients<true, true, false>",
-        warps=4,
-        token_heads=by(TOKENS * 2 / 4, TOKENS),
-        bytes=by(1900, 900),
-        loops=[*gradient_loops(2, 4), FIRST_DIRECTIONS, DIRECTIONS, ROW_TERMS, PROJECTION],
-        parts=[
-            *SWEEP,
-            weighted(96, 96),
-            OTHER_PROJECTIONS,
-            OPRF,
-            DOCUMENTS,
-            (r": if \(more && !here\)", by(1 / CHUNKS / 2, 1)),
-            (r": if \(tile == 0 && at\.stages > 1", 0),
-        ],
-    ),
-    Case(
-        "favor_positive key sweep",
-        r": fused_gradients<true, true, true>",
-        warps=4,
-        token_heads=by(TOKENS / 4, TOKENS * 2 / 4),  # sm_80: three tiles and one
-        bytes=by(4900, 2830),
-        loops=[*gradient_loops(1, 2), FIRST_DIRECTIONS, DIRECTIONS, ROW_TERMS, PROJECTION, CLEARED],
-        parts=[
-            *SWEEP,
-            weighted(129, 121),
-            OTHER_PROJECTIONS,
-            OPRF,
-            RUNS,
-            (r": if \(more && !here\)", by(0, 1)),
-            FIRST_CHUNK,
-            (r": if \(!shares_output\(\)\)", by(0, 1)),
-            (r": if \(shares_output\(\)\)", by(1, 0)),
-            (r": if \(tile == 0 && at\.stages > 1", by(1, 0)),
-        ],
-    ),
-    Case(
-        "elu1 forward",
-        r": fused_outputs<true, false>",
-        warps=4,
-        token_heads=TOKENS,
-        bytes=520,
-        loops=[*start_loops(64), *VALUES, CHUNKS_OF_BLOCK, (r"for \(int tile = 0", 1)],
-        parts=[*FORWARD, *ELU1, (r"^[^\n]*\n.*: if \(at\.stages == 1\) \{", 0)],
-    ),
-    Case(
-        "elu1 sums of keys",
-        r": fused_local_states<true, false, true>",
-        warps=4,
-        token_heads=TOKENS,
-        bytes=256,
-        loops=STATES,
-        parts=[*SPLIT_STATES, DOCUMENTS, *ELU1],
-    ),
-    Case(
-        "elu1 sums of queries",
-        r": fused_local_states<true, false, false>",
-        warps=4,
-        token_heads=TOKENS,
-        bytes=268,
-        loops=STATES,
-        parts=[*SPLIT_STATES, RUNS, *ELU1],
-    ),
-    Case(
-        "elu1 query sweep",
-        r": fused_gradients<true, false, false>",
-        warps=4,
-        token_heads=TOKENS,
-        bytes=900,
-        loops=gradient_loops(1, 1),
-        parts=[*SWEEP, weighted(96, 96), DOCUMENTS, *ELU1, SOFTMAX_GRADIENT, FIRST_CHUNK],
-    ),
-    Case(
-        "elu1 key sweep",
-        r": fused_gradients<true, false, true>",
-        warps=4,
-        token_heads=TOKENS,
-        bytes=780,
-        loops=[*gradient_loops(1, 1), CLEARED],
-        parts=[*SWEEP, weighted(113, 125), RUNS, *ELU1, SOFTMAX_GRADIENT, FIRST_CHUNK, SHARED],
-    ),
+    *plain_cases("favor_positive", form=1, tiles=4, tiles_80=2),
+    *state_cases("favor_positive", projected=True),
+    *plain_cases("elu1", form=6, tiles=1, tiles_80=1),
+    *state_cases("elu1", projected=False),
     *COMPOSED,
     softmax_case(
         "softmax forward",

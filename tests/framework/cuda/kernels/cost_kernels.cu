@@ -5,33 +5,32 @@
 #include "framework/ops/attention/linear/cuda/composed_chunks.cuh"
 #include "framework/ops/attention/linear/cuda/composed_features.cuh"
 #include "framework/ops/attention/linear/cuda/composed_states.cuh"
-#include "framework/ops/attention/linear/cuda/fused_backward.cuh"
-#include "framework/ops/attention/linear/cuda/fused_forward.cuh"
+#include "framework/ops/attention/linear/cuda/fused_plain_backward.cuh"
+#include "framework/ops/attention/linear/cuda/fused_plain_forward.cuh"
 #include "framework/ops/attention/softmax/cuda/backward_mma.cuh"
 #include "framework/ops/attention/softmax/cuda/forward_mma.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-#define FUSED(projected)                                                                                              \
-  template __global__ void fused_outputs<true, projected>(FusedProblem, FusedSide, FusedSide, FusedStates, bool,      \
-                                                          FusedOutputs, OutputsLayout<true, projected>);              \
-  template __global__ void fused_local_states<true, projected, true>(FusedProblem, FusedSide, FusedStates);           \
-  template __global__ void fused_local_states<true, projected, false>(FusedProblem, FusedSide, FusedStates);          \
-  template __global__ void fused_gradients<true, projected, false>(FusedProblem, FusedSide, FusedSide, FusedStates,   \
-                                                                   bool, GradientsLayout<true, projected, false>,     \
-                                                                   FusedGradient, FusedGradient);                     \
-  template __global__ void fused_gradients<true, projected, true>(FusedProblem, FusedSide, FusedSide, FusedStates,    \
-                                                                  bool, GradientsLayout<true, projected, true>,       \
-                                                                  FusedGradient, FusedGradient);
-FUSED(true)
-FUSED(false)
+#define FUSED(form, projected)                                                                                       \
+  template __global__ void fused_local_states<true, projected, true>(FusedProblem, FusedSide, FusedStates);          \
+  template __global__ void fused_local_states<true, projected, false>(FusedProblem, FusedSide, FusedStates);         \
+  template __global__ void fused_plain_outputs<form, 64>(FusedProblem, FusedSide, FusedSide, FusedStates, bool,      \
+                                                         FusedOutputs);                                              \
+  template __global__ void fused_plain_gradients<form, false>(FusedProblem, FusedSide, FusedSide, FusedStates, bool, \
+                                                              PlainGradientsLayout<form>, FusedGradient,             \
+                                                              FusedGradient);                                        \
+  template __global__ void fused_plain_gradients<form, true>(FusedProblem, FusedSide, FusedSide, FusedStates, bool,  \
+                                                             PlainGradientsLayout<form>, FusedGradient,              \
+                                                             FusedGradient);
+FUSED(FusedForm::projection, true)
+FUSED(FusedForm::elu1, false)
 
 template __global__ void linear_attention_features_kernel<float, FeatureForm::values>(Composed<float>,
                                                                                       ComposedSide<float>, bool);
 template __global__ void linear_attention_weights_kernel<float, FeatureForm::values>(Composed<float>);
 template __global__ void linear_attention_scan_kernel<float>(Composed<float>, ComposedStates<float>, int);
-template __global__ void linear_attention_product_kernel<2, ProductLayout::plain>(Product<float>);
 
 template __global__ void softmax_forward_mma<64>(SoftmaxProblem<Bf16>);
 template __global__ void softmax_query_gradient_mma<64>(SoftmaxProblem<Bf16>);
