@@ -1,7 +1,9 @@
 #include "framework/ops/loss/classifier_gradients.h"
 
 #include <algorithm>
+#include <bit>
 
+#include "framework/core/gpu_engine.h"
 #include "framework/ops/loss/cross_entropy_rows.h"
 #include "framework/primitives/arithmetic.h"
 #include "framework/primitives/gemm.h"
@@ -30,9 +32,21 @@ void classifier_backward(BackwardContext& context, std::size_t inputs) {
 
 }  // namespace
 
+std::int64_t max_logits_on_gpu(std::int64_t memory_bytes) {
+  const auto share = static_cast<std::uint64_t>(std::max<std::int64_t>(1, memory_bytes / 256));
+  return static_cast<std::int64_t>(std::min<std::uint64_t>(std::bit_floor(share), 1 << 28));
+}
+
 std::int64_t logits_chunk_rows(const Device& device, std::int64_t rows, std::int64_t vocabulary) {
   const bool many = device.type == DeviceType::cuda;
-  const std::int64_t chunk_elements = many ? 1 << 25 : 1 << 21, min_rows = many ? 512 : 64;
+  std::int64_t chunk_elements = 1 << 21;
+  if (many) {
+    // All memory, not the free part: the same in every step and run, so that results repeat bit for bit.
+    static const std::int64_t on_gpu =
+        max_logits_on_gpu(require_gpu_engine(device.type).describe(device.index).memory_bytes);
+    chunk_elements = on_gpu;
+  }
+  const std::int64_t min_rows = many ? 512 : 64;
   const std::int64_t max_rows = std::max(min_rows, chunk_elements / vocabulary);
   const std::int64_t chunks = std::max<std::int64_t>(1, (rows + max_rows - 1) / max_rows);
   return std::max<std::int64_t>(1, (rows + chunks - 1) / chunks);

@@ -8,9 +8,13 @@
 
 namespace furlong::ops {
 
-/// Returns the number of rows whose logits are in memory at a time: about 8 MiB of float32, on CUDA 128 MiB. There are
-/// always enough rows to make reading the weights worthwhile. Chunks have nearly equal size, so that products have few
-/// different shapes.
+/// Returns how many logits a GPU with `memory_bytes` of memory stores at a time: a power of two, at most 2^28. With
+/// their 16-bit gradients they take at most 1/42 of the memory.
+std::int64_t max_logits_on_gpu(std::int64_t memory_bytes);
+
+/// Returns the number of rows whose logits are in memory at a time: about 8 MiB of float32, on CUDA
+/// max_logits_on_gpu(). There are always enough rows to make reading the weights worthwhile. Chunks have nearly equal
+/// size, so that products have few different shapes.
 std::int64_t logits_chunk_rows(const Device& device, std::int64_t rows, std::int64_t vocabulary);
 
 /// Allocates one chunk, [rows, vocabulary], uninitialized. On GPUs the row stride is a multiple of 8 elements, because

@@ -1,5 +1,5 @@
-#include "framework/cuda/kernels/kernel.h"
-
+#include "framework/cuda/kernels/exp2_fast.h"
+// After kernel.h, which must precede fmt.
 #include "framework/cuda/kernels/row_integers.cuh"
 #include "framework/cuda/kernels/rows_cuda.cuh"
 #include "framework/ops/loss/cross_entropy_rows.h"
@@ -37,6 +37,10 @@ void count_targets(const Stream& stream, const Tensor& targets, double normalize
                                                : launched(std::type_identity<float>{});
 }
 
+/// exp(x) for x <= 0: one instruction besides a product for float.
+__device__ inline float exp_of_difference(float x) { return exp2_fast(x * log2_of_e); }
+__device__ inline double exp_of_difference(double x) { return gpu_exp(x); }
+
 /// The largest logit so far, Σ exp(logit - largest), and whether a logit prevents the target from being the prediction:
 /// a larger one, or an equal one before it.
 template <class C>
@@ -45,7 +49,7 @@ struct OnlineSoftmax {
   int beaten;
 
   /// exp(x - maximum), where x may be the maximum itself, infinite, or the initial value.
-  __device__ static C relative(C x, C maximum) { return x == maximum ? C(1) : gpu_exp(x - maximum); }
+  __device__ static C relative(C x, C maximum) { return x == maximum ? C(1) : exp_of_difference(x - maximum); }
 
   template <int N>
   __device__ void take(const C (&x)[N]) {
@@ -55,7 +59,7 @@ struct OnlineSoftmax {
     sum *= relative(maximum, larger);
     FURLONG_UNROLL
     // -infinity adds nothing, even before any other value; a NaN propagates into the sum.
-    for (int i = 0; i < N; ++i) sum += x[i] == gpu_lowest<C>() ? C(0) : gpu_exp(x[i] - larger);
+    for (int i = 0; i < N; ++i) sum += x[i] == gpu_lowest<C>() ? C(0) : exp_of_difference(x[i] - larger);
     maximum = larger;
   }
   __device__ void merge(C other_maximum, C other_sum, int other_beaten) {
@@ -94,9 +98,40 @@ struct CrossEntropyPointers {
   C* row_losses;
   std::int32_t* correct;  // or null
   G* d_logits;            // or null; may be the logits
+  bool vectors;           // rows of both start at multiples of 16 bytes
 };
 
-inline constexpr int logits_at_a_time = 4;
+inline constexpr int logits_at_a_time = 4;  // neighbors, so that one access reads them
+
+/// Reads logits [first, first + 4) of a row; `filler` past its end.
+template <class C, class G>
+__device__ inline void read_logits(const CrossEntropyPointers<C, G>& work, const C* logits, std::int64_t first,
+                                   C filler, C (&x)[logits_at_a_time]) {
+  if constexpr (logits_at_a_time * sizeof(C) <= 16) {
+    if (work.vectors && first + logits_at_a_time <= work.vocabulary) {
+      const auto four = load_vector<logits_at_a_time>(logits + first);
+      FURLONG_UNROLL
+      for (int k = 0; k < logits_at_a_time; ++k) x[k] = four[k];
+      return;
+    }
+  }
+  FURLONG_UNROLL
+  for (int k = 0; k < logits_at_a_time; ++k) x[k] = first + k < work.vocabulary ? logits[first + k] : filler;
+}
+template <class C, class G>
+__device__ inline void write_gradients(const CrossEntropyPointers<C, G>& work, G* d_logits, std::int64_t first,
+                                       const C (&gradients)[logits_at_a_time]) {
+  Vector<G, logits_at_a_time> four;
+  FURLONG_UNROLL
+  for (int k = 0; k < logits_at_a_time; ++k) four[k] = from_compute<G>(gradients[k]);
+  if constexpr (logits_at_a_time * sizeof(G) <= 16) {
+    if (work.vectors && first + logits_at_a_time <= work.vocabulary) return store_vector(d_logits + first, four);
+  }
+  FURLONG_UNROLL
+  for (int k = 0; k < logits_at_a_time; ++k) {
+    if (first + k < work.vocabulary) d_logits[first + k] = four[k];
+  }
+}
 
 /// One block per row: one pass for maximum and sum, and one for the gradients, which reads the row from the cache. A
 /// thread writes gradients where it read logits, and the target's logit is read before the barrier, so both may be one
@@ -119,15 +154,14 @@ __global__ void __launch_bounds__(1024)
 
   const C target_logit = logits[target];
   OnlineSoftmax<C> softmax{gpu_lowest<C>(), 0, 0};
-  const std::int64_t threads = blockDim.x;
-  for (std::int64_t first = threadIdx.x; first < vocabulary; first += logits_at_a_time * threads) {
+  const std::int64_t begin = std::int64_t{threadIdx.x} * logits_at_a_time,
+                     step = std::int64_t{blockDim.x} * logits_at_a_time;
+  for (std::int64_t first = begin; first < vocabulary; first += step) {
     C x[logits_at_a_time];
+    read_logits(work, logits, first, gpu_lowest<C>(), x);
     FURLONG_UNROLL
-    for (int k = 0; k < logits_at_a_time; ++k) {
-      const std::int64_t i = first + k * threads;
-      x[k] = i < vocabulary ? logits[i] : gpu_lowest<C>();
-      softmax.beaten |= x[k] > target_logit || (x[k] == target_logit && i < target) ? 1 : 0;
-    }
+    for (int k = 0; k < logits_at_a_time; ++k)
+      softmax.beaten |= x[k] > target_logit || (x[k] == target_logit && first + k < target) ? 1 : 0;
     softmax.take(x);
   }
   softmax.merge_block();
@@ -138,18 +172,15 @@ __global__ void __launch_bounds__(1024)
   if (d_logits == nullptr) return;
 
   const C inverse_normalizer = work.inverse_normalizer[0], factor = inverse_normalizer / softmax.sum;
-  for (std::int64_t first = threadIdx.x; first < vocabulary; first += logits_at_a_time * threads) {
-    C x[logits_at_a_time];
-    FURLONG_UNROLL
-    for (int k = 0; k < logits_at_a_time; ++k)
-      x[k] = first + k * threads < vocabulary ? logits[first + k * threads] : C(0);
+  for (std::int64_t first = begin; first < vocabulary; first += step) {
+    C x[logits_at_a_time], gradients[logits_at_a_time];
+    read_logits(work, logits, first, C(0), x);
     FURLONG_UNROLL
     for (int k = 0; k < logits_at_a_time; ++k) {
-      const std::int64_t i = first + k * threads;
-      const C term = gpu_exp(x[k] - softmax.maximum);
-      const C gradient = i == target ? (term - softmax.sum) / softmax.sum * inverse_normalizer : term * factor;
-      if (i < vocabulary) d_logits[i] = from_compute<G>(gradient);
+      const C term = exp_of_difference(x[k] - softmax.maximum);
+      gradients[k] = first + k == target ? (term - softmax.sum) / softmax.sum * inverse_normalizer : term * factor;
     }
+    write_gradients(work, d_logits, first, gradients);
   }
 }
 
@@ -158,15 +189,20 @@ void launch_rows(const Stream& stream, const CrossEntropyRows& rows) {
   const std::int64_t count = rows.logits.extent(0), vocabulary = rows.logits.extent(1);
   if (count == 0) return;
   const unsigned threads = 32 * power_of_two_up_to(ceil_div<std::int64_t>(vocabulary, 2 * logits_at_a_time * 32), 32);
+  const std::int64_t stride = rows.logits.strides()[0],
+                     d_stride = rows.d_logits.defined() ? rows.d_logits.strides()[0] : 0;
+  const bool vectors = is_aligned(gpu_data<C>(rows.logits), 16) && is_aligned(gpu_data<G>(rows.d_logits), 16) &&
+                       stride % 8 == 0 && d_stride % 8 == 0;
   const CrossEntropyPointers<C, G> work{gpu_data<C>(rows.logits),
                                         rows.first_row,
                                         vocabulary,
-                                        rows.logits.strides()[0],
-                                        rows.d_logits.defined() ? rows.d_logits.strides()[0] : 0,
+                                        stride,
+                                        d_stride,
                                         gpu_data<C>(rows.inverse_normalizer),
                                         gpu_data<C>(rows.row_losses),
                                         gpu_data<std::int32_t>(rows.correct),
-                                        gpu_data<G>(rows.d_logits)};
+                                        gpu_data<G>(rows.d_logits),
+                                        vectors};
   launch(stream, cross_entropy_rows_kernel<C, G>, grid_blocks(count, 1), threads, 0, work, RowIntegers(rows.targets));
 }
 

@@ -62,6 +62,7 @@ class PlainOutputsBlock {
     bool has_bad = false;
     FURLONG_ONE_BY_ONE
     for (int tile = 0; tile < tiles; ++tile) {
+      if constexpr (D > 64) load_rows(first);  // registers do not suffice to keep them
       cp_async_wait<0>();
       __syncthreads();
       const int step = tiles == 1 ? 0 : turn * tiles + tile;
@@ -368,6 +369,7 @@ class PlainOutputsBlock {
   /// Writes the warp's outputs, divided by their denominators, and the values that backward needs.
   __device__ __forceinline__ void write(int first, bool has_bad, const float (&top)[2], ConstSums outputs,
                                         const float (&denominators)[4]) const {
+    const int batch = opaque(head.batch);
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int i = own + g + 8 * half, row = first + i;
@@ -378,11 +380,11 @@ class PlainOutputsBlock {
       if (slice() == 0 && t == 0) {
         // The stabilizer of values is chosen last: any power of two near the denominator.
         const float shift = projected || lost ? 0.0f : floor_log2(denominator);
-        const std::int64_t line = static_cast<std::int64_t>(head.batch * p.n_heads + head.head) * query_side.n + row;
+        const std::int64_t line = static_cast<std::int64_t>(batch * p.n_heads + head.head) * query_side.n + row;
         if (out.top) out.top[line] = top[half] + shift;
         if (out.inverse) out.inverse[line] = inverse * exp2_fast(shift);
       }
-      Bf16* target = static_cast<Bf16*>(out.output) + head.batch * out.batch_stride + row * out.row_stride +
+      Bf16* target = static_cast<Bf16*>(out.output) + batch * out.batch_stride + row * out.row_stride +
                      head.head * out.head_stride + slice() + 2 * t;
       FURLONG_UNROLL
       for (int n = 0; n < 8; ++n) {
@@ -401,8 +403,8 @@ class PlainOutputsBlock {
   // ---- loads from global memory ----
 
   __device__ __forceinline__ void load_rows(int first) {
-    query.rows.load(plain_rows_of(query_side.rows, head.batch, head.head, query_side.n), first + own);
-    key.rows.load(plain_rows_of(key_side.rows, head.batch, head.kv_head, key_side.n), first + own);
+    query.rows.load(plain_rows_of(query_side.rows, head.batch, head.head, query_side.n), opaque(first + own));
+    key.rows.load(plain_rows_of(key_side.rows, head.batch, head.kv_head, key_side.n), opaque(first + own));
   }
   __device__ __forceinline__ void load_values(int first, int turn) const {
     plain_load_vectors(plain_rows_of(key_side.vectors, head.batch, head.kv_head, key_side.n), first, slice(),
