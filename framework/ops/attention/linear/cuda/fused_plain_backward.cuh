@@ -61,7 +61,7 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
       if constexpr (projected) {
         const bool here = tiles() == 1 || (tiles() == 2 && step >= 1);  // all tiles are loaded
         if (!here && (goes_on || tile + 1 < tiles()))
-          plain_load_projection<64>(p, head, first_tile() + (tile + 1) % tiles(), omega(step + 1));
+          plain_load_projection<64>(p, head, first_tile() + (tile + 1 < tiles() ? tile + 1 : 0), omega(step + 1));
       }
       cp_async_commit();
       const bool raised = column_tile(tile, step);

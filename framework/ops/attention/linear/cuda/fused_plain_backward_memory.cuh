@@ -111,15 +111,16 @@ class PlainGradientsMemory {
       }
     }
     write_rows(d_input, first);
-    if constexpr (!Keys) return;
-    FURLONG_UNROLL
-    for (int n = 0; n < 8; ++n) {
+    if constexpr (Keys) {
       FURLONG_UNROLL
-      for (int half = 0; half < 2; ++half)
-        store_vector(gradient_row(g + 8 * half) + 8 * n + 2 * t,
-                     Vector<float, 2>{{vectors[n][2 * half], vectors[n][2 * half + 1]}});
+      for (int n = 0; n < 8; ++n) {
+        FURLONG_UNROLL
+        for (int half = 0; half < 2; ++half)
+          store_vector(gradient_row(g + 8 * half) + 8 * n + 2 * t,
+                       Vector<float, 2>{{vectors[n][2 * half], vectors[n][2 * half + 1]}});
+      }
+      write_rows(d_vector, first);
     }
-    write_rows(d_vector, first);
   }
   /// Writes the gradients of the warp's rows from shared memory.
   __device__ __forceinline__ void write_rows(const FusedGradient& target, int first) const {

@@ -69,7 +69,7 @@ class PlainOutputsBlock {
       if constexpr (projected) {
         const bool here = tiles == 1 || (tiles == 2 && step >= 1);  // all tiles are loaded
         if (!here && (goes_on || tile + 1 < tiles))
-          plain_load_projection<D>(p, head, (tile + 1) % tiles, omega(step + 1));
+          plain_load_projection<D>(p, head, tile + 1 < tiles ? tile + 1 : 0, omega(step + 1));
       }
       if (tile == 0) {
         if (goes_on) load_values(first + fused_chunk, turn + 1);
