@@ -1,6 +1,7 @@
 // CUDA memory, queues and copies. The runtime is linked statically; the driver is accessed through it and not linked.
 #include <cuda_runtime_api.h>
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -19,6 +20,7 @@
 #include "framework/cuda/engine/cuda_graph.h"
 #include "framework/cuda/engine/cuda_queue.h"
 #include "framework/cuda/engine/nccl.h"
+#include "framework/cuda/engine/pinned_memory.h"
 #include "framework/cuda/engine/queue.h"
 #include "framework/cuda/engine/report.h"
 
@@ -104,9 +106,12 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
     const cudaMemcpyKind kind = !from_device ? cudaMemcpyHostToDevice
                                 : !to_device ? cudaMemcpyDeviceToHost
                                              : cudaMemcpyDeviceToDevice;
-    check_cuda(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), kind, queue), "a copy",
+    const bool is_small = kind == cudaMemcpyDeviceToHost && bytes <= pinned_bytes;
+    void* const reached = is_small ? pinned_memory(stream.device.index) : target;
+    check_cuda(cudaMemcpyAsync(reached, source, static_cast<std::size_t>(bytes), kind, queue), "a copy",
                stream.device.index);
     if (kind != cudaMemcpyDeviceToDevice) synchronize(stream);
+    if (is_small) std::memcpy(target, reached, static_cast<std::size_t>(bytes));
   }
 
   std::unique_ptr<GpuUpload> make_upload(int index) override { return std::make_unique<CudaUpload>(*this, index); }
