@@ -115,11 +115,10 @@ def loop_statement(kernel, loop):
     return ""
 
 
-def cost_of(instructions, times=1):
+def cost_of(instructions):
     found = collections.Counter()
     for instruction in instructions:
-        for name, amount in instruction.cost().items():
-            found[name] += amount * times
+        found.update(instruction.cost())
     return found
 
 
