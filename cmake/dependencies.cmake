@@ -48,5 +48,5 @@ endif()
 # All dependencies that a room may include; a static library is not affected by what it links.
 add_library(furlong_libraries INTERFACE)
 target_link_libraries(furlong_libraries INTERFACE fmt::fmt spdlog::spdlog PkgConfig::HWY PkgConfig::XXHASH dnnl_headers
-  yaml-cpp nlohmann_json::nlohmann_json furlong_hdf5 ZLIB::ZLIB LibLZMA::LibLZMA PkgConfig::ZSTD PNG::PNG PkgConfig::PCRE2
-  PkgConfig::SENTENCEPIECE PkgConfig::UTF8PROC PkgConfig::CRYPTO gloo CLI11::CLI11)
+  yaml-cpp nlohmann_json::nlohmann_json furlong_hdf5 ZLIB::ZLIB LibLZMA::LibLZMA PkgConfig::ZSTD PNG::PNG
+  PkgConfig::PCRE2 PkgConfig::SENTENCEPIECE PkgConfig::UTF8PROC PkgConfig::CRYPTO gloo CLI11::CLI11)

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "evaluation/sequences/hidden_states.h"
 #include "framework/io/hdf5.h"
 #include "tests/framework/engine_testing.h"
 #include "tests/evaluation/sequence_testing.h"
