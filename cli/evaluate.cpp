@@ -56,7 +56,7 @@ SplitData open_split(Model& model, const EvaluateArguments& options, const std::
   if (settings.data.task == "none" && settings.data.mixture().empty() && options.dataset.empty())
     throw UserError("{}: the model was imported, its config names no dataset; add --data DATASET", path);
   if (settings.data.task != "none" && !options.dataset.empty())
-    throw UserError("--data does not apply: the model was trained on the task {}; remove it",
+    throw UserError("--data does not apply: the model was trained on {}; remove it",
                     open_data(settings.data)->path());
   DataSettings data_settings = settings.data;
   if (!options.dataset.empty()) data_settings.use(options.dataset);

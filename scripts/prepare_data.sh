@@ -71,7 +71,7 @@ esac
 store=$data/$name.h5
 [[ -e $store ]] && exit 0
 mkdir -p "$data"
-if [[ -n $source && ! -e $source ]]; then
+if [[ -n $source && ! -e $source ]] || [[ $name == fashion_* && ! -e ${source%.idx}_labels.idx ]]; then
   "$root/scripts/fetch_data.sh" "${name%%_@(tokens|sections|pairs|passages|train|test)}" --cache "$data" >&2
 fi
 if [[ $name == kjv_* && ! -e $source ]]; then

@@ -51,16 +51,17 @@ class CopyTask : public BatchSource {
   CopyTaskOptions options_;
 };
 
-/// The copy task as a Dataset.
-class CopyDataset : public Dataset {
+/// A generated task over the symbols of the copy task, as a Dataset. `name`: "copy", as in data.task.
+class GeneratedDataset : public Dataset {
  public:
-  explicit CopyDataset(std::int64_t n_symbols) : vocabulary_(Vocabulary::copy(n_symbols)) {}
+  GeneratedDataset(const std::string& name, std::int64_t n_symbols)
+      : path_("data.task: " + name), vocabulary_(Vocabulary::copy(n_symbols)) {}
   const std::string& path() const override { return path_; }
   const Vocabulary& vocabulary() const override { return vocabulary_; }
   std::uint64_t size(Split) const override { return std::numeric_limits<std::uint64_t>::max(); }
 
  private:
-  std::string path_ = "the copy task";
+  std::string path_;
   Vocabulary vocabulary_;
 };
 

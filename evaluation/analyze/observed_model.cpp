@@ -23,7 +23,7 @@ Tensor real_tokens(const Batch& batch, bool causal) {
 
 std::unique_ptr<Dataset> open_dataset(const Settings& settings, const std::filesystem::path& dataset) {
   if (settings.data.task != "none" && !dataset.empty())
-    throw UserError("--data does not apply: the model was trained on the task {}; remove it",
+    throw UserError("--data does not apply: the model was trained on {}; remove it",
                     open_data(settings.data)->path());
   if (settings.data.task == "none" && dataset.empty() && settings.data.mixture().empty())
     throw UserError("the model was imported, its config names no dataset; add --data DATASET");

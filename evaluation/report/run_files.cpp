@@ -8,7 +8,6 @@
 #include <cmath>
 #include <fstream>
 
-#include "communication/job_store/socket.h"
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/json_bounds.h"
@@ -124,11 +123,11 @@ bool is_locked(const std::filesystem::path& directory) {
   return false;
 }
 
-/// Whether the training that wrote the lock file last, and did not end in order, was on another host.
-bool was_locked_elsewhere(const std::filesystem::path& directory) {
-  std::ifstream file(directory / ".lock");
-  std::string host;
-  return std::getline(file, host) && host != host_name();
+/// Whether the last training did not end in order: one that does empties its lock file.
+bool is_marked(const std::filesystem::path& directory) {
+  std::error_code failure;
+  const auto bytes = std::filesystem::file_size(directory / ".lock", failure);
+  return !failure && bytes > 0;
 }
 
 }  // namespace
@@ -173,7 +172,7 @@ RunFiles read_run(const std::filesystem::path& directory) {
   const bool recent = std::filesystem::file_time_type::clock::now() - run.changed < std::chrono::minutes(2);
   if (run.max_steps > 0 && run.step >= run.max_steps)
     run.state = RunState::finished;
-  else if (is_locked(directory) || (recent && was_locked_elsewhere(directory)))
+  else if (is_locked(directory) || (recent && is_marked(directory)))
     run.state = RunState::running;
   return run;
 }

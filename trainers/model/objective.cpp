@@ -111,7 +111,7 @@ const TokenizedDataset& store_of(const Dataset& data) {
 }  // namespace
 
 std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
-  if (settings.task != "none") return std::make_unique<CopyDataset>(settings.task_symbols);
+  if (settings.task != "none") return std::make_unique<GeneratedDataset>(settings.task, settings.task_symbols);
   std::vector<TokenizedDataset> datasets;
   for (const DataSource& source : settings.mixture()) {
     std::error_code ignored;

@@ -34,7 +34,7 @@ struct DataSettings {
   std::string task = "none";
   std::int64_t task_symbols = 10;
   std::int64_t task_min_symbols = 0;
-  std::int64_t task_pairs = 8;
+  std::int64_t task_pairs = 4;
   /// Returns `sources`, or one source of weight 1 for `dataset`; none if neither is set. Throws UserError for an empty
   /// path, for a weight that is not a finite number of at least 0, and if no weight is above 0.
   std::vector<DataSource> mixture() const;

@@ -97,7 +97,7 @@ class Run {
       return;
     }
     recorder_->print(
-        fmt::format("{}: {} parameters, {} to train on ({}), {}, run directory {}",
+        fmt::format("{}: {} parameters, trains on {} ({}), {}, run directory {}",
                     trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
                     trainer_.model().store->trained_parameter_count(), data_to_train_on(),
                     setup_.data->vocabulary().kind_name(), where(), directory_.path().string()));
@@ -108,8 +108,7 @@ class Run {
   /// A sentence if validation reads a part of its split only.
   std::string validated_part() {
     const std::int64_t limit = settings_.trainer.validation_batches, rows = settings_.data.batch_size;
-    if (settings_.data.task != "none" || !can_validate() || settings_.trainer.validate_every == 0 || limit == 0)
-      return "";
+    if (settings_.data.task != "none" || !can_validate() || limit == 0) return "";
     const auto source = evaluation_source(settings_, trainer_.model().vocabulary, *setup_.data, Split::validation,
                                           settings_.data.sequence_length, rows);
     const auto batches =

@@ -73,6 +73,20 @@ TEST_F(ReportTest, ReadsMetricsConfigAndState) {
   EXPECT_TRUE(run.problems.empty());
 }
 
+// The lock file of a training that goes on, or was killed, has its host's name; the end of a training empties the file.
+TEST_F(ReportTest, RunWithMarkedLockAndRecentMetricsIsRunning) {
+  const auto run = write_run("run", train_line(1, 5), config);
+  EXPECT_EQ(read_run(run).state, RunState::stopped) << "no lock file";
+  write_file_atomically(run / ".lock", "another-host\n");
+  EXPECT_EQ(read_run(run).state, RunState::running);
+  std::filesystem::last_write_time(run / "metrics.jsonl",
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::minutes(3));
+  EXPECT_EQ(read_run(run).state, RunState::stopped) << "no metrics for three minutes";
+  std::filesystem::last_write_time(run / "metrics.jsonl", std::filesystem::file_time_type::clock::now());
+  write_file_atomically(run / ".lock", "");
+  EXPECT_EQ(read_run(run).state, RunState::stopped) << "ended in order";
+}
+
 TEST_F(ReportTest, KeepsColumnsAlignedIfAKeyAppearsLater) {
   const auto path =
       write_run("run",

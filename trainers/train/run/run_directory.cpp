@@ -63,18 +63,12 @@ class RunDirectory::Lock {
   explicit Lock(const fs::path& directory)
       : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
     if (descriptor_ < 0) throw_file_error(directory / ".lock", "create", errno);
-    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
-      // furlong runs reads which host's training has locked the directory.
-      const std::string host = host_name() + '\n';
-      [[maybe_unused]] const bool written =
-          ftruncate(descriptor_, 0) == 0 && write(descriptor_, host.data(), host.size()) > 0;
-      return;
-    }
+    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return mark();
     const int failure = errno;
     if (failure == ENOLCK || failure == ENOTSUP || failure == ENOSYS) {
       log_warn("{}: this file system has no locks; a second training in this run directory would not be detected",
                directory.string());
-      return;
+      return mark();
     }
     close(descriptor_);
     if (failure != EWOULDBLOCK) throw_file_error(directory / ".lock", "lock", failure);
@@ -90,6 +84,13 @@ class RunDirectory::Lock {
   Lock& operator=(const Lock&) = delete;
 
  private:
+  /// Writes this host's name: furlong runs takes a run whose lock file is not empty for one that may be running.
+  void mark() const {
+    const std::string host = host_name() + '\n';
+    [[maybe_unused]] const bool written =
+        ftruncate(descriptor_, 0) == 0 && write(descriptor_, host.data(), host.size()) > 0;
+  }
+
   int descriptor_;
 };
 
