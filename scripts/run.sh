@@ -14,8 +14,8 @@ export FURLONG=$root/build/release/bin/furlong
 
 command=${1:-}
 if [[ $command == '' || $command == -h || $command == --help ]]; then
-  echo "scripts/run.sh installs missing packages, builds furlong if needed, and runs it with the given arguments. With a"
-  echo "config of configs/ it fetches and prepares the data first: scripts/run.sh train configs/quickstart.yaml"
+  echo "scripts/run.sh installs missing packages, builds furlong if needed, and runs it with the given arguments. With"
+  echo "a config of configs/ it fetches and prepares the data first: scripts/run.sh train configs/quickstart.yaml"
   echo
 fi
 config=''

@@ -127,7 +127,8 @@ def tables(result):
         ]
         for run in runs
     ]
-    return [{"title": title, "columns": ["attention", "bits per dimension", "training, min", "pictures/s"], "rows": rows}]
+    columns = ["attention", "bits per dimension", "training, min", "pictures/s"]
+    return [{"title": title, "columns": columns, "rows": rows}]
 
 
 def draw(result, folder):
@@ -162,7 +163,7 @@ def more(parser):
     parser.add_argument("--batches", type=int, default=16, help="batches of a validation")
     parser.add_argument("--test-batches", type=int, default=64, help="batches of the test")
     parser.add_argument("--pictures", type=int, default=5, help="pictures to generate; the median time counts")
-    parser.add_argument("--side", type=int, default=28, help="other than 28: gradients instead of Fashion-MNIST, a test")
+    parser.add_argument("--side", type=int, default=28, help="other than 28: gradients instead, for tests")
     reproduction.processor_time_option(parser)
 
 

@@ -12,6 +12,7 @@ import plot
 import reproduction
 
 NAME = "masked_proteins"
+MEASURED = ("accuracy", "loss", "targets", "baseline_accuracy", "baseline_loss")
 CONFIG = """seed: 1
 model:
   architecture: encoder
@@ -87,7 +88,7 @@ def measure(arguments, folder, result):
                         {"tokens": line["step"] * arguments.tokens_of_step, "accuracy": line["accuracy"]}
                         for line in validations
                     ],
-                    **{key: found[key] for key in ("accuracy", "loss", "targets", "baseline_accuracy", "baseline_loss")},
+                    **{key: found[key] for key in MEASURED},
                     "processor_seconds": seconds,
                 }
             )
@@ -100,10 +101,10 @@ def tables(result):
     for run in runs:
         by_attention.setdefault(run["attention"], {})[run["length"]] = run
     title = (
-        f"{settings['layers']} layers, d_model {settings['d_model']}, 4 heads, float32, {settings['tokens'] / 1e6:.3g} M "
-        f"tokens in steps of {settings['tokens_of_step']:,}. Test split, {runs[0]['targets']:,} masked residues; by "
-        f"frequencies alone accuracy {runs[0]['baseline_accuracy']:.4f}, loss {runs[0]['baseline_loss']:.3f} nats. Time: "
-        "processor time of the whole training, validation included."
+        f"{settings['layers']} layers, d_model {settings['d_model']}, 4 heads, float32, "
+        f"{settings['tokens'] / 1e6:.3g} M tokens in steps of {settings['tokens_of_step']:,}. Test split, "
+        f"{runs[0]['targets']:,} masked residues; by frequencies alone accuracy {runs[0]['baseline_accuracy']:.4f}, "
+        f"loss {runs[0]['baseline_loss']:.3f} nats. Time: processor time of the whole training, validation included."
     )
     columns = ["attention"]
     for name in ("accuracy", "loss", "minutes"):

@@ -97,7 +97,7 @@ class Run {
       return;
     }
     recorder_->print(
-        fmt::format("{}: {} parameters, trains on {} ({}), {}, run directory {}",
+        fmt::format("{}: {} parameters, trains on {} (vocabulary: {}), {}, run directory {}",
                     trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
                     trainer_.model().store->trained_parameter_count(), data_to_train_on(),
                     setup_.data->vocabulary().kind_name(), where(), directory_.path().string()));
