@@ -138,8 +138,8 @@ void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
       "data.dataset: the vocabulary of {} ({}, {} tokens) differs from that of the model in {} ({}, {} tokens); "
       "expected "
       "the same one, so prepare the data with furlong prepare --tokenizer {}",
-      settings.data.dataset.string(), data.description(), data.size(), settings.finetune.source.string(),
-      theirs.description(), theirs.size(), settings.finetune.source.string());
+      settings.data.mixture().front().dataset.string(), data.description(), data.size(),
+      settings.finetune.source.string(), theirs.description(), theirs.size(), settings.finetune.source.string());
 }
 
 /// Returns true if a stage has a checkpoint.

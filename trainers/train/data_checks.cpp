@@ -33,7 +33,8 @@ void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
     throw UserError(
         "the prompt is empty, and the vocabulary of {} ({}) has no document token to start from; give at least one "
         "symbol, or set trainer.sample_tokens: 0",
-        settings.data.task == "none" ? settings.data.dataset.string() : "the task", vocabulary.description());
+        settings.data.task == "none" ? settings.data.mixture().front().dataset.string() : "the task",
+        vocabulary.description());
   }
   const std::int64_t total = std::max<std::int64_t>(n_prompt, 1) + settings.trainer.sample_tokens;
   if (settings.model.position == layers::Position::learned && total > settings.model.max_sequence_length) {
