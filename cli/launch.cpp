@@ -54,7 +54,8 @@ void check_command(const Command& program, const Command& launcher, const std::v
     return;
   for (const Refusal& refusal : refusals) {
     if (command == refusal.command)
-      throw UserError("furlong launch {}: {}; expected train or bench comm; {}", command, refusal.reason, refusal.hint);
+      throw UserError("furlong launch {}: {}; expected train, sweep --index or bench comm; {}", command, refusal.reason,
+                      refusal.hint);
   }
   if (words.size() > 1 && words[1].starts_with("--")) {
     std::vector<std::string> known;
@@ -67,10 +68,12 @@ void check_command(const Command& program, const Command& launcher, const std::v
   std::vector<std::string> known;
   for (const Command& subcommand : program.subcommands()) known.push_back(subcommand.name());
   const std::string near = config::nearest(command, known);
-  throw UserError("furlong launch {}: unknown subcommand; {}", command,
-                  near.empty()
-                      ? std::string("expected train or bench comm, for example furlong launch -n 2 train config.yaml")
-                      : "did you mean " + near + "?");
+  throw UserError(
+      "furlong launch {}: unknown subcommand; {}", command,
+      near.empty()
+          ? std::string(
+                "expected train, sweep --index or bench comm, for example furlong launch -n 2 train config.yaml")
+          : "did you mean " + near + "?");
 }
 
 }  // namespace

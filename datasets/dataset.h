@@ -21,6 +21,8 @@ class Dataset {
   virtual std::uint64_t size(Split split) const = 0;
   /// Returns the tokenized datasets: one, or those of a mixture; none for a task. Validation and tests use the first.
   virtual std::vector<const TokenizedDataset*> stores() const { return {}; }
+  /// Returns the weight of each store in training, with a sum of 1; empty if there is one store or none.
+  virtual std::vector<double> weights() const { return {}; }
 };
 
 }  // namespace furlong

@@ -1,11 +1,17 @@
 #include "datasets/mixture.h"
 
+#include <numeric>
+
 #include "framework/core/error.h"
 
 namespace furlong {
 
-MixtureDataset::MixtureDataset(std::vector<TokenizedDataset> datasets) : datasets_(std::move(datasets)) {
-  require(!datasets_.empty(), "a mixture of no datasets");
+MixtureDataset::MixtureDataset(std::vector<TokenizedDataset> datasets, const std::vector<double>& weights)
+    : datasets_(std::move(datasets)), weights_(weights) {
+  require(!datasets_.empty() && weights.size() == datasets_.size(), "a mixture of {} datasets with {} weights",
+          datasets_.size(), weights.size());
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (double& weight : weights_) weight /= sum;
   const TokenizedDataset& first = datasets_.front();
   for (const TokenizedDataset& one : datasets_) {
     if (!(one.vocabulary().with_labels({}) == first.vocabulary().with_labels({})))
@@ -20,7 +26,9 @@ MixtureDataset::MixtureDataset(std::vector<TokenizedDataset> datasets) : dataset
 std::uint64_t MixtureDataset::size(Split split) const {
   if (split != Split::train) return datasets_.front().size(split);
   std::uint64_t sum = 0;
-  for (const TokenizedDataset& one : datasets_) sum += one.size(split);
+  for (std::size_t i = 0; i < datasets_.size(); ++i) {
+    if (weights_[i] > 0) sum += datasets_[i].size(split);
+  }
   return sum;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "evaluation/run_check.h"
 #include "evaluation/sweep/sweep_file.h"
@@ -75,7 +76,11 @@ std::string directory_name(const SweepRun& run, const std::map<std::string, std:
 
 void refuse_equal_runs(const fs::path& file, const std::vector<SweepRun>& runs) {
   std::map<std::string, const SweepRun*> seen;
+  std::set<std::string> names;
   for (const SweepRun& run : runs) {
+    if (!names.insert(run.name).second)
+      throw UserError("{}: two runs have the name {}, because a value contains ',' or '='; change one", file.string(),
+                      run.name);
     const auto [earlier, is_new] = seen.emplace(to_json(run.loaded.settings).dump(), &run);
     if (!is_new)
       throw UserError("{}: two runs have equal settings, {} and {}; remove one of the two", file.string(),
@@ -129,6 +134,9 @@ std::vector<SweepRun> plan_sweep(const fs::path& file, const std::vector<std::st
     runs.push_back(std::move(run));
   }
   for (SweepRun& run : runs) {
+    if (!run.loaded.settings.finetune.source.empty())
+      throw UserError("{}: {} finetunes a model in stages (finetune.source); a sweep trains", file.string(),
+                      sweep.base.string());
     run.name = directory_name(run, last_parts);
     run.loaded.settings.run_directory.clear();
   }

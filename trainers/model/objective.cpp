@@ -113,6 +113,7 @@ const TokenizedDataset& store_of(const Dataset& data) {
 std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
   if (settings.task != "none") return std::make_unique<GeneratedDataset>(settings.task, settings.task_symbols);
   std::vector<TokenizedDataset> datasets;
+  std::vector<double> weights;
   for (const DataSource& source : settings.mixture()) {
     std::error_code ignored;
     if (std::filesystem::status(source.dataset, ignored).type() == std::filesystem::file_type::not_found)
@@ -121,13 +122,14 @@ std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
           "the configs in configs/",
           source.dataset.string());
     datasets.push_back(TokenizedDataset::open(source.dataset.string()));
+    weights.push_back(source.weight);
   }
   if (datasets.empty()) {
     throw UserError(
         "data.dataset is empty, as in the config of an imported model; expected a tokenized dataset written by furlong "
         "prepare: pass --data or set data.dataset");
   }
-  if (!settings.sources.empty()) return std::make_unique<MixtureDataset>(std::move(datasets));
+  if (!settings.sources.empty()) return std::make_unique<MixtureDataset>(std::move(datasets), weights);
   return std::make_unique<TokenizedDataset>(std::move(datasets.front()));
 }
 
@@ -173,13 +175,15 @@ std::unique_ptr<BatchSource> mixture(const Settings& settings, const Vocabulary&
   };
   std::vector<std::unique_ptr<BatchSource>> sources;
   std::vector<double> weights;
+  std::size_t number = 0;
   for (const DataSource& source : settings.data.mixture()) {
-    const TokenizedDataset& store = *stores[sources.size()];
+    const TokenizedDataset& store = *stores[number++];
+    if (source.weight == 0) continue;  // perhaps the first one, for validation alone
     if (settings.objective.learns_labels() && !(store.vocabulary() == stores.front()->vocabulary()))
       throw UserError("data.sources: the labels of {} differ from those of {}; expected the same names in one order",
                       store.path(), stores.front()->path());
     Settings own = settings;
-    own.seed = static_cast<std::int64_t>(seed(sources.size() + 1));
+    own.seed = static_cast<std::int64_t>(seed(number));
     sources.push_back(source_of(own, vocabulary, store));
     weights.push_back(source.weight);
   }

@@ -49,10 +49,11 @@ FILE` prints it with all defaults and derived values; `--comments` adds the mean
   and keys, gains, convolutions, projections along the sequence). All other weights are frozen.
 - **Mixtures.** `data.sources: [{dataset: a.h5, weight: 3}, {dataset: b.h5, weight: 1}]` draws the
   samples (rows) of training from several datasets, here three quarters from `a.h5`. Of every 2^20
-  samples each dataset gives exactly its share. Which dataset gives a sample is a function of the
-  seed and the sample's number, at any world size and after a resume. A dataset gives its samples in
-  the order of `data.sampler`. All datasets need the same tokenizer. Validation and `evaluate` use
-  the first one; `furlong evaluate --data` measures any other.
+  samples each dataset gives its share, rounded to whole samples; shorter runs vary. Which dataset
+  gives a sample is a function of the seed and the sample's number, at any world size and after a
+  resume. A dataset gives its samples in the order of `data.sampler`. All datasets need the same
+  tokenizer. Validation and `evaluate` use the first one; `furlong evaluate --data` measures any
+  other.
 - **Stateful training.** With `data.stateful`, a token's context is its document up to the token.
   Documents are cut into segments of `data.sequence_length` tokens. The segments of a split, in
   order, are divided into parts of nearly equal length, one for each row of a batch (in training,

@@ -41,8 +41,10 @@ Json description(const Dataset& data) {
     json["sizes"].push_back(data.size(split));
     if (stores.size() == 1) json["ends"].push_back(ends(*stores.front(), split));
   }
-  if (stores.size() > 1)
+  if (stores.size() > 1) {
     for (const TokenizedDataset* store : stores) json["mixture"].push_back(description(*store));
+    json["weights"] = data.weights();
+  }
   return json;
 }
 

@@ -63,12 +63,16 @@ class RunDirectory::Lock {
   explicit Lock(const fs::path& directory)
       : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
     if (descriptor_ < 0) throw_file_error(directory / ".lock", "create", errno);
-    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return mark();
+    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
+      mark();
+      return;
+    }
     const int failure = errno;
     if (failure == ENOLCK || failure == ENOTSUP || failure == ENOSYS) {
       log_warn("{}: this file system has no locks; a second training in this run directory would not be detected",
                directory.string());
-      return mark();
+      mark();
+      return;
     }
     close(descriptor_);
     if (failure != EWOULDBLOCK) throw_file_error(directory / ".lock", "lock", failure);
