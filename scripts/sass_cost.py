@@ -328,7 +328,8 @@ def check(arguments, found):
     except (OSError, ValueError) as error:
         raise Refused(f"{path}: {error}")
     if arguments.update:
-        write(path, arguments.toolkit, {**old["cases"], **found})
+        # Figures of another toolkit are not kept next to these.
+        write(path, arguments.toolkit, {**(old["cases"] if old["toolkit"] == arguments.toolkit else {}), **found})
         return 0
     if arguments.toolkit != old["toolkit"]:
         print(f"the table is from CUDA {old['toolkit']}, this build from {arguments.toolkit}: figures are not compared")
@@ -376,6 +377,10 @@ def main():
     parser.add_argument("files", nargs="+", metavar="FILE")
     arguments = parser.parse_args()
     try:
+        if (arguments.check or arguments.update) and (arguments.kernel or not arguments.toolkit):
+            raise Refused("--check and --update need --toolkit, and compare all cases: no --kernel")
+        if arguments.json and arguments.lines and (arguments.cases or arguments.check or arguments.update):
+            raise Refused("--json does not print the --lines of cases")
         table = read(arguments.files)
         if not (arguments.cases or arguments.check or arguments.update):
             print_kernels(arguments, table)

@@ -216,7 +216,7 @@ fault_table() {
 }
 
 kernel_cost() {
-  if cmake --build build/release --target help | grep -q '\bsass_cost\b'; then
+  if cmake --build build/release --target help | grep '\bsass_cost\b' >/dev/null; then
     phase "kernel cost" cmake --build build/release --target sass_cost || true
   else
     printf '\n== kernel cost\nnot run: the build has no CUDA engine, or nvdisasm is missing\n'
