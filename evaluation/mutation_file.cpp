@@ -39,11 +39,31 @@ Mutation parse_mutation(std::string_view text, std::uint64_t line, const std::st
   return mutation;
 }
 
-std::string_view first_column(std::string_view line) {
-  line = line.substr(0, line.find_first_of("\t,\r"));
+/// Returns one column of a table's line, without spaces around it; empty if there are fewer.
+std::string_view column_of(std::string_view line, std::size_t index) {
+  line = line.substr(0, line.find('\r'));
+  for (; index > 0; --index) {
+    const std::size_t end = line.find_first_of("\t,");
+    line = end == std::string_view::npos ? std::string_view{} : line.substr(end + 1);
+  }
+  line = line.substr(0, line.find_first_of("\t,"));
   while (!line.empty() && line.front() == ' ') line.remove_prefix(1);
   while (!line.empty() && line.back() == ' ') line.remove_suffix(1);
   return line;
+}
+
+/// Throws UserError if the second column is a mutation too: of "A23V,G45D" the second would be lost.
+void check_second_column(std::string_view line, std::uint64_t number, const std::string& file) {
+  const std::string_view second = column_of(line, 1);
+  try {
+    parse_mutation(second, number, file);
+  } catch (const UserError&) {
+    return;  // another kind of column
+  }
+  throw UserError(
+      "{}:{}: '{}' is a second mutation on the line; expected mutations that belong together joined by ':', "
+      "such as A23V:G45D",
+      file, number, foreign::printable(second));
 }
 
 }  // namespace
@@ -54,12 +74,13 @@ std::vector<Mutation> read_mutations(const std::filesystem::path& path) {
   std::uint64_t number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view column = first_column(std::string_view(text).substr(begin, end - begin));
+    const std::string_view line = std::string_view(text).substr(begin, end - begin), column = column_of(line, 0);
     begin = end + 1;
     ++number;
     if (column.empty() || column.front() == '#') continue;
     if (mutations.empty() && (column == "mutation" || column == "mutant" || column == "variant")) continue;
     mutations.push_back(parse_mutation(column, number, path.string()));
+    check_second_column(line, number, path.string());
   }
   if (mutations.empty())
     throw UserError("{}: there is no mutation in it; expected one on each line, such as A23V", path.string());

@@ -206,6 +206,13 @@ TEST_F(ScoreTest, MarginalScoresOfMutationsMatchTheirDefinition) {
   }
 }
 
+TEST_F(ScoreTest, RejectsASecondMutationOnALine) {
+  Model model = sequence_model(Vocabulary::protein(), {"model.attention.mechanism=softmax"});
+  for (const char* separator : {",", "\t"})
+    EXPECT_THAT(message_of<UserError>([&] { mutations(model, "MKV", std::string("K2R") + separator + "V3D\n"); }),
+                HasSubstr("'V3D' is a second mutation on the line"));
+}
+
 TEST_F(ScoreTest, CausalModelsScoreAMutationByTheRatioOfLikelihoods) {
   Model model = sequence_model(Vocabulary::protein(), {"model.attention.mechanism=softmax"});
   const auto likelihood = [&](const std::string& sequence) {

@@ -414,7 +414,8 @@ TEST_F(TrainProcesses, FaultEndsAllRanksWithOneMessage) {
       {"killed", sends(1, SIGKILL), "error: rank 1 on host "},
       {"first_killed", sends(0, SIGKILL), "error: rank 0 on host "},
       {"stopped", sends(1, SIGSTOP), "error: rank 1 on host ", 1},
-      {"no_data", nothing, "failed: error: " + path("nowhere.h5"), -1, with_store(path("nowhere.h5")), false},
+      {"no_data", nothing, "failed: error: data.dataset: " + path("nowhere.h5"), -1, with_store(path("nowhere.h5")),
+       false},
       {"disk_full", fill_disk, ": File too large; raise the file size limit (ulimit -f)"},
   };
   const std::vector<std::string> endless{"trainer.max_steps=10000000", "trainer.validate_every=0"};
