@@ -21,8 +21,8 @@ struct MetricColumns {
 };
 
 enum class RunState : std::uint8_t {
-  /// A training of this machine holds the lock, or one that has not ended in order wrote metrics in the last two minutes:
-  /// on another host, on a file system without locks, or killed.
+  /// A training of this machine holds the lock, or one that has not ended in order wrote metrics during the last two
+  /// minutes: on another host, on a file system without locks, or killed.
   running,
   finished,  ///< took all its steps
   stopped,   ///< ended before: by a signal, an error, or early stopping
