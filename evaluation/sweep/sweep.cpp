@@ -76,15 +76,17 @@ std::string directory_name(const SweepRun& run, const std::map<std::string, std:
 
 void refuse_equal_runs(const fs::path& file, const std::vector<SweepRun>& runs) {
   std::map<std::string, const SweepRun*> seen;
+  for (const SweepRun& run : runs) {
+    const auto [earlier, is_new] = seen.emplace(to_json(run.loaded.settings).dump(), &run);
+    if (!is_new)
+      throw UserError("{}: two runs have equal settings, {} and {}; remove one of the two", file.string(),
+                      earlier->second->name, run.name);
+  }
   std::set<std::string> names;
   for (const SweepRun& run : runs) {
     if (!names.insert(run.name).second)
       throw UserError("{}: two runs have the name {}, because a value contains ',' or '='; change one", file.string(),
                       run.name);
-    const auto [earlier, is_new] = seen.emplace(to_json(run.loaded.settings).dump(), &run);
-    if (!is_new)
-      throw UserError("{}: two runs have equal settings, {} and {}; remove one of the two", file.string(),
-                      earlier->second->name, run.name);
   }
 }
 

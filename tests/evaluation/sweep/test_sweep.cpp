@@ -125,6 +125,11 @@ TEST_F(SweepTest, ErrorsNameThePlaceInTheSweep) {
       HasSubstr("b.yaml: does not exist"));
 }
 
+TEST_F(SweepTest, RefusesRunsWithEqualNames) {
+  expect_refusal("list: [{trainer.sample_prompt: 'a,seed=2'}, {trainer.sample_prompt: a, seed: 2}]",
+                 {"two runs have the name sample_prompt=a,seed=2"}, {"trainer.sample_tokens=1"});
+}
+
 TEST_F(SweepTest, RefusesRunsWithEqualSettings) {
   expect_refusal("list: [{seed: 1}, {seed: 2}, {seed: 1}]", {"two runs have equal settings, seed=1 and seed=1"});
   expect_refusal("grid: {optimizer.learning_rate: [1e-3, 0.001]}", {"two runs have equal settings"});
