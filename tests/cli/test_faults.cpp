@@ -72,7 +72,7 @@ TEST_F(FaultsTest, SignalLeavesNoFileOfPreparation) {
     close(pipe);
     EXPECT_EQ(found.status, 3);
     EXPECT_THAT(found.err,
-                HasSubstr("stopped by signal " + std::string(signal < 10 ? " " : "") + std::to_string(signal)));
+                HasSubstr(fmt::format("stopped by SIG{}; no partial file is left", sigabbrev_np(signal))));
     EXPECT_TRUE(partial_files(path("out.h5")).empty());
     EXPECT_FALSE(fs::exists(path("out.h5")));
   }

@@ -135,7 +135,7 @@ TEST_F(HelpTest, ParserErrorsNameFoundAndExpected) {
   for (const auto& [arguments, message] : std::vector<Case>{
            {{"export"}, "CHECKPOINT|RUN is required"},
            {{"train"}, "CONFIG is required"},
-           {{"plan", "c.yaml"}, "--device is required"},
+           {{"plan"}, "CONFIG is required"},
            {{"completion", "fish"}, "bash|zsh: found fish; expected bash or zsh"},
            {{"evaluate", "run", "--split", "dev"}, "--split: found dev; expected train, validation or test"},
            {{"prepare", "text", "a", "--document-separator", "x"},

@@ -172,7 +172,6 @@ TEST_F(PlanProgram, RejectsInvalidOptions) {
                     {"link is missing"});
   expect_user_error(plan("here.yaml", {"--device", "h100,speed=3"}), {"unknown key 'speed'"});
   expect_user_error(plan("here.yaml", {"--device", ""}), {"--device"});
-  expect_user_error(plan("here.yaml", {"--devices", "2"}), {"--device is required"});
   expect_user_error(plan("here.yaml", {"--device", "h100", "--utilization", "2"}), {"--utilization"});
   expect_user_error(plan("nowhere.yaml", {"--device", "h100"}), {"nowhere.yaml"});
 }
