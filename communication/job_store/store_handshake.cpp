@@ -1,4 +1,5 @@
 #include "communication/job_store/store_handshake.h"
+#include "framework/core/printable.h"
 
 #include <poll.h>
 
@@ -65,6 +66,7 @@ Attempt shake_hands(const SocketAddress& address, Hello hello, const std::string
     if (!reply) return out;
     if (kind_of(*reply) == Kind::refusal) {
       out.refusal = decode_refusal(*reply);
+      out.refusal.detail = foreign::single_line(out.refusal.detail);  // may contain bytes that are not UTF-8
       out.outcome = Attempt::Outcome::refused;
       return out;
     }
@@ -74,7 +76,7 @@ Attempt shake_hands(const SocketAddress& address, Hello hello, const std::string
       out.problem = "it does not know the job's secret";
       return out;
     }
-    out.server_host = welcome.host;
+    out.server_host = foreign::single_line(welcome.host);
     out.outcome = Attempt::Outcome::welcome;
   } catch (const ProtocolError& broken) {
     out.outcome = Attempt::Outcome::foreign;
