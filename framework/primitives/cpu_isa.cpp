@@ -99,6 +99,7 @@ bool multiplies_bfloat16() {
 
 const simd::BFloat16Products* bfloat16_products() {
   static const std::string name = cpu_isa();
+  if (name == "amx") return simd::amx_bfloat16_products();
   return name == "avx512_bf16" ? simd::avx512_bfloat16_products() : nullptr;
 }
 

@@ -19,8 +19,8 @@ std::string cpu_isa();
 /// Returns whether products of bfloat16 matrices use bfloat16 instructions; otherwise they are computed in float32.
 bool multiplies_bfloat16();
 
-/// Returns the kernels for products of small bfloat16 matrices, or null if such products are faster in float32. There
-/// is no kernel for AMX.
+/// Returns the kernels for products of small bfloat16 matrices, or null if such products are faster in float32 or the
+/// system does not grant AMX's tiles.
 const simd::BFloat16Products* bfloat16_products();
 
 }  // namespace furlong::ops

@@ -16,6 +16,10 @@ constexpr std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) /
 
 /// Kernels of one instruction set. Rows are `ld` elements (of their own type) apart. Sizes are in elements, not pairs.
 struct BFloat16Products {
+  /// Rows of A in products of a triangle's blocks; also the multiple of K that needs no padding.
+  std::int64_t block_rows;
+  /// Whether two products with the parts of a float32 matrix are faster than one product in float32.
+  bool splits_float32;
   /// target [rows, pairs_of(columns)]: pairs of neighboring columns of source [rows, columns].
   void (*pack_rows)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld, BFloat16Pair* target,
                     std::int64_t ld_target);
@@ -27,8 +31,14 @@ struct BFloat16Products {
   /// zeros up to the next multiple of 16 rows, which must fit ld_target.
   void (*pack_transposed)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
                           BFloat16Pair* target, std::int64_t ld_target);
-  /// c [M, N] (+)= A · B with A [M, K] packed by rows. Each element of c is one chain of sums over k = 0, 2, ...: its
-  /// bits depend neither on M and N, nor on its place in c, nor on other rows of A or columns of B.
+  /// As pack_row_pairs of all rows, and as pack_transposed, but in two parts: high + low is the source to 2^-17.
+  void (*split_row_pairs)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
+                          BFloat16Pair* high, BFloat16Pair* low, std::int64_t ld_target);
+  void (*split_transposed)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
+                           BFloat16Pair* high, BFloat16Pair* low, std::int64_t ld_target);
+  /// c [M, N] (+)= A · B with A [M, K] packed by rows. The order of an element's sum over k depends on the instruction
+  /// set alone: its bits depend neither on M and N, nor on its place in c, nor on other rows of A or columns of B, nor
+  /// on zeros at the end of K.
   void (*multiply)(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
                    const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate);
   /// Likewise, with A packed by pairs of rows of Aᵀ.
@@ -38,5 +48,7 @@ struct BFloat16Products {
 
 /// The kernels for AVX-512 bf16, or null in a build for another processor. The caller checks that the CPU has it.
 const BFloat16Products* avx512_bfloat16_products();
+/// The kernels for AMX, or null if the system does not grant its tiles. The caller checks that the CPU has it.
+const BFloat16Products* amx_bfloat16_products();
 
 }  // namespace furlong::simd

@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "framework/simd/transpose_words.h"
+
 #define FURLONG_AVX512_BF16 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 
 namespace furlong::simd {
@@ -27,6 +29,20 @@ FURLONG_AVX512_BF16 inline __m512 load(const float* source, std::int64_t n) {
   return n <= 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(first_lanes(n), source);
 }
 FURLONG_AVX512_BF16 inline __m512i rounded(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
+/// What rounded(low, high) loses, rounded.
+FURLONG_AVX512_BF16 inline __m512i remainder(__m512i bits, __m512 low, __m512 high) {
+  const __m512i zero = _mm512_setzero_si512();
+  const __m256i first = _mm512_castsi512_si256(bits), second = _mm512_extracti64x4_epi64(bits, 1);
+  const auto value = [&](__m256i words) FURLONG_AVX512_BF16 {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
+  };
+  // An infinite element has no remainder.
+  const auto rest = [&](__m512 x, __m512 from) FURLONG_AVX512_BF16 {
+    const __mmask16 infinite = _mm512_cmpneq_ps_mask(_mm512_sub_ps(x, x), _mm512_castsi512_ps(zero));
+    return _mm512_maskz_sub_ps(static_cast<__mmask16>(~infinite), x, from);
+  };
+  return rounded(rest(low, value(first)), rest(high, value(second)));
+}
 FURLONG_AVX512_BF16 inline __m512i broadcast(const BFloat16Pair* pair) {
   int bits;
   std::memcpy(&bits, pair, sizeof bits);
@@ -118,8 +134,10 @@ FURLONG_AVX512_BF16 void pack_rows(std::int64_t rows, std::int64_t columns, cons
   }
 }
 
-FURLONG_AVX512_BF16 void pack_row_pairs(std::int64_t first, std::int64_t end, std::int64_t columns, const float* source,
-                                        std::int64_t ld, BFloat16Pair* target, std::int64_t ld_target) {
+template <bool Split>
+FURLONG_AVX512_BF16 void pack_rows_in_pairs(std::int64_t first, std::int64_t end, std::int64_t columns,
+                                            const float* source, std::int64_t ld, BFloat16Pair* target,
+                                            [[maybe_unused]] BFloat16Pair* low, std::int64_t ld_target) {
   // Words 0 to 15 are the even row, 16 to 31 the odd row.
   const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
                                               6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -128,65 +146,72 @@ FURLONG_AVX512_BF16 void pack_row_pairs(std::int64_t first, std::int64_t end, st
     const float* row = source + 2 * pair * ld;
     for (std::int64_t j = 0; j < columns; j += lanes) {
       const std::int64_t n = columns - j;
-      const __m512i both = rounded(load(row + j, even ? n : 0), load(row + ld + j, odd ? n : 0));
-      _mm512_mask_storeu_epi32(target + pair * ld_target + j, first_lanes(n),
-                               _mm512_permutexvar_epi16(interleave, both));
+      const __m512 upper = load(row + j, even ? n : 0), lower = load(row + ld + j, odd ? n : 0);
+      const __m512i both = rounded(upper, lower);
+      const std::int64_t at = pair * ld_target + j;
+      _mm512_mask_storeu_epi32(target + at, first_lanes(n), _mm512_permutexvar_epi16(interleave, both));
+      if constexpr (Split) {
+        _mm512_mask_storeu_epi32(low + at, first_lanes(n),
+                                 _mm512_permutexvar_epi16(interleave, remainder(both, upper, lower)));
+      }
     }
   }
 }
-
-/// Transposes 16 × 16 words of 32 bits.
-FURLONG_AVX512_BF16 inline void transpose(__m512i (&row)[lanes]) {
-  __m512i t[lanes];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(row[2 * i], row[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(row[2 * i], row[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {  // row[4 i + c]: column 4 l + c of rows 4 i to 4 i + 3, in lane l of 128 bits
-    row[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    row[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    row[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    row[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    const __m512i a = _mm512_shuffle_i32x4(row[c], row[4 + c], 0x88),
-                  b = _mm512_shuffle_i32x4(row[c], row[4 + c], 0xdd);
-    const __m512i e = _mm512_shuffle_i32x4(row[8 + c], row[12 + c], 0x88),
-                  f = _mm512_shuffle_i32x4(row[8 + c], row[12 + c], 0xdd);
-    t[c] = _mm512_shuffle_i32x4(a, e, 0x88);
-    t[4 + c] = _mm512_shuffle_i32x4(b, f, 0x88);
-    t[8 + c] = _mm512_shuffle_i32x4(a, e, 0xdd);
-    t[12 + c] = _mm512_shuffle_i32x4(b, f, 0xdd);
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) row[i] = t[i];
+void pack_row_pairs(std::int64_t first, std::int64_t end, std::int64_t columns, const float* source, std::int64_t ld,
+                    BFloat16Pair* target, std::int64_t ld_target) {
+  pack_rows_in_pairs<false>(first, end, columns, source, ld, target, nullptr, ld_target);
+}
+void split_row_pairs(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld, BFloat16Pair* high,
+                     BFloat16Pair* low, std::int64_t ld_target) {
+  pack_rows_in_pairs<true>(0, rows, columns, source, ld, high, low, ld_target);
 }
 
-FURLONG_AVX512_BF16 void pack_transposed(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
-                                         BFloat16Pair* target, std::int64_t ld_target) {
+template <bool Split>
+FURLONG_AVX512_BF16 void pack_columns_in_pairs(std::int64_t rows, std::int64_t columns, const float* source,
+                                               std::int64_t ld, BFloat16Pair* target,
+                                               [[maybe_unused]] BFloat16Pair* low, std::int64_t ld_target) {
   for (std::int64_t i = 0; i < rows; i += lanes) {
     for (std::int64_t j = 0; j < columns; j += 2 * lanes) {
       __m512i block[lanes];
+      [[maybe_unused]] __m512i rest[lanes];
 #pragma GCC unroll 16
       for (std::int64_t r = 0; r < lanes; ++r) {
         const float* at = source + (i + r) * ld + j;
         const std::int64_t n = i + r < rows ? columns - j : 0;
-        block[r] = rounded(load(at, n), load(at + lanes, n - lanes));
+        const __m512 left = load(at, n), right = load(at + lanes, n - lanes);
+        block[r] = rounded(left, right);
+        if constexpr (Split) rest[r] = remainder(block[r], left, right);
       }
-      transpose(block);
       const std::int64_t pairs = std::min(lanes, pairs_of(columns - j));
+      transpose_words(block);
       for (std::int64_t p = 0; p < pairs; ++p) _mm512_storeu_si512(target + (j / 2 + p) * ld_target + i, block[p]);
+      if constexpr (Split) {
+        transpose_words(rest);
+        for (std::int64_t p = 0; p < pairs; ++p) _mm512_storeu_si512(low + (j / 2 + p) * ld_target + i, rest[p]);
+      }
     }
   }
+}
+void pack_transposed(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
+                     BFloat16Pair* target, std::int64_t ld_target) {
+  pack_columns_in_pairs<false>(rows, columns, source, ld, target, nullptr, ld_target);
+}
+void split_transposed(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld, BFloat16Pair* high,
+                      BFloat16Pair* low, std::int64_t ld_target) {
+  pack_columns_in_pairs<true>(rows, columns, source, ld, high, low, ld_target);
 }
 
 }  // namespace
 
 const BFloat16Products* avx512_bfloat16_products() {
-  static constexpr BFloat16Products products{pack_rows, pack_row_pairs, pack_transposed, multiply<false>,
+  static constexpr BFloat16Products products{16,
+                                             false,
+                                             pack_rows,
+                                             pack_row_pairs,
+                                             pack_transposed,
+                                             split_row_pairs,
+                                             split_transposed,
+                                             multiply<false>,
                                              multiply<true>};
   return &products;
 }

@@ -122,6 +122,46 @@ TEST_F(BFloat16ProductsTest, ElementDependsOnItsRowAndColumnAlone) {
   }
 }
 
+TEST_F(BFloat16ProductsTest, PartsAddUpToTheSource) {
+  for (const std::int64_t rows : {1, 16, 33}) {
+    for (const std::int64_t columns : {1, 16, 31, 70}) {
+      Matrix source(rows, columns, 5);
+      source(0, 0) = 0;
+      source(rows - 1, columns - 1) = INFINITY;
+      const auto check = [&](std::int64_t ld, const auto& split, const auto& part_of) {
+        std::vector<BFloat16Pair> high(static_cast<std::size_t>(ld * (rows + columns)), {0x7fc07fc0u}), low = high;
+        split(source.values.data(), source.ld, high.data(), low.data(), ld);
+        for (std::int64_t i = 0; i < rows; ++i) {
+          for (std::int64_t j = 0; j < columns; ++j) {
+            const float value = source(i, j), sum = part_of(high, i, j) + part_of(low, i, j);
+            if (std::isinf(value)) {
+              EXPECT_EQ(sum, value);
+            } else {
+              EXPECT_LE(std::fabs(sum - value), 0x1p-17f * std::fabs(value)) << i << ", " << j;
+            }
+          }
+        }
+      };
+      const auto element = [](BFloat16Pair pair, std::int64_t odd) {
+        bfloat16 value;
+        value.bits = static_cast<std::uint16_t>(pair.bits >> (odd ? 16 : 0));
+        return static_cast<float>(value);
+      };
+      const std::int64_t ld = (columns + 15) / 16 * 16, ld_t = (rows + 15) / 16 * 16;
+      check(
+          ld, [&](auto... arguments) { kernels_->split_row_pairs(rows, columns, arguments...); },
+          [&](const std::vector<BFloat16Pair>& part, std::int64_t i, std::int64_t j) {
+            return element(part[static_cast<std::size_t>(i / 2 * ld + j)], i % 2);
+          });
+      check(
+          ld_t, [&](auto... arguments) { kernels_->split_transposed(rows, columns, arguments...); },
+          [&](const std::vector<BFloat16Pair>& part, std::int64_t i, std::int64_t j) {
+            return element(part[static_cast<std::size_t>(j / 2 * ld_t + i)], j % 2);
+          });
+    }
+  }
+}
+
 TEST_F(BFloat16ProductsTest, RowsOutsideTheRangeAreZero) {
   Matrix source(8, 20, 3);
   for (const std::int64_t row : {2, 7}) {

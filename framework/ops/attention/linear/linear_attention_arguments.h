@@ -17,7 +17,7 @@ struct LinearAttentionSizes {
   bool compensated = false;  // sums over all n / chunk chunks use compensated summation (Kahan 1965)
   bool rotates = false;      // the numerator's features are rotated by position
   /// Not null: products of features, weights, values and gradients round their operands to bfloat16. Products with the
-  /// state do not.
+  /// state do so if splits_sums(), with the state in two parts.
   const simd::BFloat16Products* bfloat16 = nullptr;
   std::int64_t ld_d = 0, ld_v = 0, ld_m = 0, ld_n = 0;
   std::int64_t ld_rotations = 0;  // cosines, and sines, of one row's rotations
@@ -42,12 +42,16 @@ struct LinearAttentionSizes {
     const std::int64_t rows = chunk + near, widest = std::max(chunk, near);
     const std::int64_t pairs = padded(chunk) * ld_n;
     return m * ld_v + 2 * ld_m + rows * (ld_d + ld_v + 2 * ld_m) + chunk * ld_m + (softmax_pairs ? 3 : 2) * pairs +
-           std::max(ld_m, softmax_pairs ? ld_d : 0) * ld_n + 8 * padded(widest) + widest * (ld_m + ld_d) +
-           (rotates ? rows * (ld_m + 2 * ld_rotations) + pairs : 0) +
-           (compensated ? 2 * sum_elements() + 2 * ld_m : 0) + (bfloat16 ? 2 * operand_pairs() : 0);
+           std::max(bfloat16 ? 0 : ld_m, softmax_pairs ? ld_d : 0) * ld_n + 8 * padded(widest) +
+           widest * (ld_m + ld_d) + (rotates ? rows * (ld_m + 2 * ld_rotations) + pairs : 0) +
+           (compensated ? 2 * sum_elements() + 2 * ld_m : 0) + (bfloat16 ? 2 * operand_pairs() : 0) +
+           (splits_sums() ? 2 * sum_pairs() : 0);
   }
+  bool splits_sums() const { return bfloat16 && bfloat16->splits_float32; }
   /// Pairs of the largest operand of a product in bfloat16.
   std::int64_t operand_pairs() const { return padded(std::max(chunk, near)) * std::max({ld_d, ld_v, ld_m, ld_n}) / 2; }
+  /// Pairs of the state, in either layout.
+  std::int64_t sum_pairs() const { return std::max(simd::pairs_of(m) * ld_v, simd::pairs_of(d_value) * ld_m); }
   /// forward_tile_elements(), plus what the first of two sweeps stores for each query.
   std::int64_t forward_elements(std::int64_t n_query) const {
     return forward_tile_elements() + (two_sweeps ? n_query * ld_v + 3 * padded(n_query) : 0);
@@ -57,7 +61,7 @@ struct LinearAttentionSizes {
   std::int64_t backward_tile_elements() const {
     const std::int64_t pairs = padded(chunk) * ld_n;
     return forward_tile_elements() + ld_v * ld_m + chunk * (2 * ld_v + 3 * ld_d + 2 * ld_m) +
-           (softmax_pairs ? 3 : 2) * pairs + ld_v * ld_n + 3 * padded(chunk) + (rotates ? pairs : 0);
+           (softmax_pairs ? 3 : 2) * pairs + (bfloat16 ? 0 : ld_v * ld_n) + 3 * padded(chunk) + (rotates ? pairs : 0);
   }
   /// backward_tile_elements(), plus the gradients of one key-value head: sums over chunks and query heads need all
   /// rows.

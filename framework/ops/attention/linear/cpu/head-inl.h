@@ -177,6 +177,9 @@ class LinearAttentionHead {
   void read(const Tensor& tensor, std::int64_t head, std::int64_t start, std::int64_t rows, T* tile,
             std::int64_t ld) const {
     read_rows<T>({tensor, b_, head, place(start), tile_.step}, rows, tile, ld);
+    const std::int64_t n = tensor.extent(1), next = start + ahead_ * s_.chunk;
+    const std::int64_t first = std::clamp<std::int64_t>(next, 0, n), end = std::clamp<std::int64_t>(next + rows, 0, n);
+    if (first < end) prefetch_rows({tensor, b_, head, place(first), tile_.step}, end - first);
   }
   void write(const GradientTarget& target, std::int64_t head, std::int64_t skip, const T* values, std::int64_t width,
              std::int64_t ld) const {
@@ -445,6 +448,7 @@ class LinearAttentionHead {
   /// near pairs.
   void sweep_keys(const LinearAttentionGradients& gradients, const Range& range, const HeadGradients<T>& sums) {
     end_state(range);
+    ahead_ = -1;
     const bool exact = options_.softmax_window > 0;
     std::int64_t gathered = query_chunks(range);  // chunks from here on are in the state
     std::int64_t loaded = -1;                     // the chunk of queries in the tile
@@ -469,6 +473,7 @@ class LinearAttentionHead {
       }
       finish_keys(range, chunk, exact, sums);
     }
+    ahead_ = 1;
   }
 
   void pair(const Range& range, std::int64_t queries, std::int64_t keys, std::int64_t columns, bool exact,
@@ -488,6 +493,7 @@ class LinearAttentionHead {
   const std::int64_t b_, head_;
   std::int64_t kv_head_ = 0, n_query_ = 0, n_key_ = 0;
   std::int64_t document_start_ = 0;  // token with position 0
+  std::int64_t ahead_ = 1;           // the order in which chunks are read: forward in the walk (1) or backward (-1)
   bool pure_ = false, weighted_ = false;
   const std::int32_t* mask_ = nullptr;
   const T *query_center_ = nullptr, *key_center_ = nullptr, *scaling_ = nullptr;

@@ -105,7 +105,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       this->close_row(i, top, total, s.rotates && top < -nothing / 2 ? T{1} : T{0});
     }
     if (near) this->weighted_values(rows, pairs);
-    if (has_state) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
+    if (has_state) this->times_sum(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
     if (!near && !has_state) std::fill_n(out, rows * s.ld_v, T{0});
     this->finish(rows, keep_top, keep_inverse);
   }
@@ -144,7 +144,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
 
   /// d_feature_q [rows, m]: ∂ loss / ∂ a_if = exp(a_if + c_f - top_i) / N_i · (S_f · g_i - δ_i z_f).
   void d_query_from_state(std::int64_t rows) {
-    small_gemm_nn<T>(rows, s.m, s.d_value, g, s.ld_v, transposed, s.ld_m, d_feature_q, s.ld_m, false);
+    this->times_sum(rows, s.m, s.d_value, g, s.ld_v, transposed, s.ld_m, d_feature_q, s.ld_m, false);
     if (s.rotates) rotations_q.rotate(rows, d_feature_q, d_feature_q, s.ld_m, true);
     for (std::int64_t i = 0; i < rows; ++i) {
       const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), minus_delta = hn::Set(d, -delta[i]);
@@ -179,8 +179,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       std::fill_n(d_v, rows * s.ld_v, T{0});
       return;
     }
-    transpose<T>(s.m, s.d_value, state, s.ld_v, transposed, s.ld_m);
-    small_gemm_nn<T>(rows, s.m, s.d_value, v, s.ld_v, transposed, s.ld_m, d_feature_k, s.ld_m, false);
+    this->times_transposed_sum(rows, s.m, s.d_value, v, s.ld_v, state, s.ld_v, transposed, d_feature_k, s.ld_m);
     if (s.rotates) rotations_k.rotate(rows, d_feature_k, d_feature_k, s.ld_m, true);
     for (std::int64_t j = 0; j < rows; ++j) {
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
@@ -191,7 +190,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       });
     }
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
-    small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
+    this->times_sum(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
   }
 
   /// Call after pair_products. Overwrites d_feature_q and adds to d_feature_k and d_v, for the pairs of a chunk of
@@ -388,8 +387,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     const V shift = hn::Set(d, top);
     V sum = hn::Zero(d);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      const V e = this->exponential(
-          hn::Add(load_n(feature_q + i * s.ld_m + f, n), hn::Sub(load_n(running_maximum + f, n), shift)));
+      const V e = this->rounded_with_sum(this->exponential(
+          hn::Add(load_n(feature_q + i * s.ld_m + f, n), hn::Sub(load_n(running_maximum + f, n), shift))));
       store_n(e, work + i * s.ld_m + f, n);
       sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);  // z is zero in the lanes beyond m
     });

@@ -94,7 +94,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
       this->close_row(i, top, total, magnitude);
     }
     if (near) this->weighted_values(rows, pairs);
-    if (has_state) small_gemm_nn<T>(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
+    if (has_state) this->times_sum(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
     if (!near && !has_state) std::fill_n(out, rows * s.ld_v, T{0});
     this->finish(rows, keep_top, keep_inverse);
   }
@@ -123,7 +123,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
 
   /// ∂ loss / ∂ ψ_if = exp(c - top_i) / N_i · (S_f · g_i - δ_i z_f).
   void d_query_from_state(std::int64_t rows) {
-    small_gemm_nn<T>(rows, s.m, s.d_value, g, s.ld_v, transposed, s.ld_m, d_feature_q, s.ld_m, false);
+    this->times_sum(rows, s.m, s.d_value, g, s.ld_v, transposed, s.ld_m, d_feature_q, s.ld_m, false);
     if (s.rotates) rotations_q.rotate(rows, d_feature_q, d_feature_q, s.ld_m, true);
     for (std::int64_t i = 0; i < rows; ++i) {
       const V by = hn::Set(d, inverse_[i] * exponential(maximum_ - top_[i])), minus_delta = hn::Set(d, -delta[i]);
@@ -154,13 +154,12 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
       std::fill_n(d_v, rows * s.ld_v, T{0});
       return;
     }
-    transpose<T>(s.m, s.d_value, state, s.ld_v, transposed, s.ld_m);
-    small_gemm_nn<T>(rows, s.m, s.d_value, v, s.ld_v, transposed, s.ld_m, d_feature_k, s.ld_m, false);
+    this->times_transposed_sum(rows, s.m, s.d_value, v, s.ld_v, state, s.ld_v, transposed, d_feature_k, s.ld_m);
     if (s.rotates) {
       rotations_k.rotate(rows, d_feature_k, d_feature_k, s.ld_m, true);
       rotations_k.rotate(rows, feature_k, work, s.ld_m);
     }
-    small_gemm_nn<T>(rows, s.d_value, s.m, s.rotates ? work : feature_k, s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
+    this->times_sum(rows, s.d_value, s.m, s.rotates ? work : feature_k, s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
     for (std::int64_t j = 0; j < rows; ++j) {
       const T factor = exponential(row_k[j] + maximum_);
       const V by = hn::Set(d, factor);
@@ -250,7 +249,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     const V by = hn::Set(d, factor);
     V sum = hn::Zero(d);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      const V e = hn::Mul(load_n(feature_q + i * s.ld_m + f, n), by);
+      const V e = this->rounded_with_sum(hn::Mul(load_n(feature_q + i * s.ld_m + f, n), by));
       store_n(e, work + i * s.ld_m + f, n);
       sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);
     });

@@ -77,6 +77,8 @@ class TileProducts {
     });
     return x;
   }
+  /// As rounded(), for a factor of a float32 sum.
+  HWY_INLINE V rounded_with_sum(V x) const { return s.splits_sums() ? rounded(x) : x; }
   /// e^x, to the precision that products keep.
   HWY_INLINE V exponential(V x) const {
     if constexpr (std::is_same_v<T, float>) {
@@ -86,7 +88,21 @@ class TileProducts {
   }
 
  protected:
-  static constexpr std::int64_t pair_block = 16;
+  /// Rows, or columns, of pairs in one product.
+  std::int64_t pair_block() const {
+    std::int64_t rows = 16;
+    in_bfloat16([&](const auto& p) { rows = p.block_rows; });
+    return rows;
+  }
+  /// As in_bfloat16, for products with float32 sums, whose parts are multiplied one after the other.
+  template <class Run>
+  HWY_INLINE bool in_parts(const Run& run) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (s.splits_sums()) run(*s.bfloat16);
+      return s.splits_sums();
+    }
+    return false;
+  }
 
   /// target[i, j] = a_i · b_j for visible pairs; other elements are undefined. Rows of a and b have `depth` elements
   /// and are ld apart. b_transposed is scratch [depth, ld_n].
@@ -97,8 +113,9 @@ class TileProducts {
       p.pack_transposed(pairs.columns, depth, b, ld, right_, s.ld_n);
     });
     if (!packed) transpose<T>(pairs.columns, depth, b, ld, b_transposed, s.ld_n);
-    for (std::int64_t i = 0; i < rows; i += pair_block) {
-      const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first / pair_block * pair_block;
+    const std::int64_t block_rows = pair_block();
+    for (std::int64_t i = 0; i < rows; i += block_rows) {
+      const std::int64_t n = std::min(block_rows, rows - i), from = pairs.row(i).first / block_rows * block_rows;
       const std::int64_t columns = pairs.row(i + n - 1).end - from;
       if (columns <= 0) continue;
       T* block = target + i * s.ld_n + from;
@@ -116,8 +133,9 @@ class TileProducts {
       p.pack_rows(rows, pairs.columns, matrix, s.ld_n, left_, s.ld_n / 2);
       p.pack_row_pairs(0, pairs.columns, width, b, ld, right_, ld);
     });
-    for (std::int64_t i = 0; i < rows; i += pair_block) {
-      const std::int64_t n = std::min(pair_block, rows - i), from = pairs.row(i).first, pair = from / 2;
+    const std::int64_t block_rows = pair_block();
+    for (std::int64_t i = 0; i < rows; i += block_rows) {
+      const std::int64_t n = std::min(block_rows, rows - i), from = pairs.row(i).first, pair = from / 2;
       const std::int64_t end = pairs.row(i + n - 1).end, columns = std::max<std::int64_t>(0, end - from);
       if (in_bfloat16([&](const auto& p) {
             p.multiply(n, width, columns > 0 ? end - 2 * pair : 0, left_ + i * s.ld_n / 2 + pair, s.ld_n / 2,
@@ -135,8 +153,9 @@ class TileProducts {
       p.pack_row_pairs(0, rows, pairs.columns, matrix, s.ld_n, left_, s.ld_n);
       p.pack_row_pairs(0, rows, width, a, ld, right_, ld);
     });
-    for (std::int64_t j = 0; j < pairs.columns; j += pair_block) {
-      const std::int64_t n = std::min(pair_block, pairs.columns - j);
+    const std::int64_t block_rows = pair_block();
+    for (std::int64_t j = 0; j < pairs.columns; j += block_rows) {
+      const std::int64_t n = std::min(block_rows, pairs.columns - j);
       std::int64_t from = 0, end = rows;
       if (pairs.causal)
         from = j - pairs.offset;
@@ -155,12 +174,14 @@ class TileProducts {
     }
   }
 
-  /// out [width] = Σ_j weights_j b_j over the row's visible keys alone, with the bits of from_columns().
-  void row_product(const NearPairs::Row& row, std::int64_t columns, const T* weights, const T* b, std::int64_t width,
+  /// out [width] = Σ_j weights_j b_j over the visible keys of row i alone, with the bits of from_columns().
+  void row_product(std::int64_t i, const NearPairs& pairs, const T* weights, const T* b, std::int64_t width,
                    std::int64_t ld, T* out) {
-    const std::int64_t pair = row.first / 2;
+    const NearPairs::Row row = pairs.row(i);
+    const std::int64_t pair = pairs.row(i / pair_block() * pair_block()).first / 2;  // where the block's sums begin
     if (in_bfloat16([&](const auto& p) {
-          p.pack_rows(1, columns, weights, s.ld_n, left_, s.ld_n / 2);
+          p.pack_rows(1, pairs.columns, weights, s.ld_n, left_, s.ld_n / 2);
+          std::fill(right_ + pair * ld, right_ + row.first / 2 * ld, simd::BFloat16Pair{0});
           p.pack_row_pairs(row.first, row.end, width, b, ld, right_, ld);
           p.multiply(1, width, row.end > row.first ? row.end - 2 * pair : 0, left_ + pair, s.ld_n / 2,
                      right_ + pair * ld, ld, out, ld, false);
@@ -180,7 +201,33 @@ class TileProducts {
       small_gemm_tn<T>(M, N, rows, a, lda, b, ldb, target, ld, accumulate);
   }
 
+  /// target [rows, N] (+)= a [rows, K] · sum [K, N]; rows of a and sum are ld_a and ld apart.
+  void times_sum(std::int64_t rows, std::int64_t N, std::int64_t K, const T* a, std::int64_t ld_a, const T* sum,
+                 std::int64_t ld, T* target, std::int64_t ld_target, bool accumulate) {
+    if (!in_parts([&](const auto& p) {
+          p.pack_rows(rows, K, a, ld_a, left_, ld_a / 2);
+          p.split_row_pairs(K, N, sum, ld, high_, low_, ld);
+          p.multiply(rows, N, K, left_, ld_a / 2, high_, ld, target, ld_target, accumulate);
+          p.multiply(rows, N, K, left_, ld_a / 2, low_, ld, target, ld_target, true);
+        }))
+      small_gemm_nn<T>(rows, N, K, a, ld_a, sum, ld, target, ld_target, accumulate);
+  }
+  /// target [rows, N] = a [rows, K] · sum [N, K]ᵀ. `transposed` is scratch [K, ld_target].
+  void times_transposed_sum(std::int64_t rows, std::int64_t N, std::int64_t K, const T* a, std::int64_t ld_a,
+                            const T* sum, std::int64_t ld, T* transposed, T* target, std::int64_t ld_target) {
+    if (in_parts([&](const auto& p) {
+          p.pack_rows(rows, K, a, ld_a, left_, ld_a / 2);
+          p.split_transposed(N, K, sum, ld, high_, low_, ld_target);
+          p.multiply(rows, N, K, left_, ld_a / 2, high_, ld_target, target, ld_target, false);
+          p.multiply(rows, N, K, left_, ld_a / 2, low_, ld_target, target, ld_target, true);
+        }))
+      return;
+    transpose<T>(N, K, sum, ld, transposed, ld_target);
+    small_gemm_nn<T>(rows, N, K, a, ld_a, transposed, ld_target, target, ld_target, false);
+  }
+
   simd::BFloat16Pair *left_ = nullptr, *right_ = nullptr;  // packed operands
+  simd::BFloat16Pair *high_ = nullptr, *low_ = nullptr;    // both parts of a packed sum
 };
 
 }  // namespace furlong::ops::HWY_NAMESPACE

@@ -54,12 +54,16 @@ class LinearAttentionTile : protected TileProducts<T> {
     product = take(pairs);
     weight = take(pairs);
     if (s.softmax_pairs) score = take(pairs);
-    transposed_k = take(std::max(s.ld_m, s.softmax_pairs ? s.ld_d : 0) * s.ld_n);
+    transposed_k = take(std::max(s.bfloat16 ? 0 : s.ld_m, s.softmax_pairs ? s.ld_d : 0) * s.ld_n);
     for (T** row : {&row_q, &row_k, &log_q, &key_weight, &top_, &inverse_, &delta, &size_k}) *row = take(line);
     map_scratch = take(widest * (s.ld_m + s.ld_d));
     if (s.bfloat16) {
       this->left_ = reinterpret_cast<simd::BFloat16Pair*>(take(s.operand_pairs()));
       this->right_ = reinterpret_cast<simd::BFloat16Pair*>(take(s.operand_pairs()));
+    }
+    if (s.splits_sums()) {
+      this->high_ = reinterpret_cast<simd::BFloat16Pair*>(take(s.sum_pairs()));
+      this->low_ = reinterpret_cast<simd::BFloat16Pair*>(take(s.sum_pairs()));
     }
     if (s.compensated) {
       sum_term = take(s.sum_elements());
@@ -87,7 +91,7 @@ class LinearAttentionTile : protected TileProducts<T> {
       g_v = take(pairs);
       if (s.softmax_pairs) d_score = take(pairs);
       if (s.rotates) d_rotated = take(pairs);
-      v_transposed = take(s.ld_v * s.ld_n);
+      if (!s.bfloat16) v_transposed = take(s.ld_v * s.ld_n);
       for (T** row : {&d_log_q, &d_key_weight, &spare}) *row = take(s.padded(s.chunk));
     }
     require(next_ - memory <= elements, "linear_attention: scratch has {} elements, expected at least {}", elements,
@@ -325,10 +329,8 @@ class LinearAttentionTile : protected TileProducts<T> {
       from_columns(rows, pairs, weight, v, s.d_value, s.ld_v, out);
       return;
     }
-    for (std::int64_t i = 0; i < rows; ++i) {
-      const NearPairs::Row row = pairs.row(i);
-      this->row_product(row, pairs.columns, weight + i * s.ld_n, v, s.d_value, s.ld_v, out + i * s.ld_v);
-    }
+    for (std::int64_t i = 0; i < rows; ++i)
+      this->row_product(i, pairs, weight + i * s.ld_n, v, s.d_value, s.ld_v, out + i * s.ld_v);
   }
 
   // ---- sums over all chunks ----

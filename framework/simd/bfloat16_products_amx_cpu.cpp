@@ -1,0 +1,221 @@
+// bfloat16 products by the matrix tiles of AMX (tdpbf16ps): 16 × 16 sums of 32 products for each instruction. Operands
+// are packed by the kernels for AVX-512 bf16, which every CPU with AMX has. Subnormal operands and results are zero.
+#include "framework/simd/bfloat16_products.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && defined(__linux__)
+
+#if !defined(__clang__)  // GCC's own header initializes ignored operands with themselves (GCC bug 105593)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "framework/simd/transpose_words.h"
+
+#define FURLONG_AMX __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,amx-tile,amx-bf16")))
+
+namespace furlong::simd {
+namespace {
+
+constexpr std::int64_t side = 16;   // rows of a tile, pairs in a row, and columns of a tile of sums
+constexpr std::int64_t depths = 8;  // left tiles prepared at once: 256 elements along the inner dimension
+
+/// All tiles have 16 rows of 64 bytes. oneDNN has its own configuration, so each product sets this one, and releases
+/// the tiles, so that other threads need not save them.
+class TileConfiguration {
+ public:
+  FURLONG_AMX TileConfiguration() {
+    struct alignas(64) {
+      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } const configuration;
+    asm volatile("" : : "m"(configuration) : "memory");  // GCC 12 does not see that the instruction reads memory
+    _tile_loadconfig(&configuration);
+  }
+  FURLONG_AMX ~TileConfiguration() { _tile_release(); }
+  TileConfiguration(const TileConfiguration&) = delete;
+  TileConfiguration& operator=(const TileConfiguration&) = delete;
+};
+
+/// Where a tile's rows are: `ld` pairs apart.
+struct TileRows {
+  const BFloat16Pair* data;
+  std::int64_t ld;
+  std::size_t stride() const { return static_cast<std::size_t>(ld) * sizeof(BFloat16Pair); }
+};
+
+/// Copies [rows, columns] of a matrix of 32-bit words to a tile, and fills the tile with zeros.
+FURLONG_AMX void copy_part(std::int64_t rows, std::int64_t columns, const BFloat16Pair* source, std::int64_t ld,
+                           BFloat16Pair* tile) {
+  const auto mask = static_cast<__mmask16>((1u << columns) - 1);
+  for (std::int64_t i = 0; i < side; ++i)
+    _mm512_store_si512(tile + i * side,
+                       i < rows ? _mm512_maskz_loadu_epi32(mask, source + i * ld) : _mm512_setzero_si512());
+}
+
+/// One block of 16 rows of A: its tiles along the inner dimension.
+class LeftTiles {
+ public:
+  template <bool TransposedA>
+  FURLONG_AMX void prepare(std::int64_t rows, std::int64_t depth, const BFloat16Pair* a, std::int64_t lda) {
+    for (std::int64_t t = 0, k = 0; k < depth; ++t, k += side) {
+      const std::int64_t pairs = std::min(side, depth - k);
+      BFloat16Pair* buffer = buffers_ + t * side * side;
+      if constexpr (TransposedA) {
+        __m512i words[side];
+        const auto mask = static_cast<__mmask16>((1u << rows) - 1);
+#pragma GCC unroll 16
+        for (std::int64_t i = 0; i < side; ++i)
+          words[i] = i < pairs ? _mm512_maskz_loadu_epi32(mask, a + (k + i) * lda) : _mm512_setzero_si512();
+        transpose_words(words);
+#pragma GCC unroll 16
+        for (std::int64_t i = 0; i < side; ++i) _mm512_store_si512(buffer + i * side, words[i]);
+        tiles_[t] = {buffer, side};
+      } else if (rows < side || pairs < side) {
+        copy_part(rows, pairs, a + k, lda, buffer);
+        tiles_[t] = {buffer, side};
+      } else {
+        tiles_[t] = {a + k, lda};
+      }
+    }
+  }
+  const TileRows& operator[](std::int64_t t) const { return tiles_[t]; }
+
+ private:
+  alignas(64) BFloat16Pair buffers_[depths * side * side];
+  TileRows tiles_[depths];
+};
+
+/// c [16 · Rows, 16 · Columns] (+)= A · B for whole tiles: two tiles of A and two of B serve four products. Sums are in
+/// tiles 0 to 3, operands in 4 to 7.
+template <int Rows, int Columns>
+FURLONG_AMX void block(std::int64_t depth, const LeftTiles* left, const BFloat16Pair* b, std::int64_t ldb, float* c,
+                       std::int64_t ldc, bool accumulate) {
+  const auto stride = static_cast<std::size_t>(ldc) * sizeof(float);
+  const auto stride_b = static_cast<std::size_t>(ldb) * sizeof(BFloat16Pair);
+  float* const below = c + side * ldc;
+  if (accumulate) {
+    _tile_loadd(0, c, stride);
+    if constexpr (Columns > 1) _tile_loadd(1, c + side, stride);
+    if constexpr (Rows > 1) _tile_loadd(2, below, stride);
+    if constexpr (Rows > 1 && Columns > 1) _tile_loadd(3, below + side, stride);
+  } else {
+    _tile_zero(0);
+    if constexpr (Columns > 1) _tile_zero(1);
+    if constexpr (Rows > 1) _tile_zero(2);
+    if constexpr (Rows > 1 && Columns > 1) _tile_zero(3);
+  }
+  for (std::int64_t t = 0, k = 0; k < depth; ++t, k += side) {
+    const BFloat16Pair* right = b + k * ldb;
+    _tile_loadd(4, left[0][t].data, left[0][t].stride());
+    _tile_loadd(6, right, stride_b);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (Columns > 1) {
+      _tile_loadd(7, right + side, stride_b);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if constexpr (Rows > 1) {
+      _tile_loadd(5, left[1][t].data, left[1][t].stride());
+      _tile_dpbf16ps(2, 5, 6);
+    }
+    if constexpr (Rows > 1 && Columns > 1) _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, c, stride);
+  if constexpr (Columns > 1) _tile_stored(1, c + side, stride);
+  if constexpr (Rows > 1) _tile_stored(2, below, stride);
+  if constexpr (Rows > 1 && Columns > 1) _tile_stored(3, below + side, stride);
+}
+
+/// c [rows, columns] (+)= A · B for at most one tile of sums, by way of buffers.
+FURLONG_AMX void edge(std::int64_t rows, std::int64_t columns, std::int64_t depth, const LeftTiles& left,
+                      const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate) {
+  alignas(64) float sums[side * side];
+  alignas(64) BFloat16Pair right[side * side];
+  const auto mask = static_cast<__mmask16>((1u << columns) - 1);
+  for (std::int64_t i = 0; i < rows; ++i)
+    _mm512_store_ps(sums + i * side, accumulate ? _mm512_maskz_loadu_ps(mask, c + i * ldc) : _mm512_setzero_ps());
+  _tile_loadd(0, sums, side * sizeof(float));
+  for (std::int64_t t = 0, k = 0; k < depth; ++t, k += side) {
+    copy_part(std::min(side, depth - k), columns, b + k * ldb, ldb, right);
+    _tile_loadd(4, left[t].data, left[t].stride());
+    _tile_loadd(6, right, side * sizeof(BFloat16Pair));
+    _tile_dpbf16ps(0, 4, 6);
+  }
+  _tile_stored(0, sums, side * sizeof(float));
+  for (std::int64_t i = 0; i < rows; ++i) _mm512_mask_storeu_ps(c + i * ldc, mask, _mm512_load_ps(sums + i * side));
+}
+
+template <bool TransposedA>
+FURLONG_AMX void multiply(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
+                          const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate) {
+  if (M <= 0 || N <= 0) return;
+  const TileConfiguration configuration;
+  LeftTiles left[2];
+  const std::int64_t all = pairs_of(K);
+  std::int64_t k = 0;
+  do {
+    const std::int64_t depth = std::min(depths * side, all - k);
+    const BFloat16Pair* right = b + k * ldb;
+    for (std::int64_t i = 0; i < M; i += 2 * side) {
+      for (std::int64_t half = 0; half < 2 && i + half * side < M; ++half) {
+        const std::int64_t row = i + half * side;
+        left[half].prepare<TransposedA>(std::min(side, M - row), depth,
+                                        TransposedA ? a + k * lda + row : a + row * lda + k, lda);
+      }
+      float* const target = c + i * ldc;
+      std::int64_t j = 0;
+      // Tiles with all their rows and columns, and an inner dimension of whole tiles, are read in place.
+      if (depth % side == 0 && i + 2 * side <= M) {
+        for (; j + 2 * side <= N; j += 2 * side) block<2, 2>(depth, left, right + j, ldb, target + j, ldc, accumulate);
+        for (; j + side <= N; j += side) block<2, 1>(depth, left, right + j, ldb, target + j, ldc, accumulate);
+      } else if (depth % side == 0 && i + side == M) {
+        for (; j + 2 * side <= N; j += 2 * side) block<1, 2>(depth, left, right + j, ldb, target + j, ldc, accumulate);
+        for (; j + side <= N; j += side) block<1, 1>(depth, left, right + j, ldb, target + j, ldc, accumulate);
+      }
+      for (; j < N; j += side) {
+        for (std::int64_t half = 0; half < 2 && i + half * side < M; ++half) {
+          edge(std::min(side, M - i - half * side), std::min(side, N - j), depth, left[half], right + j, ldb,
+               target + half * side * ldc + j, ldc, accumulate);
+        }
+      }
+    }
+    accumulate = true;
+    k += depth;
+  } while (k < all);
+}
+
+/// Linux lets a process use tile registers only after it has asked.
+bool may_use_tiles() {
+  constexpr long request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, request, tile_data) == 0;
+}
+
+}  // namespace
+
+const BFloat16Products* amx_bfloat16_products() {
+  static const BFloat16Products* const products = []() -> const BFloat16Products* {
+    if (!may_use_tiles()) return nullptr;
+    static BFloat16Products kernels = *avx512_bfloat16_products();
+    kernels.block_rows = 2 * side;
+    kernels.splits_float32 = true;
+    kernels.multiply = multiply<false>;
+    kernels.multiply_transposed = multiply<true>;
+    return &kernels;
+  }();
+  return products;
+}
+
+}  // namespace furlong::simd
+
+#else
+
+namespace furlong::simd {
+const BFloat16Products* amx_bfloat16_products() { return nullptr; }
+}  // namespace furlong::simd
+
+#endif
