@@ -41,7 +41,11 @@ struct BFloat16Products {
   /// on zeros at the end of K.
   void (*multiply)(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
                    const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate);
-  /// Likewise, with A packed by pairs of rows of Aᵀ.
+  /// c [M, N] (+)= A · (high + low), the parts of B.
+  void (*multiply_parts)(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
+                         const BFloat16Pair* high, const BFloat16Pair* low, std::int64_t ldb, float* c,
+                         std::int64_t ldc, bool accumulate);
+  /// As multiply, with A packed by pairs of rows of Aᵀ.
   void (*multiply_transposed)(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
                               const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate);
 };

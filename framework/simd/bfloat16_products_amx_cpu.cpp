@@ -91,11 +91,22 @@ class LeftTiles {
   TileRows tiles_[depths];
 };
 
+/// The parts of B from one of its elements on.
+template <int Parts>
+struct RightParts {
+  const BFloat16Pair* data[Parts];
+  RightParts from(std::int64_t offset) const {
+    RightParts parts = *this;
+    for (const BFloat16Pair*& part : parts.data) part += offset;
+    return parts;
+  }
+};
+
 /// c [16 · Rows, 16 · Columns] (+)= A · B for whole tiles: two tiles of A and two of B serve four products. Sums are in
-/// tiles 0 to 3, operands in 4 to 7.
-template <int Rows, int Columns>
-FURLONG_AMX void block(std::int64_t depth, const LeftTiles* left, const BFloat16Pair* b, std::int64_t ldb, float* c,
-                       std::int64_t ldc, bool accumulate) {
+/// tiles 0 to 3, operands in 4 to 7. B has one or two parts.
+template <int Rows, int Columns, int Parts>
+FURLONG_AMX void block(std::int64_t depth, const LeftTiles* left, const RightParts<Parts>& b, std::int64_t ldb,
+                       float* c, std::int64_t ldc, bool accumulate) {
   const auto stride = static_cast<std::size_t>(ldc) * sizeof(float);
   const auto stride_b = static_cast<std::size_t>(ldb) * sizeof(BFloat16Pair);
   float* const below = c + side * ldc;
@@ -111,19 +122,20 @@ FURLONG_AMX void block(std::int64_t depth, const LeftTiles* left, const BFloat16
     if constexpr (Rows > 1 && Columns > 1) _tile_zero(3);
   }
   for (std::int64_t t = 0, k = 0; k < depth; ++t, k += side) {
-    const BFloat16Pair* right = b + k * ldb;
     _tile_loadd(4, left[0][t].data, left[0][t].stride());
-    _tile_loadd(6, right, stride_b);
-    _tile_dpbf16ps(0, 4, 6);
-    if constexpr (Columns > 1) {
-      _tile_loadd(7, right + side, stride_b);
-      _tile_dpbf16ps(1, 4, 7);
+    if constexpr (Rows > 1) _tile_loadd(5, left[1][t].data, left[1][t].stride());
+#pragma GCC unroll 2
+    for (int part = 0; part < Parts; ++part) {
+      const BFloat16Pair* right = b.data[part] + k * ldb;
+      _tile_loadd(6, right, stride_b);
+      _tile_dpbf16ps(0, 4, 6);
+      if constexpr (Columns > 1) {
+        _tile_loadd(7, right + side, stride_b);
+        _tile_dpbf16ps(1, 4, 7);
+      }
+      if constexpr (Rows > 1) _tile_dpbf16ps(2, 5, 6);
+      if constexpr (Rows > 1 && Columns > 1) _tile_dpbf16ps(3, 5, 7);
     }
-    if constexpr (Rows > 1) {
-      _tile_loadd(5, left[1][t].data, left[1][t].stride());
-      _tile_dpbf16ps(2, 5, 6);
-    }
-    if constexpr (Rows > 1 && Columns > 1) _tile_dpbf16ps(3, 5, 7);
   }
   _tile_stored(0, c, stride);
   if constexpr (Columns > 1) _tile_stored(1, c + side, stride);
@@ -132,8 +144,9 @@ FURLONG_AMX void block(std::int64_t depth, const LeftTiles* left, const BFloat16
 }
 
 /// c [rows, columns] (+)= A · B for at most one tile of sums, by way of buffers.
+template <int Parts>
 FURLONG_AMX void edge(std::int64_t rows, std::int64_t columns, std::int64_t depth, const LeftTiles& left,
-                      const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate) {
+                      const RightParts<Parts>& b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate) {
   alignas(64) float sums[side * side];
   alignas(64) BFloat16Pair right[side * side];
   const auto mask = static_cast<__mmask16>((1u << columns) - 1);
@@ -141,52 +154,78 @@ FURLONG_AMX void edge(std::int64_t rows, std::int64_t columns, std::int64_t dept
     _mm512_store_ps(sums + i * side, accumulate ? _mm512_maskz_loadu_ps(mask, c + i * ldc) : _mm512_setzero_ps());
   _tile_loadd(0, sums, side * sizeof(float));
   for (std::int64_t t = 0, k = 0; k < depth; ++t, k += side) {
-    copy_part(std::min(side, depth - k), columns, b + k * ldb, ldb, right);
     _tile_loadd(4, left[t].data, left[t].stride());
-    _tile_loadd(6, right, side * sizeof(BFloat16Pair));
-    _tile_dpbf16ps(0, 4, 6);
+    for (const BFloat16Pair* part : b.data) {
+      copy_part(std::min(side, depth - k), columns, part + k * ldb, ldb, right);
+      _tile_loadd(6, right, side * sizeof(BFloat16Pair));
+      _tile_dpbf16ps(0, 4, 6);
+    }
   }
   _tile_stored(0, sums, side * sizeof(float));
   for (std::int64_t i = 0; i < rows; ++i) _mm512_mask_storeu_ps(c + i * ldc, mask, _mm512_load_ps(sums + i * side));
 }
 
-template <bool TransposedA>
-FURLONG_AMX void multiply(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
-                          const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate) {
+/// Up to 64 rows of c. The columns of B that two tiles cover stay in the first-level cache for all rows.
+template <int Parts>
+FURLONG_AMX void band(std::int64_t M, std::int64_t N, std::int64_t depth, const LeftTiles* left,
+                      const RightParts<Parts>& b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate) {
+  // Tiles with all their rows and columns, and an inner dimension of whole tiles, are read in place.
+  const std::int64_t whole = depth % side == 0 ? M / side : 0;
+  for (std::int64_t j = 0; j < N; j += 2 * side) {
+    const std::int64_t full = std::min<std::int64_t>(2, (N - j) / side);  // tiles with all their columns
+    std::int64_t tile = 0;
+    for (; full > 0 && tile < whole; tile += 2) {
+      float* const target = c + tile * side * ldc + j;
+      const auto run = [&](auto product_of) FURLONG_AMX { product_of(depth, left + tile, b.from(j), ldb, target, ldc, accumulate); };
+      const bool pair = tile + 2 <= whole;
+      if (full == 2) pair ? run(block<2, 2, Parts>) : run(block<1, 2, Parts>);
+      if (full == 1) pair ? run(block<2, 1, Parts>) : run(block<1, 1, Parts>);
+    }
+    // The remaining rows, and the columns of a last tile.
+    for (std::int64_t row = 0; row < (M + side - 1) / side; ++row) {
+      for (std::int64_t column = row < whole ? full : 0; column < 2 && j + column * side < N; ++column) {
+        const std::int64_t at = j + column * side;
+        edge(std::min(side, M - row * side), std::min(side, N - at), depth, left[row], b.from(at), ldb,
+             c + row * side * ldc + at, ldc, accumulate);
+      }
+    }
+  }
+}
+
+template <bool TransposedA, int Parts>
+FURLONG_AMX void product(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
+                         const RightParts<Parts>& b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate) {
   if (M <= 0 || N <= 0) return;
+  constexpr std::int64_t tiles = 4;  // rows of a band, in tiles
   const TileConfiguration configuration;
-  LeftTiles left[2];
+  LeftTiles left[tiles];
   const std::int64_t all = pairs_of(K);
   std::int64_t k = 0;
   do {
     const std::int64_t depth = std::min(depths * side, all - k);
-    const BFloat16Pair* right = b + k * ldb;
-    for (std::int64_t i = 0; i < M; i += 2 * side) {
-      for (std::int64_t half = 0; half < 2 && i + half * side < M; ++half) {
-        const std::int64_t row = i + half * side;
-        left[half].prepare<TransposedA>(std::min(side, M - row), depth,
+    for (std::int64_t i = 0; i < M; i += tiles * side) {
+      const std::int64_t rows = std::min(tiles * side, M - i);
+      for (std::int64_t tile = 0; tile * side < rows; ++tile) {
+        const std::int64_t row = i + tile * side;
+        left[tile].prepare<TransposedA>(std::min(side, M - row), depth,
                                         TransposedA ? a + k * lda + row : a + row * lda + k, lda);
       }
-      float* const target = c + i * ldc;
-      std::int64_t j = 0;
-      // Tiles with all their rows and columns, and an inner dimension of whole tiles, are read in place.
-      if (depth % side == 0 && i + 2 * side <= M) {
-        for (; j + 2 * side <= N; j += 2 * side) block<2, 2>(depth, left, right + j, ldb, target + j, ldc, accumulate);
-        for (; j + side <= N; j += side) block<2, 1>(depth, left, right + j, ldb, target + j, ldc, accumulate);
-      } else if (depth % side == 0 && i + side == M) {
-        for (; j + 2 * side <= N; j += 2 * side) block<1, 2>(depth, left, right + j, ldb, target + j, ldc, accumulate);
-        for (; j + side <= N; j += side) block<1, 1>(depth, left, right + j, ldb, target + j, ldc, accumulate);
-      }
-      for (; j < N; j += side) {
-        for (std::int64_t half = 0; half < 2 && i + half * side < M; ++half) {
-          edge(std::min(side, M - i - half * side), std::min(side, N - j), depth, left[half], right + j, ldb,
-               target + half * side * ldc + j, ldc, accumulate);
-        }
-      }
+      band(rows, N, depth, left, b.from(k * ldb), ldb, c + i * ldc, ldc, accumulate);
     }
     accumulate = true;
     k += depth;
   } while (k < all);
+}
+
+template <bool TransposedA>
+void multiply(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
+              const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate) {
+  product<TransposedA, 1>(M, N, K, a, lda, {{b}}, ldb, c, ldc, accumulate);
+}
+void multiply_parts(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
+                    const BFloat16Pair* high, const BFloat16Pair* low, std::int64_t ldb, float* c, std::int64_t ldc,
+                    bool accumulate) {
+  product<false, 2>(M, N, K, a, lda, {{high, low}}, ldb, c, ldc, accumulate);
 }
 
 /// Linux lets a process use tile registers only after it has asked.
@@ -204,6 +243,7 @@ const BFloat16Products* amx_bfloat16_products() {
     kernels.block_rows = 2 * side;
     kernels.splits_float32 = true;
     kernels.multiply = multiply<false>;
+    kernels.multiply_parts = multiply_parts;
     kernels.multiply_transposed = multiply<true>;
     return &kernels;
   }();

@@ -123,6 +123,13 @@ void multiply(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair
   }
 }
 
+void multiply_parts(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
+                    const BFloat16Pair* high, const BFloat16Pair* low, std::int64_t ldb, float* c, std::int64_t ldc,
+                    bool accumulate) {
+  multiply<false>(M, N, K, a, lda, high, ldb, c, ldc, accumulate);
+  multiply<false>(M, N, K, a, lda, low, ldb, c, ldc, true);
+}
+
 FURLONG_AVX512_BF16 void pack_rows(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
                                    BFloat16Pair* target, std::int64_t ld_target) {
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -212,6 +219,7 @@ const BFloat16Products* avx512_bfloat16_products() {
                                              split_row_pairs,
                                              split_transposed,
                                              multiply<false>,
+                                             multiply_parts,
                                              multiply<true>};
   return &products;
 }

@@ -179,7 +179,7 @@ class LinearAttentionHead {
     read_rows<T>({tensor, b_, head, place(start), tile_.step}, rows, tile, ld);
     const std::int64_t n = tensor.extent(1), next = start + ahead_ * s_.chunk;
     const std::int64_t first = std::clamp<std::int64_t>(next, 0, n), end = std::clamp<std::int64_t>(next + rows, 0, n);
-    if (first < end) prefetch_rows({tensor, b_, head, place(first), tile_.step}, end - first);
+    tile_.upcoming.add({tensor, b_, head, place(std::min(first, n - 1)), tile_.step}, end - first);
   }
   void write(const GradientTarget& target, std::int64_t head, std::int64_t skip, const T* values, std::int64_t width,
              std::int64_t ld) const {
@@ -279,6 +279,7 @@ class LinearAttentionHead {
     for (std::int64_t start = range.first_query; start < range.end_query; start += s_.chunk) {
       const std::int64_t rows = std::min(s_.chunk, range.end_query - start), at = start + a_.query_offset;
       NearPairs pairs;
+      tile_.upcoming.clear();
       if (has_near_keys()) {
         const std::int64_t first = first_near(range, at), end = end_near(range, at + rows);
         if (has_state_keys()) absorbed = absorb(absorbed, first);
@@ -288,6 +289,7 @@ class LinearAttentionHead {
       load_queries(start, rows);
       if (pairs.columns > 0) tile_.pair_products(rows, pairs);
       if (s_.two_sweeps) tile_.swept = swept.from(place(start), s_.ld_v);
+      tile_.upcoming.add({a_.output, b_, head_, place(start), tile_.step}, rows);
       tile_.attend(rows, pairs, per_query(a_.top, start), per_query(a_.inverse_denominator, start));
       if (tile_.sweep != Sweep::first)
         write_rows<T>({a_.output, b_, head_, place(start), tile_.step}, false, rows, s_.d_value, tile_.out, s_.ld_v);
@@ -429,6 +431,7 @@ class LinearAttentionHead {
     for (std::int64_t chunk = 0; chunk < query_chunks(range); ++chunk) {
       const std::int64_t rows = query_rows(range, chunk);
       const std::int64_t end = has_state_keys() ? first_near_chunk(range, chunk) : 0;
+      tile_.upcoming.clear();
       for (; absorbed < end; ++absorbed) {
         load_key_chunk(range, absorbed);
         tile_.advance_transposed_state(key_rows(range, absorbed));
@@ -453,6 +456,7 @@ class LinearAttentionHead {
     std::int64_t gathered = query_chunks(range);  // chunks from here on are in the state
     std::int64_t loaded = -1;                     // the chunk of queries in the tile
     for (std::int64_t chunk = key_chunks(range) - 1; chunk >= 0; --chunk) {
+      tile_.upcoming.clear();
       while (has_state_keys() && gathered > 0 && first_near_chunk(range, gathered - 1) > chunk) {
         if (loaded != --gathered) load_query_chunk(gradients, range, gathered);
         loaded = gathered;

@@ -38,7 +38,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       Base::weight, Base::transposed_k, Base::row_q, Base::row_k, Base::key_weight, Base::top_, Base::inverse_,
       Base::delta, Base::transposed, Base::g, Base::d_v, Base::d_feature_q, Base::d_feature_k, Base::d_product,
       Base::g_v, Base::d_key_weight, Base::map_scratch, Base::rotations_q, Base::rotations_k, Base::rotated_product,
-      Base::d_rotated, Base::spare, Base::sum_lost, Base::normalizer_lost;
+      Base::d_rotated, Base::spare, Base::sum_lost, Base::normalizer_lost, Base::upcoming;
   static constexpr FeatureForm form = FeatureForm::logarithms;
 
   void clear_state() {
@@ -84,6 +84,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   void attend(std::int64_t rows, const NearPairs& pairs, T* keep_top, T* keep_inverse) {
     const bool near = pairs.columns > 0;
     for (std::int64_t i = 0; i < rows; ++i) {
+      upcoming.prefetch(i);
       const NearPairs::Row row = pairs.row(i);
       T top = nothing;
       if (near) {
@@ -105,7 +106,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       this->close_row(i, top, total, s.rotates && top < -nothing / 2 ? T{1} : T{0});
     }
     if (near) this->weighted_values(rows, pairs);
-    if (has_state) this->times_sum(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near);
+    if (has_state)
+      this->times_sum(rows, s.d_value, s.m, past_operand(), s.ld_m, state, s.ld_v, out, s.ld_v, near);
     if (!near && !has_state) std::fill_n(out, rows * s.ld_v, T{0});
     this->finish(rows, keep_top, keep_inverse);
   }
@@ -114,10 +116,9 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   void advance_state(std::int64_t rows) {
     raise_maximum(rows, feature_k, nullptr,
                   [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
-    exponentials(rows, feature_k, nullptr, nullptr);
-    this->add_to_normalizer(rows, work);
+    const T* weights = exponentials(rows, feature_k, nullptr, nullptr, nullptr, this->left_);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
-    this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, v, s.ld_v, state, s.ld_v);
+    this->add_to_sum(s.m, s.d_value, rows, weights, s.ld_m, v, s.ld_v, state, s.ld_v);
     has_state = true;
   }
 
@@ -135,10 +136,9 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       }
       if (s.compensated) scale(normalizer_lost + f);
     });
-    exponentials(rows, feature_k, nullptr, nullptr);
-    this->add_to_normalizer(rows, work);
+    const T* weights = exponentials(rows, feature_k, nullptr, nullptr, nullptr, this->right_);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
-    this->add_to_sum(s.d_value, s.m, rows, v, s.ld_v, work, s.ld_m, transposed, s.ld_m);
+    this->add_to_sum(s.d_value, s.m, rows, v, s.ld_v, weights, s.ld_m, transposed, s.ld_m);
     has_state = true;
   }
 
@@ -147,6 +147,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     this->times_sum(rows, s.m, s.d_value, g, s.ld_v, transposed, s.ld_m, d_feature_q, s.ld_m, false);
     if (s.rotates) rotations_q.rotate(rows, d_feature_q, d_feature_q, s.ld_m, true);
     for (std::int64_t i = 0; i < rows; ++i) {
+      upcoming.prefetch(i);
       const V top = hn::Set(d, top_[i]), inverse = hn::Set(d, inverse_[i]), minus_delta = hn::Set(d, -delta[i]);
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const std::int64_t at = i * s.ld_m + f;
@@ -162,11 +163,10 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   void gather_queries(std::int64_t rows) {
     raise_maximum(rows, feature_q, top_,
                   [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
-    exponentials(rows, feature_q, top_, inverse_);
     for (std::int64_t i = 0; i < rows; ++i) spare[i] = -delta[i];
-    this->add_to_normalizer(rows, work, spare);
+    const T* weights = exponentials(rows, feature_q, top_, inverse_, spare, this->left_);
     if (s.rotates) rotations_q.rotate(rows, work, work, s.ld_m);
-    this->add_to_sum(s.m, s.d_value, rows, work, s.ld_m, g, s.ld_v, state, s.ld_v);
+    this->add_to_sum(s.m, s.d_value, rows, weights, s.ld_m, g, s.ld_v, state, s.ld_v);
     has_state = true;
   }
 
@@ -185,12 +185,12 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const std::int64_t at = j * s.ld_m + f;
         const V e = this->exponential(hn::Add(load_n(feature_k + at, n), load_n(running_maximum + f, n)));
-        store_n(e, work + at, n);
+        store_past(j, f, n, this->rounded_with_sum(e));
         store_n(hn::Mul(e, hn::Add(load_n(d_feature_k + at, n), load_n(normalizer + f, n))), d_feature_k + at, n);
       });
     }
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
-    this->times_sum(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
+    this->times_sum(rows, s.d_value, s.m, past_operand(), s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
   }
 
   /// Call after pair_products. Overwrites d_feature_q and adds to d_feature_k and d_v, for the pairs of a chunk of
@@ -200,6 +200,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     this->gradient_products(rows, pairs);
     bool direct = false;
     for (std::int64_t i = 0; i < rows; ++i) {
+      upcoming.prefetch(i);
       const NearPairs::Row row = pairs.row(i);
       direct = (s.rotates ? row_pair_gradients<true>(i, columns, row) : row_pair_gradients<false>(i, columns, row)) ||
                direct;
@@ -382,14 +383,24 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     return hn::GetLane(hn::MaxOfLanes(d, best));
   }
 
-  /// work row i = exp(a_i + c - top). Returns its dot product with z.
+  /// A row of weights of the state: in `work`, or packed as the left operand of the product with the state.
+  HWY_INLINE void store_past(std::int64_t i, std::int64_t f, std::int64_t n, V weights) {
+    if (s.splits_sums()) {
+      this->pack_values(i, f, n, weights, s.ld_m);
+    } else {
+      store_n(weights, work + i * s.ld_m + f, n);
+    }
+  }
+  const T* past_operand() const { return s.splits_sums() ? nullptr : work; }
+
+  /// Row i of the weights of the state = exp(a_i + c - top). Returns its dot product with z.
   T past_weights(std::int64_t i, T top) {
     const V shift = hn::Set(d, top);
     V sum = hn::Zero(d);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
       const V e = this->rounded_with_sum(this->exponential(
           hn::Add(load_n(feature_q + i * s.ld_m + f, n), hn::Sub(load_n(running_maximum + f, n), shift))));
-      store_n(e, work + i * s.ld_m + f, n);
+      store_past(i, f, n, e);
       sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);  // z is zero in the lanes beyond m
     });
     return hn::GetLane(hn::SumOfLanes(d, sum));
@@ -423,17 +434,46 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     });
   }
 
-  /// work = exp(rows - less - running_maximum) · factor.
-  void exponentials(std::int64_t rows, const T* log_rows, const T* less, const T* factor) {
+  /// Weights exp(rows - less - running_maximum) · factor; normalizer += Σ_i normal_factor_i weights_i. A null factor is
+  /// 1. Returns `work` with the weights, or null if they are packed by pairs of rows in `packed`.
+  const T* exponentials(std::int64_t rows, const T* log_rows, const T* less, const T* factor, const T* normal_factor,
+                        simd::BFloat16Pair* packed) {
+    if (packed) {
+      packed_exponentials(rows, log_rows, less, factor, normal_factor, packed);
+      return nullptr;
+    }
     for (std::int64_t i = 0; i < rows; ++i) {
       const V shift = hn::Set(d, less ? less[i] : T{0}), by = hn::Set(d, factor ? factor[i] : T{1});
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const std::int64_t at = i * s.ld_m + f;
         const V e =
             this->exponential(hn::Sub(load_n(log_rows + at, n), hn::Add(shift, load_n(running_maximum + f, n))));
-        store_n(this->rounded(hn::Mul(e, by)), work + at, n);
+        store_n(hn::Mul(e, by), work + at, n);
       });
     }
+    this->add_to_normalizer(rows, work, normal_factor);
+    return work;
+  }
+  void packed_exponentials(std::int64_t rows, const T* log_rows, const T* less, const T* factor,
+                           const T* normal_factor, simd::BFloat16Pair* packed) {
+    T* const sums = this->begin_normalizer_sum();
+    const auto weights = [&](std::int64_t i, std::int64_t f, std::int64_t n) HWY_ATTR {
+      if (i == rows) return hn::Zero(d);
+      const V shift = hn::Add(hn::Set(d, less ? less[i] : T{0}), load_n(running_maximum + f, n));
+      const V e = this->exponential(hn::Sub(load_n(log_rows + i * s.ld_m + f, n), shift));
+      return this->rounded(factor ? hn::Mul(e, hn::Set(d, factor[i])) : e);
+    };
+    const auto factor_of = [&](std::int64_t i)
+                               HWY_ATTR { return hn::Set(d, normal_factor && i < rows ? normal_factor[i] : T{1}); };
+    for (std::int64_t i = 0; i < rows; i += 2) {
+      const V first = factor_of(i), second = factor_of(i + 1);
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        const V even = weights(i, f, n), odd = weights(i + 1, f, n);
+        this->pack_pairs(even, odd, packed + i / 2 * s.ld_m + f);
+        store_n(hn::MulAdd(even, first, hn::MulAdd(odd, second, load_n(sums + f, n))), sums + f, n);
+      });
+    }
+    this->end_normalizer_sum();
   }
 
   /// weight row i becomes w_ij / Σ_j w_ij, d_product row i = ∂ loss / ∂ product_ij; both are zero for pairs that are

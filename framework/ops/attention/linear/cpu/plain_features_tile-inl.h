@@ -71,6 +71,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
   void attend(std::int64_t rows, const NearPairs& pairs, T* keep_top, T* keep_inverse) {
     const bool near = pairs.columns > 0;
     for (std::int64_t i = 0; i < rows; ++i) {
+      this->upcoming.prefetch(i);
       const NearPairs::Row row = pairs.row(i);
       T top = has_state ? maximum_ : nothing;
       for (std::int64_t j = row.first; near && j < row.soft; ++j) top = std::max(top, row_k[j]);
@@ -126,6 +127,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     this->times_sum(rows, s.m, s.d_value, g, s.ld_v, transposed, s.ld_m, d_feature_q, s.ld_m, false);
     if (s.rotates) rotations_q.rotate(rows, d_feature_q, d_feature_q, s.ld_m, true);
     for (std::int64_t i = 0; i < rows; ++i) {
+      this->upcoming.prefetch(i);
       const V by = hn::Set(d, inverse_[i] * exponential(maximum_ - top_[i])), minus_delta = hn::Set(d, -delta[i]);
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         T* at = d_feature_q + i * s.ld_m + f;
@@ -175,6 +177,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
     const std::int64_t columns = pairs.columns;
     this->gradient_products(rows, pairs);
     for (std::int64_t i = 0; i < rows; ++i) {
+      this->upcoming.prefetch(i);
       const NearPairs::Row row = pairs.row(i);
       if (s.rotates) {
         row_pair_gradients<true>(i, columns, row);

@@ -190,25 +190,25 @@ class TileProducts {
     small_gemm_nn<T>(1, width, row.end - row.first, weights + row.first, s.ld_n, b + row.first * ld, ld, out, ld,
                      false);
   }
-  /// sum [M, N] (+)= a[rows, M]ᵀ · b[rows, N].
+  /// sum [M, N] (+)= a[rows, M]ᵀ · b[rows, N]. a or b null: its rows are already packed, by pack_pairs().
   void add_product(std::int64_t M, std::int64_t N, std::int64_t rows, const T* a, std::int64_t lda, const T* b,
                    std::int64_t ldb, T* target, std::int64_t ld, bool accumulate) {
     if (!in_bfloat16([&](const auto& p) {
-          p.pack_row_pairs(0, rows, M, a, lda, left_, lda);
-          p.pack_row_pairs(0, rows, N, b, ldb, right_, ldb);
+          if (a) p.pack_row_pairs(0, rows, M, a, lda, left_, lda);
+          if (b) p.pack_row_pairs(0, rows, N, b, ldb, right_, ldb);
           p.multiply_transposed(M, N, rows, left_, lda, right_, ldb, target, ld, accumulate);
         }))
       small_gemm_tn<T>(M, N, rows, a, lda, b, ldb, target, ld, accumulate);
   }
 
-  /// target [rows, N] (+)= a [rows, K] · sum [K, N]; rows of a and sum are ld_a and ld apart.
+  /// target [rows, N] (+)= a [rows, K] · sum [K, N]; rows of a and sum are ld_a and ld apart. a null: its rows are
+  /// already packed, by pack_values().
   void times_sum(std::int64_t rows, std::int64_t N, std::int64_t K, const T* a, std::int64_t ld_a, const T* sum,
                  std::int64_t ld, T* target, std::int64_t ld_target, bool accumulate) {
     if (!in_parts([&](const auto& p) {
-          p.pack_rows(rows, K, a, ld_a, left_, ld_a / 2);
+          if (a) p.pack_rows(rows, K, a, ld_a, left_, ld_a / 2);
           p.split_row_pairs(K, N, sum, ld, high_, low_, ld);
-          p.multiply(rows, N, K, left_, ld_a / 2, high_, ld, target, ld_target, accumulate);
-          p.multiply(rows, N, K, left_, ld_a / 2, low_, ld, target, ld_target, true);
+          p.multiply_parts(rows, N, K, left_, ld_a / 2, high_, low_, ld, target, ld_target, accumulate);
         }))
       small_gemm_nn<T>(rows, N, K, a, ld_a, sum, ld, target, ld_target, accumulate);
   }
@@ -218,12 +218,32 @@ class TileProducts {
     if (in_parts([&](const auto& p) {
           p.pack_rows(rows, K, a, ld_a, left_, ld_a / 2);
           p.split_transposed(N, K, sum, ld, high_, low_, ld_target);
-          p.multiply(rows, N, K, left_, ld_a / 2, high_, ld_target, target, ld_target, false);
-          p.multiply(rows, N, K, left_, ld_a / 2, low_, ld_target, target, ld_target, true);
+          p.multiply_parts(rows, N, K, left_, ld_a / 2, high_, low_, ld_target, target, ld_target, false);
         }))
       return;
     transpose<T>(N, K, sum, ld, transposed, ld_target);
     small_gemm_nn<T>(rows, N, K, a, ld_a, transposed, ld_target, target, ld_target, false);
+  }
+
+  /// Stores rounded() numbers, columns j to j + n - 1 of row i of a left operand that is packed by rows, `ld` elements
+  /// apart.
+  HWY_INLINE void pack_values(std::int64_t i, std::int64_t j, std::int64_t n, V values, std::int64_t ld) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (n < Lanes<T>::count()) values = hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(n)), values);
+      const hn::RebindToUnsigned<typename Lanes<T>::D> words;
+      const hn::Rebind<std::uint16_t, typename Lanes<T>::D> halves;
+      hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(hn::BitCast(words, values))), halves,
+                 reinterpret_cast<std::uint16_t*>(left_) + i * ld + j);
+    }
+  }
+  /// Stores rounded() numbers of two neighboring rows, from column j on, to an operand that is packed by pairs of rows.
+  static HWY_INLINE void pack_pairs(V even, V odd, simd::BFloat16Pair* target) {
+    if constexpr (std::is_same_v<T, float>) {
+      const hn::RebindToUnsigned<typename Lanes<T>::D> words;
+      const auto low = hn::ShiftRight<16>(hn::BitCast(words, even));
+      hn::StoreU(hn::Or(low, hn::And(hn::BitCast(words, odd), hn::Set(words, 0xffff0000u))), words,
+                 reinterpret_cast<std::uint32_t*>(target));
+    }
   }
 
   simd::BFloat16Pair *left_ = nullptr, *right_ = nullptr;  // packed operands

@@ -47,25 +47,48 @@ void read_rows(const HeadRows& source, std::int64_t rows, T* tile, std::int64_t 
   });
 }
 
-/// Starts to bring `rows` rows into the cache. The rows of one head are far apart, so that hardware does not foresee
-/// them.
-inline void prefetch_rows(const HeadRows& source, std::int64_t rows) {
-  const auto& strides = source.tensor.strides();
-  const auto size = static_cast<std::int64_t>(size_of(source.tensor.dtype()));
-  const auto* first = static_cast<const char*>(source.tensor.address()) +
-                      (source.batch * strides[0] + source.first * strides[1] + source.head * strides[2]) * size;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const char* row = first + i * source.step * strides[1] * size;
-    for (std::int64_t byte = 0; byte < source.tensor.extent(3) * size; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+/// Rows that are read or written soon. The rows of one head are far apart, so that hardware does not foresee them, and
+/// asking for all at once would wait for each: loops over a chunk's rows ask for one row at a time.
+class UpcomingRows {
+ public:
+  void clear() { count_ = 0; }
+  void add(const HeadRows& source, std::int64_t rows) {
+    if (count_ == most || rows <= 0) return;
+    const auto& strides = source.tensor.strides();
+    const auto size = static_cast<std::int64_t>(size_of(source.tensor.dtype()));
+    const auto* first = static_cast<const char*>(source.tensor.address()) +
+                        (source.batch * strides[0] + source.first * strides[1] + source.head * strides[2]) * size;
+    lists_[count_++] = {first, source.step * strides[1] * size, rows, source.tensor.extent(3) * size};
   }
-}
+  /// Always inline: GCC removes calls of a function that does nothing else.
+  HWY_INLINE void prefetch(std::int64_t row) const {
+    for (std::int64_t list = 0; list < count_; ++list) {
+      const Rows& rows = lists_[list];
+      if (row >= rows.count) continue;
+      const char* const at = rows.first + row * rows.stride;
+      for (std::int64_t byte = 0; byte < rows.bytes; byte += 64) __builtin_prefetch(at + byte, 0, 2);
+    }
+  }
+
+ private:
+  static constexpr std::int64_t most = 6;
+  struct Rows {
+    const char* first;
+    std::int64_t stride, count, bytes;
+  };
+  Rows lists_[most];
+  std::int64_t count_ = 0;
+};
 
 template <class T>
 void write_rows(const HeadRows& target, bool accumulate, std::int64_t rows, std::int64_t width, const T* tile,
                 std::int64_t ld) {
   target.visit<T>([&]<class X>(X* first, std::int64_t step) {
+    constexpr std::int64_t ahead = 16;
     for (std::int64_t i = 0; i < rows; ++i) {
       X* line = first + i * step;
+      for (std::int64_t j = 0; i + ahead < rows && j < width; j += 64 / static_cast<std::int64_t>(sizeof(X)))
+        __builtin_prefetch(line + ahead * step + j, 1);
       for_lanes<X>(width, [&](std::int64_t j, std::int64_t n) HWY_ATTR {
         auto value = load_n(tile + i * ld + j, n);
         if (accumulate) value = hn::Add(value, load_n(line + j, n));

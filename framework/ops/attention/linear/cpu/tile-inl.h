@@ -12,6 +12,7 @@
 #include "framework/core/error.h"
 #include "framework/ops/attention/linear/cpu/products-inl.h"
 #include "framework/ops/attention/linear/cpu/rotation-inl.h"
+#include "framework/ops/attention/linear/cpu/rows-inl.h"
 #include "framework/ops/attention/linear/linear_attention_arguments.h"
 #include "framework/simd/simd-inl.h"
 
@@ -104,6 +105,7 @@ class LinearAttentionTile : protected TileProducts<T> {
   double d_gate = 0;
   Sweep sweep = Sweep::only;
   std::int64_t step = 1;  // from one query's row in memory to the next: -1 if a sweep walks backward in time
+  UpcomingRows upcoming;
   SweptRows<T> swept{};   // rows of the chunk's queries from the first of two sweeps
   // Statistics of the denominators so far.
   std::int64_t lost_rows = 0;
@@ -335,16 +337,24 @@ class LinearAttentionTile : protected TileProducts<T> {
 
   // ---- sums over all chunks ----
 
+  /// Returns where terms of the normalizer are added. Call end_normalizer_sum() after them.
+  T* begin_normalizer_sum() {
+    if (s.compensated) std::fill_n(normalizer_term, s.ld_m, T{0});
+    return s.compensated ? normalizer_term : normalizer;
+  }
+  void end_normalizer_sum() {
+    if (s.compensated) compensate(1, s.m, s.ld_m, normalizer_term, normalizer, normalizer_lost);
+  }
   /// normalizer += Σ_i factor_i matrix_i; factor null: 1.
   void add_to_normalizer(std::int64_t rows, const T* matrix, const T* factor = nullptr) {
-    T* target = s.compensated ? normalizer_term : normalizer;
+    T* const target = begin_normalizer_sum();
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      V sum = s.compensated ? hn::Zero(d) : load_n(normalizer + f, n);
+      V sum = load_n(target + f, n);
       for (std::int64_t i = 0; i < rows; ++i)
         sum = hn::MulAdd(hn::Set(d, factor ? factor[i] : T{1}), load_n(matrix + i * s.ld_m + f, n), sum);
       store_n(sum, target + f, n);
     });
-    if (s.compensated) compensate(1, s.m, s.ld_m, normalizer_term, normalizer, normalizer_lost);
+    end_normalizer_sum();
   }
   /// sum [M, N] += a[rows, M]ᵀ · b[rows, N].
   void add_to_sum(std::int64_t M, std::int64_t N, std::int64_t rows, const T* a, std::int64_t lda, const T* b,
