@@ -24,6 +24,10 @@ namespace {
 constexpr std::int64_t side = 16;   // rows of a tile, pairs in a row, and columns of a tile of sums
 constexpr std::int64_t depths = 8;  // left tiles prepared at once: 256 elements along the inner dimension
 
+/// GCC does not see that instructions on tiles read and write memory. Call between stores and the tiles that load them,
+/// and between the tile that is stored and loads.
+inline void order_memory() { asm volatile("" : : : "memory"); }
+
 /// All tiles have 16 rows of 64 bytes. oneDNN has its own configuration, so each product sets this one, and releases
 /// the tiles, so that other threads need not save them.
 class TileConfiguration {
@@ -34,7 +38,7 @@ class TileConfiguration {
       std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } const configuration;
-    asm volatile("" : : "m"(configuration) : "memory");  // GCC 12 does not see that the instruction reads memory
+    asm volatile("" : : "m"(configuration) : "memory");
     _tile_loadconfig(&configuration);
   }
   FURLONG_AMX ~TileConfiguration() { _tile_release(); }
@@ -83,6 +87,7 @@ class LeftTiles {
         tiles_[t] = {a + k, lda};
       }
     }
+    order_memory();
   }
   const TileRows& operator[](std::int64_t t) const { return tiles_[t]; }
 
@@ -152,16 +157,19 @@ FURLONG_AMX void edge(std::int64_t rows, std::int64_t columns, std::int64_t dept
   const auto mask = static_cast<__mmask16>((1u << columns) - 1);
   for (std::int64_t i = 0; i < rows; ++i)
     _mm512_store_ps(sums + i * side, accumulate ? _mm512_maskz_loadu_ps(mask, c + i * ldc) : _mm512_setzero_ps());
+  order_memory();
   _tile_loadd(0, sums, side * sizeof(float));
   for (std::int64_t t = 0, k = 0; k < depth; ++t, k += side) {
     _tile_loadd(4, left[t].data, left[t].stride());
     for (const BFloat16Pair* part : b.data) {
       copy_part(std::min(side, depth - k), columns, part + k * ldb, ldb, right);
+      order_memory();
       _tile_loadd(6, right, side * sizeof(BFloat16Pair));
       _tile_dpbf16ps(0, 4, 6);
     }
   }
   _tile_stored(0, sums, side * sizeof(float));
+  order_memory();
   for (std::int64_t i = 0; i < rows; ++i) _mm512_mask_storeu_ps(c + i * ldc, mask, _mm512_load_ps(sums + i * side));
 }
 
@@ -176,7 +184,8 @@ FURLONG_AMX void band(std::int64_t M, std::int64_t N, std::int64_t depth, const 
     std::int64_t tile = 0;
     for (; full > 0 && tile < whole; tile += 2) {
       float* const target = c + tile * side * ldc + j;
-      const auto run = [&](auto product_of) FURLONG_AMX { product_of(depth, left + tile, b.from(j), ldb, target, ldc, accumulate); };
+      const auto run = [&](auto product_of)
+                           FURLONG_AMX { product_of(depth, left + tile, b.from(j), ldb, target, ldc, accumulate); };
       const bool pair = tile + 2 <= whole;
       if (full == 2) pair ? run(block<2, 2, Parts>) : run(block<1, 2, Parts>);
       if (full == 1) pair ? run(block<2, 1, Parts>) : run(block<1, 1, Parts>);

@@ -162,6 +162,39 @@ TEST_F(BFloat16ProductsTest, PartsAddUpToTheSource) {
   }
 }
 
+TEST_F(BFloat16ProductsTest, PartsMultiplyTogether) {
+  for (const std::int64_t M : {1, 16, 33}) {
+    for (const std::int64_t N : {15, 32, 70}) {
+      for (const std::int64_t K : {1, 31, 64, 600}) {
+        const Matrix a(M, K, 1), b(K, N, 2);
+        const std::int64_t lda = pairs_of(K), ldb = (N + 15) / 16 * 16;
+        std::vector<BFloat16Pair> left(static_cast<std::size_t>(lda * M)), high(static_cast<std::size_t>(ldb * lda)),
+            low = high;
+        kernels_->pack_rows(M, K, a.values.data(), a.ld, left.data(), lda);
+        kernels_->split_row_pairs(K, N, b.values.data(), b.ld, high.data(), low.data(), ldb);
+        for (const bool accumulate : {false, true}) {
+          std::vector<float> c(static_cast<std::size_t>(M * N), untouched);
+          kernels_->multiply_parts(M, N, K, left.data(), lda, high.data(), low.data(), ldb, c.data(), N, accumulate);
+          for (std::int64_t i = 0; i < M; ++i) {
+            for (std::int64_t j = 0; j < N; ++j) {
+              double exact = accumulate ? static_cast<double>(untouched) : 0, size = std::fabs(exact);
+              for (std::int64_t k = 0; k < K; ++k) {
+                const double term =
+                    a.rounded(i, k) * static_cast<double>(b.values[static_cast<std::size_t>(k * b.ld + j)]);
+                exact += term;
+                size += std::fabs(term);
+              }
+              // 2^-17 of the parts, and the sums in float32.
+              ASSERT_LE(std::fabs(static_cast<double>(c[static_cast<std::size_t>(i * N + j)]) - exact), 8e-6 * size)
+                  << M << " x " << N << " x " << K << " at " << i << ", " << j;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_F(BFloat16ProductsTest, RowsOutsideTheRangeAreZero) {
   Matrix source(8, 20, 3);
   for (const std::int64_t row : {2, 7}) {

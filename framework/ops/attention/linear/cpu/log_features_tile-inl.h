@@ -107,7 +107,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     }
     if (near) this->weighted_values(rows, pairs);
     if (has_state)
-      this->times_sum(rows, s.d_value, s.m, past_operand(), s.ld_m, state, s.ld_v, out, s.ld_v, near);
+      this->times_sum(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, out, s.ld_v, near, s.splits_sums());
     if (!near && !has_state) std::fill_n(out, rows * s.ld_v, T{0});
     this->finish(rows, keep_top, keep_inverse);
   }
@@ -190,7 +190,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       });
     }
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
-    this->times_sum(rows, s.d_value, s.m, past_operand(), s.ld_m, state, s.ld_v, d_v, s.ld_v, false);
+    this->times_sum(rows, s.d_value, s.m, work, s.ld_m, state, s.ld_v, d_v, s.ld_v, false, s.splits_sums());
   }
 
   /// Call after pair_products. Overwrites d_feature_q and adds to d_feature_k and d_v, for the pairs of a chunk of
@@ -383,15 +383,14 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     return hn::GetLane(hn::MaxOfLanes(d, best));
   }
 
-  /// A row of weights of the state: in `work`, or packed as the left operand of the product with the state.
+  /// Stores weights of the state in `work`, packed as the left operand of the product with the state if that has parts.
   HWY_INLINE void store_past(std::int64_t i, std::int64_t f, std::int64_t n, V weights) {
     if (s.splits_sums()) {
-      this->pack_values(i, f, n, weights, s.ld_m);
+      this->pack_values(weights, n, reinterpret_cast<std::uint16_t*>(work) + i * s.ld_m + f);
     } else {
       store_n(weights, work + i * s.ld_m + f, n);
     }
   }
-  const T* past_operand() const { return s.splits_sums() ? nullptr : work; }
 
   /// Row i of the weights of the state = exp(a_i + c - top). Returns its dot product with z.
   T past_weights(std::int64_t i, T top) {
@@ -454,8 +453,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     this->add_to_normalizer(rows, work, normal_factor);
     return work;
   }
-  void packed_exponentials(std::int64_t rows, const T* log_rows, const T* less, const T* factor,
-                           const T* normal_factor, simd::BFloat16Pair* packed) {
+  void packed_exponentials(std::int64_t rows, const T* log_rows, const T* less, const T* factor, const T* normal_factor,
+                           simd::BFloat16Pair* packed) {
     T* const sums = this->begin_normalizer_sum();
     const auto weights = [&](std::int64_t i, std::int64_t f, std::int64_t n) HWY_ATTR {
       if (i == rows) return hn::Zero(d);

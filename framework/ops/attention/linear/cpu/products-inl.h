@@ -201,14 +201,15 @@ class TileProducts {
       small_gemm_tn<T>(M, N, rows, a, lda, b, ldb, target, ld, accumulate);
   }
 
-  /// target [rows, N] (+)= a [rows, K] · sum [K, N]; rows of a and sum are ld_a and ld apart. a null: its rows are
-  /// already packed, by pack_values().
+  /// target [rows, N] (+)= a [rows, K] · sum [K, N]; rows of a and sum are ld_a and ld apart. If `a_is_packed`, a holds
+  /// what pack_values() stored.
   void times_sum(std::int64_t rows, std::int64_t N, std::int64_t K, const T* a, std::int64_t ld_a, const T* sum,
-                 std::int64_t ld, T* target, std::int64_t ld_target, bool accumulate) {
+                 std::int64_t ld, T* target, std::int64_t ld_target, bool accumulate, bool a_is_packed = false) {
     if (!in_parts([&](const auto& p) {
-          if (a) p.pack_rows(rows, K, a, ld_a, left_, ld_a / 2);
+          const auto* left = a_is_packed ? reinterpret_cast<const simd::BFloat16Pair*>(a) : left_;
+          if (!a_is_packed) p.pack_rows(rows, K, a, ld_a, left_, ld_a / 2);
           p.split_row_pairs(K, N, sum, ld, high_, low_, ld);
-          p.multiply_parts(rows, N, K, left_, ld_a / 2, high_, low_, ld, target, ld_target, accumulate);
+          p.multiply_parts(rows, N, K, left, ld_a / 2, high_, low_, ld, target, ld_target, accumulate);
         }))
       small_gemm_nn<T>(rows, N, K, a, ld_a, sum, ld, target, ld_target, accumulate);
   }
@@ -225,15 +226,14 @@ class TileProducts {
     small_gemm_nn<T>(rows, N, K, a, ld_a, transposed, ld_target, target, ld_target, false);
   }
 
-  /// Stores rounded() numbers, columns j to j + n - 1 of row i of a left operand that is packed by rows, `ld` elements
-  /// apart.
-  HWY_INLINE void pack_values(std::int64_t i, std::int64_t j, std::int64_t n, V values, std::int64_t ld) {
+  /// Stores n rounded() numbers of a row of a left operand that is packed by rows. target: where the packed row has
+  /// them. Clears the rest of their vector.
+  static HWY_INLINE void pack_values(V values, std::int64_t n, std::uint16_t* target) {
     if constexpr (std::is_same_v<T, float>) {
       if (n < Lanes<T>::count()) values = hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(n)), values);
       const hn::RebindToUnsigned<typename Lanes<T>::D> words;
       const hn::Rebind<std::uint16_t, typename Lanes<T>::D> halves;
-      hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(hn::BitCast(words, values))), halves,
-                 reinterpret_cast<std::uint16_t*>(left_) + i * ld + j);
+      hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(hn::BitCast(words, values))), halves, target);
     }
   }
   /// Stores rounded() numbers of two neighboring rows, from column j on, to an operand that is packed by pairs of rows.

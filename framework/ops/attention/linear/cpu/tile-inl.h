@@ -106,7 +106,7 @@ class LinearAttentionTile : protected TileProducts<T> {
   Sweep sweep = Sweep::only;
   std::int64_t step = 1;  // from one query's row in memory to the next: -1 if a sweep walks backward in time
   UpcomingRows upcoming;
-  SweptRows<T> swept{};   // rows of the chunk's queries from the first of two sweeps
+  SweptRows<T> swept{};  // rows of the chunk's queries from the first of two sweeps
   // Statistics of the denominators so far.
   std::int64_t lost_rows = 0;
   T least_denominator = 1;
