@@ -178,17 +178,13 @@ void run(BenchArguments& options) {
     results.push_back(as_json(one, result, best));
   }
   const Roofline roofline = measure_roofline(bench.device, machine.memory.usable());
-  fmt::print("\nmachine: matrix products {:.1f} GFLOP/s in float32, {:.1f} in bfloat16; memory {:.1f} GB/s\n",
-             roofline.float32_flops * 1e-9, roofline.bfloat16_flops * 1e-9, roofline.memory_bytes * 1e-9);
+  fmt::print("\n{}\n", roofline.text());
   if (!file) return;
   const Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},
                     {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}, {"threads", thread_count()}}},
                     {"device", bench.device.text()},
                     {"peak_flops_per_second", peak ? Json(peak->flops_per_second()) : Json()},
-                    {"roofline",
-                     {{"float32_flops_per_second", roofline.float32_flops},
-                      {"bfloat16_flops_per_second", roofline.bfloat16_flops},
-                      {"memory_bytes_per_second", roofline.memory_bytes}}},
+                    {"roofline", roofline.to_json()},
                     {"batch", bench.batch},
                     {"n_heads", bench.config.n_heads},
                     {"d", bench.config.d_head},
@@ -218,7 +214,8 @@ constexpr const char* bench_footer =
     "attention exceeds it, no fraction is given. "
     "There is none for float64.\n"
     "The last line has rates of the machine on all threads: large matrix products, and bytes read and written when one "
-    "large tensor is added to another.\n"
+    "large tensor is added to another. plain and packed: a bfloat16 product of few rows reads its weights as they are "
+    "stored; one of many rows first packs them for the CPU's matrix instructions.\n"
     "Extra MiB is the peak memory in addition to the inputs: output, gradients, scratch.";
 
 void check(const BenchArguments& options, const Option& maps, const Option& features, const Option& rows) {

@@ -233,10 +233,12 @@ bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool 
   return true;
 }
 
+constexpr std::int64_t packed_rows = 2048;
+
 /// Returns whether oneDNN multiplies faster if b is first packed. With AMX it is twice as fast, and packing costs
 /// little compared with a product of many rows.
 bool packing_pays(const Tensor& a, bool transpose_a, const Tensor& c) {
-  return a.dtype() == DType::bfloat16 && multiplies_bfloat16() && !transpose_a && c.extent(0) >= 2048;
+  return a.dtype() == DType::bfloat16 && multiplies_bfloat16() && !transpose_a && c.extent(0) >= packed_rows;
 }
 
 /// Returns whether a product is faster in float32. With few rows, reading b takes the time.
@@ -281,6 +283,10 @@ void gemm_double(const Tensor& a, bool transpose_a, const Tensor& b, bool transp
 }
 
 }  // namespace
+
+std::int64_t gemm_packs_from(const Device& device) {
+  return device.is_cpu() && multiplies_bfloat16() ? packed_rows : 0;
+}
 
 void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
               const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {
