@@ -1,4 +1,4 @@
-// furlong bench: measures attention and communication on this machine, and models on Long Range Arena.
+// furlong bench: measures attention, models and communication on this machine, and models on Long Range Arena.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "cli/attention_options.h"
 #include "cli/bench_comm.h"
 #include "cli/bench_lra.h"
+#include "cli/bench_model.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "evaluation/bench/bench_attention.h"
@@ -316,12 +317,14 @@ void add_bench(Command program, int& status) {
   bench.require_subcommand();
   bench.examples({
       "furlong bench attention --lengths 4096,16384",
+      "furlong bench model configs/quickstart.yaml --set model.vocabulary_size=2048",
       "furlong bench comm --bytes 64KiB,25MB",
       "furlong bench lra --tasks listops --mechanisms softmax,favor_positive",
   });
   add_bench_attention(bench);
   add_bench_comm(bench);
   add_bench_lra(bench, status);
+  add_bench_model(bench);
 }
 
 }  // namespace furlong::command_line
