@@ -1,4 +1,4 @@
-// furlong bench: measures attention and communication on this machine, and models on Long Range Arena.
+// furlong bench: measures attention, models and communication on this machine, and models on Long Range Arena.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "cli/attention_options.h"
 #include "cli/bench_comm.h"
 #include "cli/bench_lra.h"
+#include "cli/bench_model.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "evaluation/bench/bench_attention.h"
@@ -178,17 +179,13 @@ void run(BenchArguments& options) {
     results.push_back(as_json(one, result, best));
   }
   const Roofline roofline = measure_roofline(bench.device, machine.memory.usable());
-  fmt::print("\nmachine: matrix products {:.1f} GFLOP/s in float32, {:.1f} in bfloat16; memory {:.1f} GB/s\n",
-             roofline.float32_flops * 1e-9, roofline.bfloat16_flops * 1e-9, roofline.memory_bytes * 1e-9);
+  fmt::print("\n{}\n", roofline.text());
   if (!file) return;
   const Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},
                     {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}, {"threads", thread_count()}}},
                     {"device", bench.device.text()},
                     {"peak_flops_per_second", peak ? Json(peak->flops_per_second()) : Json()},
-                    {"roofline",
-                     {{"float32_flops_per_second", roofline.float32_flops},
-                      {"bfloat16_flops_per_second", roofline.bfloat16_flops},
-                      {"memory_bytes_per_second", roofline.memory_bytes}}},
+                    {"roofline", roofline.to_json()},
                     {"batch", bench.batch},
                     {"n_heads", bench.config.n_heads},
                     {"d", bench.config.d_head},
@@ -218,7 +215,8 @@ constexpr const char* bench_footer =
     "attention exceeds it, no fraction is given. "
     "There is none for float64.\n"
     "The last line has rates of the machine on all threads: large matrix products, and bytes read and written when one "
-    "large tensor is added to another.\n"
+    "large tensor is added to another. plain and packed: a bfloat16 product of few rows reads its weights as they are "
+    "stored; one of many rows first packs them for the CPU's matrix instructions.\n"
     "Extra MiB is the peak memory in addition to the inputs: output, gradients, scratch.";
 
 void check(const BenchArguments& options, const Option& maps, const Option& features, const Option& rows) {
@@ -319,12 +317,14 @@ void add_bench(Command program, int& status) {
   bench.require_subcommand();
   bench.examples({
       "furlong bench attention --lengths 4096,16384",
+      "furlong bench model configs/quickstart.yaml --set model.vocabulary_size=2048",
       "furlong bench comm --bytes 64KiB,25MB",
       "furlong bench lra --tasks listops --mechanisms softmax,favor_positive",
   });
   add_bench_attention(bench);
   add_bench_comm(bench);
   add_bench_lra(bench, status);
+  add_bench_model(bench);
 }
 
 }  // namespace furlong::command_line

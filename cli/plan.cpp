@@ -40,14 +40,7 @@ Vocabulary vocabulary_of(const LoadedSettings& loaded) {
     check_against_data(loaded, *data);
     return data->vocabulary();
   }
-  if (settings.model.vocabulary_size == 0)
-    throw UserError(
-        "data.dataset: {} does not exist, and the vocabulary size is unknown; create it with furlong prepare, or add "
-        "--set "
-        "model.vocabulary_size=N",
-        missing);
-  const Vocabulary any = Vocabulary::copy(1);
-  return settings.objective.learns_labels() ? any.with_labels({"one", "other"}) : any;
+  return substitute_vocabulary(settings, missing);
 }
 
 /// Returns the number of threads of a rank that the config or the environment requests, or 0.

@@ -1,7 +1,9 @@
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "datasets/batch.h"
 #include "datasets/split.h"
 #include "datasets/vocabulary.h"
 
@@ -23,6 +25,8 @@ class Dataset {
   virtual std::vector<const TokenizedDataset*> stores() const { return {}; }
   /// Returns the weight of each store in training, with a sum of 1; empty if there is one store or none.
   virtual std::vector<double> weights() const { return {}; }
+  /// Returns the source of training samples if the dataset makes its own, such as random tokens; otherwise null.
+  virtual std::unique_ptr<BatchSource> own_samples() const { return nullptr; }
 };
 
 }  // namespace furlong

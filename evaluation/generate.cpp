@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "framework/core/clock.h"
+#include "framework/primitives/arithmetic.h"
 #include "trainers/train/validation.h"
 
 namespace furlong {
@@ -40,6 +41,31 @@ std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& opti
   return order[count - 1];
 }
 
+Tensor extended_logits(Model& model, layers::ForwardContext& context, std::span<const std::int32_t> tokens,
+                       std::int64_t batch, layers::GenerationState& state) {
+  constexpr std::int64_t piece = 4096;
+  const Stream& stream = context.stream();
+  const std::int64_t n = static_cast<std::int64_t>(tokens.size()) / batch;
+  Tensor hidden;  // [batch, length of the piece, d_model]
+  for (std::int64_t begin = 0; begin < n; begin += piece) {
+    const std::int64_t length = std::min(piece, n - begin);
+    std::vector<std::int32_t> part;
+    for (std::int64_t row = 0; row < batch; ++row) {
+      const auto first = tokens.begin() + static_cast<std::ptrdiff_t>(row * n + begin);
+      part.insert(part.end(), first, first + static_cast<std::ptrdiff_t>(length));
+    }
+    hidden = model.decoder->extend(context, token_tensor(part, batch, model.store->device()), state).value();
+  }
+  const std::int64_t length = hidden.extent(1), width = hidden.extent(2);
+  const auto last_of = [&](std::int64_t row) {
+    return hidden.narrow(0, row, 1).narrow(1, length - 1, 1).reshape({1, width});
+  };
+  if (batch == 1) return model.decoder->logits(stream, last_of(0));
+  const Tensor last = Tensor::empty({batch, width}, hidden.dtype(), hidden.device());
+  for (std::int64_t row = 0; row < batch; ++row) ops::convert(stream, last.narrow(0, row, 1), last_of(row));
+  return model.decoder->logits(stream, last);
+}
+
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options,
                    const std::function<void(std::int32_t)>& on_token) {
   require_output_layer(model.settings, "generation");
@@ -64,27 +90,16 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
         "prompt and --max-tokens need {} positions, but the model has {} learned positions; reduce --max-tokens", total,
         config.max_sequence_length);
   }
-  const Device device = model.store->device();
   Tape tape(model.stream);
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
   layers::GenerationState state = model.decoder->new_state(1, total);
 
-  const auto last_logits = [&](const Variable& hidden) {
-    const std::int64_t n = hidden.extent(1);
-    return model.decoder->logits(tape.stream(), hidden.value().narrow(1, n - 1, 1).reshape({1, hidden.extent(2)}))
-        .to_vector<float>();
+  const auto logits_after = [&](std::span<const std::int32_t> tokens) {
+    return extended_logits(model, context, tokens, 1, state).to_vector<float>();
   };
-  // A long prompt is processed in pieces, so that memory does not grow with it.
-  constexpr std::int64_t piece = 4096;
   const auto start = Clock::now();
-  std::vector<float> logits;
-  for (std::size_t begin = 0; begin < prompt.size(); begin += piece) {
-    const std::size_t end = std::min(prompt.size(), begin + piece);
-    const std::vector<std::int32_t> part(prompt.begin() + static_cast<std::ptrdiff_t>(begin),
-                                         prompt.begin() + static_cast<std::ptrdiff_t>(end));
-    logits = last_logits(model.decoder->extend(context, token_tensor(part, 1, device), state));
-  }
+  std::vector<float> logits = logits_after(prompt);
   const auto prompted = std::chrono::steady_clock::now();
 
   Generated result;
@@ -98,8 +113,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
     if (std::find(options.stop.begin(), options.stop.end(), token) != options.stop.end()) break;
     result.tokens.push_back(token);
     if (on_token) on_token(token);
-    if (i + 1 < options.max_tokens)
-      logits = last_logits(model.decoder->extend(context, token_tensor({token}, 1, device), state));
+    if (i + 1 < options.max_tokens) logits = logits_after(std::span(&token, 1));
   }
   result.prompt_seconds = std::chrono::duration<double>(prompted - start).count();
   result.seconds = seconds_since(prompted);

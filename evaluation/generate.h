@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "trainers/model/model.h"
@@ -30,6 +31,11 @@ struct Generated {
 /// encoders, for an empty prompt if the vocabulary has no document token, and for more tokens than learned positions.
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt, const GenerateOptions& options,
                    const std::function<void(std::int32_t)>& on_token = {});
+
+/// Extends `state` by tokens [batch, n] and returns the logits [batch, vocabulary] that follow each row's last token. A
+/// long prompt is processed in pieces, so that memory does not grow with it. The context's tape must not be recording.
+Tensor extended_logits(Model& model, layers::ForwardContext& context, std::span<const std::int32_t> tokens,
+                       std::int64_t batch, layers::GenerationState& state);
 
 /// Samples a token from logits with the options' temperature, top_k and top_p. `uniform` is a random number in [0, 1).
 std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& options, double uniform);

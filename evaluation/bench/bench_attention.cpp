@@ -145,39 +145,80 @@ double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
   return options.train ? cost.with_backward : cost.forward;
 }
 
-PeakRate::PeakRate(DType dtype, const Device& device)
-    : stream_{device},
+PeakRate::PeakRate(DType dtype, const Device& device, std::int64_t rows, ProductPrecision products)
+    : stream_{device, nullptr, products},
       sizes_(device.type == DeviceType::cuda ? std::vector<std::int64_t>{4096}
              : device.is_cpu()               ? std::vector<std::int64_t>{512, 1024, 2048}
                                              : std::vector<std::int64_t>{64}),  // small products for the simulator
-      a_(random_tensor(sizes_.back() * sizes_.back(), dtype, "peak.a", device)),
+      rows_(rows),
+      a_(random_tensor(std::max(rows, sizes_.back()) * sizes_.back(), dtype, "peak.a", device)),
       b_(random_tensor(sizes_.back() * sizes_.back(), dtype, "peak.b", device)),
-      c_(Tensor::empty({sizes_.back() * sizes_.back()}, dtype, device)) {
+      c_(Tensor::empty({std::max(rows, sizes_.back()) * sizes_.back()}, dtype, device)) {
   require(dtype != DType::float64, "PeakRate: float64 has no peak");
 }
 
 void PeakRate::measure() {
   for (const std::int64_t size : sizes_) {
-    const auto square = [size](const Tensor& flat) { return flat.narrow(0, 0, size * size).reshape({size, size}); };
-    const Tensor a = square(a_), b = square(b_), c = square(c_);
+    const std::int64_t rows = rows_ > 0 ? rows_ : size;
+    const auto matrix = [size](const Tensor& flat, std::int64_t extent) {
+      return flat.narrow(0, 0, extent * size).reshape({extent, size});
+    };
+    const Tensor a = matrix(a_, rows), b = matrix(b_, size), c = matrix(c_, rows);
+    const double flops = 2 * static_cast<double>(rows) * std::pow(static_cast<double>(size), 2);
     const auto begin = Clock::now();
     for (int attempt = 0; attempt < 2 || (seconds_since(begin) < 0.1 && attempt < 10); ++attempt) {
       synchronize(stream_);
       const auto start = Clock::now();
       ops::gemm(stream_, a, false, b, false, c, GradientMode::overwrite);
       synchronize(stream_);
-      best_ = std::max(best_, 2 * std::pow(static_cast<double>(size), 3) / seconds_since(start));
+      best_ = std::max(best_, flops / seconds_since(start));
     }
   }
 }
 
-Roofline measure_roofline(const Device& device, std::uint64_t usable_memory) {
-  const auto peak_of = [&](DType dtype) {
-    PeakRate peak(dtype, device);
+double Roofline::flops(DType dtype) const {
+  return dtype == DType::bfloat16 ? std::max(bfloat16_flops, bfloat16_packed_flops.value_or(0)) : float32_flops;
+}
+
+void Roofline::improve(const Roofline& other) {
+  float32_flops = std::max(float32_flops, other.float32_flops);
+  bfloat16_flops = std::max(bfloat16_flops, other.bfloat16_flops);
+  bfloat16_packed_flops = std::max(bfloat16_packed_flops, other.bfloat16_packed_flops);
+  memory_bytes = std::max(memory_bytes, other.memory_bytes);
+  tf32 = other.tf32;
+}
+
+std::string Roofline::text() const {
+  const std::string packed = bfloat16_packed_flops ? fmt::format("plain, {:.1f} packed", *bfloat16_packed_flops * 1e-9)
+                                                   : "(products do not pack weights here)";
+  return fmt::format("roofline: {} {:.1f} GFLOP/s; bfloat16 {:.1f} {}; memory {:.1f} GB/s",
+                     tf32 ? "float32 as TF32" : "float32", float32_flops * 1e-9, bfloat16_flops * 1e-9, packed,
+                     memory_bytes * 1e-9);
+}
+
+nlohmann::ordered_json Roofline::to_json() const {
+  nlohmann::ordered_json packed;
+  if (bfloat16_packed_flops) packed = *bfloat16_packed_flops;
+  return {{"float32_flops_per_second", float32_flops},
+          {"tf32", tf32},
+          {"bfloat16_flops_per_second", bfloat16_flops},
+          {"bfloat16_packed_flops_per_second", packed},
+          {"memory_bytes_per_second", memory_bytes}};
+}
+
+Roofline measure_roofline(const Device& device, std::uint64_t usable_memory, ProductPrecision products) {
+  const auto peak_of = [&](DType dtype, std::int64_t rows) {
+    PeakRate peak(dtype, device, rows, products);
     peak.measure();
     return peak.flops_per_second();
   };
-  Roofline roofline{peak_of(DType::float32), peak_of(DType::bfloat16)};
+  Roofline roofline;
+  roofline.float32_flops = peak_of(DType::float32, 0);
+  roofline.tf32 = products.tf32 && device.is_gpu();
+  // The same weights, with fewer rows than gemm packs them for, and with enough.
+  const std::int64_t packs_from = ops::gemm_packs_from(device);
+  roofline.bfloat16_flops = peak_of(DType::bfloat16, packs_from / 2);
+  if (packs_from > 0) roofline.bfloat16_packed_flops = peak_of(DType::bfloat16, packs_from);
   // 256 MiB, more than the caches; small for the simulator.
   const std::uint64_t most = device.is_cpu() || device.type == DeviceType::cuda ? 256u << 20 : 1u << 14;
   const auto elements = static_cast<std::int64_t>((usable_memory > 0 ? std::min(most, usable_memory / 16) : most) / 4);

@@ -1,6 +1,8 @@
 #pragma once
 // furlong bench attention: measures time, arithmetic and memory of attention over sequence lengths.
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,13 +45,14 @@ struct BenchAttentionResult {
   std::optional<double> exponent;  ///< of time in n; requires two lengths
 };
 
-/// Peak rate of the machine: square ops::gemm on all threads, the best of all measurements so far. On the CPU of
-/// several sizes, because other programs interrupt a long product more often than a short one. For float32 and bfloat16
-/// only: float64 products are optimized for accuracy, not for speed.
+/// Peak rate of the machine: ops::gemm of square matrices on all threads, the best of all measurements so far. On the
+/// CPU of several sizes, because other programs interrupt a long product more often than a short one. For float32 and
+/// bfloat16 only: float64 products are optimized for accuracy, not for speed.
 class PeakRate {
  public:
-  /// Allocates the matrices.
-  PeakRate(DType dtype, const Device& device);
+  /// Allocates the matrices. `rows`: of the first factor and the product; 0: square ones. `products`: how float32 is
+  /// multiplied.
+  PeakRate(DType dtype, const Device& device, std::int64_t rows = 0, ProductPrecision products = {});
   /// Measures at least two products of each size.
   void measure();
   /// Returns the best rate so far; 0 before measure().
@@ -58,17 +61,28 @@ class PeakRate {
  private:
   Stream stream_;
   std::vector<std::int64_t> sizes_;  // the largest last
+  std::int64_t rows_;                // 0: as the size
   Tensor a_, b_, c_;                 // flat
   double best_ = 0;
 };
 
 /// Rates of the machine on all threads that bound the speed of an op, each the best of several measurements.
 struct Roofline {
-  double float32_flops = 0, bfloat16_flops = 0;  ///< per second, as PeakRate
+  double float32_flops = 0, bfloat16_flops = 0;  ///< per second, as PeakRate; bfloat16 with weights as they are stored
+  std::optional<double> bfloat16_packed_flops;   ///< of products that pack their weights; nullopt if none does
   double memory_bytes = 0;                       ///< per second, read and written: one large tensor added to another
+  bool tf32 = false;                             ///< float32_flops is of TF32 products
+
+  /// Returns the best rate of products of this dtype.
+  double flops(DType dtype) const;
+  /// Replaces each rate by that of `other` if it is better.
+  void improve(const Roofline& other);
+  /// Returns the line that furlong bench prints: "roofline: float32 150.1 GFLOP/s; ...".
+  std::string text() const;
+  nlohmann::ordered_json to_json() const;
 };
-/// Takes about half a second. Allocates at most a 16th of `usable_memory` bytes for each of the two large tensors.
-Roofline measure_roofline(const Device& device, std::uint64_t usable_memory);
+/// Takes about a second. Allocates at most a 16th of `usable_memory` bytes for each of the two large tensors.
+Roofline measure_roofline(const Device& device, std::uint64_t usable_memory, ProductPrecision products = {});
 
 /// Runs each length once to warm up and then `repeat` times, alternating between lengths: drifts of the machine's speed
 /// affect all lengths equally. Measures `peak`, if given, before each round and after the last. Throws UserError if

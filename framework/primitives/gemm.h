@@ -44,6 +44,10 @@ GemmEpilogue::Activation epilogue_activation(ActivationKind kind);
 void gemm(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
           GradientMode mode, const GemmEpilogue& epilogue = {});
 
+/// Returns the number of rows of c from which gemm() first packs b of bfloat16 into the layout of oneDNN's choice; 0 if
+/// it never packs on this device.
+std::int64_t gemm_packs_from(const Device& device);
+
 /// Writes or adds the sum over the rows of `matrix` [rows, n] to `target` [n], in fixed blocks of rows, with the same
 /// bits for any number of threads.
 void column_sum(const Stream& stream, const Tensor& matrix, const GradientTarget& target);

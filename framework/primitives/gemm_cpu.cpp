@@ -242,17 +242,19 @@ bool has_tiles() {
   return tiles;
 }
 
-/// Returns whether oneDNN multiplies faster if b is first packed. With AMX it is twice as fast, and packing costs
-/// little compared with a product of many rows.
+constexpr std::int64_t packed_rows = 2048;
+
+/// Returns whether oneDNN multiplies faster if b is first packed: packing costs little compared with a product of many
+/// rows.
 bool packing_pays(const Tensor& a, bool transpose_a, const Tensor& c) {
-  return a.dtype() == DType::bfloat16 && multiplies_bfloat16() && !transpose_a && c.extent(0) >= 2048;
+  return a.dtype() == DType::bfloat16 && multiplies_bfloat16() && !transpose_a && c.extent(0) >= packed_rows;
 }
 
 /// Products with packed b, whose blocks stay in the second-level cache: of many rows of c, or, for gradients of
 /// weights, of many terms of its sums. Returns false, and computes nothing, for other products.
 bool run_in_packed_blocks(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
                           bool accumulate, const GemmEpilogue& epilogue) {
-  constexpr std::int64_t rows = 2048, terms = 512;
+  constexpr std::int64_t rows = packed_rows, terms = 512;
   if (packing_pays(a, transpose_a, c)) {
     Tensor packed;
     for (std::int64_t first = 0; first < c.extent(0); first += rows) {
@@ -321,6 +323,10 @@ void gemm_double(const Tensor& a, bool transpose_a, const Tensor& b, bool transp
 }
 
 }  // namespace
+
+std::int64_t gemm_packs_from(const Device& device) {
+  return device.is_cpu() && multiplies_bfloat16() ? packed_rows : 0;
+}
 
 void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b,
               const Tensor& c, bool accumulate, const GemmEpilogue& epilogue) {

@@ -144,7 +144,7 @@ TEST_F(AttentionCommandTest, BenchPrintsAndWritesJson) {
               AllOf(StartsWith("2 heads of 16, batch 1, float32, forward and backward; "), HasSubstr("\npeak "),
                     HasSubstr("\nsoftmax, causal\n"), HasSubstr("\nlinear, favor_positive with 24 features, causal\n"),
                     HasSubstr("\nlinear, elu1 with 16 features, causal\n"), HasSubstr("time grows as n^"),
-                    HasSubstr("\nmachine: ")));
+                    HasSubstr("\nroofline: float32 ")));
   const Json object = Json::parse(content(path("bench.json")));
   for (const char* rate : {"float32_flops_per_second", "bfloat16_flops_per_second", "memory_bytes_per_second"})
     EXPECT_GT(object["roofline"][rate], 1e8) << rate;

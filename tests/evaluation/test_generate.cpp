@@ -170,6 +170,32 @@ TEST(Generate, GreedyTokensMatchParallelForward) {
   }
 }
 
+// Sequences of a batch do not affect each other, and pieces of a long prompt continue each other.
+TEST(Generate, LogitsOfABatchAreThoseOfItsRows) {
+  for (const auto& mechanism : mechanisms) {
+    Model model = small_model(testing::with(mechanism, {"model.max_sequence_length=8192"}));
+    for (const std::int64_t n : {5, 4099}) {
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(2 * n));
+      for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * i % 251);
+      const auto logits_of = [&](std::span<const std::int32_t> prompt, std::int64_t batch) {
+        Tape tape(Stream{});
+        const Tape::NoGradient guard(tape);
+        layers::ForwardContext context{tape};
+        layers::GenerationState state = model.decoder->new_state(batch, n);
+        return extended_logits(model, context, prompt, batch, state).to_vector<float>();
+      };
+      const std::vector<float> both = logits_of(tokens, 2);
+      ASSERT_EQ(both.size(), 2u * 256);
+      for (std::size_t row = 0; row < 2; ++row) {
+        const auto alone =
+            logits_of(std::span(tokens).subspan(row * static_cast<std::size_t>(n), static_cast<std::size_t>(n)), 1);
+        for (std::size_t i = 0; i < 256; ++i)
+          ASSERT_NEAR(both[row * 256 + i], alone[i], 1e-3) << mechanism[0] << " n " << n << " row " << row;
+      }
+    }
+  }
+}
+
 TEST(Generate, StopsBeforeStopToken) {
   Model model = small_model(mechanisms[1]);
   GenerateOptions options;

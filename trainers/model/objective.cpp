@@ -142,6 +142,17 @@ std::string missing_data(const DataSettings& settings) {
   return "";
 }
 
+Vocabulary substitute_vocabulary(const Settings& settings, const std::string& missing) {
+  if (settings.model.vocabulary_size == 0)
+    throw UserError(
+        "data.dataset: {} does not exist, and the vocabulary size is unknown; create it with furlong prepare, or add "
+        "--set "
+        "model.vocabulary_size=N",
+        missing);
+  const Vocabulary any = Vocabulary::copy(1);
+  return settings.objective.learns_labels() ? any.with_labels({"one", "other"}) : any;
+}
+
 namespace {
 
 /// As training_source(), for one dataset.
@@ -194,6 +205,7 @@ std::unique_ptr<BatchSource> mixture(const Settings& settings, const Vocabulary&
 
 std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary,
                                              const Dataset& dataset) {
+  if (auto own = dataset.own_samples()) return own;
   if (settings.data.task != "none") return generated(settings, vocabulary, Split::train, settings.data.sequence_length);
   if (!settings.data.sources.empty()) return mixture(settings, vocabulary, dataset.stores());
   return source_of(settings, vocabulary, store_of(dataset));

@@ -15,6 +15,9 @@ namespace furlong {
 std::unique_ptr<Dataset> open_data(const DataSettings& settings);
 /// Returns the path of the first dataset that does not exist, or an empty string.
 std::string missing_data(const DataSettings& settings);
+/// Returns a vocabulary to use instead of that of the dataset `missing`, for a model of model.vocabulary_size tokens;
+/// their meaning does not matter. Throws UserError if that size is not set.
+Vocabulary substitute_vocabulary(const Settings& settings, const std::string& missing);
 
 /// Returns an endless source of training samples in the configured order. `vocabulary` is the model's. Throws UserError
 /// if the split is too small, or has no labels and the objective needs them.

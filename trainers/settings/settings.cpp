@@ -190,9 +190,10 @@ LoadedSettings from_yaml_text(const std::string& text, const std::string& name,
   return finish_settings({std::move(settings), std::move(reading.origins), std::move(reading.files)});
 }
 
-LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name) {
+LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name,
+                                    const std::vector<std::string>& overrides) {
   Settings settings;
-  auto reading = config::read_settings_text(settings_table(settings, false), text, name, {});
+  auto reading = config::read_settings_text(settings_table(settings, false), text, name, overrides);
   return finish_settings({std::move(settings), std::move(reading.origins), std::move(reading.files)});
 }
 

@@ -226,7 +226,8 @@ LoadedSettings from_yaml_text(const std::string& text, const std::string& name,
                               const std::vector<std::string>& overrides = {});
 
 /// As from_yaml_text(), for the config in a checkpoint. data.dataset may be empty or missing, as in imported models.
-LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name);
+LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name,
+                                    const std::vector<std::string>& overrides = {});
 
 /// Checks combinations of keys. Returns a warning for each key of a file that a `--set` made ineffective. Throws
 /// UserError for impossible combinations, and for other keys that are set but have no effect. `origins` may be empty.

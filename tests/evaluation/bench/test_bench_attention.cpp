@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "evaluation/bench/bench_attention.h"
+#include "framework/primitives/gemm.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -180,6 +181,24 @@ TEST(BenchAttention, RejectsIncompatibleOptions) {
   EXPECT_THAT(message_of<UserError>([&] { bench_attention(options); }), HasSubstr("cannot be --causal"));
   options = options_of("windowed", true, false);
   EXPECT_THAT(message_of<UserError>([&] { bench_attention(options); }), HasSubstr("add --window W"));
+}
+
+TEST(Roofline, KeepsTheBestRates) {
+  Roofline best{.float32_flops = 2e9, .bfloat16_flops = 9e9, .bfloat16_packed_flops = {}, .memory_bytes = 5e9};
+  EXPECT_EQ(best.text(),
+            "roofline: float32 2.0 GFLOP/s; bfloat16 9.0 (products do not pack weights here); memory 5.0 GB/s");
+  EXPECT_TRUE(best.to_json()["bfloat16_packed_flops_per_second"].is_null());
+  best.improve({.float32_flops = 3e9, .bfloat16_flops = 8e9, .bfloat16_packed_flops = 12e9, .memory_bytes = 4e9});
+  EXPECT_EQ(best.text(), "roofline: float32 3.0 GFLOP/s; bfloat16 9.0 plain, 12.0 packed; memory 5.0 GB/s");
+  EXPECT_EQ(best.to_json()["bfloat16_packed_flops_per_second"], 12e9);
+  EXPECT_EQ(best.flops(DType::float32), 3e9);
+  EXPECT_EQ(best.flops(DType::bfloat16), 12e9);
+}
+
+TEST(Roofline, MeasuresPackedProductsWhereGemmPacks) {
+  const Roofline found = measure_roofline(Device{}, std::uint64_t{1} << 28);
+  EXPECT_EQ(found.bfloat16_packed_flops.has_value(), ops::gemm_packs_from(Device{}) > 0);
+  for (const double rate : {found.float32_flops, found.bfloat16_flops, found.memory_bytes}) EXPECT_GT(rate, 1e6);
 }
 
 }  // namespace
