@@ -113,6 +113,17 @@ Tensor Tensor::split_last(std::int64_t inner) const {
   return view;
 }
 
+Tensor Tensor::split_sequences(std::int64_t parts) const {
+  require(shape_.rank() >= 2 && parts > 0 && shape_[1] % parts == 0 &&
+              (shape_[0] == 1 || strides_[0] == shape_[1] * strides_[1]),
+          "cannot split the sequences of {} into {} parts", shape_.text(), parts);
+  Tensor view = *this;
+  view.shape_[0] *= parts;
+  view.shape_[1] /= parts;
+  view.strides_[0] = view.shape_[1] * strides_[1];
+  return view;
+}
+
 void Tensor::fill_zero() const {
   require(is_contiguous(), "fill_zero needs a contiguous tensor, not {}", shape_.text());
   if (device_.is_shape_only() || elements() == 0) return;

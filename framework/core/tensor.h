@@ -64,6 +64,9 @@ class Tensor {
   /// Returns a view with the last dimension split in two: [..., a*b] -> [..., a, b], with b = `inner`
   /// contiguous. Throws ContractError if `inner` does not divide it.
   Tensor split_last(std::int64_t inner) const;
+  /// Returns a view with each sequence split into `parts` equal ones: [batch, n, ...] -> [batch * parts, n / parts, ...].
+  /// Throws ContractError if parts does not divide n, or sequences do not follow one another at equal distances.
+  Tensor split_sequences(std::int64_t parts) const;
 
   /// Sets every element to zero, on the device's main stream. Throws ContractError if the tensor is not contiguous.
   void fill_zero() const;

@@ -181,6 +181,7 @@ struct Call {
   std::int64_t earlier = 0, first_position = 0;
   SegmentExchange* segments = nullptr;
   std::vector<std::int64_t> open_document_tokens{};
+  std::int64_t parts = 1;  // Arguments::segments
 };
 
 /// Returns an empty state for the document at one end of a segment, or for those at both ends.
@@ -272,6 +273,10 @@ void linear_backward(BackwardContext& context, const Call& call) {
   allocate_scratch(
       arguments, arguments.sizes.for_backward().backward_elements(arguments.query.extent(1), arguments.key.extent(1)));
   if (call.segments) end_with_segments(context.stream(), arguments, gradients, *call.segments);
+  if (call.parts > 1) {
+    arguments.segments = call.parts;
+    if (context.stream().device.is_cpu()) end_segments_cpu(arguments, gradients);
+  }
   dispatch_kernel(context.stream(), linear_attention_backward_cpu, linear_attention_backward_gpu, arguments, gradients);
   for (std::int64_t b = 0; d_gate.wanted() && b < batch; ++b) {
     add(context.stream(), d_gate.tensor, gradients.d_gate.narrow(0, b, 1).reshape({call.options.n_heads}),
@@ -447,6 +452,7 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
   const bool reports = inputs.report && options.normalizer == Normalizer::sum;
   if (reports) arguments.denominators = Tensor::empty({batch, options.n_heads, 2}, dtype, tape.device());
   allocate_scratch(arguments, arguments.sizes.forward_elements(n));
+  if (stream.device.is_cpu()) start_segments_cpu(arguments);
   dispatch_kernel(stream, linear_attention_forward_cpu, linear_attention_forward_gpu, arguments);
   if (reports && !stream.device.is_shape_only()) {
     inputs.report->rows += batch * n * options.n_heads;
@@ -484,8 +490,8 @@ Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const
                                   {SavedLinear::start_normalizer, arguments.start_normalizer},
                                   {SavedLinear::start_maximum, arguments.start_maximum},
                                   {SavedLinear::start_magnitude, arguments.start_magnitude}}),
-      [call = Call{options, recent, arguments.first_position, inputs.segments, arguments.open_document_tokens}](
-          BackwardContext& context) { linear_backward(context, call); });
+      [call = Call{options, recent, arguments.first_position, inputs.segments, arguments.open_document_tokens,
+                   arguments.segments}](BackwardContext& context) { linear_backward(context, call); });
 }
 
 }  // namespace furlong::ops

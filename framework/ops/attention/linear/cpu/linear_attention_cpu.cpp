@@ -11,10 +11,12 @@ bool logarithms(const LinearAttentionArguments& arguments) {
 }  // namespace
 
 void linear_attention_forward_cpu(const LinearAttentionArguments& arguments) {
+  if (arguments.segments > 1) return linear_attention_forward_of_segments(arguments);
   logarithms(arguments) ? log_features_forward_cpu(arguments) : plain_features_forward_cpu(arguments);
 }
 void linear_attention_backward_cpu(const LinearAttentionArguments& arguments,
                                    const LinearAttentionGradients& gradients) {
+  if (arguments.segments > 1) return linear_attention_backward_of_segments(arguments, gradients);
   logarithms(arguments) ? log_features_backward_cpu(arguments, gradients)
                         : plain_features_backward_cpu(arguments, gradients);
 }

@@ -20,6 +20,7 @@ std::string name_of_case(const ::testing::TestParamInfo<std::tuple<FeatureMap, b
 class EveryCausalAttention : public EveryAttention {};
 class EveryMaskedAttention : public EveryAttention {};
 class EveryPackedAttention : public EveryAttention {};
+class EverySplitAttention : public EveryAttention {};
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryAttention, ::testing::ValuesIn(every_attention(any_problem)),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryCausalAttention, ::testing::ValuesIn(every_attention(is_causal)),
@@ -27,6 +28,9 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryCausalAttention, ::testing::Value
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryMaskedAttention, ::testing::ValuesIn(every_attention(is_masked)),
                          name_of_case);
 INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPackedAttention, ::testing::ValuesIn(every_attention(is_packed)),
+                         name_of_case);
+
+INSTANTIATE_TEST_SUITE_P(LinearAttention, EverySplitAttention, ::testing::ValuesIn(every_attention(is_split)),
                          name_of_case);
 
 TEST_P(EveryAttention, ForwardMatchesDefinition) {
@@ -105,6 +109,31 @@ TEST_P(EveryAttention, ChunkSizeChangesOnlyRoundingAndThreadsChangeNothing) {
   EXPECT_EQ(one.d_query, four.d_query);
   EXPECT_EQ(one.d_key, four.d_key);
   EXPECT_EQ(one.d_value, four.d_value);
+}
+
+TEST_P(EverySplitAttention, SegmentsOfFewHeadsMatchWholeSequences) {
+  AttentionProblem p = make_problem({2, 1, 1, 1024, 8, 8, 16, 16});
+  if (!p.options.causal) make_square(p);
+  const auto with_threads = [&](int count, DType dtype) {
+    const WithThreads threads(count);
+    return run_attention(p, dtype);
+  };
+  const double slack = is_positive(p) ? 1 : 30;
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    const bool single = dtype == DType::float32;
+    // Both have roundings of their own. In bfloat16, operands may be rounded too.
+    const double output_bound = single ? 1e-5 * slack : 0x1p-6, gradient_bound = single ? 1e-4 * slack : 0x1p-5;
+    const Outcome whole = with_threads(1, dtype);
+    for (const int count : {4, 9}) {  // two and four segments
+      const Outcome split = with_threads(count, dtype);
+      EXPECT_FALSE(single && split.output == whole.output) << "one segment";
+      EXPECT_LT(relative_error(split.output, whole.output), output_bound) << name_of(dtype) << ", " << count;
+      EXPECT_LT(relative_error(split.d_query, whole.d_query), gradient_bound) << name_of(dtype) << ", " << count;
+      EXPECT_LT(relative_error(split.d_key, whole.d_key), gradient_bound) << name_of(dtype) << ", " << count;
+      EXPECT_LT(relative_error(split.d_value, whole.d_value), output_bound) << name_of(dtype) << ", " << count;
+    }
+  }
+  EXPECT_EQ(with_threads(1, DType::float64).output, with_threads(4, DType::float64).output);
 }
 
 TEST_P(EveryCausalAttention, LaterTokensChangeNoEarlierBit) {
