@@ -9,6 +9,9 @@ namespace furlong::ops {
 /// Queries and keys of one document, or of the whole row without a document mask.
 struct LinearAttentionRange {
   std::int64_t first_query, end_query, first_key, end_key;
+
+  std::int64_t n_query() const { return end_query - first_query; }
+  std::int64_t n_key() const { return end_key - first_key; }
 };
 
 /// Returns the ranges of row b in the order of the walk. With `reversed`, tokens are numbered from the row's end.

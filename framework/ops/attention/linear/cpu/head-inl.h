@@ -18,13 +18,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace furlong::ops::HWY_NAMESPACE {
 
-/// Gradients of one head in the compute type, with rows padded as in tiles: d_query [n_query, ld_d], d_key
-/// [n_key, ld_d], d_value [n_key, ld_v].
-template <class T>
-struct HeadGradients {
-  T *d_query, *d_key, *d_value;
-};
-
 template <class T, class Tile>
 class LinearAttentionHead {
   static constexpr typename Lanes<T>::D d{};
@@ -177,9 +170,9 @@ class LinearAttentionHead {
   void read(const Tensor& tensor, std::int64_t head, std::int64_t start, std::int64_t rows, T* tile,
             std::int64_t ld) const {
     read_rows<T>({tensor, b_, head, place(start), tile_.step}, rows, tile, ld);
-    const std::int64_t n = tensor.extent(1), next = start + ahead_ * s_.chunk;
-    const std::int64_t first = std::clamp<std::int64_t>(next, 0, n), end = std::clamp<std::int64_t>(next + rows, 0, n);
-    tile_.upcoming.add({tensor, b_, head, place(std::min(first, n - 1)), tile_.step}, end - first);
+    const std::int64_t next = start + ahead_ * s_.chunk;
+    if (next >= 0 && next + rows <= tensor.extent(1))
+      tile_.upcoming.add({tensor, b_, head, place(next), tile_.step}, rows);
   }
   void write(const GradientTarget& target, std::int64_t head, std::int64_t skip, const T* values, std::int64_t width,
              std::int64_t ld) const {
@@ -334,21 +327,18 @@ class LinearAttentionHead {
   // Here keys are visited in chunks of the range. A pair of chunks is computed pair by pair if forward could have
   // computed any of its pairs so. Both ways give the same feature weights, except for rounding.
 
-  std::int64_t key_chunks(const Range& range) const {
-    return (range.end_key - range.first_key + s_.chunk - 1) / s_.chunk;
-  }
-  std::int64_t query_chunks(const Range& range) const {
-    return (range.end_query - range.first_query + s_.chunk - 1) / s_.chunk;
-  }
+  std::int64_t chunks(std::int64_t tokens) const { return (tokens + s_.chunk - 1) / s_.chunk; }
+  std::int64_t key_chunks(const Range& range) const { return chunks(range.n_key()); }
+  std::int64_t query_chunks(const Range& range) const { return chunks(range.n_query()); }
   /// Returns the key position of the chunk's first query in the range. Queries before `query_offset` do not exist.
   std::int64_t query_position(const Range& range, std::int64_t chunk) const {
     return range.first_query + chunk * s_.chunk + a_.query_offset - range.first_key;
   }
   std::int64_t query_rows(const Range& range, std::int64_t chunk) const {
-    return std::min(s_.chunk, range.end_query - range.first_query - chunk * s_.chunk);
+    return std::min(s_.chunk, range.n_query() - chunk * s_.chunk);
   }
   std::int64_t key_rows(const Range& range, std::int64_t chunk) const {
-    return std::min(s_.chunk, range.end_key - range.first_key - chunk * s_.chunk);
+    return std::min(s_.chunk, range.n_key() - chunk * s_.chunk);
   }
   /// Returns the first chunk of keys that a chunk of queries meets pair by pair, or key_chunks() if there is none.
   std::int64_t first_near_chunk(const Range& range, std::int64_t chunk) const {

@@ -16,6 +16,7 @@
 #define FURLONG_LOG_FEATURES_TILE_INL_H_
 #endif
 
+#include "framework/ops/attention/linear/cpu/direct_pair-inl.h"
 #include "framework/ops/attention/linear/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -241,11 +242,6 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   }
 
  private:
-  static V only(V value, std::int64_t n, V otherwise) {
-    return n == Lanes<T>::count() ? value
-                                  : hn::IfThenElse(hn::FirstN(d, static_cast<std::size_t>(n)), value, otherwise);
-  }
-
   void multiply_rows(std::int64_t rows, T* target, const T* by) {
     for (std::int64_t i = 0; i < rows; ++i) {
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
@@ -273,7 +269,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   T normalized(const T* row, T* target) const {
     V top = hn::Set(d, nothing);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
-                          HWY_ATTR { top = hn::Max(top, only(load_n(row + f, n), n, hn::Set(d, nothing))); });
+                          HWY_ATTR { top = hn::Max(top, first_lanes<T>(load_n(row + f, n), n, hn::Set(d, nothing))); });
     const T maximum = hn::GetLane(hn::MaxOfLanes(d, top));
     const V shift = hn::Set(d, maximum);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
@@ -300,43 +296,22 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       direct = direct || !hn::AllTrue(d, hn::Or(large, hn::Not(in)));
       V larger = p;
       if constexpr (rotated) larger = hn::Max(p, hn::Abs(hn::LoadU(d, rotated_product + i * s.ld_n + j)));
-      const V log_weight = hn::Add(hn::LoadU(d, row_k + j), exponent(larger));
+      const V log_weight = hn::Add(hn::LoadU(d, row_k + j), floor_log<T>(larger));
       best = hn::Max(best, hn::IfThenElse(hn::And(in, large), log_weight, hn::Set(d, nothing)));
     });
     T top = hn::GetLane(hn::MaxOfLanes(d, best)) + row_q[i];
     if (direct) {
       for (std::int64_t j = row.first; j < row.soft; ++j) {
         if (product[i * s.ld_n + j] >= min_product) continue;
-        top = std::max(top, rotated && j != pairs.offset + i ? rotated_pair(i, j).bound() : direct_log_weight(i, j));
+        top = std::max(top,
+                       rotated && j != pairs.offset + i ? rotated_pair(i, j).bound() : direct_pair(i, j).log_weight());
       }
     }
     return top;
   }
-  /// Returns ⌊log2 p⌋ ln 2 of positive normal numbers, from their exponent bits.
-  static V exponent(V p) {
-    const hn::RebindToSigned<typename Base::D> di;
-    constexpr int mantissa_bits = sizeof(T) == 8 ? 52 : 23, bias = sizeof(T) == 8 ? 1023 : 127;
-    const auto bits = hn::ShiftRight<mantissa_bits>(hn::BitCast(di, p));
-    return hn::Mul(hn::Sub(hn::ConvertTo(d, bits), hn::Set(d, T{bias})),
-                   hn::Set(d, static_cast<T>(0.69314718055994530942)));
+  DirectPair<T> direct_pair(std::int64_t i, std::int64_t j) const {
+    return {feature_q + i * s.ld_m, feature_k + j * s.ld_m, s.m};
   }
-
-  /// Returns log Σ_f exp(a_if + b_jf), computed directly.
-  T direct_log_weight(std::int64_t i, std::int64_t j) const {
-    const T *a = feature_q + i * s.ld_m, *b = feature_k + j * s.ld_m;
-    V best = hn::Set(d, nothing);
-    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      best = hn::Max(best, only(hn::Add(load_n(a + f, n), load_n(b + f, n)), n, hn::Set(d, nothing)));
-    });
-    const T maximum = hn::GetLane(hn::MaxOfLanes(d, best));
-    const V shift = hn::Set(d, maximum);
-    V sum = hn::Zero(d);
-    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      sum = hn::Add(sum, only(exp(d, hn::Sub(hn::Add(load_n(a + f, n), load_n(b + f, n)), shift)), n, hn::Zero(d)));
-    });
-    return maximum + std::log(hn::GetLane(hn::SumOfLanes(d, sum)));
-  }
-
   RotatedPair<T> rotated_pair(std::int64_t i, std::int64_t j) const {
     return {feature_q + i * s.ld_m, feature_k + j * s.ld_m, rotations_q, i, rotations_k, j};
   }
@@ -366,7 +341,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     if (direct) {
       for (std::int64_t j = row.first; j < row.soft; ++j) {
         if (product[i * s.ld_n + j] >= min_product) continue;
-        const T w = this->rounded(std::exp(direct_log_weight(i, j) - top));
+        const T w = this->rounded(std::exp(direct_pair(i, j).log_weight() - top));
         weight[i * s.ld_n + j] = rotated && j != pairs.offset + i ? rotated_pair(i, j).product(top) : w;
         total += w;
       }
@@ -377,19 +352,18 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   T past_top(std::int64_t i) const {
     V best = hn::Set(d, nothing);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      best = hn::Max(best, only(hn::Add(load_n(feature_q + i * s.ld_m + f, n), load_n(running_maximum + f, n)), n,
-                                hn::Set(d, nothing)));
+      best =
+          hn::Max(best, first_lanes<T>(hn::Add(load_n(feature_q + i * s.ld_m + f, n), load_n(running_maximum + f, n)),
+                                       n, hn::Set(d, nothing)));
     });
     return hn::GetLane(hn::MaxOfLanes(d, best));
   }
 
   /// Stores weights of the state in `work`, packed as the left operand of the product with the state if that has parts.
   HWY_INLINE void store_past(std::int64_t i, std::int64_t f, std::int64_t n, V weights) {
-    if (s.splits_sums()) {
-      this->pack_values(weights, n, reinterpret_cast<std::uint16_t*>(work) + i * s.ld_m + f);
-    } else {
-      store_n(weights, work + i * s.ld_m + f, n);
-    }
+    const std::int64_t at = i * s.ld_m + f;
+    s.splits_sums() ? this->pack_values(weights, n, reinterpret_cast<std::uint16_t*>(work) + at)
+                    : store_n(weights, work + at, n);
   }
 
   /// Row i of the weights of the state = exp(a_i + c - top). Returns its dot product with z.
@@ -437,10 +411,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   /// 1. Returns `work` with the weights, or null if they are packed by pairs of rows in `packed`.
   const T* exponentials(std::int64_t rows, const T* log_rows, const T* less, const T* factor, const T* normal_factor,
                         simd::BFloat16Pair* packed) {
-    if (packed) {
-      packed_exponentials(rows, log_rows, less, factor, normal_factor, packed);
-      return nullptr;
-    }
+    if (packed) return packed_exponentials(rows, log_rows, less, factor, normal_factor, packed);
     for (std::int64_t i = 0; i < rows; ++i) {
       const V shift = hn::Set(d, less ? less[i] : T{0}), by = hn::Set(d, factor ? factor[i] : T{1});
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
@@ -453,8 +424,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     this->add_to_normalizer(rows, work, normal_factor);
     return work;
   }
-  void packed_exponentials(std::int64_t rows, const T* log_rows, const T* less, const T* factor, const T* normal_factor,
-                           simd::BFloat16Pair* packed) {
+  const T* packed_exponentials(std::int64_t rows, const T* log_rows, const T* less, const T* factor,
+                               const T* normal_factor, simd::BFloat16Pair* packed) {
     T* const sums = this->begin_normalizer_sum();
     const auto weights = [&](std::int64_t i, std::int64_t f, std::int64_t n) HWY_ATTR {
       if (i == rows) return hn::Zero(d);
@@ -462,10 +433,9 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       const V e = this->exponential(hn::Sub(load_n(log_rows + i * s.ld_m + f, n), shift));
       return this->rounded(factor ? hn::Mul(e, hn::Set(d, factor[i])) : e);
     };
-    const auto factor_of = [&](std::int64_t i)
-                               HWY_ATTR { return hn::Set(d, normal_factor && i < rows ? normal_factor[i] : T{1}); };
     for (std::int64_t i = 0; i < rows; i += 2) {
-      const V first = factor_of(i), second = factor_of(i + 1);
+      const V first = hn::Set(d, normal_factor ? normal_factor[i] : T{1}),
+              second = hn::Set(d, normal_factor && i + 1 < rows ? normal_factor[i + 1] : T{1});
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const V even = weights(i, f, n), odd = weights(i + 1, f, n);
         this->pack_pairs(even, odd, packed + i / 2 * s.ld_m + f);
@@ -473,6 +443,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       });
     }
     this->end_normalizer_sum();
+    return nullptr;
   }
 
   /// weight row i becomes w_ij / Σ_j w_ij, d_product row i = ∂ loss / ∂ product_ij; both are zero for pairs that are
@@ -516,17 +487,9 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
                                                              d_feature_q + i * s.ld_m, d_feature_k + j * s.ld_m);
           continue;
         }
-        const V top = hn::Set(d, top_[i]), gradient = hn::Set(d, (g_v[at] - delta[i]) * inverse_[i]);
-        V sum = hn::Zero(d);
-        for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-          const std::int64_t at_q = i * s.ld_m + f, at_k = j * s.ld_m + f;
-          const V e = only(exp(d, hn::Add(load_n(feature_q + at_q, n), hn::Sub(load_n(feature_k + at_k, n), top))), n,
-                           hn::Zero(d));
-          sum = hn::Add(sum, e);
-          store_n(hn::MulAdd(e, gradient, load_n(d_feature_q + at_q, n)), d_feature_q + at_q, n);
-          store_n(hn::MulAdd(e, gradient, load_n(d_feature_k + at_k, n)), d_feature_k + at_k, n);
-        });
-        weight[at] = hn::GetLane(hn::SumOfLanes(d, sum)) * inverse_[i];
+        const T sum = direct_pair(i, j).add_gradients(top_[i], (g_v[at] - delta[i]) * inverse_[i],
+                                                      d_feature_q + i * s.ld_m, d_feature_k + j * s.ld_m);
+        weight[at] = sum * inverse_[i];
       }
     }
   }

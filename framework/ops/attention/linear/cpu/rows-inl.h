@@ -35,6 +35,13 @@ struct HeadRows {
   }
 };
 
+/// Gradients of one head in the compute type, with rows padded as in tiles: d_query [n_query, ld_d], d_key
+/// [n_key, ld_d], d_value [n_key, ld_v].
+template <class T>
+struct HeadGradients {
+  T *d_query, *d_key, *d_value;
+};
+
 /// Reads rows into a tile whose rows are `ld` apart.
 template <class T>
 void read_rows(const HeadRows& source, std::int64_t rows, T* tile, std::int64_t ld) {
