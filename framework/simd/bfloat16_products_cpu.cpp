@@ -212,7 +212,8 @@ const BFloat16Products* avx512_bfloat16_products() {
                                              split_row_pairs,
                                              split_transposed,
                                              multiply<false>,
-                                             multiply<true>};
+                                             multiply<true>,
+                                             [](bool) {}};
   return &products;
 }
 

@@ -108,9 +108,11 @@ void softmax_attention_forward(const Stream& stream, const Tensor& query, const 
                                const Tensor& output, const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options,
                                const AttentionMask& mask) {
   SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options, mask);
-  if (!stream.device.is_gpu())
+  if (!stream.device.is_gpu()) {
+    arguments.group = Sizes::bfloat16_forward_group(arguments.shape, thread_count());
     arguments.scratch = thread_scratch(arguments, Sizes::forward_elements(arguments.shape),
-                                       Sizes::bfloat16_forward_elements(arguments.shape));
+                                       Sizes::bfloat16_forward_elements(arguments.shape, arguments.group));
+  }
   dispatch_kernel(stream, softmax_attention_forward_cpu, softmax_attention_forward_gpu, arguments);
 }
 
@@ -137,8 +139,9 @@ void softmax_attention_backward(const Stream& stream, const Tensor& query, const
     gradients.row_dots = Tensor::empty(log_sum_exp.shape(), log_sum_exp.dtype(), query.device());
   } else {
     gradients.segments = Sizes::segments(shape);
-    arguments.scratch =
-        thread_scratch(arguments, Sizes::backward_elements(shape), Sizes::bfloat16_backward_elements(shape));
+    arguments.group = Sizes::bfloat16_backward_group(shape);
+    arguments.scratch = thread_scratch(arguments, Sizes::backward_elements(shape),
+                                       Sizes::bfloat16_backward_elements(shape, arguments.group));
     if (d_key.wanted() || d_value.wanted()) {
       const std::int64_t slots =
           gradients.segments == 1 ? thread_count() : shape.batch * shape.n_kv_heads * gradients.segments;

@@ -24,10 +24,12 @@ class BFloat16Forward : public BFloat16Blocks {
       block.sum = pieces.take(query_block);
       block.exact_sum = pieces.take(query_block);
     }
-    keys_ = reinterpret_cast<bfloat16*>(pieces.take(key_pairs * width_k_));
+    for (Tile& tile : tiles_) {
+      tile.keys = reinterpret_cast<bfloat16*>(pieces.take(key_pairs * width_k_));
+      tile.values_t = reinterpret_cast<BFloat16Pair*>(pieces.take(width_v_ * key_pairs));
+    }
     values_ = reinterpret_cast<bfloat16*>(pieces.take(key_pairs * width_v_));
-    values_t_ = reinterpret_cast<BFloat16Pair*>(pieces.take(width_v_ * key_pairs));
-    scores_ = pieces.take(key_block * query_block);
+    scores_ = pieces.take(key_block * part);
     rows_ = pieces.take(query_block * std::max(ld_k_, ld_v_));
   }
 
@@ -35,19 +37,26 @@ class BFloat16Forward : public BFloat16Blocks {
     const HeadRows<bfloat16> keys = head_rows<bfloat16>(a_.key, batch, head / s_.heads_per_kv()),
                              values = head_rows<bfloat16>(a_.value, batch, head / s_.heads_per_kv());
     for (std::size_t i = 0; i < blocks.size(); ++i) load(batch, head, blocks[i], blocks_[i]);
-    bool finite = true;
+    const simd::KeptRegisters kept(p_);
     for_tiles(
-        batch, blocks,
-        [&](const BFloat16Tile& tile) {
-          copy_tile<false>(keys, tile, s_.d_key, width_k_, keys_);
-          finite = copy_tile<true>(values, tile, s_.d_value, width_v_, values_);
-          transpose_tile(values_, width_v_, values_t_);
+        batch, blocks, std::ssize(tiles_),
+        [&](std::int64_t slot, const BFloat16Tile& rows) {
+          Tile& tile = tiles_[static_cast<std::size_t>(slot)];
+          copy_tile<false>(keys, rows, s_.d_key, width_k_, tile.keys);
+          tile.finite = copy_tile<true>(values, rows, s_.d_value, width_v_, values_);
+          transpose_tile(values_, width_v_, tile.values_t);
         },
-        [&](std::int64_t i, const BFloat16Tile& tile, bool whole) {
+        [&](std::int64_t i, std::int64_t slot, const BFloat16Tile& rows, bool whole) {
+          const Tile& tile = tiles_[static_cast<std::size_t>(slot)];
           Block& block = blocks_[static_cast<std::size_t>(i)];
-          add(block, whole);
-          if (!finite) add_values_not_finite(block, values, tile, whole);
-        });
+          block.any = true;
+          for (std::int64_t first = 0; first < columns_; first += part) {
+            const std::int64_t end = std::min(first + part, columns_);
+            add(block, tile, first, end, whole);
+            if (!tile.finite) add_values_not_finite(block, values, rows, first, end, whole);
+          }
+        },
+        [] {});
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       begin(batch, blocks[i]);
       finish(batch, head, blocks_[i]);
@@ -66,6 +75,12 @@ class BFloat16Forward : public BFloat16Blocks {
   };
   static constexpr float slack = 8;
 
+  struct Tile {
+    bfloat16* keys = nullptr;          // [key_block, width_k]
+    BFloat16Pair* values_t = nullptr;  // [width_v, key_pairs]; elements that are not finite are zeros
+    bool finite = true;                // there are none
+  };
+
   void load(std::int64_t batch, std::int64_t head, const SoftmaxAttentionBlock& rows, Block& block) {
     begin(batch, rows);
     load_rows(head_rows<bfloat16>(a_.query, batch, head), first_, n_, s_.d_key, sign_, rows_, ld_k_);
@@ -80,72 +95,66 @@ class BFloat16Forward : public BFloat16Blocks {
     block.any = false;
   }
 
-  void add(Block& block, bool whole) {
-    p_.multiply(key_block, columns_, width_k_, reinterpret_cast<const BFloat16Pair*>(keys_), width_k_ / 2,
-                block.query_t, query_block, scores_, query_block, false);
-    if (!whole) hide();
-    block.any = true;
-    a_.log_sum_exp.defined() ? weigh<true>(block) : weigh<false>(block);
-    p_.multiply(width_v_, columns_, key_block, values_t_, key_pairs, reinterpret_cast<const BFloat16Pair*>(scores_),
-                query_block, block.output_t, query_block, true);
+  /// Adds the products of a tile and queries [first, end) of a block.
+  void add(Block& block, const Tile& tile, std::int64_t first, std::int64_t end, bool whole) {
+    p_.multiply(key_block, end - first, width_k_, reinterpret_cast<const BFloat16Pair*>(tile.keys), width_k_ / 2,
+                block.query_t + first, query_block, scores_, part, false);
+    if (!whole) hide(first, end);
+    for (std::int64_t strip = first; strip < end; strip += tile_lanes) {
+      float* const column = scores_ + (strip - first);
+      a_.log_sum_exp.defined() ? weigh<true>(block, strip, column) : weigh<false>(block, strip, column);
+    }
+    p_.multiply(width_v_, end - first, key_block, tile.values_t, key_pairs,
+                reinterpret_cast<const BFloat16Pair*>(scores_), part, block.output_t + first, query_block, true);
   }
 
   /// Sets scores of keys that are not visible to -infinity.
-  void hide() {
+  void hide(std::int64_t first, std::int64_t end) {
     const __m512 unseen = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
     for (std::int64_t j = 0; j < key_block; ++j) {
-      for (std::int64_t strip = 0; strip < columns_; strip += tile_lanes) {
+      for (std::int64_t strip = first; strip < end; strip += tile_lanes) {
         if (!all_visible(strip, j))
-          _mm512_mask_storeu_ps(scores_ + j * query_block + strip, static_cast<__mmask16>(~visible(strip, j)), unseen);
+          _mm512_mask_storeu_ps(scores_ + j * part + strip - first, static_cast<__mmask16>(~visible(strip, j)), unseen);
       }
     }
   }
 
-  /// Replaces scores by weights, rounded to bfloat16 in pairs of neighboring keys [key_pairs, query_block], which start
-  /// where the scores do. Rescales the sums so far where the reference changes.
+  /// Replaces a strip's scores, in a column of scores_, by weights rounded to bfloat16 in pairs of neighboring keys
+  /// [key_pairs, part], which start where the scores do. Rescales the sums so far where the reference changes.
   template <bool with_exact_sum>
-  FURLONG_AVX512_BF16 void weigh(Block& block) {
-    const __m512 scale = _mm512_set1_ps(exponent_scale_);
+  FURLONG_AVX512_BF16 void weigh(Block& block, std::int64_t strip, float* column) {
+    const __m512 scale = _mm512_set1_ps(exponent_scale_), reference = find_reference(block, strip, column);
     const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
-    // Words 0 to 15 are the even key's weights, 16 to 31 the odd key's.
-    const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
-                                                6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    for (std::int64_t strip = 0; strip < columns_; strip += tile_lanes) {
-      float* const column = scores_ + strip;
-      const __m512 reference = find_reference(block, strip);
-      __m512 sum = _mm512_loadu_ps(block.sum + strip), exact_even = _mm512_setzero_ps(), exact_odd = exact_even;
+    __m512 sum = _mm512_loadu_ps(block.sum + strip), exact_even = _mm512_setzero_ps(), exact_odd = exact_even;
 #pragma GCC unroll 4
-      for (std::int64_t pair = 0; pair < key_pairs; ++pair) {
-        const float* const row = column + 2 * pair * query_block;
-        const __m512 even = exp2_scaled(_mm512_fmsub_ps(_mm512_loadu_ps(row), scale, reference)),
-                     odd = exp2_scaled(_mm512_fmsub_ps(_mm512_loadu_ps(row + query_block), scale, reference));
-        const __m512i pairs = _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
-        sum = _mm512_dpbf16_ps(sum, (__m512bh)pairs, ones);
-        if constexpr (with_exact_sum) {
-          exact_even = _mm512_add_ps(exact_even, even);
-          exact_odd = _mm512_add_ps(exact_odd, odd);
-        }
-        _mm512_storeu_si512(column + pair * query_block, pairs);
-      }
-      _mm512_storeu_ps(block.sum + strip, sum);
+    for (std::int64_t pair = 0; pair < key_pairs; ++pair) {
+      const float* const row = column + 2 * pair * part;
+      const __m512 even = exp2_scaled(_mm512_fmsub_ps(_mm512_loadu_ps(row), scale, reference)),
+                   odd = exp2_scaled(_mm512_fmsub_ps(_mm512_loadu_ps(row + part), scale, reference));
+      const __m512i pairs = rounded_pairs(even, odd);
+      sum = _mm512_dpbf16_ps(sum, (__m512bh)pairs, ones);
       if constexpr (with_exact_sum) {
-        float* const exact = block.exact_sum + strip;
-        _mm512_storeu_ps(exact, _mm512_add_ps(_mm512_loadu_ps(exact), _mm512_add_ps(exact_even, exact_odd)));
+        exact_even = _mm512_add_ps(exact_even, even);
+        exact_odd = _mm512_add_ps(exact_odd, odd);
       }
+      _mm512_storeu_si512(column + pair * part, pairs);
+    }
+    _mm512_storeu_ps(block.sum + strip, sum);
+    if constexpr (with_exact_sum) {
+      float* const exact = block.exact_sum + strip;
+      _mm512_storeu_ps(exact, _mm512_add_ps(_mm512_loadu_ps(exact), _mm512_add_ps(exact_even, exact_odd)));
     }
   }
 
   /// Returns the strip's reference for this tile's scores, and rescales the sums so far if it is a new one.
-  FURLONG_AVX512_BF16 HWY_INLINE __m512 find_reference(Block& block, std::int64_t strip) {
-    const float* const column = scores_ + strip;
+  FURLONG_AVX512_BF16 HWY_INLINE __m512 find_reference(Block& block, std::int64_t strip, const float* column) {
     __m512 most[4];
 #pragma GCC unroll 4
-    for (std::int64_t i = 0; i < 4; ++i) most[i] = _mm512_loadu_ps(column + i * query_block);
+    for (std::int64_t i = 0; i < 4; ++i) most[i] = _mm512_loadu_ps(column + i * part);
 #pragma GCC unroll 4
     for (std::int64_t j = 4; j < key_block; j += 4) {
 #pragma GCC unroll 4
-      for (std::int64_t i = 0; i < 4; ++i)
-        most[i] = _mm512_max_ps(most[i], _mm512_loadu_ps(column + (j + i) * query_block));
+      for (std::int64_t i = 0; i < 4; ++i) most[i] = _mm512_max_ps(most[i], _mm512_loadu_ps(column + (j + i) * part));
     }
     const __m512 maximum =
         _mm512_mul_ps(_mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3])),
@@ -168,18 +177,20 @@ class BFloat16Forward : public BFloat16Blocks {
     for (std::int64_t f = 0; f < s_.d_value; ++f) multiply(block.output_t + f * query_block + strip);
   }
 
-  /// Adds the products with values that are not finite, which values_t_ lacks, for queries to which they are visible.
-  void add_values_not_finite(Block& block, const HeadRows<bfloat16>& values, const BFloat16Tile& tile, bool whole) {
+  /// Adds the products with values that are not finite, which values_t lacks, for those of the queries
+  /// [first, end) to which they are visible.
+  void add_values_not_finite(Block& block, const HeadRows<bfloat16>& values, const BFloat16Tile& tile,
+                             std::int64_t first, std::int64_t end, bool whole) {
     const auto* const weights = reinterpret_cast<const std::uint16_t*>(scores_);
     for (std::int64_t j = 0; j < tile.n; ++j) {
       if (tile.keep && tile.keep[j] == 0) continue;
       for (std::int64_t f = 0; f < s_.d_value; ++f) {
         const auto value = static_cast<float>(values.data[(tile.first + j) * values.stride + f]);
         if (std::isfinite(value)) continue;
-        for (std::int64_t i = 0; i < n_; ++i) {
+        for (std::int64_t i = first; i < std::min(end, n_); ++i) {
           if (!whole && (visible(i / tile_lanes * tile_lanes, j) >> (i % tile_lanes) & 1) == 0) continue;
           bfloat16 weight;
-          std::memcpy(&weight.bits, weights + (j / 2 * query_block + i) * 2 + j % 2, sizeof weight.bits);
+          std::memcpy(&weight.bits, weights + (j / 2 * part + i - first) * 2 + j % 2, sizeof weight.bits);
           block.output_t[f * query_block + i] += static_cast<float>(weight) * value;
         }
       }
@@ -210,10 +221,11 @@ class BFloat16Forward : public BFloat16Blocks {
                   a_.log_sum_exp.data<float>() + (batch * s_.n_heads + head) * s_.n_query + first_);
   }
 
-  std::vector<Block> blocks_{static_cast<std::size_t>(Sizes::bfloat16_forward_blocks(s_))};
-  bfloat16 *keys_, *values_;  // [key_block, width]
-  BFloat16Pair* values_t_;    // [width_v, key_pairs]
-  float *scores_, *rows_;
+  std::vector<Block> blocks_{static_cast<std::size_t>(a_.group)};
+  std::vector<Tile> tiles_{Sizes::bfloat16_forward_tiles};
+  bfloat16* values_;  // [key_block, width_v]
+  float* scores_;     // [key_block, part]
+  float* rows_;
 };
 
 }  // namespace furlong::ops::HWY_NAMESPACE

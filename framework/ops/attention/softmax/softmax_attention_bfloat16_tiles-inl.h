@@ -2,7 +2,7 @@
 // and backward share. Compiled for AVX-512 alone; needs a CPU with AVX-512 bf16.
 //
 // As in float32, tiles are transposed: rows are keys or dimensions of a head, lanes are queries. A tile of keys is
-// copied and packed once for a group of up to several blocks of queries. Tiles lie on a grid that starts at the first
+// copied and packed once for a group of several blocks of queries. Tiles lie on a grid that starts at the first
 // token of the document, and a tile that a query does not see changes no bit of its sums, so results do not depend on
 // the groups.
 #if defined(FURLONG_OPS_SOFTMAX_ATTENTION_BFLOAT16_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -36,6 +36,7 @@ namespace furlong::ops::HWY_NAMESPACE {
 using simd::BFloat16Pair;
 
 constexpr std::int64_t tile_lanes = 16;            // queries in a vector
+constexpr std::int64_t part = 32;                  // queries whose scores are computed at once, for the L1 cache
 constexpr std::int64_t key_pairs = key_block / 2;  // pairs of neighboring keys in a tile
 
 /// 2^x to 2^-22 of itself. NaN stays NaN; 2^-infinity is 0.
@@ -48,6 +49,16 @@ FURLONG_AVX512_BF16 inline __m512 exp2_scaled(__m512 x) {
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.62e4f6p-1f));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.fffffep-1f));
   return _mm512_scalef_ps(p, x);  // times 2^floor(x)
+}
+
+/// Pairs of elements of two vectors, rounded to bfloat16, ties away from zero: two thirds of the time of the
+/// instruction that rounds ties to even, and of the one that then interleaves the halves. NaN stays NaN, if its lower
+/// half is zero, as is that of each NaN from a bfloat16 number or an operation on numbers.
+FURLONG_AVX512_BF16 inline __m512i rounded_pairs(__m512 even, __m512 odd) {
+  const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+  const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(even), half), 16);
+  const __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+  return _mm512_ternarylogic_epi32(low, high, upper, 0xf8);  // low | (high & upper)
 }
 
 /// Keys [first, first + n) of a sequence, n <= key_block.
@@ -111,10 +122,10 @@ FURLONG_AVX512_BF16 inline void transpose_tile(const bfloat16* source, std::int6
 /// Groups of blocks of queries that use a tile of keys one after another.
 class BFloat16Blocks : protected QueryBlock<bfloat16> {
  public:
-  /// Calls body(blocks), up to `most` consecutive blocks of one document, for the query blocks [first, end).
+  /// Calls body(blocks), up to `arguments.group` consecutive blocks of one document, for the query blocks [first, end).
   template <class Body>
   static void for_groups(const SoftmaxAttentionArguments& arguments, std::int64_t batch, std::int64_t first,
-                         std::int64_t end, std::int64_t most, const Body& body) {
+                         std::int64_t end, const Body& body) {
     std::vector<SoftmaxAttentionBlock> blocks;
     const auto flush = [&] {
       if (!blocks.empty()) body(blocks);
@@ -122,7 +133,8 @@ class BFloat16Blocks : protected QueryBlock<bfloat16> {
     };
     for (std::int64_t index = first; index < end; ++index) {
       for_query_blocks(arguments, batch, index, [&](const SoftmaxAttentionBlock& block) {
-        if (std::ssize(blocks) == most || (!blocks.empty() && blocks.back().first_key != block.first_key)) flush();
+        if (std::ssize(blocks) == arguments.group || (!blocks.empty() && blocks.back().first_key != block.first_key))
+          flush();
         blocks.push_back(block);
       });
     }
@@ -138,11 +150,12 @@ class BFloat16Blocks : protected QueryBlock<bfloat16> {
         sign_(a_.scale < 0 ? -1.0 : 1.0),
         exponent_scale_(static_cast<float>(std::abs(a_.scale) * log2_e)) {}
 
-  /// Calls load(tile) for each tile of keys, and then step(i, tile, whole) for each block i that sees any of it.
-  /// `whole`: every query of the block sees all keys of a full tile; otherwise find_visibility() has been called.
-  template <class Load, class Step>
-  void for_tiles(std::int64_t batch, const std::vector<SoftmaxAttentionBlock>& blocks, const Load& load,
-                 const Step& step) {
+  /// For up to `chunk` tiles of keys at a time: calls load(slot, tile) for each, slot < chunk, then
+  /// step(i, slot, tile, whole) for each block i and each tile that the block sees any of, then end(). `whole`: every
+  /// query of the block sees all keys of a full tile; otherwise find_visibility() has been called.
+  template <class Load, class Step, class End>
+  void for_tiles(std::int64_t batch, const std::vector<SoftmaxAttentionBlock>& blocks, std::int64_t chunk,
+                 const Load& load, const Step& step, const End& end_chunk) {
     std::int64_t first = std::numeric_limits<std::int64_t>::max(), end = 0;
     for (const SoftmaxAttentionBlock& block : blocks) {
       begin(batch, block);
@@ -152,22 +165,32 @@ class BFloat16Blocks : protected QueryBlock<bfloat16> {
     }
     if (first >= end) return;
     const std::int64_t grid = blocks.front().first_key;
-    for (first = grid + (first - grid) / key_block * key_block; first < end; first += key_block) {
-      BFloat16Tile tile{first, std::min(key_block, end - first), nullptr};
-      std::int64_t kept = tile.n;
-      if (kept_)
-        kept = std::count_if(kept_ + first, kept_ + first + tile.n, [](std::int32_t keep) { return keep != 0; });
-      if (kept == 0) continue;
-      if (kept < tile.n) tile.keep = kept_ + first;
-      load(tile);
+    first = grid + (first - grid) / key_block * key_block;
+    while (first < end) {
+      tiles_.clear();
+      for (; first < end && std::ssize(tiles_) < chunk; first += key_block) {
+        BFloat16Tile tile{first, std::min(key_block, end - first), nullptr};
+        if (kept_) {
+          const std::int64_t kept = std::count_if(kept_ + first, kept_ + first + tile.n, [](auto k) { return k != 0; });
+          if (kept == 0) continue;
+          if (kept < tile.n) tile.keep = kept_ + first;
+        }
+        load(std::ssize(tiles_), tile);
+        tiles_.push_back(tile);
+      }
+      if (tiles_.empty()) return;
       for (std::size_t i = 0; i < blocks.size(); ++i) {
         begin(batch, blocks[i]);
-        if (end_visible_ <= first || first + tile.n <= first_visible_) continue;
-        const bool whole = tile.n == key_block && !tile.keep && first >= position_ + n_ - 1 - a_.behind &&
-                           first + tile.n <= position_ + a_.ahead + 1;
-        if (!whole) find_visibility(tile.first, tile.n, tile.keep);
-        step(static_cast<std::int64_t>(i), tile, whole);
+        for (std::size_t slot = 0; slot < tiles_.size(); ++slot) {
+          const BFloat16Tile& tile = tiles_[slot];
+          if (end_visible_ <= tile.first || tile.first + tile.n <= first_visible_) continue;
+          const bool whole = tile.n == key_block && !tile.keep && tile.first >= position_ + n_ - 1 - a_.behind &&
+                             tile.first + tile.n <= position_ + a_.ahead + 1;
+          if (!whole) find_visibility(tile.first, tile.n, tile.keep);
+          step(static_cast<std::int64_t>(i), static_cast<std::int64_t>(slot), tile, whole);
+        }
       }
+      end_chunk();
     }
   }
 
@@ -184,6 +207,9 @@ class BFloat16Blocks : protected QueryBlock<bfloat16> {
   const std::int64_t width_k_, width_v_;  // of heads, padded to whole tiles of pairs
   const double sign_;                     // of the scale: a factor of the query in scores
   const float exponent_scale_;            // of scores: weights are powers of two
+
+ private:
+  std::vector<BFloat16Tile> tiles_;
 };
 
 }  // namespace furlong::ops::HWY_NAMESPACE

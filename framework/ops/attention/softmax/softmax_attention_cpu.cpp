@@ -174,13 +174,13 @@ class ForwardBlock : QueryBlock<T> {
 #ifdef FURLONG_SOFTMAX_BFLOAT16
 void forward_in_bfloat16(const SoftmaxAttentionArguments& arguments) {
   const AttentionShape& shape = arguments.shape;
-  const std::int64_t width = Sizes::bfloat16_forward_blocks(shape), blocks = Sizes::query_blocks(shape),
+  const std::int64_t width = arguments.group, blocks = Sizes::query_blocks(shape),
                      groups = (blocks + width - 1) / width;
   run_tasks(shape, shape.batch * shape.n_heads * groups, [&](std::int64_t task) {
     const std::int64_t row = task / groups, batch = row / shape.n_heads, first = (groups - 1 - task % groups) * width;
     BFloat16Forward forward(arguments);
     BFloat16Forward::for_groups(
-        arguments, batch, first, std::min(first + width, blocks), width,
+        arguments, batch, first, std::min(first + width, blocks),
         [&](const std::vector<SoftmaxAttentionBlock>& group) { forward.run(batch, row % shape.n_heads, group); });
   });
 }
