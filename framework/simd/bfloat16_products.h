@@ -48,6 +48,21 @@ struct BFloat16Products {
   /// As multiply, with A packed by pairs of rows of Aᵀ.
   void (*multiply_transposed)(std::int64_t M, std::int64_t N, std::int64_t K, const BFloat16Pair* a, std::int64_t lda,
                               const BFloat16Pair* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulate);
+  /// Between keep(true) and keep(false), products on the calling thread leave their registers set up for the next one,
+  /// which saves about 50 ns for each product with AMX. No other code that uses tiles may run in between.
+  void (*keep)(bool kept);
+};
+
+/// Calls keep() for its lifetime.
+class KeptRegisters {
+ public:
+  explicit KeptRegisters(const BFloat16Products& products) : products_(products) { products_.keep(true); }
+  ~KeptRegisters() { products_.keep(false); }
+  KeptRegisters(const KeptRegisters&) = delete;
+  KeptRegisters& operator=(const KeptRegisters&) = delete;
+
+ private:
+  const BFloat16Products& products_;
 };
 
 /// The kernels for AVX-512 bf16, or null in a build for another processor. The caller checks that the CPU has it.

@@ -28,22 +28,40 @@ constexpr std::int64_t depths = 8;  // left tiles prepared at once: 256 elements
 /// and between the tile that is stored and loads.
 inline void order_memory() { asm volatile("" : : : "memory"); }
 
-/// All tiles have 16 rows of 64 bytes. oneDNN has its own configuration, so each product sets this one, and releases
-/// the tiles, so that other threads need not save them.
+/// All tiles have 16 rows of 64 bytes.
+FURLONG_AMX void configure_tiles() {
+  struct alignas(64) {
+    std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } const configuration;
+  asm volatile("" : : "m"(configuration) : "memory");
+  _tile_loadconfig(&configuration);
+}
+FURLONG_AMX void release_tiles() { _tile_release(); }
+
+thread_local bool tiles_kept = false;
+
+void keep_tiles(bool kept) {
+  if (kept != tiles_kept) kept ? configure_tiles() : release_tiles();
+  tiles_kept = kept;
+}
+
+/// oneDNN has its own configuration, so each product sets this one, and releases the tiles, so that other threads need
+/// not save them.
 class TileConfiguration {
  public:
-  FURLONG_AMX TileConfiguration() {
-    struct alignas(64) {
-      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-    } const configuration;
-    asm volatile("" : : "m"(configuration) : "memory");
-    _tile_loadconfig(&configuration);
+  TileConfiguration() : kept_(tiles_kept) {
+    if (!kept_) configure_tiles();
   }
-  FURLONG_AMX ~TileConfiguration() { _tile_release(); }
+  ~TileConfiguration() {
+    if (!kept_) release_tiles();
+  }
   TileConfiguration(const TileConfiguration&) = delete;
   TileConfiguration& operator=(const TileConfiguration&) = delete;
+
+ private:
+  const bool kept_;
 };
 
 /// Where a tile's rows are: `ld` pairs apart.
@@ -254,6 +272,7 @@ const BFloat16Products* amx_bfloat16_products() {
     kernels.multiply = multiply<false>;
     kernels.multiply_parts = multiply_parts;
     kernels.multiply_transposed = multiply<true>;
+    kernels.keep = keep_tiles;
     return &kernels;
   }();
   return products;

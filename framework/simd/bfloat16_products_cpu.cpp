@@ -220,7 +220,8 @@ const BFloat16Products* avx512_bfloat16_products() {
                                              split_transposed,
                                              multiply<false>,
                                              multiply_parts,
-                                             multiply<true>};
+                                             multiply<true>,
+                                             [](bool) {}};
   return &products;
 }
 

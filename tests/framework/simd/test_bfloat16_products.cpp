@@ -1,6 +1,7 @@
 // Products of packed bfloat16 operands against sums in double of the rounded operands.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -120,6 +121,20 @@ TEST_F(BFloat16ProductsTest, ElementDependsOnItsRowAndColumnAlone) {
       }
     }
   }
+}
+
+TEST_F(BFloat16ProductsTest, KeptRegistersChangeNoBit) {
+  const Matrix a(33, 70, 1), b(70, 40, 2);
+  const std::vector<float> alone = product(a, Left::rows, b, Right::rows, false);
+  for (int times = 0; times < 2; ++times) {
+    const KeptRegisters kept(*kernels_);
+    for (int product_of_two = 0; product_of_two < 2; ++product_of_two) {
+      const std::vector<float> found = product(a, Left::rows, b, Right::rows, false);
+      EXPECT_EQ(std::memcmp(found.data(), alone.data(), alone.size() * sizeof(float)), 0);
+    }
+  }
+  const std::vector<float> after = product(a, Left::rows, b, Right::rows, false);
+  EXPECT_EQ(std::memcmp(after.data(), alone.data(), alone.size() * sizeof(float)), 0);
 }
 
 TEST_F(BFloat16ProductsTest, PartsAddUpToTheSource) {

@@ -4,6 +4,7 @@
 
 #include "framework/core/parallel.h"
 #include "framework/ops/attention/softmax/softmax_attention_arguments.h"
+#include "framework/primitives/cpu_isa.h"
 #include "framework/primitives/dispatch.h"
 
 namespace furlong::ops {
@@ -63,6 +64,7 @@ SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Te
   arguments.output = output;
   arguments.log_sum_exp = log_sum_exp;
   arguments.mask = mask;
+  if (query.dtype() == DType::bfloat16 && !query.device().is_gpu()) arguments.bfloat16 = bfloat16_products();
   if (mask.documents.defined()) {
     const Shape boundaries = query.device().is_gpu() ? Shape({2, shape.batch, shape.n_query})
                                                      : Shape({shape.batch, Sizes::query_blocks(shape), 2});
@@ -71,8 +73,15 @@ SoftmaxAttentionArguments check(const Tensor& query, const Tensor& key, const Te
   return arguments;
 }
 
-Tensor thread_scratch(std::int64_t threads, std::int64_t elements, const Tensor& like) {
-  return Tensor::empty({threads, (elements + 63) / 64 * 64}, accumulate_dtype(like.dtype()), like.device());
+Tensor rows_of(std::int64_t rows, std::int64_t elements, const Tensor& like) {
+  return Tensor::empty({rows, (elements + 63) / 64 * 64}, accumulate_dtype(like.dtype()), like.device());
+}
+/// Returns the scratch of all threads. A CPU with bfloat16 kernels may still run those for float32, if its instruction
+/// sets are limited later.
+Tensor thread_scratch(const SoftmaxAttentionArguments& arguments, std::int64_t elements,
+                      std::int64_t bfloat16_elements) {
+  if (arguments.bfloat16) elements = std::max(elements, bfloat16_elements);
+  return rows_of(thread_count(), elements, arguments.query);
 }
 
 enum class SavedSoftmax : std::uint8_t { query, key, value, output, log_sum_exp, mask_keys, mask_documents };
@@ -99,8 +108,11 @@ void softmax_attention_forward(const Stream& stream, const Tensor& query, const 
                                const Tensor& output, const Tensor& log_sum_exp, const SoftmaxAttentionOptions& options,
                                const AttentionMask& mask) {
   SoftmaxAttentionArguments arguments = check(query, key, value, output, log_sum_exp, options, mask);
-  if (!stream.device.is_gpu())
-    arguments.scratch = thread_scratch(thread_count(), Sizes::forward_elements(arguments.shape), query);
+  if (!stream.device.is_gpu()) {
+    arguments.group = Sizes::bfloat16_forward_group(arguments.shape, thread_count());
+    arguments.scratch = thread_scratch(arguments, Sizes::forward_elements(arguments.shape),
+                                       Sizes::bfloat16_forward_elements(arguments.shape, arguments.group));
+  }
   dispatch_kernel(stream, softmax_attention_forward_cpu, softmax_attention_forward_gpu, arguments);
 }
 
@@ -127,11 +139,13 @@ void softmax_attention_backward(const Stream& stream, const Tensor& query, const
     gradients.row_dots = Tensor::empty(log_sum_exp.shape(), log_sum_exp.dtype(), query.device());
   } else {
     gradients.segments = Sizes::segments(shape);
-    arguments.scratch = thread_scratch(thread_count(), Sizes::backward_elements(shape), query);
+    arguments.group = Sizes::bfloat16_backward_group(shape);
+    arguments.scratch = thread_scratch(arguments, Sizes::backward_elements(shape),
+                                       Sizes::bfloat16_backward_elements(shape, arguments.group));
     if (d_key.wanted() || d_value.wanted()) {
       const std::int64_t slots =
           gradients.segments == 1 ? thread_count() : shape.batch * shape.n_kv_heads * gradients.segments;
-      gradients.sums = thread_scratch(slots, Sizes::sums_elements(shape), query);
+      gradients.sums = rows_of(slots, Sizes::sums_elements(shape), query);
     }
   }
   dispatch_kernel(stream, softmax_attention_backward_cpu, softmax_attention_backward_gpu, arguments, gradients);

@@ -3,6 +3,7 @@
 
 #include "framework/ops/attention/softmax/softmax_attention.h"
 #include "framework/primitives/gpu_kernel.h"
+#include "framework/simd/bfloat16_products.h"
 
 namespace furlong::ops {
 
@@ -16,6 +17,8 @@ struct SoftmaxAttentionSizes {
 
   /// Returns n rounded up to a multiple of 16: the row stride of tiles.
   static std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
+  /// Returns n rounded up to a multiple of 32: the width of packed heads.
+  static std::int64_t padded_pairs(std::int64_t n) { return (n + 31) / 32 * 32; }
   /// Returns the number of blocks of queries in a sequence.
   static std::int64_t query_blocks(const AttentionShape& shape) {
     return (shape.n_query + query_block - 1) / query_block;
@@ -29,6 +32,34 @@ struct SoftmaxAttentionSizes {
   static std::int64_t backward_elements(const AttentionShape& shape) {
     const std::int64_t widths = padded(shape.d_key) + padded(shape.d_value);
     return query_block * (3 * widths + padded(shape.d_key) + 2 * key_block + 2) + key_block * widths;
+  }
+  /// Likewise, where products round their operands to bfloat16, and groups of blocks of queries use a tile of keys one
+  /// after another.
+  static std::int64_t bfloat16_forward_elements(const AttentionShape& shape, std::int64_t group) {
+    const std::int64_t k = padded_pairs(shape.d_key), v = padded_pairs(shape.d_value);
+    return group * query_block * (k / 2 + v + 3) + key_block / 2 * (bfloat16_forward_tiles * (k + v) + v) +
+           query_block * (key_block / 2 + std::max(padded(shape.d_key), padded(shape.d_value)));
+  }
+  static std::int64_t bfloat16_backward_elements(const AttentionShape& shape, std::int64_t group) {
+    const std::int64_t k = padded_pairs(shape.d_key), v = padded_pairs(shape.d_value);
+    const std::int64_t widths = padded(shape.d_key) + padded(shape.d_value);
+    return group * query_block * (k / 2 + v / 2 + widths / 2 + k + 2 + key_block) + key_block / 2 * (2 * k + v) +
+           query_block * (key_block + key_block / 4 + std::max(padded(shape.d_key), padded(shape.d_value)) +
+                          padded(shape.d_value));
+  }
+  /// Tiles of keys that a block of queries uses one after another in forward.
+  static constexpr std::int64_t bfloat16_forward_tiles = 4;
+  /// Returns the blocks in a group in forward: enough groups for `threads`, which changes no result, and their data fit
+  /// the L2 cache: 400 KB for heads up to 64 wide.
+  static std::int64_t bfloat16_forward_group(const AttentionShape& shape, std::int64_t threads) {
+    const std::int64_t most = 2048 / (padded_pairs(shape.d_key) + padded_pairs(shape.d_value));
+    const std::int64_t blocks = shape.batch * shape.n_heads * query_blocks(shape);
+    return std::clamp<std::int64_t>(std::min(most, blocks / (8 * threads)), 1, 16);
+  }
+  /// Likewise in backward: 600 KB. Sums for the keys of a tile are in the order of groups, so these depend only on the
+  /// shape.
+  static std::int64_t bfloat16_backward_group(const AttentionShape& shape) {
+    return std::clamp<std::int64_t>(1024 / (padded_pairs(shape.d_key) + padded_pairs(shape.d_value)), 1, 8);
   }
   /// Returns the elements of the sums for the key and value gradients of one key-value head of a sequence.
   static std::int64_t sums_elements(const AttentionShape& shape) {
@@ -63,6 +94,10 @@ struct SoftmaxAttentionArguments {
   /// and the end of the document of its last token. GPU: [2, batch, n], the start and end of each token's document.
   Tensor boundaries;
   Tensor scratch;  // CPU only: [threads, forward_elements() or backward_elements()], compute dtype
+  /// CPU only: kernels for products whose operands are rounded to bfloat16, if the inputs are bfloat16 and the CPU has
+  /// them; otherwise null.
+  const simd::BFloat16Products* bfloat16 = nullptr;
+  std::int64_t group = 1;  // with these kernels: blocks of queries that use a tile of keys one after another
 
   /// Returns mask.keys of one sequence, [n_key]; null without a key mask.
   const std::int32_t* kept_keys(std::int64_t batch) const {

@@ -5,6 +5,8 @@
 #include <hwy/foreach_target.h>
 
 #include "framework/core/parallel.h"
+#include "framework/ops/attention/softmax/softmax_attention_bfloat16_backward-inl.h"
+#include "framework/ops/attention/softmax/softmax_attention_bfloat16_forward-inl.h"
 #include "framework/ops/attention/softmax/softmax_attention_tiles-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -143,16 +145,9 @@ class ForwardBlock : QueryBlock<T> {
     }
   }
 
-  bool sees_nothing(std::int64_t row) const {
-    const std::int64_t begin = std::max(first_visible_, position_ + row - a_.behind),
-                       end = std::min(end_visible_, position_ + row + a_.ahead + 1);
-    if (begin >= end) return true;
-    return kept_ && std::all_of(kept_ + begin, kept_ + end, [](std::int32_t keep) { return keep == 0; });
-  }
-
   void finish(std::int64_t batch, std::int64_t head, bool any) {
     for (std::int64_t i = 0; i < n_; ++i) {
-      if (sum_[i] != 0 || (any && !sees_nothing(i))) continue;
+      if (sum_[i] != 0 || (any && !this->sees_nothing(i))) continue;
       sum_[i] = 1;  // divides an output of zero; its logarithm is 0
       maximum_[i] = -std::numeric_limits<C>::infinity();
     }
@@ -176,8 +171,26 @@ class ForwardBlock : QueryBlock<T> {
   C *rows_, *query_t_, *output_t_, *weights_, *maximum_, *sum_;
 };
 
+#ifdef FURLONG_SOFTMAX_BFLOAT16
+void forward_in_bfloat16(const SoftmaxAttentionArguments& arguments) {
+  const AttentionShape& shape = arguments.shape;
+  const std::int64_t width = arguments.group, blocks = Sizes::query_blocks(shape),
+                     groups = (blocks + width - 1) / width;
+  run_tasks(shape, shape.batch * shape.n_heads * groups, [&](std::int64_t task) {
+    const std::int64_t row = task / groups, batch = row / shape.n_heads, first = (groups - 1 - task % groups) * width;
+    BFloat16Forward forward(arguments);
+    BFloat16Forward::for_groups(
+        arguments, batch, first, std::min(first + width, blocks),
+        [&](const std::vector<SoftmaxAttentionBlock>& group) { forward.run(batch, row % shape.n_heads, group); });
+  });
+}
+#endif
+
 void Forward(const SoftmaxAttentionArguments& arguments) {
   if (arguments.mask.documents.defined()) find_document_boundaries(arguments);
+#ifdef FURLONG_SOFTMAX_BFLOAT16
+  if (arguments.bfloat16) return forward_in_bfloat16(arguments);
+#endif
   with_float_type(arguments.query.dtype(), "softmax_attention", [&]<class T>(std::type_identity<T>) {
     const AttentionShape& shape = arguments.shape;
     const std::int64_t blocks = Sizes::query_blocks(shape);
@@ -236,17 +249,6 @@ class BackwardSegment : QueryBlock<T> {
     }
   }
 
-  /// Writes the gathered sums of keys [first, first + n).
-  void store_sums(std::int64_t batch, std::int64_t kv_head, std::int64_t first, std::int64_t n) const {
-    // The query was multiplied by scale × log2(e), so its products with d_scores lack the factor ln 2.
-    if (g_.d_key.wanted())
-      store_rows<C>(g_.d_key.tensor, g_.d_key.accumulates(), batch, kv_head, first, n, ln_2, key_sums_ + first * ld_k_,
-                    ld_k_);
-    if (g_.d_value.wanted())
-      store_rows<C>(g_.d_value.tensor, g_.d_value.accumulates(), batch, kv_head, first, n, 1.0,
-                    value_sums_ + first * ld_v_, ld_v_);
-  }
-
  private:
   void load(std::int64_t batch, std::int64_t head, const SoftmaxAttentionBlock& block) {
     this->begin(batch, block);
@@ -261,16 +263,8 @@ class BackwardSegment : QueryBlock<T> {
       // Queries beyond the end of a last block have weight 2^-inf = 0 for every key. A query without visible keys gets
       // zero weights from its tiles' masks.
       log_sum_exp_[i] = i < n_ ? log_sum_exp[i] * static_cast<C>(log2_e) : std::numeric_limits<C>::infinity();
-      row_dots_[i] = i < n_ ? dot(d_output_ + i * ld_v_, output_ + i * ld_v_) : C{0};
+      row_dots_[i] = i < n_ ? this->row_dot(d_output_ + i * ld_v_, output_ + i * ld_v_) : C{0};
     }
-  }
-
-  C dot(const C* x, const C* y) const {
-    auto sum = hn::Zero(d_);
-    for_lanes<C>(s_.d_value, [&](std::int64_t j, std::int64_t lanes) {
-      sum = hn::MulAdd(load_n(x + j, lanes), load_n(y + j, lanes), sum);
-    });
-    return hn::GetLane(hn::SumOfLanes(d_, sum));
   }
 
   void add(const KeyTile<C>& tile) {
@@ -350,8 +344,23 @@ std::int64_t segment_begin(const SoftmaxAttentionArguments& arguments, std::int6
   return segment == segments ? blocks : block;
 }
 
+/// Writes the gathered sums of keys [first, first + n). `key_factor` is what their products with the query lack.
+template <class C>
+void store_sums(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients, const C* sums,
+                double key_factor, std::int64_t batch, std::int64_t kv_head, std::int64_t first, std::int64_t n) {
+  const AttentionShape& shape = arguments.shape;
+  const std::int64_t ld_k = Sizes::padded(shape.d_key), ld_v = Sizes::padded(shape.d_value);
+  const auto store = [&](const GradientTarget& target, double factor, const C* rows, std::int64_t ld) {
+    if (target.wanted())
+      store_rows<C>(target.tensor, target.accumulates(), batch, kv_head, first, n, factor, rows + first * ld, ld);
+  };
+  store(gradients.d_key, key_factor, sums, ld_k);
+  store(gradients.d_value, 1.0, sums + shape.n_key * ld_k, ld_v);
+}
+
 template <class T>
-void add_segments(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients) {
+void add_segments(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients,
+                  double key_factor) {
   using C = compute_t<T>;
   const AttentionShape& shape = arguments.shape;
   const std::int64_t ld_k = Sizes::padded(shape.d_key), ld_v = Sizes::padded(shape.d_value),
@@ -373,28 +382,39 @@ void add_segments(const SoftmaxAttentionArguments& arguments, const SoftmaxAtten
     };
     add(first * ld_k, n * ld_k);
     add(shape.n_key * ld_k + first * ld_v, n * ld_v);
-    BackwardSegment<T>(arguments, gradients, sums(0))
-        .store_sums(pair / shape.n_kv_heads, pair % shape.n_kv_heads, first, n);
+    store_sums<C>(arguments, gradients, sums(0), key_factor, pair / shape.n_kv_heads, pair % shape.n_kv_heads, first,
+                  n);
   });
+}
+
+/// Segment is BackwardSegment or its like.
+template <class T, class Segment>
+void add_gradients(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients,
+                   double key_factor) {
+  using C = compute_t<T>;
+  const AttentionShape& shape = arguments.shape;
+  const std::int64_t segments = gradients.segments;
+  run_tasks(shape, shape.batch * shape.n_kv_heads * segments, [&](std::int64_t task) {
+    const std::int64_t batch = task / segments / shape.n_kv_heads, kv_head = task / segments % shape.n_kv_heads,
+                       segment = task % segments;
+    const std::int64_t slot = segments == 1 ? thread_index() : task;
+    C* sums = gradients.sums.defined() ? gradients.sums.data<C>() + slot * gradients.sums.extent(1) : nullptr;
+    Segment backward(arguments, gradients, sums);
+    backward.run(batch, kv_head, segment_begin(arguments, batch, segment, segments),
+                 segment_begin(arguments, batch, segment + 1, segments));
+    if (sums && segments == 1) store_sums<C>(arguments, gradients, sums, key_factor, batch, kv_head, 0, shape.n_key);
+  });
+  if (gradients.sums.defined() && segments > 1) add_segments<T>(arguments, gradients, key_factor);
 }
 
 void Backward(const SoftmaxAttentionArguments& arguments, const SoftmaxAttentionGradients& gradients) {
   if (arguments.mask.documents.defined()) find_document_boundaries(arguments);
+#ifdef FURLONG_SOFTMAX_BFLOAT16
+  if (arguments.bfloat16) return add_gradients<bfloat16, BFloat16Backward>(arguments, gradients, arguments.scale);
+#endif
   with_float_type(arguments.query.dtype(), "softmax_attention", [&]<class T>(std::type_identity<T>) {
-    using C = compute_t<T>;
-    const AttentionShape& shape = arguments.shape;
-    const std::int64_t segments = gradients.segments;
-    run_tasks(shape, shape.batch * shape.n_kv_heads * segments, [&](std::int64_t task) {
-      const std::int64_t batch = task / segments / shape.n_kv_heads, kv_head = task / segments % shape.n_kv_heads,
-                         segment = task % segments;
-      const std::int64_t slot = segments == 1 ? thread_index() : task;
-      C* sums = gradients.sums.defined() ? gradients.sums.data<C>() + slot * gradients.sums.extent(1) : nullptr;
-      BackwardSegment<T> backward(arguments, gradients, sums);
-      backward.run(batch, kv_head, segment_begin(arguments, batch, segment, segments),
-                   segment_begin(arguments, batch, segment + 1, segments));
-      if (sums && segments == 1) backward.store_sums(batch, kv_head, 0, shape.n_key);
-    });
-    if (gradients.sums.defined() && segments > 1) add_segments<T>(arguments, gradients);
+    // The query was multiplied by scale × log2(e), so its products with d_scores lack the factor ln 2.
+    add_gradients<T, BackwardSegment<T>>(arguments, gradients, ln_2);
   });
 }
 

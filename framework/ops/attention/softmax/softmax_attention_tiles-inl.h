@@ -180,20 +180,27 @@ class QueryBlock {
       tile.keys = tile_rows(keys, first, tile.n, s_.d_key, keep, keys_);
       tile.values = tile_rows(values, first, tile.n, s_.d_value, keep, values_);
       tile.whole = !keep && first >= position_ + n_ - 1 - a_.behind && first + tile.n <= position_ + a_.ahead + 1;
-      if (!tile.whole) find_visibility(tile, keep);
+      if (!tile.whole) find_visibility(first, tile.n, keep);
       body(tile);
     }
   }
 
-  /// Sets first_visible_row_ and end_visible_row_: key j of the tile is visible to the block's queries from the one to
-  /// before the other.
-  void find_visibility(const KeyTile<C>& tile, const std::int32_t* keep) {
-    for (std::int64_t j = 0; j < tile.n; ++j) {
-      const std::int64_t distance = tile.first + j - position_;
-      const bool visible = !keep || keep[j] != 0;
+  /// Sets first_visible_row_ and end_visible_row_ for a tile of keys [first, first + n): key j of the tile is visible
+  /// to the block's queries from the one to before the other.
+  void find_visibility(std::int64_t first, std::int64_t n, const std::int32_t* keep) {
+    for (std::int64_t j = 0; j < key_block; ++j) {
+      const std::int64_t distance = first + j - position_;
+      const bool visible = j < n && (!keep || keep[j] != 0);
       first_visible_row_[j] = visible ? std::clamp<std::int64_t>(distance - a_.ahead, 0, query_block) : 0;
       end_visible_row_[j] = visible ? std::clamp<std::int64_t>(distance + a_.behind + 1, 0, query_block) : 0;
     }
+  }
+  /// Returns whether query `row` of the block sees no key.
+  bool sees_nothing(std::int64_t row) const {
+    const std::int64_t begin = std::max(first_visible_, position_ + row - a_.behind),
+                       end = std::min(end_visible_, position_ + row + a_.ahead + 1);
+    if (begin >= end) return true;
+    return kept_ && std::all_of(kept_ + begin, kept_ + end, [](std::int32_t keep) { return keep == 0; });
   }
   /// Returns whether key j is visible to all queries of the strip: the vector of queries that starts at query `strip`.
   bool all_visible(std::int64_t strip, std::int64_t j) const {
@@ -204,6 +211,15 @@ class QueryBlock {
     const auto first = static_cast<std::size_t>(std::clamp<std::int64_t>(first_visible_row_[j] - strip, 0, lanes_)),
                end = static_cast<std::size_t>(std::clamp<std::int64_t>(end_visible_row_[j] - strip, 0, lanes_));
     return hn::AndNot(hn::FirstN(d_, first), hn::FirstN(d_, end));
+  }
+
+  /// The dot product of two rows of d_value elements: an element of rowsum(dO ∘ O).
+  C row_dot(const C* x, const C* y) const {
+    auto sum = hn::Zero(d_);
+    for_lanes<C>(s_.d_value, [&](std::int64_t j, std::int64_t lanes) {
+      sum = hn::MulAdd(load_n(x + j, lanes), load_n(y + j, lanes), sum);
+    });
+    return hn::GetLane(hn::SumOfLanes(d_, sum));
   }
 
   const SoftmaxAttentionArguments& a_;

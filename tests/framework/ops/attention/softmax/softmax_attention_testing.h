@@ -10,6 +10,7 @@
 #include <random>
 
 #include "framework/autodiff/gradient_check.h"
+#include "framework/primitives/cpu_isa.h"
 #include "tests/framework/engine_testing.h"
 #include "tests/reference/softmax_attention.h"
 
@@ -75,14 +76,18 @@ inline void expect_close(const std::vector<double>& found, const std::vector<dou
 }
 
 /// Bounds for numbers of order 1: a few hundred roundings in the compute type, and one rounding to the storage type.
-/// Tensor cores round weights and score gradients to bfloat16, each by up to 2^-9. A sum of such products has the same
-/// error relative to the sum of their absolute values, which is up to four times the largest result here.
+/// Tensor cores, and CPUs with bfloat16 products, round weights and score gradients to bfloat16, each by up to 2^-9 of
+/// the power of two above it. A sum of such products has the same error relative to the sum of their absolute values,
+/// which is up to four times the largest result here.
 struct Tolerance {
   double absolute, relative;
 };
+inline bool rounds_operands(DType dtype) {
+  return dtype == DType::bfloat16 && (testing::on_gpu() || ops::bfloat16_products());
+}
 inline Tolerance tolerance(DType dtype) {
   if (dtype == DType::float64) return {4e-15, 0};
-  if (dtype == DType::bfloat16 && testing::on_gpu()) return {0x1p-8, 0x1p-8};
+  if (rounds_operands(dtype)) return {0x1p-8, 0x1p-8};
   return {2e-6, dtype == DType::bfloat16 ? 0x1p-8 : 0};
 }
 

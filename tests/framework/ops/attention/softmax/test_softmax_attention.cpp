@@ -163,22 +163,24 @@ TEST_P(SoftmaxAttentionGradient, AccumulatesIntoFloat32Gradients) {
 }
 
 TEST_P(SoftmaxAttentionGradient, UnwantedGradientsAreSkipped) {
-  const Problem p({1, 90, 90, 2, 1, 8, 5, true, 0, 0}, DType::float32);
-  const Gradients all = through_tape(p);
-  for (int wanted = 1; wanted < 8; ++wanted) {
-    Tape tape{testing::stream()};
-    const auto input = [&](int bit, const Tensor& value) {
-      return wanted & bit ? Variable::leaf(value) : Variable(value);
-    };
-    const Variable q = input(1, p.query), k = input(2, p.key), v = input(4, p.value);
-    const Variable output = ops::softmax_attention(tape, q, k, v, p.options);
-    tape.backward({output}, {p.d_out});
-    for (const auto& [variable, gradient] :
-         {std::pair{q, all.d_query}, std::pair{k, all.d_key}, std::pair{v, all.d_value}}) {
-      if (variable.requires_gradient()) {
-        EXPECT_TRUE(same_bits(variable.gradient(), gradient)) << wanted;
-      } else {
-        EXPECT_FALSE(variable.gradient().defined());
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    const Problem p({1, 90, 90, 2, 1, 8, 5, true, 0, 0}, dtype);
+    const Gradients all = through_tape(p);
+    for (int wanted = 1; wanted < 8; ++wanted) {
+      Tape tape{testing::stream()};
+      const auto input = [&](int bit, const Tensor& value) {
+        return wanted & bit ? Variable::leaf(value) : Variable(value);
+      };
+      const Variable q = input(1, p.query), k = input(2, p.key), v = input(4, p.value);
+      const Variable output = ops::softmax_attention(tape, q, k, v, p.options);
+      tape.backward({output}, {p.d_out});
+      for (const auto& [variable, gradient] :
+           {std::pair{q, all.d_query}, std::pair{k, all.d_key}, std::pair{v, all.d_value}}) {
+        if (variable.requires_gradient()) {
+          EXPECT_TRUE(same_bits(variable.gradient(), gradient)) << wanted;
+        } else {
+          EXPECT_FALSE(variable.gradient().defined());
+        }
       }
     }
   }
@@ -218,16 +220,18 @@ TEST(SoftmaxAttentionOnCpu, BitsAreIndependentOfThreadCount) {
   const int before = thread_count();
   for (const Case& c : {Case{1, 500, 500, 1, 1, 16, 16, true, 0, 0}, Case{1, 300, 300, 6, 3, 8, 8, false, 0, 0},
                         Case{2, 200, 200, 8, 8, 8, 8, true, 0, 0}}) {
-    const Problem p(c, DType::float32);
-    set_thread_count(1);
-    const Gradients one = through_tape(p);
-    for (const int threads : {2, 3, 5}) {
-      set_thread_count(threads);
-      const Gradients several = through_tape(p);
-      EXPECT_TRUE(same_bits(one.output, several.output)) << threads;
-      EXPECT_TRUE(same_bits(one.d_query, several.d_query)) << threads;
-      EXPECT_TRUE(same_bits(one.d_key, several.d_key)) << threads;
-      EXPECT_TRUE(same_bits(one.d_value, several.d_value)) << threads;
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      const Problem p(c, dtype);
+      set_thread_count(1);
+      const Gradients one = through_tape(p);
+      for (const int threads : {2, 3, 5}) {
+        set_thread_count(threads);
+        const Gradients several = through_tape(p);
+        EXPECT_TRUE(same_bits(one.output, several.output)) << threads;
+        EXPECT_TRUE(same_bits(one.d_query, several.d_query)) << threads;
+        EXPECT_TRUE(same_bits(one.d_key, several.d_key)) << threads;
+        EXPECT_TRUE(same_bits(one.d_value, several.d_value)) << threads;
+      }
     }
   }
   set_thread_count(before);
@@ -264,14 +268,17 @@ TEST_P(SoftmaxAttention, LaterTokensChangeNoEarlierBit) {
 }
 
 TEST_P(SoftmaxAttention, ShorterSequenceGivesSameBits) {
-  const Problem p({1, 190, 190, 1, 1, 12, 12, true, 0, 0}, DType::float32);
-  Tape tape{testing::stream()};
-  const Tensor whole =
-      ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options).value();
-  for (const std::int64_t n : {1, 30, 64, 65, 127, 189}) {
-    const auto first = [&](const Tensor& t) { return Variable(t.narrow(1, 0, n)); };
-    const Tensor part = ops::softmax_attention(tape, first(p.query), first(p.key), first(p.value), p.options).value();
-    EXPECT_TRUE(same_bits(part, whole.narrow(1, 0, n))) << n;
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    const Problem p({1, 190, 190, 1, 1, 12, 12, true, 0, 0}, dtype);
+    Tape tape{testing::stream()};
+    const Tensor whole =
+        ops::softmax_attention(tape, Variable(p.query), Variable(p.key), Variable(p.value), p.options).value();
+    for (const std::int64_t n : {1, 30, 64, 65, 127, 189}) {
+      const auto first = [&](const Tensor& t) { return Variable(t.narrow(1, 0, n)); };
+      const Tensor short_one =
+          ops::softmax_attention(tape, first(p.query), first(p.key), first(p.value), p.options).value();
+      EXPECT_TRUE(same_bits(short_one, whole.narrow(1, 0, n))) << n;
+    }
   }
 }
 

@@ -97,6 +97,23 @@ TEST_P(SoftmaxAttentionMask, OtherShapesMatchDefinition) {
   }
 }
 
+/// Enough blocks of queries for groups that share tiles of keys: nine blocks in forward, eight in backward.
+TEST(SoftmaxAttentionMaskOnCpu, GroupsOfBlocksMatchDefinition) {
+  const WithThreads one(1);
+  const std::int64_t n = 570;
+  for (const bool causal : {true, false}) {
+    for (const std::int64_t window : {0, 100}) {
+      for (const DType dtype : {DType::float32, DType::bfloat16}) {
+        compare_with_reference(Problem({1, n, n, 8, 4, 12, 20, causal, 0, -0.3, window, {}, {}}, dtype), dtype);
+        compare_with_reference(
+            Problem({1, n, n, 8, 4, 12, 20, causal, 0, 0, window, random_keys(n, 0.6, 3), documents({66, 1, 400, 103})},
+                    dtype),
+            dtype);
+      }
+    }
+  }
+}
+
 TEST(SoftmaxAttentionMaskOnCpu, EveryInstructionSetMatchesDefinition) {
   const std::int64_t n = 100;
   for_each_instruction_set([&] {
@@ -283,10 +300,12 @@ TEST_P(SoftmaxAttentionMask, OtherDocumentsChangeNoBit) {
 TEST_P(SoftmaxAttentionMask, RightPaddingChangesNoBit) {
   const std::int64_t n = 200, heads = testing::on_simulator() ? 1 : 8;
   for (const std::int64_t length : {1, 63, 64, 65, 130}) {
-    for (const bool causal : {true, false}) {
-      Problem p({1, n, n, heads, heads, 5, 6, causal, 0, 0, 0, padding(n, {length}), {}}, DType::float32);
+    for (int i = 0; i < 4; ++i) {
+      const bool causal = i % 2 == 0;
+      const DType dtype = i < 2 ? DType::float32 : DType::bfloat16;
+      Problem p({1, n, n, heads, heads, 5, 6, causal, 0, 0, 0, padding(n, {length}), {}}, dtype);
       p.d_out = with_rows(p.d_out, 0.0, [&](std::int64_t row) { return row >= length; });
-      Problem alone({1, length, length, heads, heads, 5, 6, causal, 0, 0, 0, {}, {}}, DType::float32);
+      Problem alone({1, length, length, heads, heads, 5, 6, causal, 0, 0, 0, {}, {}}, dtype);
       alone.query = rows(p.query, 0, length);
       alone.key = rows(p.key, 0, length);
       alone.value = rows(p.value, 0, length);
@@ -365,9 +384,10 @@ TEST_P(SoftmaxAttentionMask, WindowWithCacheMatchesWholeSequence) {
 
 TEST(SoftmaxAttentionMaskOnCpu, BitsAreIndependentOfThreadCount) {
   const std::int64_t n = 400;
-  for (const std::int64_t heads : {1, 8}) {  // with and without segments
+  for (const auto& [heads, dtype] : {std::pair{1, DType::float32}, std::pair{8, DType::float32},
+                                     std::pair{1, DType::bfloat16}, std::pair{8, DType::bfloat16}}) {  // 1: segments
     const Problem p({1, n, n, heads, heads, 16, 16, true, 0, 0, 90, random_keys(n, 0.8, 17), documents({250, 20, 130})},
-                    DType::float32);
+                    dtype);
     const auto with_threads = [&](int threads) {
       const WithThreads set(threads);
       return through_tape(p);
