@@ -13,6 +13,7 @@
 #endif
 
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "framework/core/parallel.h"
@@ -96,11 +97,16 @@ class LinearAttentionKernel {
   void run_tasks(std::int64_t tasks, const Task& task) const {
     constexpr std::int64_t grain = 1 << 19;  // multiply-adds: a few microseconds
     const auto& sizes = arguments_.sizes;
+    const auto run = [&](std::int64_t i) {
+      std::optional<simd::KeptRegisters> registers;
+      if (sizes.bfloat16) registers.emplace(*sizes.bfloat16);
+      task(i);
+    };
     const std::int64_t rows = arguments_.query.extent(0) * (arguments_.query.extent(1) + arguments_.key.extent(1));
     if (rows * arguments_.options.n_heads * sizes.m * (sizes.d + sizes.d_value) < grain) {
-      for (std::int64_t i = 0; i < tasks; ++i) task(i);
+      for (std::int64_t i = 0; i < tasks; ++i) run(i);
     } else {
-      parallel_tasks(tasks, task);
+      parallel_tasks(tasks, run);
     }
   }
 
