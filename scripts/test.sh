@@ -47,7 +47,7 @@ failed=()
 timings=()
 outcomes=$(mktemp)
 reporter=
-trap 'rm -f "$outcomes"; [[ -z $reporter ]] || kill "$reporter" 2>/dev/null' EXIT
+trap 'rm -f "$outcomes"; [[ -z $reporter ]] || kill "$reporter" 2>/dev/null || true' EXIT
 # phase NAME COMMAND...: runs the command, records its time and failure, and continues.
 phase() {
   local name=$1 begin=$SECONDS status=0
@@ -127,7 +127,7 @@ show_failures() {
 # Prints how many of ctest's tests have ended, twice a minute, until it is killed.
 report_progress() {
   while sleep 30 >/dev/null 2>&1; do
-    sed -n 's/^ *\([0-9]*\)\/\([0-9]*\) Test .*/\1 of \2/p' "$1" | tail -n 1 |
+    sed -n 's/^ *\([0-9]*\)\/\([0-9]*\) Test .*/\1 of \2/p' "$1" 2>/dev/null | tail -n 1 |
       sed 's/$/ test programs have ended/'
   done
 }
@@ -146,7 +146,7 @@ run_tests() {
   reporter=$!
   "$@" env ${patterns:+"GTEST_FILTER=$patterns"} ctest --test-dir "$build" --parallel "$(($(nproc) + 1))" \
     --output-on-failure --no-tests=error "${selection[@]}" >"$log" 2>&1 || status=$?
-  kill "$reporter" 2>/dev/null
+  kill "$reporter" 2>/dev/null || true  # it may have ended
   wait "$reporter" 2>/dev/null || true
   reporter=
   show_failures "$log"
