@@ -64,7 +64,7 @@ class Tensor {
   /// Returns a view with the last dimension split in two: [..., a*b] -> [..., a, b], with b = `inner`
   /// contiguous. Throws ContractError if `inner` does not divide it.
   Tensor split_last(std::int64_t inner) const;
-  /// Returns a view with each sequence split into `parts` equal ones: [batch, n, ...] -> [batch * parts, n / parts, ...].
+  /// Returns a view with each sequence split into equal parts: [batch, n, ...] -> [batch * parts, n / parts, ...].
   /// Throws ContractError if parts does not divide n, or sequences do not follow one another at equal distances.
   Tensor split_sequences(std::int64_t parts) const;
 
