@@ -11,6 +11,7 @@ benchmarks/results/attention_<date>.json.
 import argparse
 import itertools
 import math
+from contextlib import nullcontext
 
 from common import (
     MKL_AS_ON_INTEL,
@@ -88,19 +89,33 @@ def sweep(arguments, shape, budget):
     return best()[0], stock, times
 
 
-def by_turns(peer, ours, rounds, peer_request, our_request):
-    peer.ask(**peer_request)
-    ours.ask(**our_request)
-    peer_seconds, our_seconds = [], []
-    for _ in range(rounds):
-        peer_seconds += peer.ask(**peer_request)["seconds"]
-        answer = ours.ask(**our_request)
-        our_seconds += answer["seconds"]
-    return {
-        **compare(peer_seconds, our_seconds),
-        "our_extra_bytes": answer["extra_bytes"],
-        "our_peak_bytes": answer["peak_bytes"],
+def by_turns(peer, ours, before, rounds, peer_request, our_request):
+    """Medians of alternating runs of the peer, our program and, if it is not None, an earlier version of ours."""
+    workers = {"peer": (peer, peer_request), "ours": (ours, our_request)}
+    if before:
+        workers["before"] = (before, our_request)
+    answers = {name: [] for name in workers}
+    for turn in range(rounds + 1):
+        for name, (worker, request) in workers.items():
+            answer = worker.ask(**request)
+            if turn > 0:  # the first one warms up
+                answers[name].append(answer)
+    seconds = lambda name, key: [value for answer in answers[name] for value in answer[key]]
+    result = {
+        **compare(seconds("peer", "seconds"), seconds("ours", "seconds")),
+        "forward": compare(seconds("peer", "forward_seconds"), seconds("ours", "forward_seconds")),
+        "our_extra_bytes": answers["ours"][-1]["extra_bytes"],
+        "our_peak_bytes": answers["ours"][-1]["peak_bytes"],
     }
+    if before:
+        result["before"] = {
+            "commit": answers["before"][-1]["commit"],
+            **compare(seconds("before", "seconds"), seconds("ours", "seconds")),
+            "forward": compare(seconds("before", "forward_seconds"), seconds("ours", "forward_seconds")),
+            "extra_bytes": answers["before"][-1]["extra_bytes"],
+        }
+        print(f"  {result['before']['ratio']:.2f} times as fast as {result['before']['commit']}", flush=True)
+    return result
 
 
 def both_attentions(arguments, shape, program, candidate):
@@ -111,12 +126,14 @@ def both_attentions(arguments, shape, program, candidate):
     with (
         Worker([arguments.python, PEER], environment) as peer,
         Worker([program], our_environment(arguments.threads)) as ours,
+        Worker([arguments.before], our_environment(arguments.threads)) if arguments.before else nullcontext() as before,
     ):
         for name, rounds, theirs, own in (
             ("favor_positive", arguments.rounds, favor, {"attention": "linear", "chunk": arguments.our_chunk}),
             ("softmax", max(3, arguments.rounds - 2), {"attention": "softmax"}, {"attention": "softmax"}),
         ):
-            found = by_turns(peer, ours, rounds, {**shape, "threads": arguments.threads, **theirs}, {**shape, **own})
+            their_request, our_request = {**shape, "threads": arguments.threads, **theirs}, {**shape, **own}
+            found = by_turns(peer, ours, before, rounds, their_request, our_request)
             print(
                 f"{name}, peer with {candidate['environment']}: {found['peer_seconds']['median']:.3f} s, ours "
                 f"{found['our_seconds']['median']:.3f} s: {found['ratio']:.2f} times as fast, "
@@ -176,14 +193,16 @@ def main():
         "--lengths", type=int, nargs="+", default=[4096 << i for i in range(7)],
         help="sequence lengths for the exponent",
     )
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--before", help="benchmark_attention of an earlier commit, which takes its turns too")
     parser.add_argument("--longest-softmax", type=int, default=32768, help="longest exact softmax; 0: none")
     add_peer_arguments(parser, "attention")
     arguments = parser.parse_args()
     budget = Budget(arguments.seconds)
-    shape = {"n": arguments.n, "heads": arguments.heads, "d": arguments.d, "m": arguments.m}
+    shape = {"n": arguments.n, "heads": arguments.heads, "d": arguments.d, "m": arguments.m, "dtype": arguments.dtype}
     program = arguments.program or our_program("benchmark_attention", arguments.build)
     result = {
-        "what": "forward and backward of causal attention, batch 1, float32",
+        "what": f"forward and backward of causal attention, batch 1, {arguments.dtype}",
         "shape": shape,
         **provenance(arguments.threads),
     }

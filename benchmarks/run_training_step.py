@@ -8,6 +8,7 @@ Then runs one step of each at a longer sequence, in new processes, for their pea
 
 import argparse
 import json
+from contextlib import nullcontext
 
 from common import (
     RESULTS,
@@ -78,14 +79,27 @@ def speed(arguments, model, program, environment, favor, dtype, budget):
         budget,
     )
     our_request = {**model, "attention": "linear", "chunk": arguments.our_chunk, "dtype": dtype}
-    with peer, Worker([program], our_environment(arguments.threads)) as ours:
+    earlier = Worker([arguments.before], our_environment(arguments.threads)) if arguments.before else nullcontext()
+    with peer, Worker([program], our_environment(arguments.threads)) as ours, earlier as before:
         ours.ask(**our_request)
-        peer_seconds, our_seconds, answers = [], [], {}
+        peer_seconds, our_seconds, before_seconds, answers = [], [], [], {}
+        if before:
+            before.ask(**our_request)
         for _ in range(arguments.rounds):
             answers["peer"], answers["ours"] = peer.ask(**peer_request), ours.ask(**our_request)
             peer_seconds += answers["peer"]["seconds"]
             our_seconds += answers["ours"]["seconds"]
+            if before:
+                answers["before"] = before.ask(**our_request)
+                before_seconds += answers["before"]["seconds"]
     result = compare(peer_seconds, our_seconds)
+    if before:
+        result["before"] = {
+            "commit": answers["before"]["commit"],
+            "peak_resident_bytes": answers["before"]["peak_resident_bytes"],
+            **compare(before_seconds, our_seconds),
+        }
+        print(f"  {result['before']['ratio']:.2f} times as fast as {result['before']['commit']}", flush=True)
     for side in ("peer", "ours"):
         result[f"{side}_tokens_per_second"] = (
             model["n"] / result[f"{'our' if side == 'ours' else side}_seconds"]["median"]
@@ -153,6 +167,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=4, help="steps of each side, alternating")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--our-chunk", type=int, default=64)
+    parser.add_argument("--before", help="benchmark_training_step of an earlier commit, which takes its turns too")
     parser.add_argument("--peer-chunk", type=int, help="default: the fastest in the newest result of run_attention.py")
     add_peer_arguments(parser, "training_step")
     arguments = parser.parse_args()

@@ -1,5 +1,6 @@
 """PyTorch's process of run_attention.py. Requests and answers are as in benchmarks/worker.h:
 attention=favor|softmax n=8192 heads=8 d=64 m=256 batch=1 chunk=256 form=batched compile=0 repetitions=1 threads=2
+dtype=float32
 """
 
 import functools
@@ -16,9 +17,9 @@ from attention.chunked_favor import FORMS  # noqa: E402
 
 
 @functools.cache
-def tensors(batch, heads, n, d, m):
+def tensors(batch, heads, n, d, m, dtype):
     generator = torch.Generator().manual_seed(1)
-    normal = lambda *shape: torch.randn(*shape, generator=generator)
+    normal = lambda *shape: torch.randn(*shape, generator=generator).to(getattr(torch, dtype))
     return [normal(batch, heads, n, d) for _ in range(4)] + [normal(m, d)]
 
 
@@ -35,7 +36,8 @@ def answer(request):
     number = lambda key, default: int(request.get(key, default))
     torch.set_num_threads(number("threads", os.cpu_count()))
     *inputs, d_output, directions = tensors(
-        *(number(k, v) for k, v in (("batch", 1), ("heads", 8), ("n", 8192), ("d", 64), ("m", 256)))
+        *(number(k, v) for k, v in (("batch", 1), ("heads", 8), ("n", 8192), ("d", 64), ("m", 256))),
+        request.get("dtype", "float32"),
     )
     run = attention(
         request.get("attention", "favor"),
