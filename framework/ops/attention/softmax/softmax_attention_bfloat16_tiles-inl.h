@@ -20,7 +20,6 @@
 
 #if !defined(__clang__)  // GCC's own header initializes ignored operands with themselves (GCC bug 105593)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 #include <immintrin.h>
 
