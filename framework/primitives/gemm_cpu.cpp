@@ -141,12 +141,10 @@ Tensor pack(const Tensor& b, bool transpose_b, const dnnl::memory::desc& layout,
   return packed;
 }
 
-/// c (+)= op(a) · op(b) and the epilogue. If `packed` is not null, b is first converted to the layout of oneDNN's
-/// choice; the converted b is taken from *packed if that is defined, and kept there. Returns false if this CPU has no
-/// code for the product.
+/// c (+)= op(a) · op(b) and the epilogue. If `packs`, b is first converted to the layout of oneDNN's choice. Returns
+/// false if this CPU has no code for the product.
 bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c, bool accumulate,
-                const GemmEpilogue& epilogue, Tensor* packed = nullptr) {
-  const bool packs = packed != nullptr;
+                const GemmEpilogue& epilogue, bool packs = false) {
   const Key key{c.extent(0),
                 c.extent(1),
                 a.extent(transpose_a ? 0 : 1),
@@ -164,8 +162,7 @@ bool run_onednn(const Tensor& a, bool transpose_a, const Tensor& b, bool transpo
                 epilogue.activation};
   const auto product = find(key);
   if (!product) return false;
-  if (packs && !packed->defined()) *packed = pack(b, transpose_b, product->b, compute_device(c));
-  const Tensor right = packs ? *packed : b;
+  const Tensor right = packs ? pack(b, transpose_b, product->b, compute_device(c)) : b;
   const auto& engine = cpu_engine();
   const auto scratch_bytes = static_cast<std::int64_t>(product->scratch.get_size());
   const Tensor scratch = Tensor::empty({scratch_bytes}, DType::uint8, compute_device(c));
@@ -236,49 +233,12 @@ bool run_in_short_sums(const Tensor& a, bool transpose_a, const Tensor& b, bool 
   return true;
 }
 
-/// Returns whether the CPU multiplies bfloat16 matrices in tiles (AMX).
-bool has_tiles() {
-  static const bool tiles = cpu_isa() == "amx";
-  return tiles;
-}
-
 constexpr std::int64_t packed_rows = 2048;
 
 /// Returns whether oneDNN multiplies faster if b is first packed: packing costs little compared with a product of many
 /// rows.
 bool packing_pays(const Tensor& a, bool transpose_a, const Tensor& c) {
   return a.dtype() == DType::bfloat16 && multiplies_bfloat16() && !transpose_a && c.extent(0) >= packed_rows;
-}
-
-/// Products with packed b, whose blocks stay in the second-level cache: of many rows of c, or, for gradients of
-/// weights, of many terms of its sums. Returns false, and computes nothing, for other products.
-bool run_in_packed_blocks(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c,
-                          bool accumulate, const GemmEpilogue& epilogue) {
-  constexpr std::int64_t rows = packed_rows, terms = 512;
-  if (packing_pays(a, transpose_a, c)) {
-    Tensor packed;
-    for (std::int64_t first = 0; first < c.extent(0); first += rows) {
-      const std::int64_t count = std::min(rows, c.extent(0) - first);
-      // oneDNN's layout of b must be the same for all blocks.
-      if (count < rows) packed = Tensor();
-      const bool done = run_onednn(a.narrow(0, first, count), false, b, transpose_b, c.narrow(0, first, count),
-                                   accumulate, epilogue, &packed);
-      if (!done) return false;
-    }
-    return true;
-  }
-  const std::int64_t inner = a.extent(transpose_a ? 0 : 1);
-  if (!transpose_a || inner < 2 * terms || a.dtype() != DType::bfloat16 || c.dtype() != DType::float32 ||
-      epilogue.bias || epilogue.activation != Activation::none || !has_tiles())
-    return false;
-  for (std::int64_t first = 0; first < inner; first += terms) {
-    const std::int64_t count = std::min(terms, inner - first);
-    Tensor packed;
-    const bool done = run_onednn(a.narrow(0, first, count), true, b.narrow(transpose_b ? 1 : 0, first, count),
-                                 transpose_b, c, accumulate || first > 0, {}, &packed);
-    if (!done) return false;
-  }
-  return true;
 }
 
 /// Returns whether a product is faster in float32. With few rows, reading b takes the time.
@@ -343,9 +303,8 @@ void gemm_cpu(const Stream& stream, const Tensor& a, bool transpose_a, const Ten
     return;
   } else if (stream.products.short_sums && run_in_short_sums(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
     return;
-  } else if (run_in_packed_blocks(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
-    return;
-  } else if (in_float32(a, c) || !run_onednn(a, transpose_a, b, transpose_b, c, accumulate, epilogue)) {
+  } else if (in_float32(a, c) ||
+             !run_onednn(a, transpose_a, b, transpose_b, c, accumulate, epilogue, packing_pays(a, transpose_a, c))) {
     require(a.dtype() == DType::bfloat16, "oneDNN has no float32 product for {} by {}", a.shape().text(),
             b.shape().text());
     gemm_in_float32_tiles(a, transpose_a, b, transpose_b, c, accumulate, epilogue);
