@@ -24,8 +24,8 @@ namespace {
 constexpr std::int64_t side = 16;   // rows of a tile, pairs in a row, and columns of a tile of sums
 constexpr std::int64_t depths = 8;  // left tiles prepared at once: 256 elements along the inner dimension
 
-/// GCC does not see that instructions on tiles read and write memory. Call between stores and the tiles that load them,
-/// and between the tile that is stored and loads.
+/// GCC does not see that instructions on tiles read and write memory. Call between stores and tile loads, in either
+/// order, and between a tile store and loads.
 inline void order_memory() { asm volatile("" : : : "memory"); }
 
 /// All tiles have 16 rows of 64 bytes.
@@ -180,6 +180,7 @@ FURLONG_AMX void edge(std::int64_t rows, std::int64_t columns, std::int64_t dept
   for (std::int64_t t = 0, k = 0; k < depth; ++t, k += side) {
     _tile_loadd(4, left[t].data, left[t].stride());
     for (const BFloat16Pair* part : b.data) {
+      order_memory();
       copy_part(std::min(side, depth - k), columns, part + k * ldb, ldb, right);
       order_memory();
       _tile_loadd(6, right, side * sizeof(BFloat16Pair));

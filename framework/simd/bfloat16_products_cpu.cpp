@@ -36,9 +36,9 @@ FURLONG_AVX512_BF16 inline __m512i remainder(__m512i bits, __m512 low, __m512 hi
   const auto value = [&](__m256i words) FURLONG_AVX512_BF16 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
   };
-  // An infinite element has no remainder.
+  // What rounds to infinity has no remainder.
   const auto rest = [&](__m512 x, __m512 from) FURLONG_AVX512_BF16 {
-    const __mmask16 infinite = _mm512_cmpneq_ps_mask(_mm512_sub_ps(x, x), _mm512_castsi512_ps(zero));
+    const __mmask16 infinite = _mm512_cmpneq_ps_mask(_mm512_sub_ps(from, from), _mm512_castsi512_ps(zero));
     return _mm512_maskz_sub_ps(static_cast<__mmask16>(~infinite), x, from);
   };
   return rounded(rest(low, value(first)), rest(high, value(second)));

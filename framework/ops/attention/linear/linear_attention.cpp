@@ -348,16 +348,17 @@ std::int64_t LinearAttentionState::bytes() const {
 
 namespace {
 
-/// Joins one head of one sequence. T is float or double.
+/// Joins features [first, end) of one head of one sequence. T is float or double.
 template <class T>
-void join_head(LinearAttentionState& state, const LinearAttentionState& other, std::int64_t head) {
+void join_head(LinearAttentionState& state, const LinearAttentionState& other, std::int64_t head, std::int64_t first,
+               std::int64_t end) {
   const std::int64_t features = state.sum.extent(2), width = state.sum.extent(3);
   T *sum = state.sum.data<T>() + head * features * width, *normalizer = state.normalizer.data<T>() + head * features;
   T *maximum = state.maximum.data<T>() + head * features, *magnitude = state.magnitude.data<T>() + head;
   const T *sum2 = other.sum.data<T>() + head * features * width,
           *normalizer2 = other.normalizer.data<T>() + head * features;
   const T *maximum2 = other.maximum.data<T>() + head * features, *magnitude2 = other.magnitude.data<T>() + head;
-  for (std::int64_t f = 0; f < features; ++f) {
+  for (std::int64_t f = first; f < end; ++f) {
     const T top = std::max(maximum[f], maximum2[f]), one = std::exp(maximum[f] - top),
             two = std::exp(maximum2[f] - top);
     for (std::int64_t j = 0; j < width; ++j) sum[f * width + j] = one * sum[f * width + j] + two * sum2[f * width + j];
@@ -388,13 +389,13 @@ void join(LinearAttentionState& state, const LinearAttentionState& other) {
       state.sum.shape() == other.sum.shape() && state.sum.dtype() == other.sum.dtype() && state.sum.device().is_cpu(),
       "{}: cannot join states of {} and {}; expected equal shapes and dtypes on the CPU", linear_op,
       state.sum.shape().text(), other.sum.shape().text());
-  const std::int64_t heads = state.sum.extent(0) * state.sum.extent(1);
-  parallel_tasks(heads, [&](std::int64_t head) {
-    if (state.sum.dtype() == DType::float64) {
-      join_head<double>(state, other, head);
-    } else {
-      join_head<float>(state, other, head);
-    }
+  constexpr std::int64_t block = 64;
+  const std::int64_t heads = state.sum.extent(0) * state.sum.extent(1), features = state.sum.extent(2),
+                     blocks = (features + block - 1) / block;
+  parallel_tasks(heads * blocks, [&](std::int64_t task) {
+    const std::int64_t head = task / blocks, first = task % blocks * block, end = std::min(features, first + block);
+    state.sum.dtype() == DType::float64 ? join_head<double>(state, other, head, first, end)
+                                        : join_head<float>(state, other, head, first, end);
   });
   state.tokens += other.tokens;
 }

@@ -1,9 +1,6 @@
 // Linear attention with fewer heads than threads, such as one long head: each sequence is split into segments that are
 // computed like sequences of their own. A segment starts from the joined sums over the keys of other segments, and
-// backward also from those over their queries.
-//
-// With `segments` segments of n tokens of one head, forward takes (4.8 + 2 · 1/2) n/segments of the units of
-// docs/internals/performance.md instead of 4.8 n, and backward (14.2 + 2 · 1/2) n/segments instead of 14.2 n.
+// backward also from those over their queries. docs/internals/performance.md ("Few heads") counts the cost.
 #include <algorithm>
 
 #include "framework/core/parallel.h"
@@ -17,15 +14,21 @@ using Arguments = LinearAttentionArguments;
 /// The sums are gathered over halves of segments, so that two threads share the work for the first of two segments.
 constexpr std::int64_t pieces_per_segment = 2;
 
+/// Returns whether sequences follow one another at equal distances, as split_sequences() requires.
+bool is_even(const Tensor& tensor) {
+  return tensor.extent(0) == 1 || tensor.strides()[0] == tensor.extent(1) * tensor.strides()[1];
+}
+
 /// Returns the number of segments: 1 if there are enough heads, or if the call has a state, a window, documents or
 /// rotations, which segments would have to share. The result depends on the number of threads, so float64, which is
 /// bitwise equal with any number of threads, has one segment.
 std::int64_t segments_of(const Arguments& arguments) {
   const LinearAttentionOptions& options = arguments.options;
-  const std::int64_t n = arguments.query.extent(1), tasks = arguments.query.extent(0) * options.n_kv_heads;
+  const std::int64_t n = arguments.query.extent(1), tasks = arguments.query.extent(0) * options.n_heads;
   if (arguments.state || arguments.start_sum.defined() || arguments.mask.documents.defined() || options.window > 0 ||
       options.softmax_window > 0 || arguments.sizes.rotates || arguments.query_offset > 0 ||
-      arguments.key.extent(1) != n || accumulate_dtype(arguments.query.dtype()) == DType::float64 || tasks == 0)
+      arguments.key.extent(1) != n || accumulate_dtype(arguments.query.dtype()) == DType::float64 || tasks == 0 ||
+      !is_even(arguments.query) || !is_even(arguments.key) || !is_even(arguments.value))
     return 1;
   const std::int64_t shortest = 16 * arguments.sizes.chunk;  // joining sums must cost little
   for (std::int64_t segments = std::min(thread_count() / tasks, n / shortest); segments > 1; --segments) {
@@ -76,20 +79,26 @@ LinearAttentionState rows_of(const LinearAttentionState& state, std::int64_t fir
 /// Which sums a segment starts from.
 enum class Others : std::uint8_t { earlier, later, all };
 
+/// Adds to each segment's row the sums of all segments before it, or after it if `backward`.
+void join_running(const LinearAttentionState& pieces, const LinearAttentionState& segments, std::int64_t sequence,
+                  std::int64_t count, bool backward) {
+  LinearAttentionState running = empty_like(Stream{}, rows_of(segments, 0, 1));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t row = sequence * count + (backward ? count - 1 - i : i);
+    LinearAttentionState target = rows_of(segments, row, 1);
+    join(target, running);
+    for (std::int64_t piece = 0; piece < pieces_per_segment && i + 1 < count; ++piece)
+      join(running, rows_of(pieces, row * pieces_per_segment + piece, 1));
+  }
+}
+
 /// Returns the joined sums of the other segments for each segment, from the sums of all pieces.
 LinearAttentionState join_others(const LinearAttentionState& pieces, const Arguments& arguments, Others others) {
-  const std::int64_t batch = arguments.query.extent(0), segments = arguments.segments;
-  const LinearAttentionState result = empty_state(arguments, batch * segments);
-  for (std::int64_t row = 0; row < batch * segments; ++row) {
-    LinearAttentionState target = rows_of(result, row, 1);
-    const std::int64_t segment = row % segments, first = row / segments * segments * pieces_per_segment;
-    for (std::int64_t piece = 0; piece < segments * pieces_per_segment; ++piece) {
-      const std::int64_t of = piece / pieces_per_segment;
-      const bool joins = others == Others::earlier ? of < segment
-                         : others == Others::later ? of > segment
-                                                   : of != segment;
-      if (joins) join(target, rows_of(pieces, first + piece, 1));
-    }
+  const std::int64_t batch = arguments.query.extent(0);
+  const LinearAttentionState result = empty_state(arguments, batch * arguments.segments);
+  for (std::int64_t sequence = 0; sequence < batch; ++sequence) {
+    if (others != Others::later) join_running(pieces, result, sequence, arguments.segments, false);
+    if (others != Others::earlier) join_running(pieces, result, sequence, arguments.segments, true);
   }
   return result;
 }

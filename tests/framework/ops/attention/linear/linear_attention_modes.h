@@ -111,8 +111,7 @@ inline bool is_masked(const AttentionProblem& p) { return !p.mask.empty(); }
 inline bool is_packed(const AttentionProblem& p) { return !p.documents.empty(); }
 /// Returns whether the CPU splits sequences into segments if there are fewer heads than threads.
 inline bool is_split(const AttentionProblem& p) {
-  return p.options.window == 0 && p.options.softmax_window == 0 && !p.options.rotate_numerator && !is_packed(p) &&
-         (p.options.causal || !is_masked(p));
+  return p.options.window == 0 && p.options.softmax_window == 0 && !p.options.rotate_numerator && !is_packed(p);
 }
 inline std::string name_of_combination(const std::tuple<FeatureMap, bool, Mode>& what) {
   const auto [map, causal, mode] = what;
