@@ -19,6 +19,7 @@
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "trainers/model/objective.h"
+#include "trainers/train/data_checks.h"
 
 namespace furlong::command_line {
 namespace {
@@ -59,8 +60,10 @@ BenchModelSubject subject_of(const BenchModelArguments& arguments) {
   const LoadedSettings loaded = load_settings(arguments.model, overrides);
   log_warnings(loaded);
   const std::string missing = missing_data(loaded.settings.data);
-  return {loaded.settings, missing.empty() ? open_data(loaded.settings.data)->vocabulary()
-                                           : substitute_vocabulary(loaded.settings, missing)};
+  if (!missing.empty()) return {loaded.settings, substitute_vocabulary(loaded.settings, missing)};
+  const std::unique_ptr<Dataset> data = open_data(loaded.settings.data);
+  check_against_data(loaded, *data);
+  return {loaded.settings, data->vocabulary()};
 }
 
 /// Returns nothing if other programs have disturbed the measurement of the peak so much that `rate` exceeds it, or if
@@ -215,19 +218,19 @@ void run(BenchModelArguments& arguments) {
 }
 
 constexpr const char* bench_model_footer =
-    "Reads no data: tokens are random and weights are new, because neither changes the speed. If the dataset of a "
-    "config does not exist, add --set model.vocabulary_size=N. Settings are those of furlong train.\n"
+    "Tokens are random and weights are new, because neither changes the speed. Of the dataset, only the vocabulary "
+    "is read; if it does not exist, add --set model.vocabulary_size=N. Settings are those of furlong train.\n"
     "  training step  forward, backward, gradient clipping and optimizer, with all accumulated batches. Rate: "
     "operations as furlong plan counts them, compared with the better roofline of the dtype. Memory: the peak of all "
     "tensors\n"
     "  forward        one batch, with its loss, without gradients\n"
     "  prompt         a prompt that leaves room for the generated tokens in n, processed in parallel\n"
-    "  generation     one token at a time, the most probable one; time is per step of the whole batch. Rate: bytes of "
-    "weights and state that a step reads, each once, compared with the memory roofline. Memory: these bytes per "
-    "generated token\n"
+    "  generation     one token at a time, the most probable one; time is per step of the whole batch, with the choice "
+    "of the tokens. Rate: bytes of weights and state that a step reads, each once, compared with the memory roofline. "
+    "Memory: these bytes per generated token\n"
     "The roofline has rates of this machine on all threads, the best of measurements before the first and after each "
-    "length: large matrix "
-    "products, and bytes read and written when one large tensor is added to another. plain and packed: a bfloat16 "
+    "length: large matrix products, and bytes read and written when one large tensor is added to another. plain and "
+    "packed: a bfloat16 "
     "product of few rows reads its weights as they are stored; one of many rows first packs them for the CPU's matrix "
     "instructions. No fraction is given above the roofline: other programs have slowed it down, or weights and state "
     "stay in the caches.";
