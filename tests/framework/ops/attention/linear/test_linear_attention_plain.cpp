@@ -54,6 +54,22 @@ TEST_P(LinearAttentionPlain, MatchesFloat64Reference) {
   }
 }
 
+TEST_P(LinearAttentionPlain, KernelsDifferFromThoseOfMaskedCalls) {
+  // A mask of ones selects the general kernels. Their other order of roundings shows that the plain ones are launched.
+  if (!on_gpu()) GTEST_SKIP() << "the CPU's kernels are the same with a mask";
+  for (const Plain& plain : plain_cases()) {
+    AttentionProblem p = problem_of(plain, 140);
+    const Outcome found = run_attention(p, DType::bfloat16);
+    p.mask.assign(static_cast<std::size_t>(p.batch * p.n_key), 1);
+    const Outcome general = run_attention(p, DType::bfloat16);
+    EXPECT_FALSE(found.output == general.output) << name_of(plain);
+    if (std::get<1>(plain) != 64) continue;  // backward has plain kernels for width 64 only
+    EXPECT_FALSE(found.d_query == general.d_query) << name_of(plain);
+    EXPECT_FALSE(found.d_key == general.d_key) << name_of(plain);
+    EXPECT_FALSE(found.d_value == general.d_value) << name_of(plain);
+  }
+}
+
 TEST_P(LinearAttentionPlain, SupportsEveryNumberOfTiles) {
   for (const std::int64_t width : {64, 128}) {
     for (const std::int64_t projections : {64, 128, 320})
