@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "framework/core/clock.h"
+#include "framework/core/parallel.h"
 #include "framework/primitives/arithmetic.h"
 #include "trainers/train/validation.h"
 
@@ -15,30 +16,47 @@ std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& opti
   require(!logits.empty(), "sample_token: no logits");
   if (options.temperature == 0)
     return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  std::vector<std::int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-    return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
-  });
-  if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size()))
-    order.resize(static_cast<std::size_t>(options.top_k));
-  std::vector<double> probability;
+  // The most probable tokens first, from a heap: usually few of the vocabulary are looked at.
+  const auto logit = [&](std::int32_t id) { return static_cast<double>(logits[static_cast<std::size_t>(id)]); };
+  const auto less = [&](std::int32_t a, std::int32_t b) {
+    return logit(a) < logit(b) || (logit(a) == logit(b) && a > b);
+  };
+  std::vector<std::int32_t> heap(logits.size());
+  std::iota(heap.begin(), heap.end(), 0);
+  std::make_heap(heap.begin(), heap.end(), less);
+  const double top = logit(heap.front());
+  const auto probability = [&](std::int32_t id) { return std::exp((logit(id) - top) / options.temperature); };
+
+  const auto size = static_cast<std::int64_t>(heap.size());
+  const std::int64_t candidates = options.top_k > 0 ? std::min(options.top_k, size) : size;
+  std::vector<std::int32_t> order;  // taken from the heap
+  std::vector<double> sums;         // of their probabilities, up to each
+  const auto take = [&] {
+    std::pop_heap(heap.begin(), heap.end(), less);
+    order.push_back(heap.back());
+    sums.push_back((sums.empty() ? 0 : sums.back()) + probability(heap.back()));
+    heap.pop_back();
+  };
   double total = 0;
-  for (std::int32_t id : order) {
-    probability.push_back(std::exp((static_cast<double>(logits[static_cast<std::size_t>(id)]) -
-                                    static_cast<double>(logits[static_cast<std::size_t>(order[0])])) /
-                                   options.temperature));
-    total += probability.back();
+  if (candidates < size) {
+    while (static_cast<std::int64_t>(order.size()) < candidates) take();
+    total = sums.back();
+  } else {
+    for (const std::int32_t id : heap) total += probability(id);
   }
-  double kept = 0;
-  std::size_t count = 0;
-  while (count < order.size() && (count == 0 || kept < options.top_p * total)) kept += probability[count++];
-  double remaining = uniform * kept;
-  for (std::size_t i = 0; i < count; ++i) {
-    remaining -= probability[i];
-    if (remaining < 0) return order[i];
+  // The nucleus: the most probable tokens that reach top_p of the total. With top_p = 1 that is all candidates.
+  double kept = total;
+  if (options.top_p < 1) {
+    std::size_t count = 0;
+    do {
+      if (count == order.size()) take();
+      kept = sums[count++];
+    } while (kept < options.top_p * total && static_cast<std::int64_t>(count) < candidates);
   }
-  return order[count - 1];
+  for (std::size_t i = 0;; ++i) {
+    if (i == order.size()) take();
+    if (uniform * kept < sums[i] || sums[i] >= kept || static_cast<std::int64_t>(i) + 1 == candidates) return order[i];
+  }
 }
 
 Tensor extended_logits(Model& model, layers::ForwardContext& context, std::span<const std::int32_t> tokens,
@@ -64,6 +82,16 @@ Tensor extended_logits(Model& model, layers::ForwardContext& context, std::span<
   const Tensor last = Tensor::empty({batch, width}, hidden.dtype(), hidden.device());
   for (std::int64_t row = 0; row < batch; ++row) ops::convert(stream, last.narrow(0, row, 1), last_of(row));
   return model.decoder->logits(stream, last);
+}
+
+DecodingThreads::DecodingThreads(const Model& model, std::int64_t batch) : before_(thread_count()) {
+  constexpr std::int64_t small = 8 << 20;  // bytes
+  std::int64_t bytes = 0;
+  for (const Parameter& parameter : model.store->parameters()) bytes += parameter.variable().value().bytes();
+  if (before_ > 1 && batch == 1 && model.store->device().is_cpu() && bytes < small) set_thread_count(1);
+}
+DecodingThreads::~DecodingThreads() {
+  if (thread_count() != before_) set_thread_count(before_);
 }
 
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options,
@@ -102,6 +130,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
   std::vector<float> logits = logits_after(prompt);
   const auto prompted = std::chrono::steady_clock::now();
 
+  const DecodingThreads threads(model, 1);
   Generated result;
   const RandomKey key{options.seed, 0, random_stream("generate")};
   const auto size =

@@ -32,6 +32,19 @@ struct Generated {
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt, const GenerateOptions& options,
                    const std::function<void(std::int32_t)>& on_token = {});
 
+/// While it exists, loops use one thread if a token's products are too small to share: one sequence, and weights of
+/// less than 16 MiB, which one core reads from its caches faster than threads wait for each other.
+class DecodingThreads {
+ public:
+  DecodingThreads(const Model& model, std::int64_t batch);
+  ~DecodingThreads();
+  DecodingThreads(const DecodingThreads&) = delete;
+  DecodingThreads& operator=(const DecodingThreads&) = delete;
+
+ private:
+  int before_;
+};
+
 /// Extends `state` by tokens [batch, n] and returns the logits [batch, vocabulary] that follow each row's last token. A
 /// long prompt is processed in pieces, so that memory does not grow with it. The context's tape must not be recording.
 Tensor extended_logits(Model& model, layers::ForwardContext& context, std::span<const std::int32_t> tokens,

@@ -161,6 +161,7 @@ void run_generation(Model& model, std::uint64_t seed, bool warms_up, BenchGenera
   const auto start = Clock::now();
   std::vector<float> logits = logits_after(prompt);
   const double prompt_seconds = seconds_since(start);
+  const DecodingThreads threads(model, result.batch);
   const auto prompted = Clock::now();
   for (std::int64_t i = 0; i < result.tokens; ++i) {
     std::vector<std::int32_t> next;

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "framework/core/parallel.h"
 #include "framework/primitives/gemm.h"
 #include "tests/datasets/temporary_folder.h"
 #include "tests/trainers/training.h"
@@ -114,6 +115,25 @@ TEST(SampleToken, EveryUniformNumberSelectsToken) {
   EXPECT_THROW(sample_token({}, {}, 0), ContractError);
 }
 
+TEST(SampleToken, LargerUniformNumbersSelectLessProbableTokens) {
+  std::vector<float> many(500);
+  for (std::size_t i = 0; i < many.size(); ++i) many[i] = static_cast<float>((i * 7919 % 251) * 0.02);  // with ties
+  for (const std::int64_t top_k : {0, 300}) {
+    GenerateOptions options;
+    options.top_k = top_k;
+    std::int32_t before = sample_token(many, options, 0);
+    EXPECT_EQ(before, std::max_element(many.begin(), many.end()) - many.begin());
+    std::set<std::int32_t> seen;
+    for (int i = 1; i < 4000; ++i) {
+      const std::int32_t token = sample_token(many, options, i / 4000.0);
+      const float now = many[static_cast<std::size_t>(token)], last = many[static_cast<std::size_t>(before)];
+      ASSERT_TRUE(now < last || (now == last && token >= before)) << i;
+      seen.insert(before = token);
+    }
+    EXPECT_GT(seen.size(), top_k > 0 ? 290u : 400u);
+  }
+}
+
 Model small_model(const std::vector<std::string>& overrides) {
   std::vector<std::string> all{"model.initializer_range=0.3", "model.short_convolution=4"};
   all.insert(all.end(), overrides.begin(), overrides.end());
@@ -143,6 +163,21 @@ TEST(Generate, SeedDeterminesTokens) {
     const auto more = generate(model, {1, 2, 3}, options).tokens;
     EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), more.begin())) << "more tokens continue fewer tokens";
   }
+}
+
+TEST(Generate, SmallModelDecodesInOneThread) {
+  const int before = thread_count();
+  set_thread_count(3);
+  Model model = small_model(mechanisms[1]);
+  GenerateOptions options;
+  options.max_tokens = 5;
+  std::vector<int> threads;
+  generate(model, {1, 2, 3}, options, [&](std::int32_t) { threads.push_back(thread_count()); });
+  EXPECT_EQ(threads, std::vector<int>(5, 1));
+  EXPECT_EQ(thread_count(), 3);
+  EXPECT_THROW(generate(model, {1, 2, 3}, options, [](std::int32_t) { throw UserError("stop"); }), UserError);
+  EXPECT_EQ(thread_count(), 3) << "after an error";
+  set_thread_count(before);
 }
 
 // Greedy generation from the state, token by token, against a forward pass over everything so far.
