@@ -169,5 +169,75 @@ TEST_F(MixtureProgramTest, InvalidMixtureIsAUserError) {
   EXPECT_THAT(furlong({"config", "check", path("bad.yaml")}).err, HasSubstr("bad.yaml:2:17: data.sources: "));
 }
 
+/// Labeled datasets. In one, the label follows from the first word; in the other, from the first digit.
+class LabeledMixtureTest : public testing::WithProgram {
+ protected:
+  void SetUp() override {
+    prepare("words", "good,liked it,bad,hated it", {});
+    prepare("digits", "good,111,bad,222", {});
+  }
+  /// `rows`: label,text of the even and of the odd rows.
+  void prepare(const std::string& name, const std::string& rows, const std::vector<std::string>& more) const {
+    std::string table = "label,text\n";
+    const std::size_t second = rows.find(',', rows.find(',') + 1) + 1;
+    for (int i = 0; i < 120; ++i)
+      table += fmt::format("{} {}\n", i % 2 == 0 ? rows.substr(0, second - 1) : rows.substr(second), i / 2);
+    std::vector<std::string> all{
+        "prepare", "labeled",  file(name + ".csv", table), "--text-field", "text",       "--label-field",
+        "label",   "--output", path(name + ".h5"),         "--split",      "0.6,0.2,0.2"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Finished done = furlong(all);
+    ASSERT_EQ(done.status, 0) << done.err;
+  }
+  std::string config(const std::string& objective, const std::string& first, const std::string& second) const {
+    return file("labels.yaml", fmt::format(R"(
+data: {{sources: [{{dataset: {}, weight: 1}}, {{dataset: {}, weight: 1}}], sequence_length: 12, batch_size: 8}}
+model: {{architecture: encoder, n_layers: 1, d_model: 16, n_heads: 2}}
+objective: {{name: {}}}
+optimizer: {{learning_rate: 0.01}}
+schedule: {{warmup_steps: 2}}
+trainer: {{max_steps: 60, validate_every: 30}}
+checkpoint: {{every: 30, keep_last: 9}}
+threads: 1
+log: {{every: 30, progress: none}}
+)",
+                                           path(first + ".h5"), path(second + ".h5"), objective));
+  }
+  double measured(const std::string& run, const std::string& data, const std::string& metric) const {
+    const Finished done = furlong({"evaluate", path(run), "--data", path(data + ".h5"), "--split", "test", "--json"});
+    EXPECT_EQ(done.status, 0) << done.err;
+    return Json::parse(done.out)[metric].get<double>();
+  }
+};
+
+TEST_F(LabeledMixtureTest, LearnsTheLabelsOfBothDatasets) {
+  const std::string both = config("classification", "words", "digits");
+  const Finished trained = furlong({"train", both, "--run-dir", path("both")});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_EQ(measured("both", "words", "accuracy"), 1.0);
+  EXPECT_EQ(measured("both", "digits", "accuracy"), 1.0);
+  const Finished alone = furlong({"train", both, "--run-dir", path("alone"), "--set", "data.sources=[]", "--set",
+                                  "data.dataset=" + path("words.h5")});
+  ASSERT_EQ(alone.status, 0) << alone.err;
+  EXPECT_EQ(measured("alone", "words", "accuracy"), 1.0);
+  EXPECT_LT(measured("alone", "digits", "accuracy"), 1.0);
+
+  const Finished resumed =
+      furlong({"train", both, "--run-dir", path("resumed"), "--resume", path("both/checkpoints/step_00000030.h5")});
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  for (const std::string data : {"words", "digits"})
+    EXPECT_EQ(measured("resumed", data, "loss"), measured("both", data, "loss")) << data;
+}
+
+TEST_F(LabeledMixtureTest, OtherLabelsAreAUserError) {
+  prepare("other", "yes,111,no,222", {});
+  prepare("reordered", "good,111,bad,222", {"--labels", "good,bad"});
+  for (const std::string second : {"other", "reordered"}) {
+    SCOPED_TRACE(second);
+    expect_user_error(furlong({"train", config("classification", "words", second), "--run-dir", path("bad")}),
+                      {"data.sources: the labels of " + path(second + ".h5") + " differ from those of"});
+  }
+}
+
 }  // namespace
 }  // namespace furlong

@@ -370,8 +370,13 @@ class Scratch:
 
 
 def metrics(folder):
+    """Returns metrics_of() the run of a folder."""
+    return metrics_of(folder / "run" / "metrics.jsonl")
+
+
+def metrics_of(file):
     """Returns metrics.jsonl without values that depend on the clock and on memory history."""
-    found = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in file.read_text().splitlines()]
     return [
         {key: value for key, value in line.items() if key not in ("tokens_per_second", "memory_bytes")}
         for line in found
