@@ -35,7 +35,11 @@ Decoder::Decoder(ParameterStore& store, const ModelConfig& config, ActivationChe
 void Decoder::declare_embeddings() {
   const auto normal = Initializer::normal(config_.initializer_range);
   const std::int64_t width = config_.embedding_width();
-  token_embedding_ = &store_.add("token_embedding.weight", {config_.vocabulary_size, width}, normal, true);
+  // Sinusoids have amplitude 1, so tokens need a comparable one. With tied embeddings it would be that of the logits.
+  const bool are_output_weights = config_.tied_embeddings && config_.prediction_head != PredictionHead::none;
+  const bool beside_sinusoids = config_.position == Position::sinusoidal && !are_output_weights;
+  token_embedding_ = &store_.add("token_embedding.weight", {config_.vocabulary_size, width},
+                                 beside_sinusoids ? Initializer::normal(1) : normal, true);
   if (config_.position == Position::learned)
     position_embedding_ = &store_.add("position_embedding.weight", {config_.max_sequence_length, width}, normal, true);
   if (config_.n_segments > 0)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that of an array of scripts/slurm/train.sbatch only the interrupted task is requeued, that it resumes by itself,
-and that each task finishes with the metrics of an undisturbed run.
+"""Checks that of an array of scripts/slurm/train.sbatch only the interrupted task is requeued, that it resumes by
+itself, and that each task finishes with the metrics of an undisturbed run.
 
     preempted_array.py FURLONG
 

@@ -185,7 +185,8 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
       .within(2, 16)
       .zero_means("off");
   t.key("model.initializer_range", &m.initializer_range, "",
-        "standard deviation of the normal distribution of initial weights")
+        "standard deviation of the normal distribution of initial weights; with model.position: sinusoidal that of "
+        "token embeddings is 1, unless they are tied to the output layer")
       .above(0)
       .below(10)
       .elsewhere({"init_std", "initializer_std"});

@@ -320,6 +320,28 @@ TEST(Decoder, InitialLossIsNearUniform) {
   EXPECT_NEAR(loss, std::log(11.0), 0.05);  // logits have standard deviation 0.02 √10, which adds half its square
 }
 
+TEST(Decoder, TokensAreAsLargeAsSinusoidsUnlessTheyAreOutputWeights) {
+  const auto deviation = [](Position position, bool tied, PredictionHead head) {
+    ModelConfig config = small_config({"linear", "favor_positive"}, position, 0, Style::gpt2);
+    config.vocabulary_size = 1000;
+    config.initializer_range = 0.02;
+    config.tied_embeddings = tied;
+    config.prediction_head = head;
+    ParameterStore store(DType::float64, Device{});
+    const Decoder decoder(store, config);
+    store.allocate(1);
+    const std::vector<double> weights = doubles(store.find("token_embedding.weight").master());
+    double squares = 0;
+    for (const double weight : weights) squares += weight * weight;
+    return std::sqrt(squares / static_cast<double>(weights.size()));
+  };
+  const auto linear = PredictionHead::linear, none = PredictionHead::none;
+  EXPECT_NEAR(deviation(Position::sinusoidal, false, linear), 1, 0.05);
+  EXPECT_NEAR(deviation(Position::sinusoidal, true, none), 1, 0.05) << "no output layer to be tied to";
+  EXPECT_NEAR(deviation(Position::sinusoidal, true, linear), 0.02, 0.001);
+  EXPECT_NEAR(deviation(Position::learned, false, linear), 0.02, 0.001);
+}
+
 TEST(Decoder, RejectsUnknownNames) {
   const auto refuse = [](const auto& change, const std::string& found, const std::string& hint) {
     ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 0, Style::gpt2);
