@@ -280,8 +280,7 @@ class FastaReader : public DocumentReader {
 }  // namespace
 
 std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
-                                                 DocumentSink& writer) {
-  constexpr std::size_t queue_bytes = std::size_t{16} << 20;
+                                                 DocumentSink& writer, std::size_t queue_bytes) {
   const auto make = [&]<class Outlet>(Outlet outlet) -> std::unique_ptr<DocumentReader> {
     if (separator == DocumentSeparator::file) return std::make_unique<WholeFileReader<Outlet>>(std::move(outlet));
     return std::make_unique<LineReader<Outlet>>(separator == DocumentSeparator::blank_line, std::move(outlet));

@@ -179,6 +179,41 @@ TEST_F(ScoreTest, PseudoLogLikelihoodMatchesItsDefinitionInFloat64) {
   }
 }
 
+TEST_F(ScoreTest, ProgressCountsWhatIsScoredAndNotWhatIsRead) {
+  Model masked = sequence_model(Vocabulary::protein(), testing::encoder);
+  Model causal = sequence_model(Vocabulary::protein(), {"model.attention.mechanism=linear"});
+  const std::string text = fmt::format("{0}\n{0}\n{0}\n{0}\n", residues(9));
+  const std::string input = file("s.txt", text);
+  for (Model* model : {&masked, &causal}) {
+    for (const std::int64_t batch_tokens : {4, 20, 8192}) {  // long sequences, many windows, one window
+      std::vector<std::uint64_t> bytes, sequences;
+      scores(*model, input, {.batch_tokens = batch_tokens, .progress = [&](std::uint64_t done, std::uint64_t count) {
+                               bytes.push_back(done);
+                               sequences.push_back(count);
+                             }});
+      EXPECT_TRUE(std::is_sorted(bytes.begin(), bytes.end()));
+      EXPECT_TRUE(std::is_sorted(sequences.begin(), sequences.end()));
+      EXPECT_EQ(bytes.front(), 0u) << "nothing is scored when the file is read";
+      EXPECT_EQ(bytes.back(), text.size());
+      EXPECT_EQ(sequences.back(), 4u);
+    }
+  }
+  std::vector<std::uint64_t> sequences;
+  scores(masked, input, {.batch_tokens = 20, .progress = [&](std::uint64_t, std::uint64_t count) {
+                           if (sequences.empty() || count != sequences.back()) sequences.push_back(count);
+                         }});
+  EXPECT_THAT(sequences, ::testing::ElementsAre(0, 1, 2, 3, 4));
+  for (Model* model : {&masked, &causal}) {
+    std::vector<double> shares;
+    ScoreFile none(true, false, [](std::string_view) {});
+    score_mutations(*model, {.paths = {file("wild.txt", "MKVLAAGW\n")}}, file("mutations.txt", "K2R\nG7D\n"), none,
+                    {.batch_tokens = 9}, [&](double share) { shares.push_back(share); });
+    EXPECT_EQ(shares.size(), 2u);
+    EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
+    EXPECT_EQ(shares.back(), 1);
+  }
+}
+
 TEST_F(ScoreTest, MarginalScoresOfMutationsMatchTheirDefinition) {
   Model model = sequence_model(Vocabulary::protein(), testing::encoder);
   const std::string wild = "MKVLAAGW";
