@@ -166,6 +166,14 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
         "{} of {} tokens are the tokenizer's unknown token; check that the input suits this model (protein models "
         "read FASTA)",
         summary.unknown, summary.tokens);
+  if (summary.ignored.characters > 0)
+    log_warn("{} characters of {} sequences are none of the tokenizer's and were left out; check the input",
+             summary.ignored.characters, summary.ignored.documents);
+  if (summary.untrained.characters > 0)
+    log_warn(
+        "{} scored tokens of {} sequences are among those that training left out of its loss (data.ignore_tokens), "
+        "and have arbitrary scores; --positions lists them",
+        summary.untrained.characters, summary.untrained.documents);
 }
 
 }  // namespace furlong::command_line

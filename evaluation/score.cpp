@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <set>
 #include <utility>
 
 #include "evaluation/sequences/hidden_states.h"
@@ -129,7 +130,11 @@ void score_masked(Model& model, const std::vector<Sequence>& sequences, const Se
 class Scorer : public SequenceWork {
  public:
   Scorer(Model& model, const ScoreOptions& options, const SequenceFrame& frame, ScoreFile& output)
-      : model_(model), options_(options), frame_(frame), output_(output) {}
+      : model_(model), options_(options), frame_(frame), output_(output) {
+    for (const std::string& symbol : model.settings.data.ignore_tokens)
+      untrained_tokens_.insert(model.vocabulary.id_of(symbol));
+  }
+  const TextCount& untrained() const { return untrained_; }
 
   void window(const std::vector<Sequence>& sequences, const ShareDone& done) override {
     const Scores results = token_log_probabilities(model_, sequences, frame_, options_.batch_tokens, done);
@@ -165,10 +170,12 @@ class Scorer : public SequenceWork {
   void begin(const std::string& id) {
     id_ = id;
     score_ = {};
+    untrained_here_ = 0;
     output_.begin(id);
   }
   void add(std::int32_t token, double log_probability) {
     ++score_.tokens;
+    if (untrained_tokens_.contains(token)) ++untrained_here_;
     score_.log_likelihood += log_probability;
     if (!options_.positions) return;
     // A frame is no part of the sequence; without one the first token has no score.
@@ -181,6 +188,8 @@ class Scorer : public SequenceWork {
           "sequence {}: its only token has nothing before it, and so no probability; leave it out, or give "
           "--start a token",
           id_);
+    untrained_.characters += untrained_here_;
+    if (untrained_here_ > 0) ++untrained_.documents;
     output_.end(score_);
   }
 
@@ -191,6 +200,9 @@ class Scorer : public SequenceWork {
   std::string id_;
   SequenceScore score_;
   std::optional<Pieces> pieces_;
+  std::set<std::int32_t> untrained_tokens_;
+  std::uint64_t untrained_here_ = 0;
+  TextCount untrained_;
   std::size_t seen_ = 0;                              // tokens of a long sequence
   std::deque<std::pair<std::int32_t, double>> held_;  // its last tokens, which may be the frame's
 };
@@ -248,7 +260,8 @@ ReadSummary score(Model& model, const SequenceInput& input, ScoreFile& output, c
   read.max_tokens = longest_sequence(model);
   read.frame = frame;
   read.progress = options.progress;
-  const ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
+  ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
+  summary.untrained = work.untrained();
   output.finish();
   return summary;
 }

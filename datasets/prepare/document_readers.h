@@ -25,6 +25,8 @@ class DocumentReader {
   virtual std::uint64_t n_mapped() const { return 0; }
   /// Returns the number of documents that were tokenized in pieces because of their length.
   virtual std::uint64_t n_cut_documents() const { return 0; }
+  /// Returns the characters that the tokenizer left out, and the documents that have some.
+  virtual TextCount ignored() const { return {}; }
   /// Returns the names of the labels 0, 1, ... of the documents.
   virtual std::vector<std::string> label_names() const { return {}; }
 };

@@ -239,6 +239,7 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
   LetterSink letter_sink(vocabulary, input.map_unknown, collector);
   std::vector<char> block(block_bytes);
   std::uint64_t bytes = 0, mapped = 0;
+  TextCount ignored;
   for (const std::string& path : input.paths) {
     const Format format = input.format == Format::automatic ? format_of_name(path) : input.format;
     const bool has_fields = format != Format::text && format != Format::fasta;
@@ -269,10 +270,13 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
       throw UserError("{}: there is no sequence in it; expected at least one", source.name());
     bytes += source.file_bytes();
     mapped += reader->n_mapped();
+    ignored.characters += reader->ignored().characters;
+    ignored.documents += reader->ignored().documents;
   }
   collector.flush();
   ReadSummary summary = collector.summary();
   summary.mapped = mapped + letter_sink.n_mapped();
+  summary.ignored = ignored;
   return summary;
 }
 

@@ -67,6 +67,8 @@ struct ReadSummary {
   std::uint64_t tokens = 0;     ///< frames included
   std::uint64_t mapped = 0;     ///< letters that were read as the unknown one
   std::uint64_t unknown = 0;    ///< unknown tokens of a tokenizer
+  TextCount ignored;            ///< characters that a tokenizer leaves out
+  TextCount untrained;          ///< scored tokens that training left out of its loss; only score() counts them
 };
 
 /// Reads all inputs in memory that their length does not change, and gives their sequences to `work`. Throws UserError

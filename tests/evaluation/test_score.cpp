@@ -9,6 +9,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "datasets/tokenizers/tokenizer.h"
 #include "evaluation/mutations.h"
 #include "framework/core/arena.h"
 #include "tests/evaluation/sequence_testing.h"
@@ -179,13 +180,39 @@ TEST_F(ScoreTest, PseudoLogLikelihoodMatchesItsDefinitionInFloat64) {
   }
 }
 
+TEST_F(ScoreTest, CountsWhatTheTokenizerOrTrainingLeavesOut) {
+  const auto summary_of = [&](Model& model, const std::string& input) {
+    ScoreFile none(true, false, [](std::string_view) {});
+    return score(model, {.paths = {input}}, none, {});
+  };
+  const auto tokenizer =
+      load_tokenizer(file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nC\nO\nCl\nBr\nc\n(\n)\n"));
+  Model molecules = sequence_model(Vocabulary::of_tokenizer(tokenizer), testing::encoder);
+  for (const char* name : {"a.txt", "a.csv"}) {
+    const ReadSummary found = summary_of(molecules, file(name, "CO!!C\nCCl\nÄC\n"));
+    EXPECT_EQ(found.ignored.characters, 3u);
+    EXPECT_EQ(found.ignored.documents, 2u);
+    EXPECT_EQ(found.untrained.characters, 0u);
+  }
+  for (const std::string architecture : {"encoder", "decoder"}) {
+    std::vector<std::string> overrides{"data.ignore_tokens=[X,B]"};
+    if (architecture == "encoder") overrides = with(testing::encoder, overrides);
+    Model proteins = sequence_model(Vocabulary::protein(), overrides);
+    const ReadSummary found = summary_of(proteins, file("p.fasta", ">a\nMKxV\n>b\nMKV\n>c\nMBKXX\n"));
+    EXPECT_EQ(found.untrained.characters, 4u) << architecture;
+    EXPECT_EQ(found.untrained.documents, 2u) << architecture;
+    EXPECT_EQ(found.ignored.characters, 0u);
+  }
+}
+
 TEST_F(ScoreTest, ProgressCountsWhatIsScoredAndNotWhatIsRead) {
   Model masked = sequence_model(Vocabulary::protein(), testing::encoder);
   Model causal = sequence_model(Vocabulary::protein(), {"model.attention.mechanism=linear"});
   const std::string text = fmt::format("{0}\n{0}\n{0}\n{0}\n", residues(9));
   const std::string input = file("s.txt", text);
   for (Model* model : {&masked, &causal}) {
-    for (const std::int64_t batch_tokens : {4, 20, 8192}) {  // long sequences, many windows, one window
+    for (const std::int64_t batch_tokens : {4, 20, 8192}) {
+      const bool in_pieces = model == &causal && batch_tokens == 4;
       std::vector<std::uint64_t> bytes, sequences;
       scores(*model, input, {.batch_tokens = batch_tokens, .progress = [&](std::uint64_t done, std::uint64_t count) {
                                bytes.push_back(done);
@@ -193,7 +220,7 @@ TEST_F(ScoreTest, ProgressCountsWhatIsScoredAndNotWhatIsRead) {
                              }});
       EXPECT_TRUE(std::is_sorted(bytes.begin(), bytes.end()));
       EXPECT_TRUE(std::is_sorted(sequences.begin(), sequences.end()));
-      EXPECT_EQ(bytes.front(), 0u) << "nothing is scored when the file is read";
+      EXPECT_EQ(bytes.front(), in_pieces ? text.size() : 0u) << "nothing is scored when the file is read";
       EXPECT_EQ(bytes.back(), text.size());
       EXPECT_EQ(sequences.back(), 4u);
     }
