@@ -187,6 +187,9 @@ TEST_F(ScoreTest, CountsWhatTheTokenizerOrTrainingLeavesOut) {
   };
   const auto tokenizer =
       load_tokenizer(file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nC\nO\nCl\nBr\nc\n(\n)\n"));
+  EXPECT_EQ(tokenizer->count_ignored("ClC(=O)c1[nH]%10[Xe]Br!"), 1u);
+  EXPECT_EQ(tokenizer->count_ignored("ÄCl C,\tO "), 2u) << "characters, not bytes; whitespace does not count";
+  EXPECT_EQ(tokenizer->count_ignored("[Xe]"), 0u) << "an unknown token";
   Model molecules = sequence_model(Vocabulary::of_tokenizer(tokenizer), testing::encoder);
   for (const char* name : {"a.txt", "a.csv"}) {
     const ReadSummary found = summary_of(molecules, file(name, "CO!!C\nCCl\nÄC\n"));
