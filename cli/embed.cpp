@@ -21,7 +21,7 @@ void run(EmbedArguments& options) {
   EmbedReport report;
   const auto start = Clock::now();
   {
-    ReadingProgress progress("embed", options.shared.input.paths);
+    SequenceProgress progress("embed", options.shared.input.paths);
     options.embed.progress = [&](std::uint64_t bytes, std::uint64_t sequences) { progress(bytes, sequences); };
     report = embed(model, options.shared.input, options.output, options.embed);
   }

@@ -68,12 +68,12 @@ void run(ScoreArguments& options) {
   ScoreFile file(json, options.score.positions, [&](std::string_view text) { destination.write(text); });
   ReadSummary summary;
   const auto start = Clock::now();
-  if (!options.mutations.empty()) {
-    score_mutations(model, options.shared.input, options.mutations, file, options.score);
-  } else {
-    ReadingProgress progress("score", options.shared.input.paths);
+  {
+    SequenceProgress progress("score", options.shared.input.paths);
     options.score.progress = [&](std::uint64_t bytes, std::uint64_t sequences) { progress(bytes, sequences); };
-    summary = score(model, options.shared.input, file, options.score);
+    summary = options.mutations.empty() ? score(model, options.shared.input, file, options.score)
+                                        : score_mutations(model, options.shared.input, options.mutations, file,
+                                                          options.score, std::ref(progress));
   }
   destination.finish();
   report_reading(summary);

@@ -96,14 +96,18 @@ void refuse_input_as_output(const SequenceOptions& options, const std::filesyste
   }
 }
 
-struct ReadingProgress::State {
+struct SequenceProgress::State {
   std::string command;
   std::uint64_t total = 0;  // bytes of all inputs; 0: unknown
   bool terminal = isatty(STDERR_FILENO) != 0, drawn = false;
   Clock::time_point start = Clock::now(), last = start;
+
+  bool is_due() const { return seconds_since(last) >= (terminal ? 0.2 : 10) && is_logged(LogLevel::info); }
+  /// `share`: done, 0 to 1; 0: unknown. `counts` ends with a comma.
+  void show(double share, const std::string& counts);
 };
 
-ReadingProgress::ReadingProgress(const std::string& command, const std::vector<std::string>& inputs)
+SequenceProgress::SequenceProgress(const std::string& command, const std::vector<std::string>& inputs)
     : state_(std::make_unique<State>()) {
   state_->command = command;
   for (const std::string& input : inputs) {
@@ -118,21 +122,29 @@ ReadingProgress::ReadingProgress(const std::string& command, const std::vector<s
   }
 }
 
-ReadingProgress::~ReadingProgress() {
+SequenceProgress::~SequenceProgress() {
   if (state_->drawn) std::fputs("\r\x1b[K", stderr);
 }
 
-void ReadingProgress::operator()(std::uint64_t bytes, std::uint64_t sequences) {
-  if (seconds_since(state_->last) < (state_->terminal ? 0.2 : 10) || !is_logged(LogLevel::info)) return;
-  state_->last = Clock::now();
-  const double seconds = seconds_since(state_->start);
+void SequenceProgress::operator()(std::uint64_t bytes, std::uint64_t sequences) {
+  if (!state_->is_due()) return;
   const double share =
       state_->total > 0 ? std::min(1.0, static_cast<double>(bytes) / static_cast<double>(state_->total)) : 0;
-  std::string line = state_->total > 0 ? fmt::format("{:3.0f} % ", 100 * share) : "";
-  line += fmt::format("{:.1f} MB read, {} sequences, {:.0f} s", static_cast<double>(bytes) * 1e-6, sequences, seconds);
+  state_->show(share, fmt::format("{} sequences, {:.1f} MB of input, ", sequences, static_cast<double>(bytes) * 1e-6));
+}
+
+void SequenceProgress::operator()(double share) {
+  if (state_->is_due()) state_->show(share, "");
+}
+
+void SequenceProgress::State::show(double share, const std::string& counts) {
+  last = Clock::now();
+  const double seconds = seconds_since(start);
+  std::string line = share > 0 ? fmt::format("{:3.0f} %, ", 100 * share) : "";
+  line += fmt::format("{}{:.0f} s", counts, seconds);
   if (share > 0.01) line += fmt::format(", {:.0f} s left", seconds / share * (1 - share));
-  if (!state_->terminal) return log_info("{}: {}", state_->command, line);
-  if (state_->total > 0) {
+  if (!terminal) return log_info("{}: {}", command, line);
+  if (share > 0) {
     constexpr int width = 20;
     const int filled = static_cast<int>(width * share);
     line = fmt::format("[{:=<{}}{: <{}}] ", "", filled, "", width - filled) + line;
@@ -143,7 +155,7 @@ void ReadingProgress::operator()(std::uint64_t bytes, std::uint64_t sequences) {
     line.resize(std::min<std::size_t>(line.size(), window.ws_col - 1u));
   std::fputs(("\r" + line + "\x1b[K").c_str(), stderr);
   std::fflush(stderr);
-  state_->drawn = true;
+  drawn = true;
 }
 
 void report_reading(const ReadSummary& summary, const char* empty_are) {
@@ -154,6 +166,14 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
         "{} of {} tokens are the tokenizer's unknown token; check that the input suits this model (protein models "
         "read FASTA)",
         summary.unknown, summary.tokens);
+  if (summary.ignored.characters > 0)
+    log_warn("{} characters of {} sequences are none of the tokenizer's and were left out; check the input",
+             summary.ignored.characters, summary.ignored.documents);
+  if (summary.untrained.characters > 0)
+    log_warn(
+        "{} scored tokens of {} sequences are among those that training left out of its loss (data.ignore_tokens), "
+        "and have arbitrary scores; --positions lists them",
+        summary.untrained.characters, summary.untrained.documents);
 }
 
 }  // namespace furlong::command_line

@@ -29,13 +29,16 @@ Model open_model(const SequenceOptions& options);
 /// Throws UserError for an output that is also an input.
 void refuse_input_as_output(const SequenceOptions& options, const std::filesystem::path& output);
 
-/// How far reading has come, on standard error: a line that rewrites itself on a terminal, a log line every 10 s
+/// How far a command has come, on standard error: a line that rewrites itself on a terminal, a log line every 10 s
 /// elsewhere.
-class ReadingProgress {
+class SequenceProgress {
  public:
-  ReadingProgress(const std::string& command, const std::vector<std::string>& inputs);
-  ~ReadingProgress();
+  SequenceProgress(const std::string& command, const std::vector<std::string>& inputs);
+  ~SequenceProgress();
+  /// Of the inputs.
   void operator()(std::uint64_t bytes, std::uint64_t sequences);
+  /// Of other work.
+  void operator()(double share);
 
  private:
   struct State;

@@ -102,9 +102,10 @@ class Embedder : public SequenceWork {
     }
   }
 
-  void window(const std::vector<Sequence>& sequences) override {
+  void window(const std::vector<Sequence>& sequences, const ShareDone& done) override {
     std::vector<std::int64_t> lengths;
     for (const Sequence& sequence : sequences) lengths.push_back(std::ssize(sequence.tokens));
+    BatchProgress progress(lengths, done);
     std::vector<std::vector<float>> vectors(sequences.size());
     for (std::vector<std::size_t> batch : batches_by_length(lengths, options_.batch_tokens)) {
       std::erase_if(batch, [&](std::size_t index) { return lengths[index] == 0; });
@@ -114,6 +115,7 @@ class Embedder : public SequenceWork {
       } else {
         run(sequences, batch, vectors);
       }
+      for (const std::size_t index : batch) progress.add(lengths[index]);
     }
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       if (lengths[i] == 0) vectors[i].assign(width_, std::numeric_limits<float>::quiet_NaN());

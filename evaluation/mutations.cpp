@@ -15,7 +15,7 @@ namespace {
 /// Keeps the only sequence of an input.
 class OnlySequence : public SequenceWork {
  public:
-  void window(const std::vector<Sequence>& sequences) override {
+  void window(const std::vector<Sequence>& sequences, const ShareDone& /*done*/) override {
     if (found_.number > 0 || sequences.size() > 1)
       throw UserError("--mutations: the input has several sequences; expected one, the wild type");
     found_ = sequences.front();
@@ -84,12 +84,13 @@ std::map<std::size_t, std::set<std::int32_t>> wanted_tokens(const std::vector<st
 }
 
 Marginals marginals(Model& model, const std::vector<std::int32_t>& tokens,
-                    const std::map<std::size_t, std::set<std::int32_t>>& wanted, bool masked,
-                    std::int64_t batch_tokens) {
+                    const std::map<std::size_t, std::set<std::int32_t>>& wanted, bool masked, std::int64_t batch_tokens,
+                    const ShareDone& done) {
   Marginals result;
   const std::int64_t n = std::ssize(tokens);
   // One row for all places, or one for each.
   const std::size_t rows_at_once = at(std::max<std::int64_t>(1, batch_tokens / n));
+  BatchProgress progress(std::vector<std::int64_t>(masked ? wanted.size() : 1, n), done);
   for (auto next = wanted.begin(); next != wanted.end();) {
     std::vector<std::vector<std::int32_t>> copies;
     std::vector<std::pair<std::size_t, std::int32_t>> asked;
@@ -107,6 +108,7 @@ Marginals marginals(Model& model, const std::vector<std::int32_t>& tokens,
     const std::vector<std::span<const std::int32_t>> rows(copies.begin(), copies.end());
     const std::vector<double> found = pass.log_probabilities(pass.gather(pass.hidden(rows), places), targets);
     for (std::size_t i = 0; i < found.size(); ++i) result[asked[i]] = found[i];
+    progress.add(std::ssize(copies) * n);
   }
   return result;
 }
@@ -119,10 +121,10 @@ double sum_of(const Marginals& marginals, const std::vector<Exchange>& mutation)
 
 void score_masked_mutations(Model& model, const Sequence& sequence, const std::vector<Mutation>& mutations,
                             const std::vector<std::vector<Exchange>>& exchanges, ScoreFile& output,
-                            std::int64_t batch_tokens) {
+                            std::int64_t batch_tokens, const ShareDone& done) {
   const auto wanted = wanted_tokens(exchanges);
-  const Marginals hidden = marginals(model, sequence.tokens, wanted, true, batch_tokens),
-                  seen = marginals(model, sequence.tokens, wanted, false, batch_tokens);
+  const Marginals hidden = marginals(model, sequence.tokens, wanted, true, batch_tokens, done),
+                  seen = marginals(model, sequence.tokens, wanted, false, batch_tokens, {});
   for (std::size_t i = 0; i < mutations.size(); ++i)
     output.row("mutation", mutations[i].text, {"masked_marginal", "wild_type_marginal"},
                {sum_of(hidden, exchanges[i]), sum_of(seen, exchanges[i])});
@@ -130,14 +132,14 @@ void score_masked_mutations(Model& model, const Sequence& sequence, const std::v
 
 void score_causal_mutations(Model& model, const Sequence& sequence, const std::vector<Mutation>& mutations,
                             const std::vector<std::vector<Exchange>>& exchanges, const SequenceFrame& frame,
-                            ScoreFile& output, std::int64_t batch_tokens) {
-  const auto log_likelihoods = [&](const std::vector<Sequence>& sequences) {
+                            ScoreFile& output, std::int64_t batch_tokens, const ShareDone& done) {
+  const auto log_likelihoods = [&](const std::vector<Sequence>& sequences, const ShareDone& share_done) {
     std::vector<double> sums;
-    for (const auto& tokens : token_log_probabilities(model, sequences, frame, batch_tokens))
+    for (const auto& tokens : token_log_probabilities(model, sequences, frame, batch_tokens, share_done))
       sums.push_back(std::accumulate(tokens.begin(), tokens.end(), 0.0));
     return sums;
   };
-  const double wild_type = log_likelihoods({sequence}).front();
+  const double wild_type = log_likelihoods({sequence}, {}).front();
   const std::size_t at_once = at(std::max<std::int64_t>(1, 16 * batch_tokens / std::ssize(sequence.tokens)));
   for (std::size_t begin = 0; begin < mutations.size(); begin += at_once) {
     std::vector<Sequence> mutants;
@@ -145,7 +147,10 @@ void score_causal_mutations(Model& model, const Sequence& sequence, const std::v
       mutants.push_back(sequence);
       for (const Exchange& one : exchanges[i]) mutants.back().tokens[one.place] = one.to;
     }
-    const std::vector<double> sums = log_likelihoods(mutants);
+    const std::vector<double> sums = log_likelihoods(mutants, [&](double share) {
+      const double scored = static_cast<double>(begin) + share * static_cast<double>(mutants.size());
+      if (done) done(scored / static_cast<double>(mutations.size()));
+    });
     for (std::size_t i = 0; i < sums.size(); ++i)
       output.row("mutation", mutations[begin + i].text, {"log_likelihood_ratio"}, {sums[i] - wild_type});
   }
@@ -153,24 +158,25 @@ void score_causal_mutations(Model& model, const Sequence& sequence, const std::v
 
 }  // namespace
 
-void score_mutations(Model& model, const SequenceInput& input, const std::filesystem::path& path, ScoreFile& output,
-                     const ScoreOptions& options) {
+ReadSummary score_mutations(Model& model, const SequenceInput& input, const std::filesystem::path& path,
+                            ScoreFile& output, const ScoreOptions& options, const ShareDone& done) {
   const SequenceFrame frame = scoring_frame(model, options.start);
   const std::vector<Mutation> mutations = read_mutations(path);
   OnlySequence only;
   ReadOptions read;
   read.max_tokens = longest_sequence(model);
   read.frame = frame;
-  read_sequences(input, model.vocabulary, read, only);
+  const ReadSummary summary = read_sequences(input, model.vocabulary, read, only);
   const Exchanges exchanges(model, only.found(), frame, path.string());
   std::vector<std::vector<Exchange>> found;
   for (const Mutation& mutation : mutations) found.push_back(exchanges.of(mutation));
   if (model.decoder) {
-    score_causal_mutations(model, only.found(), mutations, found, frame, output, options.batch_tokens);
+    score_causal_mutations(model, only.found(), mutations, found, frame, output, options.batch_tokens, done);
   } else {
-    score_masked_mutations(model, only.found(), mutations, found, output, options.batch_tokens);
+    score_masked_mutations(model, only.found(), mutations, found, output, options.batch_tokens, done);
   }
   output.finish();
+  return summary;
 }
 
 }  // namespace furlong

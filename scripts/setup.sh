@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Furlong needs and that are missing.
 #   scripts/setup.sh [run|test|models|reproduce|package]
-# run (the default) is for building and using the program; test adds packages for its tests, models those for fetching
-# trained models, reproduce those for the figures of scripts/reproduce/, package those for a Debian package (cpack). If
-# nothing is missing, returns immediately without network access.
-# Exit status: 0 nothing is missing, 1 the installation failed, 2 packages are missing and installing them needs root.
+#   run        to build and use the program (default): compiler, CMake, libraries
+#   test       those of run and reproduce, and to test: GoogleTest, Open MPI, Slurm
+#   models     to fetch trained models (scripts/fetch_models.sh): python3, pip
+#   reproduce  for the figures of scripts/reproduce/: python3, h5py, matplotlib
+#   package    those of run, and to make a Debian package (cpack): file, dpkg-dev
+# If nothing is missing, returns immediately without network access.
+# Exit status: 0 nothing is missing, 1 the installation failed, 2 invalid arguments, or packages are missing and
+# installing them needs root.
 set -euo pipefail
 
 run_packages=(
@@ -26,7 +30,8 @@ case "${1:-run}" in
   package) wanted=("${run_packages[@]}" "${package_packages[@]}") ;;
   run) wanted=("${run_packages[@]}") ;;
   test) wanted=("${run_packages[@]}" "${test_packages[@]}" "${reproduce_packages[@]}") ;;
-  *) sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+  -h|--help) sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+  *) echo "setup: unknown group '$1'; expected run, test, models, reproduce, package or --help" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then

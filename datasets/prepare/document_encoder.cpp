@@ -77,16 +77,22 @@ void DocumentEncoder::enqueue(Piece piece) {
 
 void DocumentEncoder::flush() {
   std::vector<std::vector<std::int32_t>> ids(queue_.size());
+  std::vector<std::uint64_t> ignored(queue_.size());
   parallel_tasks(std::ssize(queue_), [&](std::int64_t i) {
     const auto place = static_cast<std::size_t>(i);
-    if (!queue_[place].text.empty()) ids[place] = vocabulary_.encode(queue_[place].text);
+    if (queue_[place].text.empty()) return;
+    ids[place] = vocabulary_.encode(queue_[place].text);
+    ignored[place] = vocabulary_.tokenizer()->count_ignored(queue_[place].text);
   });
   for (std::size_t i = 0; i < queue_.size(); ++i) {
     write(ids[i]);
+    ignored_.characters += ignored[i];
+    has_ignored_ = has_ignored_ || ignored[i] > 0;
     if (!queue_[i].ends_document) continue;
     if (started_) writer_.append(vocabulary_.frame_back());
     writer_.end_document();
     started_ = false;
+    if (std::exchange(has_ignored_, false)) ++ignored_.documents;
   }
   queue_.clear();
   queued_bytes_ = 0;

@@ -36,6 +36,8 @@ class DocumentEncoder {
   void flush();
   /// Returns the number of documents that were encoded in pieces.
   std::uint64_t n_cut_documents() const { return n_cut_documents_; }
+  /// Returns what the tokenizer left out so far.
+  TextCount ignored() const { return ignored_; }
 
  private:
   struct Piece {
@@ -55,7 +57,8 @@ class DocumentEncoder {
   std::string text_;
   std::vector<std::int32_t> ids_;
   std::uint64_t n_cut_documents_ = 0;
-  bool started_ = false, cut_ = false;
+  TextCount ignored_;
+  bool started_ = false, cut_ = false, has_ignored_ = false;
 };
 
 }  // namespace furlong

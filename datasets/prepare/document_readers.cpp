@@ -12,8 +12,8 @@ namespace furlong {
 
 namespace {
 
-// Readers find documents and pass their bytes to an outlet, which has put(byte or letter), end_document() and
-// n_cut_documents().
+// Readers find documents and pass their bytes to an outlet, which has put(byte or letter), end_document(),
+// n_cut_documents() and ignored().
 
 /// Buffers tokens for the writer, one per byte.
 class ByteOutlet {
@@ -33,6 +33,7 @@ class ByteOutlet {
     buffer_.clear();
   }
   static std::uint64_t n_cut_documents() { return 0; }
+  static TextCount ignored() { return {}; }
 
  private:
   static constexpr std::size_t kCapacity = 8192;
@@ -95,6 +96,7 @@ class TokenizerLetters {
   }
   void end_document() { encoder_.end_document(); }
   std::uint64_t n_cut_documents() const { return encoder_.n_cut_documents(); }
+  TextCount ignored() const { return encoder_.ignored(); }
 
  private:
   const Vocabulary vocabulary_;
@@ -115,6 +117,7 @@ class WholeFileReader : public DocumentReader {
     outlet_.flush();
   }
   std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
+  TextCount ignored() const override { return outlet_.ignored(); }
 
  private:
   Outlet outlet_;
@@ -146,6 +149,7 @@ class LineReader : public DocumentReader {
     reset();
   }
   std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
+  TextCount ignored() const override { return outlet_.ignored(); }
 
  private:
   void reset() { held_return_ = in_document_ = line_break_due_ = false; }
@@ -229,6 +233,7 @@ class FastaReader : public DocumentReader {
 
   std::uint64_t n_mapped() const override { return n_mapped_; }
   std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
+  TextCount ignored() const override { return outlet_.ignored(); }
 
  private:
   enum class Meaning : std::uint8_t { letter, space, unknown };
@@ -280,8 +285,7 @@ class FastaReader : public DocumentReader {
 }  // namespace
 
 std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
-                                                 DocumentSink& writer) {
-  constexpr std::size_t queue_bytes = std::size_t{16} << 20;
+                                                 DocumentSink& writer, std::size_t queue_bytes) {
   const auto make = [&]<class Outlet>(Outlet outlet) -> std::unique_ptr<DocumentReader> {
     if (separator == DocumentSeparator::file) return std::make_unique<WholeFileReader<Outlet>>(std::move(outlet));
     return std::make_unique<LineReader<Outlet>>(separator == DocumentSeparator::blank_line, std::move(outlet));

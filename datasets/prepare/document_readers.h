@@ -25,6 +25,8 @@ class DocumentReader {
   virtual std::uint64_t n_mapped() const { return 0; }
   /// Returns the number of documents that were tokenized in pieces because of their length.
   virtual std::uint64_t n_cut_documents() const { return 0; }
+  /// Returns the characters that the tokenizer left out, and the documents that have some.
+  virtual TextCount ignored() const { return {}; }
   /// Returns the names of the labels 0, 1, ... of the documents.
   virtual std::vector<std::string> label_names() const { return {}; }
 };
@@ -34,9 +36,10 @@ class DocumentReader {
 /// document become LF.
 enum class DocumentSeparator { file, line, blank_line };
 
-/// Returns a reader of text. Tokens are bytes, or those of the vocabulary's tokenizer.
+/// Returns a reader of text. Tokens are bytes, or those of the vocabulary's tokenizer, for which text waits until there
+/// are `queue_bytes` of it.
 std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
-                                                 DocumentSink& writer);
+                                                 DocumentSink& writer, std::size_t queue_bytes = std::size_t{16} << 20);
 
 /// Returns a reader of FASTA. Each record is a document: '>' starts a record, ';' starts a comment line, whitespace is
 /// ignored. A byte outside the vocabulary's alphabet is read as the unknown letter (N, X) if `map_unknown`. Otherwise

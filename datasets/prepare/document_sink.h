@@ -15,6 +15,11 @@ struct DocumentLabel {
   std::string_view place = {};          ///< for errors: file and line
 };
 
+/// How much of some documents is meant, and of how many.
+struct TextCount {
+  std::uint64_t characters = 0, documents = 0;
+};
+
 /// Receives documents one after another, token by token.
 class DocumentSink {
  public:

@@ -280,6 +280,7 @@ class LabeledReader : public DocumentReader {
   }
 
   std::uint64_t n_mapped() const override { return n_mapped_; }
+  TextCount ignored() const override { return ignored_; }
   std::vector<std::string> label_names() const override { return labels_.names(); }
 
  private:
@@ -316,6 +317,10 @@ class LabeledReader : public DocumentReader {
     std::vector<std::int32_t> tokens;
     if (const auto& tokenizer = vocabulary_.tokenizer()) {
       tokens = tokenizer->encode(text);
+      if (const std::uint64_t count = tokenizer->count_ignored(text); count > 0) {
+        ignored_.characters += count;
+        ++ignored_.documents;
+      }
       return tokens.empty() ? tokens : tokenizer->framed(tokens);
     }
     tokens.reserve(text.size());
@@ -348,6 +353,7 @@ class LabeledReader : public DocumentReader {
   DocumentSink& writer_;
   std::string name_, record_;
   std::uint64_t line_ = 1, first_line_ = 1, n_mapped_ = 0;
+  TextCount ignored_;
   bool quoted_ = false;
 };
 

@@ -128,6 +128,7 @@ class Preparation {
     report_.output = options_.output;
     report_.n_mapped = reader_->n_mapped();
     report_.n_cut_documents = reader_->n_cut_documents();
+    report_.ignored = reader_->ignored();
     if (vocabulary_->tokenizer() && vocabulary_->unknown_id())
       report_.n_unknown = report_.store.counts[static_cast<std::size_t>(*vocabulary_->unknown_id())];
     for (std::int32_t id = 0; id < vocabulary_->size(); ++id) {
@@ -274,6 +275,9 @@ std::string to_text(const PrepareReport& report) {
   } else if (report.n_mapped > 0) {
     text += fmt::format("  unknown letters read as ambiguous ones: {}\n", grouped(report.n_mapped));
   }
+  if (report.ignored.characters > 0)
+    text += fmt::format("  characters that the tokenizer leaves out: {} in {} documents\n",
+                        grouped(report.ignored.characters), grouped(report.ignored.documents));
   if (report.n_cut_documents > 0) {
     text += fmt::format(
         "  {} longer than {} MiB and encoded in pieces, cut at line ends if possible\n",

@@ -56,6 +56,7 @@ struct PrepareReport {
   std::vector<std::pair<std::string, std::uint64_t>> ambiguous;
   std::uint64_t n_mapped = 0;         ///< unknown letters read as N or X; included in `ambiguous`
   std::uint64_t n_unknown = 0;        ///< unknown tokens of a tokenizer
+  TextCount ignored;                  ///< characters that a tokenizer leaves out
   std::uint64_t n_cut_documents = 0;  ///< documents encoded in pieces (DocumentEncoder)
   double seconds = 0;
 };

@@ -42,6 +42,23 @@ class LetterTokenizer : public Tokenizer {
     return ids;
   }
 
+  std::uint64_t count_ignored(std::string_view text) const override {
+    if (parts_.units == LetterParts::Units::letters) return 0;
+    const std::string valid = unicode::with_replacements(text);
+    std::uint64_t count = 0;
+    std::size_t position = 0;
+    const auto skip_to = [&](std::size_t end) {
+      while (position < end) count += unicode::is_whitespace(unicode::next(valid, position)) ? 0 : 1;
+    };
+    Pattern::Search search(smiles_, valid);
+    while (const auto match = search.next()) {
+      skip_to(match->first);
+      position = match->second;
+    }
+    skip_to(valid.size());
+    return count;
+  }
+
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
     for (const std::int32_t id : ids) text += token(id);
@@ -80,7 +97,7 @@ class LetterTokenizer : public Tokenizer {
     }
   }
 
-  /// Characters outside SMILES are skipped, as in the models' training.
+  /// Characters outside SMILES are skipped, as in the models' training (count_ignored).
   void encode_smiles(std::string_view text, std::vector<std::int32_t>& ids) const {
     const std::string valid = unicode::with_replacements(text);
     Pattern::Search search(smiles_, valid);

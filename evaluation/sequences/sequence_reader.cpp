@@ -16,6 +16,8 @@ namespace {
 using Format = SequenceInput::Format;
 
 constexpr std::size_t max_window = 1 << 16;  // sequences; empty ones have no tokens that end a window
+constexpr std::size_t block_bytes = 1 << 16, slice_bytes = 1 << 12;  // read at once; between two reports of progress
+constexpr std::size_t queue_bytes = 1 << 18;  // of text that waits for a tokenizer: a window has about as much
 
 Format format_of_name(std::string_view name) {
   name = without_compression(name);
@@ -49,6 +51,8 @@ class Collector : public DocumentSink {
   }
 
   void begin_input(const std::string& name) { input_ = name; }
+  /// The bytes of all inputs that are read so far.
+  void set_position(std::uint64_t bytes) { position_ = bytes; }
   void append(std::span<const std::uint16_t> ids) override { add(ids); }
   void append(std::span<const std::int32_t> ids) override { add(ids); }
   void name_document(std::string_view name, const std::string&) override { current_.id = name; }
@@ -68,9 +72,18 @@ class Collector : public DocumentSink {
   }
 
   void flush() {
-    if (!window_.empty()) work_.window(window_);
+    if (!window_.empty()) work_.window(window_, [this](double share) { report(share); });
     window_.clear();
     window_sum_ = 0;
+    pass();
+  }
+  /// Reports that of what is read but not done this share is done.
+  void report(double share) const {
+    if (!options_.progress) return;
+    const auto part = [share](std::uint64_t done, std::uint64_t all) {
+      return done + static_cast<std::uint64_t>(share * static_cast<double>(all - done));
+    };
+    options_.progress(part(passed_bytes_, position_), part(passed_sequences_, summary_.sequences));
   }
   const ReadSummary& summary() const { return summary_; }
 
@@ -97,6 +110,12 @@ class Collector : public DocumentSink {
                       input_, described(), options_.max_tokens);
   }
 
+  /// All that is read is done.
+  void pass() {
+    passed_bytes_ = position_;
+    passed_sequences_ = summary_.sequences;
+  }
+
   void give_piece(std::int64_t begin) {
     if (!is_long_) {
       flush();
@@ -104,6 +123,8 @@ class Collector : public DocumentSink {
       is_long_ = true;
     }
     work_.extend_long(std::span(current_.tokens).subspan(at(begin), at(options_.long_tokens)));
+    pass();
+    report(0);
   }
 
   void end_sequence() {
@@ -112,6 +133,7 @@ class Collector : public DocumentSink {
     if (is_long_) {
       work_.extend_long(current_.tokens);
       work_.end_long();
+      pass();
       return;
     }
     add_to_window();
@@ -137,8 +159,10 @@ class Collector : public DocumentSink {
   SequenceWork& work_;
   std::string input_;
   std::vector<Sequence> window_;
-  std::int64_t window_sum_ = 0, length_ = 0;  // tokens of the window; of the current sequence
-  std::uint64_t number_ = 0;                  // of the last sequence that ended
+  std::int64_t window_sum_ = 0, length_ = 0;               // tokens of the window; of the current sequence
+  std::uint64_t number_ = 0;                               // of the last sequence that ended
+  std::uint64_t position_ = 0;                             // bytes read
+  std::uint64_t passed_bytes_ = 0, passed_sequences_ = 0;  // done
   Sequence current_;
   bool is_long_ = false;
   ReadSummary summary_;
@@ -201,7 +225,7 @@ std::unique_ptr<DocumentReader> make_reader(const SequenceInput& input, Format f
   if (format != Format::text)
     return make_labeled_reader(table_format(format, input), vocabulary, input.map_unknown, collector);
   if (letters) return make_text_reader(input.separator, Vocabulary::bytes(false), letter_sink);
-  return make_text_reader(input.separator, vocabulary, collector);
+  return make_text_reader(input.separator, vocabulary, collector, queue_bytes);
 }
 
 }  // namespace
@@ -213,8 +237,9 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
     throw UserError("standard input (-) is given more than once");
   Collector collector(vocabulary, options, work);
   LetterSink letter_sink(vocabulary, input.map_unknown, collector);
-  std::vector<char> block(std::size_t{1} << 16);
+  std::vector<char> block(block_bytes);
   std::uint64_t bytes = 0, mapped = 0;
+  TextCount ignored;
   for (const std::string& path : input.paths) {
     const Format format = input.format == Format::automatic ? format_of_name(path) : input.format;
     const bool has_fields = format != Format::text && format != Format::fasta;
@@ -229,19 +254,29 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
     collector.begin_input(source.name());
     letter_sink.begin_input(source.name());
     const std::uint64_t before = collector.summary().sequences;
+    std::uint64_t begin = 0;
     while (const std::size_t count = source.read(block.data(), block.size())) {
-      reader->feed({block.data(), count});
-      if (options.progress) options.progress(bytes + source.file_bytes(), collector.summary().sequences);
+      const std::uint64_t end = source.file_bytes();
+      for (std::size_t first = 0; first < count; first += slice_bytes) {
+        const std::string_view slice = std::string_view(block.data(), count).substr(first, slice_bytes);
+        collector.set_position(bytes + begin + (end - begin) * (first + slice.size()) / count);
+        reader->feed(slice);
+        collector.report(0);
+      }
+      begin = end;
     }
     reader->end_input();
     if (collector.summary().sequences == before)
       throw UserError("{}: there is no sequence in it; expected at least one", source.name());
     bytes += source.file_bytes();
     mapped += reader->n_mapped();
+    ignored.characters += reader->ignored().characters;
+    ignored.documents += reader->ignored().documents;
   }
   collector.flush();
   ReadSummary summary = collector.summary();
   summary.mapped = mapped + letter_sink.n_mapped();
+  summary.ignored = ignored;
   return summary;
 }
 
@@ -258,6 +293,14 @@ std::vector<std::vector<std::size_t>> batches_by_length(const std::vector<std::i
     batches.back().push_back(index);
   }
   return batches;
+}
+
+BatchProgress::BatchProgress(const std::vector<std::int64_t>& lengths, ShareDone done)
+    : done_(std::move(done)), total_(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})) {}
+
+void BatchProgress::add(std::int64_t tokens) {
+  passed_ += tokens;
+  if (done_ && total_ > 0) done_(static_cast<double>(passed_) / static_cast<double>(total_));
 }
 
 }  // namespace furlong

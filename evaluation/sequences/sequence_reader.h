@@ -34,11 +34,15 @@ struct Sequence {
   std::vector<std::int32_t> tokens;
 };
 
+/// Called as work proceeds, with the share of it that is done, 0 to 1.
+using ShareDone = std::function<void(double)>;
+
 /// What is computed from sequences. They come in the order of the input, a window of them at a time.
 class SequenceWork {
  public:
   virtual ~SequenceWork() = default;
-  virtual void window(const std::vector<Sequence>& sequences) = 0;
+  /// Calls `done` after each batch.
+  virtual void window(const std::vector<Sequence>& sequences, const ShareDone& done) = 0;
   /// One long sequence in pieces, each of `long_tokens` tokens but the last, which may have more or fewer; only where
   /// ReadOptions::long_tokens is not 0.
   virtual void begin_long(const Sequence& /*without_tokens*/) {}
@@ -52,7 +56,8 @@ struct ReadOptions {
   std::int64_t max_tokens = 0;           ///< a sequence that becomes longer, its frame included, is an error; 0: any
   bool keep_empty = false;               ///< empty sequences are in their window, without tokens
   SequenceFrame frame;                   ///< stands around each sequence; a tokenizer's own frame is put there once
-  /// Called after each block of input. bytes: read from all inputs so far, compressed as they are.
+  /// Called as blocks of input are read and as windows are computed. bytes: of all inputs, compressed as they are,
+  /// whose sequences are done, about; sequences: those done, about.
   std::function<void(std::uint64_t bytes, std::uint64_t sequences)> progress;
 };
 
@@ -62,6 +67,8 @@ struct ReadSummary {
   std::uint64_t tokens = 0;     ///< frames included
   std::uint64_t mapped = 0;     ///< letters that were read as the unknown one
   std::uint64_t unknown = 0;    ///< unknown tokens of a tokenizer
+  TextCount ignored;            ///< characters that a tokenizer leaves out
+  TextCount untrained;          ///< scored tokens that training left out of its loss; only score() counts them
 };
 
 /// Reads all inputs in memory that their length does not change, and gives their sequences to `work`. Throws UserError
@@ -74,5 +81,16 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
 /// with one sequence.
 std::vector<std::vector<std::size_t>> batches_by_length(const std::vector<std::int64_t>& lengths,
                                                         std::int64_t batch_tokens);
+
+/// Reports the share of the tokens of several sequences that batches have gone through.
+class BatchProgress {
+ public:
+  BatchProgress(const std::vector<std::int64_t>& lengths, ShareDone done);
+  void add(std::int64_t tokens);
+
+ private:
+  ShareDone done_;
+  std::int64_t total_, passed_ = 0;
+};
 
 }  // namespace furlong

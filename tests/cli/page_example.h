@@ -42,4 +42,14 @@ inline void run_example(const std::filesystem::path& folder, const std::string& 
   for (const std::string& line : example) run_line(folder, line);
 }
 
+/// Checks a page's first config with furlong config check, in `folder`.
+inline void check_config(const std::filesystem::path& folder, const std::string& page) {
+  std::ofstream config(folder / "page.yaml");
+  const std::vector<std::string> lines = example_of(page, "yaml");
+  ASSERT_FALSE(lines.empty()) << page;
+  for (const std::string& line : lines) config << line << '\n';
+  config.close();
+  run_line(folder, "furlong config check page.yaml");
+}
+
 }  // namespace furlong::testing

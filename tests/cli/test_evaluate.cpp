@@ -57,6 +57,7 @@ log:
 TEST_F(EvaluateProgramTest, ExamplesOfThePageRun) {
   testing::run_example(folder_, "evaluate.md", 6);
   const std::string out = content(path("stdout"));
+  testing::check_config(folder_, "evaluate.md");
   for (const char* part : {"on the test split of", "tokens of context", "17 to 32", "sequence length",
                            "associative_recall", "induction", "suite recall, 8 sequences"})
     EXPECT_THAT(out, HasSubstr(part));

@@ -129,6 +129,7 @@ log:
 };
 
 TEST_F(LabelObjectivesProgramTest, ExamplesOfThePageRun) {
+  testing::check_config(folder_, "labels.md");
   const auto lines = example_of("labels.md");
   ASSERT_EQ(lines.size(), 10u);
   std::vector<std::string> outputs;

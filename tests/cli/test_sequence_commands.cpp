@@ -62,6 +62,7 @@ log:
 
 TEST_F(SequencesProgramTest, ExamplesOfThePageOnEmbedRun) {
   run_example("embed.md");
+  testing::check_config(folder_, "embed.md");
   EXPECT_EQ(shape("vectors.h5", "embeddings"), (hdf5::Shape{40, 16}));
   // 9 residues and 0 to 4 more, eight times each; <document> is left out.
   EXPECT_EQ(shape("tokens.h5", "embeddings"), (hdf5::Shape{8 * (5 * 9 + 10), 16}));

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "datasets/tokenizers/tokenizer.h"
 #include "evaluation/mutations.h"
 #include "framework/core/arena.h"
 #include "tests/evaluation/sequence_testing.h"
@@ -176,6 +177,70 @@ TEST_F(ScoreTest, PseudoLogLikelihoodMatchesItsDefinitionInFloat64) {
       }
       EXPECT_NEAR(found[i]["log_likelihood"], sum, 1e-10);
     }
+  }
+}
+
+TEST_F(ScoreTest, CountsWhatTheTokenizerOrTrainingLeavesOut) {
+  const auto summary_of = [&](Model& model, const std::string& input) {
+    ScoreFile none(true, false, [](std::string_view) {});
+    return score(model, {.paths = {input}}, none, {});
+  };
+  const auto tokenizer =
+      load_tokenizer(file("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nC\nO\nCl\nBr\nc\n(\n)\n"));
+  EXPECT_EQ(tokenizer->count_ignored("ClC(=O)c1[nH]%10[Xe]Br!"), 1u);
+  EXPECT_EQ(tokenizer->count_ignored("ÄCl C,\tO "), 2u) << "characters, not bytes; whitespace does not count";
+  EXPECT_EQ(tokenizer->count_ignored("[Xe]"), 0u) << "an unknown token";
+  Model molecules = sequence_model(Vocabulary::of_tokenizer(tokenizer), testing::encoder);
+  for (const char* name : {"a.txt", "a.csv"}) {
+    const ReadSummary found = summary_of(molecules, file(name, "CO!!C\nCCl\nÄC\n"));
+    EXPECT_EQ(found.ignored.characters, 3u);
+    EXPECT_EQ(found.ignored.documents, 2u);
+    EXPECT_EQ(found.untrained.characters, 0u);
+  }
+  for (const std::string architecture : {"encoder", "decoder"}) {
+    std::vector<std::string> overrides{"data.ignore_tokens=[X,B]"};
+    if (architecture == "encoder") overrides = with(testing::encoder, overrides);
+    Model proteins = sequence_model(Vocabulary::protein(), overrides);
+    const ReadSummary found = summary_of(proteins, file("p.fasta", ">a\nMKxV\n>b\nMKV\n>c\nMBKXX\n"));
+    EXPECT_EQ(found.untrained.characters, 4u) << architecture;
+    EXPECT_EQ(found.untrained.documents, 2u) << architecture;
+    EXPECT_EQ(found.ignored.characters, 0u);
+  }
+}
+
+TEST_F(ScoreTest, ProgressCountsWhatIsScoredAndNotWhatIsRead) {
+  Model masked = sequence_model(Vocabulary::protein(), testing::encoder);
+  Model causal = sequence_model(Vocabulary::protein(), {"model.attention.mechanism=linear"});
+  const std::string text = fmt::format("{0}\n{0}\n{0}\n{0}\n", residues(9));
+  const std::string input = file("s.txt", text);
+  for (Model* model : {&masked, &causal}) {
+    for (const std::int64_t batch_tokens : {4, 20, 8192}) {
+      const bool in_pieces = model == &causal && batch_tokens == 4;
+      std::vector<std::uint64_t> bytes, sequences;
+      scores(*model, input, {.batch_tokens = batch_tokens, .progress = [&](std::uint64_t done, std::uint64_t count) {
+                               bytes.push_back(done);
+                               sequences.push_back(count);
+                             }});
+      EXPECT_TRUE(std::is_sorted(bytes.begin(), bytes.end()));
+      EXPECT_TRUE(std::is_sorted(sequences.begin(), sequences.end()));
+      EXPECT_EQ(bytes.front(), in_pieces ? text.size() : 0u) << "nothing is scored when the file is read";
+      EXPECT_EQ(bytes.back(), text.size());
+      EXPECT_EQ(sequences.back(), 4u);
+    }
+  }
+  std::vector<std::uint64_t> sequences;
+  scores(masked, input, {.batch_tokens = 20, .progress = [&](std::uint64_t, std::uint64_t count) {
+                           if (sequences.empty() || count != sequences.back()) sequences.push_back(count);
+                         }});
+  EXPECT_THAT(sequences, ::testing::ElementsAre(0, 1, 2, 3, 4));
+  for (Model* model : {&masked, &causal}) {
+    std::vector<double> shares;
+    ScoreFile none(true, false, [](std::string_view) {});
+    score_mutations(*model, {.paths = {file("wild.txt", "MKVLAAGW\n")}}, file("mutations.txt", "K2R\nG7D\n"), none,
+                    {.batch_tokens = 9}, [&](double share) { shares.push_back(share); });
+    EXPECT_EQ(shares.size(), 2u);
+    EXPECT_TRUE(std::is_sorted(shares.begin(), shares.end()));
+    EXPECT_EQ(shares.back(), 1);
   }
 }
 

@@ -15,7 +15,7 @@ namespace {
 /// Writes each sequence as one line.
 class Lines : public furlong::SequenceWork {
  public:
-  void window(const std::vector<furlong::Sequence>& sequences) override {
+  void window(const std::vector<furlong::Sequence>& sequences, const furlong::ShareDone& /*done*/) override {
     for (const furlong::Sequence& sequence : sequences) {
       begin_long(sequence);
       extend_long(sequence.tokens);

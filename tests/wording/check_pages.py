@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the Markdown of the tree: every relative link and anchor resolves, and tables stay narrow.
-    python3 tests/wording/check_pages.py [--self-test]
-Reads every tracked *.md. A link is [text](target) or [name]: target outside code. A target without a scheme must be a
+    python3 tests/wording/check_pages.py [--self-test | --installed BUILD]
+Reads every tracked *.md; with --installed those that cmake installs from the build folder BUILD, in a temporary place.
+ A link is [text](target) or [name]: target outside code. A target without a scheme must be a
 file or folder of the tree; its anchor must be a heading of that page, spelled as GitHub does. Every page of docs/ must
 be reachable from docs/README.md. Also finds lines and table cells of more than 200 characters.
 Exit status: 0 none found, 1 some found (one line each: file, line, problem)."""
@@ -150,23 +151,39 @@ def self_test() -> None:
     assert len(found) == len(expected), found
 
 
+def report(root: pathlib.Path, names: list[str]) -> int:
+    """Prints the problems of the pages `names` below `root`. Returns the exit status."""
+    found = problems(root, names)
+    for one in found:
+        print(one)
+    count = sum(len(links((root / name).read_text(encoding="utf-8"))) for name in names)
+    print(f"{len(names)} pages, {count} links, {len(found)} problems")
+    return 1 if found or not names else 0
+
+
+def check_installed(build: str) -> int:
+    """Installs the program from `build` and checks its pages."""
+    with tempfile.TemporaryDirectory(prefix="furlong_install_") as folder:
+        subprocess.run(["cmake", "--install", build, "--prefix", folder], check=True, stdout=subprocess.DEVNULL)
+        root = pathlib.Path(folder) / "share/doc/furlong"
+        pages = [*root.rglob("*.md"), *(root / "configs").rglob("*.md")]  # configs is a link
+        return report(root, sorted({str(path.relative_to(root)) for path in pages}))
+
+
 def main() -> int:
     if "--self-test" in sys.argv[1:]:
         self_test()
         print("self-test: broken links, anchors and images, unreachable pages and long cells are found")
         return 0
+    if sys.argv[1:2] == ["--installed"] and len(sys.argv) == 3:
+        return check_installed(sys.argv[2])
     names = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True,
                            check=False).stdout.split()
     if not names:  # an unpacked archive
         paths = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*.md")]
         names = [name for name in paths if not name.startswith(("build", "data", "runs", "."))]
     names = sorted(name for name in names if (ROOT / name).is_file())
-    found = problems(ROOT, names)
-    for one in found:
-        print(one)
-    count = sum(len(links((ROOT / name).read_text(encoding="utf-8"))) for name in names)
-    print(f"{len(names)} pages, {count} links, {len(found)} problems")
-    return 1 if found else 0
+    return report(ROOT, names)
 
 
 if __name__ == "__main__":
