@@ -121,6 +121,28 @@ TEST_F(LabeledProgramTest, RejectsLengthOfClassTokenAlone) {
   EXPECT_EQ(furlong({"evaluate", path("run"), "--sequence-length", "2"}).status, 0);
 }
 
+// Masked self-pretraining, then the labels of the same documents.
+TEST_F(LabeledProgramTest, OutputLayerOfOtherWeightsIsTakenForTheSameLabelsOnly) {
+  ASSERT_EQ(prepare({}).status, 0);
+  const auto train = [&](const std::string& run, const std::string& weights, const std::vector<std::string>& more) {
+    std::vector<std::string> all{
+        "train", config(), "--run-dir", path(run), "--set", "trainer.max_steps=2", "--set", "schedule.warmup_steps=1"};
+    if (!weights.empty()) all.insert(all.end(), {"--set", "model.weights=" + path(weights)});
+    all.insert(all.end(), more.begin(), more.end());
+    const Finished done = furlong(all);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done.err;
+  };
+  const std::string new_classifier = "keep their initial values: classifier.weight, classifier.bias";
+  train("tokens", "",
+        {"--set", "objective.name=masked_tokens", "--set", "model.tied_embeddings=false", "--set",
+         "data.sampler=documents"});
+  EXPECT_THAT(train("labels", "tokens", {}), HasSubstr(new_classifier));
+  EXPECT_THAT(train("same", "labels", {}), ::testing::Not(HasSubstr("initial values")));
+  ASSERT_EQ(prepare({"--force", "--labels", "bad,good"}).status, 0);
+  EXPECT_THAT(train("others", "labels", {}), HasSubstr(new_classifier));
+}
+
 TEST_F(LabeledProgramTest, ReportNamesLabels) {
   const Finished prepared = prepare({});
   ASSERT_EQ(prepared.status, 0) << prepared.err;

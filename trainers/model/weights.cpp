@@ -10,9 +10,8 @@ namespace {
 
 constexpr const char* positions_name = "position_embedding.weight";
 
-void check_vocabulary(const CheckpointReader& checkpoint, const Model& model) {
+void check_vocabulary(const CheckpointReader& checkpoint, const Vocabulary& theirs, const Model& model) {
   const std::string origin = checkpoint.path().string();
-  const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), origin);
   if (theirs.with_labels({}) == model.vocabulary.with_labels({})) return;
   throw UserError(
       "{}: the vocabulary of the weights ({}, {} tokens) differs from the vocabulary of the dataset ({}, {} tokens); "
@@ -31,17 +30,31 @@ void repeat_rows(const CheckpointReader& checkpoint, const std::string& name, st
   }
 }
 
+/// Returns whether classifier.weight means the same on both sides: the output layer of tokens, which has no
+/// classifier.bias, or that of the same labels.
+bool same_outputs(const CheckpointReader& checkpoint, const Vocabulary& theirs, const Model& model) {
+  constexpr const char* bias = "classifier.bias";
+  const auto& parameters = model.store->parameters();
+  const bool of_labels = std::any_of(parameters.begin(), parameters.end(),
+                                     [](const Parameter& parameter) { return parameter.name() == bias; });
+  if (checkpoint.has(std::string("parameters/") + bias) != of_labels) return false;
+  return !of_labels || theirs.labels() == model.vocabulary.labels();
+}
+
 }  // namespace
 
 WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model) {
-  check_vocabulary(checkpoint, model);
+  const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), checkpoint.path().string());
+  check_vocabulary(checkpoint, theirs, model);
+  const bool takes_classifier = same_outputs(checkpoint, theirs, model);
   WeightsReport report;
   std::set<std::string> known;
   for (const Parameter& parameter : model.store->parameters()) {
     const std::string ema = "ema/" + parameter.name();
     std::string name = "parameters/" + parameter.name();
-    known.insert(name);
-    if (!checkpoint.has(name)) {
+    const bool is_other_classifier = !takes_classifier && parameter.name().starts_with("classifier.");
+    if (!is_other_classifier) known.insert(name);
+    if (is_other_classifier || !checkpoint.has(name)) {
       report.missing.push_back(parameter.name());
       continue;
     }
