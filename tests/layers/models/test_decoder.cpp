@@ -330,7 +330,7 @@ TEST(Decoder, TokensAreAsLargeAsSinusoidsUnlessTheyAreOutputWeights) {
     ParameterStore store(DType::float64, Device{});
     const Decoder decoder(store, config);
     store.allocate(1);
-    const std::vector<double> weights = doubles(store.find("token_embedding.weight").master());
+    const std::vector<double> weights = reference::doubles(store.find("token_embedding.weight").master());
     double squares = 0;
     for (const double weight : weights) squares += weight * weight;
     return std::sqrt(squares / static_cast<double>(weights.size()));
