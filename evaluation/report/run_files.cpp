@@ -13,6 +13,7 @@
 #include "framework/io/json_bounds.h"
 #include "framework/io/text_file.h"
 #include "trainers/settings/settings.h"
+#include "trainers/train/early_stopping.h"
 
 namespace furlong {
 namespace {
@@ -96,6 +97,15 @@ void flatten(const nlohmann::ordered_json& value, const std::string& path, std::
   for (const auto& [name, member] : value.items()) flatten(member, path.empty() ? name : path + "." + name, keys);
 }
 
+/// Whether the last validations are those after which training stops early.
+bool was_stopped_early(const RunFiles& run, std::int64_t patience) {
+  const auto validation = run.splits.find("validation");
+  if (validation == run.splits.end() || !validation->second.values.contains("loss")) return false;
+  EarlyStopping replayed(patience);
+  for (const double loss : validation->second.values.at("loss")) replayed.note(0, loss);
+  return replayed.is_due();
+}
+
 void read_config(RunFiles& run) {
   const std::filesystem::path file = run.path / "config.yaml";
   std::error_code code;
@@ -105,6 +115,7 @@ void read_config(RunFiles& run) {
     const Settings settings = from_checkpoint_text(run.config_text, file.string()).settings;
     flatten(to_json(settings), "", run.config);
     run.max_steps = settings.trainer.max_steps;
+    run.stopped_early = was_stopped_early(run, settings.trainer.early_stopping_patience);
   } catch (const UserError& error) {
     run.problems.emplace_back(error.what());
   }
@@ -170,7 +181,7 @@ RunFiles read_run(const std::filesystem::path& directory) {
   read_config(run);
   run.changed = std::filesystem::last_write_time(directory / "metrics.jsonl", code);
   const bool recent = std::filesystem::file_time_type::clock::now() - run.changed < std::chrono::minutes(2);
-  if (run.max_steps > 0 && run.step >= run.max_steps)
+  if (run.stopped_early || (run.max_steps > 0 && run.step >= run.max_steps))
     run.state = RunState::finished;
   else if (is_locked(directory) || (recent && is_marked(directory)))
     run.state = RunState::running;

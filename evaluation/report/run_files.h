@@ -24,8 +24,8 @@ enum class RunState : std::uint8_t {
   /// A training of this machine holds the lock, or one that has not ended in order wrote metrics during the last two
   /// minutes: on another host, on a file system without locks, or killed.
   running,
-  finished,  ///< took all its steps
-  stopped,   ///< ended before: by a signal, an error, or early stopping
+  finished,  ///< took all its steps, or stopped early
+  stopped,   ///< ended before: by a signal or an error
 };
 std::string_view name_of(RunState state);
 
@@ -37,6 +37,7 @@ struct RunFiles {
   std::map<std::string, std::string> config;  ///< every key with an effect, "model.d_model": "256"; empty if unreadable
   std::string config_text;                    ///< config.yaml; empty if there is none
   std::int64_t step = 0, max_steps = 0;       ///< max_steps: 0 if unknown
+  bool stopped_early = false;                 ///< trainer.early_stopping_patience ended the training
   /// Lowest validation loss and its step.
   double best_loss = std::numeric_limits<double>::quiet_NaN();
   std::int64_t best_step = 0;

@@ -51,6 +51,15 @@ Json data_of(const std::string& page) {
   return Json::parse(page.substr(from, page.find(end, from) - from));
 }
 
+TEST_F(ReportTest, RunThatStoppedEarlyIsFinished) {
+  const std::string patient = "data: {dataset: d.h5}\ntrainer: {max_steps: 9, early_stopping_patience: 2}\n";
+  const std::string one_worse = train_line(1, 5) + validation_line(1, 4) + validation_line(2, 4.5);
+  EXPECT_EQ(read_run(write_run("one", one_worse, patient)).state, RunState::stopped);
+  EXPECT_EQ(read_run(write_run("better", one_worse + validation_line(3, 3), patient)).state, RunState::stopped);
+  EXPECT_EQ(read_run(write_run("two", one_worse + validation_line(3, 4), patient)).state, RunState::finished);
+  EXPECT_EQ(read_run(write_run("impatient", one_worse + validation_line(3, 4), config)).state, RunState::stopped);
+}
+
 TEST_F(ReportTest, ReadsMetricsConfigAndState) {
   const auto path =
       write_run("run",
