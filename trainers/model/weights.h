@@ -18,9 +18,9 @@ struct WeightsReport {
 
 /// Copies parameters and buffers with equal names from the checkpoint into the model; uses the EMA if the checkpoint
 /// has one. If the model has more learned positions than the checkpoint, position p starts from checkpoint position p
-/// modulo their number (Longformer: Beltagy, Peters and Cohan 2020, section 5). An output layer keeps its initial values
-/// if that of the checkpoint predicts something else: tokens instead of labels, or other labels. Throws UserError if the
-/// vocabularies differ, labels aside, or if a shape differs.
+/// modulo their number (Longformer: Beltagy, Peters and Cohan 2020, section 5). An output layer keeps its initial
+/// values if that of the checkpoint predicts something else: tokens instead of labels, or other labels. Throws
+/// UserError if the vocabularies differ, labels aside, or if a shape differs.
 WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model);
 
 }  // namespace furlong
