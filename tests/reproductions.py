@@ -84,6 +84,10 @@ def measured(name, result):
             numbers[0, run["attention"], "bits per dimension"] = run["test_bits"]
             seconds = statistics.median(run["picture_seconds"]["samples"])
             numbers[0, run["attention"], "pictures/s"] = 1 / seconds
+    elif name == "long_range_arena":
+        for run in result["runs"]:
+            table = result["settings"]["tasks"].index(run["task"])
+            numbers[table, run["attention"], "accuracy"] = 100 * run["accuracy"]["value"]
     elif name == "masked_proteins":
         for run in result["runs"]:
             minutes = run["processor_seconds"] / 60

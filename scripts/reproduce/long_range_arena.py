@@ -1,0 +1,139 @@
+"""ListOps and Pathfinder of Long Range Arena (Tay et al. 2020, arXiv:2011.04006) at desk size: test accuracy of each
+attention next to the published one, and of one of them after masked self-pretraining on the same expressions (Amos et
+al. 2023, arXiv:2310.02980)."""
+
+import json
+import os
+import pathlib
+
+import plot
+import reproduction
+
+NAME = "long_range_arena"
+CONFIGS = reproduction.ROOT / "configs/lra"
+DATASETS = {"listops": "listops_desk.h5", "pathfinder": "pathfinder.h5"}
+PUBLISHED = {  # Tay et al. 2020, Table 1
+    "listops": {"softmax": 0.3637, "favor_positive": 0.1801, "elu1": 0.1613, "linformer": 0.3570},
+    "pathfinder": {"softmax": 0.7140, "favor_positive": 0.7705, "elu1": 0.7530, "linformer": 0.7634},
+}
+MEASURED = ("accuracy", "baseline_accuracy", "test_samples", "parameters", "steps", "tokens")
+
+
+def settings_of(arguments, folder, task):
+    """Config keys that the options change."""
+    data = folder if arguments.tiny else pathlib.Path(os.environ.get("FURLONG_DATA", reproduction.ROOT / "data"))
+    keys = {"threads": arguments.threads, "data__dataset": data / DATASETS[task], "log__progress": "none"}
+    if arguments.tiny:
+        keys.update(trainer__max_steps=2, schedule__warmup_steps=1, model__d_model=16, data__batch_size=2)
+        keys.update(data__dataset=data / f"tiny_{DATASETS[task]}", trainer__validate_every=1)
+        if task == "listops":
+            keys["data__sequence_length"] = 40
+    return keys
+
+
+def bench(arguments, folder, task, mechanism, runs="runs", **settings):
+    """Trains and measures one model. Returns its row of the table, with the accuracies of its validations."""
+    file = folder / f"{runs}_{task}_{mechanism}.json"
+    words = ["--tasks", task, "--mechanisms", mechanism, "--configs", CONFIGS, "--output", folder / runs]
+    if arguments.tiny:
+        words += ["--samples", "60,10,20"]
+    reproduction.furlong(
+        *("bench", "lra", "--size", "desk", *words, "--json-file", file),
+        **{**settings_of(arguments, folder, task), **settings},
+    )
+    (found,) = json.loads(file.read_text())["results"]
+    metrics = pathlib.Path(found["run_directory"]) / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    validations = [line for line in lines if line["split"] == "validation"]
+    per_step = found["tokens"] / found["steps"]
+    return {
+        "task": task,
+        "attention": mechanism,
+        **{key: found[key] for key in MEASURED},
+        "seconds": found["seconds"],
+        "validation": [{"tokens": line["step"] * per_step, "accuracy": line["accuracy"]} for line in validations],
+    }
+
+
+def measure(arguments, folder, result):
+    result["runs"] = [
+        bench(arguments, folder, task, mechanism)
+        for task in arguments.tasks
+        for mechanism in arguments.mechanisms
+    ]
+    for mechanism in arguments.pretrained if "listops" in arguments.tasks else []:
+        weights = folder / f"pretraining_{mechanism}"
+        keys = {**settings_of(arguments, folder, "listops"), "model__attention__mechanism": "linear"}
+        keys["model__attention__feature_map"] = mechanism
+        if mechanism in ("softmax", "linformer"):
+            keys["model__attention__mechanism"] = mechanism
+            del keys["model__attention__feature_map"]
+        reproduction.furlong("train", CONFIGS / "listops_desk_pretraining.yaml", "--run-dir", weights, **keys)
+        run = bench(arguments, folder, "listops", mechanism, "pretrained", model__weights=weights)
+        result["runs"].append({**run, "attention": f"{mechanism}, pretrained"})
+
+
+def percent(share):
+    return "" if share is None else f"{100 * share:.2f}"
+
+
+def tables(result):
+    for task in result["settings"]["tasks"]:
+        runs = [run for run in result["runs"] if run["task"] == task]
+        first = runs[0]
+        title = (
+            f"{task.capitalize()}: accuracy in percent on {first['test_samples']:,} test samples; the most frequent label gives "
+            f"{percent(first['baseline_accuracy'])}. {first['steps']:,} steps, {first['tokens'] / 1e6:.3g} M tokens; "
+            "published: Table 1 of the paper, for other sizes of model and data."
+        )
+        if any(run["attention"].endswith("pretrained") for run in runs):
+            title += " A pretrained model has as many steps of masked tokens before."
+        rows = [
+            [
+                run["attention"],
+                percent(run["accuracy"]["value"]),
+                f"{percent(run['accuracy']['low'])} to {percent(run['accuracy']['high'])}",
+                percent(PUBLISHED[task].get(run["attention"])),
+                run["parameters"],
+            ]
+            for run in runs
+        ]
+        columns = ["attention", "accuracy", "95% interval", "published", "parameters"]
+        yield {"title": title, "columns": columns, "rows": rows}
+
+
+def draw(result, folder):
+    tasks = result["settings"]["tasks"]
+    figure, axes = plot.panels(len(tasks), width=7.6, height=3.4)
+    names = list(dict.fromkeys(run["attention"] for run in result["runs"]))
+    for panel, task in zip(axes, tasks):
+        runs = [run for run in result["runs"] if run["task"] == task]
+        for run in runs:
+            index = names.index(run["attention"])
+            panel.plot(
+                [point["tokens"] / 1e6 for point in run["validation"]],
+                [point["accuracy"] for point in run["validation"]],
+                label=run["attention"],
+                **plot.style(index - 1 if index else None),
+            )
+        panel.axhline(runs[0]["baseline_accuracy"], color=plot.INK, linestyle=":", label="most frequent label")
+        panel.set_xlabel("millions of tokens")
+        panel.set_ylabel("validation accuracy")
+        panel.set_title(task)
+    plot.legend_below(figure, axes[0], 4)
+    plot.save(figure, folder / f"{NAME}.svg")
+
+
+def more(parser):
+    words = lambda text: [word for word in text.split(",") if word]
+    parser.add_argument("--tasks", type=words, default="listops,pathfinder")
+    everything = "softmax,favor_positive,favor_relu,elu1,linformer,windowed"
+    parser.add_argument("--mechanisms", type=words, default=everything, help="as of furlong bench lra")
+    parser.add_argument("--pretrained", type=words, default="softmax", help="mechanisms to pretrain, too, for listops")
+
+
+if __name__ == "__main__":
+    small = {"mechanisms": "softmax,elu1"}
+    reproduction.reproduce(
+        NAME, reproduction.options(NAME, __doc__, more, small), measure, draw, lambda result: list(tables(result))
+    )
