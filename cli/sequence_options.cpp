@@ -169,10 +169,15 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
   if (summary.ignored.characters > 0)
     log_warn("{} characters of {} sequences are none of the tokenizer's and were left out; check the input",
              summary.ignored.characters, summary.ignored.documents);
+  if (summary.untrained_mutations > 0)
+    log_warn(
+        "{} mutations are from or to tokens that training left out of its loss (data.ignore_tokens), and have "
+        "arbitrary scores",
+        summary.untrained_mutations);
   if (summary.untrained.characters > 0)
     log_warn(
         "{} scored tokens of {} sequences are among those that training left out of its loss (data.ignore_tokens), "
-        "and have arbitrary scores; --positions lists them",
+        "and have arbitrary scores",
         summary.untrained.characters, summary.untrained.documents);
 }
 

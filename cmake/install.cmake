@@ -7,16 +7,24 @@ install(PROGRAMS scripts/prepare_data.sh scripts/fetch_data.sh scripts/fetch_mod
   DESTINATION ${shared}/scripts)
 install(FILES scripts/label_kjv.awk DESTINATION ${shared}/scripts)
 # Pages keep their places relative to each other, and to the files that they link to.
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR}
+  FILES_MATCHING PATTERN *.md PATTERN *.svg PATTERN *.png PATTERN *.json)
 install(FILES CHANGELOG.md CONTRIBUTING.md LICENSE README.md SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 foreach(linked benchmarks/README.md benchmarks/results/gpu/README.md benchmarks/results/two_processes_2026-11-22.json)
   get_filename_component(folder ${linked} DIRECTORY)
   install(FILES ${linked} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()
-file(RELATIVE_PATH configs /${CMAKE_INSTALL_DOCDIR} /${shared}/configs)
+# DOCDIR and DATAROOTDIR may be absolute.
 install(CODE "
-  file(CREATE_LINK ${configs} \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}/configs SYMBOLIC)")
+  set(docs \"${CMAKE_INSTALL_DOCDIR}\")
+  set(shared \"${shared}\")
+  foreach(folder docs shared)
+    cmake_path(ABSOLUTE_PATH \${folder} BASE_DIRECTORY \${CMAKE_INSTALL_PREFIX})
+  endforeach()
+  file(RELATIVE_PATH configs \${docs} \${shared}/configs)
+  file(CREATE_LINK \${configs} \$ENV{DESTDIR}\${docs}/configs SYMBOLIC)
+  list(APPEND CMAKE_INSTALL_MANIFEST_FILES \${docs}/configs)")
 
 # The program describes its commands itself: a manual page, and completion for two shells.
 set(described ${CMAKE_BINARY_DIR}/generated/described)

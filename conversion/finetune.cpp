@@ -8,6 +8,7 @@
 #include "conversion/fingerprint.h"
 #include "conversion/import_model.h"
 #include "conversion/recovery_file.h"
+#include "framework/config/table.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "trainers/checkpoint/checkpoints.h"
@@ -124,20 +125,26 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
   log_info("wrote the student before training: {}", plan.start_checkpoint.string());
 }
 
-/// Throws UserError if the data's vocabulary differs from the teacher's. Runs before anything is written.
+/// Throws UserError if the data's vocabulary differs from the teacher's, or its labels if both predict labels. Runs
+/// before anything is written.
 void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
   const Settings& settings = plan.student;
-  const Vocabulary data = model_vocabulary(settings, open_data(settings.data)->vocabulary()).with_labels({});
-  const Vocabulary theirs =
-      (teacher.imported ? teacher.imported->model.vocabulary
-                        : Vocabulary::from_json(CheckpointReader::open(teacher.checkpoint).text("vocabulary"),
-                                                teacher.checkpoint.string()))
-          .with_labels({});
-  if (data == theirs) return;
+  const Vocabulary data = model_vocabulary(settings, open_data(settings.data)->vocabulary());
+  const Vocabulary theirs = teacher.imported
+                                ? teacher.imported->model.vocabulary
+                                : Vocabulary::from_json(CheckpointReader::open(teacher.checkpoint).text("vocabulary"),
+                                                        teacher.checkpoint.string());
+  if (data.with_labels({}) == theirs.with_labels({})) {
+    const bool both = settings.objective.learns_labels() && teacher.settings.objective.learns_labels();
+    if (!both || data.labels() == theirs.labels()) return;
+    throw UserError(
+        "data.dataset: {} has the labels {}, but the model in {} predicts {}; prepare the data with --labels {}",
+        settings.data.mixture().front().dataset.string(), config::join(data.labels(), ","),
+        settings.finetune.source.string(), config::join(theirs.labels(), ","), config::join(theirs.labels(), ","));
+  }
   throw UserError(
       "data.dataset: the vocabulary of {} ({}, {} tokens) differs from that of the model in {} ({}, {} tokens); "
-      "expected "
-      "the same one, so prepare the data with furlong prepare --tokenizer {}",
+      "expected the same one, so prepare the data with furlong prepare --tokenizer {}",
       settings.data.mixture().front().dataset.string(), data.description(), data.size(),
       settings.finetune.source.string(), theirs.description(), theirs.size(), settings.finetune.source.string());
 }

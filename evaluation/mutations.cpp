@@ -156,6 +156,17 @@ void score_causal_mutations(Model& model, const Sequence& sequence, const std::v
   }
 }
 
+/// The number of mutations from or to tokens that training left out of its loss.
+std::uint64_t count_untrained(const Model& model, const std::vector<std::vector<Exchange>>& mutations) {
+  std::set<std::int32_t> untrained;
+  for (const std::string& symbol : model.settings.data.ignore_tokens) untrained.insert(model.vocabulary.id_of(symbol));
+  const auto count = std::count_if(mutations.begin(), mutations.end(), [&](const std::vector<Exchange>& mutation) {
+    return std::any_of(mutation.begin(), mutation.end(),
+                       [&](const Exchange& one) { return untrained.contains(one.from) || untrained.contains(one.to); });
+  });
+  return static_cast<std::uint64_t>(count);
+}
+
 }  // namespace
 
 ReadSummary score_mutations(Model& model, const SequenceInput& input, const std::filesystem::path& path,
@@ -166,10 +177,11 @@ ReadSummary score_mutations(Model& model, const SequenceInput& input, const std:
   ReadOptions read;
   read.max_tokens = longest_sequence(model);
   read.frame = frame;
-  const ReadSummary summary = read_sequences(input, model.vocabulary, read, only);
+  ReadSummary summary = read_sequences(input, model.vocabulary, read, only);
   const Exchanges exchanges(model, only.found(), frame, path.string());
   std::vector<std::vector<Exchange>> found;
   for (const Mutation& mutation : mutations) found.push_back(exchanges.of(mutation));
+  summary.untrained_mutations = count_untrained(model, found);
   if (model.decoder) {
     score_causal_mutations(model, only.found(), mutations, found, frame, output, options.batch_tokens, done);
   } else {

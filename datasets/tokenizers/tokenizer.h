@@ -34,7 +34,8 @@ class Tokenizer {
   virtual std::vector<std::int32_t> encode(std::string_view text, SpecialTokenMode special) const = 0;
   /// The same with special tokens read as plain text.
   std::vector<std::int32_t> encode(std::string_view text) const { return encode(text, SpecialTokenMode::as_text); }
-  /// Returns the number of characters of the text, whitespace aside, that become no token.
+  /// Returns the number of characters of the text, whitespace aside, that match no pattern of a tokenizer that splits
+  /// text by patterns (SMILES), and become no token. Others return 0.
   virtual std::uint64_t count_ignored(std::string_view /*text*/) const { return 0; }
   /// Returns the text of the ids. For byte-level BPE without a normalizer this is the exact inverse of encode(), if the
   /// vocabulary has all bytes; as in the reference implementation, encode() skips missing bytes. Other tokenizers do

@@ -181,10 +181,10 @@ RunFiles read_run(const std::filesystem::path& directory) {
   read_config(run);
   run.changed = std::filesystem::last_write_time(directory / "metrics.jsonl", code);
   const bool recent = std::filesystem::file_time_type::clock::now() - run.changed < std::chrono::minutes(2);
-  if (run.stopped_early || (run.max_steps > 0 && run.step >= run.max_steps))
-    run.state = RunState::finished;
-  else if (is_locked(directory) || (recent && is_marked(directory)))
+  if (is_locked(directory) || (recent && is_marked(directory)))
     run.state = RunState::running;
+  else if (run.stopped_early || (run.max_steps > 0 && run.step >= run.max_steps))
+    run.state = RunState::finished;
   return run;
 }
 

@@ -62,13 +62,14 @@ struct ReadOptions {
 };
 
 struct ReadSummary {
-  std::uint64_t sequences = 0;  ///< without the empty ones
-  std::uint64_t empty = 0;      ///< empty sequences, which are left out
-  std::uint64_t tokens = 0;     ///< frames included
-  std::uint64_t mapped = 0;     ///< letters that were read as the unknown one
-  std::uint64_t unknown = 0;    ///< unknown tokens of a tokenizer
-  TextCount ignored;            ///< characters that a tokenizer leaves out
-  TextCount untrained;          ///< scored tokens that training left out of its loss; only score() counts them
+  std::uint64_t sequences = 0;            ///< without the empty ones
+  std::uint64_t empty = 0;                ///< empty sequences, which are left out
+  std::uint64_t tokens = 0;               ///< frames included
+  std::uint64_t mapped = 0;               ///< letters that were read as the unknown one
+  std::uint64_t unknown = 0;              ///< unknown tokens of a tokenizer
+  TextCount ignored;                      ///< characters that a tokenizer leaves out
+  TextCount untrained;  ///< scored tokens that training left out of its loss; only score() counts them
+  std::uint64_t untrained_mutations = 0;  ///< from or to such tokens; only score_mutations() counts them
 };
 
 /// Reads all inputs in memory that their length does not change, and gives their sequences to `work`. Throws UserError

@@ -124,23 +124,52 @@ TEST_F(LabeledProgramTest, RejectsLengthOfClassTokenAlone) {
 // Masked self-pretraining, then the labels of the same documents.
 TEST_F(LabeledProgramTest, OutputLayerOfOtherWeightsIsTakenForTheSameLabelsOnly) {
   ASSERT_EQ(prepare({}).status, 0);
-  const auto train = [&](const std::string& run, const std::string& weights, const std::vector<std::string>& more) {
-    std::vector<std::string> all{
-        "train", config(), "--run-dir", path(run), "--set", "trainer.max_steps=2", "--set", "schedule.warmup_steps=1"};
+  const auto train = [&](const std::string& run, const std::string& steps, const std::string& weights,
+                         const std::vector<std::string>& more) {
+    std::vector<std::string> all{"train",     config(),
+                                 "--run-dir", path(run),
+                                 "--set",     "trainer.max_steps=" + steps,
+                                 "--set",     "schedule.warmup_steps=1"};
     if (!weights.empty()) all.insert(all.end(), {"--set", "model.weights=" + path(weights)});
     all.insert(all.end(), more.begin(), more.end());
     const Finished done = furlong(all);
     EXPECT_EQ(done.status, 0) << done.err;
     return done.err;
   };
-  const std::string new_classifier = "keep their initial values: classifier.weight, classifier.bias";
-  train("tokens", "",
+  const auto first_loss = [&](const std::string& run) {
+    std::istringstream lines(content(path(run + "/metrics.jsonl")));
+    std::string line;
+    std::getline(lines, line);
+    return Json::parse(line)["loss"].get<double>();
+  };
+  const std::string untrained = "so here it starts untrained: classifier.weight, classifier.bias";
+  train("tokens", "2", "",
         {"--set", "objective.name=masked_tokens", "--set", "model.tied_embeddings=false", "--set",
          "data.sampler=documents"});
-  EXPECT_THAT(train("labels", "tokens", {}), HasSubstr(new_classifier));
-  EXPECT_THAT(train("same", "labels", {}), ::testing::Not(HasSubstr("initial values")));
+  EXPECT_THAT(train("labels", "40", "tokens", {}), HasSubstr(untrained));
+  EXPECT_GT(first_loss("labels"), 0.5);
+  EXPECT_THAT(train("same", "1", "labels", {}), ::testing::Not(HasSubstr("untrained")));
+  EXPECT_LT(first_loss("same"), 0.2);
   ASSERT_EQ(prepare({"--force", "--labels", "bad,good"}).status, 0);
-  EXPECT_THAT(train("others", "labels", {}), HasSubstr(new_classifier));
+  EXPECT_THAT(train("others", "1", "labels", {}), HasSubstr(untrained));
+  EXPECT_GT(first_loss("others"), 0.5);
+}
+
+TEST_F(LabeledProgramTest, FinetuneRejectsOtherLabelsThanTheTeachers) {
+  ASSERT_EQ(prepare({}).status, 0);
+  ASSERT_EQ(furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=2"}).status, 0);
+  ASSERT_EQ(prepare({"--force", "--labels", "bad,good"}).status, 0);
+  const std::string recipe = file("recipe.yaml", fmt::format(R"(
+data: {{dataset: {}, sequence_length: 12, batch_size: 8}}
+model: {{attention: {{mechanism: linear, feature_map: elu1}}}}
+objective: {{name: classification}}
+finetune: {{source: {}, stages: [attention_transfer], attention_transfer: {{max_steps: 2}}}}
+)",
+                                                             path("reviews.h5"), path("run")));
+  testing::expect_user_error(furlong({"finetune", recipe, "--run-dir", path("student")}),
+                             {"reviews.h5 has the labels bad,good, but the model in", "predicts good,bad",
+                              "prepare the data with --labels good,bad"});
+  EXPECT_FALSE(std::filesystem::exists(path("student")));
 }
 
 TEST_F(LabeledProgramTest, ReportNamesLabels) {

@@ -208,6 +208,14 @@ TEST_F(ScoreTest, CountsWhatTheTokenizerOrTrainingLeavesOut) {
   }
 }
 
+TEST_F(ScoreTest, CountsMutationsOfTokensThatWereNotTrained) {
+  Model model = sequence_model(Vocabulary::protein(), with(testing::encoder, {"data.ignore_tokens=[X,B]"}));
+  ScoreFile output(true, false, [](std::string_view) {});
+  const ReadSummary found = score_mutations(model, {.paths = {file("wild.txt", "MKXV\n")}},
+                                            file("mutations.txt", "K2R\nK2B\nX3A\nM1W:K2X\n"), output, {});
+  EXPECT_EQ(found.untrained_mutations, 3u);
+}
+
 TEST_F(ScoreTest, ProgressCountsWhatIsScoredAndNotWhatIsRead) {
   Model masked = sequence_model(Vocabulary::protein(), testing::encoder);
   Model causal = sequence_model(Vocabulary::protein(), {"model.attention.mechanism=linear"});

@@ -2,7 +2,7 @@
 """Checks the Markdown of the tree: every relative link and anchor resolves, and tables stay narrow.
     python3 tests/wording/check_pages.py [--self-test | --installed BUILD]
 Reads every tracked *.md; with --installed those that cmake installs from the build folder BUILD, in a temporary place.
- A link is [text](target) or [name]: target outside code. A target without a scheme must be a
+A link is [text](target) or [name]: target outside code. A target without a scheme must be a
 file or folder of the tree; its anchor must be a heading of that page, spelled as GitHub does. Every page of docs/ must
 be reachable from docs/README.md. Also finds lines and table cells of more than 200 characters.
 Exit status: 0 none found, 1 some found (one line each: file, line, problem)."""
@@ -163,9 +163,14 @@ def report(root: pathlib.Path, names: list[str]) -> int:
 
 def check_installed(build: str) -> int:
     """Installs the program from `build` and checks its pages."""
+    environment = {name: value for name, value in os.environ.items() if name != "DESTDIR"}
     with tempfile.TemporaryDirectory(prefix="furlong_install_") as folder:
-        subprocess.run(["cmake", "--install", build, "--prefix", folder], check=True, stdout=subprocess.DEVNULL)
-        root = pathlib.Path(folder) / "share/doc/furlong"
+        done = subprocess.run(["cmake", "--install", build, "--prefix", folder], env=environment, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        root = next((path.parent for path in pathlib.Path(folder).rglob("CHANGELOG.md")), None)
+        if done.returncode or not root:
+            print(f"cmake --install {build}: status {done.returncode}, pages in {root}\n{done.stdout[-1000:]}")
+            return 1
         pages = [*root.rglob("*.md"), *(root / "configs").rglob("*.md")]  # configs is a link
         return report(root, sorted({str(path.relative_to(root)) for path in pages}))
 

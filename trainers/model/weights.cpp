@@ -4,6 +4,7 @@
 #include <set>
 
 #include "trainers/checkpoint/checkpoint_tensors.h"
+#include "trainers/settings/settings.h"
 
 namespace furlong {
 namespace {
@@ -30,15 +31,14 @@ void repeat_rows(const CheckpointReader& checkpoint, const std::string& name, st
   }
 }
 
-/// Returns whether classifier.weight means the same on both sides: the output layer of tokens, which has no
-/// classifier.bias, or that of the same labels.
+/// Returns whether the output layers predict the same: tokens, or the labels of one objective by names and order.
 bool same_outputs(const CheckpointReader& checkpoint, const Vocabulary& theirs, const Model& model) {
-  constexpr const char* bias = "classifier.bias";
-  const auto& parameters = model.store->parameters();
-  const bool of_labels = std::any_of(parameters.begin(), parameters.end(),
-                                     [](const Parameter& parameter) { return parameter.name() == bias; });
-  if (checkpoint.has(std::string("parameters/") + bias) != of_labels) return false;
-  return !of_labels || theirs.labels() == model.vocabulary.labels();
+  const std::string origin = checkpoint.path().string();
+  const ObjectiveSettings before =
+                              from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings.objective,
+                          now = model.settings.objective;
+  if (before.learns_labels() != now.learns_labels()) return false;
+  return !now.learns_labels() || (before.name == now.name && theirs.labels() == model.vocabulary.labels());
 }
 
 }  // namespace
@@ -52,9 +52,12 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model) 
   for (const Parameter& parameter : model.store->parameters()) {
     const std::string ema = "ema/" + parameter.name();
     std::string name = "parameters/" + parameter.name();
-    const bool is_other_classifier = !takes_classifier && parameter.name().starts_with("classifier.");
-    if (!is_other_classifier) known.insert(name);
-    if (is_other_classifier || !checkpoint.has(name)) {
+    known.insert(name);
+    if (!takes_classifier && parameter.name().starts_with("classifier.")) {
+      report.restarted.push_back(parameter.name());
+      continue;
+    }
+    if (!checkpoint.has(name)) {
       report.missing.push_back(parameter.name());
       continue;
     }

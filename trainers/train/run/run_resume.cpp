@@ -51,6 +51,11 @@ void start_from_weights(Trainer& trainer, const fs::path& weights) {
   if (!report.missing.empty())
     log_info("{} tensors are missing there and keep their initial values: {}", report.missing.size(),
              list(report.missing));
+  if (!report.restarted.empty())
+    log_warn(
+        "the output layer there predicts something else (tokens, or labels of other names or order), so here it "
+        "starts untrained: {}",
+        list(report.restarted));
   if (!report.unused.empty())
     log_warn("{}: {} tensors are not part of this model and are ignored: {}", path.string(), report.unused.size(),
              list(report.unused));
