@@ -11,7 +11,6 @@ import reproduction
 
 NAME = "long_range_arena"
 CONFIGS = reproduction.ROOT / "configs/lra"
-DATASETS = {"listops": "listops_desk.h5", "pathfinder": "pathfinder.h5"}
 PUBLISHED = {  # Tay et al. 2020, Table 1
     "listops": {"softmax": 0.3637, "local": 0.1582, "linformer": 0.3570, "favor_positive": 0.1801, "elu1": 0.1613},
     "pathfinder": {"softmax": 0.7140, "local": 0.6663, "linformer": 0.7634, "favor_positive": 0.7705, "elu1": 0.7530},
@@ -21,11 +20,10 @@ MEASURED = ("accuracy", "baseline_accuracy", "test_samples", "parameters", "step
 
 def settings_of(arguments, folder, task):
     """Config keys that the options change."""
-    data = folder if arguments.tiny else pathlib.Path(os.environ.get("FURLONG_DATA", reproduction.ROOT / "data"))
-    keys = {"threads": arguments.threads, "data__dataset": data / DATASETS[task], "log__progress": "none"}
+    keys = {"threads": arguments.threads, "log__progress": "none"}
     if arguments.tiny:
         keys.update(trainer__max_steps=2, schedule__warmup_steps=1, model__d_model=16, data__batch_size=2)
-        keys.update(data__dataset=data / f"tiny_{DATASETS[task]}", trainer__validate_every=1)
+        keys.update(data__dataset=folder / f"tiny_{task}.h5", trainer__validate_every=1)
         if task == "listops":
             keys["data__sequence_length"] = 40
     return keys
@@ -63,6 +61,7 @@ def attention_keys(mechanism):
 
 
 def measure(arguments, folder, result):
+    os.environ.setdefault("FURLONG_DATA", str(reproduction.ROOT / "data"))  # of the configs
     result["runs"] = [
         bench(arguments, folder, task, mechanism)
         for task in arguments.tasks
@@ -85,8 +84,8 @@ def tables(result):
         runs = [run for run in result["runs"] if run["task"] == task]
         first = runs[0]
         title = (
-            f"{task.capitalize()}: accuracy in percent on {first['test_samples']:,} test samples; the most frequent label gives "
-            f"{percent(first['baseline_accuracy'])}. {first['steps']:,} steps, {first['tokens'] / 1e6:.3g} M tokens; "
+            f"{task.capitalize()}: accuracy in percent on {first['test_samples']:,} test samples; the most frequent "
+            f"label gives {percent(first['baseline_accuracy'])}. {first['steps']:,} steps, {first['tokens'] / 1e6:.3g} M tokens; "
             "published: Table 1 of the paper, for other sizes of model and data."
         )
         if any(run["attention"].endswith("pretrained") for run in runs):
@@ -132,7 +131,8 @@ def more(parser):
     parser.add_argument("--tasks", type=words, default="listops,pathfinder")
     everything = "softmax,favor_positive,favor_relu,elu1,linformer,windowed"
     parser.add_argument("--mechanisms", type=words, default=everything, help="as of furlong bench lra")
-    parser.add_argument("--pretrained", type=words, default="softmax", help="also pretrained, for listops; not local, windowed")
+    pretrained = "attentions of listops to pretrain, too; neither local nor windowed"
+    parser.add_argument("--pretrained", type=words, default="softmax", help=pretrained)
 
 
 if __name__ == "__main__":
