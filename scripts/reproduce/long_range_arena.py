@@ -85,8 +85,9 @@ def tables(result):
         first = runs[0]
         title = (
             f"{task.capitalize()}: accuracy in percent on {first['test_samples']:,} test samples; the most frequent "
-            f"label gives {percent(first['baseline_accuracy'])}. {first['steps']:,} steps, {first['tokens'] / 1e6:.3g} M tokens; "
-            "published: Table 1 of the paper, for other sizes of model and data."
+            f"label gives {percent(first['baseline_accuracy'])}. {first['steps']:,} steps, "
+            f"{first['tokens'] / 1e6:.3g} M tokens, one seed. Published: Table 1 of the paper, for other sizes of model "
+            "and data."
         )
         if any(run["attention"].endswith("pretrained") for run in runs):
             title += " A pretrained model has as many steps of masked tokens before."
