@@ -86,8 +86,8 @@ def tables(result):
         title = (
             f"{task.capitalize()}: accuracy in percent on {first['test_samples']:,} test samples; the most frequent "
             f"label gives {percent(first['baseline_accuracy'])}. {first['steps']:,} steps, "
-            f"{first['tokens'] / 1e6:.3g} M tokens, one seed. Published: Table 1 of the paper, for other sizes of model "
-            "and data."
+            f"{first['tokens'] / 1e6:.3g} M tokens, one seed. Published: Table 1 of the paper, for other sizes of "
+            "model and data."
         )
         if any(run["attention"].endswith("pretrained") for run in runs):
             title += " A pretrained model has as many steps of masked tokens before."
