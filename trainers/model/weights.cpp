@@ -53,12 +53,12 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model) 
     const std::string ema = "ema/" + parameter.name();
     std::string name = "parameters/" + parameter.name();
     known.insert(name);
-    if (!takes_classifier && parameter.name().starts_with("classifier.")) {
-      report.restarted.push_back(parameter.name());
-      continue;
-    }
     if (!checkpoint.has(name)) {
       report.missing.push_back(parameter.name());
+      continue;
+    }
+    if (!takes_classifier && parameter.name().starts_with("classifier.")) {
+      report.restarted.push_back(parameter.name());
       continue;
     }
     if (checkpoint.has(ema)) name = ema;
