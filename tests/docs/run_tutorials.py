@@ -6,7 +6,8 @@ A page of docs/tutorials/ is one bash script: its blocks ```bash, in order. It r
 links to the tree and the program at build/release/bin/furlong, as a clone has. A command that fails ends the page.
 Words after ```bash name what a block needs: network, torch (python3 with transformers) or slurm.
 Without --full these blocks are left out; tests/docs/stand_ins/PAGE.sh then makes the files that they would fetch, and
-every training gets the options SMALL. With --full everything runs as printed, except blocks whose program is missing.
+every training gets the options SMALL, except keys that the command sets itself. With --full everything runs as
+printed, except blocks whose program is missing.
 --keep DIR   works in DIR/PAGE and leaves it there
 Exit status: 0 all pages ran, 1 a command failed or a page has no block to run, 2 invalid arguments."""
 
@@ -93,13 +94,17 @@ def prepare_folder(folder: pathlib.Path, program: pathlib.Path, full: bool) -> N
     if full:
         wrapper.symlink_to(program)
         return
-    options = {name: " ".join(f"--set {shlex.quote(setting)}" for setting in SMALL[name]) for name in SMALL}
     wrapper.write_text(f"""#!/bin/bash
+settings=()
 case "$1 $*" in
-  train*|launch*' train '*) set -- "$@" {options["train"]} ;;
-  finetune*) set -- "$@" {options["finetune"]} ;;
+  train*|launch*' train '*) settings=({shlex.join(SMALL["train"])}) ;;
+  finetune*) settings=({shlex.join(SMALL["finetune"])}) ;;
 esac
-exec {shlex.quote(str(program))} "$@"
+small=()
+for setting in "${{settings[@]}}"; do
+  [[ "$* " == *" ${{setting%%=*}}="* ]] || small+=(--set "$setting")
+done
+exec {shlex.quote(str(program))} "$@" "${{small[@]}}"
 """, encoding="utf-8")
     wrapper.chmod(0o755)
 
