@@ -4,7 +4,8 @@
     python3 tests/docs/run_tutorials.py FURLONG --self-test
 A page of docs/tutorials/ is one bash script: its blocks ```bash, in order. It runs in a folder of its own that has
 links to the tree and the program at build/release/bin/furlong, as a clone has. A command that fails ends the page.
-Words after ```bash name what a block needs: network, torch (python3 with transformers) or slurm.
+Words after ```bash name what a block needs: network, torch (python3 with transformers; env/bin/python3 starts it) or
+slurm.
 Without --full these blocks are left out; tests/docs/stand_ins/PAGE.sh then makes the files that they would fetch, and
 every training gets the options SMALL, except keys that the command sets itself. With --full everything runs as
 printed, except blocks whose program is missing.
@@ -26,7 +27,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "tutorials"
 STAND_INS = pathlib.Path(__file__).with_name("stand_ins")
-NOT_LINKED = {"build", "data", "runs"}
+NOT_LINKED = {"build", "data", "env", "runs"}
 BLOCK = re.compile(r"^```bash[ \t]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STAGES = ("attention_transfer", "distillation", "task")
 SMALL = {
@@ -85,8 +86,12 @@ def script_of(blocks: list[Block], name: str, full: bool) -> str:
 
 
 def prepare_folder(folder: pathlib.Path, program: pathlib.Path, full: bool) -> None:
-    """Makes a folder that looks like a clone with the program built."""
+    """Makes a folder that looks like a clone with the program built and a virtual environment, PATH's python3."""
     (folder / "build/release/bin").mkdir(parents=True)
+    python = folder / "env/bin/python3"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\nexec python3 "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
     for entry in sorted(ROOT.iterdir()):
         if entry.name not in NOT_LINKED and not entry.name.startswith("."):
             (folder / entry.name).symlink_to(entry)
