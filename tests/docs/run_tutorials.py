@@ -4,9 +4,11 @@
     python3 tests/docs/run_tutorials.py FURLONG --self-test
 A page of docs/tutorials/ is one bash script: its blocks ```bash, in order. It runs in a folder of its own that has
 links to the tree and the program at build/release/bin/furlong, as a clone has. A command that fails ends the page.
-Words after ```bash name what a block needs: network, torch (python3 with transformers) or slurm.
+Words after ```bash name what a block needs: network, torch (python3 with transformers; env/bin/python3 starts it) or
+slurm.
 Without --full these blocks are left out; tests/docs/stand_ins/PAGE.sh then makes the files that they would fetch, and
-every training gets the options SMALL. With --full everything runs as printed, except blocks whose program is missing.
+every training gets the options SMALL, except keys that the command sets itself. With --full everything runs as
+printed, except blocks whose program is missing.
 --keep DIR   works in DIR/PAGE and leaves it there
 Exit status: 0 all pages ran, 1 a command failed or a page has no block to run, 2 invalid arguments."""
 
@@ -25,7 +27,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "tutorials"
 STAND_INS = pathlib.Path(__file__).with_name("stand_ins")
-NOT_LINKED = {"build", "data", "runs"}
+NOT_LINKED = {"build", "data", "env", "runs"}
 BLOCK = re.compile(r"^```bash[ \t]*([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STAGES = ("attention_transfer", "distillation", "task")
 SMALL = {
@@ -84,8 +86,12 @@ def script_of(blocks: list[Block], name: str, full: bool) -> str:
 
 
 def prepare_folder(folder: pathlib.Path, program: pathlib.Path, full: bool) -> None:
-    """Makes a folder that looks like a clone with the program built."""
+    """Makes a folder that looks like a clone with the program built and a virtual environment, PATH's python3."""
     (folder / "build/release/bin").mkdir(parents=True)
+    python = folder / "env/bin/python3"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\nexec python3 "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
     for entry in sorted(ROOT.iterdir()):
         if entry.name not in NOT_LINKED and not entry.name.startswith("."):
             (folder / entry.name).symlink_to(entry)
@@ -93,13 +99,17 @@ def prepare_folder(folder: pathlib.Path, program: pathlib.Path, full: bool) -> N
     if full:
         wrapper.symlink_to(program)
         return
-    options = {name: " ".join(f"--set {shlex.quote(setting)}" for setting in SMALL[name]) for name in SMALL}
     wrapper.write_text(f"""#!/bin/bash
+settings=()
 case "$1 $*" in
-  train*|launch*' train '*) set -- "$@" {options["train"]} ;;
-  finetune*) set -- "$@" {options["finetune"]} ;;
+  train*|launch*' train '*) settings=({shlex.join(SMALL["train"])}) ;;
+  finetune*) settings=({shlex.join(SMALL["finetune"])}) ;;
 esac
-exec {shlex.quote(str(program))} "$@"
+small=()
+for setting in "${{settings[@]}}"; do
+  [[ "$* " == *" ${{setting%%=*}}="* ]] || small+=(--set "$setting")
+done
+exec {shlex.quote(str(program))} "$@" "${{small[@]}}"
 """, encoding="utf-8")
     wrapper.chmod(0o755)
 
