@@ -27,7 +27,8 @@ class SequencesProgramTest : public testing::WithProgram {
       fasta += fmt::format(">protein_{} of a test\n{}\n", i, sequence);
       table += fmt::format("{},{}\n", i, sequence);
     }
-    file("proteins.fasta", fasta);
+    std::filesystem::create_directories(path("data"));
+    file("data/proteins.fa", fasta);
     file("sequences.csv", table);
     file("wild_type.fasta", ">wild\nMKVLAAGWDE\n");
     file("mutations.txt", "K2R\nK2R:G7D\n");
@@ -93,7 +94,7 @@ TEST_F(SequencesProgramTest, ExamplesOfThePageOnScoreRun) {
 }
 
 TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
-  run_line("furlong prepare fasta proteins.fasta --alphabet protein --split-by document --output proteins.h5");
+  run_line("furlong prepare fasta data/proteins.fa --alphabet protein --split-by document --output proteins.h5");
   run_line("furlong train protein.yaml --run-dir runs/protein");
   const std::string model = path("runs/protein"), good = path("wild_type.fasta");
   const std::string empty = file("empty.fasta", ""), unknown = file("unknown.fasta", ">a\nMKV\n>b\nMK1\n"),
