@@ -122,7 +122,8 @@ def draw(result, folder):
         panel.axhline(runs[0]["baseline_accuracy"], color=plot.INK, linestyle=":", label="most frequent label")
         panel.set_xlabel("millions of tokens")
         panel.set_ylabel("validation accuracy")
-        panel.set_title(task)
+        panel.set_title(task.capitalize())
+        panel.set_ylim(0, 1.15 * panel.dataLim.ymax)
     plot.legend_below(figure, max(axes, key=lambda panel: len(panel.lines)), 4)
     plot.save(figure, folder / f"{NAME}.svg")
 
