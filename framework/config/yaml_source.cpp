@@ -183,18 +183,23 @@ std::string read_config_file(const std::filesystem::path& file, const std::strin
   }
   if (stream.is_open() && !stream.bad()) return text;
   const int error = errno;
-  std::vector<std::string> beside;
+  // Names are compared without their extension, which all of them share.
+  std::vector<std::filesystem::path> beside;
   const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
   for (std::filesystem::directory_iterator it(folder, code), end; !code && it != end; it.increment(code))
-    if (it->path().extension() == ".yaml" || it->path().extension() == ".yml")
-      beside.push_back(it->path().filename().string());
+    if (it->path().extension() == ".yaml" || it->path().extension() == ".yml") beside.push_back(it->path().filename());
   std::sort(beside.begin(), beside.end());
-  const std::string similar = nearest(file.filename().string(), beside);
+  std::vector<std::string> stems;
+  for (const auto& one : beside) stems.push_back(one.stem().string());
+  const std::string similar_stem = nearest(file.stem().string(), stems);
+  const auto similar = std::find_if(beside.begin(), beside.end(), [&](const auto& one) {
+    return !similar_stem.empty() && one.stem() == similar_stem;
+  });
   const std::string named = from + file.string();
   if (error != ENOENT) throw_file_error(named, "read", error);
-  throw_missing(named, similar.empty()
+  throw_missing(named, similar == beside.end()
                            ? "a YAML file"
-                           : fmt::format("a YAML file, perhaps {}", (file.parent_path() / similar).string()));
+                           : fmt::format("a YAML file, perhaps {}", (file.parent_path() / *similar).string()));
 }
 
 }  // namespace furlong::config

@@ -259,6 +259,9 @@ TEST_F(ProgramTest, UserErrorIsOneLineWithStatusTwo) {
   expect_user_error(furlong(train_arguments({"--resume", path("nowhere")})), {path("nowhere") + ": does not exist"});
   expect_user_error(furlong({"train", path("nowhere.yaml")}),
                     {path("nowhere.yaml") + ": does not exist; expected a YAML file"});
+  file("typo.yaml", "");
+  expect_user_error(furlong({"train", path("nope.yaml")}), {"expected a YAML file; check the path"});
+  expect_user_error(furlong({"train", path("typ.yml")}), {"expected a YAML file, perhaps " + path("typo.yaml")});
   expect_user_error(furlong({"evaluate", path("nowhere")}), {path("nowhere") + ": does not exist"});
   file("broken.yaml", "model:\n  n_layer: 3\n");
   expect_user_error(furlong({"config", "check", path("broken.yaml")}), {path("broken.yaml") + ":2:3", "n_layers"});
