@@ -138,6 +138,7 @@ def draw(result, folder):
         panel.set_title(f"{run['length']:,} tokens")
         panel.set_xlabel("millions of tokens")
         panel.set_ylabel("validation accuracy")
+        panel.set_ylim(0, 1.15 * panel.dataLim.ymax)
     for index, name in enumerate(maps):
         minutes = [run["processor_seconds"] / 60 for run in result["runs"] if run["attention"] == name]
         axes[-1].plot(lengths, minutes, **plot.style(index - 1 if index else None))

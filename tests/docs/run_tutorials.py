@@ -92,8 +92,12 @@ def prepare_folder(folder: pathlib.Path, program: pathlib.Path, full: bool) -> N
     python.parent.mkdir(parents=True)
     python.write_text('#!/bin/sh\nexec python3 "$@"\n', encoding="utf-8")
     python.chmod(0o755)
+    # What somebody has made in the clone, for example by a tutorial, is not part of it.
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    names = {path.split("/")[0] for path in tracked.splitlines()}
     for entry in sorted(ROOT.iterdir()):
-        if entry.name not in NOT_LINKED and not entry.name.startswith("."):
+        is_part = entry.name in names if names else entry.name not in NOT_LINKED
+        if is_part and not entry.name.startswith("."):
             (folder / entry.name).symlink_to(entry)
     wrapper = folder / "build/release/bin/furlong"
     if full:
