@@ -89,6 +89,6 @@ def save(figure, path):
     pyplot.close(figure)
     text = path.read_text()
     # Less than half the size: no metadata, indentation and names of parts, coordinates with two decimals.
-    for pattern in (r"<metadata>.*?</metadata>", r"(?<=\n) +", r' id="[\w.]+_\d+"', r"(?<=\d\.\d\d)\d+"):
+    for pattern in (r"<metadata>.*?</metadata>", r"(?<=\n) +", r' id="[\w.]+_\d+"', r"(?<=\d\.\d\d)\d+(?=[^<>]*>)"):
         text = re.sub(pattern, "", text, flags=re.DOTALL)
     path.write_text(text)

@@ -369,6 +369,19 @@ class Scratch:
         return {process.rank: process for process in processes_of(self.marker) if process.rank is not None}
 
 
+def run_check(name, launcher, check):
+    """Ends the process with check(), which throws if it fails: 0 success, 1 failure, 77 the launcher is missing."""
+    reason = why_skipped(launcher)
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    try:
+        check()
+    except RuntimeError as failure:
+        print(f"{name}: {failure}", file=sys.stderr)
+        sys.exit(1)
+
+
 def metrics(folder):
     """Returns metrics_of() the run of a folder."""
     return metrics_of(folder / "run" / "metrics.jsonl")

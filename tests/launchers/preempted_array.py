@@ -80,10 +80,6 @@ def interrupt(array, task):
 
 
 def main():
-    reason = jobs.why_skipped(SBATCH)
-    if reason:
-        print(f"skipped: {reason}")
-        return 77
     with jobs.Scratch(sys.argv[1]) as scratch:
         folder = scratch.place("array", **KEYS)
         sweep = {"base": "c.yaml", "output": "runs", "grid": {"optimizer.learning_rate": RATES}}
@@ -106,12 +102,7 @@ def main():
         for task, expected in zip(TASKS, undisturbed):
             jobs.expect(jobs.metrics_of(array.metrics(task)) == expected, f"task {task}: other metrics than alone")
         print(f"task {last} of {last} stopped and resumed at step {step} of {STEPS}, the other one was not restarted")
-    return 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RuntimeError as failure:
-        print(f"preempted_array: {failure}", file=sys.stderr)
-        sys.exit(1)
+    jobs.run_check("preempted_array", SBATCH, main)
