@@ -179,7 +179,6 @@ std::optional<LaunchEnvironment> from_rank_variables(const EnvironmentReader& va
   if (found.empty()) return std::nullopt;
   require_all(variables, found, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"},
               "start with torchrun or furlong launch, which set them");
-  launch.launcher = signature ? "furlong" : "torchrun";
   launch.master_address = *given_address(variables);
   RankNames names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
   if (!variables.has("LOCAL_WORLD_SIZE")) {
@@ -192,6 +191,7 @@ std::optional<LaunchEnvironment> from_rank_variables(const EnvironmentReader& va
   check_ranks(launch, names);
   const bool elastic = !signature && variables.has_any({"TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"});
   launch.is_elastic = elastic;
+  launch.launcher = signature ? "furlong" : elastic ? "torchrun" : "environment variables";
   if (!signature && !elastic) refuse_hand_set_contradiction(variables, launch);
   const bool next_port = elastic && agent_store_on_master_port(variables);
   launch.master_port =

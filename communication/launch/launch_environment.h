@@ -13,8 +13,8 @@ struct LaunchEnvironment {
   int world_size = 1;
   int local_rank = 0;        ///< rank among the ranks on this host
   int local_world_size = 1;  ///< number of ranks on this host
-  /// "none" (one process), "furlong", "torchrun" (also any other source of RANK and related variables), "open_mpi",
-  /// "pmi" or "slurm".
+  /// "none" (one process), "furlong", "torchrun", "environment variables" (RANK and the others, from elsewhere),
+  /// "open_mpi", "pmi" or "slurm".
   std::string launcher = "none";
   /// torchrun itself set the variables (TORCHELASTIC_*). It sets OMP_NUM_THREADS=1 for several ranks unless it is set.
   bool is_elastic = false;

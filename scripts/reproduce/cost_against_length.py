@@ -1,5 +1,5 @@
-"""Time and memory of a training step against sequence length, for every mechanism, and the measured length from which
-on each is cheaper than exact softmax. --parts op: of attention alone, for every feature map of the program."""
+"""Time and memory against sequence length, and the measured length from which on each mechanism is cheaper than exact
+softmax: of attention alone, for every feature map of the program, and of a training step."""
 
 import json
 
@@ -224,7 +224,7 @@ def draw(result, folder):
 
 
 def more(parser):
-    parts = {"choices": list(TITLES), "default": ["training_step"], "help": "what to measure"}
+    parts = {"choices": list(TITLES), "default": list(TITLES), "help": "what to measure"}
     parser.add_argument("--parts", nargs="+", **parts)
     parser.add_argument("--lengths", type=reproduction.integers, default="256,512,1024,2048,4096,8192")
     parser.add_argument("--step-lengths", type=reproduction.integers, default="256,1024,4096,16384")

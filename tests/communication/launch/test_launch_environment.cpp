@@ -71,13 +71,13 @@ TEST(LaunchEnvironment, ReadsRankVariablesSetByHandAndByFurlongLaunch) {
   const Variables by_hand = {
       {"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "5"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "4000"}};
   const LaunchEnvironment launch = discover(by_hand);
-  expect_ranks(launch, "torchrun", 5, 8, 5, 8);  // a loopback address: all ranks are on this host
+  expect_ranks(launch, "environment variables", 5, 8, 5, 8);  // a loopback address: all ranks are on this host
   expect_master(launch, "127.0.0.1", 4000);
   EXPECT_EQ(launch.secret, "");
   EXPECT_EQ(discover(with(by_hand, {{"MASTER_ADDR", "::1"}})).local_world_size, 8);
   EXPECT_REFUSED(with(by_hand, {{"MASTER_ADDR", "node1"}}), "RANK=5 is set, but not LOCAL_WORLD_SIZE");
   expect_ranks(discover(with(by_hand, {{"MASTER_ADDR", "node1"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}})),
-               "torchrun", 5, 8, 1, 4);
+               "environment variables", 5, 8, 1, 4);
 
   // Inside a torchrun worker or mpirun, `furlong launch` marks its own ranks.
   const Variables ours = with(with(kTorchrun, kOpenMpi), with(by_hand, {{"FURLONG_LAUNCHER", "furlong"},
@@ -208,18 +208,18 @@ TEST(LaunchEnvironment, RejectsRankVariablesThatContradictTheLauncher) {
   const Variables agent = with(
       kOpenMpi, with(kTorchrun, {{"RANK", "9"}, {"WORLD_SIZE", "16"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "8"}}));
   expect_ranks(discover(agent), "torchrun", 9, 16, 1, 8);
-  expect_ranks(discover(with(agent, {{"TORCHELASTIC_RUN_ID", ""}, {"TORCHELASTIC_USE_AGENT_STORE", ""}})), "torchrun",
-               9, 16, 1, 8);
-  expect_ranks(discover(with(kSbatchShell, exported)), "torchrun", 0, 1, 0, 1);
+  expect_ranks(discover(with(agent, {{"TORCHELASTIC_RUN_ID", ""}, {"TORCHELASTIC_USE_AGENT_STORE", ""}})),
+               "environment variables", 9, 16, 1, 8);
+  expect_ranks(discover(with(kSbatchShell, exported)), "environment variables", 0, 1, 0, 1);
   // torchrun agents number their hosts themselves, so ranks may differ although the world sizes agree.
   const Variables numbered = {{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}};
   expect_ranks(discover(with(kOpenMpi, with(kTorchrun, numbered))), "torchrun", 0, 2, 0, 1);
   // mpirun's daemons are Slurm tasks; their ranks are not compared.
   const Variables daemons = {{"SLURM_STEP_ID", "5"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "0"}};
   const Variables agreeing = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"}};
-  expect_ranks(discover(with(with(kOpenMpi, daemons), with(exported, agreeing))), "torchrun", 1, 2, 0, 1);
+  expect_ranks(discover(with(with(kOpenMpi, daemons), with(exported, agreeing))), "environment variables", 1, 2, 0, 1);
   expect_ranks(discover(with(kSrun, with(exported, {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "1"}}))),
-               "torchrun", 2, 3, 0, 1);
+               "environment variables", 2, 3, 0, 1);
 }
 
 TEST(LaunchEnvironment, ChecksMasterAddrUnderEveryLauncher) {
