@@ -63,6 +63,44 @@ std::vector<std::int32_t> stopping_tokens(const GenerateArguments& options, cons
   return ids;
 }
 
+/// Prints samples as text: one of them token by token, several with a heading each. The prompt is printed with the
+/// first token, so that an error prints nothing before it. The prompt of a file is not printed.
+class SampleOutput {
+ public:
+  SampleOutput(const GenerateArguments& options, const Vocabulary& vocabulary, const std::vector<std::int32_t>& prompt)
+      : options_(options), vocabulary_(vocabulary), prompt_(prompt), stream_(vocabulary, prompt) {}
+
+  void token(std::int32_t token) {
+    begin();
+    output_.write(stream_.next(token));
+    std::fflush(stdout);
+  }
+  void sample(const std::vector<std::int32_t>& tokens) {
+    begin();
+    output_.write(
+        (options_.generate.samples == 1 ? stream_.finish() : continuation_text(vocabulary_, prompt_, tokens)) + "\n");
+    std::fflush(stdout);
+    begun_ = false;
+  }
+  void finish() { output_.finish(); }
+
+ private:
+  void begin() {
+    if (std::exchange(begun_, true)) return;
+    if (options_.generate.samples > 1)
+      output_.write(fmt::format("--- sample {} of {}\n", ++samples_, options_.generate.samples));
+    if (options_.prompt_file.empty()) output_.write(options_.prompt);
+  }
+
+  const GenerateArguments& options_;
+  const Vocabulary& vocabulary_;
+  const std::vector<std::int32_t>& prompt_;
+  TextStream stream_;
+  TextOutput output_;
+  std::int64_t samples_ = 0;
+  bool begun_ = false;
+};
+
 void run(GenerateArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   if (!options.prompt_file.empty()) options.prompt = text_of_file(options.prompt_file);
@@ -70,38 +108,29 @@ void run(GenerateArguments& options) {
                            Weights::ema_if_present);
   const std::vector<std::int32_t> prompt = tokens_of_prompt(options, model.vocabulary);
   options.generate.stop = stopping_tokens(options, model.vocabulary);
-  TextStream stream(model.vocabulary, prompt);
-  TextOutput output;
-  std::function<void(std::int32_t)> print;
-  // The prompt is printed with the first token, so that an error prints nothing before it. The prompt of a file is not
-  // printed.
-  auto print_prompt = [&, begun = !options.prompt_file.empty()]() mutable {
-    if (!std::exchange(begun, true)) output.write(options.prompt);
-  };
+  SampleOutput output(options, model.vocabulary, prompt);
+  GenerateEvents events;
   if (!options.json) {
-    print = [&](std::int32_t token) {
-      print_prompt();
-      output.write(stream.next(token));
-      std::fflush(stdout);
-    };
+    events.on_token = [&](std::int32_t token) { output.token(token); };
+    events.on_sample = [&](const std::vector<std::int32_t>& sample) { output.sample(sample); };
   }
-  const Generated generated = generate(model, prompt, options.generate, print);
-  const double rate = static_cast<double>(generated.tokens.size()) / std::max(generated.seconds, 1e-9);
+  const Generated generated = generate(model, prompt, options.generate, events);
+  const double rate = static_cast<double>(generated.tokens()) / std::max(generated.seconds, 1e-9);
   if (!options.json) {
-    print_prompt();
-    output.write(stream.finish() + "\n");
     output.finish();  // before the line on standard error
     fmt::print(stderr, "{} tokens, {:.0f} tokens/s; prompt of {} tokens in {:.2f} s; attention state {:.1f} KiB\n",
-               generated.tokens.size(), rate, prompt.size(), generated.prompt_seconds,
+               generated.tokens(), rate, prompt.size(), generated.prompt_seconds,
                static_cast<double>(generated.state_bytes) / 1024);
     return;
   }
+  nlohmann::ordered_json samples = nlohmann::ordered_json::array();
+  for (const auto& sample : generated.samples)
+    samples.push_back({{"text", continuation_text(model.vocabulary, prompt, sample)}, {"tokens", sample}});
   const bool from_file = !options.prompt_file.empty();
   const nlohmann::ordered_json object{
       {from_file ? "prompt_file" : "prompt", from_file ? options.prompt_file : options.prompt},
       {"prompt_tokens", prompt.size()},
-      {"text", continuation_text(model.vocabulary, prompt, generated.tokens)},
-      {"tokens", generated.tokens},
+      {"samples", samples},
       {"tokens_per_second", rate},
       {"prompt_seconds", generated.prompt_seconds},
       {"state_bytes", generated.state_bytes}};
@@ -141,6 +170,16 @@ void add_generate(Command program, int& /*status*/) {
       .range(1e-6, 1.0)
       .value_name("P");
   command.add_option("--seed", options->generate.seed, "Seed of the sampling").shows_default();
+  command
+      .add_option("--samples", options->generate.samples,
+                  "Number of texts. Each draws its own random numbers from the seed; the prompt is processed once")
+      .shows_default()
+      .range(1, 1000000);
+  command
+      .add_option("--batch-size", options->generate.batch_size,
+                  "Samples computed at the same time, at most. Each has an attention state in memory")
+      .shows_default()
+      .range(1, 65536);
   command.add_option("--stop", options->stop, "Stop before this token, spelled as in the vocabulary. Repeatable")
       .repeatable()
       .value_name("TOKEN");
@@ -156,6 +195,7 @@ void add_generate(Command program, int& /*status*/) {
   command.examples({
       "furlong generate runs/quickstart --prompt 'In the beginning' --max-tokens 200",
       "furlong generate runs/quickstart --prompt-file book.txt --temperature 0.8 --top-p 0.95 --seed 7",
+      "furlong generate runs/proteins --samples 100 --max-tokens 300 --json > proteins.json",
       "furlong generate chat.h5 --parse-special --stop '<|im_end|>' --prompt "
       "$'<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n'",
   });

@@ -37,14 +37,13 @@ void add_samples(ReportRun& run, const ReportArguments& options) {
     if (prompts.empty()) prompts.assign(1, "");
     for (const std::string& prompt : prompts) {
       const std::vector<std::int32_t> tokens = model.vocabulary.encode_prompt(prompt);
-      for (std::int64_t i = 0; i < options.samples; ++i) {
-        GenerateOptions generation;
-        generation.max_tokens = options.sample_tokens;
-        generation.temperature = 0.8;
-        generation.seed = static_cast<std::uint64_t>(i + 1);
-        const Generated found = generate(model, tokens, generation);
-        run.samples.push_back({prompt, continuation_text(model.vocabulary, tokens, found.tokens)});
-      }
+      GenerateOptions generation;
+      generation.max_tokens = options.sample_tokens;
+      generation.temperature = 0.8;
+      generation.samples = options.samples;
+      const Generated generated = generate(model, tokens, generation);
+      for (const auto& sample : generated.samples)
+        run.samples.push_back({prompt, continuation_text(model.vocabulary, tokens, sample)});
     }
   } catch (const UserError& error) {
     log_warn("{}: no samples: {}", run.name, error.what());

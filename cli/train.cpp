@@ -40,7 +40,7 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   const Generated generated = generate(model, prompt, options);
   TextOutput output;
   output.write(fmt::format("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt,
-                           continuation_text(model.vocabulary, prompt, generated.tokens)));
+                           continuation_text(model.vocabulary, prompt, generated.samples[0])));
   output.finish();
 }
 

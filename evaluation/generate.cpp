@@ -94,15 +94,23 @@ DecodingThreads::~DecodingThreads() {
   if (thread_count() != before_) set_thread_count(before_);
 }
 
-Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options,
-                   const std::function<void(std::int32_t)>& on_token) {
+std::int64_t Generated::tokens() const {
+  std::int64_t count = 0;
+  for (const auto& sample : samples) count += std::ssize(sample);
+  return count;
+}
+
+namespace {
+
+/// Returns the prompt, or a document token instead of an empty one. Throws UserError if the model cannot continue it.
+std::vector<std::int32_t> checked_prompt(const Model& model, std::vector<std::int32_t> prompt,
+                                         const GenerateOptions& options) {
   require_output_layer(model.settings, "generation");
   if (!model.decoder) {
     throw UserError(
         "this model is an encoder (objective {}) and cannot generate text; use furlong evaluate, or a decoder",
         name_of(model.settings.objective.name));
   }
-  std::vector<std::int32_t> prompt = prompt_tokens;
   if (prompt.empty()) {
     const auto document = model.vocabulary.document_id();
     if (!document)
@@ -111,42 +119,99 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
           "--prompt");
     prompt.push_back(*document);
   }
-  const std::int64_t total = static_cast<std::int64_t>(prompt.size()) + options.max_tokens;
+  const std::int64_t total = std::ssize(prompt) + options.max_tokens;
   const layers::ModelConfig& config = model.decoder->config();
   if (config.position == layers::Position::learned && total > config.max_sequence_length) {
     throw UserError(
         "prompt and --max-tokens need {} positions, but the model has {} learned positions; reduce --max-tokens", total,
         config.max_sequence_length);
   }
+  return prompt;
+}
+
+/// The samples of one batch, all after the same prompt.
+class SampleBatch {
+ public:
+  /// The first sample has number `first`, counted from 0; `samples` receives the tokens.
+  SampleBatch(const Model& model, const GenerateOptions& options, std::int64_t first,
+              std::span<std::vector<std::int32_t>> samples)
+      : options_(options),
+        vocabulary_(static_cast<std::size_t>(model.vocabulary.size())),
+        first_(first),
+        samples_(samples),
+        ended_(samples.size(), 0),
+        last_(samples.size(), 0) {}
+
+  std::int64_t size() const { return std::ssize(samples_); }
+  /// The tokens [size()] that the model reads next; those of ended samples do not matter.
+  std::span<const std::int32_t> last() const { return last_; }
+
+  /// Appends token number `i` to each sample that has not ended, drawn from logits [size() or 1, at least the
+  /// vocabulary]: with one row, all samples use that. Returns false if all samples have ended.
+  bool append(std::int64_t i, std::span<const float> logits, std::int64_t rows) {
+    const std::size_t width = logits.size() / static_cast<std::size_t>(rows);
+    parallel_tasks(size(), [&](std::int64_t sample) {
+      const auto row = static_cast<std::size_t>(sample);
+      if (ended_[row] != 0) return;
+      const RandomKey key{options_.seed, static_cast<std::uint32_t>(first_ + sample), random_stream("generate")};
+      const std::span<const float> own = logits.subspan(rows == 1 ? 0 : row * width, vocabulary_);
+      last_[row] = sample_token({own.begin(), own.end()}, options_,
+                                static_cast<double>(random_uniform(key, static_cast<std::uint64_t>(i))));
+      if (std::find(options_.stop.begin(), options_.stop.end(), last_[row]) != options_.stop.end()) {
+        ended_[row] = 1;
+      } else {
+        samples_[row].push_back(last_[row]);
+      }
+    });
+    return std::find(ended_.begin(), ended_.end(), 0) != ended_.end();
+  }
+
+ private:
+  const GenerateOptions& options_;
+  std::size_t vocabulary_;  // the output layer can be larger
+  std::int64_t first_;
+  std::span<std::vector<std::int32_t>> samples_;
+  std::vector<char> ended_;
+  std::vector<std::int32_t> last_;
+};
+
+}  // namespace
+
+Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options,
+                   const GenerateEvents& events) {
+  const std::vector<std::int32_t> prompt = checked_prompt(model, prompt_tokens, options);
+  require(options.samples > 0 && options.batch_size > 0, "{} samples in batches of {}", options.samples,
+          options.batch_size);
   Tape tape(model.stream);
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
-  layers::GenerationState state = model.decoder->new_state(1, total);
-
-  const auto logits_after = [&](std::span<const std::int32_t> tokens) {
-    return extended_logits(model, context, tokens, 1, state).to_vector<float>();
-  };
+  layers::GenerationState prompted = model.decoder->new_state(1, std::ssize(prompt) + options.max_tokens);
   const auto start = Clock::now();
-  std::vector<float> logits = logits_after(prompt);
-  const auto prompted = std::chrono::steady_clock::now();
-
-  const DecodingThreads threads(model, 1);
+  const std::vector<float> after_prompt = extended_logits(model, context, prompt, 1, prompted).to_vector<float>();
   Generated result;
-  const RandomKey key{options.seed, 0, random_stream("generate")};
-  const auto size =
-      static_cast<std::size_t>(model.vocabulary.size());  // the output layer can be larger than the vocabulary
-  for (std::int64_t i = 0; i < options.max_tokens; ++i) {
-    logits.resize(size);
-    const std::int32_t token =
-        sample_token(logits, options, static_cast<double>(random_uniform(key, static_cast<std::uint64_t>(i))));
-    if (std::find(options.stop.begin(), options.stop.end(), token) != options.stop.end()) break;
-    result.tokens.push_back(token);
-    if (on_token) on_token(token);
-    if (i + 1 < options.max_tokens) logits = logits_after(std::span(&token, 1));
+  result.prompt_seconds = seconds_since(start);
+
+  const auto begin = Clock::now();
+  result.samples.resize(static_cast<std::size_t>(options.samples));
+  for (std::int64_t first = 0; first < options.samples; first += options.batch_size) {
+    const std::int64_t count = std::min(options.batch_size, options.samples - first);
+    const auto samples =
+        std::span(result.samples).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    SampleBatch batch(model, options, first, samples);
+    const DecodingThreads threads(model, count);
+    layers::GenerationState state = options.samples == 1 ? std::move(prompted) : prompted.repeated(model.stream, count);
+    bool continues = batch.append(0, after_prompt, 1);
+    for (std::int64_t i = 1; continues; ++i) {
+      if (options.samples == 1 && events.on_token) events.on_token(batch.last()[0]);
+      if (i == options.max_tokens) break;
+      const Tensor logits = extended_logits(model, context, batch.last(), count, state);
+      continues = batch.append(i, logits.to_vector<float>(), count);
+    }
+    result.state_bytes = state.bytes() / count;
+    for (const auto& sample : samples)
+      if (events.on_sample) events.on_sample(sample);
   }
-  result.prompt_seconds = std::chrono::duration<double>(prompted - start).count();
-  result.seconds = seconds_since(prompted);
-  result.state_bytes = state.bytes();
+  result.seconds = seconds_since(begin);
   return result;
 }
 

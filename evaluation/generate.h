@@ -14,23 +14,32 @@ struct GenerateOptions {
   std::int64_t top_k = 0;  ///< sample from the k most probable tokens; 0: from all
   /// Sample from the most probable tokens that together reach this probability (Holtzman et al. 2020).
   double top_p = 1;
-  std::uint64_t seed = 1;
+  std::uint64_t seed = 1;  ///< each sample draws its own numbers from it, whatever the number of samples
+  std::int64_t samples = 1;
+  std::int64_t batch_size = 16;         ///< samples computed at the same time, at most
   std::vector<std::int32_t> stop = {};  ///< tokens that end the text; they are not part of it
 };
 
 /// The result of generate().
 struct Generated {
-  std::vector<std::int32_t> tokens;  ///< without the prompt
+  std::vector<std::vector<std::int32_t>> samples;  ///< tokens after the prompt
   double prompt_seconds = 0, seconds = 0;
-  /// Size of the recurrent state or key-value cache at the end; constant for linear attention.
+  /// Size of a sample's recurrent state or key-value cache at the end; constant for linear attention.
   std::int64_t state_bytes = 0;
+  std::int64_t tokens() const;  ///< of all samples
 };
 
-/// Generates tokens after a prompt. Processes the prompt in parallel, then one token at a time with a recurrent state
-/// or key-value cache. Calls `on_token`, if set, with each new token, in the calling thread. Throws UserError for
-/// encoders, for an empty prompt if the vocabulary has no document token, and for more tokens than learned positions.
+/// Called by generate() in the calling thread. Either function may be empty.
+struct GenerateEvents {
+  std::function<void(std::int32_t token)> on_token = {};  ///< for each new token, if there is one sample
+  std::function<void(const std::vector<std::int32_t>& tokens)> on_sample = {};  ///< for each sample, in order
+};
+
+/// Generates samples that continue a prompt. Processes the prompt once, in parallel, then one token of each sample of a
+/// batch at a time, with a recurrent state or key-value cache. Throws UserError for encoders, for an empty prompt if
+/// the vocabulary has no document token, and for more tokens than learned positions.
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt, const GenerateOptions& options,
-                   const std::function<void(std::int32_t)>& on_token = {});
+                   const GenerateEvents& events = {});
 
 /// While it exists, loops use one thread if a token's products are too small to share: one sequence, and weights of
 /// less than 16 MiB, which one core reads from its caches faster than threads wait for each other.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "framework/primitives/arithmetic.h"
 #include "layers/attention/linear/linear_mechanism.h"
 #include "layers/attention/linformer/linformer_mechanism.h"
 #include "layers/attention/mixed/mixed_mechanism.h"
@@ -10,6 +11,16 @@
 #include "layers/attention/windowed/windowed_mechanism.h"
 
 namespace furlong::layers {
+
+Tensor repeated_row(const Stream& stream, const Tensor& row, std::int64_t batch) {
+  if (!row.defined()) return {};
+  require(row.extent(0) == 1, "a state of {} sequences, of which one is to be repeated", row.extent(0));
+  Shape shape = row.shape();
+  shape[0] = batch;
+  const Tensor rows = Tensor::empty(shape, row.dtype(), row.device());
+  for (std::int64_t i = 0; i < batch; ++i) ops::convert(stream, rows.narrow(0, i, 1), row);
+  return rows;
+}
 
 const std::vector<MechanismInfo>& attention_mechanisms() {
   static const std::vector<MechanismInfo> mechanisms{

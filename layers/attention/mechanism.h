@@ -21,7 +21,12 @@ class AttentionState {
   /// Returns the bytes held. Constant for a recurrent state; grows with the tokens for a cache, up to its window if it
   /// has one.
   virtual std::int64_t bytes() const = 0;
+  /// Returns the state of `batch` sequences that all have the past of this state's only sequence.
+  virtual std::unique_ptr<AttentionState> repeated(const Stream& stream, std::int64_t batch) const = 0;
 };
+
+/// Returns [batch, ...] copies of `row` [1, ...]; undefined for an undefined tensor.
+Tensor repeated_row(const Stream& stream, const Tensor& row, std::int64_t batch);
 
 /// Tensors used instead of a mechanism's own parameters and constants (`furlong attend` reads them from a file). An
 /// undefined tensor has no effect, like a gate of 0 or a scaling of 1.

@@ -17,6 +17,10 @@ struct SelfAttentionState {
   std::int64_t bytes() const { return attention->bytes() + (convolution.defined() ? convolution.bytes() : 0); }
   /// Returns a deep copy. Throws UserError unless the state is recurrent.
   SelfAttentionState clone() const;
+  /// See AttentionState::repeated.
+  SelfAttentionState repeated(const Stream& stream, std::int64_t batch) const {
+    return {attention->repeated(stream, batch), repeated_row(stream, convolution, batch)};
+  }
   /// Visits every tensor of a recurrent state, for checkpoints. Names start with `prefix`.
   void visit(const std::string& prefix, const StateVisitor& visitor);
 };

@@ -17,6 +17,12 @@ std::int64_t GenerationState::bytes() const {
   return total;
 }
 
+GenerationState GenerationState::repeated(const Stream& stream, std::int64_t batch) const {
+  GenerationState copy{position, {}};
+  for (const SelfAttentionState& layer : layers) copy.layers.push_back(layer.repeated(stream, batch));
+  return copy;
+}
+
 void GenerationState::visit(const StateVisitor& visitor) {
   for (std::size_t layer = 0; layer < layers.size(); ++layer)
     layers[layer].visit("layers." + std::to_string(layer), visitor);

@@ -57,8 +57,10 @@ def model_costs(arguments, folder, keys):
             prompt.write_text(("<" + "0123456789" * (n // 10 + 1))[:n])
             output, spent = run(1 + arguments.tokens)  # the first token costs no step: it follows from the prompt
             found = json.loads(output)
-            if found["prompt_tokens"] != n or len(found["tokens"]) != 1 + arguments.tokens:
-                raise SystemExit(f"{found['prompt_tokens']} and {len(found['tokens'])} tokens, expected {n} and more")
+            after = len(found["samples"][0]["tokens"])
+            if found["prompt_tokens"] != n or after != 1 + arguments.tokens:
+                expected = f"expected {n} and {1 + arguments.tokens}"
+                raise SystemExit(f"{found['prompt_tokens']} and {after} tokens, {expected}")
             seconds = (1 + arguments.tokens) / found["tokens_per_second"]
             if arguments.processor_time:
                 seconds = reproduction.difference([run(1)[1], spent])

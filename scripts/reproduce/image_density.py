@@ -67,7 +67,7 @@ def generated(arguments, folder, run):
         output, processor = reproduction.processor_seconds(*words, "--threads", arguments.threads)
         one = json.loads(output)
         seconds = processor if arguments.processor_time else (pixels - 1) / one["tokens_per_second"]
-        found.append({"seconds": seconds, "pixels": [0, *one["tokens"]]})
+        found.append({"seconds": seconds, "pixels": [0, *one["samples"][0]["tokens"]]})
     return found
 
 

@@ -124,9 +124,10 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
                     {"--parse-special", "the bytes vocabulary has no special tokens"});
   const Json generated = Json::parse(
       furlong({"generate", path("run"), "--prompt", "abc", "--max-tokens", "30", "--seed", "7", "--json"}).out);
-  EXPECT_EQ(generated["tokens"].size(), 30u);
+  const Json& tokens = generated["samples"][0]["tokens"];
+  EXPECT_EQ(tokens.size(), 30u);
   std::string from_tokens = "abc";
-  for (const auto& token : generated["tokens"]) from_tokens.push_back(static_cast<char>(token.get<int>()));
+  for (const auto& token : tokens) from_tokens.push_back(static_cast<char>(token.get<int>()));
   EXPECT_EQ(from_tokens + "\n", text);
 
   std::ofstream(path("prompt.txt")) << "abc";
@@ -134,9 +135,14 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
     arguments.insert(arguments.begin(), {"generate", path("run"), "--max-tokens", "30", "--seed", "7"});
     return furlong(arguments);
   };
+  const std::string three = from_file({"--prompt", "abc", "--samples", "3", "--batch-size", "2"}).out;
+  EXPECT_THAT(three, StartsWith("--- sample 1 of 3\n" + text + "--- sample 2 of 3\nabc"));
+  const Json of_three = Json::parse(from_file({"--prompt", "abc", "--samples", "3", "--json"}).out);
+  EXPECT_EQ(of_three["samples"].size(), 3u);
+  EXPECT_EQ(of_three["samples"][0], generated["samples"][0]);
   EXPECT_EQ(from_file({"--prompt-file", path("prompt.txt")}).out, text.substr(3)) << "the prompt itself is not printed";
   const Json object = Json::parse(from_file({"--prompt-file", path("prompt.txt"), "--json"}).out);
-  EXPECT_EQ(object["tokens"], generated["tokens"]);
+  EXPECT_EQ(object["samples"], generated["samples"]);
   EXPECT_EQ(object["prompt_tokens"], 3);
   EXPECT_EQ(object["prompt_file"], path("prompt.txt"));
   expect_user_error(from_file({"--prompt-file", path("missing.txt")}),

@@ -87,7 +87,7 @@ TEST_F(TokenizerProgramTest, PrepareTrainEvaluateAndGenerate) {
   const Finished generated =
       furlong({"generate", path("run"), "--prompt", " the", "--max-tokens", "3", "--temperature", "0", "--json"});
   ASSERT_EQ(generated.status, 0) << generated.err;
-  EXPECT_EQ(Json::parse(generated.out)["text"], " in the");
+  EXPECT_EQ(Json::parse(generated.out)["samples"][0]["text"], " in the");
 
   // The model's tokenizer prepares more data.
   const Finished again = furlong({"prepare", "text", path("text"), "--document-separator", "line", "--tokenizer",

@@ -151,17 +151,57 @@ TEST(Generate, SeedDeterminesTokens) {
     GenerateOptions options;
     options.max_tokens = 40;
     std::vector<std::int32_t> heard;
-    const Generated first = generate(model, {1, 2, 3}, options, [&](std::int32_t token) { heard.push_back(token); });
-    EXPECT_EQ(first.tokens.size(), 40u);
-    EXPECT_EQ(heard, first.tokens);
-    EXPECT_EQ(generate(model, {1, 2, 3}, options).tokens, first.tokens);
+    const Generated first =
+        generate(model, {1, 2, 3}, options, {.on_token = [&](std::int32_t token) { heard.push_back(token); }});
+    EXPECT_EQ(first.samples[0].size(), 40u);
+    EXPECT_EQ(heard, first.samples[0]);
+    EXPECT_EQ(generate(model, {1, 2, 3}, options).samples[0], first.samples[0]);
     options.seed = 2;
-    EXPECT_NE(generate(model, {1, 2, 3}, options).tokens, first.tokens);
+    EXPECT_NE(generate(model, {1, 2, 3}, options).samples[0], first.samples[0]);
     options.max_tokens = 10;
-    const auto fewer = generate(model, {1, 2, 3}, options).tokens;
+    const auto fewer = generate(model, {1, 2, 3}, options).samples[0];
     options.max_tokens = 20;
-    const auto more = generate(model, {1, 2, 3}, options).tokens;
+    const auto more = generate(model, {1, 2, 3}, options).samples[0];
     EXPECT_TRUE(std::equal(fewer.begin(), fewer.end(), more.begin())) << "more tokens continue fewer tokens";
+  }
+}
+
+// A sample depends neither on the number of samples nor on the batch. Windows, hybrids and mixed heads have states of
+// their own.
+TEST(Generate, SampleOfABatchIsTheSameAlone) {
+  std::vector<std::vector<std::string>> models = mechanisms;
+  models.push_back({"model.attention.mechanism=softmax", "model.attention.window=4"});
+  models.push_back({"model.attention.mechanism=windowed", "model.attention.softmax_window=4"});
+  models.push_back({"model.attention.heads=[softmax, linear]"});
+  for (const auto& mechanism : models) {
+    Model model = small_model(mechanism);
+    GenerateOptions options;
+    options.max_tokens = 30;
+    options.samples = 5;
+    options.batch_size = 2;
+    std::vector<std::vector<std::int32_t>> heard;
+    const Generated found =
+        generate(model, {1, 2, 3}, options,
+                 {.on_sample = [&](const std::vector<std::int32_t>& sample) { heard.push_back(sample); }});
+    EXPECT_EQ(heard, found.samples);
+    EXPECT_EQ(found.tokens(), 5 * 30);
+    EXPECT_NE(found.samples[0], found.samples[1]);
+    options.batch_size = 8;
+    EXPECT_EQ(generate(model, {1, 2, 3}, options).samples, found.samples) << mechanism.back();
+    options.samples = 1;
+    EXPECT_EQ(generate(model, {1, 2, 3}, options).samples[0], found.samples[0]) << mechanism.back();
+
+    // Samples end at different tokens, each where it would alone.
+    options.samples = 5;
+    options.stop = {found.samples[3][7]};
+    const Generated stopped = generate(model, {1, 2, 3}, options);
+    for (std::size_t i = 0; i < 5; ++i) {
+      const auto& whole = found.samples[i];
+      EXPECT_EQ(stopped.samples[i],
+                std::vector<std::int32_t>(whole.begin(), std::find(whole.begin(), whole.end(), options.stop[0])))
+          << mechanism.back() << " sample " << i;
+    }
+    EXPECT_LT(stopped.samples[3].size(), 8u);
   }
 }
 
@@ -172,10 +212,11 @@ TEST(Generate, SmallModelDecodesInOneThread) {
   GenerateOptions options;
   options.max_tokens = 5;
   std::vector<int> threads;
-  generate(model, {1, 2, 3}, options, [&](std::int32_t) { threads.push_back(thread_count()); });
+  generate(model, {1, 2, 3}, options, {.on_token = [&](std::int32_t) { threads.push_back(thread_count()); }});
   EXPECT_EQ(threads, std::vector<int>(5, 1));
   EXPECT_EQ(thread_count(), 3);
-  EXPECT_THROW(generate(model, {1, 2, 3}, options, [](std::int32_t) { throw UserError("stop"); }), UserError);
+  EXPECT_THROW(generate(model, {1, 2, 3}, options, {.on_token = [](std::int32_t) { throw UserError("stop"); }}),
+               UserError);
   EXPECT_EQ(thread_count(), 3) << "after an error";
   set_thread_count(before);
 }
@@ -188,7 +229,7 @@ TEST(Generate, GreedyTokensMatchParallelForward) {
     options.max_tokens = 24;
     options.temperature = 0;
     std::vector<std::int32_t> tokens{9, 200, 31};
-    const auto generated = generate(model, tokens, options).tokens;
+    const auto generated = generate(model, tokens, options).samples[0];
     tokens.insert(tokens.end(), generated.begin(), generated.end());
     Tape tape(Stream{});
     const Tape::NoGradient guard(tape);
@@ -235,13 +276,14 @@ TEST(Generate, StopsBeforeStopToken) {
   Model model = small_model(mechanisms[1]);
   GenerateOptions options;
   options.max_tokens = 40;
-  const auto all = generate(model, {1, 2, 3}, options).tokens;
+  const auto all = generate(model, {1, 2, 3}, options).samples[0];
   const auto at = std::find(all.begin() + 10, all.end(), all[10]);
   ASSERT_EQ(std::find(all.begin(), at, all[10]), at) << "the test wants a token that did not come before";
   options.stop = {all[10], 300};
   std::vector<std::int32_t> heard;
-  EXPECT_EQ(generate(model, {1, 2, 3}, options, [&](std::int32_t token) { heard.push_back(token); }).tokens,
-            std::vector<std::int32_t>(all.begin(), at));
+  EXPECT_EQ(
+      generate(model, {1, 2, 3}, options, {.on_token = [&](std::int32_t token) { heard.push_back(token); }}).samples[0],
+      std::vector<std::int32_t>(all.begin(), at));
   EXPECT_EQ(heard.size(), 10u);
 }
 
@@ -269,7 +311,7 @@ TEST(Generate, LongPromptMatchesPieces) {
   GenerateOptions options;
   options.max_tokens = 1;
   options.temperature = 0;
-  const auto token = generate(model, prompt, options).tokens[0];
+  const auto token = generate(model, prompt, options).samples[0][0];
   Tape tape(Stream{});
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
@@ -287,7 +329,7 @@ TEST(Generate, RejectsTooManyTokensAndEmptyPrompt) {
   options.max_tokens = 33;
   EXPECT_THAT(message_of<UserError>([&] { generate(model, {1}, options); }), HasSubstr("34 positions"));
   options.max_tokens = 31;
-  EXPECT_EQ(generate(model, {1}, options).tokens.size(), 31u);
+  EXPECT_EQ(generate(model, {1}, options).samples[0].size(), 31u);
   EXPECT_THAT(message_of<UserError>([&] { generate(model, {}, options); }), HasSubstr("prompt is empty"));
 }
 
@@ -296,8 +338,8 @@ TEST(Generate, EmptyPromptStartsFromDocumentToken) {
       make_model(small_settings("none.h5", {"model.initializer_range=0.3"}).settings, Vocabulary::dna(), Device{});
   GenerateOptions options;
   options.max_tokens = 12;
-  const auto tokens = generate(model, {}, options).tokens;
-  EXPECT_EQ(tokens, generate(model, {*model.vocabulary.document_id()}, options).tokens);
+  const auto tokens = generate(model, {}, options).samples[0];
+  EXPECT_EQ(tokens, generate(model, {*model.vocabulary.document_id()}, options).samples[0]);
 }
 
 // A model may have room for more tokens than its vocabulary holds; those are never drawn.
@@ -306,7 +348,9 @@ TEST(Generate, SamplesOnlyTokensOfVocabulary) {
       make_model(small_settings("none.h5", {"model.vocabulary_size=64"}).settings, Vocabulary::dna(), Device{});
   GenerateOptions options;
   options.max_tokens = 200;
-  for (const auto token : generate(model, {0}, options).tokens) EXPECT_LT(token, 16);
+  const Generated generated = generate(model, {0}, options);
+  EXPECT_EQ(generated.tokens(), 200);
+  for (const auto token : generated.samples[0]) EXPECT_LT(token, 16);
 }
 
 }  // namespace

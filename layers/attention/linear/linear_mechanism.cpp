@@ -23,6 +23,12 @@ class RecurrentState : public RecurrentAttentionState {
     return copy;
   }
 
+  std::unique_ptr<AttentionState> repeated(const Stream& stream, std::int64_t batch) const override {
+    auto copy = std::make_unique<RecurrentState>(state);
+    for (Tensor* tensor : copy->tensors()) *tensor = repeated_row(stream, *tensor, batch);
+    return copy;
+  }
+
   void visit(const std::string& prefix, const StateVisitor& visitor) override {
     constexpr const char* names[] = {"sum", "normalizer", "maximum", "magnitude", "recent_key", "recent_value"};
     const auto parts = tensors();

@@ -22,6 +22,11 @@ class MixedState : public RecurrentAttentionState {
     for (const auto& run : runs_) copies.push_back(clone_recurrent_state(*run));
     return std::make_unique<MixedState>(std::move(copies));
   }
+  std::unique_ptr<AttentionState> repeated(const Stream& stream, std::int64_t batch) const override {
+    std::vector<std::unique_ptr<AttentionState>> copies;
+    for (const auto& run : runs_) copies.push_back(run->repeated(stream, batch));
+    return std::make_unique<MixedState>(std::move(copies));
+  }
   void visit(const std::string& prefix, const StateVisitor& visitor) override {
     for (std::size_t i = 0; i < runs_.size(); ++i)
       visit_recurrent_state(*runs_[i], prefix + ".runs." + std::to_string(i), visitor);

@@ -20,6 +20,13 @@ class KeyValueCache : public AttentionState {
         value_(empty(config.n_kv_heads * config.value_width(), dtype, device)) {}
 
   std::int64_t bytes() const override { return key_.bytes() + value_.bytes(); }
+  std::unique_ptr<AttentionState> repeated(const Stream& stream, std::int64_t batch) const override {
+    auto copy = std::make_unique<KeyValueCache>(*this);
+    copy->mask_.assign(static_cast<std::size_t>(batch), mask_[0]);
+    copy->key_ = repeated_row(stream, key_, batch);
+    copy->value_ = repeated_row(stream, value_, batch);
+    return copy;
+  }
   std::int64_t rows() const { return rows_; }
   Tensor key() const { return key_.narrow(1, 0, rows_); }
   Tensor value() const { return value_.narrow(1, 0, rows_); }

@@ -318,7 +318,7 @@ TEST_F(TokenizerModel, GeneratesDecodedText) {
   options.temperature = 0;
   options.max_tokens = 4;
   const std::vector<std::int32_t> prompt = trainer.model().vocabulary.encode_prompt("SERTID");
-  EXPECT_EQ(trainer.model().vocabulary.decode(generate(trainer.model(), prompt, options).tokens), "PKQN");
+  EXPECT_EQ(trainer.model().vocabulary.decode(generate(trainer.model(), prompt, options).samples[0]), "PKQN");
   const UnigramBaseline by_chance = chance(settings, trainer.model().vocabulary, data, Split::validation, 32, 8);
   // Each document's last target is <|endoftext|>, which is no text; its first letter is no target.
   const auto documents = static_cast<std::int64_t>(document_starts(data, Split::validation).size());

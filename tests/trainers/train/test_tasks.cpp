@@ -76,7 +76,7 @@ TEST_F(CopyRun, LearnsAndCopiesPrompt) {
   const std::string symbols = "20131130213";
   const Generated generated =
       generate(model, model.vocabulary.encode("<" + symbols + "="), {.max_tokens = 11, .temperature = 0}, {});
-  EXPECT_EQ(model.vocabulary.decode(generated.tokens), symbols);
+  EXPECT_EQ(model.vocabulary.decode(generated.samples[0]), symbols);
 }
 
 TEST_F(CopyRun, LearnsWithLinearAttention) {

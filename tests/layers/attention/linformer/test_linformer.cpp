@@ -340,6 +340,7 @@ TEST(Linformer, RejectsUnsupportedUses) {
 
   struct State : AttentionState {
     std::int64_t bytes() const override { return 0; }
+    std::unique_ptr<AttentionState> repeated(const Stream&, std::int64_t) const override { return nullptr; }
   } state;
   const std::vector<Tensor> inputs = inputs_of(1, 3);
   expect_refused([&] { layers.mechanisms[0]->extend(Stream{}, inputs[0], inputs[1], inputs[2], state); },
