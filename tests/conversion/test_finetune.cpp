@@ -44,8 +44,9 @@ TEST(FinetuneLauncher, RejectsSeveralProcesses) {
   for (const auto& [name, value] : variables) setenv(name, value, 1);
   FinetuneOptions options;
   options.config = "no such file";  // the launcher is checked before the config is read
-  EXPECT_THAT(message_of<UserError>([&] { finetune(options); }),
-              AllOf(HasSubstr("furlong finetune"), HasSubstr("the launcher (torchrun) started 2 processes")));
+  EXPECT_THAT(
+      message_of<UserError>([&] { finetune(options); }),
+      AllOf(HasSubstr("furlong finetune"), HasSubstr("the launcher (environment variables) started 2 processes")));
   for (const auto& [name, value] : variables) unsetenv(name);
   EXPECT_THAT(message_of<UserError>([&] { finetune(options); }), HasSubstr("no such file"));
 }

@@ -159,7 +159,7 @@ LAUNCHERS = {
     launcher.name: launcher
     for launcher in (
         Launcher("furlong_launch", "furlong launch ", "furlong"),
-        Launcher("by_hand", "RANK=", "torchrun", variables=TORCHRUN),
+        Launcher("by_hand", "RANK=", "environment variables", variables=TORCHRUN),
         Launcher("mpirun", "mpirun ", "open_mpi", program="mpirun", package="Debian: openmpi-bin", variables=OPEN_MPI),
         Launcher("srun", "srun ", "slurm", slurm=True),
         Launcher("sbatch", "sbatch scripts/slurm/train.sbatch", "slurm", slurm=True),

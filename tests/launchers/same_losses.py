@@ -20,7 +20,7 @@ def expect_job(launcher, job, status, processes):
     """Expects status 0, ranks that recognize this launcher, and no process left."""
     output = job.output()
     jobs.expect(status == 0, f"status {status}:\n{output}")
-    found = sorted(re.findall(r"rank (\d) of (\d) on \S+: .*, (\S+)$", output, re.MULTILINE))
+    found = sorted(re.findall(r"rank (\d) of (\d) on \S+: .*threads?, (.+)$", output, re.MULTILINE))
     expected = [(str(rank), str(processes), launcher.known_as) for rank in range(processes)]
     jobs.expect(found == expected, f"expected {processes} ranks under {launcher.known_as}:\n{output}")
     # Shared cores are due to this machine.

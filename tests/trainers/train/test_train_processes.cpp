@@ -213,13 +213,14 @@ TEST_F(TrainProcesses, StopRequestOfOneRankStopsAllAtSameStep) {
 TEST_F(TrainProcesses, RejectUnsupportedSettings) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"parallel.backend=none"},
-       "parallel.backend: none supports one process only, but the launcher (torchrun) started 2 processes"},
-      {{"data.batch_size=1"}, "data.batch_size: 1: the launcher (torchrun) started 2 processes"},
+       "parallel.backend: none supports one process only, but the launcher (environment variables) started 2 "
+       "processes"},
+      {{"data.batch_size=1"}, "data.batch_size: 1: the launcher (environment variables) started 2 processes"},
       {{"data.sampler=stream", "data.stateful=true"},
-       "data.stateful: true: the launcher (torchrun) started 2 processes"},
+       "data.stateful: true: the launcher (environment variables) started 2 processes"},
       {{"data.sampler=stream", "data.batch_size=5"}, "expected a multiple of 2"},
       {{"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher")},
-       "teacher.loss: distillation: the launcher (torchrun) started 2"},
+       "teacher.loss: distillation: the launcher (environment variables) started 2"},
   };
   std::vector<std::unique_ptr<Job>> jobs;
   for (std::size_t i = 0; i < cases.size(); ++i)
