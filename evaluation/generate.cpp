@@ -12,10 +12,35 @@
 
 namespace furlong {
 
+namespace {
+
+/// Samples from all tokens, in the order of their ids. `uniform` is in [0, 1).
+std::int32_t sample_any_token(const std::vector<float>& logits, double temperature, double uniform) {
+  const double top = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+  std::vector<float> weights(logits.size());
+  double total = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    weights[i] = std::exp(static_cast<float>((static_cast<double>(logits[i]) - top) / temperature));
+    total += static_cast<double>(weights[i]);
+  }
+  double sum = 0;
+  std::size_t last = 0;  // the last possible token, should rounding leave the sum below uniform * total
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] == 0) continue;
+    last = i;
+    if ((sum += static_cast<double>(weights[i])) > uniform * total) break;
+  }
+  return static_cast<std::int32_t>(last);
+}
+
+}  // namespace
+
 std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& options, double uniform) {
   require(!logits.empty(), "sample_token: no logits");
   if (options.temperature == 0)
     return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  if ((options.top_k == 0 || options.top_k >= std::ssize(logits)) && options.top_p == 1)
+    return sample_any_token(logits, options.temperature, uniform);
   // The most probable tokens first, from a heap: usually few of the vocabulary are looked at.
   const auto logit = [&](std::int32_t id) { return static_cast<double>(logits[static_cast<std::size_t>(id)]); };
   const auto less = [&](std::int32_t a, std::int32_t b) {

@@ -121,6 +121,7 @@ TEST(SampleToken, LargerUniformNumbersSelectLessProbableTokens) {
   for (const std::int64_t top_k : {0, 300}) {
     GenerateOptions options;
     options.top_k = top_k;
+    options.top_p = top_k > 0 ? 1 : 0.999999;  // neither: in the order of ids
     std::int32_t before = sample_token(many, options, 0);
     EXPECT_EQ(before, std::max_element(many.begin(), many.end()) - many.begin());
     std::set<std::int32_t> seen;
