@@ -101,12 +101,16 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
   const std::vector<Duplicate> duplicates = architecture.duplicates(settings.model, naming);
   TensorReport report = match_tensors(file, table, duplicates, architecture.is_carried);
   check_report(report, file, source.config.origin(), options);
-  SourceModel result{make_model(settings, vocabulary_of(path, options, settings.model.vocabulary_size), Device{},
-                                DType::float32, all_frozen),
+  SourceModel result{make_empty_model(settings, vocabulary_of(path, options, settings.model.vocabulary_size), Device{},
+                                      DType::float32, all_frozen),
                      Origin{}, std::move(report),
                      fmt::format("{} of {} layers from {} ({})", architecture.model_type, settings.model.n_layers,
                                  path.string(), source.format)};
   check_mask_token(settings, result.model.vocabulary, source.config);
+  const auto draw = [&](Parameter& parameter, const char* reason) {
+    result.model.store->draw(parameter, static_cast<std::uint64_t>(settings.seed));
+    result.report.reinitialized.push_back({parameter.name(), parameter.shape(), reason});
+  };
   std::set<std::string> whole, mapped;
   for (const TensorReport::Matched& one : result.report.matched) whole.insert(one.parameter);
   for (const Mapping& mapping : table) {
@@ -119,14 +123,12 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
       for (const Part& part : mapping.parts)
         if (part.unused_rows > 0) result.origin->carried.push_back(unused_rows(file, part));
     } else {
-      result.report.reinitialized.push_back(
-          {mapping.parameter, parameter.shape(), "initial values: the file lacks it"});
+      draw(parameter, "initial values: the file lacks it");
     }
   }
   for (const Parameter& parameter : result.model.store->parameters()) {
     if (!mapped.contains(parameter.name()))
-      result.report.reinitialized.push_back(
-          {parameter.name(), parameter.shape(), "initial values: the source has no such head"});
+      draw(result.model.store->find(parameter.name()), "initial values: the source has no such head");
   }
   result.model.store->refresh_compute_values(Stream{});
 
@@ -158,7 +160,7 @@ SourceModel open_checksummed(const fs::path& path, const ImportOptions& options)
   const CheckpointReader checkpoint = CheckpointReader::open(file);
   const StoredModel stored = stored_model(checkpoint);
   const Settings& settings = stored.settings;
-  SourceModel result{make_model(stored, Device{}, DType::float32, all_frozen), {}, {}, ""};
+  SourceModel result{make_empty_model(stored, Device{}, DType::float32, all_frozen), {}, {}, ""};
   load_parameters(checkpoint, result.model, Weights::ema_if_present);
   for (const Parameter& parameter : result.model.store->parameters())
     result.report.matched.push_back({parameter.name(), parameter.shape(), {}, {}});

@@ -116,7 +116,7 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
   std::optional<Origin> origin = origin_of(section, directory);
   SourceModel result{options.allow_missing
                          ? make_model(settings, stored.vocabulary, Device{}, DType::float32, all_frozen)
-                         : make_model(stored, Device{}, DType::float32, all_frozen),
+                         : make_empty_model(stored, Device{}, DType::float32, all_frozen),
                      {},
                      {},
                      ""};

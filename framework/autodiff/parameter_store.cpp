@@ -1,5 +1,6 @@
 #include "framework/autodiff/parameter_store.h"
 
+#include "framework/core/parallel.h"
 #include "framework/primitives/arithmetic.h"
 
 namespace furlong {
@@ -18,8 +19,12 @@ void write_initial(T* values, const Shape& shape, const Initializer& initializer
       std::fill_n(values, n, T{1});
       return;
     case Initializer::Kind::normal:
-      for (std::int64_t i = 0; i < n; ++i)
-        values[i] = static_cast<T>(random_normal(key, static_cast<std::uint64_t>(i)) * initializer.standard_deviation);
+      parallel_ranges(n, 4096, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const double normal = random_normal(key, static_cast<std::uint64_t>(i));
+          values[i] = static_cast<T>(normal * initializer.standard_deviation);
+        }
+      });
       return;
     case Initializer::Kind::causal_dirac:
       for (std::int64_t i = 0; i < n; ++i) values[i] = (i + 1) % shape[-1] == 0 ? T{1} : T{0};
@@ -64,7 +69,7 @@ void ParameterStore::freeze(const std::function<bool(const Parameter&)>& frozen)
   }
 }
 
-void ParameterStore::allocate(std::uint64_t seed) {
+void ParameterStore::allocate(std::optional<std::uint64_t> seed) {
   std::int64_t total = 0;
   const auto lay_out = [&](const auto& belongs) {
     for (Parameter& parameter : parameters_) {
@@ -86,7 +91,7 @@ void ParameterStore::allocate(std::uint64_t seed) {
   gradients_ = Tensor::zeros({trained}, master_dtype(), device_);
   for (Parameter& parameter : parameters_) {
     place(parameter);
-    initialize(parameter, seed);
+    if (seed) draw(parameter, *seed);
   }
   refresh_compute_values(Stream{device_});
 }
@@ -109,10 +114,9 @@ void ParameterStore::place(Parameter& parameter) {
   parameter.slot_->persistent = true;
 }
 
-void ParameterStore::initialize(Parameter& parameter, std::uint64_t seed) {
+void ParameterStore::draw(Parameter& parameter, std::uint64_t seed) {
   if (is_buffer(parameter) || device_.is_shape_only()) return;
   const RandomKey key{seed, 0, random_stream("initialize." + parameter.name_)};
-  // Values are drawn on the host, so that a model starts with the same bits on every device.
   const Tensor host = device_.is_cpu() ? parameter.master_ : Tensor::empty(parameter.shape_, master_dtype());
   if (master_dtype() == DType::float64) {
     write_initial(host.data<double>(), parameter.shape_, parameter.initializer_, key);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -85,10 +86,13 @@ class ParameterStore {
   /// further parameters. `frozen` is not called for buffers. Throws ContractError after allocate().
   void freeze(const std::function<bool(const Parameter&)>& frozen);
 
-  /// Allocates all parameters and buffers and sets their initial values: drawn on the host from `seed`, so they have
-  /// the same bits on every device; buffers are zero. Order in memory: trained with weight decay, trained without,
-  /// frozen. Throws MachineError if memory is exhausted.
-  void allocate(std::uint64_t seed);
+  /// Allocates all parameters and buffers. Order in memory: trained with weight decay, trained without, frozen.
+  /// Parameters get their initial values from `seed`, or are zero without one, for callers that read or copy them;
+  /// buffers are zero. Throws MachineError if memory is exhausted.
+  void allocate(std::optional<std::uint64_t> seed);
+  /// Sets a parameter's initial values. They are drawn on the host, so they have the same bits on every device. For
+  /// parameters alone that no source has, after allocate() without seed. Call refresh_compute_values() afterwards.
+  void draw(Parameter& parameter, std::uint64_t seed);
 
   DType compute_dtype() const { return compute_dtype_; }
   DType master_dtype() const { return accumulate_dtype(compute_dtype_); }
@@ -137,7 +141,6 @@ class ParameterStore {
 
  private:
   void place(Parameter& parameter);
-  void initialize(Parameter& parameter, std::uint64_t seed);
   static Tensor part_of(const Tensor& flat, const Parameter& parameter);
 
   DType compute_dtype_;

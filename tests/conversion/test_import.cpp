@@ -302,6 +302,7 @@ TEST_F(Import, AccountsForEveryTensor) {
 TEST_F(Import, HonorsAllowMissingAndAllowUnexpected) {
   TinyModel tiny = tiny_gpt2();
   tiny.remove("transformer.h.1.ln_2.bias");
+  tiny.remove("transformer.h.1.mlp.c_fc.weight");
   tiny.add("score.weight", {3, 8}, 1);
   const std::string source = written(tiny);
   ImportOptions options;
@@ -309,8 +310,12 @@ TEST_F(Import, HonorsAllowMissingAndAllowUnexpected) {
   EXPECT_THAT(refused(source, options), HasSubstr("1 unexpected (score.weight [3, 8])"));
   options.allow_unexpected = true;
   const SourceModel found = open_source_model(source, options);
-  ASSERT_EQ(found.report.reinitialized.size(), 1U);
+  ASSERT_EQ(found.report.reinitialized.size(), 2U);
   EXPECT_EQ(found.report.reinitialized[0].name, "blocks.1.feedforward_norm.bias");
+  const std::string up = found.report.reinitialized[1].name;
+  EXPECT_EQ(up, "blocks.1.feedforward.input.weight");
+  const Model drawn = make_model(found.model.settings, found.model.vocabulary, Device{});
+  EXPECT_EQ(found.model.store->find(up).master().to_vector<float>(), drawn.store->find(up).master().to_vector<float>());
   ASSERT_EQ(found.origin->carried.size(), 3U);  // two causal masks and the head
   EXPECT_EQ(found.origin->carried[2].name, "score.weight");
 }

@@ -89,9 +89,9 @@ void check_elements(const ParameterStore& store, const StoredModel& stored) {
                     stored.elements);
 }
 
-/// `stored` is null for a new model.
+/// `stored` is null unless a file has the model. Without `draws` the weights are zero.
 Model make(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute,
-           const Frozen& frozen, const StoredModel* stored) {
+           const Frozen& frozen, const StoredModel* stored, bool draws) {
   const Vocabulary vocabulary = model_vocabulary(settings, data);
   Model model{settings, vocabulary, std::make_unique<ParameterStore>(compute.value_or(settings.model.dtype), device),
               nullptr,  nullptr,    Stream{device}};
@@ -111,7 +111,7 @@ Model make(const Settings& settings, const Vocabulary& data, const Device& devic
   model.store->freeze(
       [&](const Parameter& parameter) { return is_frozen(settings, parameter) || (frozen && frozen(parameter)); });
   if (stored) check_elements(*model.store, *stored);
-  model.store->allocate(static_cast<std::uint64_t>(settings.seed));
+  model.store->allocate(draws ? std::optional(static_cast<std::uint64_t>(settings.seed)) : std::nullopt);
   model.redraw(0);
   return model;
 }
@@ -120,11 +120,17 @@ Model make(const Settings& settings, const Vocabulary& data, const Device& devic
 
 Model make_model(const Settings& settings, const Vocabulary& data, const Device& device, std::optional<DType> compute,
                  const Frozen& frozen) {
-  return make(settings, data, device, compute, frozen, nullptr);
+  return make(settings, data, device, compute, frozen, nullptr, true);
 }
 
-Model make_model(const StoredModel& stored, const Device& device, std::optional<DType> compute, const Frozen& frozen) {
-  return make(stored.settings, stored.vocabulary, device, compute, frozen, &stored);
+Model make_empty_model(const Settings& settings, const Vocabulary& data, const Device& device,
+                       std::optional<DType> compute, const Frozen& frozen) {
+  return make(settings, data, device, compute, frozen, nullptr, false);
+}
+
+Model make_empty_model(const StoredModel& stored, const Device& device, std::optional<DType> compute,
+                       const Frozen& frozen) {
+  return make(stored.settings, stored.vocabulary, device, compute, frozen, &stored, false);
 }
 
 StoredModel stored_model(const CheckpointReader& checkpoint) {
@@ -161,7 +167,7 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
 }
 
 Model load_model(const CheckpointReader& checkpoint, const Device& device, Weights weights, const Frozen& frozen) {
-  Model model = make_model(stored_model(checkpoint), device, std::nullopt, frozen);
+  Model model = make_empty_model(stored_model(checkpoint), device, std::nullopt, frozen);
   model.stream.products = {};
   load_parameters(checkpoint, model, weights);
   return model;
@@ -169,7 +175,8 @@ Model load_model(const CheckpointReader& checkpoint, const Device& device, Weigh
 
 Model copy_of(const Model& model, const Device& device, DType compute) {
   require(model.store->device().is_cpu(), "copy_of: a model on {}", model.store->device().text());
-  Model copy = make_model(model.settings, model.vocabulary, device, compute, [](const Parameter&) { return true; });
+  const auto all = [](const Parameter&) { return true; };
+  Model copy = make_empty_model(model.settings, model.vocabulary, device, compute, all);
   copy.stream.products = {};
   for (const Parameter& parameter : model.store->parameters()) {
     const Tensor target = copy.store->find(parameter.name()).master();

@@ -14,9 +14,10 @@ struct StoredModel {
   std::string origin;         ///< for messages
 };
 
-/// Makes a model as make_model() does. Throws UserError, before memory is allocated, if its parameters and buffers have
-/// more elements than the file stores.
-Model make_model(const StoredModel& stored, const Device& device, std::optional<DType> compute, const Frozen& frozen);
+/// Makes a model whose weights are zero, to be read from the file. Throws UserError, before memory is allocated, if its
+/// parameters and buffers have more elements than the file stores.
+Model make_empty_model(const StoredModel& stored, const Device& device, std::optional<DType> compute,
+                       const Frozen& frozen);
 
 /// Returns what a checkpoint stores.
 StoredModel stored_model(const CheckpointReader& checkpoint);

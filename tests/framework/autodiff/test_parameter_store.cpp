@@ -10,6 +10,7 @@
 #include "framework/core/arena.h"
 #include "framework/ops/dense/linear.h"
 #include "framework/primitives/arithmetic.h"
+#include "tests/reference/values.h"
 
 namespace furlong {
 namespace {
@@ -111,6 +112,27 @@ TEST(ParameterStore, InitialValuesDependOnlyOnSeedAndName) {
   EXPECT_NEAR(square / 300, 4, 4 * 4 * std::sqrt(2.0 / 300));  // four standard errors of a variance of 2 squared
   EXPECT_EQ(one.bias.master().to_vector<float>(), std::vector<float>(3, 0));
   EXPECT_EQ(one.gain.master().to_vector<float>(), std::vector<float>(7, 1));
+}
+
+TEST(ParameterStore, WithoutSeedIsZeroUntilDrawn) {
+  Model drawn, empty;
+  drawn.store.allocate(5);
+  empty.store.allocate(std::nullopt);
+  EXPECT_EQ(empty.gain.master().to_vector<float>(), std::vector<float>(7, 0));
+  EXPECT_EQ(empty.first.master().to_vector<float>(), std::vector<float>(15, 0));
+  empty.store.draw(empty.first, 5);
+  EXPECT_EQ(empty.first.master().to_vector<float>(), drawn.first.master().to_vector<float>());
+  EXPECT_EQ(empty.second.master().to_vector<float>(), std::vector<float>(300, 0));
+}
+
+TEST(ParameterStore, InitialValuesDoNotDependOnThreadCount) {
+  const auto drawn = [] {
+    ParameterStore store(DType::float32, Device{});
+    const Parameter& weight = store.add("weight", {70, 1000}, Initializer::normal(1), true);
+    store.allocate(3);
+    return weight.master().to_vector<float>();
+  };
+  EXPECT_TRUE(reference::with_threads(1, drawn) == reference::with_threads(5, drawn));
 }
 
 TEST(ParameterStore, IdentityTapIsOneAtLastTap) {

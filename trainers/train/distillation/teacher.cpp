@@ -90,7 +90,8 @@ Model load_teacher(const CheckpointReader& checkpoint, const Settings& student, 
   const Settings settings = teacher_settings(checkpoint, student);
   check_fit(settings, student, path);
   const auto all = [](const Parameter&) { return true; };
-  Model model = make_model(settings, Vocabulary::from_json(checkpoint.text("vocabulary"), path), device, compute, all);
+  const Vocabulary vocabulary = Vocabulary::from_json(checkpoint.text("vocabulary"), path);
+  Model model = make_empty_model(settings, vocabulary, device, compute, all);
   if (device.is_shape_only()) return model;
   const WeightsReport report = initialize_from(checkpoint, model);
   if (!report.missing.empty())
