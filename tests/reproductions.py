@@ -66,14 +66,13 @@ def measured(name, result):
                     column = f"error, deviation {inputs['std']:g}"
                     numbers[len(result["inputs"]), one["map"], column] = statistics.median(one["error"]["samples"])
     elif name == "generation_cost":
-        for one in result["model"]:
-            last = one["costs"][-1]
+        for one in result["costs"]:
+            last = one["by_prompt"][-1]
             tokens = last["prompt_tokens"] + result["settings"]["tokens"]
             numbers[0, one["attention"], f"state at {tokens:,}, KiB"] = last["state_bytes"] / 1024
-        for one in result["op"]:
-            last = one["costs"][-1]
+            last = one["by_batch"][-1]
             seconds = statistics.median(last["seconds"]["samples"])
-            numbers[1, one["attention"], f"tokens/s, batch {last['batch']}"] = last["batch"] / seconds
+            numbers[1, one["attention"], f"tokens/s, {last['batch']} samples"] = last["batch"] / seconds
     elif name == "recall_capacity":
         for run in result["runs"]:
             if run["m"]:
