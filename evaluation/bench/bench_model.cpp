@@ -10,6 +10,7 @@
 #include "framework/core/arena.h"
 #include "framework/core/clock.h"
 #include "framework/core/random.h"
+#include "framework/ops/loss/counted_rows.h"
 #include "trainers/settings/process_checks.h"
 #include "trainers/train/run/run_memory.h"
 #include "trainers/train/trainer.h"
@@ -108,11 +109,15 @@ class RandomData final : public Dataset {
   Vocabulary vocabulary_;
 };
 
-double flops_of_step(const Settings& settings, const Vocabulary& vocabulary) {
+double flops_of_step(const Settings& settings, const Vocabulary& vocabulary, const Device& device) {
+  const std::int64_t classes = vocabulary_size(settings, vocabulary);
+  const bool masks = settings.objective.name == Objective::masked_tokens && device.is_cpu();
+  const double share_of_logits = masks ? ops::CountedRows::computed_share(settings.objective.mask_probability,
+                                                                          output_width(settings.model), classes)
+                                       : 1;
   double flops = 0;
-  for (const PlanStage& stage :
-       plan_stages(settings, vocabulary_size(settings, vocabulary),
-                   static_cast<std::int64_t>(vocabulary.labels().size()), settings.data.batch_size))
+  for (const PlanStage& stage : plan_stages(settings, classes, static_cast<std::int64_t>(vocabulary.labels().size()),
+                                            settings.data.batch_size, share_of_logits))
     flops += stage.forward + stage.backward + stage.attention_forward + stage.attention_backward;
   return flops * static_cast<double>(settings.trainer.gradient_accumulation);
 }
@@ -240,7 +245,7 @@ BenchModelLength bench_model(const Settings& settings, const Vocabulary& vocabul
   BenchModelLength result;
   result.n = run.data.sequence_length;
   result.parameters = model.store->total_parameter_count();
-  result.step_flops = flops_of_step(run, vocabulary);
+  result.step_flops = flops_of_step(run, vocabulary, device);
   const std::int64_t rows = run.objective.name == Objective::pair_classification ? 2 : 1;
   result.forward_tokens = run.data.batch_size * rows * result.n;
   result.step_tokens = result.forward_tokens * run.trainer.gradient_accumulation;

@@ -35,7 +35,8 @@ struct BenchModelLength {
   std::int64_t n = 0;
   std::int64_t parameters = 0;
   std::int64_t step_tokens = 0, forward_tokens = 0;  ///< of one training step, of one evaluated batch
-  double step_flops = 0;                             ///< as furlong plan counts them
+  /// As furlong plan counts them, but on the CPU without the logits of tokens that are not masked.
+  double step_flops = 0;
   std::int64_t peak_bytes = 0;  ///< tensors of a training step: weights, gradients, optimizer, activations
   BenchRuns step, forward;
   std::vector<BenchGeneration> generation;  ///< of one sequence, then of a batch

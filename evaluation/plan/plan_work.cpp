@@ -60,7 +60,8 @@ Products maps_of_block(const layers::ModelConfig& model) {
   return sum;
 }
 
-PlanStage output_stage(const Settings& settings, double vocabulary, double n_classes, double samples, double tokens) {
+PlanStage output_stage(const Settings& settings, double vocabulary, double n_classes, double samples, double tokens,
+                       double share_of_logits) {
   const layers::ModelConfig& model = settings.model;
   const auto d = static_cast<double>(model.d_model);
   PlanStage stage{.name = "output"};
@@ -73,26 +74,30 @@ PlanStage output_stage(const Settings& settings, double vocabulary, double n_cla
     }
     return stage;
   }
-  double width = d;
+  const auto width = static_cast<double>(output_width(model));
   if (model.prediction_head == layers::PredictionHead::transform) {
-    width = static_cast<double>(model.d_embedding > 0 ? model.d_embedding : model.d_model);
     const Products transform = plain_linear(model, d, width);
     stage.forward += tokens * transform.forward;
     stage.backward += tokens * transform.backward;
   }
   const Products classes = plain_linear(model, width, vocabulary);
-  stage.forward += tokens * (classes.forward + classes.backward);
+  stage.forward += share_of_logits * tokens * (classes.forward + classes.backward);
   return stage;
 }
 
 }  // namespace
+
+std::int64_t output_width(const layers::ModelConfig& model) {
+  const bool transforms = model.prediction_head == layers::PredictionHead::transform;
+  return transforms && model.d_embedding > 0 ? model.d_embedding : model.d_model;
+}
 
 std::int64_t tokens_of_segment(const Settings& settings) {
   return settings.data.sequence_length / settings.parallel.context_parallel_size;
 }
 
 std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabulary, std::int64_t n_classes,
-                                   std::int64_t samples) {
+                                   std::int64_t samples, double share_of_logits) {
   const layers::ModelConfig& model = settings.model;
   const bool pairs = settings.objective.name == Objective::pair_classification;
   const std::int64_t n = tokens_of_segment(settings);
@@ -114,7 +119,7 @@ std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabu
                       rows * (attended.backward + (again ? attended.forward : 0))});
   }
   stages.push_back(output_stage(settings, static_cast<double>(vocabulary), static_cast<double>(n_classes),
-                                static_cast<double>(samples), tokens));
+                                static_cast<double>(samples), tokens, share_of_logits));
   return stages;
 }
 

@@ -31,9 +31,13 @@ std::int64_t tokens_of_segment(const Settings& settings);
 ///   activation_checkpointing: blocks  a block's forward once more, in backward
 /// With context parallelism, counts one rank with its segment of each sequence: its tokens, and AttentionCost::segment
 /// of each head in forward and in backward (packed documents count as one). `vocabulary`: rows of the output layer.
-/// `n_classes`: number of labels, for objectives with labels.
+/// `n_classes`: number of labels, for objectives with labels. `share_of_logits`: of the positions whose logits are
+/// computed; on GPUs all.
 std::vector<PlanStage> plan_stages(const Settings& settings, std::int64_t vocabulary, std::int64_t n_classes,
-                                   std::int64_t samples);
+                                   std::int64_t samples, double share_of_logits = 1);
+
+/// Returns the width of the states that the output layer multiplies.
+std::int64_t output_width(const layers::ModelConfig& model);
 
 /// Returns the first stage in forward, and thus the last in backward, that contributes to a parameter's gradient.
 std::size_t plan_stage_of(const std::string& parameter, std::size_t n_stages);

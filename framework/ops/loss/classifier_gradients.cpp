@@ -77,12 +77,14 @@ Tensor in_dtype(const Stream& stream, const Tensor& values, DType dtype) {
 }
 
 ClassifierGradients::ClassifierGradients(const Tape& tape, const Variable& hidden, const Variable& weight,
-                                         const Variable* bias) {
+                                         const Variable* bias, const CountedRows& rows)
+    : rows_(rows) {
   const DType dtype = hidden.dtype(), sum_dtype = accumulate_dtype(dtype);
   const Device& device = tape.device();
   if (tape.records({&hidden})) d_hidden_ = Tensor::empty({hidden.shape().rows(), hidden.extent(-1)}, dtype, device);
   if (tape.records({&weight})) d_weight_ = Tensor::empty(weight.shape(), sum_dtype, device);
   if (bias && tape.records({bias})) d_bias_ = Tensor::empty(bias->shape(), sum_dtype, device);
+  if (d_hidden_.defined() && !rows.all()) fill(tape.stream(), d_hidden_, 0.0);
   if (hidden.shape().rows() > 0) return;
   for (const Tensor& gradient : {d_weight_, d_bias_}) {
     if (gradient.defined()) fill(tape.stream(), gradient, 0.0);  // there are no chunks
@@ -92,9 +94,12 @@ ClassifierGradients::ClassifierGradients(const Tape& tape, const Variable& hidde
 void ClassifierGradients::add_chunk(const Stream& stream, const Tensor& d_logits, const Tensor& hidden,
                                     const Tensor& weight, std::int64_t first_row) const {
   const GradientMode mode = first_row == 0 ? GradientMode::overwrite : GradientMode::accumulate;
-  if (d_hidden_.defined())
-    gemm(stream, d_logits, false, weight, false, d_hidden_.narrow(0, first_row, hidden.extent(0)),
-         GradientMode::overwrite);
+  if (d_hidden_.defined()) {
+    const Tensor d_rows =
+        rows_.all() ? d_hidden_.narrow(0, first_row, hidden.extent(0)) : Tensor::empty(hidden.shape(), hidden.dtype());
+    gemm(stream, d_logits, false, weight, false, d_rows, GradientMode::overwrite);
+    if (!rows_.all()) rows_.scatter(d_rows, d_hidden_, first_row);
+  }
   if (d_weight_.defined()) gemm(stream, d_logits, true, hidden, false, d_weight_, mode);
   if (d_bias_.defined()) column_sum(stream, d_logits, {d_bias_, mode});
 }

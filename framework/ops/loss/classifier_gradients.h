@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/autodiff/tape.h"
+#include "framework/ops/loss/counted_rows.h"
 
 namespace furlong::ops {
 
@@ -35,11 +36,13 @@ Tensor in_dtype(const Stream& stream, const Tensor& values, DType dtype);
 /// Gradients of hidden [rows, d], weight [vocabulary, d] and bias for d_loss = 1. Undefined if not needed.
 class ClassifierGradients {
  public:
-  /// Allocates the gradients that the tape needs. `bias` may be null.
-  ClassifierGradients(const Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias);
+  /// Allocates the gradients that the tape needs. `bias` may be null. The gradient of rows that are not in `rows` is 0.
+  ClassifierGradients(const Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias,
+                      const CountedRows& rows);
 
   bool any() const { return d_hidden_.defined() || d_weight_.defined() || d_bias_.defined(); }
-  /// Adds the contribution of a chunk of rows, starting at `first_row`. Chunks must come in order, starting at row 0.
+  /// Adds the contribution of a chunk of the rows, starting at `first_row` of them. Chunks must come in order, starting
+  /// at 0.
   void add_chunk(const Stream& stream, const Tensor& d_logits, const Tensor& hidden, const Tensor& weight,
                  std::int64_t first_row) const;
   /// Records the loss on the tape after all chunks. Backward scales the gradients by d_loss.
@@ -47,6 +50,7 @@ class ClassifierGradients {
                   const Tensor& loss);
 
  private:
+  const CountedRows& rows_;
   Tensor d_hidden_, d_weight_, d_bias_;
 };
 

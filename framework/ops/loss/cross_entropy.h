@@ -29,9 +29,10 @@ struct CrossEntropyResult {
 ///   bias     [vocabulary] or null
 ///   targets  int32, one for each row of hidden, in any shape with contiguous rows; -1 ignores the row
 /// Logits are computed for a chunk of rows at a time, in float32 (float64 for float64): about 8 MiB, on CUDA up to 1
-/// GiB. If gradients are needed, they are computed chunk by chunk in the same pass and saved as d_hidden and d_weight;
-/// backward only scales them. Throws ContractError for targets outside [-1, vocabulary). A GPU does not report such a
-/// target; the loss and the gradients are NaN instead.
+/// GiB. On the CPU rows that do not count are left out if that saves work (CountedRows). If gradients are needed, they
+/// are computed chunk by chunk in the same pass and saved as d_hidden and d_weight; backward only scales them. Throws
+/// ContractError for targets outside [-1, vocabulary). A GPU does not report such a target; the loss and the gradients
+/// are NaN instead.
 CrossEntropyResult cross_entropy(Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias,
                                  const Tensor& targets, const CrossEntropyOptions& options = {});
 

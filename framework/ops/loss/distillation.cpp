@@ -58,21 +58,24 @@ void check(const Classifier& student, const Classifier& teacher, const Tensor& t
 /// Computes the logits of the student or the teacher for one chunk of rows at a time, always in the same memory.
 class ChunkLogits {
  public:
-  ChunkLogits(const Stream& stream, const Classifier& side, std::int64_t chunk_rows)
-      : hidden_(side.hidden.reshape({side.hidden.shape().rows(), side.hidden.extent(-1)})), weight_(side.weight) {
+  ChunkLogits(const Stream& stream, const Classifier& side, const CountedRows& rows, std::int64_t chunk_rows)
+      : rows_(rows),
+        hidden_(side.hidden.reshape({side.hidden.shape().rows(), side.hidden.extent(-1)})),
+        weight_(side.weight) {
     const DType dtype = accumulate_dtype(side.hidden.dtype());
     if (side.bias) bias_ = in_dtype(stream, *side.bias, dtype);
     logits_ = logits_chunk(stream.device, chunk_rows, side.weight.extent(0), dtype);
   }
-  Tensor hidden(std::int64_t first_row, std::int64_t count) const { return hidden_.narrow(0, first_row, count); }
-  Tensor logits(const Stream& stream, std::int64_t first_row, std::int64_t count) const {
-    const Tensor logits = logits_.narrow(0, 0, count);
-    gemm(stream, hidden(first_row, count), false, weight_, true, logits, GradientMode::overwrite,
+  Tensor hidden(std::int64_t first_row, std::int64_t count) const { return rows_.gather(hidden_, first_row, count); }
+  Tensor logits(const Stream& stream, const Tensor& hidden) const {
+    const Tensor logits = logits_.narrow(0, 0, hidden.extent(0));
+    gemm(stream, hidden, false, weight_, true, logits, GradientMode::overwrite,
          {.bias = bias_.defined() ? &bias_ : nullptr});
     return logits;
   }
 
  private:
+  const CountedRows& rows_;
   Tensor hidden_, weight_, bias_, logits_;
 };
 
@@ -87,32 +90,35 @@ DistillationResult distillation(Tape& tape, const Variable& hidden, const Variab
   const Stream& stream = tape.stream();
   const Device& device = tape.device();
   const DType dtype = hidden.dtype(), sum_dtype = accumulate_dtype(dtype);
-  const std::int64_t rows = hidden.shape().rows(), vocabulary = weight.extent(0);
+  const std::int64_t vocabulary = weight.extent(0);
 
   DistillationResult result;
   const auto [counts, inverse_normalizer] =
       count_targets(stream, targets, vocabulary, options.normalizer, options.device_normalizer, sum_dtype);
   result.counts = counts;
+  const CountedRows counted(targets, hidden.extent(-1) + teacher_hidden.extent(-1), vocabulary);
+  const Tensor counted_targets = counted.targets(targets);
+  const std::int64_t rows = counted.count();
   const Tensor row_losses = Tensor::empty({rows}, sum_dtype, device);
   const Tensor agreement = options.count_agreement ? Tensor::empty({rows}, DType::int32, device) : Tensor{};
 
-  ClassifierGradients gradients(tape, hidden, weight, bias);
+  ClassifierGradients gradients(tape, hidden, weight, bias, counted);
   {
     const std::int64_t chunk_rows = logits_chunk_rows(device, rows, vocabulary);
-    const ChunkLogits students(stream, student, chunk_rows), teachers(stream, teacher, chunk_rows);
+    const ChunkLogits students(stream, student, counted, chunk_rows), teachers(stream, teacher, counted, chunk_rows);
     Tensor chunk_d_logits;  // separate 16-bit memory if the products need 16 bits
     if (gradients.any() && dtype != sum_dtype) chunk_d_logits = logits_chunk(device, chunk_rows, vocabulary, dtype);
     for (std::int64_t first_row = 0; first_row < rows; first_row += chunk_rows) {
       const std::int64_t count = std::min(chunk_rows, rows - first_row);
-      const Tensor student_logits = students.logits(stream, first_row, count),
-                   teacher_logits = teachers.logits(stream, first_row, count);
+      const Tensor student_hidden = students.hidden(first_row, count);
+      const Tensor student_logits = students.logits(stream, student_hidden),
+                   teacher_logits = teachers.logits(stream, teachers.hidden(first_row, count));
       Tensor d_logits;
       if (gradients.any()) d_logits = chunk_d_logits.defined() ? chunk_d_logits.narrow(0, 0, count) : student_logits;
       dispatch_kernel(stream, distillation_rows_cpu, distillation_rows_gpu,
-                      DistillationRows{student_logits, teacher_logits, targets, first_row, options.temperature,
+                      DistillationRows{student_logits, teacher_logits, counted_targets, first_row, options.temperature,
                                        inverse_normalizer, row_losses, agreement, d_logits});
-      if (gradients.any())
-        gradients.add_chunk(stream, d_logits, students.hidden(first_row, count), weight.value(), first_row);
+      if (gradients.any()) gradients.add_chunk(stream, d_logits, student_hidden, weight.value(), first_row);
     }
   }
   const Tensor loss = Tensor::empty(Shape{}, sum_dtype, device);

@@ -13,7 +13,7 @@ CrossEntropyResult element_loss(Tape& tape, ElementLoss kind, const Variable& hi
               values.shape() == Shape{hidden.shape().rows(), weight.extent(0)},
           "element_loss: values are {} {}, expected the bits of [{}, {}]", name_of(values.dtype()),
           values.shape().text(), hidden.shape().rows(), weight.extent(0));
-  return classifier_loss(tape, "element_loss", hidden, weight, bias, targets, 1, options,
+  return classifier_loss(tape, "element_loss", hidden, weight, bias, targets, 1, options, true,
                          [&](const CrossEntropyRows& chunk) {
                            dispatch_kernel(tape.stream(), element_loss_rows_cpu, element_loss_rows_gpu,
                                            ElementLossRows{chunk, values, kind});

@@ -34,7 +34,16 @@ struct Case {
   double scale = 1.0;     // of the weights: larger values give sharper distributions
   double normalizer = 0;  // 0: the number of rows that count
   double d_loss = 1.0;
+  std::size_t counted_of = 1;  // one target in so many counts, fewer if the targets say so
 };
+
+Tensor some_targets(const Case& c) {
+  std::vector<std::int32_t> targets = integer_tensor({c.rows}, -1, c.vocabulary, "targets").to_vector<std::int32_t>();
+  for (std::size_t row = 0; row < targets.size(); ++row) {
+    if (row % c.counted_of != 0) targets[row] = -1;
+  }
+  return integers(targets, {c.rows});
+}
 
 struct Inputs {
   Tensor hidden, weight, bias, teacher_hidden, teacher_weight, teacher_bias, targets;
@@ -45,7 +54,7 @@ struct Inputs {
         teacher_hidden(normal_tensor({c.rows, c.teacher_d}, c.teacher_dtype, "teacher hidden")),
         teacher_weight(normal_tensor({c.vocabulary, c.teacher_d}, c.teacher_dtype, "teacher weight", c.scale)),
         teacher_bias(normal_tensor({c.vocabulary}, c.teacher_dtype, "teacher bias")),
-        targets(integer_tensor({c.rows}, -1, c.vocabulary, "targets")) {}
+        targets(some_targets(c)) {}
 };
 
 struct Outcome {
@@ -214,6 +223,23 @@ TEST_P(Distillation, AgreesAcrossChunksOfRows) {
              .dtype = dtype,
              .teacher_dtype = dtype,
              .temperature = 2});
+}
+
+// On the CPU these compute a third or a seventh of the rows; the last in three chunks.
+TEST_P(Distillation, IgnoresMostRows) {
+  for (DType dtype : {DType::float32, DType::float64, DType::bfloat16}) {
+    Case c{.rows = 65, .d = 13, .teacher_d = 9, .vocabulary = 257, .dtype = dtype, .teacher_dtype = dtype};
+    c.d_loss = 0.37;
+    c.counted_of = 7;
+    compare(c);
+    c.counted_of = 3;
+    c.with_bias = c.with_teacher_bias = false;
+    compare(c);
+  }
+  const DType dtype = DType::float32;
+  Case c{.rows = 4003, .d = 3, .teacher_d = 2, .vocabulary = 4001, .dtype = dtype, .teacher_dtype = dtype};
+  c.counted_of = 3;
+  compare(c);
 }
 
 TEST_P(Distillation, StaysFiniteForLogitsOfThousands) {
