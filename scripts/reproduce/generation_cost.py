@@ -2,6 +2,7 @@
 model continues prompts of growing length, then many samples of one prompt at the same time (furlong generate)."""
 
 import json
+import re
 
 import plot
 import reproduction
@@ -33,52 +34,61 @@ def attentions(arguments):
     }
 
 
-def costs(arguments, folder, keys):
-    """Seconds of a step, without the prompt: after prompts of several lengths for one sample, and after the prompt of
-    --batch-prompt for several. The repeats of one alternate with the others."""
-    settings = {f"model__attention__{key}": value for key, value in keys.items()}
-    reproduction.train(folder, "model", arguments.threads, CONFIG, "--resume", "never", **settings)
-    prompt = folder / "prompt.txt"
-
-    def run(tokens, batch):
-        return reproduction.processor_seconds(
-            *("generate", folder / "model", "--prompt-file", prompt, "--max-tokens", tokens),
-            *("--samples", batch, "--batch-size", batch),
-            *("--temperature", 0, "--threads", arguments.threads, "--json"),
-        )
+def trained(arguments, folder, name, keys):
+    """A model and its costs to measure: after prompts of several lengths for one sample, and after the prompt of
+    --batch-prompt for several."""
 
     def cost(prompt_tokens, batch):
         return {"prompt_tokens": prompt_tokens, "batch": batch, "seconds": []}
 
-    found = {
+    run = re.sub(r"\W+", "_", name)
+    settings = {f"model__attention__{key}": value for key, value in keys.items()}
+    reproduction.train(folder, run, arguments.threads, CONFIG, "--resume", "never", **settings)
+    return {
+        "attention": name,
+        "run": run,
         "by_prompt": [cost(n, 1) for n in arguments.prompts],
         "by_batch": [cost(arguments.batch_prompt, batch) for batch in arguments.batches],
     }
-    for _ in range(arguments.repeats):
-        for one in found["by_prompt"] + found["by_batch"]:
-            n, batch = one["prompt_tokens"], one["batch"]
-            prompt.write_text(("<" + "0123456789" * (n // 10 + 1))[:n])
-            tokens = 1 + arguments.tokens  # the first token costs no step: it follows from the prompt
-            output, spent = run(tokens, batch)
-            result = json.loads(output)
-            counts = [len(sample["tokens"]) for sample in result["samples"]]
-            if result["prompt_tokens"] != n or counts != [tokens] * batch:
-                raise SystemExit(f"{result['prompt_tokens']} and {counts} tokens, expected {n} and {tokens}")
-            seconds = tokens * batch / result["tokens_per_second"]
-            if arguments.processor_time:
-                seconds = reproduction.difference([run(1, batch)[1], spent])
-            one["seconds"].append(seconds / arguments.tokens)
-            one["state_bytes"] = result["state_bytes"] * batch
-    return found
+
+
+def add_sample(arguments, folder, run, cost):
+    """Measures the seconds of a step, without the prompt."""
+    prompt, n, batch = folder / "prompt.txt", cost["prompt_tokens"], cost["batch"]
+
+    def generate(tokens):
+        return reproduction.processor_seconds(
+            *("generate", folder / run, "--prompt-file", prompt, "--max-tokens", tokens),
+            *("--samples", batch, "--batch-size", batch),
+            *("--temperature", 0, "--threads", arguments.threads, "--json"),
+        )
+
+    prompt.write_text(("<" + "0123456789" * (n // 10 + 1))[:n])
+    tokens = 1 + arguments.tokens  # the first token costs no step: it follows from the prompt
+    output, spent = generate(tokens)
+    result = json.loads(output)
+    counts = [len(sample["tokens"]) for sample in result["samples"]]
+    if result["prompt_tokens"] != n or counts != [tokens] * batch:
+        raise SystemExit(f"{result['prompt_tokens']} and {counts} tokens, expected {n} and {tokens}")
+    seconds = tokens * batch / result["tokens_per_second"]
+    if arguments.processor_time:
+        seconds = reproduction.difference([generate(1)[1], spent])
+    cost["seconds"].append(seconds / arguments.tokens)
+    cost["state_bytes"] = result["state_bytes"] * batch
 
 
 def measure(arguments, folder, result):
-    result["costs"] = []
-    for name, keys in attentions(arguments).items():
-        found = costs(arguments, folder, keys)
-        for one in found["by_prompt"] + found["by_batch"]:
-            one["seconds"] = reproduction.spread(one["seconds"])
-        result["costs"].append({"attention": name, **found})
+    """The repeats of one number alternate with all others."""
+    models = [trained(arguments, folder, name, keys) for name, keys in attentions(arguments).items()]
+    for _ in range(arguments.repeats):
+        for model in models:
+            for cost in model["by_prompt"] + model["by_batch"]:
+                add_sample(arguments, folder, model["run"], cost)
+    for model in models:
+        del model["run"]
+        for cost in model["by_prompt"] + model["by_batch"]:
+            cost["seconds"] = reproduction.spread(cost["seconds"])
+    result["costs"] = models
 
 
 def rate(cost):
