@@ -166,7 +166,6 @@ class LinearAttentionHead {
   }
 
   // ---- rows in and out ----
-
   void read(const Tensor& tensor, std::int64_t head, std::int64_t start, std::int64_t rows, T* tile,
             std::int64_t ld) const {
     read_rows<T>({tensor, b_, head, place(start), tile_.step}, rows, tile, ld);
@@ -184,8 +183,8 @@ class LinearAttentionHead {
   }
   bool is_masked(std::int64_t key) const { return mask_ && mask_[place(key)] == 0; }
 
-  /// Loads keys [start, start + rows) with their features. A masked key is a row of zeros with a weight of zero.
-  void load_keys(std::int64_t start, std::int64_t rows) {
+  /// Loads keys [start, start + rows), features unless only softmax reads them. A masked key: zeros, with weight zero.
+  void load_keys(std::int64_t start, std::int64_t rows, bool with_features = true) {
     read(a_.key, kv_head_, start, rows, tile_.k, s_.ld_d);
     read(a_.value, kv_head_, start, rows, tile_.v, s_.ld_v);
     if (weighted_) std::fill_n(tile_.key_weight, s_.padded(rows), T{0});
@@ -206,6 +205,7 @@ class LinearAttentionHead {
       if (is_masked(start + j)) tile_.key_weight[j] = Tile::nothing;
     }
     if (!weighted_ && s_.softmax_pairs) std::fill_n(tile_.key_weight, s_.padded(rows), T{0});
+    if (!with_features) return;
     functions_.features(features_, tile_.k, rows, true, tile_.feature_k,
                         Tile::form == FeatureForm::values ? tile_.row_k : nullptr);
     tile_.weigh_keys(rows, weighted_);
@@ -271,13 +271,14 @@ class LinearAttentionHead {
     if (!has_near_keys()) absorbed = absorb(absorbed, range.end_key);
     for (std::int64_t start = range.first_query; start < range.end_query; start += s_.chunk) {
       const std::int64_t rows = std::min(s_.chunk, range.end_query - start), at = start + a_.query_offset;
-      NearPairs pairs;
+      NearPairs pairs{.features = false};
       tile_.upcoming.clear();
       if (has_near_keys()) {
         const std::int64_t first = first_near(range, at), end = end_near(range, at + rows);
         if (has_state_keys()) absorbed = absorb(absorbed, first);
-        load_keys(first, end - first);
         pairs = near_pairs(at - first, end - first);
+        pairs.features = pairs.any_features(rows);
+        load_keys(first, end - first, pairs.features);
       }
       load_queries(start, rows);
       if (pairs.columns > 0) tile_.pair_products(rows, pairs);

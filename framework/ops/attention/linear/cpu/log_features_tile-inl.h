@@ -41,7 +41,6 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       Base::g_v, Base::d_key_weight, Base::map_scratch, Base::rotations_q, Base::rotations_k, Base::rotated_product,
       Base::d_rotated, Base::spare, Base::sum_lost, Base::normalizer_lost, Base::upcoming;
   static constexpr FeatureForm form = FeatureForm::logarithms;
-
   void clear_state() {
     this->clear_sums();
     std::fill_n(running_maximum, s.ld_m, nothing);
@@ -74,6 +73,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   /// normal_kᵀ, in [0, m].
   void pair_products(std::int64_t rows, const NearPairs& pairs) {
     this->softmax_scores(rows, pairs);
+    if (!pairs.features) return;
     for (std::int64_t i = 0; i < rows; ++i) row_q[i] = normalized(feature_q + i * s.ld_m, normal_q + i * s.ld_m);
     for (std::int64_t j = 0; j < pairs.columns; ++j)
       row_k[j] = normalized(feature_k + j * s.ld_m, normal_k + j * s.ld_m);
@@ -88,16 +88,16 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
       upcoming.prefetch(i);
       const NearPairs::Row row = pairs.row(i);
       T top = nothing;
-      if (near) {
-        top = s.rotates ? pair_top<true>(i, row, pairs) : pair_top<false>(i, row, pairs);
-        if (row.soft < row.end) top = std::max(this->softmax_top(i, row), top);
-      }
+      if (pairs.features) top = s.rotates ? pair_top<true>(i, row, pairs) : pair_top<false>(i, row, pairs);
+      if (near && row.soft < row.end) top = std::max(this->softmax_top(i, row), top);
       if (has_state) top = std::max(top, past_top(i));
       top = this->joint_top(i, top);
       if (top < nothing / 2) top = -nothing;  // no visible key: every weight is zero
       T total = 0;
       if (near) {
-        total = s.rotates ? pair_weights<true>(i, pairs, row, top) : pair_weights<false>(i, pairs, row, top);
+        total = !pairs.features ? this->clear_weights(i, pairs)
+                : s.rotates     ? pair_weights<true>(i, pairs, row, top)
+                                : pair_weights<false>(i, pairs, row, top);
         if (row.soft < row.end) total += this->softmax_weights(i, row, top);
       }
       if (has_state) {

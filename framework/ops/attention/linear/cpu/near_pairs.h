@@ -13,7 +13,8 @@ struct NearPairs {
   std::int64_t columns = 0;  // number of near keys
   bool causal = true;
   std::int64_t window = 0, softmax_window = 0;
-  bool own_key = true;  // causal: whether a query attends to the key at its own position
+  bool own_key = true;   // causal: whether a query attends to the key at its own position
+  bool features = true;  // whether any pair has feature weights, so that the near keys' features are computed
 
   struct Row {
     std::int64_t first, soft, end;  // feature weights for [first, soft), exact softmax weights for [soft, end)
@@ -29,6 +30,12 @@ struct NearPairs {
     const std::int64_t first = window > 0 ? std::clamp<std::int64_t>(at - window + 1, 0, end) : 0;
     const std::int64_t soft = softmax_window > 0 ? std::clamp<std::int64_t>(at - softmax_window + 1, first, end) : end;
     return {first, soft, end};
+  }
+  /// Whether any of the first `rows` queries has pairs with feature weights. One query, in decoding, has none: its
+  /// softmax window covers all near keys.
+  bool any_features(std::int64_t rows) const {
+    const Row last = row(rows - 1);  // soft - first is largest there
+    return columns > 0 && (softmax_window == 0 || last.soft > last.first);
   }
 };
 

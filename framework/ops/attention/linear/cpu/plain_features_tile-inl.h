@@ -64,6 +64,7 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
 
   void pair_products(std::int64_t rows, const NearPairs& pairs) {
     this->softmax_scores(rows, pairs);
+    if (!pairs.features) return;
     this->products(rows, pairs, feature_q, feature_k, s.m, s.ld_m, transposed_k, product);
     if (s.rotates) this->rotated_products(rows, pairs, feature_q, feature_k);
   }
@@ -80,8 +81,9 @@ class PlainFeaturesTile : public LinearAttentionTile<T> {
       if (top < nothing / 2) top = -nothing;  // no visible key: every weight is zero
       T total = 0, magnitude = 0;
       if (near) {
-        total = s.rotates ? pair_weights<true>(i, pairs, row, top, magnitude)
-                          : pair_weights<false>(i, pairs, row, top, magnitude);
+        total = !pairs.features ? this->clear_weights(i, pairs)
+                : s.rotates     ? pair_weights<true>(i, pairs, row, top, magnitude)
+                                : pair_weights<false>(i, pairs, row, top, magnitude);
         if (row.soft < row.end) {
           const T exact = this->softmax_weights(i, row, top);
           total += exact;

@@ -186,6 +186,11 @@ class LinearAttentionTile : protected TileProducts<T> {
       });
     }
   }
+  /// The feature weights of row i if it has no pairs with features: zeros. Returns their sum.
+  T clear_weights(std::int64_t i, const NearPairs& pairs) {
+    std::fill_n(weight + i * s.ld_n, s.padded(pairs.columns), T{0});
+    return 0;
+  }
   T softmax_top(std::int64_t i, const NearPairs::Row& row) const {
     T best = nothing;
     for (std::int64_t j = row.soft; j < row.end; ++j) {
