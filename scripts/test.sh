@@ -1,19 +1,23 @@
 #!/usr/bin/env bash
 # Builds Furlong with its tests and runs them with this CPU's best instruction set, and the CPU engine's tests with AVX2
 # too.
-#   scripts/test.sh [--full] [--filter PATTERNS] [--isa LIST]
-#   --full             adds: the CPU engine's tests with every instruction set of this CPU; all tests under
-#                      AddressSanitizer with UndefinedBehaviorSanitizer and under ThreadSanitizer with four threads; the
-#                      kill table (tests/kills.sh); the fault table of several ranks (tests/faults.py); the table of
-#                      failed writes (tests/write_faults.py); the predicted cost of CUDA kernels, if nvdisasm exists
-#                      (scripts/sass_cost.py); the tutorials as printed, with their downloads
-#                      (tests/docs/run_tutorials.py --full); exported models in transformers
-#                      (tests/parity/transformers_export.py) with each Python of FURLONG_TRANSFORMERS_PYTHON, or
-#                      python3; and, if clang exists, 5 minutes of each fuzz target
-#                      (tests/fuzz/run.sh)
+#   scripts/test.sh [--full] [--parts LIST] [--filter PATTERNS] [--isa LIST]
+#   --full             all parts of the list below, which take hours
+#   --parts LIST       only these parts of --full, separated by commas:
+#       tests          the tests, and those of the CPU engine with every instruction set of this CPU
+#       asan           all tests under AddressSanitizer with UndefinedBehaviorSanitizer
+#       tsan           all tests under ThreadSanitizer, with four threads
+#       kills          the kill table (tests/kills.sh)
+#       faults         the fault table of several ranks (tests/faults.py)
+#       writes         the table of failed writes (tests/write_faults.py)
+#       cost           the predicted cost of CUDA kernels, if nvdisasm exists (scripts/sass_cost.py)
+#       tutorials      the tutorials as printed, with their downloads (tests/docs/run_tutorials.py --full)
+#       exports        exported models in transformers (tests/parity/transformers_export.py) with each Python of
+#                      FURLONG_TRANSFORMERS_PYTHON, or python3
+#       fuzz           5 minutes of each fuzz target, if clang exists (tests/fuzz/run.sh)
 #   --filter PATTERNS  runs only tests with these names, with this CPU's best instruction set: GoogleTest patterns
 #                      separated by colons, excluded ones after a minus ('Tape.*:*bfloat16*-*/simulated*'). They also
-#                      select ctest's own tests (Launchers.*). Skips tables and fuzzing
+#                      select ctest's own tests (Launchers.*). Of the parts of --full only tests, asan and tsan run
 #   --isa LIST         runs all tests with each of these instruction sets instead: sse4, avx2, avx512, avx512_bf16, amx,
 #                      separated by commas. Reports those that this CPU lacks (FURLONG_CPU_ISA,
 #                      docs/internals/numerics.md)
@@ -24,11 +28,20 @@ shopt -s nullglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 every_isa=(sse4 avx2 avx512 avx512_bf16 amx)
-full=false filter='' isa=()
+every_part=(tests asan tsan kills faults writes cost tutorials exports fuzz)
+full=false filter='' isa=() parts=()
 stop() { echo "test: $1" >&2; exit 2; }
 while (( $# )); do
   case "$1" in
-    --full) full=true ;;
+    --full) full=true parts=("${every_part[@]}") ;;
+    --parts)
+      IFS=, read -r -a parts <<<"${2:-}"
+      (( ${#parts[@]} )) || stop "--parts needs parts; expected some of ${every_part[*]}"
+      for name in "${parts[@]}"; do
+        [[ " ${every_part[*]} " == *" $name "* ]] || stop "--parts: '$name' is unknown; expected ${every_part[*]}"
+      done
+      full=true
+      shift ;;
     --filter) [[ -n ${2:-} ]] || stop "--filter needs patterns"; filter=$2; shift ;;
     --isa)
       IFS=, read -r -a isa <<<"${2:-}"
@@ -38,7 +51,7 @@ while (( $# )); do
       done
       shift ;;
     -h|--help) sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) stop "unknown argument $1; expected --full, --filter PATTERNS, --isa LIST or --help" ;;
+    *) stop "unknown argument $1; expected --full, --parts LIST, --filter PATTERNS, --isa LIST or --help" ;;
   esac
   shift
 done
@@ -174,19 +187,18 @@ tests_with() {
   phase "tests with $1" run_tests release "$2" "$3" env "FURLONG_CPU_ISA=$1" || true
 }
 
-sanitizers() {
+# sanitized PRESET NAME: all tests in the build PRESET.
+sanitized() {
   # Four threads even with fewer cores, and one inside oneDNN, whose threads the sanitizers do not track. Tests that
   # fork may run after tests that left waiting threads.
   local environment=(env FURLONG_POOL_THREADS=4 OMP_NUM_THREADS=1 UBSAN_OPTIONS=print_stacktrace=1
     "TSAN_OPTIONS=suppressions=$PWD/scripts/tsan.supp halt_on_error=1 second_deadlock_stack=1 die_after_fork=0")
-  if phase "build with AddressSanitizer and UndefinedBehaviorSanitizer" scripts/build.sh asan; then
-    phase "tests under AddressSanitizer and UndefinedBehaviorSanitizer" \
-      run_tests asan "$filter" "$(programs_of "$filter")" "${environment[@]}" || true
-  fi
   # ThreadSanitizer's shadow memory conflicts with the wide address randomization of recent kernels.
-  if setarch --addr-no-randomize true 2>/dev/null; then environment+=(setarch --addr-no-randomize); fi
-  if phase "build with ThreadSanitizer" scripts/build.sh tsan; then
-    phase "tests under ThreadSanitizer" run_tests tsan "$filter" "$(programs_of "$filter")" "${environment[@]}" || true
+  if [[ $1 == tsan ]] && setarch --addr-no-randomize true 2>/dev/null; then
+    environment+=(setarch --addr-no-randomize)
+  fi
+  if phase "build with $2" scripts/build.sh "$1"; then
+    phase "tests under $2" run_tests "$1" "$filter" "$(programs_of "$filter")" "${environment[@]}" || true
   fi
 }
 
@@ -223,43 +235,57 @@ kernel_cost() {
   fi
 }
 
-phase "packages" scripts/setup.sh test || exit $?
-if phase "build" scripts/build.sh test; then
+fuzzing() {
+  local targets=(tests/fuzz/corpus/*)
+  if type -P clang++ >/dev/null; then
+    phase "fuzzing" tests/fuzz/run.sh all $(( 300 * ${#targets[@]} )) || true
+  else
+    printf '\n== fuzzing\nnot run: clang++ is missing\n'
+  fi
+}
+
+run_all_tests() {
   if (( ${#isa[@]} )); then
     for name in "${isa[@]}"; do tests_with "$name" "$filter" "$(programs_of "$filter")"; done
-  else
-    phase "tests" run_tests release "$filter" "$(programs_of "$filter")" || true
-    if [[ -z $filter ]]; then
-      isa=(avx2)
-      if $full; then isa=("${every_isa[@]}"); fi
-      # Tests that depend on the instruction set: ops, layers, and training with one and several ranks.
-      for name in "${isa[@]}"; do
-        tests_with "$name" '*-*simulated*:*Simulat*:*Cuda*' '^test_(framework|layers)\.'
-        tests_with "$name" 'TrainerTest*:ShardedOptimizer*:*/Reshards*' '^test_trainers\.'
-      done
-      # Intel's CPUs without AMX have these kernels too, and do not use them by default.
-      $full || tests_with avx512_bf16 'BFloat16Products*:*EveryFeatureMap*:Engines/LinearAttention*-*/simulated*' \
-        '^test_framework\.'
-    fi
+    return
   fi
-fi
-if $full; then
-  sanitizers
-  if [[ -z $filter ]]; then
-    phase "kill table" tests/kills.sh build/release/bin/furlong || true
-    phase "fault table" fault_table || true
-    phase "failed writes" python3 -B tests/write_faults.py build/release/bin/furlong \
-      --json build/release/write_faults.json || true
-    kernel_cost
-    phase "tutorials" tutorials || true
-    exports_in_transformers
-    if type -P clang++ >/dev/null; then
-      targets=(tests/fuzz/corpus/*)
-      phase "fuzzing" tests/fuzz/run.sh all $(( 300 * ${#targets[@]} )) || true
-    else
-      printf '\n== fuzzing\nnot run: clang++ is missing\n'
-    fi
-  fi
+  phase "tests" run_tests release "$filter" "$(programs_of "$filter")" || true
+  [[ -z $filter ]] || return 0
+  isa=(avx2)
+  if $full; then isa=("${every_isa[@]}"); fi
+  # Tests that depend on the instruction set: ops, layers, and training with one and several ranks.
+  for name in "${isa[@]}"; do
+    tests_with "$name" '*-*simulated*:*Simulat*:*Cuda*' '^test_(framework|layers)\.'
+    tests_with "$name" 'TrainerTest*:ShardedOptimizer*:*/Reshards*' '^test_trainers\.'
+  done
+  # Intel's CPUs without AMX have these kernels too, and do not use them by default.
+  $full || tests_with avx512_bf16 'BFloat16Products*:*EveryFeatureMap*:Engines/LinearAttention*-*/simulated*' \
+    '^test_framework\.'
+}
+
+run_part() {
+  case $1 in
+    tests) run_all_tests ;;
+    asan) sanitized asan "AddressSanitizer and UndefinedBehaviorSanitizer" ;;
+    tsan) sanitized tsan "ThreadSanitizer" ;;
+    kills) phase "kill table" tests/kills.sh build/release/bin/furlong || true ;;
+    faults) phase "fault table" fault_table || true ;;
+    writes)
+      phase "failed writes" python3 -B tests/write_faults.py build/release/bin/furlong \
+        --json build/release/write_faults.json || true ;;
+    cost) kernel_cost ;;
+    tutorials) phase "tutorials" tutorials || true ;;
+    exports) exports_in_transformers ;;
+    fuzz) fuzzing ;;
+  esac
+}
+
+phase "packages" scripts/setup.sh test || exit $?
+(( ${#parts[@]} )) || parts=(tests)
+if phase "build" scripts/build.sh test; then
+  for part in "${parts[@]}"; do
+    if [[ -z $filter || $part =~ ^(tests|asan|tsan)$ ]]; then run_part "$part"; fi
+  done
 fi
 
 [[ -s $outcomes ]] || failed+=("no test ran")

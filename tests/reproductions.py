@@ -78,6 +78,10 @@ def measured(name, result):
             if run["m"]:
                 table = result["settings"]["tasks"].index(run["task"])
                 numbers[table, run["attention"], f"m = {run['m']:,}"] = run["accuracy"]
+    elif name == "converted_language_model":
+        long = result["settings"]["long"]
+        for model in result["models"]:
+            numbers[0, model["model"], f"loss at {long:,}"] = model["loss"][str(long)]
     elif name == "image_density":
         for run in result["runs"]:
             numbers[0, run["attention"], "bits per dimension"] = run["test_bits"]

@@ -3,12 +3,14 @@
 #   tests/fuzz/run.sh TARGET SECONDS       runs one target
 #   tests/fuzz/run.sh all SECONDS          runs all targets in turns of two minutes, always the one that has run least
 #   tests/fuzz/run.sh --table              prints what all runs have done together
-#   tests/fuzz/run.sh --keep TARGET|all    adds inputs of earlier runs that reach new code to tests/fuzz/corpus
+#   tests/fuzz/run.sh --keep TARGET|all    adds inputs of earlier runs that reach new code to tests/fuzz/corpus, and
+#                                          their sums to tests/fuzz/runs.tsv
 #   tests/fuzz/run.sh --seeds              writes the seed inputs to tests/fuzz/corpus
 # Runs add up: a later one continues with the inputs of earlier ones. A run can be stopped at any time with Ctrl-C or
-# SIGTERM. After a finding, `all` leaves that target out. The table shows, for each target, seconds of CPU time,
-# executions, covered edges, inputs that reach new code (build/fuzz/corpus) and findings (build/fuzz/findings, with the
-# output of the target). build/fuzz/runs contains the sums, build/fuzz/logs the output of the last turn.
+# SIGTERM. After a finding, `all` leaves that target out, and its sums start at 0. The table shows, for each target,
+# seconds of CPU time, executions, covered edges, inputs that reach new code (build/fuzz/corpus) and findings
+# (build/fuzz/findings, with the output of the target). The sums are those of tests/fuzz/runs.tsv, which --keep wrote,
+# and of build/fuzz/runs, the runs since then. build/fuzz/logs contains the output of the last turn.
 # Exit status: 0 no finding, 1 a finding, 2 invalid arguments, 3 stopped by a signal.
 set -euo pipefail
 shopt -s nullglob
@@ -40,10 +42,23 @@ folder=$PWD/build/fuzz
 corpus=$PWD/tests/fuzz/corpus
 mkdir -p "$folder"/{findings,logs,runs}
 
-# sums TARGET: sets `seconds`, `executions` and `edges` of all runs so far.
+kept=$PWD/tests/fuzz/runs.tsv
+
+# sums TARGET FILE...: sets `seconds`, `executions` and `edges`, by default those of all runs.
 sums() {
-  seconds=0 executions=0 edges=0
-  [[ ! -f $folder/runs/$1 ]] || read -r seconds executions edges <"$folder/runs/$1"
+  local target=$1
+  shift
+  (( $# )) || set -- "$kept" "$folder/runs/$target"
+  read -r seconds executions edges < <(cat -- "$@" 2>/dev/null | awk -v target="$target" '
+    $1 == target { seconds += $2; executions += $3; if ($4 > edges) edges = $4 }
+    END { print seconds + 0, executions + 0, edges + 0 }')
+}
+# write_sums TARGET FILE: replaces the target's line.
+write_sums() {
+  { cat "$2" 2>/dev/null || true; } | awk -v target="$1" -v line="$1	$seconds	$executions	$edges" '
+    $1 != target { print }
+    END { print line }' | sort >"$folder/.sums"
+  mv "$folder/.sums" "$2"
 }
 files_in() { find "$1" -type f "${@:2}" 2>/dev/null | wc -l; }
 table() {
@@ -103,14 +118,16 @@ run() {
   child_seconds
   executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)
   covered=$(grep -o 'cov: [0-9]*' "$log" | tail -n 1 | cut -c 6- || true)
-  sums "$target"
-  echo "$(( seconds + cpu - before )) $(( executions + ${executed:-0} ))" \
-    "$(( ${covered:-0} > edges ? covered : edges ))" >"$folder/runs/.$target"
-  mv "$folder/runs/.$target" "$folder/runs/$target"
+  sums "$target" "$folder/runs/$target"
+  (( seconds += cpu - before, executions += ${executed:-0}, edges = ${covered:-0} > edges ? covered : edges, 1 ))
+  write_sums "$target" "$folder/runs/$target"
   find "$folder/findings" -name "$target.*" -empty -delete  # of confined child processes, whose crashes are expected
   artifact=$(sed -n 's/^.*Test unit written to //p' "$log" | tail -n 1)
   if [[ -s $artifact ]] || (( status != 0 && !stopped )); then
     outcome="FINDING: ${artifact:-status $status}"
+    seconds=0 executions=0 edges=0
+    write_sums "$target" "$folder/runs/$target"
+    write_sums "$target" "$kept"
     cp "$log" "${artifact:-$folder/findings/$target.start}.log"
     grep -m 3 -E '^finding:|^SUMMARY|ERROR: |runtime error|what\(\):' "$log" >&2 || true
   elif (( stopped )); then
@@ -137,7 +154,7 @@ run_in_turns() {
   done
 }
 
-# Stores the smallest set of inputs with the same coverage; omits the largest ones beyond 300 kB.
+# Stores the smallest set of inputs with the same coverage, without the largest ones beyond 280 kB, and the sums.
 keep() {
   local target=$1 merged=$folder/merged/$1 bytes=0 file
   rm -rf "$merged"
@@ -155,6 +172,10 @@ keep() {
     (( bytes <= 280000 )) || break
     cp "$file" "$corpus/$target/"
   done < <(find "$merged" -type f -printf '%s %p\n' | sort -n | cut -d ' ' -f 2)
+  local seconds executions edges
+  sums "$target"
+  write_sums "$target" "$kept"
+  rm -f "$folder/runs/$target"
   printf '%-16s %6d inputs, %d bytes\n' "$target" "$(files_in "$corpus/$target")" \
     "$(find "$corpus/$target" -type f -printf '%s\n' | awk '{ n += $1 } END { print n + 0 }')"
 }
