@@ -325,6 +325,20 @@ Handle access_properties() {
   return properties;
 }
 
+/// Limits the cache of metadata, so that writing takes the same memory for any number of chunks, whose index would
+/// otherwise fill up to 32 MiB.
+void limit_metadata_cache(hid_t access_list) {
+  H5AC_cache_config_t config{};
+  config.version = H5AC__CURR_CACHE_CONFIG_VERSION;
+  if (H5Pget_mdc_config(access_list, &config) < 0) return;  // the defaults work, too
+  config.set_initial_size = true;
+  config.initial_size = config.max_size = config.min_size = std::size_t{1} << 19;
+  config.incr_mode = H5C_incr__off;
+  config.flash_incr_mode = H5C_flash_incr__off;
+  config.decr_mode = H5C_decr__off;
+  H5Pset_mdc_config(access_list, &config);
+}
+
 }  // namespace
 
 File File::create(AtomicFile& file) {
@@ -333,6 +347,7 @@ File File::create(AtomicFile& file) {
   origin->file = file.path().string();
   origin->output = std::make_unique<DescriptorIo>(file.descriptor());
   const Handle access = access_properties();
+  limit_metadata_cache(access.id());
   use_descriptor(access.id(), *origin->output);
   Handle handle(H5Fcreate(origin->file.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.id()));
   if (!handle) throw MachineError("{}: cannot be created ({})", origin->file, detail::take_reason().text);
