@@ -332,7 +332,7 @@ void limit_metadata_cache(hid_t access_list) {
   config.version = H5AC__CURR_CACHE_CONFIG_VERSION;
   if (H5Pget_mdc_config(access_list, &config) < 0) return;  // the defaults work, too
   config.set_initial_size = true;
-  config.initial_size = config.max_size = config.min_size = std::size_t{1} << 19;
+  config.initial_size = config.max_size = config.min_size = std::size_t{1} << 17;
   config.incr_mode = H5C_incr__off;
   config.flash_incr_mode = H5C_flash_incr__off;
   config.decr_mode = H5C_decr__off;
