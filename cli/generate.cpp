@@ -14,6 +14,7 @@
 #include "datasets/prepare/text_stream.h"
 #include "evaluation/generate.h"
 #include "framework/core/device.h"
+#include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "framework/io/text_file.h"
 
@@ -107,6 +108,8 @@ void run(GenerateArguments& options) {
   Model model = load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device),
                            Weights::ema_if_present);
   const std::vector<std::int32_t> prompt = tokens_of_prompt(options, model.vocabulary);
+  if (const std::string warning = model.vocabulary.prompt_warning(options.prompt); !warning.empty())
+    log_warn("{}: {}", options.prompt_file.empty() ? "--prompt" : options.prompt_file, warning);
   options.generate.stop = stopping_tokens(options, model.vocabulary);
   SampleOutput output(options, model.vocabulary, prompt);
   GenerateEvents events;

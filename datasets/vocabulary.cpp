@@ -337,6 +337,13 @@ std::vector<std::int32_t> Vocabulary::encode_prompt(std::string_view text, Speci
   return ids;
 }
 
+std::string Vocabulary::prompt_warning(std::string_view prompt) const {
+  if (prompt.size() > 256) prompt.remove_prefix(prompt.size() - 256);  // a prompt can be a long document
+  const std::string_view text = prompt.substr(0, prompt.find_last_not_of(' ') + 1);
+  if (!tokenizer_ || text.empty() || text.size() == prompt.size() || encode(text) == encode(prompt)) return "";
+  return "the prompt ends with a space, which is part of the next word's token in the training data; remove it";
+}
+
 std::string Vocabulary::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   if (tokenizer_) {

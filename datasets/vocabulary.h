@@ -111,6 +111,9 @@ class Vocabulary {
   /// are read. Throws UserError for is_token if the vocabulary has no tokenizer.
   std::vector<std::int32_t> encode_prompt(std::string_view text,
                                           SpecialTokenMode special = SpecialTokenMode::as_text) const;
+  /// Returns a warning if a tokenizer encodes the spaces at the end of a prompt as tokens of their own, otherwise "".
+  /// In the training data such spaces are part of the next word's token, so a model continues the prompt badly.
+  std::string prompt_warning(std::string_view prompt) const;
   /// Returns the special tokens that a tokenizer puts before and after a document, such as [CLS] and [SEP] (the
   /// post_processor of a tokenizer.json); empty without a tokenizer.
   const std::vector<std::int32_t>& frame_front() const { return frame_front_; }

@@ -88,6 +88,9 @@ TEST_F(TokenizerProgramTest, PrepareTrainEvaluateAndGenerate) {
       furlong({"generate", path("run"), "--prompt", " the", "--max-tokens", "3", "--temperature", "0", "--json"});
   ASSERT_EQ(generated.status, 0) << generated.err;
   EXPECT_EQ(Json::parse(generated.out)["samples"][0]["text"], " in the");
+  EXPECT_EQ(generated.err, "");
+  const Finished warned = furlong({"generate", path("run"), "--prompt", " the ", "--max-tokens", "1"});
+  EXPECT_THAT(warned.err, HasSubstr("warning: --prompt: the prompt ends with a space, "));
 
   // The model's tokenizer prepares more data.
   const Finished again = furlong({"prepare", "text", path("text"), "--document-separator", "line", "--tokenizer",

@@ -58,6 +58,15 @@ class TokenizerVocabularyTest : public testing::WithTemporaryFolder {
 
 // --- The vocabulary
 
+TEST_F(TokenizerVocabularyTest, WarnsOfPromptsThatEndWithASpace) {
+  const Vocabulary vocabulary = bpe();
+  EXPECT_THAT(vocabulary.prompt_warning("in the "), HasSubstr("ends with a space"));
+  EXPECT_THAT(vocabulary.prompt_warning(std::string(10000, 'a') + "  "), HasSubstr("remove it"));
+  for (const char* prompt : {"in the", "in the\n", "", " "}) EXPECT_EQ(vocabulary.prompt_warning(prompt), "") << prompt;
+  EXPECT_EQ(words(3).prompt_warning("w0 w1 "), "") << "WordPiece ignores spaces";
+  EXPECT_EQ(Vocabulary::bytes(true).prompt_warning("in the "), "") << "a space is a token of its own in training, too";
+}
+
 TEST_F(TokenizerVocabularyTest, HasTokenizerIdsAndSpecialTokens) {
   const Vocabulary vocabulary = letters();
   EXPECT_EQ(vocabulary.kind(), Vocabulary::Kind::tokenizer);
@@ -78,6 +87,7 @@ TEST_F(TokenizerVocabularyTest, HasTokenizerIdsAndSpecialTokens) {
       << "special tokens in untrusted text are plain text";
   EXPECT_THAT(message_of<UserError>([] { Vocabulary::dna().encode_prompt("ACGT", SpecialTokenMode::as_token); }),
               HasSubstr("the dna vocabulary has no special tokens"));
+  EXPECT_EQ(vocabulary.prompt_warning("LAC "), "");
   EXPECT_EQ(vocabulary.id_of("L"), 5);
   EXPECT_EQ(vocabulary.id_of("[SEP]"), 3);
   EXPECT_EQ(vocabulary.symbol(24), "C");

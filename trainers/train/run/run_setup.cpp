@@ -69,6 +69,9 @@ RunSetup set_up_run(const LoadedSettings& loaded, const TrainOptions& options, c
   check_processes(settings, setup.device, group);
   check_agreement(group, settings, *setup.data, &options);
   check_against_data(loaded, *setup.data);
+  if (const std::string warning = setup.data->vocabulary().prompt_warning(settings.trainer.sample_prompt);
+      group.is_first() && settings.trainer.sample_tokens > 0 && !warning.empty())
+    log_warn("trainer.sample_prompt: {}", warning);
   setup.copies_checkpoints = check_memory(settings, setup.data->vocabulary(), setup.device, group);
   return setup;
 }
