@@ -12,7 +12,13 @@ auto in_job(const Prepare& prepare) {
     return prepare();
   } catch (const UserError& error) {
     const LaunchEnvironment environment = discover_launch();
-    if (environment.world_size > 1) ProcessGroup(environment, {}).fail(error);
+    if (environment.world_size > 1) {
+      try {
+        ProcessGroup(environment, {}).fail(error);
+      } catch (const PeerError& peer) {  // another rank was faster, with the same error
+        if (!peer.is_reported_here()) throw PeerError(peer.what(), false, error.exit_status());
+      }
+    }
     throw;
   }
 }

@@ -105,9 +105,8 @@ void add_launch(Command program, int& status) {
       "CPU cores are divided among the ranks. If OMP_NUM_THREADS is set, each rank has that many threads, and its own "
       "cores only if there are enough.\n"
       "SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 are forwarded to all ranks. If a rank fails, the others are killed after "
-      "the timeout, and the last line names the first rank that failed. Exit status: 0, 3 (stopped by a signal, "
-      "saved), or "
-      "that of the first rank that failed.\n"
+      "the timeout, and the last line names the first rank that failed, unless that rank reported a user error "
+      "(status 2). Exit status: 0, 3 (stopped by a signal, saved), or that of the first rank that failed.\n"
       "For several hosts, start furlong train with srun, mpirun or torchrun. docs/cluster.md describes this, signals "
       "and exit statuses.");
   launcher.examples({

@@ -160,8 +160,9 @@ class ProcessGroup::Joined {
     const bool is_known = store_->report_fault(std::string(report_prefix) + message);
     const std::optional<Fault> fault = store_->fault();
     if (!fault || (!is_known && fault->rank == environment_.rank)) return;
-    if (fault->rank == environment_.rank && is_reported_here(*fault) && !of_machine) return;
-    throw PeerError(fault->message(), is_reported_here(*fault));
+    const bool reported_here = is_reported_here(*fault);
+    if (!of_machine && reported_here) return;  // whichever rank was first: they fail alike
+    throw PeerError(fault->message(), reported_here, of_machine ? 1 : 2);
   }
 
   void report(const std::string& message) noexcept { store_->report_fault(std::string(report_prefix) + message); }

@@ -18,14 +18,17 @@ namespace furlong {
 /// and its host.
 class PeerError : public MachineError {
  public:
-  PeerError(const std::string& message, bool reported_here)
-      : MachineError("{}", message), reported_here_(reported_here) {}
+  /// `exit_status` is that of this rank's own error if it has one.
+  PeerError(const std::string& message, bool reported_here, int exit_status = 1)
+      : MachineError("{}", message), reported_here_(reported_here), exit_status_(exit_status) {}
+  int exit_status() const noexcept override { return exit_status_; }
   /// Returns true if this process should print the message. One process of a job prints it: rank 0 or, if rank 0 is
   /// lost, one process on each host.
   bool is_reported_here() const { return reported_here_; }
 
  private:
   bool reported_here_;
+  int exit_status_;
 };
 
 /// The group of all ranks of a job. All ranks construct it at the same time and call leave() together. With one rank no
@@ -93,8 +96,9 @@ class ProcessGroup {
   /// Leaves the job cleanly; call it last. Blocks until all ranks have called it. Throws PeerError if another rank
   /// failed meanwhile.
   void leave();
-  /// Reports to the other ranks, within the timeout, that this rank ends with `error`. Returns if this rank failed
-  /// first: the caller then prints `error`. If another rank failed first, throws its PeerError.
+  /// Reports to the other ranks, within the timeout, that this rank ends with `error`. Returns if the caller should
+  /// print `error`: this rank failed first, or all ranks have this UserError and this one reports it. Otherwise throws
+  /// the PeerError of the first failure, with the exit status 2 if `error` is a UserError.
   void fail(const std::exception& error);
   /// Reports the same failure from another thread, immediately. The operations of all ranks, this one included, then
   /// stop. Call fail() afterwards if this rank can still reach it.

@@ -27,6 +27,7 @@ using Seconds = std::chrono::duration<double>;
 using Moment = steady_clock::time_point;
 
 constexpr int kStoppedBySignal = 3;  // exit status of a rank that has saved a checkpoint and can be resumed
+constexpr int kUserError = 2;        // exit status of a rank that has reported a user error
 constexpr int kInterrupted = 128 + SIGINT;
 // Time to wait for output from processes that still hold a pipe after all ranks have ended.
 constexpr std::chrono::seconds kLastWords{1};
@@ -302,9 +303,11 @@ class Launch {
           std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.status == kStoppedBySignal; });
       return stopped ? kStoppedBySignal : 0;
     }
-    if (report)
-      log_error("rank {} (host {}, process {}) {}{}", fault->number, host, fault->process, end_text(*fault),
-                others_text(*fault));
+    const std::string others = others_text(*fault);
+    const bool explained =
+        fault->status == kUserError && fault->signal == 0 && !fault->stopped_when_killed && others.empty();
+    if (report && !explained)
+      log_error("rank {} (host {}, process {}) {}{}", fault->number, host, fault->process, end_text(*fault), others);
     return fault->status;
   }
 

@@ -26,7 +26,7 @@ struct LaunchOptions {
 ///   - 3 (stopped by a signal, saved) if all ranks ended with 0 or 3;
 ///   - 130 after a second SIGINT;
 ///   - otherwise the status of the rank that failed first, 128 + signal if a signal ended it. One log line names the
-///     rank, its host and how it ended.
+///     rank, its host and how it ended, unless it reported a user error (status 2) and all ranks ended in time.
 ///
 /// Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR=127.0.0.1, MASTER_PORT,
 /// FURLONG_LAUNCHER=furlong and a random FURLONG_JOB_SECRET. OMP_NUM_THREADS divides the cores among the ranks, unless

@@ -164,7 +164,7 @@ TEST(Launcher, CombinesExitStatuses) {
   };
   for (const Case& one :
        {Case{"exit 0", 0, nullptr}, Case{"[ $RANK = 0 ] && exit 3; exit 0", 3, nullptr}, Case{"exit 3", 3, nullptr},
-        Case{"[ $RANK = 1 ] && exit 7; exit 3", 7, "rank 1 ended with status 7"},
+        Case{"[ $RANK = 1 ] && exit 7; exit 3", 7, "rank 1 ended with status 7"}, Case{"exit 2", 2, nullptr},
         Case{"[ $RANK = 1 ] && kill -ABRT $$; exit 0", 134, "rank 1 was terminated by SIGABRT"},
         Case{"[ $RANK = 1 ] && exit 4; while [ ! -e $D/now ]; do sleep 0.02; done; exit 5", 4,
              "rank 1 ended with status 4"}}) {
