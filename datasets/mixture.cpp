@@ -14,6 +14,11 @@ MixtureDataset::MixtureDataset(std::vector<TokenizedDataset> datasets, const std
   for (double& weight : weights_) weight /= sum;
   const TokenizedDataset& first = datasets_.front();
   for (const TokenizedDataset& one : datasets_) {
+    if (one.vocabulary().kind() == first.vocabulary().kind() && !one.vocabulary().tokenizer() &&
+        one.vocabulary().document_id() != first.vocabulary().document_id())
+      throw UserError(
+          "data.sources: {} marks the ends of documents, but {} does not; prepare both with --document-separator",
+          (one.vocabulary().document_id() ? one : first).path(), (one.vocabulary().document_id() ? first : one).path());
     if (!(one.vocabulary().with_labels({}) == first.vocabulary().with_labels({})))
       throw UserError(
           "data.sources: {} has the vocabulary {}, but {} has {}; expected datasets of one tokenizer, so prepare them "

@@ -28,6 +28,7 @@ DocumentSource::DocumentSource(const TokenizedDataset& dataset, Split split, con
     throw UserError("{}: the {} split has no document{}; prepare more data for it", dataset.path(), name_of(split),
                     options.next_tokens ? " of two tokens or more" : "");
   }
+  if (options.reverse_complement) other_strand_.emplace(dataset.vocabulary(), options.seed);
   ignored_.assign(static_cast<std::size_t>(dataset.vocabulary().size()), false);
   for (const std::string& symbol : options.ignore_tokens)
     ignored_[static_cast<std::size_t>(dataset.vocabulary().id_of(symbol))] = true;
@@ -49,9 +50,10 @@ DocumentSource::Row DocumentSource::row(std::uint64_t index) const {
 
 std::int64_t DocumentSource::tokens_in(std::uint64_t index) const { return row(index).inputs; }
 
-void DocumentSource::fill(const Row& row, Batch& batch, std::size_t place) const {
+void DocumentSource::fill(std::uint64_t index, const Row& row, Batch& batch, std::size_t place) const {
   const auto count = static_cast<std::size_t>(row.inputs);
-  const std::vector<std::int32_t> tokens = dataset_->read(split_, row.begin, count + (options_.next_tokens ? 1 : 0));
+  std::vector<std::int32_t> tokens = dataset_->read(split_, row.begin, count + (options_.next_tokens ? 1 : 0));
+  if (other_strand_) other_strand_->apply(index, tokens);
   const auto offset = static_cast<std::ptrdiff_t>(place);
   std::copy_n(tokens.begin(), count, batch.inputs.begin() + offset);
   std::fill_n(batch.mask.begin() + offset, count, 1);
@@ -86,7 +88,7 @@ Batch DocumentSource::make_batch(std::uint64_t first, std::int64_t samples, std:
   made.inputs.assign(count * n, 0);
   made.targets.assign(count * n, ignored_target);
   made.mask.assign(count * n, 0);
-  for (std::size_t i = 0; i < rows.size(); ++i) fill(rows[i], made, i * n);
+  for (std::size_t i = 0; i < rows.size(); ++i) fill(first + i, rows[i], made, i * n);
   // Without padding there is no mask, and attention uses a faster path.
   if (tokens == made.batch * made.n) made.mask.clear();
   return made;

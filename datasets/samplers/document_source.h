@@ -1,9 +1,11 @@
 #pragma once
 // Rows of one document each.
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "datasets/batch.h"
+#include "datasets/samplers/reverse_complement.h"
 #include "datasets/tokenized_dataset.h"
 
 namespace furlong {
@@ -21,6 +23,8 @@ struct DocumentOptions {
   std::uint64_t seed = 0;  ///< of the permutations; ignored unless shuffled
   /// Symbols whose targets do not count in the loss.
   std::vector<std::string> ignore_tokens{};
+  /// Read half of the rows from the other strand of the DNA or RNA.
+  bool reverse_complement = false;
 };
 
 /// A row is one document of a split, padded at the end with token id 0; Batch::mask is 1 for tokens and 0 for padding.
@@ -30,8 +34,8 @@ struct DocumentOptions {
 /// each token is an input once per epoch. Sample index i is in epoch i / n_samples().
 class DocumentSource : public RowSource {
  public:
-  /// `dataset` must outlive the source. Throws UserError if the split has no rows, or if the vocabulary lacks a symbol
-  /// of ignore_tokens.
+  /// `dataset` must outlive the source. Throws UserError if the split has no rows, if the vocabulary lacks a symbol of
+  /// ignore_tokens, or if reverse_complement does not apply to it.
   DocumentSource(const TokenizedDataset& dataset, Split split, const DocumentOptions& options);
 
   /// Returns the number of rows in one epoch.
@@ -55,12 +59,13 @@ class DocumentSource : public RowSource {
   };
   Row row(std::uint64_t index) const;
   Batch make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const;
-  void fill(const Row& row, Batch& batch, std::size_t place) const;
+  void fill(std::uint64_t index, const Row& row, Batch& batch, std::size_t place) const;
 
   const TokenizedDataset* dataset_;
   Split split_;
   DocumentOptions options_;
   std::vector<bool> ignored_;  // by token id
+  std::optional<ReverseComplement> other_strand_;
   std::vector<Document> documents_;
   std::uint64_t n_rows_ = 0, n_cut_ = 0;
 };

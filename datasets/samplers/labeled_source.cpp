@@ -33,6 +33,7 @@ std::uint64_t permuted_index(std::uint64_t index, std::uint64_t size, std::uint6
 LabeledSource::LabeledSource(const TokenizedDataset& dataset, Split split, const LabeledOptions& options)
     : dataset_(&dataset), split_(split), options_(options), outputs_(dataset.vocabulary().labels().size()) {
   require(options.sequence_length > (options.first_token ? 1 : 0), "a sequence length of {}", options.sequence_length);
+  if (options.reverse_complement) other_strand_.emplace(dataset.vocabulary(), options.seed);
   check_labels();
   read_labels();
   find_samples();
@@ -145,7 +146,9 @@ Batch LabeledSource::make_batch(std::uint64_t first, std::int64_t samples, std::
       const auto length = static_cast<std::size_t>(found.documents[row].length);
       const std::size_t front = found.documents[row].fronted ? 1 : 0;
       if (front > 0) made.inputs[place] = *options_.first_token;
-      dataset_->read(split_, found.documents[row].position, std::span(made.inputs).subspan(place + front, length));
+      const std::span<std::int32_t> tokens = std::span(made.inputs).subspan(place + front, length);
+      dataset_->read(split_, found.documents[row].position, tokens);
+      if (other_strand_) other_strand_->apply(first + i, tokens);
       std::fill_n(made.mask.begin() + static_cast<std::ptrdiff_t>(place), front + length, 1);
       made.n_tokens += static_cast<std::int64_t>(front + length);
     }

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "datasets/batch.h"
+#include "datasets/samplers/reverse_complement.h"
 #include "datasets/tokenized_dataset.h"
 
 namespace furlong {
@@ -23,6 +24,9 @@ struct LabeledOptions {
   LabelKind kind = LabelKind::classes;
   /// LabelKind::numbers: those of the model. Empty: those of the dataset.
   std::vector<LabelScale> scales{};
+  /// Read half of the samples, both documents of a pair, from the other strand of the DNA or RNA. Their labels stay the
+  /// same, so labels of tokens have no such samples.
+  bool reverse_complement = false;
 };
 
 /// Documents of a split with their labels, one row per document. Rows are padded at the end with token id 0, and
@@ -77,6 +81,7 @@ class LabeledSource : public BatchSource {
   Split split_;
   LabeledOptions options_;
   std::vector<Sample> samples_;
+  std::optional<ReverseComplement> other_strand_;
   // Labels of all samples, as in TokenizedDataset.
   std::vector<std::int32_t> labels_;
   std::vector<std::uint64_t> label_ends_;

@@ -27,6 +27,7 @@ Sampler::Sampler(const TokenizedDataset& dataset, Split split, const SamplerOpti
   ignored_.assign(static_cast<std::size_t>(dataset.vocabulary().size()), false);
   for (const std::string& symbol : options.ignore_tokens)
     ignored_[static_cast<std::size_t>(dataset.vocabulary().id_of(symbol))] = true;
+  if (options.reverse_complement) other_strand_.emplace(dataset.vocabulary(), options.seed);
   if (options.separate_documents)
     starts_ = std::make_shared<const std::vector<std::uint64_t>>(document_starts(dataset, split));
 }
@@ -54,12 +55,14 @@ std::int64_t Sampler::sample(std::uint64_t index, std::span<std::int32_t> inputs
   const std::uint64_t start = window_start(index);
   // The last window of a pass may have fewer than n + 1 tokens; the rest is padding, ignored in the loss.
   const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(n + 1, dataset_->size(split_) - start));
-  const std::vector<std::int32_t> tokens = dataset_->read(split_, start, count);
+  std::vector<std::int32_t> tokens = dataset_->read(split_, start, count);
+  const std::vector<std::uint64_t> places = breaks(start, count);
+  if (other_strand_) other_strand_->apply(index, tokens, places, start);
   std::fill(inputs.begin(), inputs.end(), 0);
   std::fill(targets.begin(), targets.end(), ignored_target);
   std::copy_n(tokens.begin(), std::min(count, n), inputs.begin());
   std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
-  for (const std::uint64_t place : breaks(start, count)) targets[place - start - 1] = ignored_target;
+  for (const std::uint64_t place : places) targets[place - start - 1] = ignored_target;
   std::int64_t n_targets = 0;
   for (std::int32_t& target : targets) {
     if (target != ignored_target && ignored_[static_cast<std::size_t>(target)]) target = ignored_target;

@@ -2,11 +2,13 @@
 // Batches of windows of a tokenized dataset; the target of each input is the next token.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "datasets/batch.h"
+#include "datasets/samplers/reverse_complement.h"
 #include "datasets/tokenized_dataset.h"
 
 namespace furlong {
@@ -22,6 +24,8 @@ struct SamplerOptions {
   std::vector<std::string> ignore_tokens;
   /// Number the documents in each row, and ignore targets that belong to another document than their input.
   bool separate_documents = false;
+  /// Read half of the samples from the other strand of the DNA or RNA.
+  bool reverse_complement = false;
 };
 
 /// A sample depends only on (seed, sample index): it is the same on any number of ranks or threads, and a sampler whose
@@ -31,7 +35,8 @@ struct SamplerOptions {
 class Sampler : public RowSource {
  public:
   /// `dataset` must outlive the sampler. Throws UserError if the split is too short (random: sequence_length + 1
-  /// tokens; sequential: 2), or if the vocabulary lacks a symbol of ignore_tokens.
+  /// tokens; sequential: 2), if the vocabulary lacks a symbol of ignore_tokens, or if reverse_complement does not apply
+  /// to it.
   Sampler(const TokenizedDataset& dataset, Split split, const SamplerOptions& options);
 
   /// Random: returns the number of start positions. Sequential: returns the number of windows in one pass.
@@ -68,6 +73,7 @@ class Sampler : public RowSource {
   Split split_;
   SamplerOptions options_;
   std::vector<bool> ignored_;  // by token id
+  std::optional<ReverseComplement> other_strand_;
   /// Start of each document in the concatenated ranges of the split, ascending; null without separate_documents. Shared
   /// by copies.
   std::shared_ptr<const std::vector<std::uint64_t>> starts_;

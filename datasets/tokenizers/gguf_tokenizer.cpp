@@ -15,15 +15,15 @@ namespace {
 /// tokenizer.ggml.token_type
 enum TokenType : std::int64_t { normal = 1, unknown, control, user_defined, unused, byte };
 
-struct Fields {
+struct GgufFields {
   const GgufFile& file;
   const std::vector<std::string>& tokens;
   std::vector<std::int64_t> types;
   SpecialTokens special;
 };
 
-Fields read_fields(const GgufFile& file) {
-  Fields fields{file, file.texts("tokenizer.ggml.tokens"), {}, {}};
+GgufFields read_fields(const GgufFile& file) {
+  GgufFields fields{file, file.texts("tokenizer.ggml.tokens"), {}, {}};
   if (fields.tokens.empty()) throw UserError("{}: tokenizer.ggml.tokens is empty", file.path());
   for (std::size_t id = 0; id < fields.tokens.size(); ++id) {
     const std::string& token = fields.tokens[id];
@@ -81,7 +81,7 @@ BytePairFamily family_of(const GgufFile& file) {
   return found->second;
 }
 
-std::shared_ptr<const Tokenizer> byte_pairs(const Fields& fields) {
+std::shared_ptr<const Tokenizer> byte_pairs(const GgufFields& fields) {
   BytePairParts parts;
   parts.family = family_of(fields.file);
   parts.merges = fields.file.texts("tokenizer.ggml.merges");
@@ -104,7 +104,7 @@ std::shared_ptr<const Tokenizer> byte_pairs(const Fields& fields) {
   return make_pipeline_tokenizer(byte_pair_json(parts, fields.file.path()), {}, &fields.special, fields.file.path());
 }
 
-std::shared_ptr<const Tokenizer> sentencepiece(const Fields& fields) {
+std::shared_ptr<const Tokenizer> sentencepiece(const GgufFields& fields) {
   const std::vector<double> scores = fields.file.reals("tokenizer.ggml.scores");
   if (scores.size() != fields.tokens.size()) {
     throw UserError("{}: tokenizer.ggml.scores has {} items, but tokenizer.ggml.tokens has {}", fields.file.path(),

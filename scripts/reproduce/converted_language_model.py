@@ -296,7 +296,6 @@ if __name__ == "__main__":
     if unknown := set(options.models) - set(MODELS):
         raise SystemExit(f"--models: unknown {', '.join(sorted(unknown))}; expected some of {', '.join(MODELS)}")
     if options.redraw:
-        result = json.loads((options.output / f"{NAME}.json").read_text())
-        reproduction.publish(options, result, draw, tables)
+        reproduction.publish(options, reproduction.existing(NAME, options), draw, tables)
     else:
         run(options)

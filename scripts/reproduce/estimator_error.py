@@ -178,11 +178,11 @@ def draw(result, folder):
 
 
 def more(parser):
-    parser.add_argument("--length", type=int, default=2048, help="queries and keys of a sample")
+    parser.add_argument("--length", type=int, default=1024, help="queries and keys of a sample")
     parser.add_argument("--width", type=int, default=16, help="of queries, keys and values")
     parser.add_argument("--std", type=numbers, default="0.5,1", help="standard deviations of the entries of q and k")
     parser.add_argument("--samples", type=int, default=15)
-    parser.add_argument("--features", type=reproduction.integers, default="16,32,64,128,256,512")
+    parser.add_argument("--features", type=reproduction.integers, default="16,32,64,128,256")
     parser.add_argument("--seed", type=int, default=1)
 
 

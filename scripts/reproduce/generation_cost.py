@@ -168,7 +168,7 @@ def draw(result, folder):
 
 
 def more(parser):
-    parser.add_argument("--prompts", type=reproduction.integers, default="256,512,1024,2048,4096,8192,16384")
+    parser.add_argument("--prompts", type=reproduction.integers, default="256,1024,4096,16384")
     parser.add_argument("--tokens", type=int, default=256, help="tokens to generate after a prompt")
     parser.add_argument("--batches", type=reproduction.integers, default="1,4,16", help="samples at the same time")
     parser.add_argument("--batch-prompt", type=int, default=2048, help="tokens of the prompt of several samples")

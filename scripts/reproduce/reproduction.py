@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs/results"
@@ -68,9 +69,12 @@ def furlong(*words, **settings):
     command = [FURLONG, *(str(word) for word in words)]
     for key, value in settings.items():
         command += ["--set", f"{key.replace('__', '.')}={value}"]
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        sys.exit(f"{FURLONG}: cannot be run ({error.strerror}); build the program, or set FURLONG to one")
     if done.returncode:
-        sys.exit(f"{shlex.join(command)}\nended with status {done.returncode}:\n{done.stderr[-2000:]}")
+        sys.exit(f"{shlex.join(command)}\nended with status {done.returncode}:\n{done.stderr[-2000:].rstrip()}")
     return done.stdout
 
 
@@ -140,12 +144,14 @@ def measurement(name, arguments):
             if key not in ("output", "work", "redraw", "tiny", "threads")
         },
     }
+    begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=f"furlong_{name}_") as temporary:
         folder = (arguments.work or pathlib.Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         refuse_other_options(folder, {**result["settings"], "threads": arguments.threads, "name": name})
         yield folder, result
     result["load_average"]["after"] = os.getloadavg()
+    result["minutes"] = (time.monotonic() - begin) / 60
 
 
 def refuse_other_options(folder, options):
@@ -207,10 +213,11 @@ def provenance(result):
     machine, load = result["machine"], result["load_average"]
     before, after = (" / ".join(f"{value:.1f}" for value in load[when]) for when in ("before", "after"))
     commit = result["furlong"]["commit"].replace("-dirty", " with uncommitted changes")
+    took = f"It took {cell(result['minutes'])} minutes. " if "minutes" in result else ""
     text = (
         f"`{result['command']}`, commit {commit}, {result['date']}. {machine['cpu']}, "
         f"{machine['usable_cores']} cores, {machine['threads']} thread{'s' if machine['threads'] != 1 else ''}. Load "
-        f"average (1, 5 and 15 minutes) before: {before}; after: {after}. All numbers: "
+        f"average (1, 5 and 15 minutes) before: {before}; after: {after}. {took}All numbers: "
         f"[{result['name']}.json]({result['name']}.json)."
     )
     return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
@@ -241,10 +248,17 @@ def compact(value):
     return re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s*\n\s*", " ", match.group()), text)
 
 
+def existing(name, arguments):
+    path = arguments.output / f"{name}.json"
+    if not path.exists():
+        sys.exit(f"--redraw: {path} does not exist; measure first, without --redraw")
+    return json.loads(path.read_text())
+
+
 def reproduce(name, arguments, measure, draw, tables):
     """Measures, unless --redraw, and publishes. measure(arguments, folder, result) fills the result."""
     if arguments.redraw:
-        result = json.loads((arguments.output / f"{name}.json").read_text())
+        result = existing(name, arguments)
     else:
         with measurement(name, arguments) as (folder, result):
             measure(arguments, folder, result)

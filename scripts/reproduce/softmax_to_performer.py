@@ -139,16 +139,16 @@ def draw(result, folder):
 
 def more(parser):
     parser.add_argument("--text", nargs="+", help="text files instead of the King James Bible")
-    parser.add_argument("--teacher-steps", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=300, help="training steps of each student")
-    parser.add_argument("--transfer-steps", type=int, default=150, help="of them attention transfer")
-    parser.add_argument("--every", type=int, default=25, help="steps between evaluated checkpoints")
+    parser.add_argument("--teacher-steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=160, help="training steps of each student")
+    parser.add_argument("--transfer-steps", type=int, default=80, help="of them attention transfer")
+    parser.add_argument("--every", type=int, default=20, help="steps between evaluated checkpoints")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--d-model", type=int, default=128)
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--batches", type=int, default=10, help="held-out batches of an evaluation")
+    parser.add_argument("--batches", type=int, default=5, help="held-out batches of an evaluation")
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ TEST_F(MixtureProgramTest, InvalidMixtureIsAUserError) {
   for (const std::string weight : {"-1", ".nan", ".inf", "nan", "inf", "1e999", "many", "0x10"})
     refused(weights("1", weight), {"bad.yaml:2:17: data.sources: found the weight " + weight, "finite number"});
   refused(weights("1.5e308", "1.5e308"), {"the sum of the weights is not finite"});
-  refused("[]", {"bad.yaml: data.dataset is missing"});
+  refused("[]", {"bad.yaml:2:17: data.sources is empty; expected items, or data.dataset"});
   refused("a.h5", {"bad.yaml:2:17: data.sources: found a.h5; expected a list of maps with dataset and weight"});
   refused("[a.h5, b.h5]", {"bad.yaml:2:18: data.sources: found a.h5; expected a map with dataset and weight"});
   refused("[{dataset: a.h5}]", {"bad.yaml:2:18: data.sources: weight is missing"});
@@ -164,8 +164,13 @@ TEST_F(MixtureProgramTest, InvalidMixtureIsAUserError) {
   // Names both datasets and their vocabularies.
   prepare("one", "the cat", "file");  // without the token between documents
   refused(fmt::format("[{{dataset: {}, weight: 1}}, {{dataset: {}, weight: 1}}]", a, path("one.h5")),
-          {"data.sources: ", path("one.h5"), path("a.h5"), "one tokenizer"});
+          {"data.sources: ", path("one.h5"), path("a.h5"), "--document-separator"});
   EXPECT_FALSE(fs::exists(path("bad/checkpoints")));
+  // The command line is checked like the file.
+  for (const std::string sampler : {"sequential", "stream"})
+    expect_user_error(furlong({"train", path("c.yaml"), "--set", "data.sampler=" + sampler, "--run-dir", path("bad2")}),
+                      {"data.sources cannot be combined with data.sampler: " + sampler});
+  EXPECT_FALSE(fs::exists(path("bad2")));
   EXPECT_THAT(furlong({"config", "check", path("bad.yaml")}).err, HasSubstr("bad.yaml:2:17: data.sources: "));
 }
 

@@ -23,6 +23,7 @@ std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenizedDa
   options.seed = static_cast<std::uint64_t>(settings.seed);
   options.ignore_tokens = settings.data.ignore_tokens;
   options.separate_documents = settings.data.packing == "documents";
+  options.reverse_complement = settings.data.reverse_complement;
   return std::make_unique<Sampler>(data, split, options);
 }
 
@@ -35,6 +36,7 @@ std::unique_ptr<RowSource> documents(const Settings& settings, const TokenizedDa
   options.seed = static_cast<std::uint64_t>(settings.seed);
   options.next_tokens = settings.objective.name == Objective::next_token;
   if (options.next_tokens) options.ignore_tokens = settings.data.ignore_tokens;
+  options.reverse_complement = settings.data.reverse_complement;
   return std::make_unique<DocumentSource>(data, split, options);
 }
 
@@ -46,6 +48,7 @@ std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& 
   windows.sequence_length = sequence_length;
   windows.seed = static_cast<std::uint64_t>(settings.seed);
   windows.separate_documents = settings.data.packing == "documents";
+  windows.reverse_complement = settings.data.reverse_complement;
   MaskingOptions options;
   options.probability = settings.objective.mask_probability;
   options.mask_token_fraction = settings.objective.mask_token_fraction;
@@ -72,6 +75,7 @@ std::unique_ptr<BatchSource> labeled(const Settings& settings, const Vocabulary&
   options.seed = static_cast<std::uint64_t>(settings.seed);
   options.kind = settings.objective.label_kind();
   options.scales = vocabulary.label_scales();
+  options.reverse_complement = settings.data.reverse_complement;
   if (settings.objective.pooling == ops::Pooling::first) options.first_token = vocabulary.class_id();
   return std::make_unique<LabeledSource>(data, split, options);
 }
@@ -211,9 +215,11 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
   return source_of(settings, vocabulary, store_of(dataset));
 }
 
-std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary,
+std::unique_ptr<BatchSource> evaluation_source(const Settings& of_training, const Vocabulary& vocabulary,
                                                const Dataset& dataset, Split split, std::int64_t sequence_length,
                                                std::int64_t batch_size) {
+  Settings settings = of_training;
+  settings.data.reverse_complement = false;  // augmentation is for training alone
   if (settings.data.task != "none") return generated(settings, vocabulary, split, sequence_length);
   const TokenizedDataset& data = store_of(dataset);
   switch (settings.objective.name) {

@@ -34,10 +34,9 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
   t.key("data.sources", &d.sources, "",
         "a mixture instead of data.dataset: training samples are drawn from tokenized datasets of one tokenizer in "
         "proportion to their weights; the first one's validation and test splits are evaluated; see docs/config.md: "
-        "Mixtures")
+        "Mixtures; with data.sampler: random or documents")
       .fields({"dataset", "weight"})
       .only_with("data.task", {"none"})
-      .only_with("data.sampler", {"random", "documents"})
       .elsewhere({"datasets", "dataset_mixer", "data_mixture"});
   t.key("data.sequence_length", &d.sequence_length, "tokens", "length of a training sequence")
       .within(1, 1e9)
@@ -74,6 +73,14 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
       .only_with("objective.name", {"next_token", "masked_tokens"})
       .only_with("data.task", {"none"})
       .elsewhere({"ignore_index"});
+  t.key("data.reverse_complement", &d.reverse_complement, "",
+        "DNA and RNA: train on the reverse complement of half of the samples, chosen at random by the seed; labels of "
+        "documents and pairs stay the same")
+      .only_with("data.task", {"none"})
+      .only_with("data.sampler", {"random", "sequential", "documents"})
+      .only_with("objective.name", {"next_token", "masked_tokens", "classification", "pair_classification",
+                                    "regression", "multi_label_classification"})
+      .elsewhere({"rc_aug", "reverse_complement_aug", "rc_prob"});
   t.key("data.padding", &d.padding, "",
         "row length with data.sampler: documents or an objective over labels; longest: the batch's longest row, "
         "rounded up to a multiple of 64; sequence_length: always data.sequence_length")

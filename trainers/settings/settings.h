@@ -30,6 +30,7 @@ struct DataSettings {
   std::vector<std::string> ignore_tokens;
   std::string padding = "longest";
   std::string packing = "none";
+  bool reverse_complement = false;
   bool stateful = false;
   std::string task = "none";
   std::int64_t task_symbols = 10;

@@ -98,7 +98,10 @@ void SettingsChecker::recall() const {
 void SettingsChecker::mixture() const {
   const auto& data = copy_.data;
   if (data.sources.empty()) return;
-  const auto cite = citing({"data.sources"});
+  const auto cite = citing({"data.sources", "data.sampler"});
+  if (data.sampler != "random" && data.sampler != "documents")
+    cite.fail(
+        fmt::format("data.sources cannot be combined with {}; expected random or documents", cite("data.sampler")));
   if (!data.dataset.empty())
     cite.fail(fmt::format("data.sources cannot be combined with {}; remove one of the two (--set data.sources=[])",
                           cite("data.dataset")));

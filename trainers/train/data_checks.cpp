@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "datasets/samplers/reverse_complement.h"
 #include "framework/core/error.h"
 #include "trainers/model/objective.h"
 #include "trainers/train/validation.h"
@@ -57,6 +58,9 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
     });
   with_key(loaded, "data.ignore_tokens", [&] {
     for (const std::string& symbol : settings.data.ignore_tokens) vocabulary.id_of(symbol);
+  });
+  with_key(loaded, "data.reverse_complement", [&] {
+    if (settings.data.reverse_complement) ReverseComplement(vocabulary, 0);
   });
   const bool labeled = settings.objective.learns_labels();
   with_key(loaded, labeled ? "objective.name" : "data.sequence_length", [&] {

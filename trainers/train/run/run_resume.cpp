@@ -100,9 +100,10 @@ void check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool
     return;
   if (!allow_new_data)
     throw UserError(
-        "{}: was trained on other data than {} contains now; restore the data, choose another --run-dir, or pass "
+        "{}: was trained on other data than {} contains now{}; restore the data, choose another --run-dir, or pass "
         "--allow-new-data to continue on the new data",
-        checkpoint.path().string(), trainer.data().path());
+        checkpoint.path().string(), trainer.data().path(),
+        trainer.data().weights().empty() ? "" : ", or with other weights of data.sources");
   log_warn("{}: was trained on other data than {} contains now", checkpoint.path().string(), trainer.data().path());
 }
 
