@@ -23,10 +23,14 @@ namespace furlong::command_line {
 
 namespace {
 
+constexpr const char* default_split = "train:0.9,validation:0.05,test:0.05";
+
 struct Arguments {
   PrepareOptions options;
-  std::string split = "train:0.9,validation:0.05,test:0.05";
+  std::string split;
   std::string labeled_format = "auto";
+  bool labeled_by_folder = false;
+  std::vector<Option> of_fields;  // options that have no meaning for whole files
   bool json = false;
 };
 
@@ -47,7 +51,10 @@ void add_choice(Command command, const std::string& name, Value& value, const st
 }
 
 void add_inputs(Command command, PrepareOptions& options) {
-  command.add_option("inputs", options.inputs, "Files to read, in order: plain, gzip, xz or zstd; - is standard input")
+  command
+      .add_option("inputs", options.inputs,
+                  "Files to read, in order: plain, gzip, xz or zstd; - is standard input; a folder is all files in it, "
+                  "ordered by path")
       .required()
       .value_name("INPUT");
   command
@@ -75,8 +82,17 @@ void add_splits(Command command, Arguments& arguments, const std::string& split_
       .add_option(
           "--split", arguments.split,
           "Fractions of the splits, by name, or as three numbers for train, validation and test. Their sum is 1")
-      .shows_default()
+      .shows_default(default_split)
       .value_name("FRACTIONS");
+  // An official test split.
+  command
+      .add_option("--validation-inputs", options.validation_inputs,
+                  "Files of the validation split, which then gets none of INPUT. With --split-by document")
+      .separated_by(',')
+      .value_name("INPUT,...");
+  command.add_option("--test-inputs", options.test_inputs, "The same for the test split")
+      .separated_by(',')
+      .value_name("INPUT,...");
   add_choice<SplitBy>(command, "--split-by", options.store.split_by, split_by,
                       {{"span", SplitBy::span}, {"document", SplitBy::document}},
                       "span: train, validation and test are consecutive parts of the data, and can cut a document; "
@@ -183,7 +199,7 @@ void add_label_file(Command command, PrepareOptions& options) {
 
 Command add_labeled(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
   const Command command =
-      prepare_command.add_subcommand("labeled", "Labeled texts, or labeled pairs of texts, from tables or JSON lines");
+      prepare_command.add_subcommand("labeled", "Labeled texts or pairs of texts, from tables, JSON lines or folders");
   command.alias("labelled");
   PrepareOptions& options = arguments->options;
   // A split that cuts a document would lose its label.
@@ -199,6 +215,10 @@ Command add_labeled(Command prepare_command, const std::shared_ptr<Arguments>& a
           "by the name of the first input, or of --label-file")
       .one_of({"tsv", "csv", "jsonl", "auto"})
       .shows_default("auto");
+  add_choice<bool>(
+      command, "--label-from", arguments->labeled_by_folder, "field", {{"field", false}, {"folder", true}},
+      "field: each input has many texts and their labels; folder: each input is one text, labeled with the "
+      "name of its folder");
   add_choice<std::string>(
       command, "--alphabet", options.alphabet, "bytes",
       {{"bytes", "auto"}, {"dna", "dna"}, {"rna", "rna"}, {"protein", "protein"}},
@@ -207,6 +227,10 @@ Command add_labeled(Command prepare_command, const std::shared_ptr<Arguments>& a
                    "A letter outside the alphabet. error: report it and stop; map: read it as N (X in proteins)");
   for (const char* of_letters : {"--alphabet", "--unknown"})
     command.option(of_letters).excludes(command.option("--tokenizer"));
+  arguments->of_fields = {command.option("--text-field"),      command.option("--second-text-field"),
+                          command.option("--label-field"),     command.option("--label-type"),
+                          command.option("--label-separator"), command.option("--unlabeled"),
+                          command.option("--label-file"),      command.option("--format")};
   add_splits(command, *arguments, "document");
   command.footer(
       "If a field of a table is given by name, the first line of each input is the header row. Otherwise tables have "
@@ -215,6 +239,8 @@ Command add_labeled(Command prepare_command, const std::shared_ptr<Arguments>& a
   command.examples({
       "furlong prepare labeled reviews.csv --text-field review --label-field sentiment --output reviews.h5",
       "furlong prepare labeled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5",
+      "furlong prepare labeled train/neg train/pos --label-from folder --test-inputs test/neg,test/pos --output "
+      "reviews.h5",
       "furlong prepare labeled stability.csv --alphabet protein --text-field sequence --label-type number "
       "--label-field tm,activity --output stability.h5",
   });
@@ -265,15 +291,16 @@ void add_tokenizer(Command prepare_command) {
 
 Command add_images(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
   const Command command = prepare_command.add_subcommand(
-      "images", "Images (IDX, PGM, PPM, PNG) as sequences of pixels; each image is a document, each byte a token");
+      "images",
+      "Images (IDX, CIFAR-10, PGM, PPM, PNG) as sequences of pixels; each image is a document, each byte a token");
   PrepareOptions& options = arguments->options;
   options.format = PrepareOptions::Format::images;
   options.store.split_by = DatasetWriterOptions::SplitBy::document;
   add_inputs(command, options);
   command
       .add_option("--label-file", options.image_labels,
-                  "IDX files with the labels of IDX inputs, one for each input (default: none). A PGM, PPM or PNG "
-                  "file has the name of its folder as its label")
+                  "IDX files with the labels of the inputs, validation inputs and test inputs, one for each (default: "
+                  "none; a PGM, PPM or PNG file has the name of its folder as its label)")
       .separated_by(',')
       .value_name("FILE,...");
   command
@@ -281,6 +308,9 @@ Command add_images(Command prepare_command, const std::shared_ptr<Arguments>& ar
                   "Names of the labels 0, 1, ... (default: the numbers; of folders: in order of appearance)")
       .separated_by(',')
       .value_name("LABEL,...");
+  add_choice<bool>(command, "--format", options.cifar10, "auto", {{"auto", false}, {"cifar10", true}},
+                   "auto: IDX, PGM, PPM or PNG, by the first bytes; cifar10: the binary version of CIFAR-10, whose "
+                   "records have the labels");
   command.add_flag("--grayscale", options.grayscale,
                    "Reduce red, green and blue to one gray value (default: three tokens for each pixel)");
   add_splits(command, *arguments, "document");
@@ -292,6 +322,8 @@ Command add_images(Command prepare_command, const std::shared_ptr<Arguments>& ar
   command.examples({
       "furlong prepare images train-images-idx3-ubyte.gz --label-file train-labels-idx1-ubyte.gz --output train.h5",
       "furlong prepare images pictures/*/*.png --grayscale --output pictures.h5",
+      "furlong prepare images data_batch_*.bin --format cifar10 --grayscale --test-inputs test_batch.bin --output "
+      "cifar10.h5",
   });
   return command;
 }
@@ -299,10 +331,16 @@ Command add_images(Command prepare_command, const std::shared_ptr<Arguments>& ar
 /// Returns "book.h5" for "book.txt.xz": where the dataset goes without --output. Throws UserError for several inputs
 /// and for standard input.
 std::string default_output(const std::vector<std::string>& inputs) {
-  if (inputs.size() != 1 || inputs.front() == "-")
-    throw UserError("--output is missing; it is required with standard input and with several inputs");
+  if (inputs.size() != 1 || inputs.front() == "-" || std::filesystem::is_directory(inputs.front()))
+    throw UserError("--output is missing; it is required with standard input, a folder and several inputs");
   std::filesystem::path path = without_compression(inputs.front());
   return path.replace_extension(".h5").string();
+}
+
+/// Returns the default of --split: splits with inputs of their own get nothing.
+std::string split_without(bool validation, bool test) {
+  if (!validation && !test) return default_split;
+  return validation && test ? "train:1" : validation ? "train:0.95,test:0.05" : "train:0.95,validation:0.05";
 }
 
 void run(Arguments& arguments) {
@@ -312,14 +350,26 @@ void run(Arguments& arguments) {
     LabeledFormat& format = arguments.options.labeled;
     const std::string& labels =
         arguments.options.label_file.empty() ? arguments.options.inputs.front() : arguments.options.label_file;
+    if (arguments.labeled_by_folder) {
+      for (const Option& of_field : arguments.of_fields) {
+        if (of_field.is_given())
+          throw UserError("{} has no effect with --label-from folder; remove it", of_field.name());
+      }
+    }
+    if (name == "auto" && !arguments.labeled_by_folder && std::filesystem::is_directory(labels))
+      throw UserError("{}: is a folder; pass --label-from folder, or the --format of the files in it", labels);
     const bool fasta = !arguments.options.label_file.empty() && is_fasta_name(labels);
     if (fasta && name != "auto") throw UserError("--format {}: {} is FASTA; remove --format", name, labels);
     if (!fasta)
-      format.kind = name == "auto"    ? labeled_format_of(labels)
-                    : name == "csv"   ? LabeledFormat::Kind::csv
-                    : name == "jsonl" ? LabeledFormat::Kind::jsonl
-                                      : LabeledFormat::Kind::tsv;
+      format.kind = arguments.labeled_by_folder ? LabeledFormat::Kind::files
+                    : name == "auto"            ? labeled_format_of(labels)
+                    : name == "csv"             ? LabeledFormat::Kind::csv
+                    : name == "jsonl"           ? LabeledFormat::Kind::jsonl
+                                                : LabeledFormat::Kind::tsv;
   }
+  if (arguments.split.empty())
+    arguments.split =
+        split_without(!arguments.options.validation_inputs.empty(), !arguments.options.test_inputs.empty());
   arguments.options.store.shares = parse_split_shares(arguments.split);
   arguments.options.progress = [](const PrepareOptions::Progress& now) {
     log_info("prepare: {}: {:.1f} MB read, {:.1f} M tokens, {:.0f} s", now.input,

@@ -117,6 +117,7 @@ struct DatasetWriter::State {
   Rows documents;
   std::vector<Rows> splits;
   std::optional<LabelWriter> labels;
+  std::optional<Split> assigned;  // of the documents that follow
   // last range of each split, which may still grow
   std::array<std::pair<std::uint64_t, std::uint64_t>, 3> pending{};
   std::vector<std::uint64_t> chunk_counts, train_counts;
@@ -149,6 +150,7 @@ struct DatasetWriter::State {
   /// Returns the split of a document. Without counts, a hash of seed and index is a point in the unit interval, which
   /// the shares divide.
   std::size_t split_of_document(std::uint64_t document) const {
+    if (assigned) return static_cast<std::size_t>(*assigned);
     if (options.split_by == SplitBy::count) {
       const auto& counts = options.split_documents;
       return document < counts[0] ? 0 : document < counts[0] + counts[1] ? 1 : 2;
@@ -315,6 +317,13 @@ void DatasetWriter::label(const DocumentLabel& label) {
   require(state.labels && state.position() == state.document_begin, "label() without a finished document");
   const bool train = state.split_of_document(state.summary.n_documents - 1) == 0;
   state.labels->push(label, state.position(), train);
+}
+
+void DatasetWriter::set_split(std::optional<Split> split) {
+  State& state = *state_;
+  require(state.position() == state.document_begin && state.options.split_by == SplitBy::document,
+          "set_split() inside a document or without documents");
+  state.assigned = split;
 }
 
 DatasetSummary DatasetWriter::finish(const std::string& provenance, const std::vector<std::string>& label_names) {

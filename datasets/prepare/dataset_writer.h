@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -84,6 +85,9 @@ class DatasetWriter : public DocumentSink {
   void label(const DocumentLabel& label) override;
   /// The same for one class.
   void label(std::int32_t label) { this->label(DocumentLabel{.ids = {&label, 1}}); }
+  /// Puts the documents that follow into this split, or, with nullopt, where the options put them. Throws ContractError
+  /// inside a document, and unless split_by is `document`.
+  void set_split(std::optional<Split> split);
   /// Returns the number of tokens written so far.
   std::uint64_t n_tokens() const;
   /// Completes the file and renames it to its final name. Call once, last. `provenance` is JSON; `label_names` are the

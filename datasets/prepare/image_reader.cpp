@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
+#include <limits>
 #include <optional>
 
 #include "datasets/prepare/byte_source.h"
+#include "datasets/prepare/input_files.h"
+#include "datasets/prepare/label_parser.h"
 #include "datasets/prepare/png_image.h"
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
@@ -15,14 +17,18 @@ namespace {
 
 constexpr std::uint64_t max_image_bytes = std::uint64_t{1} << 30;
 constexpr std::size_t max_netpbm_header = 4096;
+constexpr std::uint64_t unknown_count = std::numeric_limits<std::uint64_t>::max();
+constexpr int cifar10_labels = 10;
 
 /// What a file's header says.
 struct ImageHeader {
-  std::uint64_t images = 1, rows = 0, columns = 0, channels = 1;
+  std::uint64_t images = 1;  ///< or unknown_count: to the end of the file
+  std::uint64_t rows = 0, columns = 0, channels = 1;
   std::size_t bytes = 0;  ///< of the header
   unsigned maximum = 255;
   bool named_by_folder = false;    ///< PGM, PPM and PNG, whose folder is their label
   std::optional<PngHeader> png{};  ///< a compressed image: only the whole file can be decoded
+  std::uint64_t label_bytes = 0;   ///< before each image, which then has planes of channels
   std::uint64_t image_bytes() const { return rows * columns * channels; }
   std::string size() const { return fmt::format("{} x {} x {}", rows, columns, channels); }
 };
@@ -127,14 +133,21 @@ std::optional<ImageHeader> header_of(std::string_view text, const std::string& n
 class ImageReader : public DocumentReader {
  public:
   ImageReader(ImageOptions options, DocumentSink& writer)
-      : options_(std::move(options)), n_named_(options_.names.size()), writer_(writer) {}
+      : options_(std::move(options)), n_named_(options_.names.size()), writer_(writer) {
+    check_label_names(options_.names);
+    if (options_.cifar10) highest_ = cifar10_labels - 1;
+  }
 
   void begin_input(const std::string& name) override {
     name_ = name;
     header_.reset();
     read_ = 0;
     text_.clear();
-    if (options_.labeled && options_.labels.empty()) folder_ = folder_label();
+    if (options_.cifar10) {
+      header_ = {.images = unknown_count, .rows = 32, .columns = 32, .channels = 3, .label_bytes = 1};
+    } else if (options_.labeled && options_.labels.empty()) {
+      folder_ = folder_label();
+    }
   }
 
   void feed(std::string_view block) override {
@@ -145,10 +158,12 @@ class ImageReader : public DocumentReader {
       if (text_.size() > 2 * max_image_bytes) throw UserError("{}: the file is larger than 2 GiB", name_);
       return;
     }
-    const std::uint64_t bytes = header_->image_bytes();
+    const std::uint64_t before = header_->label_bytes, bytes = before + header_->image_bytes();
     std::size_t begin = 0;
-    for (; read_ < header_->images && text_.size() - begin >= bytes; begin += bytes, ++read_)
-      write(std::string_view(text_).substr(begin, bytes));
+    for (; read_ < header_->images && text_.size() - begin >= bytes; begin += bytes, ++read_) {
+      const std::string_view record = std::string_view(text_).substr(begin, bytes);
+      write(before == 0 ? record : interleaved(record));
+    }
     text_.erase(0, begin);
     if (read_ == header_->images && !text_.empty())
       throw UserError("{}: the file continues after its {}; expected its end", name_, counted());
@@ -160,21 +175,39 @@ class ImageReader : public DocumentReader {
       write(decode_png(text_, *header_->png, name_));
       ++read_;
     }
-    if (read_ < header_->images)
+    const bool cut_record = header_->images == unknown_count && (read_ == 0 || !text_.empty());
+    if (cut_record)
+      throw UserError("{}: the file is truncated: its record {} has {} of {} bytes; download or copy it again", name_,
+                      read_ + 1, text_.size(), header_->label_bytes + header_->image_bytes());
+    if (header_->images != unknown_count && read_ < header_->images)
       throw UserError("{}: the file is truncated: it has {} of {} of {}; download or copy it again", name_, read_,
                       counted(), header_->size());
     ++input_;
   }
 
   std::vector<std::string> label_names() const override {
-    if (!options_.names.empty() || options_.labels.empty()) return options_.names;
-    std::vector<std::string> names;
+    std::vector<std::string> names = options_.names;
+    if (!names.empty() || (options_.labels.empty() && !options_.cifar10)) return names;
     for (int label = 0; label <= highest_; ++label) names.push_back(std::to_string(label));
     return names;
   }
 
  private:
   std::string counted() const { return fmt::format("{} image{}", header_->images, header_->images == 1 ? "" : "s"); }
+
+  /// Returns the pixels of a record of CIFAR-10, red, green and blue of one after another, and keeps its label.
+  std::string_view interleaved(std::string_view record) {
+    label_ = static_cast<unsigned char>(record.front());
+    if (label_ >= cifar10_labels)
+      throw UserError(
+          "{}: record {} has the label {}, expected 0 to 9; check that this is the binary version of CIFAR-10", name_,
+          read_ + 1, label_);
+    const std::size_t plane = header_->rows * header_->columns;
+    planes_.resize(3 * plane);
+    for (std::size_t i = 0; i < plane; ++i)
+      for (std::size_t channel = 0; channel < 3; ++channel) planes_[3 * i + channel] = record[1 + channel * plane + i];
+    return planes_;
+  }
 
   void read_header() {
     header_ = header_of(text_, name_);
@@ -234,12 +267,13 @@ class ImageReader : public DocumentReader {
     writer_.append(std::span<const std::uint16_t>(pixels_));
     writer_.end_document();
     if (!options_.labeled) return;
-    const std::int32_t label = options_.labels.empty() ? folder_ : label_of_image();
+    const bool of_folder = options_.labels.empty() && !options_.cifar10;
+    const std::int32_t label = of_folder ? folder_ : label_of_image();
     writer_.label({.ids = {&label, 1}, .place = name_});
   }
 
   std::int32_t label_of_image() {
-    const int label = options_.labels[input_][static_cast<std::size_t>(read_)];
+    const int label = options_.cifar10 ? label_ : options_.labels[input_][static_cast<std::size_t>(read_)];
     if (n_named_ > 0 && static_cast<std::size_t>(label) >= n_named_)
       throw UserError("{}: image {} has the label {}, but --labels gives {} names", name_, read_ + 1, label, n_named_);
     highest_ = std::max(highest_, label);
@@ -248,7 +282,7 @@ class ImageReader : public DocumentReader {
 
   /// Returns the label of the folder that the input is in.
   std::int32_t folder_label() {
-    const std::string folder = std::filesystem::absolute(name_).lexically_normal().parent_path().filename().string();
+    const std::string folder = folder_of(name_);
     const auto found = std::find(options_.names.begin(), options_.names.end(), folder);
     if (found == options_.names.end() && n_named_ > 0)
       throw UserError("{}: its folder {} is not one of --labels", name_, foreign::printable(folder));
@@ -260,13 +294,13 @@ class ImageReader : public DocumentReader {
   ImageOptions options_;
   std::size_t n_named_;  // names that the caller gave
   DocumentSink& writer_;
-  std::string name_, text_, first_name_;
+  std::string name_, text_, first_name_, planes_;
   std::optional<ImageHeader> header_;
   ImageHeader first_;
   std::uint64_t read_ = 0;  // images of this input
   std::size_t input_ = 0;
   std::int32_t folder_ = 0;
-  int highest_ = 0;
+  int label_ = 0, highest_ = 0;
   std::vector<std::uint16_t> pixels_;
 };
 

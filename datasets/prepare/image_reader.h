@@ -14,18 +14,23 @@ class ByteSource;
 
 /// Options of make_image_reader().
 struct ImageOptions {
-  /// true: each image is labeled, by `labels` if there are any, otherwise by the name of its file's folder.
+  /// true: inputs are files of CIFAR-10's binary version, whose records have a label. They begin like no other file, so
+  /// that this cannot be guessed.
+  bool cifar10 = false;
+  /// true: each image is labeled: by its record (`cifar10`), by `labels` if there are any, otherwise by the name of its
+  /// file's folder.
   bool labeled = false;
   std::vector<std::vector<std::uint8_t>> labels;  ///< of the images of each input, in order
-  /// Names of the labels 0, 1, ...; empty: the numbers of `labels`, or folders in order of appearance.
+  /// Names of the labels 0, 1, ...; empty: the numbers of labels, or folders in order of appearance.
   std::vector<std::string> names;
   bool grayscale = false;  ///< reduce red, green and blue to their luma (ITU-R BT.601)
 };
 
 /// Returns a reader of images: IDX files of bytes [images, rows, columns] or [images, rows, columns, channels] (the
-/// format of MNIST), and PGM (P5), PPM (P6) or PNG files with one image each. Each image is a document; its tokens are
-/// the bytes of its pixels, row by row. Values of pictures are scaled to 0 ... 255. All images have one size. Throws
-/// UserError, naming the input, for other files, truncated files, and labels that do not match.
+/// format of MNIST), PGM (P5), PPM (P6) or PNG files with one image each, and, with `cifar10`, records of a label (0 to
+/// 9) and planes of red, green and blue, 32 x 32 bytes each. Each image is a document; its tokens are the bytes of its
+/// pixels, row by row. Values of pictures are scaled to 0 ... 255. All images have one size. Throws UserError, naming
+/// the input, for other files, truncated files, labels that do not match, and names of labels that occur twice.
 std::unique_ptr<DocumentReader> make_image_reader(ImageOptions options, DocumentSink& writer);
 
 /// Reads labels: an IDX file of bytes [images]. Throws UserError if it is another file or truncated.

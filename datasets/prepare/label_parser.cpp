@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
@@ -20,6 +21,14 @@ std::string_view without_spaces_around(std::string_view text) {
 }
 
 }  // namespace
+
+void check_label_names(const std::vector<std::string>& names) {
+  std::set<std::string> known;
+  for (const std::string& name : names) {
+    if (!foreign::is_utf8(name)) throw UserError("--labels: '{}' is not valid UTF-8", foreign::printable(name));
+    if (!known.insert(name).second) throw UserError("--labels: '{}' occurs twice", name);
+  }
+}
 
 LabelParser::LabelParser(const LabeledFormat& format)
     : kind_(format.label_kind),
@@ -39,12 +48,8 @@ LabelParser::LabelParser(const LabeledFormat& format)
     throw UserError("--label-separator has no effect with --label-type {}; use --label-type set", name_of(kind_));
   if (kind_ != LabelKind::tokens && !unlabeled_.empty())
     throw UserError("--unlabeled has no effect with --label-type {}; use --label-type token", name_of(kind_));
-  for (std::size_t i = 0; i < names_.size(); ++i) {
-    if (!foreign::is_utf8(names_[i]))
-      throw UserError("--labels: '{}' is not valid UTF-8", foreign::printable(names_[i]));
-    if (!ids_.emplace(names_[i], static_cast<std::int32_t>(i)).second)
-      throw UserError("--labels: '{}' occurs twice", names_[i]);
-  }
+  check_label_names(names_);
+  for (std::size_t i = 0; i < names_.size(); ++i) ids_.emplace(names_[i], static_cast<std::int32_t>(i));
 }
 
 std::vector<std::string> LabelParser::split(std::string_view field) const {

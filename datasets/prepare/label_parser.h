@@ -14,6 +14,9 @@ struct ParsedLabel {
   std::vector<float> numbers;
 };
 
+/// Throws UserError if a name of --labels is not UTF-8 or occurs twice.
+void check_label_names(const std::vector<std::string>& names);
+
 /// Converts the texts of labels to numbers and checks them.
 class LabelParser {
  public:

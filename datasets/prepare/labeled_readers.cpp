@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "datasets/prepare/byte_source.h"
+#include "datasets/prepare/input_files.h"
 #include "datasets/prepare/label_parser.h"
 #include "formats/json_text.h"
 #include "framework/core/error.h"
@@ -237,6 +238,7 @@ class LabeledReader : public DocumentReader {
   LabeledReader(const LabeledFormat& format, const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer)
       : csv_(format.kind == Kind::csv),
         json_(format.kind == Kind::jsonl),
+        files_(format.kind == Kind::files),
         labeled_(format.has_label),
         places_labels_(labeled_ && format.label_kind == LabelKind::tokens && !format.text_is_name),
         labels_(format),
@@ -254,6 +256,12 @@ class LabeledReader : public DocumentReader {
   }
 
   void feed(std::string_view block) override {
+    if (files_) {
+      record_ += block;
+      if (record_.size() > kMaxRecordBytes)
+        throw UserError("{}: the file is larger than 1 GiB; split it into shorter texts", name_);
+      return;
+    }
     for (std::size_t begin = 0; begin < block.size();) {
       const std::size_t end = std::min(block.find('\n', begin), block.size());
       const std::string_view part = block.substr(begin, end - begin);
@@ -275,6 +283,7 @@ class LabeledReader : public DocumentReader {
   }
 
   void end_input() override {
+    if (files_) return write({.texts = {record_}, .id = {}, .labels = {folder_of(name_)}, .names = {}});
     if (quoted_) throw UserError("{}: unclosed quotation mark in this record", place());
     end_record();
   }
@@ -284,7 +293,7 @@ class LabeledReader : public DocumentReader {
   std::vector<std::string> label_names() const override { return labels_.names(); }
 
  private:
-  std::string place() const { return fmt::format("{}:{}", name_, first_line_); }
+  std::string place() const { return files_ ? name_ : fmt::format("{}:{}", name_, first_line_); }
 
   void end_record() {
     if (!record_.empty() && record_.back() == '\r') record_.pop_back();
@@ -345,7 +354,7 @@ class LabeledReader : public DocumentReader {
     return tokens;
   }
 
-  bool csv_, json_, labeled_, places_labels_;
+  bool csv_, json_, files_, labeled_, places_labels_;
   LabelParser labels_;
   RecordParser parser_;
   const Vocabulary vocabulary_;
@@ -365,6 +374,8 @@ std::string_view name_of(LabeledFormat::Kind kind) {
       return "csv";
     case Kind::jsonl:
       return "jsonl";
+    case Kind::files:
+      return "files";
     case Kind::tsv:
       break;
   }

@@ -12,11 +12,12 @@ namespace furlong {
 /// Where the text and the label are in a record. In tsv and csv a field is a column: a number from 1, or a name from
 /// the header, which is then the first record of each input. In jsonl a field is a key.
 /// tsv: one record per line, tabs between fields, no quoting. csv: as in RFC 4180. jsonl: one JSON object per line; the
-/// text is a string or a list of bytes, the label a string, an integer, true or false.
+/// text is a string or a list of bytes, the label a string, an integer, true or false. files: each input is one text,
+/// whose label is the name of its folder; there are no fields.
 /// label_kind: numbers are one field each, or a list in jsonl; a set is a text with separators, or a list of labels;
 /// for tokens the label is a text with one character for each letter of the sequence, or a list of labels and nulls.
 struct LabeledFormat {
-  enum class Kind { tsv, csv, jsonl } kind = Kind::tsv;
+  enum class Kind { tsv, csv, jsonl, files } kind = Kind::tsv;
   std::string text_field;         ///< empty: column 1, key "text"
   std::string second_text_field;  ///< second text of a pair; empty: single documents
   std::string id_field;           ///< empty: documents get no names
@@ -31,7 +32,7 @@ struct LabeledFormat {
   std::vector<std::string> unlabeled;  ///< LabelKind::tokens: texts that stand for no label
 };
 
-/// Returns "tsv", "csv" or "jsonl".
+/// Returns "tsv", "csv", "jsonl" or "files".
 std::string_view name_of(LabeledFormat::Kind kind);
 /// Returns the format for a file name such as "reviews.csv.gz". Throws UserError if the extension is unknown.
 LabeledFormat::Kind labeled_format_of(std::string_view file_name);

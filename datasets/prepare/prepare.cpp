@@ -9,6 +9,7 @@
 #include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/document_encoder.h"
 #include "datasets/prepare/image_reader.h"
+#include "datasets/prepare/input_files.h"
 #include "datasets/prepare/label_table.h"
 #include "datasets/prepare/provenance.h"
 #include "framework/core/clock.h"
@@ -29,13 +30,40 @@ using SplitBy = DatasetWriterOptions::SplitBy;
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 constexpr double kSecondsBetweenProgress = 5;
 
-void check_paths(const PrepareOptions& options) {
+/// A file, and the split that all of it goes to.
+struct InputFile {
+  std::string path;
+  std::optional<Split> split;
+};
+
+/// Returns all inputs in order, with the files of folders.
+std::vector<InputFile> inputs_of(const PrepareOptions& options) {
+  std::vector<InputFile> inputs;
+  for (std::string& path : files_of(options.inputs)) inputs.push_back({std::move(path), std::nullopt});
+  for (const Split split : {Split::validation, Split::test}) {
+    const auto& own = split == Split::test ? options.test_inputs : options.validation_inputs;
+    if (own.empty()) continue;
+    if (options.store.split_by != SplitBy::document)
+      throw UserError("--{}-inputs needs --split-by document", name_of(split));
+    if (options.store.shares[split] > 0)
+      throw UserError("--split: the {} split has the fraction {} and --{}-inputs; give it the fraction 0",
+                      name_of(split), options.store.shares[split], name_of(split));
+    for (std::string& path : files_of(own)) inputs.push_back({std::move(path), split});
+  }
+  return inputs;
+}
+
+void check_paths(const PrepareOptions& options, const std::vector<InputFile>& inputs) {
   require(!options.inputs.empty() && !options.output.empty(), "prepare() without inputs or output");
   check_replaceable(options.output, options.force);
-  check_inputs(options.inputs, options.output);
-  if (!options.image_labels.empty() && options.image_labels.size() != options.inputs.size())
+  std::vector<std::string> paths;
+  for (const InputFile& input : inputs) paths.push_back(input.path);
+  check_inputs(paths, options.output);
+  if (!options.image_labels.empty() && options.cifar10)
+    throw UserError("--label-file: records of CIFAR-10 have their labels; remove --label-file");
+  if (!options.image_labels.empty() && options.image_labels.size() != inputs.size())
     throw UserError("--label-file: found {} files for {} inputs; expected one for each", options.image_labels.size(),
-                    options.inputs.size());
+                    inputs.size());
 }
 
 /// Returns the vocabulary of a tokenizer file or directory, or of a checkpoint trained with a tokenizer.
@@ -48,11 +76,12 @@ Vocabulary tokenizer_vocabulary(const std::string& path) {
 }
 
 /// A single plain text needs no document token: 256 symbols fit one byte per token.
-Vocabulary choose_vocabulary(const PrepareOptions& options, std::string_view beginning, const std::string& name) {
+Vocabulary choose_vocabulary(const PrepareOptions& options, std::size_t n_inputs, std::string_view beginning,
+                             const std::string& name) {
   if (!options.tokenizer.empty()) return tokenizer_vocabulary(options.tokenizer);
   if (options.format == PrepareOptions::Format::images) return Vocabulary::bytes(false);
   if (options.format == PrepareOptions::Format::text) {
-    return Vocabulary::bytes(options.separator != DocumentSeparator::file || options.inputs.size() > 1);
+    return Vocabulary::bytes(options.separator != DocumentSeparator::file || n_inputs > 1);
   }
   const bool has_texts = options.format == PrepareOptions::Format::labeled && options.label_file.empty();
   if (has_texts && options.alphabet == "auto") return Vocabulary::bytes(true);
@@ -77,13 +106,15 @@ Json format_as_json(const PrepareOptions& options) {
   if (options.format == PrepareOptions::Format::images) {
     json["format"] = "images";
     if (!options.image_labels.empty()) json["label_files"] = options.image_labels;
+    if (options.cifar10) json["records"] = "cifar10";
     json["grayscale"] = options.grayscale;
     return json;
   }
   const bool text = options.format == PrepareOptions::Format::text;
   const bool labeled = options.format == PrepareOptions::Format::labeled;
   json["format"] = text ? "text" : labeled && options.label_file.empty() ? name_of(options.labeled.kind) : "fasta";
-  if (labeled) {
+  const bool has_fields = options.labeled.kind != LabeledFormat::Kind::files;
+  if (labeled && has_fields) {
     json["text_field"] = options.labeled.text_field;
     if (!options.labeled.second_text_field.empty()) json["second_text_field"] = options.labeled.second_text_field;
     if (!options.label_file.empty()) json["label_file"] = options.label_file;
@@ -101,6 +132,8 @@ Json options_as_json(const PrepareOptions& options) {
   Json json = format_as_json(options);
   json["split_by"] = options.store.split_by == SplitBy::document ? "document" : "span";
   for (const Split split : all_splits) json["split"][std::string(name_of(split))] = options.store.shares[split];
+  if (!options.validation_inputs.empty()) json["validation_inputs"] = options.validation_inputs;
+  if (!options.test_inputs.empty()) json["test_inputs"] = options.test_inputs;
   json["seed"] = options.store.seed;
   return json;
 }
@@ -112,7 +145,9 @@ class Preparation {
       : options_(options), start_(Clock::now()), last_progress_(start_) {}
 
   PrepareReport run() {
-    check_paths(options_);
+    const std::vector<InputFile> inputs = inputs_of(options_);
+    n_inputs_ = inputs.size();
+    check_paths(options_, inputs);
     // fail on a bad path before reading inputs, which may take hours
     output_ = std::make_unique<AtomicFile>(options_.output);
     if (!options_.label_file.empty()) read_labels();
@@ -121,7 +156,10 @@ class Preparation {
       images_.labels.push_back(read_idx_labels(source));
       provenance_.add(source);
     }
-    for (const std::string& path : options_.inputs) read_input(path);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      read_input(inputs[i]);
+      if (i + 1 == inputs.size() || inputs[i + 1].split != inputs[i].split) end_split(inputs[i].split);
+    }
     if (label_table_ && label_table_->n_unused() > 0)
       log_warn("{}: {} labels belong to no record of the inputs", options_.label_file, label_table_->n_unused());
     report_.store = writer_->finish(provenance_.text(options_as_json(options_)), reader_->label_names());
@@ -140,10 +178,14 @@ class Preparation {
   }
 
  private:
-  void read_input(const std::string& path) {
-    ByteSource source(path);
+  void read_input(const InputFile& input) {
+    ByteSource source(input.path);
     std::size_t count = source.read(block_.data(), block_.size());
     if (!writer_) open_writer({block_.data(), count}, source.name());
+    if (input.split) writer_->set_split(input.split);
+    if (labeled_by_folder_ && input.path == "-")
+      throw UserError("standard input is in no folder, which would be its label; give the path of a file{}",
+                      options_.format == PrepareOptions::Format::images ? ", or --label-file" : "");
     reader_->begin_input(source.name());
     while (count > 0) {
       report_.input_bytes += count;
@@ -154,6 +196,13 @@ class Preparation {
     reader_->end_input();
     report_.file_bytes += source.file_bytes();
     provenance_.add(source);
+  }
+
+  /// The last input that goes to this split has been read.
+  void end_split(std::optional<Split> split) {
+    if (split && writer_->n_tokens() == tokens_before_split_)
+      throw UserError("--{}-inputs: no tokens to write; the inputs are empty", name_of(*split));
+    tokens_before_split_ = writer_->n_tokens();
   }
 
   void read_labels() {
@@ -167,15 +216,18 @@ class Preparation {
   }
 
   void open_writer(std::string_view beginning, const std::string& name) {
-    vocabulary_ = choose_vocabulary(options_, beginning, name);
+    vocabulary_ = choose_vocabulary(options_, n_inputs_, beginning, name);
     report_.vocabulary = vocabulary_->kind_name();
     report_.vocabulary_size = vocabulary_->size();
     if (vocabulary_->tokenizer()) report_.tokenizer = vocabulary_->tokenizer()->kind();
     DatasetWriterOptions writer_options = options_.store;
     const bool labeled = options_.format == PrepareOptions::Format::labeled;
+    labeled_by_folder_ = labeled && !label_table_ && options_.labeled.kind == LabeledFormat::Kind::files;
     if (labeled) writer_options.documents_per_label = options_.labeled.second_text_field.empty() ? 1 : 2;
     if (options_.format == PrepareOptions::Format::images) {
-      images_.labeled = !options_.image_labels.empty() || is_picture(beginning);
+      images_.cifar10 = options_.cifar10;
+      labeled_by_folder_ = !options_.cifar10 && options_.image_labels.empty() && is_picture(beginning);
+      images_.labeled = !options_.image_labels.empty() || options_.cifar10 || labeled_by_folder_;
       images_.names = options_.labeled.labels;
       images_.grayscale = options_.grayscale;
       if (images_.labeled) writer_options.documents_per_label = 1;
@@ -210,6 +262,9 @@ class Preparation {
   }
 
   const PrepareOptions& options_;
+  std::size_t n_inputs_ = 0;
+  std::uint64_t tokens_before_split_ = 0;
+  bool labeled_by_folder_ = false;
   Clock::time_point start_, last_progress_;
   std::vector<char> block_ = std::vector<char>(kBlock);
   std::optional<Vocabulary> vocabulary_;
@@ -256,8 +311,9 @@ std::string to_text(const PrepareReport& report) {
     text += "  labels:";
     constexpr std::size_t shown = 20;
     for (std::size_t i = 0; i < std::min(shown, summary.labels.size()); ++i)
-      text += fmt::format(" {} {}", foreign::printable(summary.labels[i].first), grouped(summary.labels[i].second));
-    if (summary.labels.size() > shown) text += fmt::format(" and {} more", summary.labels.size() - shown);
+      text += fmt::format("{} {}: {}", i == 0 ? "" : ",", foreign::printable(summary.labels[i].first),
+                          grouped(summary.labels[i].second));
+    if (summary.labels.size() > shown) text += fmt::format(", and {} more", summary.labels.size() - shown);
     text += '\n';
   }
   for (const NumberSummary& of : summary.numbers)

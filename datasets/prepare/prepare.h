@@ -15,7 +15,11 @@ namespace furlong {
 /// Inputs, output and options of prepare().
 struct PrepareOptions {
   enum class Format { text, fasta, labeled, images } format = Format::text;
-  std::vector<std::string> inputs;  ///< paths of plain, gzip, xz or zstd files; "-" is standard input
+  /// Paths of plain, gzip, xz or zstd files, or of folders of them (files_of()); "-" is standard input.
+  std::vector<std::string> inputs;
+  /// Inputs of the same kind that are the validation or test split. Such a split gets none of `inputs`: its share must
+  /// be 0. Needs SplitBy::document.
+  std::vector<std::string> validation_inputs, test_inputs;
   std::string output;
   bool force = false;  ///< replace an existing output
   DatasetWriterOptions store;
@@ -23,8 +27,9 @@ struct PrepareOptions {
   LabeledFormat labeled;                                  ///< for labeled; for images, `labels` has their names
   /// For labeled: the labels of the inputs, which are FASTA; see LabelTable. Empty: the inputs have the labels.
   std::string label_file;
-  std::vector<std::string> image_labels;  ///< for images: the IDX file of labels of each input; empty: none
-  bool grayscale = false;                 ///< for images: see ImageOptions
+  /// For images: the IDX file of labels of each input, validation and test input, in this order; empty: none.
+  std::vector<std::string> image_labels;
+  bool grayscale = false, cifar10 = false;  ///< for images: see ImageOptions
   /// FASTA: dna, rna, protein, or auto to guess it. Labeled: dna, rna, protein, or auto for bytes.
   std::string alphabet = "auto";
   /// FASTA, labeled: read letters outside the alphabet as N or X.

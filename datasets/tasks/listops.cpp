@@ -83,7 +83,7 @@ LabeledSequence ListOps::sample(Split split, std::uint64_t index) const {
   }
   throw UserError(
       "--min-length {} --max-length {}: none of {} random expressions has such a length; choose a wider range, or "
-      "raise --max-depth or --max-arguments",
+      "change --max-depth and --max-arguments: smaller values make shorter expressions",
       options_.min_length, options_.max_length, attempts);
 }
 

@@ -176,7 +176,7 @@ TEST_F(LabeledProgramTest, ReportNamesLabels) {
   const Finished prepared = prepare({});
   ASSERT_EQ(prepared.status, 0) << prepared.err;
   EXPECT_THAT(prepared.out, HasSubstr("120 documents"));
-  EXPECT_THAT(prepared.out, HasSubstr("  labels: good 60 bad 60\n"));
+  EXPECT_THAT(prepared.out, HasSubstr("  labels: good: 60, bad: 60\n"));
   const Finished refused = prepare({"--force", "--labels", "good"});
   EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err, HasSubstr("reviews.csv:3: the label 'bad' is not in --labels: good"));

@@ -1,5 +1,5 @@
-// IDX, PGM, PPM and PNG images, and IDX labels. The first byte chooses grayscale, labels and their names; the second
-// the number of labels.
+// IDX, PGM, PPM and PNG images, records of CIFAR-10, and IDX labels. The first byte chooses grayscale, CIFAR-10, labels
+// and their names; the second the number of labels.
 #include <fstream>
 
 #include "datasets/prepare/byte_source.h"
@@ -14,8 +14,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text = fuzzing::text_of(data + 2, size - 2);
   furlong::ImageOptions images;
   images.grayscale = (data[0] & 1) != 0;
-  images.labeled = (data[0] & 2) != 0;
-  if (images.labeled && (data[0] & 4) != 0) {
+  images.cifar10 = (data[0] & 16) != 0;
+  images.labeled = (data[0] & 2) != 0 || images.cifar10;
+  if (images.labeled && !images.cifar10 && (data[0] & 4) != 0) {
     images.labels.emplace_back();
     for (int label = 0; label < data[1] % 8; ++label) images.labels[0].push_back(static_cast<std::uint8_t>(label));
     if ((data[0] & 8) != 0) images.names = {"no", "yes"};

@@ -319,6 +319,7 @@ void texts() {
   seed("fasta", "blank", bytes(5, 1) + "one\ntwo\n\n\n  \nthree\r\n\r\nfour");
   const std::string two_images("\0\0\x08\x03\0\0\0\2\0\0\0\1\0\0\0\2xxxx", 20);
   seed("images", "idx", bytes(0, 0) + two_images);
+  seed("images", "cifar10", bytes(16, 0) + std::string(1, 7) + std::string(3072, 'x'));
   seed("images", "idx_labels", bytes(6, 2) + two_images);
   seed("images", "pgm", bytes(2, 0) + "P5 # gray\n2 2 255\nabcd");
   seed("images", "ppm", bytes(3, 0) + "P6\n1 1\t9\r\1\2\3");

@@ -232,6 +232,76 @@ TEST_F(PrepareImagesTest, EveryTruncationIsOneError) {
   EXPECT_THAT(refusal(options({file("cut", testing::gzip(whole).substr(0, 30))})), HasSubstr("truncated"));
 }
 
+/// A record of CIFAR-10: pixel i has the colors (i, 2 i, 3 i) modulo 256, plus `shift`.
+std::string cifar_record(int label, int shift) {
+  std::string record(1, static_cast<char>(label));
+  for (int channel = 1; channel <= 3; ++channel)
+    for (int i = 0; i < 1024; ++i) record += static_cast<char>(channel * i + shift);
+  return record;
+}
+
+TEST_F(PrepareImagesTest, Cifar10RecordsHaveLabelsAndPlanesOfColors) {
+  PrepareOptions wanted = options(
+      {file("1.bin", cifar_record(6, 0) + cifar_record(9, 1)), file("2.bin.gz", testing::gzip(cifar_record(0, 2)))});
+  wanted.cifar10 = true;
+  const TokenizedDataset colored = prepared(wanted);
+  EXPECT_EQ(colored.n_documents(), 3u);
+  EXPECT_EQ(colored.labels(), (Pixels{6, 9, 0}));
+  EXPECT_EQ(colored.vocabulary().labels(),
+            (std::vector<std::string>{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}));
+  const Pixels colors = pixels(colored);
+  ASSERT_EQ(colors.size(), 3u * 3072);
+  EXPECT_EQ(Pixels(colors.begin() + 3, colors.begin() + 9), (Pixels{1, 2, 3, 2, 4, 6}));
+  EXPECT_EQ(Pixels(colors.begin() + 3072, colors.begin() + 3078), (Pixels{1, 1, 1, 2, 3, 4}));
+  EXPECT_EQ(Pixels(colors.end() - 3, colors.end()), (Pixels{1, 0, 255}));  // 1023, 2046 and 3069, plus 2
+  wanted.grayscale = true;
+  wanted.labeled.labels = {"airplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+  const TokenizedDataset gray = prepared(wanted);
+  EXPECT_EQ(gray.vocabulary().labels(), wanted.labeled.labels);
+  ASSERT_EQ(gray.n_tokens(), 3u * 1024);
+  // 0.299 * 1 + 0.587 * 2 + 0.114 * 3 = 1.815, and 0.299 * 100 + 0.587 * 200 + 0.114 * 44 = 152.3.
+  EXPECT_EQ(pixels(gray)[1], 2);
+  EXPECT_EQ(pixels(gray)[100], 152);
+  EXPECT_EQ(nlohmann::json::parse(gray.provenance())["options"]["records"], "cifar10");
+}
+
+TEST_F(PrepareImagesTest, RejectsOtherFilesThanCifar10) {
+  const std::string good = cifar_record(1, 0);
+  const auto refused = [&](const std::string& text) {
+    PrepareOptions wanted = options({file("bad.bin", text)});
+    wanted.cifar10 = true;
+    return refusal(wanted);
+  };
+  EXPECT_THAT(refused(""), HasSubstr("bad.bin: the file is truncated: its record 1 has 0 of 3073 bytes"));
+  EXPECT_THAT(refused(good.substr(0, 3072)), HasSubstr("its record 1 has 3072 of 3073 bytes"));
+  EXPECT_THAT(refused(good + good.substr(0, 7)), HasSubstr("its record 2 has 7 of 3073 bytes"));
+  EXPECT_THAT(refused(good + cifar_record(10, 0)), HasSubstr("bad.bin: record 2 has the label 10, expected 0 to 9"));
+  EXPECT_THAT(refused(idx({4, 50, 50}, std::string(10000, 'x'))), HasSubstr("record 2 has the label 120"));
+  PrepareOptions wanted = options({file("a.bin", good)}, {file("labels", idx({1}, bytes({1})))});
+  wanted.cifar10 = true;
+  EXPECT_THAT(refusal(wanted), HasSubstr("--label-file: records of CIFAR-10 have their labels"));
+  wanted = options({file("a.bin", good)});
+  wanted.cifar10 = true;
+  wanted.labeled.labels = {"airplane"};
+  EXPECT_THAT(refusal(wanted), HasSubstr("image 1 has the label 1, but --labels gives 1 names"));
+}
+
+TEST_F(PrepareImagesTest, OfficialTestSplitHasItsOwnFiles) {
+  PrepareOptions wanted = options({file("a.idx", idx({2, 1, 2}, bytes({1, 2, 3, 4})))},
+                                  {file("a.labels", idx({2}, bytes({1, 0}))), file("b.labels", idx({1}, bytes({2})))});
+  wanted.test_inputs = {file("b.idx", idx({1, 1, 2}, bytes({5, 6})))};
+  const TokenizedDataset data = prepared(wanted);
+  EXPECT_EQ(data.read(Split::train, 0, 4), (Pixels{1, 2, 3, 4}));
+  EXPECT_EQ(data.read(Split::test, 0, 2), (Pixels{5, 6}));
+  EXPECT_EQ(data.labels(), (Pixels{1, 0, 2}));
+}
+
+TEST_F(PrepareImagesTest, RejectsNamesThatOccurTwiceAndPicturesWithoutAFolder) {
+  PrepareOptions wanted = options({file("a.pgm", "P5 2 1 255\n" + bytes({1, 2}))});
+  wanted.labeled.labels = {"a", "b", "a"};
+  EXPECT_THAT(refusal(wanted), HasSubstr("--labels: 'a' occurs twice"));
+}
+
 TEST_F(PrepareImagesTest, RejectsOtherFilesSizesAndLabels) {
   const std::string good = file("good", idx({1, 1, 2}, bytes({1, 2})));
   const auto refused = [&](const std::string& text) { return refusal(options({file("bad", text)})); };
