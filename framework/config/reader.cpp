@@ -343,12 +343,26 @@ void apply(const Table& table, Layer& layer, const std::string& name, const std:
       throw UserError("{}: {} is empty; expected {}: {}", it->second.place.text(), key.path(), key.expected(),
                       key.meaning());
     if (table.unmet(key)) continue;
+    // An empty list instead of it, which perhaps unsets that of the file.
+    if (const auto other = layer.find(key.alternative()); other != layer.end())
+      throw UserError("{}: {} is empty; expected items, or {}", other->second.place.text(), key.alternative(),
+                      key.path());
     throw UserError("{}: {} is missing; expected {}: {}; write it under {}:, or add --set {}=...", name, key.path(),
                     key.expected(), key.meaning(), key.section(), key.path());
   }
 }
 
 }  // namespace
+
+std::string path_of_key(const Table& table, const std::string& name) {
+  const Key* found = nullptr;
+  for (const auto& key : table.keys()) {
+    if (key.name() != name && key.path() != name) continue;
+    if (!found || key.section().size() < found->section().size()) found = &key;
+  }
+  if (!found) found = named_elsewhere(table, "", name);
+  return found ? found->path() : "";
+}
 
 Reading read_settings(const Table& table, const std::filesystem::path& file,
                       const std::vector<std::string>& overrides) {
