@@ -15,6 +15,7 @@
 #include "framework/core/log.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
+#include "trainers/model/objective.h"
 #include "trainers/train/train.h"
 
 namespace furlong::command_line {
@@ -110,6 +111,8 @@ void print_plan(const std::vector<SweepRun>& runs) {
     for (const auto& [key, value] : runs[i].values)
       overrides += fmt::format(" --set {}={}", key, config::to_text(value));
     fmt::print("{:>{}}  {} {}\n", i + 1, std::to_string(runs.size()).size(), runs[i].name, overrides);
+    if (const std::string missing = missing_data(runs[i].loaded.settings.data); !missing.empty())
+      log_warn("{}: {} does not exist yet; furlong prepare writes tokenized datasets", runs[i].name, missing);
   }
 }
 

@@ -23,9 +23,11 @@ void refuse_other_run(const Settings& settings) {
   };
   const Json here = flat(settings);
   Json there = flat(from_checkpoint_text(read_text_file(file, max_bytes), file.string()).settings);
+  constexpr std::size_t most_named = 5;
   std::string differences;
+  std::size_t n_differences = 0;
   const auto compare = [&](const std::string& key, const Json& found, const Json& expected) {
-    if (found == expected) return;
+    if (found == expected || ++n_differences > most_named) return;
     std::string name = key.substr(1);
     std::replace(name.begin(), name.end(), '/', '.');
     differences += fmt::format("{} is {} instead of {}; ", name, found.dump(), expected.dump());
@@ -35,6 +37,7 @@ void refuse_other_run(const Settings& settings) {
     there.erase(key);
   }
   for (const auto& [key, value] : there.items()) compare(key, value, Json());
+  if (n_differences > most_named) differences += fmt::format("and {} more; ", n_differences - most_named);
   if (!differences.empty())
     throw UserError("{}: the run is not of this command: {}use its settings, another output directory, or remove {}",
                     file.string(), differences, settings.run_directory.string());

@@ -10,6 +10,7 @@
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "trainers/checkpoint/checkpoints.h"
+#include "trainers/model/objective.h"
 #include "trainers/train/recording/metrics.h"
 #include "trainers/train/run/run_directory.h"
 #include "trainers/train/signals.h"
@@ -75,12 +76,12 @@ std::string directory_name(const SweepRun& run, const std::map<std::string, std:
 }
 
 void refuse_equal_runs(const fs::path& file, const std::vector<SweepRun>& runs) {
-  std::map<std::string, const SweepRun*> seen;
-  for (const SweepRun& run : runs) {
-    const auto [earlier, is_new] = seen.emplace(to_json(run.loaded.settings).dump(), &run);
+  std::map<std::string, std::size_t> seen;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto [earlier, is_new] = seen.emplace(to_json(runs[i].loaded.settings).dump(), i);
     if (!is_new)
-      throw UserError("{}: two runs have equal settings, {} and {}; remove one of the two", file.string(),
-                      earlier->second->name, run.name);
+      throw UserError("{}: runs {} and {} have equal settings, {} and {}; remove one of the two", file.string(),
+                      earlier->second + 1, i + 1, runs[earlier->second].name, runs[i].name);
   }
   std::set<std::string> names;
   for (const SweepRun& run : runs) {
@@ -148,7 +149,12 @@ std::vector<SweepRun> plan_sweep(const fs::path& file, const std::vector<std::st
 }
 
 std::vector<SweepOutcome> run_sweep(const std::vector<SweepRun>& runs) {
-  for (const SweepRun& run : runs) refuse_other_run(run.loaded.settings);
+  for (const SweepRun& run : runs) {  // before the work of other runs
+    refuse_other_run(run.loaded.settings);
+    if (const std::string missing = missing_data(run.loaded.settings.data); !missing.empty())
+      throw UserError("{}: {} does not exist; expected a tokenized dataset, which furlong prepare writes", run.name,
+                      missing);
+  }
   const StopRequests stop_requests;
   std::vector<SweepOutcome> outcomes(runs.size());
   for (std::size_t i = 0; i < runs.size() && !stop_requests.received(); ++i) {

@@ -151,6 +151,15 @@ TEST_F(SweepProgramTest, FailingRunDoesNotStopTheOthers) {
   EXPECT_THAT(alone.err, HasSubstr("error: nowhere.h5"));
 }
 
+TEST_F(SweepProgramTest, MissingDatasetIsReportedBeforeTheFirstRun) {
+  sweep("list: [{seed: 1}, {seed: 2, data.task: none, data.task_symbols: null, data.dataset: nowhere.h5}]\n");
+  expect_user_error(run(), {"nowhere.h5 does not exist; expected a tokenized dataset"});
+  EXPECT_FALSE(fs::exists(path("out")));
+  const Finished planned = run({"--dry-run"});
+  EXPECT_EQ(planned.status, 0);
+  EXPECT_THAT(planned.err, HasSubstr("nowhere.h5 does not exist yet"));
+}
+
 TEST_F(SweepProgramTest, SignalSavesAndTheSameCommandContinues) {
   sweep("list: [{seed: 1}, {seed: 2, trainer.max_steps: 1000000}, {seed: 3}]\n");
   const std::vector<std::string> fewer{"--set", "checkpoint.every=0", "--set", "trainer.validate_every=0"};

@@ -131,12 +131,12 @@ TEST_F(SweepTest, RefusesRunsWithEqualNames) {
 }
 
 TEST_F(SweepTest, RefusesRunsWithEqualSettings) {
-  expect_refusal("list: [{seed: 1}, {seed: 2}, {seed: 1}]", {"two runs have equal settings, seed=1 and seed=1"});
-  expect_refusal("grid: {optimizer.learning_rate: [1e-3, 0.001]}", {"two runs have equal settings"});
+  expect_refusal("list: [{seed: 1}, {seed: 2}, {seed: 1}]", {"runs 1 and 3 have equal settings, seed=1 and seed=1"});
+  expect_refusal("grid: {optimizer.learning_rate: [1e-3, 0.001]}", {"have equal settings"});
   // The default of another key's value.
   expect_refusal("list: [{seed: 1}, {seed: 1, model.d_feedforward: 64}]",
-                 {"two runs have equal settings, seed=1 and seed=1,d_feedforward=64"});
-  expect_refusal("grid: {seed: [1, 2]}", {"two runs have equal settings"}, {"seed=5"});
+                 {"runs 1 and 2 have equal settings, seed=1 and seed=1,d_feedforward=64"});
+  expect_refusal("grid: {seed: [1, 2]}", {"have equal settings"}, {"seed=5"});
 }
 
 }  // namespace
