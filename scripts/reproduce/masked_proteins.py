@@ -66,6 +66,8 @@ def measure(arguments, folder, result):
     steps = arguments.tokens // arguments.tokens_of_step
     values = {**vars(arguments), "dataset": dataset, "steps": steps, "warmup": max(1, steps // 20)}
     values.update(d_feedforward=4 * arguments.d_model, every=max(1, steps // 8), ignored="[X, B, Z, J]")
+    if unsuited := [length for length in arguments.lengths if arguments.tokens_of_step % length]:
+        raise SystemExit(f"--tokens-of-step {arguments.tokens_of_step} is no multiple of --lengths {unsuited[0]}")
     for length in arguments.lengths:
         values.update(length=length, batch=arguments.tokens_of_step // length)
         values["batches"] = max(1, arguments.validation_tokens // arguments.tokens_of_step)

@@ -85,6 +85,8 @@ def student_points(arguments, folder, dataset, arm, stages, attention):
 
 
 def measure(arguments, folder, result):
+    if not 0 < arguments.transfer_steps < arguments.steps:
+        raise SystemExit(f"--transfer-steps {arguments.transfer_steps}: expected 1 to {arguments.steps - 1}")
     dataset = prepare(arguments, folder)
     values = {**vars(arguments), "dataset": dataset, "warmup": max(1, arguments.teacher_steps // 20)}
     reproduction.train(folder, "teacher", arguments.threads, TEACHER.format(**values))

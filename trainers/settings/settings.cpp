@@ -32,8 +32,8 @@ FILE` prints it with all defaults and derived values; `--comments` adds the mean
   and keys without an effect are errors that name file, line and column. `false` for a switch that has
   no effect is accepted. If `--set` makes a key of a file ineffective, the key is ignored with a
   warning.
-- **Null** (`key: null`, `--set a.b=null`) unsets a value of the file or an included file and
-  restores the default.
+- **Null** unsets a value and restores the default: `--set a.b=null` that of the file, `key: null`
+  that of an included file.
 - **Paths** are relative to the current directory. Only in paths, `${NAME}` and `${NAME:-default}`
   are environment variables (an empty variable counts as unset), a leading `~/` is the home
   directory, and `$$` is a dollar sign.
