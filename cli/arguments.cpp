@@ -17,7 +17,9 @@
 #include "cli/help_formatter.h"
 #include "cli/help_text.h"
 #include "framework/config/nearest.h"
+#include "framework/config/reader.h"
 #include "framework/core/error.h"
+#include "trainers/settings/settings.h"
 
 namespace furlong::command_line {
 namespace {
@@ -86,8 +88,35 @@ std::string rename_hint(const CLI::App& command, const std::vector<std::string>&
 
 bool is_missing(const CLI::Option* option) { return option->get_required() && option->count() == 0; }
 
+/// Returns the option or the --set that an unknown option probably means, or "".
+std::string option_hint(const CLI::App& command, const std::string& option, const std::vector<std::string>& arguments) {
+  const std::string name = option.substr(0, option.find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* one : command.get_options()) {
+    for (const std::string& longer : one->get_lnames()) known.push_back("--" + longer);
+  }
+  if (const std::string near = config::nearest(name, known); !near.empty()) return near;
+  if (!has_option(command, "--set")) return "";
+  std::string word = name.substr(2);
+  std::replace(word.begin(), word.end(), '-', '_');
+  Settings settings;
+  const std::string key = config::path_of_key(settings_table(settings), word);
+  if (key.empty()) return "";
+  // The value is known to fit only if the option has the name of the key.
+  std::string value = "VALUE";
+  if (key == word || key.ends_with("." + word)) {
+    const auto at = std::find(arguments.begin(), arguments.end(), option);
+    if (option.size() > name.size() + 1) {
+      value = option.substr(name.size() + 1);
+    } else if (at != arguments.end() && at + 1 != arguments.end() && !at[1].starts_with('-')) {
+      value = at[1];
+    }
+  }
+  return fmt::format("--set {}={}", key, value);
+}
+
 /// Returns the text of CLI11's error with the names and values that help shows.
-std::string text_of(const CLI::App& command, const CLI::ParseError& error) {
+std::string text_of(const CLI::App& command, const CLI::ParseError& error, const std::vector<std::string>& arguments) {
   const std::string text = error.what(), kind = error.get_name();
   const std::vector<const CLI::Option*> options = command.get_options();
   if (kind == "RequiredError") {
@@ -99,13 +128,11 @@ std::string text_of(const CLI::App& command, const CLI::ParseError& error) {
     const auto option =
         std::find_if(extras.begin(), extras.end(), [](const auto& one) { return one.starts_with("--"); });
     if (extras.empty()) return text;
-    std::vector<std::string> known;
-    for (const CLI::Option* one : options) {
-      for (const std::string& name : one->get_lnames()) known.push_back("--" + name);
-    }
-    const std::string near = option == extras.end() ? "" : config::nearest(option->substr(0, option->find('=')), known);
-    return fmt::format("unexpected argument{}: {}{}", extras.size() == 1 ? "" : "s", fmt::join(extras, " "),
-                       near.empty() ? "" : "; did you mean " + near + "?");
+    if (option == extras.end())
+      return fmt::format("unexpected argument{}: {}", extras.size() == 1 ? "" : "s", fmt::join(extras, " "));
+    const std::string hint = option_hint(command, *option, arguments);
+    return fmt::format("unknown option {}{}", option->substr(0, option->find('=')),
+                       hint.empty() ? "" : "; did you mean " + hint + "?");
   }
   if (kind == "ExcludesError") return text + "; remove one of them";
   // Other texts start with CLI11's name of the option.
@@ -132,7 +159,7 @@ std::string message_of(const CLI::App& program, const CLI::ParseError& error,
     command += " " + innermost->get_name();
   }
   if (const std::string hint = rename_hint(*innermost, arguments); !hint.empty()) return hint;
-  std::string message = text_of(*innermost, error), hint = "; see " + command + " --help";
+  std::string message = text_of(*innermost, error, arguments), hint = "; see " + command + " --help";
   std::vector<std::string> known;
   for (const CLI::App* subcommand : innermost->get_subcommands({})) known.push_back(subcommand->get_name());
   if (!known.empty() && arguments.size() > depth && !arguments[depth].starts_with('-')) {
@@ -142,6 +169,21 @@ std::string message_of(const CLI::App& program, const CLI::ParseError& error,
   }
   std::replace(message.begin(), message.end(), '\n', ' ');
   return message + hint;
+}
+
+/// Replaces "help bench lra" by "bench lra --help". An unknown subcommand stays the error that it is without "help".
+std::vector<std::string> help_as_option(const CLI::App& program, std::vector<std::string> arguments) {
+  if (arguments.empty() || arguments[0] != "help") return arguments;
+  arguments.erase(arguments.begin());
+  const CLI::App* command = &program;
+  for (const std::string& word : arguments) {
+    const std::vector<const CLI::App*> known = command->get_subcommands({});
+    const auto found = std::find_if(known.begin(), known.end(), [&](const auto* one) { return one->check_name(word); });
+    if (found == known.end()) return arguments;
+    command = *found;
+  }
+  arguments.emplace_back("--help");
+  return arguments;
 }
 
 /// Adds a check. If `accepts(text)` is false, the error is "NAME: found TEXT; expected EXPECTED". Help shows
@@ -373,13 +415,14 @@ void Program::version(const std::string& text) const {
   app_->set_version_flag("--version", text, "Print the version")->group(common_group);
 }
 
-void Program::run(const std::vector<std::string>& arguments) const {
+void Program::run(const std::vector<std::string>& given) const {
+  const std::vector<std::string> arguments = help_as_option(*app_, given);
   try {
     std::vector<std::string> reversed;  // CLI11 expects this order
     std::transform(arguments.rbegin(), arguments.rend(), std::back_inserter(reversed), respelled);
     app_->parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) throw UserError("{}", message_of(*app_, error, arguments));
+    if (error.get_exit_code() != 0) throw ArgumentError(message_of(*app_, error, arguments));
     app_->exit(error);  // prints help or the version
   }
 }

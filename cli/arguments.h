@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "framework/core/error.h"
+
 namespace CLI {
 class App;
 class Option;
@@ -103,6 +105,12 @@ class Command {
   CLI::App* app_;
 };
 
+/// Invalid arguments of the command line.
+class ArgumentError : public UserError {
+ public:
+  explicit ArgumentError(const std::string& message) : UserError("{}", message) {}
+};
+
 class Program : public Command {
  public:
   Program(const std::string& name, const std::string& description);
@@ -113,7 +121,7 @@ class Program : public Command {
   /// Sets what --version prints.
   void version(const std::string& text) const;
   /// Parses the arguments after the program's name and runs the subcommand, or prints help or the version. Throws
-  /// UserError if the arguments are invalid. Its message is one line that names what was expected, the probable
+  /// ArgumentError if the arguments are invalid. Its message is one line that names what was expected, the probable
   /// spelling or the new name.
   void run(const std::vector<std::string>& arguments) const;
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
+#include "cli/run_table.h"
 #include "cli/text_output.h"
 #include "framework/config/table.h"
 #include "trainers/settings/settings.h"
@@ -14,8 +15,9 @@ namespace {
 /// The lines of the two `case` statements of the script, and all command paths: " bench attention".
 struct Cases {
   std::vector<std::string> paths;
-  std::string words;   ///< what can follow a command
-  std::string values;  ///< what can follow an option
+  std::vector<std::string> groups{""};  ///< paths of commands that only have subcommands
+  std::string words;                    ///< what can follow a command
+  std::string values;                   ///< what can follow an option
 };
 
 std::string in_quotes(const std::vector<std::string>& words) { return "'" + config::join(words, " ") + "'"; }
@@ -37,16 +39,17 @@ std::vector<std::string> config_keys() {
 }
 
 void collect(const Command& command, const std::string& path, Cases& cases) {
-  std::vector<std::string> words;
+  std::vector<std::string> words, flags;
   for (const Command& subcommand : command.subcommands()) {
     words.push_back(subcommand.name());
     const std::string inner = path + " " + subcommand.name();
     cases.paths.push_back(inner);
     collect(subcommand, inner, cases);
   }
+  if (!words.empty()) cases.groups.push_back(path);
   for (const Option& option : command.options()) {
     const std::vector<std::string> names = option.names();
-    words.insert(words.end(), names.begin(), names.end());
+    flags.insert(flags.end(), names.begin(), names.end());
     if (names.empty()) {  // a positional argument
       const std::vector<std::string> choices = option.choices();
       words.insert(words.end(), choices.begin(), choices.end());
@@ -54,17 +57,19 @@ void collect(const Command& command, const std::string& path, Cases& cases) {
     if (names.empty() || !option.takes_value()) continue;
     std::string patterns;
     for (const std::string& name : names) patterns += fmt::format("{}'{} {}'", patterns.empty() ? "" : "|", path, name);
-    const std::vector<std::string> choices = option.choices();
+    const bool names_a_column = path == " runs" && option.name() == "--sort";
+    const std::vector<std::string> choices = names_a_column ? run_columns() : option.choices();
     const char* const action = option.name() == "--set" ? "keys" : choices.empty() ? "files" : "words ";
     cases.values += fmt::format("    {}) {}{} ;;\n", patterns, action, choices.empty() ? "" : in_quotes(choices));
   }
-  cases.words += fmt::format("    '{}') words {} ;;\n", path, in_quotes(words));
+  cases.words += fmt::format("    '{}') words {}; flags {} ;;\n", path, in_quotes(words), in_quotes(flags));
 }
 
 constexpr const char* script = R"(# Completion of furlong in bash and zsh: source <(furlong completion bash)
 _furlong() {
   local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} path='' i
   words() { COMPREPLY+=($(compgen -W "$1" -- "$word")); }
+  flags() { [[ $word != -* ]] || words "$1"; }
   files() { compopt -o filenames 2>/dev/null; COMPREPLY+=($(compgen -f -- "$word")); }
   keys() { compopt -o nospace 2>/dev/null; words @KEYS@; }
   COMPREPLY=()
@@ -74,7 +79,10 @@ _furlong() {
     esac
   done
   case "$path $previous" in
-@VALUES@    *) [[ $word == -* || -z $path ]] || files
+@VALUES@    *) case "$path" in
+         @GROUPS@) ;;
+         *) [[ $word == -* ]] || files ;;
+       esac
        case "$path" in
 @WORDS@       esac ;;
   esac
@@ -89,10 +97,14 @@ std::string filled(std::string text, const std::string& mark, const std::string&
 void print(const Command& program, const std::string& shell) {
   Cases cases;
   collect(program, "", cases);
-  std::vector<std::string> patterns;
-  for (const std::string& path : cases.paths) patterns.push_back("'" + path + "'");
+  const auto patterns = [](const std::vector<std::string>& paths) {
+    std::vector<std::string> quoted;
+    for (const std::string& path : paths) quoted.push_back("'" + path + "'");
+    return config::join(quoted, "|");
+  };
   std::string text = filled(script, "@KEYS@", in_quotes(config_keys()));
-  text = filled(text, "@PATHS@", config::join(patterns, "|"));
+  text = filled(text, "@PATHS@", patterns(cases.paths));
+  text = filled(text, "@GROUPS@", patterns(cases.groups));
   text = filled(text, "@VALUES@", cases.values);
   text = filled(text, "@WORDS@", cases.words);
   if (shell == "zsh") text = "autoload -Uz bashcompinit && bashcompinit\n" + text;
@@ -108,7 +120,7 @@ void add_completion(Command program, int& /*status*/) {
   command.footer("Completes subcommands, options, their values, files, and the config keys of --set.");
   command.examples({
       "furlong completion bash > ~/.local/share/bash-completion/completions/furlong",
-      "furlong completion zsh >> ~/.zshrc",
+      "echo 'source <(furlong completion zsh)' >> ~/.zshrc",
   });
   command.action([program, shell] { print(program, *shell); });
 }

@@ -395,10 +395,10 @@ std::string cpu_text(const Examination& found) {
     if (!cpu.has(feature.name)) text += fmt::format("  missing   {} ({})\n", feature.name, feature.meaning);
   }
   text +=
-      fmt::format("  cores     {} online, {} allowed by the affinity mask, {}; Furlong uses {} threads ({})\n",
+      fmt::format("  cores     {} online, {} allowed by the affinity mask, {}; Furlong uses {} thread{} ({})\n",
                   cpu.online_cores, cpu.allowed_cores,
                   cpu.quota_cores ? fmt::format("{:.3g} allowed by the cgroup", *cpu.quota_cores) : "no cgroup quota",
-                  thread_count(), thread_engine());
+                  thread_count(), thread_count() == 1 ? "" : "s", thread_engine());
   if (found.gflops)
     text += fmt::format("  speed     {:.0f} GFLOP/s in a float32 matrix product (512 x 512)\n", *found.gflops);
   return text;

@@ -41,6 +41,12 @@ int report(const std::filesystem::filesystem_error& error) {
   }
 }
 
+/// Whether this is a rank of furlong launch other than 0. All have the same arguments, and rank 0 reports invalid ones.
+bool is_other_launched_rank() {
+  const char* const rank = std::getenv("RANK");
+  return std::getenv("FURLONG_LAUNCHER") && rank && std::string_view(rank) != "0";
+}
+
 /// Reports the exception that is being handled, and translates exceptions of libraries. Returns the exit status.
 int report_exception() {
   constexpr const char* no_memory = "out of memory; free memory, raise the limit (ulimit -v), or choose smaller sizes";
@@ -48,6 +54,8 @@ int report_exception() {
     throw;
   } catch (const furlong::PeerError& error) {
     return error.is_reported_here() ? report(error.what(), error.exit_status()) : error.exit_status();
+  } catch (const furlong::command_line::ArgumentError& error) {
+    return is_other_launched_rank() ? error.exit_status() : report(error.what(), error.exit_status());
   } catch (const furlong::Error& error) {
     return report(error.what(), error.exit_status());
   } catch (const std::filesystem::filesystem_error& error) {
@@ -119,7 +127,7 @@ int main(int argc, char** argv) {
   end_cleanly_on_signals();
   const command_line::Program program(
       "furlong", "Train transformers on long sequences, with linear-time or exact softmax attention.");
-  program.version(version() + " (" + commit() + ")");
+  program.version("furlong " + version() + " (" + commit() + ")");
   program.require_subcommand();
   program.footer(
       "furlong SUBCOMMAND --help describes a subcommand. Exit status: 0 success, 1 system error (I/O, memory, GPU, "

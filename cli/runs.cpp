@@ -89,6 +89,7 @@ void run(const RunsArguments& options) {
       return filter.holds(cell_of(run, options.folder, filter.column));
     });
   });
+  if (runs.empty()) log_info("no run matches --where");
   std::stable_sort(runs.begin(), runs.end(), [&](const RunFiles& a, const RunFiles& b) {
     const Cell left = cell_of(a, options.folder, options.sort), right = cell_of(b, options.folder, options.sort);
     return options.reverse ? comes_before(right, left) : comes_before(left, right);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <string_view>
 
 namespace furlong::config {
 
@@ -26,6 +27,11 @@ std::string lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return text;
 }
+
+std::string without_vowels(std::string text) {
+  std::erase_if(text, [](char c) { return std::string_view("aeiou").find(c) != std::string_view::npos; });
+  return text;
+}
 }  // namespace
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
@@ -42,6 +48,9 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
   for (const auto& candidate : candidates) {
     const std::string known = lower(candidate);
     if (known.starts_with(wanted) || (known.size() >= 3 && wanted.starts_with(known))) return candidate;
+  }
+  for (const auto& candidate : candidates) {
+    if (without_vowels(lower(candidate)) == wanted) return candidate;
   }
   return "";
 }

@@ -23,6 +23,10 @@ struct Reading {
 Reading read_settings(const Table& table, const std::filesystem::path& file,
                       const std::vector<std::string>& overrides = {});
 
+/// Returns the path of the key that has this name here or in other programs, such as optimizer.learning_rate for "lr";
+/// the least nested if several have it, "" if none has.
+std::string path_of_key(const Table& table, const std::string& name);
+
 /// As read_settings(), from a text without includes; errors refer to it as `name`.
 Reading read_settings_text(const Table& table, const std::string& text, const std::string& name,
                            const std::vector<std::string>& overrides = {});

@@ -10,6 +10,7 @@ namespace {
 
 using testing::Finished;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class CompletionTest : public testing::WithProgram {
  protected:
@@ -49,6 +50,10 @@ TEST_F(CompletionTest, CompletesCommandsOptionsValuesKeysAndFiles) {
   EXPECT_EQ(completed("furlong generate --prompt-file boo"), "book.txt");
   EXPECT_EQ(completed("furlong train --set trainer.max_s"), "trainer.max_steps=");
   EXPECT_EQ(completed("furlong completion z"), "zsh");
+  EXPECT_EQ(completed("furlong runs --sort va"), "validation");
+  EXPECT_THAT(completed("furlong prepare ''"), ::testing::AllOf(HasSubstr("fasta"), Not(HasSubstr("book.txt"))));
+  EXPECT_THAT(completed("furlong prepare ''"), Not(HasSubstr("--")));
+  EXPECT_EQ(completed("furlong prepare boo"), "");
   EXPECT_EQ(completed("furlong xyz"), "");
 }
 

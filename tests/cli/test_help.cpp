@@ -75,7 +75,7 @@ TEST_F(HelpTest, PagesFit80ColumnsAndEndWithTwoExamples) {
     for (const std::string& line : lines) {
       EXPECT_LE(columns_of(line), command_line::help_width) << line;
       in_examples = in_examples || line == "Examples:";
-      if (in_examples && line.starts_with("  " + joined(command) + (command.empty() ? " " : ""))) ++examples;
+      if (in_examples && line.find(joined(command) + (command.empty() ? " " : "")) != std::string::npos) ++examples;
     }
     EXPECT_GE(examples, 2);
     EXPECT_THAT(page, HasSubstr("\nCommon options:\n"));
@@ -150,8 +150,16 @@ TEST_F(HelpTest, ParserErrorsNameFoundAndExpected) {
            {{"bench", "attention", "--lengths", "4q"},
             "--lengths: found 4q; expected a number of tokens such as 4096 or 4k"},
            {{"bench", "comm", "--bytes", "12Q"}, "--bytes: found 12Q; expected a size such as 64KiB or 25MB"},
-           {{"train", "c.yaml", "--resum=never"}, "unexpected argument: --resum=never; did you mean --resume?"},
-           {{"train", "c.yaml", "--resum", "never"}, "unexpected arguments: --resum never; did you mean --resume?"},
+           {{"train", "c.yaml", "--resum=never"}, "unknown option --resum; did you mean --resume?"},
+           {{"train", "c.yaml", "--resum", "never"}, "unknown option --resum; did you mean --resume?"},
+           {{"train", "c.yaml", "never"}, "unexpected argument: never"},
+           {{"train", "--max-steps", "3", "c.yaml"},
+            "unknown option --max-steps; did you mean --set trainer.max_steps=3?"},
+           {{"train", "c.yaml", "--trainer.max_steps=3"},
+            "unknown option --trainer.max_steps; did you mean --set trainer.max_steps=3?"},
+           {{"train", "c.yaml", "--epochs", "2"},
+            "unknown option --epochs; did you mean --set trainer.max_steps=VALUE?"},
+           {{"train", "c.yaml", "--xyz", "2"}, "unknown option --xyz"},
            {{"evaluate", "run", "--samples", "2"}, "--samples requires --suite"},
            {{"plan", "c.yaml", "--utilisation", "2"}, "--utilization: found 2; expected a number from 1e-06 to 1"}}) {
     SCOPED_TRACE(joined(arguments));
@@ -159,6 +167,22 @@ TEST_F(HelpTest, ParserErrorsNameFoundAndExpected) {
     expect_user_error(found, {message});
     EXPECT_THAT(found.err, StartsWith("error: " + message + "; see furlong "));
   }
+}
+
+TEST_F(HelpTest, HelpIsAlsoASubcommand) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{}, {"train"}, {"bench", "lra"}}) {
+    std::vector<std::string> asked = command;
+    asked.insert(asked.begin(), "help");
+    const Finished found = furlong(asked);
+    EXPECT_EQ(found.status, 0) << found.err;
+    EXPECT_EQ(found.out, help(command));
+  }
+  expect_user_error(furlong({"help", "trian"}), {"unknown subcommand 'trian'; did you mean train?"});
+  expect_user_error(furlong({"prepare", "txt"}), {"unknown subcommand 'txt'; did you mean text?"});
+}
+
+TEST_F(HelpTest, PrintsNameAndVersion) {
+  EXPECT_THAT(furlong({"--version"}).out, ::testing::MatchesRegex("furlong [0-9.]+ \\([^)]*\\)\n"));
 }
 
 TEST_F(HelpTest, ShowsAmericanSpellingsOnly) {

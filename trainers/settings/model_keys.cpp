@@ -203,7 +203,7 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
   t.key("model.dtype", config::Choice(&m.dtype, std::vector{DType::float32, DType::bfloat16}), "",
         "data type of weights and activations; float32: single precision; bfloat16: mixed precision, with float32 "
         "master weights in the optimizer")
-      .elsewhere({"torch_dtype", "precision"});
+      .elsewhere({"torch_dtype", "precision", "bf16", "fp16"});
   t.key("model.weights", &m.weights, "",
         "checkpoint, or run directory (its best checkpoint), of the initial weights; see docs/config.md: Initial "
         "weights")

@@ -175,7 +175,8 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
   t.section("trainer", "the training loop: length, validation, memory and samples");
   t.key("trainer.max_steps", &r.max_steps, "steps", "total number of optimizer steps")
       .within(1, 1e12)
-      .elsewhere({"steps", "max_iters", "num_train_steps", "total_steps"});
+      .elsewhere({"steps", "max_iters", "num_train_steps", "total_steps", "epochs", "num_epochs", "max_epochs",
+                  "num_train_epochs"});
   t.key("trainer.validate_every", &r.validate_every, "steps", "optimizer steps between validations")
       .within(1, 1e12)
       .zero_means("only at the end")

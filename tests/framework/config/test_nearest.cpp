@@ -24,6 +24,7 @@ TEST(Nearest, SuggestsOnlyWhatIsClose) {
   EXPECT_EQ(nearest("seeds", keys), "seed");
   EXPECT_EQ(nearest("wibble", keys), "");
   EXPECT_EQ(nearest("gpu", {"auto", "cpu"}), "");  // with three letters, one edit makes another word
+  EXPECT_EQ(nearest("txt", {"fasta", "text"}), "text");
   EXPECT_EQ(nearest("", keys), "");
   EXPECT_EQ(nearest(std::string(100000, 'a'), keys), "");
 }
