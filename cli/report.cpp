@@ -19,7 +19,7 @@ namespace furlong::command_line {
 namespace {
 
 struct ReportArguments {
-  std::vector<std::string> runs, prompts;
+  std::vector<std::string> runs, prompts, lra;
   std::filesystem::path output = "report.html";
   std::int64_t samples = 0, sample_tokens = 200, threads = 0, interval = 10;
   std::string device = "auto";
@@ -37,6 +37,8 @@ void add_samples(ReportRun& run, const ReportArguments& options) {
     if (prompts.empty()) prompts.assign(1, "");
     for (const std::string& prompt : prompts) {
       const std::vector<std::int32_t> tokens = model.vocabulary.encode_prompt(prompt);
+      if (const std::string warning = model.vocabulary.prompt_warning(prompt); !warning.empty())
+        log_warn("--prompt: {}", warning);
       GenerateOptions generation;
       generation.max_tokens = options.sample_tokens;
       generation.temperature = 0.8;
@@ -64,9 +66,11 @@ void add_attention(ReportRun& run) {
   }
 }
 
-/// Returns the number of runs, and whether one of them goes on.
+/// Returns the number of runs, and whether one of them is active.
 std::pair<std::size_t, bool> write(const ReportArguments& options) {
   std::vector<ReportRun> runs = open_runs(options.runs);
+  ReportTables tables;
+  for (const std::string& file : options.lra) tables.lra.push_back(read_lra(file));
   bool running = false;
   for (ReportRun& run : runs) {
     running = running || run.files.state == RunState::running;
@@ -74,14 +78,13 @@ std::pair<std::size_t, bool> write(const ReportArguments& options) {
     if (options.samples > 0) add_samples(run, options);
     if (options.analyze) add_attention(run);
   }
-  std::vector<Json> recoveries;
   for (const std::string& directory : options.runs) {
     Json recovery = read_recovery(directory);
-    if (!recovery.is_null()) recoveries.push_back(std::move(recovery));
+    if (!recovery.is_null()) tables.recoveries.push_back(std::move(recovery));
   }
   ReportOptions page;
   page.reload_seconds = options.watch && running ? options.interval : 0;
-  write_file_atomically(options.output, report_page(runs, recoveries, page));
+  write_file_atomically(options.output, report_page(runs, tables, page));
   return {runs.size(), running};
 }
 
@@ -92,10 +95,10 @@ void run(const ReportArguments& options, int& status) {
   fmt::print("{}: {} run{}\n", options.output.string(), count, count == 1 ? "" : "s");
   std::fflush(stdout);
   if (!options.watch) return;
-  if (!running) log_warn("--watch: no run goes on, so the page is final");
-  for (bool goes_on = running; goes_on && !stop.received();) {
+  if (!running) log_warn("--watch: no run is active, so the page is final");
+  for (bool active = running; active && !stop.received();) {
     for (std::int64_t i = 0; i < 10 * options.interval && !stop.received(); ++i) ::usleep(100'000);
-    goes_on = write(options).second;
+    active = write(options).second;
   }
   if (stop.received()) status = 3;
 }
@@ -135,15 +138,21 @@ void add_report(Command program, int& status) {
       .add_flag("--analyze", options->analyze,
                 "Add the errors of each layer's attention, measured on one validation batch with the best checkpoint")
       .excludes(watch);
+  command
+      .add_option("--lra", options->lra,
+                  "Add the table of Long Range Arena in this file of furlong bench lra "
+                  "--json-file. Repeatable")
+      .repeatable()
+      .value_name("FILE");
   add_device(command, options->device);
   add_threads(command, options->threads);
   command.footer(
       "The page has the curves of metrics.jsonl, the configurations and their differences, and for furlong finetune "
-      "the "
-      "table of recovery. It is a single file that needs no network. Samples use temperature 0.8.");
+      "the table of recovery. It is a single file that needs no network. Samples use temperature 0.8.");
   command.examples({
       "furlong report runs/quickstart -o report.html",
       "furlong report runs/softmax runs/performer --samples 2 --prompt 'In the beginning' --analyze",
+      "furlong report runs/lra/* --lra lra.json",
   });
   command.action([options, &status] { run(*options, status); });
 }

@@ -19,6 +19,17 @@ trainer: {{max_steps: 6, validate_every: 3}}
 log: {{every: 1}}
 """
 
+# A stage of furlong finetune, as its directory shows it: the loss is an error of attention.
+TRANSFER = """model: {{d_model: 16, n_layers: 1, n_heads: 2, attention: {{mechanism: linear}}}}
+data: {{dataset: tokens.h5}}
+teacher: {{loss: attention_transfer, checkpoint: teacher.h5}}
+trainer: {{max_steps: 2}}
+"""
+TRANSFER_METRICS = [{"step": 1, "split": "train", "loss": 0.5, "tokens": 100, "memory_bytes": 3 * 2 ** 20},
+                    {"step": 2, "split": "validation", "loss": 0.25, "tokens": 100}]
+LRA = {"size": "desk", "results": [{"task": "listops", "mechanism": "elu1", "published_accuracy": 0.1613,
+                                    "accuracy": {"value": 0.375, "low": 0.35, "high": 0.4}, "seconds": 12.3}]}
+
 
 def rendered(chromium, page):
     """Returns the document after its script has run."""
@@ -38,11 +49,18 @@ def main():
         run = folder / "run"
         (folder / "c.yaml").write_text(CONFIG.format(run=run))
         subprocess.run([sys.argv[1], "train", folder / "c.yaml"], check=True)
-        subprocess.run([sys.argv[1], "report", run, "-o", folder / "r.html"], check=True)
+        transfer = folder / "transfer"
+        transfer.mkdir()
+        (transfer / "config.yaml").write_text(TRANSFER.format())
+        (transfer / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in TRANSFER_METRICS))
+        (folder / "lra.json").write_text(json.dumps(LRA))
+        subprocess.run([sys.argv[1], "report", run, transfer, "--lra", folder / "lra.json", "-o", folder / "r.html"],
+                       check=True)
         document = rendered(chromium, folder / "r.html")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     keys = {key for line in lines for key, value in line.items() if value is not None}
     keys -= {"step", "split", "tokens"}
+    keys.add("attention_error")
     problems = []
     drawn = set(re.findall(r'<figure data-key="([^"]*)"', document))
     if drawn != keys:
@@ -54,6 +72,16 @@ def main():
     last = [line for line in lines if line["split"] == "train"][-1]["loss"]
     if f"{last:.5g}" not in re.sub(r"<[^>]*>", " ", document):
         problems.append(f"the last loss, {last:.5g}, is not in the table of runs")
+    error = re.search(r'<figure data-key="attention_error".*?</figure>', document, re.S)
+    if not error or len(re.findall(r"[ML][\d.]+ [\d.]+", error.group(0))) != 2:
+        problems.append("the chart of the attention error does not have 2 points")
+    words = " ".join(re.sub(r"<[^>]*>", " ", document).split())
+    for expected in ("attention_transfer 0.5 0.25 0.25 at 2", "3.00 MiB",
+                     "listops elu1 37.5 (35.0 – 40.0) – 16.1 12 –"):
+        if expected not in words:
+            problems.append(f"the tables do not have '{expected}'")
+    if not re.search(r'<input id="smoothing"[^>]* disabled', document):
+        problems.append("smoothing can be chosen although no run has 50 lines")
     for problem in problems:
         print("error:", problem)
     return 1 if problems else 0

@@ -146,9 +146,13 @@ std::vector<ReportRun> open_runs(const std::vector<std::string>& directories) {
     std::error_code code;
     std::vector<std::filesystem::path> found{directory};
     const bool is_run = std::filesystem::exists(std::filesystem::path(directory) / "metrics.jsonl", code);
-    if (!is_run && std::filesystem::is_directory(directory, code)) {  // the stages of furlong finetune
+    if (!is_run && is_finetune_directory(directory)) {
       found = find_runs(directory, 1);
       if (found.empty()) found = {directory};
+    } else if (!is_run && std::filesystem::is_directory(directory, code)) {
+      if (const auto inner = find_runs(directory); !inner.empty())
+        throw UserError("{}: not a run directory; expected RUN..., such as {}; furlong runs {} lists them", directory,
+                        inner.front().string(), directory);
     }
     for (const std::filesystem::path& path : found) {
       if (!seen.insert(std::filesystem::weakly_canonical(path, code)).second)
@@ -162,14 +166,14 @@ std::vector<ReportRun> open_runs(const std::vector<std::string>& directories) {
   return runs;
 }
 
-std::string report_page(const std::vector<ReportRun>& runs, const std::vector<Json>& recoveries,
-                        const ReportOptions& options) {
+std::string report_page(const std::vector<ReportRun>& runs, const ReportTables& tables, const ReportOptions& options) {
   Json data{{"version", version()},
             {"commit", commit()},
             {"written", fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)))},
             {"reload_seconds", options.reload_seconds},
             {"runs", Json::array()},
-            {"recoveries", recoveries}};
+            {"recoveries", tables.recoveries},
+            {"lra", tables.lra}};
   for (const ReportRun& run : runs) data["runs"].push_back(run_json(run, options.max_rows));
   std::string page = page_sources().at("page.html");
   replace_mark(page, "/*STYLE*/", page_sources().at("page.css"));

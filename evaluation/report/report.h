@@ -28,15 +28,20 @@ struct ReportOptions {
   /// Rows that the page has of each split of a run. Longer ones are thinned: of each interval the lines with the lowest
   /// and highest loss and the highest gradient norm remain.
   std::size_t max_rows = 3000;
-  std::int64_t reload_seconds = 0;  ///< the page reloads itself while a run goes on; 0: never
+  std::int64_t reload_seconds = 0;  ///< the page reloads itself while a run is active; 0: never
 };
 
-/// Returns the page. It needs no network and no other file. `recoveries` are those of furlong finetune (read_recovery).
-std::string report_page(const std::vector<ReportRun>& runs, const std::vector<nlohmann::ordered_json>& recoveries,
-                        const ReportOptions& options);
+/// Results that are tables of the page.
+struct ReportTables {
+  std::vector<nlohmann::ordered_json> recoveries;  ///< of furlong finetune (read_recovery)
+  std::vector<nlohmann::ordered_json> lra;         ///< of furlong bench lra (read_lra)
+};
+
+/// Returns the page. It needs no network and no other file.
+std::string report_page(const std::vector<ReportRun>& runs, const ReportTables& tables, const ReportOptions& options);
 
 /// Expands furlong finetune directories into their stages, and names the runs: the shortest ends of their paths that
-/// differ. Throws UserError if a directory is neither a run nor has stages, or is given twice.
+/// differ. Throws UserError if a directory is neither a run nor one of furlong finetune with stages, or is given twice.
 std::vector<ReportRun> open_runs(const std::vector<std::string>& directories);
 
 /// Indices of the rows that remain (ReportOptions::max_rows), ascending; the first and last row are among them.

@@ -121,6 +121,13 @@ void read_config(RunFiles& run) {
   }
 }
 
+/// Returns the discarded value if the text is not JSON.
+nlohmann::ordered_json read_json(const std::filesystem::path& file) {
+  const std::string text = read_text_file(file, max_config_bytes);
+  foreign::check_ordered_json(text, file.string());
+  return nlohmann::ordered_json::parse(text, nullptr, false);
+}
+
 /// Whether a process of this machine holds a lock on the run's file .lock. Testing with flock() could make a training
 /// that starts in this moment fail, so this reads the kernel's list.
 bool is_locked(const std::filesystem::path& directory) {
@@ -173,7 +180,9 @@ RunFiles read_run(const std::filesystem::path& directory) {
   run.path = directory;
   std::error_code code;
   if (!std::filesystem::exists(directory, code)) throw_missing(directory, "a run directory");
-  if (std::filesystem::is_directory(directory, code) && !std::filesystem::exists(directory / "metrics.jsonl", code))
+  if (!std::filesystem::is_directory(directory, code))
+    throw UserError("{}: not a directory; expected a run directory", directory.string());
+  if (!std::filesystem::exists(directory / "metrics.jsonl", code))
     throw UserError(
         "{}: not a run directory: it has no metrics.jsonl; expected the run_directory of a training run's config",
         directory.string());
@@ -209,14 +218,33 @@ std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder
   return runs;
 }
 
+bool is_finetune_directory(const std::filesystem::path& directory) {
+  std::error_code code;
+  return std::filesystem::exists(directory / "finetune.json", code) ||
+         std::filesystem::exists(directory / "recovery.json", code);
+}
+
 nlohmann::ordered_json read_recovery(const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / "recovery.json";
   std::error_code code;
   if (!std::filesystem::exists(file, code)) return {};
-  const std::string text = read_text_file(file, max_config_bytes);
-  foreign::check_ordered_json(text, file.string());
-  auto object = nlohmann::ordered_json::parse(text, nullptr, false);
+  nlohmann::ordered_json object = read_json(file);
   if (!object.is_object()) throw UserError("{}: not a JSON object; furlong finetune writes this file", file.string());
+  return object;
+}
+
+nlohmann::ordered_json read_lra(const std::filesystem::path& file) {
+  nlohmann::ordered_json object = read_json(file);
+  const auto is_result = [](const nlohmann::ordered_json& result) {
+    return result.is_object() && result.contains("task") && result["task"].is_string() &&
+           result.contains("mechanism") && result["mechanism"].is_string() && result.contains("accuracy") &&
+           result["accuracy"].is_object();
+  };
+  const bool valid = object.is_object() && object.contains("results") && object["results"].is_array() &&
+                     std::all_of(object["results"].begin(), object["results"].end(), is_result);
+  if (!valid)
+    throw UserError("{}: not results of Long Range Arena; expected the file of furlong bench lra --json-file",
+                    file.string());
   return object;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the files of a run directory say about a training. Only reads, and takes no lock: the training may go on.
+// What the files of a run directory say about a training. Only reads, and takes no lock: the training may be running.
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -57,6 +57,12 @@ RunFiles read_run(const std::filesystem::path& directory);
 /// Returns the run directories in `folder`, at most `depth` levels below it, and `folder` itself if it is one: folders
 /// with a metrics.jsonl. Sorted by path. Throws UserError if `folder` is not a readable folder.
 std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder, int depth = 4);
+
+/// Whether furlong finetune wrote this directory: it has finetune.json or recovery.json.
+bool is_finetune_directory(const std::filesystem::path& directory);
+
+/// Reads the file of furlong bench lra --json-file. Throws UserError if it is missing or something else.
+nlohmann::ordered_json read_lra(const std::filesystem::path& file);
 
 /// recovery.json of a furlong finetune directory; null if there is none. Throws UserError if it is not JSON.
 nlohmann::ordered_json read_recovery(const std::filesystem::path& directory);

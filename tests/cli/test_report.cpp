@@ -59,7 +59,7 @@ TEST_F(ReportProgramTest, WritesThePageOfTwoRuns) {
 TEST_F(ReportProgramTest, WatchEndsWithTheLastRun) {
   const Finished done = furlong({"report", path("runs/linear"), "-o", path("report.html"), "--watch"});
   EXPECT_EQ(done.status, 0);
-  EXPECT_THAT(done.err, HasSubstr("no run goes on"));
+  EXPECT_THAT(done.err, HasSubstr("no run is active"));
 }
 
 TEST_F(ReportProgramTest, ListsSortsAndFiltersRuns) {
@@ -81,11 +81,15 @@ TEST_F(ReportProgramTest, ListsSortsAndFiltersRuns) {
   EXPECT_THAT(one.out, ::testing::ContainsRegex("linear +finished +4/4"));
   const Finished none = furlong({"runs", path("runs"), "--where", "loss<0"});
   EXPECT_EQ(std::count(none.out.begin(), none.out.end(), '\n'), 1) << "the header";
+  EXPECT_THAT(none.err, HasSubstr("no run matches --where"));
 }
 
 TEST_F(ReportProgramTest, RejectsWhatIsNoRunColumnOrCondition) {
   expect_user_error(furlong({"report", path("missing")}), {"missing: does not exist; expected a run directory"});
-  expect_user_error(furlong({"report", folder_.string() + "/linear.yaml"}), {"linear.yaml"});
+  expect_user_error(furlong({"report", folder_.string() + "/linear.yaml"}),
+                    {"linear.yaml: not a directory; expected a run directory"});
+  expect_user_error(furlong({"report", path("runs")}), {"runs: not a run directory; expected RUN..., such as "});
+  expect_user_error(furlong({"report", path("runs/linear"), "--lra", path("linear.yaml")}), {"linear.yaml"});
   expect_user_error(furlong({"report", path("runs/linear"), "-o", path("none/report.html")}), {"none"});
   expect_user_error(furlong({"runs", path("missing")}),
                     {"missing: does not exist; expected the directory that holds your runs"});

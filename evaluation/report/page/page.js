@@ -37,8 +37,10 @@ function short(value) {
   if (size !== 0 && size < 1e-3) return +value.toPrecision(3) + "";
   return String(+value.toPrecision(5));
 }
-const bytes = (value) => (value === null ? "–" : value >= 2 ** 30 ? (value / 2 ** 30).toPrecision(3) + " GiB" :
-  (value / 2 ** 20).toPrecision(3) + " MiB");
+// One unit of memory for tables and charts.
+const peaks = data.runs.flatMap((run) => run.splits.train?.values.memory_bytes || []);
+const memoryUnit = peaks.some((value) => value >= 2 ** 30) ? [2 ** 30, "GiB"] : [2 ** 20, "MiB"];
+const bytes = (value) => (value === null ? "–" : `${(value / memoryUnit[0]).toPrecision(3)} ${memoryUnit[1]}`);
 function duration(seconds) {
   if (!isFinite(seconds)) return "–";
   const s = Math.round(seconds);
@@ -69,7 +71,14 @@ function last(run, split, key) {
   for (let i = values.length; i-- > 0;) if (values[i] !== null) return values[i];
   return null;
 }
+// What the losses of a run are: the stages of furlong finetune minimize different quantities.
+const distinct = (values) => new Set(values).size > 1;
+function goalOf(run) {
+  const teacher = run.config["teacher.loss"];
+  return teacher && teacher !== "none" ? teacher : run.config["objective.name"] || "–";
+}
 function drawRuns() {
+  const goals = distinct(data.runs.map(goalOf));
   const rows = data.runs.map((run, index) => {
     const box = element("input", { type: "checkbox", "aria-label": `show ${run.name}` });
     box.checked = !state.hidden.includes(run.path);
@@ -83,26 +92,40 @@ function drawRuns() {
     const name = element("label", {}, box, line, run.name);
     return [{ node: name, kind: "text" }, { text: run.state, kind: "state-" + run.state },
       { text: short(run.step) + (run.max_steps ? " of " + short(run.max_steps) : ""), kind: "number" },
-      number(run.tokens), { text: duration(run.seconds), kind: "number" }, number(last(run, "train", "loss")),
+      number(run.tokens), { text: duration(run.seconds), kind: "number" },
+      ...(goals ? [{ text: goalOf(run) }] : []), number(last(run, "train", "loss")),
       number(last(run, "validation", "loss")),
       { text: run.best_loss === null ? "–" : `${short(run.best_loss)} at ${short(run.best_step)}`, kind: "number" },
       number(last(run, "train", "tokens_per_second")),
       { text: bytes(last(run, "train", "memory_bytes")), kind: "number" }];
   });
-  table($("runs"), [{ text: "run" }, { text: "state" }, { text: "step", kind: "number" },
-    { text: "tokens", kind: "number" }, { text: "training time", kind: "number" }, { text: "loss", kind: "number" },
-    { text: "validation", kind: "number" }, { text: "best validation", kind: "number" },
-    { text: "tokens/s", kind: "number" }, { text: "peak memory", kind: "number" }], rows);
+  const title = (text) => ({ text, kind: "number" });
+  table($("runs"), [{ text: "run" }, { text: "state" }, title("step"), title("tokens"), title("training time"),
+    ...(goals ? [{ text: "loss of" }] : []), title("loss"), title("validation"), title("best validation"),
+    title("tokens/s"), title("peak memory")], rows);
   $("problems").replaceChildren(...data.runs.flatMap((run) => run.problems.map((text) => element("li", {}, text))));
 }
 
 // --- charts
-const titles = { loss: "Loss, nats", learning_rate: "Learning rate", gradient_norm: "Gradient norm before clipping",
-  tokens_per_second: "Tokens per second", memory_bytes: "Peak memory, bytes", accuracy: "Accuracy",
-  least_denominator: "Least denominator of attention", guarded_rows: "Fraction of guarded attention rows",
-  skipped: "Skipped steps" };
+const titles = { loss: "Loss, nats", squared_error: "Loss, mean squared error",
+  distillation_loss: "Distillation loss, nats", attention_error: "Attention error, relative",
+  divergence: "Divergence from the teacher, nats", accuracy: "Accuracy", learning_rate: "Learning rate",
+  gradient_norm: "Gradient norm before clipping", tokens_per_second: "Tokens per second",
+  memory_bytes: `Peak memory, ${memoryUnit[1]}`, least_denominator: "Least denominator of attention",
+  guarded_rows: "Fraction of guarded attention rows", skipped: "Skipped steps" };
 const titleOf = (key) => titles[key] || (/^layer_\d+$/.test(key) ? `Attention error of layer ${key.slice(6)}` : key);
-const order = ["loss", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second", "memory_bytes"];
+const losses = ["loss", "squared_error", "distillation_loss", "attention_error"];
+const order = [...losses, "divergence", "accuracy", "learning_rate", "gradient_norm", "tokens_per_second",
+  "memory_bytes"];
+// The chart of a key: losses that measure different quantities do not share an axis.
+function chartOf(run, split, key) {
+  if (key !== "loss") return key;
+  const teacher = run.config["teacher.loss"];
+  if (teacher === "attention_transfer") return "attention_error";
+  if (teacher === "distillation" && split === "train") return "distillation_loss";
+  return run.config["objective.name"] === "regression" ? "squared_error" : "loss";
+}
+const smoothedFrom = 50;  // lines
 
 // An exponential moving average, corrected for its start; gaps stay gaps.
 function smoothed(values, weight) {
@@ -133,8 +156,11 @@ function linesOf(key) {
     for (const split of Object.keys(run.splits)) {
       // Speed and memory of an evaluation are not those of training.
       if (split !== "train" && (key === "tokens_per_second" || key === "memory_bytes")) continue;
-      const values = run.splits[split].values[key];
-      if (values) lines.push({ run, index, split, values, x: abscissae(run, split) });
+      for (const [name, column] of Object.entries(run.splits[split].values)) {
+        if (chartOf(run, split, name) !== key) continue;
+        const values = name === "memory_bytes" ? column.map((value) => value && value / memoryUnit[0]) : column;
+        lines.push({ run, index, split, values, x: abscissae(run, split) });
+      }
     }
   });
   return lines;
@@ -154,7 +180,7 @@ function logTicks(low, high) {
 }
 
 function drawChart(figure, key) {
-  const lines = linesOf(key), log = key === "loss" && state.log;
+  const lines = linesOf(key), log = losses.includes(key) && state.log;
   const usable = (x, y) => x !== null && y !== null && isFinite(x) && isFinite(y) && (!log || y > 0);
   const width = Math.max(280, figure.clientWidth - 26), height = figure.classList.contains("wide") ? 340 : 220;
   const left = 58, right = width - 10, top = 10, bottom = height - 26;
@@ -201,8 +227,8 @@ function drawChart(figure, key) {
   };
   for (const line of lines) {
     const style = { fill: "none", stroke: color(line.index), "stroke-dasharray": dash(line.index) };
-    const smooth = line.split === "train" && (key === "loss" || key === "gradient_norm") && state.smoothing > 0 &&
-      line.x.length >= 50;
+    const smooth = line.split === "train" && (losses.includes(key) || key === "gradient_norm") &&
+      state.smoothing > 0 && line.x.length >= smoothedFrom;
     if (line.split === "train") {
       const width = smooth ? { "stroke-width": 1, class: "raw" } : { "stroke-width": 2 };
       svg.append(shape("path", { ...style, ...width, d: path(line, line.values) }));
@@ -268,42 +294,80 @@ function attachCursor(svg, readout, lines, usable, area) {
 function drawCharts() {
   const keys = new Set();
   for (const run of data.runs)
-    for (const split of Object.values(run.splits)) for (const key of Object.keys(split.values)) keys.add(key);
+    for (const [split, { values }] of Object.entries(run.splits))
+      for (const key of Object.keys(values)) keys.add(chartOf(run, split, key));
   const sorted = [...order.filter((key) => keys.delete(key)), ...[...keys].sort()];
   for (const key of sorted) {
     let figure = document.querySelector(`figure[data-key="${CSS.escape(key)}"]`);
     if (!figure) {
-      figure = element("figure", { "data-key": key, class: key === "loss" ? "wide" : "" },
+      figure = element("figure", { "data-key": key, class: losses.includes(key) ? "wide" : "" },
         element("h3", {}, titleOf(key)), element("p", { class: "readout", role: "status" }));
-      if (key === "loss")
-        figure.append(element("figcaption", {}, "Solid: training, smoothed from 50 lines on; faint: as recorded. " +
-          "Dots: validation and test."));
+      if (losses.includes(key))
+        figure.append(element("figcaption", {}, `Solid: training, smoothed from ${smoothedFrom} lines on; faint: as ` +
+          "recorded. Dots: validation and test."));
       $("charts").append(figure);
     }
     drawChart(figure, key);
   }
   if (sorted.length === 0) $("charts-section").hidden = true;
-  $("smoothing-value").textContent = (+state.smoothing).toFixed(2);
+  const smooths = data.runs.some((run) => (run.splits.train?.step.length || 0) >= smoothedFrom);
+  $("smoothing").disabled = !smooths;
+  $("smoothing-value").textContent = smooths ? (+state.smoothing).toFixed(2) : `needs ${smoothedFrom} lines`;
 }
 
 // --- recovery, attention, samples, configuration
-const percent = (value) =>
-  ({ text: value === null || value === undefined ? "–" : (100 * value).toFixed(1) + " %", kind: "number" });
+const known = (value) => value !== null && value !== undefined;
+const fixed = (value, digits) => ({ text: known(value) ? value.toFixed(digits) : "–", kind: "number" });
+function percent(value, error = null) {
+  const text = known(value) ? (100 * value).toFixed(1) + (known(error) ? ` ± ${(100 * error).toFixed(1)}` : "") : "–";
+  return { text: text + (known(value) ? " %" : ""), kind: "number" };
+}
+function mean(values) {
+  const measured = values.filter(known);
+  return measured.length ? measured.reduce((sum, value) => sum + value, 0) / measured.length : null;
+}
 function drawRecoveries() {
   $("recovery-section").hidden = data.recoveries.length === 0;
   for (const found of data.recoveries) {
     const made = element("table");
-    const rows = (found.models || []).map((model) => [{ text: model.name }, number(model.loss), percent(model.accuracy),
-      percent(model.recovery?.accuracy), percent(model.recovery?.loss), percent(model.window_off?.recovery?.accuracy),
-      number(model.tokens), number(model.minutes)]);
+    const measures = ["loss", "perplexity", "accuracy", "recovery of accuracy", "recovery of loss",
+      "recovery, windows off", "mean attention error", "tokens", "minutes"];
+    const rows = (found.models || []).map((model) => [{ text: model.name }, number(model.loss),
+      number(model.perplexity), percent(model.accuracy),
+      percent(model.recovery?.accuracy, model.recovery?.accuracy_standard_error), percent(model.recovery?.loss),
+      percent(model.window_off?.recovery?.accuracy),
+      number(mean(Object.values(model.relative_error_of_attention || {}))), number(model.tokens),
+      fixed(model.minutes, 1)]);
     if (found.baseline)
-      rows.unshift([{ text: "unigram baseline" }, number(found.baseline.loss), percent(found.baseline.accuracy),
-        {}, {}, {}, {}, {}]);
-    table(made, [{ text: "model" }, ...["loss", "accuracy", "recovery of accuracy", "recovery of loss",
-      "recovery, windows off", "tokens", "minutes"].map((text) => ({ text, kind: "number" }))], rows);
+      rows.unshift([{ text: "unigram baseline" }, number(found.baseline.loss), number(null),
+        percent(found.baseline.accuracy), ...measures.slice(3).map(() => number(null))]);
+    table(made, [{ text: "model" }, ...measures.map((text) => ({ text, kind: "number" }))], rows);
     const source = `${found.source || ""}: ${found.data || ""}, ${found.split || ""} split`;
     $("recovery").append(element("p", { class: "hint" }, source),
       element("div", { class: "scroll" }, made));
+  }
+}
+// Table of furlong bench lra; shares of samples in percent.
+function drawLra() {
+  $("lra-section").hidden = data.lra.length === 0;
+  for (const found of data.lra) {
+    const made = element("table");
+    const rows = found.results.map((result) => {
+      const { value, low, high } = result.accuracy || {};
+      const share = (part) => (known(part) ? (100 * part).toFixed(1) : "–");
+      const interval = known(low) && known(high) ? ` (${share(low)} – ${share(high)})` : "";
+      return [{ text: result.task }, { text: result.mechanism }, { text: share(value) + interval, kind: "number" },
+        { text: share(result.baseline_accuracy), kind: "number" },
+        { text: share(result.published_accuracy), kind: "number" }, fixed(result.seconds, 0),
+        fixed(known(result.peak_bytes) ? result.peak_bytes / 2 ** 20 : null, 1)];
+    });
+    const measures = ["accuracy, % (95% interval)", "baseline, %", "published, %", "seconds", "peak MiB"];
+    table(made,
+      [{ text: "task" }, { text: "mechanism" }, ...measures.map((text) => ({ text, kind: "number" }))], rows);
+    const machine = found.machine || {};
+    const source = `Size ${found.size ?? "–"}, commit ${found.furlong?.commit ?? "–"}, ${machine.cpu ?? "–"}, ` +
+      `${machine.threads ?? "–"} threads`;
+    $("lra").append(element("p", { class: "hint" }, source), element("div", { class: "scroll" }, made));
   }
 }
 function drawAttention() {
@@ -312,7 +376,7 @@ function drawAttention() {
   for (const run of analyzed) {
     const rows = run.attention.flatMap((layer) => layer.heads.map((head) => {
       const own = head.attention.find((attention) => attention.own) || head.attention[0] || {};
-      const worse = own.error !== undefined && own.error > head.uniform_error;
+      const worse = own.error !== undefined && own.error >= head.uniform_error;
       return [{ text: layer.layer }, number(head.head), { text: own.name },
         number(own.error, worse ? "cell bad" : "cell"),
         number(head.uniform_error), number(head.query_norm?.mean), number(head.key_norm?.mean)];
@@ -372,6 +436,7 @@ $("controls").addEventListener("submit", (event) => event.preventDefault());
 drawRuns();
 drawCharts();
 drawRecoveries();
+drawLra();
 drawAttention();
 drawSamples();
 drawConfigs();

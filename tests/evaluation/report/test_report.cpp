@@ -130,6 +130,8 @@ TEST_F(ReportTest, RejectsFoldersThatAreNoRuns) {
   EXPECT_THAT(message_of<UserError>([&] { find_runs(folder_ / "missing"); }),
               HasSubstr("missing: does not exist; expected the directory"));
   const auto run = write_run("run", train_line(1, 5), "");
+  EXPECT_THAT(message_of<UserError>([&] { read_run(run / "metrics.jsonl"); }),
+              HasSubstr("metrics.jsonl: not a directory; expected a run directory"));
   EXPECT_THAT(message_of<UserError>([&] { open_runs({run.string(), run.string() + "/"}); }), HasSubstr("given twice"));
 }
 
@@ -141,7 +143,30 @@ TEST_F(ReportTest, FindsRunsAndNamesThemByWhatDiffers) {
   const std::vector<ReportRun> runs = open_runs({(folder_ / "a/seed_1").string(), (folder_ / "b/seed_1").string()});
   EXPECT_EQ(runs[0].name, "a/seed_1");
   EXPECT_EQ(runs[1].name, "b/seed_1");
-  EXPECT_EQ(open_runs({(folder_ / "a").string()})[0].name, "seed_1") << "the stages of a folder";
+  write_file_atomically(folder_ / "a/finetune.json", "{}");
+  EXPECT_EQ(open_runs({(folder_ / "a").string()})[0].name, "seed_1") << "the stages of furlong finetune";
+  EXPECT_THAT(message_of<UserError>([&] { open_runs({(folder_ / "b").string()}); }),
+              HasSubstr("/b: not a run directory; expected RUN..., such as " + (folder_ / "b/seed_1").string() +
+                        "; furlong runs " + (folder_ / "b").string() + " lists them"));
+}
+
+TEST_F(ReportTest, ReadsTablesOfLongRangeArena) {
+  const std::filesystem::path file = folder_ / "lra.json";
+  const std::string result =
+      R"({"task": "listops", "mechanism": "elu1", "accuracy": {"value": 0.5, "low": 0.4, "high": 0.6}})";
+  write_file_atomically(file, "{\"size\": \"desk\", \"results\": [" + result + "]}");
+  ReportTables tables;
+  tables.lra.push_back(read_lra(file));
+  EXPECT_EQ(data_of(report_page({}, tables, {}))["lra"][0]["results"][0]["accuracy"]["value"], 0.5);
+  for (const char* other : {"[]", "{}", "{\"results\": 3}", "{\"results\": [3]}", "{\"results\": [{\"task\": 1}]}"}) {
+    write_file_atomically(file, other);
+    EXPECT_THAT(message_of<UserError>([&] { read_lra(file); }),
+                HasSubstr("lra.json: not results of Long Range Arena; expected the file of furlong bench lra"))
+        << other;
+  }
+  write_file_atomically(file, "{");
+  EXPECT_THAT(message_of<UserError>([&] { read_lra(file); }), HasSubstr("lra.json"));
+  EXPECT_THAT(message_of<UserError>([&] { read_lra(folder_ / "none.json"); }), HasSubstr("none.json"));
 }
 
 TEST_F(ReportTest, PageHasTheNumbersOfTheFiles) {
