@@ -1,10 +1,13 @@
 #include "datasets/prepare/prepare.h"
 
 #include <fmt/ranges.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 
 #include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/document_encoder.h"
@@ -51,6 +54,41 @@ std::vector<InputFile> inputs_of(const PrepareOptions& options) {
     for (std::string& path : files_of(own)) inputs.push_back({std::move(path), split});
   }
   return inputs;
+}
+
+/// Returns whether the names of folders are the labels.
+bool is_labeled_by_folder(const PrepareOptions& options, const std::string& first) {
+  if (options.format == PrepareOptions::Format::labeled) return options.labeled.kind == LabeledFormat::Kind::files;
+  if (options.format != PrepareOptions::Format::images || !options.image_labels.empty() || options.cifar10)
+    return false;
+  if (first == "-") return false;  // can be read only once
+  std::string beginning(8, '\0');
+  beginning.resize(ByteSource(first).read(beginning.data(), beginning.size()));
+  return is_picture(beginning);
+}
+
+/// Puts the inputs of each split in random order. A prefix of a split, which validation measures, would otherwise have
+/// one label.
+void shuffle(std::vector<InputFile>& inputs, std::uint64_t seed) {
+  std::vector<std::tuple<std::size_t, std::uint64_t, std::size_t>> keys;  // inputs of all splits come first
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    keys.emplace_back(inputs[i].split ? 1 + static_cast<std::size_t>(*inputs[i].split) : 0,
+                      XXH3_64bits_withSeed(&i, sizeof i, seed), i);
+  std::sort(keys.begin(), keys.end());
+  std::vector<InputFile> shuffled;
+  for (const auto& key : keys) shuffled.push_back(std::move(inputs[std::get<2>(key)]));
+  inputs = std::move(shuffled);
+}
+
+/// Returns the names of the folders, in order of appearance.
+std::vector<std::string> folder_names(const std::vector<InputFile>& inputs) {
+  std::vector<std::string> names;
+  std::set<std::string> known;
+  for (const InputFile& input : inputs) {
+    std::string name = folder_of(input.path);
+    if (known.insert(name).second) names.push_back(std::move(name));
+  }
+  return names;
 }
 
 void check_paths(const PrepareOptions& options, const std::vector<InputFile>& inputs) {
@@ -142,12 +180,13 @@ Json options_as_json(const PrepareOptions& options) {
 class Preparation {
  public:
   explicit Preparation(const PrepareOptions& options)
-      : options_(options), start_(Clock::now()), last_progress_(start_) {}
+      : options_(options), labeled_(options.labeled), start_(Clock::now()), last_progress_(start_) {}
 
   PrepareReport run() {
-    const std::vector<InputFile> inputs = inputs_of(options_);
+    std::vector<InputFile> inputs = inputs_of(options_);
     n_inputs_ = inputs.size();
     check_paths(options_, inputs);
+    label_by_folders(inputs);
     // fail on a bad path before reading inputs, which may take hours
     output_ = std::make_unique<AtomicFile>(options_.output);
     if (!options_.label_file.empty()) read_labels();
@@ -178,14 +217,25 @@ class Preparation {
   }
 
  private:
+  void label_by_folders(std::vector<InputFile>& inputs) {
+    labeled_by_folder_ = is_labeled_by_folder(options_, inputs.front().path);
+    if (!labeled_by_folder_) return;
+    for (const InputFile& input : inputs)
+      if (input.path == "-") refuse_standard_input();
+    if (labeled_.labels.empty()) labeled_.labels = folder_names(inputs);
+    shuffle(inputs, options_.store.seed);
+  }
+
+  [[noreturn]] void refuse_standard_input() const {
+    throw UserError("standard input is in no folder, which would be its label; give the path of a file{}",
+                    options_.format == PrepareOptions::Format::images ? ", or --label-file" : "");
+  }
+
   void read_input(const InputFile& input) {
     ByteSource source(input.path);
     std::size_t count = source.read(block_.data(), block_.size());
     if (!writer_) open_writer({block_.data(), count}, source.name());
     if (input.split) writer_->set_split(input.split);
-    if (labeled_by_folder_ && input.path == "-")
-      throw UserError("standard input is in no folder, which would be its label; give the path of a file{}",
-                      options_.format == PrepareOptions::Format::images ? ", or --label-file" : "");
     reader_->begin_input(source.name());
     while (count > 0) {
       report_.input_bytes += count;
@@ -222,13 +272,13 @@ class Preparation {
     if (vocabulary_->tokenizer()) report_.tokenizer = vocabulary_->tokenizer()->kind();
     DatasetWriterOptions writer_options = options_.store;
     const bool labeled = options_.format == PrepareOptions::Format::labeled;
-    labeled_by_folder_ = labeled && !label_table_ && options_.labeled.kind == LabeledFormat::Kind::files;
     if (labeled) writer_options.documents_per_label = options_.labeled.second_text_field.empty() ? 1 : 2;
     if (options_.format == PrepareOptions::Format::images) {
       images_.cifar10 = options_.cifar10;
-      labeled_by_folder_ = !options_.cifar10 && options_.image_labels.empty() && is_picture(beginning);
+      const bool by_folder = options_.image_labels.empty() && !options_.cifar10 && is_picture(beginning);
+      if (by_folder && !labeled_by_folder_) refuse_standard_input();  // whose first bytes were not known before
       images_.labeled = !options_.image_labels.empty() || options_.cifar10 || labeled_by_folder_;
-      images_.names = options_.labeled.labels;
+      images_.names = labeled_.labels;
       images_.grayscale = options_.grayscale;
       if (images_.labeled) writer_options.documents_per_label = 1;
     }
@@ -245,7 +295,7 @@ class Preparation {
         if (label_table_)
           return make_labeled_fasta_reader(*label_table_, options_.labeled.label_kind, *vocabulary_,
                                            options_.map_unknown, *writer_);
-        return make_labeled_reader(options_.labeled, *vocabulary_, options_.map_unknown, *writer_);
+        return make_labeled_reader(labeled_, *vocabulary_, options_.map_unknown, *writer_);
       case PrepareOptions::Format::images:
         return make_image_reader(std::move(images_), *writer_);
       case PrepareOptions::Format::text:
@@ -262,6 +312,7 @@ class Preparation {
   }
 
   const PrepareOptions& options_;
+  LabeledFormat labeled_;
   std::size_t n_inputs_ = 0;
   std::uint64_t tokens_before_split_ = 0;
   bool labeled_by_folder_ = false;

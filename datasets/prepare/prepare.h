@@ -15,7 +15,9 @@ namespace furlong {
 /// Inputs, output and options of prepare().
 struct PrepareOptions {
   enum class Format { text, fasta, labeled, images } format = Format::text;
-  /// Paths of plain, gzip, xz or zstd files, or of folders of them (files_of()); "-" is standard input.
+  /// Paths of plain, gzip, xz or zstd files, or of folders of them (files_of()); "-" is standard input. If the names of
+  /// folders are labels, files are read in a random order, which depends on store.seed: a part of a split then has all
+  /// labels.
   std::vector<std::string> inputs;
   /// Inputs of the same kind that are the validation or test split. Such a split gets none of `inputs`: its share must
   /// be 0. Needs SplitBy::document.

@@ -98,7 +98,7 @@ TEST_F(PrepareImagesTest, RejectsLabelsOfUnlabeledAndMixedFiles) {
   PrepareOptions named = options({plain});
   named.labeled.labels = {"cat", "dog"};
   EXPECT_THAT(refusal(named), ::testing::AllOf(HasSubstr("a.idx: --labels"), HasSubstr("--label-file")));
-  EXPECT_THAT(refusal(options({picture, plain})), ::testing::AllOf(HasSubstr("a.idx: "), HasSubstr("separately")));
+  EXPECT_THAT(refusal(options({picture, plain})), ::testing::AllOf(HasSubstr("a.idx"), HasSubstr("separately")));
   EXPECT_THAT(refusal(options({plain, picture})), ::testing::AllOf(HasSubstr("a.pgm: "), HasSubstr("separately")));
 }
 
@@ -122,7 +122,7 @@ TEST_F(PrepareImagesTest, FoldersLabelPicturesAndValuesAreScaled) {
                                        file("dog/2.pgm", "P5 2 1 4 " + bytes({1, 2}))};
   PrepareOptions wanted = options(files);
   const TokenizedDataset data = prepared(wanted);
-  EXPECT_EQ(pixels(data), (Pixels{0, 255, '#', 10, 64, 128}));
+  EXPECT_EQ(pixels(data), (Pixels{64, 128, '#', 10, 0, 255})) << "in random order";
   EXPECT_EQ(data.labels(), (Pixels{0, 1, 0}));
   EXPECT_EQ(data.vocabulary().labels(), (std::vector<std::string>{"dog", "cat"}));
   wanted.labeled.labels = {"cat", "dog"};
@@ -203,9 +203,10 @@ TEST_F(PrepareImagesTest, RejectsOtherPngFiles) {
   EXPECT_THAT(refused(large), HasSubstr("bad.png: the file is truncated"));
   large.replace(16, 8, std::string(8, '\0'));
   EXPECT_THAT(refused(large), HasSubstr("0 x 0 x 1; expected at least one image of 1 byte"));
-  EXPECT_THAT(refusal(options({file("good.png", good),
-                               file("bad.png", testing::png_file({.columns = 1, .rows = 2, .lines = {"a", "b"}}))})),
-              HasSubstr("bad.png: images of 2 x 1 x 1; expected 1 x 2 x 1 as in"));
+  EXPECT_THAT(
+      refusal(options({file("good.png", good),
+                       file("bad.png", testing::png_file({.columns = 1, .rows = 2, .lines = {"a", "b"}}))})),
+      ::testing::ContainsRegex("png: images of (2 x 1 x 1; expected 1 x 2 x 1|1 x 2 x 1; expected 2 x 1 x 1) as in"));
   EXPECT_THAT(refusal(options({file("good.png", good), file("a.idx", idx({1, 1, 2}, "ab"))})), HasSubstr("separately"));
   for (std::size_t size = 1; size < good.size(); ++size)
     EXPECT_THAT(refused(good.substr(0, size)), HasSubstr("bad.png: the file")) << size;
