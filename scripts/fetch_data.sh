@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches the training data of the configs in configs/ from Debian packages, which are unpacked but not installed.
-#   scripts/fetch_data.sh [kjv|ecoli|proteins|all_proteins|antibodies|english|fashion|all] [--cache DIR]
+#   scripts/fetch_data.sh [kjv|ecoli|proteins|all_proteins|antibodies|english|fashion|manual_pages|all] [--cache DIR]
 # DIR defaults to $FURLONG_DATA or `data`. Complete files are kept. Needs no root.
 #   kjv           DIR/kjv.txt          the King James Bible (packages bible-kjv, bible-kjv-text)
 #   ecoli         DIR/ecoli.fa         the genome of E. coli 536 (package bowtie-examples)
@@ -10,6 +10,8 @@
 #                                      needs python3)
 #   english       DIR/english.txt      An Anarchist FAQ, a book of English prose (package anarchism)
 #   fashion       DIR/fashion_*.idx    70,000 pictures of clothes with labels (package dataset-fashion-mnist)
+#   manual_pages  DIR/manual_pages.tar 1,577 manual pages, in folders by section: man1, man2, man3, man8 (packages
+#                                      manpages, manpages-dev, coreutils, netpbm, iproute2, lvm2)
 # Exit status: 0 success, 1 the download or the machine failed, 2 invalid arguments.
 set -euo pipefail
 
@@ -21,16 +23,16 @@ fashion=(fashion_train fashion_train_labels fashion_test fashion_test_labels)
 cache=${FURLONG_DATA:-data}
 while (( $# )); do
   case "$1" in
-    kjv|ecoli|proteins|all_proteins|antibodies|english) names+=("$1") ;;
+    kjv|ecoli|proteins|all_proteins|antibodies|english|manual_pages) names+=("$1") ;;
     fashion) names+=("${fashion[@]}") ;;
-    all) names+=(kjv ecoli proteins all_proteins antibodies english "${fashion[@]}") ;;
+    all) names+=(kjv ecoli proteins all_proteins antibodies english "${fashion[@]}" manual_pages) ;;
     --cache) [[ -n ${2:-} ]] || fail "--cache needs a folder" 2
              cache=$2; shift ;;
     --cache=*) cache=${1#*=} ;;
     -h|--help) usage; exit 0 ;;
     *)
-      fail "unknown argument \"$1\"; expected kjv, ecoli, proteins, all_proteins, antibodies, english, fashion, all,\
- --cache" 2
+      fail "unknown argument \"$1\"; expected kjv, ecoli, proteins, all_proteins, antibodies, english, fashion,\
+ manual_pages, all, --cache" 2
       ;;
   esac
   shift
@@ -46,6 +48,7 @@ fashion_train=(fashion_train.idx 47040016 c59f468a2f672dc815687fe0f83887768d799f
 fashion_train_labels=(fashion_train_labels.idx 60008 bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9)
 fashion_test=(fashion_test.idx 7840016 5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b)
 fashion_test_labels=(fashion_test_labels.idx 10008 0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34)
+manual_pages=(manual_pages.tar 9523200 4952fcdb3bc0e9f8b2404904490fc8c2a1520d16f406dd7a74ccdf4fb457b93c)
 antibodies=(antibodies.fa 2652323 175671ab7963e243df690b08caa56f147403d2f140cfd8f23ac2647140c9d1f6)
 
 # whole FILE BYTES SHA256
@@ -127,6 +130,24 @@ make_fashion_train() { unpack_fashion train-images-idx3; }
 make_fashion_train_labels() { unpack_fashion train-labels-idx1; }
 make_fashion_test() { unpack_fashion t10k-images-idx3; }
 make_fashion_test_labels() { unpack_fashion t10k-labels-idx1; }
+
+# The source of the pages, without the lines that state their section (.TH, .Dt) and without pages that only refer to
+# another one. The archive is the same for the same pages.
+make_manual_pages() {
+  unpack manpages manpages-dev coreutils netpbm iproute2 lvm2
+  local section page text
+  for section in man1 man2 man3 man8; do
+    mkdir -p "$work/manual_pages/$section"
+    for page in "$work/root/usr/share/man/$section/"*.gz; do
+      [[ -f $page && ! -L $page ]] || continue
+      text=$work/manual_pages/$section/$(basename "$page" .gz)
+      gzip -dc "$page" | LC_ALL=C grep -av '^\.\(TH\|Dt\) ' >"$text" || true
+      if [[ $(head -c 4 "$text") == '.so ' ]]; then rm "$text"; fi
+    done
+  done
+  LC_ALL=C tar --create --format ustar --sort name --mtime @0 --owner 0 --group 0 --numeric-owner --mode u=rwX,go=rX \
+    --directory "$work" manual_pages
+}
 
 make_antibodies() {
   command -v python3 >/dev/null || fail "antibodies: needs python3"

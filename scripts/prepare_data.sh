@@ -2,8 +2,9 @@
 # Fetches a data set of the configs in configs/ and makes its tokenized dataset, unless it exists.
 #   scripts/prepare_data.sh kjv|ecoli|proteins|all_proteins|antibodies|english|english_passages
 #   scripts/prepare_data.sh kjv_tokens|kjv_sections|kjv_pairs
-#   scripts/prepare_data.sh fashion_train|fashion_test
+#   scripts/prepare_data.sh fashion|fashion_train|fashion_test|manual_pages
 #   scripts/prepare_data.sh listops|listops_desk|pathfinder|pathx
+#   scripts/prepare_data.sh imdb|aan|cifar10    (of the official files, which must exist)
 # Works in the folder `data` of the current directory, or in $FURLONG_DATA.
 # Exit status: 0, or that of the step that failed.
 set -euo pipefail
@@ -14,7 +15,8 @@ furlong=${FURLONG:-$root/build/release/bin/furlong}
 [[ -x $furlong ]] || furlong=$(command -v furlong)  # an installed program
 data=${FURLONG_DATA:-data}
 name=${1:-}
-source=''  # a file; empty: the data set is generated
+source=''    # a file or folder; empty: the data set is generated
+official=''  # files that only their users can get; empty: fetch_data.sh fetches them
 
 # shellcheck disable=SC2054  # the commas are inside arguments
 case "$name" in
@@ -58,21 +60,50 @@ case "$name" in
                             --split train:0.95,validation:0.05) ;;
   fashion_test) source=$data/fashion_test.idx
                 arguments=(images "$source" --label-file "$data/fashion_test_labels.idx" --split train:1) ;;
+  # Both in one dataset, whose test split has the official test pictures.
+  fashion) source=$data/fashion_train.idx
+           arguments=(images "$source" --test-inputs "$data/fashion_test.idx" --split train:0.95,validation:0.05
+                      --label-file "$data/fashion_train_labels.idx,$data/fashion_test_labels.idx") ;;
+  # Manual pages, labeled with their section.
+  manual_pages) source=$data/manual_pages
+                arguments=(labeled "$source" --label-from folder --split train:0.8,validation:0.1,test:0.1) ;;
+  # Data of Long Range Arena, with their official test splits. Validation is a part of training.
+  imdb) source=$data/aclImdb
+        official='aclImdb_v1.tar.gz, unpacked (https://ai.stanford.edu/~amaas/data/sentiment/)'
+        arguments=(labeled "$source/train/neg" "$source/train/pos" --label-from folder
+                   --test-inputs "$source/test/neg,$source/test/pos" --split train:0.95,validation:0.05) ;;
+  aan) source=$data/new_aan_pairs.train.tsv
+       official='new_aan_pairs.{train,eval,test}.tsv (https://github.com/google-research/long-range-arena)'
+       arguments=(labeled "$source" --text-field 4 --second-text-field 5 --label-field 1 --labels 0.0,1.0
+                  --validation-inputs "$data/new_aan_pairs.eval.tsv" --test-inputs "$data/new_aan_pairs.test.tsv") ;;
+  cifar10) source=$data/cifar-10-batches-bin
+           official='cifar-10-binary.tar.gz, unpacked (https://www.cs.toronto.edu/~kriz/cifar.html)'
+           arguments=(images "$source"/data_batch_{1,2,3,4,5}.bin --format cifar10 --grayscale
+                      --test-inputs "$source/test_batch.bin" --split train:0.9,validation:0.1) ;;
   listops) arguments=(listops) ;;
   listops_desk) arguments=(listops --min-length 50 --max-length 200) ;;
   pathfinder) arguments=(pathfinder) ;;
   pathx) arguments=(pathfinder --size 128) ;;
   *) echo "prepare_data.sh: data set \"$name\" is unknown; expected kjv, ecoli, proteins, all_proteins, antibodies," \
-       "english, english_passages, kjv_tokens, kjv_sections, kjv_pairs, fashion_train, fashion_test, listops," \
-       "listops_desk, pathfinder or pathx" >&2
+       "english, english_passages, kjv_tokens, kjv_sections, kjv_pairs, fashion, fashion_train, fashion_test," \
+       "manual_pages, imdb, aan, cifar10, listops, listops_desk, pathfinder or pathx" >&2
      exit 2 ;;
 esac
 
 store=$data/$name.h5
 [[ -e $store ]] && exit 0
 mkdir -p "$data"
-if [[ -n $source && ! -e $source ]] || [[ $name == fashion_* && ! -e ${source%.idx}_labels.idx ]]; then
+if [[ -n $official && ! -e $source ]]; then
+  echo "prepare_data.sh: $source is missing; put there $official" >&2
+  exit 2
+fi
+if [[ $name == fashion* && ! -e ${source%.idx}_labels.idx ]] || [[ -n $source && ! -e $source ]]; then
   "$root/scripts/fetch_data.sh" "${name%%_@(tokens|sections|pairs|passages|train|test)}" --cache "$data" >&2
+fi
+if [[ $name == manual_pages && ! -e $source ]]; then
+  rm -rf "$source.partial" && mkdir "$source.partial"
+  tar --extract --file "$source.tar" --directory "$source.partial" --strip-components 1
+  mv "$source.partial" "$source"
 fi
 if [[ $name == kjv_* && ! -e $source ]]; then
   awk -f "$root/scripts/label_kjv.awk" -v task="${name#kjv_}" "$data/kjv.txt" >"$source.partial"
