@@ -1,13 +1,13 @@
 #include "evaluation/bench/bench_lra.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <array>
-#include <memory>
+#include <sstream>
 
 #include "datasets/prepare/prepare_task.h"
-#include "datasets/tasks/listops.h"
-#include "datasets/tasks/pathfinder.h"
 #include "datasets/tokenized_dataset.h"
+#include "evaluation/bench/lra_tasks.h"
 #include "evaluation/predictions.h"
 #include "evaluation/report/run_files.h"
 #include "evaluation/run_check.h"
@@ -28,44 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint64_t data_seed = 1;
-
-struct LraTask {
-  const char* name;
-  std::array<std::uint64_t, 3> samples;  // as published
-  std::int64_t sequence_length;          // as published
-  std::unique_ptr<LabeledTask> (*make)(std::int64_t sequence_length);
-};
-/// Expressions have a quarter of the longest length or more, as the published ones.
-std::unique_ptr<LabeledTask> make_listops(std::int64_t sequence_length) {
-  return std::make_unique<ListOps>(
-      ListOpsOptions{.min_length = sequence_length / 4, .max_length = sequence_length, .seed = data_seed});
-}
-template <std::int64_t side>
-std::unique_ptr<LabeledTask> make_pathfinder(std::int64_t) {
-  return std::make_unique<Pathfinder>(side, data_seed);
-}
-const std::array lra_task_list{LraTask{"listops", ListOps::published_samples, 2000, make_listops},
-                               LraTask{"pathfinder", Pathfinder::published_samples, 1024, make_pathfinder<32>},
-                               LraTask{"pathx", Pathfinder::published_samples, 16384, make_pathfinder<128>}};
-
-struct PublishedAccuracy {
-  const char *task, *mechanism;
-  double accuracy;
-};
-/// Table 1 of Tay et al. 2020: Transformer, Local Attention, Linformer, Performer, Linear Transformer. On
-/// Path-X none of them is better than guessing.
-constexpr std::array published_accuracies{PublishedAccuracy{"listops", "softmax", 0.3637},
-                                          PublishedAccuracy{"listops", "local", 0.1582},
-                                          PublishedAccuracy{"listops", "linformer", 0.3570},
-                                          PublishedAccuracy{"listops", "favor_positive", 0.1801},
-                                          PublishedAccuracy{"listops", "elu1", 0.1613},
-                                          PublishedAccuracy{"pathfinder", "softmax", 0.7140},
-                                          PublishedAccuracy{"pathfinder", "local", 0.6663},
-                                          PublishedAccuracy{"pathfinder", "linformer", 0.7634},
-                                          PublishedAccuracy{"pathfinder", "favor_positive", 0.7705},
-                                          PublishedAccuracy{"pathfinder", "elu1", 0.7530}};
-
 /// Returns the settings that select a mechanism.
 std::vector<std::string> mechanism_settings(const std::string& name) {
   constexpr const char* key = "model.attention.mechanism=";
@@ -76,11 +38,32 @@ std::vector<std::string> mechanism_settings(const std::string& name) {
   return {std::string(key) + "linear", "model.attention.feature_map=" + name};
 }
 
-LoadedSettings settings_of(const std::string& task, const std::string& mechanism, const LraOptions& options) {
-  const fs::path config = options.configs / fmt::format("{}_{}.yaml", task, options.size);
-  if (!fs::exists(config))
+/// Returns the sizes of which a task has configs in this folder.
+std::vector<std::string> sizes_of(const std::string& task, const fs::path& configs) {
+  std::vector<std::string> sizes;
+  std::error_code ignored;
+  const std::string beginning = task + "_";
+  for (const auto& entry : fs::directory_iterator(configs, ignored)) {
+    const std::string name = entry.path().stem().string();
+    if (entry.path().extension() == ".yaml" && name.starts_with(beginning))
+      sizes.push_back(name.substr(beginning.size()));
+  }
+  std::sort(sizes.begin(), sizes.end());
+  return sizes;
+}
+
+fs::path config_of(const std::string& task, const LraOptions& options) {
+  fs::path config = options.configs / fmt::format("{}_{}.yaml", task, options.size);
+  if (fs::exists(config)) return config;
+  const std::vector<std::string> sizes = sizes_of(task, options.configs);
+  if (sizes.empty())
     throw UserError("{}: cannot be opened; give the folder of configs of this task and size with --configs",
                     config.string());
+  throw UserError("{}: does not exist; {} has configs of --size {}", config.string(), task, fmt::join(sizes, ", "));
+}
+
+LoadedSettings settings_of(const fs::path& config, const std::string& task, const std::string& mechanism,
+                           const LraOptions& options) {
   std::vector<std::string> overrides = mechanism_settings(mechanism);
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
   LoadedSettings loaded = load_settings(config, overrides);
@@ -88,40 +71,62 @@ LoadedSettings settings_of(const std::string& task, const std::string& mechanism
   return loaded;
 }
 
-/// Returns the options in a dataset's provenance, null if there are none.
-Json options_of_dataset(const std::string& path) {
-  const Json provenance = Json::parse(TokenizedDataset::open(path).provenance(), nullptr, false);
-  return provenance.is_object() ? provenance.value("options", Json()) : Json();
+/// Returns the command that makes the dataset of a config: a script for configs of this repository, which say so to
+/// scripts/run.sh, too; otherwise that for the official files.
+std::string prepare_command(const LraTask& task, const fs::path& config, const fs::path& dataset) {
+  constexpr std::uint64_t max_bytes = 1 << 20;
+  constexpr std::string_view instruction = "# run.sh: prepare ";
+  std::istringstream lines(read_text_file(config, max_bytes));
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(instruction)) return "scripts/prepare_data.sh " + line.substr(instruction.size());
+  return fmt::format("{} --output {}", task.files.command, dataset.string());
 }
 
-/// Generates the dataset if it does not exist, otherwise compares it with the options.
-void prepare_dataset(const std::string& name, const DataSettings& data, const LraOptions& options, LraResult& result) {
-  const fs::path& dataset = data.dataset;
-  const auto& info =
-      *std::find_if(lra_task_list.begin(), lra_task_list.end(), [&](const LraTask& one) { return name == one.name; });
-  const auto task = info.make(data.sequence_length);
-  if (data.sequence_length != info.sequence_length) result.published.reset();
-  const auto samples = options.samples.value_or(info.samples);
+std::uint64_t samples_in(const Json& options, Split split) {
+  return options.is_object() && options.contains("samples")
+             ? options["samples"].value(std::string(name_of(split)), std::uint64_t{0})
+             : 0;
+}
+
+/// Checks the dataset of a task and fills in `run`. Returns a warning, or nothing.
+std::string check_dataset(const LraTask& task, const fs::path& config, const LraOptions& options, LraRun& run) {
+  const DataSettings& settings = run.loaded.settings.data;
+  const fs::path& dataset = settings.dataset;
+  if (dataset.empty()) return "";
+  const auto& lengths = task.sequence_lengths;
+  const std::int64_t length = settings.sequence_length;  // with or without a class token
+  run.is_published =
+      std::any_of(lengths.begin(), lengths.end(), [&](std::int64_t one) { return length == one || length == one + 1; });
   if (!fs::exists(dataset)) {
-    log_info("generating {}", dataset.string());
-    if (dataset.has_parent_path()) fs::create_directories(dataset.parent_path());
-    prepare_task(*task, {.output = dataset.string(), .samples = samples, .progress = log_progress});
+    if (task.make != nullptr) return "";
+    throw UserError("{}: does not exist; prepare it: {}", dataset.string(), prepare_command(task, config, dataset));
   }
-  Json expected = provenance_options(*task, samples);
-  Json found = result.dataset_options = options_of_dataset(dataset.string());
-  const Json found_samples = found.is_object() ? found.value("samples", Json()) : Json();
-  if (options.samples && found_samples != expected["samples"])
-    throw UserError("--samples: {} exists and has {}, but this command has {}; remove the option or the dataset",
-                    dataset.string(), found_samples.dump(), expected["samples"].dump());
-  for (Json* json : {&found, &expected}) {  // other samples of the same distribution are comparable
-    if (!json->is_object()) continue;
-    json->erase("samples");
-    json->erase("seed");
+  const TokenizedDataset data = TokenizedDataset::open(dataset.string());
+  if (task.make != nullptr && options.samples) {
+    for (const Split split : all_splits) {
+      const std::uint64_t found = samples_in(options_of(data), split),
+                          wanted = (*options.samples)[static_cast<std::size_t>(split)];
+      if (found != wanted)
+        throw UserError("--samples: {} exists and has {} samples of {} instead of {}; remove the option or the dataset",
+                        dataset.string(), found, name_of(split), wanted);
+    }
   }
-  if (found == expected) return;
-  result.published.reset();
-  log_warn("{}: was prepared with {}; expected {}. The accuracies are not comparable with published ones",
-           dataset.string(), found.dump(), expected.dump());
+  const std::string difference = task.make != nullptr ? difference_from(*task.make(settings.sequence_length), data)
+                                                      : difference_from(task.files, data);
+  if (difference.empty()) return "";
+  run.is_published = false;
+  constexpr std::string_view effect = "its accuracies are not comparable with published ones";
+  if (task.make != nullptr) return fmt::format("{}: {}; {}", dataset.string(), difference, effect);
+  run.stand_in = dataset.stem().string();
+  return fmt::format("{}: a stand-in for {} ({}); {}", dataset.string(), task.files.name, difference, effect);
+}
+
+void generate(const LraTask& task, const DataSettings& data, const LraOptions& options) {
+  log_info("generating {}", data.dataset.string());
+  if (data.dataset.has_parent_path()) fs::create_directories(data.dataset.parent_path());
+  prepare_task(
+      *task.make(data.sequence_length),
+      {.output = data.dataset.string(), .samples = options.samples.value_or(task.samples), .progress = log_progress});
 }
 
 /// Returns the accuracy of the most frequent label. The mechanism does not change it.
@@ -156,7 +161,7 @@ void measure_accuracy(const Device& device, const LraOptions& options, LraBaseli
 
 std::vector<std::string> lra_tasks() {
   std::vector<std::string> names;
-  for (const LraTask& task : lra_task_list) names.emplace_back(task.name);
+  for (const LraTask& task : all_lra_tasks()) names.emplace_back(task.name);
   return names;
 }
 
@@ -166,24 +171,47 @@ std::vector<std::string> lra_mechanisms() {
   return names;
 }
 
-std::optional<double> published_accuracy(const std::string& task, const std::string& mechanism) {
-  for (const PublishedAccuracy& one : published_accuracies)
-    if (task == one.task && mechanism == one.mechanism) return one.accuracy;
-  return std::nullopt;
+std::vector<LraRun> plan_lra(const std::vector<std::string>& tasks, const std::vector<std::string>& mechanisms,
+                             const LraOptions& options) {
+  const auto is_generated = [](const std::string& task) { return lra_task(task).make != nullptr; };
+  if (options.samples && std::none_of(tasks.begin(), tasks.end(), is_generated))
+    throw UserError("--samples has no effect: {} is not generated; remove it", fmt::join(tasks, ", "));
+  std::vector<LraRun> runs;
+  std::vector<std::string> warnings;
+  for (const std::string& task : tasks) {
+    const fs::path config = config_of(task, options);
+    for (const std::string& mechanism : mechanisms) {
+      LraRun run{.task = task, .mechanism = mechanism, .loaded = settings_of(config, task, mechanism, options)};
+      refuse_other_run(run.loaded.settings);
+      if (mechanism == mechanisms.front()) {
+        warnings.push_back(check_dataset(lra_task(task), config, options, run));
+      } else {  // the same dataset
+        run.stand_in = runs.back().stand_in;
+        run.is_published = runs.back().is_published;
+      }
+      runs.push_back(std::move(run));
+    }
+  }
+  for (const std::string& warning : warnings)
+    if (!warning.empty()) log_warn("{}", warning);
+  return runs;
 }
 
-LraResult bench_lra(const std::string& task, const std::string& mechanism, const LraOptions& options,
-                    LraBaselines& baselines) {
-  const LoadedSettings loaded = settings_of(task, mechanism, options);
-  refuse_other_run(loaded.settings);
-  LraResult result{.task = task, .mechanism = mechanism, .run_directory = loaded.settings.run_directory};
-  result.published = published_accuracy(task, mechanism);
-  result.config = to_json(loaded.settings);
-  result.dataset = loaded.settings.data.dataset.string();
-  if (!result.dataset.empty()) prepare_dataset(task, loaded.settings.data, options, result);
-  const Device device = device_from_name(loaded.settings.device);
+LraResult bench_lra(const LraRun& run, const LraOptions& options, LraBaselines& baselines) {
+  const Settings& settings = run.loaded.settings;
+  LraResult result{.task = run.task, .mechanism = run.mechanism, .stand_in = run.stand_in};
+  result.run_directory = settings.run_directory;
+  if (run.is_published) result.published = published_accuracy(run.task, run.mechanism);
+  result.config = to_json(settings);
+  result.dataset = settings.data.dataset.string();
+  if (!result.dataset.empty()) {
+    const LraTask& task = lra_task(run.task);
+    if (task.make != nullptr && !fs::exists(result.dataset)) generate(task, settings.data, options);
+    result.dataset_options = options_of(TokenizedDataset::open(result.dataset));
+  }
+  const Device device = device_from_name(settings.device);
   arena(device).reset_peak();
-  const TrainResult trained = train(loaded, {});
+  const TrainResult trained = train(run.loaded, {});
   result.interrupted = trained.interrupted;
   if (trained.interrupted) return result;
   result.steps = trained.step;

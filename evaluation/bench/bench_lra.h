@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "evaluation/label_metrics.h"
+#include "trainers/settings/settings.h"
 
 namespace furlong {
 
@@ -24,14 +25,24 @@ struct LraOptions {
   Bootstrap bootstrap{};
 };
 
+/// A model to train, whose config and dataset are checked.
+struct LraRun {
+  std::string task, mechanism;
+  LoadedSettings loaded;  ///< with the run directory
+  /// Name of the dataset that stands in for the official files of a task; empty: the dataset is generated, or can be
+  /// the official one.
+  std::string stand_in{};
+  bool is_published = false;  ///< the dataset and its length can be the paper's
+};
+
 /// A trained and measured model.
 struct LraResult {
-  std::string task, mechanism;
+  std::string task, mechanism, stand_in{};  ///< as in LraRun
   std::filesystem::path run_directory{};
   bool interrupted = false;  ///< training was stopped by a signal; nothing below is measured
   Metric accuracy{};         ///< on the test split, of the best checkpoint
   double baseline = 0;       ///< accuracy of the most frequent label
-  /// nullopt if the paper has none, or if the dataset was not generated with the paper's options.
+  /// nullopt if the paper has none, or if the dataset cannot be the paper's.
   std::optional<double> published{};
   std::string dataset{};                     ///< path
   nlohmann::ordered_json dataset_options{};  ///< in the dataset's provenance; null: none
@@ -41,22 +52,24 @@ struct LraResult {
   std::int64_t peak_bytes = 0;  ///< of tensors in training
 };
 
-/// Returns the names of the tasks: listops, pathfinder, pathx.
+/// Returns the names of the tasks.
 std::vector<std::string> lra_tasks();
 /// Returns the names of mechanisms: softmax, local (softmax in a window of 64 tokens), linformer, windowed, and the
 /// feature maps of linear attention.
 std::vector<std::string> lra_mechanisms();
-/// Returns the accuracy in Table 1 of Tay et al. 2020 (arXiv:2011.04006), or nullopt if it has none.
-std::optional<double> published_accuracy(const std::string& task, const std::string& mechanism);
+
+/// Loads the configs of all tasks and mechanisms, and checks datasets and existing runs, so that nothing is missing
+/// after hours of training. Logs a warning for each dataset that is not the paper's. Throws UserError if a config is
+/// missing or does not fit, if a dataset of files is missing, if an existing run has another config, or if `samples`
+/// are given and an existing dataset has others or no task is generated.
+std::vector<LraRun> plan_lra(const std::vector<std::string>& tasks, const std::vector<std::string>& mechanisms,
+                             const LraOptions& options);
 
 /// Accuracies of the most frequent label, by data settings: reading the training split takes minutes.
 using LraBaselines = std::map<std::string, double>;
 
 /// Trains one model, unless its run is finished, and evaluates its best checkpoint on the test split. Generates the
-/// config's dataset if it does not exist. `task` and `mechanism` are of the lists above. Throws UserError if the config
-/// is missing or does not fit, if an existing run has another config or an existing dataset has other samples than
-/// `options.samples`, and as train().
-LraResult bench_lra(const std::string& task, const std::string& mechanism, const LraOptions& options,
-                    LraBaselines& baselines);
+/// dataset of a generated task if it does not exist. Throws as train().
+LraResult bench_lra(const LraRun& run, const LraOptions& options, LraBaselines& baselines);
 
 }  // namespace furlong

@@ -29,7 +29,7 @@ class LraProgramTest : public testing::WithProgram {
     file("images.idx", images);
     file("labels.idx", std::string("\0\0\x08\x01\0\0\0\x02\x01\0", 10));
   }
-  void config(const std::string& task, int length) const {
+  void config(const std::string& task, int length, const std::string& objective = "classification") const {
     file("tiny/" + task + "_tiny.yaml", fmt::format(R"(
 data:
   dataset: {}
@@ -41,7 +41,7 @@ model:
   d_model: 16
   n_heads: 2
 objective:
-  name: classification
+  name: {}
 schedule:
   warmup_steps: 2
 trainer:
@@ -52,12 +52,19 @@ log:
   level: error
   progress: none
 )",
-                                                    path(task + ".h5"), length));
+                                                    path(task + ".h5"), length, objective));
   }
   std::vector<std::string> bench(const std::vector<std::string>& more) const {
     std::vector<std::string> all{"bench", "lra", "--configs", path("tiny"), "--size", "tiny", "--output", path("runs")};
     all.insert(all.end(), more.begin(), more.end());
     return all;
+  }
+  /// A dataset with the labels of IMDB reviews.
+  void prepare_reviews(int count) const {
+    std::string table;
+    for (int i = 0; i < count; ++i) table += i % 2 == 0 ? "awful\tneg\n" : "nice\tpos\n";
+    file("reviews.tsv", table);
+    testing::run_line(folder_, "furlong prepare labeled reviews.tsv --split 0.5,0.2,0.3 --output text.h5");
   }
   void prepare_listops() const {
     testing::run_line(folder_,
@@ -142,13 +149,114 @@ TEST_F(LraProgramTest, RefusesRunsAndDatasetsOfAnotherCommand) {
 
 TEST_F(LraProgramTest, WritesJsonAfterEachRow) {
   prepare_listops();
-  // The config of the second task does not exist.
-  const Finished done = furlong(bench({"--tasks", "listops,pathx", "--mechanisms", "elu1", "--json-file", path("a")}));
+  // Training of the second task fails: its labels are no numbers.
+  prepare_reviews(40);
+  config("text", 1000, "regression");
+  const Finished done = furlong(bench({"--tasks", "listops,text", "--mechanisms", "elu1", "--json-file", path("a")}));
   EXPECT_EQ(done.status, 2);
-  EXPECT_THAT(done.err, HasSubstr("pathx_tiny.yaml"));
+  EXPECT_THAT(done.err, HasSubstr("text.h5"));
   const Json results = Json::parse(content(path("a")))["results"];
   ASSERT_EQ(results.size(), 1u);
   EXPECT_EQ(results[0]["task"], "listops");
+}
+
+TEST_F(LraProgramTest, ConfigsAndDatasetsAreCheckedBeforeTraining) {
+  prepare_listops();
+  const auto refused = [&](const std::string& tasks, const std::vector<std::string>& parts) {
+    expect_user_error(furlong(bench({"--tasks", tasks, "--mechanisms", "elu1,softmax"})), parts);
+    EXPECT_FALSE(std::filesystem::exists(path("runs"))) << "nothing is trained";
+  };
+  refused("listops,image", {"tiny/image_tiny.yaml", "--configs"});
+  config("image", 1024);
+  refused("listops,image", {"image.h5: does not exist", "furlong prepare images data_batch_*.bin --format cifar10",
+                            "--output " + path("image.h5")});
+  std::ofstream(path("tiny/image_tiny.yaml"), std::ios::app) << "# run.sh: prepare cifar10\n";
+  refused("listops,image", {"image.h5: does not exist; prepare it: scripts/prepare_data.sh cifar10"});
+  file("tiny/pathx_published.yaml", "");
+  refused("listops,pathx", {"tiny/pathx_tiny.yaml", "pathx has configs of --size published"});
+  expect_user_error(furlong(bench({"--tasks", "image", "--samples", "5,5,5"})),
+                    {"--samples", "image is not generated"});
+}
+
+TEST_F(LraProgramTest, WarnsOnceOfTheOptionsThatDiffer) {
+  testing::run_line(folder_,
+                    "furlong prepare listops --samples 60,10,30 --min-length 5 --max-length 40 --max-depth 4 "
+                    "--output listops.h5");
+  const Finished done = furlong(bench({"--tasks", "listops", "--mechanisms", "elu1,softmax", "--set",
+                                       "log.level=warning", "--set", "data.sequence_length=60"}));
+  EXPECT_EQ(done.status, 0) << done.err;
+  const std::string warning =
+      "listops.h5: min_length is 5 instead of 15, max_length is 40 instead of 60, max_depth is 4 instead of 10; its "
+      "accuracies are not comparable with published ones";
+  ASSERT_THAT(done.err, HasSubstr(warning));
+  EXPECT_EQ(done.err.find(warning), done.err.rfind(warning));
+}
+
+TEST_F(LraProgramTest, StandInsAreNamedAndHaveNoPublishedAccuracy) {
+  // Pictures of 2 x 2 pixels with labels, and reviews with the labels of the official ones, but too few.
+  std::string images("\0\0\x08\x03\0\0\0\x20\0\0\0\x02\0\0\0\x02", 16), labels("\0\0\x08\x01\0\0\0\x20", 8);
+  for (int i = 0; i < 32; ++i) {
+    images += std::string(4, static_cast<char>(i % 2 == 0 ? 0 : 200));
+    labels += static_cast<char>(i % 2);
+  }
+  file("many.idx", images);
+  file("many_labels.idx", labels);
+  testing::run_line(folder_,
+                    "furlong prepare images many.idx --test-inputs many.idx --label-file "
+                    "many_labels.idx,many_labels.idx --split 0.7,0.3,0 --output image.h5");
+  prepare_reviews(40);
+  config("image", 4);
+  config("text", 1000);
+  const Finished done = furlong(bench({"--tasks", "text,image", "--mechanisms", "softmax,favor_positive", "--json-file",
+                                       path("lra.json"), "--set", "log.level=warning"}));
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("image (image)"));
+  EXPECT_THAT(done.out, HasSubstr("In parentheses: other data"));
+  EXPECT_THAT(done.err, HasSubstr("text.h5: a stand-in for IMDB reviews (the number of documents is 40 instead of "
+                                  "50000); its accuracies"));
+  EXPECT_THAT(done.err, HasSubstr("a stand-in for CIFAR-10 in gray (the number of labels is 2 instead of 10, the "
+                                  "number of documents is 64 instead of 60000, the length of a document is 4 instead "
+                                  "of 1024)"));
+  const Json results = Json::parse(content(path("lra.json")))["results"];
+  ASSERT_EQ(results.size(), 4u);
+  for (const Json& one : results) {
+    EXPECT_EQ(one["stand_in"], one["task"]);
+    EXPECT_TRUE(one["published_accuracy"].is_null());
+    EXPECT_EQ(one["steps"], 4);
+  }
+  EXPECT_EQ(results[2]["test_samples"], 32);
+  EXPECT_EQ(results[2]["dataset_options"]["format"], "images");
+}
+
+TEST_F(LraProgramTest, DataThatCanBeOfficialHavePublishedAccuracies) {
+  prepare_reviews(50000);
+  config("text", 1000);
+  // Pairs of texts, with the labels of the ACL Anthology Network.
+  std::string table;
+  for (int i = 0; i < 64; ++i) table += fmt::format("{}.0\tid\tid\tone {}\ttwo {}\n", i % 2, i, i % 2 == 0 ? i + 1 : i);
+  file("pairs.tsv", table);
+  testing::run_line(folder_,
+                    "furlong prepare labeled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 "
+                    "--labels 0.0,1.0 --split 0.6,0.2,0.2 --output retrieval.h5");
+  config("retrieval", 4000, "pair_classification");
+  const Finished done =
+      furlong(bench({"--tasks", "text,retrieval", "--mechanisms", "softmax,elu1", "--test-samples", "16", "--json-file",
+                     path("lra.json"), "--set", "trainer.validation_batches=1"}));
+  ASSERT_EQ(done.status, 0) << done.err;
+  const Json results = Json::parse(content(path("lra.json")))["results"];
+  const std::vector<double> published{0.6427, 0.6590, 0.5746, 0.5309};
+  for (std::size_t i = 0; i < published.size(); ++i) {
+    EXPECT_TRUE(results[i]["stand_in"].is_null());
+    EXPECT_EQ(results[i]["published_accuracy"], published[i]);
+  }
+  EXPECT_THAT(done.out, ::testing::Not(HasSubstr("In parentheses")));
+  // Another length is not the paper's.
+  std::filesystem::remove_all(path("runs"));
+  const Finished shorter =
+      furlong(bench({"--tasks", "text", "--mechanisms", "softmax", "--test-samples", "16", "--json-file",
+                     path("lra.json"), "--set", "data.sequence_length=10", "--set", "trainer.validation_batches=1"}));
+  ASSERT_EQ(shorter.status, 0) << shorter.err;
+  EXPECT_TRUE(Json::parse(content(path("lra.json")))["results"][0]["published_accuracy"].is_null());
 }
 
 TEST_F(LraProgramTest, WritesPicturesBeforeTheDataset) {
@@ -177,7 +285,7 @@ TEST_F(LraProgramTest, InvalidInputIsAUserError) {
   const auto refused = [&](const std::vector<std::string>& arguments, const std::vector<std::string>& parts) {
     expect_user_error(furlong(arguments), parts);
   };
-  refused(bench({"--tasks", "retrieval"}), {"--tasks", "retrieval", "listops"});
+  refused(bench({"--tasks", "wikipedia"}), {"--tasks", "wikipedia", "retrieval"});
   refused(bench({"--mechanisms", "performer"}), {"--mechanisms", "performer", "favor_positive"});
   refused(bench({"--mechanisms", "elu1,elu1"}), {"--mechanisms", "elu1"});
   refused(bench({"--tasks", "pathx"}), {"tiny/pathx_tiny.yaml", "--configs"});
@@ -196,7 +304,34 @@ TEST_F(LraProgramTest, InvalidInputIsAUserError) {
           {"cut.idx", "truncated", "1 of 2 images"});
   refused({"prepare", "images", path("images.idx"), "--label-file", path("images.idx"), "-o", out},
           {"images.idx", "expected 1"});
+  refused({"prepare", "images", file("cut.bin", std::string(3073, 'x')), "--format", "cifar10", "-o", out},
+          {"cut.bin", "record 1 has the label 120, expected 0 to 9"});
+  refused({"prepare", "images", "-", "-o", out}, {"standard input"});
+  refused({"prepare", "labeled", path("tiny"), "-o", out}, {"tiny: is a folder", "--label-from folder"});
+  refused({"prepare", "labeled", path("tiny"), "--label-from", "folder"}, {"--output is missing", "a folder"});
+  refused({"prepare", "labeled", path("tiny"), "--label-from", "folder", "--format", "csv", "-o", out},
+          {"--format has no effect with --label-from folder"});
   EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+// Whole files with the labels of their folders, and an official test split.
+TEST_F(LraProgramTest, FoldersLabelTexts) {
+  for (const char* name : {"train/neg", "train/pos", "test/neg", "test/pos"}) {
+    std::filesystem::create_directories(path(std::string("aclImdb/") + name));
+    for (int i = 0; i < 8; ++i) file(fmt::format("aclImdb/{}/{}.txt", name, i), fmt::format("review {}", i));
+  }
+  testing::run_line(folder_,
+                    "furlong prepare labeled aclImdb/train/neg aclImdb/train/pos --label-from folder "
+                    "--test-inputs aclImdb/test/neg,aclImdb/test/pos --split 0.8,0.2,0 --json --output text.h5");
+  const Json report = Json::parse(content(path("stdout")));
+  EXPECT_EQ(report["labels"], Json({{"neg", 16}, {"pos", 16}}));
+  EXPECT_EQ(report["splits"]["test"]["documents"], 16);
+  // The default fractions leave the test split to its files.
+  const Finished done = furlong({"prepare", "labeled", path("aclImdb/train"), "--label-from", "folder", "--test-inputs",
+                                 path("aclImdb/test"), "--validation-inputs", path("aclImdb/test/neg"), "--json", "-o",
+                                 path("other.h5")});
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(Json::parse(done.out)["splits"]["train"]["documents"], 16);
 }
 
 }  // namespace
