@@ -10,6 +10,7 @@
 
 #include "cli/attention_options.h"
 #include "cli/common_options.h"
+#include "cli/in_job.h"
 #include "evaluation/bench/bench_comm.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
@@ -196,7 +197,7 @@ void add_bench_comm(Command bench) {
       .value_name("FILE")
       .common();
   command.action([=] {
-    check(*options, overrides, steps);
+    in_job([&] { check(*options, overrides, steps); });
     run(*options);
   });
 }

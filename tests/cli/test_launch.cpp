@@ -107,6 +107,10 @@ TEST_F(LaunchCommand, ReportsUserErrorOnce) {
     EXPECT_THAT(missing.err, HasSubstr("\nerror: missing.yaml: does not exist"));
     EXPECT_EQ(error_lines(missing.err), 1) << missing.err;
   }
+  const testing::Finished bytes = launch({"-n", "2", "bench", "comm", "--bytes", "0"});
+  EXPECT_EQ(bytes.status, 2);
+  EXPECT_THAT(bytes.err, EndsWith("\nerror: --bytes 0: expected sizes from 1 byte to 1 TiB\n"));
+  EXPECT_EQ(error_lines(bytes.err), 1) << bytes.err;
 }
 
 }  // namespace
