@@ -27,8 +27,9 @@ trainer: {{max_steps: 2}}
 """
 TRANSFER_METRICS = [{"step": 1, "split": "train", "loss": 0.5, "tokens": 100, "memory_bytes": 3 * 2 ** 20},
                     {"step": 2, "split": "validation", "loss": 0.25, "tokens": 100}]
-LRA = {"size": "desk", "results": [{"task": "listops", "mechanism": "elu1", "published_accuracy": 0.1613,
-                                    "accuracy": {"value": 0.375, "low": 0.35, "high": 0.4}, "seconds": 12.3}]}
+LRA = {"size": "desk", "results": [{"task": "text", "stand_in": "pages", "mechanism": "elu1", "seconds": 12.3,
+                                    "accuracy": {"value": 0.375, "low": 0.35, "high": 0.4},
+                                    "published_accuracy": 0.1613}]}
 
 
 def rendered(chromium, page):
@@ -77,7 +78,7 @@ def main():
         problems.append("the chart of the attention error does not have 2 points")
     words = " ".join(re.sub(r"<[^>]*>", " ", document).split())
     for expected in ("attention_transfer 0.5 0.25 0.25 at 2", "3.00 MiB",
-                     "listops elu1 37.5 (35.0 – 40.0) – 16.1 12 –"):
+                     "text (pages) elu1 37.5 (35.0 – 40.0) – 16.1 12 –"):
         if expected not in words:
             problems.append(f"the tables do not have '{expected}'")
     if not re.search(r'<input id="smoothing"[^>]* disabled', document):

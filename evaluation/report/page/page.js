@@ -356,7 +356,9 @@ function drawLra() {
       const { value, low, high } = result.accuracy || {};
       const share = (part) => (known(part) ? (100 * part).toFixed(1) : "–");
       const interval = known(low) && known(high) ? ` (${share(low)} – ${share(high)})` : "";
-      return [{ text: result.task }, { text: result.mechanism }, { text: share(value) + interval, kind: "number" },
+      // A dataset that stands in for the official one is named, as on the terminal.
+      const task = result.task + (result.stand_in ? ` (${result.stand_in})` : "");
+      return [{ text: task }, { text: result.mechanism }, { text: share(value) + interval, kind: "number" },
         { text: share(result.baseline_accuracy), kind: "number" },
         { text: share(result.published_accuracy), kind: "number" }, fixed(result.seconds, 0),
         fixed(known(result.peak_bytes) ? result.peak_bytes / 2 ** 20 : null, 1)];
@@ -366,7 +368,7 @@ function drawLra() {
       [{ text: "task" }, { text: "mechanism" }, ...measures.map((text) => ({ text, kind: "number" }))], rows);
     const machine = found.machine || {};
     const source = `Size ${found.size ?? "–"}, commit ${found.furlong?.commit ?? "–"}, ${machine.cpu ?? "–"}, ` +
-      `${machine.threads ?? "–"} threads`;
+      `${machine.threads ?? "–"} thread${machine.threads === 1 ? "" : "s"}`;
     $("lra").append(element("p", { class: "hint" }, source), element("div", { class: "scroll" }, made));
   }
 }

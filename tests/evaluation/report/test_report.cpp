@@ -82,7 +82,7 @@ TEST_F(ReportTest, ReadsMetricsConfigAndState) {
   EXPECT_TRUE(run.problems.empty());
 }
 
-// The lock file of a training that goes on, or was killed, has its host's name; the end of a training empties the file.
+// The lock file of an active or killed training has its host's name; the end of a training empties the file.
 TEST_F(ReportTest, RunWithMarkedLockAndRecentMetricsIsRunning) {
   const auto run = write_run("run", train_line(1, 5), config);
   EXPECT_EQ(read_run(run).state, RunState::stopped) << "no lock file";
