@@ -15,6 +15,7 @@ PUBLISHED = {  # Tay et al. 2020, Table 1
     "listops": {"softmax": 0.3637, "local": 0.1582, "linformer": 0.3570, "favor_positive": 0.1801, "elu1": 0.1613},
     "pathfinder": {"softmax": 0.7140, "local": 0.6663, "linformer": 0.7634, "favor_positive": 0.7705, "elu1": 0.7530},
 }
+TITLES = {"listops": "ListOps", "pathfinder": "Pathfinder"}
 MEASURED = ("accuracy", "baseline_accuracy", "test_samples", "parameters", "steps", "tokens")
 
 
@@ -84,7 +85,7 @@ def tables(result):
         runs = [run for run in result["runs"] if run["task"] == task]
         first = runs[0]
         title = (
-            f"{task.capitalize()}: accuracy in percent on {first['test_samples']:,} test samples; the most frequent "
+            f"{TITLES[task]}: accuracy in percent on {first['test_samples']:,} test samples; the most frequent "
             f"label gives {percent(first['baseline_accuracy'])}. {first['steps']:,} steps, "
             f"{first['tokens'] / 1e6:.3g} M tokens, one seed. Published: Table 1 of the paper, for other sizes of "
             "model and data."
@@ -122,7 +123,7 @@ def draw(result, folder):
         panel.axhline(runs[0]["baseline_accuracy"], color=plot.INK, linestyle=":", label="most frequent label")
         panel.set_xlabel("millions of tokens")
         panel.set_ylabel("validation accuracy")
-        panel.set_title(task.capitalize())
+        panel.set_title(TITLES[task])
         panel.set_ylim(0, 1.15 * panel.dataLim.ymax)
     plot.legend_below(figure, max(axes, key=lambda panel: len(panel.lines)), 4)
     plot.save(figure, folder / f"{NAME}.svg")
