@@ -13,13 +13,15 @@
 
 namespace furlong::testing {
 
-/// The lines of a page's first example in a language.
-inline std::vector<std::string> example_of(const std::string& page, const std::string& language = "sh") {
+/// The lines of a page's example in a language: the first, or that after `skipped` others.
+inline std::vector<std::string> example_of(const std::string& page, const std::string& language = "sh",
+                                           int skipped = 0) {
   std::ifstream lines(source_directory() / "docs" / page);
   std::vector<std::string> found;
   bool inside = false;
   for (std::string line; std::getline(lines, line);) {
-    if (line == "```" && inside) break;
+    if (line == "```" && inside && skipped-- == 0) break;
+    if (line == "```" && inside) found.clear(), inside = false;
     if (inside) found.push_back(line);
     inside = inside || line == "```" + language;
   }
@@ -35,9 +37,10 @@ inline void run_line(const std::filesystem::path& folder, const std::string& lin
   EXPECT_EQ(status, 0) << line << "\n" << std::string(std::istreambuf_iterator<char>(errors), {});
 }
 
-/// Runs a page's first example of `lines` lines in `folder`.
-inline void run_example(const std::filesystem::path& folder, const std::string& page, std::size_t lines) {
-  const std::vector<std::string> example = example_of(page);
+/// Runs a page's example of `lines` lines in `folder`: the first, or that after `skipped` others.
+inline void run_example(const std::filesystem::path& folder, const std::string& page, std::size_t lines,
+                        int skipped = 0) {
+  const std::vector<std::string> example = example_of(page, "sh", skipped);
   ASSERT_EQ(example.size(), lines) << page;
   for (const std::string& line : example) run_line(folder, line);
 }

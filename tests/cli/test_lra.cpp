@@ -314,6 +314,31 @@ TEST_F(LraProgramTest, InvalidInputIsAUserError) {
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
+// Official files in miniature.
+TEST_F(LraProgramTest, CommandsForOfficialFilesRun) {
+  for (const char* name : {"aclImdb/train/neg", "aclImdb/train/pos", "aclImdb/test/neg", "aclImdb/test/pos"}) {
+    std::filesystem::create_directories(path(name));
+    for (int i = 0; i < 50; ++i) file(fmt::format("{}/{}_7.txt", name, i), fmt::format("Review <br /> {}", i));
+  }
+  for (const char* split : {"train", "eval", "test"})
+    file(fmt::format("new_aan_pairs.{}.tsv", split),
+         "0.0\tA\tB\tone \"text\" of A\tother of B\n1.0\tA\tC\tone \"text\" of A\tother of C\n");
+  std::filesystem::create_directories(path("cifar-10-batches-bin"));
+  for (const char* name :
+       {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"}) {
+    std::string records;
+    for (int label = 0; label < 10; ++label)
+      records += static_cast<char>(label) + std::string(3072, static_cast<char>(20 * label));
+    file(fmt::format("cifar-10-batches-bin/{}.bin", name), records);
+  }
+  testing::run_example(folder_, "lra.md", 3, 1);
+  const std::string out = content(path("stdout"));
+  for (const char* part : {"imdb.h5: ", "200 documents", "in 100 documents\n  labels: neg: 100, pos: 100",
+                           "aan.h5: ", "12 documents", "labels: 0.0: 3, 1.0: 3", "cifar10.h5: 61,440 tokens",
+                           "60 documents", "10,240 tokens in 10 documents\n  labels: 0: 6, 1: 6"})
+    EXPECT_THAT(out, HasSubstr(part));
+}
+
 // Whole files with the labels of their folders, and an official test split.
 TEST_F(LraProgramTest, FoldersLabelTexts) {
   for (const char* name : {"train/neg", "train/pos", "test/neg", "test/pos"}) {

@@ -135,13 +135,21 @@ bool is_reached(const std::vector<std::int32_t>& pixels, std::int64_t size, cons
 }
 
 TEST(Pathfinder, LabelFollowsFromThePixels) {
-  const Pathfinder task(128, 3);
-  int agree = 0;
-  for (std::uint64_t i = 0; i < 60; ++i) {
-    const PathfinderScene scene = task.scene(Split::train, i);
-    agree += is_reached(task.sample(Split::train, i).tokens, 128, scene, 4.7) == scene.connected;
+  struct Case {
+    std::int64_t size;
+    double reach;
+    int least;
+  };
+  // Rounding to pixels can close a gap, or open one; at 32 pixels a gap is as wide as a pixel.
+  for (const auto& [size, reach, least] : {Case{128, 4.7, 57}, Case{64, 3.7, 45}}) {
+    const Pathfinder task(size, 3);
+    int agree = 0;
+    for (std::uint64_t i = 0; i < 60; ++i) {
+      const PathfinderScene scene = task.scene(Split::train, i);
+      agree += is_reached(task.sample(Split::train, i).tokens, size, scene, reach) == scene.connected;
+    }
+    EXPECT_GE(agree, least) << size;
   }
-  EXPECT_GE(agree, 57) << "rounding to pixels can close a gap, or open one";
 }
 
 TEST(Pathfinder, LabelsAreBalancedAndDotsDoNotGiveThemAway) {
