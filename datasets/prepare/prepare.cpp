@@ -61,7 +61,8 @@ bool is_labeled_by_folder(const PrepareOptions& options, const std::string& firs
   if (options.format == PrepareOptions::Format::labeled) return options.labeled.kind == LabeledFormat::Kind::files;
   if (options.format != PrepareOptions::Format::images || !options.image_labels.empty() || options.cifar10)
     return false;
-  if (first == "-") return false;  // can be read only once
+  std::error_code ignored;
+  if (!fs::is_regular_file(first, ignored)) return false;  // standard input or a pipe can be read only once
   std::string beginning(8, '\0');
   beginning.resize(ByteSource(first).read(beginning.data(), beginning.size()));
   return is_picture(beginning);
@@ -227,7 +228,7 @@ class Preparation {
   }
 
   [[noreturn]] void refuse_standard_input() const {
-    throw UserError("standard input is in no folder, which would be its label; give the path of a file{}",
+    throw UserError("standard input or a pipe is in no folder, which would be its label; give the path of a file{}",
                     options_.format == PrepareOptions::Format::images ? ", or --label-file" : "");
   }
 

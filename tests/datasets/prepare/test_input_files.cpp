@@ -180,7 +180,7 @@ TEST_F(InputFilesTest, RejectsInputsThatDoNotFit) {
   wanted.labeled.labels = {"pos"};
   EXPECT_THAT(refusal(wanted), HasSubstr("neg/1: the label 'neg' is not in --labels: pos"));
   wanted = options({"-"});
-  EXPECT_THAT(refusal(wanted), HasSubstr("standard input is in no folder"));
+  EXPECT_THAT(refusal(wanted), HasSubstr("standard input or a pipe is in no folder"));
   wanted = options({text});
   wanted.test_inputs = {put("pos/1", "y")};
   wanted.store.shares = parse_split_shares("0.9,0,0.1");

@@ -1,5 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -298,9 +301,23 @@ TEST_F(PrepareImagesTest, OfficialTestSplitHasItsOwnFiles) {
 }
 
 TEST_F(PrepareImagesTest, RejectsNamesThatOccurTwiceAndPicturesWithoutAFolder) {
-  PrepareOptions wanted = options({file("a.pgm", "P5 2 1 255\n" + bytes({1, 2}))});
+  const std::string picture = "P5 2 1 255\n" + bytes({1, 2});
+  PrepareOptions wanted = options({file("a.pgm", picture)});
   wanted.labeled.labels = {"a", "b", "a"};
   EXPECT_THAT(refusal(wanted), HasSubstr("--labels: 'a' occurs twice"));
+  // A pipe can be read once: its first bytes must not be lost.
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  const auto with_pipe = [&](const std::string& text, const auto& check) {
+    std::thread writer([&] { file("pipe", text); });
+    check();
+    writer.join();
+  };
+  with_pipe(picture, [&] {
+    EXPECT_THAT(refusal(options({path("pipe")})), HasSubstr("standard input or a pipe is in no folder"));
+  });
+  with_pipe(idx({1, 1, 2}, bytes({7, 8})), [&] {
+    EXPECT_EQ(pixels(prepared(options({path("pipe")}))), (Pixels{7, 8}));
+  });
 }
 
 TEST_F(PrepareImagesTest, RejectsOtherFilesSizesAndLabels) {
