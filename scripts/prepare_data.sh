@@ -97,7 +97,7 @@ if [[ -n $official && ! -e $source ]]; then
   echo "prepare_data.sh: $source is missing; put there $official" >&2
   exit 2
 fi
-if [[ $name == fashion* && ! -e ${source%.idx}_labels.idx ]] || [[ -n $source && ! -e $source ]]; then
+if [[ $name == fashion* && ! -e $data/fashion_test_labels.idx ]] || [[ -n $source && ! -e $source ]]; then
   "$root/scripts/fetch_data.sh" "${name%%_@(tokens|sections|pairs|passages|train|test)}" --cache "$data" >&2
 fi
 if [[ $name == manual_pages && ! -e $source ]]; then
