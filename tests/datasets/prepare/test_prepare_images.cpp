@@ -236,6 +236,33 @@ TEST_F(PrepareImagesTest, EveryTruncationIsOneError) {
   EXPECT_THAT(refusal(options({file("cut", testing::gzip(whole).substr(0, 30))})), HasSubstr("truncated"));
 }
 
+// The released code of Long Range Arena calls TensorFlow's rgb_to_grayscale: float32 in 0 ... 1, weighted, times 255.5,
+// truncated.
+TEST_F(PrepareImagesTest, GrayIsAtMostOneAboveThatOfTheReleasedCode) {
+  std::string colors;
+  std::vector<int> released;
+  for (int red = 0; red < 256; red += 5) {
+    for (int green = 0; green < 256; green += 5) {
+      for (int blue = 0; blue < 256; blue += 5) {
+        colors += bytes({red, green, blue});
+        const auto scaled = [](int value, float weight) { return static_cast<float>(value) * (1 / 255.0F) * weight; };
+        const float gray = scaled(red, 0.2989F) + scaled(green, 0.587F) + scaled(blue, 0.114F);
+        released.push_back(static_cast<int>(gray * 255.5F));
+      }
+    }
+  }
+  PrepareOptions wanted = options({file("colors", idx({1, 52, 52 * 52, 3}, colors))});
+  wanted.grayscale = true;
+  const Pixels found = pixels(prepared(wanted));
+  ASSERT_EQ(found.size(), released.size());
+  int equal = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    equal += found[i] == released[i];
+    ASSERT_TRUE(found[i] == released[i] || found[i] == released[i] + 1) << i;
+  }
+  EXPECT_NEAR(equal, 0.74 * static_cast<double>(found.size()), 0.01 * static_cast<double>(found.size()));
+}
+
 /// A record of CIFAR-10: pixel i has the colors (i, 2 i, 3 i) modulo 256, plus `shift`.
 std::string cifar_record(int label, int shift) {
   std::string record(1, static_cast<char>(label));
