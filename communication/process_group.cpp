@@ -148,9 +148,9 @@ class ProcessGroup::Joined {
     if (server_) server_->wait_for_goodbyes(patience_);
   }
 
-  /// `of_machine`: a MachineError, in contrast to a UserError, which is the same on every host.
-  void fail(const std::string& message, bool of_machine) {
+  void fail(const std::exception& error) {
     if (left_) return;
+    const std::string message = error.what();
     {
       const std::lock_guard lock(mutex_);
       own_error_ = message;  // the watchdog's time limit starts here
@@ -161,8 +161,11 @@ class ProcessGroup::Joined {
     const std::optional<Fault> fault = store_->fault();
     if (!fault || (!is_known && fault->rank == environment_.rank)) return;
     const bool reported_here = is_reported_here(*fault);
-    if (!of_machine && reported_here) return;  // whichever rank was first: they fail alike
-    throw PeerError(fault->message(), reported_here, of_machine ? 1 : 2);
+    // Ranks have the same user error, whichever was first. An error of the machine has the other message.
+    const bool of_user = dynamic_cast<const UserError*>(&error) != nullptr;
+    const bool of_machine = dynamic_cast<const MachineError*>(&error) != nullptr;
+    if (reported_here && (of_user || (!of_machine && fault->rank == environment_.rank))) return;
+    throw PeerError(fault->message(), reported_here, of_user ? 2 : 1);
   }
 
   void report(const std::string& message) noexcept { store_->report_fault(std::string(report_prefix) + message); }
@@ -445,7 +448,7 @@ void ProcessGroup::report(const std::exception& error) const noexcept {
 
 void ProcessGroup::fail(const std::exception& error) {
   if (dynamic_cast<const PeerError*>(&error)) return;  // from leave(), which has reported it
-  if (joined_) joined_->fail(error.what(), dynamic_cast<const MachineError*>(&error) != nullptr);
+  if (joined_) joined_->fail(error);
 }
 
 }  // namespace furlong
