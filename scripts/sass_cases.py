@@ -307,9 +307,9 @@ CASES = [
         "softmax key and value gradient",
         r": softmax_key_gradient_mma<64, true, true>",
         rows="keys",
-        tile=32,
+        tile=64,
         bytes=776,
-        loops=[(r"for \(int i = 0; i < queries; i \+= 16", 2)],
+        loops=[(r"for \(int i = 0; i < queries; i \+= 16", 4)],
         parts=[(r"^[^\n]*\n.*: if \(!whole\)", None), (r": for \(int j = [^\n]*j < count", 0)],
     ),
 ]

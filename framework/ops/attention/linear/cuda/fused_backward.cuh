@@ -25,12 +25,11 @@ template <bool Exact, bool Projected, bool Keys>
 class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   using Base = FusedGradientsMemory<Exact, Projected, Keys>;
   using Base::parts, Base::p, Base::row_side, Base::column_side, Base::at, Base::head, Base::row, Base::column, Base::g,
-      Base::t, Base::own, Base::begin, Base::end, Base::chunks, Base::has_sum, Base::load_sum, Base::chunk_begin,
-      Base::chunk_end, Base::load_chunk, Base::next_directions, Base::row_weight, Base::prepare_rows,
-      Base::shares_output, Base::clear_inputs, Base::column_term, Base::read_block, Base::write_block, Base::write,
-      Base::write_vectors, Base::sum, Base::extra, Base::maximum, Base::column_maximum, Base::inputs, Base::vectors_out,
-      Base::normal, Base::weights, Base::random_projection, Base::staged, Base::run_start, Base::first_tile,
-      Base::tiles, Base::meet;
+      Base::t, Base::own, Base::chunks, Base::has_sum, Base::load_sum, Base::chunk_begin, Base::chunk_end,
+      Base::load_chunk, Base::next_directions, Base::row_weight, Base::prepare_rows, Base::shares_output,
+      Base::clear_inputs, Base::column_term, Base::read_block, Base::write_block, Base::write, Base::write_vectors,
+      Base::sum, Base::extra, Base::maximum, Base::column_maximum, Base::inputs, Base::vectors_out, Base::normal,
+      Base::weights, Base::random_projection, Base::staged, Base::run_start, Base::first_tile, Base::tiles, Base::meet;
   using typename Base::Rows;
   using Sums = float (&)[8][4];
   using ConstSums = const float (&)[8][4];
@@ -39,12 +38,9 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
   using Base::Base;
 
   __device__ void run(const FusedStates& states, bool has_start) {
-    const int segment = static_cast<int>(blockIdx.x);
-    begin = segment * p.segment_chunks * fused_chunk;
-    end = gpu_min(row_side.n, begin + p.segment_chunks * fused_chunk);
-    chunks = ceil_div(end - begin, fused_chunk);
+    if (!this->find_rows()) return;
     has_sum = has_start;
-    if (has_start) load_sum(states, states.at(static_cast<int>(blockIdx.z), segment, p.causal));
+    if (has_start) load_sum(states, states.at(static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x), p.causal));
     if constexpr (Projected) load_directions(p, head, first_tile(), random_projection());
     for (int turn = 0; turn < chunks; ++turn) chunk(turn);
   }

@@ -12,6 +12,7 @@ struct FusedGradient {
   bool is_bfloat16 = false, accumulates = false, vectors = false;
   float* parts = nullptr;  // [parts, batch, heads, n, width]; null: one part, written directly
   int batch = 0, heads = 0, n = 0, width = 0;
+  FusedLostRows lost;  // of the gradient of inputs: of both gradients
 };
 
 __device__ __forceinline__ void store_gradient(const FusedGradient& target, int batch, int head, int row, int column,
@@ -150,6 +151,13 @@ class FusedGradientsMemory {
  protected:
   // ---- loads from global memory ----
 
+  /// Finds the block's segment. Returns whether it has rows to compute.
+  __device__ bool find_rows() {
+    begin = static_cast<int>(blockIdx.x) * p.segment_chunks * fused_chunk;
+    end = gpu_min(row_side.n, begin + p.segment_chunks * fused_chunk);
+    chunks = ceil_div(end - begin, fused_chunk);
+    return !Exact || d_input.lost.any(block_line(), begin, end);
+  }
   __device__ void load_sum(const FusedStates& states, std::int64_t index) {
     const std::int64_t from = index * p.m_padded + first_tile() * fused_tile;
     for (int i = static_cast<int>(threadIdx.x); i < tiles() * fused_tile * p.d_value; i += fused_threads)
@@ -246,7 +254,7 @@ class FusedGradientsMemory {
     if (d_input.data) {
       for (int i = lane; i < 16 * (p.d / 8); i += 32) {
         const int line = own + i / (p.d / 8), c = i % (p.d / 8) * 8;
-        if (first + line >= row_side.n) continue;
+        if (!computes(first, line)) continue;
         float values[8];
         input_gradients(first, line, c, values);
         store_part(d_input, part(), head.batch, to_head, first + line, c, values);
@@ -257,13 +265,18 @@ class FusedGradientsMemory {
     }
     __syncwarp();
   }
+  __device__ static int block_line() { return static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y); }
+  /// Returns whether the gradients of row `line` of the chunk are the block's.
+  __device__ __forceinline__ bool computes(int first, int line) const {
+    return first + line < row_side.n && (!Exact || d_input.lost.has(block_line(), first, line));
+  }
   __device__ int part() const { return static_cast<int>(blockIdx.y + (Keys ? head.head % p.group * gridDim.y : 0)); }
   /// Writes d_value of the warp's keys.
   __device__ void write_vectors(int first) const {
     __syncwarp();
     for (int i = lane; d_vector.data && i < 16 * (p.d_value / 8); i += 32) {
       const int line = own + i / (p.d_value / 8), c = i % (p.d_value / 8) * 8;
-      if (first + line >= row_side.n) continue;
+      if (!computes(first, line)) continue;
       float values[8];
       FURLONG_UNROLL
       for (int e = 0; e < 8; ++e)

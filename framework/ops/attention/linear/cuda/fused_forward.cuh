@@ -30,6 +30,7 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
   __device__ void run(const FusedStates& states, bool has_start) {
     const int segment = static_cast<int>(blockIdx.x), begin = segment * p.segment_chunks * fused_chunk;
     const int end = gpu_min(query_side.n, begin + p.segment_chunks * fused_chunk);
+    if (Exact && !out.lost.any(static_cast<int>(blockIdx.z), begin, end)) return;
     has_sum = has_start;
     if (has_start) load_sum(states, states.at(static_cast<int>(blockIdx.z), segment, p.causal));
     if constexpr (Projected) load_directions(p, head, 0, random_projection());

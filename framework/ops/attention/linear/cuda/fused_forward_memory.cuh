@@ -12,6 +12,7 @@ struct FusedOutputs {
   std::int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
   bool is_bfloat16 = false;
   float *top = nullptr, *inverse = nullptr;
+  FusedLostRows lost;
 };
 
 /// Shared memory of fused_outputs, in bytes from its start. A block processes at most 64 columns of v.
@@ -110,6 +111,9 @@ class FusedOutputsMemory {
       const int row = first + i;
       const float denominator = __shfl_sync(full_warp, denominators[2 * half], lane & ~3);
       if (row >= query_side.n) continue;
+      if constexpr (Exact) {
+        if (!out.lost.has(static_cast<int>(blockIdx.z), first, i)) continue;
+      }
       const float inverse = gpu_abs(denominator) < std::numeric_limits<float>::min() ? 0.0f : 1 / denominator;
       const std::int64_t line = static_cast<std::int64_t>(head.batch * p.n_heads + head.head) * query_side.n + row;
       if (slice() == 0 && t == 0 && out.top) out.top[line] = top[half];

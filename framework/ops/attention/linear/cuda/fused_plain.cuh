@@ -8,12 +8,18 @@
 // keys move to another scale by multiplication with a power of two, which is exact. So no row depends on the scales of
 // others. A scale is the ceiling of the maximum over the row's first tile, and is raised if a later feature is more
 // than 2^24 above it. Features more than 2^126 below their row's scale are zero.
+//
+// So the scales of a row and of a sum must not be far above the row's result, or what they have lost may be most of it:
+// the row is then left to the general kernel, which has a maximum for each feature of the sum.
 #include "framework/ops/attention/linear/cuda/fused_states.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
 inline constexpr float plain_margin = 24;  // of log2 features above their row's scale
+// A row is left to the general kernel if its scale and that of the sum are further above its result, as log2. Below it,
+// features that are zero take less than 2^(64 - 126 + plain_margin) = 2^-38 of the row for each key and feature.
+inline constexpr float plain_most_exponent = 64, plain_least_denominator = 0x1p-64f;
 
 /// Returns x. The compiler does not know that, so it does not move what follows from x out of a loop, which would keep
 /// addresses in registers.

@@ -19,9 +19,9 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
   using Base::projected, Base::p, Base::row_side, Base::column_side, Base::at, Base::head, Base::factor, Base::lane,
       Base::g, Base::t, Base::own, Base::row, Base::column, Base::query_base, Base::query_factor, Base::query_extra,
       Base::exponent, Base::pairs, Base::inputs, Base::vectors, Base::sums_plus, Base::sums_minus, Base::has_sum,
-      Base::has_lost, Base::load_chunk, Base::load_rows, Base::find_position, Base::load_sum, Base::write, Base::sum_at,
-      Base::sum_words, Base::column_term, Base::token_scale, Base::tile_scale, Base::normal, Base::row_vectors,
-      Base::column_vectors, Base::omega, Base::sum, Base::extra, Base::first_tile, Base::tiles;
+      Base::has_lost, Base::left, Base::spoiled, Base::load_chunk, Base::load_rows, Base::find_position, Base::load_sum,
+      Base::write, Base::sum_at, Base::sum_words, Base::column_term, Base::token_scale, Base::tile_scale, Base::normal,
+      Base::row_vectors, Base::column_vectors, Base::omega, Base::sum, Base::extra, Base::first_tile, Base::tiles;
   using Sums = float (&)[8][4];
   using ConstSums = const float (&)[8][4];
   static constexpr bool scaled = projected || Keys;  // columns have factors in the sum: their scale, their denominator
@@ -50,6 +50,7 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
     clear(inputs);
     if constexpr (Keys) clear(vectors);
     sums_plus[0] = sums_plus[1] = sums_minus[0] = sums_minus[1] = 0;
+    if constexpr (projected || !Keys) left[0] = left[1] = false;
     FURLONG_ONE_BY_ONE
     for (int tile = 0; tile < tiles(); ++tile) {
       // Registers do not suffice to keep the rows, nor the addresses that follow from the lane.
@@ -89,6 +90,11 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
       column.exponentiate(factor, features);
     } else {
       column.values(first_tile() + tile, features);
+    }
+    if constexpr (Keys && !projected) {
+      // The sum has no scale: a query with a vanishing denominator is too large for it, and for its chunk's pairs.
+      if (tile == 0 && __syncthreads_or(column_term(1)[own + (lane & 15)] > plain_most_exponent) && lane == 0)
+        spoiled() = 1;
     }
     if (t == 0 && raised) {
       FURLONG_UNROLL
@@ -177,8 +183,10 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
       row.values(first_tile() + tile, features);
     }
     FURLONG_UNROLL
-    for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < 2; ++half) {
       exponent[half] = (projected ? row.scale[half] : 0.0f) + (Keys ? 0.0f : query_base[half]);
+      if constexpr (projected || !Keys) left[half] = left[half] || sum_exponent(tile, half) > plain_most_exponent;
+    }
     if (raised) compute_pairs();
     OperandA<1> rounded[4];
     FURLONG_UNROLL
@@ -296,13 +304,13 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
       }
     }
   }
-  /// Returns 2^(ρ + C) of row g + 8 half.
-  __device__ __forceinline__ float sum_factor(int tile, int half) const {
-    return exp2_fast(gpu_min(exponent[half] + (projected ? tile_scale()[tile] : 0.0f), 126.0f));
+  /// Returns ρ + C of row g + 8 half.
+  __device__ __forceinline__ float sum_exponent(int tile, int half) const {
+    return exponent[half] + (projected ? tile_scale()[tile] : 0.0f);
   }
   /// gradients += 2^(ρ + C) (y · S + extra S_extra). The factor, a power of two, scales y.
   __device__ __forceinline__ void through_sum(int tile, Sums gradients) const {
-    const float by[2] = {sum_factor(tile, 0), sum_factor(tile, 1)};
+    const float by[2] = {exp2_fast(sum_exponent(tile, 0)), exp2_fast(sum_exponent(tile, 1))};
     FURLONG_UNROLL
     for (int group = 0; group < 2; ++group) {
       std::uint32_t a[4][4];  // [2 k + h]: columns 32 group + 16 k + 8 h + 2 t and the next, in TF32
@@ -344,7 +352,7 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
   }
   /// d_value += 2^(ρ + C) φ S.
   __device__ __forceinline__ void gather_sum(int tile, ConstSums features) {
-    const float by[2] = {sum_factor(tile, 0), sum_factor(tile, 1)};
+    const float by[2] = {exp2_fast(sum_exponent(tile, 0)), exp2_fast(sum_exponent(tile, 1))};
     FURLONG_UNROLL
     for (int step = 0; step < 8; ++step) {
       const std::uint32_t a[4] = {
@@ -370,7 +378,7 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
     for (int j = 0; j < fused_chunk; ++j) {
       FURLONG_UNROLL
       for (int half = 0; half < 2; ++half) {
-        const bool wanted = is_lost(half, j);
+        const bool wanted = is_lost(half, j) && !left[half];
         if (!__any_sync(full_warp, wanted)) continue;
         const int i = own + g + 8 * half;
         float product = 0, total = 0;

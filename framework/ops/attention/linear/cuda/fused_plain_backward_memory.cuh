@@ -89,6 +89,9 @@ class PlainGradientsMemory {
   __device__ __forceinline__ void write(int first) {
     __syncthreads();  // all warps have read the vectors; their memory holds gradients now
     row.rows.load(inputs_of(row_side, Keys), opaque(first + own));
+    if constexpr (Keys && !projected) left[0] = left[1] = spoiled() != 0;
+    const std::uint32_t lost[2] = {__ballot_sync(full_warp, left[0]), __ballot_sync(full_warp, left[1])};
+    d_input.lost.record(static_cast<int>(blockIdx.z * gridDim.y + blockIdx.y), first, lost);
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float plus = quad_sum(sums_plus[half]), minus = quad_sum(sums_minus[half]);
@@ -110,7 +113,7 @@ class PlainGradientsMemory {
                      Vector<float, 2>{{value[0], value[1]}});
       }
     }
-    write_rows(d_input, first);
+    write_rows(d_input, first, lost);
     if constexpr (Keys) {
       FURLONG_UNROLL
       for (int n = 0; n < 8; ++n) {
@@ -119,17 +122,18 @@ class PlainGradientsMemory {
           store_vector(gradient_row(g + 8 * half) + 8 * n + 2 * t,
                        Vector<float, 2>{{vectors[n][2 * half], vectors[n][2 * half + 1]}});
       }
-      write_rows(d_vector, first);
+      write_rows(d_vector, first, lost);
     }
   }
-  /// Writes the gradients of the warp's rows from shared memory.
-  __device__ __forceinline__ void write_rows(const FusedGradient& target, int first) const {
+  /// Writes the gradients of the warp's rows from shared memory, except the lost ones.
+  __device__ __forceinline__ void write_rows(const FusedGradient& target, int first,
+                                             const std::uint32_t (&lost)[2]) const {
     __syncwarp();
     const int part = static_cast<int>(blockIdx.y + (Keys ? head.head % p.group * gridDim.y : 0));
     FURLONG_ONE_BY_ONE
     for (int i = lane; i < 16 * 8 && target.data; i += 32) {
       const int line = first + own + i / 8;
-      if (line >= row_side.n) continue;
+      if (line >= row_side.n || ((i < 64 ? lost[0] : lost[1]) >> 4 * (i / 8 % 8) & 1u) != 0) continue;
       float values[8];
       FURLONG_UNROLL
       for (int e = 0; e < 8; ++e) values[e] = gradient_row(i / 8)[i % 8 * 8 + e];
@@ -155,6 +159,11 @@ class PlainGradientsMemory {
       if (projected && exists)
         scale = ::ceilf(warp_max(gpu_max(states.maximum[from + lane], states.maximum[from + lane + 32])));
       if (lane == 0) tile_scale()[tile] = scale;
+      if constexpr (Keys && !projected) {
+        const float most = exists ? gpu_max(states.maximum[from + lane], states.maximum[from + lane + 32]) : 0.0f;
+        const bool any = __any_sync(full_warp, most > plain_most_exponent);
+        if (lane == 0) spoiled() = any || (tile > 0 && spoiled() != 0) ? 1 : 0;
+      }
       for (int i = static_cast<int>(threadIdx.x); i < Layout::sum_tile; i += fused_threads) {
         const int f = i / 64, c = i % 64;
         const float move = exists ? exp2_fast(states.maximum[from + f] - scale) : 0.0f;
@@ -181,6 +190,8 @@ class PlainGradientsMemory {
   __device__ __forceinline__ float* tile_scale() const {
     return floats(Layout::tile_scale) + warp_index() * Layout::most_tiles;
   }
+  /// Not projected, so that no tile has a scale: whether all rows are left to the general kernel.
+  __device__ __forceinline__ float& spoiled() const { return tile_scale()[Layout::most_tiles - 1]; }
   __device__ __forceinline__ Tile<1> bf16_tile(int offset) const {
     return {reinterpret_cast<Bf16*>(memory + offset), fused_ld, 0};
   }
@@ -215,6 +226,7 @@ class PlainGradientsMemory {
   float inputs[8][4], vectors[8][4];  // gradients of rows
   float sums_plus[2], sums_minus[2];  // of the gradients of features
   bool has_sum = false, has_lost = false;
+  bool left[2];  // rows g and g + 8 are left to the general kernel
 };
 
 }  // namespace FURLONG_GPU

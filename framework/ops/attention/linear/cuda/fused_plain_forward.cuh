@@ -261,16 +261,21 @@ class PlainOutputsBlock {
   __device__ __forceinline__ void finish(int first, int turn, bool has_bad, float past_scale, Sums outputs,
                                          float (&denominators)[4], Sums products) {
     float top[2] = {0, 0};
+    bool lost[2];
     if constexpr (projected) {
       float scales[8][4];  // the pair's weight is products · 2^(scales + query.scale)
       hide_later_keys(products, scales);
       recompute_products(first, products, scales);
-      stabilize(past_scale, outputs, denominators, products, scales, top);
+      stabilize(past_scale, outputs, denominators, products, scales, top, lost);
     } else {
       each_pair([&](int n, int e) { products[n][e] = is_visible(n, e) ? products[n][e] : 0.0f; });
     }
     add_pairs(values_of(turn), outputs, denominators, products);
-    write(first, has_bad, top, outputs, denominators);
+    FURLONG_UNROLL
+    for (int half = 0; half < 2 && !projected; ++half) lost[half] = denominators[2 * half] < plain_least_denominator;
+    const std::uint32_t lanes[2] = {__ballot_sync(full_warp, lost[0]), __ballot_sync(full_warp, lost[1])};
+    if (slice() == 0) out.lost.record(static_cast<int>(blockIdx.z), first, lanes);
+    write(first, has_bad, top, lost, outputs, denominators);
   }
   /// Returns whether the query of accumulator [n][e] attends to its key.
   __device__ __forceinline__ bool is_visible(int n, int e) const {
@@ -321,7 +326,7 @@ class PlainOutputsBlock {
   }
   /// Moves outputs and weights of pairs under the largest exponent of each row.
   __device__ __forceinline__ void stabilize(float past_scale, Sums outputs, float (&denominators)[4], Sums products,
-                                            ConstSums scales, float (&top)[2]) const {
+                                            ConstSums scales, float (&top)[2], bool (&lost)[2]) const {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float past = denominators[2 * half];
@@ -331,7 +336,10 @@ class PlainOutputsBlock {
     float most[2] = {fused_nothing, fused_nothing};
     each_pair([&](int n, int e) { most[e >> 1] = gpu_max(most[e >> 1], scales[n][e] + floor_log2(products[n][e])); });
     FURLONG_UNROLL
-    for (int half = 0; half < 2; ++half) top[half] = gpu_max(top[half], quad_max(most[half]));
+    for (int half = 0; half < 2; ++half) {
+      top[half] = gpu_max(top[half], quad_max(most[half]));
+      lost[half] = past_scale - top[half] > plain_most_exponent;
+    }
     if (has_sum) {
       const float move[2] = {exp2_fast(past_scale - top[0]), exp2_fast(past_scale - top[1])};
       FURLONG_UNROLL
@@ -367,19 +375,17 @@ class PlainOutputsBlock {
     }
   }
   /// Writes the warp's outputs, divided by their denominators, and the values that backward needs.
-  __device__ __forceinline__ void write(int first, bool has_bad, const float (&top)[2], ConstSums outputs,
-                                        const float (&denominators)[4]) const {
+  __device__ __forceinline__ void write(int first, bool has_bad, const float (&top)[2], const bool (&lost)[2],
+                                        ConstSums outputs, const float (&denominators)[4]) const {
     const int batch = opaque(head.batch);
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int i = own + g + 8 * half, row = first + i;
-      if (row >= query_side.n) continue;
-      const float denominator = denominators[2 * half];
-      const bool lost = gpu_abs(denominator) < std::numeric_limits<float>::min();
-      const float inverse = lost ? 0.0f : 1 / denominator;
+      if (row >= query_side.n || lost[half]) continue;
+      const float denominator = denominators[2 * half], inverse = 1 / denominator;
       if (slice() == 0 && t == 0) {
         // The stabilizer of values is chosen last: any power of two near the denominator.
-        const float shift = projected || lost ? 0.0f : floor_log2(denominator);
+        const float shift = projected ? 0.0f : floor_log2(denominator);
         const std::int64_t line = static_cast<std::int64_t>(batch * p.n_heads + head.head) * query_side.n + row;
         if (out.top) out.top[line] = top[half] + shift;
         if (out.inverse) out.inverse[line] = inverse * exp2_fast(shift);

@@ -56,6 +56,36 @@ struct FusedStates {
   }
 };
 
+/// Rows that a plain kernel (fused_plain.cuh) leaves to the general one, because its scales lose part of their sums: of
+/// each chunk and warp the lanes that hold rows g and g + 8. The decision about a row depends on it and earlier tokens
+/// alone, and the general kernel writes no other rows, so that no later token changes how a row is computed.
+struct FusedLostRows {
+  std::uint32_t* words = nullptr;  // [lines of blocks, chunks, warps, 2]; null: the general kernel computes all rows
+  int chunks = 0;
+
+  __device__ __forceinline__ std::uint32_t* at(int line, int first) const {
+    return words + (static_cast<std::int64_t>(line) * chunks + first / fused_chunk) * (2 * fused_warps);
+  }
+  /// Records the warp's rows of a chunk. Called by all lanes.
+  __device__ __forceinline__ void record(int line, int first, const std::uint32_t (&rows)[2]) const {
+    if (lane_index() == 0)
+      store_vector(at(line, first) + 2 * warp_index(), Vector<std::uint32_t, 2>{{rows[0], rows[1]}});
+  }
+  /// Returns whether the general kernel has rows to compute in [begin, end). Called by all threads.
+  __device__ inline bool any(int line, int begin, int end) const {
+    if (words == nullptr) return true;
+    std::uint32_t found = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < ceil_div(end - begin, fused_chunk) * 2 * fused_warps;
+         i += fused_threads)
+      found |= at(line, begin)[i];
+    return __syncthreads_or(found != 0);
+  }
+  /// Returns whether the general kernel computes row i of a chunk.
+  __device__ __forceinline__ bool has(int line, int first, int i) const {
+    return words == nullptr || (at(line, first)[i / 8] >> 4 * (i % 8) & 1u) != 0;
+  }
+};
+
 /// The head that a block works on. To save registers, values that follow from the kernel's arguments are computed where
 /// they are used.
 struct FusedHead {

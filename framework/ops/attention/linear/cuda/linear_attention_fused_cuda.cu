@@ -27,12 +27,13 @@ class SharedLimits {
   const std::size_t* begin() const { return bytes_; }
   const std::size_t* end() const { return bytes_ + 2; }
   std::size_t most() const { return bytes_[1]; }
+  std::size_t of_device() const { return of_device_; }
 
  private:
   // A block can use all but 1 KiB of a multiprocessor's memory, and each block reserves 1 KiB.
   explicit SharedLimits(std::size_t of_device)
-      : bytes_{(of_device + 1024) / 2 - 1024, std::min<std::size_t>(of_device, 163 * 1024)} {}
-  std::size_t bytes_[2];
+      : bytes_{(of_device + 1024) / 2 - 1024, std::min<std::size_t>(of_device, 163 * 1024)}, of_device_(of_device) {}
+  std::size_t bytes_[2], of_device_;
 };
 
 FusedRows rows_of(const Tensor& tensor) {
@@ -121,29 +122,37 @@ struct GradientsPlan {
   int tiles = 0, stages = 0;
   std::size_t bytes = 0;
 };
-/// As many feature tiles per block as allow two blocks per multiprocessor: each block's sums over its tiles are parts
-/// of the gradient, which have to be written and added up. tiles 0: nothing fits.
+/// The general kernel with a number of feature tiles per block. tiles 0: they do not fit.
 template <bool Keys>
-GradientsPlan gradients_plan(const SharedLimits& limits, const Arguments& arguments) {
+GradientsPlan gradients_plan_of(const Arguments& arguments, int tiles, std::size_t limit) {
   GradientsPlan plan;
+  const int d_padded = static_cast<int>(padded_to(arguments.sizes.d, 32)),
+            d_value = static_cast<int>(arguments.sizes.d_value);
   with_form(arguments, [&](auto exact, auto projected) {
-    const int all = static_cast<int>(ceil_div<std::int64_t>(arguments.features, fused_tile));
-    const int d_padded = static_cast<int>(padded_to(arguments.sizes.d, 32)),
-              d_value = static_cast<int>(arguments.sizes.d_value);
-    for (const std::size_t limit : limits) {
-      for (int tiles = all; tiles >= 1; --tiles) {
-        for (const int stages : {2, 1}) {
-          const auto bytes = static_cast<std::size_t>(
-              GradientsLayout<exact(), projected(), Keys>(tiles, stages, d_padded, d_value).all);
-          if (plan.tiles == 0 && bytes <= limit) plan = {tiles, stages, bytes};
-        }
-      }
+    for (const int stages : {2, 1}) {
+      const auto bytes =
+          static_cast<std::size_t>(GradientsLayout<exact(), projected(), Keys>(tiles, stages, d_padded, d_value).all);
+      if (plan.tiles == 0 && bytes <= limit) plan = {tiles, stages, bytes};
     }
   });
   return plan;
 }
+/// As many feature tiles per block as allow two blocks per multiprocessor: each block's sums over its tiles are parts
+/// of the gradient, which have to be written and added up. tiles 0: nothing fits.
+template <bool Keys>
+GradientsPlan gradients_plan(const SharedLimits& limits, const Arguments& arguments) {
+  const int all = static_cast<int>(ceil_div<std::int64_t>(arguments.features, fused_tile));
+  GradientsPlan plan;
+  for (const std::size_t limit : limits) {
+    for (int tiles = all; tiles >= 1 && plan.tiles == 0; --tiles)
+      plan = gradients_plan_of<Keys>(arguments, tiles, limit);
+  }
+  return plan;
+}
 
-/// The same for the plain kernels; tiles 0 if they do not support the call.
+/// The same for the plain kernels; tiles 0 if they do not support the call. The general kernel, which computes the rows
+/// that they leave, has the same tiles.
+template <bool Keys>
 GradientsPlan plain_gradients_plan(const SharedLimits& limits, const Arguments& arguments, const FusedRows& d_output) {
   GradientsPlan plan;
   if (!d_output.vectors) return plan;
@@ -153,7 +162,9 @@ GradientsPlan plain_gradients_plan(const SharedLimits& limits, const Arguments& 
     for (const std::size_t limit : limits) {
       for (int tiles = all; tiles >= 1; --tiles) {
         const auto bytes = static_cast<std::size_t>(PlainGradientsLayout<form()>(tiles).all);
-        if (plan.tiles == 0 && bytes <= limit) plan = {tiles, 1, bytes};
+        if (plan.tiles == 0 && bytes <= limit &&
+            gradients_plan_of<Keys>(arguments, tiles, limits.of_device()).tiles > 0)
+          plan = {tiles, 1, bytes};
       }
     }
   });
@@ -218,6 +229,13 @@ class FusedCall {
   float* floats(std::int64_t elements) {
     memory_.push_back(Tensor::empty({elements}, DType::float32, device_));
     return gpu_data<float>(memory_.back());
+  }
+
+  /// Returns memory for the rows of `lines` lines of blocks that plain kernels leave to the general ones.
+  FusedLostRows lost_rows(std::int64_t lines, int n) {
+    const int chunks = ceil_div(n, fused_chunk);
+    memory_.push_back(Tensor::empty({lines * chunks * fused_warps * 2}, DType::int32, device_));
+    return {reinterpret_cast<std::uint32_t*>(gpu_data<std::int32_t>(memory_.back())), chunks};
   }
 
   /// Returns, for each segment, the sums of `side` before (after) it, starting from `carried` if there is one.
@@ -315,9 +333,9 @@ template <bool Exact, bool Projected, bool Keys>
 void sweep(const Stream& stream, const Arguments& arguments, FusedCall& call, const FusedSide& rows,
            const FusedSide& columns, FusedGradient d_inputs, FusedGradient d_vectors) {
   const SharedLimits limits(stream);
-  GradientsPlan plan = plain_gradients_plan(limits, arguments, call.queries.vectors);
-  const bool plain = plan.tiles > 0;
-  if (!plain) plan = gradients_plan<Keys>(limits, arguments);
+  const GradientsPlan plain = plain_gradients_plan<Keys>(limits, arguments, call.queries.vectors),
+                      plan = plain.tiles > 0 ? gradients_plan_of<Keys>(arguments, plain.tiles, limits.of_device())
+                                             : gradients_plan<Keys>(limits, arguments);
   const int splits = ceil_div(call.tiles(), plan.tiles), parts = splits * (Keys ? call.problem.group : 1);
   // If keys and values are one variable, they have one gradient: the key gradient may overwrite it, and the value
   // gradient is added afterwards.
@@ -337,32 +355,30 @@ void sweep(const Stream& stream, const Arguments& arguments, FusedCall& call, co
   FusedStates states;
   if (has_start) states = call.states_of<Exact, Projected, !Keys>(columns, column_cut, carried);
   const dim3 grid = call.grid(row_cut.segments, splits);
-  if (plain) {
-    launch_plain_gradients<Keys>(stream, arguments, plan, grid, row_cut, rows, columns, states, has_start, d_inputs,
+  if (plain.tiles > 0) {
+    d_inputs.lost = call.lost_rows(std::int64_t{call.heads()} * splits, rows.n);
+    launch_plain_gradients<Keys>(stream, arguments, plain, grid, row_cut, rows, columns, states, has_start, d_inputs,
                                  d_vectors);
-  } else {
-    const GradientsLayout<Exact, Projected, Keys> layout(plan.tiles, plan.stages, call.problem.d_padded,
-                                                         call.problem.d_value);
-    launch(stream, fused_gradients<Exact, Projected, Keys>, grid, dim3(fused_threads), plan.bytes, row_cut, rows,
-           columns, states, has_start, layout, d_inputs, d_vectors);
   }
+  const GradientsLayout<Exact, Projected, Keys> layout(plan.tiles, plan.stages, call.problem.d_padded,
+                                                       call.problem.d_value);
+  launch(stream, fused_gradients<Exact, Projected, Keys>, grid, dim3(fused_threads), plan.bytes, row_cut, rows, columns,
+         states, has_start, layout, d_inputs, d_vectors);
   sum_parts(stream, d_inputs, parts);
   sum_parts(stream, d_vectors, parts);
 }
 
-/// Launches the plain kernel if it supports the call. Returns whether it does.
-bool launch_plain_outputs(const Stream& stream, const Arguments& arguments, FusedCall& call,
+/// Launches the plain kernel if it supports the call; `outputs` then has the rows that it leaves.
+void launch_plain_outputs(const Stream& stream, const Arguments& arguments, FusedCall& call,
                           const FusedProblem& query_cut, const FusedStates& states, bool has_start,
-                          const FusedOutputs& outputs) {
-  bool launched = false;
+                          FusedOutputs& outputs) {
   with_plain_form(arguments, [&](auto form, auto width) {
     const std::size_t bytes = PlainOutputsLayout<form(), width()>::bytes(call.tiles());
     if (bytes > SharedLimits(stream).most()) return;
+    outputs.lost = call.lost_rows(call.heads(), call.queries.n);
     launch(stream, fused_plain_outputs<form(), width()>, call.grid(query_cut.segments, width() / 64),
            dim3(fused_threads), bytes, query_cut, call.queries, call.keys, states, has_start, outputs);
-    launched = true;
   });
-  return launched;
 }
 
 }  // namespace
@@ -424,7 +440,7 @@ void linear_attention_fused_forward(const Stream& stream, const LinearAttentionA
     FusedStates states;
     if (has_start || carried.final_sum)
       states = call.states_of<exact(), projected(), true>(call.keys, key_cut, carried);
-    if (launch_plain_outputs(stream, arguments, call, query_cut, states, has_start, outputs)) return;
+    launch_plain_outputs(stream, arguments, call, query_cut, states, has_start, outputs);
     const OutputsLayout<exact(), projected()> layout(call.problem.m_padded, call.problem.d_padded, plan.width,
                                                      plan.stages);
     launch(stream, fused_outputs<exact(), projected()>, call.grid(query_cut.segments, slices), dim3(fused_threads),

@@ -128,8 +128,14 @@ template <int width>
 struct KeyGradientTiles {
   static constexpr int m_tiles = width <= 64 ? 2 : 1;
   static constexpr int keys = mma_warps * 16 * m_tiles;
-  static constexpr int queries = width <= 128 ? 32 : 16;
+  static constexpr int queries = width <= 64 ? 64 : width <= 128 ? 32 : 16;
   static constexpr int stages = width <= 128 ? 2 : 1;
+  // In registers. The compiler's code for sm_80 would spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  static constexpr bool holds_keys = false;
+#else
+  static constexpr bool holds_keys = width <= 64;
+#endif
   static constexpr std::size_t bytes =
       sizeof(Bf16) * (2 * tile_elements<width>(keys) + 2 * stages * tile_elements<width>(queries)) +
       sizeof(float) * 2 * stages * queries;
@@ -195,15 +201,17 @@ __device__ __forceinline__ void load_queries(const SoftmaxProblem<Bf16>& p, int 
 }
 
 /// Adds the contributions of 16 queries to the gradients of the warp's keys and values. Rows are keys, columns are
-/// queries. `whole`: all of the block's keys are visible to all of these queries.
-template <int width, bool with_key, bool with_value, int m_tiles, class KeySums, class ValueSums>
+/// queries. `keys`: the warp's rows of keys, in shared memory or registers. `whole`: all of the block's keys are
+/// visible to all of these queries.
+template <int width, bool with_key, bool with_value, int m_tiles, class Keys, class KeySums, class ValueSums>
 __device__ __forceinline__ void add_queries(KeySums& d_key, ValueSums& d_value, const SoftmaxProblem<Bf16>& p,
-                                            const KeyRows& rows, const QueryPart& part, bool whole, int lane) {
+                                            const Keys& keys, const KeyRows& rows, const QueryPart& part, bool whole,
+                                            int lane) {
   constexpr int columns = 16;
   float weights[m_tiles][columns / 8][4], d_scores[m_tiles][columns / 8][4];
   set_zero(weights);
   set_zero(d_scores);
-  add_row_products<width>(weights, rows.keys, part.queries, p.d_key_width, lane);
+  add_row_products<width>(weights, keys, part.queries, p.d_key_width, lane);
   if constexpr (with_key) add_row_products<width>(d_scores, rows.values, part.d_outputs, p.d_value_width, lane);
   weigh_columns(weights, d_scores, part.log_sum_exp, part.row_dots, p.negative ? -p.exponent_scale : p.exponent_scale,
                 lane);
@@ -273,6 +281,14 @@ __global__ void __launch_bounds__(mma_threads) softmax_key_gradient_mma(const So
       load(tile, 0);
       cp_async_commit();
     }
+    std::conditional_t<Tiles::holds_keys, HeldRows<width, m_tiles>, const Bf16*> keys;
+    if constexpr (Tiles::holds_keys) {
+      cp_async_wait<0>();
+      __syncthreads();
+      if (tile.exists()) keys.load(rows.keys, p.d_key_width, lane);
+    } else {
+      keys = rows.keys;
+    }
     for (int stage = 0; tile.exists(); stage = (stage + 1) % Tiles::stages) {
       QueryTiles following = tile;
       following.advance();
@@ -292,7 +308,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_key_gradient_mma(const So
       for (int i = 0; i < queries; i += 16) {  // 16 at a time, to limit registers
         const QueryPart part{query_tile + i * ld,   d_output_tile + i * ld, numbers + i,
                              numbers + queries + i, position + i,           count - i};
-        add_queries<width, with_key, with_value, m_tiles>(d_key, d_value, p, rows, part, whole, lane);
+        add_queries<width, with_key, with_value, m_tiles>(d_key, d_value, p, keys, rows, part, whole, lane);
       }
       __syncthreads();
       if constexpr (Tiles::stages == 1) {

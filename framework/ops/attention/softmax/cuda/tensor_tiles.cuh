@@ -89,6 +89,52 @@ __device__ __forceinline__ void add_row_products(float (&sums)[m_tiles][n_tiles]
   }
 }
 
+/// The warp's rows of a tile as operands, in registers.
+template <int width, int m_tiles>
+struct HeldRows {
+  std::uint32_t operands[width / 16][m_tiles][4];
+
+  /// Loads columns [0, depth), up to a multiple of 16.
+  __device__ __forceinline__ void load(const Bf16* rows, int depth, int lane) {
+    constexpr int ld = tile_stride<width>;
+    const Bf16* own = address_a<ld>(rows, lane);
+    FURLONG_UNROLL
+    for (int f = 0; f < width; f += 16) {
+      FURLONG_UNROLL
+      for (int m = 0; m < m_tiles && f < depth; ++m) ldmatrix_x4(operands[f / 16][m], own + m * 16 * ld + f);
+    }
+  }
+};
+/// As above, with rows `a` in registers.
+template <int width, int m_tiles, int n_tiles>
+__device__ __forceinline__ void add_row_products(float (&sums)[m_tiles][n_tiles][4], const HeldRows<width, m_tiles>& a,
+                                                 const Bf16* b, int depth, int lane) {
+  constexpr int ld = tile_stride<width>;
+  const Bf16* b_lane = address_b<ld>(b, lane);
+  const auto add = [&](auto exact) {
+    FURLONG_UNROLL
+    for (int f = 0; f < width; f += 16) {
+      if (!exact.value && f >= depth) continue;
+      FURLONG_UNROLL
+      for (int n = 0; n < n_tiles; n += 2) {
+        std::uint32_t columns[4];
+        ldmatrix_x4(columns, b_lane + n * 8 * ld + f);
+        const std::uint32_t low[2] = {columns[0], columns[1]}, high[2] = {columns[2], columns[3]};
+        FURLONG_UNROLL
+        for (int m = 0; m < m_tiles; ++m) {
+          mma_m16n8k16(sums[m][n], a.operands[f / 16][m], low);
+          mma_m16n8k16(sums[m][n + 1], a.operands[f / 16][m], high);
+        }
+      }
+    }
+  };
+  if (depth > width - 16) {
+    add(std::true_type{});
+  } else {
+    add(std::false_type{});
+  }
+}
+
 /// sums[i, f] += Σ_j weights[i, j] b[j, f] over f < columns, with the warp's rows of `weights` as operands in registers
 /// (pack_operand) and all rows of `b`.
 template <int width, int m_tiles, int k_tiles>
