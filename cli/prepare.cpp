@@ -81,7 +81,8 @@ void add_splits(Command command, Arguments& arguments, const std::string& split_
   command
       .add_option(
           "--split", arguments.split,
-          "Fractions of the splits, by name, or as three numbers for train, validation and test. Their sum is 1")
+          "Fractions of the splits, by name, or as three numbers for train, validation and test. Their sum is 1. "
+          "Splits with inputs of their own have 0, by default the other one 0.05")
       .shows_default(default_split)
       .value_name("FRACTIONS");
   // An official test split.

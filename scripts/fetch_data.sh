@@ -166,6 +166,7 @@ for name in "${names[@]}"; do
   fi
   [[ -n $work ]] || work=$(mktemp -d)
   partial=$file.partial
+  rm -rf "$work/root"  # packages of another name, whose files must not mix with these
   "make_$name" >"$partial"
   whole "$partial" "${expected[1]}" "${expected[2]}" ||
     fail "$file would have $(stat --format %s "$partial") bytes, expected ${expected[1]} bytes with a known checksum; \

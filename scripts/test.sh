@@ -38,7 +38,8 @@ while (( $# )); do
       IFS=, read -r -a parts <<<"${2:-}"
       (( ${#parts[@]} )) || stop "--parts needs parts; expected some of ${every_part[*]}"
       for name in "${parts[@]}"; do
-        [[ " ${every_part[*]} " == *" $name "* ]] || stop "--parts: '$name' is unknown; expected ${every_part[*]}"
+        [[ $name != *' '* && " ${every_part[*]} " == *" $name "* ]] ||
+          stop "--parts: '$name' is unknown; expected ${every_part[*]}, separated by commas"
       done
       full=true
       shift ;;
@@ -55,6 +56,10 @@ while (( $# )); do
   esac
   shift
 done
+
+if [[ -n $filter ]] && (( ${#parts[@]} )) && [[ ! " ${parts[*]} " =~ \ (tests|asan|tsan)\  ]]; then
+  stop "--filter selects tests, and ${parts[*]} has none; expected tests, asan or tsan among --parts"
+fi
 
 failed=()
 timings=()
@@ -277,6 +282,7 @@ run_part() {
     tutorials) phase "tutorials" tutorials || true ;;
     exports) exports_in_transformers ;;
     fuzz) fuzzing ;;
+    *) echo "test: no part $1" >&2; exit 1 ;;
   esac
 }
 

@@ -118,6 +118,7 @@ struct DatasetWriter::State {
   std::vector<Rows> splits;
   std::optional<LabelWriter> labels;
   std::optional<Split> assigned;  // of the documents that follow
+  bool has_assigned = false;
   // last range of each split, which may still grow
   std::array<std::pair<std::uint64_t, std::uint64_t>, 3> pending{};
   std::vector<std::uint64_t> chunk_counts, train_counts;
@@ -273,7 +274,8 @@ void DatasetWriter::State::check_no_split_is_empty() const {
     throw UserError("{}: the {} split (fraction {}) gets none of {} {}; {}", on_disk->path().string(), name_of(split),
                     options.shares[split], by_document ? summary.n_documents : summary.n_tokens,
                     by_document ? "documents" : "tokens",
-                    by_document ? "use --split-by span, or change --seed or the fractions"
+                    has_assigned  ? "change --seed or the fractions"
+                    : by_document ? "use --split-by span, or change --seed or the fractions"
                                 : "add more data, or change the fractions");
   }
 }
@@ -324,6 +326,7 @@ void DatasetWriter::set_split(std::optional<Split> split) {
   require(state.position() == state.document_begin && state.options.split_by == SplitBy::document,
           "set_split() inside a document or without documents");
   state.assigned = split;
+  state.has_assigned = state.has_assigned || split;
 }
 
 DatasetSummary DatasetWriter::finish(const std::string& provenance, const std::vector<std::string>& label_names) {

@@ -1,10 +1,12 @@
 #include "datasets/prepare/prepare.h"
 
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
@@ -98,6 +100,16 @@ void check_paths(const PrepareOptions& options, const std::vector<InputFile>& in
   std::vector<std::string> paths;
   for (const InputFile& input : inputs) paths.push_back(input.path);
   check_inputs(paths, options.output);
+  // What a model trained on says nothing about it. Several links to a file count as the file.
+  std::map<std::pair<dev_t, ino_t>, std::optional<Split>> splits;
+  for (const InputFile& input : inputs) {
+    struct stat status {};
+    if (::stat(input.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    const auto [known, is_new] = splits.emplace(std::pair(status.st_dev, status.st_ino), input.split);
+    if (!is_new && known->second != input.split)
+      throw UserError("{}: is an input of two splits (INPUT, --validation-inputs, --test-inputs); remove one",
+                      input.path);
+  }
   if (!options.image_labels.empty() && options.cifar10)
     throw UserError("--label-file: records of CIFAR-10 have their labels; remove --label-file");
   if (!options.image_labels.empty() && options.image_labels.size() != inputs.size())

@@ -25,7 +25,7 @@ struct LraOptions {
   Bootstrap bootstrap{};
 };
 
-/// A model to train, whose config and dataset are checked.
+/// A model to train, whose config is checked and whose dataset exists or is generated.
 struct LraRun {
   std::string task, mechanism;
   LoadedSettings loaded;  ///< with the run directory

@@ -235,10 +235,16 @@ nlohmann::ordered_json read_recovery(const std::filesystem::path& directory) {
 
 nlohmann::ordered_json read_lra(const std::filesystem::path& file) {
   nlohmann::ordered_json object = read_json(file);
-  const auto is_result = [](const nlohmann::ordered_json& result) {
+  const auto are_numbers = [](const nlohmann::ordered_json& json, std::initializer_list<const char*> keys) {
+    return std::all_of(keys.begin(), keys.end(), [&](const char* key) {
+      return !json.contains(key) || json[key].is_number() || json[key].is_null();
+    });
+  };
+  const auto is_result = [&](const nlohmann::ordered_json& result) {
     return result.is_object() && result.contains("task") && result["task"].is_string() &&
            result.contains("mechanism") && result["mechanism"].is_string() && result.contains("accuracy") &&
-           result["accuracy"].is_object();
+           result["accuracy"].is_object() && are_numbers(result["accuracy"], {"value", "low", "high"}) &&
+           are_numbers(result, {"baseline_accuracy", "published_accuracy", "seconds", "peak_bytes"});
   };
   const bool valid = object.is_object() && object.contains("results") && object["results"].is_array() &&
                      std::all_of(object["results"].begin(), object["results"].end(), is_result);

@@ -259,7 +259,7 @@ def run(arguments):
     for name in ["teacher", *arguments.models]:
         if name == "teacher" and ("teacher", 0) in models:
             continue
-        one = argparse.Namespace(**vars(arguments))
+        one = argparse.Namespace(**{**vars(arguments), "models": [name]})
         one.work = arguments.work and arguments.work / f"{name}_{arguments.tokens}"
         with reproduction.measurement(NAME, one) as (folder, result):
             found = measure(one, folder, name)

@@ -51,13 +51,13 @@ sums() {
   (( $# )) || set -- "$kept" "$folder/runs/$target"
   read -r seconds executions edges < <(cat -- "$@" 2>/dev/null | awk -v target="$target" '
     $1 == target { seconds += $2; executions += $3; if ($4 > edges) edges = $4 }
-    END { print seconds + 0, executions + 0, edges + 0 }')
+    END { printf "%.0f %.0f %.0f\n", seconds, executions, edges }')  # mawk prints large numbers as 3e+09
 }
 # write_sums TARGET FILE: replaces the target's line.
 write_sums() {
   { cat "$2" 2>/dev/null || true; } | awk -v target="$1" -v line="$1	$seconds	$executions	$edges" '
     $1 != target { print }
-    END { print line }' | sort >"$folder/.sums"
+    END { print line }' | LC_ALL=C sort >"$folder/.sums"
   mv "$folder/.sums" "$2"
 }
 files_in() { find "$1" -type f "${@:2}" 2>/dev/null | wc -l; }

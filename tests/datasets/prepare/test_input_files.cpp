@@ -127,6 +127,21 @@ TEST_F(InputFilesTest, SplitsHaveInputsOfTheirOwn) {
   EXPECT_EQ(prepare(wanted).store.split_documents, (std::array<std::uint64_t, 3>{20, 1, 1}));
 }
 
+TEST_F(InputFilesTest, RejectsInputsOfTwoSplits) {
+  put("train/neg/1", "bad");
+  put("train/pos/1", "good");
+  std::filesystem::create_directories(path("links/neg"));
+  std::filesystem::create_symlink(path("train/pos/1"), path("links/neg/2"));
+  for (const char* test : {"train", "train/pos", "train/pos/1", "links"}) {
+    PrepareOptions wanted = options({path("train")});
+    wanted.test_inputs = {path(test)};
+    wanted.store.shares = parse_split_shares("1,0,0");
+    EXPECT_THAT(message_of<UserError>([&] { prepare(wanted); }), ::testing::HasSubstr("is an input of two splits"))
+        << test;
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("out.h5")));
+}
+
 TEST_F(InputFilesTest, PairsAndTextHaveSplitsOfTheirOwn) {
   PrepareOptions pairs = options({file("a.tsv", "1\ta b\tc\n0\td\te\n")});
   pairs.labeled.kind = LabeledFormat::Kind::tsv;
