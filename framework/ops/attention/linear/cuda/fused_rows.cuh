@@ -58,7 +58,7 @@ struct FusedStates {
 
 /// Rows that a plain kernel (fused_plain.cuh) leaves to the general one, because its scales lose part of their sums: of
 /// each chunk and warp the lanes that hold rows g and g + 8. The decision about an output depends on its row and
-/// earlier tokens alone, and the general kernel writes no other rows, so that no later token changes how it is computed.
+/// earlier tokens alone, and the general kernel writes no other rows: no later token changes how it is computed.
 struct FusedLostRows {
   std::uint32_t* words = nullptr;  // [lines of blocks, chunks, warps, 2]; null: the general kernel computes all rows
   int chunks = 0;
