@@ -200,9 +200,10 @@ TEST_F(LraProgramTest, StandInsAreNamedAndHaveNoPublishedAccuracy) {
     labels += static_cast<char>(i % 2);
   }
   file("many.idx", images);
+  file("test.idx", images);
   file("many_labels.idx", labels);
   testing::run_line(folder_,
-                    "furlong prepare images many.idx --test-inputs many.idx --label-file "
+                    "furlong prepare images many.idx --test-inputs test.idx --label-file "
                     "many_labels.idx,many_labels.idx --split 0.7,0.3,0 --output image.h5");
   prepare_reviews(40);
   config("image", 4);
@@ -352,9 +353,10 @@ TEST_F(LraProgramTest, FoldersLabelTexts) {
   EXPECT_EQ(report["labels"], Json({{"neg", 16}, {"pos", 16}}));
   EXPECT_EQ(report["splits"]["test"]["documents"], 16);
   // The default fractions leave the test split to its files.
-  const Finished done = furlong({"prepare", "labeled", path("aclImdb/train"), "--label-from", "folder", "--test-inputs",
-                                 path("aclImdb/test"), "--validation-inputs", path("aclImdb/test/neg"), "--json", "-o",
-                                 path("other.h5")});
+  const Finished done =
+      furlong({"prepare", "labeled", path("aclImdb/train"), "--label-from", "folder", "--test-inputs",
+               path("aclImdb/test/pos"), "--validation-inputs", path("aclImdb/test/neg"), "--json", "-o",
+               path("other.h5")});
   ASSERT_EQ(done.status, 0) << done.err;
   EXPECT_EQ(Json::parse(done.out)["splits"]["train"]["documents"], 16);
 }
