@@ -20,6 +20,7 @@
 #include "layers/attention/mechanism.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/model/objective.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/train.h"
 
 namespace furlong {
@@ -189,6 +190,8 @@ std::vector<LraRun> plan_lra(const std::vector<std::string>& tasks, const std::v
         run.stand_in = runs.back().stand_in;
         run.is_published = runs.back().is_published;
       }
+      const DataSettings& data = run.loaded.settings.data;
+      if (fs::exists(data.dataset)) check_against_data(run.loaded, *open_data(data));
       runs.push_back(std::move(run));
     }
   }

@@ -60,8 +60,9 @@ std::vector<std::string> lra_mechanisms();
 
 /// Loads the configs of all tasks and mechanisms, and checks datasets and existing runs, so that nothing is missing
 /// after hours of training. Logs a warning for each dataset that is not the paper's. Throws UserError if a config is
-/// missing or does not fit, if a dataset of files is missing, if an existing run has another config, or if `samples`
-/// are given and an existing dataset has others or no task is generated.
+/// missing or does not fit it, if a dataset of files is missing or does not fit its config (check_against_data()), if
+/// an existing run has another config, or if `samples` are given and an existing dataset has others or no task is
+/// generated.
 std::vector<LraRun> plan_lra(const std::vector<std::string>& tasks, const std::vector<std::string>& mechanisms,
                              const LraOptions& options);
 

@@ -149,12 +149,13 @@ TEST_F(LraProgramTest, RefusesRunsAndDatasetsOfAnotherCommand) {
 
 TEST_F(LraProgramTest, WritesJsonAfterEachRow) {
   prepare_listops();
-  // Training of the second task fails: its labels are no numbers.
   prepare_reviews(40);
-  config("text", 1000, "regression");
+  config("text", 1000);
+  std::filesystem::create_directories(path("runs/text_tiny_elu1"));
+  file("runs/text_tiny_elu1/checkpoints", "no folder");  // so training of the second task fails
   const Finished done = furlong(bench({"--tasks", "listops,text", "--mechanisms", "elu1", "--json-file", path("a")}));
-  EXPECT_EQ(done.status, 2);
-  EXPECT_THAT(done.err, HasSubstr("text.h5"));
+  EXPECT_NE(done.status, 0);
+  EXPECT_THAT(done.err, HasSubstr("checkpoints"));
   const Json results = Json::parse(content(path("a")))["results"];
   ASSERT_EQ(results.size(), 1u);
   EXPECT_EQ(results[0]["task"], "listops");
@@ -172,6 +173,9 @@ TEST_F(LraProgramTest, ConfigsAndDatasetsAreCheckedBeforeTraining) {
                             "--output " + path("image.h5")});
   std::ofstream(path("tiny/image_tiny.yaml"), std::ios::app) << "# run.sh: prepare cifar10\n";
   refused("listops,image", {"image.h5: does not exist; prepare it: scripts/prepare_data.sh cifar10"});
+  prepare_reviews(40);
+  config("text", 1000, "regression");
+  refused("listops,text", {"text_tiny.yaml", "objective.name", "text.h5"});
   file("tiny/pathx_published.yaml", "");
   refused("listops,pathx", {"tiny/pathx_tiny.yaml", "pathx has configs of --size published"});
   expect_user_error(furlong(bench({"--tasks", "image", "--samples", "5,5,5"})),
@@ -234,7 +238,8 @@ TEST_F(LraProgramTest, DataThatCanBeOfficialHavePublishedAccuracies) {
   config("text", 1000);
   // Pairs of texts, with the labels of the ACL Anthology Network.
   std::string table;
-  for (int i = 0; i < 64; ++i) table += fmt::format("{}.0\tid\tid\tone {}\ttwo {}\n", i % 2, i, i % 2 == 0 ? i + 1 : i);
+  for (int i = 0; i < 182613; ++i)
+    table += fmt::format("{}.0\tid\tid\tone {}\ttwo {}\n", i % 2, i, i % 2 == 0 ? i + 1 : i);
   file("pairs.tsv", table);
   testing::run_line(folder_,
                     "furlong prepare labeled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 "
