@@ -93,9 +93,9 @@ void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Mode
 
 bool has_constants(const Settings& settings) {
   const layers::AttentionConfig& attention = settings.model.attention;
-  const bool constants =
-      attention.centering || attention.scaling != layers::Scaling::none || attention.feature_map == "oprf";
-  return constants && layers::uses(attention, &layers::MechanismInfo::has_features);
+  if (!layers::uses(attention, &layers::MechanismInfo::has_features)) return false;
+  return attention.centering || attention.scaling != layers::Scaling::none ||
+         ops::feature_map_info(attention.feature_map).needs_oprf_a;
 }
 
 std::int64_t tokens_for_constants(const Settings& settings) {

@@ -39,7 +39,11 @@ void add_attention(Json& config, const layers::ModelConfig& model) {
   config["window"] = attention.window;
   if (layers::first_mechanism(attention, &layers::MechanismInfo::has_features)) {
     config["softmax_window"] = attention.softmax_window;
-    config["feature_map"] = attention.feature_map;
+    const ops::FeatureMapInfo& map = ops::feature_map_info(attention.feature_map);
+    config["feature_map"] = map.name;
+    config["signed_features"] = map.can_cancel;
+    config["needs_oprf_a"] = map.needs_oprf_a;
+    config["learns_inputs"] = map.learns_inputs;
     config["random_features"] = layers::feature_sizes(attention).random_projection;
     config["order"] = attention.map_options.order;
     config["kernel_epsilon"] = attention.map_options.kernel_epsilon;

@@ -119,11 +119,12 @@ class LinearAttention(nn.Module):
             buffer("key_center", heads, d)
         if config.scaling == "saderf":
             buffer("scaling", heads, d)
-        if config.feature_map == "oprf":
+        if config.needs_oprf_a:
             buffer("oprf_a", heads)
-        if config.centering or config.scaling != "none" or config.feature_map == "oprf":
+        if config.centering or config.scaling != "none" or config.needs_oprf_a:
             buffer("statistics", heads, 1 + 4 * d)  # what they are measured from
-        if config.feature_map == "hedgehog":
+        self.learns_inputs = config.learns_inputs
+        if self.learns_inputs:
             self.query_features = nn.Parameter(torch.eye(d).repeat(heads, 1, 1))
             self.key_features = nn.Parameter(torch.eye(d).repeat(kv_heads, 1, 1))
         if not self.divides:
@@ -196,7 +197,7 @@ class LinearAttention(nn.Module):
 
     def prepared(self, query, key, value):
         """Queries and keys as the feature map takes them, and the logarithm that goes into each key's weight."""
-        if self.feature_map.name == "hedgehog":
+        if self.learns_inputs:
             query = torch.einsum("bhnc,hoc->bhno", query, self.query_features.to(query))
             key = torch.einsum("bhnc,hoc->bhno", key, self.key_features.to(key))
         if self.groups > 1:

@@ -35,6 +35,8 @@ class FurlongConfig(PretrainedConfig):
         feature_map: elu1, relu, exp, favor_positive, favor_hyperbolic, favor_trig, favor_relu, oprf, taylor, limit,
             cosine or hedgehog. random_features: rows of the random projection, order: degree of a polynomial,
             kernel_epsilon: added to the features of favor_relu.
+        signed_features, needs_oprf_a, learns_inputs: properties of feature_map: its features have both signs, so that
+            sums of their weights can cancel; it has a constant A for each head; its rows come from a learned matrix.
         normalizer: sum divides by the sum of weights; none divides each head by its root mean square.
         denominator_guard: rows whose denominator is below this share of its magnitude are zero (maps that can cancel).
         centering, scaling: constants of queries and keys, measured by Furlong, that leave softmax unchanged.
@@ -89,6 +91,9 @@ class FurlongConfig(PretrainedConfig):
         window=0,
         softmax_window=0,
         feature_map="elu1",
+        signed_features=False,
+        needs_oprf_a=False,
+        learns_inputs=False,
         random_features=0,
         order=2,
         kernel_epsilon=1e-3,
@@ -144,6 +149,9 @@ class FurlongConfig(PretrainedConfig):
         self.window = window
         self.softmax_window = softmax_window
         self.feature_map = feature_map
+        self.signed_features = signed_features
+        self.needs_oprf_a = needs_oprf_a
+        self.learns_inputs = learns_inputs
         self.random_features = random_features
         self.order = order
         self.kernel_epsilon = kernel_epsilon

@@ -94,12 +94,10 @@ def rotated(x, rotary):
 class FeatureMap(nn.Module):
     """φ by name; definitions are in Furlong's docs/internals/numerics.md. x' = x d^(-1/4), so q'·k' = q·k/√d."""
 
-    SIGNED = ("favor_trig", "taylor", "limit", "cosine")  # sums of their weights can cancel
-
     def __init__(self, config):
         super().__init__()
         self.name, self.order, self.epsilon = config.feature_map, config.order, config.kernel_epsilon
-        self.signed = self.name in self.SIGNED
+        self.signed = config.signed_features  # sums of weights can cancel
 
     def forward(self, x, is_key, projection=None, oprf_a=None):
         """x [B, H, n, d], projection ω [r, d], oprf_a [H] -> logs, values and row of Features."""
@@ -118,6 +116,8 @@ class FeatureMap(nn.Module):
         scaled = x * x.shape[-1] ** -0.25
         if self.name in ("taylor", "limit"):
             return zero, self.monomials(scaled), zero
+        if self.name not in ("favor_positive", "favor_hyperbolic", "favor_trig", "favor_relu", "oprf"):
+            raise ValueError(f"feature map {self.name} is unknown to this version of features_furlong.py")
         u = scaled @ projection.T  # ω_f·x' [B, H, n, r]
         half = scaled.square().sum(-1, keepdim=True) / 2
         count = math.log(len(projection))
@@ -132,7 +132,7 @@ class FeatureMap(nn.Module):
             a = oprf_a[:, None, None]
             u = a * projection.square().sum(-1) + (1 - 4 * a).sqrt() * u
             row = row + x.shape[-1] / 2 * (1 - 4 * a).log()
-        return u - half if is_key else u, None, row  # favor_positive, favor_hyperbolic, oprf
+        return u - half if is_key else u, None, row
 
     def monomials(self, x):
         """√(c_r r!/Π α_i!) Π x_i^α_i for every multi-index α of degree r <= order: products are Σ_r c_r (q'·k')^r."""

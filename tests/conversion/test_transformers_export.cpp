@@ -1,4 +1,5 @@
 // Directories of models that transformers loads with trust_remote_code; tests/parity/transformers_export.py loads them.
+#include <map>
 #include <set>
 
 #include "conversion/export.h"
@@ -201,6 +202,128 @@ TEST_F(TransformersExport, ComesBackBitForBit) {
   ASSERT_EQ(scales.size(), 1U);
   EXPECT_EQ(scales[0].mean, 60.5);
   EXPECT_EQ(scales[0].scale, 8.25);
+}
+
+/// The embedded Python file of this name.
+std::string python_source(const std::string& name) {
+  for (const auto& [file, text] : transformers_sources())
+    if (file == name) return text;
+  ADD_FAILURE() << name << " is not embedded";
+  return {};
+}
+
+TEST_F(TransformersExport, PythonComputesEveryFeatureMap) {
+  const std::string source = python_source("features_furlong.py");
+  for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
+    EXPECT_THAT(source, HasSubstr(fmt::format("\"{}\"", info.name)))
+        << "a feature map without code in conversion/transformers/features_furlong.py";
+  }
+}
+
+TEST_F(TransformersExport, ConfigHasThePropertiesOfTheFeatureMap) {
+  for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
+    SCOPED_TRACE(info.name);
+    const Json config = transformers_config(make([&](Settings& s) {
+      s.model.attention.feature_map = info.name;
+      s.model.attention.n_features = info.needs_random_projection ? 8 : 0;
+    }));
+    EXPECT_EQ(config.at("feature_map"), info.name);
+    EXPECT_EQ(config.at("signed_features"), info.can_cancel);
+    EXPECT_EQ(config.at("needs_oprf_a"), info.needs_oprf_a);
+    EXPECT_EQ(config.at("learns_inputs"), info.learns_inputs);
+  }
+}
+
+// A key that changes the arithmetic and is missing in the exported config would give exported models other outputs.
+TEST_F(TransformersExport, EveryModelKeyIsExportedOrMattersOnlyInTraining) {
+  const std::map<std::string, std::string> exported_names{{"model.attention.mechanism", "attention_layers"},
+                                                          {"model.attention.layers", "attention_layers"},
+                                                          {"model.attention.heads", "attention_layers"},
+                                                          {"model.attention.window", "window"},
+                                                          {"model.attention.softmax_window", "softmax_window"},
+                                                          {"model.attention.feature_map", "feature_map"},
+                                                          {"model.attention.n_features", "random_features"},
+                                                          {"model.attention.order", "order"},
+                                                          {"model.attention.kernel_epsilon", "kernel_epsilon"},
+                                                          {"model.attention.normalizer", "normalizer"},
+                                                          {"model.attention.centering", "centering"},
+                                                          {"model.attention.scaling", "scaling"},
+                                                          {"model.attention.denominator_guard", "denominator_guard"},
+                                                          {"model.attention.chunk_size", "chunk_size"},
+                                                          {"model.attention.projected_length", "projected_length"},
+                                                          {"model.attention.projection", "projection"},
+                                                          {"model.attention.sharing", "sharing"},
+                                                          {"model.architecture", "causal"},
+                                                          {"model.vocabulary_size", "vocab_size"},
+                                                          {"model.n_layers", "num_hidden_layers"},
+                                                          {"model.d_model", "hidden_size"},
+                                                          {"model.n_heads", "num_attention_heads"},
+                                                          {"model.n_key_value_heads", "num_key_value_heads"},
+                                                          {"model.d_head", "head_dim"},
+                                                          {"model.d_feedforward", "intermediate_size"},
+                                                          {"model.activation", "hidden_act"},
+                                                          {"model.norm", "norm"},
+                                                          {"model.norm_epsilon", "norm_epsilon"},
+                                                          {"model.norm_placement", "norm_placement"},
+                                                          {"model.embedding_norm", "embedding_norm"},
+                                                          {"model.query_key_norm", "query_key_norm"},
+                                                          {"model.bias", "use_bias"},
+                                                          {"model.query_key_value_bias", "query_key_value_bias"},
+                                                          {"model.token_dropout", "token_dropout"},
+                                                          {"model.shared_layers", "shared_layers"},
+                                                          {"model.d_embedding", "embedding_size"},
+                                                          {"model.n_segments", "type_vocab_size"},
+                                                          {"model.tied_embeddings", "tie_word_embeddings"},
+                                                          {"model.prediction_head", "prediction_head"},
+                                                          {"model.output_bias", "output_bias"},
+                                                          {"model.position", "position"},
+                                                          {"model.rotary_base", "rotary_base"},
+                                                          {"model.rotary_placement", "rotary_placement"},
+                                                          {"model.rotary_scaling", "rotary_frequencies"},
+                                                          {"model.rotary_scaling_factor", "rotary_frequencies"},
+                                                          {"model.rotary_original_length", "rotary_frequencies"},
+                                                          {"model.rotary_low_frequency_factor", "rotary_frequencies"},
+                                                          {"model.rotary_high_frequency_factor", "rotary_frequencies"},
+                                                          {"model.rotary_beta_fast", "rotary_frequencies"},
+                                                          {"model.rotary_beta_slow", "rotary_frequencies"},
+                                                          {"model.rotary_attention_factor", "rotary_attention_factor"},
+                                                          {"model.max_sequence_length", "max_position_embeddings"},
+                                                          {"model.dropout", "dropout"},
+                                                          {"model.short_convolution", "short_convolution"},
+                                                          {"model.initializer_range", "initializer_range"}};
+  // Random projections are tensors, adapters are merged, and dtype is that of the tensors.
+  const std::set<std::string> only_in_training{"model.attention.max_features",
+                                               "model.attention.random_projection",
+                                               "model.attention.redraw_every",
+                                               "model.lora_rank",
+                                               "model.lora_alpha",
+                                               "model.dtype",
+                                               "model.weights"};
+
+  Json config = transformers_config(make([](Settings&) {}));
+  config.update(transformers_config(make([](Settings& s) {
+    encoder(s, Objective::masked_tokens);
+    s.model.attention = s.model.attention.plain();
+    s.model.attention.mechanism = "linformer";
+  })));
+  const std::string python = python_source("configuration_furlong.py");
+  Settings settings;
+  const config::Table table = settings_table(settings);
+  std::set<std::string> keys;
+  for (const config::Key& key : table.keys()) {
+    if (!key.path().starts_with("model.")) continue;
+    keys.insert(key.path());
+    const auto found = exported_names.find(key.path());
+    ASSERT_NE(found != exported_names.end(), only_in_training.contains(key.path()))
+        << key.path() << ": if it changes the arithmetic, add it to transformers_config() and to "
+        << "conversion/transformers/, and here to exported_names; otherwise reset it in computation_settings(), and "
+        << "add it here to only_in_training";
+    if (found == exported_names.end()) continue;
+    EXPECT_TRUE(config.contains(found->second)) << key.path();
+    EXPECT_THAT(python, HasSubstr(fmt::format("\n        {}=", found->second))) << "an argument of FurlongConfig";
+  }
+  for (const auto& [key, name] : exported_names) EXPECT_TRUE(keys.contains(key)) << key << " is no key";
+  for (const std::string& key : only_in_training) EXPECT_TRUE(keys.contains(key)) << key << " is no key";
 }
 
 }  // namespace

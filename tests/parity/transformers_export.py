@@ -107,8 +107,7 @@ def randomize(folder):
     """Weights larger than initial ones, gains, biases and constants other than one and zero."""
     generator = torch.Generator().manual_seed(7)
     tensors = load_file(folder / "model.safetensors")
-    feature_map = json.loads((folder / "config.json").read_text()).get("feature_map")
-    signed = feature_map in ("favor_trig", "taylor", "limit", "cosine")
+    signed = json.loads((folder / "config.json").read_text()).get("signed_features", False)
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or name.endswith((".directions", ".statistics")):
             continue
