@@ -45,8 +45,6 @@ class LabeledSource : public BatchSource {
   /// Returns the index in the dataset of each sample's document (of its pair, with `pairs`), in ascending order: sample
   /// i unless shuffled.
   std::vector<std::uint64_t> documents() const;
-  /// Returns the number of documents of the split that are truncated.
-  std::uint64_t n_truncated() const { return n_cut_; }
   /// Returns samples [first, first + samples); see BatchSource::batch. `inputs` and `mask` are set. LabelKind::tokens:
   /// `targets` too; otherwise `labels`, and `values` unless labels are classes. With `pairs` the batch has 2 * samples
   /// rows.

@@ -114,12 +114,6 @@ Batch Sampler::single_pass_batch(std::uint64_t first, std::int64_t batch) const 
   return make_batch(first, batch, n_windows_);
 }
 
-Batch Sampler::next(std::int64_t batch) {
-  Batch made = this->batch(counter_, batch);
-  counter_ += static_cast<std::uint64_t>(batch);
-  return made;
-}
-
 std::vector<std::uint64_t> document_starts(const TokenizedDataset& dataset, Split split) {
   const std::vector<std::uint64_t> offsets = dataset.document_offsets();
   std::vector<std::uint64_t> starts;

@@ -57,12 +57,6 @@ class Sampler : public RowSource {
   /// Like batch(), but rows from n_windows() on are empty: inputs are 0, all targets are ignored.
   Batch single_pass_batch(std::uint64_t first, std::int64_t batch) const override;
 
-  /// Returns the next `batch` samples and advances the counter, the only state. Not thread-safe, unlike batch().
-  Batch next(std::int64_t batch);
-  /// Index of the sample that next() returns first.
-  std::uint64_t counter() const { return counter_; }
-  void set_counter(std::uint64_t counter) { counter_ = counter; }
-
  private:
   std::uint64_t window_start(std::uint64_t index) const;
   /// Positions in (position, position + count) whose token does not follow its predecessor.
@@ -78,7 +72,6 @@ class Sampler : public RowSource {
   /// by copies.
   std::shared_ptr<const std::vector<std::uint64_t>> starts_;
   std::uint64_t n_windows_ = 0;
-  std::uint64_t counter_ = 0;
 };
 
 /// Returns the start of each document in the concatenated ranges of a split, ascending and without duplicates. A range

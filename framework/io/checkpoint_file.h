@@ -101,9 +101,6 @@ class CheckpointReader {
   std::unique_ptr<State> state_;
 };
 
-/// Verifies the checksum of a whole file. Throws as CheckpointReader::open does.
-void verify_checkpoint(const std::filesystem::path& path);
-
 /// Returns the checksum stated in the file without verifying it; files with equal checksums are copies of each other.
 /// Returns nothing if the file cannot be read or is not a checkpoint.
 std::optional<std::uint64_t> checkpoint_checksum(const std::filesystem::path& path) noexcept;

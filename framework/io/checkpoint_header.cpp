@@ -109,12 +109,6 @@ std::uint32_t verify(const Descriptor& descriptor, DescriptorIo& io, const fs::p
 
 }  // namespace detail
 
-void verify_checkpoint(const fs::path& path) {
-  const detail::Descriptor descriptor(path);
-  DescriptorIo io(descriptor.number());
-  detail::verify(descriptor, io, path);
-}
-
 std::optional<std::uint64_t> checkpoint_checksum(const fs::path& path) noexcept {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return std::nullopt;

@@ -53,16 +53,6 @@ const TypeEntry& entry(Type type) {
 std::size_t size_of(Type type) { return entry(type).size; }
 std::string_view name_of(Type type) { return entry(type).name; }
 
-Type type_from_name(std::string_view name) {
-  for (const TypeEntry& candidate : kTypes) {
-    if (candidate.name == name) return candidate.type;
-  }
-  throw UserError(
-      "element type '{}' is unknown; expected uint8, uint16, uint32, uint64, int32, int64, float32, float64 or "
-      "bfloat16",
-      name);
-}
-
 std::uint64_t n_elements(const Shape& shape) {
   std::uint64_t product = 1;
   for (const std::uint64_t extent : shape) {
@@ -204,18 +194,6 @@ bool Object::has_attribute(const std::string& name) const {
   const htri_t found = H5Aexists(id(), name.c_str());
   if (found < 0) fail_reading("cannot look up attribute " + name + " of");
   return found > 0;
-}
-
-std::vector<std::string> Object::attribute_names() const {
-  const Lock lock;
-  std::vector<std::string> names;
-  const auto collect = [](hid_t, const char* name, const H5A_info_t*, void* data) -> herr_t {
-    static_cast<std::vector<std::string>*>(data)->emplace_back(name);
-    return 0;
-  };
-  if (H5Aiterate2(id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect, &names) < 0)
-    fail_reading("cannot list the attributes of");
-  return names;
 }
 
 void Object::write_scalar(const std::string& name, std::int64_t file_type, std::int64_t memory_type,

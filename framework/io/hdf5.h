@@ -31,8 +31,6 @@ enum class Type { u8, u16, u32, u64, i32, i64, f32, f64, bf16 };
 std::size_t size_of(Type type);
 /// Returns "uint8", "uint16", "uint32", "uint64", "int32", "int64", "float32", "float64" or "bfloat16".
 std::string_view name_of(Type type);
-/// Inverse of name_of(). Throws UserError for an unknown name.
-Type type_from_name(std::string_view name);
 
 using Shape = std::vector<std::uint64_t>;
 /// Returns the number of elements; 1 for the empty (scalar) shape. Throws UserError beyond 2^59 elements.
@@ -71,7 +69,6 @@ class Object {
   const std::string& file_name() const { return origin_->file; }
 
   bool has_attribute(const std::string& name) const;
-  std::vector<std::string> attribute_names() const;
   /// Sets an attribute and replaces an existing one. Text is UTF-8 of any length without trailing NUL characters.
   void set_text(const std::string& name, std::string_view value);
   void set_integer(const std::string& name, std::int64_t value);

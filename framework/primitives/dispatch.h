@@ -1,5 +1,5 @@
 #pragma once
-// Selects the kernel of an op: by device first, then by storage type.
+// Selects the kernel of an op: by device (gpu_kernel.h), then by storage type.
 #include <type_traits>
 
 #include "framework/core/device.h"
@@ -22,13 +22,6 @@ void with_float_type(DType dtype, const char* op, const Body& body) {
     default:
       throw ContractError("{}: {} elements, expected a floating type", op, name_of(dtype));
   }
-}
-
-/// Returns true if the CPU must do the work, and false on the shape-only device, whose memory must not be accessed. For
-/// ops without a GPU kernel; other ops use dispatch_kernel (gpu_kernel.h).
-inline bool runs_on_cpu(const Stream& stream, const char* op) {
-  require(!stream.device.is_gpu(), "{}: no kernel for {}", op, stream.device.text());
-  return stream.device.is_cpu();
 }
 
 }  // namespace furlong::ops

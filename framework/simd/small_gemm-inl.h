@@ -216,15 +216,6 @@ void transpose(std::int64_t rows, std::int64_t columns, const T* source, std::in
   }
 }
 
-/// C[M, N] (+)= A[M, K] · B[N, K]ᵀ. Transposes B into `scratch`, at least K·N elements. If B is used more than once,
-/// transpose it once and call small_gemm_nn.
-template <class T>
-HWY_INLINE void small_gemm_nt(std::int64_t M, std::int64_t N, std::int64_t K, const T* A, std::int64_t lda, const T* B,
-                              std::int64_t ldb, T* C, std::int64_t ldc, bool accumulate, T* scratch) {
-  transpose<T>(N, K, B, ldb, scratch, N);
-  small_gemm_nn<T>(M, N, K, A, lda, scratch, N, C, ldc, accumulate);
-}
-
 }  // namespace furlong::simd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif  // per-target include guard

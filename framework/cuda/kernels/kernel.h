@@ -322,19 +322,6 @@ __device__ constexpr T gpu_lowest() {
   return -std::numeric_limits<T>::infinity();
 }
 
-/// Returns word `index` of a random sequence, bit for bit as on the CPU (random.h). A caller that needs four
-/// consecutive words should call philox.
-__device__ inline std::uint32_t gpu_random_word(const RandomKey& key, std::uint64_t index) {
-  const auto words = philox(key, index / 4);
-  // Comparisons instead of an array index, which would put the words into local memory.
-  const unsigned word = static_cast<unsigned>(index % 4);
-  return word < 2 ? (word == 0 ? words[0] : words[1]) : (word == 2 ? words[2] : words[3]);
-}
-/// Uniform in [0, 1) with 24 bits, as random_uniform.
-__device__ inline float gpu_random_uniform(const RandomKey& key, std::uint64_t index) {
-  return static_cast<float>(gpu_random_word(key, index) >> 8) * 0x1p-24f;
-}
-
 // ---- In kernels: a warp and a block ----
 
 inline constexpr unsigned full_warp = 0xffffffffu;
@@ -353,8 +340,8 @@ __device__ inline T warp_max(T value) {
   return value;
 }
 
-/// Sum or maximum over the block, with the same bits in each thread and in every run. Reduces within warps first, then
-/// over warps in order. All threads must call it. Has barriers before and after its use of shared memory.
+/// Sum over the block, with the same bits in each thread and in every run. Adds within warps first, then over warps in
+/// order. All threads must call it. Has barriers before and after its use of shared memory.
 template <class T>
 __device__ inline T block_sum(T value) {
   FURLONG_SHARED(T, warp_sums, [32]);
@@ -365,17 +352,6 @@ __device__ inline T block_sum(T value) {
   T sum = warp_sums[0];
   for (int warp = 1; warp < warps_in_block(); ++warp) sum += warp_sums[warp];
   return sum;
-}
-template <class T>
-__device__ inline T block_max(T value) {
-  FURLONG_SHARED(T, warp_maxima, [32]);
-  value = warp_max(value);
-  __syncthreads();
-  if (lane_index() == 0) warp_maxima[warp_index()] = value;
-  __syncthreads();
-  T maximum = warp_maxima[0];
-  for (int warp = 1; warp < warps_in_block(); ++warp) maximum = gpu_max(maximum, warp_maxima[warp]);
-  return maximum;
 }
 
 // ---- In kernels: memory ----

@@ -24,8 +24,8 @@ __device__ inline void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], 
 #endif
 }
 
-/// d[16, 8] += a[16, 8] b[8, 8] in TF32 with float32 sums. TF32 has 10 fraction bits and the others are ignored, so
-/// round with to_tf32 first:
+/// d[16, 8] += a[16, 8] b[8, 8] in TF32 with float32 sums. TF32 has 10 fraction bits; the other bits of a and b are
+/// ignored:
 ///   a[0]: a(g, t)   a[1]: a(g+8, t)   a[2]: a(g, t+4)   a[3]: a(g+8, t+4)
 ///   b[0]: b(t, g)   b[1]: b(t+4, g)   d: as above
 __device__ inline void mma_m16n8k8(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
@@ -37,18 +37,6 @@ __device__ inline void mma_m16n8k8(float (&d)[4], const std::uint32_t (&a)[4], c
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #elif !defined(__CUDACC__)
   simulator::mma(d, a, b, "mma.m16n8k8", simulator::mma_tf32_16x8x8, std::source_location::current());
-#endif
-}
-
-/// The bits of the nearest TF32 number, ties away from zero.
-__device__ inline std::uint32_t to_tf32(float x) {
-#if defined(__CUDA_ARCH__)
-  std::uint32_t word;
-  asm("cvt.rna.tf32.f32 %0, %1;\n" : "=r"(word) : "f"(x));
-  return word;
-#else
-  const std::uint32_t word = __float_as_uint(x);
-  return gpu_is_finite(x) ? (word + 0x1000u) & 0xffffe000u : word;
 #endif
 }
 
@@ -86,29 +74,6 @@ __device__ inline void ldmatrix_x4_transposed(std::uint32_t (&registers)[4], con
                : "memory");
 #elif !defined(__CUDACC__)
   simulator::ldmatrix<4, true>(registers, row, std::source_location::current());
-#endif
-}
-/// Loads two matrices from the addresses of lanes 0..15. The other lanes' addresses must be in shared memory too.
-__device__ inline void ldmatrix_x2(std::uint32_t (&registers)[2], const void* row) {
-#if defined(__CUDA_ARCH__)
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];\n"
-               : "=r"(registers[0]), "=r"(registers[1])
-               : "r"(address)
-               : "memory");
-#elif !defined(__CUDACC__)
-  simulator::ldmatrix<2, false>(registers, row, std::source_location::current());
-#endif
-}
-__device__ inline void ldmatrix_x2_transposed(std::uint32_t (&registers)[2], const void* row) {
-#if defined(__CUDA_ARCH__)
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];\n"
-               : "=r"(registers[0]), "=r"(registers[1])
-               : "r"(address)
-               : "memory");
-#elif !defined(__CUDACC__)
-  simulator::ldmatrix<2, true>(registers, row, std::source_location::current());
 #endif
 }
 

@@ -29,6 +29,7 @@ namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -373,8 +374,8 @@ TEST_F(CheckpointFileTest, RejectsForgedEntries) {
     std::memcpy(&bytes[16], &checksum, sizeof checksum);
     std::memcpy(&bytes[24], &size, sizeof size);
     put(path, bytes);
-    EXPECT_NO_THROW(verify_checkpoint(path)) << "the checksum is valid";
-    EXPECT_THAT(refusal(path), HasSubstr(forgeries[i].first)) << "forgery " << i;
+    // The checksum is valid, so that it cannot be what rejects the file.
+    EXPECT_THAT(refusal(path), AllOf(HasSubstr(forgeries[i].first), Not(HasSubstr("checksum")))) << "forgery " << i;
   }
 }
 
@@ -408,7 +409,6 @@ TEST_F(CheckpointFileTest, RejectsEveryBitFlip) {
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
     put(path, damaged);
     EXPECT_NE(refusal(path), "") << "bit " << bit;
-    EXPECT_THROW(verify_checkpoint(path), UserError);
   }
 }
 

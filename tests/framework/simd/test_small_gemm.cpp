@@ -18,16 +18,15 @@ struct Operands {
 };
 
 template <class T>
-void run(char kind, const Operands& o, const T* a, const T* b, T* c, T* scratch) {
+void run(char kind, const Operands& o, const T* a, const T* b, T* c) {
   if (kind == 'n') small_gemm_nn<T>(o.M, o.N, o.K, a, o.lda, b, o.ldb, c, o.ldc, o.accumulate);
   if (kind == 't') small_gemm_tn<T>(o.M, o.N, o.K, a, o.lda, b, o.ldb, c, o.ldc, o.accumulate);
-  if (kind == 'b') small_gemm_nt<T>(o.M, o.N, o.K, a, o.lda, b, o.ldb, c, o.ldc, o.accumulate, scratch);
 }
-void RunFloat(char kind, const void* operands, const float* a, const float* b, float* c, float* scratch) {
-  run(kind, *static_cast<const Operands*>(operands), a, b, c, scratch);
+void RunFloat(char kind, const void* operands, const float* a, const float* b, float* c) {
+  run(kind, *static_cast<const Operands*>(operands), a, b, c);
 }
-void RunDouble(char kind, const void* operands, const double* a, const double* b, double* c, double* scratch) {
-  run(kind, *static_cast<const Operands*>(operands), a, b, c, scratch);
+void RunDouble(char kind, const void* operands, const double* a, const double* b, double* c) {
+  run(kind, *static_cast<const Operands*>(operands), a, b, c);
 }
 void TransposeFloat(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t lds, float* target,
                     std::int64_t ldt) {
@@ -87,18 +86,16 @@ std::vector<T> random_values(std::int64_t n, unsigned seed) {
 template <class T>
 void check(char kind, std::int64_t M, std::int64_t N, std::int64_t K, bool accumulate) {
   SCOPED_TRACE(fmt::format("{} {}x{}x{} accumulate {}", kind, M, N, K, accumulate));
-  const bool a_transposed = kind == 't', b_transposed = kind == 'b';
-  const std::int64_t a_rows = a_transposed ? K : M, a_columns = a_transposed ? M : K, b_rows = b_transposed ? N : K,
-                     b_columns = b_transposed ? K : N;
-  const Sizes sizes{M, N, K, a_columns + 3, b_columns + 5, N + 7, accumulate};
-  const auto a = random_values<T>(a_rows * sizes.lda, 1), b = random_values<T>(b_rows * sizes.ldb, 2);
+  const bool a_transposed = kind == 't';
+  const std::int64_t a_rows = a_transposed ? K : M, a_columns = a_transposed ? M : K;
+  const Sizes sizes{M, N, K, a_columns + 3, N + 5, N + 7, accumulate};
+  const auto a = random_values<T>(a_rows * sizes.lda, 1), b = random_values<T>(K * sizes.ldb, 2);
   const auto before = random_values<T>(M * sizes.ldc, 3);
   auto c = before;
-  std::vector<T> scratch(static_cast<std::size_t>(K * N));
   if constexpr (sizeof(T) == 4) {
-    HWY_DYNAMIC_DISPATCH(RunFloat)(kind, &sizes, a.data(), b.data(), c.data(), scratch.data());
+    HWY_DYNAMIC_DISPATCH(RunFloat)(kind, &sizes, a.data(), b.data(), c.data());
   } else {
-    HWY_DYNAMIC_DISPATCH(RunDouble)(kind, &sizes, a.data(), b.data(), c.data(), scratch.data());
+    HWY_DYNAMIC_DISPATCH(RunDouble)(kind, &sizes, a.data(), b.data(), c.data());
   }
   const double u = sizeof(T) == 4 ? 0x1p-24 : 0x1p-53;
   for (std::int64_t i = 0; i < M; ++i) {
@@ -113,7 +110,7 @@ void check(char kind, std::int64_t M, std::int64_t N, std::int64_t K, bool accum
         const long double product =
             static_cast<long double>(
                 a[static_cast<std::size_t>(a_transposed ? k * sizes.lda + i : i * sizes.lda + k)]) *
-            b[static_cast<std::size_t>(b_transposed ? j * sizes.ldb + k : k * sizes.ldb + j)];
+            b[static_cast<std::size_t>(k * sizes.ldb + j)];
         sum += product;
         magnitude += std::abs(product);
       }
@@ -126,7 +123,7 @@ void check(char kind, std::int64_t M, std::int64_t N, std::int64_t K, bool accum
 
 TEST(SmallGemm, MatchesReferenceForOddSizesInEveryInstructionSet) {
   for_each_target([] {
-    for (const char kind : {'n', 't', 'b'}) {
+    for (const char kind : {'n', 't'}) {
       for (const bool accumulate : {false, true}) {
         for (const std::int64_t M : {1, 2, 5, 7, 13, 64}) {
           for (const std::int64_t N : {1, 3, 15, 16, 33, 47, 64, 83, 150}) {
@@ -148,11 +145,11 @@ TEST(SmallGemm, ElementBitsDependOnlyOnItsRowAndColumn) {
     const auto a = random_values<float>(M * K, 4), b = random_values<float>(K * N, 5);
     std::vector<float> whole(M * N), part(1);
     const Sizes sizes{M, N, K, K, N, N, false};
-    HWY_DYNAMIC_DISPATCH(RunFloat)('n', &sizes, a.data(), b.data(), whole.data(), nullptr);
+    HWY_DYNAMIC_DISPATCH(RunFloat)('n', &sizes, a.data(), b.data(), whole.data());
     for (std::int64_t i = 0; i < M; ++i) {
       for (std::int64_t j = 0; j < N; ++j) {
         const Sizes one{1, 1, K, K, N, 1, false};
-        HWY_DYNAMIC_DISPATCH(RunFloat)('n', &one, a.data() + i * K, b.data() + j, part.data(), nullptr);
+        HWY_DYNAMIC_DISPATCH(RunFloat)('n', &one, a.data() + i * K, b.data() + j, part.data());
         ASSERT_EQ(part[0], whole[static_cast<std::size_t>(i * N + j)]) << i << ", " << j;
       }
     }
@@ -163,10 +160,10 @@ TEST(SmallGemm, DepthZeroGivesZeroOrKeepsTheSum) {
   for_each_target([] {
     std::vector<float> c{1, 2, 3, 4};
     HWY_DYNAMIC_DISPATCH(RunFloat)
-    ('n', &static_cast<const Sizes&>(Sizes{2, 2, 0, 1, 2, 2, true}), nullptr, nullptr, c.data(), nullptr);
+    ('n', &static_cast<const Sizes&>(Sizes{2, 2, 0, 1, 2, 2, true}), nullptr, nullptr, c.data());
     EXPECT_EQ(c, (std::vector<float>{1, 2, 3, 4}));
     HWY_DYNAMIC_DISPATCH(RunFloat)
-    ('n', &static_cast<const Sizes&>(Sizes{2, 2, 0, 1, 2, 2, false}), nullptr, nullptr, c.data(), nullptr);
+    ('n', &static_cast<const Sizes&>(Sizes{2, 2, 0, 1, 2, 2, false}), nullptr, nullptr, c.data());
     EXPECT_EQ(c, (std::vector<float>{0, 0, 0, 0}));
   });
 }
