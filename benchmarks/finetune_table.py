@@ -9,6 +9,13 @@ import json
 import pathlib
 
 
+STAGES = {
+    "before": "no training",
+    "transfer": "attention transfer",  # in files of older versions
+    "attention_transfer": "attention transfer",
+}
+
+
 def name_of(run):
     attention = run["attention"]
     if attention["mechanism"] == "softmax":
@@ -33,7 +40,8 @@ def percent(value, error=None):
 
 def row(name, stage, model):
     recovery = model.get("recovery", {})
-    errors = model.get("relative_error_of_attention") or {}
+    # Files of older versions have the same numbers under the second key.
+    errors = model.get("squared_attention_error") or model.get("relative_error_of_attention") or {}
     error = f"{sum(errors.values()) / len(errors):.3f}" if errors else ""
     spent = (f"{model['tokens']:,}", f"{model['minutes']:.1f}") if model.get("steps") else ("", "")
     cells = (
@@ -69,9 +77,9 @@ def main():
                 continue
             if run["attention"]["mechanism"] == "softmax" and model["name"] == "before":
                 continue  # the teacher itself
-            print(row(name_of(run), "swapped, no training" if model["name"] == "before" else model["name"], model))
+            print(row(name_of(run), STAGES.get(model["name"], model["name"]), model))
             if "window_off" in model:
-                print(row("", "its window off", model["window_off"]))
+                print(row("", "window off", model["window_off"]))
 
 
 if __name__ == "__main__":
