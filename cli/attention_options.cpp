@@ -7,6 +7,15 @@
 namespace furlong::command_line {
 namespace {
 
+bool is_polynomial(const ops::FeatureMapInfo& map) { return map.highest_order > 0; }
+bool has_epsilon(const ops::FeatureMapInfo& map) { return map.uses_kernel_epsilon; }
+bool is_guarded(const ops::FeatureMapInfo& map) { return map.can_cancel; }
+
+/// Returns "--feature-map A or B": the maps with a property.
+std::string maps_with(bool (*property)(const ops::FeatureMapInfo&)) {
+  return fmt::format("--feature-map {}", fmt::join(ops::feature_maps_where(property), " or "));
+}
+
 template <class Wanted>
 bool any_map(const std::vector<std::string>& maps, const Wanted& wanted) {
   return std::any_of(maps.begin(), maps.end(),
@@ -32,9 +41,7 @@ std::string mechanisms_with(bool layers::MechanismInfo::*capability) {
 }
 
 std::vector<std::string> feature_map_names() {
-  std::vector<std::string> names;
-  for (const ops::FeatureMapInfo& info : ops::feature_maps()) names.emplace_back(info.name);
-  return names;
+  return ops::feature_maps_where([](const ops::FeatureMapInfo&) { return true; });
 }
 
 void refuse_unless(bool applies, const Option& option, const std::string& where) {
@@ -71,22 +78,21 @@ void AttentionOptionValues::add(Command command, layers::AttentionConfig& config
           .range(1, 1 << 16)
           .value_name("TOKENS"),
       has_features);
-  order_ =
-      keep(command
-               .add_option(
-                   "--order", config.map_options.order,
-                   "With --feature-map taylor or limit: order of the polynomial, 1 to 3 for taylor, 1 to 4 for limit")
-               .shows_default(),
-           has_features);
+  order_ = keep(command
+                    .add_option("--order", config.map_options.order,
+                                fmt::format("With {}: order of the polynomial, {}", maps_with(is_polynomial),
+                                            ops::polynomial_orders()))
+                    .shows_default(),
+                has_features);
   kernel_epsilon_ = keep(command
                              .add_option("--kernel-epsilon", config.map_options.kernel_epsilon,
-                                         "With --feature-map favor_relu: constant added to each feature")
+                                         fmt::format("With {}: constant added to each feature", maps_with(has_epsilon)))
                              .shows_default()
                              .positive(),
                          has_features);
   max_features_ = keep(command
                            .add_option("--max-features", config.map_options.max_features,
-                                       "With --feature-map taylor or limit: largest number of features")
+                                       fmt::format("With {}: largest number of features", maps_with(is_polynomial)))
                            .shows_default()
                            .positive(),
                        has_features);
@@ -122,17 +128,12 @@ void AttentionOptionValues::check(const std::vector<std::string>& mechanisms,
         std::find_first_of(mechanisms.begin(), mechanisms.end(), takers.begin(), takers.end()) != mechanisms.end();
     refuse_unless(applies, given.option, fmt::format("--mechanism {}", fmt::join(takers, " or ")));
   }
-  const bool polynomial = any_map(maps, [](const auto& info) { return info.highest_order > 0; });
-  refuse_unless(polynomial, order_, "--feature-map taylor or limit");
-  refuse_unless(polynomial, max_features_, "--feature-map taylor or limit");
-  refuse_unless(any_map(maps, [](const auto& info) { return info.uses_kernel_epsilon; }), kernel_epsilon_,
-                "--feature-map favor_relu");
-  std::vector<std::string> guarded;
-  for (const ops::FeatureMapInfo& info : ops::feature_maps()) {
-    if (ops::can_cancel(info.map)) guarded.emplace_back(info.name);
-  }
-  refuse_unless(std::find_first_of(maps.begin(), maps.end(), guarded.begin(), guarded.end()) != maps.end(), guard_,
-                fmt::format("feature maps whose sums of weights can cancel: {}", fmt::join(guarded, ", ")));
+  for (const Option& option : {order_, max_features_})
+    refuse_unless(any_map(maps, is_polynomial), option, maps_with(is_polynomial));
+  refuse_unless(any_map(maps, has_epsilon), kernel_epsilon_, maps_with(has_epsilon));
+  refuse_unless(any_map(maps, is_guarded), guard_,
+                fmt::format("feature maps whose sums of weights can cancel: {}",
+                            fmt::join(ops::feature_maps_where(is_guarded), ", ")));
   refuse_unless(normalizer == "sum", guard_, "--normalizer sum");
 }
 

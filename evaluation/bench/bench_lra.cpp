@@ -29,14 +29,17 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// Returns the settings that select a mechanism.
+/// Returns whether the mechanism is named by its feature map.
+bool is_named_by_map(const layers::MechanismInfo& info) { return info.has_features && !info.is_hybrid; }
+
+/// Returns the settings that select an attention of lra_mechanisms().
 std::vector<std::string> mechanism_settings(const std::string& name) {
   constexpr const char* key = "model.attention.mechanism=";
   if (name == "local") return {std::string(key) + "softmax", "model.attention.window=64"};
-  if (name == "windowed")
-    return {std::string(key) + name, "model.attention.softmax_window=64", "model.attention.feature_map=favor_positive"};
-  if (name == "softmax" || name == "linformer") return {std::string(key) + name};
-  return {std::string(key) + "linear", "model.attention.feature_map=" + name};
+  const layers::MechanismInfo* info = layers::find_mechanism(name);
+  if (!info) return {std::string(key) + "linear", "model.attention.feature_map=" + name};
+  if (!info->is_hybrid) return {std::string(key) + name};
+  return {std::string(key) + name, "model.attention.softmax_window=64", "model.attention.feature_map=favor_positive"};
 }
 
 /// Returns the sizes of which a task has configs in this folder.
@@ -167,7 +170,8 @@ std::vector<std::string> lra_tasks() {
 }
 
 std::vector<std::string> lra_mechanisms() {
-  std::vector<std::string> names{"softmax", "local", "linformer", "windowed"};
+  std::vector<std::string> names = layers::mechanisms_where([](const auto& info) { return !is_named_by_map(info); });
+  names.emplace_back("local");  // softmax with a window
   for (const ops::FeatureMapInfo& map : ops::feature_maps()) names.emplace_back(map.name);
   return names;
 }

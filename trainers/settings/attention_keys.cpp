@@ -33,14 +33,6 @@ std::string summaries(const std::vector<Info>& all) {
   return text;
 }
 
-template <class Wanted>
-std::vector<std::string> maps_that(const Wanted& wanted) {
-  std::vector<std::string> names;
-  for (const ops::FeatureMapInfo& map : ops::feature_maps())
-    if (wanted(map)) names.emplace_back(map.name);
-  return names;
-}
-
 }  // namespace
 
 void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
@@ -49,8 +41,10 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
     for (const auto& item : list) result.emplace_back(item.name);
     return result;
   };
-  const auto random_maps = maps_that([](const ops::FeatureMapInfo& map) { return map.needs_random_projection; });
-  const auto polynomials = maps_that([](const ops::FeatureMapInfo& map) { return map.highest_order > 0; });
+  const auto random_maps = ops::feature_maps_where([](const auto& map) { return map.needs_random_projection; });
+  const auto pair_maps = ops::feature_maps_where([](const auto& map) { return map.features_per_projection == 2; });
+  const auto polynomials = ops::feature_maps_where([](const auto& map) { return map.highest_order > 0; });
+  const auto epsilon_maps = ops::feature_maps_where([](const auto& map) { return map.uses_kernel_epsilon; });
   t.section("model.attention",
             "exact attention, or attention with a cost linear in the sequence length; docs/internals/numerics.md has "
             "definitions and measured errors");
@@ -83,20 +77,22 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
                     .one_of(names(ops::feature_maps())))
       .elsewhere({"kernel", "kernel_fn"});
   with_features(t.key("model.attention.n_features", &a.n_features, "",
-                      "number m of features of each head, for feature maps with a random projection (favor_* and "
-                      "oprf): more approximate softmax better and cost more; favor_hyperbolic and favor_trig need an "
-                      "even number; other maps have a fixed number, docs/internals/numerics.md")
+                      fmt::format("number m of features of each head, for feature maps with a random projection ({}): "
+                                  "more approximate softmax better and cost more; {} need an even number; other maps "
+                                  "have a fixed number, docs/internals/numerics.md",
+                                  config::join(random_maps, ", "), config::join(pair_maps, " and ")))
                     .within(1, 65536)
                     .zero_means("2 × d_head, or the fixed number"))
       .elsewhere({"nb_features", "num_features", "n_random_features"});
-  with_maps(
-      t.key("model.attention.order", &a.map_options.order, "",
-            "degree of the polynomial, 1 to 3 for taylor, 1 to 4 for limit; odd degrees can give negative weights")
-          .within(1, 4),
-      polynomials);
+  with_maps(t.key("model.attention.order", &a.map_options.order, "",
+                  fmt::format("degree of the polynomial, {}; odd degrees can give negative weights",
+                              ops::polynomial_orders()))
+                .within(1, 4),
+            polynomials);
   with_features(t.key("model.attention.kernel_epsilon", &a.map_options.kernel_epsilon, "",
-                      "constant that favor_relu adds to every feature, so that weights and their sum are above 0; "
-                      "other feature maps ignore the default and reject other values")
+                      fmt::format("constant added to every feature of {}, so that weights and their sum are above 0; "
+                                  "other feature maps ignore the default and reject other values",
+                                  config::join(epsilon_maps, " and ")))
                     .above(0)
                     .within(0, 1)
                     .zero_means("0.001"));
@@ -120,7 +116,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
                   "of its weights is below this fraction of the sum of |φ(q)| |φ(k)|; the default is 2^-20")
                 .within(0, 1)
                 .below(1),
-            maps_that([](const ops::FeatureMapInfo& map) { return ops::can_cancel(map.map); }))
+            ops::feature_maps_where([](const auto& map) { return map.can_cancel; }))
       .only_with("model.attention.normalizer", {"sum"});
   with_maps(t.key("model.attention.random_projection", &a.random_projection, "",
                   "random projection of the features; orthogonal: orthogonal blocks with norms of Gaussian rows (less "

@@ -229,9 +229,10 @@ void SettingsChecker::kernel_epsilon() const {
   const double epsilon = attention.map_options.kernel_epsilon, usual = ops::FeatureMapOptions{}.kernel_epsilon;
   if (epsilon == 0 || epsilon == usual || ops::feature_map_info(attention.feature_map).uses_kernel_epsilon) return;
   const auto cite = citing({"model.attention.kernel_epsilon", "model.attention.feature_map"});
-  cite.fail(fmt::format(
-      "{} cannot be combined with {}, whose kernel has no epsilon; remove kernel_epsilon, or use favor_relu",
-      cite("model.attention.kernel_epsilon"), cite("model.attention.feature_map")));
+  const auto maps = ops::feature_maps_where([](const ops::FeatureMapInfo& map) { return map.uses_kernel_epsilon; });
+  cite.fail(fmt::format("{} cannot be combined with {}, whose kernel has no epsilon; remove kernel_epsilon, or use {}",
+                        cite("model.attention.kernel_epsilon"), cite("model.attention.feature_map"),
+                        config::join(maps, " or ")));
 }
 
 void SettingsChecker::causality() const {

@@ -172,6 +172,9 @@ void add_optimizer_keys(config::Table& t, OptimizerSettings& o, ScheduleSettings
 }
 
 void add_trainer_keys(config::Table& t, TrainerSettings& r) {
+  // The host counts small denominators after each step (layers/attention/linear/linear_mechanism.cpp).
+  const auto counted_maps =
+      ops::feature_maps_where([](const auto& map) { return map.form == ops::FeatureForm::values; });
   t.section("trainer", "the training loop: length, validation, memory and samples");
   t.key("trainer.max_steps", &r.max_steps, "steps", "total number of optimizer steps")
       .within(1, 1e12)
@@ -194,10 +197,11 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
         "memory, about a third slower)")
       .elsewhere({"gradient_checkpointing"});
   t.key("trainer.cuda_graph", &r.cuda_graph, "",
-        "with one rank on a GPU: capture the training step as a CUDA graph and replay it, with identical results and "
-        "less launch overhead; no effect on the CPU, with several ranks, with data.stateful, and, unless "
-        "model.attention.normalizer is none, with feature maps relu, favor_relu, favor_trig, taylor, limit and cosine "
-        "or with model.rotary_placement: numerator");
+        fmt::format("with one rank on a GPU: capture the training step as a CUDA graph and replay it, with identical "
+                    "results and less launch overhead; no effect on the CPU, with several ranks, with data.stateful, "
+                    "and, unless model.attention.normalizer is none, with model.rotary_placement: numerator or with "
+                    "feature maps {}",
+                    config::join(counted_maps, ", ")));
   t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "",
         "stop after this many validations in a row without a new lowest loss")
       .within(1, 1e12)

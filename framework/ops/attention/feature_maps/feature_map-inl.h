@@ -36,9 +36,8 @@ enum class HalfSquare {
 /// Features are functions of u = ω_f·x. x is not yet scaled: with 16-bit x every term of the sum is exact in float32.
 /// c.factor scales u afterwards. A map with one feature per projection provides
 ///   L feature(const MapNumbers<L>& c, L u, L square, L shift)   returns feature f
-///   L backward(const MapNumbers<L>& c, L feature, L d_feature)  returns ∂ loss / ∂ (factor · u); if a map lacks it,
-///   the
-///                                                               result is d_feature
+///   L backward(const MapNumbers<L>& c, L feature, L d_feature)  returns ∂ loss / ∂ (factor · u); without it that is
+///                                                               d_feature
 /// A map with two features per projection, at f and n_projections + f, provides
 ///   Pair<L> features(const MapNumbers<L>& c, L u, L shift)      returns both
 ///   L backward(Pair<L> features, Pair<L> d_features)            returns ∂ loss / ∂ (factor · u)
@@ -110,7 +109,7 @@ FURLONG_LANE_FUNCTION T d_half_of(bool is_key, T sum_of_d_features, T d_row_log)
 // Generated from feature_map_list.h.
 #include "feature_map_files.h"
 
-/// Calls body(Map<map>{}): turns a map known at run time into a type. Returns what body returns.
+/// Calls body(Map<map>{}) for a map that is known only at run time.
 template <class Body>
 FURLONG_LANE_FUNCTION void with_feature_map(FeatureMap map, const Body& body) {
   switch (map) {

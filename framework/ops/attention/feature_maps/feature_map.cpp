@@ -61,6 +61,15 @@ const FeatureMapInfo& feature_map_info(FeatureMap map) {
   return feature_maps()[row];
 }
 
+std::string polynomial_orders() {
+  std::string text;
+  for (const FeatureMapInfo& info : feature_maps()) {
+    if (info.highest_order > 0)
+      text += fmt::format("{}1 to {} for {}", text.empty() ? "" : ", ", info.highest_order, info.name);
+  }
+  return text;
+}
+
 bool can_cancel(FeatureMap map) { return feature_map_info(map).can_cancel; }
 
 bool can_be_negative(FeatureMap map, const FeatureMapOptions& options) {

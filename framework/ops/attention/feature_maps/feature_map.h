@@ -39,11 +39,11 @@ enum class FusedForm : std::uint8_t {
 struct FeatureMapProperties {
   const char* summary;  ///< for the configuration reference
   FeatureForm form;
-  int features_per_projection = 0;    ///< features per random projection; 0: the map has no random projections
-  bool mean_over_directions = false;  ///< the kernel is the mean over random projections instead of features
-  int highest_order = 0;              ///< of polynomials, which use FeatureMapOptions::order; 0: not a polynomial
-  bool estimates_softmax = false;     ///< estimates exp(q·k/√d): centering and scaling q and k keep the expectation
-  bool can_vanish = false;            ///< the denominator may be exactly zero for finite rows; never for logarithms
+  int features_per_projection = 0;     ///< features per random projection; 0: the map has no random projections
+  bool mean_over_projections = false;  ///< the kernel is the mean over random projections instead of features
+  int highest_order = 0;               ///< of polynomials, which use FeatureMapOptions::order; 0: not a polynomial
+  bool estimates_softmax = false;      ///< estimates exp(q·k/√d): centering and scaling q and k keep the expectation
+  bool can_vanish = false;             ///< the denominator may be exactly zero for finite rows; never for logarithms
   /// Features have both signs, so a sum of weights can cancel down to rounding noise. Denominators are guarded.
   bool can_cancel = false;
   bool can_be_negative = false;  ///< single weights φ(q)·φ(k) can be negative; for polynomials only in odd orders
@@ -64,6 +64,16 @@ const std::vector<FeatureMapInfo>& feature_maps();
 /// Returns the row of the map `name`. Throws UserError, listing the known names, if there is none.
 const FeatureMapInfo& feature_map_info(const std::string& name);
 const FeatureMapInfo& feature_map_info(FeatureMap map);
+/// Returns the names of the maps for which wanted(info) is true, in the order of the table.
+template <class Wanted>
+std::vector<std::string> feature_maps_where(const Wanted& wanted) {
+  std::vector<std::string> names;
+  for (const FeatureMapInfo& info : feature_maps())
+    if (wanted(info)) names.emplace_back(info.name);
+  return names;
+}
+/// Returns the orders of each polynomial for help texts: "1 to 3 for taylor, 1 to 4 for limit".
+std::string polynomial_orders();
 
 /// Parameters of a map's definition.
 struct FeatureMapOptions {

@@ -29,9 +29,8 @@ struct FeatureTile {
 };
 
 /// Functions of one map φ. x and d_x are tiles [rows, d], features and d_features tiles [rows, m]. The rows are all
-/// keys
-/// (`is_key`) or all queries of one head. Columns of a tile beyond m (up to ld_m) need not be written, and callers do
-/// not read them.
+/// keys (`is_key`) or all queries of one head. Columns of a tile beyond m (up to ld_m) need not be written, and callers
+/// do not read them.
 ///
 /// The form of a map (FeatureForm) says what its features are:
 ///   logarithms  log φ_f(x)

@@ -73,7 +73,7 @@ struct ProjectionRows {
     project(tile, x, rows, features);
     const MapNumbers<L> c = numbers(tile);
     const T constant =
-        query_constant(tile.d, M::properties.mean_over_directions ? tile.n_projections : tile.m, oprf_a(tile));
+        query_constant(tile.d, M::properties.mean_over_projections ? tile.n_projections : tile.m, oprf_a(tile));
     for (std::int64_t i = 0; i < rows; ++i) {
       const bool needs_half = M::half_square != HalfSquare::unused && (row_log || (shifts_keys && is_key));
       const T half = needs_half ? half_square(tile, x + i * tile.ld_x) : T{0};

@@ -59,7 +59,7 @@ __device__ inline GpuMapConstants<T> gpu_map_constants(const FeatureMapOptions& 
 }
 /// Returns the number of features or projections that the map's kernel is the mean over.
 inline int features_in_mean(const FeatureMapInfo& info, std::int64_t m, std::int64_t n_projections) {
-  return static_cast<int>(info.mean_over_directions ? n_projections : m);
+  return static_cast<int>(info.mean_over_projections ? n_projections : m);
 }
 
 /// One head's constants and the layout of its tiles, like FeatureTile on the CPU but without padding. Stored in shared

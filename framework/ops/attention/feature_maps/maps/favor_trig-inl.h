@@ -45,7 +45,7 @@ struct Map<FeatureMap::favor_trig> : ProjectionMap {
   static constexpr FeatureMapProperties properties{.summary = "cos and sin of random projections; weights are signed",
                                                    .form = FeatureForm::values,
                                                    .features_per_projection = 2,
-                                                   .mean_over_directions = true,
+                                                   .mean_over_projections = true,
                                                    .estimates_softmax = true,
                                                    .can_vanish = true,
                                                    .can_cancel = true,
