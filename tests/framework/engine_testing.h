@@ -27,7 +27,7 @@ inline Stream stream() { return Stream{device()}; }
 inline bool on_simulator() { return device().type == DeviceType::simulated; }
 inline bool on_gpu() { return device().is_gpu(); }
 
-/// What `ask` answers in a process of its own: CUDA does not survive a fork, and some tests fork.
+/// Returns the result of `ask`, which runs in a child process: CUDA does not survive a fork, and some tests fork.
 inline std::string asked_elsewhere(const std::function<std::string()>& ask) {
   int answer[2];
   if (::pipe(answer) != 0) return "no pipe";
@@ -35,8 +35,8 @@ inline std::string asked_elsewhere(const std::function<std::string()>& ask) {
   const pid_t child = ::fork();
   if (child == 0) {
     const std::string text = ask();
-    const bool told = ::write(answer[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    ::_exit(told ? 0 : 1);
+    const bool written = ::write(answer[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    ::_exit(written ? 0 : 1);
   }
   ::close(answer[1]);
   std::string text;
@@ -72,8 +72,8 @@ inline std::vector<DeviceType> engines() {
 }
 
 /// A test with the engine as its parameter: write `class Activation : public testing::EngineTest {};`, then
-/// FURLONG_INSTANTIATE_ENGINES(Activation); and TEST_P(Activation, does_something). What only GPUs do goes into a class
-/// of its own with FURLONG_INSTANTIATE_GPUS.
+/// FURLONG_INSTANTIATE_ENGINES(Activation); and TEST_P(Activation, MatchesDefinition). Tests of what only GPUs do
+/// belong to a separate class, with FURLONG_INSTANTIATE_GPUS.
 class EngineTest : public ::testing::TestWithParam<DeviceType> {
  protected:
   void SetUp() override { device_under_test() = Device{GetParam(), 0}; }
