@@ -154,8 +154,8 @@ void LinearMechanism::check_recurrent() const {
 std::unique_ptr<AttentionState> LinearMechanism::new_state(std::int64_t batch, std::int64_t /*max_tokens*/, DType dtype,
                                                            const Device& device) const {
   check_recurrent();
-  return std::make_unique<RecurrentState>(ops::empty_linear_attention_state(options_, batch, features_, config_.d_head,
-                                                                            config_.value_width(), dtype, device));
+  return std::make_unique<RecurrentState>(
+      ops::empty_linear_attention_state(options_, batch, features_, config_.value_width(), dtype, device));
 }
 
 Tensor LinearMechanism::extend(const Stream& stream, const Tensor& query, const Tensor& key, const Tensor& value,

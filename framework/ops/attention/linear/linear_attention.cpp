@@ -188,8 +188,8 @@ struct Call {
 LinearAttentionState state_of_segment(const Arguments& arguments) {
   const bool both_ends = !arguments.options.causal && arguments.mask.documents.defined();
   return empty_linear_attention_state(arguments.options, (both_ends ? 2 : 1) * arguments.query.extent(0),
-                                      arguments.features, arguments.query.extent(3), arguments.value.extent(3),
-                                      arguments.query.dtype(), arguments.query.device());
+                                      arguments.features, arguments.value.extent(3), arguments.query.dtype(),
+                                      arguments.query.device());
 }
 
 /// Exchanges the sums over the segments' keys. Forward and backward's sweep over queries start from the result.
@@ -401,8 +401,8 @@ void join(LinearAttentionState& state, const LinearAttentionState& other) {
 }
 
 LinearAttentionState empty_linear_attention_state(const LinearAttentionOptions& options, std::int64_t batch,
-                                                  std::int64_t features, std::int64_t /*d*/, std::int64_t d_value,
-                                                  DType storage, const Device& device) {
+                                                  std::int64_t features, std::int64_t d_value, DType storage,
+                                                  const Device& device) {
   const DType dtype = accumulate_dtype(storage);
   const std::int64_t heads = options.n_heads;
   LinearAttentionState state;

@@ -65,8 +65,8 @@ struct LinearAttentionOptions {
   LinearAttentionGpuSettings gpu{};
 };
 
-/// Constants of each head, without gradients. All are optional, except `directions` if the map needs them. float32
-/// (float64 for float64 inputs).
+/// Constants of each head, without gradients. All are optional, except `random_projection` if the map needs
+/// one. float32 (float64 for float64 inputs).
 struct LinearAttentionConstants {
   /// Random projection ω: [n_projections, d] for all heads, or [n_heads, n_projections, d].
   Tensor random_projection;
@@ -168,9 +168,11 @@ struct LinearAttentionInputs {
 /// match.
 Variable linear_attention(Tape& tape, const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
 
-/// Returns an empty state for heads of width d and values of width d_value.
+/// Returns a state of no tokens for `batch` sequences: sum [batch, options.n_heads, features, d_value], and the others
+/// as LinearAttentionState says, in the accumulation dtype of `storage`. `features` is the number of features of a
+/// head, d_value the width of its values.
 LinearAttentionState empty_linear_attention_state(const LinearAttentionOptions& options, std::int64_t batch,
-                                                  std::int64_t features, std::int64_t d, std::int64_t d_value,
-                                                  DType storage, const Device& device);
+                                                  std::int64_t features, std::int64_t d_value, DType storage,
+                                                  const Device& device);
 
 }  // namespace furlong::ops

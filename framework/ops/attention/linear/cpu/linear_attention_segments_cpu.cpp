@@ -63,8 +63,8 @@ void narrow(Arguments& arguments, std::int64_t first, std::int64_t count) {
 }
 
 LinearAttentionState empty_state(const Arguments& arguments, std::int64_t rows) {
-  return empty_linear_attention_state(arguments.options, rows, arguments.features, arguments.query.extent(3),
-                                      arguments.value.extent(3), arguments.query.dtype(), arguments.query.device());
+  return empty_linear_attention_state(arguments.options, rows, arguments.features, arguments.value.extent(3),
+                                      arguments.query.dtype(), arguments.query.device());
 }
 /// A view of rows [first, first + count) of a state.
 LinearAttentionState rows_of(const LinearAttentionState& state, std::int64_t first, std::int64_t count) {

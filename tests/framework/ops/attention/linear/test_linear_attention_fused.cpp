@@ -321,7 +321,7 @@ TEST_P(LinearAttentionFused, ContinuesFromState) {
       const Tape::NoGradient guard(tape);
       const std::vector<double> expected = reference_of(p).output;
       ops::LinearAttentionState state =
-          ops::empty_linear_attention_state(p.options, p.batch, p.features(), p.d, p.d_value, dtype, device());
+          ops::empty_linear_attention_state(p.options, p.batch, p.features(), p.d_value, dtype, device());
       std::vector<double> found;
       for (std::int64_t start = 0; start < p.n;) {
         const std::int64_t count = start == 0 ? 70 : start == 70 ? 5 : std::min<std::int64_t>(130, p.n - start);
@@ -352,7 +352,7 @@ TEST_P(LinearAttentionFused, GradientWithStateMatchesReference) {
   const auto run = [&](DType type) {
     Tape tape{stream()};
     ops::LinearAttentionState state =
-        ops::empty_linear_attention_state(first.options, 1, first.features(), 16, 16, type, device());
+        ops::empty_linear_attention_state(first.options, 1, first.features(), 16, type, device());
     ops::LinearAttentionInputs inputs;
     inputs.constants = constants_of(first, type);
     inputs.state = &state;

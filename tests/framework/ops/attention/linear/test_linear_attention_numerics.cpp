@@ -295,7 +295,7 @@ TEST_P(LinearAttention, StateIsFloat32WithBfloat16Inputs) {
   const auto found = run_attention(p, DType::bfloat16).output;
   EXPECT_LT(relative_error(found, definition_of(p, DType::bfloat16)),
             rounds_operands(p, DType::bfloat16) ? 0x1p-7 : 0x1p-8 * 1.05);
-  EXPECT_EQ(ops::empty_linear_attention_state(p.options, 1, 32, 16, 16, DType::bfloat16, device()).sum.dtype(),
+  EXPECT_EQ(ops::empty_linear_attention_state(p.options, 1, 32, 16, DType::bfloat16, device()).sum.dtype(),
             DType::float32);
 }
 

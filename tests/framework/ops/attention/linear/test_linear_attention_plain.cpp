@@ -248,7 +248,7 @@ TEST_P(LinearAttentionPlain, StateContinuesSequence) {
     const std::int64_t width = std::get<1>(plain);
     const AttentionProblem p = problem_of(plain, 170);
     ops::LinearAttentionState state =
-        ops::empty_linear_attention_state(p.options, 1, p.features(), width, width, DType::bfloat16, device());
+        ops::empty_linear_attention_state(p.options, 1, p.features(), width, DType::bfloat16, device());
     std::vector<double> found;
     for (const auto& [start, count] : {std::pair<std::int64_t, std::int64_t>{0, 70}, {70, 100}}) {
       const auto rows = [&](const std::vector<double>& values, std::int64_t columns) {

@@ -49,7 +49,7 @@ TEST_P(LinearAttentionRotation, DependsOnlyOnDistanceUpToMillionthToken) {
   const AttentionProblem p = rotated_problem(FeatureMap::favor_positive, true, {1, 2, 1, 40, 8, 8, 16, 16});
   for (const DType dtype : {DType::float32, DType::float64}) {
     const auto found = [&](std::int64_t first_token) {
-      auto state = ops::empty_linear_attention_state(p.options, p.batch, p.features(), p.d, p.d_value, dtype, device());
+      auto state = ops::empty_linear_attention_state(p.options, p.batch, p.features(), p.d_value, dtype, device());
       state.tokens = first_token;
       Tape tape{stream()};
       ops::LinearAttentionInputs inputs;

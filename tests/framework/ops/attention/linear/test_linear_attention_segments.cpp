@@ -281,7 +281,7 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryPackedSegment, every_segment([](F
 TEST(Segments, JoiningEmptyStateChangesNothing) {
   const AttentionProblem p = attention_problem(FeatureMap::elu1, true, {2, 2, 1, 9, 4, 3, 1, 16});
   ops::LinearAttentionState state =
-      ops::empty_linear_attention_state(p.options, p.batch, 4, p.d, p.d_value, DType::float64, Device{});
+      ops::empty_linear_attention_state(p.options, p.batch, 4, p.d_value, DType::float64, Device{});
   ops::LinearAttentionState other = ops::empty_like(Stream{}, state);
   other.sum = tensor_of(normal_values(other.sum.elements(), 3), other.sum.shape(), DType::float64);
   other.normalizer = tensor_of(normal_values(other.normalizer.elements(), 4), other.normalizer.shape(), DType::float64);
@@ -315,7 +315,7 @@ TEST(Segments, RejectsWindowStateAndInconsistentDocuments) {
     apply(mode, other);
     EXPECT_THROW(run(other, nullptr), ContractError);
   }
-  ops::LinearAttentionState state = ops::empty_linear_attention_state(p.options, 1, 4, 4, 3, DType::float64, Device{});
+  ops::LinearAttentionState state = ops::empty_linear_attention_state(p.options, 1, 4, 3, DType::float64, Device{});
   EXPECT_THROW(run(p, &state), ContractError);
 }
 

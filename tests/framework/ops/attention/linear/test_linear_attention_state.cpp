@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(LinearAttention, EveryState,
                          name_of_state);
 
 ops::LinearAttentionState empty_state(const AttentionProblem& p, DType dtype) {
-  return ops::empty_linear_attention_state(p.options, p.batch, p.features(), p.d, p.d_value, dtype, device());
+  return ops::empty_linear_attention_state(p.options, p.batch, p.features(), p.d_value, dtype, device());
 }
 
 /// Returns tokens [start, start + count) as inputs of a call that continues from `state`.
