@@ -154,7 +154,7 @@ class Measurement {
     Model model = student_from(settings_, *data_, device_, candidate.checkpoint);
     measured.found = evaluate_model(model);
     if (teacher) measured.recovered = recovered(measured.found, *teacher, baseline);
-    if (teacher_ && settings_.teacher.transfers()) {
+    if (teacher_ && settings_.teacher.is_attention_transfer()) {
       const DataSettings& data = settings_.data;
       measured.layer_errors = teacher_
                                   ->evaluate(model, *data_, split_, data.sequence_length, data.batch_size,

@@ -202,7 +202,7 @@ double BenchRuns::median_seconds() const { return median(seconds); }
 Settings bench_model_settings(const Settings& whole, std::int64_t n, const Vocabulary& vocabulary,
                               const Device& device) {
   Settings settings = whole;
-  if (settings.teacher.teaches())
+  if (settings.teacher.has_loss())
     throw UserError("teacher.loss: {}: furlong bench model does not support a teacher; add --set teacher.loss=none",
                     settings.teacher.loss);
   if (!settings.finetune.source.empty())

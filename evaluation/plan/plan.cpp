@@ -23,7 +23,7 @@ void check_sharing(const Settings& settings, int devices, PlanDeviceKind kind) {
     throw UserError(
         "finetune.source: {}: furlong plan does not support furlong finetune; expected a config for furlong train",
         settings.finetune.source.string());
-  if (settings.teacher.teaches())
+  if (settings.teacher.has_loss())
     throw UserError("teacher.loss: {}: furlong plan does not support a teacher; set it to none to plan without one",
                     settings.teacher.loss);
   if (devices == 1) return check_one_process(settings);

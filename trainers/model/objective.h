@@ -33,7 +33,7 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const V
 struct DeviceBatch {
   Tensor inputs;            // int32 [rows, n]
   Tensor targets;           // int32 [rows, n]
-  Tensor labels;            // int32 [samples]
+  Tensor labels;            // int32 [samples]; undefined for token_classification, whose labels are `targets`
   Tensor values;            // int32 [samples, outputs]: see Batch::values
   ops::AttentionMask mask;  // [rows, n]
 };

@@ -4,7 +4,7 @@
 
 namespace furlong {
 
-void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
+void add_data_keys(config::Table& t, DataSettings& d, bool requires_dataset) {
   t.section("data",
             "the training data; with data.sampler: random or sequential, a window can contain several documents, and "
             "attention and convolution cross the borders between them; data.packing: documents separates them; if "
@@ -30,7 +30,7 @@ void add_data_keys(config::Table& t, DataSettings& d, bool requires_store) {
   auto& store = t.key("data.dataset", &d.dataset, "", "tokenized dataset (HDF5 file) written by furlong prepare")
                     .only_with("data.task", {"none"})
                     .elsewhere({"data_dir", "train_file", "file"});
-  if (requires_store) store.required("data.sources");
+  if (requires_dataset) store.required("data.sources");
   t.key("data.sources", &d.sources, "",
         "a mixture instead of data.dataset: training samples are drawn from tokenized datasets of one tokenizer in "
         "proportion to their weights; the first one's validation and test splits are evaluated; see docs/config.md: "

@@ -43,7 +43,7 @@ void check_process_settings(const Settings& settings, const ProcessCount& count)
   const auto& [processes, found, verb] = count;
   if (settings.parallel.backend == "none")
     throw UserError("parallel.backend: none supports one process only, but {}; {} one, or set it to auto", found, verb);
-  if (settings.teacher.teaches())
+  if (settings.teacher.has_loss())
     throw UserError("teacher.loss: {}: {}, but distillation supports one process only; {} one", settings.teacher.loss,
                     found, verb);
   if (settings.data.stateful)

@@ -142,12 +142,12 @@ void fit_schedule(LoadedSettings& read) {
 
 }  // namespace
 
-config::Table settings_table(Settings& settings, bool requires_store) {
+config::Table settings_table(Settings& settings, bool requires_dataset) {
   config::Table table;
   add_run_keys(table, settings);
   add_model_keys(table, settings.model);
   add_attention_keys(table, settings.model.attention);
-  add_data_keys(table, settings.data, requires_store);
+  add_data_keys(table, settings.data, requires_dataset);
   add_objective_keys(table, settings.objective);
   add_teacher_keys(table, settings.teacher);
   add_optimizer_keys(table, settings.optimizer, settings.schedule);

@@ -148,8 +148,8 @@ struct TeacherSettings {
   double temperature = 1;
   double distillation_weight = 1;
   std::string positions = "targets";
-  bool teaches() const { return loss != "none"; }
-  bool transfers() const { return loss == "attention_transfer"; }
+  bool has_loss() const { return loss != "none"; }
+  bool is_attention_transfer() const { return loss == "attention_transfer"; }
   bool operator==(const TeacherSettings&) const = default;
 };
 
@@ -171,7 +171,7 @@ struct FinetuneSettings {
   StageSettings attention_transfer, distillation, task;
   std::int64_t evaluation_batches = 0;
   std::vector<std::string> benchmark_lengths;
-  /// Returns the values of stage "transfer", "distillation" or "task".
+  /// Returns the values of stage "attention_transfer", "distillation" or "task".
   const StageSettings& stage(const std::string& name) const;
   bool operator==(const FinetuneSettings&) const = default;
 };
@@ -255,8 +255,8 @@ nlohmann::ordered_json json_schema();
 /// Returns the page docs/config.md.
 std::string reference_markdown();
 
-/// Returns the table of all keys, bound to `settings`, which must outlive it. `requires_store`: data.dataset must be
+/// Returns the table of all keys, bound to `settings`, which must outlive it. `requires_dataset`: data.dataset must be
 /// set when data.task is none.
-config::Table settings_table(Settings& settings, bool requires_store = true);
+config::Table settings_table(Settings& settings, bool requires_dataset = true);
 
 }  // namespace furlong

@@ -68,7 +68,7 @@ class SettingsChecker {
   void mixture() const;
   void documents() const;
   void packing() const;
-  void carried_state() const;
+  void stateful() const;
   void lengths() const;
   void teacher() const;
   void output_layer() const;

@@ -17,7 +17,7 @@ std::vector<std::string> SettingsChecker::run() const {
   mixture();
   documents();
   packing();
-  carried_state();
+  stateful();
   lengths();
   steps();
   teacher();
@@ -129,7 +129,7 @@ void SettingsChecker::packing() const {
 }
 
 // The recurrent state must have a fixed size and the same meaning in the next segment.
-void SettingsChecker::carried_state() const {
+void SettingsChecker::stateful() const {
   const auto& data = copy_.data;
   const auto& model = copy_.model;
   if (data.sampler == "stream" && copy_.objective.name != Objective::next_token) {
@@ -184,12 +184,12 @@ void SettingsChecker::lengths() const {
 void SettingsChecker::teacher() const {
   const auto& teacher = copy_.teacher;
   const auto& stages = copy_.finetune.stages;
-  const bool teaches = teacher.teaches() || std::any_of(stages.begin(), stages.end(),
-                                                        [](const std::string& name) { return name != "task"; });
+  const bool has_teacher = teacher.has_loss() || std::any_of(stages.begin(), stages.end(),
+                                                             [](const std::string& name) { return name != "task"; });
   const bool distils =
       teacher.loss == "distillation" || std::find(stages.begin(), stages.end(), "distillation") != stages.end();
-  const char* key = teacher.teaches() ? "teacher.loss" : "finetune.stages";
-  if (teaches && copy_.data.stateful) {
+  const char* key = teacher.has_loss() ? "teacher.loss" : "finetune.stages";
+  if (has_teacher && copy_.data.stateful) {
     const auto cite = citing({key, "data.stateful"});
     cite.fail(fmt::format("{} cannot be combined with {}: the teacher has no recurrent state; expected false",
                           cite(key), cite("data.stateful")));
@@ -230,7 +230,7 @@ void SettingsChecker::finetune() const {
   const auto& finetune = copy_.finetune;
   if (finetune.source.empty()) return;
   for (const char* key : {"teacher.loss", "model.weights"}) {
-    const bool set = std::string_view(key) == "teacher.loss" ? copy_.teacher.teaches() : !copy_.model.weights.empty();
+    const bool set = std::string_view(key) == "teacher.loss" ? copy_.teacher.has_loss() : !copy_.model.weights.empty();
     if (!set) continue;
     const auto cite = citing({key, "finetune.source"});
     cite.fail(

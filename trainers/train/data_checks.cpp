@@ -52,7 +52,7 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
   const Settings& settings = loaded.settings;
   const Vocabulary& vocabulary = data.vocabulary();
   with_key(loaded, "model.vocabulary_size", [&] { vocabulary_size(settings, vocabulary); });
-  if (!settings.teacher.transfers())
+  if (!settings.teacher.is_attention_transfer())
     with_key(loaded, "model.prediction_head", [&] {
       require_output_layer(settings, std::string("objective.name: ") + name_of(settings.objective.name));
     });

@@ -33,7 +33,7 @@ StepInput::Step StepInput::read(const WorkShare& work) const {
     // wait for the longest row anyway.
     if (work.group() && pads_to_longest(settings_)) widen(batch, source_->batch(first, samples).n);
     batch = work.cut(batch, settings_.objective.name == Objective::next_token);
-    if (settings_.teacher.teaches() && !settings_.teacher.transfers())
+    if (settings_.teacher.has_loss() && !settings_.teacher.is_attention_transfer())
       step.compared.push_back(compared_tokens(settings_, batch));
   }
   return step;

@@ -61,7 +61,7 @@ void check_fit(const Settings& teacher, const Settings& student, const std::stri
   const layers::ModelConfig &theirs = teacher.model, &ours = student.model;
   differ("model.architecture", name_of(theirs.architecture), name_of(ours.architecture),
          "a token attends to the same tokens in both models");
-  if (student.teacher.transfers()) {
+  if (student.teacher.is_attention_transfer()) {
     differ("model.n_layers", std::to_string(theirs.n_layers), std::to_string(ours.n_layers),
            "each layer's attention is compared with the teacher's");
     differ("model.d_model", std::to_string(theirs.d_model), std::to_string(ours.d_model),
@@ -141,7 +141,7 @@ Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& 
         "data with the teacher's vocabulary",
         student.teacher.checkpoint.string(), model_.vocabulary.description(), model_.vocabulary.size(),
         ours.description(), ours.size());
-  if (settings_.transfers()) {
+  if (settings_.is_attention_transfer()) {
     layers_ = attention_transfer_layers(model_.settings, student);
     if (layers_.empty())
       throw UserError(
@@ -176,7 +176,7 @@ Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& 
 
 std::unique_ptr<Teacher> make_teacher(const Settings& student, const Vocabulary& data, const Device& device,
                                       std::optional<DType> compute) {
-  return student.teacher.teaches() ? std::make_unique<Teacher>(student, data, device, compute) : nullptr;
+  return student.teacher.has_loss() ? std::make_unique<Teacher>(student, data, device, compute) : nullptr;
 }
 
 bool Teacher::in_attention(const Parameter& parameter, std::size_t layer) {
@@ -186,7 +186,7 @@ bool Teacher::in_attention(const Parameter& parameter, std::size_t layer) {
 }
 
 Frozen Teacher::frozen() const {
-  if (!settings_.transfers()) return {};
+  if (!settings_.is_attention_transfer()) return {};
   return [layers = layers_](const Parameter& parameter) {
     return std::none_of(layers.begin(), layers.end(),
                         [&](std::size_t layer) { return in_attention(parameter, layer); });
@@ -194,7 +194,7 @@ Frozen Teacher::frozen() const {
 }
 
 std::optional<LayerInterval> Teacher::layer_interval(std::int64_t step) const {
-  if (!settings_.transfers() || settings_.layers != "layer_wise") return std::nullopt;
+  if (!settings_.is_attention_transfer() || settings_.layers != "layer_wise") return std::nullopt;
   const auto count = static_cast<std::int64_t>(layers_.size());
   const std::int64_t interval = std::min(count - 1, step * count / steps_);
   // The first step with step * count / steps_ == i.
@@ -209,7 +209,7 @@ void Teacher::begin_step(std::int64_t step, const std::vector<std::vector<std::i
     optimizer.restrict_to(
         [layer = interval->layer](const Parameter& parameter) { return in_attention(parameter, layer); });
   }
-  if (settings_.transfers()) return;
+  if (settings_.is_attention_transfer()) return;
   compared_in_step_ = 0;
   for (const std::vector<std::int32_t>& batch : compared) compared_in_step_ += count_compared(batch);
   n_compared_.copy_from(
@@ -219,7 +219,7 @@ void Teacher::begin_step(std::int64_t step, const std::vector<std::vector<std::i
 void Teacher::accumulate_loss(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
                               const DistillationStep& distillation) {
   context.attention_mask = batch.mask;
-  if (!settings_.transfers()) {
+  if (!settings_.is_attention_transfer()) {
     distil(student, context, batch, distillation);
     return;
   }
@@ -309,8 +309,9 @@ void Teacher::distil(Model& student, layers::ForwardContext& context, const Devi
 
 Evaluation Teacher::evaluate(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
                              std::int64_t batch_size, std::int64_t max_batches) {
-  return settings_.transfers() ? evaluate_transfer(student, data, split, sequence_length, batch_size, max_batches)
-                               : evaluate_distillation(student, data, split, sequence_length, batch_size, max_batches);
+  return settings_.is_attention_transfer()
+             ? evaluate_transfer(student, data, split, sequence_length, batch_size, max_batches)
+             : evaluate_distillation(student, data, split, sequence_length, batch_size, max_batches);
 }
 
 Evaluation Teacher::evaluate_transfer(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,

@@ -54,7 +54,7 @@ class Teacher {
   /// compares the two models. With layer-wise training, restricts the optimizer to the layer of this step.
   void begin_step(std::int64_t step, const std::vector<std::vector<std::int32_t>>& compared, Optimizer& optimizer);
   /// Returns whether the step has positions to compare.
-  bool has_loss() const { return settings_.transfers() || compared_in_step_ > 0; }
+  bool has_loss() const { return settings_.is_attention_transfer() || compared_in_step_ > 0; }
   /// Computes the loss of a batch and its gradients. Adds the loss to distillation.loss and the gradients to the
   /// student's store. context.tape is empty before and after.
   void accumulate_loss(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
