@@ -193,7 +193,8 @@ if(FURLONG_HAS_SIMULATOR)
     target_link_libraries(${target} PUBLIC furlong_ops)
   endforeach()
   # -O1: kernels spend their time in the simulator's context switches, and there are many to compile.
-  target_compile_options(furlong_simulated PRIVATE -O1)
+  furlong_optimization(level -O1)
+  target_compile_options(furlong_simulated PRIVATE ${level})
   if(FURLONG_SANITIZE MATCHES "thread")
     # The simulator reports fiber switches to ThreadSanitizer; its own stores to shared state would be reported as
     # races. A source's options follow its target's and override -fsanitize=thread.

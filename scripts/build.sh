@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Configures (if needed) and builds one of the builds of CMakePresets.json.
-#   scripts/build.sh release|test|asan|tsan|fuzz|bundle
+#   scripts/build.sh release|test|debug|asan|tsan|fuzz|bundle
 #   release  the program, in build/release
 #   test     the program and its tests, in the same folder; compiled files are reused
+#   debug    program and tests for a debugger, without optimization, in build/debug
 #   asan     program and tests under AddressSanitizer and UndefinedBehaviorSanitizer, in build/asan
 #   tsan     program and tests under ThreadSanitizer, in build/tsan
 #   fuzz     the fuzz targets with libFuzzer (clang), in build/fuzz
@@ -20,7 +21,7 @@ target=all
 case "${1:-}" in
   release) preset=release target=furlong ;;
   test) preset=release settings+=(FURLONG_BUILD_TESTS=ON) ;;
-  asan|tsan|fuzz|bundle) preset=$1 ;;
+  debug|asan|tsan|fuzz|bundle) preset=$1 ;;
   -h|--help) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;
 esac
