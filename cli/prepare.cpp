@@ -25,7 +25,7 @@ namespace {
 
 constexpr const char* default_split = "train:0.9,validation:0.05,test:0.05";
 
-struct Arguments {
+struct PrepareArguments {
   PrepareOptions options;
   std::string split;
   std::string labeled_format = "auto";
@@ -75,7 +75,7 @@ void add_files(Command command, PrepareOptions& options, const std::string& othe
       .value_name("PATH");
 }
 
-void add_splits(Command command, Arguments& arguments, const std::string& split_by = "span") {
+void add_splits(Command command, PrepareArguments& arguments, const std::string& split_by = "span") {
   PrepareOptions& options = arguments.options;
   using SplitBy = DatasetWriterOptions::SplitBy;
   command
@@ -103,7 +103,7 @@ void add_splits(Command command, Arguments& arguments, const std::string& split_
   add_json(command, arguments.json, "Print the report as one JSON object");
 }
 
-Command add_text(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
+Command add_text(Command prepare_command, const std::shared_ptr<PrepareArguments>& arguments) {
   const Command command = prepare_command.add_subcommand("text", "Any files, as bytes or as the tokens of a tokenizer");
   add_files(command, arguments->options, "one token per byte");
   add_choice<DocumentSeparator>(command, "--document-separator", arguments->options.separator, "file",
@@ -125,7 +125,7 @@ Command add_text(Command prepare_command, const std::shared_ptr<Arguments>& argu
   return command;
 }
 
-Command add_fasta(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
+Command add_fasta(Command prepare_command, const std::shared_ptr<PrepareArguments>& arguments) {
   const Command command = prepare_command.add_subcommand(
       "fasta", "DNA, RNA or protein sequences; each record is a document, each letter a token");
   PrepareOptions& options = arguments->options;
@@ -198,7 +198,7 @@ void add_label_file(Command command, PrepareOptions& options) {
       .value_name("FILE");
 }
 
-Command add_labeled(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
+Command add_labeled(Command prepare_command, const std::shared_ptr<PrepareArguments>& arguments) {
   const Command command =
       prepare_command.add_subcommand("labeled", "Labeled texts or pairs of texts, from tables, JSON lines or folders");
   command.alias("labelled");
@@ -290,7 +290,7 @@ void add_tokenizer(Command prepare_command) {
   });
 }
 
-Command add_images(Command prepare_command, const std::shared_ptr<Arguments>& arguments) {
+Command add_images(Command prepare_command, const std::shared_ptr<PrepareArguments>& arguments) {
   const Command command = prepare_command.add_subcommand(
       "images",
       "Images (IDX, CIFAR-10, PGM, PPM, PNG) as sequences of pixels; each image is a document, each byte a token");
@@ -344,7 +344,7 @@ std::string split_without(bool validation, bool test) {
   return validation && test ? "train:1" : validation ? "train:0.95,test:0.05" : "train:0.95,validation:0.05";
 }
 
-void run(Arguments& arguments) {
+void run(PrepareArguments& arguments) {
   if (arguments.options.output.empty()) arguments.options.output = default_output(arguments.options.inputs);
   if (arguments.options.format == PrepareOptions::Format::labeled) {
     const std::string& name = arguments.labeled_format;
@@ -394,16 +394,16 @@ void add_prepare(Command program, int&) {
       "furlong prepare text book.txt",
       "furlong prepare fasta genome.fa.gz --alphabet dna --output genome.h5",
   });
-  const auto text = std::make_shared<Arguments>();
+  const auto text = std::make_shared<PrepareArguments>();
   add_text(command, text).action([text] { run(*text); });
   text->options.format = PrepareOptions::Format::text;
-  const auto fasta = std::make_shared<Arguments>();
+  const auto fasta = std::make_shared<PrepareArguments>();
   fasta->options.format = PrepareOptions::Format::fasta;
   add_fasta(command, fasta).action([fasta] { run(*fasta); });
-  const auto labeled = std::make_shared<Arguments>();
+  const auto labeled = std::make_shared<PrepareArguments>();
   add_labeled(command, labeled).action([labeled] { run(*labeled); });
   add_tokenizer(command);
-  const auto images = std::make_shared<Arguments>();
+  const auto images = std::make_shared<PrepareArguments>();
   add_images(command, images).action([images] { run(*images); });
   add_prepare_tasks(command);
 }

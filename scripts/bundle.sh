@@ -100,7 +100,7 @@ esac
 
 echo "bundle: data" >&2
 cp -r "$root/configs" "$bundle/"
-cp "$root/docs/config.md" "$root/docs/gpu.md" "$bundle/docs/"
+cp "$root/docs/commands.md" "$root/docs/config.md" "$root/docs/gpu.md" "$bundle/docs/"
 cp -r "$root/tests/parity/goldens" "$bundle/tests/parity/"
 cp -r "$root/tests/trainers/settings/broken_configs" "$bundle/tests/trainers/settings/"
 cp "$root"/scripts/gpu_check*.sh "$bundle/scripts/"

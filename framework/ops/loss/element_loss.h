@@ -19,9 +19,9 @@ enum class ElementLoss : std::uint8_t { squared_error, binary_cross_entropy };
 ///   targets  int32, one for each row of hidden: 0 if the row counts, -1 if it is ignored
 ///   values   [rows, outputs], contiguous: float32, stored as their bits in int32 (value_bits), because the input of a
 ///            step is copied to the device as one buffer of 32-bit integers
-/// The result and the options are those of cross_entropy(). A row is correct if every logit has the value's side: above
-/// 0 for values above 0.5 (binary_cross_entropy); for squared_error none is. Throws ContractError if a shape or a dtype
-/// does not match.
+/// The result and the options are those of cross_entropy(). With binary_cross_entropy a row is correct if, for every
+/// output, logit > 0 exactly when value > 0.5. With squared_error no row counts as correct. Throws ContractError if a
+/// shape or a dtype does not match.
 CrossEntropyResult element_loss(Tape& tape, ElementLoss kind, const Variable& hidden, const Variable& weight,
                                 const Variable* bias, const Tensor& targets, const Tensor& values,
                                 const CrossEntropyOptions& options = {});
