@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the Markdown of the tree: every relative link and anchor resolves, and tables stay narrow.
+"""Checks the Markdown of the tree: every relative link and anchor resolves, tables stay narrow, and files contain the
+names that pages find in them.
     python3 tests/wording/check_pages.py [--self-test | --installed BUILD]
 Reads every tracked *.md; with --installed those that cmake installs from the build folder BUILD, in a temporary place.
 A link is [text](target) or [name]: target outside code. A target without a scheme must be a
 file or folder of the tree; its anchor must be a heading of that page, spelled as GitHub does. Every page of docs/ must
-be reachable from docs/README.md. Also finds lines and table cells of more than 200 characters.
+be reachable from docs/README.md. In `FILE` (`name`) and `Name` (`FILE`) the file must contain the name; without
+capitals the second form is not checked. Also finds lines and table cells of more than 200 characters.
 Exit status: 0 none found, 1 some found (one line each: file, line, problem)."""
 
 import os
@@ -25,6 +27,9 @@ LINK = re.compile(r"!?\[(?:[^\[\]]|!?\[[^\[\]]*\]\([^()]*\))*\]"
 IMAGE = re.compile(r"!\[[^\[\]]*\]\(\s*<?([^()<>\s]+)>?\s*\)")
 REFERENCE = re.compile(r"^ {0,3}\[[^\]^]+\]:\s+<?(\S+?)>?\s*$")
 HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*?)\s*#*\s*$")
+FILE = r"`((?:[\w.-]+/)+[\w.-]+\.\w+)`"
+NAME_IN_FILE = re.compile(FILE + r"\s+\(`([A-Za-z_][\w:]*)(?:\(\))?`\)")
+FILE_OF_NAME = re.compile(r"`(\w*[A-Z][\w:]*)(?:\(\))?`\s+\(" + FILE + r"\)")
 CELL_BORDER = re.compile(r"(?<!\\)\|")
 
 
@@ -93,12 +98,33 @@ def too_long(text: str) -> list[tuple[int, str]]:
     return found
 
 
+def lost_names(root: pathlib.Path, text: str) -> list[tuple[int, str]]:
+    """(line, problem) of names that are not in the file that the page gives. Files of absent top folders are skipped:
+    an installation has no sources."""
+    joined, starts = "", []
+    for number, line in prose_lines(text):
+        starts.append((len(joined), number))
+        joined += line + "\n"
+    places = [(match.start(), match[1], match[2]) for match in NAME_IN_FILE.finditer(joined)]
+    places += [(match.start(), match[2], match[1]) for match in FILE_OF_NAME.finditer(joined)]
+    found = []
+    for position, file, name in places:
+        line = max(number for start, number in starts if start <= position)
+        if not (root / file.split("/")[0]).is_dir():
+            continue
+        if not (root / file).is_file():
+            found.append((line, f"`{file}` is missing"))
+        elif not re.search(rf"\b{name.split('::')[-1]}\b", (root / file).read_text(encoding="utf-8")):
+            found.append((line, f"`{file}` does not contain `{name}`"))
+    return sorted(found)
+
+
 def problems(root: pathlib.Path, names: list[str]) -> list[str]:
     """Returns one line for each problem of the pages `names` below `root`."""
     found, linked = [], {}
     texts = {name: (root / name).read_text(encoding="utf-8") for name in names}
     for name, text in texts.items():
-        found += [f"{name}:{line}: {problem}" for line, problem in too_long(text)]
+        found += [f"{name}:{line}: {problem}" for line, problem in too_long(text) + lost_names(root, text)]
         linked[name] = set()
         for line, target in links(text):
             path, _, anchor = urllib.parse.unquote(target).partition("#")
@@ -135,17 +161,23 @@ def self_test() -> None:
         "docs/page.md": "# One\n\n![picture](images/none.svg) [up](../README.md)\n[r]\n\n[r]: gone.md\n\n"
                         f"| a | {'x' * 201} |\n\n{'y' * 201}\n",
         "docs/lost.md": "# Lost\n\n[folder](../docs)\n",
+        "docs/names.md": "# Names\n\n[up](README.md) `src/code.h` (`call`), `src/code.h` (`cal`), `Type`\n(`src/code.h`), "
+                         "`Kind`\n(`src/code.h`), `kind` (`src/code.h`), `src/gone.h` (`x`), `far/code.h` (`x`)\n",
+        "src/code.h": "struct Type;\nvoid call();\n",
     }
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for name, text in pages.items():
             (root / name).parent.mkdir(exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
-        found = problems(root, sorted(pages))
+        found = problems(root, sorted(name for name in pages if name.endswith(".md")))
     expected = ["README.md:2: the link to 'docs/missing.md'", "docs/README.md:7: the link to 'page.md#two'",
                 "docs/README.md:8: the link to '#same-2'", "docs/page.md:3: the link to 'images/none.svg'",
                 "docs/page.md:6: the link to 'gone.md'", "docs/page.md:8: a table cell of 201 characters",
-                "docs/page.md:10: 201 characters", "docs/lost.md: no link leads here"]
+                "docs/page.md:10: 201 characters", "docs/lost.md: no link leads here",
+                "docs/names.md:3: `src/code.h` does not contain `cal`",
+                "docs/names.md:4: `src/code.h` does not contain `Kind`", "docs/names.md:5: `src/gone.h` is missing",
+                "docs/names.md: no link leads here"]
     for start in expected:
         assert sum(one.startswith(start) for one in found) == 1, (start, found)
     assert len(found) == len(expected), found
@@ -178,7 +210,7 @@ def check_installed(build: str) -> int:
 def main() -> int:
     if "--self-test" in sys.argv[1:]:
         self_test()
-        print("self-test: broken links, anchors and images, unreachable pages and long cells are found")
+        print("self-test: broken links, anchors and images, unreachable pages, lost names and long cells are found")
         return 0
     if sys.argv[1:2] == ["--installed"] and len(sys.argv) == 3:
         return check_installed(sys.argv[2])
