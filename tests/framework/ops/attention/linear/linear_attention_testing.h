@@ -152,20 +152,27 @@ struct Outcome {
   std::vector<double> output, d_query, d_key, d_value, d_gate;
   ops::DenominatorReport report{};
 };
-inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
-  Tape tape{stream()};
-  Outcome outcome;
+/// Returns the problem's inputs on the device under test; with `leaves` their gradients are computed.
+inline ops::LinearAttentionInputs inputs_of(const AttentionProblem& p, DType dtype, bool leaves = true) {
+  const auto variable = [&](const std::vector<double>& values, const Shape& shape, DType type) {
+    const Tensor tensor = tensor_of(values, shape, type);
+    return leaves ? Variable::leaf(tensor) : Variable(tensor);
+  };
   ops::LinearAttentionInputs inputs;
-  inputs.query = Variable::leaf(tensor_of(p.query, p.query_shape(), dtype));
-  inputs.key = Variable::leaf(tensor_of(p.key, p.key_shape(), dtype));
-  inputs.value = Variable::leaf(tensor_of(p.value, p.value_shape(), dtype));
-  if (!p.gate.empty()) inputs.gate = Variable::leaf(tensor_of(p.gate, {p.heads()}, accumulate_dtype(dtype)));
+  inputs.query = variable(p.query, p.query_shape(), dtype);
+  inputs.key = variable(p.key, p.key_shape(), dtype);
+  inputs.value = variable(p.value, p.value_shape(), dtype);
+  if (!p.gate.empty()) inputs.gate = variable(p.gate, {p.heads()}, accumulate_dtype(dtype));
   inputs.constants = constants_of(p, dtype);
   inputs.mask = mask_of(p);
-  inputs.report = &outcome.report;
-  const Variable output = attend(tape, inputs, p.options);
-  outcome.report.gather();
-  tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
+  return inputs;
+}
+/// Computes the gradients of inputs_of() for a gradient of the output: `d_output`, or fixed random numbers.
+inline Outcome outcome_of(Tape& tape, const ops::LinearAttentionInputs& inputs, const Variable& output,
+                          std::vector<double> d_output = {}) {
+  if (d_output.empty()) d_output = normal_values(output.shape().elements(), 5);
+  tape.backward({output}, {tensor_of(d_output, output.shape(), output.dtype())});
+  Outcome outcome;
   outcome.output = values_of(output.value());
   outcome.d_query = values_of(inputs.query.gradient());
   outcome.d_key = values_of(inputs.key.gradient());
@@ -173,18 +180,22 @@ inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
   if (inputs.gate.defined()) outcome.d_gate = values_of(inputs.gate.gradient());
   return outcome;
 }
+inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
+  Tape tape{stream()};
+  ops::LinearAttentionInputs inputs = inputs_of(p, dtype);
+  ops::DenominatorReport report;
+  inputs.report = &report;
+  const Variable output = attend(tape, inputs, p.options);
+  report.gather();
+  Outcome outcome = outcome_of(tape, inputs, output);
+  outcome.report = report;
+  return outcome;
+}
 
 /// Forward only, as in evaluation: nothing is stored for gradients.
 inline std::vector<double> output_of(const AttentionProblem& p, DType dtype) {
   Tape tape{stream()};
-  ops::LinearAttentionInputs inputs;
-  inputs.query = Variable(tensor_of(p.query, p.query_shape(), dtype));
-  inputs.key = Variable(tensor_of(p.key, p.key_shape(), dtype));
-  inputs.value = Variable(tensor_of(p.value, p.value_shape(), dtype));
-  if (!p.gate.empty()) inputs.gate = Variable(tensor_of(p.gate, {p.heads()}, accumulate_dtype(dtype)));
-  inputs.constants = constants_of(p, dtype);
-  inputs.mask = mask_of(p);
-  return values_of(attend(tape, inputs, p.options).value());
+  return values_of(attend(tape, inputs_of(p, dtype, false), p.options).value());
 }
 
 /// Returns the largest difference over the largest expected value, or over `least` if all expected values are smaller.

@@ -327,16 +327,9 @@ TEST_P(LinearAttentionDirections, PerHeadProjectionsMatchSeparateHeads) {
       const auto run = [&](const AttentionProblem& of, const Tensor& random_projection,
                            const std::vector<double>& d_output) {
         Tape tape{stream()};
-        ops::LinearAttentionInputs call;
-        call.query = Variable::leaf(tensor_of(of.query, of.query_shape(), DType::float64));
-        call.key = Variable::leaf(tensor_of(of.key, of.key_shape(), DType::float64));
-        call.value = Variable::leaf(tensor_of(of.value, of.value_shape(), DType::float64));
-        call.constants = constants_of(of, DType::float64);
+        ops::LinearAttentionInputs call = inputs_of(of, DType::float64);
         call.constants.random_projection = random_projection;
-        const Variable output = attend(tape, call, of.options);
-        tape.backward({output}, {tensor_of(d_output, output.shape(), DType::float64)});
-        return std::vector{values_of(output.value()), values_of(call.query.gradient()), values_of(call.key.gradient()),
-                           values_of(call.value.gradient())};
+        return outcome_of(tape, call, attend(tape, call, of.options), d_output);
       };
       const std::vector<double> d_output = normal_values(2 * 21 * heads * width, 5);
       const auto together = run(p, tensor_of(sets, {heads, m, d}, DType::float64), d_output);
@@ -360,12 +353,12 @@ TEST_P(LinearAttentionDirections, PerHeadProjectionsMatchSeparateHeads) {
         if (!p.oprf_a.empty()) alone.oprf_a = {p.oprf_a[static_cast<std::size_t>(h)]};
         const auto single =
             run(alone, tensor_of(alone.random_projection, {m, d}, DType::float64), of_head(d_output, p.n, width));
-        EXPECT_LT(relative_error(of_head(together[0], p.n, width), definition_of(alone, DType::float64)),
+        EXPECT_LT(relative_error(of_head(together.output, p.n, width), definition_of(alone, DType::float64)),
                   is_positive(p) ? 2e-13 : 6e-12);
-        EXPECT_EQ(of_head(together[0], p.n, width), single[0]);
-        EXPECT_EQ(of_head(together[1], p.n, d), single[1]);
-        EXPECT_EQ(of_head(together[2], p.n_key, d), single[2]);
-        EXPECT_EQ(of_head(together[3], p.n_key, width), single[3]);
+        EXPECT_EQ(of_head(together.output, p.n, width), single.output);
+        EXPECT_EQ(of_head(together.d_query, p.n, d), single.d_query);
+        EXPECT_EQ(of_head(together.d_key, p.n_key, d), single.d_key);
+        EXPECT_EQ(of_head(together.d_value, p.n_key, width), single.d_value);
       }
     }
   }

@@ -150,18 +150,9 @@ TEST_P(LinearAttentionFused, HandlesPerHeadProjections) {
     std::vector<double> random_projection = p.random_projection;
     for (const double w : p.random_projection) random_projection.push_back(-0.5 * w);
     Tape tape{stream()};
-    ops::LinearAttentionInputs inputs;
-    inputs.query = Variable::leaf(tensor_of(p.query, p.query_shape(), dtype));
-    inputs.key = Variable::leaf(tensor_of(p.key, p.key_shape(), dtype));
-    inputs.value = Variable::leaf(tensor_of(p.value, p.value_shape(), dtype));
+    ops::LinearAttentionInputs inputs = inputs_of(p, dtype);
     inputs.constants.random_projection = constant_of(random_projection, {2, 32, 16}, dtype);
-    const Variable output = attend(tape, inputs, p.options);
-    tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
-    return Outcome{values_of(output.value()),
-                   values_of(inputs.query.gradient()),
-                   values_of(inputs.key.gradient()),
-                   values_of(inputs.value.gradient()),
-                   {}};
+    return outcome_of(tape, inputs, attend(tape, inputs, p.options));
   };
   Outcome expected;
   {
@@ -198,16 +189,7 @@ TEST_P(LinearAttentionFused, LaterTokensChangeNoEarlierBit) {
       for (const std::int64_t segments : {1, 3}) {
         gpu_settings().segments = segments;
         AttentionProblem p = problem_of(map, true, {1, 1, 1, 150, 16, 16, 32, 64}, dtype);
-        const auto output_of = [&] {
-          Tape tape{stream()};
-          ops::LinearAttentionInputs inputs;
-          inputs.query = Variable(tensor_of(p.query, p.query_shape(), dtype));
-          inputs.key = Variable(tensor_of(p.key, p.key_shape(), dtype));
-          inputs.value = Variable(tensor_of(p.value, p.value_shape(), dtype));
-          inputs.constants = constants_of(p, dtype);
-          return values_of(attend(tape, inputs, p.options).value());
-        };
-        const std::vector<double> before = output_of(), query = p.query, key = p.key, value = p.value;
+        const std::vector<double> before = output_of(p, dtype), query = p.query, key = p.key, value = p.value;
         for (const std::int64_t from : {20, 64, 100}) {
           for (const double factor : {-40.0, HUGE_VAL, std::nan("")}) {
             p.query = query, p.key = key, p.value = value;
@@ -215,7 +197,7 @@ TEST_P(LinearAttentionFused, LaterTokensChangeNoEarlierBit) {
               const auto at = static_cast<std::size_t>(i);
               p.query[at] *= factor, p.key[at] *= factor, p.value[at] *= factor;
             }
-            const std::vector<double> after = output_of();
+            const std::vector<double> after = output_of(p, dtype);
             for (std::int64_t i = 0; i < from * 16; ++i)
               ASSERT_EQ(before[static_cast<std::size_t>(i)], after[static_cast<std::size_t>(i)])
                   << feature_map_info(map).name << " " << name_of(dtype) << ", token " << i / 16 << ", changed from "
@@ -353,23 +335,10 @@ TEST_P(LinearAttentionFused, GradientWithStateMatchesReference) {
     Tape tape{stream()};
     ops::LinearAttentionState state =
         ops::empty_linear_attention_state(first.options, 1, first.features(), 16, type, device());
-    ops::LinearAttentionInputs inputs;
-    inputs.constants = constants_of(first, type);
-    inputs.state = &state;
-    inputs.query = Variable(tensor_of(first.query, first.query_shape(), type)),
-    inputs.key = Variable(tensor_of(first.key, first.key_shape(), type));
-    inputs.value = Variable(tensor_of(first.value, first.value_shape(), type));
-    attend(tape, inputs, first.options);
-    inputs.query = Variable::leaf(tensor_of(second.query, second.query_shape(), type));
-    inputs.key = Variable::leaf(tensor_of(second.key, second.key_shape(), type));
-    inputs.value = Variable::leaf(tensor_of(second.value, second.value_shape(), type));
-    const Variable output = attend(tape, inputs, first.options);
-    tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), type)});
-    return Outcome{values_of(output.value()),
-                   values_of(inputs.query.gradient()),
-                   values_of(inputs.key.gradient()),
-                   values_of(inputs.value.gradient()),
-                   {}};
+    ops::LinearAttentionInputs before = inputs_of(first, type, false), inputs = inputs_of(second, type);
+    before.state = inputs.state = &state;
+    attend(tape, before, first.options);
+    return outcome_of(tape, inputs, attend(tape, inputs, second.options));
   };
   Outcome expected;
   {

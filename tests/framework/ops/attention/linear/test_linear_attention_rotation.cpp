@@ -52,22 +52,16 @@ TEST_P(LinearAttentionRotation, DependsOnlyOnDistanceUpToMillionthToken) {
       auto state = ops::empty_linear_attention_state(p.options, p.batch, p.features(), p.d_value, dtype, device());
       state.tokens = first_token;
       Tape tape{stream()};
-      ops::LinearAttentionInputs inputs;
-      inputs.query = Variable::leaf(tensor_of(p.query, p.query_shape(), dtype));
-      inputs.key = Variable::leaf(tensor_of(p.key, p.key_shape(), dtype));
-      inputs.value = Variable::leaf(tensor_of(p.value, p.value_shape(), dtype));
-      inputs.constants = constants_of(p, dtype);
+      ops::LinearAttentionInputs inputs = inputs_of(p, dtype);
       inputs.state = &state;
-      const Variable output = attend(tape, inputs, p.options);
-      tape.backward({output}, {tensor_of(normal_values(output.shape().elements(), 5), output.shape(), dtype)});
-      return std::pair{values_of(output.value()), values_of(inputs.key.gradient())};
+      return outcome_of(tape, inputs, attend(tape, inputs, p.options));
     };
-    const auto [output, d_key] = found(0);
+    const Outcome first = found(0);
     for (const std::int64_t token : {4095, 1000003}) {
       // In double an angle of 1e6 radians has an error of half a unit in the last place, 6e-11.
-      const auto [later, d_key_later] = found(token);
-      EXPECT_LT(relative_error(later, output), dtype == DType::float32 ? 2e-6 : 1e-9) << token;
-      EXPECT_LT(relative_error(d_key_later, d_key), dtype == DType::float32 ? 4e-6 : 1e-9) << token;
+      const Outcome later = found(token);
+      EXPECT_LT(relative_error(later.output, first.output), dtype == DType::float32 ? 2e-6 : 1e-9) << token;
+      EXPECT_LT(relative_error(later.d_key, first.d_key), dtype == DType::float32 ? 4e-6 : 1e-9) << token;
     }
   }
 }

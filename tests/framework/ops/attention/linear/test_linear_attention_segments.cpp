@@ -130,21 +130,9 @@ AttentionProblem part_of(const AttentionProblem& p, std::int64_t first, std::int
 
 Outcome run_segment(const AttentionProblem& p, DType dtype, Segment& segment, const std::vector<double>& d_output) {
   Tape tape{Stream{}};
-  ops::LinearAttentionInputs inputs;
-  inputs.query = Variable::leaf(tensor_of(p.query, p.query_shape(), dtype));
-  inputs.key = Variable::leaf(tensor_of(p.key, p.key_shape(), dtype));
-  inputs.value = Variable::leaf(tensor_of(p.value, p.value_shape(), dtype));
-  inputs.constants = constants_of(p, dtype);
-  inputs.mask = mask_of(p);
+  ops::LinearAttentionInputs inputs = inputs_of(p, dtype);
   inputs.segments = &segment;
-  const Variable output = attend(tape, inputs, p.options);
-  tape.backward({output}, {tensor_of(d_output, output.shape(), dtype)});
-  return {values_of(output.value()),
-          values_of(inputs.query.gradient()),
-          values_of(inputs.key.gradient()),
-          values_of(inputs.value.gradient()),
-          {},
-          {}};
+  return outcome_of(tape, inputs, attend(tape, inputs, p.options), d_output);
 }
 
 /// Returns the largest difference between the segment and [batch, total, width], relative to the largest value.
@@ -300,11 +288,7 @@ TEST(Segments, RejectsWindowStateAndInconsistentDocuments) {
   Segment segment(table, 0, 0);
   const auto run = [&](AttentionProblem p, ops::LinearAttentionState* state) {
     Tape tape{Stream{}};
-    ops::LinearAttentionInputs inputs;
-    inputs.query = Variable(tensor_of(p.query, p.query_shape(), DType::float64));
-    inputs.key = Variable(tensor_of(p.key, p.key_shape(), DType::float64));
-    inputs.value = Variable(tensor_of(p.value, p.value_shape(), DType::float64));
-    inputs.mask = mask_of(p);
+    ops::LinearAttentionInputs inputs = inputs_of(p, DType::float64, false);
     inputs.segments = &segment;
     inputs.state = state;
     return attend(tape, inputs, p.options);
