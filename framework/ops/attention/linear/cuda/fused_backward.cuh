@@ -364,9 +364,10 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
         if (!p.values) gradients[n8][i] *= exp2_fast(features[n8][i] - most[i >> 1]);
       }
     }
-    if (!__any_sync(full_warp, direct)) return;
+    const bool computed[2] = {this->computes(first, own + g), this->computes(first, own + g + 8)};
+    if (!__any_sync(full_warp, direct && (computed[0] || computed[1]))) return;
     __syncwarp();  // gather_pairs has written to vectors_out, to which other lanes add
-    directly(turn, first, tile, rows, most, features, gradients);
+    directly(turn, first, tile, rows, computed, most, features, gradients);
   }
   /// Adds the contributions of 16 queries to d_value of the warp's keys.
   __device__ __forceinline__ void gather_pairs(const Tile<parts>& other, int c, const float (&pair_weights)[2][4]) {
@@ -384,16 +385,17 @@ class FusedGradientsBlock : FusedGradientsMemory<Exact, Projected, Keys> {
     }
   }
 
-  /// Recomputes, from the logarithms, pairs whose features in this tile may have underflowed. Rare and slow.
-  __device__ void directly(int turn, int first, int tile, const Rows& rows, const float (&most)[2], ConstSums features,
-                           Sums gradients) {
+  /// Recomputes, from the logarithms, pairs whose features in this tile may have underflowed, of the rows that the
+  /// kernel computes. Rare and slow.
+  __device__ void directly(int turn, int first, int tile, const Rows& rows, const bool (&computed)[2],
+                           const float (&most)[2], ConstSums features, Sums gradients) {
     const Tile<parts> y = staged(at.row_vectors, turn), other = staged(at.column_vectors, turn);
     for (int j = 0; j < fused_chunk; ++j) {
       FURLONG_UNROLL
       for (int half = 0; half < 2; ++half) {
         const int i = own + g + 8 * half;
-        const bool wanted =
-            meet(first, i, j) && exponent_of(most[half], rows.weights[half].shift, j) > fused_most_exponent;
+        const bool wanted = computed[half] && meet(first, i, j) &&
+                            exponent_of(most[half], rows.weights[half].shift, j) > fused_most_exponent;
         if (!__any_sync(full_warp, wanted)) continue;
         float product = 0, total = 0;
         for (int c = t; c < p.d_value; c += 4) product = gpu_fma(y.value(i, c), other.value(j, c), product);

@@ -156,7 +156,12 @@ class FusedGradientsMemory {
     begin = static_cast<int>(blockIdx.x) * p.segment_chunks * fused_chunk;
     end = gpu_min(row_side.n, begin + p.segment_chunks * fused_chunk);
     chunks = ceil_div(end - begin, fused_chunk);
-    return !Exact || d_input.lost.any(block_line(), begin, end);
+    if constexpr (Exact) {
+      const int all = chunks;
+      chunks = d_input.lost.chunks_to_compute(block_line(), begin, end, Keys);
+      if constexpr (Keys) begin += (all - chunks) * fused_chunk;
+    }
+    return chunks > 0;
   }
   __device__ void load_sum(const FusedStates& states, std::int64_t index) {
     const std::int64_t from = index * p.m_padded + first_tile() * fused_tile;

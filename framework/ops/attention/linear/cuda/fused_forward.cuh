@@ -20,7 +20,8 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       Base::lane, Base::g, Base::t, Base::own, Base::has_sum, Base::load_sum, Base::load_values, Base::next_directions,
       Base::sum, Base::extra, Base::maximum, Base::column_maximum, Base::column_factor, Base::key_maximum,
       Base::key_shift, Base::key_plus, Base::key_minus, Base::query_plus, Base::query_minus, Base::bad, Base::normal,
-      Base::weights, Base::random_projection, Base::values_of, Base::run_start, Base::slice, Base::width, Base::write;
+      Base::weights, Base::random_projection, Base::values_of, Base::run_start, Base::slice, Base::width,
+      Base::computes, Base::write;
   using Sums = float (&)[8][4];
   using ConstSums = const float (&)[8][4];
 
@@ -29,8 +30,12 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
 
   __device__ void run(const FusedStates& states, bool has_start) {
     const int segment = static_cast<int>(blockIdx.x), begin = segment * p.segment_chunks * fused_chunk;
-    const int end = gpu_min(query_side.n, begin + p.segment_chunks * fused_chunk);
-    if (Exact && !out.lost.any(static_cast<int>(blockIdx.z), begin, end)) return;
+    int end = gpu_min(query_side.n, begin + p.segment_chunks * fused_chunk);
+    if constexpr (Exact) {
+      const int chunks = out.lost.chunks_to_compute(static_cast<int>(blockIdx.z), begin, end, false);
+      if (chunks == 0) return;
+      end = gpu_min(end, begin + chunks * fused_chunk);
+    }
     has_sum = has_start;
     if (has_start) load_sum(states, states.at(static_cast<int>(blockIdx.z), segment, p.causal));
     if constexpr (Projected) load_directions(p, head, 0, random_projection());
@@ -340,6 +345,10 @@ class FusedOutputsBlock : FusedOutputsMemory<Exact, Projected> {
       }
     }
     lost &= visible;
+    FURLONG_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      if (!computes(first, own + g + 8 * half)) lost &= ~(0x33333333u << 2 * half);
+    }
     std::uint32_t left = lost;
     while (true) {
       const std::uint32_t lanes = __ballot_sync(full_warp, left != 0);

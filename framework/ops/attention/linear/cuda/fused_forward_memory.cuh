@@ -102,6 +102,10 @@ class FusedOutputsMemory {
 
   // ---- stores to global memory ----
 
+  /// Returns whether the output of row i of the chunk is the kernel's.
+  __device__ __forceinline__ bool computes(int first, int i) const {
+    return first + i < query_side.n && (!Exact || out.lost.has(static_cast<int>(blockIdx.z), first, i));
+  }
   /// Writes the warp's rows of outputs, divided by their denominators, and the values that backward needs.
   __device__ __forceinline__ void write(int first, const float (&top)[2], bool has_bad, const float (&outputs)[8][4],
                                         const float (&denominators)[4]) {
@@ -110,10 +114,7 @@ class FusedOutputsMemory {
       const int i = own + g + 8 * half;
       const int row = first + i;
       const float denominator = __shfl_sync(full_warp, denominators[2 * half], lane & ~3);
-      if (row >= query_side.n) continue;
-      if constexpr (Exact) {
-        if (!out.lost.has(static_cast<int>(blockIdx.z), first, i)) continue;
-      }
+      if (!computes(first, i)) continue;
       const float inverse = gpu_abs(denominator) < std::numeric_limits<float>::min() ? 0.0f : 1 / denominator;
       const std::int64_t line = static_cast<std::int64_t>(head.batch * p.n_heads + head.head) * query_side.n + row;
       if (slice() == 0 && t == 0 && out.top) out.top[line] = top[half];

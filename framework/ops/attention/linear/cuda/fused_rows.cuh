@@ -71,14 +71,17 @@ struct FusedLostRows {
     if (lane_index() == 0)
       store_vector(at(line, first) + 2 * warp_index(), Vector<std::uint32_t, 2>{{rows[0], rows[1]}});
   }
-  /// Returns whether the general kernel has rows to compute in [begin, end). Called by all threads.
-  __device__ inline bool any(int line, int begin, int end) const {
-    if (words == nullptr) return true;
-    std::uint32_t found = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < ceil_div(end - begin, fused_chunk) * 2 * fused_warps;
-         i += fused_threads)
-      found |= at(line, begin)[i];
-    return __syncthreads_or(found != 0);
+  /// Returns how many chunks of [begin, end) the general kernel computes, starting from the last one if `backward`: all
+  /// up to the one in which it finds no more rows of its own. Called by all lanes.
+  __device__ inline int chunks_to_compute(int line, int begin, int end, bool backward) const {
+    const int all = ceil_div(end - begin, fused_chunk);
+    if (words == nullptr) return all;
+    int count = 0;
+    for (int i = lane_index(); i < all * 2; i += 32) {  // half a chunk each
+      const auto four = load_vector<4>(at(line, begin) + 4 * i);
+      if ((four[0] | four[1] | four[2] | four[3]) != 0) count = gpu_max(count, backward ? all - i / 2 : i / 2 + 1);
+    }
+    return warp_max(count);
   }
   /// Returns whether the general kernel computes row i of a chunk.
   __device__ __forceinline__ bool has(int line, int first, int i) const {
