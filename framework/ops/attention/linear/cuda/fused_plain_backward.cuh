@@ -451,9 +451,10 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
   }
 };
 
-/// Grid: (segments, feature tiles / tiles per block, batch · n_heads), as fused_gradients.
+/// Grid: (segments, feature tiles / tiles per block, batch · n_heads), as fused_gradients. The sweep of elu1 over
+/// queries has few enough sums for three blocks per multiprocessor.
 template <FusedForm form, bool Keys>
-__global__ void __launch_bounds__(fused_threads, 2)
+__global__ void __launch_bounds__(fused_threads, form == FusedForm::elu1 && !Keys ? 3 : 2)
     fused_plain_gradients(FusedProblem p, FusedSide rows, FusedSide columns, FusedStates states, bool has_start,
                           PlainGradientsLayout<form> layout, FusedGradient d_inputs, FusedGradient d_vectors) {
   FURLONG_DYNAMIC_SHARED(unsigned char, memory);
