@@ -107,7 +107,7 @@ void settle(AnalyzeArguments& options, bool target) {
   sweep.find_features = options.model.find_features = target;
   options.model.candidates = candidates;
   options.model.split = split_from_name(options.split);
-  options.model.weights = options.weights == "raw" ? Weights::raw : Weights::ema_if_present;
+  options.model.weights = weights_named(options.weights);
 }
 
 /// Result files. They are created before the work, so that a wrong path fails early, and appear only when complete.

@@ -1,5 +1,7 @@
 #include "cli/common_options.h"
 
+#include "trainers/model/model.h"
+
 namespace furlong::command_line {
 
 Option add_split(Command command, std::string& split, const std::string& description) {
@@ -14,6 +16,8 @@ Option add_weights(Command command, std::string& weights) {
       .shows_default()
       .one_of({"ema", "raw"});
 }
+
+Weights weights_named(const std::string& name) { return name == "raw" ? Weights::raw : Weights::ema_if_present; }
 
 Option add_overrides(Command command, std::vector<std::string>& overrides, const std::string& example) {
   return command

@@ -6,6 +6,10 @@
 
 #include "cli/arguments.h"
 
+namespace furlong {
+enum class Weights;
+}
+
 namespace furlong::command_line {
 
 /// Describes an argument that names a model: a checkpoint or a run directory.
@@ -14,8 +18,9 @@ inline constexpr const char* checkpoint_description =
     "finetune run, the last stage";
 
 Option add_split(Command command, std::string& split, const std::string& description = "Part of the dataset");
-/// --weights ema|raw.
+/// --weights ema|raw, and the value it names.
 Option add_weights(Command command, std::string& weights);
+Weights weights_named(const std::string& name);
 /// --set KEY=VALUE, repeatable. `example` is one such pair.
 Option add_overrides(Command command, std::vector<std::string>& overrides, const std::string& example);
 Option add_device(Command command, std::string& device);

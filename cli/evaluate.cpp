@@ -15,6 +15,7 @@
 #include "evaluation/sequences/hidden_states.h"
 #include "framework/core/device.h"
 #include "framework/core/parallel.h"
+#include "framework/core/version.h"
 #include "trainers/model/objective.h"
 #include "trainers/train/validation.h"
 
@@ -56,8 +57,7 @@ SplitData open_split(Model& model, const EvaluateArguments& options, const std::
   if (settings.data.task == "none" && settings.data.mixture().empty() && options.dataset.empty())
     throw UserError("{}: the model was imported, its config names no dataset; add --data DATASET", path);
   if (settings.data.task != "none" && !options.dataset.empty())
-    throw UserError("--data does not apply: the model was trained on {}; remove it",
-                    open_data(settings.data)->path());
+    throw UserError("--data does not apply: the model was trained on {}; remove it", open_data(settings.data)->path());
   DataSettings data_settings = settings.data;
   if (!options.dataset.empty()) data_settings.use(options.dataset);
   SplitData found{open_data(data_settings), split_from_name(options.split),
@@ -155,6 +155,20 @@ Findings measure(Model& model, const SplitData& on, const EvaluateArguments& opt
   return findings;
 }
 
+/// Returns what a row of an evaluation is, as --sampler names it.
+std::string rows_of(const Settings& settings) {
+  if (settings.data.sampler == "documents" || settings.objective.learns_labels()) return "documents";
+  return settings.data.stateful ? "stream" : "windows";
+}
+
+/// Returns what was measured, and by which program.
+Json origin(const EvaluateArguments& options, const std::string& checkpoint, std::int64_t step) {
+  return {{"furlong", {{"version", version()}, {"commit", commit()}}},
+          {"checkpoint", checkpoint},
+          {"step", step},
+          {"weights", options.weights}};
+}
+
 void run_suite(Model& model, const EvaluateArguments& options, const std::string& path, std::int64_t step) {
   const RecallSuiteOptions suite{
       .lengths = options.lengths, .samples = options.samples, .seed = options.seed.value_or(1)};
@@ -170,8 +184,9 @@ void run_suite(Model& model, const EvaluateArguments& options, const std::string
   const auto results =
       recall_suite(model, suite, options.json ? std::function<void(const RecallResult&)>() : print_row);
   if (!options.json) return;
-  const Json object{{"checkpoint", path},       {"step", step},       {"suite", options.suite},
-                    {"samples", suite.samples}, {"seed", suite.seed}, {"results", as_json(results)}};
+  Json object = origin(options, path, step);
+  object.update(
+      {{"suite", options.suite}, {"samples", suite.samples}, {"seed", suite.seed}, {"results", as_json(results)}});
   fmt::print("{}\n", object.dump(2));
 }
 
@@ -179,8 +194,7 @@ void run(const EvaluateArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   const std::filesystem::path path = checkpoint_of(options.run);
   const CheckpointReader checkpoint = CheckpointReader::open(path);
-  Model model = load_model(checkpoint, device_from_name(options.device),
-                           options.weights == "raw" ? Weights::raw : Weights::ema_if_present);
+  Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights));
   const Settings& settings = model.settings;
   require_output_layer(settings, path.string());
   const std::int64_t step = checkpoint.has("step") ? checkpoint.integer("step") : 0;
@@ -194,11 +208,13 @@ void run(const EvaluateArguments& options) {
   const SplitData on = open_split(model, options, path.string());
   const Findings findings = measure(model, on, options, bootstrap);
   if (options.json) {
-    Json object{{"checkpoint", path.string()},
-                {"step", step},
-                {"data", on.data->path()},
-                {"split", options.split},
-                {"sequence_length", on.length}};
+    Json object = origin(options, path.string(), step);
+    object.update({{"data", on.data->path()},
+                   {"split", options.split},
+                   {"sampler", rows_of(settings)},
+                   {"sequence_length", on.length},
+                   {"batch_size", on.batch_size},
+                   {"max_batches", options.max_batches > 0 ? Json(options.max_batches) : Json()}});
     object.update(as_json(findings.found, findings.baseline, model));
     if (classes) object["metrics"] = as_json(findings.metrics);
     object.update(findings.measures);
@@ -207,9 +223,9 @@ void run(const EvaluateArguments& options) {
     fmt::print("{}\n", object.dump(2));
     return;
   }
-  const bool documents = settings.data.sampler == "documents" || settings.objective.learns_labels();
   fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split,
-             on.data->path(), findings.found.tokens, documents ? "documents of at most" : "windows of", on.length);
+             on.data->path(), findings.found.tokens,
+             rows_of(settings) == "documents" ? "documents of at most" : "windows of", on.length);
   print_evaluation(findings.found, findings.baseline, model);
   if (classes) print_metrics(findings.metrics, bootstrap);
   print_measures(findings.measures);

@@ -14,11 +14,14 @@ namespace {
 struct ExportArguments {
   std::filesystem::path source, directory;
   ExportOptions write;
+  std::string weights = "ema";
   bool json = false;
 };
 
 void run(const ExportArguments& options) {
-  SourceModel source = open_source_model(options.source);
+  ImportOptions read;
+  read.weights = weights_named(options.weights);
+  SourceModel source = open_source_model(options.source, read);
   const ExportReport report = export_model(source, options.directory, options.write);
   if (options.json) {
     fmt::print("{}\n", report.json().dump(2));
@@ -66,6 +69,7 @@ void add_export(Command program, int& /*status*/) {
                   "Storage type of tensors; original: that of each tensor at import, or float32")
       .shows_default()
       .one_of({"original", "float32", "bfloat16", "float16"});
+  add_weights(command, options->weights);
   command.add_flag("--force", options->write.overwrite,
                    "Overwrite an existing model. Its shards and tokenizer files are removed, other files stay");
   add_json(command, options->json);

@@ -20,8 +20,7 @@ struct LogitsArguments {
 void run(const LogitsArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   const CheckpointReader checkpoint = CheckpointReader::open(checkpoint_of(options.run));
-  Model model = load_model(checkpoint, device_from_name(options.device),
-                           options.weights == "raw" ? Weights::raw : Weights::ema_if_present,
+  Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights),
                            [](const Parameter&) { return true; });
   if (options.dtype == "float64") {
     if (!model.store->device().is_cpu()) throw UserError("--dtype float64 runs only on the CPU; add --device cpu");

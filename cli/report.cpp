@@ -89,6 +89,8 @@ std::pair<std::size_t, bool> write(const ReportArguments& options) {
 }
 
 void run(const ReportArguments& options, int& status) {
+  if (options.output.extension() != ".html")
+    throw UserError("--output {}: the page is HTML; expected a name that ends with .html", options.output.string());
   set_thread_count(static_cast<int>(options.threads));
   const StopRequests stop;
   const auto [count, running] = write(options);

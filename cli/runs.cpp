@@ -101,7 +101,10 @@ void run(const RunsArguments& options) {
   }
   if (!options.json) return print_table(rows, columns);
   nlohmann::ordered_json array = nlohmann::ordered_json::array();
-  for (const auto& row : rows) array.push_back(as_json(row, columns));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    array.push_back(as_json(rows[i], columns));
+    array.back()["run_directory"] = runs[i].path.string();
+  }
   fmt::print("{}\n", array.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
@@ -122,17 +125,17 @@ void add_runs(Command program, int& /*status*/) {
       .shows_default()
       .value_name("COLUMN");
   command.add_flag("--reverse", options->reverse, "Sort in descending order");
-  command.add_option("--columns", options->columns, "Further columns, separated by commas: config keys, or best_step")
+  command
+      .add_option("--columns", options->columns,
+                  "Further columns, separated by commas: config keys, best_step or seconds")
       .separated_by(',')
       .one_argument()
       .value_name("COLUMNS");
   add_json(command, options->json);
   command.footer(
       "Columns: run, state (running, finished or stopped), step, tokens, loss and validation (latest loss and "
-      "validation "
-      "loss), best (lowest validation loss), best_step, rate (training tokens per second), seconds (of training, "
-      "without validation), "
-      "changed (time of the last line in metrics.jsonl).");
+      "validation loss), best (lowest validation loss), rate (training tokens per second), changed (time of the last "
+      "line in metrics.jsonl). With --columns also best_step and seconds (of training, without validation).");
   command.examples({
       "furlong runs runs --sort best",
       "furlong runs runs --where model.attention.mechanism=linear --columns model.attention.n_features,seed",

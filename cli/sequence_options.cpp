@@ -83,8 +83,7 @@ Model open_model(const SequenceOptions& options) {
   if (!options.architecture.empty())
     throw UserError("--architecture: {} is a Furlong checkpoint, which contains its settings; remove --architecture",
                     options.model);
-  return load_model(CheckpointReader::open(checkpoint_of(options.model)), device,
-                    options.weights == "raw" ? Weights::raw : Weights::ema_if_present,
+  return load_model(CheckpointReader::open(checkpoint_of(options.model)), device, weights_named(options.weights),
                     [](const Parameter&) { return true; });
 }
 

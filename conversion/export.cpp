@@ -282,7 +282,8 @@ class Exporter {
     if (!plan_.for_hugging_face) {
       write_file(directory, performer_vocabulary_file, model_.vocabulary.to_json());
       for (const auto& [name, text] : transformers_sources()) write_file(directory, name, text);
-      if (may_write_card(directory)) write_file(directory, transformers_card_file, transformers_card(model_));
+      if (may_write_card(directory))
+        write_file(directory, transformers_card_file, transformers_card(model_, origin_ ? origin_->source : ""));
     }
     vocabulary_files_ = make_vocabulary_files();
     for (const auto& [name, text] : vocabulary_files_) write_file(directory, name, text);

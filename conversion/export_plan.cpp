@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "conversion/performer_directory.h"
 #include "layers/attention/mechanism.h"
 
@@ -9,6 +11,8 @@ namespace furlong {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr const char* attention_reason = "model.attention is not softmax over all visible tokens";
 
 /// Returns the settings that determine the computation. Keys that matter only in training, or have no effect here, are
 /// at their defaults.
@@ -38,8 +42,7 @@ std::string first_difference(const layers::ModelConfig& wanted, const layers::Mo
   const config::Table first = settings_table(a), second = settings_table(b);
   for (const config::Key& key : first.keys()) {
     const config::Value other = second.find(key.path())->get();
-    if (key.get() != other && key.section() == "model.attention")
-      return "model.attention is not softmax over all visible tokens";
+    if (key.get() != other && key.section() == "model.attention") return attention_reason;
     if (key.get() != other)
       return fmt::format("{} is {}, and in that family it would be {}", key.path(), config::to_text(key.get()),
                          config::to_text(other));
@@ -57,17 +60,24 @@ class Planner {
     if (origin_) {
       ExportPlan plan = plan_as(*find_architecture(origin_->model_type), origin_naming());
       if (plan.for_hugging_face) return plan;
+      plan.reason = fmt::format("{}: {}", origin_->model_type, plan.reason);
       plan.config = performer_config(model_, origin_);
       return plan;
     }
-    std::string reasons;
+    std::vector<std::pair<std::string, std::string>> reasons;  // with the families they apply to
     for (const Architecture& architecture : architectures()) {
       ExportPlan plan = plan_as(architecture, default_naming(architecture));
       if (plan.for_hugging_face) return plan;
-      reasons += (reasons.empty() ? "" : "; ") + plan.reason;
+      const auto same =
+          std::find_if(reasons.begin(), reasons.end(), [&](const auto& known) { return known.first == plan.reason; });
+      if (same == reasons.end())
+        reasons.emplace_back(plan.reason, architecture.model_type);
+      else
+        same->second += std::string(", ") + architecture.model_type;
     }
     ExportPlan plan;
-    plan.reason = reasons;
+    for (const auto& [reason, families] : reasons)
+      plan.reason += fmt::format("{}{}: {}", plan.reason.empty() ? "" : "; ", families, reason);
     plan.config = performer_config(model_, origin_);
     return plan;
   }
@@ -94,14 +104,16 @@ class Planner {
   ExportPlan plan_as(const Architecture& architecture, const TensorNaming& naming) const {
     ExportPlan plan{&architecture, naming, false, {}, architecture.config(wanted_), {}};
     const std::string type = architecture.model_type;
-    if (model_.settings.objective.learns_labels()) {
-      plan.reason = fmt::format("{} has no head for labels", type);
-      return plan;
-    }
+    if (model_.settings.objective.learns_labels())
+      plan.reason = "no head for labels";
+    else if (layers::first_mechanism(wanted_.attention, &layers::MechanismInfo::is_softmax, false))
+      plan.reason = attention_reason;
+    else if (wanted_.n_segments == 0 && plan.config.contains("type_vocab_size"))
+      plan.reason = "the model has no token types (model.n_segments is 0)";
+    if (!plan.reason.empty()) return plan;
     try {
       const Settings back = complete_settings(architecture.settings(ForeignConfig(plan.config, type), naming), type);
       plan.reason = first_difference(wanted_, computation_settings(back, back.model.vocabulary_size));
-      if (!plan.reason.empty()) plan.reason = fmt::format("{} cannot express the model: {}", type, plan.reason);
     } catch (const UserError& error) {
       plan.reason = error.what();
     }

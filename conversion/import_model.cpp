@@ -161,7 +161,7 @@ SourceModel open_checksummed(const fs::path& path, const ImportOptions& options)
   const StoredModel stored = stored_model(checkpoint);
   const Settings& settings = stored.settings;
   SourceModel result{make_empty_model(stored, Device{}, DType::float32, all_frozen), {}, {}, ""};
-  load_parameters(checkpoint, result.model, Weights::ema_if_present);
+  load_parameters(checkpoint, result.model, options.weights);
   for (const Parameter& parameter : result.model.store->parameters())
     result.report.matched.push_back({parameter.name(), parameter.shape(), {}, {}});
   if (const auto kept = CheckpointOrigin::read(checkpoint))

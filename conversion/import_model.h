@@ -10,7 +10,7 @@
 
 namespace furlong {
 
-/// How strictly a foreign model is read.
+/// How a model is read. Tokenizer, family and tolerance apply to models of other programs, weights to checkpoints.
 struct ImportOptions {
   std::filesystem::path tokenizer;  ///< a directory or file; empty: the source's own
   std::string architecture;         ///< model family, for a config.json without model_type; empty: not given
@@ -18,6 +18,7 @@ struct ImportOptions {
   bool allow_missing = false;
   /// Accept unexpected tensors: they are reported and stored for export.
   bool allow_unexpected = false;
+  Weights weights = Weights::ema_if_present;
   /// Called with the complete report if it has faults, before the UserError that summarizes it. May be empty.
   std::function<void(const TensorReport&)> on_fault;
 };

@@ -305,7 +305,7 @@ Json to_json(const Recovery& recovery) {
       one["minutes"] = model.candidate.seconds / 60;
     }
     if (!model.layer_errors.empty()) {
-      Json& errors = one["relative_error_of_attention"] = Json::object();
+      Json& errors = one["squared_attention_error"] = Json::object();
       for (const auto& [layer, error] : model.layer_errors) errors[std::to_string(layer)] = number(error);
     }
     if (model.window_off) {
@@ -331,7 +331,7 @@ std::string to_text(const Recovery& recovery) {
   std::size_t width = 14;
   for (const MeasuredModel& model : recovery.models) width = std::max(width, model.candidate.name.size());
   text += fmt::format("  {:<{}} {:>9} {:>11} {:>9} {:>15} {:>9} {:>9} {:>12} {:>8}\n", "", width, "loss", "perplexity",
-                      "accuracy", "recovery", "of loss", "error", "tokens", "minutes");
+                      "accuracy", "recovery", "of loss", "sq. error", "tokens", "minutes");
   for (const MeasuredModel& model : recovery.models) {
     ExtraColumns extra{model.recovered};
     if (!model.layer_errors.empty()) extra.error = fmt::format("{:.4f}", mean_error(model));
@@ -343,9 +343,9 @@ std::string to_text(const Recovery& recovery) {
     if (model.window_off) text += row(width, "  window off", *model.window_off, tokens, {model.window_off_recovered});
   }
   text +=
-      "  recovery: (accuracy - baseline) / (teacher - baseline) ± standard error, and the same for the loss; error: "
-      "relative error of attention outputs compared with the teacher's, mean over layers; tokens and minutes: of each "
-      "training stage\n";
+      "  recovery: (accuracy - baseline) / (teacher - baseline) ± standard error, and the same for the loss; sq. "
+      "error: squared error of attention outputs relative to the teacher's, |x - t|^2 / |t|^2, mean over layers; "
+      "tokens and minutes: of each training stage\n";
   if (recovery.lengths.empty()) return text;
   text += fmt::format("\n  one forward pass\n  {:>8} {:>25} {:>25}\n", "tokens", "teacher: tokens/s, memory",
                       "student: tokens/s, memory");

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "framework/core/version.h"
 #include "layers/attention/linear/linear_mechanism.h"
 #include "layers/attention/linformer/linformer_mechanism.h"
 #include "layers/attention/mechanism.h"
@@ -157,7 +158,7 @@ Json transformers_config(const Model& model) {
   return config;
 }
 
-std::string transformers_card(const Model& model) {
+std::string transformers_card(const Model& model, const std::string& source) {
   const layers::ModelConfig& settings = model.settings.model;
   const std::vector<const char*> loaders = head_class(model.settings).second;
   const std::string loader = loaders.empty() ? "AutoModel" : loaders.front();
@@ -168,6 +169,9 @@ std::string transformers_card(const Model& model) {
                                                  {"AutoModelForTokenClassification", "token-classification"}};
   std::set<std::string> mechanisms;
   for (const layers::MechanismInfo* info : mechanisms_of(settings.attention)) mechanisms.insert(info->name);
+  std::string attention = fmt::format("{}", fmt::join(mechanisms, ", "));
+  if (mechanisms.size() == 1 && layers::mechanism_info(attention).has_features)
+    attention += fmt::format(" ({})", settings.attention.feature_map);
   std::int64_t parameters = 0;
   for (const Parameter& parameter : model.store->parameters())
     if (!model.store->is_buffer(parameter)) parameters += parameter.shape().elements();
@@ -179,8 +183,8 @@ tags:
 - custom_code
 ---
 
-A transformer {} of {:.1f} million parameters: {} layers, hidden size {}, attention {}.
-{} The code that computes it comes along:
+A transformer {} of {:.3g} million parameters: {} layers, hidden size {}, attention {}; trained with sequences of
+{} tokens.{} {} Furlong {}, commit {}. The directory includes the model's PyTorch code:
 
 ```python
 from transformers import {}, AutoTokenizer
@@ -191,8 +195,9 @@ tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 ```
 )",
                      tasks.at(loader), name_of(settings.architecture), static_cast<double>(parameters) * 1e-6,
-                     settings.n_layers, settings.d_model, fmt::join(mechanisms, ", "), transformers_card_mark, loader,
-                     loader);
+                     settings.n_layers, settings.d_model, attention, model.settings.data.sequence_length,
+                     source.empty() ? "" : fmt::format(" Its weights come from {}.", source), transformers_card_mark,
+                     version(), commit(), loader, loader);
 }
 
 std::string transformers_name(const std::string& parameter, const Model& model) {

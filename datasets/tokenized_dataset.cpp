@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <mutex>
 
 #include "datasets/prepare/dataset_writer.h"
@@ -196,6 +197,10 @@ void TokenizedDataset::State::load(const SplitRanges& split) const {
 }
 
 TokenizedDataset TokenizedDataset::open(const std::string& path) {
+  if (std::filesystem::is_regular_file(path) && !hdf5::File::has_signature(path))
+    throw UserError(
+        "{}: no HDF5 file, so not a tokenized dataset; furlong prepare makes one from text, FASTA, tables and pictures",
+        path);
   hdf5::File file = hdf5::File::open_checksummed(path);
   if (!file.has_attribute("format") || file.text("format") != tokenized_dataset_format) {
     throw UserError("{}: is HDF5 but not a tokenized dataset; create one with furlong prepare", path);

@@ -9,6 +9,7 @@
 #include "evaluation/sequences/hidden_states.h"
 #include "framework/core/enum_names.h"
 #include "framework/core/shape.h"
+#include "framework/core/version.h"
 
 namespace furlong {
 namespace {
@@ -214,9 +215,13 @@ EmbedReport embed(Model& model, const SequenceInput& input, const std::filesyste
   const auto file = make_embedding_file(output, {.width = width,
                                                  .per_token = per_token,
                                                  .attributes = {{"model", options.model},
+                                                                {"weights", options.weights},
                                                                 {"pooling", name_of(options.pooling)},
-                                                                {"layer", std::to_string(layer)},
-                                                                {"normalized", options.normalize ? "true" : "false"}}});
+                                                                {"layer", layer},
+                                                                {"normalized", std::int64_t{options.normalize}},
+                                                                {"skip_special", std::int64_t{options.skip_special}},
+                                                                {"furlong_version", version()},
+                                                                {"furlong_commit", commit()}}});
   Embedder work(model, options, layer, frame, *file);
   ReadOptions read;
   // The states of all tokens of a window are kept until it is written.

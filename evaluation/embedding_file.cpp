@@ -53,7 +53,12 @@ class Hdf5File : public EmbeddingFile {
         embeddings_(file_, "embeddings", hdf5::Type::f32, width_),
         ids_(file_.create_texts("ids")) {
     if (format.per_token) offsets_.emplace(file_, "offsets", hdf5::Type::u64);
-    for (const auto& [name, text] : format.attributes) file_.set_text(name, text);
+    for (const auto& [name, value] : format.attributes) {
+      if (const auto* text = std::get_if<std::string>(&value))
+        file_.set_text(name, *text);
+      else
+        file_.set_integer(name, std::get<std::int64_t>(value));
+    }
     if (offsets_) offsets_->add(0);
   }
   void begin(const std::string& id) override {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "framework/io/atomic_file.h"
@@ -25,8 +26,8 @@ class EmbeddingFile {
 struct EmbeddingFormat {
   std::int64_t width = 0;
   bool per_token = false;
-  /// What the numbers are: model, pooling, layer. Attributes in HDF5.
-  std::vector<std::pair<std::string, std::string>> attributes = {};
+  /// What the numbers are: model, pooling, layer and so on. Attributes in HDF5, which has no truth values: 0 or 1.
+  std::vector<std::pair<std::string, std::variant<std::string, std::int64_t>>> attributes = {};
 };
 
 /// By the extension of `path`.

@@ -332,6 +332,11 @@ File File::create(AtomicFile& file) {
   return {std::move(handle), std::move(origin)};
 }
 
+bool File::has_signature(const std::string& path) {
+  const Lock lock;
+  return H5Fis_hdf5(path.c_str()) > 0;
+}
+
 File File::open_checksummed(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor >= 0) {

@@ -69,6 +69,11 @@ TEST_F(EvaluateProgramTest, JsonHasPositionsAndLengths) {
   const Json plain = evaluate("runs/story", {}),
              found = evaluate("runs/story", {"--by-position", "--lengths", "16,32"});
   EXPECT_EQ(found["loss"], plain["loss"]);
+  EXPECT_TRUE(plain["furlong"].contains("commit"));
+  EXPECT_EQ(plain["weights"], "ema");
+  EXPECT_EQ(plain["sampler"], "windows");
+  EXPECT_TRUE(plain["max_batches"].is_null());
+  EXPECT_EQ(evaluate("runs/story", {"--max-batches", "1"})["max_batches"], 1);
   EXPECT_FALSE(plain.contains("by_position") || plain.contains("lengths") || plain.contains("metrics"));
   ASSERT_EQ(found["by_position"].size(), 6u);
   EXPECT_EQ(found["by_position"][5]["first"], 17);

@@ -70,6 +70,7 @@ TEST_F(ReportProgramTest, ListsSortsAndFiltersRuns) {
   EXPECT_LE(rows[0]["best"].get<double>(), rows[1]["best"].get<double>());
   EXPECT_EQ(rows[0]["state"], "finished");
   EXPECT_EQ(rows[0]["step"], 4);
+  EXPECT_TRUE(std::filesystem::exists(rows[0]["run_directory"].get<std::string>() + "/metrics.jsonl"));
   const std::int64_t tokens = rows[0]["tokens"];
   ASSERT_GE(tokens, 1000);
   EXPECT_THAT(furlong({"runs", path("runs")}).out, HasSubstr(fmt::format("  {}  ", tokens)));
@@ -91,6 +92,7 @@ TEST_F(ReportProgramTest, RejectsWhatIsNoRunColumnOrCondition) {
   expect_user_error(furlong({"report", path("runs")}), {"runs: not a run directory; expected RUN..., such as "});
   expect_user_error(furlong({"report", path("runs/linear"), "--lra", path("linear.yaml")}), {"linear.yaml"});
   expect_user_error(furlong({"report", path("runs/linear"), "-o", path("none/report.html")}), {"none"});
+  expect_user_error(furlong({"report", path("runs/linear"), "-o", path("r.json")}), {"r.json", ".html"});
   expect_user_error(furlong({"runs", path("missing")}),
                     {"missing: does not exist; expected the directory that holds your runs"});
   expect_user_error(furlong({"runs", folder_.string() + "/linear.yaml"}), {"linear.yaml: not a directory"});

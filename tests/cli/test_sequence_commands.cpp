@@ -67,6 +67,10 @@ TEST_F(SequencesProgramTest, ExamplesOfThePageOnEmbedRun) {
   EXPECT_EQ(shape("vectors.h5", "embeddings"), (hdf5::Shape{40, 16}));
   // 9 residues and 0 to 4 more, eight times each; <document> is left out.
   EXPECT_EQ(shape("tokens.h5", "embeddings"), (hdf5::Shape{8 * (5 * 9 + 10), 16}));
+  const hdf5::File vectors = hdf5::File::open(path("vectors.h5"));
+  EXPECT_EQ(vectors.integer("layer"), 2);
+  EXPECT_EQ(vectors.integer("normalized"), 0);
+  EXPECT_EQ(vectors.text("weights"), "ema");
   EXPECT_THAT(content(path("vectors.tsv")), StartsWith("id\t0\t1\t"));
   EXPECT_THAT(content(path("vectors.tsv")), HasSubstr("\n39\t"));
   file("gap.txt", "MKV\n\nAGW\n");

@@ -286,7 +286,7 @@ TEST_F(Export, ConvertedModelsRoundTrip) {
   const ExportReport report = exported("linear.h5", "out");
   EXPECT_FALSE(report.for_hugging_face);
   EXPECT_EQ(report.model_type, "furlong");
-  EXPECT_THAT(report.reason, HasSubstr("model.attention"));
+  EXPECT_EQ(report.reason, "bert: model.attention is not softmax over all visible tokens");
   EXPECT_EQ(content(path("out/vocab.txt")), content(path("source/vocab.txt")));
   const auto file = open_safetensors(path("out"));
   EXPECT_NE(file->find("model.blocks.1.attention.query_key_value.weight"), nullptr);
@@ -415,7 +415,10 @@ TEST_F(Export, WritesOwnModelsAsKnownFamily) {
   settings.model.position = layers::Position::rotary;
   Model other = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32);
   write_model(other, std::nullopt, path("other.h5"));
-  EXPECT_EQ(exported("other.h5", "other").model_type, "furlong");
+  const ExportReport own = exported("other.h5", "other");
+  EXPECT_EQ(own.model_type, "furlong");
+  EXPECT_THAT(own.reason, HasSubstr("gpt2: model.position is rotary, and in that family it would be learned; "));
+  EXPECT_THAT(own.reason, HasSubstr("bert, albert, roberta: the model has no token types"));
   const SourceModel back = open_source_model(path("other"));
   EXPECT_EQ(back.model.store->find("blocks.0.attention.output.weight").master().to_vector<float>(),
             other.store->find("blocks.0.attention.output.weight").master().to_vector<float>());

@@ -70,10 +70,10 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
     if (i == 0) continue;
     const double accuracy = model["accuracy"];
     EXPECT_DOUBLE_EQ(model["recovery"]["accuracy"].get<double>(), (accuracy - baseline) / (teacher - baseline));
-    EXPECT_EQ(model["relative_error_of_attention"].size(), 2u);
+    EXPECT_EQ(model["squared_attention_error"].size(), 2u);
   }
   const auto of = [&](std::size_t model, const char* layer) {
-    return json["models"][model]["relative_error_of_attention"][layer].get<double>();
+    return json["models"][model]["squared_attention_error"][layer].get<double>();
   };
   EXPECT_LT(of(2, "0"), of(1, "0"));
   EXPECT_LT(of(2, "1"), of(1, "1"));

@@ -79,6 +79,7 @@ TEST_F(TransformersExport, WritesAModelCardAndKeepsThatOfAUser) {
   exported(make([](Settings&) {}));
   EXPECT_THAT(content(path("out/README.md")), ::testing::StartsWith("---\nlibrary_name: transformers\n"));
   EXPECT_THAT(content(path("out/README.md")), HasSubstr("AutoModelForCausalLM.from_pretrained"));
+  EXPECT_THAT(content(path("out/README.md")), HasSubstr("trained with sequences of"));
   exported(make([](Settings& settings) { encoder(settings, Objective::masked_tokens); }));
   EXPECT_THAT(content(path("out/README.md")), HasSubstr("pipeline_tag: fill-mask"));
   file("out/README.md", "# Mine\n");
@@ -139,7 +140,7 @@ TEST_F(TransformersExport, NamesTheClassOfEachHead) {
   EXPECT_EQ(of_tokens.at("architectures"), Json::array({"FurlongForTokenClassification"}));
   EXPECT_EQ(of_tokens.at("auto_map").at("AutoModelForTokenClassification"),
             "modeling_furlong.FurlongForTokenClassification");
-  EXPECT_THAT(transformers_card(make([](Settings& s) { encoder(s, Objective::token_classification); }, labeled)),
+  EXPECT_THAT(transformers_card(make([](Settings& s) { encoder(s, Objective::token_classification); }, labeled), ""),
               HasSubstr("pipeline_tag: token-classification\n"));
   const Json none = exported(make([](Settings& s) {
     encoder(s, Objective::masked_tokens);

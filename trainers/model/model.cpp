@@ -206,6 +206,11 @@ std::optional<fs::path> checkpoint_folder(const fs::path& path) {
 
 fs::path newest_in(const fs::path& path, const fs::path& folder) {
   if (const auto newest = newest_complete_checkpoint(folder)) return *newest;
+  if (fs::exists(path / "config.json"))
+    throw UserError(
+        "{0}: a Hugging Face directory; expected a run directory or checkpoint; import it: furlong convert "
+        "{0} MODEL.h5",
+        path.string());
   throw UserError("{}: no checkpoint found (looked for best.h5 and step_*.h5 in {})", path.string(), folder.string());
 }
 

@@ -15,6 +15,9 @@
 namespace furlong {
 namespace {
 
+/// Of masks and generated samples, so that models trained with different seeds are measured on the same targets.
+constexpr std::int64_t evaluation_seed = 1;
+
 std::unique_ptr<BatchSource> windows(const Settings& settings, const TokenizedDataset& data, Split split,
                                      SamplerOptions::Order order, std::int64_t sequence_length) {
   SamplerOptions options;
@@ -220,6 +223,7 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& of_training, cons
                                                std::int64_t batch_size) {
   Settings settings = of_training;
   settings.data.reverse_complement = false;  // augmentation is for training alone
+  settings.seed = evaluation_seed;
   if (settings.data.task != "none") return generated(settings, vocabulary, split, sequence_length);
   const TokenizedDataset& data = store_of(dataset);
   switch (settings.objective.name) {

@@ -24,7 +24,8 @@ Vocabulary substitute_vocabulary(const Settings& settings, const std::string& mi
 std::unique_ptr<BatchSource> training_source(const Settings& settings, const Vocabulary& vocabulary,
                                              const Dataset& data);
 /// Returns a source for one pass over a split in its stored order. Rows have at most `sequence_length` tokens; the
-/// caller asks for `batch_size` rows at a time. Which tokens are masked depends on the seed alone.
+/// caller asks for `batch_size` rows at a time. Masks and generated samples do not depend on settings.seed: models
+/// trained with different seeds are measured on the same targets.
 std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary,
                                                const Dataset& data, Split split, std::int64_t sequence_length,
                                                std::int64_t batch_size);

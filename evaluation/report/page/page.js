@@ -336,7 +336,7 @@ function drawRecoveries() {
       number(model.perplexity), percent(model.accuracy),
       percent(model.recovery?.accuracy, model.recovery?.accuracy_standard_error), percent(model.recovery?.loss),
       percent(model.window_off?.recovery?.accuracy),
-      number(mean(Object.values(model.relative_error_of_attention || {}))), number(model.tokens),
+      number(mean(Object.values(model.squared_attention_error || {}))), number(model.tokens),
       fixed(model.minutes, 1)]);
     if (found.baseline)
       rows.unshift([{ text: "unigram baseline" }, number(found.baseline.loss), number(null),

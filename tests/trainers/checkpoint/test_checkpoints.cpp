@@ -328,6 +328,9 @@ TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
     return std::string();
   };
   EXPECT_THAT(refusal(), HasSubstr("no checkpoint found"));
+  std::ofstream(run / "config.json") << "{}";
+  EXPECT_THAT(refusal(), HasSubstr("a Hugging Face directory; expected a run directory or checkpoint; import it: "));
+  fs::remove(run / "config.json");
   std::ofstream(run / "teacher.h5") << "x";
   fs::create_directories(run / "1_attention_transfer" / "checkpoints");
   EXPECT_THAT(refusal(), AllOf(HasSubstr("no stage of this run of furlong finetune has a checkpoint yet"),

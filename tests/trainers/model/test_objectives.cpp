@@ -256,6 +256,20 @@ TEST_F(ObjectivesTest, RejectsDataWithoutLabels) {
               HasSubstr("labels of single documents, expected labels of pairs"));
 }
 
+TEST_F(ObjectivesTest, EvaluationMasksDoNotDependOnTheSeed) {
+  const std::string store = periodic_store();
+  const TokenizedDataset data = TokenizedDataset::open(store);
+  const auto inputs = [&](const char* seed, bool training) {
+    const Settings given = settings(store, "masked_tokens", {seed}).settings;
+    const Vocabulary vocabulary = model_vocabulary(given, data.vocabulary());
+    const auto source = training ? training_source(given, vocabulary, data)
+                                 : evaluation_source(given, vocabulary, data, Split::validation, 32, 4);
+    return source->batch(0, 4).inputs;
+  };
+  EXPECT_EQ(inputs("seed=1", false), inputs("seed=7", false));
+  EXPECT_NE(inputs("seed=1", true), inputs("seed=7", true));
+}
+
 TEST_F(ObjectivesTest, RejectsMaskingWithoutTargets) {
   const std::string store = periodic_store();
   const TokenizedDataset data = TokenizedDataset::open(store);

@@ -92,7 +92,7 @@ std::string RunRecorder::text_of(const Evaluation& found) const {
   if (!found.layer_errors.empty()) {
     const auto worst = std::max_element(found.layer_errors.begin(), found.layer_errors.end(),
                                         [](const auto& a, const auto& b) { return a.second < b.second; });
-    return fmt::format("validation: relative error of attention {:.4f}, at most {:.4f} (layer {})", found.loss,
+    return fmt::format("validation: squared attention error {:.4f}, at most {:.4f} (layer {})", found.loss,
                        worst->second, worst->first);
   }
   const std::string in_bits =
