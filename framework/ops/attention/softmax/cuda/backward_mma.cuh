@@ -304,8 +304,10 @@ __global__ void __launch_bounds__(mma_threads) softmax_key_gradient_mma(const So
       const Bf16 *const query_tile = stages + stage * stage_elements, *const d_output_tile =
                                                                           query_tile + tile_elements<width>(queries);
       const float* const numbers = row_numbers + stage * 2 * queries;
+      // 16 at a time, to limit registers. Queries after `count`, in the last tile of a head, are zeros and hidden: to
+      // end the loop before them would spill registers on sm_80.
       FURLONG_UNROLL_ONCE
-      for (int i = 0; i < queries; i += 16) {  // 16 at a time, to limit registers
+      for (int i = 0; i < queries; i += 16) {
         const QueryPart part{query_tile + i * ld,   d_output_tile + i * ld, numbers + i,
                              numbers + queries + i, position + i,           count - i};
         add_queries<width, with_key, with_value, m_tiles>(d_key, d_value, p, keys, rows, part, whole, lane);

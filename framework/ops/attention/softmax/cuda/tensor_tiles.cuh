@@ -58,6 +58,24 @@ __device__ __forceinline__ const Bf16* address_b(const Bf16* block, int lane) {
   return block + ((lane >> 4) * 8 + (lane & 7)) * ld + ((lane >> 3) & 1) * 8;
 }
 
+/// sums[i, j] += Σ_f a[i, f] b[j, f] over 16 f, with the warp's rows of `a` as operands in registers and all rows of
+/// `b`, of which the lane has its address (address_b).
+template <int ld, int m_tiles, int n_tiles>
+__device__ __forceinline__ void add_step_of_products(float (&sums)[m_tiles][n_tiles][4],
+                                                     const std::uint32_t (&a)[m_tiles][4], const Bf16* b) {
+  FURLONG_UNROLL
+  for (int n = 0; n < n_tiles; n += 2) {
+    std::uint32_t columns[4];
+    ldmatrix_x4(columns, b + n * 8 * ld);
+    const std::uint32_t low[2] = {columns[0], columns[1]}, high[2] = {columns[2], columns[3]};
+    FURLONG_UNROLL
+    for (int m = 0; m < m_tiles; ++m) {
+      mma_m16n8k16(sums[m][n], a[m], low);
+      mma_m16n8k16(sums[m][n + 1], a[m], high);
+    }
+  }
+}
+
 /// sums[i, j] += Σ_f a[i, f] b[j, f] over f < depth, for the warp's rows of `a` and all rows of `b`.
 template <int width, int m_tiles, int n_tiles>
 __device__ __forceinline__ void add_row_products(float (&sums)[m_tiles][n_tiles][4], const Bf16* a, const Bf16* b,
@@ -68,17 +86,7 @@ __device__ __forceinline__ void add_row_products(float (&sums)[m_tiles][n_tiles]
     std::uint32_t rows[m_tiles][4];
     FURLONG_UNROLL
     for (int m = 0; m < m_tiles; ++m) ldmatrix_x4(rows[m], a_lane + m * 16 * ld + f);
-    FURLONG_UNROLL
-    for (int n = 0; n < n_tiles; n += 2) {
-      std::uint32_t columns[4];
-      ldmatrix_x4(columns, b_lane + n * 8 * ld + f);
-      const std::uint32_t low[2] = {columns[0], columns[1]}, high[2] = {columns[2], columns[3]};
-      FURLONG_UNROLL
-      for (int m = 0; m < m_tiles; ++m) {
-        mma_m16n8k16(sums[m][n], rows[m], low);
-        mma_m16n8k16(sums[m][n + 1], rows[m], high);
-      }
-    }
+    add_step_of_products<ld>(sums, rows, b_lane + f);
   };
   if (width <= 128 && depth > width - 16) {  // the common case, without branches between products
     FURLONG_UNROLL
@@ -115,17 +123,7 @@ __device__ __forceinline__ void add_row_products(float (&sums)[m_tiles][n_tiles]
     FURLONG_UNROLL
     for (int f = 0; f < width; f += 16) {
       if (!exact.value && f >= depth) continue;
-      FURLONG_UNROLL
-      for (int n = 0; n < n_tiles; n += 2) {
-        std::uint32_t columns[4];
-        ldmatrix_x4(columns, b_lane + n * 8 * ld + f);
-        const std::uint32_t low[2] = {columns[0], columns[1]}, high[2] = {columns[2], columns[3]};
-        FURLONG_UNROLL
-        for (int m = 0; m < m_tiles; ++m) {
-          mma_m16n8k16(sums[m][n], a.operands[f / 16][m], low);
-          mma_m16n8k16(sums[m][n + 1], a.operands[f / 16][m], high);
-        }
-      }
+      add_step_of_products<ld>(sums, a.operands[f / 16], b_lane + f);
     }
   };
   if (depth > width - 16) {
