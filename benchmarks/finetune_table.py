@@ -63,7 +63,8 @@ def main():
     parser.add_argument("recovery", nargs="+", type=pathlib.Path)
     runs = [json.loads(path.read_text()) for path in parser.parse_args().recovery]
     print(
-        "| attention | model | loss | perplexity | accuracy | recovery | of loss | attention error | tokens | minutes |"
+        "| attention | model | loss | perplexity | accuracy | recovery | of loss | squared attention error | tokens "
+        "| minutes |"
     )
     print("| --- " * 10 + "|")
     teachers = set()

@@ -108,7 +108,7 @@ function drawRuns() {
 
 // --- charts
 const titles = { loss: "Loss, nats", squared_error: "Loss, mean squared error",
-  distillation_loss: "Distillation loss, nats", attention_error: "Attention error, relative",
+  distillation_loss: "Distillation loss, nats", attention_error: "Squared attention error",
   divergence: "Divergence from the teacher, nats", accuracy: "Accuracy", learning_rate: "Learning rate",
   gradient_norm: "Gradient norm before clipping", tokens_per_second: "Tokens per second",
   memory_bytes: `Peak memory, ${memoryUnit[1]}`, least_denominator: "Least denominator of attention",
@@ -331,12 +331,12 @@ function drawRecoveries() {
   for (const found of data.recoveries) {
     const made = element("table");
     const measures = ["loss", "perplexity", "accuracy", "recovery of accuracy", "recovery of loss",
-      "recovery, windows off", "mean attention error", "tokens", "minutes"];
+      "recovery, windows off", "squared attention error", "tokens", "minutes"];
     const rows = (found.models || []).map((model) => [{ text: model.name }, number(model.loss),
       number(model.perplexity), percent(model.accuracy),
       percent(model.recovery?.accuracy, model.recovery?.accuracy_standard_error), percent(model.recovery?.loss),
       percent(model.window_off?.recovery?.accuracy),
-      number(mean(Object.values(model.squared_attention_error || {}))), number(model.tokens),
+      number(mean(Object.values(model.squared_attention_error || model.relative_error_of_attention || {}))), number(model.tokens),
       fixed(model.minutes, 1)]);
     if (found.baseline)
       rows.unshift([{ text: "unigram baseline" }, number(found.baseline.loss), number(null),
