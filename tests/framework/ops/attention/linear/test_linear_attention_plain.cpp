@@ -194,19 +194,24 @@ TEST_P(LinearAttentionPlain, RaisesScalesInLaterTiles) {
 }
 
 TEST_P(LinearAttentionPlain, LaterTokensChangeNoEarlierBit) {
-  std::vector<std::tuple<Plain, double, std::int64_t>> cases;  // map and width, size of entries, segments
-  for (const Plain& plain : plain_cases()) cases.emplace_back(plain, 1, 1);
-  for (const std::int64_t width : {64, 128}) {  // entries of 25: rows beyond the scales
-    for (const auto& [scale, segments] : {std::pair<double, std::int64_t>{25, 1}, {1, 3}, {25, 3}})
-      cases.emplace_back(Plain{FeatureMap::favor_positive, width}, scale, segments);
+  // Map and width, size of the entries of queries and of keys, segments.
+  std::vector<std::tuple<Plain, double, double, std::int64_t>> cases;
+  for (const Plain& plain : plain_cases()) cases.emplace_back(plain, 1, 1, 1);
+  // Keys of 25: rows beyond the scales are all, or those whose small queries are multiplied.
+  for (const std::int64_t width : {64, 128}) {
+    for (const double queries : {25.0, 0.125}) {
+      for (const std::int64_t segments : {1, 3})
+        cases.emplace_back(Plain{FeatureMap::favor_positive, width}, queries, 25, segments);
+    }
   }
-  for (const auto& [plain, scale, segments] : cases) {
-    SCOPED_TRACE(fmt::format("{}, entries of {}, {} segments", name_of(plain), scale, segments));
+  for (const auto& [plain, queries, scale, segments] : cases) {
+    SCOPED_TRACE(fmt::format("{}, queries {}, keys {}, {} segments", name_of(plain), queries, scale, segments));
     gpu_settings().segments = segments;
     const std::int64_t width = std::get<1>(plain);
     AttentionProblem p = problem_of(plain, 150, scale);
     p.options.n_heads = 1;
     p.query.resize(static_cast<std::size_t>(150 * width));
+    for (double& x : p.query) x *= queries / scale;
     const AttentionProblem before = p;
     const std::vector<double> expected = output_of(p, DType::bfloat16);
     // Rows of the first chunk are never beyond the scales.
