@@ -18,7 +18,6 @@ void run(EmbedArguments& options) {
   refuse_input_as_output(options.shared, options.output);
   Model model = open_model(options.shared);
   options.embed.model = options.shared.model;
-  options.embed.weights = options.shared.weights;
   EmbedReport report;
   const auto start = Clock::now();
   {

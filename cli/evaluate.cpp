@@ -162,11 +162,11 @@ std::string rows_of(const Settings& settings) {
 }
 
 /// Returns what was measured, and by which program.
-Json origin(const EvaluateArguments& options, const std::string& checkpoint, std::int64_t step) {
+Json origin(const Model& model, const std::string& checkpoint, std::int64_t step) {
   return {{"furlong", {{"version", version()}, {"commit", commit()}}},
           {"checkpoint", checkpoint},
           {"step", step},
-          {"weights", options.weights}};
+          {"weights", model.has_ema_weights ? "ema" : "raw"}};
 }
 
 void run_suite(Model& model, const EvaluateArguments& options, const std::string& path, std::int64_t step) {
@@ -184,7 +184,7 @@ void run_suite(Model& model, const EvaluateArguments& options, const std::string
   const auto results =
       recall_suite(model, suite, options.json ? std::function<void(const RecallResult&)>() : print_row);
   if (!options.json) return;
-  Json object = origin(options, path, step);
+  Json object = origin(model, path, step);
   object.update(
       {{"suite", options.suite}, {"samples", suite.samples}, {"seed", suite.seed}, {"results", as_json(results)}});
   fmt::print("{}\n", object.dump(2));
@@ -208,7 +208,7 @@ void run(const EvaluateArguments& options) {
   const SplitData on = open_split(model, options, path.string());
   const Findings findings = measure(model, on, options, bootstrap);
   if (options.json) {
-    Json object = origin(options, path.string(), step);
+    Json object = origin(model, path.string(), step);
     object.update({{"data", on.data->path()},
                    {"split", options.split},
                    {"sampler", rows_of(settings)},

@@ -89,8 +89,6 @@ std::pair<std::size_t, bool> write(const ReportArguments& options) {
 }
 
 void run(const ReportArguments& options, int& status) {
-  if (options.output.extension() != ".html")
-    throw UserError("--output {}: the page is HTML; expected a name that ends with .html", options.output.string());
   set_thread_count(static_cast<int>(options.threads));
   const StopRequests stop;
   const auto [count, running] = write(options);
@@ -113,7 +111,7 @@ void add_report(Command program, int& status) {
   command.add_option("runs", options->runs, "Run directories of furlong train, or of furlong finetune: all its stages")
       .required()
       .value_name("RUN...");
-  command.add_option("-o,--output", options->output, "File to write").shows_default().value_name("FILE");
+  command.add_option("-o,--output", options->output, "HTML file to write").shows_default().value_name("FILE");
   const Option watch =
       command.add_flag("--watch", options->watch,
                        "Rewrite the page every --interval seconds while a run is active; the page reloads itself");

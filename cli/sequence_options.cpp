@@ -77,6 +77,7 @@ Model open_model(const SequenceOptions& options) {
   if (is_foreign_model(options.model)) {
     ImportOptions import;
     import.architecture = options.architecture;
+    import.weights = weights_named(options.weights);
     Model model = open_source_model(options.model, import).model;
     return device.is_cpu() ? std::move(model) : copy_of(model, device, model.settings.model.dtype);
   }

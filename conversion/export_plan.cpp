@@ -108,7 +108,9 @@ class Planner {
       plan.reason = "no head for labels";
     else if (layers::first_mechanism(wanted_.attention, &layers::MechanismInfo::is_softmax, false))
       plan.reason = attention_reason;
-    else if (wanted_.n_segments == 0 && plan.config.contains("type_vocab_size"))
+    else if (plan.config.contains("type_vocab_size") && wanted_.architecture == layers::Architecture::decoder)
+      plan.reason = "model.architecture is decoder, and in that family it would be encoder";
+    else if (plan.config.contains("type_vocab_size") && wanted_.n_segments == 0)
       plan.reason = "the model has no token types (model.n_segments is 0)";
     if (!plan.reason.empty()) return plan;
     try {

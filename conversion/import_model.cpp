@@ -173,7 +173,12 @@ SourceModel open_checksummed(const fs::path& path, const ImportOptions& options)
 
 SourceModel open_model(const fs::path& path, const ImportOptions& options) {
   if (!fs::exists(path)) throw_missing(path, "a Hugging Face directory, a GGUF file, a checkpoint or a run directory");
-  if (is_foreign_model(path)) return import_foreign(path, options);
+  if (is_foreign_model(path)) {
+    if (options.weights == Weights::raw)
+      throw UserError("--weights: {} is a model of another program, which has one set of weights; remove --weights",
+                      path.string());
+    return import_foreign(path, options);
+  }
   if (fs::is_directory(path) && !fs::exists(path / "checkpoints") && !fs::exists(path / "config.yaml")) {
     for (const auto& entry : fs::directory_iterator(path)) {
       if (entry.path().extension() == ".gguf")

@@ -175,6 +175,11 @@ std::string transformers_card(const Model& model, const std::string& source) {
   std::int64_t parameters = 0;
   for (const Parameter& parameter : model.store->parameters())
     if (!model.store->is_buffer(parameter)) parameters += parameter.shape().elements();
+  const double millions = static_cast<double>(parameters) * 1e-6;
+  std::string history = source.empty() ? "" : fmt::format(" Initialized from {}.", source);
+  const DataSettings& data = model.settings.data;
+  if (data.task != "none" || !data.mixture().empty())  // not only imported or converted
+    history += fmt::format(" Trained with sequences of {} tokens.", data.sequence_length);
   return fmt::format(R"(---
 library_name: transformers
 pipeline_tag: {}
@@ -183,8 +188,8 @@ tags:
 - custom_code
 ---
 
-A transformer {} of {:.3g} million parameters: {} layers, hidden size {}, attention {}; trained with sequences of
-{} tokens.{} {} Furlong {}, commit {}. The directory includes the model's PyTorch code:
+A transformer {} of {} million parameters: {} layer{}, hidden size {}, attention {}.{}
+{} Its version was {}, commit {}. The directory includes the model's PyTorch code:
 
 ```python
 from transformers import {}, AutoTokenizer
@@ -194,9 +199,9 @@ model = {}.from_pretrained(folder, trust_remote_code=True)
 tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 ```
 )",
-                     tasks.at(loader), name_of(settings.architecture), static_cast<double>(parameters) * 1e-6,
-                     settings.n_layers, settings.d_model, attention, model.settings.data.sequence_length,
-                     source.empty() ? "" : fmt::format(" Its weights come from {}.", source), transformers_card_mark,
+                     tasks.at(loader), name_of(settings.architecture),
+                     fmt::format("{:.{}f}", millions, millions < 10 ? 2 : 0), settings.n_layers,
+                     settings.n_layers == 1 ? "" : "s", settings.d_model, attention, history, transformers_card_mark,
                      version(), commit(), loader, loader);
 }
 

@@ -197,7 +197,8 @@ void TokenizedDataset::State::load(const SplitRanges& split) const {
 }
 
 TokenizedDataset TokenizedDataset::open(const std::string& path) {
-  if (std::filesystem::is_regular_file(path) && !hdf5::File::has_signature(path))
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored) && hdf5::File::lacks_signature(path))
     throw UserError(
         "{}: no HDF5 file, so not a tokenized dataset; furlong prepare makes one from text, FASTA, tables and pictures",
         path);

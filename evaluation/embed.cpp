@@ -215,7 +215,7 @@ EmbedReport embed(Model& model, const SequenceInput& input, const std::filesyste
   const auto file = make_embedding_file(output, {.width = width,
                                                  .per_token = per_token,
                                                  .attributes = {{"model", options.model},
-                                                                {"weights", options.weights},
+                                                                {"weights", model.has_ema_weights ? "ema" : "raw"},
                                                                 {"pooling", name_of(options.pooling)},
                                                                 {"layer", layer},
                                                                 {"normalized", std::int64_t{options.normalize}},

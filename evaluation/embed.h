@@ -15,7 +15,7 @@ struct EmbedOptions {
   bool normalize = false;            ///< scales each vector to length 1
   bool skip_special = false;         ///< mean, last and none leave out the frame ([CLS], [SEP], <document>)
   std::int64_t batch_tokens = 8192;  ///< of a batch, padding included; of a piece of a long sequence
-  std::string model = {}, weights = "ema";  ///< its name, and which weights it has; for the file's attributes
+  std::string model = {};            ///< its name, for the file's attributes
   std::function<void(std::uint64_t bytes, std::uint64_t sequences)> progress = {};
 };
 

@@ -91,9 +91,9 @@ class FurlongConfig(PretrainedConfig):
         window=0,
         softmax_window=0,
         feature_map="elu1",
-        signed_features=False,
-        needs_oprf_a=False,
-        learns_inputs=False,
+        signed_features=None,
+        needs_oprf_a=None,
+        learns_inputs=None,
         random_features=0,
         order=2,
         kernel_epsilon=1e-3,
@@ -115,6 +115,10 @@ class FurlongConfig(PretrainedConfig):
         use_cache=True,
         **kwargs,
     ):
+        properties = {"signed_features": signed_features, "needs_oprf_a": needs_oprf_a, "learns_inputs": learns_inputs}
+        missing = [name for name, value in properties.items() if value is None]
+        if missing and feature_map != "elu1":  # the default map has none of them
+            raise ValueError(f"feature map {feature_map} needs {', '.join(missing)}, which furlong export writes")
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.intermediate_size = intermediate_size
@@ -149,9 +153,9 @@ class FurlongConfig(PretrainedConfig):
         self.window = window
         self.softmax_window = softmax_window
         self.feature_map = feature_map
-        self.signed_features = signed_features
-        self.needs_oprf_a = needs_oprf_a
-        self.learns_inputs = learns_inputs
+        self.signed_features = bool(signed_features)
+        self.needs_oprf_a = bool(needs_oprf_a)
+        self.learns_inputs = bool(learns_inputs)
         self.random_features = random_features
         self.order = order
         self.kernel_epsilon = kernel_epsilon

@@ -132,6 +132,7 @@ class FeatureMap(nn.Module):
             a = oprf_a[:, None, None]
             u = a * projection.square().sum(-1) + (1 - 4 * a).sqrt() * u
             row = row + x.shape[-1] / 2 * (1 - 4 * a).log()
+        # What remains is favor_positive: exp(u - half).
         return u - half if is_key else u, None, row
 
     def monomials(self, x):

@@ -190,12 +190,12 @@ std::vector<LraRun> plan_lra(const std::vector<std::string>& tasks, const std::v
       refuse_other_run(run.loaded.settings);
       if (mechanism == mechanisms.front()) {
         warnings.push_back(check_dataset(lra_task(task), config, options, run));
+        const DataSettings& data = run.loaded.settings.data;
+        if (fs::exists(data.dataset)) check_against_data(run.loaded, *open_data(data));
       } else {  // the same dataset
         run.stand_in = runs.back().stand_in;
         run.is_published = runs.back().is_published;
       }
-      const DataSettings& data = run.loaded.settings.data;
-      if (fs::exists(data.dataset)) check_against_data(run.loaded, *open_data(data));
       runs.push_back(std::move(run));
     }
   }

@@ -20,7 +20,8 @@ struct OfficialFiles {
   std::vector<std::string_view> labels{};  ///< ascending; empty: any names
   std::size_t n_labels = 2;
   std::uint64_t documents_per_label = 1;
-  std::uint64_t n_documents = 0;          ///< or at most 1% fewer; 0: any
+  std::uint64_t n_documents = 0;          ///< 0: any
+  std::uint64_t may_lack = 0;             ///< documents that the preparation may have left out
   std::uint64_t tokens_per_document = 0;  ///< 0: any
   std::int32_t vocabulary_size = 257;     ///< bytes, with or without <document>
   std::string_view command{};             ///< that prepares it, without --output

@@ -332,9 +332,9 @@ File File::create(AtomicFile& file) {
   return {std::move(handle), std::move(origin)};
 }
 
-bool File::has_signature(const std::string& path) {
+bool File::lacks_signature(const std::string& path) {
   const Lock lock;
-  return H5Fis_hdf5(path.c_str()) > 0;
+  return H5Fis_hdf5(path.c_str()) == 0;  // negative: it cannot be read
 }
 
 File File::open_checksummed(const std::string& path) {

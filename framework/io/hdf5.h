@@ -192,8 +192,8 @@ class File : public Group {
   /// Creates an HDF5 file in `file`, which must outlive this object. Call close() here, then commit() there. After a
   /// failed write (disk full) every call throws the same MachineError.
   static File create(AtomicFile& file);
-  /// Returns whether a file begins as HDF5 does.
-  static bool has_signature(const std::string& path);
+  /// Returns whether a file can be read and does not begin as HDF5 does.
+  static bool lacks_signature(const std::string& path);
   /// Opens for reading.
   static File open(const std::string& path);
   /// As above, from a descriptor that must stay open as long as this object; `path` is for messages.

@@ -70,7 +70,7 @@ TEST_F(EvaluateProgramTest, JsonHasPositionsAndLengths) {
              found = evaluate("runs/story", {"--by-position", "--lengths", "16,32"});
   EXPECT_EQ(found["loss"], plain["loss"]);
   EXPECT_TRUE(plain["furlong"].contains("commit"));
-  EXPECT_EQ(plain["weights"], "ema");
+  EXPECT_EQ(plain["weights"], "raw") << "no EMA";
   EXPECT_EQ(plain["sampler"], "windows");
   EXPECT_TRUE(plain["max_batches"].is_null());
   EXPECT_EQ(evaluate("runs/story", {"--max-batches", "1"})["max_batches"], 1);

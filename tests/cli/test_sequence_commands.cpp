@@ -70,7 +70,7 @@ TEST_F(SequencesProgramTest, ExamplesOfThePageOnEmbedRun) {
   const hdf5::File vectors = hdf5::File::open(path("vectors.h5"));
   EXPECT_EQ(vectors.integer("layer"), 2);
   EXPECT_EQ(vectors.integer("normalized"), 0);
-  EXPECT_EQ(vectors.text("weights"), "ema");
+  EXPECT_EQ(vectors.text("weights"), "raw");
   EXPECT_THAT(content(path("vectors.tsv")), StartsWith("id\t0\t1\t"));
   EXPECT_THAT(content(path("vectors.tsv")), HasSubstr("\n39\t"));
   file("gap.txt", "MKV\n\nAGW\n");

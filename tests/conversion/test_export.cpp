@@ -418,7 +418,7 @@ TEST_F(Export, WritesOwnModelsAsKnownFamily) {
   const ExportReport own = exported("other.h5", "other");
   EXPECT_EQ(own.model_type, "furlong");
   EXPECT_THAT(own.reason, HasSubstr("gpt2: model.position is rotary, and in that family it would be learned; "));
-  EXPECT_THAT(own.reason, HasSubstr("bert, albert, roberta: the model has no token types"));
+  EXPECT_THAT(own.reason, HasSubstr("bert, albert, roberta, esm: model.architecture is decoder"));
   const SourceModel back = open_source_model(path("other"));
   EXPECT_EQ(back.model.store->find("blocks.0.attention.output.weight").master().to_vector<float>(),
             other.store->find("blocks.0.attention.output.weight").master().to_vector<float>());

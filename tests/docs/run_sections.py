@@ -27,10 +27,7 @@ EOF
 """
 TEXT = """mkdir wiki
 for part in train valid test; do cp {root}/README.md wiki/$part.txt; done
-furlong prepare text wiki/train.txt --validation-inputs wiki/valid.txt --test-inputs wiki/test.txt \\
-  --split-by document --output wiki.h5
-furlong train my.yaml --run-dir runs/wiki --set data.task=none --set data.dataset=wiki.h5
-furlong evaluate runs/wiki --split test --json >wiki.json
+sed 's/task: copy, //' my.yaml >story.yaml
 """
 
 
@@ -56,7 +53,7 @@ output: runs/rates
 grid: {optimizer.learning_rate: [1e-3, 3e-3]}
 list: [{seed: 1}, {seed: 2}]
 EOF
-furlong sweep rates.yaml --json-file rates.json""", [], output=r"3e-3|0\.003.*\d ± \d.*2 seeds"),
+furlong sweep rates.yaml --json-file rates.json""", [], output=r"(3e-3|0\.003).*\d ± \d.*2 seeds"),
     "evaluate": Section("evaluate.md", "## Comparing with published numbers", TEXT.format(root=ROOT), [],
                         output=r"perplexity of words: [\d.e+]+"),
 }

@@ -147,12 +147,16 @@ StoredModel stored_model(const CheckpointReader& checkpoint) {
 
 void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights weights) {
   ParameterStore& store = *model.store;
+  model.has_ema_weights = false;
   std::set<std::string> known;
   for (const Parameter& parameter : store.parameters()) {
     std::string name = "parameters/" + parameter.name();
     known.insert(name);
     const std::string ema = "ema/" + parameter.name();
-    if (weights == Weights::ema_if_present && checkpoint.has(ema)) name = ema;
+    if (weights == Weights::ema_if_present && checkpoint.has(ema)) {
+      name = ema;
+      model.has_ema_weights = true;
+    }
     read_tensor(checkpoint, name, parameter.master());
     if (const std::int64_t bad = ops::count_non_finite(Stream{store.device()}, parameter.master()); bad > 0)
       throw UserError("{}: tensor {} has {} values that are NaN or infinite; use an earlier checkpoint",

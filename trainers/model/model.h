@@ -20,6 +20,7 @@ struct Model {
   std::unique_ptr<layers::Encoder> encoder;  ///< model.architecture: encoder
   /// The stream on which the model's ops run: its device's main stream, with the precision of matrix products.
   Stream stream;
+  bool has_ema_weights = false;  ///< the weights are the exponential moving average of a checkpoint
 
   /// Redraws the random projections and constants that are due before optimizer step `step`; step 0 draws the first
   /// ones. `only`: see Decoder::redraw.

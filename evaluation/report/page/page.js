@@ -319,8 +319,9 @@ function drawCharts() {
 const known = (value) => value !== null && value !== undefined;
 const fixed = (value, digits) => ({ text: known(value) ? value.toFixed(digits) : "–", kind: "number" });
 function percent(value, error = null) {
-  const text = known(value) ? (100 * value).toFixed(1) + (known(error) ? ` ± ${(100 * error).toFixed(1)}` : "") : "–";
-  return { text: text + (known(value) ? " %" : ""), kind: "number" };
+  if (!known(value)) return { text: "–", kind: "number" };
+  const interval = known(error) ? ` ± ${(100 * error).toFixed(1)}` : "";
+  return { text: `${(100 * value).toFixed(1)}${interval} %`, kind: "number" };
 }
 function mean(values) {
   const measured = values.filter(known);
@@ -336,7 +337,8 @@ function drawRecoveries() {
       number(model.perplexity), percent(model.accuracy),
       percent(model.recovery?.accuracy, model.recovery?.accuracy_standard_error), percent(model.recovery?.loss),
       percent(model.window_off?.recovery?.accuracy),
-      number(mean(Object.values(model.squared_attention_error || model.relative_error_of_attention || {}))), number(model.tokens),
+      number(mean(Object.values(model.squared_attention_error || model.relative_error_of_attention || {}))),
+      number(model.tokens),
       fixed(model.minutes, 1)]);
     if (found.baseline)
       rows.unshift([{ text: "unigram baseline" }, number(found.baseline.loss), number(null),
