@@ -41,6 +41,7 @@ MODELS = {  # attention, further keys of the model, and stages with their share 
 }
 RATES = {"attention_transfer": 1e-3, "distillation": 2e-4, "task": 2e-4}
 LORA_RATE = 1e-3  # of distillation: adapters start from zero
+RECOVERY = ("loss", "perplexity", "accuracy", "targets", "recovery", "squared_attention_error", "window_off")
 CONFIG = """seed: 1
 model: {model}
 data: {{dataset: "{dataset}", sequence_length: {length}, batch_size: {batch}}}
@@ -138,7 +139,10 @@ def measure(arguments, folder, name):
         "tokens": tokens,
         **evaluated(arguments, folder / "run", dataset),
         "minutes": sum(one.get("minutes", 0) for one in recovery["models"]),
-        "recovery": {"before": recovery["models"][1], "last": last},
+        "recovery": {
+            stage: {key: one[key] for key in RECOVERY if key in one}
+            for stage, one in (("before", recovery["models"][1]), ("last", last))
+        },
     }
 
 

@@ -214,9 +214,9 @@ TEST_P(LinearAttentionPlain, LaterTokensChangeNoEarlierBit) {
     for (double& x : p.query) x *= queries / scale;
     const AttentionProblem before = p;
     const std::vector<double> expected = output_of(p, DType::bfloat16);
-    // Rows of the first chunk are never beyond the scales.
-    const std::vector<std::int64_t> cuts =
-        scale > 1 ? std::vector<std::int64_t>{100} : std::vector<std::int64_t>{20, 64, 100};
+    // Rows of the first chunk are never beyond the scales. The simulator takes a second for some outputs.
+    std::vector<std::int64_t> cuts{20, 64, 100};
+    if (scale > 1) cuts = width == 64 && segments == 1 ? std::vector<std::int64_t>{64, 100} : std::vector{cuts.back()};
     for (const std::int64_t from : cuts) {
       for (const double factor : {-40.0, HUGE_VAL, std::nan("")}) {
         p = before;
