@@ -118,7 +118,7 @@ def evaluated(arguments, model, dataset):
         "by_position": [
             {key: one[key] for key in ("first", "last", "loss", "targets")} for one in found["by_position"]
         ],
-        "recall": recall,
+        "recall": {key: recall[key] for key in ("samples", "seed", "results")},
     }
 
 
