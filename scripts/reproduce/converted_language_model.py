@@ -231,10 +231,7 @@ def draw(result, folder):
     figure, (panel,) = plot.panels(1, width=6.4, height=3.6)
     models = result["models"]
     names = list(dict.fromkeys(model["model"] for model in models if model["model"] != "teacher"))
-    most = max(model["tokens"] for model in models)
-    for model in models:
-        if model["model"] != "teacher" and model["tokens"] != most:
-            continue
+    for model in {model["model"]: model for model in models}.values():  # the row of most tokens, which is the last one
         points = [one for one in model["by_position"] if one["first"] > 8]
         index = None if model["model"] == "teacher" else names.index(model["model"])
         label = "softmax teacher" if index is None else model["model"].replace("_", " ")
