@@ -107,7 +107,7 @@ def randomize(folder):
     """Weights larger than initial ones, gains, biases and constants other than one and zero."""
     generator = torch.Generator().manual_seed(7)
     tensors = load_file(folder / "model.safetensors")
-    signed = json.loads((folder / "config.json").read_text())["signed_features"]
+    signed = json.loads((folder / "config.json").read_text()).get("signed_features")  # models without features lack it
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or name.endswith((".directions", ".statistics")):
             continue
