@@ -74,7 +74,7 @@ const std::vector<LraTask>& all_lra_tasks() {
                  .documents_per_label = 2,
                  // 147,086, 18,090 and 17,437 pairs (Smith et al. 2023, arXiv:2208.04933, appendix).
                  .n_documents = 365226,
-                 .may_lack = 3652,  // papers without text
+                 .may_lack = 3652,  // 1%, because texts may be empty
                  .command = retrieval_command}},
       {.name = "image",
        .sequence_lengths = {1024},

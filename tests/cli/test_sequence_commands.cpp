@@ -97,6 +97,25 @@ TEST_F(SequencesProgramTest, ExamplesOfThePageOnScoreRun) {
   EXPECT_THAT(positions.out, StartsWith("id\tposition\ttoken\tlog_probability\nwild\t1\tM\t-"));
 }
 
+TEST_F(SequencesProgramTest, WeightsAreTheAverageOrRaw) {
+  run_line("furlong prepare fasta data/proteins.fa --output proteins.h5");
+  run_line("furlong train protein.yaml --set optimizer.ema_decay=0.9 --run-dir runs/ema");
+  const std::string run = path("runs/ema"), input = path("wild_type.fasta");
+  std::vector<std::string> scores;
+  for (const char* weights : {"ema", "raw"}) {
+    const Finished written = furlong({"export", run, path(weights), "--weights", weights});
+    ASSERT_EQ(written.status, 0) << written.err;
+    scores.push_back(furlong({"score", run, input, "--weights", weights}).out);
+    EXPECT_EQ(furlong({"score", path(weights), input}).out, scores.back());
+    const Finished found = furlong({"evaluate", run, "--data", path("proteins.h5"), "--weights", weights, "--json"});
+    ASSERT_EQ(found.status, 0) << found.err;
+    EXPECT_EQ(Json::parse(found.out)["weights"], weights);
+  }
+  EXPECT_NE(scores[0], scores[1]);
+  expect_user_error(furlong({"export", path("raw"), path("again"), "--weights", "raw"}),
+                    {"--weights", "one set of weights"});
+}
+
 TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
   run_line("furlong prepare fasta data/proteins.fa --alphabet protein --split-by document --output proteins.h5");
   run_line("furlong train protein.yaml --run-dir runs/protein");
