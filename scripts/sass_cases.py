@@ -167,7 +167,6 @@ def plain_cases(name, form, tiles, tiles_80):
             loops=[
                 *forward_loops,
                 (r"for \(int first = begin", CHUNKS),
-                (r"for \(int i = [^\n]*i < fused_chunk \* vectors", 1),  # four at a time
                 (r"for \(int column = [^\n]*column < width", 0),
                 (r"for \(int j = 0; j < fused_chunk", 0),
                 (r"for \(int c = g; c < 64", 0),

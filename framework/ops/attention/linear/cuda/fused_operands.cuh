@@ -149,8 +149,10 @@ struct Tile {
     std::uint32_t words[Parts];
     split_pair<Parts>(low, high, words);
     FURLONG_UNROLL
-    for (int part = 0; part < Parts; ++part)
-      *reinterpret_cast<std::uint32_t*>(data + part * plane + row * ld + column) = words[part];
+    for (int part = 0; part < Parts; ++part) put_word(row, column, part, words[part]);
+  }
+  __device__ __forceinline__ void put_word(int row, int column, int part, std::uint32_t word) const {
+    *reinterpret_cast<std::uint32_t*>(data + part * plane + row * ld + column) = word;
   }
 
  private:

@@ -84,6 +84,23 @@ struct PlainRows {
   }
 };
 
+/// Returns elu1 of both numbers of a word, rounded to bfloat16. Because eˣ ≥ 1 + x, it is the larger of 1 + x and
+/// min(eˣ, 1). NaN stays NaN.
+__device__ __forceinline__ std::uint32_t elu1_words(std::uint32_t word) {
+  const float low = low_bf16(word), high = high_bf16(word);
+#ifdef __CUDACC__
+  const std::uint32_t power_words = pack_bf16(exp2_fast(low * log2_of_e), exp2_fast(high * log2_of_e));
+  __nv_bfloat162 x, powers;
+  memcpy(&x, &word, 4), memcpy(&powers, &power_words, 4);
+  const __nv_bfloat162 one = __float2bfloat162_rn(1.0f);
+  x = __hmax2_nan(__hadd2(x, one), __hmin2_nan(powers, one));
+  memcpy(&word, &x, 4);
+  return word;
+#else
+  return pack_bf16(low > 0 ? 1 + low : exp2_fast(low * log2_of_e), high > 0 ? 1 + high : exp2_fast(high * log2_of_e));
+#endif
+}
+
 /// The warp's 16 rows of one side, their terms and their scales.
 template <FusedForm form, int D, bool Keys>
 struct PlainSide {
@@ -124,8 +141,20 @@ struct PlainSide {
     }
   }
 
-  /// Computes the features of a tile, of the form elu1 or softmax: entry [n][e] is for row g + 8 (e / 2) and place
-  /// 8 n + 2 t + e % 2.
+  /// Returns the features at places 8 n + 2 t and the next of row g + 8 half, rounded to bfloat16, of the form elu1 or
+  /// softmax.
+  __device__ __forceinline__ std::uint32_t rounded_values(int tile, int half, int n) const {
+    const std::uint32_t word = rows.word_of_tile(tile, n / 4, half, n % 4);
+    if constexpr (form == FusedForm::elu1) {
+      return elu1_words(word);
+    } else {
+      const bool negative = tile >= D / fused_tile;
+      const float sign = negative ? -log2_of_e : log2_of_e, term = negative ? minus[half] : plus[half];
+      const auto feature = [&](float x) { return exp2_fast(gpu_fma(x, sign, -term)); };
+      return pack_bf16(feature(low_bf16(word)), feature(high_bf16(word)));
+    }
+  }
+  /// Computes the features of a tile in float32: entry [n][e] is for row g + 8 (e / 2) and place 8 n + 2 t + e % 2.
   __device__ __forceinline__ void values(int tile, float (&features)[8][4]) const {
     const bool negative = tile >= D / fused_tile;  // softmax
     const float sign = negative ? -log2_of_e : log2_of_e;

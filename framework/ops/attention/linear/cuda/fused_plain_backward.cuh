@@ -82,14 +82,13 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
   /// Writes features of the warp's columns and their terms to shared memory. Ends with a barrier. Returns whether a
   /// column's scale has risen.
   __device__ __forceinline__ bool column_tile(int tile, int step) {
-    float features[8][4], moves[2];
+    [[maybe_unused]] float features[8][4];
     bool raised = tile == 0;
     if constexpr (projected) {
+      float moves[2];
       column.project(omega(step), features);
       raised = column.raise(features, factor, moves);
       column.exponentiate(factor, features);
-    } else {
-      column.values(first_tile() + tile, features);
     }
     if constexpr (Keys && !projected) {
       // The sum has no scale: a query with a vanishing denominator is too large for it, and for its chunk's pairs.
@@ -106,8 +105,11 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       FURLONG_UNROLL
-      for (int n = 0; n < 8; ++n)
-        normal().put(own + g + 8 * half, 8 * n + 2 * t, features[n][2 * half], features[n][2 * half + 1]);
+      for (int n = 0; n < 8; ++n) {
+        const std::uint32_t word = projected ? pack_bf16(features[n][2 * half], features[n][2 * half + 1])
+                                             : column.rounded_values(first_tile() + tile, half, n);
+        normal().put_word(own + g + 8 * half, 8 * n + 2 * t, 0, word);
+      }
     }
     return __syncthreads_or(raised);
   }

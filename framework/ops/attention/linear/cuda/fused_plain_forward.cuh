@@ -95,9 +95,9 @@ class PlainOutputsBlock {
   /// Writes the features of the warp's keys and their scales to shared memory. Ends with a barrier. Products with keys
   /// whose scale has risen are moved by query_tile().
   __device__ __forceinline__ void key_tile(int tile, int step) {
-    float features[8][4], moves[2] = {1, 1};
     bool raised = false;
     if constexpr (projected) {
+      float features[8][4], moves[2] = {1, 1};
       key.project(omega(step), features);
       raised = key.raise(features, factor, moves);
       key.exponentiate(factor, features);
@@ -108,19 +108,23 @@ class PlainOutputsBlock {
           key_scale()[row] = key.scale[half], key_move()[row] = moves[half], key_shift()[row] = key.plus[half];
         }
       }
+      put_features([&](int half, int n) { return pack_bf16(features[n][2 * half], features[n][2 * half + 1]); });
     } else {
-      key.values(tile, features);
-    }
-    FURLONG_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      FURLONG_UNROLL
-      for (int n = 0; n < 8; ++n)
-        normal().put(own + g + 8 * half, 8 * n + 2 * t, features[n][2 * half], features[n][2 * half + 1]);
+      put_features([&](int half, int n) { return key.rounded_values(tile, half, n); });
     }
     if constexpr (projected) {
       keys_moved = __syncthreads_or(raised) && tile > 0;
     } else {
       __syncthreads();
+    }
+  }
+  /// Writes word(half, n), the features of row g + 8 half at places 8 n + 2 t and the next, to shared memory.
+  template <class Word>
+  __device__ __forceinline__ void put_features(const Word& word) const {
+    FURLONG_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      FURLONG_UNROLL
+      for (int n = 0; n < 8; ++n) normal().put_word(own + g + 8 * half, 8 * n + 2 * t, 0, word(half, n));
     }
   }
   /// Raises the tile's scale to the largest of its keys, and writes factors that move the warp's keys to it. Returns

@@ -281,19 +281,34 @@ __device__ inline void load_vectors(const FusedHeadRows& rows, const FusedInputs
   }
 }
 
+/// Adds 0 · x of both bfloat16 numbers of a word to two sums, which become NaN if x is not finite and else stay zero.
+__device__ __forceinline__ void add_zero_times(std::uint32_t word, std::uint32_t& sums) {
+#ifdef __CUDACC__
+  __nv_bfloat162 x, y;
+  memcpy(&x, &word, 4), memcpy(&y, &sums, 4);
+  y = __hfma2(x, __float2bfloat162_rn(0.0f), y);
+  memcpy(&sums, &y, 4);
+#else
+  sums = pack_bf16(low_bf16(sums) + 0.0f * low_bf16(word), high_bf16(sums) + 0.0f * high_bf16(word));
+#endif
+}
+
 /// Sets values that are not finite to zero in `width` columns of a chunk, because 0 · NaN must not reach earlier
 /// queries; bad[column] records their keys, one bit per key. Returns whether there are any. Ends with a barrier.
 template <int Parts>
 __device__ __forceinline__ bool take_out_bad_values(const Tile<Parts>& tile, int width, std::uint64_t* bad) {
-  const int vectors = width / 8;
-  std::uint32_t carries = 0;  // an exponent of ones plus one carries into the sign's bit
-  for (int i = static_cast<int>(threadIdx.x); i < fused_chunk * vectors; i += fused_threads) {
+  const int vectors = width / 8, count = fused_chunk * vectors;
+  std::uint32_t sums[2] = {0, 0};
+  FURLONG_UNROLL
+  for (int from = 0; from < count; from += fused_threads) {
+    const int at = from + static_cast<int>(threadIdx.x);
+    if (count % fused_threads != 0 && at >= count) break;
     const auto words =
-        load_vector<4>(reinterpret_cast<const std::uint32_t*>(tile.data + i / vectors * tile.ld + i % vectors * 8));
+        load_vector<4>(reinterpret_cast<const std::uint32_t*>(tile.data + at / vectors * tile.ld + at % vectors * 8));
     FURLONG_UNROLL
-    for (int word = 0; word < 4; ++word) carries |= (words[word] & 0x7fff7fffu) + 0x00800080u;
+    for (int word = 0; word < 4; ++word) add_zero_times(words[word], sums[word & 1]);
   }
-  if (!__syncthreads_or((carries & 0x80008000u) != 0)) return false;
+  if (!__syncthreads_or(((sums[0] | sums[1]) & 0x7fff7fffu) != 0)) return false;
   for (int column = static_cast<int>(threadIdx.x); column < width; column += fused_threads) {
     std::uint64_t rows = 0;
     FURLONG_ONE_BY_ONE
