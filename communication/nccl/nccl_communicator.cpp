@@ -15,6 +15,7 @@
 #include "communication/nccl/nccl_link.h"
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
+#include "framework/core/gpu_recording.h"
 
 namespace furlong {
 
@@ -51,7 +52,17 @@ nccl::Reduction reduction_of(Reduction reduction) {
                                            : nccl::Reduction::minimum;
 }
 
-std::size_t count_of(const Tensor& tensor) { return static_cast<std::size_t>(tensor.elements()); }
+/// The memory of a tensor, without owning it: recorded steps keep calls of NCCL longer than tensors.
+struct Buffer {
+  explicit Buffer(const Tensor& tensor)
+      : address(tensor.address()),
+        count(static_cast<std::size_t>(tensor.elements())),
+        type(data_type(tensor.dtype())) {}
+
+  void* address;
+  std::size_t count;
+  nccl::DataType type;
+};
 
 /// The reason that all operations fail with, once one has failed. Shared by the communicator and its operations, which
 /// may outlive it.
@@ -143,6 +154,28 @@ class Operation final : public Work::State {
   std::vector<Tensor> tensors_;
 };
 
+/// An operation of a step that is being recorded. Each replay issues it anew, and waits for what it issued.
+class RecordedOperation final : public Work::State {
+ public:
+  explicit RecordedOperation(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {}
+
+  /// The operation of the current replay.
+  std::shared_ptr<Work> replayed() const { return replayed_; }
+
+  /// Within GpuRecording::record(). From here on, recorded work may reuse the tensors' memory.
+  void wait() override {
+    GpuRecording* const recording = GpuRecording::current();
+    require(recording != nullptr, "an operation of a recorded step was waited for after the recording");
+    recording->add_call([replayed = replayed_] { replayed->wait(); });
+    tensors_.clear();
+  }
+  bool done() override { return false; }
+
+ private:
+  const std::shared_ptr<Work> replayed_ = std::make_shared<Work>();
+  std::vector<Tensor> tensors_;
+};
+
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(StoreClient& store, const NcclOptions& options)
@@ -193,36 +226,35 @@ class NcclCommunicator final : public Communicator {
 
  private:
   Work do_all_reduce(const Stream& stream, const Tensor& values, Reduction reduction) override {
-    return issue(
-        stream, text_of("all_reduce", values), {values}, values.elements() > 0, [=, this](NcclLink::Handle handle) {
-          return nccl::table().all_reduce(values.address(), values.address(), count_of(values),
-                                          data_type(values.dtype()), reduction_of(reduction), handle, native_queue());
-        });
+    return issue(stream, text_of("all_reduce", values), {values}, values.elements() > 0,
+                 [=, this, values = Buffer(values)](NcclLink::Handle handle) {
+                   return nccl::table().all_reduce(values.address, values.address, values.count, values.type,
+                                                   reduction_of(reduction), handle, native_queue());
+                 });
   }
 
   Work do_reduce_scatter(const Stream& stream, const Tensor& input, const Tensor& output,
                          Reduction reduction) override {
     return issue(stream, text_of("reduce_scatter", input), {input, output}, output.elements() > 0,
-                 [=, this](NcclLink::Handle handle) {
-                   return nccl::table().reduce_scatter(input.address(), output.address(), count_of(output),
-                                                       data_type(input.dtype()), reduction_of(reduction), handle,
-                                                       native_queue());
+                 [=, this, input = Buffer(input), output = Buffer(output)](NcclLink::Handle handle) {
+                   return nccl::table().reduce_scatter(input.address, output.address, output.count, input.type,
+                                                       reduction_of(reduction), handle, native_queue());
                  });
   }
 
   Work do_all_gather(const Stream& stream, const Tensor& input, const Tensor& output) override {
     return issue(stream, text_of("all_gather", output), {input, output}, input.elements() > 0,
-                 [=, this](NcclLink::Handle handle) {
-                   return nccl::table().all_gather(input.address(), output.address(), count_of(input),
-                                                   data_type(input.dtype()), handle, native_queue());
+                 [this, input = Buffer(input), output = Buffer(output)](NcclLink::Handle handle) {
+                   return nccl::table().all_gather(input.address, output.address, input.count, input.type, handle,
+                                                   native_queue());
                  });
   }
 
   Work do_broadcast(const Stream& stream, const Tensor& values, int root) override {
     return issue(stream, text_of("broadcast", values), {values}, values.elements() > 0,
-                 [=, this](NcclLink::Handle handle) {
-                   return nccl::table().broadcast(values.address(), values.address(), count_of(values),
-                                                  data_type(values.dtype()), root, handle, native_queue());
+                 [=, this, values = Buffer(values)](NcclLink::Handle handle) {
+                   return nccl::table().broadcast(values.address, values.address, values.count, values.type, root,
+                                                  handle, native_queue());
                  });
   }
 
@@ -237,29 +269,29 @@ class NcclCommunicator final : public Communicator {
     std::string name =
         messages.size() == 1 ? message_text(messages.front()) : fmt::format("exchange of {} messages", messages.size());
     std::vector<Tensor> tensors;
-    for (const Message& message : messages) tensors.push_back(message.values);
-    std::erase_if(messages, [](const Message& message) { return message.values.elements() == 0; });
-    const bool has_elements = !messages.empty();
-    const auto begin_all = [&](NcclLink::Handle handle) {
+    std::vector<std::function<nccl::Result(NcclLink::Handle)>> calls;
+    for (const Message& message : messages) {
+      tensors.push_back(message.values);
+      if (message.values.elements() == 0) continue;
+      calls.emplace_back([this, values = Buffer(message.values), peer = message.peer,
+                          sends = message.direction == Message::Direction::send](NcclLink::Handle handle) {
+        const nccl::Table& table = nccl::table();
+        return sends ? table.send(values.address, values.count, values.type, peer, handle, native_queue())
+                     : table.receive(values.address, values.count, values.type, peer, handle, native_queue());
+      });
+    }
+    const bool has_elements = !calls.empty();
+    const auto begin_all = [calls = std::move(calls)](NcclLink::Handle handle) {
       return NcclLink::grouped([&] {
         nccl::Result worst = nccl::success;
-        for (const Message& message : messages) {
-          const nccl::Result result = begin(message, handle);
+        for (const auto& call : calls) {
+          const nccl::Result result = call(handle);
           if (worst == nccl::success || worst == nccl::in_progress) worst = result;
         }
         return worst;
       });
     };
     return issue(stream, std::move(name), std::move(tensors), has_elements, begin_all, false);
-  }
-
-  nccl::Result begin(const Message& message, NcclLink::Handle handle) const {
-    const nccl::Table& table = nccl::table();
-    const Tensor& values = message.values;
-    const nccl::DataType type = data_type(values.dtype());
-    return message.direction == Message::Direction::send
-               ? table.send(values.address(), count_of(values), type, message.peer, handle, native_queue())
-               : table.receive(values.address(), count_of(values), type, message.peer, handle, native_queue());
   }
 
   static std::string message_text(const Message& message) {
@@ -270,11 +302,26 @@ class NcclCommunicator final : public Communicator {
 
   void* native_queue() const { return engine_.native_queue(queue_->stream()); }
 
-  /// Enqueues an operation after the earlier work of the caller's stream and all earlier operations.
-  Work issue(const Stream& stream, std::string name, std::vector<Tensor> tensors, bool has_elements,
-             const std::function<nccl::Result(NcclLink::Handle)>& calls, bool is_collective = true) {
+  using Calls = std::function<nccl::Result(NcclLink::Handle)>;
+
+  /// Enqueues an operation after the earlier work of the caller's stream and all earlier operations. While a step is
+  /// recorded, its replays do so. `calls` must not own the tensors.
+  Work issue(const Stream& stream, std::string name, std::vector<Tensor> tensors, bool has_elements, const Calls& calls,
+             bool is_collective = true) {
     require(stream.device == options_.device, "NCCL communicator on {} was called with tensors on {}",
             options_.device.text(), stream.device.text());
+    GpuRecording* const recording = GpuRecording::current();
+    if (recording == nullptr) return enqueue(stream, name, std::move(tensors), has_elements, calls, is_collective);
+    auto operation = std::make_shared<RecordedOperation>(std::move(tensors));
+    recording->keep(operation);
+    recording->add_call([=, this, replayed = operation->replayed()] {
+      *replayed = enqueue(stream, name, {}, has_elements, calls, is_collective);
+    });
+    return Work(std::move(operation));
+  }
+
+  Work enqueue(const Stream& stream, std::string name, std::vector<Tensor> tensors, bool has_elements,
+               const Calls& calls, bool is_collective) {
     const auto operation = std::make_shared<Operation>(failure_, engine_.make_event(options_.device.index), stream,
                                                        std::move(name), std::move(tensors));
     operation->id = ++issued_;

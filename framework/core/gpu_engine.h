@@ -109,7 +109,8 @@ class GpuEngine {
   virtual void synchronize(const Stream& stream) = 0;
 
   /// Records work launched on the stream until end_capture() instead of running it. Operations that wait or touch host
-  /// memory throw CaptureError. One capture at a time. abandon_capture() discards the recording.
+  /// memory throw CaptureError. One capture at a time. end_capture() returns null if no work was launched.
+  /// abandon_capture() discards the recording; without one it does nothing.
   virtual void begin_capture(const Stream& stream) = 0;
   virtual std::unique_ptr<GpuGraph> end_capture(const Stream& stream) = 0;
   virtual void abandon_capture(const Stream& stream) noexcept = 0;

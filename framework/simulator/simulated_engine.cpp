@@ -86,7 +86,8 @@ class SimulatedEngine final : public GpuEngine, public GpuBlocks {
 
   void begin_capture(const Stream&) override { simulator::begin_recording(); }
   std::unique_ptr<GpuGraph> end_capture(const Stream&) override {
-    return std::make_unique<RecordedWork>(simulator::end_recording());
+    std::vector<std::function<void()>> work = simulator::end_recording();
+    return work.empty() ? nullptr : std::make_unique<RecordedWork>(std::move(work));
   }
   void abandon_capture(const Stream&) noexcept override {
     if (simulator::is_recording()) simulator::end_recording();

@@ -197,10 +197,10 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
         "memory, about a third slower)")
       .elsewhere({"gradient_checkpointing"});
   t.key("trainer.cuda_graph", &r.cuda_graph, "",
-        fmt::format("with one rank on a GPU: capture the training step as a CUDA graph and replay it, with identical "
-                    "results and less launch overhead; no effect on the CPU, with several ranks, with data.stateful, "
-                    "and, unless model.attention.normalizer is none, with model.rotary_placement: numerator or with "
-                    "feature maps {}",
+        fmt::format("on a GPU: capture the training step as CUDA graphs and replay it, with identical results and "
+                    "less launch overhead; no effect on the CPU, with data.stateful, and, unless "
+                    "model.attention.normalizer is none, with model.rotary_placement: numerator or with feature "
+                    "maps {}",
                     config::join(counted_maps, ", ")));
   t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "",
         "stop after this many validations in a row without a new lowest loss")

@@ -13,7 +13,7 @@ void StepGraph::run(const std::string& shapes, const Work& work) {
   }
   if (!graph_ && refused_.empty() && steady_ >= steps_to_warm_up) record(work);
   if (graph_) {
-    graph_->replay(Stream{device_});
+    graph_->replay();
     replayed_ = true;
     return;
   }
@@ -25,29 +25,20 @@ void StepGraph::record(const Work& work) {
   const ArenaCounters counters = arena(device_).counters();
   // The peak use of past steps beyond persistent tensors, plus some slack for different fragmentation.
   const std::int64_t bytes = counters.system_bytes - counters.bytes_in_use;
-  const Stream stream{device_};
-  GpuEngine& engine = require_gpu_engine(device_.type);
   try {
     pool_ = std::make_unique<ArenaPool>(device_, bytes + bytes / 16 + (std::int64_t{4} << 20));
-    engine.begin_capture(stream);
-    {
-      const ArenaPool::Use use(*pool_);
-      work();
-    }
-    graph_ = engine.end_capture(stream);
-  } catch (const DeviceFault&) {  // rethrown: steps without recording would fail as well
-    engine.abandon_capture(stream);
+    auto recording = std::make_unique<GpuRecording>(device_);
+    const ArenaPool::Use use(*pool_);
+    recording->record(work);
+    graph_ = std::move(recording);
+    return;
+  } catch (const DeviceFault&) {  // steps without recording would fail as well
     throw;
   } catch (const CaptureError& error) {
     refused_ = error.what();
   } catch (const MachineError& error) {
     refused_ = error.what();
-  } catch (...) {
-    engine.abandon_capture(stream);
-    throw;
   }
-  if (graph_) return;
-  engine.abandon_capture(stream);
   pool_.reset();
   log_warn("trainer.cuda_graph: the step cannot be recorded; kernels are launched one by one from now on: {}",
            refused_);

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "framework/core/arena.h"
-#include "framework/core/gpu_engine.h"
+#include "framework/core/gpu_recording.h"
 
 namespace furlong {
 
 /// Runs each step's work on a GPU, or replays its recording. Everything that changes from step to step must be read
-/// from device memory with fixed addresses. Replayed and run steps are then bitwise equal.
+/// from device memory with fixed addresses. Replayed and run steps are then bitwise equal. Operations of a communicator
+/// are issued by the host in each step, between recorded parts (GpuRecording), so a rank may replay a step that another
+/// rank runs.
 class StepGraph {
  public:
   using Work = std::function<void()>;
@@ -37,8 +39,8 @@ class StepGraph {
   void record(const Work& work);
 
   Device device_;
-  std::unique_ptr<ArenaPool> pool_;  // allocations of the recorded work
-  std::unique_ptr<GpuGraph> graph_;  // destroyed before the pool
+  std::unique_ptr<ArenaPool> pool_;      // allocations of the recorded work
+  std::unique_ptr<GpuRecording> graph_;  // destroyed before the pool
   std::string shapes_, refused_;
   int steady_ = 0;  // consecutive run steps of these shapes
   bool replayed_ = false;

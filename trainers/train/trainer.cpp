@@ -113,10 +113,10 @@ void Trainer::write_numbers(const StepReport& report, const std::optional<LayerI
   numbers_.copy_from(Tensor::from(numbers, {ops::step_numbers}));
 }
 
-/// Recurrent states bring new positions, and the host counts denominators, in each step. Collectives are not recorded.
+/// Recurrent states bring new positions, and the host counts denominators, in each step.
 bool Trainer::may_record() const {
-  return model_.stream.device.is_gpu() && !parallel_.group() && model_.settings.trainer.cuda_graph &&
-         recurrent_states_.empty() && !counts_denominators_;
+  return model_.stream.device.is_gpu() && model_.settings.trainer.cuda_graph && recurrent_states_.empty() &&
+         !counts_denominators_;
 }
 
 void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
@@ -197,6 +197,8 @@ Evaluation Trainer::validate() {
     return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
                     settings.trainer.validation_batches, {}, parallel_.work());
   };
+  // A rank that repeated its validation for lack of memory would issue its collectives twice.
+  if (parallel_.group()) graph_.forget();
   if (!graph_.holds_memory()) return measure();
   try {
     return measure();

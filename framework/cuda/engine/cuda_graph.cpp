@@ -25,10 +25,12 @@ class CudaGraph final : public GpuGraph {
 
 std::unique_ptr<GpuGraph> make_cuda_graph(cudaGraph_t graph, int index) {
   cudaGraphExec_t executable = nullptr;
-  const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
+  std::size_t nodes = 0;
+  cudaError_t made = cudaGraphGetNodes(graph, nullptr, &nodes);
+  if (made == cudaSuccess && nodes > 0) made = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
   check_cuda(made, "instantiating a graph of recorded work", index);
-  return std::make_unique<CudaGraph>(executable);
+  return nodes > 0 ? std::make_unique<CudaGraph>(executable) : nullptr;
 }
 
 }  // namespace furlong

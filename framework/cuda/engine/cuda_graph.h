@@ -8,7 +8,7 @@
 
 namespace furlong {
 
-/// Takes ownership of the graph. Throws MachineError if it cannot be instantiated.
+/// Takes ownership of the graph. Returns null if it is empty. Throws MachineError if it cannot be instantiated.
 std::unique_ptr<GpuGraph> make_cuda_graph(cudaGraph_t graph, int index);
 
 }  // namespace furlong

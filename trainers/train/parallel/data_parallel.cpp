@@ -2,7 +2,6 @@
 
 #include <array>
 
-#include "framework/core/log.h"
 #include "framework/core/trace.h"
 #include "framework/ops/optimizer/step_control.h"
 #include "framework/primitives/arithmetic.h"
@@ -14,8 +13,6 @@ DataParallel::DataParallel(const Settings& settings, ParameterStore& store, cons
     : work_(group, static_cast<int>(settings.parallel.context_parallel_size)), store_(&store) {
   if (!this->group()) return;
   communicator_ = &group->device_communicator(device);
-  if (device.is_gpu() && settings.trainer.cuda_graph)
-    log_debug("trainer.cuda_graph: with several ranks steps are not recorded; kernels are launched one by one");
   const DType dtype = dtype_from_name(settings.parallel.gradient_dtype);
   layout_ = std::make_unique<ShardLayout>(store, bucket_elements(settings.parallel, dtype), group->size());
   reducer_ = std::make_unique<GradientReducer>(store, *communicator_, *layout_, dtype, settings.parallel.zero_stage);

@@ -1,7 +1,10 @@
 // Queues other than the main stream, and events between them.
+#include <memory>
 #include <numeric>
+#include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/gpu_recording.h"
 #include "framework/core/tensor.h"
 #include "tests/framework/engine_testing.h"
 
@@ -68,6 +71,59 @@ TEST_P(Queues, EventsCannotBeRecordedInAGraph) {
   EXPECT_THROW(event->record(stream()), CaptureError);
   EXPECT_THROW(event->wait(stream()), CaptureError);
   engine().abandon_capture(stream());
+}
+
+// A copy on a second queue, which no graph may contain, between two recorded parts.
+TEST_P(Queues, RecordingsCallTheHostBetweenTheirParts) {
+  const auto queue = engine().make_queue(0);
+  const auto event = engine().make_event(0);
+  const auto numbers = [](std::int32_t value) { return std::vector<std::int32_t>(1000, value); };
+  const Tensor first = Tensor::zeros({1000}, DType::int32, device()), second = first.clone(), third = first.clone();
+  auto owner = std::make_shared<int>();
+  const std::weak_ptr<int> watched = owner;
+  int calls = 0;
+  const auto call = [&] {
+    ++calls;
+    event->record(stream());
+    event->wait(queue->stream());
+    engine().copy(queue->stream(), second.address(), first.address(), first.bytes());
+    event->record(queue->stream());
+    event->wait(stream());
+  };
+  Tensor source = Tensor::from(numbers(7), {1000}, device());
+  GpuRecording recording(device());
+  recording.record([&] {
+    EXPECT_EQ(GpuRecording::current(), &recording);
+    first.copy_from(source);
+    GpuRecording::current()->keep(std::exchange(owner, nullptr));
+    GpuRecording::current()->add_call(call);
+    GpuRecording::current()->add_call([&] { ++calls; });  // nothing is recorded before it
+    EXPECT_FALSE(watched.expired());
+    third.copy_from(second);
+  });
+  EXPECT_TRUE(watched.expired());
+  EXPECT_EQ(GpuRecording::current(), nullptr);
+  EXPECT_EQ(third.to_vector<std::int32_t>(), numbers(0)) << "recorded, not run";
+  EXPECT_EQ(calls, 0);
+  for (const std::int32_t value : {7, 9}) {
+    source.copy_from(Tensor::from(numbers(value), {1000}));
+    recording.replay();
+    EXPECT_EQ(third.to_vector<std::int32_t>(), numbers(value));
+  }
+  EXPECT_EQ(calls, 4);
+  EXPECT_THROW(recording.add_call(call), ContractError);
+  EXPECT_THROW(recording.record([] {}), ContractError);
+}
+
+TEST_P(Queues, FailedRecordingIsDiscarded) {
+  GpuRecording recording(device());
+  EXPECT_THROW(recording.record([] {
+    GpuRecording::current()->add_call([] {});
+    throw MachineError("no memory");
+  }),
+               MachineError);
+  EXPECT_EQ(GpuRecording::current(), nullptr);
+  synchronize(stream());  // throws while work is being recorded
 }
 
 TEST_P(Queues, DeviceHasIdentity) { EXPECT_FALSE(engine().describe(0).identity.empty()); }
