@@ -157,21 +157,23 @@ class Operation final : public Work::State {
 /// An operation of a step that is being recorded. Each replay issues it anew, and waits for what it issued.
 class RecordedOperation final : public Work::State {
  public:
-  explicit RecordedOperation(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {}
+  RecordedOperation(GpuRecording& recording, std::vector<Tensor> tensors)
+      : recording_(&recording), tensors_(std::move(tensors)) {}
 
   /// The operation of the current replay.
   std::shared_ptr<Work> replayed() const { return replayed_; }
 
-  /// Within GpuRecording::record(). From here on, recorded work may reuse the tensors' memory.
+  /// Within the recording. From here on, recorded work may reuse the tensors' memory.
   void wait() override {
-    GpuRecording* const recording = GpuRecording::current();
-    require(recording != nullptr, "an operation of a recorded step was waited for after the recording");
-    recording->add_call([replayed = replayed_] { replayed->wait(); });
+    require(GpuRecording::current() == recording_,
+            "an operation of a recorded step was waited for after the recording");
+    recording_->add_call([replayed = replayed_] { replayed->wait(); });
     tensors_.clear();
   }
   bool done() override { return false; }
 
  private:
+  GpuRecording* const recording_;
   const std::shared_ptr<Work> replayed_ = std::make_shared<Work>();
   std::vector<Tensor> tensors_;
 };
@@ -312,7 +314,9 @@ class NcclCommunicator final : public Communicator {
             options_.device.text(), stream.device.text());
     GpuRecording* const recording = GpuRecording::current();
     if (recording == nullptr) return enqueue(stream, name, std::move(tensors), has_elements, calls, is_collective);
-    auto operation = std::make_shared<RecordedOperation>(std::move(tensors));
+    require(recording->device() == stream.device, "an operation on {} was called while a step of {} is recorded",
+            stream.device.text(), recording->device().text());
+    auto operation = std::make_shared<RecordedOperation>(*recording, std::move(tensors));
     recording->keep(operation);
     recording->add_call([=, this, replayed = operation->replayed()] {
       *replayed = enqueue(stream, name, {}, has_elements, calls, is_collective);

@@ -28,7 +28,9 @@ struct NcclOptions {
 };
 
 /// Connects `size` ranks. All ranks call it at the same time. Operations run on a separate stream, after the work
-/// issued earlier on the caller's stream. Work::wait() makes the caller's stream wait, not the host.
+/// issued earlier on the caller's stream. Work::wait() makes the caller's stream wait, not the host. While a step is
+/// recorded (GpuRecording), operations and waits are added as calls of the host: every operation must be waited for
+/// before the recording ends, and the communicator must outlive the recording.
 ///
 /// NCCL's calls do not block, and a watchdog thread supervises running operations. A fault that the store reports, an
 /// NCCL error, or the operation timeout aborts NCCL, which ends all waits for a lost rank. If the host waits for the

@@ -15,7 +15,7 @@ GpuRecording*& recording_of_this_thread() {
 GpuRecording* GpuRecording::current() { return recording_of_this_thread(); }
 
 void GpuRecording::record(const std::function<void()>& work) {
-  require(current() == nullptr && parts_.empty(), "GpuRecording: record() was called before");
+  require(current() == nullptr && parts_.empty(), "GpuRecording: one record() at a time, and one of each object");
   recording_of_this_thread() = this;
   try {
     engine_.begin_capture(stream_);

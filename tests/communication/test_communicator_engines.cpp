@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "framework/core/gpu_recording.h"
 #include "tests/communication/communicator_testing.h"
 
 namespace furlong {
@@ -136,6 +137,56 @@ TEST_P(CommunicatorWorlds, OperationsMatchReferenceForAllDtypesAndSizes) {
     check_everything<bfloat16>(communicator);
     check_everything<std::int32_t>(communicator);
     check_everything<std::uint8_t>(communicator);
+    communicator.check();
+  });
+}
+
+class CommunicatorWorldsOfGpus : public CommunicatorWorlds {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorWorldsOfGpus);
+std::vector<World> worlds_of_gpus() {
+  std::vector<World> all = worlds();
+  std::erase_if(all, [](const World& world) { return world.engine == Engine::gloo; });
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Engines, CommunicatorWorldsOfGpus, ::testing::ValuesIn(worlds_of_gpus()),
+                         [](const auto& info) {
+                           return name_of(info.param.engine) + "_" + std::to_string(info.param.size);
+                         });
+
+// In recorded work, operations and waits for them are issued by each replay.
+TEST_P(CommunicatorWorldsOfGpus, RecordedOperationsRunInEachReplay) {
+  run(GetParam().engine, GetParam().size, [](Rank& self, Communicator& communicator) {
+    constexpr std::int64_t n = 1000;
+    const int size = self.size(), next = (self.rank() + 1) % size, last = (self.rank() + size - 1) % size;
+    const Tensor input = zeros(n, DType::float32), sum = zeros(n, DType::float32), copy = zeros(n, DType::float32),
+                 gathered = zeros(n * size, DType::float32), received = zeros(n, DType::float32),
+                 none = zeros(0, DType::float32);
+    Work outside;
+    GpuRecording recording(testing::device());
+    recording.record([&] {
+      sum.copy_from(input);
+      const Work reduced = communicator.all_reduce(stream(), sum),
+                 all = communicator.all_gather(stream(), input, gathered);
+      reduced.wait();
+      reduced.wait();
+      copy.copy_from(sum);
+      communicator.all_reduce(stream(), none).wait();
+      if (size > 1)
+        communicator.exchange(stream(), {Message::send(copy, next), Message::receive(received, last)}).wait();
+      all.wait();
+      outside = all;
+    });
+    EXPECT_THROW(outside.wait(), ContractError);
+    for (const int draw : {1, 2, 3}) {
+      input.copy_from(tensor<float>(draw, self.rank(), n));
+      recording.replay();
+      EXPECT_EQ(wrong_elements<float>(copy, draw, size, Reduction::sum), 0);
+      EXPECT_EQ(wrong_elements<float>(size > 1 ? received : copy, draw, size, Reduction::sum), 0);
+      for (int rank = 0; rank < size; ++rank) {
+        EXPECT_EQ(gathered.narrow(0, rank * n, n).clone().to_vector<float>(),
+                  tensor<float>(draw, rank, n).to_vector<float>());
+      }
+    }
     communicator.check();
   });
 }

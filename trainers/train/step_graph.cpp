@@ -24,9 +24,10 @@ void StepGraph::run(const std::string& shapes, const Work& work) {
 void StepGraph::record(const Work& work) {
   const ArenaCounters counters = arena(device_).counters();
   // The peak use of past steps beyond persistent tensors, plus some slack for different fragmentation.
-  const std::int64_t bytes = counters.system_bytes - counters.bytes_in_use;
+  const std::int64_t used = counters.system_bytes - counters.bytes_in_use;
+  const std::int64_t bytes = pool_bytes_.try_emplace(shapes_, used + used / 16 + (std::int64_t{4} << 20)).first->second;
   try {
-    pool_ = std::make_unique<ArenaPool>(device_, bytes + bytes / 16 + (std::int64_t{4} << 20));
+    pool_ = std::make_unique<ArenaPool>(device_, bytes);
     auto recording = std::make_unique<GpuRecording>(device_);
     const ArenaPool::Use use(*pool_);
     recording->record(work);

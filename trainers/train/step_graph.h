@@ -1,6 +1,7 @@
 #pragma once
 // CUDA graphs of training steps: a step is recorded once and replayed, which launches its hundreds of kernels at once.
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,7 +43,8 @@ class StepGraph {
   std::unique_ptr<ArenaPool> pool_;      // allocations of the recorded work
   std::unique_ptr<GpuRecording> graph_;  // destroyed before the pool
   std::string shapes_, refused_;
-  int steady_ = 0;  // consecutive run steps of these shapes
+  std::map<std::string, std::int64_t> pool_bytes_;  // by shapes: later estimates would include earlier pools
+  int steady_ = 0;                                  // consecutive run steps of these shapes
   bool replayed_ = false;
 };
 

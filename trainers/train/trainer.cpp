@@ -129,6 +129,7 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
   const bool reduces = !checks;  // the search for a non-finite op is local to each rank
 
   model_.store->forget_gradients();
+  parallel_.abandon_reduction();  // of a step whose recording failed
   Tape tape(stream);
   tape.set_checks(checks);
   for (std::size_t i = 0; i < batches.size(); ++i) {
@@ -197,13 +198,13 @@ Evaluation Trainer::validate() {
     return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
                     settings.trainer.validation_batches, {}, parallel_.work());
   };
-  // A rank that repeated its validation for lack of memory would issue its collectives twice.
-  if (parallel_.group()) graph_.forget();
   if (!graph_.holds_memory()) return measure();
   try {
     return measure();
   } catch (const MachineError&) {
-    graph_.forget();  // the recording may hold the missing memory
+    // The recording may hold the missing memory. On GPUs, ranks exchange only sums after the last batch, so one of them
+    // may measure again.
+    graph_.forget();
     return measure();
   }
 }

@@ -144,7 +144,7 @@ class CudaEngine final : public GpuEngine, public GpuBlocks {
     const cudaError_t ended = cudaStreamEndCapture(static_cast<cudaStream_t>(gpu_queue(stream)), &graph);
     free_kept_blocks();
     check_cuda(ended, "recording work", index);
-    return make_cuda_graph(graph, index);
+    return make_cuda_graph(graph, stream);
   }
 
   void abandon_capture(const Stream& stream) noexcept override {

@@ -23,14 +23,17 @@ class CudaGraph final : public GpuGraph {
 
 }  // namespace
 
-std::unique_ptr<GpuGraph> make_cuda_graph(cudaGraph_t graph, int index) {
+std::unique_ptr<GpuGraph> make_cuda_graph(cudaGraph_t graph, const Stream& stream) {
   cudaGraphExec_t executable = nullptr;
   std::size_t nodes = 0;
   cudaError_t made = cudaGraphGetNodes(graph, nullptr, &nodes);
   if (made == cudaSuccess && nodes > 0) made = cudaGraphInstantiate(&executable, graph, 0);
+  auto result = executable ? std::make_unique<CudaGraph>(executable) : nullptr;
+  // Takes the graph's memory on the device now, while a lack of it is still a refusal to record.
+  if (result) made = cudaGraphUpload(executable, static_cast<cudaStream_t>(gpu_queue(stream)));
   cudaGraphDestroy(graph);
-  check_cuda(made, "instantiating a graph of recorded work", index);
-  return nodes > 0 ? std::make_unique<CudaGraph>(executable) : nullptr;
+  check_cuda(made, "instantiating a graph of recorded work", stream.device.index);
+  return result;
 }
 
 }  // namespace furlong

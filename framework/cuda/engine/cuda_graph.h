@@ -8,7 +8,8 @@
 
 namespace furlong {
 
-/// Takes ownership of the graph. Returns null if it is empty. Throws MachineError if it cannot be instantiated.
-std::unique_ptr<GpuGraph> make_cuda_graph(cudaGraph_t graph, int index);
+/// Takes ownership of the graph, and uploads it on the stream. Returns null if it is empty. Throws MachineError if it
+/// cannot be instantiated.
+std::unique_ptr<GpuGraph> make_cuda_graph(cudaGraph_t graph, const Stream& stream);
 
 }  // namespace furlong

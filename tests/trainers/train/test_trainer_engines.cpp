@@ -186,6 +186,25 @@ TEST_P(TrainingOnGpus, DeviceFaultIsNotCaptureRefusal) {
   EXPECT_FALSE(graph.replayed());
 }
 
+TEST_P(TrainingOnGpus, RecordingsOfAlternatingShapesReuseMemory) {
+  StepGraph graph(testing::device());
+  const auto cycle = [&] {
+    for (const auto& [shapes, elements] : {std::pair("long", 1 << 20), std::pair("short", 1 << 18)}) {
+      for (int step = 0; step < 4; ++step) {
+        graph.run(shapes, [&, n = elements] {
+          const Tensor first = Tensor::zeros({n}, DType::float32, testing::device());
+          const Tensor second = first.clone();
+        });
+      }
+      EXPECT_TRUE(graph.replayed());
+    }
+  };
+  for (int i = 0; i < 2; ++i) cycle();
+  const std::int64_t before = arena(testing::device()).counters().system_bytes;
+  for (int i = 0; i < 10; ++i) cycle();
+  EXPECT_EQ(arena(testing::device()).counters().system_bytes, before);
+}
+
 TEST_P(TrainingOnEngines, SteadyStepAllocatesNoSystemMemory) {
   Trainer one = trainer({"model.attention.mechanism=linear"}, testing::device());
   for (int step = 0; step < 4; ++step) one.step();

@@ -36,6 +36,10 @@ void DataParallel::begin_reduction(const Tape& tape) {
   if (reducer_) reducer_->begin(tape);
 }
 
+void DataParallel::abandon_reduction() {
+  if (reducer_) reducer_->abandon();
+}
+
 void DataParallel::finish_reduction(const Stream& stream) {
   if (reducer_) reducer_->finish(stream);
 }

@@ -36,6 +36,8 @@ class DataParallel {
   /// Starts the reduction of the step's gradients: the next backward, on this tape, is the last one that adds to them.
   /// After finish_reduction(), which follows ParameterStore::complete_gradients(), they are the sums over all ranks.
   void begin_reduction(const Tape& tape);
+  /// See GradientReducer::abandon.
+  void abandon_reduction();
   /// See GradientReducer::finish: blocks on a CPU; on a GPU, `stream` waits.
   void finish_reduction(const Stream& stream);
   /// Call this after the reduction. Sums the accumulating buffers over all ranks.

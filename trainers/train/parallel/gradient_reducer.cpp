@@ -49,6 +49,11 @@ void GradientReducer::begin(const Tape& tape) {
   tape_ = &tape;
 }
 
+void GradientReducer::abandon() {
+  tape_ = nullptr;
+  for (Bucket& bucket : buckets_) bucket.work.clear();
+}
+
 void GradientReducer::note_final(std::size_t bucket) {
   if (!tape_) return;
   --buckets_[bucket].open;

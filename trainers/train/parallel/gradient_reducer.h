@@ -28,6 +28,8 @@ class GradientReducer {
   /// Call this before the last backward that adds to these gradients. That backward starts the reduction of each bucket
   /// when its gradients are final. `tape` must live until finish(). Returns immediately.
   void begin(const Tape& tape);
+  /// Forgets a reduction without finish(): its backward failed, or was recorded in vain. No effect without one.
+  void abandon();
   /// Call this after that backward and ParameterStore::complete_gradients(). Starts the reduction of the remaining
   /// buckets and waits for all buckets: on a CPU the call blocks, on a GPU `stream` waits. Throws MachineError if a
   /// rank failed, and ContractError without begin().

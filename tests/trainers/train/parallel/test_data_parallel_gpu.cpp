@@ -81,10 +81,10 @@ TEST_F(DataParallelGpuTest, LossesEqualOneProcess) {
   expect_near(curves(2, settings(), Device{})[0], one[0]);
 }
 
-// Each rank records its third step and replays it, with the exchange between the parts of the recording. Validation
-// ends the recording of several ranks: with one at step 5, steps 3 to 5 and 8 are replayed.
+// Each rank records its third step and replays it, with the exchange between the parts of the recording, while
+// validations and checkpoints come between.
 TEST_F(DataParallelGpuTest, ReplayedStepsEqualRunStepsBitwise) {
-  const auto run = [&](std::vector<std::string> overrides, const char* graphs) {
+  const auto run = [&](std::vector<std::string> overrides, const char* graphs, const std::filesystem::path& file) {
     overrides.push_back(std::string("trainer.cuda_graph=") + graphs);
     return run_world(
         2,
@@ -94,23 +94,30 @@ TEST_F(DataParallelGpuTest, ReplayedStepsEqualRunStepsBitwise) {
           for (int i = 0; i < 8; ++i) {
             const StepReport found = trainer.step();
             report.add({found.loss, found.gradient_norm});
+            EXPECT_EQ(trainer.replayed(), std::string(graphs) == "true" && i >= 2) << i;
             if (i == 4) report.add(trainer.validate().loss);
-            const bool is_first_of_shapes = i < 2 || i == 5 || i == 6;
-            EXPECT_EQ(trainer.replayed(), std::string(graphs) == "true" && !is_first_of_shapes) << i;
+            if (i == 5) trainer.save(file);
           }
+          // In bfloat16 one bucket of 1 MB takes all matrices.
+          EXPECT_EQ(trainer.reducer()->overlapped_buckets() > 0, settings.parallel.gradient_dtype == "float32");
           for (const float value : trainer.model().store->values().to_vector<float>()) report.add(value);
         },
         with_stand_in());
   };
   const std::vector<std::vector<std::string>> cases{
-      {"parallel.zero_stage=0", "model.dropout=0.1", "parallel.bucket_megabytes=1"},
-      {"parallel.zero_stage=1", "trainer.gradient_accumulation=2", "parallel.gradient_dtype=bfloat16"},
+      {"parallel.zero_stage=0", "model.dropout=0.1"},
+      {"parallel.zero_stage=1", "trainer.gradient_accumulation=2", "optimizer.ema_decay=0.9"},
+      {"parallel.zero_stage=1", "parallel.gradient_dtype=bfloat16"},
   };
-  for (const auto& overrides : cases) {
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    std::vector<std::string> overrides = cases[i];
+    overrides.insert(overrides.end(), {"model.d_model=112", "model.n_layers=2", "parallel.bucket_megabytes=1"});
     const ::testing::ScopedTrace trace(__FILE__, __LINE__, fmt::format("{}", fmt::join(overrides, " ")));
-    const Curves replayed = run(overrides, "true"), eager = run(overrides, "false");
+    const auto file = [&](const char* name) { return path(fmt::format("{}_{}.h5", name, i)); };
+    const Curves replayed = run(overrides, "true", file("replayed")), eager = run(overrides, "false", file("eager"));
     EXPECT_EQ(replayed[0], eager[0]);
     EXPECT_EQ(replayed[1], eager[1]);
+    testing::expect_equal_tensors(file("replayed"), file("eager"));
   }
 }
 
@@ -138,7 +145,8 @@ TEST_F(DataParallelGpuTest, ReportsKilledRankAndEndsOthers) {
       [&](ProcessGroup& group, const Report& report) {
         const TokenizedDataset data = TokenizedDataset::open(path("text.h5"));
         Trainer trainer(settings(), data, simulated, std::nullopt, &group);
-        trainer.step();
+        for (int i = 0; i < 4; ++i) trainer.step();
+        EXPECT_TRUE(trainer.replayed());
         report.say("began");
         if (group.rank() == 1) ::kill(::getpid(), SIGKILL);
         for (;;) trainer.step();
@@ -151,11 +159,15 @@ TEST_F(DataParallelGpuTest, ReportsKilledRankAndEndsOthers) {
 }
 
 // NCCL aborts during a step while all ranks are alive: the step must report an error, because its results are invalid.
-TEST_F(DataParallelGpuTest, DiscardsStepAbortedByNccl) {
+class AbortedByNccl : public DataParallelGpuTest, public ::testing::WithParamInterface<int> {};
+INSTANTIATE_TEST_SUITE_P(InRunAndReplayedSteps, AbortedByNccl, ::testing::Values(5, 12));
+
+TEST_P(AbortedByNccl, StepIsDiscarded) {
   WorldOptions options = with_stand_in(3000ms);
   options.before = [before = options.before](int rank) {
     before(rank);
-    if (rank == 1) ::setenv("FURLONG_NCCL_STAND_IN_FAULT", "operation 5 breaks", 1);
+    const std::string fault = fmt::format("operation {} breaks", GetParam());
+    if (rank == 1) ::setenv("FURLONG_NCCL_STAND_IN_FAULT", fault.c_str(), 1);
   };
   World world(
       2,
@@ -170,7 +182,9 @@ TEST_F(DataParallelGpuTest, DiscardsStepAbortedByNccl) {
       options);
   EXPECT_EQ(world.wait(), (std::vector<int>{1, 1}));
   EXPECT_THAT(world.errors(), HasSubstr("NCCL: remote process exited or there was a network error"));
-  EXPECT_LT(world[0].numbers().size(), 5u);
+  const std::size_t steps = world[0].numbers().size();  // two operations each
+  EXPECT_LT(steps, static_cast<std::size_t>(GetParam()));
+  EXPECT_GE(steps, GetParam() == 12 ? 3u : 0u) << "the fault was meant for a replayed step";
 }
 
 TEST_F(DataParallelGpuTest, RejectsBackendForOtherDevices) {

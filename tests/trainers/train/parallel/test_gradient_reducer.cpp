@@ -30,11 +30,16 @@ class RecordingCommunicator : public Communicator {
 
   std::vector<Tensor> reduced;
   std::vector<std::int64_t> scattered;
+  bool breaks = false;  // wait() of later operations throws
 
  private:
   Work do_all_reduce(const Stream&, const Tensor& values, Reduction) override {
+    struct Broken final : Work::State {
+      void wait() override { throw MachineError("this operation was abandoned"); }
+      bool done() override { return false; }
+    };
     reduced.push_back(values);
-    return Work();
+    return breaks ? Work(std::make_shared<Broken>()) : Work();
   }
   Work do_reduce_scatter(const Stream&, const Tensor& input, const Tensor&, Reduction) override {
     scattered.push_back(input.elements());
@@ -158,6 +163,24 @@ TEST(GradientReducerTest, ReducesOnlyLastAccumulatedBatch) {
   backward(parameters.store, {"a", "b", "c", "d"});
   EXPECT_TRUE(communicator.reduced.empty());
   step(parameters.store, reducer, {"a", "b", "c", "d"});
+  EXPECT_EQ(communicator.reduced.size(), 6u);
+}
+
+// As after a recording that failed: its operations are not waited for, and its tape is not used.
+TEST(GradientReducerTest, AbandonedReductionIsForgotten) {
+  Parameters parameters;
+  RecordingCommunicator communicator(2);
+  const ShardLayout layout(parameters.store, 1, 2);
+  GradientReducer reducer(parameters.store, communicator, layout, DType::float32, false);
+  communicator.breaks = true;
+  backward(parameters.store, {"x", "y", "a", "b", "c", "d"}, 0, &reducer);
+  EXPECT_FALSE(communicator.reduced.empty());
+  reducer.abandon();
+  communicator.breaks = false;
+  communicator.reduced.clear();
+  backward(parameters.store, {"a", "b", "c", "d"});  // accumulated
+  EXPECT_TRUE(communicator.reduced.empty());
+  EXPECT_EQ(step(parameters.store, reducer, {"x", "y", "a", "b", "c", "d"}), 5u);
   EXPECT_EQ(communicator.reduced.size(), 6u);
 }
 
