@@ -13,10 +13,6 @@
 namespace furlong::command_line {
 namespace {
 
-Cell number_cell(double value, const std::string& format = "{:.5g}") {
-  return {std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "-", value, true};
-}
-
 nlohmann::ordered_json json_value(const Cell& cell) {
   if (!cell.numeric) return cell.text;
   if (cell.number == std::floor(cell.number) && std::fabs(cell.number) < 0x1p53)
@@ -25,6 +21,10 @@ nlohmann::ordered_json json_value(const Cell& cell) {
 }
 
 }  // namespace
+
+Cell number_cell(double value, const std::string& format) {
+  return {std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : "-", value, true};
+}
 
 Cell text_cell(const std::string& text) {
   Cell cell{text};

@@ -20,6 +20,9 @@ struct Cell {
 /// Returns the cell of a text. It is numeric if the whole text is a number.
 Cell text_cell(const std::string& text);
 
+/// Returns the cell of a number; "-" if it is not finite.
+Cell number_cell(double value, const std::string& format = "{:.5g}");
+
 /// Returns the names of columns that all runs have.
 const std::vector<std::string>& run_columns();
 

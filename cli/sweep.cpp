@@ -2,9 +2,13 @@
 #include "evaluation/sweep/sweep.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
+#include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "cli/command_line.h"
@@ -55,6 +59,17 @@ std::string state_of(const SweepOutcome& outcome, const RunFiles* files) {
   return files ? std::string(name_of(files->state)) : "not started";
 }
 
+Json json_of(const config::Value& value) {
+  return std::visit(
+      [](const auto& one) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(one)>, std::monostate>)
+          return Json();
+        else
+          return Json(one);
+      },
+      value);
+}
+
 Row row_of(const SweepRun& run, const SweepOutcome& outcome) {
   const std::filesystem::path& directory = run.loaded.settings.run_directory;
   std::optional<RunFiles> files;
@@ -69,15 +84,7 @@ Row row_of(const SweepRun& run, const SweepOutcome& outcome) {
       row.cells.push_back(files ? cell_of(*files, directory, column) : Cell{"-"});
   }
   Json values = Json::object();
-  for (const auto& [key, value] : run.values)
-    values[key] = std::visit(
-        [](const auto& one) {
-          if constexpr (std::is_same_v<std::decay_t<decltype(one)>, std::monostate>)
-            return Json();
-          else
-            return Json(one);
-        },
-        value);
+  for (const auto& [key, value] : run.values) values[key] = json_of(value);
   row.json = as_json(row.cells, columns);
   row.json["settings"] = std::move(values);
   row.json["run_directory"] = directory.string();
@@ -85,12 +92,50 @@ Row row_of(const SweepRun& run, const SweepOutcome& outcome) {
   return row;
 }
 
-/// Prints one table over all runs, the lowest validation loss first, and writes it as JSON.
+/// Lowest validation losses of runs that differ only in their seed.
+struct Group {
+  std::string name;  ///< the settings
+  Json settings = Json::object();
+  std::vector<double> best;
+
+  double mean() const { return std::accumulate(best.begin(), best.end(), 0.0) / static_cast<double>(best.size()); }
+  /// The standard deviation, with n - 1; NaN of one run.
+  double deviation() const {
+    double squares = 0;
+    for (const double one : best) squares += (one - mean()) * (one - mean());
+    return best.size() > 1 ? std::sqrt(squares / static_cast<double>(best.size() - 1))
+                           : std::numeric_limits<double>::quiet_NaN();
+  }
+};
+
+/// Returns the groups of runs with a validation loss, the lowest mean first; none if no group has two runs.
+std::vector<Group> groups_of(const std::vector<SweepRun>& runs, const std::vector<Row>& rows, std::size_t best) {
+  std::map<std::string, Group> by_name;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (!std::isfinite(rows[i].cells[best].number)) continue;
+    Group group;
+    for (const auto& [key, value] : runs[i].values) {
+      if (key == "seed") continue;
+      group.name += fmt::format("{}{}={}", group.name.empty() ? "" : " ", key, config::to_text(value));
+      group.settings[key] = json_of(value);
+    }
+    if (group.name.empty()) group.name = "all runs";
+    by_name.try_emplace(group.name, group).first->second.best.push_back(rows[i].cells[best].number);
+  }
+  std::vector<Group> groups;
+  for (auto& [name, group] : by_name) groups.push_back(std::move(group));
+  if (std::none_of(groups.begin(), groups.end(), [](const Group& one) { return one.best.size() > 1; })) return {};
+  std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) { return a.mean() < b.mean(); });
+  return groups;
+}
+
+/// Prints one table over all runs, the lowest validation loss first, and one of means over seeds. Writes both as JSON.
 void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOutcome>& outcomes,
                    const SweepArguments& options) {
   std::vector<Row> rows;
   for (std::size_t i = 0; i < runs.size(); ++i) rows.push_back(row_of(runs[i], outcomes[i]));
   const std::size_t best = 3;
+  const std::vector<Group> groups = groups_of(runs, rows, best);
   std::stable_sort(rows.begin(), rows.end(),
                    [&](const Row& a, const Row& b) { return comes_before(a.cells[best], b.cells[best]); });
   std::vector<std::vector<Cell>> cells;
@@ -101,6 +146,22 @@ void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
     object["runs"].push_back(std::move(row.json));
   }
   print_table(cells, columns);
+  std::vector<std::vector<Cell>> means;
+  for (const Group& group : groups) {
+    means.push_back({{group.name},
+                     text_cell(std::to_string(group.best.size())),
+                     number_cell(group.mean()),
+                     number_cell(group.deviation(), "{:.2g}")});
+    const double deviation = group.deviation();
+    object["means"].push_back({{"settings", group.settings},
+                               {"seeds", group.best.size()},
+                               {"mean", group.mean()},
+                               {"deviation", std::isfinite(deviation) ? Json(deviation) : Json()}});
+  }
+  if (!means.empty()) {
+    fmt::print("\n");
+    print_table(means, {"best, over seeds", "seeds", "mean", "deviation"});
+  }
   if (!options.json.empty())
     write_file_atomically(options.json, object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -205,7 +266,8 @@ void add_sweep(Command program, int& status) {
       "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 save and stop the sweep with status 3. Several processes can train "
       "runs of one sweep at the same time; sbatch --array=1-N scripts/slurm/train.sbatch SWEEP starts one for each "
       "run.\n"
-      "The table has the columns of furlong runs, the lowest validation loss first.");
+      "The table has the columns of furlong runs, the lowest validation loss first. If runs differ only in their seed, "
+      "a second table has mean and standard deviation of their lowest losses.");
   command.examples({
       "furlong sweep sweep.yaml --dry-run",
       "furlong sweep sweep.yaml --set trainer.max_steps=500 --json-file sweep.json",

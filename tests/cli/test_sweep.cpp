@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/job.h"
@@ -62,6 +63,22 @@ TEST_F(SweepProgramTest, TrainsAllRunsOnceAndPrintsOneTable) {
     EXPECT_EQ(one["run_directory"], path("out/") + one["run"].get<std::string>());
     EXPECT_THAT(first.out, ::testing::ContainsRegex("\n" + one["run"].get<std::string>() + " +finished +4/4 "));
   }
+  const Json means = Json::parse(content(path("table.json")))["means"];
+  ASSERT_EQ(means.size(), 2u);
+  EXPECT_LE(means[0]["mean"], means[1]["mean"]);
+  for (const Json& mean : means) {
+    std::vector<double> best;
+    for (const Json& one : runs) {
+      if (one["settings"]["optimizer.learning_rate"] == mean["settings"]["optimizer.learning_rate"])
+        best.push_back(one["best"]);
+    }
+    EXPECT_EQ(mean["settings"].size(), 1u) << "without the seed";
+    ASSERT_EQ(best.size(), 2u);
+    EXPECT_EQ(mean["seeds"], 2);
+    EXPECT_NEAR(mean["mean"], (best[0] + best[1]) / 2, 1e-12);
+    EXPECT_NEAR(mean["deviation"], std::abs(best[0] - best[1]) / std::sqrt(2.0), 1e-12);
+  }
+  EXPECT_THAT(first.out, ::testing::ContainsRegex("\noptimizer.learning_rate=0.001 +2 +[0-9.]+ +[0-9.e-]+\n"));
   const std::string name = "learning_rate=0.001,seed=2";
   const auto found = std::find_if(runs.begin(), runs.end(), [&](const Json& one) { return one["run"] == name; });
   ASSERT_NE(found, runs.end());
@@ -111,6 +128,7 @@ TEST_F(SweepProgramTest, TrainsOneRunByIndex) {
   const Json runs = table();
   ASSERT_EQ(runs.size(), 3u);
   EXPECT_EQ(runs[0]["run"], "seed=2") << "runs without a loss come last";
+  EXPECT_FALSE(Json::parse(content(path("table.json"))).contains("means")) << "one run has a loss";
   EXPECT_EQ(runs[1]["state"], "not started");
   EXPECT_TRUE(runs[1]["best"].is_null());
   EXPECT_TRUE(runs[1]["step"].is_null());
