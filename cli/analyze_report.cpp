@@ -21,14 +21,7 @@ std::string number(double value) {
 }
 std::string number(const std::optional<double>& value) { return value ? number(*value) : "-"; }
 
-/// JSON has neither infinity nor NaN.
-Json json_number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-Json json_number(const std::optional<double>& value) { return value ? json_number(*value) : Json(); }
-Json json_numbers(const std::vector<double>& values) {
-  Json array = Json::array();
-  for (const double value : values) array.push_back(json_number(value));
-  return array;
-}
+Json json_number(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
 std::string required_text(const RequiredFeatures& required) {
   return required.m ? std::to_string(*required.m) : fmt::format("> {}", required.tried);
@@ -158,14 +151,14 @@ Json as_json(const SweepSetting& setting) {
               {"query_norm", json_number(setting.query_norm)},
               {"key_norm", json_number(setting.key_norm)},
               {"uniform_error", json_number(setting.uniform_error)}};
-  if (!setting.deviation) object["uniform_error_of_heads"] = json_numbers(setting.uniform_error_of_heads);
+  if (!setting.deviation) object["uniform_error_of_heads"] = setting.uniform_error_of_heads;
   object["attention"] = Json::array();
   for (const SweepResult& result : setting.results) {
     Json one{{"map", result.candidate.name()},
              {"random_projection", kind_name(result.candidate)},
              {"m", result.m},
              {"error", json_number(result.error)}};
-    if (!setting.deviation) one["error_of_heads"] = json_numbers(result.error_of_heads);
+    if (!setting.deviation) one["error_of_heads"] = result.error_of_heads;
     if (result.kernel) {
       one["kernel_relative_variance"] = json_number(result.kernel->relative_variance);
       one["kernel_relative_error"] = json_number(result.kernel->relative_error);

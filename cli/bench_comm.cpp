@@ -70,8 +70,6 @@ void print(const BenchCommTraining& training) {
       static_cast<double>(overlapped) / steps);
 }
 
-Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
 Json as_json(const BenchCommFigure& figure, int ranks) {
   Json object{{"operation", figure.operation},
               {"bytes", figure.bytes},
@@ -80,9 +78,9 @@ Json as_json(const BenchCommFigure& figure, int ranks) {
               {"algorithm_bandwidth", algorithm_bandwidth(figure, figure.median_seconds)},
               {"bus_bandwidth", bus_bandwidth(figure, figure.median_seconds, ranks)},
               {"seconds", figure.seconds},
-              {"backend_median_seconds", number_or_null(figure.raw_median_seconds)},
-              {"backend_algorithm_bandwidth", number_or_null(algorithm_bandwidth(figure, figure.raw_median_seconds))},
-              {"backend_bus_bandwidth", number_or_null(bus_bandwidth(figure, figure.raw_median_seconds, ranks))},
+              {"backend_median_seconds", figure.raw_median_seconds},
+              {"backend_algorithm_bandwidth", algorithm_bandwidth(figure, figure.raw_median_seconds)},
+              {"backend_bus_bandwidth", bus_bandwidth(figure, figure.raw_median_seconds, ranks)},
               {"backend_seconds", figure.raw}};
   return object;
 }

@@ -55,26 +55,23 @@ void print(const LraResult& result, std::size_t width) {
 }
 
 Json as_json(const LraResult& result) {
-  const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
-  return {{"task", result.task},
-          {"mechanism", result.mechanism},
-          {"stand_in", result.stand_in.empty() ? Json() : Json(result.stand_in)},
-          {"run_directory", result.run_directory.string()},
-          {"dataset", result.dataset},
-          {"dataset_options", result.dataset_options},
-          {"config", result.config},
-          {"accuracy",
-           {{"value", result.accuracy.value},
-            {"low", number(result.accuracy.low)},
-            {"high", number(result.accuracy.high)}}},
-          {"baseline_accuracy", result.baseline},
-          {"published_accuracy", result.published ? Json(*result.published) : Json()},
-          {"test_samples", result.test_samples},
-          {"parameters", result.parameters},
-          {"steps", result.steps},
-          {"tokens", result.tokens},
-          {"seconds", result.seconds},
-          {"peak_bytes", result.peak_bytes}};
+  return {
+      {"task", result.task},
+      {"mechanism", result.mechanism},
+      {"stand_in", result.stand_in.empty() ? Json() : Json(result.stand_in)},
+      {"run_directory", result.run_directory.string()},
+      {"dataset", result.dataset},
+      {"dataset_options", result.dataset_options},
+      {"config", result.config},
+      {"accuracy", {{"value", result.accuracy.value}, {"low", result.accuracy.low}, {"high", result.accuracy.high}}},
+      {"baseline_accuracy", result.baseline},
+      {"published_accuracy", result.published ? Json(*result.published) : Json()},
+      {"test_samples", result.test_samples},
+      {"parameters", result.parameters},
+      {"steps", result.steps},
+      {"tokens", result.tokens},
+      {"seconds", result.seconds},
+      {"peak_bytes", result.peak_bytes}};
 }
 
 int run(const BenchLraArguments& arguments) {

@@ -140,7 +140,7 @@ Json as_json(const Evaluation& found, const UnigramBaseline& baseline, const Mod
     object["perplexity"] = found.perplexity();
     object["bits_per_token"] = found.bits_per_token();
     object["bits_per_byte"] = bits ? Json(*bits) : Json();
-    if (bits) object["bytes"] = baseline.bytes;
+    object["bytes"] = bits ? Json(baseline.bytes) : Json();
   }
   const bool has_accuracy = objective.label_kind() != LabelKind::numbers;
   if (has_accuracy) object["accuracy"] = found.accuracy;

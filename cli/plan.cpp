@@ -75,8 +75,6 @@ PlanDevice device_of(const PlanArguments& options, const Settings& settings, con
   return device;
 }
 
-Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
 Json as_json(const PlanSegments& segments) {
   if (segments.ranks == 1) return {};
   return {{"context_parallel_size", segments.ranks},  {"tokens", segments.tokens},
@@ -98,14 +96,10 @@ Json copy_as_json(const PlanReport& report) {
 
 Json as_json(const Plan& plan) {
   const PlanMemory& memory = plan.memory;
-  Json bytes{{"parameters", memory.parameters},
-             {"gradients", memory.gradients},
-             {"exchange", memory.exchange},
-             {"optimizer", memory.optimizer},
-             {"activations", number_or_null(memory.activations)},
-             {"total", number_or_null(memory.total())},
-             {"available", plan.available},
-             {"missing", plan.fits() ? Json(0) : number_or_null(memory.total() - plan.available)}};
+  Json bytes{{"parameters", memory.parameters},   {"gradients", memory.gradients},
+             {"exchange", memory.exchange},       {"optimizer", memory.optimizer},
+             {"activations", memory.activations}, {"total", memory.total()},
+             {"available", plan.available},       {"missing", plan.fits() ? 0 : memory.total() - plan.available}};
   return {{"fits", plan.fits()},
           {"would_fit", plan.would_fit},
           {"memory_bytes", bytes},

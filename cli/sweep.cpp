@@ -152,11 +152,10 @@ void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
                      text_cell(std::to_string(group.best.size())),
                      number_cell(group.mean()),
                      number_cell(group.deviation(), "{:.2g}")});
-    const double deviation = group.deviation();
     object["means"].push_back({{"settings", group.settings},
                                {"seeds", group.best.size()},
                                {"mean", group.mean()},
-                               {"deviation", std::isfinite(deviation) ? Json(deviation) : Json()}});
+                               {"deviation", group.deviation()}});
   }
   if (!means.empty()) {
     fmt::print("\n");

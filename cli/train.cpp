@@ -1,6 +1,5 @@
 // furlong train: trains a model from a YAML config.
 
-#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -44,10 +43,6 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   output.finish();
 }
 
-nlohmann::ordered_json number_or_null(double value) {
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
-}
-
 int run(const TrainArguments& options) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
   TrainOptions train_options;
@@ -85,8 +80,8 @@ int run(const TrainArguments& options) {
     const nlohmann::ordered_json object{{"step", result.step},
                                         {"interrupted", result.interrupted},
                                         {"stopped_early", result.stopped_early},
-                                        {"train_loss", number_or_null(result.train_loss)},
-                                        {"validation_loss", number_or_null(result.validation_loss)},
+                                        {"train_loss", result.train_loss},
+                                        {"validation_loss", result.validation_loss},
                                         {"run_directory", result.run_directory.string()},
                                         {"checkpoint", result.checkpoint.string()}};
     fmt::print("{}\n", object.dump(2));

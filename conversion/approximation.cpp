@@ -1,7 +1,6 @@
 #include "conversion/approximation.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "conversion/attention_request.h"
@@ -138,15 +137,12 @@ std::vector<HeadApproximation> measure_approximation(ObservedModel& teacher, Mod
 
 nlohmann::ordered_json as_json(const std::vector<HeadApproximation>& heads) {
   auto array = nlohmann::ordered_json::array();
-  const auto number = [](double value) {
-    return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
-  };
   for (const HeadApproximation& one : heads) {
     array.push_back({{"layer", one.layer},
                      {"head", one.head},
                      {"mechanism", one.mechanism},
-                     {"error", number(one.error)},
-                     {"uniform_error", number(one.uniform_error)},
+                     {"error", one.error},
+                     {"uniform_error", one.uniform_error},
                      {"query_norm", {{"mean", one.query_norm.mean}, {"largest", one.query_norm.largest}}},
                      {"key_norm", {{"mean", one.key_norm.mean}, {"largest", one.key_norm.largest}}}});
   }

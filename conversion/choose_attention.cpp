@@ -209,12 +209,11 @@ std::string AutomaticChoice::text() const {
 nlohmann::ordered_json AutomaticChoice::json() const {
   auto list = nlohmann::ordered_json::array();
   for (const HeadChoice& one : heads) {
-    nlohmann::ordered_json head{
-        {"layer", one.layer},
-        {"head", one.head},
-        {"mechanism", one.linear ? layers::linear_attention : layers::softmax_attention},
-        {"error", map && std::isfinite(one.error) ? nlohmann::ordered_json(one.error) : nlohmann::ordered_json()},
-        {"alone", one.own}};
+    nlohmann::ordered_json head{{"layer", one.layer},
+                                {"head", one.head},
+                                {"mechanism", one.linear ? layers::linear_attention : layers::softmax_attention},
+                                {"error", map ? nlohmann::ordered_json(one.error) : nlohmann::ordered_json()},
+                                {"alone", one.own}};
     if (!one.why_softmax.empty()) head["why_softmax"] = one.why_softmax;
     list.push_back(head);
   }

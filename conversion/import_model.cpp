@@ -1,6 +1,5 @@
 #include "conversion/import_model.h"
 
-#include <fstream>
 #include <set>
 
 #include "conversion/performer_directory.h"
@@ -31,14 +30,8 @@ struct ForeignSource {
 
 std::string text_of(const fs::path& file) { return read_text_file(file, std::uint64_t{256} << 20); }
 
-bool is_gguf(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  char magic[4] = {};
-  return in.read(magic, 4) && std::string_view(magic, 4) == "GGUF";
-}
-
 ForeignSource open_foreign(const fs::path& path) {
-  if (fs::is_regular_file(path) && is_gguf(path)) {
+  if (is_gguf(path)) {
     std::unique_ptr<GgufFile> file = open_gguf(path);
     ForeignConfig config(config_of_gguf(*file), path.string());
     std::string text = config.json().dump(2) + "\n";

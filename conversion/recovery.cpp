@@ -194,8 +194,7 @@ class Measurement {
   std::optional<Teacher> teacher_;
 };
 
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-Json number(const std::optional<double>& value) { return value ? number(*value) : Json(); }
+Json number(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
 Json to_json(const Evaluation& found, bool tokens) {
   Json object{{"loss", number(found.loss)}};

@@ -3,29 +3,13 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "datasets/tokenizers/base64.h"
 #include "framework/core/error.h"
 
 namespace furlong {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string from_base64(const std::string& text) {
-  constexpr std::string_view alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string bytes;
-  std::uint32_t bits = 0;
-  int n_bits = 0;
-  for (const char letter : text) {
-    const std::size_t value = alphabet.find(letter);
-    if (value == std::string_view::npos) break;  // padding
-    bits = bits << 6 | static_cast<std::uint32_t>(value);
-    n_bits += 6;
-    if (n_bits < 8) continue;
-    n_bits -= 8;
-    bytes += static_cast<char>(bits >> n_bits & 0xffU);
-  }
-  return bytes;
-}
 
 /// Returns the special tokens under Hugging Face's keys.
 Json special_tokens(const Tokenizer& tokenizer, const char* class_name, bool has_segments) {
@@ -69,7 +53,7 @@ std::vector<std::pair<std::string, std::string>> tokenizer_files(const Vocabular
   }
   if (object.contains("sentencepiece")) {
     std::vector<std::pair<std::string, std::string>> files{
-        {"tokenizer.model", from_base64(object.at("sentencepiece").get<std::string>())}};
+        {"tokenizer.model", from_base64(object.at("sentencepiece").get<std::string>()).value()}};
     if (chat_template.empty()) return files;
     Json config = special_tokens(tokenizer, "LlamaTokenizer", has_segments);
     config["add_bos_token"] = !vocabulary.frame_front().empty();

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <fstream>
+#include <string_view>
 #include <tuple>
 
 #include "formats/dequantize.h"
@@ -231,6 +233,13 @@ class Gguf final : public foreign::TensorTable<GgufFile, Place> {
 };
 
 }  // namespace
+
+bool is_gguf(const fs::path& path) {
+  if (!fs::is_regular_file(path)) return false;
+  std::ifstream file(path, std::ios::binary);
+  char magic[4] = {};
+  return file.read(magic, 4) && std::string_view(magic, 4) == "GGUF";
+}
 
 std::unique_ptr<GgufFile> open_gguf(const fs::path& path) { return std::make_unique<Gguf>(path); }
 

@@ -43,6 +43,9 @@ class GgufFile : public TensorFile {
   bool boolean(std::string_view key, bool fallback) const;
 };
 
+/// Whether the file exists and begins as a GGUF file does.
+bool is_gguf(const std::filesystem::path& path);
+
 /// Opens a GGUF file. Throws UserError if the file is not GGUF, is damaged, or has an unsupported version or byte
 /// order. Tensors of unsupported types are listed; reading one throws.
 std::unique_ptr<GgufFile> open_gguf(const std::filesystem::path& path);

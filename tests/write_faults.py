@@ -17,7 +17,6 @@ import dataclasses
 import errno
 import hashlib
 import json
-import os
 import pathlib
 import re
 import shutil

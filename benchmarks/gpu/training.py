@@ -14,7 +14,6 @@ Importing this module needs no PyTorch.
 
 import json
 import math
-import pathlib
 import random
 import subprocess
 

@@ -165,6 +165,7 @@ class Launch {
           [[fallthrough]];
         case SIGTERM:
         case SIGUSR1:
+        case SIGHUP:
           forwarded_.push_back(signal);
           for_each_living([&](const Rank& rank) { kill(rank.process, signal); });
           break;
@@ -257,7 +258,8 @@ class Launch {
     return moved;
   }
 
-  /// Relays the remaining output after all ranks have ended. SIGINT or SIGTERM ends the wait for a paused reader.
+  /// Relays the remaining output after all ranks have ended. SIGINT, SIGTERM or SIGHUP ends the wait for a paused
+  /// reader.
   void finish_output() {
     gave_up_ = interrupted_twice_;
     if (gave_up_) return;
@@ -277,7 +279,7 @@ class Launch {
       if (!open() && output_.empty()) return;
       wait_for_events();
       while (const int signal = signals_.next()) {
-        gave_up_ = gave_up_ || signal == SIGINT || signal == SIGTERM;
+        gave_up_ = gave_up_ || signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
       }
     }
   }

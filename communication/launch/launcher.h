@@ -34,11 +34,11 @@ struct LaunchOptions {
 /// 0 writes to the caller's streams. The lines of the other ranks go to standard error with the prefix "[rank k] ".
 /// Standard input is empty.
 ///
-/// SIGTERM, SIGINT and SIGUSR1 are forwarded to every rank, each time they arrive; a second SIGINT kills all ranks.
-/// Ctrl-Z suspends all ranks. If a rank fails, the others learn of it through their heartbeats. After `timeout` seconds
-/// those that still run are killed, including stopped ones (SIGSTOP). Stopped ranks are also killed if only they
-/// remain. If a rank is stopped when the first other rank exits with a status, the stopped rank is reported as failed,
-/// because the others lost it. If the launcher ends for any reason, the kernel kills its ranks.
+/// SIGTERM, SIGINT, SIGUSR1 and SIGHUP are forwarded to every rank, each time they arrive; a second SIGINT kills all
+/// ranks. Ctrl-Z suspends all ranks. If a rank fails, the others learn of it through their heartbeats. After `timeout`
+/// seconds those that still run are killed, including stopped ones (SIGSTOP). Stopped ranks are also killed if only
+/// they remain. If a rank is stopped when the first other rank exits with a status, the stopped rank is reported as
+/// failed, because the others lost it. If the launcher ends for any reason, the kernel kills its ranks.
 ///
 /// Call it from a thread that lives as long as the program, in a process without other threads. Throws UserError for
 /// invalid options, inside a job of several ranks, and for a port in use. Throws MachineError if a process cannot be

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "datasets/tokenizers/unicode.h"
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
 
@@ -55,7 +56,10 @@ LabelParser::LabelParser(const LabeledFormat& format)
 std::vector<std::string> LabelParser::split(std::string_view field) const {
   std::vector<std::string> texts;
   if (kind_ == LabelKind::tokens) {
-    for (const char letter : field) texts.emplace_back(1, letter);
+    for (std::size_t begin = 0, end = 0; begin < field.size(); begin = end) {
+      unicode::next(field, end);
+      texts.emplace_back(field.substr(begin, end - begin));
+    }
     return texts;
   }
   if (kind_ != LabelKind::sets) return {std::string(without_spaces_around(field))};

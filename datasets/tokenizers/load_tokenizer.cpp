@@ -1,6 +1,5 @@
 // Finds the tokenizer among a model's files and reads it.
 #include <algorithm>
-#include <fstream>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "datasets/tokenizers/piece_model.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
 #include "datasets/tokenizers/unicode.h"
+#include "formats/gguf.h"
 #include "framework/core/printable.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
@@ -252,13 +252,6 @@ std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const 
     parts.frame.front.push_back(*bare->special().beginning);
   if (config.boolean("add_eos_token", ends) && bare->special().end) parts.frame.back.push_back(*bare->special().end);
   return make_sentencepiece_tokenizer(std::move(parts), side_files.names, nullptr, path.string());
-}
-
-bool is_gguf(const fs::path& path) {
-  if (!fs::is_regular_file(path)) return false;
-  std::ifstream file(path, std::ios::binary);
-  char magic[4] = {};
-  return file.read(magic, 4) && std::string_view(magic, 4) == "GGUF";
 }
 
 std::shared_ptr<const Tokenizer> from_file(const fs::path& path) {

@@ -34,8 +34,8 @@ constexpr std::string_view retrieval_command =
     "furlong prepare labeled new_aan_pairs.train.tsv --text-field 4 --second-text-field 5 --label-field 1 --labels "
     "0.0,1.0 --validation-inputs new_aan_pairs.eval.tsv --test-inputs new_aan_pairs.test.tsv";
 constexpr std::string_view image_command =
-    "furlong prepare images data_batch_*.bin --format cifar10 --grayscale --split 0.9,0.1,0 --test-inputs "
-    "test_batch.bin";
+    "furlong prepare images cifar-10-batches-bin/data_batch_*.bin --format cifar10 --grayscale --split 0.9,0.1,0 "
+    "--test-inputs cifar-10-batches-bin/test_batch.bin";
 
 struct PublishedAccuracies {
   std::string_view task;

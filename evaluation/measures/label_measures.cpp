@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "evaluation/measures/regression.h"
+#include "evaluation/sequences/hidden_states.h"
 
 namespace furlong {
 namespace {
@@ -12,12 +13,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
-std::vector<double> doubles(const Tensor& values) {
-  if (values.dtype() == DType::float64) return values.to_vector<double>();
-  const std::vector<float> floats = values.to_vector<float>();
-  return {floats.begin(), floats.end()};
-}
 
 /// Returns column `column` of rows of `width`.
 std::vector<double> column_of(const std::vector<double>& values, std::size_t width, std::size_t column) {
@@ -43,7 +38,7 @@ BatchLoss LabelMeasures::loss() {
     Tensor logits;
     const auto result =
         model_.encoder->label_loss(context, input.inputs, label_targets(model_.settings, input), options, &logits);
-    logits_ = doubles(logits);
+    logits_ = doubles_of(logits);
     collect(batch);
     return result;
   };

@@ -25,12 +25,9 @@ const std::map<std::string, std::string>& page_sources() {
   return sources;
 }
 
-/// JSON has no NaN.
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
-
 Json column_json(const std::vector<double>& column, const std::vector<std::size_t>& rows) {
   Json values = Json::array();
-  for (const std::size_t row : rows) values.push_back(number(column[row]));
+  for (const std::size_t row : rows) values.push_back(column[row]);
   return values;
 }
 
@@ -55,7 +52,7 @@ Json run_json(const ReportRun& run, std::size_t max_rows) {
               {"state", name_of(files.state)},
               {"step", files.step},
               {"max_steps", files.max_steps},
-              {"best_loss", number(files.best_loss)},
+              {"best_loss", files.best_loss},
               {"best_step", files.best_step},
               {"tokens", files.tokens()},
               {"seconds", files.seconds()},

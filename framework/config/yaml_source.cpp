@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "framework/config/nearest.h"
 #include "framework/core/error.h"
 #include "framework/core/file_error.h"
+#include "framework/core/printable.h"
 
 namespace furlong::config {
 namespace {
@@ -24,15 +24,6 @@ std::vector<std::string> split_lines(const std::string& text) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
-}
-
-bool is_utf8(const std::string& text) {
-  try {
-    static_cast<void>(nlohmann::json(text).dump());  // its strict error handler validates UTF-8
-    return true;
-  } catch (const nlohmann::json::type_error&) {
-    return false;
-  }
 }
 
 // yaml-cpp's messages and their explanations for users who do not know YAML's grammar.
@@ -95,7 +86,7 @@ struct DocumentStart : YAML::EventHandler {
 
 YamlSource::YamlSource(std::string name, std::string text, bool has_lines)
     : name_(std::move(name)), lines_(split_lines(text)), has_lines_(has_lines), root_(YAML::NodeType::Map) {
-  if (text.find('\0') != std::string::npos || !is_utf8(text))
+  if (text.find('\0') != std::string::npos || !foreign::is_utf8(text))
     throw UserError("{}: found bytes that are not UTF-8 text; expected a YAML file", name_);
   try {
     // Not YAML::LoadAll: after a stray closing bracket its parser makes no progress, and it collects documents until

@@ -169,8 +169,9 @@ TEST_F(LraProgramTest, ConfigsAndDatasetsAreCheckedBeforeTraining) {
   };
   refused("listops,image", {"tiny/image_tiny.yaml", "--configs"});
   config("image", 1024);
-  refused("listops,image", {"image.h5: does not exist", "furlong prepare images data_batch_*.bin --format cifar10",
-                            "--output " + path("image.h5")});
+  refused("listops,image",
+          {"image.h5: does not exist", "furlong prepare images cifar-10-batches-bin/data_batch_*.bin --format cifar10",
+           "--output " + path("image.h5")});
   std::ofstream(path("tiny/image_tiny.yaml"), std::ios::app) << "# run.sh: prepare cifar10\n";
   refused("listops,image", {"image.h5: does not exist; prepare it: scripts/prepare_data.sh cifar10"});
   prepare_reviews(40);
@@ -358,10 +359,9 @@ TEST_F(LraProgramTest, FoldersLabelTexts) {
   EXPECT_EQ(report["labels"], Json({{"neg", 16}, {"pos", 16}}));
   EXPECT_EQ(report["splits"]["test"]["documents"], 16);
   // The default fractions leave the test split to its files.
-  const Finished done =
-      furlong({"prepare", "labeled", path("aclImdb/train"), "--label-from", "folder", "--test-inputs",
-               path("aclImdb/test/pos"), "--validation-inputs", path("aclImdb/test/neg"), "--json", "-o",
-               path("other.h5")});
+  const Finished done = furlong({"prepare", "labeled", path("aclImdb/train"), "--label-from", "folder", "--test-inputs",
+                                 path("aclImdb/test/pos"), "--validation-inputs", path("aclImdb/test/neg"), "--json",
+                                 "-o", path("other.h5")});
   ASSERT_EQ(done.status, 0) << done.err;
   EXPECT_EQ(Json::parse(done.out)["splits"]["train"]["documents"], 16);
 }

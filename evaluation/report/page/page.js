@@ -304,7 +304,7 @@ function drawCharts() {
         element("h3", {}, titleOf(key)), element("p", { class: "readout", role: "status" }));
       if (losses.includes(key))
         figure.append(element("figcaption", {}, `Solid: training, smoothed from ${smoothedFrom} lines on; faint: as ` +
-          "recorded. Dots: validation and test."));
+          "recorded. Dots: validation."));
       $("charts").append(figure);
     }
     drawChart(figure, key);

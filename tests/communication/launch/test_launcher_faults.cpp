@@ -116,11 +116,11 @@ TEST(LauncherFaults, IgnoresOutputOfProcessesOutsideTheGroup) {
 
 TEST(LauncherSignals, ForwardedOnceToEveryRank) {
   const char* script =
-      "for s in TERM INT USR1; do trap \"echo $s >> $D/got.$RANK\" $s; done; echo $$ > $D/pid.$RANK; " AWAIT(
+      "for s in TERM INT USR1 HUP; do trap \"echo $s >> $D/got.$RANK\" $s; done; echo $$ > $D/pid.$RANK; " AWAIT(
           "now") "exit 3";
   Launcher launcher(2, script);
   launcher.ranks(2);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR1}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGUSR1, SIGHUP}) {
     const std::string before = launcher.content("got.0") + launcher.content("got.1");
     launcher.send(signal);
     EXPECT_TRUE(comes_true(
@@ -131,7 +131,7 @@ TEST(LauncherSignals, ForwardedOnceToEveryRank) {
   const Ended ended = launcher.wait();
   EXPECT_EQ(ended.status, 3);
   EXPECT_THAT(errors_of(ended), IsEmpty());
-  for (const char* name : {"got.0", "got.1"}) EXPECT_EQ(launcher.content(name), "TERM\nINT\nUSR1\nUSR1\n");
+  for (const char* name : {"got.0", "got.1"}) EXPECT_EQ(launcher.content(name), "TERM\nINT\nUSR1\nUSR1\nHUP\n");
 }
 
 TEST(LauncherSignals, SecondInterruptKillsAllRanks) {

@@ -170,6 +170,12 @@ TEST_F(LabelKindsTest, SetsOfTablesAndJsonLines) {
   EXPECT_THAT(bars.vocabulary().labels(), ElementsAre("a", "b"));
 }
 
+TEST_F(LabelKindsTest, LabelsOfTokensMayBeAnyCharacter) {
+  const TokenizedDataset data = stored("MKV\tαβα\nGG\tββ\n", {.kind = Kind::tsv, .labels = LabelKind::tokens});
+  EXPECT_THAT(data.vocabulary().labels(), ElementsAre("α", "β"));
+  EXPECT_THAT(data.labels(), ElementsAre(0, 1, 0, -1, 1, 1, -1));
+}
+
 TEST_F(LabelKindsTest, LabelsOfTokens) {
   for (const auto& [content, kind] :
        {std::pair{std::string("MK V\tHE-\nGG\tCC\n"), Kind::tsv},

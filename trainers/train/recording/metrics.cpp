@@ -62,11 +62,6 @@ void remove_torn_line(int descriptor, const fs::path& path) {
   log_info("{}: removed a torn last line of {} bytes", path.string(), size - keep);
 }
 
-nlohmann::ordered_json number_or_null(double value) {
-  if (!std::isfinite(value)) return nullptr;
-  return value;
-}
-
 // Returns the step of a line of metrics.jsonl, or nullopt for other lines.
 std::optional<std::int64_t> step_of(const std::string& line) {
   const auto object = nlohmann::json::parse(line, nullptr, false);
@@ -145,15 +140,15 @@ std::string to_json_line(const MetricsRecord& record) {
   nlohmann::ordered_json line;
   line["step"] = record.step;
   line["split"] = record.split;
-  line["loss"] = number_or_null(record.loss);
+  line["loss"] = record.loss;  // JSON has no NaN: null
   line["tokens"] = record.tokens;
-  line["tokens_per_second"] = number_or_null(record.tokens_per_second);
-  line["learning_rate"] = number_or_null(record.learning_rate);
-  line["gradient_norm"] = number_or_null(record.gradient_norm);
+  line["tokens_per_second"] = record.tokens_per_second;
+  line["learning_rate"] = record.learning_rate;
+  line["gradient_norm"] = record.gradient_norm;
   line["memory_bytes"] = record.memory_bytes;
   for (const auto& [key, value] : record.more) {
     require(!line.contains(key), "metrics: key '{}' given twice", key);
-    line[key] = number_or_null(value);
+    line[key] = value;
   }
   return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

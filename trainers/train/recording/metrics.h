@@ -15,7 +15,7 @@ namespace furlong {
 struct MetricsRecord {
   static constexpr double not_measured = std::numeric_limits<double>::quiet_NaN();
   std::int64_t step = 0;                    ///< optimizer steps taken so far
-  std::string split = "train";              ///< train, validation or test
+  std::string split = "train";              ///< train or validation
   double loss = not_measured;               ///< mean cross-entropy, nats per token
   std::int64_t tokens = 0;                  ///< train: tokens trained on so far; otherwise tokens evaluated
   double tokens_per_second = not_measured;  ///< over all ranks, since the last line of this split

@@ -1,6 +1,5 @@
 #include "trainers/train/run/run_setup.h"
 
-#include "framework/core/gpu_engine.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "trainers/model/objective.h"
@@ -19,15 +18,6 @@ std::string log_prefix(const ProcessGroup& group) {
 }
 
 /// Selects the device; warns if `auto` does not use an existing GPU.
-Device choose_device(const Settings& settings, const ProcessGroup& group) {
-  const Device device = device_of_process(settings.device, group.environment());
-  GpuEngine* cuda = gpu_engine(DeviceType::cuda);
-  if (settings.device == "auto" && device.is_cpu() && cuda != nullptr && cuda->device_count() > 0)
-    log_warn("device: auto uses the CPU: {}",
-             cuda->unavailable(device_index(group.environment(), "auto", cuda->device_count())));
-  return device;
-}
-
 void check_processes(const Settings& settings, const Device& device, const ProcessGroup& group) {
   if (group.is_alone()) return check_one_process(settings);
   const LaunchEnvironment& environment = group.environment();
@@ -65,7 +55,7 @@ RunSetup set_up_run(const LoadedSettings& loaded, const TrainOptions& options, c
   if (group.is_first()) log_warnings(loaded);
   const int default_threads = group.default_threads();  // a collective: all ranks call it, even if `threads` is set
   set_thread_count(settings.threads > 0 ? static_cast<int>(settings.threads) : default_threads);
-  setup.device = choose_device(settings, group);
+  setup.device = device_of_process(settings.device, group.environment());
   check_processes(settings, setup.device, group);
   check_agreement(group, settings, *setup.data, &options);
   check_against_data(loaded, *setup.data);
