@@ -108,18 +108,18 @@ struct Group {
   }
 };
 
-/// Returns the groups of runs with a validation loss, the lowest mean first; none if no group has two runs.
+/// Returns the groups of finished runs with a validation loss, the lowest mean first; none if no group has two runs.
 std::vector<Group> groups_of(const std::vector<SweepRun>& runs, const std::vector<Row>& rows, std::size_t best) {
   std::map<std::string, Group> by_name;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (!std::isfinite(rows[i].cells[best].number)) continue;
+    if (rows[i].cells[1].text != "finished" || !std::isfinite(rows[i].cells[best].number)) continue;
     Group group;
-    for (const auto& [key, value] : runs[i].values) {
+    for (const auto& [key, value] : std::map(runs[i].values.begin(), runs[i].values.end())) {
       if (key == "seed") continue;
       group.name += fmt::format("{}{}={}", group.name.empty() ? "" : " ", key, config::to_text(value));
       group.settings[key] = json_of(value);
     }
-    if (group.name.empty()) group.name = "all runs";
+    if (group.name.empty()) group.name = "base";
     by_name.try_emplace(group.name, group).first->second.best.push_back(rows[i].cells[best].number);
   }
   std::vector<Group> groups;

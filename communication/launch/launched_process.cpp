@@ -82,7 +82,10 @@ struct Prepared {
 LauncherSignals::LauncherSignals() {
   sigset_t watched;
   sigemptyset(&watched);
-  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGHUP, SIGTSTP, SIGCONT}) sigaddset(&watched, signal);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGUSR1, SIGTSTP, SIGCONT}) sigaddset(&watched, signal);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&watched, SIGHUP);  // nohup ignores it
   waiting_ = Socket(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!waiting_) throw MachineError("cannot wait for signals: {}", error_text(errno));
   pthread_sigmask(SIG_BLOCK, &watched, &mask_before_);

@@ -82,8 +82,9 @@ void read_metrics(RunFiles& run) {
   const auto losses = columns.values.find("loss");
   if (losses == columns.values.end()) return;
   for (std::size_t i = 0; i < columns.step.size(); ++i) {
-    if (!(losses->second[i] >= run.best_loss)) {  // also if the best loss so far is NaN
-      run.best_loss = losses->second[i];
+    const double loss = losses->second[i];
+    if (!std::isnan(loss) && !(loss >= run.best_loss)) {  // best_loss starts as NaN
+      run.best_loss = loss;
       run.best_step = static_cast<std::int64_t>(columns.step[i]);
     }
   }

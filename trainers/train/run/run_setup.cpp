@@ -17,7 +17,6 @@ std::string log_prefix(const ProcessGroup& group) {
   return group.is_alone() || group.environment().launcher == "furlong" ? "" : fmt::format("[rank {}] ", group.rank());
 }
 
-/// Selects the device; warns if `auto` does not use an existing GPU.
 void check_processes(const Settings& settings, const Device& device, const ProcessGroup& group) {
   if (group.is_alone()) return check_one_process(settings);
   const LaunchEnvironment& environment = group.environment();
