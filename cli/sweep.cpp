@@ -36,6 +36,7 @@ struct SweepArguments {
 };
 
 const std::vector<std::string> columns{"run", "state", "step", "best", "best_step", "rate", "seconds"};
+constexpr std::size_t state_column = 1, best_column = 3;
 
 /// The table's row of a run: what its files say, and what this command did.
 struct Row {
@@ -109,10 +110,11 @@ struct Group {
 };
 
 /// Returns the groups of finished runs with a validation loss, the lowest mean first; none if no group has two runs.
-std::vector<Group> groups_of(const std::vector<SweepRun>& runs, const std::vector<Row>& rows, std::size_t best) {
+std::vector<Group> groups_of(const std::vector<SweepRun>& runs, const std::vector<Row>& rows) {
   std::map<std::string, Group> by_name;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (rows[i].cells[1].text != "finished" || !std::isfinite(rows[i].cells[best].number)) continue;
+    const double best = rows[i].cells[best_column].number;
+    if (rows[i].cells[state_column].text != "finished" || !std::isfinite(best)) continue;
     Group group;
     for (const auto& [key, value] : std::map(runs[i].values.begin(), runs[i].values.end())) {
       if (key == "seed") continue;
@@ -120,7 +122,7 @@ std::vector<Group> groups_of(const std::vector<SweepRun>& runs, const std::vecto
       group.settings[key] = json_of(value);
     }
     if (group.name.empty()) group.name = "base";
-    by_name.try_emplace(group.name, group).first->second.best.push_back(rows[i].cells[best].number);
+    by_name.try_emplace(group.name, group).first->second.best.push_back(best);
   }
   std::vector<Group> groups;
   for (auto& [name, group] : by_name) groups.push_back(std::move(group));
@@ -134,10 +136,10 @@ void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
                    const SweepArguments& options) {
   std::vector<Row> rows;
   for (std::size_t i = 0; i < runs.size(); ++i) rows.push_back(row_of(runs[i], outcomes[i]));
-  const std::size_t best = 3;
-  const std::vector<Group> groups = groups_of(runs, rows, best);
-  std::stable_sort(rows.begin(), rows.end(),
-                   [&](const Row& a, const Row& b) { return comes_before(a.cells[best], b.cells[best]); });
+  const std::vector<Group> groups = groups_of(runs, rows);
+  std::stable_sort(rows.begin(), rows.end(), [&](const Row& a, const Row& b) {
+    return comes_before(a.cells[best_column], b.cells[best_column]);
+  });
   std::vector<std::vector<Cell>> cells;
   Json object{
       {"furlong", {{"version", version()}, {"commit", commit()}}}, {"sweep", options.file}, {"runs", Json::array()}};
@@ -265,8 +267,8 @@ void add_sweep(Command program, int& status) {
       "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 save and stop the sweep with status 3. Several processes can train "
       "runs of one sweep at the same time; sbatch --array=1-N scripts/slurm/train.sbatch SWEEP starts one for each "
       "run.\n"
-      "The table has the columns of furlong runs, the lowest validation loss first. If runs differ only in their seed, "
-      "a second table has mean and standard deviation of their lowest losses.");
+      "The table has the columns of furlong runs, the lowest validation loss first. If finished runs differ only in "
+      "their seed, a second table has mean and standard deviation of their lowest losses.");
   command.examples({
       "furlong sweep sweep.yaml --dry-run",
       "furlong sweep sweep.yaml --set trainer.max_steps=500 --json-file sweep.json",
