@@ -2,7 +2,6 @@
 #include "cli/bench_comm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -32,25 +31,18 @@ struct BenchCommArguments {
   std::int64_t steps = 10;
 };
 
-double raw_share(const BenchCommFigure& figure) { return figure.median_seconds / figure.raw_median_seconds; }
-
 void print(const std::vector<BenchCommFigure>& figures, const ProcessGroup& group, std::int64_t repeats) {
   fmt::print("{} ranks ({}), medians of {}; 1 GB/s is 10^9 bytes per second\n\n", group.size(),
              group.communicator().engine(), repeats);
-  fmt::print("{:<16}{:>12}{:>14}{:>12}{:>12}{:>14}{:>12}\n", "", "bytes", "microseconds", "GB/s", "bus GB/s",
-             "backend alone", "ratio");
+  fmt::print("{:<16}{:>12}{:>14}{:>12}{:>12}\n", "", "bytes", "microseconds", "GB/s", "bus GB/s");
   std::string operation;
   for (const BenchCommFigure& figure : figures) {
     const double seconds = figure.median_seconds;
     const bool has_rate = figure.bytes > 0;
-    fmt::print("{:<16}{:>12}{:>14.1f}{:>12}{:>12}", figure.operation == operation ? "" : figure.operation, figure.bytes,
-               seconds * 1e6, has_rate ? fmt::format("{:.4f}", algorithm_bandwidth(figure, seconds) * 1e-9) : "-",
+    fmt::print("{:<16}{:>12}{:>14.1f}{:>12}{:>12}\n", figure.operation == operation ? "" : figure.operation,
+               figure.bytes, seconds * 1e6,
+               has_rate ? fmt::format("{:.4f}", algorithm_bandwidth(figure, seconds) * 1e-9) : "-",
                has_rate ? fmt::format("{:.4f}", bus_bandwidth(figure, seconds, group.size()) * 1e-9) : "-");
-    if (std::isfinite(figure.raw_median_seconds)) {
-      fmt::print("{:>14.1f}{:>12.2f}\n", figure.raw_median_seconds * 1e6, raw_share(figure));
-    } else {
-      fmt::print("{:>14}{:>12}\n", "-", "-");
-    }
     operation = figure.operation;
   }
   std::fflush(stdout);
@@ -77,11 +69,7 @@ Json as_json(const BenchCommFigure& figure, int ranks) {
               {"median_seconds", figure.median_seconds},
               {"algorithm_bandwidth", algorithm_bandwidth(figure, figure.median_seconds)},
               {"bus_bandwidth", bus_bandwidth(figure, figure.median_seconds, ranks)},
-              {"seconds", figure.seconds},
-              {"backend_median_seconds", figure.raw_median_seconds},
-              {"backend_algorithm_bandwidth", algorithm_bandwidth(figure, figure.raw_median_seconds)},
-              {"backend_bus_bandwidth", bus_bandwidth(figure, figure.raw_median_seconds, ranks)},
-              {"backend_seconds", figure.raw}};
+              {"seconds", figure.seconds}};
   return object;
 }
 
@@ -158,9 +146,7 @@ constexpr const char* bench_comm_footer =
     "GB/s is S/t. Bus GB/s multiplies it, as nccl-tests do, by 2(P-1)/P for all_reduce, by (P-1)/P for reduce_scatter "
     "and all_gather, and by 1 for the others: the bandwidth of each link. In exchange, each rank sends S bytes to the "
     "next one; in send_receive, rank 0 sends to the last.\n"
-    "'backend alone' is the backend's own function, called directly on separate connections and alternating with "
-    "Furlong's. 'ratio' is Furlong's time divided by the backend's time. Gloo has no reduce_scatter. Short operations "
-    "are timed in groups.\n"
+    "Short operations are timed in groups.\n"
     "--config runs real training steps on the CPU and writes nothing. The time of reductions that training does not "
     "wait for overlaps with backward (overlapped_fraction in JSON).";
 

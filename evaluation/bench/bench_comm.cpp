@@ -6,7 +6,6 @@
 #include <memory>
 #include <string_view>
 
-#include "communication/gloo/raw_gloo.h"
 #include "evaluation/statistics.h"
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
@@ -35,7 +34,6 @@ class Measurement {
  public:
   Measurement(const ProcessGroup& group, const BenchCommOptions& options)
       : group_(group), communicator_(group.communicator()), repeats_(options.repeats), size_(group.size()) {
-    if (std::string_view(communicator_.engine()) == "gloo") raw_ = std::make_unique<RawGloo>(group);
     const std::int64_t longest = *std::max_element(options.bytes.begin(), options.bytes.end()) / element + size_;
     whole_ = Tensor::zeros({longest}, DType::float32);
     other_ = Tensor::zeros({longest}, DType::float32);
@@ -50,17 +48,10 @@ class Measurement {
       figure.bytes = elements * element;
       use(elements);
     }
-    const bool has_raw = raw_ && has_raw_function(operation);
     figure.at_once = how_many_at_once(operation);
-    if (has_raw) time_raw(operation, figure.at_once);
-    for (std::int64_t i = 0; i < repeats_; ++i) {
-      figure.seconds.push_back(time(operation, figure.at_once));
-      if (has_raw) figure.raw.push_back(time_raw(operation, figure.at_once));
-    }
+    for (std::int64_t i = 0; i < repeats_; ++i) figure.seconds.push_back(time(operation, figure.at_once));
     figure.seconds = slowest(group_, figure.seconds);
-    figure.raw = slowest(group_, figure.raw);
     figure.median_seconds = median(figure.seconds);
-    if (has_raw) figure.raw_median_seconds = median(figure.raw);
     return figure;
   }
 
@@ -70,8 +61,6 @@ class Measurement {
   static bool is_shared_out(const std::string& operation) {
     return operation == "reduce_scatter" || operation == "all_gather";
   }
-  /// Gloo has reduce_scatter only as a legacy class with its own buffers.
-  static bool has_raw_function(const std::string& operation) { return operation != "reduce_scatter"; }
 
   void use(std::int64_t elements) {
     values_ = whole_.narrow(0, 0, elements);
@@ -109,20 +98,6 @@ class Measurement {
     return group_.rank() == size_ - 1 ? communicator_.receive(stream, received_, 0) : Work();
   }
 
-  double time_raw(const std::string& operation, std::int64_t times) {
-    return raw_->time(times, [&] { call_raw(operation); }) / static_cast<double>(times);
-  }
-
-  void call_raw(const std::string& operation) {
-    if (operation == "all_reduce") return raw_->all_reduce(values_);
-    if (operation == "all_gather") return raw_->all_gather(values_);
-    if (operation == "broadcast") return raw_->broadcast(values_, 0);
-    if (operation == "exchange") return raw_->exchange(values_, next(), received_, previous());
-    if (operation == "barrier") return raw_->barrier();
-    const bool sends = group_.is_first(), receives = group_.rank() == size_ - 1;
-    raw_->exchange(values_, sends ? size_ - 1 : -1, received_, receives ? 0 : -1);
-  }
-
   int next() const { return (group_.rank() + 1) % size_; }
   int previous() const { return (group_.rank() + size_ - 1) % size_; }
 
@@ -130,7 +105,6 @@ class Measurement {
   Communicator& communicator_;
   std::int64_t repeats_;
   int size_;
-  std::unique_ptr<RawGloo> raw_;
   Tensor whole_, other_;            // of the largest size; zeros, so that sums stay zero
   Tensor values_, received_, own_;  // of the current size: the operation's values, the received ones, this rank's part
 };

@@ -1,8 +1,7 @@
 #pragma once
-// furlong bench comm: measures collective operations by size, compared with the backend's own functions, and how much
-// of their time overlaps with backward.
+// furlong bench comm: measures collective operations by size, and how much of their time overlaps with backward.
+#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -23,9 +22,7 @@ struct BenchCommFigure {
   std::int64_t bytes = 0;       ///< S: size of the largest tensor of a rank; 0 for barrier
   std::int64_t at_once = 1;     ///< operations in sequence per repetition; more than 1 for short ones
   std::vector<double> seconds;  ///< of each repetition
-  std::vector<double> raw;      ///< the same for the backend's own function, alternating; empty if it has none
   double median_seconds = 0;
-  double raw_median_seconds = std::numeric_limits<double>::quiet_NaN();
 };
 
 /// Returns all_reduce, reduce_scatter, all_gather, broadcast (from rank 0), exchange (each rank sends to the next and

@@ -58,13 +58,10 @@ TEST_F(CommCommands, BenchCommPrintsTableAndWritesJson) {
     EXPECT_GT(figure["median_seconds"], 0);
     EXPECT_EQ(figure["seconds"].size(), 2u);
     EXPECT_GE(figure["operations_at_once"], 1);
-    const bool has_size = figure["operation"] != "barrier", has_engine = figure["operation"] != "reduce_scatter";
+    const bool has_size = figure["operation"] != "barrier";
     EXPECT_EQ(figure["bytes"] > 0, has_size);
     EXPECT_EQ(figure["bus_bandwidth"] > 0, has_size);
     EXPECT_EQ(figure["algorithm_bandwidth"] > 0, has_size);
-    for (const char* key : {"backend_median_seconds", "backend_algorithm_bandwidth", "backend_bus_bandwidth"})
-      EXPECT_EQ(figure[key].is_number(), has_engine) << key;
-    EXPECT_EQ(figure["backend_seconds"].size(), has_engine ? 2u : 0u);
   }
   EXPECT_EQ(names.size(), 7u);
   EXPECT_EQ(object["operations"][0]["bytes"], 8) << "ascending";

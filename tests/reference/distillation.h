@@ -21,7 +21,6 @@ struct ClassifierValues {
 };
 
 struct Distillation {
-  std::int32_t valid = 0, agreeing = 0;
   double loss = 0;
   std::vector<double> d_hidden, d_weight, d_bias;  // of `loss`, for the student
 };
@@ -43,14 +42,12 @@ inline Distillation distillation(const ClassifierValues& student, const Classifi
   result.d_hidden.resize(student.hidden.size());
   result.d_weight.resize(student.weight.size());
   result.d_bias.resize(vocabulary);
-  for (std::int32_t target : targets) result.valid += target >= 0;
-  if (normalizer == 0) normalizer = std::max(1, result.valid);
+  const auto counted = std::count_if(targets.begin(), targets.end(), [](std::int32_t target) { return target >= 0; });
+  if (normalizer == 0) normalizer = static_cast<double>(std::max<std::int64_t>(1, counted));
   for (std::size_t r = 0; r < targets.size(); ++r) {
     if (targets[r] < 0) continue;
     const auto q = log_probabilities(student.logits(r), temperature),
                p = log_probabilities(teacher.logits(r), temperature);
-    result.agreeing +=
-        std::max_element(q.begin(), q.end()) - q.begin() == std::max_element(p.begin(), p.end()) - p.begin();
     for (std::size_t v = 0; v < vocabulary; ++v) {
       result.loss += temperature * temperature * std::exp(p[v]) * (p[v] - q[v]) / normalizer;
       const double d_logit = temperature * (std::exp(q[v]) - std::exp(p[v])) / normalizer;

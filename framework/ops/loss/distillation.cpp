@@ -81,9 +81,9 @@ class ChunkLogits {
 
 }  // namespace
 
-DistillationResult distillation(Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias,
-                                const Tensor& teacher_hidden, const Tensor& teacher_weight, const Tensor* teacher_bias,
-                                const Tensor& targets, const DistillationOptions& options) {
+Variable distillation(Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias,
+                      const Tensor& teacher_hidden, const Tensor& teacher_weight, const Tensor* teacher_bias,
+                      const Tensor& targets, const DistillationOptions& options) {
   const Classifier student{hidden.value(), weight.value(), bias ? &bias->value() : nullptr},
       teacher{teacher_hidden, teacher_weight, teacher_bias};
   check(student, teacher, targets, options);
@@ -92,15 +92,12 @@ DistillationResult distillation(Tape& tape, const Variable& hidden, const Variab
   const DType dtype = hidden.dtype(), sum_dtype = accumulate_dtype(dtype);
   const std::int64_t vocabulary = weight.extent(0);
 
-  DistillationResult result;
   const auto [counts, inverse_normalizer] =
       count_targets(stream, targets, vocabulary, options.normalizer, options.device_normalizer, sum_dtype);
-  result.counts = counts;
   const CountedRows counted(targets, hidden.extent(-1) + teacher_hidden.extent(-1), vocabulary);
   const Tensor counted_targets = counted.targets(targets);
   const std::int64_t rows = counted.count();
   const Tensor row_losses = Tensor::empty({rows}, sum_dtype, device);
-  const Tensor agreement = options.count_agreement ? Tensor::empty({rows}, DType::int32, device) : Tensor{};
 
   ClassifierGradients gradients(tape, hidden, weight, bias, counted);
   {
@@ -117,14 +114,13 @@ DistillationResult distillation(Tape& tape, const Variable& hidden, const Variab
       if (gradients.any()) d_logits = chunk_d_logits.defined() ? chunk_d_logits.narrow(0, 0, count) : student_logits;
       dispatch_kernel(stream, distillation_rows_cpu, distillation_rows_gpu,
                       DistillationRows{student_logits, teacher_logits, counted_targets, first_row, options.temperature,
-                                       inverse_normalizer, row_losses, agreement, d_logits});
+                                       inverse_normalizer, row_losses, d_logits});
       if (gradients.any()) gradients.add_chunk(stream, d_logits, student_hidden, weight.value(), first_row);
     }
   }
   const Tensor loss = Tensor::empty(Shape{}, sum_dtype, device);
-  dispatch_kernel(stream, sum_rows_cpu, sum_rows_gpu, row_losses, agreement, inverse_normalizer, loss, result.counts);
-  result.loss = gradients.record(tape, "distillation", hidden, weight, bias, loss);
-  return result;
+  dispatch_kernel(stream, sum_rows_cpu, sum_rows_gpu, row_losses, Tensor{}, inverse_normalizer, loss, counts);
+  return gradients.record(tape, "distillation", hidden, weight, bias, loss);
 }
 
 }  // namespace furlong::ops

@@ -15,20 +15,12 @@ struct DistillationOptions {
   std::optional<double> normalizer = std::nullopt;
   /// The divisor in device memory, float64 [1], read when the op runs. Overrides `normalizer`.
   Tensor device_normalizer = {};
-  /// Count the rows in which teacher and student have the same largest logit (the first one, if tied).
-  bool count_agreement = false;
-};
-
-/// The result of distillation().
-struct DistillationResult {
-  Variable loss;  ///< scalar, float32 (float64 for float64); 0 if no row counts
-  Tensor counts;  ///< int32 [2]: rows that count; rows among them whose largest logits agree (0 unless requested)
 };
 
 /// Returns the distillation loss: the mean over rows of T² KL(softmax(teacher / T) ‖ softmax(student / T)), with
 /// student = hidden · weightᵀ + bias and teacher = teacher_hidden · teacher_weightᵀ + teacher_bias. The factor T² keeps
 /// the size of the gradients independent of T (Hinton, Vinyals and Dean, "Distilling the knowledge in a neural
-/// network", 2015).
+/// network", 2015). The loss is a scalar, float32 (float64 for float64), and 0 if no row counts.
 ///   hidden          [..., d], contiguous
 ///   weight          [vocabulary, d] of the same dtype
 ///   bias            [vocabulary] or null
@@ -40,8 +32,8 @@ struct DistillationResult {
 /// of both are computed for a chunk of rows at a time, as in cross_entropy; gradients are computed in the same pass.
 /// Throws ContractError if a shape, a dtype, the temperature or the normalizer is invalid, and for targets outside
 /// [-1, vocabulary). A GPU does not report such a target; the loss and the row's gradients are NaN instead.
-DistillationResult distillation(Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias,
-                                const Tensor& teacher_hidden, const Tensor& teacher_weight, const Tensor* teacher_bias,
-                                const Tensor& targets, const DistillationOptions& options = {});
+Variable distillation(Tape& tape, const Variable& hidden, const Variable& weight, const Variable* bias,
+                      const Tensor& teacher_hidden, const Tensor& teacher_weight, const Tensor* teacher_bias,
+                      const Tensor& targets, const DistillationOptions& options = {});
 
 }  // namespace furlong::ops

@@ -66,12 +66,8 @@ HWY_INLINE void scale_differences(const C* student, C student_factor_, const C* 
 /// Processes one row that counts: returns its loss, and writes the gradient of the student's logits if d_logits is not
 /// null.
 template <class C, class G>
-HWY_INLINE C row_divergence(C* student, C* teacher, C temperature, C inverse_normalizer, G* d_logits,
-                            std::int32_t* agrees, std::int64_t n) {
+HWY_INLINE C row_divergence(C* student, C* teacher, C temperature, C inverse_normalizer, G* d_logits, std::int64_t n) {
   const C student_maximum = largest(student, n), teacher_maximum = largest(teacher, n);
-  if (agrees)
-    *agrees = std::find(student, student + n, student_maximum) - student ==
-              std::find(teacher, teacher + n, teacher_maximum) - teacher;
   const auto sums =
       divergence_sums(student, teacher, student_maximum, teacher_maximum, 1 / temperature, n, d_logits != nullptr);
   if (d_logits) {
@@ -88,19 +84,17 @@ void chunk_divergences(const DistillationRows& chunk) {
   C *student = chunk.student.data<C>(), *teacher = chunk.teacher.data<C>();
   G* d_logits = chunk.d_logits.defined() ? chunk.d_logits.data<G>() : nullptr;
   C* losses = chunk.row_losses.data<C>();
-  std::int32_t* agreement = chunk.agreement.defined() ? chunk.agreement.data<std::int32_t>() : nullptr;
   const C inverse_normalizer = chunk.inverse_normalizer.data<C>()[0], temperature = static_cast<C>(chunk.temperature);
   parallel_ranges(count, std::max<std::int64_t>(1, 4096 / vocabulary), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = chunk.first_row + i, first = i * vocabulary;
       G* d_row = d_logits ? d_logits + first : nullptr;
       if (simd::integer_at(chunk.targets, row) >= 0) {
-        losses[row] = row_divergence(student + first, teacher + first, temperature, inverse_normalizer, d_row,
-                                     agreement ? agreement + row : nullptr, vocabulary);
+        losses[row] =
+            row_divergence(student + first, teacher + first, temperature, inverse_normalizer, d_row, vocabulary);
         continue;
       }
       losses[row] = 0;
-      if (agreement) agreement[row] = 0;
       if (d_row) std::fill_n(d_row, vocabulary, G{});
     }
   });

@@ -21,14 +21,12 @@ __device__ inline C below(C x, C maximum) {
   return x == maximum && x == gpu_lowest<C>() ? C(0) : x - maximum;
 }
 
-/// Running sums over the logits of student and teacher: the largest logits and the index of the first of them,
-/// Σ exp((logit - largest) / T), and the sum of the teacher's terms times (teacher's logit - its largest) - (student's
-/// logit - its largest).
+/// Running sums over the logits of student and teacher: the largest logits, Σ exp((logit - largest) / T), and the sum
+/// of the teacher's terms times (teacher's logit - its largest) - (student's logit - its largest).
 template <class C>
 struct OnlineDivergence {
   C student_maximum = gpu_lowest<C>(), teacher_maximum = gpu_lowest<C>();
   C student_sum = 0, teacher_sum = 0, difference = 0;
-  int student_first = 0, teacher_first = 0;
 
   /// Rescales the sums to larger maxima.
   __device__ void rescale(C student_larger, C teacher_larger, C inverse_temperature) {
@@ -44,12 +42,10 @@ struct OnlineDivergence {
     teacher_maximum = teacher_larger;
   }
   template <int N>
-  __device__ void take(const C (&student)[N], const C (&teacher)[N], int first, int stride, C inverse_temperature) {
+  __device__ void take(const C (&student)[N], const C (&teacher)[N], C inverse_temperature) {
     C student_larger = student_maximum, teacher_larger = teacher_maximum;
     FURLONG_UNROLL
     for (int k = 0; k < N; ++k) {
-      if (student[k] > student_larger) student_first = first + k * stride;
-      if (teacher[k] > teacher_larger) teacher_first = first + k * stride;
       student_larger = gpu_max(student_larger, student[k]);
       teacher_larger = gpu_max(teacher_larger, teacher[k]);
     }
@@ -65,14 +61,6 @@ struct OnlineDivergence {
     }
   }
   __device__ void merge(OnlineDivergence other, C inverse_temperature) {
-    if (other.student_maximum > student_maximum ||
-        (other.student_maximum == student_maximum && other.student_first < student_first)) {
-      student_first = other.student_first;
-    }
-    if (other.teacher_maximum > teacher_maximum ||
-        (other.teacher_maximum == teacher_maximum && other.teacher_first < teacher_first)) {
-      teacher_first = other.teacher_first;
-    }
     const C student_larger = gpu_max(student_maximum, other.student_maximum);
     const C teacher_larger = gpu_max(teacher_maximum, other.teacher_maximum);
     rescale(student_larger, teacher_larger, inverse_temperature);
@@ -89,14 +77,11 @@ struct OnlineDivergence {
     other.student_sum = __shfl_xor_sync(full_warp, student_sum, step);
     other.teacher_sum = __shfl_xor_sync(full_warp, teacher_sum, step);
     other.difference = __shfl_xor_sync(full_warp, difference, step);
-    other.student_first = __shfl_xor_sync(full_warp, student_first, step);
-    other.teacher_first = __shfl_xor_sync(full_warp, teacher_first, step);
     return other;
   }
   /// Merges the values of the whole block, in every thread, in a fixed order. All threads must call it once.
   __device__ void merge_block(C inverse_temperature) {
     FURLONG_SHARED(C, sums, [16][5]);
-    FURLONG_SHARED(int, places, [16][2]);
     FURLONG_UNROLL
     for (int step = 16; step > 0; step /= 2) merge(from_lane(step), inverse_temperature);
     if (lane_index() == 0) {
@@ -106,8 +91,6 @@ struct OnlineDivergence {
       mine[2] = student_sum;
       mine[3] = teacher_sum;
       mine[4] = difference;
-      places[warp_index()][0] = student_first;
-      places[warp_index()][1] = teacher_first;
     }
     __syncthreads();
     const auto from_warp = [&](int warp) {
@@ -117,8 +100,6 @@ struct OnlineDivergence {
       other.student_sum = sums[warp][2];
       other.teacher_sum = sums[warp][3];
       other.difference = sums[warp][4];
-      other.student_first = places[warp][0];
-      other.teacher_first = places[warp][1];
       return other;
     };
     *this = from_warp(0);
@@ -135,8 +116,7 @@ struct DistillationPointers {
   C temperature;
   const C* inverse_normalizer;
   C* row_losses;
-  std::int32_t* agreement;  // or null
-  G* d_logits;              // or null; may be the student's logits
+  G* d_logits;  // or null; may be the student's logits
 };
 
 inline constexpr int logits_at_a_time = 4;
@@ -155,7 +135,6 @@ __global__ void __launch_bounds__(max_threads)
     // The row is ignored; or the target is invalid, which must show as NaN.
     const C nothing = target == -1 ? C(0) : std::numeric_limits<C>::quiet_NaN();
     if (threadIdx.x == 0) work.row_losses[row] = nothing;
-    if (threadIdx.x == 0 && work.agreement != nullptr) work.agreement[row] = 0;
     for (int i = static_cast<int>(threadIdx.x); d_logits != nullptr && i < vocabulary; i += threads)
       d_logits[i] = from_compute<G>(nothing);
     return;
@@ -171,13 +150,12 @@ __global__ void __launch_bounds__(max_threads)
       s[k] = i < vocabulary ? student[i] : gpu_lowest<C>();
       t[k] = i < vocabulary ? teacher[i] : gpu_lowest<C>();
     }
-    divergence.take(s, t, static_cast<int>(first), threads, inverse_temperature);
+    divergence.take(s, t, inverse_temperature);
   }
   divergence.merge_block(inverse_temperature);
   if (threadIdx.x == 0) {
     const C logarithms = gpu_log(divergence.student_sum) - gpu_log(divergence.teacher_sum);
     work.row_losses[row] = temperature * (divergence.difference / divergence.teacher_sum + temperature * logarithms);
-    if (work.agreement != nullptr) work.agreement[row] = divergence.student_first == divergence.teacher_first ? 1 : 0;
   }
   if (d_logits == nullptr) return;
 
@@ -220,7 +198,6 @@ void launch_rows(const Stream& stream, const DistillationRows& rows) {
                                         static_cast<C>(rows.temperature),
                                         gpu_data<C>(rows.inverse_normalizer),
                                         gpu_data<C>(rows.row_losses),
-                                        gpu_data<std::int32_t>(rows.agreement),
                                         gpu_data<G>(rows.d_logits)};
   launch(stream, distillation_rows_kernel<C, G>, grid_blocks(count, 1), threads, 0, work, RowIntegers(rows.targets));
 }

@@ -12,18 +12,16 @@ namespace furlong::ops {
 struct DistillationRows {
   Tensor student, teacher;    // logits of the chunk; used as scratch if gradients are needed
   Tensor targets;             // int32 [rows]; -1 ignores a row
-  std::int64_t first_row;     // index of the chunk's first row in targets, row_losses and agreement
+  std::int64_t first_row;     // index of the chunk's first row in targets and row_losses
   double temperature;         // T
   Tensor inverse_normalizer;  // [1]
   Tensor row_losses;          // [rows], the chunk's part overwritten: T² KL(teacher ‖ student), 0 for ignored rows
-  // int32 [rows], the chunk's part overwritten: 1 if the largest logits agree, otherwise 0. Undefined if not requested.
-  Tensor agreement;
   // [count, vocabulary], overwritten: T (student's - teacher's probabilities) * inverse_normalizer. May be the memory
   // of `student`. Undefined if not needed.
   Tensor d_logits;
 };
 
-/// Overwrites the chunk's part of row_losses and, if defined, of agreement, and d_logits.
+/// Overwrites the chunk's part of row_losses and, if defined, d_logits.
 void distillation_rows_cpu(const DistillationRows& rows);
 
 /// CUDA kernel. A target outside the vocabulary makes its row's loss and gradients NaN, as in cross_entropy.

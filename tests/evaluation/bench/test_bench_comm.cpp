@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "framework/core/trace.h"
@@ -43,7 +42,7 @@ TEST(BenchComm, RejectsWorldSizeOne) {
               HasSubstr("furlong launch --processes 2 bench comm"));
 }
 
-TEST(BenchComm, MeasuresEveryOperationAndBackend) {
+TEST(BenchComm, MeasuresEveryOperation) {
   for (const int size : {2, 3}) {
     const Curves found = run_world(size, [&](ProcessGroup& group, const Report& report) {
       BenchCommOptions options;
@@ -57,13 +56,10 @@ TEST(BenchComm, MeasuresEveryOperationAndBackend) {
           const BenchCommFigure& figure = figures[i++];
           EXPECT_EQ(figure.operation, operation);
           ASSERT_EQ(figure.seconds.size(), 3u);
-          EXPECT_EQ(figure.raw.size(), operation == "reduce_scatter" ? 0u : 3u);
-          EXPECT_EQ(std::isnan(figure.raw_median_seconds), figure.raw.empty());
           std::vector<double> sorted = figure.seconds;
           std::sort(sorted.begin(), sorted.end());
           EXPECT_EQ(figure.median_seconds, sorted[1]);
           EXPECT_GT(sorted[0], 0);
-          for (const double seconds : figure.raw) EXPECT_GT(seconds, 0);
           EXPECT_GE(figure.at_once, 1);
           report.add(figure.seconds);
           report.add(static_cast<double>(figure.at_once));

@@ -289,13 +289,13 @@ void Teacher::distil(Model& student, layers::ForwardContext& context, const Devi
   ops::DistillationOptions options;
   options.temperature = settings_.temperature;
   options.device_normalizer = n_compared_;
-  const auto divergence =
+  const Variable divergence =
       ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(), teachers.value(),
                         teachers_bias ? &teachers_bias->value() : nullptr, distillation.compared, options);
-  ops::add(context.stream(), distillation.loss, divergence.loss.value(), GradientMode::accumulate,
+  ops::add(context.stream(), distillation.loss, divergence.value(), GradientMode::accumulate,
            settings_.distillation_weight);
   if (settings_.distillation_weight == 1) {
-    context.tape.backward(divergence.loss);
+    context.tape.backward(divergence);
     return;
   }
   ops::CrossEntropyOptions own_options;
@@ -304,7 +304,7 @@ void Teacher::distil(Model& student, layers::ForwardContext& context, const Devi
       ops::cross_entropy(context.tape, states, weight, bias ? &*bias : nullptr, batch.targets, own_options);
   ops::add(context.stream(), distillation.loss, own.loss.value(), GradientMode::accumulate,
            1 - settings_.distillation_weight);
-  context.tape.backward({divergence.loss, own.loss}, {teachers_weight_, own_weight_});
+  context.tape.backward({divergence, own.loss}, {teachers_weight_, own_weight_});
 }
 
 Evaluation Teacher::evaluate(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
@@ -362,11 +362,11 @@ Evaluation Teacher::evaluate_distillation(Model& student, const Dataset& data, S
     const Variable weight = output_weight(student);
     const std::optional<Variable> bias = output_bias(student), teachers_bias = output_bias(model_);
     const std::vector<std::int32_t> where = compared_tokens(student.settings, batch);
-    const auto found =
+    const Variable found =
         ops::distillation(context.tape, states, weight, bias ? &*bias : nullptr, theirs.value(),
                           output_weight(model_).value(), teachers_bias ? &teachers_bias->value() : nullptr,
                           Tensor::from(where, input.inputs.shape(), context.stream().device), options);
-    divergence += value_of(found.loss);
+    divergence += value_of(found);
     compared += count_compared(where);
     return ops::cross_entropy(context.tape, states, weight, bias ? &*bias : nullptr, input.targets, loss_options);
   };

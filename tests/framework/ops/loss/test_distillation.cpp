@@ -59,7 +59,6 @@ struct Inputs {
 
 struct Outcome {
   double loss;
-  std::vector<std::int32_t> counts;
   std::vector<double> d_hidden, d_weight, d_bias;
 };
 
@@ -68,14 +67,14 @@ Outcome run(const Case& c, const Inputs& inputs) {
                  bias = Variable::leaf(inputs.bias);
   weight.slot()->dtype = bias.slot()->dtype = accumulate_dtype(c.dtype);  // as in the parameter store
   Tape tape{testing::stream()};
-  ops::DistillationOptions options{.temperature = c.temperature, .count_agreement = true};
+  ops::DistillationOptions options{.temperature = c.temperature};
   if (c.normalizer > 0) options.normalizer = c.normalizer;
-  const auto result = ops::distillation(tape, hidden, weight, c.with_bias ? &bias : nullptr, inputs.teacher_hidden,
-                                        inputs.teacher_weight, c.with_teacher_bias ? &inputs.teacher_bias : nullptr,
-                                        inputs.targets, options);
-  tape.backward(result.loss, c.d_loss);
-  return {doubles(result.loss.value())[0], result.counts.to_vector<std::int32_t>(), doubles(hidden.gradient()),
-          doubles(weight.gradient()), c.with_bias ? doubles(bias.gradient()) : std::vector<double>{}};
+  const Variable loss = ops::distillation(tape, hidden, weight, c.with_bias ? &bias : nullptr, inputs.teacher_hidden,
+                                          inputs.teacher_weight, c.with_teacher_bias ? &inputs.teacher_bias : nullptr,
+                                          inputs.targets, options);
+  tape.backward(loss, c.d_loss);
+  return {doubles(loss.value())[0], doubles(hidden.gradient()), doubles(weight.gradient()),
+          c.with_bias ? doubles(bias.gradient()) : std::vector<double>{}};
 }
 
 reference::Distillation expected(const Case& c, const Inputs& inputs) {
@@ -107,7 +106,6 @@ void compare(const Case& c) {
   const Outcome got = run(c, inputs);
   // |d loss / d logit| is at most T for student and teacher (T² of the loss by 1/T of the logits).
   const double error = 2 * c.temperature * logit_error(c);
-  EXPECT_THAT(got.counts, ::testing::ElementsAre(want.valid, want.agreeing));
   EXPECT_NEAR(got.loss, want.loss, error + rounding_of(accumulate_dtype(c.dtype)) * 4 * std::abs(want.loss));
   // bfloat16: gradients of the logits are rounded to 2^-8 before the products, d_hidden also after them, and once more
   // after scaling.
@@ -143,8 +141,7 @@ TEST_P(DistillationOnGpu, RowPaddingOfLogitsChangesNoBit) {
       const auto [teacher_rows, teacher_gap] = with_gap(teacher, gap);
       const auto [d_rows, d_gap] = with_gap(nothing, gap);
       const Tensor row_losses = Tensor::zeros({rows}, sum_dtype, testing::device());
-      ops::distillation_rows_gpu(stream,
-                                 {student_rows, teacher_rows, targets, 0, 2.0, inverse, row_losses, Tensor{}, d_rows});
+      ops::distillation_rows_gpu(stream, {student_rows, teacher_rows, targets, 0, 2.0, inverse, row_losses, d_rows});
       if (gap == 0) {
         losses = doubles(row_losses);
         d_logits = doubles(d_rows);
@@ -262,15 +259,13 @@ TEST_P(Distillation, GradientsMatchFiniteDifferences) {
                                      normal_tensor({vocabulary}, DType::float64, "bias")};
     const auto function = [&](Tape& tape, const std::vector<Variable>& v) {
       return ops::distillation(tape, v[0], v[1], &v[2], teacher_hidden, teacher_weight, nullptr, targets,
-                               {.temperature = 1.7})
-          .loss;
+                               {.temperature = 1.7});
     };
     auto result = check_gradients(function, inputs);
     EXPECT_LE(result.worst_relative_error, 1e-8) << result.where;
     const auto normalized = [&](Tape& tape, const std::vector<Variable>& v) {
       return ops::distillation(tape, v[0], v[1], nullptr, teacher_hidden, teacher_weight, nullptr, targets,
-                               {.normalizer = 17.0})
-          .loss;
+                               {.normalizer = 17.0});
     };
     result = check_gradients(normalized, {inputs[0], inputs[1]});
     EXPECT_LE(result.worst_relative_error, 1e-8) << result.where;
@@ -292,7 +287,6 @@ TEST_P(Distillation, IsZeroForEqualStudentAndTeacher) {
     inputs.teacher_bias = inputs.bias;
     const Outcome got = run(c, inputs);
     EXPECT_EQ(got.loss, 0);
-    EXPECT_EQ(got.counts[1], got.counts[0]);
     for (const auto& gradient : {got.d_hidden, got.d_weight, got.d_bias}) EXPECT_THAT(gradient, ::testing::Each(0.0));
   }
 }
@@ -313,13 +307,17 @@ TEST_P(Distillation, EqualsCrossEntropyForOneHotTeacher) {
   const Variable weight(normal_tensor({vocabulary, d}, DType::float64, "weight"));
   Tape tape{testing::stream()};
   const Variable leaf = Variable::leaf(hidden), other = Variable::leaf(hidden);
-  const auto distilled = ops::distillation(tape, leaf, weight, nullptr, teacher_hidden, teacher_weight, nullptr,
-                                           targets, {.count_agreement = true});
-  const auto trained = ops::cross_entropy(tape, other, weight, nullptr, targets, {.count_correct = true});
-  EXPECT_NEAR(doubles(distilled.loss.value())[0], doubles(trained.loss.value())[0], 1e-14);
-  EXPECT_EQ(distilled.counts.to_vector<std::int32_t>(), trained.counts.to_vector<std::int32_t>());
+  const auto distilled_from = [&](const Variable& student) {
+    return ops::distillation(tape, student, weight, nullptr, teacher_hidden, teacher_weight, nullptr, targets);
+  };
+  const Variable distilled = distilled_from(leaf),
+                 trained = ops::cross_entropy(tape, other, weight, nullptr, targets).loss;
+  EXPECT_NEAR(doubles(distilled.value())[0], doubles(trained.value())[0], 1e-14);
+  const Variable constant = distilled_from(Variable(hidden));  // needs no gradients
+  EXPECT_FALSE(constant.requires_gradient());
+  EXPECT_EQ(doubles(constant.value()), doubles(distilled.value()));
   const Tensor one = tensor_of({1}, Shape{}, DType::float64);
-  tape.backward({distilled.loss, trained.loss}, {one, one});
+  tape.backward({distilled, trained}, {one, one});
   EXPECT_LE(relative_difference(leaf.gradient(), doubles(other.gradient())), 1e-14);
 }
 
@@ -333,7 +331,6 @@ TEST_P(Distillation, IsZeroWhenAllRowsAreIgnored) {
     ops::fill(testing::stream(), inputs.teacher_hidden.narrow(0, 1, 1), 1e30);
     const Outcome got = run(c, inputs);
     EXPECT_EQ(got.loss, 0);
-    EXPECT_THAT(got.counts, ::testing::ElementsAre(0, 0));
     for (const auto& gradient : {got.d_hidden, got.d_weight, got.d_bias}) EXPECT_THAT(gradient, ::testing::Each(0.0));
   }
 }
@@ -346,14 +343,13 @@ TEST_P(Distillation, AcceptsTargetsOfAColumnRange) {
                teacher_weight = normal_tensor({11, 4}, DType::float32, "teacher weight");
   Tape tape{testing::stream()};
   const Variable leaf = Variable::leaf(hidden);
-  const auto result =
+  const Variable loss =
       ops::distillation(tape, leaf, Variable(weight), nullptr, teacher_hidden, teacher_weight, nullptr, targets);
-  tape.backward(result.loss);
+  tape.backward(loss);
   const auto want = reference::distillation({doubles(hidden), doubles(weight), {}, 5},
                                             {doubles(teacher_hidden), doubles(teacher_weight), {}, 4},
                                             targets.to_vector<std::int32_t>(), 1, 0);
-  EXPECT_NEAR(doubles(result.loss.value())[0], want.loss, 4e-6);
-  EXPECT_EQ(result.counts.to_vector<std::int32_t>()[1], 0) << "agreement was not requested";
+  EXPECT_NEAR(doubles(loss.value())[0], want.loss, 4e-6);
   EXPECT_EQ(leaf.gradient().shape(), hidden.shape());
   EXPECT_LE(relative_difference(leaf.gradient(), want.d_hidden), 4e-6);
 }
@@ -366,7 +362,7 @@ TEST_P(Distillation, AcceptsDeviceNormalizer) {
     Tape tape{testing::stream()};
     return doubles(ops::distillation(tape, Variable(inputs.hidden), Variable(inputs.weight), nullptr,
                                      inputs.teacher_hidden, inputs.teacher_weight, nullptr, inputs.targets, options)
-                       .loss.value())[0];
+                       .value())[0];
   };
   const Tensor given = tensor_of({40}, {1}, DType::float64);
   EXPECT_EQ(loss_with({.normalizer = 3.0, .device_normalizer = given}), loss_with({.normalizer = 40.0}));
@@ -393,12 +389,12 @@ TEST_P(Distillation, HandlesInfiniteLogits) {
                  weight = normal_tensor({vocabulary, 2}, DType::float32, "w");
     const Variable leaf = Variable::leaf(tensor_of(bias, {vocabulary}, DType::float32));
     const Tensor teacher_bias = tensor_of(teacher, {vocabulary}, DType::float32);
-    const auto result = ops::distillation(tape, Variable(hidden), Variable(weight), &leaf, hidden, weight,
-                                          &teacher_bias, integers({0}, {1}), {.temperature = 2});
-    tape.backward(result.loss);
+    const Variable loss = ops::distillation(tape, Variable(hidden), Variable(weight), &leaf, hidden, weight,
+                                            &teacher_bias, integers({0}, {1}), {.temperature = 2});
+    tape.backward(loss);
     if (d_bias) *d_bias = leaf.gradient();
     change.side[change.place] = before;
-    return doubles(result.loss.value())[0];
+    return doubles(loss.value())[0];
   };
   // A token with zero probability on both sides adds nothing.
   Tensor d_bias;
@@ -426,26 +422,6 @@ TEST_P(Distillation, HandlesInfiniteLogits) {
   }
 }
 
-/// Agreement uses the first of equal logits. A maximum of -infinity, or a tie across GPU threads, does not change that.
-TEST_P(Distillation, CountsTheFirstOfEqualLogits) {
-  constexpr std::int64_t vocabulary = 700;
-  std::vector<double> student(3 * vocabulary, 0), teacher(3 * vocabulary, 0);
-  student[40] = student[650] = 2;                           // row 0: the first of two
-  teacher[40] = 3;                                          // agrees
-  student[vocabulary + 40] = student[vocabulary + 39] = 2;  // row 1: 39 comes first
-  teacher[vocabulary + 40] = 3;                             // disagrees
-  // Row 2: all logits are equal on both sides, so both predict the first token.
-  std::vector<double> identity(vocabulary * vocabulary, 0);
-  for (std::size_t i = 0; i < vocabulary; ++i) identity[i * vocabulary + i] = 1;
-  const Tensor weight = tensor_of(identity, {vocabulary, vocabulary}, DType::float32);
-  Tape tape{testing::stream()};
-  const auto result = ops::distillation(tape, Variable(tensor_of(student, {3, vocabulary}, DType::float32)),
-                                        Variable(weight), nullptr, tensor_of(teacher, {3, vocabulary}, DType::float32),
-                                        weight, nullptr, integers({0, 0, 0}, {3}), {.count_agreement = true});
-  EXPECT_THAT(result.counts.to_vector<std::int32_t>(), ::testing::ElementsAre(3, 2));
-  EXPECT_FALSE(result.loss.requires_gradient());
-}
-
 TEST_P(Distillation, TargetOutsideTheVocabularyIsDetected) {
   const Case c{
       .rows = 3, .d = 4, .teacher_d = 4, .vocabulary = 5, .dtype = DType::float32, .teacher_dtype = DType::float32};
@@ -463,10 +439,10 @@ TEST_P(Distillation, ZeroRowsGiveZeroLoss) {
   const Tensor none = Tensor::empty({0, 3}, DType::float32, testing::device()),
                weight = normal_tensor({4, 3}, DType::float32, "weight");
   const Variable leaf = Variable::leaf(weight);
-  const auto result = ops::distillation(tape, Variable(none), leaf, nullptr, none, weight, nullptr, integers({}, {0}));
-  EXPECT_EQ(doubles(result.loss.value())[0], 0);
-  EXPECT_THAT(result.counts.to_vector<std::int32_t>(), ::testing::ElementsAre(0, 0));
-  tape.backward(result.loss);
+  const Variable loss =
+      ops::distillation(tape, Variable(none), leaf, nullptr, none, weight, nullptr, integers({}, {0}));
+  EXPECT_EQ(doubles(loss.value())[0], 0);
+  tape.backward(loss);
   EXPECT_EQ(doubles(leaf.gradient()), std::vector<double>(12, 0));
 }
 
