@@ -1,5 +1,5 @@
 """Time and memory against sequence length, and the measured length from which on each mechanism is cheaper than exact
-softmax: of attention alone, for every feature map of the program, and of a training step."""
+softmax: of attention alone and of a training step, for every feature map of the program."""
 
 import json
 
@@ -125,12 +125,9 @@ def labels(arguments):
 
 def measure(arguments, folder, result):
     result["labels"] = labels(arguments)
-    unmeasured = set(reproduction.choices("model", "attention", "feature_map")) - set(arguments.step_maps)
     parts = {
         "op": lambda: op_costs(arguments, folder),
-        "training_step": lambda: step_costs(
-            arguments, folder, [attention for attention in result["labels"] if attention not in unmeasured]
-        ),
+        "training_step": lambda: step_costs(arguments, folder, result["labels"]),
     }
     for key in arguments.parts:
         part = result[key] = list(parts[key]())
@@ -231,12 +228,6 @@ def more(parser):
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of attention alone; the median counts")
     parser.add_argument("--step-tokens", type=int, default=8192, help="tokens of a run's steps, of which one at least")
     parser.add_argument("--step-repeats", type=int, default=3, help="runs of training steps; the median counts")
-    parser.add_argument(
-        "--step-maps",
-        type=lambda text: text.split(","),
-        default="elu1,favor_positive",
-        help="feature maps of linear attention whose training steps are measured",
-    )
     parser.add_argument("--features", type=int, default=128, help="random features of each head")
     parser.add_argument("--window", type=int, default=256)
     reproduction.processor_time_option(parser)
