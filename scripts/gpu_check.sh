@@ -130,6 +130,13 @@ if [[ $cuda != ok ]] && ! $without_gpu; then
   stop "no usable GPU: $cuda; --without-gpu runs the parts that can run on the CPU"
 fi
 [[ $cuda != ok ]] || without_gpu=false
+# Keeps the driver loaded: without persistence mode it initializes the GPU, for seconds, whenever no process has used it.
+if ! $without_gpu && command -v nvidia-smi >/dev/null; then
+  nvidia-smi --loop=30 >/dev/null 2>&1 &
+  keeper=$!
+  disown
+  trap 'kill "$keeper" 2>/dev/null' EXIT
+fi
 nvidia_smi=$(nvidia-smi --format=csv,noheader \
   --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit 2>/dev/null)
 device=${nvidia_smi%%,*}
@@ -218,7 +225,11 @@ gpu_tests() {
     result=failed reason="furlong doctor finds a GPU, but no test ran on it; $reason"
   fi
 }
-other_tests() { current=other_tests programs=("${all_programs[@]}"); run_tests "*-*/simulated*:$on_gpu"; }
+# Their programs see no GPU: these tests expect the output of the CPU, and start two ranks on one machine.
+other_tests() {
+  current=other_tests programs=("${all_programs[@]}")
+  CUDA_VISIBLE_DEVICES='' run_tests "*-*/simulated*:$on_gpu"
+}
 
 # ---- compute-sanitizer -----------------------------------------------------------------------------------------------
 find_sanitizer() {
@@ -231,7 +242,8 @@ find_sanitizer() {
 
 # sanitize TOOL: runs only tests of kernels, not of whole trainings.
 sanitize() {
-  local tool=$1 sanitizer log errors=0 processes=0 found='' before options=() variables=()
+  local tool=$1 sanitizer log errors=0 processes=0 found='' before options=()
+  local variables=(FURLONG_TEST_ASK_HERE=1)  # the tool may not support CUDA in a forked child
   sanitizer=$(find_sanitizer)
   if $without_gpu; then result=skipped reason="no GPU"; return; fi
   if [[ -z $sanitizer ]]; then result=skipped reason="compute-sanitizer is missing"; return; fi
@@ -239,7 +251,7 @@ sanitize() {
   options=(--tool "$tool")
   if [[ $tool == memcheck ]]; then
     # Each tensor is a separate allocation: otherwise a write beyond one tensor would land undetected in the next.
-    variables=(FURLONG_SEPARATE_TENSORS=1)
+    variables+=(FURLONG_SEPARATE_TENSORS=1)
     [[ $("$sanitizer" --help 2>/dev/null) != *--padding* ]] || options+=(--padding 512)
   fi
   # Errors returned by CUDA functions are not reported: some tests exhaust memory on purpose.

@@ -1,5 +1,5 @@
 # Sourced by gpu_check.sh: runs test programs in parallel shards and classifies the outcome of each test. Reads bin,
-# logs, current, programs, filter, shards and test_seconds; sets result, reason and fields.
+# logs, current, programs, filter, shards, test_seconds and without_gpu; sets result, reason and fields.
 
 # names_of PROGRAM FILTER: prints one test per line.
 names_of() {
@@ -80,8 +80,9 @@ ended_badly() {
   done
 }
 
-# describe_failures [WRAPPER...]: sets failures. Each failed test is repeated alone, because after an illegal access a
-# GPU refuses all further work of the same process.
+# describe_failures [WRAPPER...]: sets failures. Each failed test is repeated alone, because another test of its process
+# may have caused the failure. A test that died is repeated alone with CUDA_LAUNCH_BLOCKING=1, so that the error names
+# the launch of a kernel that has failed.
 describe_failures() {
   local program failure alone also log all=$logs/$current.tests
   while read -r program failure && (( $(left) > 30 )); do
@@ -106,8 +107,16 @@ describe_failures() {
       grep -E '\.[0-9]+\.[0-9]+$' | tail -n 1)
     also=$(cat "$log.killed" 2>/dev/null || echo "its process exited with status $(cat "$log.status" 2>/dev/null)")
     failures+="${failures:+,}"$'\n'"  {\"test\": $(json_string "$failure"), \"died\": $(json_string "$also")"
-    failures+=", \"output\": $(tail_of "$log" 40)}"
-  done <"$all.died"
+    failures+=", \"output\": $(tail_of "$log" 40)"
+    if ! $without_gpu && (( $(left) > 30 )); then
+      alone=$logs/$current.alone
+      echo "$failure" >"$alone.names"
+      rm -f "$alone".0*
+      CUDA_LAUNCH_BLOCKING=1 start_shards "$alone" "$alone.names" "$program" "$@"
+      failures+=", \"output_alone\": $(tail_of "$alone.0" 40)"
+    fi
+    failures+="}"
+  done < <(head -n 40 "$all.died")
 }
 
 # run_tests FILTER [WRAPPER...]: runs the tests of all programs; sets result, reason, fields. Tests that died with their
@@ -120,10 +129,14 @@ run_tests() {
   touch "$all".{passed,failed,skipped,died,unreached,ended_badly}
   for program in "${programs[@]}"; do
     names_of "$program" "$wanted" >"$all.$program.wanted"
-    names_of "$program" "$filter" | sort >"$all.allowed"
     sort -o "$all.$program.wanted" "$all.$program.wanted"
     names=$all.$program.left
-    comm -12 "$all.$program.wanted" "$all.allowed" >"$names"
+    if [[ $filter == '*' ]]; then
+      cp "$all.$program.wanted" "$names"
+    else
+      names_of "$program" "$filter" | sort >"$all.allowed"
+      comm -12 "$all.$program.wanted" "$all.allowed" >"$names"
+    fi
     n=$(count "$names")
     (( total += n ))
     for (( round = 1; n > 0 && round <= 10 && $(left) > 15; ++round )); do

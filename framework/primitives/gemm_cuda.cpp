@@ -166,10 +166,9 @@ class Products : public GemmLibrary {
         in_double ? static_cast<const void*>(&beta_double) : static_cast<const void*>(&beta), result.address(),
         product->result, result.address(), product->result, &product->algorithm, workspace.address(),
         static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue));
-    if (may_be_missing(plan.fused) && is_unsupported(status)) {  // the heuristics were wrong
-      log_warn(
-          "cuBLASLt rejected a fused epilogue for which it had reported an algorithm (status {}); using separate steps",
-          static_cast<int>(status));
+    if (is_unsupported(status)) {  // the heuristics were wrong
+      log_warn("cuBLASLt rejected a product for which it had reported an algorithm (status {}); using {}",
+               static_cast<int>(status), may_be_missing(plan.fused) ? "separate steps" : "a slower built-in kernel");
       products_[key] = nullptr;
       return false;
     }

@@ -52,12 +52,17 @@ enum class Order : std::uint8_t { forward, reverse, random, warp_first };
 /// immediately (detects sources that change too early).
 enum class AsyncCopies : std::uint8_t { deferred, eager };
 
+/// Whose rounding tensor-core products have: that of an A100 (eight products of bfloat16 or four of TF32 at once, 24
+/// fraction bits) or an H100 (16 or eight, 25 fraction bits).
+enum class TensorCores : std::uint8_t { sm_80, sm_90 };
+
 inline constexpr std::size_t shared_limit_sm80 = 163 * 1024, shared_limit_sm90 = 227 * 1024;
 
 struct Options {
   Order order = Order::forward;
   std::uint64_t seed = 1;
   AsyncCopies async_copies = AsyncCopies::deferred;
+  TensorCores tensor_cores = TensorCores::sm_90;
   /// Bytes of shared memory available to a block, static and dynamic together.
   std::size_t shared_limit = shared_limit_sm80;
 };

@@ -1,5 +1,10 @@
-// Tensor-core products with the register layouts of the PTX ISA (tensor_core.h). The last lane to arrive computes the
-// product once for the warp.
+// Tensor-core products with the register layouts of the PTX ISA (tensor_core.h) and the rounding of hardware, which
+// truncates (Khattak and Mikaitis 2025, "Accurate models of NVIDIA tensor cores", arXiv:2512.07004: A100 and H100). The
+// last lane to arrive computes the product once for the warp.
+#include <algorithm>
+#include <array>
+#include <bit>
+
 #include "framework/simulator/simulator.h"
 
 namespace furlong::simulator {
@@ -41,24 +46,99 @@ void load(const LaneData* lanes, Operands<8>& operands) {
   }
 }
 
+constexpr int no_exponent = -1000;  // of zero
+
+/// A finite number as significand · 2^exponent, with |significand| in [1, 2), or below 1 if the number is subnormal.
+struct Scaled {
+  float significand;
+  int exponent;
+};
+Scaled scaled(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const int biased = static_cast<int>(bits >> 23 & 255u);
+  if (biased == 0) return {x * 0x1p126f, x == 0 ? no_exponent : -126};
+  return {std::bit_cast<float>((bits & 0x807fffffu) | 0x3f800000u), biased - 127};
+}
+bool is_finite(float x) { return (std::bit_cast<std::uint32_t>(x) & 0x7f800000u) != 0x7f800000u; }
+
+/// The rounding of a tensor core: products of `block` terms are added to the sum at once. Each addend is truncated to
+/// `fraction_bits` below the largest exponent among them (of a product: the sum of its factors' exponents), and their
+/// exact sum to 24 bits.
+struct Rounding {
+  int block, fraction_bits;
+};
+
+/// Returns sum + Σ_k a[k] b[k] for eight columns, all finite, for the terms [begin, begin + block).
+template <int Depth>
+void add_block(const Scaled (&a)[Depth], const Scaled (&b)[Depth][8], int begin, const Rounding& rounding,
+               float (&sums)[8]) {
+  const auto power = [&](int distance) {  // 2^(fraction_bits - distance) of an addend that far below the largest
+    return std::bit_cast<float>((127 + rounding.fraction_bits - std::min(distance, 60)) << 23);
+  };
+  Scaled before[8];
+  int largest[8];
+  for (int column = 0; column < 8; ++column) {
+    before[column] = scaled(sums[column]);
+    largest[column] = before[column].exponent;
+    for (int k = begin; k < begin + rounding.block; ++k)
+      largest[column] = std::max(largest[column], a[k].exponent + b[k][column].exponent);
+  }
+  for (int column = 0; column < 8; ++column) {
+    // Each addend is below 2^28.
+    std::int64_t total =
+        static_cast<std::int32_t>(before[column].significand * power(largest[column] - before[column].exponent));
+    for (int k = begin; k < begin + rounding.block; ++k) {
+      total += static_cast<std::int32_t>(a[k].significand * b[k][column].significand *
+                                         power(largest[column] - a[k].exponent - b[k][column].exponent));
+    }
+    const auto magnitude = static_cast<std::uint64_t>(total < 0 ? -total : total);
+    const int excess = std::max(static_cast<int>(std::bit_width(magnitude)) - 24, 0);
+    const auto kept = static_cast<double>(magnitude >> excess << excess);
+    const auto unit = std::bit_cast<double>(std::uint64_t(1023 + largest[column] - rounding.fraction_bits) << 52);
+    sums[column] = magnitude == 0 ? 0.0f : static_cast<float>((total < 0 ? -kept : kept) * unit);
+  }
+}
+
 template <int Depth>
 void multiply(LaneData* lanes) {
   Operands<Depth> operands;
   load(lanes, operands);
-  float sums[16][8] = {};
+  float sums[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto d = lanes[lane].as<std::array<float, 4>>();
+    for (int r = 0; r < 4; ++r) sums[lane / 4 + 8 * (r / 2)][2 * (lane % 4) + r % 2] = d[r];
+  }
+  const bool sm_90 = options().tensor_cores == TensorCores::sm_90;
+  const Rounding rounding = sm_90 ? Rounding{Depth, 25} : Rounding{Depth / 2, 24};
+  Scaled b[Depth][8];
+  bool finite_column[8] = {true, true, true, true, true, true, true, true};
+  for (int k = 0; k < Depth; ++k) {
+    for (int column = 0; column < 8; ++column) {
+      b[k][column] = scaled(operands.b[k][column]);
+      finite_column[column] = finite_column[column] && is_finite(operands.b[k][column]);
+    }
+  }
   for (int row = 0; row < 16; ++row) {
+    Scaled a[Depth];
+    bool finite_row = true;
+    float plain[8] = {};  // for infinities and NaN
     for (int k = 0; k < Depth; ++k) {
-      const float factor = operands.a[row][k];
-      for (int column = 0; column < 8; ++column)
-        sums[row][column] += factor * operands.b[k][column];  // products are exact in float32
+      a[k] = scaled(operands.a[row][k]);
+      finite_row = finite_row && is_finite(operands.a[row][k]);
+      for (int column = 0; column < 8; ++column) plain[column] += operands.a[row][k] * operands.b[k][column];
+    }
+    float rounded[8];
+    std::copy_n(sums[row], 8, rounded);
+    for (int begin = 0; begin < Depth; begin += rounding.block) add_block(a, b, begin, rounding, rounded);
+    for (int column = 0; column < 8; ++column) {
+      const bool finite = finite_row && finite_column[column] && is_finite(sums[row][column]);
+      sums[row][column] = finite ? rounded[column] : sums[row][column] + plain[column];
     }
   }
   for (int lane = 0; lane < 32; ++lane) {
-    const int g = lane / 4, t = lane % 4;
-    float d[4];
-    std::memcpy(d, lanes[lane].bytes, sizeof(d));
-    for (int r = 0; r < 4; ++r) d[r] += sums[g + 8 * (r / 2)][2 * t + r % 2];
-    std::memcpy(lanes[lane].bytes, d, sizeof(d));
+    std::array<float, 4> d;
+    for (int r = 0; r < 4; ++r) d[r] = sums[lane / 4 + 8 * (r / 2)][2 * (lane % 4) + r % 2];
+    std::memcpy(lanes[lane].bytes, d.data(), sizeof(d));
   }
 }
 

@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 
+#include "framework/core/device_fault.h"
 #include "framework/core/error.h"
 #include "framework/primitives/cpu_isa.h"
 #include "tests/framework/engine_testing.h"
@@ -23,6 +25,23 @@ class EveryTestAsserts : public ::testing::EmptyTestEventListener {
   }
 
   long before_ = 0;
+};
+
+/// Ends the program after a test whose kernel has failed on a GPU: the GPU rejects all further work of this process, so
+/// every later test would fail. The test counts as one that died; scripts/gpu_check.sh continues with the others in a
+/// new process.
+class EndsAfterDeviceFault : public ::testing::EmptyTestEventListener {
+  void OnTestEnd(const ::testing::TestInfo& test) override {
+    if (!test.result()->Failed()) return;
+    try {
+      synchronize(Stream{{DeviceType::cuda, 0}});
+    } catch (const DeviceFault& fault) {
+      std::cout << fault.what() << "; the GPU rejects further work of this process" << std::endl;
+      std::fflush(nullptr);
+      std::_Exit(70);
+    } catch (const Error&) {  // the test has already failed
+    }
+  }
 };
 
 /// Writes "note NOTE", and "begun NAME", then "passed NAME", "failed NAME" or "skipped NAME" to a file for
@@ -64,6 +83,7 @@ int main(int argc, char** argv) {
   ::testing::TestEventListeners& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (const char* path = std::getenv("FURLONG_TEST_RESULTS"))
     listeners.Append(new furlong::testing::Results(path, note));
+  if (missing.empty()) listeners.Append(new furlong::testing::EndsAfterDeviceFault);
   listeners.Append(new furlong::testing::EveryTestAsserts);
   return RUN_ALL_TESTS();
 }

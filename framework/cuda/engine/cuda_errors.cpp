@@ -10,7 +10,11 @@ std::string cuda_error_text(cudaError_t error) {
 }
 
 bool is_device_fault(cudaError_t error) {
-  switch (error) {
+  switch (static_cast<int>(error)) {
+    // cudaErrorContained, cudaErrorTensorMemoryLeak and cudaErrorExternalDevice, which older toolkits do not declare.
+    case 226:
+    case 721:
+    case 911:
     case cudaErrorAssert:
     case cudaErrorECCUncorrectable:
     case cudaErrorHardwareStackError:

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "framework/core/device_fault.h"
 #include "framework/core/error.h"
 #include "framework/cuda/engine/cuda_errors.h"
 #include "framework/cuda/engine/queue.h"
@@ -18,7 +19,11 @@ void check_before_launch(const Stream& stream) {
 
 void throw_launch_error(const Stream& stream, int status, const std::string& launch) {
   const auto error = static_cast<cudaError_t>(status);
-  if (is_device_fault(error)) check_cuda(error, "", stream.device.index);
+  if (is_device_fault(error)) {
+    cudaGetLastError();  // clear it, as check_cuda does
+    throw DeviceFault("{} on {}, because this or earlier work failed: {}", launch, stream.device.text(),
+                      cuda_error_text(error));
+  }
   throw MachineError("{} on {}: {}", launch, stream.device.text(), cuda_error_text(error));
 }
 

@@ -3,7 +3,9 @@
 //
 // float32 operands are split into bfloat16 parts (the nearest bfloat16, the nearest to the remainder, ...) and
 // multiplied on tensor cores with float32 sums. With two parts and three products the error is 2^-17 of the largest
-// terms. With three parts and six products it is that of float32. float64 is multiplied directly; only tests use it.
+// terms. With three parts and six products it is that of float32, which tensor cores do not keep over many terms,
+// because they truncate: each step of 16 terms is summed from zero, and the steps are added in float32. float64 is
+// multiplied directly; only tests use it.
 #include "framework/cuda/kernels/kernel.h"
 
 namespace furlong {
@@ -103,14 +105,17 @@ __device__ inline void warp_tile(int M, int N, int K, const BlockMatrix<float>& 
         b_middle[r] = parts.middle;
         b_low[r] = parts.low;
       }
+      float step[4] = {};
       if (three_parts) {  // the small products first
-        mma_m16n8k16(sums[n], a_middle, b_middle);
-        mma_m16n8k16(sums[n], a_low, b_high);
-        mma_m16n8k16(sums[n], a_high, b_low);
+        mma_m16n8k16(step, a_middle, b_middle);
+        mma_m16n8k16(step, a_low, b_high);
+        mma_m16n8k16(step, a_high, b_low);
       }
-      mma_m16n8k16(sums[n], a_middle, b_high);
-      mma_m16n8k16(sums[n], a_high, b_middle);
-      mma_m16n8k16(sums[n], a_high, b_high);
+      mma_m16n8k16(step, a_middle, b_high);
+      mma_m16n8k16(step, a_high, b_middle);
+      mma_m16n8k16(step, a_high, b_high);
+      FURLONG_UNROLL
+      for (int r = 0; r < 4; ++r) sums[n][r] += step[r];
     }
   }
   FURLONG_UNROLL

@@ -1,5 +1,6 @@
 #include "framework/cuda/kernels/kernel.h"
 
+#include "framework/cuda/kernels/lane_value.h"
 #include "framework/cuda/kernels/row_integers.cuh"
 #include "framework/cuda/kernels/rows_cuda.cuh"
 #include "framework/ops/loss/distillation_kernels.h"
@@ -22,7 +23,9 @@ __device__ inline C below(C x, C maximum) {
 }
 
 /// Running sums over the logits of student and teacher: the largest logits, Σ exp((logit - largest) / T), and the sum
-/// of the teacher's terms times (teacher's logit - its largest) - (student's logit - its largest).
+/// of the teacher's terms times (teacher's logit - its largest) - (student's logit - its largest). Products with sums
+/// and factors are rounded: fused with an addition on one side only, they would give a student that equals its teacher
+/// a loss and gradients other than zero.
 template <class C>
 struct OnlineDivergence {
   C student_maximum = gpu_lowest<C>(), teacher_maximum = gpu_lowest<C>();
@@ -36,8 +39,8 @@ struct OnlineDivergence {
     if (teacher_sum != 0) difference += teacher_sum * (teacher_step - student_step);
     const C teacher_factor = rescaling(teacher_maximum, teacher_larger, inverse_temperature);
     if (teacher_sum != 0) difference = teacher_factor > 0 ? difference * teacher_factor : C(0);
-    teacher_sum *= teacher_factor;
-    student_sum *= rescaling(student_maximum, student_larger, inverse_temperature);
+    teacher_sum = rounded_product(teacher_sum, teacher_factor);
+    student_sum = rounded_product(student_sum, rescaling(student_maximum, student_larger, inverse_temperature));
     student_maximum = student_larger;
     teacher_maximum = teacher_larger;
   }
@@ -174,7 +177,9 @@ __global__ void __launch_bounds__(max_threads)
       const std::int64_t i = first + k * threads;
       const C student_term = gpu_exp((s[k] - divergence.student_maximum) * inverse_temperature);
       const C teacher_term = gpu_exp((t[k] - divergence.teacher_maximum) * inverse_temperature);
-      if (i < vocabulary) d_logits[i] = from_compute<G>(student_term * student_factor - teacher_term * teacher_factor);
+      if (i >= vocabulary) continue;
+      d_logits[i] = from_compute<G>(rounded_product(student_term, student_factor) -
+                                    rounded_product(teacher_term, teacher_factor));
     }
   }
 }

@@ -1,6 +1,8 @@
 #if __has_include(<cuda_bf16.h>)  // the simulator takes CUDA's types from the toolkit's headers
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <utility>
 #include <vector>
 
 #include "framework/cuda/kernels/kernel.h"
@@ -55,7 +57,8 @@ __global__ void product_bf16(const __nv_bfloat16* a_all, const __nv_bfloat16* b_
   for (int r = 0; r < 4; ++r) d[(g + r / 2 * 8) * 8 + 2 * t + r % 2] = sums[r];
 }
 
-/// d - (c + a b) of one 16 x 8 tile, relative to the error that `depth` rounded additions and the last one can make.
+/// d - (c + a b) of one 16 x 8 tile, within the error of `depth` additions rounded to nearest and the last one, which
+/// is more than that of a tensor core: depth + 1 addends truncated to 25 bits and their sum to 24.
 template <class A, class B>
 void expect_product(const A* a, const B* b, const float* c, const float* d, int depth) {
   for (int row = 0; row < 16; ++row) {
@@ -88,6 +91,51 @@ TEST(TensorCore, Bfloat16ProductMatchesFloat64) {
       const auto d = on_d.to_vector<float>();
       for (int warp = 0; warp < 3; ++warp)
         expect_product(&a[warp * 256], &b[warp * 128], &c[warp * 128], &d[warp * 128], 16);
+    }
+  }
+}
+
+/// c + Σ_k terms[k] by one tensor-core product.
+float sum_by_tensor_core(float c, const std::vector<std::pair<int, float>>& terms) {
+  std::vector<bfloat16> a(3 * 256, bfloat16(0.0f)), b(3 * 128, bfloat16(0.0f));
+  for (const auto& [k, term] : terms) a[static_cast<std::size_t>(k)] = bfloat16(term);  // row 0
+  for (std::size_t k = 0; k < 16; ++k) b[8 * k] = bfloat16(1.0f);                       // column 0
+  std::vector<float> sums(3 * 128, 0.0f);
+  sums[0] = c;
+  const Tensor on_a = Tensor::from(a, {3, 16, 16}, simulated.device),
+               on_b = Tensor::from(b, {3, 16, 8}, simulated.device);
+  const Tensor on_d = Tensor::from(sums, {3, 16, 8}, simulated.device);
+  launch(simulated, product_bf16, dim3(1), dim3(96), 0, gpu_data<__nv_bfloat16>(on_a), gpu_data<__nv_bfloat16>(on_b),
+         gpu_data<float>(on_d), false);
+  return on_d.to_vector<float>()[0];
+}
+
+TEST(TensorCore, SumsAreTruncatedAsOnHardware) {
+  struct Case {
+    float c;
+    std::vector<std::pair<int, float>> terms;  // place and value
+    float sm_90, sm_80;
+  };
+  const float after_one = 1 + 0x1p-23f;
+  const std::vector<Case> cases = {
+      {1, {{0, 0x1.8p-24f}}, 1, 1},  // to nearest: after_one
+      {-1, {{0, -0x1.8p-24f}}, -1, -1},
+      {1, {{3, 0x1p-24f}, {5, 0x1p-24f}}, after_one, after_one},
+      {1, {{0, 0x1p-24f}, {8, 0x1p-24f}}, after_one, 1},  // sm_80 adds eight products at once
+      {1, {{0, 0x1p-25f}, {1, 0x1p-25f}, {2, 0x1p-25f}, {3, 0x1p-25f}}, after_one, 1},
+      {1, {{0, 0x1p-26f}, {1, 0x1p-26f}, {2, 0x1p-26f}, {3, 0x1p-26f}}, 1, 1},
+      {1, {{0, -1.0f}, {1, 0x1p-25f}}, 0x1p-25f, 0},  // the largest exponent counts, although these terms cancel
+      {0, {{2, 0x1p-120f}, {9, -0x1.8p-121f}}, 0x1p-122f, 0x1p-122f},
+      {0, {}, 0, 0},
+      {5, {{0, HUGE_VALF}}, HUGE_VALF, HUGE_VALF},
+  };
+  for (const Case& c : cases) {
+    simulator::Options options;
+    EXPECT_EQ(options.tensor_cores, simulator::TensorCores::sm_90);
+    for (const bool sm_90 : {true, false}) {
+      options.tensor_cores = sm_90 ? simulator::TensorCores::sm_90 : simulator::TensorCores::sm_80;
+      const simulator::OptionsScope scope(options);
+      EXPECT_EQ(sum_by_tensor_core(c.c, c.terms), sm_90 ? c.sm_90 : c.sm_80) << c.c << ", sm_90: " << sm_90;
     }
   }
 }

@@ -3,7 +3,9 @@
 //
 // Operands of float32 arithmetic are stored as bfloat16 parts (the nearest bfloat16, the nearest to the remainder,
 // ...), split once by the kernel that computes them, and multiplied on tensor cores with float32 sums. With two parts
-// and three products the error is 2^-17 of the largest terms. With three parts and six products it is that of float32.
+// and three products the error is 2^-17 of the largest terms. With three parts and six products it is that of float32,
+// which tensor cores do not keep over many terms, because they truncate: each step of 16 terms is summed from zero, and
+// the steps are added in float32.
 // float64, for tests, is one part and multiplied directly.
 #include "framework/cuda/kernels/kernel.h"
 
@@ -221,6 +223,8 @@ __global__ void __launch_bounds__(product_threads, 1) linear_attention_product_k
                           b + (part * StageB::lines + warp_n + j * 8 + matrix / 2 * 8 + eighth) * StageB::stride + k +
                               matrix % 2 * 8);
           }
+          constexpr bool from_zero = Order > 2;
+          float step[2][2][4] = {};
           FURLONG_UNROLL
           for (int sum = Order - 1; sum >= 0; --sum) {  // the small products first
             FURLONG_UNROLL
@@ -229,9 +233,16 @@ __global__ void __launch_bounds__(product_threads, 1) linear_attention_product_k
               for (int i = 0; i < 2; ++i) {
                 const std::uint32_t first[2] = {of_b[sum - part][0], of_b[sum - part][1]},
                                     second[2] = {of_b[sum - part][2], of_b[sum - part][3]};
-                mma_m16n8k16(sums[i][j], of_a[part][i], first);
-                mma_m16n8k16(sums[i][j + 1], of_a[part][i], second);
+                mma_m16n8k16(from_zero ? step[i][0] : sums[i][j], of_a[part][i], first);
+                mma_m16n8k16(from_zero ? step[i][1] : sums[i][j + 1], of_a[part][i], second);
               }
+            }
+          }
+          if constexpr (from_zero) {
+            FURLONG_UNROLL
+            for (int i = 0; i < 2; ++i) {
+              FURLONG_UNROLL
+              for (int r = 0; r < 8; ++r) sums[i][j + r / 4][r % 4] += step[i][r / 4][r % 4];
             }
           }
         }

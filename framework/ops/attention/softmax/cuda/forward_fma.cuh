@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(fma_threads, 1) softmax_forward_fma(const Soft
         FURLONG_UNROLL
         for (int step = 8; step > 0; step /= 2) most = gpu_max(most, __shfl_xor_sync(full_warp, most, step));
         // A row without visible keys has weights 2^-infinity under any finite maximum.
+        // With an unchanged maximum the factor must be 1, so both products are rounded.
         const T shift = most == gpu_lowest<T>() ? T{0} : rounded_product(most, p.exponent_scale);
         shrink[i] = gpu_exp2(rounded_product(maximum[i], p.exponent_scale) - shift);
         maximum[i] = most;

@@ -76,6 +76,7 @@ __device__ __forceinline__ void weigh_scores(float (&scores)[m_tiles][n_tiles][4
       maximum = gpu_max(maximum, __shfl_xor_sync(full_warp, maximum, 2));
       state.maximum[m][half] = maximum;
       // A row without visible keys has weights 2^-infinity under any finite maximum.
+      // With an unchanged maximum the factor must be 1, so both products are rounded.
       const float shift = maximum == gpu_lowest<float>() ? 0.0f : rounded_product(maximum, scale);
       shrink[m][half] = exp2_fast(rounded_product(before, scale) - shift);
       changed = changed || before != maximum;

@@ -2,6 +2,7 @@
 // Shared by the kernels of softmax attention: addresses of rows, the block of tokens that a thread block works on, and
 // which keys are visible to a query.
 #include "framework/cuda/kernels/exp2_fast.h"
+#include "framework/cuda/kernels/lane_value.h"
 // After kernel.h, which must precede fmt.
 #include <algorithm>
 #include <cmath>
@@ -233,24 +234,6 @@ __device__ inline bool any_kept(const std::int32_t* kept, int first, int count) 
   for (int j = static_cast<int>(threadIdx.x); j < count; j += static_cast<int>(blockDim.x))
     found = found || kept[first + j] != 0;
   return __syncthreads_or(found);
-}
-
-/// Returns x y, rounded before it is added to anything. Weights are computed under the rounded product of a row's
-/// maximum and the exponents' scale. If the maximum does not change, the factor of the sum so far, 2^(x y - x y), is 1
-/// only if neither product keeps extra digits.
-__device__ __forceinline__ float rounded_product(float x, float y) {
-#ifdef __CUDACC__
-  return __fmul_rn(x, y);
-#else
-  return x * y;  // no build option contracts this to a fused multiply-add
-#endif
-}
-__device__ __forceinline__ double rounded_product(double x, double y) {
-#ifdef __CUDACC__
-  return __dmul_rn(x, y);
-#else
-  return x * y;
-#endif
 }
 
 template <class T, int a, int b, int c>

@@ -139,7 +139,9 @@ TEST_P(LinearAttentionRotation, UnderflowingDenominatorGivesZeroAndIsCounted) {
     EXPECT_EQ(found.report.guarded, 1);
     EXPECT_LT(found.report.least, 1e-30);
     for (std::size_t f = 0; f < 4; ++f) {
-      EXPECT_EQ(found.output[f], stored(p.value, DType::float32)[f]);  // only its own key is visible
+      // Only its own key is visible. Its weight is not exactly 1, and tensor cores truncate the product with it.
+      const double value = stored(p.value, DType::float32)[f];
+      EXPECT_NEAR(found.output[f], value, on_gpu() ? 0x1p-22 * std::abs(value) : 0);
       EXPECT_EQ(found.output[4 + f], 0);
       EXPECT_NE(found.output[8 + f], 0);
     }

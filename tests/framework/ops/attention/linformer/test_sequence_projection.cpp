@@ -259,7 +259,11 @@ TEST_P(SequenceProjectionOp, PaddingMatchesShorterInput) {
     const Tensor shorter =
         ops::sequence_projection(tape, Variable(x.narrow(1, 0, 9)), weight_variable(weight), Tensor{}, c.options())
             .value();
-    EXPECT_EQ(doubles(padded.narrow(1, 0, shorter.extent(1))), doubles(shorter)) << c.text();
+    const auto found = doubles(padded.narrow(1, 0, shorter.extent(1)));
+    // cuBLASLt may choose another order of summation for the shorter product.
+    const double tolerance =
+        testing::device().type == DeviceType::cuda ? 4 * testing::rounding_unit(DType::float64) : 0;
+    EXPECT_LE(relative_difference(found, doubles(shorter)), tolerance) << c.text();
     const auto kept_rows =
         ops::sequence_projection_mask(testing::stream(), mask, c.options()).to_vector<std::int32_t>();
     for (std::size_t i = 0; i < kept_rows.size(); ++i) {
