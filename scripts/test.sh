@@ -5,6 +5,7 @@
 #   --full             all parts of the list below, which take hours
 #   --parts LIST       only these parts of --full, separated by commas:
 #       tests          the tests, and those of the CPU engine with every instruction set of this CPU
+#       simulator      the tests of CUDA kernels on the host, with threads in random order and an A100's rounding
 #       asan           all tests under AddressSanitizer with UndefinedBehaviorSanitizer
 #       tsan           all tests under ThreadSanitizer, with four threads
 #       kills          the kill table (tests/kills.sh)
@@ -17,7 +18,7 @@
 #       fuzz           5 minutes of each fuzz target, if clang exists (tests/fuzz/run.sh)
 #   --filter PATTERNS  runs only tests with these names, with this CPU's best instruction set: GoogleTest patterns
 #                      separated by colons, excluded ones after a minus ('Tape.*:*bfloat16*-*/simulated*'). They also
-#                      select ctest's own tests (Launchers.*). Of the parts of --full only tests, asan and tsan run
+#                      select ctest's own tests (Launchers.*). Of the parts of --full only those of tests run
 #   --isa LIST         runs all tests with each of these instruction sets instead: sse4, avx2, avx512, avx512_bf16, amx,
 #                      separated by commas. Reports those that this CPU lacks (FURLONG_CPU_ISA,
 #                      docs/internals/numerics.md)
@@ -28,7 +29,7 @@ shopt -s nullglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 every_isa=(sse4 avx2 avx512 avx512_bf16 amx)
-every_part=(tests asan tsan kills faults writes cost tutorials exports fuzz)
+every_part=(tests simulator asan tsan kills faults writes cost tutorials exports fuzz)
 full=false filter='' isa=() parts=()
 stop() { echo "test: $1" >&2; exit 2; }
 while (( $# )); do
@@ -57,8 +58,8 @@ while (( $# )); do
   shift
 done
 
-if [[ -n $filter ]] && (( ${#parts[@]} )) && [[ ! " ${parts[*]} " =~ \ (tests|asan|tsan)\  ]]; then
-  stop "--filter selects tests, and ${parts[*]} has none; expected tests, asan or tsan among --parts"
+if [[ -n $filter ]] && (( ${#parts[@]} )) && [[ ! " ${parts[*]} " =~ \ (tests|simulator|asan|tsan)\  ]]; then
+  stop "--filter selects tests, and ${parts[*]} has none; expected tests, simulator, asan or tsan among --parts"
 fi
 
 failed=()
@@ -268,9 +269,21 @@ run_all_tests() {
     '^test_framework\.'
 }
 
+simulator_tests() {
+  local programs='^test_(framework|layers|trainers)\.'
+  if ! build/release/bin/test_framework --gtest_list_tests '--gtest_filter=*/simulated*' 2>/dev/null | grep -q .; then
+    printf '\n== simulator\nnot run: the build has no kernels, because there is no CUDA toolkit\n'
+    return
+  fi
+  [[ -z $filter ]] || programs=$(programs_of "$filter")
+  phase "simulator" run_tests release "${filter:-*/simulated*}" "$programs" \
+    env FURLONG_SIMULATOR_ORDER=random FURLONG_SIMULATOR_TENSOR_CORES=sm_80 || true
+}
+
 run_part() {
   case $1 in
     tests) run_all_tests ;;
+    simulator) simulator_tests ;;
     asan) sanitized asan "AddressSanitizer and UndefinedBehaviorSanitizer" ;;
     tsan) sanitized tsan "ThreadSanitizer" ;;
     kills) phase "kill table" tests/kills.sh build/release/bin/furlong || true ;;
@@ -290,7 +303,7 @@ phase "packages" scripts/setup.sh test || exit $?
 (( ${#parts[@]} )) || parts=(tests)
 built=
 for part in "${parts[@]}"; do
-  [[ -z $filter || $part =~ ^(tests|asan|tsan)$ ]] || continue
+  [[ -z $filter || $part =~ ^(tests|simulator|asan|tsan)$ ]] || continue
   if [[ ! $part =~ ^(asan|tsan|fuzz)$ && -z $built ]]; then  # these have builds of their own
     built=no
     if phase "build" scripts/build.sh test; then built=yes; fi
@@ -298,7 +311,7 @@ for part in "${parts[@]}"; do
   if [[ $part =~ ^(asan|tsan|fuzz)$ || $built == yes ]]; then run_part "$part"; fi
 done
 
-if [[ ! -s $outcomes && " ${parts[*]} " =~ \ (tests|asan|tsan)\  ]]; then failed+=("no test ran"); fi
+if [[ ! -s $outcomes && " ${parts[*]} " =~ \ (tests|simulator|asan|tsan)\  ]]; then failed+=("no test ran"); fi
 printf '\n== time\n'
 printf '%s\n' "${timings[@]}"
 grep '^failed ' "$outcomes" || true

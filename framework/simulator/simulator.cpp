@@ -34,8 +34,16 @@ void set_order(Options& options, std::string_view name) {
 Options& options() {
   static Options current = [] {
     Options initial;
-    if (const char* name = std::getenv("FURLONG_SIMULATOR_ORDER"); name != nullptr && *name != '\0')
-      set_order(initial, name);
+    const auto set = [](const char* variable) {
+      const char* text = std::getenv(variable);
+      return std::string_view(text != nullptr ? text : "");
+    };
+    if (const auto name = set("FURLONG_SIMULATOR_ORDER"); !name.empty()) set_order(initial, name);
+    if (const auto name = set("FURLONG_SIMULATOR_TENSOR_CORES"); !name.empty()) {
+      if (name != "sm_80" && name != "sm_90")
+        throw UserError("FURLONG_SIMULATOR_TENSOR_CORES is '{}'; expected sm_80 or sm_90", name);
+      initial.tensor_cores = name == "sm_80" ? TensorCores::sm_80 : TensorCores::sm_90;
+    }
     return initial;
   }();
   return current;

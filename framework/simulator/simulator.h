@@ -71,8 +71,8 @@ struct Options {
 /// name is unknown.
 void set_order(Options& options, std::string_view name);
 
-/// Returns the options of later launches. The environment variable FURLONG_SIMULATOR_ORDER sets the initial order.
-/// Change them only between launches.
+/// Returns the options of later launches. The environment variables FURLONG_SIMULATOR_ORDER and
+/// FURLONG_SIMULATOR_TENSOR_CORES (sm_80 or sm_90) set the initial ones. Change them only between launches.
 Options& options();
 
 /// Sets options for the lifetime of this object.

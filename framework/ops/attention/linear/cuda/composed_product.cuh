@@ -164,7 +164,8 @@ class ProductStage {
 
 /// One block computes a tile of 64 x 64, each of its four warps 32 x 32. Order: number of parts.
 template <int Order, ProductLayout layout>
-__global__ void __launch_bounds__(product_threads, 1) linear_attention_product_kernel(const Product<float> p) {
+__global__ void __launch_bounds__(product_threads, Order > 2 ? 3 : 1)
+    linear_attention_product_kernel(const Product<float> p) {
   using StageA = ProductStage<Order, layout == ProductLayout::a_transposed>;
   using StageB = ProductStage<Order, layout != ProductLayout::b_transposed>;
   FURLONG_SHARED(__nv_bfloat16, a, [Order * StageA::lines * StageA::stride]);
