@@ -228,18 +228,34 @@ def tables(result):
 
 
 def draw(result, folder):
-    figure, (panel,) = plot.panels(1, width=6.4, height=3.6)
-    models = result["models"]
-    names = list(dict.fromkeys(model["model"] for model in models if model["model"] != "teacher"))
-    for model in {model["model"]: model for model in models}.values():  # the row of most tokens, which is the last one
-        points = [one for one in model["by_position"] if one["first"] > 8]
-        index = None if model["model"] == "teacher" else names.index(model["model"])
-        label = "softmax teacher" if index is None else model["model"].replace("_", " ")
-        panel.plot([one["last"] for one in points], [one["loss"] for one in points], label=label, **plot.style(index))
-    ticks = [one["last"] for one in models[0]["by_position"] if one["first"] > 8]
-    plot.lengths_axis(panel, ticks, "tokens of context, at most")
-    panel.set_ylabel("held-out loss, nats per token")
-    plot.legend_below(figure, panel, 4)
+    """Left: all rows. Right: their difference to the teacher, of those within half a nat everywhere."""
+    figure, (left, right) = plot.panels(2, width=7.6, height=3.8)
+    teacher, *models = result["models"]
+    names = list(dict.fromkeys(model["model"] for model in models))
+    rows = [model["model"] for model in models]
+    shown = [place for place, one in enumerate(teacher["by_position"]) if one["first"] > 8]
+    ticks = [teacher["by_position"][place]["last"] for place in shown]
+
+    def losses(model):
+        return [model["by_position"][place]["loss"] for place in shown]
+
+    left.plot(ticks, losses(teacher), label="softmax teacher", **plot.style(None))
+    for row, model in enumerate(models):
+        style = plot.style(names.index(model["model"]))
+        if model["model"] in rows[row + 1 :]:  # followed by one of more tokens
+            style["linestyle"] = ":"
+        label = model["model"].replace("_", " ")
+        if rows.count(model["model"]) > 1:
+            label += f", {model['tokens'] / 1e6:.2g} M tokens"
+        left.plot(ticks, losses(model), label=label, **style)
+        differences = [own - theirs for own, theirs in zip(losses(model), losses(teacher))]
+        if max(map(abs, differences)) < 0.5:
+            right.plot(ticks, differences, **style)
+    right.axhline(0, **{**plot.style(None), "marker": None})
+    for panel, label in ((left, "held-out loss, nats per token"), (right, "the same, above the teacher's")):
+        plot.lengths_axis(panel, ticks, "tokens of context, at most")
+        panel.set_ylabel(label)
+    plot.legend_below(figure, left, 4)
     plot.save(figure, folder / f"{NAME}.svg")
 
 
