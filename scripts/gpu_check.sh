@@ -130,7 +130,7 @@ if [[ $cuda != ok ]] && ! $without_gpu; then
   stop "no usable GPU: $cuda; --without-gpu runs the parts that can run on the CPU"
 fi
 [[ $cuda != ok ]] || without_gpu=false
-# Keeps the driver loaded: without persistence mode it initializes the GPU, for seconds, whenever no process has used it.
+# Keeps the driver loaded: without persistence mode it initializes the GPU, for seconds, whenever no process uses it.
 if ! $without_gpu && command -v nvidia-smi >/dev/null; then
   nvidia-smi --loop=30 >/dev/null 2>&1 &
   keeper=$!
