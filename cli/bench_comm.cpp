@@ -37,12 +37,11 @@ void print(const std::vector<BenchCommFigure>& figures, const ProcessGroup& grou
   fmt::print("{:<16}{:>12}{:>14}{:>12}{:>12}\n", "", "bytes", "microseconds", "GB/s", "bus GB/s");
   std::string operation;
   for (const BenchCommFigure& figure : figures) {
-    const double seconds = figure.median_seconds;
     const bool has_rate = figure.bytes > 0;
     fmt::print("{:<16}{:>12}{:>14.1f}{:>12}{:>12}\n", figure.operation == operation ? "" : figure.operation,
-               figure.bytes, seconds * 1e6,
-               has_rate ? fmt::format("{:.4f}", algorithm_bandwidth(figure, seconds) * 1e-9) : "-",
-               has_rate ? fmt::format("{:.4f}", bus_bandwidth(figure, seconds, group.size()) * 1e-9) : "-");
+               figure.bytes, figure.median_seconds * 1e6,
+               has_rate ? fmt::format("{:.4f}", algorithm_bandwidth(figure) * 1e-9) : "-",
+               has_rate ? fmt::format("{:.4f}", bus_bandwidth(figure, group.size()) * 1e-9) : "-");
     operation = figure.operation;
   }
   std::fflush(stdout);
@@ -67,8 +66,8 @@ Json as_json(const BenchCommFigure& figure, int ranks) {
               {"bytes", figure.bytes},
               {"operations_at_once", figure.at_once},
               {"median_seconds", figure.median_seconds},
-              {"algorithm_bandwidth", algorithm_bandwidth(figure, figure.median_seconds)},
-              {"bus_bandwidth", bus_bandwidth(figure, figure.median_seconds, ranks)},
+              {"algorithm_bandwidth", algorithm_bandwidth(figure)},
+              {"bus_bandwidth", bus_bandwidth(figure, ranks)},
               {"seconds", figure.seconds}};
   return object;
 }

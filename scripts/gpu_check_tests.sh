@@ -81,8 +81,8 @@ ended_badly() {
 }
 
 # describe_failures [WRAPPER...]: sets failures. Each failed test is repeated alone, because another test of its process
-# may have caused the failure. A test that died is repeated alone with CUDA_LAUNCH_BLOCKING=1, so that the error names
-# the launch of a kernel that has failed.
+# may have caused the failure. A test whose kernel failed (tests/harness/main.cpp: status 70) is repeated alone with
+# CUDA_LAUNCH_BLOCKING=1, so that the error names the kernel's launch.
 describe_failures() {
   local program failure alone also log all=$logs/$current.tests
   while read -r program failure && (( $(left) > 30 )); do
@@ -108,12 +108,15 @@ describe_failures() {
     also=$(cat "$log.killed" 2>/dev/null || echo "its process exited with status $(cat "$log.status" 2>/dev/null)")
     failures+="${failures:+,}"$'\n'"  {\"test\": $(json_string "$failure"), \"died\": $(json_string "$also")"
     failures+=", \"output\": $(tail_of "$log" 40)"
-    if ! $without_gpu && (( $(left) > 30 )); then
+    if [[ $(cat "$log.status" 2>/dev/null) == 70 && $current == gpu_tests ]] && (( $(left) > 30 )); then
       alone=$logs/$current.alone
       echo "$failure" >"$alone.names"
       rm -f "$alone".0*
       CUDA_LAUNCH_BLOCKING=1 start_shards "$alone" "$alone.names" "$program" "$@"
-      failures+=", \"output_alone\": $(tail_of "$alone.0" 40)"
+      outcomes "$alone"
+      also=false
+      [[ ! -s $alone.ok ]] || also=true
+      failures+=", \"passes_alone\": $also, \"output_alone\": $(tail_of "$alone.0" 40)"
     fi
     failures+="}"
   done < <(head -n 40 "$all.died")
@@ -139,7 +142,7 @@ run_tests() {
     fi
     n=$(count "$names")
     (( total += n ))
-    for (( round = 1; n > 0 && round <= 10 && $(left) > 15; ++round )); do
+    for (( round = 1; n > 0 && $(left) > 15; ++round )); do
       log=$logs/$current.$program.$round
       start_shards "$log" "$names" "$program" "$@"
       outcomes "$log"

@@ -18,7 +18,7 @@
 #       fuzz           5 minutes of each fuzz target, if clang exists (tests/fuzz/run.sh)
 #   --filter PATTERNS  runs only tests with these names, with this CPU's best instruction set: GoogleTest patterns
 #                      separated by colons, excluded ones after a minus ('Tape.*:*bfloat16*-*/simulated*'). They also
-#                      select ctest's own tests (Launchers.*). Of the parts of --full only those of tests run
+#                      select ctest's own tests (Launchers.*). Of the parts of --full only tests, asan and tsan run
 #   --isa LIST         runs all tests with each of these instruction sets instead: sse4, avx2, avx512, avx512_bf16, amx,
 #                      separated by commas. Reports those that this CPU lacks (FURLONG_CPU_ISA,
 #                      docs/internals/numerics.md)
@@ -58,8 +58,8 @@ while (( $# )); do
   shift
 done
 
-if [[ -n $filter ]] && (( ${#parts[@]} )) && [[ ! " ${parts[*]} " =~ \ (tests|simulator|asan|tsan)\  ]]; then
-  stop "--filter selects tests, and ${parts[*]} has none; expected tests, simulator, asan or tsan among --parts"
+if [[ -n $filter ]] && (( ${#parts[@]} )) && [[ ! " ${parts[*]} " =~ \ (tests|asan|tsan)\  ]]; then
+  stop "--filter selects tests, and ${parts[*]} has none; expected tests, asan or tsan among --parts"
 fi
 
 failed=()
@@ -270,17 +270,19 @@ run_all_tests() {
 }
 
 simulator_tests() {
-  local programs='^test_(framework|layers|trainers)\.'
-  if ! build/release/bin/test_framework --gtest_list_tests '--gtest_filter=*/simulated*' 2>/dev/null | grep -q .; then
+  local programs='^test_(framework|layers|trainers|evaluation)\.'
+  if ! build/release/bin/test_framework --gtest_list_tests '--gtest_filter=*/simulated*' 2>/dev/null |
+    grep . >/dev/null; then
     printf '\n== simulator\nnot run: the build has no kernels, because there is no CUDA toolkit\n'
     return
   fi
-  [[ -z $filter ]] || programs=$(programs_of "$filter")
-  phase "simulator" run_tests release "${filter:-*/simulated*}" "$programs" \
+  phase "simulator" run_tests release '*/simulated*' "$programs" \
     env FURLONG_SIMULATOR_ORDER=random FURLONG_SIMULATOR_TENSOR_CORES=sm_80 || true
 }
 
 run_part() {
+  # Programs that these parts start see no GPU, as in tests/CMakeLists.txt.
+  case $1 in kills|faults|writes|tutorials|exports) local -x CUDA_VISIBLE_DEVICES='' ;; esac
   case $1 in
     tests) run_all_tests ;;
     simulator) simulator_tests ;;
@@ -303,7 +305,7 @@ phase "packages" scripts/setup.sh test || exit $?
 (( ${#parts[@]} )) || parts=(tests)
 built=
 for part in "${parts[@]}"; do
-  [[ -z $filter || $part =~ ^(tests|simulator|asan|tsan)$ ]] || continue
+  [[ -z $filter || $part =~ ^(tests|asan|tsan)$ ]] || continue
   if [[ ! $part =~ ^(asan|tsan|fuzz)$ && -z $built ]]; then  # these have builds of their own
     built=no
     if phase "build" scripts/build.sh test; then built=yes; fi

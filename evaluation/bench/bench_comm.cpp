@@ -164,16 +164,16 @@ const std::vector<std::string>& bench_comm_operations() {
   return operations;
 }
 
-double algorithm_bandwidth(const BenchCommFigure& figure, double seconds) {
-  return static_cast<double>(figure.bytes) / seconds;
+double algorithm_bandwidth(const BenchCommFigure& figure) {
+  return static_cast<double>(figure.bytes) / figure.median_seconds;
 }
 
-double bus_bandwidth(const BenchCommFigure& figure, double seconds, int world_size) {
+double bus_bandwidth(const BenchCommFigure& figure, int world_size) {
   const double share = (world_size - 1.0) / world_size;
   const double factor = figure.operation == "all_reduce"                                           ? 2 * share
                         : figure.operation == "reduce_scatter" || figure.operation == "all_gather" ? share
                                                                                                    : 1;
-  return factor * algorithm_bandwidth(figure, seconds);
+  return factor * algorithm_bandwidth(figure);
 }
 
 std::vector<BenchCommFigure> bench_comm(const ProcessGroup& group, const BenchCommOptions& options) {

@@ -29,11 +29,11 @@ struct BenchCommFigure {
 /// receives from the previous), send_receive (from rank 0 to the last), barrier.
 const std::vector<std::string>& bench_comm_operations();
 
-/// Returns S/t, in bytes per second.
-double algorithm_bandwidth(const BenchCommFigure& figure, double seconds);
+/// Returns S/t, in bytes per second; t is the median.
+double algorithm_bandwidth(const BenchCommFigure& figure);
 /// Returns S/t times the factor of nccl-tests (its doc/PERFORMANCE.md): 2(P-1)/P for all_reduce, (P-1)/P for
 /// reduce_scatter and all_gather, 1 for the others. This is the bandwidth of each link, comparable between world sizes.
-double bus_bandwidth(const BenchCommFigure& figure, double seconds, int world_size);
+double bus_bandwidth(const BenchCommFigure& figure, int world_size);
 
 /// Measures all operations; all ranks of the group call it. Rounds sizes down to multiples of 4 bytes times the world
 /// size, at least that. Throws UserError if the world size is 1.

@@ -166,9 +166,14 @@ class Products : public GemmLibrary {
         in_double ? static_cast<const void*>(&beta_double) : static_cast<const void*>(&beta), result.address(),
         product->result, result.address(), product->result, &product->algorithm, workspace.address(),
         static_cast<std::size_t>(workspace_bytes), static_cast<cudaStream_t>(queue));
-    if (is_unsupported(status)) {  // the heuristics were wrong
-      log_warn("cuBLASLt rejected a product for which it had reported an algorithm (status {}); using {}",
-               static_cast<int>(status), may_be_missing(plan.fused) ? "separate steps" : "a slower built-in kernel");
+    // The heuristics can be wrong. An invalid value of a product without an epilogue would be Furlong's own fault.
+    const bool fused = may_be_missing(plan.fused);
+    if (is_unsupported(status) && (fused || status != CUBLAS_STATUS_INVALID_VALUE)) {
+      log_warn(
+          "cuBLASLt rejected [{} x {}] by [{} x {}] in {}, for which it had reported an algorithm (status {}); using "
+          "{}",
+          plan.n, plan.k, plan.k, plan.m, name_of(plan.operand_dtype), static_cast<int>(status),
+          fused ? "separate steps" : "a slower built-in kernel");
       products_[key] = nullptr;
       return false;
     }

@@ -63,12 +63,12 @@ bool is_finite(float x) { return (std::bit_cast<std::uint32_t>(x) & 0x7f800000u)
 
 /// The rounding of a tensor core: products of `block` terms are added to the sum at once. Each addend is truncated to
 /// `fraction_bits` below the largest exponent among them (of a product: the sum of its factors' exponents), and their
-/// exact sum to 24 bits.
+/// exact sum to the next float32 toward zero.
 struct Rounding {
   int block, fraction_bits;
 };
 
-/// Returns sum + Σ_k a[k] b[k] for eight columns, all finite, for the terms [begin, begin + block).
+/// Adds Σ_k a[k] b[k] to `sums` for eight columns, all finite, for the terms [begin, begin + block).
 template <int Depth>
 void add_block(const Scaled (&a)[Depth], const Scaled (&b)[Depth][8], int begin, const Rounding& rounding,
                float (&sums)[8]) {
@@ -92,10 +92,16 @@ void add_block(const Scaled (&a)[Depth], const Scaled (&b)[Depth][8], int begin,
                                          power(largest[column] - a[k].exponent - b[k][column].exponent));
     }
     const auto magnitude = static_cast<std::uint64_t>(total < 0 ? -total : total);
-    const int excess = std::max(static_cast<int>(std::bit_width(magnitude)) - 24, 0);
+    const int unit = largest[column] - rounding.fraction_bits;  // exponent of magnitude 1
+    // Subnormal numbers have fewer bits.
+    const int excess = std::max({static_cast<int>(std::bit_width(magnitude)) - 24, -149 - unit, 0});
+    if (magnitude == 0 || excess >= 40) {
+      sums[column] = 0;
+      continue;
+    }
     const auto kept = static_cast<double>(magnitude >> excess << excess);
-    const auto unit = std::bit_cast<double>(std::uint64_t(1023 + largest[column] - rounding.fraction_bits) << 52);
-    sums[column] = magnitude == 0 ? 0.0f : static_cast<float>((total < 0 ? -kept : kept) * unit);
+    const auto scale = std::bit_cast<double>(static_cast<std::uint64_t>(1023 + unit) << 52);
+    sums[column] = static_cast<float>((total < 0 ? -kept : kept) * scale);
   }
 }
 

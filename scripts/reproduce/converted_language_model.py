@@ -280,6 +280,7 @@ def run(arguments):
         one.work = arguments.work and arguments.work / f"{name}_{arguments.tokens}"
         with reproduction.measurement(NAME, one) as (folder, result):
             found = measure(one, folder, name)
+        del result["minutes"]  # of this row alone, which has its own
         for key in ("models", "tokens"):  # may differ from row to row
             del result["settings"][key]
         found = json.loads(json.dumps({"model": name, **found}))

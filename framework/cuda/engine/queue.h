@@ -16,7 +16,7 @@ void* gpu_queue(const Stream& stream);
 /// attributed to the next launch.
 void check_before_launch(const Stream& stream);
 /// Throws MachineError with CUDA's error (`status`, a cudaError_t) for the launch that `launch` describes. Throws
-/// DeviceFault if earlier work caused the error.
+/// DeviceFault if earlier work caused the error or, with CUDA_LAUNCH_BLOCKING=1, this launch.
 [[noreturn]] void throw_launch_error(const Stream& stream, int status, const std::string& launch);
 
 /// Allows a kernel to use `bytes` of dynamic shared memory on the stream's device, beyond the default limit. Throws

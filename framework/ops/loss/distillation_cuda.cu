@@ -128,7 +128,7 @@ inline constexpr unsigned max_threads = 512;
 /// One block per row: one pass for maxima and sums, one for the gradients. A thread writes gradients where it read
 /// logits.
 template <class C, class G>
-__global__ void __launch_bounds__(max_threads)
+__global__ void __launch_bounds__(max_threads, std::is_same_v<C, float> ? 3 : 2)
     distillation_rows_kernel(DistillationPointers<C, G> work, RowIntegers targets) {
   const std::int64_t row = work.first_row + blockIdx.x, target = targets[row];
   const int vocabulary = static_cast<int>(work.vocabulary), threads = static_cast<int>(blockDim.x);

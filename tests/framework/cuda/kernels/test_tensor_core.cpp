@@ -57,8 +57,9 @@ __global__ void product_bf16(const __nv_bfloat16* a_all, const __nv_bfloat16* b_
   for (int r = 0; r < 4; ++r) d[(g + r / 2 * 8) * 8 + 2 * t + r % 2] = sums[r];
 }
 
-/// d - (c + a b) of one 16 x 8 tile, within the error of `depth` additions rounded to nearest and the last one, which
-/// is more than that of a tensor core: depth + 1 addends truncated to 25 bits and their sum to 24.
+/// d - (c + a b) of one 16 x 8 tile, within the error of `depth` additions rounded to nearest and the last one. An H100
+/// has less: depth + 1 addends truncated to 25 fraction bits, and their sum to 23. An A100 could have more, if all
+/// truncations were the largest possible.
 template <class A, class B>
 void expect_product(const A* a, const B* b, const float* c, const float* d, int depth) {
   for (int row = 0; row < 16; ++row) {
@@ -150,6 +151,35 @@ __global__ void product_tf32(const float* a, const float* b, float* d) {
   for (int r = 0; r < 4; ++r) sums[r] = d[(g + r / 2 * 8) * 8 + 2 * t + r % 2];
   mma_m16n8k8(sums, a_registers, b_registers);
   for (int r = 0; r < 4; ++r) d[(g + r / 2 * 8) * 8 + 2 * t + r % 2] = sums[r];
+}
+
+TEST(TensorCore, Tf32SumsAreTruncatedAsOnHardware) {
+  struct Case {
+    std::vector<std::pair<std::size_t, float>> terms;  // added to 1
+    float sm_90, sm_80;
+  };
+  const float after_one = 1 + 0x1p-23f;
+  const std::vector<Case> cases = {
+      {{{0, 0x1.8p-24f}}, 1, 1},
+      {{{0, 0x1p-24f}, {3, 0x1p-24f}}, after_one, after_one},
+      {{{0, 0x1p-24f}, {4, 0x1p-24f}}, after_one, 1},  // sm_80 adds four products at once
+      {{{0, 0x1p-25f}, {1, 0x1p-25f}, {2, 0x1p-25f}, {3, 0x1p-25f}}, after_one, 1},
+  };
+  for (const Case& c : cases) {
+    std::vector<float> a(128, 0.0f), b(64, 0.0f), sums(128, 0.0f);
+    for (const auto& [k, term] : c.terms) a[k] = term;  // row 0
+    for (std::size_t k = 0; k < 8; ++k) b[8 * k] = 1;   // column 0
+    sums[0] = 1;
+    for (const bool sm_90 : {true, false}) {
+      simulator::Options options;
+      options.tensor_cores = sm_90 ? simulator::TensorCores::sm_90 : simulator::TensorCores::sm_80;
+      const simulator::OptionsScope scope(options);
+      const Tensor on_d = Tensor::from(sums, {16, 8}, simulated.device);
+      launch(simulated, product_tf32, dim3(1), dim3(32), 0, gpu_data<float>(Tensor::from(a, {16, 8}, simulated.device)),
+             gpu_data<float>(Tensor::from(b, {8, 8}, simulated.device)), gpu_data<float>(on_d));
+      EXPECT_EQ(on_d.to_vector<float>()[0], sm_90 ? c.sm_90 : c.sm_80) << c.terms.size() << ", sm_90: " << sm_90;
+    }
+  }
 }
 
 TEST(TensorCore, Tf32ProductMatchesFloat64OfTruncatedInputs) {

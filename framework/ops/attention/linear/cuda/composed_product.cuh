@@ -3,10 +3,9 @@
 //
 // Operands of float32 arithmetic are stored as bfloat16 parts (the nearest bfloat16, the nearest to the remainder,
 // ...), split once by the kernel that computes them, and multiplied on tensor cores with float32 sums. With two parts
-// and three products the error is 2^-17 of the largest terms. With three parts and six products it is that of float32,
-// which tensor cores do not keep over many terms, because they truncate: each step of 16 terms is summed from zero, and
-// the steps are added in float32.
-// float64, for tests, is one part and multiplied directly.
+// and three products the error is 2^-17 of the largest terms, and that of tensor cores' sums, which truncate. With
+// three parts and six products it is that of float32: each step of 16 terms is summed from zero, and the steps are
+// added in float32. float64, for tests, is one part and multiplied directly.
 #include "framework/cuda/kernels/kernel.h"
 
 namespace furlong::ops {
