@@ -1,5 +1,5 @@
 # Sourced by gpu_check.sh: runs test programs in parallel shards and classifies the outcome of each test. Reads bin,
-# logs, current, programs, filter, shards, test_seconds and without_gpu; sets result, reason and fields.
+# logs, current, programs, filter, shards and test_seconds; sets result, reason and fields.
 
 # names_of PROGRAM FILTER: prints one test per line.
 names_of() {
