@@ -196,7 +196,7 @@ class Conversion {
     if (!settings.model.weights.empty())
       throw UserError("--set model.weights: a converted model has the weights of {}; remove it",
                       options_.source.string());
-    Model student = make_model(settings, source_.model.vocabulary, Device{}, DType::float32, all_frozen);
+    Model student = make_empty_model(settings, source_.model.vocabulary, Device{}, DType::float32, all_frozen);
     copy_parameters(student);
     if (observed && !(settings.model.attention == source_.model.settings.model.attention))
       measure(*observed, student, selection);
@@ -229,7 +229,7 @@ class Conversion {
     set_head_mechanisms(model, result_.automatic->mechanisms);
   }
 
-  /// Copies the source's values to parameters that it has; other parameters keep initial values.
+  /// Copies the source's values to parameters that it has; other parameters get initial values.
   void copy_parameters(Model& student) {
     std::map<std::string, const Parameter*> source;
     for (const Parameter& parameter : source_.model.store->parameters()) source.emplace(parameter.name(), &parameter);
@@ -237,6 +237,7 @@ class Conversion {
     for (const Parameter& parameter : student.store->parameters()) {
       const auto found = source.find(parameter.name());
       if (found == source.end()) {
+        student.store->draw(student.store->find(parameter.name()), static_cast<std::uint64_t>(student.settings.seed));
         report.reinitialized.push_back({parameter.name(), parameter.shape(), "new, with initial values"});
         continue;
       }

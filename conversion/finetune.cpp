@@ -115,7 +115,8 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
   Settings settings = plan.student;
   settings.finetune = {};
   settings.teacher = {};
-  Model student = make_model(settings, open_data(settings.data)->vocabulary(), Device{}, DType::float32, all_frozen);
+  const Vocabulary vocabulary = open_data(settings.data)->vocabulary();
+  Model student = make_empty_model(settings, vocabulary, Device{}, DType::float32, all_frozen);
   const WeightsReport report = initialize_from(CheckpointReader::open(teacher.checkpoint), student);
   if (report.positions_before > 0)
     log_warn("{}: has {} learned positions; position p beyond them is initialized as p modulo that number",

@@ -23,7 +23,7 @@ bool all_frozen(const Parameter&) { return true; }
 
 /// Creates the student of `settings` with a checkpoint's weights.
 Model student_from(const Settings& settings, const Dataset& data, const Device& device, const fs::path& checkpoint) {
-  Model model = make_model(settings, data.vocabulary(), device, std::nullopt, all_frozen);
+  Model model = make_empty_model(settings, data.vocabulary(), device, std::nullopt, all_frozen);
   initialize_from(CheckpointReader::open(checkpoint), model);
   return model;
 }

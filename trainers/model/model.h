@@ -49,8 +49,8 @@ using Frozen = std::function<bool(const Parameter&)>;
 Model make_model(const Settings& settings, const Vocabulary& data, const Device& device,
                  std::optional<DType> compute = std::nullopt, const Frozen& frozen = {});
 
-/// Makes a model as make_model() does, whose weights are zero: the caller sets all of them. Drawing initial values
-/// takes some 40 ns each.
+/// Makes a model as make_model() does, whose weights are zero: the caller sets all of them, for example with
+/// initialize_from(). Drawing initial values takes some 40 ns each.
 Model make_empty_model(const Settings& settings, const Vocabulary& data, const Device& device,
                        std::optional<DType> compute = std::nullopt, const Frozen& frozen = {});
 

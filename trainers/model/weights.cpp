@@ -53,12 +53,10 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model) 
     const std::string ema = "ema/" + parameter.name();
     std::string name = "parameters/" + parameter.name();
     known.insert(name);
-    if (!checkpoint.has(name)) {
-      report.missing.push_back(parameter.name());
-      continue;
-    }
-    if (!takes_classifier && parameter.name().starts_with("classifier.")) {
-      report.restarted.push_back(parameter.name());
+    const bool restarts = !takes_classifier && parameter.name().starts_with("classifier.");
+    if (restarts || !checkpoint.has(name)) {
+      (checkpoint.has(name) ? report.restarted : report.missing).push_back(parameter.name());
+      model.store->draw(model.store->find(parameter.name()), static_cast<std::uint64_t>(model.settings.seed));
       continue;
     }
     if (checkpoint.has(ema)) name = ema;

@@ -20,6 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Returns whether resume_run() reads all weights, so that no initial ones are needed.
+bool reads_weights(const Settings& settings, const TrainOptions& options) {
+  return options.resume == TrainOptions::Resume::path || !settings.model.weights.empty();
+}
+
 class Run {
  public:
   /// The referenced arguments must outlive the run. All ranks of the group construct it.
@@ -30,7 +35,7 @@ class Run {
         stop_requests_(stop_requests),
         setup_(std::move(setup)),
         directory_(settings.run_directory, group),
-        trainer_(settings, *setup_.data, setup_.device, std::nullopt, &group),
+        trainer_(settings, *setup_.data, setup_.device, std::nullopt, &group, !reads_weights(settings, options)),
         saver_(trainer_, group, setup_.copies_checkpoints),
         trace_(options.trace, group, setup_.device) {
     if (group.is_first())

@@ -12,10 +12,11 @@
 namespace furlong {
 
 Trainer::Trainer(const Settings& settings, const Dataset& data, const Device& device, std::optional<DType> compute,
-                 const ProcessGroup* group)
+                 const ProcessGroup* group, bool draws)
     : data_(data),
       teacher_(make_teacher(settings, data.vocabulary(), device, compute)),
-      model_(make_model(settings, data.vocabulary(), device, compute, frozen_by(teacher_))),
+      model_(draws ? make_model(settings, data.vocabulary(), device, compute, frozen_by(teacher_))
+                   : make_empty_model(settings, data.vocabulary(), device, compute, frozen_by(teacher_))),
       parallel_(settings, *model_.store, device, group),
       optimizer_(parallel_.make_optimizer(settings)),
       input_(settings, model_.vocabulary, data, device),

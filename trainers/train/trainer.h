@@ -39,9 +39,10 @@ class Trainer {
   /// `data` and `group` must outlive the trainer. `compute`: data type of weights and activations in forward and
   /// backward, instead of model.dtype (float64 in tests). `group`: the ranks that train this model together, each on a
   /// share of each batch's samples; null for one process. All ranks call the non-const functions and save() in the same
-  /// order. Throws ContractError for a teacher or data.stateful with several ranks.
+  /// order. `draws`: draws initial weights; without, they are zero until start_from() or load(), one of which must
+  /// follow. Throws ContractError for a teacher or data.stateful with several ranks.
   Trainer(const Settings& settings, const Dataset& data, const Device& device,
-          std::optional<DType> compute = std::nullopt, const ProcessGroup* group = nullptr);
+          std::optional<DType> compute = std::nullopt, const ProcessGroup* group = nullptr, bool draws = true);
 
   /// Starts a new run from a checkpoint's weights, with zero optimizer moments. Throws UserError if a tensor's name or
   /// shape does not match the model.
