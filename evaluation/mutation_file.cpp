@@ -14,6 +14,16 @@ namespace {
 
 bool is_letter(char byte) { return (byte >= 'A' && byte <= 'Z') || (byte >= 'a' && byte <= 'z') || byte == '*'; }
 
+/// Reads a text such as A23V. Returns whether it is one.
+bool read_substitution(std::string_view text, Substitution& one) {
+  if (text.size() < 3 || !is_letter(text.front()) || !is_letter(text.back())) return false;
+  one.from = text.front();
+  one.to = text.back();
+  const char* const last = text.data() + text.size() - 1;
+  const auto [stop, failure] = std::from_chars(text.data() + 1, last, one.position);
+  return failure == std::errc{} && stop == last && one.position >= 1;
+}
+
 Mutation parse_mutation(std::string_view text, std::uint64_t line, const std::string& file) {
   Mutation mutation{std::string(text), line, {}};
   std::set<std::int64_t> positions;
@@ -22,15 +32,9 @@ Mutation parse_mutation(std::string_view text, std::uint64_t line, const std::st
     const std::string_view part = text.substr(begin, end - begin);
     begin = end + 1;
     Substitution one;
-    const char* const last = part.data() + part.size() - 1;
-    const bool letters = part.size() >= 3 && is_letter(part.front()) && is_letter(part.back());
-    const auto [stop, failure] =
-        letters ? std::from_chars(part.data() + 1, last, one.position) : std::from_chars_result{nullptr, std::errc{}};
-    if (!letters || failure != std::errc{} || stop != last || one.position < 1)
+    if (!read_substitution(part, one))
       throw UserError("{}:{}: found '{}'; expected a mutation such as A23V, or several such as A23V:G45D", file, line,
                       foreign::printable(text));
-    one.from = part.front();
-    one.to = part.back();
     if (!positions.insert(one.position).second)
       throw UserError("{}:{}: '{}' changes position {} twice; expected one substitution for each position", file, line,
                       foreign::printable(text), one.position);

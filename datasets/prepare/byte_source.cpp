@@ -229,7 +229,8 @@ struct ByteSource::State {
     if (code == ZSTD_error_frameParameter_windowTooLarge)
       throw UserError("{}: decompression needs more than {} MiB of memory; compress the file again without --long",
                       name, 1 << (kZstdWindowLog - 20));
-    throw UserError("{}: the zstd data are damaged ({}); download or copy it again", name, ZSTD_getErrorName(status));
+    // libzstd's reason depends on the size of the reader's blocks.
+    throw UserError("{}: the zstd data are damaged; download or copy it again", name);
   }
 
   std::size_t read_some(unsigned char* destination, std::size_t capacity) {

@@ -2,6 +2,7 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "datasets/tokenizers/token_table.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
 #include "datasets/tokenizers/unicode.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 namespace {
@@ -61,7 +63,8 @@ class SentencePieceTokenizer : public Tokenizer {
               : processor_.Encode(normalizer_.apply(valid ? std::string(part) : unicode::with_replacements(part)),
                                   &part_ids);
       if (!status.ok())
-        throw MachineError("SentencePiece cannot encode {} bytes of text: {}", part.size(), status.ToString());
+        throw UserError("the tokenizer's SentencePiece model cannot encode {} bytes of text; it may be damaged ({})",
+                        part.size(), foreign::single_line(status.ToString()));
       ids.insert(ids.end(), part_ids.begin(), part_ids.end());
     });
     return ids;
@@ -131,6 +134,11 @@ class SentencePieceTokenizer : public Tokenizer {
       throw UserError("{}: not a SentencePiece model ({})", origin, failure.what());
     }
     check(status, origin);
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) {
+      if (!std::isfinite(processor_.GetScore(id)))
+        throw UserError("{}: the score of token {} ('{}') is {}; expected a finite number", origin, id,
+                        foreign::printable(processor_.IdToPiece(id)), processor_.GetScore(id));
+    }
   }
 
   std::size_t bytes_of_piece(int id) const {

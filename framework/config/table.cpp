@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong::config {
 
@@ -380,7 +381,7 @@ std::vector<std::string> Table::check_effects(const Table& defaults, const Origi
 std::string cite(const Table& table, const Origins& origins, const std::string& key, const Place& from) {
   const Key* found = table.find(key);
   require(found, "no key {} in the table", key);
-  const std::string text = fmt::format("{}: {}", key, to_text(found->get()));
+  const std::string text = fmt::format("{}: {}", key, foreign::single_line(to_text(found->get())));
   const auto origin = origins.find(key);
   if (origin == origins.end()) return text + " (the default)";
   const Place& place = origin->second;

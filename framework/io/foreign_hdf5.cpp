@@ -218,8 +218,10 @@ std::shared_ptr<ForeignFile> ForeignFile::open(const std::string& path) {
     H5open();
     H5PLset_loading_state(0);  // a file must not make HDF5 load plugin libraries
   }
-  return std::shared_ptr<ForeignFile>(
-      new ForeignFile(path, std::make_unique<Reader>(descriptor, path, static_cast<std::uint64_t>(status.st_size))));
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  return foreign::with_single_line_errors([&] {  // names in a file may contain any bytes
+    return std::shared_ptr<ForeignFile>(new ForeignFile(path, std::make_unique<Reader>(descriptor, path, file_bytes)));
+  });
 }
 
 ForeignFile::ForeignFile(const std::string& path, std::unique_ptr<Reader> reader)
@@ -231,7 +233,6 @@ bool ForeignFile::has(const std::string& name) const {
                      [&](const Group::Member& member) { return member.name == name && member.kind != Kind::other; });
 }
 
-// Names of datasets may contain any bytes.
 ForeignDataset ForeignFile::dataset(const std::string& name) {
   return foreign::with_single_line_errors([&] { return find(name); });
 }

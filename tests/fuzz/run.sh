@@ -154,12 +154,13 @@ run_in_turns() {
   done
 }
 
-# Stores the smallest set of inputs with the same coverage, without the largest ones beyond 280 kB, and the sums.
+# Stores a small set of inputs that covers the same edges, without the largest ones beyond 280 kB, and the sums.
 keep() {
   local target=$1 merged=$folder/merged/$1 bytes=0 file
   rm -rf "$merged"
   mkdir -p "$merged" "$folder/corpus/$target"
-  "$folder/bin/fuzz_$target" "${options[@]}" -merge=1 "$merged" "$corpus/$target" "$folder/corpus/$target" \
+  "$folder/bin/fuzz_$target" "${options[@]}" -set_cover_merge=1 -use_counters=0 \
+    "-artifact_prefix=$merged/../$target." "$merged" "$corpus/$target" "$folder/corpus/$target" \
     >"$folder/logs/$target.merge" 2>&1
   mkdir -p "$corpus/$target"
   # Keeps named files: seeds and findings.
