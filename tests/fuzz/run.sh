@@ -117,7 +117,7 @@ run() {
   running=
   child_seconds
   executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)
-  covered=$(grep -o 'cov: [0-9]*' "$log" | tail -n 1 | cut -c 6- || true)
+  covered=$(grep -a -o 'cov: [0-9]*' "$log" | tail -n 1 | cut -c 6- || true)
   sums "$target" "$folder/runs/$target"
   (( seconds += cpu - before, executions += ${executed:-0}, edges = ${covered:-0} > edges ? covered : edges, 1 ))
   write_sums "$target" "$folder/runs/$target"
@@ -129,7 +129,7 @@ run() {
     write_sums "$target" "$folder/runs/$target"
     write_sums "$target" "$kept"
     cp "$log" "${artifact:-$folder/findings/$target.start}.log"
-    grep -m 3 -E '^finding:|^SUMMARY|ERROR: |runtime error|what\(\):' "$log" >&2 || true
+    grep -a -m 3 -E '^finding:|^SUMMARY|ERROR: |runtime error|what\(\):' "$log" >&2 || true
   elif (( stopped )); then
     outcome=stopped
   fi

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -202,17 +201,21 @@ class Process {
 };
 
 /// Returns a free port of 127.0.0.1 for a server that starts later, below the kernel's ephemeral ports. Every call
-/// returns another port, also in concurrent processes: a file is locked for each port until this process ends.
+/// returns another port, also in concurrent processes: the port's byte of a shared file is locked until this process
+/// ends.
 inline std::uint16_t free_port() {
+  static const int file = [] {
+    const std::string name = "furlong_ports_" + std::to_string(::getuid());
+    return ::open((std::filesystem::temp_directory_path() / name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  }();
   static std::uint16_t next = static_cast<std::uint16_t>(10'000 + ::getpid() % 20'000);
   for (int tries = 0; tries < 20'000; ++tries, next = next < 30'000 ? next + 1 : 10'000) {
-    const std::string lock =
-        (std::filesystem::temp_directory_path() / ("furlong_port_" + std::to_string(next))).string();
-    const int file = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (file < 0 || ::flock(file, LOCK_EX | LOCK_NB) != 0) {
-      if (file >= 0) ::close(file);
-      continue;
-    }
+    struct flock byte {};
+    byte.l_type = F_WRLCK;
+    byte.l_whence = SEEK_SET;
+    byte.l_start = next;
+    byte.l_len = 1;
+    if (::fcntl(file, F_OFD_SETLK, &byte) != 0) continue;
     std::string problem;
     try {
       return own_address(listen_on(resolve("127.0.0.1", next++, problem).front())).port();
