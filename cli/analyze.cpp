@@ -8,6 +8,7 @@
 #include "cli/attention_options.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
@@ -119,7 +120,7 @@ class Files {
   }
   void write(const Json& object, const Plot& plot) {
     if (json_) {
-      json_->write(object.dump(2) + "\n");
+      json_->write(json_text(object));
       json_->commit();
     }
     if (plot_) {

@@ -9,6 +9,7 @@
 #include "cli/attention_options.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "framework/core/device.h"
 #include "framework/core/parallel.h"
 #include "layers/attention/linear/random_projection.h"
@@ -46,7 +47,7 @@ void print_text(const AttendArguments& options, const AttendReport& report) {
   }
 }
 
-void print_json(const AttendArguments& options, const AttendReport& report) {
+void print_as_json(const AttendArguments& options, const AttendReport& report) {
   const layers::AttentionConfig& config = options.attend.config;
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   nlohmann::ordered_json object{{"output", options.attend.output.string()},
@@ -69,7 +70,7 @@ void print_json(const AttendArguments& options, const AttendReport& report) {
     object["guarded_rows"] = report.denominators.guarded;
     object["least_denominator"] = report.denominators.least;
   }
-  fmt::print("{}\n", object.dump(2));
+  print_json(object);
 }
 
 void run(AttendArguments& options) {
@@ -80,7 +81,7 @@ void run(AttendArguments& options) {
   attend_options.recurrent = options.mode == "recurrent";
   attend_options.device = device_from_name(options.device);
   const AttendReport report = attend(attend_options);
-  options.json ? print_json(options, report) : print_text(options, report);
+  options.json ? print_as_json(options, report) : print_text(options, report);
 }
 
 constexpr const char* attend_footer =

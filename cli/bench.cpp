@@ -13,6 +13,7 @@
 #include "cli/bench_model.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "evaluation/bench/bench_attention.h"
 #include "framework/core/device.h"
 #include "framework/core/machine.h"
@@ -193,7 +194,7 @@ void run(BenchArguments& options) {
                     {"train", bench.train},
                     {"repeat", bench.repeat},
                     {"attention", results}};
-  file->write(object.dump(2) + "\n");
+  file->write(json_text(object));
   file->commit();
 }
 

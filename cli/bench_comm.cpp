@@ -10,6 +10,7 @@
 #include "cli/attention_options.h"
 #include "cli/common_options.h"
 #include "cli/in_job.h"
+#include "cli/json_output.h"
 #include "evaluation/bench/bench_comm.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
@@ -113,7 +114,7 @@ void measure(const BenchCommArguments& options, const ProcessGroup& group) {
               {"operations", Json::array()},
               {"training", training ? as_json(*training) : Json()}};
   for (const BenchCommFigure& figure : figures) object["operations"].push_back(as_json(figure, group.size()));
-  file->write(object.dump(2) + "\n");
+  file->write(json_text(object));
   file->commit();
 }
 

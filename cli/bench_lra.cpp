@@ -12,6 +12,7 @@
 
 #include "cli/attention_options.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "cli/prepare_tasks.h"
 #include "evaluation/bench/bench_lra.h"
 #include "framework/core/machine.h"
@@ -102,7 +103,7 @@ int run(const BenchLraArguments& arguments) {
     if (results.empty()) print_head(width);
     print(result, width);
     results.push_back(as_json(result));
-    if (!arguments.json.empty()) write_file_atomically(arguments.json, object.dump(2) + "\n");
+    if (!arguments.json.empty()) write_file_atomically(arguments.json, json_text(object));
   }
   fmt::print(
       "Accuracy in percent, on the test split. Published: Tay et al. 2020, Table 1; docs/lra.md lists differences.\n");

@@ -10,6 +10,7 @@
 
 #include "cli/attention_options.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "evaluation/bench/bench_attention.h"
 #include "evaluation/bench/bench_model.h"
 #include "evaluation/plan/plan.h"
@@ -213,7 +214,7 @@ void run(BenchModelArguments& arguments) {
               {"lengths", Json::array()}};
   for (std::size_t i = 0; i < lengths.size(); ++i)
     object["lengths"].push_back(json_of(lengths[i], settings[i], roofline));
-  file->write(object.dump(2) + "\n");
+  file->write(json_text(object));
   file->commit();
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "framework/core/error.h"
 #include "trainers/model/objective.h"
 #include "trainers/settings/settings.h"
@@ -32,7 +33,7 @@ void show(const ConfigArguments& options) {
   const auto loaded = load_settings(options.file, options.overrides);
   log_warnings(loaded);
   if (options.as_json)
-    fmt::print("{}\n", to_json(loaded.settings).dump(2));
+    print_json(to_json(loaded.settings));
   else
     fmt::print("{}", options.only_changed ? changed_to_yaml(loaded, options.with_comments)
                                           : to_yaml(loaded.settings, options.with_comments));
@@ -57,11 +58,8 @@ void check_file(const ConfigArguments& options) {
   if (options.as_json) {
     nlohmann::ordered_json files = nlohmann::ordered_json::array();
     for (const auto& file : loaded.files) files.push_back(file.string());
-    fmt::print(
-        "{}\n",
-        nlohmann::ordered_json{
-            {"valid", true}, {"files", files}, {"keys_set", loaded.origins.size()}, {"dataset_exists", has_dataset}}
-            .dump(2));
+    print_json(nlohmann::ordered_json{
+        {"valid", true}, {"files", files}, {"keys_set", loaded.origins.size()}, {"dataset_exists", has_dataset}});
     return;
   }
   fmt::print("{}: valid; {} key{} set, {} file{} read\n", options.file, loaded.origins.size(),
@@ -108,7 +106,7 @@ void add_config(Command program, int&) {
 
   const Command schema = config.add_subcommand("schema", "Print the JSON Schema of configs, for completion in editors");
   schema.examples({"furlong config schema", "furlong config schema > furlong.schema.json"});
-  schema.action([] { fmt::print("{}\n", json_schema().dump(2)); });
+  schema.action([] { print_json(json_schema()); });
 
   const Command reference = config.add_subcommand("reference", "Print the reference page of all keys (docs/config.md)");
   reference.examples({"furlong config reference", "furlong config reference | grep -A 6 activation_checkpointing"});

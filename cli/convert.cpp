@@ -9,6 +9,7 @@
 #include "cli/attention_options.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "framework/core/parallel.h"
 
 namespace furlong::command_line {
@@ -65,7 +66,7 @@ void run(ConvertArguments& options, const Given& given) {
   if (options.json) {
     nlohmann::ordered_json object = result.json();
     object["checkpoint"] = options.convert.destination.string();
-    fmt::print("{}\n", object.dump(2));
+    print_json(object);
     return;
   }
   fmt::print("{}wrote {}\n", result.text(), options.convert.destination.string());

@@ -19,6 +19,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
@@ -471,7 +472,7 @@ void add_doctor(Command program, int& status) {
   doctor.action([json, &status] {
     const Examination found = examine();
     if (*json) {
-      fmt::print("{}\n", as_json(found).dump(2));
+      print_json(as_json(found));
     } else {
       fmt::print("{}", as_text(found));
     }

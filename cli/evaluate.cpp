@@ -9,6 +9,7 @@
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/evaluate_report.h"
+#include "cli/json_output.h"
 #include "datasets/samplers/labeled_source.h"
 #include "evaluation/measures/label_measures.h"
 #include "evaluation/predictions.h"
@@ -187,7 +188,7 @@ void run_suite(Model& model, const EvaluateArguments& options, const std::string
   Json object = origin(model, path, step);
   object.update(
       {{"suite", options.suite}, {"samples", suite.samples}, {"seed", suite.seed}, {"results", as_json(results)}});
-  fmt::print("{}\n", object.dump(2));
+  print_json(object);
 }
 
 void run(const EvaluateArguments& options) {
@@ -220,7 +221,7 @@ void run(const EvaluateArguments& options) {
     object.update(findings.measures);
     if (options.by_position) object["by_position"] = as_json(findings.positions);
     if (!options.lengths.empty()) object["lengths"] = as_json(findings.lengths);
-    fmt::print("{}\n", object.dump(2));
+    print_json(object);
     return;
   }
   fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split,

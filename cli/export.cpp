@@ -6,6 +6,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "conversion/architecture.h"
 
 namespace furlong::command_line {
@@ -24,7 +25,7 @@ void run(const ExportArguments& options) {
   SourceModel source = open_source_model(options.source, read);
   const ExportReport report = export_model(source, options.directory, options.write);
   if (options.json) {
-    fmt::print("{}\n", report.json().dump(2));
+    print_json(report.json());
     return;
   }
   fmt::print("{}: {}, {} tensors", options.directory.string(), report.model_type, report.tensors);

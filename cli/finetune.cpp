@@ -8,6 +8,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 
 namespace furlong::command_line {
 namespace {
@@ -30,7 +31,7 @@ int run(const FinetuneArguments& options) {
         {"interrupted", result.interrupted}, {"stage", result.stage}, {"run_directory", directory}};
     object["recovery_file"] = result.recovery_file.string();
     object["recovery"] = result.recovery ? to_json(*result.recovery) : nlohmann::ordered_json();
-    fmt::print("{}\n", object.dump(2));
+    print_json(object);
   } else {
     if (result.recovery) fmt::print("{}\n", to_text(*result.recovery));
     if (result.interrupted) {

@@ -10,6 +10,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "cli/text_output.h"
 #include "datasets/prepare/text_stream.h"
 #include "evaluation/generate.h"
@@ -138,7 +139,7 @@ void run(GenerateArguments& options) {
       {"prompt_seconds", generated.prompt_seconds},
       {"state_bytes", generated.state_bytes}};
   // Generated text can end inside a multi-byte character. Its bytes are replaced in `text`, and complete in `tokens`.
-  fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_json(object);
 }
 
 }  // namespace

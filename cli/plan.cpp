@@ -10,6 +10,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "evaluation/plan/plan.h"
 #include "evaluation/plan/plan_measure.h"
 #include "framework/core/error.h"
@@ -256,7 +257,7 @@ void run(const PlanArguments& options) {
   set_thread_count(threads_of_one(loaded.settings, cluster));
   const PlanReport report = make_plan(loaded.settings, vocabulary, cluster, device);
   if (options.json) {
-    fmt::print("{}\n", as_json(report).dump(2));
+    print_json(as_json(report));
   } else {
     print(report);
   }

@@ -12,6 +12,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "cli/prepare_tasks.h"
 #include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/label_table.h"
@@ -275,12 +276,11 @@ void add_tokenizer(Command prepare_command) {
   command.action([options, json] {
     const TrainTokenizerReport report = train_tokenizer(*options);
     if (*json) {
-      fmt::print("{}\n", nlohmann::ordered_json{{"output", options->output},
-                                                {"vocabulary_size", report.vocabulary_size},
-                                                {"lines", report.lines},
-                                                {"bytes", report.bytes},
-                                                {"seconds", report.seconds}}
-                             .dump(2));
+      print_json(nlohmann::ordered_json{{"output", options->output},
+                                        {"vocabulary_size", report.vocabulary_size},
+                                        {"lines", report.lines},
+                                        {"bytes", report.bytes},
+                                        {"seconds", report.seconds}});
     } else {
       fmt::print("{}: {} tokens, trained on {} lines ({} bytes) in {:.1f} s\n", options->output, report.vocabulary_size,
                  report.lines, report.bytes, report.seconds);

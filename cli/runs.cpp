@@ -5,6 +5,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/json_output.h"
 #include "cli/run_table.h"
 #include "evaluation/report/run_files.h"
 #include "framework/config/nearest.h"
@@ -105,7 +106,7 @@ void run(const RunsArguments& options) {
     array.push_back(as_json(rows[i], columns));
     array.back()["run_directory"] = runs[i].path.string();
   }
-  fmt::print("{}\n", array.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  print_json(array);
 }
 
 }  // namespace

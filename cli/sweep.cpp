@@ -14,6 +14,7 @@
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/in_job.h"
+#include "cli/json_output.h"
 #include "cli/run_table.h"
 #include "evaluation/run_check.h"
 #include "framework/core/log.h"
@@ -163,8 +164,7 @@ void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
     fmt::print("\n");
     print_table(means, {"best, over seeds", "seeds", "mean", "deviation"});
   }
-  if (!options.json.empty())
-    write_file_atomically(options.json, object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (!options.json.empty()) write_file_atomically(options.json, json_text(object));
 }
 
 void print_plan(const std::vector<SweepRun>& runs) {

@@ -8,6 +8,7 @@
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/in_job.h"
+#include "cli/json_output.h"
 #include "cli/text_output.h"
 #include "datasets/prepare/text_stream.h"
 #include "datasets/tokenized_dataset.h"
@@ -84,7 +85,7 @@ int run(const TrainArguments& options) {
                                         {"validation_loss", result.validation_loss},
                                         {"run_directory", result.run_directory.string()},
                                         {"checkpoint", result.checkpoint.string()}};
-    fmt::print("{}\n", object.dump(2));
+    print_json(object);
   } else {
     fmt::print("{} at step {}; the run is in {}\n",
                result.interrupted     ? "stopped by a signal, saved"

@@ -52,7 +52,9 @@ class Scene:
             variables=variables,
         )
         jobs.wait_until(
-            self.checkpoint(case.checkpoint_every).exists, 60, f"the first checkpoint; output:\n{self.job.output()}"
+            self.checkpoint(case.checkpoint_every).exists,
+            60,
+            lambda: f"the first checkpoint; output:\n{self.job.output()}",
         )
         self.ranks = scratch.ranks()
         jobs.expect(
@@ -114,7 +116,7 @@ def watch(scene, begin):
     jobs.wait_until(
         lambda: not any(map(is_living, waiting)),
         PATIENCE,
-        f"the end of the ranks; output:\n{scene.job.output()}",
+        lambda: f"the end of the ranks; output:\n{scene.job.output()}",
     )
     ended = time.monotonic() - begin
     status = scene.job.wait(PATIENCE)

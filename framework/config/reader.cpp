@@ -192,12 +192,9 @@ class Collector {
       throw UserError("{}: {}: found {}, but this key was removed; {}", place.text(), path, describe(node),
                       removed->instead);
     }
-    if (!key) {
-      const bool is_plain = name.find_first_of("\n\r\t") == std::string::npos && name.size() <= 60;
-      throw UserError("{}: unknown key {}; {}", place.text(),
-                      is_plain ? path : joined(section, text_in_yaml(name.substr(0, 60))),
+    if (!key)
+      throw UserError("{}: unknown key {}; {}", place.text(), joined(section, foreign::printable(name)),
                       unknown_key_hint(table_, section, name));
-    }
     // In yaml-cpp a null has no position of its own: its mark is that of the next token.
     const auto [entry, is_new] =
         layer_.try_emplace(present, Entry{parse_value(*key, node, source_), node.IsNull() ? place : value_place});

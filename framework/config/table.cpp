@@ -38,7 +38,10 @@ std::string text_in_yaml(const std::string& text) {
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const bool plain = !text.empty() && is_letter(text[0]) && std::all_of(text.begin(), text.end(), is_plain) &&
                      !other_meaning.contains(lower);
-  return plain ? text : nlohmann::json(text).dump();  // JSON strings are valid double-quoted YAML
+  if (plain) return text;
+  if (!foreign::is_utf8(text))
+    throw UserError("'{}' is not UTF-8 text, as a config must be; rename the file or folder", foreign::printable(text));
+  return nlohmann::json(text).dump();  // JSON strings are valid double-quoted YAML
 }
 
 bool is_number_text(const std::string& text) {

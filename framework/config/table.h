@@ -41,7 +41,8 @@ std::string to_text(const Value& value);
 /// Returns whether the text is a finite decimal number.
 bool is_number_text(const std::string& text);
 
-/// Returns text as YAML: plain if every YAML reader parses it as text, else in double quotes.
+/// Returns text as YAML: plain if every YAML reader parses it as text, else in double quotes. Throws UserError
+/// if it is not UTF-8, as a path may be.
 std::string text_in_yaml(const std::string& text);
 
 /// Returns the parts joined by `separator`. (fmt::join causes a false warning of g++ 12 at -O3.)

@@ -45,6 +45,14 @@ trainer:
   }
 };
 
+TEST_F(TokenizerProgramTest, JsonReplacesBytesOfPathsThatAreNotUtf8) {
+  const std::string output = path("tokenizer_\xff.json");
+  const Finished trained =
+      furlong({"prepare", "tokenizer", text(), "-o", output, "--vocabulary-size", "300", "--json"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_THAT(std::string(Json::parse(trained.out)["output"]), ::testing::EndsWith("tokenizer_\xEF\xBF\xBD.json"));
+}
+
 TEST_F(TokenizerProgramTest, PrepareTrainEvaluateAndGenerate) {
   const std::vector<std::string> prepare{"prepare",
                                          "text",

@@ -7,7 +7,7 @@ namespace fuzzing = furlong::fuzzing;
 
 namespace {
 
-/// Returns the start of the expanded file, and the error after it.
+/// Returns the start of the expanded file, or why it is rejected.
 std::string expanded(const std::string& path, std::size_t block) {
   constexpr std::size_t most_bytes = 1 << 20;
   std::string result, buffer(block, '\0');
@@ -19,7 +19,7 @@ std::string expanded(const std::string& path, std::size_t block) {
         result.append(buffer, 0, count);
       }
     } catch (const furlong::UserError& error) {
-      result += error.what();
+      result = error.what();
       throw;
     }
   });

@@ -84,7 +84,7 @@ def while_writing(rank, seconds, strike=None, error=0):
         scene.slowness.with_suffix(".new").write_text(f".shard_{rank}_of_ {seconds} {error}\n")
         scene.slowness.with_suffix(".new").rename(scene.slowness)
         inside = scene.slowness.with_name("slowness.inside")
-        jobs.wait_until(inside.exists, 60, f"a shard of a checkpoint; output:\n{scene.job.output()}")
+        jobs.wait_until(inside.exists, 60, lambda: f"a shard of a checkpoint; output:\n{scene.job.output()}")
         begin = time.monotonic() + (0 if strike else seconds)
         if strike:
             strike(scene)
@@ -119,7 +119,7 @@ def cut_for_two_seconds(scene):
     jobs.wait_until(
         lambda: scene.step() > before + 2 * CHECKPOINT_EVERY,
         30,
-        f"training after the cut; output:\n{scene.job.output()}",
+        lambda: f"training after the cut; output:\n{scene.job.output()}",
     )
     terminate_one(scene)
 

@@ -122,14 +122,15 @@ def end_all(marker):
 
 
 def wait_until(condition, patience, what):
-    """Waits for a true value of `condition` and returns it."""
+    """Waits for a true value of `condition` and returns it. `what` names it in the error: a text, or a function that
+    returns one."""
     end = time.monotonic() + patience
     while True:
         answer = condition()
         if answer:
             return answer
         if time.monotonic() > end:
-            raise Failure(f"{what}: timed out after {patience} s")
+            raise Failure(f"{what() if callable(what) else what}: timed out after {patience} s")
         time.sleep(0.02)
 
 
@@ -246,7 +247,9 @@ class SlurmBatchJob(Job):
     def wait(self, patience):
         over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
         wait_until(
-            lambda: self.told("JobState") in over, patience, f"the end of job {self.number}; output:\n{self.output()}"
+            lambda: self.told("JobState") in over,
+            patience,
+            lambda: f"the end of job {self.number}; output:\n{self.output()}",
         )
         status, _, number = self.told("ExitCode").partition(":")
         return int(status) or (128 + int(number) if int(number) else 0)

@@ -26,13 +26,15 @@ def disturb(scratch, folder, how):
     job = scratch.start(SBATCH, folder)
     metrics = folder / "run" / "metrics.jsonl"
     jobs.wait_until(
-        lambda: metrics.exists() and metrics.read_text().count("\n") > 20, 30, f"training; the log: {job.output()}"
+        lambda: metrics.exists() and metrics.read_text().count("\n") > 20,
+        30,
+        lambda: f"training; the log: {job.output()}",
     )
     scratch.cluster.run(*DISTURB[how], job.number)
     jobs.wait_until(
         lambda: (job.told("JobState"), job.told("Restarts")) == ("PENDING", "1"),
         60,
-        f"back in the queue; the log: {job.output()}",
+        lambda: f"back in the queue; the log: {job.output()}",
     )
     jobs.expect("stopped by a signal, saved at step" in job.output(), f"nothing was saved:\n{job.output()}")
     # Slurm delays the job for two minutes, until its hosts are cleared; this is sooner.
@@ -42,7 +44,7 @@ def disturb(scratch, folder, how):
     time.sleep(
         2
     )  # credentials have a resolution of one second: Slurm fails a job restarted within the second of its requeue
-    jobs.wait_until(lambda: start_now(scratch, job), 60, f"a second start; it is {job.told('JobState')}")
+    jobs.wait_until(lambda: start_now(scratch, job), 60, lambda: f"a second start; it is {job.told('JobState')}")
     status = job.wait(60)
     jobs.expect(status == 0, f"status {status}:\n{job.output()}")
     resumed = [line for line in job.output().splitlines() if line.startswith("resuming at step ")]

@@ -72,7 +72,7 @@ def interrupt(array, task):
     jobs.wait_until(
         lambda: (array.told(task, "JobState"), array.told(task, "Restarts")) == ("PENDING", "1"),
         60,
-        f"task {task} back in the queue; its log: {array.log(task)}",
+        lambda: f"task {task} back in the queue; its log: {array.log(task)}",
     )
     saved = re.search(rf"={RATES[task - 1]} +stopped +(\d+)/{STEPS}", array.log(task))
     jobs.expect(saved, f"nothing was saved:\n{array.log(task)}")
@@ -96,7 +96,7 @@ def main():
         jobs.wait_until(lambda: array.told(1, "JobState") == "COMPLETED", 120, "the end of the other task")
         time.sleep(2)  # Slurm fails a job that is restarted within the second of its requeue
         jobs.wait_until(lambda: start_now(array, last), 120, "a second start")
-        jobs.wait_until(lambda: array.told(last, "JobState") == "COMPLETED", 120, f"the end: {array.log(last)}")
+        jobs.wait_until(lambda: array.told(last, "JobState") == "COMPLETED", 120, lambda: f"the end: {array.log(last)}")
         jobs.expect(array.told(1, "Restarts") == "0", "the other task was requeued, too")
         jobs.expect(f"resuming at step {step}" in array.log(last), f"not resumed:\n{array.log(last)}")
         for task, expected in zip(TASKS, undisturbed):

@@ -11,6 +11,7 @@
 #include "framework/config/scalar.h"
 #include "framework/config/writer.h"
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong::config {
 namespace {
@@ -242,6 +243,25 @@ TEST(Reader, ExpandsOnlyPaths) {
   EXPECT_EQ(read_text("", {"shop.path=${HOME}/x"}).bakery.shop, "/home/baker/x");
   EXPECT_EQ(read_text("shop: {path: \"${FURLONG_TEST_UNSET}\"}", {"shop.path=b"}).bakery.shop,
             "b");  // overridden values are not expanded
+}
+
+TEST(Reader, CutsUnknownKeysBetweenCharacters) {
+  for (std::size_t letters = 50; letters < 105; ++letters) {
+    const std::string error = error_of(std::string(letters, 'a') + "äöü: 1");
+    EXPECT_THAT(error, HasSubstr("unknown key " + std::string(50, 'a')));
+    EXPECT_TRUE(foreign::is_utf8(error)) << error;
+  }
+}
+
+TEST(Writer, RejectsPathsThatAreNotUtf8) {
+  Bakery bakery;
+  bakery.shop = "shops/\xff.db";
+  try {
+    to_yaml(bakery_table(bakery));
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "'shops/\\xff.db' is not UTF-8 text, as a config must be; rename the file or folder");
+  }
 }
 
 TEST(Reader, OverrideErrorsNameKeyAndHint) {
