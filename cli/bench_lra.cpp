@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,7 @@
 #include "cli/json_output.h"
 #include "cli/prepare_tasks.h"
 #include "evaluation/bench/bench_lra.h"
+#include "evaluation/bench/lra_tasks.h"
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
@@ -75,6 +77,19 @@ Json as_json(const LraResult& result) {
       {"peak_bytes", result.peak_bytes}};
 }
 
+/// Prints published accuracies of tasks whose rows have none, since they are of other data.
+void print_not_comparable(const std::vector<LraRun>& runs) {
+  std::map<std::string, std::string> by_task;
+  for (const LraRun& one : runs) {
+    const std::optional<double> published = published_accuracy(one.task, one.mechanism);
+    if (one.is_published || !published) continue;
+    std::string& text = by_task[one.task];
+    text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", one.mechanism, 100 * *published);
+  }
+  for (const auto& [task, text] : by_task)
+    fmt::print("Published for {}, but of other data or lengths than these, so not comparable: {}.\n", task, text);
+}
+
 int run(const BenchLraArguments& arguments) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
   if (!arguments.json.empty()) const AtomicFile probe(arguments.json);  // a wrong path fails before the work
@@ -107,6 +122,7 @@ int run(const BenchLraArguments& arguments) {
   }
   fmt::print(
       "Accuracy in percent, on the test split. Published: Tay et al. 2020, Table 1; docs/lra.md lists differences.\n");
+  print_not_comparable(runs);
   if (has_stand_in) fmt::print("In parentheses: other data that stand in for the task's.\n");
   return 0;
 }

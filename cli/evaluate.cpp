@@ -43,6 +43,9 @@ struct SplitData {
   std::unique_ptr<Dataset> data;
   Split split;
   std::int64_t length, batch_size;
+
+  /// The dataset with the split: of a mixture, only the first dataset is evaluated.
+  const std::string& path() const { return data->stores().empty() ? data->path() : data->stores().front()->path(); }
 };
 
 SplitData open_split(Model& model, const EvaluateArguments& options, const std::string& path) {
@@ -210,7 +213,7 @@ void run(const EvaluateArguments& options) {
   const Findings findings = measure(model, on, options, bootstrap);
   if (options.json) {
     Json object = origin(model, path.string(), step);
-    object.update({{"data", on.data->path()},
+    object.update({{"data", on.path()},
                    {"split", options.split},
                    {"sampler", rows_of(settings)},
                    {"sequence_length", on.length},
@@ -224,9 +227,9 @@ void run(const EvaluateArguments& options) {
     print_json(object);
     return;
   }
-  fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split,
-             on.data->path(), findings.found.tokens,
-             rows_of(settings) == "documents" ? "documents of at most" : "windows of", on.length);
+  fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split, on.path(),
+             findings.found.tokens, rows_of(settings) == "documents" ? "documents of at most" : "windows of",
+             on.length);
   print_evaluation(findings.found, findings.baseline, model);
   if (classes) print_metrics(findings.metrics, bootstrap);
   print_measures(findings.measures);

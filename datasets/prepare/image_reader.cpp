@@ -45,7 +45,8 @@ std::optional<std::vector<std::uint64_t>> idx_dimensions(std::string_view text, 
   if (text.size() < 4) return std::nullopt;
   const auto type = static_cast<unsigned char>(text[2]);
   const auto count = static_cast<std::size_t>(static_cast<unsigned char>(text[3]));
-  if (type != 8) throw UserError("{}: IDX values of type 0x{:02x}; expected unsigned bytes (0x08)", name, type);
+  if (type != 8)
+    throw UserError("{}: IDX values of type 0x{:02x}; expected unsigned bytes (0x08), or --format cifar10", name, type);
   if (count < 1 || count > 4) throw UserError("{}: IDX data of {} dimensions; expected 1 to 4", name, count);
   if (text.size() < 4 + 4 * count) return std::nullopt;
   std::vector<std::uint64_t> dimensions;
@@ -115,7 +116,8 @@ std::optional<ImageHeader> header_of(std::string_view text, const std::string& n
     return ImageHeader{
         .rows = png->rows, .columns = png->columns, .channels = png->channels, .named_by_folder = true, .png = png};
   }
-  if (!is_idx(text)) throw UserError("{}: not an image file; expected IDX, PGM (P5), PPM (P6) or PNG", name);
+  if (!is_idx(text))
+    throw UserError("{}: not an image file; expected IDX, PGM (P5), PPM (P6) or PNG, or --format cifar10", name);
   const auto dimensions = idx_dimensions(text, name);
   if (!dimensions) return std::nullopt;
   if (dimensions->size() < 3)

@@ -92,6 +92,19 @@ std::uint64_t samples_in(const Json& options, Split split) {
              : 0;
 }
 
+/// Returns how the numbers of samples of a generated dataset differ from the published ones, or nothing. `data` is null
+/// if it will be generated.
+std::string difference_of_samples(const LraTask& task, const TokenizedDataset* data, const LraOptions& options) {
+  for (const Split split : all_splits) {
+    const auto index = static_cast<std::size_t>(split);
+    const std::uint64_t found =
+        data != nullptr ? samples_in(options_of(*data), split) : options.samples.value_or(task.samples)[index];
+    if (found != task.samples[index])
+      return fmt::format("{} {} samples instead of {}", found, name_of(split), task.samples[index]);
+  }
+  return "";
+}
+
 /// Checks the dataset of a task and fills in `run`. Returns a warning, or nothing.
 std::string check_dataset(const LraTask& task, const fs::path& config, const LraOptions& options, LraRun& run) {
   const DataSettings& settings = run.loaded.settings.data;
@@ -101,8 +114,14 @@ std::string check_dataset(const LraTask& task, const fs::path& config, const Lra
   const std::int64_t length = settings.sequence_length;  // with or without a class token
   run.is_published =
       std::any_of(lengths.begin(), lengths.end(), [&](std::int64_t one) { return length == one || length == one + 1; });
+  constexpr std::string_view effect = "its accuracies are not comparable with published ones";
+  const auto warning_of = [&](const std::string& difference) {
+    if (difference.empty()) return std::string();
+    run.is_published = false;
+    return fmt::format("{}: {}; {}", dataset.string(), difference, effect);
+  };
   if (!fs::exists(dataset)) {
-    if (task.make != nullptr) return "";
+    if (task.make != nullptr) return warning_of(difference_of_samples(task, nullptr, options));
     throw UserError("{}: does not exist; prepare it: {}", dataset.string(), prepare_command(task, config, dataset));
   }
   const TokenizedDataset data = TokenizedDataset::open(dataset.string());
@@ -115,12 +134,13 @@ std::string check_dataset(const LraTask& task, const fs::path& config, const Lra
                         dataset.string(), found, name_of(split), wanted);
     }
   }
-  const std::string difference = task.make != nullptr ? difference_from(*task.make(settings.sequence_length), data)
-                                                      : difference_from(task.files, data);
+  if (task.make != nullptr) {
+    const std::string difference = difference_from(*task.make(settings.sequence_length), data);
+    return warning_of(difference.empty() ? difference_of_samples(task, &data, options) : difference);
+  }
+  const std::string difference = difference_from(task.files, data);
   if (difference.empty()) return "";
   run.is_published = false;
-  constexpr std::string_view effect = "its accuracies are not comparable with published ones";
-  if (task.make != nullptr) return fmt::format("{}: {}; {}", dataset.string(), difference, effect);
   run.stand_in = dataset.stem().string();
   return fmt::format("{}: a stand-in for {} ({}); {}", dataset.string(), task.files.name, difference, effect);
 }

@@ -11,6 +11,7 @@
 #include "framework/core/log.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/model/objective.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/recording/metrics.h"
 #include "trainers/train/run/run_directory.h"
 #include "trainers/train/signals.h"
@@ -154,6 +155,11 @@ std::vector<SweepOutcome> run_sweep(const std::vector<SweepRun>& runs) {
     if (const std::string missing = missing_data(run.loaded.settings.data); !missing.empty())
       throw UserError("{}: {} does not exist; expected a tokenized dataset, which furlong prepare writes", run.name,
                       missing);
+    try {
+      check_against_data(run.loaded, *open_data(run.loaded.settings.data));
+    } catch (const UserError& error) {
+      throw UserError("{}: {}", run.name, error.what());
+    }
   }
   const StopRequests stop_requests;
   std::vector<SweepOutcome> outcomes(runs.size());

@@ -243,15 +243,28 @@ TEST_F(SweepProgramTest, SeveralProcessesShareASweep) {
 
 TEST_F(SweepProgramTest, ExampleOfThePageRuns) {
   fs::create_directories(path("configs"));
-  file("configs/quickstart.yaml", base);
   std::string text;
   for (const std::string& line : testing::example_of("sweep.md", "yaml")) text += line + "\n";
   file("configs/rates.yaml", text);
+  const fs::path quickstart = testing::source_directory() / "configs/quickstart.yaml";
+  fs::copy_file(quickstart, path("configs/quickstart.yaml"));
+  testing::run_line(folder_, testing::example_of("sweep.md").front());
+  EXPECT_THAT(content(path("stdout")), HasSubstr("8  learning_rate=0.003,feature_map=favor_relu,seed=2"));
+  fs::remove(path("stdout"));
+  file("configs/quickstart.yaml", base);
   testing::run_example(folder_, "sweep.md", 3);
   const std::string out = content(path("stdout"));
-  EXPECT_THAT(out, HasSubstr("3  learning_rate=0.001,feature_map=elu1,seed=1  --set optimizer.learning_rate=0.001"));
+  EXPECT_THAT(out,
+              HasSubstr("3  learning_rate=0.001,feature_map=favor_relu,seed=1  --set optimizer.learning_rate=0.001"));
   EXPECT_THAT(out, HasSubstr("learning_rate=0.003,feature_map=favor_positive,seed=2  finished"));
   EXPECT_EQ(Json::parse(content(path("rates.json")))["runs"].size(), 8u);
+}
+
+TEST_F(SweepProgramTest, ChecksDatasetsBeforeTheFirstRun) {
+  const std::string bad = file("bad.h5", "no dataset");
+  sweep("list: [{data.task: copy}, {data.task: null, data.task_symbols: null, data.dataset: " + bad + "}]\n");
+  expect_user_error(run(), {"dataset=", "bad.h5"});
+  EXPECT_FALSE(fs::exists(path("out")));
 }
 
 TEST_F(SweepProgramTest, InvalidInputIsAUserError) {
