@@ -2,9 +2,16 @@
 attention next to the paper's, which are for other models and data, and of one of them after masked self-pretraining on
 the same expressions (Amos et al. 2023, arXiv:2310.02980)."""
 
+import collections
+import functools
 import json
 import os
 import pathlib
+import statistics
+import time
+
+import h5py
+import numpy as np
 
 import plot
 import reproduction
@@ -18,6 +25,8 @@ PUBLISHED = {  # Tay et al. 2020, Table 1
 TITLES = {"listops": "ListOps", "pathfinder": "Pathfinder"}
 PAPER = {"listops": "paper, 500 to 2,000 tokens", "pathfinder": "paper, 33,000 M tokens"}  # columns
 TRAINED_ON = {"listops": "expressions of 500 to 2,000 tokens", "pathfinder": "33,000 M tokens"}  # in the paper
+# Values of an operator with digits as arguments.
+OPERATORS = {"[MAX": max, "[MIN": min, "[MED": lambda d: int(statistics.median(d)), "[SM": lambda d: sum(d) % 10}
 MEASURED = ("accuracy", "baseline_accuracy", "test_samples", "parameters", "steps", "tokens")
 
 
@@ -51,9 +60,57 @@ def bench(arguments, folder, task, mechanism, runs="runs", **settings):
         "task": task,
         "attention": mechanism,
         **{key: found[key] for key in MEASURED},
+        "validation_baseline": most_frequent(found["dataset"], "validation"),
+        "rules": rules(found["dataset"], found["test_samples"]) if task == "listops" else [],
         "seconds": found["seconds"],
         "validation": [{"tokens": line["step"] * per_step, "accuracy": line["accuracy"]} for line in validations],
     }
+
+
+def split_of(file, split):
+    """The documents of a split of a generated dataset, which is one range of tokens."""
+    ((begin, end),) = file["splits"][split][:]
+    return slice(*np.searchsorted(file["documents"][:], (begin, end)))
+
+
+def most_frequent(dataset, split):
+    """The share of a split's most frequent label."""
+    with h5py.File(dataset) as file:
+        labels = file["labels"][split_of(file, split)]
+    return float(np.bincount(labels).max() / len(labels))
+
+
+@functools.cache
+def rules(dataset, samples):
+    """Accuracies on the first test samples of rules that read little of an expression: its first operator, and that
+    with the digits that are its own arguments, whose value without the nested expressions is taken. Each answers with
+    the label that is most frequent in training after what it has read."""
+    with h5py.File(dataset) as file:
+        ids = json.loads(file.attrs["vocabulary"])["tokenizer"]["tokenizer"]["model"]["vocab"]
+        words = {number: word for word, number in ids.items()}
+        tokens, documents, labels = file["tokens"][:], file["documents"][:], file["labels"][:]
+        training, test = split_of(file, "train"), split_of(file, "test")
+
+    def value(index):
+        depth, digits = 0, []
+        expression = [words[token] for token in tokens[documents[index] : documents[index + 1]]]
+        for word in expression:
+            if word.startswith("[") or word == "]":
+                depth += 1 if word != "]" else -1
+            elif depth == 1:
+                digits.append(int(word))
+        return expression[0], OPERATORS[expression[0]](digits) if digits else None
+
+    found = []
+    for name, key in (("first operator", lambda read: read[0]), ("first operator and its digits", lambda read: read)):
+        counts = collections.defaultdict(collections.Counter)
+        for index in range(training.start, training.stop):
+            counts[key(value(index))][labels[index]] += 1
+        answers = {read: of.most_common(1)[0][0] for read, of in counts.items()}
+        tested = range(test.start, min(test.stop, test.start + samples))
+        right = [answers.get(key(value(index))) == labels[index] for index in tested]
+        found.append({"rule": name, "accuracy": float(np.mean(right))})
+    return found
 
 
 def attention_keys(mechanism):
@@ -73,9 +130,11 @@ def measure(arguments, folder, result):
     for mechanism in arguments.pretrained if "listops" in arguments.tasks else []:
         weights = folder / f"pretraining_{mechanism}"
         keys = {**settings_of(arguments, folder, "listops"), **attention_keys(mechanism)}
+        begin = time.monotonic()
         reproduction.furlong("train", CONFIGS / "listops_desk_pretraining.yaml", "--run-dir", weights, **keys)
+        seconds = time.monotonic() - begin
         run = bench(arguments, folder, "listops", mechanism, "pretrained", model__weights=weights)
-        result["runs"].append({**run, "attention": f"{mechanism}, pretrained"})
+        result["runs"].append({**run, "attention": f"{mechanism}, pretrained", "pretraining_seconds": seconds})
 
 
 def percent(share):
@@ -104,6 +163,7 @@ def tables(result):
             ]
             for run in runs
         ]
+        rows += [[f"no model: {one['rule']}", percent(one["accuracy"]), "", "", ""] for one in first["rules"]]
         columns = ["attention", "accuracy", "95% interval", "parameters", PAPER[task]]
         yield {"title": title, "columns": columns, "rows": rows}
 
@@ -122,7 +182,9 @@ def draw(result, folder):
                 label=run["attention"],
                 **plot.style(index - 1 if index else None),
             )
-        panel.axhline(runs[0]["baseline_accuracy"], color=plot.INK, linestyle=":", label="most frequent label")
+        panel.axhline(runs[0]["validation_baseline"], color=plot.INK, linestyle=":", label="most frequent label")
+        for one, linestyle in zip(runs[0]["rules"], ("--", "-.")):
+            panel.axhline(one["accuracy"], color=plot.INK, linestyle=linestyle, label=f"no model: {one['rule']}")
         panel.set_xlabel("millions of tokens")
         panel.set_ylabel("validation accuracy")
         panel.set_title(TITLES[task])

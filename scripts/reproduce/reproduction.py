@@ -39,6 +39,8 @@ def options(name, text, more=lambda parser: None, tiny=None):
     )
     if "--tiny" in sys.argv[1:]:
         parser.set_defaults(**(tiny or {}))
+    for action in parser._actions:  # the formatter adds defaults to texts only
+        action.help = action.help or "default: %(default)s"
     arguments = parser.parse_args()
     arguments.output = arguments.output.resolve()
     if arguments.tiny and arguments.output == RESULTS:

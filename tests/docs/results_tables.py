@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that docs/results.md has every line that its commands of benchmarks/finetune_table.py print.
-    python3 tests/docs/finetune_tables.py [--self-test]
+"""Checks that docs/results.md has every line that its commands of benchmarks/ print from JSON files.
+    python3 tests/docs/results_tables.py [--self-test]
 Exit status: 0 it has, 1 a line is missing or a command failed."""
 
 import pathlib
@@ -9,14 +9,16 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-COMMAND = re.compile(r"^    (benchmarks/finetune_table\.py (?:\\\n)?.*)$", re.MULTILINE)
+COMMAND = re.compile(
+    r"^    (benchmarks/(?:finetune_table\.py|train_configs\.py --table) (?:\\\n)?.*)$", re.MULTILINE
+)
 
 
 def problems(page: str) -> list[str]:
     """Returns one line for each problem of the page."""
     commands, lines, found = COMMAND.findall(page), set(page.splitlines()), []
     if not commands:
-        return ["no command of benchmarks/finetune_table.py"]
+        return ["no command of benchmarks/"]
     for command in commands:
         done = subprocess.run(["bash", "-c", command], cwd=ROOT, text=True, capture_output=True, check=False)
         if done.returncode:
