@@ -61,7 +61,7 @@ def bench(arguments, folder, task, mechanism, runs="runs", **settings):
         "attention": mechanism,
         **{key: found[key] for key in MEASURED},
         "validation_baseline": most_frequent(found["dataset"], "validation"),
-        "rules": rules(found["dataset"], found["test_samples"]) if task == "listops" else [],
+        "rules": RULES[task](found["dataset"], found["test_samples"]) if task in RULES else [],
         "seconds": found["seconds"],
         "validation": [{"tokens": line["step"] * per_step, "accuracy": line["accuracy"]} for line in validations],
     }
@@ -81,7 +81,7 @@ def most_frequent(dataset, split):
 
 
 @functools.cache
-def rules(dataset, samples):
+def rules_of_listops(dataset, samples):
     """Accuracies on the first test samples of rules that read little of an expression: its first operator, and that
     with the digits that are its own arguments, whose value without the nested expressions is taken. Each answers with
     the label that is most frequent in training after what it has read."""
@@ -111,6 +111,52 @@ def rules(dataset, samples):
         right = [answers.get(key(value(index))) == labels[index] for index in tested]
         found.append({"rule": name, "accuracy": float(np.mean(right))})
     return found
+
+
+def dots_of(picture):
+    """The centers of the two dots: the brightest squares of three pixels, three or more apart."""
+    size = picture.shape[0]
+    padded = np.pad(picture.astype(int), 1)
+    sums = sum(padded[y : y + size, x : x + size] for y in range(3) for x in range(3))
+    found = []
+    for _ in range(2):
+        y, x = np.unravel_index(sums.argmax(), sums.shape)
+        found.append((int(y), int(x)))
+        sums[max(0, y - 2) : y + 3, max(0, x - 2) : x + 3] = 0
+    return found
+
+
+def is_connected(picture):
+    """Whether pixels that are not black lead from one dot to the other, each next to the last, also diagonally."""
+    begin, end = dots_of(picture)
+    left, waiting = picture > 0, [begin]
+    left[begin] = False
+    while waiting:
+        y, x = waiting.pop()
+        if (y, x) == end:
+            return True
+        near = np.argwhere(left[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2]) + (max(0, y - 1), max(0, x - 1))
+        for pixel in map(tuple, near):
+            left[pixel] = False
+            waiting.append(pixel)
+    return False
+
+
+@functools.cache
+def rules_of_pathfinder(dataset, samples):
+    """The accuracy of is_connected() on the first test samples."""
+    with h5py.File(dataset) as file:
+        test, documents = split_of(file, "test"), file["documents"][:]
+        tested = range(test.start, min(test.stop, test.start + samples))
+        right = []
+        for index in tested:
+            pixels = file["tokens"][documents[index] : documents[index + 1]]
+            picture = pixels.reshape(2 * (round(len(pixels) ** 0.5),))
+            right.append(is_connected(picture) == file["labels"][index])
+    return [{"rule": "unbroken line between the dots", "accuracy": float(np.mean(right))}]
+
+
+RULES = {"listops": rules_of_listops, "pathfinder": rules_of_pathfinder}
 
 
 def attention_keys(mechanism):
@@ -183,7 +229,7 @@ def draw(result, folder):
                 **plot.style(index - 1 if index else None),
             )
         panel.axhline(runs[0]["validation_baseline"], color=plot.INK, linestyle=":", label="most frequent label")
-        for one, linestyle in zip(runs[0]["rules"], ("--", "-.")):
+        for one, linestyle in zip(runs[0]["rules"], ("--", "-.") if task == "listops" else ((0, (1, 3)),)):
             panel.axhline(one["accuracy"], color=plot.INK, linestyle=linestyle, label=f"no model: {one['rule']}")
         panel.set_xlabel("millions of tokens")
         panel.set_ylabel("validation accuracy")
