@@ -53,6 +53,7 @@ def row(file):
     result = found["evaluation"]
     interval = result.get("metrics", {}).get("accuracy")
     accuracy = f"{result['accuracy']:.4f}" + (f" ({interval['low']:.3f} to {interval['high']:.3f})" if interval else "")
+    bits = result.get("bits_per_byte") or result.get("bits_per_token")
     cells = (
         f"`{found['config'].removeprefix('configs/').removesuffix('.yaml')}`",
         found["commit"][:8],
@@ -62,6 +63,7 @@ def row(file):
         f"{found['processor_minutes']:.1f}" if "processor_minutes" in found else "",
         f"{result['loss']:.4f}",
         f"{result['baseline_loss']:.4f}",
+        f"{bits:.4f}" if bits else "",
         accuracy,
         f"{result['baseline_accuracy']:.3f}",
     )
@@ -81,8 +83,8 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benchmarks/results/configs", help="folder")
     arguments = parser.parse_args()
     if arguments.table:
-        print("| config | commit | parameters | steps | tokens | minutes | loss | baseline | accuracy | baseline |")
-        print("|" + " --- |" * 10)
+        columns = "config commit parameters steps tokens minutes loss baseline bits accuracy baseline".split()
+        print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
         for file in arguments.files:
             print(row(file))
         return
