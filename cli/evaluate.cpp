@@ -162,7 +162,7 @@ Findings measure(Model& model, const SplitData& on, const EvaluateArguments& opt
 /// Returns what a row of an evaluation is, as --sampler names it.
 std::string rows_of(const Settings& settings) {
   if (settings.data.sampler == "documents" || settings.objective.learns_labels()) return "documents";
-  return settings.data.stateful ? "stream" : "windows";
+  return settings.data.stateful || settings.data.sampler == "stream" ? "stream" : "windows";
 }
 
 /// Returns what was measured, and by which program.
@@ -227,8 +227,12 @@ void run(const EvaluateArguments& options) {
     print_json(object);
     return;
   }
+  const std::string rows = rows_of(settings);
   fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split, on.path(),
-             findings.found.tokens, rows_of(settings) == "documents" ? "documents of at most" : "windows of",
+             findings.found.tokens,
+             rows == "documents" ? "documents of at most"
+             : rows == "stream"  ? "segments of at most"
+                                 : "windows of",
              on.length);
   print_evaluation(findings.found, findings.baseline, model);
   if (classes) print_metrics(findings.metrics, bootstrap);

@@ -13,12 +13,11 @@ namespace {
 
 const char* unit_of(const Vocabulary& vocabulary) {
   switch (vocabulary.kind()) {
-    case Vocabulary::Kind::bytes:
-      return "byte";
     case Vocabulary::Kind::protein:
       return "residue";
     case Vocabulary::Kind::copy:
       return "symbol";
+    case Vocabulary::Kind::bytes:  // ends of documents are tokens too
     case Vocabulary::Kind::tokenizer:
       return "token";
     default:
@@ -60,11 +59,11 @@ void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, 
              "{:.5f} nats per token{}", found.loss,
              objective.name == Objective::masked_tokens ? fmt::format(", over {} masked ones", found.targets) : ""));
     line("perplexity", fmt::format("{:.4f}", found.perplexity()));
-    line(bits_name, fmt::format("{:.4f}", found.bits_per_token()));
+    const std::optional<double> bits = bits_per_byte(found, baseline);
+    if (!bits || *bits != found.bits_per_token()) line(bits_name, fmt::format("{:.4f}", found.bits_per_token()));
+    if (bits) line("bits per byte", fmt::format("{:.4f}", *bits));
     line("accuracy", accuracy);
   }
-  const auto bits = bits_per_byte(found, baseline);
-  if (bits && model.vocabulary.tokenizer()) line("bits per byte", fmt::format("{:.4f}", *bits));
   line("baseline", numbers
                        ? fmt::format("loss {:.5f}, from the means of the training split alone", baseline.loss)
                        : fmt::format("loss {:.5f}, accuracy {:.4f}, from the frequencies of {} alone", baseline.loss,

@@ -174,6 +174,11 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
         "{} mutations are from or to tokens that training left out of its loss (data.ignore_tokens), and have "
         "arbitrary scores",
         summary.untrained_mutations);
+  if (summary.first_mutations > 0)
+    log_warn(
+        "{} mutations change position 1, which this model gives no probability, because nothing precedes it; their "
+        "scores have only the effect on later positions (--start TOKEN puts a token in front)",
+        summary.first_mutations);
   if (summary.untrained.characters > 0)
     log_warn(
         "{} scored tokens of {} sequences are among those that training left out of its loss (data.ignore_tokens), "

@@ -182,6 +182,15 @@ ReadSummary score_mutations(Model& model, const SequenceInput& input, const std:
   std::vector<std::vector<Exchange>> found;
   for (const Mutation& mutation : mutations) found.push_back(exchanges.of(mutation));
   summary.untrained_mutations = count_untrained(model, found);
+  if (model.decoder && frame.front.empty()) {
+    if (only.found().tokens.size() < 2)
+      throw UserError(
+          "--mutations: the sequence has one token with nothing before it, so no token is predicted; add "
+          "--start TOKEN, or give a longer sequence");
+    summary.first_mutations = static_cast<std::uint64_t>(std::count_if(found.begin(), found.end(), [](const auto& one) {
+      return std::any_of(one.begin(), one.end(), [](const Exchange& exchange) { return exchange.place == 0; });
+    }));
+  }
   if (model.decoder) {
     score_causal_mutations(model, only.found(), mutations, found, frame, output, options.batch_tokens, done);
   } else {

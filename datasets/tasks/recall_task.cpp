@@ -32,8 +32,8 @@ PasskeyText passkey_text(const Vocabulary& vocabulary, const std::string& key) {
   text.needle = vocabulary.encode(fmt::format(" The pass key is {0}. Remember it. {0} is the pass key.", key));
   const std::string question = " What is the pass key? The pass key is";
   text.question = vocabulary.encode(question + " " + key);
-  // The tokens of the key are those that the question alone does not have.
-  const std::vector<std::int32_t> before = vocabulary.encode(question);
+  // The tokens of the key are those that the question alone does not have, with the space if that is a token.
+  const std::vector<std::int32_t> before = vocabulary.encode(question + " ");
   const auto [differs, ignored] =
       std::mismatch(text.question.begin(), text.question.end(), before.begin(), before.end());
   text.answer = static_cast<std::size_t>(text.question.end() - differs);

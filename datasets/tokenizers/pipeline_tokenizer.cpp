@@ -2,6 +2,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -87,8 +88,12 @@ class PipelineTokenizer : public Tokenizer {
   }
 
   std::optional<std::size_t> text_bytes(std::int32_t id) const override {
-    if (type_ != "BPE") return std::nullopt;
-    return decode(std::span(&id, 1)).size();
+    if (type_ != "BPE" || pre_tokenizer_.adds_space()) return std::nullopt;
+    const std::array twice{id, id};
+    const std::size_t bytes = decode(std::span(twice).first(1)).size();
+    // Decoders of Llama 2 remove the space of a first token only.
+    if (decode(twice).size() != 2 * bytes) return std::nullopt;
+    return bytes;
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {

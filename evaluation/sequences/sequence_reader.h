@@ -70,6 +70,7 @@ struct ReadSummary {
   TextCount ignored;                      ///< characters that a tokenizer leaves out
   TextCount untrained;  ///< scored tokens that training left out of its loss; only score() counts them
   std::uint64_t untrained_mutations = 0;  ///< from or to such tokens; only score_mutations() counts them
+  std::uint64_t first_mutations = 0;      ///< of a first token without probability; only score_mutations() counts them
 };
 
 /// Reads all inputs in memory that their length does not change, and gives their sequences to `work`. Throws UserError

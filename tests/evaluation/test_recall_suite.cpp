@@ -78,7 +78,8 @@ TEST(RecallSuite, HasEveryTaskAtEveryLengthWithReasonsForThoseThatDoNotFit) {
   EXPECT_THAT(result_of(found, Recall::passkey, 64).obstacle, HasSubstr("needs"));
   EXPECT_THAT(result_of(found, Recall::associative, 16, 4).obstacle, HasSubstr("17 tokens"));
   EXPECT_EQ(result_of(found, Recall::associative, 64, 4).answers, 4);
-  EXPECT_DOUBLE_EQ(result_of(found, Recall::associative, 64, 4).baseline, 0.25);
+  EXPECT_DOUBLE_EQ(result_of(found, Recall::associative, 64, 4).baseline, 0.25 + 0.75 / 90)
+      << "one of the values, or another equal to it among 94 - 4 symbols";
   EXPECT_DOUBLE_EQ(result_of(found, Recall::copy, 64).baseline, 1.0 / 94);
   Model dna = sequence_model(Vocabulary::dna(), {"data.sequence_length=64"});
   const auto letters = recall_suite(dna, {.lengths = {256}, .samples = 2});

@@ -216,6 +216,20 @@ TEST_F(ScoreTest, CountsMutationsOfTokensThatWereNotTrained) {
   EXPECT_EQ(found.untrained_mutations, 3u);
 }
 
+TEST_F(ScoreTest, CountsMutationsOfAFirstTokenWithoutProbability) {
+  Model model = sequence_model(Vocabulary::protein(), {});
+  ScoreFile output(true, false, [](std::string_view) {});
+  const std::string wild = file("wild.txt", "MKLV\n"), mutations = file("mutations.txt", "M1W\nK2R\nM1A:K2X\n");
+  EXPECT_EQ(score_mutations(model, {.paths = {wild}}, mutations, output, {.start = "none"}).first_mutations, 2u);
+  ScoreFile started(true, false, [](std::string_view) {});
+  EXPECT_EQ(score_mutations(model, {.paths = {wild}}, mutations, started, {.start = "V"}).first_mutations, 0u);
+  ScoreFile short_output(true, false, [](std::string_view) {});
+  const std::string one = file("one.txt", "M\n"), of_one = file("of_one.txt", "M1W\n");
+  EXPECT_THAT(
+      message_of<UserError>([&] { score_mutations(model, {.paths = {one}}, of_one, short_output, {.start = "none"}); }),
+      HasSubstr("one token with nothing before it"));
+}
+
 TEST_F(ScoreTest, ProgressCountsWhatIsScoredAndNotWhatIsRead) {
   Model masked = sequence_model(Vocabulary::protein(), testing::encoder);
   Model causal = sequence_model(Vocabulary::protein(), {"model.attention.mechanism=linear"});

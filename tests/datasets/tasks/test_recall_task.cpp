@@ -171,7 +171,7 @@ TEST(RecallTask, PasskeyIsHiddenInTheTextAndAskedForAtItsEnd) {
           answer.push_back(target);
         }
         EXPECT_THAT(vocabulary.decode(answer), ::testing::EndsWith(key));
-        EXPECT_LE(answer.size(), 6u);
+        EXPECT_LE(answer.size(), vocabulary.tokenizer() ? 6u : 5u) << "without the space, if that is a token";
         depths.insert(needle);
       }
     }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "datasets/tokenizers/tokenizer.h"
 #include "framework/core/error.h"
 #include "tests/datasets/temporary_folder.h"
@@ -104,6 +106,35 @@ TEST_F(TrainTokenizerTest, KeepsExistingOutput) {
   file("text.model", "mine");
   EXPECT_THROW(train_tokenizer({.inputs = {text}, .output = model, .vocabulary_size = 300}), UserError);
   EXPECT_EQ(std::filesystem::file_size(model), 4U);
+}
+
+TEST(Tokenizer, DoesNotKnowBytesThatDependOnThePlaceInTheText) {
+  using nlohmann::json;
+  const auto of = [](const json& normalizer, const json& pre_tokenizer, const json& decoder) {
+    const json model{{"type", "BPE"}, {"vocab", {{"▁", 0}, {"a", 1}, {"▁a", 2}}}, {"merges", {"▁ a"}}};
+    const json all{
+        {"model", model}, {"normalizer", normalizer}, {"pre_tokenizer", pre_tokenizer}, {"decoder", decoder}};
+    return tokenizer_from_json(json{{"kind", "bpe"}, {"special", json::object()}, {"tokenizer", all}}.dump(), "test");
+  };
+  const json mark{{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}};
+  const json unmark{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}};
+  const json strip{{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+  // Llama 2 puts a space in front of a text and removes it again.
+  const auto llama = of({{"type", "Sequence"}, {"normalizers", {{{"type", "Prepend"}, {"prepend", "▁"}}, mark}}},
+                        nullptr, {{"type", "Sequence"}, {"decoders", {unmark, {{"type", "Fuse"}}, strip}}});
+  EXPECT_EQ(llama->decode(llama->encode("a a")), "a a");
+  EXPECT_FALSE(llama->text_bytes(2).has_value());
+  EXPECT_EQ(llama->text_bytes(1), 1U);
+  const auto metaspace = of(nullptr, {{"type", "Metaspace"}}, {{"type", "Metaspace"}});
+  EXPECT_FALSE(metaspace->text_bytes(2).has_value());
+  // Gemma keeps the text.
+  const auto gemma = of(mark, nullptr, unmark);
+  EXPECT_EQ(gemma->text_bytes(2), 2U);
+  // A space in front of each text, which decoding keeps.
+  json prefix{{"type", "ByteLevel"}, {"add_prefix_space", true}};
+  EXPECT_FALSE(of(nullptr, prefix, {{"type", "ByteLevel"}})->text_bytes(1).has_value());
+  prefix["add_prefix_space"] = false;
+  EXPECT_EQ(of(nullptr, prefix, {{"type", "ByteLevel"}})->text_bytes(1), 1U);
 }
 
 }  // namespace
