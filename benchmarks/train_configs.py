@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains example configs to their end, evaluates them on their test split, and writes NAME.json for each.
+"""Trains example configs to their end, evaluates the best checkpoint of each on the test split, and writes NAME.json.
 
   benchmarks/train_configs.py configs/quickstart.yaml configs/lra/text_desk.yaml
   benchmarks/train_configs.py --table benchmarks/results/configs/*.json
@@ -33,12 +33,18 @@ def furlong(program, *arguments):
 
 def train(program, config, runs, threads, commit):
     run = runs / config.stem
-    found = {"config": os.path.relpath(config, ROOT), "threads": threads}
-    if not (run / "metrics.jsonl").exists():
+    found = {"config": os.path.relpath(config, ROOT)}
+    if (run / "metrics.jsonl").exists():
+        if not commit:
+            sys.exit(f"error: {run} exists; name the commit of the program that trained it with --commit")
+    else:
         _, seconds = furlong(program, "train", config, "--run-dir", run, "--set", f"threads={threads}")
-        found["processor_minutes"] = seconds / 60
-    result, _ = furlong(program, "evaluate", run, "--split", "test", "--threads", threads)
+        found.update(threads=threads, processor_minutes=seconds / 60)
     last = json.loads([line for line in open(run / "metrics.jsonl") if '"train"' in line][-1])
+    settings, _ = furlong(program, "config", "show", run / "config.yaml")
+    if last["step"] < settings["trainer"]["max_steps"]:
+        sys.exit(f"error: {run} is not at its end; continue it with furlong train --run-dir")
+    result, _ = furlong(program, "evaluate", run, "--split", "test", "--threads", threads)
     plan, _ = furlong(program, "plan", run / "config.yaml")
     found.update(parameters=plan["parameters"], steps=last["step"], tokens=last["tokens"])
     result.pop("tokens_per_second")
@@ -58,7 +64,7 @@ def row(file):
         f"`{found['config'].removeprefix('configs/').removesuffix('.yaml')}`",
         found["commit"][:8],
         f"{found['parameters'] / 1e6:.2f} M",
-        f"{found['steps']:,}",
+        f"{found['steps']:,}" + (f" (best: {result['step']:,})" if result["step"] != found["steps"] else ""),
         f"{found['tokens'] / 1e6:.1f} M",
         f"{found['processor_minutes']:.1f}" if "processor_minutes" in found else "",
         f"{result['loss']:.4f}",
@@ -77,7 +83,7 @@ def main():
     parser.add_argument("files", nargs="+", metavar="FILE", help="configs; with --table, JSON files")
     parser.add_argument("--table", action="store_true", help="print rows of JSON files")
     parser.add_argument("--program", default=ROOT / "build/release/bin/furlong", help="furlong (default: %(default)s)")
-    parser.add_argument("--runs", type=pathlib.Path, default=pathlib.Path("runs"), help="folder of run directories")
+    parser.add_argument("--runs", type=pathlib.Path, default=pathlib.Path("runs/trained"), help="folder of runs")
     parser.add_argument("--threads", type=int, default=1, help="threads (default: %(default)s)")
     parser.add_argument("--commit", help="commit of the program that trained runs which exist already")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benchmarks/results/configs", help="folder")

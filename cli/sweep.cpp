@@ -261,7 +261,7 @@ void add_sweep(Command program, int& status) {
   command.footer(
       "base is a config, relative to the sweep's file. grid has a list of values for each config key, list a list of "
       "maps from config keys to values. The runs are all combinations, in directories of output (default: runs/ and "
-      "the file's name) that are named after the values. All settings are checked before the first run.\n"
+      "the file's name) that are named after the values. All settings and datasets are checked before the first run.\n"
       "Runs train in turn. The same command again skips finished runs and resumes the others; a directory with a run "
       "of other settings is refused. After a failed run the others continue, and the sweep ends with status 1 or 2. "
       "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 save and stop the sweep with status 3. Several processes can train "

@@ -342,7 +342,8 @@ std::string to_text(const Recovery& recovery) {
     if (model.window_off) text += row(width, "  window off", *model.window_off, tokens, {model.window_off_recovered});
   }
   text +=
-      "  recovery: (accuracy - baseline) / (teacher - baseline) ± standard error; of the loss, the same of the loss; "
+      "  recovery: (accuracy - baseline) / (teacher - baseline) ± standard error; of loss: the same, computed from the "
+      "loss; "
       "sq. error: squared error of attention outputs relative to the teacher's, |x - t|^2 / |t|^2, mean over layers; "
       "tokens and minutes: of each training stage\n";
   if (recovery.lengths.empty()) return text;

@@ -59,6 +59,7 @@ class PipelineTokenizer : public Tokenizer {
     json.erase("padding");
     json.erase("truncation");
     json_ = json.dump();
+    keeps_text_ = type_ == "BPE" && keeps_text();
   }
 
   std::string_view kind() const override { return type_ == "BPE" ? "bpe" : "wordpiece"; }
@@ -88,12 +89,7 @@ class PipelineTokenizer : public Tokenizer {
   }
 
   std::optional<std::size_t> text_bytes(std::int32_t id) const override {
-    if (type_ != "BPE" || pre_tokenizer_.adds_space()) return std::nullopt;
-    const std::array twice{id, id};
-    const std::size_t bytes = decode(std::span(twice).first(1)).size();
-    // Decoders of Llama 2 remove the space of a first token only.
-    if (decode(twice).size() != 2 * bytes) return std::nullopt;
-    return bytes;
+    return keeps_text_ ? decoded_bytes(id) : std::nullopt;
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {
@@ -120,6 +116,22 @@ class PipelineTokenizer : public Tokenizer {
   }
 
  private:
+  /// Returns the bytes of a token in decoded text; nothing if those of a first token differ, as in Llama 2's decoder.
+  std::optional<std::size_t> decoded_bytes(std::int32_t id) const {
+    const std::array twice{id, id};
+    const std::size_t bytes = decode(std::span(twice).first(1)).size();
+    if (decode(twice).size() != 2 * bytes) return std::nullopt;
+    return bytes;
+  }
+  /// Whether nothing is added to a text, such as a space in front, and nothing dropped, such as spaces.
+  bool keeps_text() const {
+    const std::string text = "a b\n a  ";
+    const std::vector<std::int32_t> ids = encode(text, SpecialTokenMode::as_text);
+    std::size_t bytes = 0;
+    for (const std::int32_t id : ids) bytes += decoded_bytes(id).value_or(0);
+    return bytes == text.size() && decode(ids) == text;
+  }
+
   /// One call of encode().
   struct Encoding {
     const PipelineTokenizer& tokenizer;
@@ -192,6 +204,7 @@ class PipelineTokenizer : public Tokenizer {
   }
 
   std::string type_, json_;
+  bool keeps_text_ = false;
   TokenTable vocabulary_, extra_tokens_;  // the model's tokens; added tokens that the model lacks
   AddedTokens added_, added_normalized_;
   Normalizer normalizer_;

@@ -209,8 +209,7 @@ void PreTokenizer::add(const JsonView& json) {
     for (const JsonView& item : json.at("pretokenizers").items()) add(item);
   } else if (type == "ByteLevel") {
     byte_level_ = true;
-    adds_space_ = json.boolean("add_prefix_space", true);
-    if (adds_space_) steps_.push_back(std::make_shared<PrefixSpace>());
+    if (json.boolean("add_prefix_space", true)) steps_.push_back(std::make_shared<PrefixSpace>());
     if (json.boolean("use_regex", true)) {
       steps_.push_back(std::make_shared<PatternSplit>(Pattern(gpt2_pattern, json.name()), Behavior::isolated, false));
     }

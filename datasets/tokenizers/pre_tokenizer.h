@@ -33,8 +33,6 @@ class PreTokenizer {
   void split(TextPiece piece, const PieceSink& sink) const { run(0, piece, sink); }
   /// Whether the last step is ByteLevel: the model's letters are bytes.
   bool byte_level() const { return byte_level_; }
-  /// Whether ByteLevel puts a space in front of a text.
-  bool adds_space() const { return adds_space_; }
 
   class Step {
    public:
@@ -46,7 +44,7 @@ class PreTokenizer {
   void add(const JsonView& json);
   void run(std::size_t step, TextPiece piece, const PieceSink& sink) const;
   std::vector<std::shared_ptr<const Step>> steps_;
-  bool byte_level_ = false, adds_space_ = false;
+  bool byte_level_ = false;
 };
 
 /// The expression with which GPT-2 splits text before merging byte pairs (Radford et al. 2019; its released code).

@@ -152,6 +152,7 @@ std::vector<SweepRun> plan_sweep(const fs::path& file, const std::vector<std::st
 std::vector<SweepOutcome> run_sweep(const std::vector<SweepRun>& runs) {
   for (const SweepRun& run : runs) {  // before the work of other runs
     refuse_other_run(run.loaded.settings);
+    if (is_finished(run.loaded.settings)) continue;
     if (const std::string missing = missing_data(run.loaded.settings.data); !missing.empty())
       throw UserError("{}: {} does not exist; expected a tokenized dataset, which furlong prepare writes", run.name,
                       missing);

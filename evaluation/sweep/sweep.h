@@ -40,7 +40,7 @@ struct SweepOutcome {
 /// Trains the runs in turn. Skips finished ones, continues started ones, and continues after a failure, which it logs.
 /// A signal stops the current run after saving, and the sweep. Other processes may train runs of the same sweep. Throws
 /// UserError, before training, if a run directory has a run of other settings, or a dataset is missing or does not fit
-/// its run. For one rank.
+/// its run, which is not finished. For one rank.
 std::vector<SweepOutcome> run_sweep(const std::vector<SweepRun>& runs);
 
 }  // namespace furlong

@@ -230,7 +230,8 @@ def draw(result, folder):
             )
         panel.axhline(runs[0]["validation_baseline"], color=plot.INK, linestyle=":", label="most frequent label")
         for one, linestyle in zip(runs[0]["rules"], ("--", "-.") if task == "listops" else ((0, (1, 3)),)):
-            panel.axhline(one["accuracy"], color=plot.INK, linestyle=linestyle, label=f"no model: {one['rule']}")
+            label = f"no model, test split: {one['rule']}"
+            panel.axhline(one["accuracy"], color=plot.INK, linestyle=linestyle, label=label)
         panel.set_xlabel("millions of tokens")
         panel.set_ylabel("validation accuracy")
         panel.set_title(TITLES[task])

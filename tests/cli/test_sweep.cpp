@@ -260,11 +260,22 @@ TEST_F(SweepProgramTest, ExampleOfThePageRuns) {
   EXPECT_EQ(Json::parse(content(path("rates.json")))["runs"].size(), 8u);
 }
 
-TEST_F(SweepProgramTest, ChecksDatasetsBeforeTheFirstRun) {
-  const std::string bad = file("bad.h5", "no dataset");
-  sweep("list: [{data.task: copy}, {data.task: null, data.task_symbols: null, data.dataset: " + bad + "}]\n");
+TEST_F(SweepProgramTest, ChecksDatasetsOfRunsToTrainBeforeTheFirstRun) {
+  const std::string text = file("text", std::string(4000, 'a'));
+  ASSERT_EQ(furlong({"prepare", "text", text, "-o", path("good.h5")}).status, 0);
+  const auto with_dataset = [](const std::string& name) {
+    return "{data.task: null, data.task_symbols: null, data.dataset: " + name + "}";
+  };
+  sweep("list: [{data.task: copy}, " + with_dataset(file("bad.h5", "no dataset")) + "]\n");
   expect_user_error(run(), {"dataset=", "bad.h5"});
   EXPECT_FALSE(fs::exists(path("out")));
+  // A dataset that does not fit its run.
+  sweep("list: [{data.task: copy}, " + with_dataset(path("good.h5")) + "]\n");
+  expect_user_error(run({"--set", "data.ignore_tokens=[none_such]"}), {"none_such"});
+  EXPECT_FALSE(fs::exists(path("out")));
+  ASSERT_EQ(run().status, 0);
+  fs::remove(path("good.h5"));
+  EXPECT_EQ(run().status, 0) << "finished runs need no dataset";
 }
 
 TEST_F(SweepProgramTest, InvalidInputIsAUserError) {

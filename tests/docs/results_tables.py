@@ -17,8 +17,9 @@ COMMAND = re.compile(
 def problems(page: str) -> list[str]:
     """Returns one line for each problem of the page."""
     commands, lines, found = COMMAND.findall(page), set(page.splitlines()), []
-    if not commands:
-        return ["no command of benchmarks/"]
+    for program in ("finetune_table", "train_configs"):
+        if not any(program in command for command in commands):
+            found.append(f"no command of benchmarks/{program}.py")
     for command in commands:
         done = subprocess.run(["bash", "-c", command], cwd=ROOT, text=True, capture_output=True, check=False)
         if done.returncode:
@@ -34,6 +35,7 @@ def main() -> int:
         assert problems(page.replace("attention transfer | 0.3430", "attention transfer | 0.3431"))
         assert problems(page.replace("finetune/antiberty_{favor_positive", "finetune/antiberty_{no_such_run"))
         assert problems("")
+        assert problems(page.replace("train_configs.py --table", "train_configs.py --tables"))
         return 0
     found = problems(page)
     print("\n".join(found) or "docs/results.md: all lines of the tables are those of the commands")

@@ -202,6 +202,9 @@ def check(program, folder, name, config, mutations):
     clipped = sum(line["gradient_norm"] > clip for line in result["train"])
     more = f"; {clipped} of {len(result['train'])} steps clipped" + (f", {skipped} skipped" if skipped else "")
     print(f"{name:20} {', '.join(texts)}{more}", flush=True)
+    if mutations:  # the reference of mutations, without one
+        control = differences(run, initial, *train(config, initial, run, teacher, "none"))
+        failures += [f"control: {key} {value:.2e}" for key, (value, _) in control.items() if value > TOLERANCE[key]]
     for mutation in mutations:
         wrong = train(config, initial, run, teacher, mutation)
         errors = {key: value / TOLERANCE[key] for key, (value, _) in differences(run, initial, *wrong).items()}

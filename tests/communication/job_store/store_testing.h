@@ -204,10 +204,14 @@ class Process {
 /// returns another port, also in concurrent processes: the port's byte of a shared file is locked until this process
 /// ends.
 inline std::uint16_t free_port() {
-  static const int file = [] {
+  static int file = -1;
+  static pid_t owner = 0;
+  if (owner != ::getpid()) {  // locks belong to an open file, which a forked process shares
     const std::string name = "furlong_ports_" + std::to_string(::getuid());
-    return ::open((std::filesystem::temp_directory_path() / name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  }();
+    file = ::open((std::filesystem::temp_directory_path() / name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0) throw std::system_error(errno, std::generic_category(), name);
+    owner = ::getpid();
+  }
   static std::uint16_t next = static_cast<std::uint16_t>(10'000 + ::getpid() % 20'000);
   for (int tries = 0; tries < 20'000; ++tries, next = next < 30'000 ? next + 1 : 10'000) {
     struct flock byte {};
