@@ -73,14 +73,18 @@ def why_not():
 
 
 def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Returns ports below the kernel's ephemeral ones, which connections of other programs could take."""
+    found = []
+    for port in random.sample(range(30000, 32768), 2000):
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise OSError(f"fewer than {count} free ports")
 
 
 class SlurmCluster:

@@ -7,6 +7,7 @@ MASTER_PORT, SIGTERM forwarded and sent to all ranks when one fails, SIGKILL 30 
 
 import argparse
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -49,13 +50,25 @@ def terminate(processes):
             process.wait()
 
 
+def listen():
+    """Listens on a port whose next one, which Furlong's store takes, is free, too. Both are below the kernel's
+    ephemeral ports, which connections of other programs could take."""
+    for port in random.sample(range(30002, 32767, 2), 1000):
+        try:
+            with socket.create_server(("127.0.0.1", port + 1)):
+                return socket.create_server(("127.0.0.1", port))
+        except OSError:
+            continue
+    sys.exit("no two free ports")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--no-python", action="store_true", required=True)
     parser.add_argument("--nproc-per-node", type=int, required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
-    store = socket.create_server(("127.0.0.1", 0))
+    store = listen()
     port, run = store.getsockname()[1], str(uuid.uuid4())
     processes = []
     for rank in range(arguments.nproc_per_node):
