@@ -154,7 +154,8 @@ std::string describe(const YAML::Node& node) {
     text = text.substr(0, cut) + "...";
   }
   const bool plain = !is_quoted(node) && text.find_first_of("\n\r\t") == std::string::npos;
-  return plain ? text : "the text " + nlohmann::json(text).dump();
+  return plain ? text
+               : "the text " + nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 Value parse_value(const Key& key, const YAML::Node& node, const YamlSource& source) {

@@ -138,6 +138,9 @@ void YamlSource::explain(const YAML::Exception& problem) const {
 
 void YamlSource::check_quotes(const YAML::Node& scalar) const {
   const auto mark = scalar.Mark();
+  if (scalar.IsScalar() && !foreign::is_utf8(scalar.Scalar()))
+    throw UserError("{}: the text has an escape that does not give UTF-8, such as \\N; write the character itself",
+                    at(mark).text());
   if (mark.line < 0 || mark.line >= static_cast<int>(lines_.size())) return;
   const std::string& line = lines_[static_cast<std::size_t>(mark.line)];
   auto i = static_cast<std::size_t>(mark.column);

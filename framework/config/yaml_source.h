@@ -21,8 +21,8 @@ class YamlSource {
   const std::string& name() const { return name_; }
   Place at(const YAML::Mark& mark) const;
 
-  /// Throws UserError if a quoted scalar does not end on its first line. (In yaml-cpp an unclosed quotation mark
-  /// swallows the rest of the file.)
+  /// Throws UserError if a quoted scalar does not end on its first line (in yaml-cpp an unclosed quotation mark
+  /// swallows the rest of the file), or is not UTF-8 (yaml-cpp reads the escapes \N and \_ as single bytes).
   void check_quotes(const YAML::Node& scalar) const;
 
  private:

@@ -253,6 +253,12 @@ TEST(Reader, CutsUnknownKeysBetweenCharacters) {
   }
 }
 
+TEST(Reader, RejectsEscapesThatGiveNoUtf8) {
+  EXPECT_THAT(error_of("shop: {motto: \"a\\N\"}"), HasSubstr("text:1:15: the text has an escape"));
+  EXPECT_THAT(error_of("\"\\_\": 1"), HasSubstr("the text has an escape"));
+  EXPECT_THAT(error_of("\"\\N\""), HasSubstr("expected keys and values"));
+}
+
 TEST(Writer, RejectsPathsThatAreNotUtf8) {
   Bakery bakery;
   bakery.shop = "shops/\xff.db";
