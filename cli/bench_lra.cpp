@@ -87,8 +87,7 @@ void print_not_comparable(const std::vector<LraRun>& runs) {
     text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", one.mechanism, 100 * *published);
   }
   for (const auto& [task, text] : by_task)
-    fmt::print("Published for {}, but for other data, lengths or numbers of samples, so not comparable: {}.\n", task,
-               text);
+    fmt::print("Published for {} with other data, lengths or numbers of samples, so not comparable: {}.\n", task, text);
 }
 
 int run(const BenchLraArguments& arguments) {

@@ -377,7 +377,7 @@ void run(PrepareArguments& arguments) {
              static_cast<double>(now.file_bytes) * 1e-6, static_cast<double>(now.n_tokens) * 1e-6, now.seconds);
   };
   const PrepareReport report = prepare(arguments.options);
-  const std::string text = arguments.json ? to_json(report) + "\n" : to_text(report);
+  const std::string text = arguments.json ? to_json(report) : to_text(report);
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 

@@ -46,7 +46,7 @@ void write_dataset(const LabeledTask& task, TaskArguments& arguments) {
   arguments.options.samples = samples_of_splits(arguments.samples);
   arguments.options.progress = log_progress;
   const PrepareReport report = prepare_task(task, arguments.options);
-  const std::string text = arguments.json ? to_json(report) + "\n" : to_text(report);
+  const std::string text = arguments.json ? to_json(report) : to_text(report);
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 

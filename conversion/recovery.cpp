@@ -343,8 +343,8 @@ std::string to_text(const Recovery& recovery) {
   }
   text +=
       "  recovery: (accuracy - baseline) / (teacher - baseline) ± standard error; of loss: the same, computed from the "
-      "loss; "
-      "sq. error: squared error of attention outputs relative to the teacher's, |x - t|^2 / |t|^2, mean over layers; "
+      "loss; sq. error: squared error of attention outputs relative to the teacher's, |x - t|^2 / |t|^2, mean over "
+      "layers; "
       "tokens and minutes: of each training stage\n";
   if (recovery.lengths.empty()) return text;
   text += fmt::format("\n  one forward pass\n  {:>8} {:>25} {:>25}\n", "tokens", "teacher: tokens/s, memory",

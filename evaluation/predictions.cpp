@@ -11,6 +11,7 @@
 #include "evaluation/score_file.h"
 #include "evaluation/sequences/hidden_states.h"
 #include "framework/core/clock.h"
+#include "framework/core/json_output.h"
 #include "framework/core/printable.h"
 #include "framework/core/shape.h"
 #include "trainers/model/objective.h"
@@ -36,9 +37,6 @@ bool writes_json_lines(const std::filesystem::path& path) {
     throw UserError("--predictions: {} has the extension '{}'; expected .tsv or .jsonl", path.string(), extension);
   return extension == ".jsonl";
 }
-
-/// JSON with bytes that are not UTF-8 replaced.
-std::string json_text(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 /// Returns the shortest decimal that is this float32: 0.1, not 0.10000000149.
 double shortest_decimal(float number) {
@@ -72,7 +70,7 @@ std::vector<std::string> columns_of(const Json& row) {
 
 std::string cell_of(const Json& value) {
   if (value.is_string()) return foreign::single_line(value.get<std::string>());
-  return value.is_number_float() ? tsv_number(value.get<double>()) : json_text(value);
+  return value.is_number_float() ? tsv_number(value.get<double>()) : json_line(value);
 }
 
 }  // namespace
@@ -120,7 +118,7 @@ Json PredictionFile::row_of(std::uint64_t sample) const {
 }
 
 void PredictionFile::write(const Json& row) {
-  if (json_lines_) return file_.write(json_text(row) + "\n");
+  if (json_lines_) return file_.write(json_line(row) + "\n");
   if (!std::exchange(begun_, true)) file_.write(fmt::format("{}\n", fmt::join(columns_of(row), "\t")));
   std::string line;
   for (const auto& [key, value] : row.items()) {

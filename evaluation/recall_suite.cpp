@@ -43,7 +43,8 @@ std::int64_t rows_of_batch(std::int64_t samples, std::int64_t rows) {
 
 double guess(const Vocabulary& vocabulary, const RecallOptions& task) {
   switch (task.task) {
-    case Recall::associative: {  // one of the values, which can be equal: they are drawn from the symbols but the keys
+    case Recall::associative: {  // one of the values, which are drawn from the symbols that are no keys and can be
+                                 // equal
       const auto pairs = static_cast<double>(task.pairs);
       const auto values = static_cast<double>(recall_tokens(vocabulary, task.start).symbols.size()) - pairs;
       return 1 / pairs + (1 - 1 / pairs) / values;

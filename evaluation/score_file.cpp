@@ -7,14 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "framework/core/json_output.h"
 #include "framework/core/printable.h"
 
 namespace furlong {
 namespace {
 
-std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string quoted(const std::string& text) { return json_line(nlohmann::json(text)); }
 
 /// JSON has no infinities: a probability of 0 is null there.
 std::string json_number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }

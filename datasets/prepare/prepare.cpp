@@ -19,6 +19,7 @@
 #include "datasets/prepare/provenance.h"
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 #include "framework/core/log.h"
 #include "framework/core/printable.h"
 #include "framework/io/atomic_file.h"
@@ -446,7 +447,7 @@ std::string to_json(const PrepareReport& report) {
   json["file_bytes"] = report.file_bytes;
   json["input_bytes"] = report.input_bytes;
   json["seconds"] = report.seconds;
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace furlong

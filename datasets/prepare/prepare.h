@@ -74,7 +74,7 @@ PrepareReport prepare(const PrepareOptions& options);
 
 /// Returns the report as several lines of text.
 std::string to_text(const PrepareReport& report);
-/// Returns the report as one JSON object.
+/// Returns the report as one JSON object, in several lines.
 std::string to_json(const PrepareReport& report);
 
 }  // namespace furlong

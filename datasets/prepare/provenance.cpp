@@ -8,6 +8,7 @@
 
 #include "datasets/prepare/byte_source.h"
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 #include "framework/core/version.h"
 
 namespace furlong {
@@ -27,7 +28,7 @@ std::string Provenance::text(const Json& options) const {
                  {"created", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
                  {"sources", sources_},
                  {"options", options}};
-  return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_line(all);
 }
 
 void check_replaceable(const std::string& output, bool force) {

@@ -46,7 +46,7 @@ class Tokenizer {
   /// token. Throws ContractError if the id is not in 0 to size() - 1.
   virtual std::string token(std::int32_t id) const = 0;
   /// Returns the number of bytes of text that a token stands for, of the text as normalized (NFC, for example); nothing
-  /// if that depends on its neighbors, or if the tokenizer adds to a text.
+  /// if that depends on its neighbors, or if the tokenizer adds to a text or drops parts of it, such as spaces.
   virtual std::optional<std::size_t> text_bytes(std::int32_t /*id*/) const { return std::nullopt; }
   /// Returns the id of a token, written as token() returns it, or nullopt if there is none.
   virtual std::optional<std::int32_t> find(std::string_view token) const = 0;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 #include "framework/core/printable.h"
 #include "framework/core/version.h"
 
@@ -71,7 +72,7 @@ Json run_json(const ReportRun& run, std::size_t max_rows) {
 
 /// JSON inside a <script> element: "</script>" and "<!--" in a text would end or change it.
 std::string script_json(const Json& object) {
-  const std::string text = object.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = json_line(object);
   std::string escaped;
   escaped.reserve(text.size());
   for (const char c : text) {

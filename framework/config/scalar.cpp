@@ -13,6 +13,7 @@
 
 #include "framework/config/nearest.h"
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 
 namespace furlong::config {
 namespace {
@@ -154,8 +155,7 @@ std::string describe(const YAML::Node& node) {
     text = text.substr(0, cut) + "...";
   }
   const bool plain = !is_quoted(node) && text.find_first_of("\n\r\t") == std::string::npos;
-  return plain ? text
-               : "the text " + nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return plain ? text : "the text " + json_line(nlohmann::json(text));
 }
 
 Value parse_value(const Key& key, const YAML::Node& node, const YamlSource& source) {

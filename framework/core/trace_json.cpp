@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 #include "framework/core/trace.h"
 
 namespace furlong::trace {
@@ -122,9 +123,7 @@ class Writer {
   std::string take() { return std::move(text_); }
 
  private:
-  static std::string quoted(const std::string& text) {
-    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  }
+  static std::string quoted(const std::string& text) { return json_line(nlohmann::json(text)); }
   /// Microseconds, exact.
   static std::string time(std::int64_t nanoseconds) {
     const bool is_negative = nanoseconds < 0;

@@ -283,10 +283,9 @@ TEST_F(LraProgramTest, GeneratesAMissingDataset) {
   const Finished done = furlong(run);
   EXPECT_EQ(done.status, 0) << done.err;
   EXPECT_THAT(done.err, HasSubstr("pathfinder.h5: 24 train samples instead of 160000; its accuracies are not"));
-  EXPECT_THAT(
-      done.out,
-      HasSubstr("Published for pathfinder, but for other data, lengths or numbers of samples, so not comparable: "
-                "linformer 76.34."));
+  EXPECT_THAT(done.out,
+              HasSubstr("Published for pathfinder with other data, lengths or numbers of samples, so not comparable: "
+                        "linformer 76.34."));
   EXPECT_TRUE(Json::parse(content(path("lra.json")))["results"][0]["published_accuracy"].is_null());
   EXPECT_EQ(Json::parse(content(path("lra.json")))["results"][0]["test_samples"], 8) << "a whole batch";
   const Finished evaluated = furlong({"evaluate", path("runs/pathfinder_tiny_linformer"), "--split", "test", "--json"});

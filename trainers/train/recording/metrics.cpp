@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 #include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 
@@ -150,7 +151,7 @@ std::string to_json_line(const MetricsRecord& record) {
     require(!line.contains(key), "metrics: key '{}' given twice", key);
     line[key] = value;
   }
-  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json_line(line);
 }
 
 MetricsWriter::MetricsWriter(fs::path path) : path_(std::move(path)) {
