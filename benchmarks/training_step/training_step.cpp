@@ -1,4 +1,4 @@
-// Whole training steps of the decoder that training_step.py builds: forward, loss, backward, clipping, AdamW. The model
+// Whole training steps of the decoder that peer.py builds: forward, loss, backward, clipping, AdamW. The model
 // is given by the first request (worker.h), defaults as shown; each request runs one step and answers with its seconds
 // and this process's peak memory:
 //   attention=linear n=8192 batch=1 layers=6 d_model=512 heads=8 d_feedforward=2048 vocabulary=256 m=256 chunk=64

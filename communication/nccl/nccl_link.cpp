@@ -1,9 +1,7 @@
 #include "communication/nccl/nccl_link.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
-#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,8 +14,6 @@ namespace furlong {
 using std::chrono::milliseconds;
 
 namespace {
-
-constexpr int least_version = 21000;  // bfloat16 came with 2.10
 
 std::string one_line(std::string text) {
   std::replace_if(
@@ -47,20 +43,12 @@ class Pause {
 
 std::string nccl_missing() {
   const nccl::Table& table = nccl::table();
-  if (!table.loaded()) return table.library.problem;
-  if (table.version_number() < least_version)
-    return fmt::format("{} is NCCL {}, expected 2.10 or later", table.library.path, table.version());
-  return "";
+  return table.loaded() ? "" : table.library.problem;
 }
 
 NcclLink::NcclLink(StoreClient& store, const NcclOptions& options, const Stream& queue)
     : store_(store), options_(options), queue_(queue) {
-  const nccl::UniqueId id = wait_for_ranks();
-  if (nccl::table().comm_init_rank_config) {
-    connect(id);
-  } else {
-    connect_blocking(id);
-  }
+  connect(wait_for_ranks());
 }
 
 NcclLink::~NcclLink() { abort(); }
@@ -133,44 +121,6 @@ void NcclLink::connect(const nccl::UniqueId& id) {
   }
 }
 
-void NcclLink::connect_blocking(const nccl::UniqueId& id) {
-  struct Attempt {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool is_done = false, is_given_up = false;
-    nccl::Result result = nccl::success;
-    Handle handle = nullptr;
-  };
-  const auto attempt = std::make_shared<Attempt>();
-  {
-    const SignalsBlocked blocked;
-    std::thread([attempt, id, options = options_, queue = queue_] {
-      require_gpu_engine(queue.device.type).native_queue(queue);
-      Handle handle = nullptr;
-      const nccl::Result result = nccl::table().comm_init_rank(&handle, options.size, id, options.rank);
-      const std::lock_guard lock(attempt->mutex);
-      if (attempt->is_given_up) {
-        if (result == nccl::success) nccl::table().comm_abort(handle);
-        return;
-      }
-      attempt->result = result;
-      attempt->handle = handle;
-      attempt->is_done = true;
-      attempt->changed.notify_all();
-    }).detach();
-  }
-  const auto end = Clock::now() + options_.connect_timeout;
-  std::unique_lock lock(attempt->mutex);
-  try {
-    while (!attempt->changed.wait_for(lock, milliseconds(20), [&] { return attempt->is_done; })) check_connecting(end);
-  } catch (...) {
-    attempt->is_given_up = true;
-    throw;
-  }
-  if (attempt->result != nccl::success) fail_connecting(text_of(attempt->result, nullptr));
-  handle_ = attempt->handle;
-}
-
 /// Returns NCCL's state: success, in_progress or an error.
 nccl::Result NcclLink::state_now(Handle handle) {
   nccl::Result state = nccl::success;
@@ -181,7 +131,7 @@ nccl::Result NcclLink::state_now(Handle handle) {
 std::string NcclLink::text_of(nccl::Result result, Handle handle) const {
   const nccl::Table& table = nccl::table();
   std::string text = one_line(table.get_error_string(result));
-  const char* last = table.get_last_error ? table.get_last_error(handle) : nullptr;
+  const char* last = table.get_last_error(handle);
   if (last != nullptr && *last != '\0') text += fmt::format(" ({})", one_line(last));
   return text;
 }
@@ -222,8 +172,7 @@ std::optional<std::string> NcclLink::problem() {
 
 void NcclLink::abort() noexcept {
   std::unique_lock lock(mutex_, std::defer_lock);
-  // In an old library a blocking call ends only by the abort.
-  const auto end = Clock::now() + (nccl::table().comm_init_rank_config ? milliseconds(5000) : milliseconds(200));
+  const auto end = Clock::now() + milliseconds(5000);
   for (Pause pause; !lock.try_lock() && Clock::now() < end;) pause();
   if (const Handle handle = handle_.exchange(nullptr); handle != nullptr) nccl::table().comm_abort(handle);
 }
@@ -233,7 +182,7 @@ void NcclLink::close(milliseconds patience) noexcept {
   const std::unique_lock lock(mutex_);
   const Handle handle = handle_.exchange(nullptr);
   if (handle == nullptr) return;
-  nccl::Result result = table.comm_finalize ? table.comm_finalize(handle) : nccl::success;
+  nccl::Result result = table.comm_finalize(handle);
   const auto end = Clock::now() + patience;
   for (Pause pause; result == nccl::in_progress && Clock::now() < end && !store_.fault(); pause())
     result = state_now(handle);

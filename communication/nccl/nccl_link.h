@@ -19,9 +19,7 @@ class NcclError : public Error {
   using Error::Error;
 };
 
-/// Connects in its constructor; see make_nccl_communicator. NCCL before 2.14 has no non-blocking calls: it then
-/// connects in a thread that is detached, and left running if connecting takes too long. abort() does not wait for a
-/// call that hangs.
+/// Connects in its constructor; see make_nccl_communicator. abort() does not wait for a call that hangs.
 class NcclLink {
  public:
   using Handle = nccl::Communicator*;
@@ -50,7 +48,6 @@ class NcclLink {
 
   nccl::UniqueId wait_for_ranks();
   void connect(const nccl::UniqueId& id);
-  void connect_blocking(const nccl::UniqueId& id);
   /// Throws MachineError if the job has a fault or the time limit is reached.
   void check_connecting(Clock::time_point end);
   [[noreturn]] void fail_connecting(const std::string& text);

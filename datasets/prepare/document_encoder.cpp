@@ -10,6 +10,7 @@
 namespace furlong {
 namespace {
 
+constexpr std::size_t kContextBytes = 256;
 constexpr std::size_t kTokensPerWrite = 8192;
 constexpr std::size_t kMaxWaitPieces = 8;  // maximum wait for a good place to cut, in pieces
 
@@ -61,12 +62,28 @@ std::size_t DocumentEncoder::find_cut() const {
 void DocumentEncoder::encode_piece() {
   const std::size_t cut = find_cut();
   if (cut > 0) {
-    enqueue({text_.substr(0, cut)});
+    std::size_t context = cut - std::min(cut, kContextBytes);
+    while (context > 0 && continues_character(text_[context])) --context;
+    std::string end = text_.substr(context, cut - context);
+    enqueue({context_ + text_.substr(0, cut), context_.size()});
+    context_ = std::move(end);
     text_.erase(0, cut);
     if (!std::exchange(cut_, true)) ++n_cut_documents_;
   }
   // The rest is searched again when it has grown by half a piece.
   next_cut_ = std::max(piece_bytes_, text_.size() + piece_bytes_ / 2 + 1);
+}
+
+/// Returns the ids of the piece without those of its context.
+std::vector<std::int32_t> DocumentEncoder::ids_of(const Piece& piece) const {
+  const std::string_view text = piece.text, context = text.substr(0, piece.context);
+  if (context.empty()) return vocabulary_.encode(text);
+  std::vector<std::int32_t> all = vocabulary_.encode(text);
+  const std::vector<std::int32_t> before = vocabulary_.encode(context);
+  if (before.size() > all.size() || !std::equal(before.begin(), before.end(), all.begin()))
+    return vocabulary_.encode(text.substr(piece.context));  // a token crosses the cut
+  all.erase(all.begin(), all.begin() + std::ssize(before));
+  return all;
 }
 
 void DocumentEncoder::enqueue(Piece piece) {
@@ -80,9 +97,10 @@ void DocumentEncoder::flush() {
   std::vector<std::uint64_t> ignored(queue_.size());
   parallel_tasks(std::ssize(queue_), [&](std::int64_t i) {
     const auto place = static_cast<std::size_t>(i);
-    if (queue_[place].text.empty()) return;
-    ids[place] = vocabulary_.encode(queue_[place].text);
-    ignored[place] = vocabulary_.tokenizer()->count_ignored(queue_[place].text);
+    const Piece& piece = queue_[place];
+    if (piece.text.size() == piece.context) return;
+    ids[place] = ids_of(piece);
+    ignored[place] = vocabulary_.tokenizer()->count_ignored(std::string_view(piece.text).substr(piece.context));
   });
   for (std::size_t i = 0; i < queue_.size(); ++i) {
     write(ids[i]);
@@ -103,7 +121,9 @@ void DocumentEncoder::end_document() {
   ids_.clear();
   next_cut_ = piece_bytes_;
   cut_ = false;
-  enqueue({std::exchange(text_, {}), true});
+  enqueue({context_ + text_, context_.size(), true});
+  text_.clear();
+  context_.clear();
 }
 
 }  // namespace furlong

@@ -13,6 +13,7 @@ namespace furlong {
 /// after each document. A document longer than `piece_bytes` is encoded in pieces. A cut goes between two lines of
 /// which neither is empty and the second is not indented. If 8 * piece_bytes of text have no such place, the cut goes
 /// to any line end, or between any two characters. The tokens at such a cut may differ from those of the uncut text.
+/// A piece is encoded behind the end of the one before, so that no tokenizer takes it for the beginning of a text.
 /// Pieces are encoded on all threads and written in order, so the result does not depend on the number of threads.
 class DocumentEncoder {
  public:
@@ -42,10 +43,12 @@ class DocumentEncoder {
  private:
   struct Piece {
     std::string text;
+    std::size_t context = 0;  ///< the first bytes, which belong to the piece before
     bool ends_document = false;
   };
   void enqueue(Piece piece);
   void encode_piece();
+  std::vector<std::int32_t> ids_of(const Piece& piece) const;
   std::size_t find_cut() const;
   void write(const std::vector<std::int32_t>& ids);
 
@@ -54,7 +57,7 @@ class DocumentEncoder {
   std::size_t queue_bytes_, piece_bytes_, next_cut_;
   std::vector<Piece> queue_;
   std::size_t queued_bytes_ = 0;
-  std::string text_;
+  std::string text_, context_;  // text that waits; the end of the text before
   std::vector<std::int32_t> ids_;
   std::uint64_t n_cut_documents_ = 0;
   TextCount ignored_;

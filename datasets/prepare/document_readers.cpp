@@ -310,7 +310,7 @@ std::string guess_alphabet(std::string_view beginning, std::string_view name) {
     if (line.starts_with('>') || line.starts_with(';')) continue;
     for (const char byte : line) {
       const auto letter = static_cast<unsigned char>(byte);
-      if (std::isspace(letter) != 0) continue;
+      if (std::isspace(letter) != 0 || letter == '-' || letter == '.' || letter == '*') continue;  // gaps and stops
       ++counts[static_cast<std::size_t>(std::toupper(letter))];
       ++n_letters;
     }

@@ -36,6 +36,36 @@ std::optional<std::size_t> column_number(std::string_view field) {
   return number;
 }
 
+/// The quotes of one record of CSV (RFC 4180), byte by byte. A quote opens at the start of a field only; elsewhere in a
+/// field without quotes it is text. Inside quotes, two quotes stand for one.
+class CsvQuotes {
+ public:
+  enum class Part { text, separator, quote };
+  Part take(char byte) {
+    if (state_ == State::quoted) {
+      if (byte != '"') return Part::text;
+      state_ = State::quote_in_quotes;
+      return Part::quote;
+    }
+    if (byte == '"' && state_ == State::quote_in_quotes) {
+      state_ = State::quoted;
+      return Part::text;
+    }
+    if (byte == '"' && state_ == State::field_start) {
+      state_ = State::quoted;
+      return Part::quote;
+    }
+    state_ = byte == ',' ? State::field_start : State::plain;
+    return byte == ',' ? Part::separator : Part::text;
+  }
+  /// Whether a line break here is part of the text.
+  bool is_open() const { return state_ == State::quoted; }
+
+ private:
+  enum class State { field_start, plain, quoted, quote_in_quotes };
+  State state_ = State::field_start;
+};
+
 /// One record.
 struct Record {
   std::vector<std::string> texts;
@@ -140,18 +170,17 @@ class RecordParser {
 
   static std::vector<std::string> split_csv(std::string_view line) {
     std::vector<std::string> values(1);
-    bool quoted = false;
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      const char byte = line[i];
-      if (byte == '"') {
-        // Inside quotes, two quotes stand for one.
-        const bool doubled = quoted && i + 1 < line.size() && line[i + 1] == '"';
-        if (doubled) values.back() += line[++i];
-        if (!doubled) quoted = !quoted;
-      } else if (byte == ',' && !quoted) {
-        values.emplace_back();
-      } else {
-        values.back() += byte;
+    CsvQuotes quotes;
+    for (const char byte : line) {
+      switch (quotes.take(byte)) {
+        case CsvQuotes::Part::text:
+          values.back() += byte;
+          break;
+        case CsvQuotes::Part::separator:
+          values.emplace_back();
+          break;
+        case CsvQuotes::Part::quote:
+          break;
       }
     }
     return values;
@@ -250,7 +279,8 @@ class LabeledReader : public DocumentReader {
   void begin_input(const std::string& name) override {
     name_ = name;
     line_ = first_line_ = 1;
-    quoted_ = false;
+    quotes_ = {};
+    scanned_ = 0;
     record_.clear();
     parser_.begin_input();
   }
@@ -265,7 +295,6 @@ class LabeledReader : public DocumentReader {
     for (std::size_t begin = 0; begin < block.size();) {
       const std::size_t end = std::min(block.find('\n', begin), block.size());
       const std::string_view part = block.substr(begin, end - begin);
-      if (csv_ && std::count(part.begin(), part.end(), '"') % 2 != 0) quoted_ = !quoted_;
       record_ += part;
       if (json_ && record_.size() > kMaxObjectBytes)
         throw UserError("{}: the record is larger than 64 MiB; split it into shorter records", place());
@@ -274,8 +303,8 @@ class LabeledReader : public DocumentReader {
       begin = end + 1;
       if (end == block.size()) break;
       ++line_;
-      if (quoted_) {
-        record_ += '\n';  // a line break inside quotes is part of the text
+      if (is_inside_quotes()) {
+        record_ += '\n';
       } else {
         end_record();
       }
@@ -284,7 +313,7 @@ class LabeledReader : public DocumentReader {
 
   void end_input() override {
     if (files_) return write({.texts = {record_}, .id = {}, .labels = {folder_of(name_)}, .names = {}});
-    if (quoted_) throw UserError("{}: unclosed quotation mark in this record", place());
+    if (is_inside_quotes()) throw UserError("{}: unclosed quotation mark in this record", place());
     end_record();
   }
 
@@ -295,12 +324,21 @@ class LabeledReader : public DocumentReader {
  private:
   std::string place() const { return files_ ? name_ : fmt::format("{}:{}", name_, first_line_); }
 
+  /// Whether the end of the current line is inside a quoted field.
+  bool is_inside_quotes() {
+    constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+    if (first_line_ == 1 && scanned_ == 0 && record_.starts_with(byte_order_mark))
+      record_.erase(0, byte_order_mark.size());
+    for (; csv_ && scanned_ < record_.size(); ++scanned_) quotes_.take(record_[scanned_]);
+    return quotes_.is_open();
+  }
+
   void end_record() {
     if (!record_.empty() && record_.back() == '\r') record_.pop_back();
-    constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
-    if (first_line_ == 1 && record_.starts_with(byte_order_mark)) record_.erase(0, byte_order_mark.size());
     if (const auto record = parser_.parse(record_, place())) write(*record);
     record_.clear();
+    quotes_ = {};
+    scanned_ = 0;
     first_line_ = line_;
   }
 
@@ -363,7 +401,8 @@ class LabeledReader : public DocumentReader {
   std::string name_, record_;
   std::uint64_t line_ = 1, first_line_ = 1, n_mapped_ = 0;
   TextCount ignored_;
-  bool quoted_ = false;
+  CsvQuotes quotes_;
+  std::size_t scanned_ = 0;  // bytes of record_ that quotes_ has taken
 };
 
 }  // namespace

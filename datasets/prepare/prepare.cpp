@@ -107,10 +107,15 @@ void check_paths(const PrepareOptions& options, const std::vector<InputFile>& in
     struct stat status {};
     if (::stat(input.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
     const auto [known, is_new] = splits.emplace(std::pair(status.st_dev, status.st_ino), input.split);
-    if (!is_new && known->second != input.split)
+    if (is_new) continue;
+    if (known->second != input.split)
       throw UserError("{}: is an input of two splits (INPUT, --validation-inputs, --test-inputs); remove one",
                       input.path);
+    throw UserError("{}: is given twice, so its documents could be in two splits; remove one", input.path);
   }
+  if (options.labeled.label_kind == LabelKind::numbers && options.store.split_by == SplitBy::span)
+    throw UserError(
+        "--label-type number needs --split-by document, because mean and deviation are those of training documents");
   if (!options.image_labels.empty() && options.cifar10)
     throw UserError("--label-file: records of CIFAR-10 have their labels; remove --label-file");
   if (!options.image_labels.empty() && options.image_labels.size() != inputs.size())
@@ -216,6 +221,7 @@ class Preparation {
     if (label_table_ && label_table_->n_unused() > 0)
       log_warn("{}: {} labels belong to no record of the inputs", options_.label_file, label_table_->n_unused());
     report_.store = writer_->finish(provenance_.text(options_as_json(options_)), reader_->label_names());
+    warn_about_header();
     report_.output = options_.output;
     report_.n_mapped = reader_->n_mapped();
     report_.n_cut_documents = reader_->n_cut_documents();
@@ -231,6 +237,28 @@ class Preparation {
   }
 
  private:
+  /// A header that is read as a record has the column's name as its label.
+  void warn_about_header() const {
+    const LabeledFormat& format = options_.labeled;
+    const auto is_number = [](const std::string& field) {
+      return field.find_first_not_of("0123456789") == std::string::npos;  // a name would make the line a header
+    };
+    const bool is_table = options_.format == PrepareOptions::Format::labeled &&
+                          (format.kind == LabeledFormat::Kind::tsv || format.kind == LabeledFormat::Kind::csv);
+    if (!is_table || format.label_kind != LabelKind::classes || !format.labels.empty() ||
+        !is_number(format.text_field) ||
+        !std::all_of(format.label_fields.begin(), format.label_fields.end(), is_number))
+      return;
+    const auto& labels = report_.store.labels;
+    if (labels.size() < 3 || labels[0].second != 1 ||
+        std::any_of(labels.begin() + 1, labels.end(), [](const auto& label) { return label.second == 1; }))
+      return;
+    log_warn(
+        "the label '{}' of the first record occurs nowhere else; if that line is a header, give --text-field and "
+        "--label-field by name",
+        labels[0].first);
+  }
+
   void label_by_folders(std::vector<InputFile>& inputs) {
     labeled_by_folder_ = is_labeled_by_folder(options_, inputs.front().path);
     if (!labeled_by_folder_) return;

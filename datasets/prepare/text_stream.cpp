@@ -9,9 +9,8 @@ constexpr std::size_t kContextTokens = 8;                  // more than any deco
 constexpr std::size_t kMaxPendingTokens = 8;               // maximum pending tokens; no character has that many bytes
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD: an incomplete character
 
-/// Whether the text of a sequence is the concatenation of the texts of its tokens.
-bool joins_plainly(const Vocabulary& vocabulary) {
-  return !vocabulary.tokenizer() || vocabulary.tokenizer()->kind() == "bpe";
+bool decodes_each_token(const Vocabulary& vocabulary) {
+  return !vocabulary.tokenizer() || vocabulary.tokenizer()->decodes_each_token();
 }
 
 }  // namespace
@@ -22,7 +21,7 @@ TextStream::TextStream(const Vocabulary& vocabulary, std::span<const std::int32_
 }
 
 std::string TextStream::next(std::int32_t token) {
-  if (joins_plainly(*vocabulary_)) return vocabulary_->decode({&token, 1});
+  if (decodes_each_token(*vocabulary_)) return vocabulary_->decode({&token, 1});
   pending_.push_back(token);
   if (pending_.size() < kMaxPendingTokens && vocabulary_->decode(pending_).ends_with(kReplacement)) return {};
   return decode_pending();

@@ -106,10 +106,6 @@ void add_special(std::vector<AddedToken>& added, const nlohmann::json& vocabular
 
 std::shared_ptr<const Tokenizer> from_tokenizer_json(const fs::path& path, const SideFiles& side_files) {
   nlohmann::json document = parse_json(read_file(path), path.string());
-  const JsonView view(document, path.string() + ":");
-  if (view.at("model").text("type", "") == "Unigram") {
-    return make_sentencepiece_tokenizer(sentencepiece_of_unigram(view), side_files.names, nullptr, path.string());
-  }
   return make_pipeline_tokenizer(std::move(document), side_files.names, nullptr, path.string());
 }
 

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
+#include "datasets/tokenizers/base64.h"
+#include "datasets/tokenizers/normalization_map.h"
 #include "datasets/tokenizers/pattern.h"
 #include "datasets/tokenizers/unicode.h"
 
@@ -125,6 +128,50 @@ class StripStep : public Normalizer::Step {
   bool left_, right_;
 };
 
+/// The compiled normalization of a SentencePiece model, as the reference implementation of tokenizer.json applies it:
+/// to short clusters of characters as wholes (their shortest prefix counts), else to each character.
+class PrecompiledStep : public Normalizer::Step {
+ public:
+  explicit PrecompiledStep(const JsonView& json) {
+    const JsonView text = json.at("precompiled_charsmap");
+    const auto bytes = from_base64(text.text());
+    if (!bytes) throw UserError("{}: not valid base64", text.name());
+    if (bytes->empty()) return;
+    map_ = NormalizationMap::parse(*bytes);
+    if (!map_ || !map_->is_utf8()) throw UserError("{}: the map is damaged; download or copy it again", text.name());
+  }
+  std::string apply(std::string text, const TextGrowth& growth) const override {
+    if (!map_) return text;
+    std::string out;
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = unicode::cluster_end(text, begin);
+      append(out, std::string_view(text).substr(begin, end - begin));
+      growth.check(out.size());
+      begin = end;
+    }
+    return out;
+  }
+
+ private:
+  void append(std::string& out, std::string_view cluster) const {
+    constexpr std::size_t longest_whole = 5;  // bytes
+    if (cluster.size() <= longest_whole) {
+      if (const auto content = map_->find(cluster)) {
+        out += *content;
+        return;
+      }
+    }
+    for (std::size_t position = 0; position < cluster.size();) {
+      const std::size_t begin = position;
+      unicode::next(cluster, position);
+      const std::string_view character = cluster.substr(begin, position - begin);
+      out += map_->find(character).value_or(character);
+    }
+  }
+
+  std::optional<NormalizationMap> map_;  // none: nothing changes
+};
+
 class PrependStep : public Normalizer::Step {
  public:
   explicit PrependStep(const JsonView& json) : front_(json.at("prepend").text()) {}
@@ -199,12 +246,14 @@ void Normalizer::add(const JsonView& json) {
     steps_.push_back(std::make_shared<StripStep>(json));
   } else if (type == "Replace") {
     steps_.push_back(std::make_shared<ReplaceStep>(json));
+  } else if (type == "Precompiled") {
+    steps_.push_back(std::make_shared<PrecompiledStep>(json));
   } else if (type == "Prepend") {
     steps_.push_back(std::make_shared<PrependStep>(json));
   } else {
     throw UserError(
         "{}: the normalizer '{}' is not supported; expected BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, "
-        "StripAccents, Strip, Replace, Prepend, or Precompiled with a Unigram model",
+        "Precompiled, Prepend, Replace, Strip or StripAccents",
         json.name(), type);
   }
 }

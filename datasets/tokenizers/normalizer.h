@@ -11,7 +11,7 @@
 namespace furlong {
 
 /// A sequence of steps, each from text to text. Supported types: BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD,
-/// StripAccents, Strip, Replace, Prepend and Sequence.
+/// Precompiled, Prepend, Replace, Sequence, Strip and StripAccents.
 class Normalizer {
  public:
   Normalizer() = default;

@@ -22,7 +22,9 @@ namespace {
 /// numbers but few marks and connectors.
 constexpr std::string_view space_characters =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view word_characters = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+constexpr std::string_view word_characters = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+/// In Oniguruma, \w also matches these numbers, but only outside of classes.
+constexpr std::string_view more_word_characters = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 
 /// Translates an expression to PCRE2 syntax.
 class Translator {
@@ -63,11 +65,15 @@ class Translator {
     const char letter = in_[at_ + 1];
     at_ += 2;
     if (letter == 'p' || letter == 'P') return property(letter);
-    if (letter == 's' || letter == 'w') {
+    if (letter == 's' || (letter == 'w' && inside_class)) {
       const std::string_view members = letter == 's' ? space_characters : word_characters;
       out_ += inside_class ? std::string(members) : fmt::format("[{}]", members);
-    } else if ((letter == 'S' || letter == 'W') && !inside_class) {
-      out_ += fmt::format("[^{}]", letter == 'S' ? space_characters : word_characters);
+    } else if (letter == 'w') {
+      out_ += fmt::format("[{}{}]", word_characters, more_word_characters);
+    } else if (letter == 'S' && !inside_class) {
+      out_ += fmt::format("[^{}]", space_characters);
+    } else if (letter == 'W' && !inside_class) {
+      out_ += fmt::format("[^{}{}]", word_characters, more_word_characters);
     } else if (letter == 'd' || letter == 'D') {
       out_ += letter == 'd' ? "\\p{Nd}" : "\\P{Nd}";
     } else if (letter == 'r' || letter == 'n' || letter == 't' ||

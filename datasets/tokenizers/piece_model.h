@@ -2,6 +2,9 @@
 // Encodes one piece of text as ids: the "model" of a tokenizer.json.
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -28,6 +31,12 @@ std::unique_ptr<PieceModel> make_bpe_model(const JsonView& model, const TokenTab
 /// Returns a WordPiece encoder (Wu et al. 2016, arXiv:1609.08144, as in BERT): from the left, the longest known token.
 /// Tokens inside a word start with a prefix ("##").
 std::unique_ptr<PieceModel> make_wordpiece_model(const JsonView& model, const TokenTable& vocabulary);
+
+/// Returns a Unigram encoder (Kudo 2018, arXiv:1804.10959): the segmentation with the largest sum of scores. Tokens in
+/// `special` stand for no text. A run of unknown characters becomes the tokens of its bytes ("<0xE4>") if the model has
+/// byte_fallback and all of them, else one unknown token. Throws UserError if a part is missing.
+std::unique_ptr<PieceModel> make_unigram_model(const JsonView& model, const TokenTable& vocabulary,
+                                               const std::set<std::int32_t>& special);
 
 /// Returns the character that byte-level vocabularies write for a byte: the byte itself if it is printable in Latin-1,
 /// otherwise a character from U+0100 on.

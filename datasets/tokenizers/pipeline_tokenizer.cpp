@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "datasets/tokenizers/normalizer.h"
@@ -27,22 +28,20 @@ class PipelineTokenizer : public Tokenizer {
     const JsonView model = all.at("model");
     // Files from before 2021 do not name the type; only WordPiece has a limit of characters.
     type_ = model.text("type", model.has("merges") ? "BPE" : model.has("max_input_chars_per_word") ? "WordPiece" : "");
-    const JsonView vocabulary = model.at("vocab");
-    if (!vocabulary.value().is_object()) throw UserError("{}: expected an object of tokens and ids", vocabulary.name());
-    for (const auto& [token, id] : vocabulary.value().items())
-      vocabulary_.add(token, JsonView(id, vocabulary.name()).token_id(), vocabulary.name());
+    read_vocabulary(model.at("vocab"));
     normalizer_ = Normalizer(part("normalizer"));
     read_added_tokens(part("added_tokens"));
     pre_tokenizer_ = PreTokenizer(part("pre_tokenizer"));
     decoder_ = TokenDecoder(part("decoder"));
     if (type_ == "BPE") {
       model_ = make_bpe_model(model, vocabulary_, pre_tokenizer_.byte_level());
-    } else if (type_ == "WordPiece") {
-      if (pre_tokenizer_.byte_level())
-        throw UserError("{} ByteLevel with a WordPiece model is not supported", all.name());
-      model_ = make_wordpiece_model(model, vocabulary_);
-    } else {
+    } else if (type_ != "WordPiece" && type_ != "Unigram") {
       throw UserError("{}: the model '{}' is not supported; expected BPE, Unigram or WordPiece", model.name(), type_);
+    } else if (pre_tokenizer_.byte_level()) {
+      throw UserError("{} ByteLevel with a {} model is not supported", all.name(), type_);
+    } else {
+      model_ = type_ == "WordPiece" ? make_wordpiece_model(model, vocabulary_)
+                                    : make_unigram_model(model, vocabulary_, special_ids_);
     }
     TokenFrame frame = frame_of_processor(part("post_processor"));
     for (const auto* side : {&frame.front, &frame.back}) {
@@ -59,10 +58,12 @@ class PipelineTokenizer : public Tokenizer {
     json.erase("padding");
     json.erase("truncation");
     json_ = json.dump();
-    keeps_text_ = type_ == "BPE" && keeps_text();
+    keeps_text_ = type_ != "WordPiece" && keeps_text();
   }
 
-  std::string_view kind() const override { return type_ == "BPE" ? "bpe" : "wordpiece"; }
+  std::string_view kind() const override {
+    return type_ == "BPE" ? "bpe" : type_ == "Unigram" ? "unigram" : "wordpiece";
+  }
   std::int32_t size() const override { return std::max(vocabulary_.size(), extra_tokens_.size()); }
 
   std::vector<std::int32_t> encode(std::string_view text, SpecialTokenMode special) const override {
@@ -89,7 +90,7 @@ class PipelineTokenizer : public Tokenizer {
   }
 
   std::optional<std::size_t> text_bytes(std::int32_t id) const override {
-    return keeps_text_ ? decoded_bytes(id) : std::nullopt;
+    return keeps_text_ && id != special_.unknown ? decoded_bytes(id) : std::nullopt;
   }
 
   std::string decode(std::span<const std::int32_t> ids) const override {
@@ -98,6 +99,8 @@ class PipelineTokenizer : public Tokenizer {
     for (const std::int32_t id : ids) tokens.push_back(token(id));
     return decoder_.decode(std::move(tokens));
   }
+
+  bool decodes_each_token() const override { return decoder_.decodes_each_token(); }
 
   std::string token(std::int32_t id) const override {
     require(id >= 0 && id < size(), "token {} of a tokenizer of {}", id, size());
@@ -168,6 +171,18 @@ class PipelineTokenizer : public Tokenizer {
     }
   };
 
+  /// An object of tokens and ids, or, in a Unigram model, a list of tokens with scores.
+  void read_vocabulary(const JsonView& json) {
+    if (type_ == "Unigram") {
+      std::int32_t id = 0;
+      for (const JsonView& item : json.items()) vocabulary_.add(item.item(0).text(), id++, json.name());
+      return;
+    }
+    if (!json.value().is_object()) throw UserError("{}: expected an object of tokens and ids", json.name());
+    for (const auto& [token, id] : json.value().items())
+      vocabulary_.add(token, JsonView(id, json.name()).token_id(), json.name());
+  }
+
   bool has(std::int32_t id) const { return vocabulary_.has(id) || extra_tokens_.has(id); }
 
   /// Most added tokens are also in the model's vocabulary. The others are stored separately, so that the model does not
@@ -190,6 +205,7 @@ class PipelineTokenizer : public Tokenizer {
           item.boolean("single_word", false), item.boolean("lstrip", false), item.boolean("rstrip", false)};
       token.normalized = item.boolean("normalized", !token.special);
       add(token, item.name());
+      if (token.special) special_ids_.insert(token.id);
       if (token.normalized) token.content = normalizer_.apply(std::move(token.content));
       (token.normalized ? normalized : raw).push_back(std::move(token));
     }
@@ -198,7 +214,8 @@ class PipelineTokenizer : public Tokenizer {
   }
 
   /// The model's own unknown token is the default.
-  static SpecialNames names_of(SpecialNames names, const JsonView& model) {
+  SpecialNames names_of(SpecialNames names, const JsonView& model) const {
+    if (type_ == "Unigram") names.try_emplace("unk_token", vocabulary_.token(model.at("unk_id").token_id()));
     if (model.has("unk_token")) names.try_emplace("unk_token", model.at("unk_token").text());
     return names;
   }
@@ -207,6 +224,7 @@ class PipelineTokenizer : public Tokenizer {
   bool keeps_text_ = false;
   TokenTable vocabulary_, extra_tokens_;  // the model's tokens; added tokens that the model lacks
   AddedTokens added_, added_normalized_;
+  std::set<std::int32_t> special_ids_;  // of added tokens
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   TokenDecoder decoder_;

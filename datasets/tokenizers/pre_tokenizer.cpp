@@ -143,6 +143,32 @@ class CharacterSplit : public PreTokenizer::Step {
   Behavior behavior_;
 };
 
+/// Runs of word characters, and runs of other characters than those and whitespace, as \w+|[^\w\s]+ finds them in the
+/// regular expressions of Rust. Their \w is not that of Oniguruma, which Split has.
+class WordSplit : public PreTokenizer::Step {
+ public:
+  void split(TextPiece piece, const PieceSink& sink) const override {
+    enum class Class { whitespace, word, other };
+    std::size_t begin = 0;
+    Class run = Class::whitespace;
+    const auto end_run = [&](std::size_t end) {
+      if (run != Class::whitespace) sink({piece.text.substr(begin, end - begin), piece.at_start && begin == 0});
+    };
+    for (std::size_t position = 0; position < piece.text.size();) {
+      const std::size_t here = position;
+      const char32_t character = unicode::next(piece.text, position);
+      const Class found = unicode::is_word(character)         ? Class::word
+                          : unicode::is_whitespace(character) ? Class::whitespace
+                                                              : Class::other;
+      if (found == run) continue;
+      end_run(here);
+      begin = here;
+      run = found;
+    }
+    end_run(piece.text.size());
+  }
+};
+
 /// Adds a leading space if there is none, as the first word would have inside a text.
 class PrefixSpace : public PreTokenizer::Step {
  public:
@@ -222,7 +248,7 @@ void PreTokenizer::add(const JsonView& json) {
     steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_whitespace, Behavior::removed));
     steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_punctuation, Behavior::isolated));
   } else if (type == "Whitespace") {
-    steps_.push_back(std::make_shared<PatternSplit>(Pattern(R"(\w+|[^\w\s]+)", json.name()), Behavior::removed, true));
+    steps_.push_back(std::make_shared<WordSplit>());
   } else if (type == "WhitespaceSplit") {
     steps_.push_back(std::make_shared<CharacterSplit>(unicode::is_whitespace, Behavior::removed));
   } else if (type == "Punctuation") {

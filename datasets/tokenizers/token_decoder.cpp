@@ -1,5 +1,6 @@
 #include "datasets/tokenizers/token_decoder.h"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,10 @@ class EachToken : public TokenDecoder::Step {
 };
 
 class ByteLevelStep : public EachToken {
+ public:
+  bool ignores_neighbors() const override { return true; }
+
+ private:
   void change(std::string& token, bool /*first*/) const override {
     if (auto bytes = bytes_of_token(token)) token = *std::move(bytes);
   }
@@ -188,6 +193,11 @@ void TokenDecoder::add(const JsonView& json) {
         "WordPiece",
         json.name(), type);
   }
+}
+
+bool TokenDecoder::decodes_each_token() const {
+  return !steps_.empty() &&
+         std::all_of(steps_.begin(), steps_.end(), [](const auto& step) { return step->ignores_neighbors(); });
 }
 
 std::string TokenDecoder::decode(std::vector<std::string> tokens) const {

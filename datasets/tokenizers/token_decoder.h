@@ -19,6 +19,8 @@ class TokenDecoder {
 
   /// Returns the text of the tokens. Throws UserError if it grows beyond the limit of TextGrowth.
   std::string decode(std::vector<std::string> tokens) const;
+  /// Whether each token is decoded on its own, whatever its neighbors are.
+  bool decodes_each_token() const;
 
   /// One step; maps tokens to tokens. Const calls are thread-safe.
   class Step {
@@ -26,6 +28,8 @@ class TokenDecoder {
     virtual ~Step() = default;
     /// A step that can multiply the length of a token checks `growth` with the total length while it runs.
     virtual std::vector<std::string> apply(std::vector<std::string> tokens, const TextGrowth& growth) const = 0;
+    /// Whether it changes each token on its own.
+    virtual bool ignores_neighbors() const { return false; }
   };
 
  private:

@@ -54,7 +54,7 @@ std::shared_ptr<const Tokenizer> read_tokenizer(std::string_view json, std::stri
     tokenizer = sentencepiece_from_json(all, special, origin);
   } else if (kind == "letters") {
     tokenizer = letters_from_json(all, special, origin);
-  } else if (kind == "bpe" || kind == "wordpiece") {
+  } else if (kind == "bpe" || kind == "unigram" || kind == "wordpiece") {
     all.at("tokenizer");
     tokenizer =
         make_pipeline_tokenizer(std::move(document["tokenizer"]), {}, &special, std::string(origin) + ": tokenizer");

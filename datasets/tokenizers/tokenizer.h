@@ -25,7 +25,7 @@ enum class SpecialTokenMode { as_text, as_token };
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  /// Returns "bpe", "wordpiece", "sentencepiece" or "letters".
+  /// Returns "bpe", "unigram", "wordpiece", "sentencepiece" or "letters".
   virtual std::string_view kind() const = 0;
   /// Returns the number of ids, added tokens included. Ids are 0 to size() - 1; some may have no token.
   virtual std::int32_t size() const = 0;
@@ -42,6 +42,8 @@ class Tokenizer {
   /// not restore spacing or case. Special tokens appear by name. Throws ContractError if an id is outside of 0 to
   /// size() - 1.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  /// Whether the text of a sequence is the concatenation of the texts of its tokens, as with byte-level BPE.
+  virtual bool decodes_each_token() const { return false; }
   /// Returns the token as the vocabulary writes it ("Ġthe", "##ing", "▁the"), or an empty string for an id without a
   /// token. Throws ContractError if the id is not in 0 to size() - 1.
   virtual std::string token(std::int32_t id) const = 0;

@@ -25,8 +25,8 @@ TokenFrame frame_from_json(const JsonView& json);
 /// Throws UserError, naming the type, if it is not supported.
 TokenFrame frame_of_processor(const JsonView& json);
 
-/// Returns the tokenizer of a tokenizer.json with a BPE or WordPiece model. `special` gives the special tokens; if it
-/// is null, they come from `names` and the usual names.
+/// Returns the tokenizer of a tokenizer.json with a BPE, Unigram or WordPiece model. `special` gives the special
+/// tokens; if it is null, they come from `names` and the usual names.
 std::shared_ptr<const Tokenizer> make_pipeline_tokenizer(nlohmann::json tokenizer, const SpecialNames& names,
                                                          const SpecialTokens* special, std::string_view origin);
 
@@ -40,8 +40,6 @@ struct SentencePieceParts {
 /// Returns the tokenizer of a SentencePiece model.
 std::shared_ptr<const Tokenizer> make_sentencepiece_tokenizer(SentencePieceParts parts, const SpecialNames& names,
                                                               const SpecialTokens* special, std::string_view origin);
-/// Converts a tokenizer.json with a Unigram model.
-SentencePieceParts sentencepiece_of_unigram(const JsonView& tokenizer);
 
 /// The vocabulary, with its tokenizer, in a directory of a model with code that `furlong export` writes.
 inline constexpr const char* exported_vocabulary_file = "furlong_vocabulary.json";

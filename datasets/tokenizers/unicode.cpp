@@ -2,8 +2,11 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
+#include <utility>
 
 #include "framework/core/error.h"
 
@@ -137,8 +140,14 @@ bool is_format_or_control(char32_t character) {
 
 bool is_word(char32_t character) {
   const utf8proc_category_t value = category(character);
-  return between(value, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_NL) ||
-         value == UTF8PROC_CATEGORY_PC;  // L*, M*, Nd, Nl are consecutive
+  if (between(value, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_NL) ||  // L*, M*, Nd, Nl are consecutive
+      value == UTF8PROC_CATEGORY_PC)
+    return true;
+  // Join controls, and letters in circles and squares, which are alphabetic symbols.
+  constexpr std::pair<char32_t, char32_t> others[] = {
+      {0x200C, 0x200D}, {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+  return std::any_of(std::begin(others), std::end(others),
+                     [&](const auto& range) { return character >= range.first && character <= range.second; });
 }
 
 bool is_punctuation(char32_t character) {
@@ -147,6 +156,20 @@ bool is_punctuation(char32_t character) {
            (character >= '[' && character <= '`') || (character >= '{' && character <= '~');
   }
   return between(category(character), UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
+}
+
+std::size_t cluster_end(std::string_view text, std::size_t begin) {
+  utf8proc_int32_t state = 0;
+  std::size_t end = begin;
+  char32_t last = next(text, end);
+  for (std::size_t position = end; position < text.size(); end = position) {
+    const char32_t character = next(text, position);
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(last), static_cast<utf8proc_int32_t>(character),
+                                         &state) != 0)
+      return end;
+    last = character;
+  }
+  return end;
 }
 
 std::string normalize(std::string_view text, Form form) {

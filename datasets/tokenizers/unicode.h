@@ -31,8 +31,11 @@ bool is_number(char32_t character);             ///< N*
 bool is_mark(char32_t character);               ///< M*
 bool is_nonspacing_mark(char32_t character);    ///< Mn
 bool is_format_or_control(char32_t character);  ///< Cc, Cf, Co; not unassigned characters
-bool is_word(char32_t character);               ///< matches \w: L*, M*, Nd, Nl, Pc
+bool is_word(char32_t character);               ///< alphabetic, M*, Nd, Pc or a join control (UTS #18, \w)
 bool is_punctuation(char32_t character);        ///< P*, and ASCII characters in S* ($ + < = > ^ ` | ~)
+
+/// Returns the end of the extended grapheme cluster (UAX #29), a character with its marks, that begins at `begin`.
+std::size_t cluster_end(std::string_view text, std::size_t begin);
 
 enum class Form { nfc, nfd, nfkc, nfkd };
 /// Returns the text in a normal form.

@@ -167,7 +167,6 @@ class Group : public Object {
   /// Returns the paths of all datasets below this group, in alphabetical order.
   std::vector<std::string> datasets() const;
 
-  Group create_group(const std::string& path);
   Group group(const std::string& path) const;
   Dataset create_dataset(const std::string& path, Type type, const Shape& shape, const DatasetOptions& options = {});
   TextDataset create_texts(const std::string& path);

@@ -256,17 +256,6 @@ std::vector<std::string> Group::datasets() const {
   return paths;
 }
 
-Group Group::create_group(const std::string& path) {
-  const Lock lock;
-  check_writable();
-  const std::string full = full_path(path);
-  const Handle links(H5Pcreate(H5P_LINK_CREATE));
-  H5Pset_create_intermediate_group(links.id(), 1);
-  Handle group(H5Gcreate2(id(), path.c_str(), links.id(), H5P_DEFAULT, H5P_DEFAULT));
-  if (!group) fail_writing("cannot create group '" + path + "' in");
-  return {std::move(group), origin_, full};
-}
-
 Group Group::group(const std::string& path) const {
   const Lock lock;
   const std::string full = full_path(path);

@@ -17,20 +17,6 @@ namespace furlong::ops::HWY_NAMESPACE {
 using namespace furlong::simd::HWY_NAMESPACE;
 #include "framework/primitives/activation_math-inl.h"
 
-template <class Body>
-void with_kind(ActivationKind kind, const Body& body) {
-  switch (kind) {
-    case ActivationKind::gelu:
-      return body(Gelu{});
-    case ActivationKind::gelu_tanh:
-      return body(GeluTanh{});
-    case ActivationKind::relu:
-      return body(Relu{});
-    case ActivationKind::silu:
-      return body(Silu{});
-  }
-}
-
 template <class T, class F>
 void forward_span(const T* x, T* y, std::int64_t size) {
   using L = LaneValue<compute_t<T>>;

@@ -10,22 +10,6 @@ namespace {
 
 #include "framework/primitives/activation_math-inl.h"
 
-/// Calls body(function) with the type of the non-linearity. The kind is the same in all threads, so this is one branch
-/// per chunk.
-template <class Body>
-__device__ __forceinline__ void with_kind(ActivationKind kind, const Body& body) {
-  switch (kind) {
-    case ActivationKind::gelu:
-      return body(Gelu{});
-    case ActivationKind::gelu_tanh:
-      return body(GeluTanh{});
-    case ActivationKind::relu:
-      return body(Relu{});
-    case ActivationKind::silu:
-      return body(Silu{});
-  }
-}
-
 template <class T>
 __global__ void __launch_bounds__(span_threads)
     activation_kernel(const T* x, T* y, ActivationKind kind, SpanLayout<2> layout) {

@@ -94,3 +94,18 @@ struct Silu {
     return {x * s.value, multiply_add(bounded, s.derivative, s.value)};
   }
 };
+
+/// Calls body(function) with the function's type. In a kernel `kind` is the same in all threads, so this is one branch.
+template <class Body>
+FURLONG_LANE_FUNCTION void with_kind(ActivationKind kind, const Body& body) {
+  switch (kind) {
+    case ActivationKind::gelu:
+      return body(Gelu{});
+    case ActivationKind::gelu_tanh:
+      return body(GeluTanh{});
+    case ActivationKind::relu:
+      return body(Relu{});
+    case ActivationKind::silu:
+      return body(Silu{});
+  }
+}

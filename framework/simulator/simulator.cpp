@@ -66,8 +66,8 @@ void* shared_variable(const void* key, std::size_t bytes, const char* name) {
 }
 void* dynamic_shared() { return machine().shared().dynamic(); }
 
-int block_barrier(Vote vote, int predicate, const char* operation, const Site& site) {
-  return machine().barrier(vote, predicate, operation, site);
+bool block_barrier(bool predicate, const char* operation, const Site& site) {
+  return machine().barrier(predicate, operation, site);
 }
 const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes,
                          void (*combine)(LaneData*), const Site& site) {
@@ -76,7 +76,6 @@ const LaneData* exchange(std::uint32_t mask, const char* operation, const void* 
 void warp_barrier(std::uint32_t mask, const Site& site) { machine().warp_barrier(mask, site); }
 int lane() { return static_cast<int>(machine().current().linear & 31); }
 bool takes_part(std::uint32_t mask, int lane) { return (mask & machine().warp().exists) >> lane & 1u; }
-void fence() { machine().fence(); }
 
 // ---- cp.async ----
 

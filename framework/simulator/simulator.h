@@ -142,9 +142,8 @@ void* shared_variable(const void* key, std::size_t bytes, const char* name);
 /// Returns the block's dynamic shared memory.
 void* dynamic_shared();
 
-enum class Vote : std::uint8_t { none, any, all, count };
-/// __syncthreads and its variants: waits for all threads of the block and returns the vote.
-int block_barrier(Vote vote, int predicate, const char* operation, const Site& site);
+/// Waits for all threads of the block, and returns whether the predicate of any of them was true.
+bool block_barrier(bool predicate, const char* operation, const Site& site);
 
 /// The data that each lane of a warp contributes to an operation. It stays valid until the second-next operation of the
 /// lane. Lanes that do not take part hold NaN.
@@ -169,9 +168,6 @@ void warp_barrier(std::uint32_t mask, const Site& site);
 int lane();
 /// Returns whether lane `lane` of the calling thread's warp exists and is in `mask`.
 bool takes_part(std::uint32_t mask, int lane);
-/// __threadfence. Under ThreadSanitizer it orders any two fences, which is the strongest meaning that a fence with an
-/// atomic flag can have.
-void fence();
 
 /// cp.async of 4, 8 or 16 bytes: reads the first `source_bytes` and sets the rest to zero.
 void async_copy(void* shared, const void* global, std::size_t bytes, std::size_t source_bytes, const Site& site);
@@ -271,25 +267,14 @@ T atomic_change(T* pointer, const Change& change) {
 
 inline uint3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
-inline constexpr int warpSize = 32;
 
 #define FURLONG_SITE const ::furlong::simulator::Site& site = ::furlong::simulator::Site::current()
 
-inline void __syncthreads(FURLONG_SITE) {
-  furlong::simulator::block_barrier(furlong::simulator::Vote::none, 0, "__syncthreads", site);
-}
+inline void __syncthreads(FURLONG_SITE) { furlong::simulator::block_barrier(false, "__syncthreads", site); }
 inline int __syncthreads_or(int predicate, FURLONG_SITE) {
-  return furlong::simulator::block_barrier(furlong::simulator::Vote::any, predicate, "__syncthreads_or", site);
-}
-inline int __syncthreads_and(int predicate, FURLONG_SITE) {
-  return furlong::simulator::block_barrier(furlong::simulator::Vote::all, predicate, "__syncthreads_and", site);
-}
-inline int __syncthreads_count(int predicate, FURLONG_SITE) {
-  return furlong::simulator::block_barrier(furlong::simulator::Vote::count, predicate, "__syncthreads_count", site);
+  return furlong::simulator::block_barrier(predicate != 0, "__syncthreads_or", site);
 }
 inline void __syncwarp(std::uint32_t mask = 0xffffffffu, FURLONG_SITE) { furlong::simulator::warp_barrier(mask, site); }
-inline void __threadfence() { furlong::simulator::fence(); }
-inline void __threadfence_block() { furlong::simulator::fence(); }
 
 template <class T>
 T __shfl_sync(std::uint32_t mask, T value, int source, int width = 32, FURLONG_SITE) {
@@ -301,13 +286,6 @@ T __shfl_xor_sync(std::uint32_t mask, T value, int lane_mask, int width = 32, FU
   const int lane = furlong::simulator::lane(), source = lane ^ lane_mask;
   // A source in a later group of `width` lanes gives the lane's own value; one in an earlier group may be read.
   return furlong::simulator::shuffle(mask, value, source / width > lane / width ? lane : source, "__shfl_xor_sync",
-                                     site);
-}
-template <class T>
-T __shfl_down_sync(std::uint32_t mask, T value, unsigned delta, int width = 32, FURLONG_SITE) {
-  const int lane = furlong::simulator::lane(), place = lane & (width - 1);
-  const bool inside = delta < static_cast<unsigned>(width - place);
-  return furlong::simulator::shuffle(mask, value, inside ? lane + static_cast<int>(delta) : lane, "__shfl_down_sync",
                                      site);
 }
 template <class T>
@@ -332,43 +310,8 @@ template <class T>
 T atomicAdd(T* pointer, std::type_identity_t<T> value) {
   return furlong::simulator::atomic_change(pointer, [value](T old) { return old + value; });
 }
-template <class T>
-T atomicMax(T* pointer, std::type_identity_t<T> value) {
-  static_assert(std::is_integral_v<T>);
-  return furlong::simulator::atomic_change(pointer, [value](T old) { return old < value ? value : old; });
-}
-template <class T>
-T atomicMin(T* pointer, std::type_identity_t<T> value) {
-  static_assert(std::is_integral_v<T>);
-  return furlong::simulator::atomic_change(pointer, [value](T old) { return value < old ? value : old; });
-}
-template <class T>
-T atomicOr(T* pointer, std::type_identity_t<T> value) {
-  static_assert(std::is_integral_v<T>);
-  return furlong::simulator::atomic_change(pointer, [value](T old) { return old | value; });
-}
-template <class T>
-T atomicAnd(T* pointer, std::type_identity_t<T> value) {
-  static_assert(std::is_integral_v<T>);
-  return furlong::simulator::atomic_change(pointer, [value](T old) { return old & value; });
-}
-template <class T>
-T atomicExch(T* pointer, std::type_identity_t<T> value) {
-  return furlong::simulator::atomic_change(pointer, [value](T) { return value; });
-}
-template <class T>
-T atomicCAS(T* pointer, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
-  static_assert(std::is_integral_v<T>);
-  return furlong::simulator::atomic_change(pointer, [expected, value](T old) { return old == expected ? value : old; });
-}
 
 inline std::uint32_t __float_as_uint(float value) { return std::bit_cast<std::uint32_t>(value); }
 inline float __uint_as_float(std::uint32_t word) { return std::bit_cast<float>(word); }
-inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
 inline float __int_as_float(int word) { return std::bit_cast<float>(word); }
-inline int __popc(std::uint32_t word) { return std::popcount(word); }
-inline int __clz(int word) { return std::countl_zero(static_cast<std::uint32_t>(word)); }
 inline int __ffs(int word) { return word == 0 ? 0 : std::countr_zero(static_cast<std::uint32_t>(word)) + 1; }
-inline std::uint32_t __umulhi(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::uint32_t>((std::uint64_t{a} * b) >> 32);
-}

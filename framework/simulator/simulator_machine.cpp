@@ -164,7 +164,7 @@ void Machine::deadlock() {
 
 // ---- Barriers and warps ----
 
-int Machine::barrier(Vote vote, int predicate, const char* operation, const Site& site) {
+bool Machine::barrier(bool predicate, const char* operation, const Site& site) {
   Thread& self = *current_;
   self.site = site;
   self.operation = operation;
@@ -173,14 +173,12 @@ int Machine::barrier(Vote vote, int predicate, const char* operation, const Site
   const unsigned parity = generation_ & 1u;
   if (arrived_ == 0) {
     barrier_site_ = site;
-    votes_[parity] = vote == Vote::all ? 1 : 0;
+    votes_[parity] = false;
   } else if (!same(barrier_site_, site)) {
     fault(fmt::format("divergent barrier: this thread is in {} at {}, {} others wait at {}", operation, text(site),
                       arrived_, text(barrier_site_)));
   }
-  if (vote == Vote::all) votes_[parity] &= predicate != 0 ? 1 : 0;
-  if (vote == Vote::any) votes_[parity] |= predicate != 0 ? 1 : 0;
-  if (vote == Vote::count) votes_[parity] += predicate != 0 ? 1 : 0;
+  votes_[parity] = votes_[parity] || predicate;
   // A token is reused only after all threads have passed the barrier in between.
   release(tokens_ + 8 * parity);
   self.status = Status::at_barrier;
@@ -256,12 +254,6 @@ void Machine::warp_barrier(std::uint32_t mask, const Site& site) {
   release(token);
   exchange(mask, "__syncwarp", nullptr, 0, nullptr, site);
   acquire(token);
-}
-
-void Machine::fence() {
-  if (!under_thread_sanitizer()) return;
-  release(&fence_token_);
-  acquire(&fence_token_);
 }
 
 }  // namespace furlong::simulator

@@ -69,7 +69,7 @@ class Machine {
            void* context);
 
   [[noreturn]] void fault(const std::string& what);
-  int barrier(Vote vote, int predicate, const char* operation, const Site& site);
+  bool barrier(bool predicate, const char* operation, const Site& site);
   const LaneData* exchange(std::uint32_t mask, const char* operation, const void* data, std::size_t bytes,
                            void (*combine)(LaneData*), const Site& site);
   void warp_barrier(std::uint32_t mask, const Site& site);
@@ -77,7 +77,6 @@ class Machine {
   Thread& current() { return *current_; }
   Warp& warp() { return warps_[current_->linear / 32]; }
   SharedMemory& shared() { return shared_; }
-  void fence();
 
   Statistics statistics;
 
@@ -120,7 +119,7 @@ class Machine {
   // Its barrier
   unsigned arrived_ = 0, generation_ = 0;
   Site barrier_site_;
-  std::array<int, 2> votes_{};
+  std::array<bool, 2> votes_{};
   // Fibers, reused across blocks and launches
   Fiber host_;
   Fiber* running_ = nullptr;
@@ -131,7 +130,7 @@ class Machine {
   std::uint64_t first_fiber_ = 0;
   char plain_tokens_[1024] = {};
   char* tokens_ = plain_tokens_;
-  char start_token_ = 0, end_token_ = 0, fence_token_ = 0;
+  char start_token_ = 0, end_token_ = 0;
 };
 
 Machine& machine();

@@ -41,18 +41,17 @@ using testing::seconds_since;
 inline StoreTimes short_times() { return {50ms, 1s, 300ms}; }
 
 /// The backend of a job. The NCCL stand-in (nccl_stand_in.cpp) works between simulated devices, NCCL between GPUs.
-enum class Engine { gloo, nccl_stand_in, old_nccl_stand_in, nccl };
+enum class Engine { gloo, nccl_stand_in, nccl };
 
 inline std::string name_of(Engine engine) {
-  constexpr const char* names[] = {"gloo", "nccl_stand_in", "old_nccl_stand_in", "nccl"};
+  constexpr const char* names[] = {"gloo", "nccl_stand_in", "nccl"};
   return names[static_cast<int>(engine)];
 }
 
 /// Returns the folder of the NCCL stand-in library, next to the folder of the test programs in the build tree.
-inline std::filesystem::path stand_in_folder(Engine engine) {
+inline std::filesystem::path stand_in_folder() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  return program.parent_path().parent_path() / "tests/nccl_stand_in" /
-         (engine == Engine::old_nccl_stand_in ? "old" : "new");
+  return program.parent_path().parent_path() / "tests/nccl_stand_in";
 }
 
 /// Returns the reason why a job of `size` ranks cannot run, or "" if it can.
@@ -63,8 +62,7 @@ inline std::string engine_missing(Engine engine, int size) {
     return reason.empty() ? testing::asked_elsewhere(nccl_missing) : reason;
   }
   if (gpu_engine(DeviceType::simulated) == nullptr) return "this build has no simulator";
-  return std::filesystem::exists(stand_in_folder(engine) / "libnccl.so.2") ? ""
-                                                                           : "the NCCL stand-in library is missing";
+  return std::filesystem::exists(stand_in_folder() / "libnccl.so.2") ? "" : "the NCCL stand-in library is missing";
 }
 
 /// Returns how often `words` occurs in `text`.
@@ -189,7 +187,7 @@ class Job : public testing::ChildProcesses {
     if (engine == Engine::gloo) return;
     testing::device_under_test() =
         engine == Engine::nccl ? Device{DeviceType::cuda, rank} : Device{DeviceType::simulated, 0};
-    if (engine != Engine::nccl) ::setenv("FURLONG_CUDA_LIBDIR", stand_in_folder(engine).c_str(), 1);
+    if (engine != Engine::nccl) ::setenv("FURLONG_CUDA_LIBDIR", stand_in_folder().c_str(), 1);
   }
 };
 

@@ -101,7 +101,7 @@ void check_everything(Communicator& communicator) {
   }
 }
 
-constexpr const char* calls_it[] = {"gloo", "nccl", "nccl", "nccl"};
+constexpr const char* calls_it[] = {"gloo", "nccl", "nccl"};
 
 /// Runs a job of `size` ranks, or skips the test with the reason why it cannot run.
 void run(Engine engine, int size, const std::function<void(Rank&, Communicator&)>& body) {
@@ -119,7 +119,6 @@ std::vector<World> worlds() {
   std::vector<World> all;
   for (const int size : {1, 2, 3, 4})
     for (const Engine engine : {Engine::gloo, Engine::nccl_stand_in, Engine::nccl}) all.push_back({engine, size});
-  all.push_back({Engine::old_nccl_stand_in, 3});
   std::erase_if(all, [](const World& world) { return !engine_missing(world.engine, world.size).empty(); });
   return all;
 }

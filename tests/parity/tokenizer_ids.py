@@ -316,7 +316,13 @@ def check_sentencepiece(comparison, folder, lines):
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     tokenizer.save(str(folder / "unigram.json"))
-    comparison.check("Unigram in tokenizer.json, against SentencePiece", folder / "unigram.json", lines, unigram.encode)
+    comparison.check_tokenizer("Unigram in tokenizer.json", folder / "unigram.json", lines, tokenizer)
+    # Added tokens split the text, and nothing removes spaces.
+    tokenizer.normalizer = normalizers.Precompiled(charsmap)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.add_tokens(["{", AddedToken("the", single_word=True, lstrip=True)])
+    tokenizer.save(str(folder / "unigram_added.json"))
+    comparison.check_tokenizer("Unigram with added tokens", folder / "unigram_added.json", lines, tokenizer)
 
 
 def check_smollm(comparison, path, lines):

@@ -1,6 +1,7 @@
 #pragma once
 // Shared by tests of ops: random tensors on the device under test, and comparison with values in double.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -21,6 +22,13 @@ inline Tensor tensor_of(const std::vector<double>& values, const Shape& shape, D
   std::vector<bfloat16> rounded;
   for (float value : floats) rounded.emplace_back(value);
   return Tensor::from(rounded, shape, device);
+}
+
+/// Returns the bits of `values`, as ops::element_loss() reads them.
+inline std::vector<std::int32_t> value_bits(const std::vector<float>& values) {
+  std::vector<std::int32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<std::int32_t>(value));
+  return bits;
 }
 
 /// Independent normal values of standard deviation `scale`, rounded to `dtype`; equal names give equal values.

@@ -56,11 +56,4 @@ Library load_table(LibraryWanted wanted, LibraryFunction<Functions>&... entries)
   return library;
 }
 
-/// Fills the entries that the library has. For optional functions that only later versions have.
-template <class... Functions>
-void load_optional(const Library& library, LibraryFunction<Functions>&... entries) {
-  if (library.handle != nullptr)
-    ((entries.pointer = reinterpret_cast<Functions*>(library_symbol(library, entries.name))), ...);
-}
-
 }  // namespace furlong

@@ -25,12 +25,14 @@ struct Config {
 enum class DataType : int { int8 = 0, uint8 = 1, int32 = 2, float32 = 7, float64 = 8, bfloat16 = 9 };
 enum class Reduction : int { sum = 0, product = 1, maximum = 2, minimum = 3, average = 4 };
 
-/// The functions in use, named as in NCCL. A stream is a cudaStream_t.
+/// The functions in use, named as in NCCL. A stream is a cudaStream_t. NCCL has all of them since 2.14.
 struct Table {
   LibraryFunction<Result(int*)> get_version{"ncclGetVersion"};
   LibraryFunction<const char*(Result)> get_error_string{"ncclGetErrorString"};
   LibraryFunction<Result(UniqueId*)> get_unique_id{"ncclGetUniqueId"};
-  LibraryFunction<Result(Communicator**, int, UniqueId, int)> comm_init_rank{"ncclCommInitRank"};
+  LibraryFunction<const char*(Communicator*)> get_last_error{"ncclGetLastError"};
+  LibraryFunction<Result(Communicator**, int, UniqueId, int, Config*)> comm_init_rank_config{"ncclCommInitRankConfig"};
+  LibraryFunction<Result(Communicator*)> comm_finalize{"ncclCommFinalize"};
   LibraryFunction<Result(Communicator*)> comm_destroy{"ncclCommDestroy"};
   LibraryFunction<Result(Communicator*)> comm_abort{"ncclCommAbort"};
   LibraryFunction<Result(Communicator*, Result*)> comm_get_async_error{"ncclCommGetAsyncError"};
@@ -47,14 +49,7 @@ struct Table {
   LibraryFunction<Result()> group_end{"ncclGroupEnd"};
   Library library;
 
-  // Null if the library is too old. The first two exist since 2.14, the third since 2.13.
-  LibraryFunction<Result(Communicator**, int, UniqueId, int, Config*)> comm_init_rank_config{"ncclCommInitRankConfig"};
-  LibraryFunction<Result(Communicator*)> comm_finalize{"ncclCommFinalize"};
-  LibraryFunction<const char*(Communicator*)> get_last_error{"ncclGetLastError"};
-
   bool loaded() const { return library.handle != nullptr; }
-  /// 22703 for 2.27.3; 0 if NCCL is not loaded.
-  int version_number() const;
   /// "2.27.3"; empty if NCCL is not loaded.
   std::string version() const;
 };

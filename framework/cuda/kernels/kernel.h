@@ -236,8 +236,7 @@ __device__ inline T from_compute(gpu_compute_t<T> x) {
   }
 }
 
-// Accurate to a few ulp. The _fast variants, for float only, use the special-function units: relative error near 2^-21
-// for small |x|. The error of gpu_exp_fast grows with |x|.
+// Accurate to a few ulp. gpu_divide_fast uses the special-function unit for float: relative error near 2^-21.
 __device__ inline float gpu_exp(float x) { return ::expf(x); }
 __device__ inline double gpu_exp(double x) { return ::exp(x); }
 __device__ inline float gpu_exp2(float x) { return ::exp2f(x); }
@@ -246,24 +245,10 @@ __device__ inline float gpu_log(float x) { return ::logf(x); }
 __device__ inline double gpu_log(double x) { return ::log(x); }
 __device__ inline float gpu_log1p(float x) { return ::log1pf(x); }
 __device__ inline double gpu_log1p(double x) { return ::log1p(x); }
-__device__ inline float gpu_expm1(float x) { return ::expm1f(x); }
-__device__ inline double gpu_expm1(double x) { return ::expm1(x); }
 __device__ inline float gpu_sqrt(float x) { return ::sqrtf(x); }
 __device__ inline double gpu_sqrt(double x) { return ::sqrt(x); }
-__device__ inline float gpu_erf(float x) { return ::erff(x); }
-__device__ inline double gpu_erf(double x) { return ::erf(x); }
 __device__ inline float gpu_erfc(float x) { return ::erfcf(x); }
 __device__ inline double gpu_erfc(double x) { return ::erfc(x); }
-__device__ inline float gpu_tanh(float x) { return ::tanhf(x); }
-__device__ inline double gpu_tanh(double x) { return ::tanh(x); }
-__device__ inline float gpu_cosh(float x) { return ::coshf(x); }
-__device__ inline double gpu_cosh(double x) { return ::cosh(x); }
-__device__ inline float gpu_sinh(float x) { return ::sinhf(x); }
-__device__ inline double gpu_sinh(double x) { return ::sinh(x); }
-__device__ inline float gpu_sin(float x) { return ::sinf(x); }
-__device__ inline double gpu_sin(double x) { return ::sin(x); }
-__device__ inline float gpu_cos(float x) { return ::cosf(x); }
-__device__ inline double gpu_cos(double x) { return ::cos(x); }
 __device__ inline float gpu_pow(float x, float y) { return ::powf(x, y); }
 __device__ inline double gpu_pow(double x, double y) { return ::pow(x, y); }
 __device__ inline float gpu_abs(float x) { return ::fabsf(x); }
@@ -273,19 +258,13 @@ __device__ inline double gpu_fma(double x, double y, double z) { return ::fma(x,
 #ifdef __CUDACC__
 __device__ inline float gpu_rsqrt(float x) { return ::rsqrtf(x); }
 __device__ inline double gpu_rsqrt(double x) { return ::rsqrt(x); }
-__device__ inline float gpu_exp_fast(float x) { return __expf(x); }
-__device__ inline float gpu_log_fast(float x) { return __logf(x); }
 __device__ inline float gpu_divide_fast(float x, float y) { return __fdividef(x, y); }
 #else
 inline float gpu_rsqrt(float x) { return 1.0f / ::sqrtf(x); }
 inline double gpu_rsqrt(double x) { return 1.0 / ::sqrt(x); }
-inline float gpu_exp_fast(float x) { return ::expf(x); }
-inline float gpu_log_fast(float x) { return ::logf(x); }
 inline float gpu_divide_fast(float x, float y) { return x / y; }
 #endif
-/// The accurate functions for double, so that templates can be checked in double.
-__device__ inline double gpu_exp_fast(double x) { return ::exp(x); }
-__device__ inline double gpu_log_fast(double x) { return ::log(x); }
+/// Accurate for double, so that templates can be checked in double.
 __device__ inline double gpu_divide_fast(double x, double y) { return x / y; }
 
 /// Maximum and minimum of two numbers of one type. If one is NaN, returns the other, as fmax does.

@@ -1,7 +1,5 @@
 #pragma once
-#include <bit>
-#include <span>
-#include <vector>
+#include <cstdint>
 
 #include "framework/ops/loss/cross_entropy.h"
 
@@ -17,21 +15,13 @@ enum class ElementLoss : std::uint8_t { squared_error, binary_cross_entropy };
 ///   weight   [outputs, d] of the same dtype
 ///   bias     [outputs] or null
 ///   targets  int32, one for each row of hidden: 0 if the row counts, -1 if it is ignored
-///   values   [rows, outputs], contiguous: float32, stored as their bits in int32 (value_bits), because the input of a
-///            step is copied to the device as one buffer of 32-bit integers
+///   values   [rows, outputs], contiguous: float32, stored as their bits in int32, because the input of a step is
+///            copied to the device as one buffer of 32-bit integers
 /// The result and the options are those of cross_entropy(). With binary_cross_entropy a row is correct if, for every
 /// output, logit > 0 exactly when value > 0.5. With squared_error no row counts as correct. Throws ContractError if a
 /// shape or a dtype does not match.
 CrossEntropyResult element_loss(Tape& tape, ElementLoss kind, const Variable& hidden, const Variable& weight,
                                 const Variable* bias, const Tensor& targets, const Tensor& values,
                                 const CrossEntropyOptions& options = {});
-
-/// Returns the bits of `values`, as element_loss() reads them.
-inline std::vector<std::int32_t> value_bits(std::span<const float> values) {
-  std::vector<std::int32_t> bits;
-  bits.reserve(values.size());
-  for (const float value : values) bits.push_back(std::bit_cast<std::int32_t>(value));
-  return bits;
-}
 
 }  // namespace furlong::ops

@@ -2,8 +2,8 @@
 // simulated device, between processes of one machine, through shared memory. Like NCCL's, its calls return before they
 // are done. It checks the order of calls strictly. FURLONG_NCCL_STAND_IN_FAULT selects a fault:
 //
-//   init hangs            ncclCommInitRank(Config) never ends
-//   init fails            it ends with ncclSystemError
+//   init hangs            ncclCommInitRankConfig never ends
+//   init fails            it ends with ncclRemoteError
 //   call N fails          the N-th operation (from 1) is refused with ncclInvalidArgument
 //   operation N hangs     the N-th operation never ends
 //   operation N breaks    the same, and the communicator's state becomes ncclRemoteError
@@ -147,7 +147,7 @@ void run_messages(Communicator* c, std::vector<Group::Message> messages) {
   }
 }
 
-/// Enqueues work on its stream: immediately if calls block, otherwise later.
+/// Lets a later query of the state enqueue the work on its stream.
 Result submit(Communicator* c, SimulatedQueueHandle* queue, std::function<void()> work) {
   const int number = ++c->operations;
   if (c->fault.is("call", "fails", number)) return invalid_argument;
@@ -157,7 +157,7 @@ Result submit(Communicator* c, SimulatedQueueHandle* queue, std::function<void()
     int number;
   };
   ++c->under_way;
-  auto enqueue = [c, queue, number, work = std::move(work)] {
+  c->to_enqueue = [c, queue, number, work = std::move(work)] {
     queue->enqueue(
         queue,
         [](void* argument) {
@@ -176,11 +176,6 @@ Result submit(Communicator* c, SimulatedQueueHandle* queue, std::function<void()
         },
         new Enqueued{c, work, number});
   };
-  if (c->blocks) {
-    enqueue();
-    return success;
-  }
-  c->to_enqueue = std::move(enqueue);
   c->asked = 0;
   return in_progress;
 }
@@ -221,20 +216,6 @@ bool all_have_come(Communicator* c) {
   return true;
 }
 
-Result begin(Communicator** out, int size, const UniqueId& id, int rank, bool blocks) {
-  *out = nullptr;
-  if (size > most_ranks || rank < 0 || rank >= size) return invalid_argument;
-  auto c = std::make_unique<Communicator>();
-  c->rank = rank;
-  c->size = size;
-  c->blocks = blocks;
-  c->shared = attach(id);
-  if (c->shared == nullptr) return system_error;
-  ++c->shared->attached;
-  *out = c.release();
-  return success;
-}
-
 void destroy(Communicator* c) {
   munmap(c->shared, sizeof(Shared));
   delete c;
@@ -272,15 +253,6 @@ Result ncclGetUniqueId(UniqueId* id) {
   return success;
 }
 
-Result ncclCommInitRank(Communicator** out, int size, UniqueId id, int rank) {
-  const Result result = begin(out, size, id, rank, true);
-  if (result != success) return result;
-  Communicator* const c = *out;
-  if (c->fault.is("init", "fails")) return system_error;
-  for (Pause pause; !all_have_come(c);) pause();
-  return success;
-}
-
 Result ncclCommGetAsyncError(Communicator* c, Result* state) {
   const Call call(c);
   if (!call.is_alone()) return internal_error;
@@ -292,17 +264,18 @@ Result ncclCommGetAsyncError(Communicator* c, Result* state) {
   return success;
 }
 
-#ifndef FURLONG_NCCL_STAND_IN_OLD
-
 Result ncclCommInitRankConfig(Communicator** out, int size, UniqueId id, int rank, Config* config) {
   if (config->magic != 0xcafebeef || config->size != 24 || config->blocking != 0) return invalid_argument;
-  const Result result = begin(out, size, id, rank, false);
-  if (result != success) return result;
-  Communicator* const c = *out;
-  if (c->fault.is("init", "fails")) {
-    c->broken = true;
-    return in_progress;
-  }
+  *out = nullptr;
+  if (size > most_ranks || rank < 0 || rank >= size) return invalid_argument;
+  auto c = std::make_unique<Communicator>();
+  c->rank = rank;
+  c->size = size;
+  c->shared = attach(id);
+  if (c->shared == nullptr) return system_error;
+  ++c->shared->attached;
+  c->broken = c->fault.is("init", "fails");
+  *out = c.release();
   return in_progress;
 }
 
@@ -316,12 +289,8 @@ Result ncclCommFinalize(Communicator* c) {
 
 const char* ncclGetLastError(Communicator*) { return "the stand-in's\nwords"; }
 
-#endif
-
 Result ncclCommDestroy(Communicator* c) {
-#ifndef FURLONG_NCCL_STAND_IN_OLD
   if (!c->finalized) return invalid_usage;
-#endif
   if (c->under_way > 0) return invalid_usage;
   destroy(c);
   return success;

@@ -67,7 +67,6 @@ class Pause {
 /// Implements ncclComm. Like NCCL, it must be called by one thread at a time.
 struct Communicator {
   int rank = 0, size = 1;
-  bool blocks = false;
   Shared* shared = nullptr;
   Fault fault = Fault::asked_for();
   std::atomic<bool> aborted = false, broken = false;

@@ -19,7 +19,6 @@ using testing::stream;
 constexpr double prompt = 20;
 
 const JobOptions stand_in_job{.times = short_times(), .engine = Engine::nccl_stand_in};
-const JobOptions old_stand_in_job{.times = short_times(), .engine = Engine::old_nccl_stand_in};
 
 class Nccl : public ::testing::Test {
  protected:
@@ -105,19 +104,6 @@ TEST_F(Nccl, OperationsFollowTheCallersStream) {
       stand_in_job);
 }
 
-// An old library has blocking calls and lacks newer functions.
-TEST_F(Nccl, SupportsOldLibraries) {
-  run_job(
-      2,
-      [](Rank& self, Communicator& communicator) {
-        EXPECT_FALSE(nccl::table().comm_init_rank_config);
-        const Tensor values = tensor<double>(1, self.rank(), 5000);
-        communicator.all_reduce(stream(), values).wait();
-        EXPECT_EQ(wrong_elements<double>(values, 1, 2, Reduction::sum), 0);
-      },
-      old_stand_in_job);
-}
-
 TEST_F(Nccl, HoldsTensorsUntilCompletion) {
   run_job(
       2,
@@ -168,83 +154,72 @@ TEST_F(NcclFaults, MissingLibraryIsAUserError) {
 }
 
 TEST_F(NcclFaults, NamesAMissingRank) {
-  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
-    Job job(
-        3,
-        [](Rank& self) {
-          self.options.connect_timeout = 500ms;
-          if (self.rank() != 1) {
-            EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }),
-                      "rank 1 did not arrive to connect NCCL within 0.5 s");
-          }
-          meet(self, "seen");
-          self.leave();
-        },
-        options);
-    EXPECT_EQ(job.wait(), (std::vector<int>{0, 0, 0}));
-  }
+  Job job(
+      3,
+      [](Rank& self) {
+        self.options.connect_timeout = 500ms;
+        if (self.rank() != 1) {
+          EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }),
+                    "rank 1 did not arrive to connect NCCL within 0.5 s");
+        }
+        meet(self, "seen");
+        self.leave();
+      },
+      stand_in_job);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0, 0}));
 }
 
 TEST_F(NcclFaults, ConnectingTimesOut) {
-  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
-    Job job(
-        2,
-        [](Rank& self) {
-          plant("init hangs");
-          self.options.connect_timeout = 500ms;
-          const auto start = steady_clock::now();
-          expect_contains(
-              message_of<MachineError>([&] { self.communicator(); }),
-              "NCCL did not connect the 2 ranks within 0.5 s, although all had arrived; set NCCL_DEBUG=INFO");
-          EXPECT_LT(seconds_since(start), prompt);
-          meet(self, "seen");
-          self.leave();
-        },
-        options);
-    EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
-  }
+  Job job(
+      2,
+      [](Rank& self) {
+        plant("init hangs");
+        self.options.connect_timeout = 500ms;
+        const auto start = steady_clock::now();
+        expect_contains(message_of<MachineError>([&] { self.communicator(); }),
+                        "NCCL did not connect the 2 ranks within 0.5 s, although all had arrived; set NCCL_DEBUG=INFO");
+        EXPECT_LT(seconds_since(start), prompt);
+        meet(self, "seen");
+        self.leave();
+      },
+      stand_in_job);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
 TEST_F(NcclFaults, FailedConnectionReportsNcclsError) {
-  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
-    const bool is_old = options.engine == Engine::old_nccl_stand_in;
-    Job job(
-        2,
-        [&](Rank& self) {
-          plant("init fails");
-          self.options.fault_patience = 100ms;
-          EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }),
-                    "NCCL cannot connect rank " + std::to_string(self.rank()) + " on simulated to the other ranks: " +
-                        (is_old ? "unhandled system error"
-                                : "remote process exited or there was a network error (the stand-in's words)"));
-          meet(self, "seen");
-          self.leave();
-        },
-        options);
-    EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
-  }
+  Job job(
+      2,
+      [&](Rank& self) {
+        plant("init fails");
+        self.options.fault_patience = 100ms;
+        EXPECT_EQ(message_of<MachineError>([&] { self.communicator(); }),
+                  "NCCL cannot connect rank " + std::to_string(self.rank()) + " on simulated to the other ranks: " +
+                      "remote process exited or there was a network error (the stand-in's words)");
+        meet(self, "seen");
+        self.leave();
+      },
+      stand_in_job);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
 // The rank dies while NCCL is connecting, which would never end.
 TEST_F(NcclFaults, NamesARankThatDiesWhileConnecting) {
-  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
-    Job job(
-        2,
-        [](Rank& self) {
-          plant("init hangs");
-          if (self.rank() == 1) {
-            std::thread([] {
-              std::this_thread::sleep_for(200ms);
-              ::kill(::getpid(), SIGKILL);
-            }).detach();
-          }
-          const auto start = steady_clock::now();
-          expect_contains(message_of<MachineError>([&] { self.communicator(); }), "rank 1 on host host1 failed");
-          EXPECT_LT(seconds_since(start), prompt);
-        },
-        options);
-    EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL}));
-  }
+  Job job(
+      2,
+      [](Rank& self) {
+        plant("init hangs");
+        if (self.rank() == 1) {
+          std::thread([] {
+            std::this_thread::sleep_for(200ms);
+            ::kill(::getpid(), SIGKILL);
+          }).detach();
+        }
+        const auto start = steady_clock::now();
+        expect_contains(message_of<MachineError>([&] { self.communicator(); }), "rank 1 on host host1 failed");
+        EXPECT_LT(seconds_since(start), prompt);
+      },
+      stand_in_job);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 128 + SIGKILL}));
 }
 
 /// Returns the error that ends an endless sequence of operations. `begun` is called once all ranks have arrived.
@@ -333,28 +308,25 @@ TEST_F(NcclFaults, NcclErrorEndsTheWait) {
 }
 
 TEST_F(NcclFaults, RejectedCallBreaksTheCommunicator) {
-  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
-    const std::string words =
-        options.engine == Engine::nccl_stand_in ? "invalid argument (the stand-in's words)" : "invalid argument";
-    Job job(
-        1,
-        [&](Rank& self) {
-          plant("call 2 fails");
-          auto communicator = self.communicator();
-          communicator->barrier(stream()).wait();
-          const Tensor values = zeros(7, DType::int32);
-          const Work work = communicator->broadcast(stream(), values, 0);
-          for (int i = 0; i < 2; ++i)
-            EXPECT_EQ(message_of<MachineError>([&] { work.wait(); }), "broadcast of int32 [7] stopped: NCCL: " + words);
-          EXPECT_TRUE(work.done());
-          EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }),
-                    "barrier stopped: NCCL: " + words);
-          communicator.reset();
-          self.leave();
-        },
-        options);
-    EXPECT_EQ(job.wait(), std::vector<int>{0});
-  }
+  const std::string words = "invalid argument (the stand-in's words)";
+  Job job(
+      1,
+      [&](Rank& self) {
+        plant("call 2 fails");
+        auto communicator = self.communicator();
+        communicator->barrier(stream()).wait();
+        const Tensor values = zeros(7, DType::int32);
+        const Work work = communicator->broadcast(stream(), values, 0);
+        for (int i = 0; i < 2; ++i)
+          EXPECT_EQ(message_of<MachineError>([&] { work.wait(); }), "broadcast of int32 [7] stopped: NCCL: " + words);
+        EXPECT_TRUE(work.done());
+        EXPECT_EQ(message_of<MachineError>([&] { communicator->barrier(stream()).wait(); }),
+                  "barrier stopped: NCCL: " + words);
+        communicator.reset();
+        self.leave();
+      },
+      stand_in_job);
+  EXPECT_EQ(job.wait(), std::vector<int>{0});
 }
 
 // All ranks are alive, and one is late.
@@ -407,41 +379,39 @@ TEST_F(NcclFaults, MismatchedOperationsTimeOut) {
 }
 
 TEST_F(NcclFaults, AbortEndsEveryKindOfWait) {
-  for (const JobOptions& options : {stand_in_job, old_stand_in_job}) {
-    Job job(
-        2,
-        [](Rank& self) {
-          const Tensor values = zeros(1000, DType::float32), twice = zeros(2000, DType::float32);
-          const std::vector<std::function<Work(Communicator&)>> kinds{
-              [&](Communicator& c) { return c.all_reduce(stream(), values); },
-              [&](Communicator& c) { return c.reduce_scatter(stream(), twice, values); },
-              [&](Communicator& c) { return c.all_gather(stream(), values, twice); },
-              [&](Communicator& c) { return c.broadcast(stream(), values, 1); },
-              [&](Communicator& c) { return c.receive(stream(), values, 1); },
-              [&](Communicator& c) { return c.barrier(stream()); },
-          };
-          for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
-            const auto communicator = self.communicator(std::to_string(kind));
-            if (self.rank() == 0) {
-              const Work work = kinds[kind](*communicator), next = communicator->barrier(stream());
-              std::thread other([&] {
-                std::this_thread::sleep_for(30ms);
-                communicator->abort("the operator has had enough");
-                communicator->abort("something else");
-              });
-              const auto start = steady_clock::now();
-              expect_contains(message_of<MachineError>([&] { work.wait(); }), " stopped: the operator has had enough");
-              EXPECT_LT(seconds_since(start), prompt);
-              EXPECT_EQ(message_of<MachineError>([&] { next.wait(); }), "barrier stopped: the operator has had enough");
-              other.join();
-            }
-            meet(self, "done " + std::to_string(kind));
+  Job job(
+      2,
+      [](Rank& self) {
+        const Tensor values = zeros(1000, DType::float32), twice = zeros(2000, DType::float32);
+        const std::vector<std::function<Work(Communicator&)>> kinds{
+            [&](Communicator& c) { return c.all_reduce(stream(), values); },
+            [&](Communicator& c) { return c.reduce_scatter(stream(), twice, values); },
+            [&](Communicator& c) { return c.all_gather(stream(), values, twice); },
+            [&](Communicator& c) { return c.broadcast(stream(), values, 1); },
+            [&](Communicator& c) { return c.receive(stream(), values, 1); },
+            [&](Communicator& c) { return c.barrier(stream()); },
+        };
+        for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+          const auto communicator = self.communicator(std::to_string(kind));
+          if (self.rank() == 0) {
+            const Work work = kinds[kind](*communicator), next = communicator->barrier(stream());
+            std::thread other([&] {
+              std::this_thread::sleep_for(30ms);
+              communicator->abort("the operator has had enough");
+              communicator->abort("something else");
+            });
+            const auto start = steady_clock::now();
+            expect_contains(message_of<MachineError>([&] { work.wait(); }), " stopped: the operator has had enough");
+            EXPECT_LT(seconds_since(start), prompt);
+            EXPECT_EQ(message_of<MachineError>([&] { next.wait(); }), "barrier stopped: the operator has had enough");
+            other.join();
           }
-          self.leave();
-        },
-        options);
-    EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
-  }
+          meet(self, "done " + std::to_string(kind));
+        }
+        self.leave();
+      },
+      stand_in_job);
+  EXPECT_EQ(job.wait(), (std::vector<int>{0, 0}));
 }
 
 TEST_F(NcclFaults, CompletedOperationsSurviveAnAbort) {

@@ -127,7 +127,7 @@ TEST_F(InputFilesTest, SplitsHaveInputsOfTheirOwn) {
   EXPECT_EQ(prepare(wanted).store.split_documents, (std::array<std::uint64_t, 3>{20, 1, 1}));
 }
 
-TEST_F(InputFilesTest, RejectsInputsOfTwoSplits) {
+TEST_F(InputFilesTest, RejectsInputsOfTwoSplitsAndRepeatedInputs) {
   put("train/neg/1", "bad");
   put("train/pos/1", "good");
   std::filesystem::create_directories(path("links/neg"));
@@ -139,6 +139,12 @@ TEST_F(InputFilesTest, RejectsInputsOfTwoSplits) {
     EXPECT_THAT(message_of<UserError>([&] { prepare(wanted); }), ::testing::HasSubstr("is an input of two splits"))
         << test;
   }
+  for (const char* again : {"train", "train/pos", "train/pos/1", "links"})
+    EXPECT_THAT(message_of<UserError>([&] {
+                  prepare(options({path("train"), path(again)}));
+                }),
+                ::testing::HasSubstr("is given twice"))
+        << again;
   EXPECT_FALSE(std::filesystem::exists(path("out.h5")));
 }
 

@@ -130,6 +130,7 @@ TEST_F(PrepareTest, GuessesAlphabet) {
   EXPECT_EQ(prepare(fasta_options({file("p.fa.gz", gzip(">x\nMTMDKSELVQ\n"))}, "auto")).vocabulary, "protein");
   EXPECT_EQ(guess_alphabet(">MMM\nACGTNNNacgt\n", "x"), "dna");
   EXPECT_EQ(guess_alphabet(">x\nACGUUUG\n", "x"), "rna");
+  EXPECT_EQ(guess_alphabet(">aligned\nACG-TA.CG--\n", "x"), "dna");
   EXPECT_EQ(guess_alphabet(">x\nMTMDKSELVQ\n", "x"), "protein");
   // all letters are nucleotide codes, but too few are A, C, G, T
   EXPECT_EQ(guess_alphabet(">x\nRYRYRYRYACGT\n", "x"), "protein");

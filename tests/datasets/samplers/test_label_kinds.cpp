@@ -29,6 +29,7 @@ class LabelKindsTest : public testing::WithTemporaryFolder {
     Strings fields = {}, names = {}, unlabeled = {};
     std::string text_field = {}, alphabet = "protein", separator = {};
     SplitShares shares = {{1, 0, 0}};
+    DatasetWriterOptions::SplitBy split_by = DatasetWriterOptions::SplitBy::document;
   };
   TokenizedDataset stored(const std::string& content, const Request& request) const {
     PrepareOptions options;
@@ -44,7 +45,7 @@ class LabelKindsTest : public testing::WithTemporaryFolder {
     options.labeled.labels = request.names;
     options.labeled.unlabeled = request.unlabeled;
     options.labeled.label_separator = request.separator;
-    options.store.split_by = DatasetWriterOptions::SplitBy::document;
+    options.store.split_by = request.split_by;
     options.store.shares = request.shares;
     prepare(options);
     return TokenizedDataset::open(options.output);
@@ -287,6 +288,10 @@ TEST_F(LabelKindsTest, RejectsOptionsWithoutEffect) {
               HasSubstr("--label-separator has no effect with --label-type class"));
   EXPECT_THAT(refusal("M\ta\n", {.kind = Kind::tsv, .labels = LabelKind::sets, .unlabeled = {"-"}}),
               HasSubstr("--unlabeled has no effect with --label-type set"));
+  EXPECT_THAT(
+      refusal("M\t1\n",
+              {.kind = Kind::tsv, .labels = LabelKind::numbers, .split_by = DatasetWriterOptions::SplitBy::span}),
+      HasSubstr("--label-type number needs --split-by document"));
 }
 
 TEST_F(LabelKindsTest, SourceRejectsAnotherKind) {

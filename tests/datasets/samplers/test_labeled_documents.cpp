@@ -7,6 +7,7 @@
 #include "datasets/prepare/prepare.h"
 #include "datasets/samplers/labeled_source.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "tests/datasets/temporary_folder.h"
 
 namespace furlong {
@@ -81,6 +82,23 @@ TEST_F(LabeledTest, TablesAndJsonLinesGiveTheSameDataset) {
 TEST_F(LabeledTest, KeepsLineBreaksInsideQuotes) {
   EXPECT_EQ(contents(stored("\"one\ntwo\"\"\n\",a\nthree,b\n", Kind::csv)),
             (std::vector<std::string>{"one\ntwo\"\n=a", "three=b"}));
+}
+
+TEST_F(LabeledTest, WarnsOfAHeaderThatIsReadAsARecord) {
+  const auto warnings = [&](const std::string& table) {
+    const LogCapture captured;
+    stored(table, Kind::tsv);
+    return captured.text();
+  };
+  EXPECT_THAT(warnings("text\tlabel\na\tx\nb\ty\nc\tx\nd\ty\n"), HasSubstr("the label 'label' of the first record"));
+  EXPECT_THAT(warnings("a\tx\nb\ty\nc\tx\nd\ty\n"), ::testing::Not(HasSubstr("header")));
+}
+
+TEST_F(LabeledTest, QuotesOpenAtTheStartOfAFieldOnly) {
+  EXPECT_EQ(contents(stored("5\" pipe,good\n6\" pipe,bad\nplain,good\n", Kind::csv)),
+            (std::vector<std::string>{"5\" pipe=good", "6\" pipe=bad", "plain=good"}));
+  EXPECT_EQ(contents(stored("\xef\xbb\xbf\"a,\nb\",x\r\n\"c\"d\",y\r\ne, \"y\r\n", Kind::csv)),
+            (std::vector<std::string>{"a,\nb=x", "cd\"=y", "e=\"y"}));
 }
 
 TEST_F(LabeledTest, ReadsRecordsAcrossBlocks) {

@@ -74,6 +74,40 @@ inline std::string bpe_tokenizer(const std::filesystem::path& folder) {
   return folder.string();
 }
 
+/// Writes a BPE tokenizer as Llama 2's: a text gets a leading space, spaces are written as "▁", unknown characters
+/// become their bytes, and the decoder removes the first space. Ids: <unk> 0, <s> 1, </s> 2, bytes from 3 on, then
+/// letters and merges.
+inline std::string llama_tokenizer(const std::filesystem::path& folder) {
+  nlohmann::json vocabulary{{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}}, merges = nlohmann::json::array();
+  for (int byte = 0; byte < 256; ++byte) vocabulary[fmt::format("<0x{:02X}>", byte)] = 3 + byte;
+  for (const char* letter : {"\u2581", "t", "h", "e", "i", "n", "\n"}) vocabulary[letter] = vocabulary.size();
+  for (const auto& [left, right] : std::vector<std::array<std::string, 2>>{
+           {"t", "h"}, {"th", "e"}, {"\u2581", "the"}, {"i", "n"}, {"\u2581", "in"}}) {
+    vocabulary[left + right] = vocabulary.size();
+    merges.push_back(left + " " + right);
+  }
+  const auto replace = [](const char* wanted, const char* content) {
+    return nlohmann::json{{"type", "Replace"}, {"pattern", {{"String", wanted}}}, {"content", content}};
+  };
+  const nlohmann::json tokenizer{
+      {"added_tokens", nlohmann::json::array()},
+      {"normalizer",
+       {{"type", "Sequence"}, {"normalizers", {{{"type", "Prepend"}, {"prepend", "\u2581"}}, replace(" ", "\u2581")}}}},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", nullptr},
+      {"decoder",
+       {{"type", "Sequence"},
+        {"decoders",
+         {replace("\u2581", " "),
+          {{"type", "ByteFallback"}},
+          {{"type", "Fuse"}},
+          {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+      {"model",
+       {{"type", "BPE"}, {"unk_token", "<unk>"}, {"byte_fallback", true}, {"vocab", vocabulary}, {"merges", merges}}}};
+  write_file(folder / "tokenizer.json", tokenizer.dump());
+  return folder.string();
+}
+
 /// Writes a WordPiece tokenizer of words w0, w1, ...: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, word i is 5 + i,
 /// and ##x is last. Text is not lower-cased.
 inline std::string word_tokenizer(const std::filesystem::path& folder, int n_words) {

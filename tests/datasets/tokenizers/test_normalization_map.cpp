@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "datasets/tokenizers/base64.h"
+#include "datasets/tokenizers/normalizer.h"
 #include "framework/core/error.h"
 
 namespace furlong {
@@ -24,11 +26,12 @@ struct Map {
   }
   static std::uint32_t offset(std::uint32_t value) { return value << 10; }
 
-  std::string serialized() const {
+  std::string bytes() const {
     std::string map = little_endian(trie_bytes ? trie_bytes : static_cast<std::uint32_t>(4 * units.size()));
     for (const std::uint32_t unit : units) map += little_endian(unit);
-    return field(3, field(2, map + texts));
+    return map + texts;
   }
+  std::string serialized() const { return field(3, field(2, bytes())); }
   static std::string little_endian(std::uint32_t value) {
     std::string bytes;
     for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(value >> shift & 255);
@@ -48,6 +51,31 @@ TEST(NormalizationMap, AcceptsClosedTrie) {
   EXPECT_NO_THROW(check(Map()));
   EXPECT_NO_THROW(check_normalization_maps("", "m.model"));
   EXPECT_NO_THROW(check_normalization_maps(Map::field(3, ""), "m.model"));
+}
+
+TEST(NormalizationMap, FindsTheShortestPrefix) {
+  const auto map = NormalizationMap::parse(Map().bytes());
+  ASSERT_TRUE(map);
+  EXPECT_TRUE(map->is_utf8());
+  EXPECT_EQ(map->find("a"), "b");
+  EXPECT_EQ(map->find("ab"), "b");
+  EXPECT_EQ(map->find("b"), std::nullopt);
+  EXPECT_EQ(map->find(""), std::nullopt);
+  Map invalid;
+  invalid.texts = std::string("\xc3\0", 2);
+  EXPECT_FALSE(NormalizationMap::parse(invalid.bytes())->is_utf8());
+  EXPECT_FALSE(NormalizationMap::parse(""));
+}
+
+// The reference implementation of tokenizer.json takes short clusters of characters as wholes.
+TEST(NormalizationMap, PrecompiledStepReplacesClustersAndCharacters) {
+  const nlohmann::json step{{"type", "Precompiled"}, {"precompiled_charsmap", to_base64(Map().bytes())}};
+  const Normalizer normalizer(JsonView(step, "f:"));
+  EXPECT_EQ(normalizer.apply("xaya"), "xbyb");
+  EXPECT_EQ(normalizer.apply("xa\u0301y"), "xby");
+  EXPECT_EQ(normalizer.apply("a\u0301\u0301\u0301"), "b\u0301\u0301\u0301");
+  const nlohmann::json damaged{{"type", "Precompiled"}, {"precompiled_charsmap", "AAAA"}};
+  EXPECT_THROW(Normalizer(JsonView(damaged, "f:")), UserError);
 }
 
 TEST(NormalizationMap, RejectsSearchesOutsideTheTrie) {

@@ -97,6 +97,7 @@ TEST(Pattern, MatchesOnigurumaSemantics) {
       << "not the script extensions of Han";
   EXPECT_THAT(matches(R"(\w+)", "\u0915\u094d\u2040x \u2160\u00b2 -"),
               ElementsAre("\u0915\u094d\u2040x", "\u2160\u00b2"));
+  EXPECT_THAT(matches(R"([^\w\s]+)", "]\u00bd\u0130"), ElementsAre("]\u00bd")) << "inside a class ½ is no word";
   EXPECT_THAT(matches(R"((?i:'s|'ll))", "it'S 'LL '\u017f"), ElementsAre("'S", "'LL", "'\u017f"));
   EXPECT_THAT(matches(R"(\p{N}{1,3})", "1234567"), ElementsAre("123", "456", "7"));
 }
@@ -148,6 +149,8 @@ TEST(PreTokenizer, Splitting) {
   EXPECT_THAT(pieces_of({{"type", "BertPreTokenizer"}}, "a,\u3000b\u2019 c$"),
               ElementsAre("a", ",", "b", "\u2019", "c", "$"));
   EXPECT_THAT(pieces_of({{"type", "Whitespace"}}, "a_b, c!!"), ElementsAre("a_b", ",", "c", "!!"));
+  EXPECT_THAT(pieces_of({{"type", "Whitespace"}}, " \u0645\u06cc\u200c\u062e x\u00b2\t\u24b6b "),
+              ElementsAre("\u0645\u06cc\u200c\u062e", "x", "\u00b2", "\u24b6b"));
   EXPECT_THAT(pieces_of({{"type", "Metaspace"}}, "a  b"), ElementsAre("\u2581a", "\u2581", "\u2581b"));
   EXPECT_THAT(pieces_of({{"type", "Metaspace"}, {"prepend_scheme", "never"}, {"split", false}}, "a b"),
               ElementsAre("a\u2581b"));

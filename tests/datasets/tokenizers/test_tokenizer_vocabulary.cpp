@@ -154,6 +154,11 @@ TEST_F(TokenizerVocabularyTest, StreamedTextEqualsDecodedText) {
   EXPECT_EQ(continuation_text(of_words, {}, more), "w3 w4 w5");
   const std::string snail = "the \xf0\x9f\x90\x8c";
   EXPECT_EQ(continuation_text(of_bytes, {}, of_bytes.encode(snail)), snail);
+  const Vocabulary of_llama = Vocabulary::of_tokenizer(load_tokenizer(testing::llama_tokenizer(path("llama"))));
+  const Ids ids = of_llama.encode(snail + " in  the");
+  EXPECT_EQ(continuation_text(of_llama, {}, ids), snail + " in  the");
+  EXPECT_EQ(continuation_text(of_llama, std::span(ids).first(1), std::span(ids).subspan(1)),
+            snail.substr(3) + " in  the");
   TextStream stream(of_bytes, {});
   EXPECT_EQ(stream.next(0xf0), "\xf0");  // bytes are returned at once; the caller waits for the rest of a character
   EXPECT_EQ(continuation_text(Vocabulary::dna(), {}, Ids{0, 1, 15}), "AC<document>");
@@ -218,6 +223,21 @@ TEST_F(TokenizerVocabularyTest, LongDocumentsAreEncodedInPieces) {
   }
   EXPECT_EQ(encoded(lines, lines.size() + 1, n_cut), whole);
   EXPECT_EQ(n_cut, 0u);
+  // A piece is not the beginning of a text, which this tokenizer marks.
+  const Vocabulary marked = Vocabulary::of_tokenizer(load_tokenizer(testing::llama_tokenizer(path("llama"))));
+  DatasetWriterOptions all;
+  all.shares = parse_split_shares("1");
+  std::string words;
+  for (int i = 0; i < 300; ++i) words += "the thin\nin the\n";
+  DatasetWriter writer(path("marked.h5"), marked, all);
+  DocumentEncoder encoder(marked, writer, 0, 333);
+  for (const char byte : words) encoder.put(byte);
+  encoder.end_document();
+  writer.finish("{}");
+  EXPECT_EQ(encoder.n_cut_documents(), 1u);
+  Ids uncut = marked.encode(words);
+  if (const auto end = marked.document_id()) uncut.push_back(*end);
+  EXPECT_EQ(documents(TokenizedDataset::open(path("marked.h5")))[0], uncut);
   // Without line ends the text is cut between characters: the tokens may differ, the text does not.
   const Ids cut = encoded(one_line, 64, n_cut);
   EXPECT_EQ(vocabulary.decode(std::span(cut).first(cut.size() - 1)), one_line);

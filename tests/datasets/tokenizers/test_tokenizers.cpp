@@ -310,30 +310,6 @@ TEST_F(TokenizerTest, SentencePieceReadsAccompanyingFiles) {
               HasSubstr("spiece.model: not a SentencePiece model"));
 }
 
-TEST_F(TokenizerTest, UnigramTokenizerJsonMatchesSentencePieceModel) {
-  json vocabulary = json::array();
-  for (const auto& piece : small_unigram().pieces) vocabulary.push_back({piece.text, piece.score});
-  json document{
-      {"added_tokens",
-       {{{"id", 1}, {"content", "<s>"}, {"special", true}}, {{"id", 9}, {"content", "<mask>"}, {"special", true}}}},
-      {"normalizer",
-       {{"type", "Sequence"},
-        {"normalizers", {{{"type", "Lowercase"}}, {{"type", "Precompiled"}, {"precompiled_charsmap", ""}}}}}},
-      {"pre_tokenizer", {{"type", "Metaspace"}}},
-      {"model", {{"type", "Unigram"}, {"unk_id", 0}, {"vocab", vocabulary}}}};
-  const auto tokenizer = byte_level(document);
-  EXPECT_EQ(tokenizer->kind(), "sentencepiece");
-  EXPECT_THAT(tokenizer->encode("ABC"), ElementsAre(4, 6));
-  EXPECT_THAT(tokenizer->encode("<s>a<mask>", SpecialTokenMode::as_token), ElementsAre(1, 4, 9));
-  expect_same_through_json(*tokenizer, {"ABC ab", "a<mask>"});
-  json other = document;
-  other["normalizer"] = {{"type", "NFKC"}};
-  EXPECT_THAT(error_of(other), HasSubstr(": a Unigram model needs a Precompiled normalizer; use"));
-  other = document;
-  other["pre_tokenizer"] = nullptr;
-  EXPECT_THAT(error_of(other), HasSubstr(": a Unigram model needs the pre_tokenizer Metaspace; use"));
-}
-
 /// A GGUF file without tensors.
 class Gguf {
  public:

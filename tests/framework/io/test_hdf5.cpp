@@ -106,7 +106,8 @@ TEST_F(Hdf5Test, RoundTripsAttributesOfEveryKind) {
     created.set_integer("step", -123456789012345);
     created.set_number("loss", 0.1);
     created.set_text("title", "again");
-    created.create_group("g").set_integer("k", 7);
+    created.create_dataset("g/x", Type::i32, {1});
+    created.group("g").set_integer("k", 7);
     created.close();
     created_on_disk.commit();
   }

@@ -6,6 +6,7 @@
 
 #include "framework/autodiff/gradient_check.h"
 #include "tests/layers/models/decoder_testing.h"
+#include "tests/reference/values.h"
 
 namespace furlong::layers {
 namespace {
@@ -48,7 +49,7 @@ LabelTargets targets_of(Head head, const Tensor& goal) {
   std::vector<float> values;
   for (std::int64_t i = 0; i < 3 * goal.elements(); ++i)
     values.push_back(i % 2 == 0 ? (head == Head::sets ? 1.0F : 0.5F) : (head == Head::sets ? 0.0F : -2.0F));
-  return {goal, Tensor::from(ops::value_bits(values), {goal.elements(), 3})};
+  return {goal, Tensor::from(reference::value_bits(values), {goal.elements(), 3})};
 }
 
 /// Returns rows of `tokens` with `extra` positions appended, filled with `filler`.

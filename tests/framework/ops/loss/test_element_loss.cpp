@@ -37,8 +37,8 @@ struct Inputs {
     for (const double value : doubles(normal_tensor({c.rows, c.outputs}, DType::float32, "values")))
       values.push_back(static_cast<float>(c.kind == ElementLoss::squared_error ? value : value > 0 ? 1 : 0));
   }
-  Tensor value_bits(const Case& c) const {
-    return Tensor::from(ops::value_bits(values), {c.rows, c.outputs}, testing::device());
+  Tensor stored_values(const Case& c) const {
+    return Tensor::from(reference::value_bits(values), {c.rows, c.outputs}, testing::device());
   }
 };
 
@@ -100,7 +100,7 @@ void compare(const Case& c) {
   ops::CrossEntropyOptions options{.count_correct = true, .keep_row_losses = true};
   if (c.normalizer > 0) options.normalizer = c.normalizer;
   const auto result = ops::element_loss(tape, c.kind, hidden, weight, c.with_bias ? &bias : nullptr, inputs.targets,
-                                        inputs.value_bits(c), options);
+                                        inputs.stored_values(c), options);
   tape.backward(result.loss);
   const double error = 4 * rounding_of(accumulate_dtype(c.dtype)) * c.scale * static_cast<double>(c.d + 16);
   EXPECT_THAT(result.counts.to_vector<std::int32_t>(), ::testing::ElementsAre(want.valid, want.correct));
@@ -137,7 +137,7 @@ TEST_P(ElementLossTest, GradientsMatchFiniteDifferences) {
   for (const ElementLoss kind : kinds) {
     const Case c{.rows = 5, .d = 3, .outputs = 4, .dtype = DType::float64, .kind = kind};
     const Inputs inputs(c);
-    const Tensor values = inputs.value_bits(c);
+    const Tensor values = inputs.stored_values(c);
     const Tensor targets = Tensor::from(std::vector<std::int32_t>{0, -1, 0, 0, -1}, {5}, testing::device());
     const auto function = [&](Tape& tape, const std::vector<Variable>& v) {
       return ops::element_loss(tape, kind, v[0], v[1], &v[2], targets, values).loss;
@@ -153,7 +153,7 @@ TEST_P(ElementLossTest, IgnoredRowsAloneGiveZero) {
   const Variable hidden = Variable::leaf(inputs.hidden), weight = Variable::leaf(inputs.weight);
   Tape tape{testing::stream()};
   const Tensor none = Tensor::from(std::vector<std::int32_t>{-1, -1, -1}, {3}, testing::device());
-  const auto result = ops::element_loss(tape, c.kind, hidden, weight, nullptr, none, inputs.value_bits(c));
+  const auto result = ops::element_loss(tape, c.kind, hidden, weight, nullptr, none, inputs.stored_values(c));
   tape.backward(result.loss);
   EXPECT_EQ(doubles(result.loss.value())[0], 0);
   EXPECT_THAT(doubles(weight.gradient()), ::testing::Each(0));

@@ -42,7 +42,7 @@ class DataParallelGpuTest : public testing::WithTemporaryFolder {
     WorldOptions options;
     options.timeout = timeout;
     options.before = [](int) {
-      ::setenv("FURLONG_CUDA_LIBDIR", communicator_testing::stand_in_folder(Engine::nccl_stand_in).c_str(), 1);
+      ::setenv("FURLONG_CUDA_LIBDIR", communicator_testing::stand_in_folder().c_str(), 1);
     };
     return options;
   }
