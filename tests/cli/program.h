@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "tests/communication/child_processes.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/places.h"
+#include "tests/temporary_folder.h"
 
 extern char** environ;
 

@@ -16,14 +16,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class ConfigCommand : public ::testing::Test {
+class ConfigCommand : public testing::WithTemporaryFolder {
  protected:
-  void SetUp() override {
-    file_ = std::filesystem::path(::testing::TempDir()) / ("furlong_config_" + std::to_string(::getpid()) + ".yaml");
-    std::ofstream(file_) << "data:\n  dataset: no_such_store.h5\n";
-  }
-  void TearDown() override { std::filesystem::remove(file_); }
-
   // Standard output of `furlong config ...`; the arguments in the order of a command line.
   std::string run(std::vector<std::string> arguments) {
     const command_line::Program program("furlong", "test");
@@ -41,7 +35,7 @@ class ConfigCommand : public ::testing::Test {
     return ::testing::internal::GetCapturedStdout();
   }
 
-  std::filesystem::path file_;
+  const std::string file_ = file("config.yaml", "data:\n  dataset: no_such_store.h5\n");
 };
 
 TEST_F(ConfigCommand, ShowsChangedKeysAlone) {
@@ -85,13 +79,13 @@ TEST_F(ConfigCommand, CheckReportsValidity) {
 }
 
 TEST_F(ConfigCommand, CheckComparesWithExistingDataset) {
-  const std::string store = std::filesystem::path(file_).replace_extension(".h5");
+  const std::string store = path("store.h5");
   testing::write_store(store, testing::synthetic_text(4000));
   std::ofstream(file_) << "data:\n  dataset: " << store << "\n  sequence_length: 32\n  ignore_tokens: [a, Nope]\n";
   const auto message = [&](const std::string& override_text) {
     return testing::message_of<UserError>([&] { run({"check", file_, "--set", override_text}); });
   };
-  EXPECT_THAT(message("seed=1"), HasSubstr(file_.string() + ":4:18: data.ignore_tokens: 'Nope' is not a symbol"));
+  EXPECT_THAT(message("seed=1"), HasSubstr(file_ + ":4:18: data.ignore_tokens: 'Nope' is not a symbol"));
   std::ofstream(file_) << "data:\n  dataset: " << store << "\n  sequence_length: 32\n";
   EXPECT_EQ(nlohmann::json::parse(run({"check", file_, "--json"}))["dataset_exists"], true);
   EXPECT_THAT(message("model.vocabulary_size=100"),
@@ -100,7 +94,6 @@ TEST_F(ConfigCommand, CheckComparesWithExistingDataset) {
               HasSubstr("--set data.sequence_length=100000: data.sequence_length: " + store));
   std::ofstream(store) << "no store";
   EXPECT_THAT(message("seed=1"), HasSubstr(":2:12: data.dataset: " + store));
-  std::filesystem::remove(store);
 }
 
 TEST_F(ConfigCommand, PrintsSchemaAndReference) {

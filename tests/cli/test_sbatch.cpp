@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "tests/datasets/temporary_folder.h"
 #include "tests/places.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -11,21 +11,14 @@
 
 #include "communication/reduction.h"
 #include "framework/core/error.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
 
-const Stream stream;
+using testing::message_of;
 
-template <class Expected>
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Expected& error) {
-    return error.what();
-  }
-  return "no error";
-}
+const Stream stream;
 
 TEST(SingleProcess, OperationsCopy) {
   const auto communicator = make_single_process();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "framework/core/error.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -42,12 +43,7 @@ struct Gate {
 };
 
 std::string thrown(const Work& work) {
-  try {
-    work.wait();
-  } catch (const MachineError& error) {
-    return error.what();
-  }
-  return "nothing";
+  return testing::message_of<MachineError>([&] { work.wait(); });
 }
 
 TEST(OperationQueue, RunsInOrderOfSubmission) {

@@ -8,7 +8,7 @@
 #include "datasets/tokenizers/tokenizer.h"
 #include "framework/core/log.h"
 #include "tests/conversion/tiny_models.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -10,7 +10,7 @@
 #include "datasets/tokenizers/tokenizer.h"
 #include "tests/conversion/tiny_gguf.h"
 #include "tests/conversion/tiny_models.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "trainers/checkpoint/checkpoint_origin.h"
 
 namespace furlong {

@@ -7,8 +7,8 @@
 #include "conversion/import_model.h"
 #include "evaluation/logits.h"
 #include "tests/conversion/tiny_gguf.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/places.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

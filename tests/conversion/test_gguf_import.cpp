@@ -3,7 +3,7 @@
 
 #include "conversion/import_model.h"
 #include "tests/conversion/tiny_gguf.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -9,8 +9,8 @@
 #include "conversion/import_model.h"
 #include "conversion/recovery_file.h"
 #include "tests/conversion/tiny_models.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/formats/foreign_bytes.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

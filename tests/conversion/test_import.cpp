@@ -4,7 +4,7 @@
 #include "conversion/convert.h"
 #include "framework/io/atomic_file.h"
 #include "tests/conversion/naive_transformer.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "trainers/model/weights.h"
 
 namespace furlong {

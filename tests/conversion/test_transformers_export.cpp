@@ -5,7 +5,7 @@
 #include "conversion/export.h"
 #include "conversion/transformers_model.h"
 #include "tests/conversion/tiny_models.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

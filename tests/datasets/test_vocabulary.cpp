@@ -4,7 +4,7 @@
 #include "datasets/split.h"
 #include "datasets/vocabulary.h"
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

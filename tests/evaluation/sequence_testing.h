@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/datasets/temporary_folder.h"
 #include "tests/reference/transformer.h"
+#include "tests/temporary_folder.h"
 #include "tests/trainers/training.h"
 #include "trainers/model/model.h"
 

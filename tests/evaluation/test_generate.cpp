@@ -9,7 +9,7 @@
 
 #include "framework/core/parallel.h"
 #include "framework/primitives/gemm.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "tests/trainers/training.h"
 #include "trainers/train/validation.h"
 

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/formats/foreign_bytes.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "formats/json_header.h"
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong::foreign {
 namespace {

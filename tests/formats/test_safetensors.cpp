@@ -8,8 +8,8 @@
 #include "formats/safetensors_writer.h"
 #include "formats/tensor_file.h"
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/formats/foreign_bytes.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

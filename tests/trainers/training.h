@@ -9,7 +9,7 @@
 #include "framework/core/random.h"
 #include "framework/io/checkpoint_file.h"
 #include "tests/datasets/small_datasets.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "trainers/settings/settings.h"
 
 namespace furlong::testing {

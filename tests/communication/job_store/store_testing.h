@@ -27,11 +27,13 @@
 #include "communication/job_store/store_server.h"
 #include "framework/core/error.h"
 #include "tests/communication/child_processes.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong::store_testing {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
+using testing::message_of;
 using namespace std::chrono_literals;
 
 /// Short times for tests of faults, in which a loaded machine still sends two heartbeats.
@@ -128,19 +130,6 @@ struct World {
   std::unique_ptr<StoreServer> server;
   std::vector<std::unique_ptr<StoreClient>> clients;
 };
-
-/// Returns the message of the `Expected` error that `action` throws, or a text that says what happened instead.
-template <class Expected>
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Expected& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another kind of error: ") + error.what();
-  }
-  return "no error";
-}
 
 /// A child process, forked while this one has no other threads. It waits for start(), which passes a port, and exits
 /// with the result of `body`.

@@ -251,11 +251,14 @@ TEST(Store, ListensOnlyOnItsAddress) {
 }
 
 TEST(Store, RejectsUnusableAddresses) {
-  const auto message = [](const char* address, bool one_host) {
+  const auto start = [](const char* address, bool one_host) {
     StoreServerOptions options = server_options(2);
     options.address = address;
     options.one_host = one_host;
-    return message_of<UserError>([&] { StoreServer server(options); });
+    StoreServer server(options);
+  };
+  const auto message = [&](const char* address, bool one_host) {
+    return message_of<UserError>([&] { start(address, one_host); });
   };
   EXPECT_THAT(message("192.0.2.1", true),
               AllOf(HasSubstr("MASTER_ADDR '192.0.2.1'"), HasSubstr("not an address of host host0")));
@@ -263,7 +266,7 @@ TEST(Store, RejectsUnusableAddresses) {
   EXPECT_THAT(message("127.0.1.1", false),
               AllOf(HasSubstr("MASTER_ADDR '127.0.1.1'"), HasSubstr("other hosts cannot reach")));
   EXPECT_THAT(message("not a name", true), AllOf(HasSubstr("MASTER_ADDR 'not a name' names no host")));
-  EXPECT_EQ(message("127.0.1.1", true), "no error");
+  EXPECT_NO_THROW(start("127.0.1.1", true));
 }
 
 TEST(Store, ServesByName) {

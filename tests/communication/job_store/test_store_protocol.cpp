@@ -286,8 +286,8 @@ TEST(StoreProtocol, MessagesAreOneLine) {
 
 TEST(StoreProtocol, RejectsInconsistentTimes) {
   const auto message = [](StoreTimes times) { return message_of<UserError>([&] { times.check(); }); };
-  EXPECT_EQ(message({}), "no error");
-  EXPECT_EQ(message(quick()), "no error");
+  EXPECT_NO_THROW(StoreTimes{}.check());
+  EXPECT_NO_THROW(quick().check());
   EXPECT_THAT(message({0ms, 10s, 4s}), HasSubstr("heartbeats every 0 s"));
   EXPECT_THAT(message({4s, 10s, 4s}), HasSubstr("heartbeats every 4 s, 4 s to reconnect"));
   EXPECT_THAT(message({6s, 10s, 8s}), HasSubstr("two heartbeats"));

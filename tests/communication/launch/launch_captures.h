@@ -8,6 +8,7 @@
 
 #include "communication/launch/launch_environment.h"
 #include "framework/core/error.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 
@@ -103,13 +104,7 @@ inline LaunchEnvironment discover(const Variables& variables) {
 }
 
 inline std::string refusal(const Variables& variables) {
-  try {
-    discover(variables);
-  } catch (const UserError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
-    return error.what();
-  }
-  return "accepted";
+  return testing::message_of<UserError>([&] { discover(variables); });
 }
 
 #define EXPECT_REFUSED(variables, part) \

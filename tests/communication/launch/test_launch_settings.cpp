@@ -12,6 +12,7 @@
 #include "communication/launch/core_split.h"
 #include "communication/launch/line_relay.h"
 #include "framework/core/error.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -136,13 +137,9 @@ TEST(ReservedPort, OnlyTheStoreCanListen) {
   EXPECT_EQ(bind(stranger.descriptor(), reinterpret_cast<const sockaddr*>(&taken), sizeof taken), -1);
   EXPECT_EQ(errno, EADDRINUSE);
   const Socket store = listen_on(address);  // throws on failure
-  try {
-    reserve_port(address.port());
-    FAIL() << "expected an error: the port is in use";
-  } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("--master-port " + std::to_string(address.port()) +
-                                        ": cannot be used on 127.0.0.1: Address already"));
-  }
+  EXPECT_THAT(
+      testing::message_of<UserError>([&] { reserve_port(address.port()); }),
+      HasSubstr("--master-port " + std::to_string(address.port()) + ": cannot be used on 127.0.0.1: Address already"));
 }
 
 TEST(ReservedPort, CanBeChosen) {

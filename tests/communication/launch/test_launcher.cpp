@@ -10,6 +10,7 @@
 #include "communication/launch/core_split.h"
 #include "communication/launch/launch_environment.h"
 #include "tests/communication/launch/launcher_testing.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -191,13 +192,8 @@ TEST(Launcher, CombinesExitStatuses) {
 
 TEST(Launcher, RejectsInvalidOptions) {
   const EnvironmentFunction nothing = [](const char*) { return std::nullopt; };
-  const auto message = [&](LaunchOptions options, const EnvironmentFunction& environment) -> std::string {
-    try {
-      launch(options, environment);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "no error";
+  const auto message = [&](const LaunchOptions& options, const EnvironmentFunction& environment) {
+    return testing::message_of<UserError>([&] { launch(options, environment); });
   };
   const auto with = [](std::map<std::string, std::string> variables) -> EnvironmentFunction {
     return [variables](const char* name) {

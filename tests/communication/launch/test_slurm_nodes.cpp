@@ -5,6 +5,7 @@
 #include <random>
 
 #include "framework/core/error.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -17,16 +18,13 @@ std::vector<int> tasks(const std::string& text) {
 }
 
 std::string refusal(const std::string& text, bool of_hosts = true) {
-  try {
+  return testing::message_of<UserError>([&] {
     if (of_hosts) {
       hosts(text);
     } else {
       tasks(text);
     }
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
+  });
 }
 
 TEST(SlurmHosts, ReadsPlainNames) {

@@ -11,7 +11,7 @@
 #include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
 #include "tests/datasets/prepare/compress.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -16,7 +16,7 @@
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "tests/datasets/prepare/compress.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -295,12 +295,7 @@ TEST_F(PrepareTest, FullDiskLeavesNoFile) {
   for (const rlim_t limit : {4'096u, 100'000u, 2'900'000u}) {
     const rlimit limited{limit, before.rlim_max};
     ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limited), 0);
-    std::string message;
-    try {
-      prepare(options);
-    } catch (const MachineError& error) {
-      message = error.what();
-    }
+    const std::string message = message_of<MachineError>([&] { prepare(options); });
     setrlimit(RLIMIT_FSIZE, &before);
     EXPECT_THAT(message, HasSubstr("File too large")) << limit;
     EXPECT_EQ(content(path("store.h5")), "precious");

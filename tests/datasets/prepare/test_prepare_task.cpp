@@ -10,7 +10,7 @@
 #include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
 #include "framework/core/parallel.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

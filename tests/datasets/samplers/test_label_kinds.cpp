@@ -9,7 +9,7 @@
 #include "datasets/prepare/prepare.h"
 #include "datasets/samplers/labeled_source.h"
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

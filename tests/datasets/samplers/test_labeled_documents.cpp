@@ -8,7 +8,7 @@
 #include "datasets/samplers/labeled_source.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -8,7 +8,7 @@
 #include "framework/core/error.h"
 #include "framework/core/random.h"
 #include "tests/datasets/small_datasets.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

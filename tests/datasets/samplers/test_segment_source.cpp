@@ -6,7 +6,7 @@
 #include "datasets/samplers/sampler.h"
 #include "framework/core/error.h"
 #include "tests/datasets/small_datasets.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -11,8 +11,8 @@
 #include "datasets/tokenizers/tokenizer.h"
 #include "framework/core/enum_names.h"
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/datasets/tokenizers/small_tokenizers.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -145,9 +145,10 @@ TEST(RecallTask, InductionAnswerFollowedTheSameSymbolsBefore) {
   }
 }
 
-TEST(RecallTask, PasskeyIsHiddenInTheTextAndAskedForAtItsEnd) {
-  const auto folder = std::filesystem::temp_directory_path() / ("recall_tokenizer_" + std::to_string(::getpid()));
-  const Vocabulary tokenizer = Vocabulary::of_tokenizer(load_tokenizer(testing::bpe_tokenizer(folder)));
+class RecallTaskOfTokenizer : public testing::WithTemporaryFolder {};
+
+TEST_F(RecallTaskOfTokenizer, PasskeyIsHiddenInTheTextAndAskedForAtItsEnd) {
+  const Vocabulary tokenizer = Vocabulary::of_tokenizer(load_tokenizer(testing::bpe_tokenizer(folder_)));
   for (const Vocabulary& vocabulary : {Vocabulary::bytes(true), tokenizer}) {
     std::set<std::size_t> depths;
     for (const std::int64_t length : {600, 1024}) {
@@ -177,7 +178,6 @@ TEST(RecallTask, PasskeyIsHiddenInTheTextAndAskedForAtItsEnd) {
     }
     EXPECT_GT(depths.size(), 5u) << "the depth is random";
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(RecallTask, SampleDependsOnlyOnOptionsAndIndex) {
@@ -196,19 +196,17 @@ TEST(RecallTask, SampleDependsOnlyOnOptionsAndIndex) {
   }
 }
 
-TEST(RecallTask, SymbolsAreLettersAndWords) {
+TEST_F(RecallTaskOfTokenizer, SymbolsAreLettersAndWords) {
   EXPECT_EQ(recall_tokens(Vocabulary::dna()).symbols, Vocabulary::dna().encode("ACGT"));
   EXPECT_EQ(recall_tokens(Vocabulary::protein()).symbols.size(), 20u);
   const RecallTokens bytes = recall_tokens(Vocabulary::bytes(true), 256);
   EXPECT_EQ(bytes.start, 256);
   EXPECT_EQ(bytes.separator, '\n');
   EXPECT_EQ(bytes.symbols.size(), 94u);
-  const auto folder = std::filesystem::temp_directory_path() / ("recall_words_" + std::to_string(::getpid()));
-  const Vocabulary few = Vocabulary::of_tokenizer(load_tokenizer(testing::bpe_tokenizer(folder)));
+  const Vocabulary few = Vocabulary::of_tokenizer(load_tokenizer(testing::bpe_tokenizer(folder_)));
   const RecallTokens tokens = recall_tokens(few, few.document_id());
   EXPECT_EQ(tokens.separator, '\n');
   EXPECT_EQ(tokens.symbols.size(), 260u) << "all tokens, because only three are words";
-  std::filesystem::remove_all(folder);
 }
 
 TEST(RecallTask, ObstaclesAreNamed) {

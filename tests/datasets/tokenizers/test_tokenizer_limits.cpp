@@ -11,7 +11,7 @@
 #include "datasets/tokenizers/pre_tokenizer.h"
 #include "datasets/tokenizers/token_decoder.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

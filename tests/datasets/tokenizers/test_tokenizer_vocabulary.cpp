@@ -14,8 +14,8 @@
 #include "framework/core/error.h"
 #include "framework/core/parallel.h"
 #include "framework/io/hdf5.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/datasets/tokenizers/small_tokenizers.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

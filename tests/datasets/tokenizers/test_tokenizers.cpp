@@ -12,8 +12,8 @@
 #include "datasets/tokenizers/tokenizer.h"
 #include "datasets/tokenizers/unicode.h"
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/formats/foreign_bytes.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "datasets/tokenizers/tokenizer.h"
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -9,7 +9,7 @@
 #include "evaluation/analyze/analyze_advice.h"
 #include "evaluation/analyze/analyze_kernel.h"
 #include "evaluation/analyze/analyze_plot.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -15,11 +15,11 @@
 #include "evaluation/attend/attend.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/hdf5.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/reference/linear_attention.h"
 #include "tests/reference/sequence_projection.h"
 #include "tests/reference/softmax_attention.h"
 #include "tests/reference/values.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong::testing {
 

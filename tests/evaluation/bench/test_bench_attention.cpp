@@ -6,7 +6,7 @@
 
 #include "evaluation/bench/bench_attention.h"
 #include "framework/primitives/gemm.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

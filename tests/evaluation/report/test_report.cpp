@@ -9,7 +9,7 @@
 
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -5,19 +5,20 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "framework/config/scalar.h"
 #include "framework/config/writer.h"
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong::config {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::message_of;
 
 enum class Flour : std::uint8_t { wheat, rye };
 constexpr auto names_of(Flour) { return std::array{"wheat", "rye"}; }
@@ -64,30 +65,18 @@ Read read_text(const std::string& text, const std::vector<std::string>& override
 }
 
 std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  try {
-    read_text(text, overrides);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
+  return message_of<UserError>([&] { read_text(text, overrides); });
 }
 
-class ReaderFiles : public ::testing::Test {
+class ReaderFiles : public testing::WithTemporaryFolder {
  protected:
-  void SetUp() override {
-    folder_ = std::filesystem::path(::testing::TempDir()) / ("furlong_reader_" + std::to_string(::getpid()));
-    std::filesystem::create_directories(folder_ / "parts");
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  ReaderFiles() { std::filesystem::create_directories(folder_ / "parts"); }
 
-  void write(const std::string& name, const std::string& text) { std::ofstream(folder_ / name) << text; }
   Read read(const std::string& name, const std::vector<std::string>& overrides = {}) {
     Read result;
     result.reading = read_settings(bakery_table(result.bakery), folder_ / name, overrides);
     return result;
   }
-
-  std::filesystem::path folder_;
 };
 
 TEST(Reader, ReadsEveryTypeWithItsPlace) {
@@ -172,9 +161,9 @@ TEST(Reader, TruncatesAndEscapesFoundValues) {
 }
 
 TEST_F(ReaderFiles, MergesIncludesFileAndOverridesKeyByKey) {
-  write("parts/a.yaml", "loaves: 1\nkitchen:\n  oven_hours: 1\n  open: false\nshop: {guests: [a, b], motto: one}\n");
-  write("parts/b.yaml", "loaves: 2\nkitchen:\n  oven_hours: 2\n");
-  write("main.yaml", "include: [parts/a.yaml, parts/b.yaml]\nloaves: 3\nshop: {guests: [c]}\n");
+  file("parts/a.yaml", "loaves: 1\nkitchen:\n  oven_hours: 1\n  open: false\nshop: {guests: [a, b], motto: one}\n");
+  file("parts/b.yaml", "loaves: 2\nkitchen:\n  oven_hours: 2\n");
+  file("main.yaml", "include: [parts/a.yaml, parts/b.yaml]\nloaves: 3\nshop: {guests: [c]}\n");
   const auto [plain, reading] = read("main.yaml");
   EXPECT_EQ(plain.loaves, 3);
   EXPECT_EQ(plain.oven_hours, 2);
@@ -193,8 +182,8 @@ TEST_F(ReaderFiles, MergesIncludesFileAndOverridesKeyByKey) {
 }
 
 TEST_F(ReaderFiles, NullRestoresTheDefault) {
-  write("parts/a.yaml", "loaves: 1\nshop: {motto: one}\n");
-  write("main.yaml", "include: parts/a.yaml\nloaves: null\nkitchen: {open: false}\n");
+  file("parts/a.yaml", "loaves: 1\nshop: {motto: one}\n");
+  file("main.yaml", "include: parts/a.yaml\nloaves: null\nkitchen: {open: false}\n");
   const auto [bakery, reading] = read("main.yaml", {"kitchen.open=null", "shop.motto=~"});
   EXPECT_EQ(bakery.loaves, 12);
   EXPECT_TRUE(bakery.open);
@@ -203,25 +192,25 @@ TEST_F(ReaderFiles, NullRestoresTheDefault) {
 }
 
 TEST_F(ReaderFiles, ResolvesRelativeIncludesAndRejectsCycles) {
-  write("parts/inner.yaml", "loaves: 7\n");
-  write("parts/a.yaml", "include: inner.yaml\n");
-  write("parts/b.yaml", "include: ./inner.yaml\n");
-  write("main.yaml", "include: [parts/a.yaml, parts/b.yaml]\n");  // a diamond is not a cycle
+  file("parts/inner.yaml", "loaves: 7\n");
+  file("parts/a.yaml", "include: inner.yaml\n");
+  file("parts/b.yaml", "include: ./inner.yaml\n");
+  file("main.yaml", "include: [parts/a.yaml, parts/b.yaml]\n");  // a diamond is not a cycle
   EXPECT_EQ(read("main.yaml").bakery.loaves, 7);
-  write("parts/inner.yaml", "include: ../main.yaml\n");
+  file("parts/inner.yaml", "include: ../main.yaml\n");
   EXPECT_THROW(read("main.yaml"), UserError);
 }
 
 TEST_F(ReaderFiles, ExpandsEnvironmentVariablesInIncludes) {
   ::setenv("FURLONG_TEST_PARTS", (folder_ / "parts").c_str(), 1);
-  write("parts/a.yaml", "loaves: 9\n");
-  write("main.yaml", "include: ${FURLONG_TEST_PARTS}/a.yaml\n");
+  file("parts/a.yaml", "loaves: 9\n");
+  file("main.yaml", "include: ${FURLONG_TEST_PARTS}/a.yaml\n");
   EXPECT_EQ(read("main.yaml").bakery.loaves, 9);
   ::unsetenv("FURLONG_TEST_PARTS");
 }
 
 TEST_F(ReaderFiles, RejectsFilesThatAreNotConfigs) {
-  std::filesystem::resize_file((write("large.yaml", "x"), folder_ / "large.yaml"), 17 << 20);
+  std::filesystem::resize_file(file("large.yaml", "x"), 17 << 20);
   EXPECT_THROW(read("large.yaml"), UserError);
   EXPECT_THROW(read("parts"), UserError);
   EXPECT_THROW(read("none.yaml"), UserError);
@@ -262,12 +251,8 @@ TEST(Reader, RejectsEscapesThatGiveNoUtf8) {
 TEST(Writer, RejectsPathsThatAreNotUtf8) {
   Bakery bakery;
   bakery.shop = "shops/\xff.db";
-  try {
-    to_yaml(bakery_table(bakery));
-    FAIL() << "accepted";
-  } catch (const UserError& error) {
-    EXPECT_STREQ(error.what(), "'shops/\\xff.db' is not UTF-8 text, as a config must be; rename the file or folder");
-  }
+  EXPECT_EQ(message_of<UserError>([&] { to_yaml(bakery_table(bakery)); }),
+            "'shops/\\xff.db' is not UTF-8 text, as a config must be; rename the file or folder");
 }
 
 TEST(Reader, OverrideErrorsNameKeyAndHint) {
@@ -409,13 +394,8 @@ TEST(Table, ReadsOldNamesAsPresentOnes) {
                                            "x:6:8: shop.guests: Smith is now shop.guests: Schmidt"));
   EXPECT_EQ(reading.origins.at("kitchen.store.flour").column, 18);
   EXPECT_NO_THROW(read_settings_text(table, "pantry:\n  # days: true\n", "x")) << "an old section without keys";
-  const auto message = [&](const std::string& wrong, const std::vector<std::string>& overrides = {}) -> std::string {
-    try {
-      read_settings_text(table, wrong, "x", overrides);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
+  const auto message = [&](const std::string& wrong, const std::vector<std::string>& overrides = {}) {
+    return message_of<UserError>([&] { read_settings_text(table, wrong, "x", overrides); });
   };
   EXPECT_THAT(message("kitchen: {oven_hours: 2, hours: 3}"),
               ::testing::AllOf(HasSubstr("x:1:26: kitchen.oven_hours"), HasSubstr("x:1:23")));

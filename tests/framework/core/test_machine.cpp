@@ -1,12 +1,13 @@
 #include "framework/core/machine.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
+
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -16,11 +17,9 @@ namespace fs = std::filesystem;
 constexpr uint64_t kib = 1024, gib = kib * kib * kib;
 
 /// A folder that imitates the root of another machine.
-class MachineTest : public ::testing::Test {
+class MachineTest : public testing::WithTemporaryFolder {
  protected:
   void SetUp() override {
-    root_ = fs::temp_directory_path() / ("furlong_machine_" + std::to_string(getpid()));
-    fs::remove_all(root_);
     write("proc/cpuinfo",
           "processor\t: 0\nmodel name\t: Test CPU 9000\nflags\t\t: fpu avx2 avx512f\n\n"
           "processor\t: 1\nmodel name\t: Test CPU 9000\nflags\t\t: fpu avx2 avx512f\n");
@@ -29,16 +28,14 @@ class MachineTest : public ::testing::Test {
     write("proc/self/cgroup", "0::/\n");
     write("proc/sys/kernel/osrelease", "6.1.0-18-amd64\n");
   }
-  void TearDown() override { fs::remove_all(root_); }
   void write(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
+    fs::create_directories((folder_ / path).parent_path());
+    std::ofstream(folder_ / path) << text;
   }
-  fs::path root_;
 };
 
 TEST_F(MachineTest, ReadsProcessorAndMemoryWithoutLimits) {
-  const Machine machine = read_machine(root_);
+  const Machine machine = read_machine(folder_);
   EXPECT_EQ(machine.cpu.model, "Test CPU 9000");
   EXPECT_TRUE(machine.cpu.has("avx512f"));
   EXPECT_FALSE(machine.cpu.has("avx512"));
@@ -55,8 +52,8 @@ TEST_F(MachineTest, ReadsProcessorAndMemoryWithoutLimits) {
 }
 
 TEST_F(MachineTest, CountsCoresFromCpuinfoIfTheKernelListsNone) {
-  fs::remove(root_ / "sys/devices/system/cpu/online");
-  EXPECT_EQ(read_machine(root_).cpu.online_cores, 2);
+  fs::remove(folder_ / "sys/devices/system/cpu/online");
+  EXPECT_EQ(read_machine(folder_).cpu.online_cores, 2);
 }
 
 TEST_F(MachineTest, UsesTheTightestLimitOfNestedCgroupsV2) {
@@ -67,7 +64,7 @@ TEST_F(MachineTest, UsesTheTightestLimitOfNestedCgroupsV2) {
   write("sys/fs/cgroup/job.slice/step/memory.current", "3221225472\n");
   write("sys/fs/cgroup/job.slice/step/memory.stat", "anon 5\ninactive_file 1073741824\n");
   write("sys/fs/cgroup/job.slice/memory.max", "max\n");
-  const Machine machine = read_machine(root_);
+  const Machine machine = read_machine(folder_);
   ASSERT_TRUE(machine.cpu.quota_cores);
   EXPECT_DOUBLE_EQ(*machine.cpu.quota_cores, 1.5);
   EXPECT_EQ(machine.cpu.usable_cores(), 2);
@@ -80,7 +77,7 @@ TEST_F(MachineTest, FallsBackToTheCgroupMountForForeignContainerPaths) {
   write("proc/self/cgroup", "0::/docker/0123456789abcdef\n");
   write("sys/fs/cgroup/cpu.max", "400000 100000\n");
   write("sys/fs/cgroup/memory.max", "2147483648\n");
-  const Machine machine = read_machine(root_);
+  const Machine machine = read_machine(folder_);
   EXPECT_EQ(machine.cpu.usable_cores(), 4);
   EXPECT_EQ(machine.memory.cgroup_limit, 2 * gib);
   EXPECT_EQ(machine.memory.available, 2 * gib);
@@ -93,7 +90,7 @@ TEST_F(MachineTest, ReadsCgroupsV1) {
   write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "1073741824\n");
   write("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "268435456\n");
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  const Machine machine = read_machine(root_);
+  const Machine machine = read_machine(folder_);
   ASSERT_TRUE(machine.cpu.quota_cores);
   EXPECT_DOUBLE_EQ(*machine.cpu.quota_cores, 0.5);
   EXPECT_EQ(machine.cpu.usable_cores(), 1);
@@ -106,7 +103,7 @@ TEST_F(MachineTest, ReportsNoLimitForUnlimitedCgroupsV1) {
   write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
   write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  const Machine machine = read_machine(root_);
+  const Machine machine = read_machine(folder_);
   EXPECT_FALSE(machine.cpu.quota_cores);
   EXPECT_FALSE(machine.memory.cgroup_limit);
 }
@@ -116,7 +113,7 @@ TEST_F(MachineTest, ReadsHugePagesAndDetectsContainers) {
   write("sys/kernel/mm/transparent_hugepage/defrag", "always defer defer+madvise madvise [never]\n");
   write("sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "2097152\n");
   write(".dockerenv", "");
-  const Machine machine = read_machine(root_);
+  const Machine machine = read_machine(folder_);
   EXPECT_EQ(machine.huge_pages.enabled, "madvise");
   EXPECT_EQ(machine.huge_pages.defrag, "never");
   EXPECT_EQ(machine.huge_pages.bytes, 2 * kib * kib);
@@ -128,27 +125,27 @@ TEST_F(MachineTest, FindsGpusByDriverByDeviceFileAndOnPci) {
   write("sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n");
   write("sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n");  // the card's audio function is not a GPU
   write("sys/bus/pci/devices/0000:01:00.1/class", "0x040300\n");
-  Machine machine = read_machine(root_);
+  Machine machine = read_machine(folder_);
   ASSERT_EQ(machine.gpus.size(), 1u);
   EXPECT_FALSE(machine.gpus[0].driver);
   EXPECT_EQ(machine.gpus[0].name, "PCI 0000:01:00.0");
 
   for (const char* name : {"nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"}) write(std::string("dev/") + name, "");
-  machine = read_machine(root_);
+  machine = read_machine(folder_);
   ASSERT_EQ(machine.gpus.size(), 2u);
   EXPECT_TRUE(machine.gpus[0].driver);
   EXPECT_EQ(machine.gpus[1].name, "/dev/nvidia1");
 
   write("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H100\nIRQ:   \t\t 99\n");
-  machine = read_machine(root_);
+  machine = read_machine(folder_);
   ASSERT_EQ(machine.gpus.size(), 1u);
   EXPECT_EQ(machine.gpus[0].name, "NVIDIA H100");
 }
 
 TEST_F(MachineTest, UsesDefaultsForAnEmptyRoot) {
-  fs::remove_all(root_);
-  fs::create_directories(root_);
-  const Machine machine = read_machine(root_);
+  fs::remove_all(folder_);
+  fs::create_directories(folder_);
+  const Machine machine = read_machine(folder_);
   EXPECT_EQ(machine.cpu.usable_cores(), 1);
   EXPECT_EQ(machine.memory.total, 0u);
   EXPECT_FALSE(machine.memory.cgroup_limit);

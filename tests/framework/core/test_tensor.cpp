@@ -4,8 +4,12 @@
 
 #include <numeric>
 
+#include "tests/temporary_folder.h"
+
 namespace furlong {
 namespace {
+
+using testing::message_of;
 
 std::vector<float> numbers(std::int64_t n) {
   std::vector<float> values(static_cast<std::size_t>(n));
@@ -13,16 +17,6 @@ std::vector<float> numbers(std::int64_t n) {
   return values;
 }
 Tensor counted(const Shape& shape) { return Tensor::from(numbers(shape.elements()), shape); }
-
-template <class Body>
-std::string contract_message(const Body& body) {
-  try {
-    body();
-  } catch (const ContractError& error) {
-    return error.what();
-  }
-  return "no ContractError was thrown";
-}
 
 TEST(Tensor, IsUndefinedByDefault) {
   const Tensor nothing;
@@ -124,25 +118,28 @@ TEST(Tensor, ErrorsNameTheShapes) {
   const auto contains = [](const std::string& message, const std::string& part) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
-  contains(contract_message([&] { tensor.reshape({5, 3}); }), "[3, 4] to [5, 3]");
-  contains(contract_message([&] { turned.reshape({12}); }), "[4, 3] to [12]");
-  contains(contract_message([&] { tensor.narrow(1, 2, 3); }), "[2, 5) is outside dimension 1 of [3, 4]");
-  contains(contract_message([&] { tensor.narrow(0, -1, 1); }), "[3, 4]");
-  contains(contract_message([&] { tensor.narrow(2, 0, 1); }), "[3, 4]");
-  contains(contract_message([&] { tensor.permute({0}); }), "[3, 4]");
-  contains(contract_message([&] { tensor.permute({0, 0}); }), "[3, 4]");
-  contains(contract_message([&] { tensor.permute({0, 2}); }), "[3, 4]");
-  contains(contract_message([&] { tensor.split_last(3); }), "[3, 4] by 3");
-  contains(contract_message([&] { tensor.split_last(0); }), "[3, 4] by 0");
-  contains(contract_message([&] { turned.fill_zero(); }), "[4, 3]");
-  contains(contract_message([&] { tensor.copy_from(turned); }), "float32 [4, 3] to float32 [3, 4]");
-  contains(contract_message([&] {
+  contains(message_of<ContractError>([&] { tensor.reshape({5, 3}); }), "[3, 4] to [5, 3]");
+  contains(message_of<ContractError>([&] { turned.reshape({12}); }), "[4, 3] to [12]");
+  contains(message_of<ContractError>([&] { tensor.narrow(1, 2, 3); }), "[2, 5) is outside dimension 1 of [3, 4]");
+  contains(message_of<ContractError>([&] { tensor.narrow(0, -1, 1); }), "[3, 4]");
+  contains(message_of<ContractError>([&] { tensor.narrow(2, 0, 1); }), "[3, 4]");
+  contains(message_of<ContractError>([&] { tensor.permute({0}); }), "[3, 4]");
+  contains(message_of<ContractError>([&] { tensor.permute({0, 0}); }), "[3, 4]");
+  contains(message_of<ContractError>([&] { tensor.permute({0, 2}); }), "[3, 4]");
+  contains(message_of<ContractError>([&] { tensor.split_last(3); }), "[3, 4] by 3");
+  contains(message_of<ContractError>([&] { tensor.split_last(0); }), "[3, 4] by 0");
+  contains(message_of<ContractError>([&] { turned.fill_zero(); }), "[4, 3]");
+  contains(message_of<ContractError>([&] { tensor.copy_from(turned); }), "float32 [4, 3] to float32 [3, 4]");
+  contains(message_of<ContractError>([&] {
              tensor.copy_from(Tensor::zeros({3, 4}, DType::float64));
            }),
            "float64 [3, 4] to float32");
-  contains(contract_message([&] { Tensor::from<float>({1, 2, 3}, {2, 2}); }), "3 values for a tensor of shape [2, 2]");
-  contains(contract_message([&] { tensor.data<double>(); }), "float32 was read as float64");
-  contains(contract_message([&] {
+  contains(message_of<ContractError>([&] {
+             Tensor::from<float>({1, 2, 3}, {2, 2});
+           }),
+           "3 values for a tensor of shape [2, 2]");
+  contains(message_of<ContractError>([&] { tensor.data<double>(); }), "float32 was read as float64");
+  contains(message_of<ContractError>([&] {
              Tensor::empty({2}, DType::float32, Device{DeviceType::shape_only, 0}).to_vector<float>();
            }),
            "shape_only");

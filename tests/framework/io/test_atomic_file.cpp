@@ -5,13 +5,12 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <fstream>
-#include <iterator>
 #include <string>
 
 #include "framework/core/error.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -19,20 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-class AtomicFileTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "furlong_atomic_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder = name;
-  }
-  void TearDown() override { fs::remove_all(folder); }
-  static std::string content(const fs::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-  fs::path folder;
-};
+class AtomicFileTest : public testing::WithTemporaryFolder {};
 
 // A file size limit simulates a full disk: write() fails partway in the same manner.
 class FileSizeLimit {
@@ -55,7 +41,7 @@ class FileSizeLimit {
 };
 
 TEST_F(AtomicFileTest, FileAppearsOnlyAtCommit) {
-  const fs::path path = folder / "out.txt";
+  const fs::path path = folder_ / "out.txt";
   AtomicFile file(path);
   file.write("one ");
   file.write("two");
@@ -67,7 +53,7 @@ TEST_F(AtomicFileTest, FileAppearsOnlyAtCommit) {
 }
 
 TEST_F(AtomicFileTest, OldFileStaysWithoutCommit) {
-  const fs::path path = folder / "out.txt";
+  const fs::path path = folder_ / "out.txt";
   write_file_atomically(path, "old");
   {
     AtomicFile file(path);
@@ -80,7 +66,7 @@ TEST_F(AtomicFileTest, OldFileStaysWithoutCommit) {
 }
 
 TEST_F(AtomicFileTest, WriteAtKeepsTheAppendPosition) {
-  const fs::path path = folder / "out.txt";
+  const fs::path path = folder_ / "out.txt";
   AtomicFile file(path);
   file.write("....5678");
   file.write_at(0, "1234", 4);
@@ -90,7 +76,7 @@ TEST_F(AtomicFileTest, WriteAtKeepsTheAppendPosition) {
 }
 
 TEST_F(AtomicFileTest, RemovesPartialFilesOfKilledWriters) {
-  const fs::path path = folder / "out.txt";
+  const fs::path path = folder_ / "out.txt";
   std::ofstream(partial_path(path)) << "a much longer leftover of a writer that was killed";
   ASSERT_EQ(partial_files(path).size(), 1u);
   write_file_atomically(path, "short");
@@ -99,13 +85,13 @@ TEST_F(AtomicFileTest, RemovesPartialFilesOfKilledWriters) {
 }
 
 TEST_F(AtomicFileTest, RefusesASecondWriterAndKeepsTheFirst) {
-  const fs::path path = folder / "out.txt";
+  const fs::path path = folder_ / "out.txt";
   AtomicFile first(path);
   first.write("first");
-  EXPECT_THAT([&] { AtomicFile second(path); }, testing::Throws<UserError>(::testing::Property(
+  EXPECT_THAT([&] { AtomicFile second(path); }, ::testing::Throws<UserError>(::testing::Property(
                                                     &UserError::what, HasSubstr("another process is writing"))));
-  fs::create_symlink(path, folder / "link.txt");
-  EXPECT_THROW(AtomicFile(folder / "link.txt"), UserError);
+  fs::create_symlink(path, folder_ / "link.txt");
+  EXPECT_THROW(AtomicFile(folder_ / "link.txt"), UserError);
   first.commit();
   EXPECT_EQ(content(path), "first");
   write_file_atomically(path, "second");
@@ -113,43 +99,43 @@ TEST_F(AtomicFileTest, RefusesASecondWriterAndKeepsTheFirst) {
 }
 
 TEST_F(AtomicFileTest, LeavesUnrelatedFilesAlone) {
-  const fs::path path = folder / "out.txt";
-  const std::vector<fs::path> others{folder / "out.txt.partial", folder / ".out.txt.partial",
-                                     folder / ".out.txt.0.partial"};
+  const fs::path path = folder_ / "out.txt";
+  const std::vector<fs::path> others{folder_ / "out.txt.partial", folder_ / ".out.txt.partial",
+                                     folder_ / ".out.txt.0.partial"};
   for (const fs::path& other : others) std::ofstream(other) << "kept";
-  fs::create_symlink("elsewhere", folder / ".out.txt.0123456789ab.partial");
+  fs::create_symlink("elsewhere", folder_ / ".out.txt.0123456789ab.partial");
   write_file_atomically(path, "text");
   for (const fs::path& other : others) EXPECT_EQ(content(other), "kept");
-  EXPECT_TRUE(fs::is_symlink(folder / ".out.txt.0123456789ab.partial"));
-  EXPECT_FALSE(fs::exists(folder / "elsewhere"));
+  EXPECT_TRUE(fs::is_symlink(folder_ / ".out.txt.0123456789ab.partial"));
+  EXPECT_FALSE(fs::exists(folder_ / "elsewhere"));
 }
 
 TEST_F(AtomicFileTest, FollowsASymbolicLink) {
-  fs::create_directory(folder / "there");
-  write_file_atomically(folder / "there" / "file.txt", "old");
-  fs::create_symlink("there/file.txt", folder / "link.txt");
-  fs::create_symlink("there/new.txt", folder / "dangling.txt");
-  write_file_atomically(folder / "link.txt", "new");
-  write_file_atomically(folder / "dangling.txt", "made");
-  EXPECT_TRUE(fs::is_symlink(folder / "link.txt"));
-  EXPECT_EQ(content(folder / "there" / "file.txt"), "new");
-  EXPECT_EQ(content(folder / "there" / "new.txt"), "made");
+  fs::create_directory(folder_ / "there");
+  write_file_atomically(folder_ / "there" / "file.txt", "old");
+  fs::create_symlink("there/file.txt", folder_ / "link.txt");
+  fs::create_symlink("there/new.txt", folder_ / "dangling.txt");
+  write_file_atomically(folder_ / "link.txt", "new");
+  write_file_atomically(folder_ / "dangling.txt", "made");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link.txt"));
+  EXPECT_EQ(content(folder_ / "there" / "file.txt"), "new");
+  EXPECT_EQ(content(folder_ / "there" / "new.txt"), "made");
 }
 
 TEST_F(AtomicFileTest, RefusesDevicesAndPipes) {
-  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0666), 0);
-  fs::create_symlink("/dev/null", folder / "null");
-  for (const fs::path& path : {folder / "pipe", folder / "null"}) {
+  ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0666), 0);
+  fs::create_symlink("/dev/null", folder_ / "null");
+  for (const fs::path& path : {folder_ / "pipe", folder_ / "null"}) {
     EXPECT_THAT([&] { write_file_atomically(path, "text"); },
-                testing::Throws<UserError>(
+                ::testing::Throws<UserError>(
                     ::testing::Property(&UserError::what, HasSubstr("give the path of a regular file"))));
   }
-  EXPECT_TRUE(fs::is_fifo(folder / "pipe"));
+  EXPECT_TRUE(fs::is_fifo(folder_ / "pipe"));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
 TEST_F(AtomicFileTest, FullDiskLeavesTheOldFileAndNoPartialFile) {
-  const fs::path path = folder / "out.txt";
+  const fs::path path = folder_ / "out.txt";
   write_file_atomically(path, "old");
   const std::string large(100'000, 'x');
   {
@@ -167,26 +153,20 @@ TEST_F(AtomicFileTest, FullDiskLeavesTheOldFileAndNoPartialFile) {
 }
 
 TEST_F(AtomicFileTest, ReportsUnusablePathsAsUserErrors) {
-  fs::create_directory(folder / "directory");
-  write_file_atomically(folder / "file", "");
-  for (const fs::path& path : {folder / "missing" / "out.txt", folder / "directory", folder / "file" / "out.txt",
-                               folder / std::string(300, 'n')}) {
-    try {
-      write_file_atomically(path, "text");
-      FAIL() << path;
-    } catch (const UserError& error) {
-      EXPECT_THAT(error.what(), HasSubstr(path.string()));
-      EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("\n")));
-    }
+  fs::create_directory(folder_ / "directory");
+  write_file_atomically(folder_ / "file", "");
+  for (const fs::path& path : {folder_ / "missing" / "out.txt", folder_ / "directory", folder_ / "file" / "out.txt",
+                               folder_ / std::string(300, 'n')}) {
+    EXPECT_THAT(testing::message_of<UserError>([&] { write_file_atomically(path, "text"); }), HasSubstr(path.string()));
   }
 }
 
 TEST_F(AtomicFileTest, ThrowsContractErrorAfterCommit) {
-  AtomicFile file(folder / "out.txt");
+  AtomicFile file(folder_ / "out.txt");
   file.commit();
   EXPECT_THROW(file.write("late"), ContractError);
   EXPECT_THROW(file.commit(), ContractError);
-  EXPECT_EQ(content(folder / "out.txt"), "");
+  EXPECT_EQ(content(folder_ / "out.txt"), "");
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

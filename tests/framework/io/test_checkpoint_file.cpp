@@ -14,7 +14,6 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <mutex>
 #include <numeric>
@@ -24,6 +23,7 @@
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/hdf5.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -32,25 +32,15 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::message_of;
 using ::testing::Not;
 using Shape = std::vector<std::int64_t>;
 
-class CheckpointFileTest : public ::testing::Test {
+class CheckpointFileTest : public testing::WithTemporaryFolder {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "furlong_checkpoint_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder = name;
-    path = folder / "step_00000001.h5";
-  }
-  void TearDown() override { fs::remove_all(folder); }
-  static std::string content(const fs::path& file) {
-    std::ifstream in(file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
   static void put(const fs::path& file, std::string_view bytes) { std::ofstream(file, std::ios::binary) << bytes; }
 
-  void write_small() const { write_small(path); }
+  void write_small() const { write_small(path_); }
   static void write_small(const fs::path& file) {
     CheckpointWriter writer(file);
     const std::vector<float> weight = {1.5f, -2.0f, 0.0f, std::nanf(""), 1e-40f, 3.0f};
@@ -65,18 +55,11 @@ class CheckpointFileTest : public ::testing::Test {
   // Returns the message of the UserError that opening throws. Fails the test if there is none, or if it is not one line
   // that names the file.
   static std::string refusal(const fs::path& file) {
-    try {
-      CheckpointReader::open(file);
-    } catch (const UserError& error) {
-      const std::string message = error.what();
-      EXPECT_THAT(message, ::testing::StartsWith(file.string() + ": "));
-      EXPECT_THAT(message, Not(HasSubstr("\n")));
-      return message;
-    }
-    ADD_FAILURE() << file << " was opened";
-    return "";
+    const std::string message = message_of<UserError>([&] { CheckpointReader::open(file); });
+    EXPECT_THAT(message, ::testing::StartsWith(file.string() + ": "));
+    return message;
   }
-  fs::path folder, path;
+  const fs::path path_ = folder_ / "step_00000001.h5";
 };
 
 TEST_F(CheckpointFileTest, RoundTripsAllEntries) {
@@ -87,7 +70,7 @@ TEST_F(CheckpointFileTest, RoundTripsAllEntries) {
   const float scalar = -3.25f;
   const std::string binary("\0a\0\n\xff\0", 6);
   {
-    CheckpointWriter writer(path);
+    CheckpointWriter writer(path_);
     writer.tensor("a/doubles", "float64", Shape{2}, doubles.data());
     writer.tensor("a/ints", "int32", Shape{3, 1}, ints.data());
     writer.tensor("a/b/longs", "int64", Shape{1}, longs.data());
@@ -100,11 +83,11 @@ TEST_F(CheckpointFileTest, RoundTripsAllEntries) {
     writer.number("numbers/denormal", 5e-324);
     writer.number("numbers/zero", -0.0);
     writer.integer("numbers/least", std::numeric_limits<std::int64_t>::min());
-    EXPECT_FALSE(fs::exists(path));
+    EXPECT_FALSE(fs::exists(path_));
     writer.finish();
   }
-  EXPECT_TRUE(partial_files(path).empty());
-  const CheckpointReader reader = CheckpointReader::open(path);
+  EXPECT_TRUE(partial_files(path_).empty());
+  const CheckpointReader reader = CheckpointReader::open(path_);
   std::vector<std::string> names;
   for (const TensorInfo& info : reader.tensors()) names.push_back(info.name);
   EXPECT_THAT(names, ElementsAre("a/b/longs", "a/doubles", "a/empty", "a/ints", "a/scalar", "bytes"));
@@ -142,7 +125,7 @@ TEST_F(CheckpointFileTest, RoundTripsManyTensorsAndALargeOne) {
   std::vector<float> large(3'000'001);
   std::iota(large.begin(), large.end(), 0.0f);
   {
-    CheckpointWriter writer(path);
+    CheckpointWriter writer(path_);
     for (int i = 0; i < 1500; ++i) {
       const float value = static_cast<float>(i);
       writer.tensor("moments/" + std::to_string(i), "float32", Shape{1}, &value);
@@ -150,7 +133,7 @@ TEST_F(CheckpointFileTest, RoundTripsManyTensorsAndALargeOne) {
     writer.tensor("large", "float32", Shape{3'000'001}, large.data());
     writer.finish();
   }
-  const CheckpointReader reader = CheckpointReader::open(path);
+  const CheckpointReader reader = CheckpointReader::open(path_);
   EXPECT_EQ(reader.tensors("moments/").size(), 1500u);
   for (int i = 0; i < 1500; ++i) {
     float value = -1;
@@ -164,20 +147,20 @@ TEST_F(CheckpointFileTest, RoundTripsManyTensorsAndALargeOne) {
 
 TEST_F(CheckpointFileTest, EqualContentsGiveEqualBytes) {
   write_small();
-  const fs::path other = folder / "other.h5";
+  const fs::path other = folder_ / "other.h5";
   usleep(1'100'000);  // HDF5's timestamps have a resolution of one second
   write_small(other);
-  EXPECT_EQ(content(path), content(other));
-  EXPECT_EQ(checkpoint_checksum(path), checkpoint_checksum(other));
-  EXPECT_TRUE(checkpoint_checksum(path).has_value());
-  EXPECT_EQ(checkpoint_checksum(folder / "missing"), std::nullopt);
+  EXPECT_EQ(content(path_), content(other));
+  EXPECT_EQ(checkpoint_checksum(path_), checkpoint_checksum(other));
+  EXPECT_TRUE(checkpoint_checksum(path_).has_value());
+  EXPECT_EQ(checkpoint_checksum(folder_ / "missing"), std::nullopt);
 }
 
 // As docs/file_formats.md promises, plain HDF5 skips the user block.
 TEST_F(CheckpointFileTest, IsReadableByPlainHdf5) {
   write_small();
   const std::lock_guard lock(hdf5::mutex());
-  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  const hid_t file = H5Fopen(path_.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
   ASSERT_GE(file, 0);
   const hid_t dataset = H5Dopen2(file, "/parameters/blocks.0.attention.query.weight", H5P_DEFAULT);
   ASSERT_GE(dataset, 0);
@@ -191,7 +174,7 @@ TEST_F(CheckpointFileTest, IsReadableByPlainHdf5) {
 }
 
 TEST_F(CheckpointFileTest, RejectsInvalidNamesAndDtypes) {
-  CheckpointWriter writer(path);
+  CheckpointWriter writer(path_);
   const float value = 0;
   writer.tensor("a/b", "float32", Shape{1}, &value);
   EXPECT_THROW(writer.tensor("a/b", "float32", Shape{1}, &value), ContractError);
@@ -206,85 +189,78 @@ TEST_F(CheckpointFileTest, RejectsInvalidNamesAndDtypes) {
   writer.finish();
   EXPECT_THROW(writer.number("late", 1), ContractError);
   EXPECT_THROW(writer.finish(), ContractError);
-  EXPECT_EQ(CheckpointReader::open(path).number("d"), 4);
+  EXPECT_EQ(CheckpointReader::open(path_).number("d"), 4);
 }
 
 TEST_F(CheckpointFileTest, UnfinishedWriteKeepsTheOldFile) {
   write_small();
-  const std::string before = content(path);
+  const std::string before = content(path_);
   {
-    CheckpointWriter writer(path);
+    CheckpointWriter writer(path_);
     writer.integer("trainer/step", 99);
   }
-  EXPECT_EQ(content(path), before);
-  EXPECT_TRUE(partial_files(path).empty());
+  EXPECT_EQ(content(path_), before);
+  EXPECT_TRUE(partial_files(path_).empty());
 }
 
 TEST_F(CheckpointFileTest, ReadErrorsReportTheExistingEntries) {
   write_small();
-  const CheckpointReader reader = CheckpointReader::open(path);
-  const auto message = [](auto&& call) -> std::string {
-    try {
-      call();
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "no error";
-  };
+  const CheckpointReader reader = CheckpointReader::open(path_);
   const std::string weight = "parameters/blocks.0.attention.query.weight";
   std::array<float, 12> values{};
-  EXPECT_THAT(message([&] { reader.read(weight, values.data(), 48); }),
-              ::testing::AllOf(HasSubstr(path.string()), HasSubstr(weight), HasSubstr("float32 [2, 3]"),
+  EXPECT_THAT(message_of<UserError>([&] { reader.read(weight, values.data(), 48); }),
+              ::testing::AllOf(HasSubstr(path_.string()), HasSubstr(weight), HasSubstr("float32 [2, 3]"),
                                HasSubstr("expected 48 bytes")));
-  EXPECT_THAT(message([&] {
+  EXPECT_THAT(message_of<UserError>([&] {
                 reader.read(weight, "float32", Shape{3, 2}, values.data());
               }),
               ::testing::AllOf(HasSubstr("is float32 [2, 3]"), HasSubstr("expected float32 [3, 2]")));
-  EXPECT_THAT(message([&] {
+  EXPECT_THAT(message_of<UserError>([&] {
                 reader.read(weight, "int32", Shape{2, 3}, values.data());
               }),
               HasSubstr("expected int32 [2, 3]"));
-  EXPECT_THAT(message([&] { reader.info("parameters/missing"); }), HasSubstr("2 entries under 'parameters/'"));
-  EXPECT_THAT(message([&] { reader.text("trainer/step"); }), HasSubstr("is an integer, expected a text"));
-  EXPECT_THAT(message([&] { reader.integer("config"); }), HasSubstr("is a text, expected an integer"));
-  EXPECT_THAT(message([&] { reader.number("nothing"); }), HasSubstr("'nothing' is missing"));
+  EXPECT_THAT(message_of<UserError>([&] { reader.info("parameters/missing"); }),
+              HasSubstr("2 entries under 'parameters/'"));
+  EXPECT_THAT(message_of<UserError>([&] { reader.text("trainer/step"); }), HasSubstr("is an integer, expected a text"));
+  EXPECT_THAT(message_of<UserError>([&] { reader.integer("config"); }), HasSubstr("is a text, expected an integer"));
+  EXPECT_THAT(message_of<UserError>([&] { reader.number("nothing"); }), HasSubstr("'nothing' is missing"));
 }
 
 TEST_F(CheckpointFileTest, RejectsForeignFiles) {
-  EXPECT_THAT(refusal(folder / "missing.h5"), HasSubstr("missing.h5: does not exist; expected a Furlong checkpoint"));
-  EXPECT_THAT(refusal(folder), HasSubstr("a directory"));
-  put(path, "");
-  EXPECT_THAT(refusal(path), HasSubstr("empty"));
-  put(path, "model:\n  n_layers: 2\n");
-  EXPECT_THAT(refusal(path), HasSubstr("not a Furlong checkpoint"));
-  put(path, std::string(10'000, '\0'));
-  EXPECT_THAT(refusal(path), HasSubstr("not a Furlong checkpoint"));
-  fs::remove(path);
+  EXPECT_THAT(refusal(folder_ / "missing.h5"), HasSubstr("missing.h5: does not exist; expected a Furlong checkpoint"));
+  EXPECT_THAT(refusal(folder_), HasSubstr("a directory"));
+  put(path_, "");
+  EXPECT_THAT(refusal(path_), HasSubstr("empty"));
+  put(path_, "model:\n  n_layers: 2\n");
+  EXPECT_THAT(refusal(path_), HasSubstr("not a Furlong checkpoint"));
+  put(path_, std::string(10'000, '\0'));
+  EXPECT_THAT(refusal(path_), HasSubstr("not a Furlong checkpoint"));
+  fs::remove(path_);
   {
     const std::lock_guard lock(hdf5::mutex());
-    H5Fclose(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+    H5Fclose(H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
   }
-  EXPECT_THAT(refusal(path), HasSubstr("an HDF5 file but not a Furlong checkpoint"));
-  const fs::path pipe = folder / "pipe";
+  EXPECT_THAT(refusal(path_), HasSubstr("an HDF5 file but not a Furlong checkpoint"));
+  const fs::path pipe = folder_ / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THAT(refusal(pipe), HasSubstr("not a regular file"));
 
   write_small();
-  std::string later = content(path);
+  std::string later = content(path_);
   later[8] = 3;
-  put(path, later);
-  EXPECT_THAT(refusal(path), HasSubstr("format version 3 is not supported, expected 1 to 2"));
+  put(path_, later);
+  EXPECT_THAT(refusal(path_), HasSubstr("format version 3 is not supported, expected 1 to 2"));
 }
 
 TEST_F(CheckpointFileTest, ReadsNamesOfFormatVersionOne) {
-  CheckpointWriter file(path);
+  CheckpointWriter file(path_);
   for (const char* name : {"averages/norm.weight", "carried/0/layers.1.sum", "carried/pooler.weight"})
     file.integer(name, 3);
   file.finish();
-  std::string version_one = content(path);
+  std::string version_one = content(path_);
   version_one[8] = 1;
-  put(path, version_one);
-  const CheckpointReader reader = CheckpointReader::open(path);
+  put(path_, version_one);
+  const CheckpointReader reader = CheckpointReader::open(path_);
   for (const char* name : {"ema/norm.weight", "recurrent_state/0/layers.1.sum", "carried/pooler.weight"})
     EXPECT_EQ(reader.integer(name), 3) << name;
 }
@@ -364,41 +340,41 @@ TEST_F(CheckpointFileTest, RejectsForgedEntries) {
     write_small();
     {
       const std::lock_guard lock(hdf5::mutex());
-      const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+      const hid_t file = H5Fopen(path_.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
       ASSERT_GE(file, 0);
       forgeries[i].second(file);
       H5Fclose(file);
     }
-    std::string bytes = content(path);
+    std::string bytes = content(path_);
     const std::uint64_t checksum = XXH3_64bits(bytes.data() + 512, bytes.size() - 512), size = bytes.size();
     std::memcpy(&bytes[16], &checksum, sizeof checksum);
     std::memcpy(&bytes[24], &size, sizeof size);
-    put(path, bytes);
+    put(path_, bytes);
     // The checksum is valid, so that it cannot be what rejects the file.
-    EXPECT_THAT(refusal(path), AllOf(HasSubstr(forgeries[i].first), Not(HasSubstr("checksum")))) << "forgery " << i;
+    EXPECT_THAT(refusal(path_), AllOf(HasSubstr(forgeries[i].first), Not(HasSubstr("checksum")))) << "forgery " << i;
   }
 }
 
 TEST_F(CheckpointFileTest, RejectsEveryTruncation) {
   write_small();
-  const std::string whole = content(path);
+  const std::string whole = content(path_);
   ASSERT_LT(whole.size(), 20'000u);
   std::vector<std::size_t> lengths = {0, 1, 7, 8, 31, 32, 511, 512, 513, whole.size() - 1};
   for (std::size_t length = 0; length < whole.size(); length += 13) lengths.push_back(length);
   for (const std::size_t length : lengths) {
-    put(path, std::string_view(whole).substr(0, length));
-    const std::string message = refusal(path);
+    put(path_, std::string_view(whole).substr(0, length));
+    const std::string message = refusal(path_);
     EXPECT_THAT(message, HasSubstr(length == 0 ? "empty" : length < 8 ? "not a Furlong" : "truncated")) << length;
   }
-  put(path, whole + '\0');
-  EXPECT_THAT(refusal(path), HasSubstr("expected " + std::to_string(whole.size())));
-  put(path, whole);
-  EXPECT_EQ(CheckpointReader::open(path).integer("trainer/step"), 1234);
+  put(path_, whole + '\0');
+  EXPECT_THAT(refusal(path_), HasSubstr("expected " + std::to_string(whole.size())));
+  put(path_, whole);
+  EXPECT_EQ(CheckpointReader::open(path_).integer("trainer/step"), 1234);
 }
 
 TEST_F(CheckpointFileTest, RejectsEveryBitFlip) {
   write_small();
-  const std::string whole = content(path);
+  const std::string whole = content(path_);
   std::mt19937 random(3);
   std::uniform_int_distribution<std::size_t> anywhere(0, whole.size() * 8 - 1);
   std::vector<std::size_t> bits(600);
@@ -407,8 +383,8 @@ TEST_F(CheckpointFileTest, RejectsEveryBitFlip) {
   for (const std::size_t bit : bits) {
     std::string damaged = whole;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
-    put(path, damaged);
-    EXPECT_NE(refusal(path), "") << "bit " << bit;
+    put(path_, damaged);
+    EXPECT_NE(refusal(path_), "") << "bit " << bit;
   }
 }
 
@@ -416,7 +392,7 @@ TEST_F(CheckpointFileTest, RejectsEveryBitFlip) {
 // the old file must survive it.
 TEST_F(CheckpointFileTest, FullDiskAtAnyPointKeepsTheOldFile) {
   write_small();
-  const std::string before = content(path);
+  const std::string before = content(path_);
   const auto open_objects = [] {
     const std::lock_guard lock(hdf5::mutex());
     return H5Fget_obj_count(static_cast<hid_t>(H5F_OBJ_ALL), H5F_OBJ_ALL);
@@ -424,7 +400,7 @@ TEST_F(CheckpointFileTest, FullDiskAtAnyPointKeepsTheOldFile) {
   const auto open_before = open_objects();
   const std::vector<float> values(2000, 1.0f);
   const auto write_large = [&] {
-    CheckpointWriter writer(path);
+    CheckpointWriter writer(path_);
     for (int i = 0; i < 8; ++i) writer.tensor("parameters/" + std::to_string(i), "float32", Shape{2000}, values.data());
     writer.text("config", "text");
     writer.finish();
@@ -441,12 +417,12 @@ TEST_F(CheckpointFileTest, FullDiskAtAnyPointKeepsTheOldFile) {
       write_large();
     } catch (const MachineError& error) {
       ++failures;
-      EXPECT_THAT(error.what(), HasSubstr(path.string()));
+      EXPECT_THAT(error.what(), HasSubstr(path_.string()));
       EXPECT_THAT(error.what(), HasSubstr("File too large"));
     }
     setrlimit(RLIMIT_FSIZE, &previous);
-    ASSERT_EQ(content(path), before) << "limit " << bytes;
-    ASSERT_TRUE(partial_files(path).empty());
+    ASSERT_EQ(content(path_), before) << "limit " << bytes;
+    ASSERT_TRUE(partial_files(path_).empty());
   }
   signal(SIGXFSZ, previous_handler);
   EXPECT_EQ(failures, 126);                // 8 tensors of 8000 bytes never fit
@@ -454,8 +430,8 @@ TEST_F(CheckpointFileTest, FullDiskAtAnyPointKeepsTheOldFile) {
 }
 
 TEST_F(CheckpointFileTest, ReportsUnusablePathsAsUserErrors) {
-  EXPECT_THROW(CheckpointWriter(folder / "missing" / "step.h5"), UserError);
-  EXPECT_THROW(CheckpointWriter{folder}, UserError);
+  EXPECT_THROW(CheckpointWriter(folder_ / "missing" / "step.h5"), UserError);
+  EXPECT_THROW(CheckpointWriter{folder_}, UserError);
 }
 
 TEST_F(CheckpointFileTest, ThreadsWriteAndReadConcurrently) {
@@ -466,7 +442,7 @@ TEST_F(CheckpointFileTest, ThreadsWriteAndReadConcurrently) {
     threads.emplace_back([&, t] {
       const std::vector<std::int32_t> values(50'000, t);
       for (int round = 0; round < 5; ++round) {
-        const fs::path mine = folder / (std::to_string(t) + ".h5");
+        const fs::path mine = folder_ / (std::to_string(t) + ".h5");
         {
           CheckpointWriter writer(mine);
           for (int i = 0; i < 10; ++i)
@@ -476,7 +452,7 @@ TEST_F(CheckpointFileTest, ThreadsWriteAndReadConcurrently) {
         std::vector<std::int32_t> back(values.size());
         const CheckpointReader reader = CheckpointReader::open(mine);
         reader.read("tensors/9", "int32", Shape{50'000}, back.data());
-        if (back == values && CheckpointReader::open(path).integer("trainer/step") == 1234)
+        if (back == values && CheckpointReader::open(path_).integer("trainer/step") == 1234)
           ++whole[static_cast<std::size_t>(t)];
       }
     });
@@ -487,8 +463,8 @@ TEST_F(CheckpointFileTest, ThreadsWriteAndReadConcurrently) {
 
 TEST_F(CheckpointFileTest, ReaderOutlivesTheFileName) {
   write_small();
-  const CheckpointReader reader = CheckpointReader::open(path);
-  fs::remove(path);
+  const CheckpointReader reader = CheckpointReader::open(path_);
+  fs::remove(path_);
   EXPECT_EQ(reader.text("config"), "model:\n  n_layers: 2\n");
 }
 

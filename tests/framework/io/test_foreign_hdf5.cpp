@@ -8,7 +8,7 @@
 
 #include "framework/core/error.h"
 #include "framework/core/machine.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong::hdf5 {
 namespace {

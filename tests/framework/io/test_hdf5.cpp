@@ -2,18 +2,17 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
+#include "tests/temporary_folder.h"
 
 #ifdef FURLONG_SANITIZED
 // HDF5 1.10.8 leaks object headers that it could not read completely; the tests below trigger this hundreds of times.
@@ -24,21 +23,9 @@ namespace furlong::hdf5 {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::message_of;
 
-/// Gives each test its own folder and removes it afterwards.
-class Hdf5Test : public ::testing::Test {
- protected:
-  Hdf5Test() {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ =
-        fs::temp_directory_path() / (std::string("furlong_hdf5_") + info->name() + "_" + std::to_string(::getpid()));
-    fs::create_directories(folder_);
-  }
-  ~Hdf5Test() override { fs::remove_all(folder_); }
-  std::string file(const std::string& name) const { return (folder_ / name).string(); }
-
-  fs::path folder_;
-};
+class Hdf5Test : public testing::WithTemporaryFolder {};
 
 template <class T>
 std::vector<T> ramp(std::size_t size) {
@@ -68,26 +55,26 @@ void expect_round_trip(const std::string& path, Type type) {
 }
 
 TEST_F(Hdf5Test, RoundTripsEveryType) {
-  expect_round_trip<std::uint8_t>(file("a.h5"), Type::u8);
-  expect_round_trip<std::uint16_t>(file("a.h5"), Type::u16);
-  expect_round_trip<std::uint32_t>(file("a.h5"), Type::u32);
-  expect_round_trip<std::uint64_t>(file("a.h5"), Type::u64);
-  expect_round_trip<std::int32_t>(file("a.h5"), Type::i32);
-  expect_round_trip<std::int64_t>(file("a.h5"), Type::i64);
-  expect_round_trip<float>(file("a.h5"), Type::f32);
-  expect_round_trip<double>(file("a.h5"), Type::f64);
-  expect_round_trip<std::uint16_t>(file("a.h5"), Type::bf16);
+  expect_round_trip<std::uint8_t>(path("a.h5"), Type::u8);
+  expect_round_trip<std::uint16_t>(path("a.h5"), Type::u16);
+  expect_round_trip<std::uint32_t>(path("a.h5"), Type::u32);
+  expect_round_trip<std::uint64_t>(path("a.h5"), Type::u64);
+  expect_round_trip<std::int32_t>(path("a.h5"), Type::i32);
+  expect_round_trip<std::int64_t>(path("a.h5"), Type::i64);
+  expect_round_trip<float>(path("a.h5"), Type::f32);
+  expect_round_trip<double>(path("a.h5"), Type::f64);
+  expect_round_trip<std::uint16_t>(path("a.h5"), Type::bf16);
 }
 
 TEST_F(Hdf5Test, RoundTripsScalarsAndEmptyDatasets) {
   const double value = 2.5;
-  AtomicFile created_on_disk(file("a.h5"));
+  AtomicFile created_on_disk(path("a.h5"));
   File created = File::create(created_on_disk);
   created.write("scalar", Type::f64, {}, &value);
   created.write("empty", Type::u64, {0, 2}, nullptr);
   created.close();
   created_on_disk.commit();
-  const File opened = File::open(file("a.h5"));
+  const File opened = File::open(path("a.h5"));
   double found = 0;
   opened.dataset("scalar").read(&found, sizeof found);
   EXPECT_EQ(found, value);
@@ -98,7 +85,7 @@ TEST_F(Hdf5Test, RoundTripsScalarsAndEmptyDatasets) {
 TEST_F(Hdf5Test, RoundTripsAttributesOfEveryKind) {
   const std::string large(200'000, 'x');  // larger than the 64 KiB of an object header
   {
-    AtomicFile created_on_disk(file("a.h5"));
+    AtomicFile created_on_disk(path("a.h5"));
     File created = File::create(created_on_disk);
     created.set_text("title", "Zürich\n\"quoted\"");
     created.set_text("empty", "");
@@ -111,7 +98,7 @@ TEST_F(Hdf5Test, RoundTripsAttributesOfEveryKind) {
     created.close();
     created_on_disk.commit();
   }
-  const File opened = File::open(file("a.h5"));
+  const File opened = File::open(path("a.h5"));
   EXPECT_EQ(opened.text("title"), "again");
   EXPECT_EQ(opened.text("empty"), "");
   EXPECT_EQ(opened.text("large"), large);
@@ -126,7 +113,7 @@ TEST_F(Hdf5Test, RoundTripsAttributesOfEveryKind) {
 }
 
 TEST_F(Hdf5Test, AppendsRowsAndReadsRanges) {
-  AtomicFile created_on_disk(file("a.h5"));
+  AtomicFile created_on_disk(path("a.h5"));
   File created = File::create(created_on_disk);
   Dataset rows = created.create_dataset("rows", Type::u32, {0, 2},
                                         {.chunk = {16, 2}, .fletcher32 = true, .deflate = 6, .extendible = true});
@@ -136,7 +123,7 @@ TEST_F(Hdf5Test, AppendsRowsAndReadsRanges) {
   created.close();
   created_on_disk.commit();
 
-  const File opened = File::open(file("a.h5"));
+  const File opened = File::open(path("a.h5"));
   const Dataset dataset = opened.dataset("rows");
   std::vector<std::uint32_t> found(2 * 30);
   dataset.read_rows(13, 43, found.data(), found.size() * 4);
@@ -151,7 +138,7 @@ TEST_F(Hdf5Test, AppendsRowsAndReadsRanges) {
 }
 
 TEST_F(Hdf5Test, ListsMembersAndDatasets) {
-  AtomicFile disk(file("a.h5"));
+  AtomicFile disk(path("a.h5"));
   File tree = File::create(disk);
   const std::uint8_t byte = 1;
   tree.write("b/c/d", Type::u8, {1}, &byte);
@@ -172,30 +159,20 @@ TEST_F(Hdf5Test, ListsMembersAndDatasets) {
   EXPECT_THROW(tree.dataset("nothing"), UserError);
 }
 
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no UserError";
-}
-
 TEST_F(Hdf5Test, RejectsFilesThatCannotBeOpened) {
-  std::ofstream(file("empty.h5")).close();
-  std::ofstream(file("text.h5")) << std::string(5000, 't');
+  file("empty.h5", "");
+  file("text.h5", std::string(5000, 't'));
   const auto contains = [](const std::string& message, const std::string& part) {
     return message.find(part) != std::string::npos;
   };
   for (const std::string name : {"missing.h5", "empty.h5", "text.h5"}) {
-    const std::string message = message_of([&] { File::open(file(name)); });
-    EXPECT_TRUE(contains(message, file(name))) << message;
-    EXPECT_FALSE(contains(message, "\n")) << message;
+    const std::string message = message_of<UserError>([&] { File::open(path(name)); });
+    EXPECT_TRUE(contains(message, path(name))) << message;
   }
-  EXPECT_TRUE(contains(message_of([&] { File::open(file("missing.h5")); }),
+  EXPECT_TRUE(contains(message_of<UserError>([&] { File::open(path("missing.h5")); }),
                        "missing.h5: does not exist; expected an HDF5 file"));
-  EXPECT_TRUE(contains(message_of([&] { File::open(file("text.h5")); }), "signature"));
-  EXPECT_TRUE(contains(message_of([&] { File::open(folder_.string()); }), "not a regular file"));
+  EXPECT_TRUE(contains(message_of<UserError>([&] { File::open(path("text.h5")); }), "signature"));
+  EXPECT_TRUE(contains(message_of<UserError>([&] { File::open(folder_.string()); }), "not a regular file"));
 }
 
 /// Reads everything in a file of a few datasets and the text "vocabulary".
@@ -216,18 +193,15 @@ std::vector<std::uint8_t> read_everything(const std::string& path) {
 
 TEST_F(Hdf5Test, DetectsDamageOrReadsUndamagedData) {
   const auto tokens = ramp<std::uint8_t>(20'000);
-  AtomicFile made_on_disk(file("a.h5"));
+  AtomicFile made_on_disk(path("a.h5"));
   File made = File::create(made_on_disk);
   made.write("tokens", Type::u8, {20'000}, tokens.data(), {.chunk = {4096}, .fletcher32 = true, .extendible = true});
   made.write("splits/train", Type::u8, {100}, tokens.data(), {.chunk = {64}, .fletcher32 = true});
   made.set_text("vocabulary", std::string(300, 'v'));
   made.close();
   made_on_disk.commit();
-  const auto whole = read_everything(file("a.h5"));
-  std::ifstream stream(file("a.h5"), std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(stream)), {});
-
-  const auto write = [&](const std::string& content) { std::ofstream(file("b.h5"), std::ios::binary) << content; };
+  const auto whole = read_everything(path("a.h5"));
+  const std::string bytes = content(path("a.h5"));
   std::mt19937_64 random(1);
   int found = 0;
   const int trials = 600;
@@ -238,19 +212,19 @@ TEST_F(Hdf5Test, DetectsDamageOrReadsUndamagedData) {
                                  : trial % 4 == 1 ? random() % 4096
                                                   : bytes.size() - 1 - random() % 2048;
     damaged[position] ^= static_cast<char>(1 << (random() % 8));
-    write(damaged);
+    file("b.h5", damaged);
     try {
-      EXPECT_EQ(read_everything(file("b.h5")), whole) << "undetected bit flip at " << position;
+      EXPECT_EQ(read_everything(path("b.h5")), whole) << "undetected bit flip at " << position;
     } catch (const UserError& error) {
       ++found;
-      EXPECT_NE(std::string(error.what()).find(file("b.h5")), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(path("b.h5")), std::string::npos) << error.what();
     }
   }
   // About four fifths of the file are data and live metadata; the rest is unused space.
   EXPECT_GT(found, trials / 2);
   for (std::size_t length = 0; length < bytes.size(); length += 97) {
-    write(bytes.substr(0, length));
-    EXPECT_THROW(read_everything(file("b.h5")), UserError) << "truncated to " << length;
+    file("b.h5", bytes.substr(0, length));
+    EXPECT_THROW(read_everything(path("b.h5")), UserError) << "truncated to " << length;
   }
 }
 
@@ -261,48 +235,45 @@ TEST_F(Hdf5Test, ThrowsMachineErrorForAFailedWrite) {
   const rlimit limited{64 * 1024, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limited), 0);
   const std::vector<std::uint8_t> values(1 << 20, 1);
-  std::string message;
-  try {
-    AtomicFile made_on_disk(file("a.h5"));
+  const std::string message = message_of<MachineError>([&] {
+    AtomicFile made_on_disk(path("a.h5"));
     File made = File::create(made_on_disk);
     Dataset dataset =
         made.create_dataset("values", Type::u8, {0}, {.chunk = {1 << 16}, .fletcher32 = true, .extendible = true});
     for (int i = 0; i < 16; ++i) dataset.append(values.data(), values.size());
     made.close();
     made_on_disk.commit();
-  } catch (const MachineError& error) {
-    message = error.what();
-  }
+  });
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, old_handler);
   EXPECT_NE(message.find("a.h5"), std::string::npos) << message;
   EXPECT_NE(message.find("File too large"), std::string::npos) << message;
   // The library still works afterwards.
-  expect_round_trip<float>(file("b.h5"), Type::f32);
+  expect_round_trip<float>(path("b.h5"), Type::f32);
 }
 
 TEST_F(Hdf5Test, ClosingAFileClosesItsObjects) {
-  AtomicFile made_on_disk(file("a.h5"));
+  AtomicFile made_on_disk(path("a.h5"));
   File made = File::create(made_on_disk);
   const std::uint8_t byte = 1;
   Dataset dataset = made.write("x", Type::u8, {1}, &byte);
   made.close();
   made_on_disk.commit();
-  fs::rename(file("a.h5"), file("b.h5"));
+  fs::rename(path("a.h5"), path("b.h5"));
   std::uint8_t found = 0;
   EXPECT_THROW(dataset.read(&found, 1), Error);
-  EXPECT_NO_THROW(File::open(file("b.h5")).dataset("x").read(&found, 1));
+  EXPECT_NO_THROW(File::open(path("b.h5")).dataset("x").read(&found, 1));
   EXPECT_EQ(found, 1);
 }
 
 TEST_F(Hdf5Test, ManyThreadsReadConcurrently) {
   const auto values = ramp<std::uint32_t>(100'000);
-  AtomicFile made_on_disk(file("a.h5"));
+  AtomicFile made_on_disk(path("a.h5"));
   File made = File::create(made_on_disk);
   made.write("values", Type::u32, {values.size()}, values.data(), {.chunk = {1024}, .fletcher32 = true});
   made.close();
   made_on_disk.commit();
-  const File opened = File::open(file("a.h5"));
+  const File opened = File::open(path("a.h5"));
   std::vector<std::thread> threads;
   std::vector<int> wrong(4, 0);
   for (std::size_t thread = 0; thread < 4; ++thread) {

@@ -8,9 +8,9 @@
 
 #include "framework/core/arena.h"
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/framework/engine_testing.h"
 #include "tests/places.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

@@ -9,13 +9,13 @@
 #include <cerrno>
 #include <cmath>
 #include <fstream>
-#include <iterator>
 #include <set>
 
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"
 #include "framework/io/checkpoint_shards.h"
+#include "tests/temporary_folder.h"
 #include "trainers/model/model.h"
 
 // Overrides the C library's function, to simulate a file system without hard links.
@@ -32,16 +32,10 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::message_of;
 
-class CheckpointDirectoryTest : public ::testing::Test {
+class CheckpointDirectoryTest : public testing::WithTemporaryFolder {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "furlong_checkpoints_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root = name;
-    folder = root / "run" / "checkpoints";
-  }
-  void TearDown() override { fs::remove_all(root); }
   static void write(const CheckpointDirectory& directory, std::int64_t step) {
     CheckpointWriter writer(directory.path_for(step));
     writer.integer("trainer/step", step);
@@ -55,27 +49,27 @@ class CheckpointDirectoryTest : public ::testing::Test {
   }
   std::set<std::string> files() const {
     std::set<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+    for (const auto& entry : fs::directory_iterator(checkpoints_)) names.insert(entry.path().filename().string());
     return names;
   }
-  fs::path root, folder;
+  const fs::path checkpoints_ = folder_ / "run" / "checkpoints";
 };
 
 TEST_F(CheckpointDirectoryTest, StepNamesSortNumerically) {
-  const CheckpointDirectory directory(folder, 2, true);
-  EXPECT_EQ(directory.path_for(1234), folder / "step_00001234.h5");
-  EXPECT_EQ(directory.path_for(0), folder / "step_00000000.h5");
-  EXPECT_EQ(directory.path_for(12'345'678'901), folder / "step_12345678901.h5");
+  const CheckpointDirectory directory(checkpoints_, 2, true);
+  EXPECT_EQ(directory.path_for(1234), checkpoints_ / "step_00001234.h5");
+  EXPECT_EQ(directory.path_for(0), checkpoints_ / "step_00000000.h5");
+  EXPECT_EQ(directory.path_for(12'345'678'901), checkpoints_ / "step_12345678901.h5");
   EXPECT_THROW(directory.path_for(-1), ContractError);
   EXPECT_EQ(directory.newest_complete(), std::nullopt);
-  EXPECT_THROW(CheckpointDirectory(folder, 0, true), ContractError);
-  std::ofstream(root / "file") << "";
-  EXPECT_THROW(CheckpointDirectory(root / "file", 1, true), UserError);
-  EXPECT_THROW(CheckpointDirectory(root / "file" / "below", 1, true), UserError);
+  EXPECT_THROW(CheckpointDirectory(checkpoints_, 0, true), ContractError);
+  std::ofstream(folder_ / "file") << "";
+  EXPECT_THROW(CheckpointDirectory(folder_ / "file", 1, true), UserError);
+  EXPECT_THROW(CheckpointDirectory(folder_ / "file" / "below", 1, true), UserError);
 }
 
 TEST_F(CheckpointDirectoryTest, KeepsLastCheckpoints) {
-  CheckpointDirectory directory(folder, 2, false);
+  CheckpointDirectory directory(checkpoints_, 2, false);
   for (const std::int64_t step : {5, 10, 99'999'999, 100'000'000}) {
     write(directory, step);
     directory.committed(step, 1.0 / static_cast<double>(step));
@@ -88,7 +82,7 @@ TEST_F(CheckpointDirectoryTest, KeepsLastCheckpoints) {
 
 TEST_F(CheckpointDirectoryTest, KeepsBestAcrossRuns) {
   {
-    CheckpointDirectory directory(folder, 1, true);
+    CheckpointDirectory directory(checkpoints_, 1, true);
     const std::vector<std::pair<std::int64_t, double>> losses = {{10, 3.0}, {20, 2.0}, {30, 2.5}, {40, std::nan("")}};
     for (const auto& [step, loss] : losses) {
       write(directory, step);
@@ -98,37 +92,37 @@ TEST_F(CheckpointDirectoryTest, KeepsBestAcrossRuns) {
     directory.committed(50);
   }
   EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "best.json", "step_00000050.h5"}));
-  CheckpointDirectory directory(folder, 1, true);
+  CheckpointDirectory directory(checkpoints_, 1, true);
   ASSERT_TRUE(directory.best().has_value());
   EXPECT_EQ(directory.best()->step, 20);
   EXPECT_EQ(directory.best()->validation_loss, 2.0);
   EXPECT_EQ(step_in(directory.best()->path), 20);
   write(directory, 60);
   directory.committed(60, 2.0);  // no better
-  EXPECT_EQ(step_in(folder / "best.h5"), 20);
+  EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 20);
   write(directory, 70);
   directory.committed(70, 1.9999999999999998);
-  EXPECT_EQ(step_in(folder / "best.h5"), 70);
+  EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 70);
   EXPECT_EQ(directory.best()->validation_loss, 1.9999999999999998);
-  EXPECT_EQ(fs::hard_link_count(folder / "best.h5"), 2u);
+  EXPECT_EQ(fs::hard_link_count(checkpoints_ / "best.h5"), 2u);
   EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "best.json", "step_00000070.h5"}));
 }
 
 TEST_F(CheckpointDirectoryTest, CopiesBestWithoutHardLinks) {
   hard_links_work = false;
-  CheckpointDirectory directory(folder, 1, true);
+  CheckpointDirectory directory(checkpoints_, 1, true);
   for (const std::int64_t step : {1, 2, 3}) {
     write(directory, step);
     directory.committed(step, step == 3 ? 9.0 : 1.0 / static_cast<double>(step));
   }
   hard_links_work = true;
   EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "best.json", "step_00000003.h5"}));
-  EXPECT_EQ(fs::hard_link_count(folder / "best.h5"), 1u);
-  EXPECT_EQ(step_in(folder / "best.h5"), 2);
+  EXPECT_EQ(fs::hard_link_count(checkpoints_ / "best.h5"), 1u);
+  EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 2);
 }
 
 TEST_F(CheckpointDirectoryTest, SkipsDamagedCheckpoints) {
-  CheckpointDirectory directory(folder, 5, true);
+  CheckpointDirectory directory(checkpoints_, 5, true);
   for (const std::int64_t step : {1, 2, 3, 4}) {
     write(directory, step);
     directory.committed(step);
@@ -141,27 +135,22 @@ TEST_F(CheckpointDirectoryTest, SkipsDamagedCheckpoints) {
   std::ofstream(directory.path_for(2), std::ios::trunc) << "";
   EXPECT_EQ(directory.newest_complete(), directory.path_for(1));
   damage(directory.path_for(1));
-  try {
-    directory.newest_complete();
-    FAIL() << "returned a damaged checkpoint";
-  } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("none of the 4 checkpoints"));
-    EXPECT_THAT(error.what(), HasSubstr("step_00000004.h5: damaged"));
-    EXPECT_THAT(error.what(), HasSubstr("--resume never"));
-  }
+  EXPECT_THAT(message_of<UserError>([&] { directory.newest_complete(); }),
+              AllOf(HasSubstr("none of the 4 checkpoints"), HasSubstr("step_00000004.h5: damaged"),
+                    HasSubstr("--resume never")));
 }
 
 TEST_F(CheckpointDirectoryTest, FallsBackToBest) {
   {
-    CheckpointDirectory directory(folder, 1, true);
+    CheckpointDirectory directory(checkpoints_, 1, true);
     write(directory, 1);
     directory.committed(1, 0.5);
     write(directory, 2);
     directory.committed(2, 0.7);
     damage(directory.path_for(2));
   }
-  const CheckpointDirectory directory(folder, 1, true);
-  EXPECT_EQ(directory.newest_complete(), folder / "best.h5");
+  const CheckpointDirectory directory(checkpoints_, 1, true);
+  EXPECT_EQ(directory.newest_complete(), checkpoints_ / "best.h5");
 }
 
 /// A checkpoint of two ranks, of which one had data to write.
@@ -185,47 +174,47 @@ void write_in_shards(const CheckpointDirectory& directory, std::int64_t step) {
 
 TEST_F(CheckpointDirectoryTest, KeepsShardsOfBestWithoutReadableRecord) {
   {
-    CheckpointDirectory directory(folder, 1, true);
+    CheckpointDirectory directory(checkpoints_, 1, true);
     for (const std::int64_t step : {1, 2}) {
       write_in_shards(directory, step);
       directory.committed(step, static_cast<double>(step));
     }
-    EXPECT_EQ(CheckpointReader::shards_of(folder / "best.h5"),
+    EXPECT_EQ(CheckpointReader::shards_of(checkpoints_ / "best.h5"),
               (std::vector<std::string>{"step_00000001.shard_0_of_2.h5", "step_00000001.shard_1_of_2.h5"}));
   }
-  write_file_atomically(folder / "best.json", "{");
-  CheckpointDirectory directory(folder, 1, true);
+  write_file_atomically(checkpoints_ / "best.json", "{");
+  CheckpointDirectory directory(checkpoints_, 1, true);
   for (const std::int64_t step : {3, 4}) {
     write_in_shards(directory, step);
     directory.committed(step);
   }
-  EXPECT_EQ(CheckpointReader::open(folder / "best.h5").tensors().size(), 1u) << "whole";
-  EXPECT_FALSE(fs::exists(folder / "step_00000003.shard_0_of_2.h5")) << "its checkpoint was removed";
+  EXPECT_EQ(CheckpointReader::open(checkpoints_ / "best.h5").tensors().size(), 1u) << "whole";
+  EXPECT_FALSE(fs::exists(checkpoints_ / "step_00000003.shard_0_of_2.h5")) << "its checkpoint was removed";
   directory.committed(4, 0.5);
-  EXPECT_FALSE(fs::exists(folder / "step_00000001.shard_0_of_2.h5")) << "its checkpoint is no longer the best";
+  EXPECT_FALSE(fs::exists(checkpoints_ / "step_00000001.shard_0_of_2.h5")) << "its checkpoint is no longer the best";
 }
 
 // Another rank may be ahead and have written its shard of the next checkpoint.
 TEST_F(CheckpointDirectoryTest, KeepsShardsOfLaterSteps) {
-  CheckpointDirectory directory(folder, 1, false);
+  CheckpointDirectory directory(checkpoints_, 1, false);
   write_in_shards(directory, 1);
   for (const char* name : {"step_00000000.shard_1_of_2.h5", "step_00000002.shard_1_of_2.h5"})
-    std::ofstream(folder / name) << "part";
+    std::ofstream(checkpoints_ / name) << "part";
   directory.committed(1);
-  EXPECT_FALSE(fs::exists(folder / "step_00000000.shard_1_of_2.h5")) << "its checkpoint was never completed";
-  EXPECT_TRUE(fs::exists(folder / "step_00000002.shard_1_of_2.h5"));
+  EXPECT_FALSE(fs::exists(checkpoints_ / "step_00000000.shard_1_of_2.h5")) << "its checkpoint was never completed";
+  EXPECT_TRUE(fs::exists(checkpoints_ / "step_00000002.shard_1_of_2.h5"));
   directory.discard_after(1);
-  EXPECT_FALSE(fs::exists(folder / "step_00000002.shard_1_of_2.h5")) << "left by a killed run";
-  EXPECT_TRUE(fs::exists(folder / "step_00000001.shard_1_of_2.h5"));
+  EXPECT_FALSE(fs::exists(checkpoints_ / "step_00000002.shard_1_of_2.h5")) << "left by a killed run";
+  EXPECT_TRUE(fs::exists(checkpoints_ / "step_00000001.shard_1_of_2.h5"));
 }
 
 TEST_F(CheckpointDirectoryTest, RemovesInterruptedWrites) {
-  fs::create_directories(folder);
-  std::ofstream(partial_path(folder / "step_00000009.h5")) << "half";
-  std::ofstream(partial_path(folder / "best.h5")) << "half";
-  std::ofstream(folder / "notes.txt") << "mine";
-  std::ofstream(folder / "step_9.h5") << "not our name";
-  const CheckpointDirectory directory(folder, 1, true);
+  fs::create_directories(checkpoints_);
+  std::ofstream(partial_path(checkpoints_ / "step_00000009.h5")) << "half";
+  std::ofstream(partial_path(checkpoints_ / "best.h5")) << "half";
+  std::ofstream(checkpoints_ / "notes.txt") << "mine";
+  std::ofstream(checkpoints_ / "step_9.h5") << "not our name";
+  const CheckpointDirectory directory(checkpoints_, 1, true);
   EXPECT_EQ(files(), (std::set<std::string>{"notes.txt", "step_9.h5"}));
   EXPECT_EQ(directory.newest_complete(), std::nullopt);
 }
@@ -233,41 +222,37 @@ TEST_F(CheckpointDirectoryTest, RemovesInterruptedWrites) {
 // A kill between best.json and best.h5: the next run makes them consistent.
 TEST_F(CheckpointDirectoryTest, CompletesInterruptedChangeOfBest) {
   const auto record = [&](std::int64_t step, double loss) {
-    write_file_atomically(folder / "best.json",
+    write_file_atomically(checkpoints_ / "best.json",
                           fmt::format(R"({{"step":{},"validation_loss":{},"file":"best.h5"}})", step, loss));
   };
   {
-    CheckpointDirectory directory(folder, 2, true);
+    CheckpointDirectory directory(checkpoints_, 2, true);
     write(directory, 1);
     record(1, 3.0);  // killed before the first best.h5
   }
-  EXPECT_EQ(CheckpointDirectory(folder, 2, true).best()->step, 1);
-  EXPECT_EQ(step_in(folder / "best.h5"), 1);
+  EXPECT_EQ(CheckpointDirectory(checkpoints_, 2, true).best()->step, 1);
+  EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 1);
   {
-    CheckpointDirectory directory(folder, 2, true);
+    CheckpointDirectory directory(checkpoints_, 2, true);
     write(directory, 2);
     record(2, 2.0);  // killed before best.h5 moved on
   }
-  EXPECT_EQ(CheckpointDirectory(folder, 2, true).best()->validation_loss, 2.0);
-  EXPECT_EQ(step_in(folder / "best.h5"), 2);
+  EXPECT_EQ(CheckpointDirectory(checkpoints_, 2, true).best()->validation_loss, 2.0);
+  EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 2);
   for (const char* damaged : {"{\"step\":", R"({"step":-1,"validation_loss":2.0,"file":"best.h5"})"}) {
-    write_file_atomically(folder / "best.json", damaged);
-    EXPECT_FALSE(CheckpointDirectory(folder, 2, true).best().has_value()) << damaged;
+    write_file_atomically(checkpoints_ / "best.json", damaged);
+    EXPECT_FALSE(CheckpointDirectory(checkpoints_, 2, true).best().has_value()) << damaged;
   }
 }
 
 TEST_F(CheckpointDirectoryTest, RejectsFolderAsBestRecord) {
-  fs::create_directories(folder / "best.json");
-  try {
-    CheckpointDirectory(folder, 2, true);
-    ADD_FAILURE() << "accepted";
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("best.json: cannot read: "), std::string::npos) << error.what();
-  }
+  fs::create_directories(checkpoints_ / "best.json");
+  EXPECT_THAT(message_of<UserError>([&] { CheckpointDirectory(checkpoints_, 2, true); }),
+              HasSubstr("best.json: cannot read: "));
 }
 
 TEST_F(CheckpointDirectoryTest, DiscardsLaterSteps) {
-  CheckpointDirectory directory(folder, 2, true);
+  CheckpointDirectory directory(checkpoints_, 2, true);
   for (const std::int64_t step : {10, 20, 30}) {
     write(directory, step);
     directory.committed(step, 1.0 / static_cast<double>(step));
@@ -289,13 +274,13 @@ TEST_F(CheckpointDirectoryTest, DiscardsLaterSteps) {
 
 TEST_F(CheckpointDirectoryTest, ForgetsBestWithoutKeepBest) {
   {
-    CheckpointDirectory directory(folder, 1, true);
+    CheckpointDirectory directory(checkpoints_, 1, true);
     write(directory, 10);
     directory.committed(10, 2.0);
   }
-  CheckpointDirectory directory(folder, 1, false);
+  CheckpointDirectory directory(checkpoints_, 1, false);
   EXPECT_EQ(directory.newest_complete(), directory.path_for(10));
-  EXPECT_TRUE(fs::exists(folder / "best.h5")) << "nothing has replaced it yet";
+  EXPECT_TRUE(fs::exists(checkpoints_ / "best.h5")) << "nothing has replaced it yet";
   write(directory, 20);
   directory.committed(20, 3.0);
   EXPECT_EQ(files(), (std::set<std::string>{"step_00000020.h5"}));
@@ -303,12 +288,12 @@ TEST_F(CheckpointDirectoryTest, ForgetsBestWithoutKeepBest) {
 }
 
 TEST_F(CheckpointDirectoryTest, DiscardsAllBeforeFirstStep) {
-  CheckpointDirectory directory(folder, 1, true);
+  CheckpointDirectory directory(checkpoints_, 1, true);
   write(directory, 10);
   directory.committed(10, 2.0);
   // A best.h5 without a record.
-  write_file_atomically(folder / "best.json", "{");
-  CheckpointDirectory again(folder, 1, true);
+  write_file_atomically(checkpoints_ / "best.json", "{");
+  CheckpointDirectory again(checkpoints_, 1, true);
   EXPECT_FALSE(again.best().has_value());
   again.discard_after(-1);
   EXPECT_EQ(files(), std::set<std::string>{});
@@ -316,17 +301,10 @@ TEST_F(CheckpointDirectoryTest, DiscardsAllBeforeFirstStep) {
 
 // A finetune run stands for the student of its last stage.
 TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
-  const fs::path run = root / "finetuned";
+  const fs::path run = folder_ / "finetuned";
   fs::create_directories(run);
   EXPECT_EQ(last_stage_of(run), std::nullopt);
-  const auto refusal = [&] {
-    try {
-      checkpoint_of(run);
-    } catch (const UserError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
+  const auto refusal = [&] { return message_of<UserError>([&] { checkpoint_of(run); }); };
   EXPECT_THAT(refusal(), HasSubstr("no checkpoint found"));
   std::ofstream(run / "config.json") << "{}";
   EXPECT_THAT(refusal(), HasSubstr("a Hugging Face directory; expected a run directory or checkpoint; import it: "));
@@ -357,16 +335,16 @@ TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
 }
 
 TEST_F(CheckpointDirectoryTest, ReaderFindsNewestDuringRun) {
-  EXPECT_EQ(newest_complete_checkpoint(folder), std::nullopt);
-  CheckpointDirectory directory(folder, 2, true);
+  EXPECT_EQ(newest_complete_checkpoint(checkpoints_), std::nullopt);
+  CheckpointDirectory directory(checkpoints_, 2, true);
   for (const std::int64_t step : {10, 20, 30}) {
     write(directory, step);
     directory.committed(step, step == 10 ? 1.0 : 2.0);
   }
-  EXPECT_EQ(newest_complete_checkpoint(folder), directory.path_for(30)) << "not the best";
+  EXPECT_EQ(newest_complete_checkpoint(checkpoints_), directory.path_for(30)) << "not the best";
   damage(directory.path_for(30));
   damage(directory.path_for(20));
-  EXPECT_EQ(newest_complete_checkpoint(folder), folder / "best.h5");
+  EXPECT_EQ(newest_complete_checkpoint(checkpoints_), checkpoints_ / "best.h5");
 }
 
 }  // namespace

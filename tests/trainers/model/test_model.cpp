@@ -1,14 +1,14 @@
 #include "trainers/model/model.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 #include <set>
 
 #include "tests/reference/values.h"
+#include "tests/temporary_folder.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 
 namespace furlong {
@@ -31,10 +31,12 @@ std::set<std::string> names(const Model& model, bool trained) {
   return result;
 }
 
-TEST(LoadModel, RejectsNonFiniteWeights) {
+class LoadModel : public testing::WithTemporaryFolder {};
+
+TEST_F(LoadModel, RejectsNonFiniteWeights) {
   const Model model = make_model(resolve(settings_with("tied_embeddings: true")), Vocabulary::protein(), Device{});
   const Parameter& parameter = model.store->parameters().back();
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / fmt::format("nan_{}.h5", getpid());
+  const std::filesystem::path path = folder_ / "nan.h5";
   parameter.master().data<float>()[5] = std::nanf("");
   {
     CheckpointWriter file(path);
@@ -43,13 +45,8 @@ TEST(LoadModel, RejectsNonFiniteWeights) {
     file.text("vocabulary", model.vocabulary.to_json());
     file.finish();
   }
-  try {
-    load_model(CheckpointReader::open(path), Device{}, Weights::raw);
-    ADD_FAILURE() << "accepted";
-  } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find(parameter.name() + " has 1 values"), std::string::npos) << error.what();
-  }
-  std::filesystem::remove(path);
+  EXPECT_THAT(testing::message_of<UserError>([&] { load_model(CheckpointReader::open(path), Device{}, Weights::raw); }),
+              ::testing::HasSubstr(parameter.name() + " has 1 values"));
 }
 
 TEST(MakeModel, EveryModelKeyReachesTheNetwork) {

@@ -1,7 +1,7 @@
 // model.attention.layers, whose entries name one mechanism or one for each head.
 #include "layers/attention/mechanism.h"
 #include "layers/blocks/block.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "trainers/model/model.h"
 
 namespace furlong {

@@ -6,8 +6,8 @@
 
 #include "framework/config/reader.h"
 #include "framework/core/error.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/places.h"
+#include "tests/temporary_folder.h"
 #include "trainers/settings/settings.h"
 
 namespace furlong {

@@ -5,9 +5,9 @@
 #include "framework/core/gpu_engine.h"
 #include "framework/cuda/engine/availability.h"
 #include "framework/cuda/engine/report.h"
-#include "tests/datasets/temporary_folder.h"
 #include "tests/framework/engine_testing.h"
 #include "tests/places.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {

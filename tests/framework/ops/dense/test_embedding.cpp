@@ -8,6 +8,7 @@
 #include "framework/primitives/arithmetic.h"
 #include "tests/reference/embedding.h"
 #include "tests/reference/values.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -222,13 +223,9 @@ TEST(EmbeddingOnCpu, NamesTokenOutsideTheVocabulary) {
   const Variable table(normal_tensor({4, 2}, DType::float32, "table"));
   Tape tape{testing::stream()};
   for (std::int32_t wrong : {4, -1}) {
-    try {
-      ops::embedding(tape, Tensor::from(std::vector<std::int32_t>{0, 1, 2, wrong, 3, 0}, {2, 3}), table, nullptr, 0);
-      ADD_FAILURE() << "token " << wrong << " was accepted";
-    } catch (const ContractError& error) {
-      EXPECT_THAT(error.what(),
-                  ::testing::HasSubstr(fmt::format("token id {} at [1, 0] is outside the vocabulary of 4", wrong)));
-    }
+    const Tensor tokens = Tensor::from(std::vector<std::int32_t>{0, 1, 2, wrong, 3, 0}, {2, 3});
+    EXPECT_THAT(testing::message_of<ContractError>([&] { ops::embedding(tape, tokens, table, nullptr, 0); }),
+                ::testing::HasSubstr(fmt::format("token id {} at [1, 0] is outside the vocabulary of 4", wrong)));
   }
   const Variable positions(normal_tensor({3, 2}, DType::float32, "positions"));
   EXPECT_THROW(ops::embedding(tape, Tensor::from(std::vector<std::int32_t>{0, 1}, {1, 2}), table, &positions, 2),

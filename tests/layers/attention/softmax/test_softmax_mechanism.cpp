@@ -5,6 +5,7 @@
 
 #include "framework/ops/attention/softmax/softmax_attention.h"
 #include "tests/framework/ops/op_testing.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong::layers {
 namespace {
@@ -128,13 +129,8 @@ TEST(SoftmaxMechanism, RejectsCarriedState) {
   ParameterStore store(DType::float32, Device{});
   const auto state = make_attention(store, "attention", config(0))->new_state(2, n, DType::float32, Device{});
   const Inputs in;
-  try {
-    forward(config(0), in, {}, state.get());
-    FAIL() << "no error";
-  } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("softmax has no recurrent state"),
-                                               ::testing::HasSubstr("linear")));
-  }
+  EXPECT_THAT(furlong::testing::message_of<UserError>([&] { forward(config(0), in, {}, state.get()); }),
+              ::testing::AllOf(::testing::HasSubstr("softmax has no recurrent state"), ::testing::HasSubstr("linear")));
 }
 
 }  // namespace

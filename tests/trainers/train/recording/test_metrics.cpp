@@ -4,19 +4,18 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -26,19 +25,8 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class MetricsTest : public ::testing::Test {
+class MetricsTest : public testing::WithTemporaryFolder {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "furlong_metrics_XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder = name;
-    path = folder / "metrics.jsonl";
-  }
-  void TearDown() override { fs::remove_all(folder); }
-  static std::string content(const fs::path& file) {
-    std::ifstream in(file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
   static void put(const fs::path& file, std::string_view text) { std::ofstream(file, std::ios::binary) << text; }
   static std::vector<std::int64_t> steps(const std::string& text) {
     std::vector<std::int64_t> found;
@@ -55,7 +43,7 @@ class MetricsTest : public ::testing::Test {
     r.tokens = step * 4096;
     return r;
   }
-  fs::path folder, path;
+  const fs::path path_ = folder_ / "metrics.jsonl";
 };
 
 TEST_F(MetricsTest, KeysAreOrderedAndUnmeasuredValuesNull) {
@@ -90,22 +78,22 @@ TEST_F(MetricsTest, DoublesRoundTripBitwise) {
 
 TEST_F(MetricsTest, WritesLinesImmediatelyAndAppendsAfterReopening) {
   {
-    MetricsWriter writer(path);
+    MetricsWriter writer(path_);
     writer.write(record(1));
-    EXPECT_EQ(content(path), to_json_line(record(1)) + "\n");
+    EXPECT_EQ(content(path_), to_json_line(record(1)) + "\n");
     writer.write(record(2));
     writer.flush();
-    EXPECT_THAT(steps(content(path)), ElementsAre(1, 2));
+    EXPECT_THAT(steps(content(path_)), ElementsAre(1, 2));
   }
-  MetricsWriter writer(path);
+  MetricsWriter writer(path_);
   writer.write(record(3));
-  EXPECT_THAT(steps(content(path)), ElementsAre(1, 2, 3));
+  EXPECT_THAT(steps(content(path_)), ElementsAre(1, 2, 3));
 }
 
 TEST_F(MetricsTest, CutBackPreservesBytesOfKeptLines) {
   std::string expected;
   {
-    MetricsWriter writer(path);
+    MetricsWriter writer(path_);
     for (std::int64_t step = 1; step <= 10; ++step) {
       writer.write(record(step));
       if (step <= 6) expected += to_json_line(record(step)) + "\n";
@@ -115,18 +103,18 @@ TEST_F(MetricsTest, CutBackPreservesBytesOfKeptLines) {
       }
     }
   }
-  EXPECT_EQ(cut_back(path, 6), 5);  // steps 7, 8, 9, 10 and the validation of 9
-  EXPECT_EQ(content(path), expected);
-  EXPECT_EQ(cut_back(path, 6), 0);
-  EXPECT_EQ(content(path), expected);
-  EXPECT_EQ(cut_back(folder / "missing.jsonl", 3), 0);
-  EXPECT_FALSE(fs::exists(folder / "missing.jsonl"));
-  EXPECT_EQ(cut_back(path, -1), 8);
-  EXPECT_EQ(content(path), "");
+  EXPECT_EQ(cut_back(path_, 6), 5);  // steps 7, 8, 9, 10 and the validation of 9
+  EXPECT_EQ(content(path_), expected);
+  EXPECT_EQ(cut_back(path_, 6), 0);
+  EXPECT_EQ(content(path_), expected);
+  EXPECT_EQ(cut_back(folder_ / "missing.jsonl", 3), 0);
+  EXPECT_FALSE(fs::exists(folder_ / "missing.jsonl"));
+  EXPECT_EQ(cut_back(path_, -1), 8);
+  EXPECT_EQ(content(path_), "");
 }
 
 TEST_F(MetricsTest, TrainingSecondsAreTokensDividedByRate) {
-  const fs::path file = folder / "time.jsonl";
+  const fs::path file = folder_ / "time.jsonl";
   EXPECT_EQ(training_seconds(file, 10), 0);
   {
     MetricsWriter writer(file);
@@ -163,27 +151,27 @@ TEST_F(MetricsTest, CutBackRepairsAnyPrefix) {
     std::size_t whole_lines = 0;
     while (whole_lines < ends.size() && ends[whole_lines] <= length) ++whole_lines;
 
-    put(path, prefix);
-    cut_back(path, 4);
+    put(path_, prefix);
+    cut_back(path_, 4);
     const std::size_t kept = std::min<std::size_t>(whole_lines, 4);
-    ASSERT_EQ(content(path), whole.substr(0, kept == 0 ? 0 : ends[kept - 1])) << "length " << length;
+    ASSERT_EQ(content(path_), whole.substr(0, kept == 0 ? 0 : ends[kept - 1])) << "length " << length;
 
-    put(path, prefix);
-    { MetricsWriter writer(path); }
-    ASSERT_EQ(content(path), whole.substr(0, whole_lines == 0 ? 0 : ends[whole_lines - 1])) << "length " << length;
+    put(path_, prefix);
+    { MetricsWriter writer(path_); }
+    ASSERT_EQ(content(path_), whole.substr(0, whole_lines == 0 ? 0 : ends[whole_lines - 1])) << "length " << length;
   }
 }
 
 TEST_F(MetricsTest, DropsInvalidLines) {
   const std::string good = to_json_line(record(1)) + "\n";
-  put(path, good + std::string("\0\0\0\0\n", 5) + "[1]\n{\"step\":\"two\"}\n\n" + good);
-  EXPECT_EQ(cut_back(path, 1), 4);
-  EXPECT_EQ(content(path), good + good);
+  put(path_, good + std::string("\0\0\0\0\n", 5) + "[1]\n{\"step\":\"two\"}\n\n" + good);
+  EXPECT_EQ(cut_back(path_, 1), 4);
+  EXPECT_EQ(content(path_), good + good);
 }
 
 TEST_F(MetricsTest, FullDiskLeavesCompleteLines) {
   const std::string line = to_json_line(record(1)) + "\n";
-  MetricsWriter writer(path);
+  MetricsWriter writer(path_);
   writer.write(record(1));
   const auto previous_handler = signal(SIGXFSZ, SIG_IGN);
   rlimit previous{};
@@ -194,16 +182,16 @@ TEST_F(MetricsTest, FullDiskLeavesCompleteLines) {
   EXPECT_THROW(writer.write(record(2)), MachineError);
   setrlimit(RLIMIT_FSIZE, &previous);
   signal(SIGXFSZ, previous_handler);
-  EXPECT_EQ(content(path), line);
+  EXPECT_EQ(content(path_), line);
   writer.write(record(3));
-  EXPECT_THAT(steps(content(path)), ElementsAre(1, 3));
+  EXPECT_THAT(steps(content(path_)), ElementsAre(1, 3));
 }
 
 TEST_F(MetricsTest, ReportsUnusablePathsAsUserErrors) {
-  EXPECT_THROW(MetricsWriter(folder / "missing" / "metrics.jsonl"), UserError);
-  EXPECT_THROW(MetricsWriter{folder}, UserError);
-  put(path, "");
-  EXPECT_THROW(TensorboardWriter{path}, UserError);
+  EXPECT_THROW(MetricsWriter(folder_ / "missing" / "metrics.jsonl"), UserError);
+  EXPECT_THROW(MetricsWriter{folder_}, UserError);
+  put(path_, "");
+  EXPECT_THROW(TensorboardWriter{path_}, UserError);
 }
 
 // --- A reader of TensorBoard event files, written from the format alone: bitwise CRC, generic protobuf fields.
@@ -323,7 +311,7 @@ TEST_F(MetricsTest, TensorboardEventsReadBack) {
   r.learning_rate = 3e-4;
   r.tokens_per_second = 12345.5;
   r.more = {{"bits_per_byte", 2.25}};
-  TensorboardWriter writer(folder / "tensorboard");
+  TensorboardWriter writer(folder_ / "tensorboard");
   writer.write(r);
   writer.scalar("validation/loss", 5'000'000'000, std::nan(""));
 
@@ -347,8 +335,8 @@ TEST_F(MetricsTest, TensorboardEventsReadBack) {
 }
 
 TEST_F(MetricsTest, TensorboardFileMarksResume) {
-  TensorboardWriter first(folder);
-  TensorboardWriter second(folder, 40);
+  TensorboardWriter first(folder_);
+  TensorboardWriter second(folder_, 40);
   EXPECT_NE(first.path(), second.path());
   EXPECT_THAT(second.path().filename().string(), HasSubstr("events.out.tfevents."));
   const std::vector<std::string> events = frames(content(second.path()));
@@ -360,7 +348,7 @@ TEST_F(MetricsTest, TensorboardFileMarksResume) {
 
 // The reader above must detect a damaged file; otherwise the tests that use it prove nothing.
 TEST_F(MetricsTest, TestReaderDetectsDamage) {
-  TensorboardWriter writer(folder);
+  TensorboardWriter writer(folder_);
   writer.scalar("a", 1, 2.0);
   const std::string whole = content(writer.path());
   for (std::size_t i = 0; i < whole.size(); ++i) {

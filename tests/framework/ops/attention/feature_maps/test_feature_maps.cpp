@@ -2,6 +2,7 @@
 
 #include "layers/attention/linear/random_projection.h"
 #include "tests/framework/ops/attention/feature_maps/feature_map_testing.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -11,6 +12,7 @@ using ops::FeatureMapOptions;
 using reference::FeatureMapCase;
 using reference::FeatureRow;
 using testing::MapTile;
+using testing::message_of;
 using testing::text;
 
 constexpr std::int64_t row_count = 5;
@@ -319,39 +321,29 @@ TEST(FeatureMapTable, FeatureCountsMatchFormulas) {
   for (const char* name : {"favor_hyperbolic", "favor_trig"}) EXPECT_EQ(count(name, 2, 64, 100), 200);
 }
 
-template <class Body>
-std::string error_message(const Body& body) {
-  try {
-    body();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 TEST(FeatureMapTable, ErrorsStateNumbersAndLimits) {
   FeatureMapOptions options;
   options.order = 3;
-  EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::taylor, options, 64, 0); }),
+  EXPECT_EQ(message_of<UserError>([&] { ops::feature_count(FeatureMap::taylor, options, 64, 0); }),
             "feature map taylor of order 3 has 47905 features for heads of width 64, more than max_features = 4096; "
             "order 2 has 2145");
   options.order = 2;
-  EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::limit, options, 100000, 0); }),
+  EXPECT_EQ(message_of<UserError>([&] { ops::feature_count(FeatureMap::limit, options, 100000, 0); }),
             "feature map limit of order 2 has 5000150001 features for heads of width 100000, more than max_features = "
             "4096; narrower heads have fewer");
   options.order = 5;
-  EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::limit, options, 2, 0); }),
+  EXPECT_EQ(message_of<UserError>([&] { ops::feature_count(FeatureMap::limit, options, 2, 0); }),
             "feature map limit has orders 1 to 4, found 5");
   options.order = 4;
-  EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
+  EXPECT_EQ(message_of<UserError>([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
             "feature map taylor has orders 1 to 3, found 4");
   options.order = 0;
-  EXPECT_EQ(error_message([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
+  EXPECT_EQ(message_of<UserError>([&] { ops::feature_count(FeatureMap::taylor, options, 2, 0); }),
             "feature map taylor has orders 1 to 3, found 0");
-  EXPECT_EQ(error_message([&] { ops::projection_count(FeatureMap::favor_trig, 7); }),
+  EXPECT_EQ(message_of<UserError>([&] { ops::projection_count(FeatureMap::favor_trig, 7); }),
             "feature map favor_trig has 2 features per random projection: the number of features must be a positive "
             "multiple of it, found 7");
-  const std::string unknown = error_message([&] { ops::feature_map_info("favour"); });
+  const std::string unknown = message_of<UserError>([&] { ops::feature_map_info("favour"); });
   for (const ops::FeatureMapInfo& info : ops::feature_maps())
     EXPECT_NE(unknown.find(info.name), std::string::npos) << unknown;
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -33,8 +34,8 @@ class WithTemporaryFolder : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-/// Returns the message of the error of type `Kind` that `action` throws. Fails the test, and returns an empty text, if
-/// it throws none.
+/// Returns the message of the error of type `Kind` that `action` throws. Fails the test if the message is not one line.
+/// Fails the test, and returns an empty text, if `action` throws nothing or another kind of error.
 template <class Kind, class Action>
 std::string message_of(const Action& action) {
   try {
@@ -43,6 +44,9 @@ std::string message_of(const Action& action) {
     const std::string message = error.what();
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     return message;
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another kind of error: " << error.what();
+    return "";
   }
   ADD_FAILURE() << "nothing was thrown";
   return "";
