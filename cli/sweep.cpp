@@ -2,6 +2,7 @@
 #include "evaluation/sweep/sweep.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <thread>
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
@@ -53,12 +55,12 @@ std::string state_of(const SweepOutcome& outcome, const RunFiles* files) {
       return "failed";
     case State::interrupted:
       return "stopped";
-    case State::in_use:
-      return "running";
+    case State::in_use:  // the other process may have finished it by now
     case State::not_run:
       break;
   }
-  return files ? std::string(name_of(files->state)) : "not started";
+  if (files) return std::string(name_of(files->state));
+  return outcome.state == State::in_use ? "running" : "not started";
 }
 
 Json json_of(const config::Value& value) {
@@ -132,6 +134,28 @@ std::vector<Group> groups_of(const std::vector<SweepRun>& runs, const std::vecto
   return groups;
 }
 
+/// Writes the table as JSON. Training is done, so that a file in use is no failure: another process of the same sweep
+/// writes its table there, usually for some milliseconds.
+void write_json(const std::string& path, const Json& object) {
+  constexpr int attempts = 20;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return write_file_atomically(path, json_text(object));
+    } catch (const FileInUse& error) {
+      if (attempt == attempts) return log_warn("--json-file: {}", error.what());
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
+}
+
+/// Checks that the file can be written, before the work. Another process of the sweep may be writing it.
+void probe_json(const std::string& path) {
+  try {
+    const AtomicFile probe(path);
+  } catch (const FileInUse&) {
+  }
+}
+
 /// Prints one table over all runs, the lowest validation loss first, and one of means over seeds. Writes both as JSON.
 void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOutcome>& outcomes,
                    const SweepArguments& options) {
@@ -164,7 +188,7 @@ void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
     fmt::print("\n");
     print_table(means, {"best, over seeds", "seeds", "mean", "deviation"});
   }
-  if (!options.json.empty()) write_file_atomically(options.json, json_text(object));
+  if (!options.json.empty()) write_json(options.json, object);
 }
 
 void print_plan(const std::vector<SweepRun>& runs) {
@@ -228,8 +252,7 @@ int run(const SweepArguments& options) {
       throw UserError("--index {}: {} has {} runs; expected a number from 1 to {}", options.index, options.file,
                       planned.size(), planned.size());
     if (options.index > 0) refuse_other_run(planned[static_cast<std::size_t>(options.index - 1)].loaded.settings);
-    // A wrong path fails before the work.
-    if (!options.json.empty() && environment.rank == 0 && !options.dry_run) const AtomicFile probe(options.json);
+    if (!options.json.empty() && environment.rank == 0 && !options.dry_run) probe_json(options.json);
     return planned;
   });
   if (options.dry_run) {

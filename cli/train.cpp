@@ -92,7 +92,10 @@ int run(const TrainArguments& options) {
                : result.stopped_early ? "stopped early"
                                       : "done",
                result.step, result.run_directory.string());
-    if (result.interrupted) fmt::print("run the same command again to resume\n");
+    // --resume would start again from the same place.
+    if (result.interrupted)
+      fmt::print("{}\n", options.resume == "auto" ? "run the same command again to resume"
+                                                  : "to resume, run the command again without --resume");
   }
   return result.interrupted ? 3 : 0;
 }
@@ -137,8 +140,8 @@ void add_train(Command program, int& status) {
       .value_name("A-B");
   add_json(command, options->json, "Print the result as JSON, without a sample");
   command.footer(
-      "The same command again resumes the run. SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save a "
-      "checkpoint and exit with status 3. A second Ctrl-C exits at once.\n"
+      "The same command again, without --resume, resumes the run. SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish "
+      "the step, save a checkpoint and exit with status 3. A second Ctrl-C exits at once.\n"
       "Keys of the config: furlong config reference, or docs/config.md.");
   command.examples({
       "furlong train configs/quickstart.yaml",

@@ -1,7 +1,8 @@
 #include "conversion/finetune.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <utility>
 
 #include "communication/launch/launch_environment.h"
 #include "conversion/approximation.h"
@@ -13,6 +14,7 @@
 #include "framework/core/parallel.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/model/weights.h"
+#include "trainers/train/parallel/agreement.h"
 #include "trainers/train/recording/metrics.h"
 #include "trainers/train/signals.h"
 #include "trainers/train/train.h"
@@ -110,19 +112,21 @@ void measure_constants(const Settings& settings, SourceModel& teacher, Model& st
 }
 
 /// Writes the student before its first step: the teacher's weights with the new attention.
-void write_student(const FinetunePlan& plan, TeacherSource& teacher) {
+void write_student(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& record) {
   if (!teacher.imported) teacher.imported = open_source_model(teacher.checkpoint);
   Settings settings = plan.student;
   settings.finetune = {};
   settings.teacher = {};
-  const Vocabulary vocabulary = open_data(settings.data)->vocabulary();
-  Model student = make_empty_model(settings, vocabulary, Device{}, DType::float32, all_frozen);
+  const std::unique_ptr<Dataset> data = open_data(settings.data);
+  Model student = make_empty_model(settings, data->vocabulary(), Device{}, DType::float32, all_frozen);
   const WeightsReport report = initialize_from(CheckpointReader::open(teacher.checkpoint), student);
   if (report.positions_before > 0)
     log_warn("{}: has {} learned positions; position p beyond them is initialized as p modulo that number",
              teacher.checkpoint.string(), report.positions_before);
   measure_constants(settings, *teacher.imported, student);
   write_model(student, teacher.imported->origin, plan.start_checkpoint);
+  record.data_fingerprint = data_fingerprint(*data);
+  record.write();
   log_info("wrote the student before training: {}", plan.start_checkpoint.string());
 }
 
@@ -156,42 +160,28 @@ bool has_started(const FinetuneStage& stage) {
   return fs::exists(checkpoints) && !fs::is_empty(checkpoints);
 }
 
-/// Describes the keys of some sections that changed, except keys that do not affect training steps.
-std::vector<std::string> changed_since(const Settings& before, const Settings& now,
-                                       const std::vector<std::string>& sections) {
-  static const std::vector<std::string> without_effect{"teacher.checkpoint",
-                                                       "trainer.max_steps",
-                                                       "trainer.validate_every",
-                                                       "trainer.validation_batches",
-                                                       "trainer.cuda_graph",
-                                                       "trainer.activation_checkpointing",
-                                                       "trainer.early_stopping_patience"};
-  std::vector<std::string> changed;
-  const auto all_before = to_json(before), all_now = to_json(now);
-  for (const std::string& section : sections) {
-    const auto wanted = all_now[section].flatten(), had = all_before[section].flatten();
-    for (const auto& [key, value] : wanted.items()) {
-      if (had.contains(key) && had[key] == value) continue;
-      std::string name = section + key;
-      std::replace(name.begin(), name.end(), '/', '.');
-      if (std::find(without_effect.begin(), without_effect.end(), name) != without_effect.end()) continue;
-      changed.push_back(
-          fmt::format("{} ({} then, {} now)", name, had.contains(key) ? had[key].dump() : "absent", value.dump()));
-    }
-  }
+/// Describes how the data differ from those that the student's constants were measured on.
+std::vector<std::string> changed_data(const Settings& before, const FinetunePlan& plan, const FinetuneRecord& record) {
+  const DataSettings &then = before.data, &now = plan.student.data;
+  std::vector<std::string> changed = changed_since(before, plan.student, {"data"});
+  const bool is_same = record.data_fingerprint.empty()  // of an earlier version
+                           ? then.dataset == now.dataset && then.sources == now.sources
+                           : record.data_fingerprint == data_fingerprint(*open_data(now));
+  if (!is_same) changed.emplace_back("the content of data.dataset or data.sources");
   return changed;
 }
 
 /// Writes the student if it is missing, or if it was made with another config and no stage has started.
-void prepare_student(const FinetunePlan& plan, TeacherSource& teacher) {
-  if (!fs::exists(plan.start_checkpoint)) return write_student(plan, teacher);
+void prepare_student(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& record) {
+  if (!fs::exists(plan.start_checkpoint)) return write_student(plan, teacher, record);
   const Settings before = settings_of(plan.start_checkpoint);
   std::vector<std::string> changed = changed_since(before, plan.student, {"seed", "objective"});
-  for (const std::string& key : changed_since(before, plan.student, {"data"}))
-    if (has_constants(plan.student)) changed.push_back(key);
+  if (has_constants(plan.student)) {
+    for (std::string& change : changed_data(before, plan, record)) changed.push_back(std::move(change));
+  }
   if (const auto difference = model_difference(before, plan.student)) changed.push_back(*difference);
   if (changed.empty()) return;
-  if (std::none_of(plan.stages.begin(), plan.stages.end(), has_started)) return write_student(plan, teacher);
+  if (std::none_of(plan.stages.begin(), plan.stages.end(), has_started)) return write_student(plan, teacher, record);
   throw UserError("{}: this run was started with different settings: {}; choose another --run-dir, or remove this run",
                   plan.start_checkpoint.string(), config::join(changed, ", "));
 }
@@ -241,7 +231,7 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
   if (plan.has_given_student) {
     check_converted(plan);
   } else {
-    prepare_student(plan, teacher);
+    prepare_student(plan, teacher, record);
   }
 }
 
@@ -257,10 +247,7 @@ std::optional<Candidate> stage_candidate(const FinetuneStage& stage) {
                    training_seconds(directory / "metrics.jsonl", steps)};
 }
 
-bool is_finished(const FinetuneStage& stage) {
-  const auto state = stage_candidate(stage);
-  return state && state->steps >= stage.settings.settings.trainer.max_steps;
-}
+bool is_finished(const FinetuneStage& stage) { return has_finished(stage.settings.settings); }
 
 void check_options(const FinetuneOptions& options, const Settings& recipe) {
   const auto& stages = recipe.finetune.stages;
@@ -287,15 +274,13 @@ void check_preceding_stage(const FinetuneOptions& options, const Settings& recip
 }
 
 /// Throws UserError if an existing stage was trained with another model or from another checkpoint. Warns about other
-/// changed settings.
-void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
-  const auto state = stage_candidate(stage);
-  if (!state) return;
+/// changed settings; `resumes`: train() does that.
+void check_stage(const FinetuneStage& stage, const FinetuneRecord& record, bool resumes) {
+  if (!stage_candidate(stage)) return;
   const Settings& settings = stage.settings.settings;
   const std::string directory = settings.run_directory.string();
-  const fs::path newest = newest_checkpoint_of(settings.run_directory);
-  const Settings before =
-      from_yaml_text(CheckpointReader::open(newest).text("config"), newest.string() + " (config)").settings;
+  const CheckpointReader newest = CheckpointReader::open(newest_checkpoint_of(settings.run_directory));
+  const Settings before = from_yaml_text(newest.text("config"), newest.path().string() + " (config)").settings;
   if (const auto difference = model_difference(before, settings))
     throw UserError("{}: this stage was trained with another model: {}; choose another --run-dir, or remove this run",
                     directory, *difference);
@@ -304,11 +289,29 @@ void check_stage(const FinetuneStage& stage, const FinetuneRecord& record) {
       start->second != fingerprint_of_checkpoint(checkpoint_of(settings.model.weights)))
     throw UserError("{}: this stage did not start from the present content of {}; remove {} to train it again",
                     directory, settings.model.weights.string(), directory);
-  const auto changed =
+  if (resumes) return;
+  auto changed =
       changed_since(before, settings, {"seed", "data", "objective", "teacher", "optimizer", "schedule", "trainer"});
+  if (newest.has("data_fingerprint") && newest.text("data_fingerprint") != data_fingerprint(*open_data(settings.data)))
+    changed.emplace_back("the content of data.dataset or data.sources");
   if (!changed.empty())
     log_warn("stage {} was trained with other settings: {}; remove {} to train it again", stage.name,
              config::join(changed, ", "), directory);
+}
+
+/// Throws UserError if stages after stage `index` have started: they start from its result, which training replaces.
+void refuse_later_stages(const FinetunePlan& plan, std::size_t index) {
+  std::vector<std::string> names, directories;
+  for (std::size_t i = index + 1; i < plan.stages.size(); ++i) {
+    if (!has_started(plan.stages[i])) continue;
+    names.push_back(plan.stages[i].name);
+    directories.push_back(plan.stages[i].settings.settings.run_directory.string());
+  }
+  if (names.empty()) return;
+  throw UserError(
+      "{}: stage {} is not finished, but {} started from its present result; to train it further, first remove {}",
+      plan.stages[index].settings.settings.run_directory.string(), plan.stages[index].name,
+      config::join(names, " and "), config::join(directories, " and "));
 }
 
 /// Trains the unfinished stages. Returns true if a signal stopped the training.
@@ -319,11 +322,13 @@ bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, Fine
     if (stop_requests.received()) return true;
     if (!options.only_stage.empty() && stage.name != options.only_stage) continue;
     result.stage = stage.name;
-    check_stage(stage, record);
-    if (is_finished(stage)) {
+    const bool is_trained = is_finished(stage);
+    check_stage(stage, record, !is_trained);
+    if (is_trained) {
       log_info("stage {} is finished: {}", stage.name, stage.settings.settings.run_directory.string());
       continue;
     }
+    refuse_later_stages(plan, i);
     log_info("starting stage {} ({} of {})", stage.name, i + 1, plan.stages.size());
     record.start_fingerprints[stage.settings.settings.run_directory.filename().string()] =
         fingerprint_of_checkpoint(checkpoint_of(stage.settings.settings.model.weights));
@@ -363,7 +368,7 @@ FinetuneResult finetune(const FinetuneOptions& options) {
   }
   teacher.imported.reset();
   if (options.evaluate_only) {
-    for (const FinetuneStage& stage : plan.stages) check_stage(stage, record);
+    for (const FinetuneStage& stage : plan.stages) check_stage(stage, record, false);
   } else {
     result.interrupted = train_stages(plan, options, record, stop_requests, result);
   }

@@ -4,6 +4,7 @@
 
 #include "formats/json_text.h"
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
 
@@ -30,15 +31,18 @@ FinetuneRecord::FinetuneRecord(fs::path run_directory) : directory_(std::move(ru
     json.at("source").get_to(source);
     json.at("source_fingerprint").get_to(source_fingerprint);
     json.at("beginnings").get_to(start_fingerprints);
+    data_fingerprint = json.value("data_fingerprint", "");  // missing in files of earlier versions
   } catch (const nlohmann::json::exception&) {
     throw UserError("{}: is not what furlong finetune writes; {}", path.string(), remedy);
   }
 }
 
 void FinetuneRecord::write() const {
-  const nlohmann::ordered_json json{
-      {"source", source}, {"source_fingerprint", source_fingerprint}, {"beginnings", start_fingerprints}};
-  write_file_atomically(directory_ / "finetune.json", json.dump(2) + "\n");
+  const nlohmann::ordered_json json{{"source", source},
+                                    {"source_fingerprint", source_fingerprint},
+                                    {"beginnings", start_fingerprints},
+                                    {"data_fingerprint", data_fingerprint}};
+  write_file_atomically(directory_ / "finetune.json", json_text(json));
 }
 
 }  // namespace furlong

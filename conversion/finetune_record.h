@@ -14,6 +14,7 @@ class FinetuneRecord {
 
   std::string source;              ///< path of the source, for messages
   std::string source_fingerprint;  ///< empty: the run has no files yet
+  std::string data_fingerprint;    ///< of the data when RUN/student.h5 was written; empty: unknown
   /// Fingerprint of the checkpoint that each stage started from, by folder name (1_attention_transfer).
   std::map<std::string, std::string> start_fingerprints;
 

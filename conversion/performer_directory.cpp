@@ -47,7 +47,8 @@ Json portable_settings(Settings settings) {
   const config::Table table = settings_table(settings);
   Json json = to_json(settings);
   for (const config::Key& key : table.keys()) {
-    if (!key.holds<fs::path>() || table.unmet(key)) continue;
+    const bool has_path = key.holds<fs::path>() || key.holds<std::vector<config::Item>>();
+    if (!has_path || table.unmet(key)) continue;
     std::string section = key.section().empty() ? "" : "/" + key.section();
     std::replace(section.begin(), section.end(), '.', '/');
     json.at(Json::json_pointer(section)).erase(key.name());

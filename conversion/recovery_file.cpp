@@ -5,6 +5,7 @@
 
 #include "formats/json_text.h"
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 #include "framework/core/log.h"
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
@@ -89,7 +90,7 @@ fs::path write_recovery(const FinetunePlan& plan, const FinetuneOptions& options
         to_json(from_checkpoint_text(text, stage.checkpoint.string() + " (config)").settings);
   }
   const fs::path place = place_of(plan.student.run_directory, folders_of(recovery));
-  write_file_atomically(place, json.dump(2) + "\n");
+  write_file_atomically(place, json_text(json));
   return place;
 }
 

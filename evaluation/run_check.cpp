@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 #include "framework/io/text_file.h"
 #include "trainers/checkpoint/checkpoints.h"
 
@@ -30,7 +31,7 @@ void refuse_other_run(const Settings& settings) {
     if (found == expected || ++n_differences > most_named) return;
     std::string name = key.substr(1);
     std::replace(name.begin(), name.end(), '/', '.');
-    differences += fmt::format("{} is {} instead of {}; ", name, found.dump(), expected.dump());
+    differences += fmt::format("{} is {} instead of {}; ", name, json_line(found), json_line(expected));
   };
   for (const auto& [key, value] : here.items()) {
     compare(key, there.value(key, Json()), value);

@@ -21,6 +21,7 @@
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/model/objective.h"
 #include "trainers/train/data_checks.h"
+#include "trainers/train/signals.h"
 #include "trainers/train/train.h"
 
 namespace furlong {
@@ -238,9 +239,13 @@ LraResult bench_lra(const LraRun& run, const LraOptions& options, LraBaselines& 
   }
   const Device device = device_from_name(settings.device);
   arena(device).reset_peak();
-  const TrainResult trained = train(run.loaded, {});
-  result.interrupted = trained.interrupted;
-  if (trained.interrupted) return result;
+  const TrainResult trained = [&] {
+    const StopRequests stop_requests;  // a signal during the last step stops the benchmark, too
+    TrainResult one = train(run.loaded, {});
+    result.interrupted = one.interrupted || stop_requests.received();
+    return one;
+  }();
+  if (result.interrupted) return result;
   result.steps = trained.step;
   measure_accuracy(device, options, baselines, result);
   const RunFiles files = read_run(result.run_directory);

@@ -8,6 +8,7 @@
 #include "evaluation/run_check.h"
 #include "evaluation/sweep/sweep_file.h"
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 #include "framework/core/log.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/model/objective.h"
@@ -79,7 +80,7 @@ std::string directory_name(const SweepRun& run, const std::map<std::string, std:
 void refuse_equal_runs(const fs::path& file, const std::vector<SweepRun>& runs) {
   std::map<std::string, std::size_t> seen;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto [earlier, is_new] = seen.emplace(to_json(runs[i].loaded.settings).dump(), i);
+    const auto [earlier, is_new] = seen.emplace(json_line(to_json(runs[i].loaded.settings)), i);
     if (!is_new)
       throw UserError("{}: runs {} and {} have equal settings, {} and {}; remove one of the two", file.string(),
                       earlier->second + 1, i + 1, runs[earlier->second].name, runs[i].name);
@@ -92,16 +93,10 @@ void refuse_equal_runs(const fs::path& file, const std::vector<SweepRun>& runs) 
   }
 }
 
-bool is_finished(const Settings& settings) {
-  const auto newest = newest_complete_checkpoint(settings.run_directory / "checkpoints");
-  const auto step = newest ? step_in_name(newest->filename().string()) : std::nullopt;
-  return step && *step >= settings.trainer.max_steps;
-}
-
 SweepOutcome run_one(const SweepRun& run) {
   using State = SweepOutcome::State;
   try {
-    if (is_finished(run.loaded.settings)) return {State::finished};
+    if (has_finished(run.loaded.settings)) return {State::finished};
     const TrainResult result = train(run.loaded, {});
     return {result.interrupted ? State::interrupted : State::finished};
   } catch (const RunDirectoryInUse&) {
@@ -111,6 +106,25 @@ SweepOutcome run_one(const SweepRun& run) {
     const auto* own = dynamic_cast<const Error*>(&error);
     log_error("{}: {}", run.name, error.what());
     return {State::failed, error.what(), own ? own->exit_status() : 1};
+  }
+}
+
+/// Throws UserError if a run that is not finished cannot be trained: its directory has a run of other settings, or its
+/// dataset is missing or does not fit.
+void check_run(const SweepRun& run) {
+  try {
+    refuse_other_run(run.loaded.settings);
+    if (has_finished(run.loaded.settings)) return;
+  } catch (const DamagedCheckpoints&) {
+    return;  // fails alone, in run_one()
+  }
+  if (const std::string missing = missing_data(run.loaded.settings.data); !missing.empty())
+    throw UserError("{}: {} does not exist; expected a tokenized dataset, which furlong prepare writes", run.name,
+                    missing);
+  try {
+    check_against_data(run.loaded, *open_data(run.loaded.settings.data));
+  } catch (const UserError& error) {
+    throw UserError("{}: {}", run.name, error.what());
   }
 }
 
@@ -150,18 +164,7 @@ std::vector<SweepRun> plan_sweep(const fs::path& file, const std::vector<std::st
 }
 
 std::vector<SweepOutcome> run_sweep(const std::vector<SweepRun>& runs) {
-  for (const SweepRun& run : runs) {  // before the work of other runs
-    refuse_other_run(run.loaded.settings);
-    if (is_finished(run.loaded.settings)) continue;
-    if (const std::string missing = missing_data(run.loaded.settings.data); !missing.empty())
-      throw UserError("{}: {} does not exist; expected a tokenized dataset, which furlong prepare writes", run.name,
-                      missing);
-    try {
-      check_against_data(run.loaded, *open_data(run.loaded.settings.data));
-    } catch (const UserError& error) {
-      throw UserError("{}: {}", run.name, error.what());
-    }
-  }
+  for (const SweepRun& run : runs) check_run(run);  // before the work of other runs
   const StopRequests stop_requests;
   std::vector<SweepOutcome> outcomes(runs.size());
   for (std::size_t i = 0; i < runs.size() && !stop_requests.received(); ++i) {

@@ -28,9 +28,9 @@ std::vector<SweepRun> plan_sweep(const std::filesystem::path& file, const std::v
 struct SweepOutcome {
   enum class State : std::uint8_t {
     not_run,      ///< after a stop
-    finished,     ///< now or before
+    finished,     ///< now or before, also by early stopping
     failed,       ///< with `error`
-    in_use,       ///< another process trains it
+    in_use,       ///< another process was training it
     interrupted,  ///< by a signal, after writing a checkpoint
   } state = State::not_run;
   std::string error{};
@@ -38,9 +38,9 @@ struct SweepOutcome {
 };
 
 /// Trains the runs in turn. Skips finished ones, continues started ones, and continues after a failure, which it logs.
-/// A signal stops the current run after saving, and the sweep. Other processes may train runs of the same sweep. Throws
-/// UserError, before training, if a run directory has a run of other settings, or a dataset is missing or does not fit
-/// its run, which is not finished. For one rank.
+/// A run whose checkpoints are all damaged is such a failure. A signal stops the current run after saving, and the
+/// sweep. Other processes may train runs of the same sweep. Throws UserError, before training, if a run directory has a
+/// run of other settings, or a dataset is missing or does not fit its run, which is not finished. For one rank.
 std::vector<SweepOutcome> run_sweep(const std::vector<SweepRun>& runs);
 
 }  // namespace furlong

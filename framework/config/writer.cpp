@@ -26,7 +26,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-// Returns a key's value with $$ for each dollar sign in paths: reading expands them.
+// Returns a key's value with $$ for each dollar sign in paths: reading YAML expands them.
 Value escaped(const Key& key) {
   Value value = key.get();
   if (key.holds<std::filesystem::path>()) value = replaced(std::get<std::string>(value), "$", "$$");
@@ -210,7 +210,7 @@ Json to_json(const Table& table) {
   Json root = Json::object();
   for (const auto& key : table.keys()) {
     if (table.unmet(key)) continue;
-    object_at(root, key.section(), false)[key.name()] = json_value(escaped(key));
+    object_at(root, key.section(), false)[key.name()] = json_value(key.get());
   }
   return root;
 }

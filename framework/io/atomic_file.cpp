@@ -145,7 +145,7 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
   ::flock(descriptor_, LOCK_EX | LOCK_NB);  // without locks several processes may write; the last commit wins
   if (has_other_writer(target_, partial_)) {
     discard();
-    throw UserError("{}: another process is writing this file; wait for it or give another path", path_.string());
+    throw FileInUse("{}: another process is writing this file; wait for it or give another path", path_.string());
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "framework/core/error.h"
 #include "framework/core/file_error.h"
 
 namespace furlong {
@@ -19,13 +20,19 @@ std::vector<std::filesystem::path> partial_files(const std::filesystem::path& pa
 /// Makes earlier renames, creations and removals in `directory` durable across a power loss. Throws MachineError.
 void flush_directory(const std::filesystem::path& directory);
 
+/// Another process is writing the file.
+class FileInUse : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// Writes a file atomically. Readers see the old file, or none, until commit(). Without commit() the destructor removes
 /// the partial file.
 /// One process at a time writes a file: on file systems with locks (flock) the constructor refuses a second writer, and
 /// removes what a killed writer has left. A symbolic link is followed; only a regular file is replaced.
-/// Throws UserError if the path is at fault: a missing folder, no permission, a folder, device or pipe of that name, or
-/// another writer. Throws MachineError if the machine is: disk full, read-only file system, I/O error. After a throw
-/// the old file is unchanged and the partial file is removed.
+/// Throws UserError if the path is at fault: a missing folder, no permission, a folder, device or pipe of that name;
+/// FileInUse if there is another writer. Throws MachineError if the machine is: disk full, read-only file system, I/O
+/// error. After a throw the old file is unchanged and the partial file is removed.
 class AtomicFile {
  public:
   /// Creates the partial file with permissions 0666 less the umask.

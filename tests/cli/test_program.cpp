@@ -190,6 +190,18 @@ INSTANTIATE_TEST_SUITE_P(Program, StoppingSignals, ::testing::Values(SIGTERM, SI
   return std::string(info.param == SIGTERM ? "SIGTERM" : info.param == SIGINT ? "SIGINT" : "SIGUSR1");
 });
 
+TEST_F(ProgramTest, StoppedRunIsResumedWithoutResumeOption) {
+  prepare();
+  std::vector<std::string> endless = set({"trainer.max_steps=10000000", "checkpoint.every=0"});
+  endless.insert(endless.end(), {"--resume", "never"});
+  Program program(folder_, train_arguments(endless));
+  program.wait_for_more(path("run/metrics.jsonl"), 0);
+  program.send(SIGTERM);
+  const Finished stopped = program.wait();
+  EXPECT_EQ(stopped.status, 3) << stopped.err;
+  EXPECT_THAT(stopped.out, ::testing::EndsWith("to resume, run the command again without --resume\n"));
+}
+
 TEST_F(ProgramTest, ReportsDamagedCheckpointInOneLine) {
   prepare();
   ASSERT_EQ(

@@ -109,5 +109,19 @@ TEST_F(TrainSbatch, ReportsErrorsInOneLine) {
   EXPECT_THAT(missing.log, HasSubstr(path("chosen") + " is not an executable"));
 }
 
+// With --resume it would start from the same place at each restart.
+TEST_F(TrainSbatch, RestartedJobContinuesItsOwnRun) {
+  for (const char* resume : {"--resume never", "--resume=runs/a", "--resume 'a b'"}) {
+    const std::string arguments = std::string("c.yaml ") + resume + " --set seed=2";
+    EXPECT_THAT(submit(R"(echo "$@")", arguments).log, HasSubstr(" train c.yaml --resume"));
+    setenv("SLURM_RESTART_COUNT", "1", 1);
+    const Outcome restarted = submit(R"(echo "$@")", arguments);
+    unsetenv("SLURM_RESTART_COUNT");
+    EXPECT_EQ(restarted.status, 0);
+    EXPECT_THAT(restarted.log, HasSubstr("train.sbatch: restart 1: without --resume"));
+    EXPECT_THAT(restarted.log, HasSubstr(path("chosen") + " train c.yaml --set seed=2\n"));
+  }
+}
+
 }  // namespace
 }  // namespace furlong

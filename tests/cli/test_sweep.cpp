@@ -3,10 +3,13 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "framework/io/atomic_file.h"
 #include "tests/cli/job.h"
 #include "tests/cli/page_example.h"
 #include "tests/cli/program.h"
@@ -289,6 +292,66 @@ TEST_F(SweepProgramTest, InvalidInputIsAUserError) {
   expect_user_error(run({"--index", "1", "--dry-run"}), {"--dry-run", "--index"});
   expect_user_error(furlong({"sweep", path("missing.yaml")}), {"missing.yaml: does not exist"});
   EXPECT_FALSE(fs::exists(path("out")));
+}
+
+TEST_F(SweepProgramTest, RunWithDamagedCheckpointsFailsAlone) {
+  sweep("list: [{seed: 1}, {seed: 2}]\n");
+  ASSERT_EQ(run().status, 0);
+  for (const auto& entry : fs::directory_iterator(path("out/seed=1/checkpoints"))) {
+    if (entry.path().extension() == ".h5") fs::resize_file(entry.path(), 1000);
+  }
+  sweep("list: [{seed: 1}, {seed: 2}, {seed: 3}]\n");
+  const Finished done = run();
+  EXPECT_EQ(done.status, 2) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("is intact"));
+  EXPECT_THAT(done.err, HasSubstr("remove this directory"));
+  EXPECT_THAT(done.err, ::testing::EndsWith("error: 1 of 3 runs failed: seed=1\n"));
+  for (const Json& one : table()) EXPECT_EQ(one["state"], one["run"] == "seed=1" ? "failed" : "finished");
+}
+
+TEST_F(SweepProgramTest, EarlyStoppedRunsAreFinished) {
+  const std::string text = file("text", std::string(4000, 'a'));
+  ASSERT_EQ(furlong({"prepare", "text", text, "-o", path("data.h5")}).status, 0);
+  sweep("list: [{data.task: null, data.task_symbols: null, data.dataset: " + path("data.h5") + "}]\n");
+  // The weights do not change, so the second validation is no better.
+  const std::vector<std::string> keys{"--set", "optimizer.learning_rate=1e-30",    "--set", "trainer.max_steps=100",
+                                      "--set", "trainer.early_stopping_patience=1"};
+  ASSERT_EQ(run(keys).status, 0);
+  EXPECT_EQ(table()[0]["step"], 4);
+  EXPECT_EQ(table()[0]["state"], "finished");
+  fs::remove(path("data.h5"));
+  const Finished again = run(keys);
+  EXPECT_EQ(again.status, 0) << again.err << "finished runs need no dataset";
+  EXPECT_EQ(table()[0]["state"], "finished");
+}
+
+TEST_F(SweepProgramTest, JsonFileInUseDoesNotFailTheRuns) {
+  sweep("list: [{seed: 1}]\n");
+  const AtomicFile other(path("table.json"));  // as another process of the same sweep
+  const Finished done = run();
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("warning: --json-file: " + path("table.json") + ": another process is writing"));
+  EXPECT_THAT(done.out, HasSubstr("seed=1  finished"));
+  EXPECT_FALSE(fs::exists(path("table.json")));
+}
+
+TEST_F(SweepProgramTest, TableShowsRunsThatOtherProcessesHaveFinished) {
+  sweep("list: [{seed: 1}, {seed: 2, trainer.max_steps: 1000000}]\n");
+  fs::create_directories(path("out/seed=1"));
+  const int lock = open(path("out/seed=1/.lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+  ASSERT_EQ(flock(lock, LOCK_EX | LOCK_NB), 0);
+  testing::Program program(folder_, {"sweep", path("sweep.yaml"), "--set", "checkpoint.every=0"});
+  program.wait_for_more(path("out/seed=2,max_steps=1000000/metrics.jsonl"), 0);
+  close(lock);
+  fs::create_directories(path("other"));
+  testing::Program train(path("other"),
+                         {"train", path("base.yaml"), "--set", "seed=1", "--run-dir", path("out/seed=1")});
+  ASSERT_EQ(train.wait().status, 0);
+  program.send(SIGINT);
+  const Finished stopped = program.wait();
+  EXPECT_EQ(stopped.status, 3);
+  EXPECT_THAT(stopped.err, HasSubstr("seed=1: another process trains this run; skipped"));
+  EXPECT_THAT(stopped.out, ::testing::ContainsRegex("\nseed=1 +finished +4/4 "));
 }
 
 }  // namespace

@@ -272,11 +272,17 @@ TEST_F(FinetuneTest, RejectsRunMadeFromAnotherModel) {
 
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, {"seed=77"})); }), HasSubstr("seed (1 then, 77 now)"));
 
-  // A longer first stage invalidates the later ones.
+  // A longer first stage would invalidate the later ones.
   const std::vector<std::string> longer{"finetune.attention_transfer.max_steps=60"};
   FinetuneOptions first = options(config(performer), longer);
   first.only_stage = "attention_transfer";
-  finetune(first);
+  for (const FinetuneOptions& one : {first, options(yaml, longer)})
+    EXPECT_THAT(message_of<UserError>([&] { finetune(one); }),
+                AllOf(HasSubstr("stage attention_transfer is not finished, but distillation and task started from"),
+                      HasSubstr("first remove " + path("run/2_distillation") + " and " + path("run/3_task"))));
+  EXPECT_TRUE(finetune(options(yaml)).recovery) << "the run is unchanged";
+  // As furlong train would do it.
+  train(plan_finetune(first, checkpoint_of(path("teacher"))).stages[0].settings, {});
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(yaml, longer)); }),
               AllOf(HasSubstr("2_distillation"), HasSubstr("did not start from"), HasSubstr("remove")));
   fs::remove_all(path("run/2_distillation"));

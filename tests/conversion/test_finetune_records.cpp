@@ -110,6 +110,33 @@ TEST_F(FinetuneRecords, RejectsStageWithoutPrecedingStage) {
   EXPECT_FALSE(fs::exists(path("run")));
 }
 
+// The student's constants were measured on the data.
+TEST_F(FinetuneRecords, ComparesContentOfDataInsteadOfPaths) {
+  const std::string measured = "{mechanism: linear, feature_map: favor_positive, n_features: 16, centering: true}";
+  std::vector<std::string> overrides = short_stages("[attention_transfer]");
+  finetune(options(config(measured), overrides));
+  fs::copy_file(store, path("moved.h5"));
+  overrides.push_back("data.dataset=" + path("moved.h5"));
+  EXPECT_TRUE(finetune(options(config(measured), overrides)).recovery);
+  overrides.back() = "data.dataset=" + testing::write_store(path("other.h5"), testing::easy_text(5000));
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(measured), overrides)); }),
+              AllOf(HasSubstr("student.h5: this run was started with different settings"),
+                    HasSubstr("the content of data.dataset")));
+}
+
+TEST_F(FinetuneRecords, EarlyStoppedStageIsFinished) {
+  std::vector<std::string> overrides = short_stages("[attention_transfer, distillation]");
+  // The weights do not change, so the second validation is no better.
+  for (const char* key : {"finetune.attention_transfer.learning_rate=1e-30", "trainer.validate_every=1",
+                          "trainer.early_stopping_patience=1"})
+    overrides.emplace_back(key);
+  finetune(options(config(testing::performer_attention), overrides));
+  ASSERT_EQ(recovery()["models"][2]["settings"]["trainer"]["max_steps"], 4);
+  EXPECT_FALSE(fs::exists(path("run/1_attention_transfer/checkpoints/step_00000004.h5")));
+  EXPECT_TRUE(finetune(options(config(testing::performer_attention), overrides)).recovery)
+      << "the second stage may stay";
+}
+
 TEST_F(FinetuneRecords, SignalLeavesNoPartialStudent) {
   const StopRequests stop_requests;
   ASSERT_EQ(std::raise(SIGTERM), 0);
@@ -150,6 +177,14 @@ TEST_F(Fingerprint, AcceptsFingerprintsOfEarlierVersions) {
   EXPECT_NO_THROW(check_source(record, source, fingerprint_of_source(source)));
   file("source/config.json", content(path("source/config.json")) + " ");
   EXPECT_THROW(check_source(record, source, fingerprint_of_source(source)), UserError);
+}
+
+TEST_F(Fingerprint, RecordAcceptsPathsThatAreNotUtf8) {
+  FinetuneRecord record(folder_);
+  record.source = "models/\xff";
+  record.source_fingerprint = "0a";
+  EXPECT_NO_THROW(record.write());
+  EXPECT_EQ(FinetuneRecord(folder_).source_fingerprint, "0a");
 }
 
 }  // namespace

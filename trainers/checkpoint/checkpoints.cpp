@@ -85,8 +85,10 @@ std::optional<fs::path> newest_complete_of(const fs::path& folder, const Candida
     }
   }
   if (candidates.empty()) return std::nullopt;
-  throw UserError("{}: none of the {} checkpoints here is intact ({}); use --resume never to start from step 0",
-                  folder.string(), candidates.size(), newest_reason);
+  throw DamagedCheckpoints(
+      "{}: none of the {} checkpoints here is intact ({}); to start from step 0, remove this directory, or use furlong "
+      "train --resume never",
+      folder.string(), candidates.size(), newest_reason);
 }
 
 }  // namespace

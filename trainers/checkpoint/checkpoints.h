@@ -5,7 +5,15 @@
 #include <optional>
 #include <vector>
 
+#include "framework/core/error.h"
+
 namespace furlong {
+
+/// None of the checkpoints in a folder is intact.
+class DamagedCheckpoints : public UserError {
+ public:
+  using UserError::UserError;
+};
 
 /// Returns the step in a checkpoint's file name (12 for step_00000012.h5), or nullopt for other names.
 std::optional<std::int64_t> step_in_name(const std::string& name);
@@ -32,8 +40,8 @@ class CheckpointDirectory {
   /// again for the step that it resumed from, in case the earlier run was killed before its call.
   void committed(std::int64_t step, std::optional<double> validation_loss = std::nullopt);
   /// Returns the newest checkpoint with a valid checksum, best.h5 included. Warns about a damaged checkpoint, with the
-  /// reason, and tries the one before it. Returns nullopt if the folder has no checkpoints. Throws UserError if all of
-  /// them are damaged, because a silent new start would overwrite the run.
+  /// reason, and tries the one before it. Returns nullopt if the folder has no checkpoints. Throws DamagedCheckpoints
+  /// if all of them are damaged, because a silent new start would overwrite the run.
   std::optional<std::filesystem::path> newest_complete() const;
   /// Removes checkpoints of steps after `step`, best.h5 included: a run that resumes from `step` writes them again. A
   /// negative step removes all checkpoints.

@@ -199,6 +199,14 @@ void SettingsChecker::teacher() const {
     cite.fail(fmt::format("{} cannot be combined with {}: all layers share one block; expected joint",
                           cite("teacher.layers"), cite("model.shared_layers")));
   }
+  const auto& attention = copy_.model.attention;
+  if (teacher.layers == "layer_wise" && attention.sharing == layers::ProjectionSharing::layers &&
+      attention.projection != ops::SequenceProjection::mean &&
+      layers::uses(attention, &layers::MechanismInfo::projects_sequence)) {
+    const auto cite = citing({"teacher.layers", "model.attention.sharing"});
+    cite.fail(fmt::format("{} cannot be combined with {}: all layers share one projection; expected joint",
+                          cite("teacher.layers"), cite("model.attention.sharing")));
+  }
   if (distils && copy_.objective.learns_labels()) {
     const auto cite = citing({key, "objective.name"});
     cite.fail(fmt::format(

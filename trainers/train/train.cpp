@@ -59,6 +59,7 @@ class Run {
     result.train_loss = MetricsRecord::not_measured;
     print_start();
     recorder_->start();
+    save_resumed_best();
     while (!is_done()) {
       // Checked before the step, so that a run that stopped early stays stopped after a restart.
       if (trainer_.early_stopping().is_due()) {
@@ -75,7 +76,7 @@ class Run {
       validate_and_save_where_due();
       trace_.end_step();
       if (report.stops || (group_.is_alone() && stop_requests_.received())) {
-        result.interrupted = true;
+        result.interrupted = !is_done();
         break;
       }
     }
@@ -158,6 +159,12 @@ class Run {
     return is_best ? std::optional(found.loss) : std::nullopt;
   }
 
+  /// A run that continues the best checkpoint of another run directory has it in its own.
+  void save_resumed_best() {
+    const std::optional<double> best_loss = trainer_.early_stopping().best_at(trainer_.steps());
+    if (settings_.checkpoint.keep_best && best_loss && saved_at_ != trainer_.steps()) save(best_loss);
+  }
+
   void save(std::optional<double> best_loss) {
     const RunRecorder::Pause pause(*recorder_);
     const std::int64_t step = trainer_.steps();
@@ -204,6 +211,25 @@ TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
     group.fail(error);
     throw;
   }
+}
+
+bool has_finished(const Settings& settings) {
+  const fs::path folder = settings.run_directory / "checkpoints";
+  for (std::optional<fs::path> newest = newest_complete_checkpoint(folder); newest;) {
+    try {
+      const CheckpointReader checkpoint = CheckpointReader::open(*newest);
+      if (checkpoint.integer("step") >= settings.trainer.max_steps) return true;
+      if (settings.trainer.early_stopping_patience == 0) return false;
+      EarlyStopping early_stopping(settings.trainer.early_stopping_patience);
+      early_stopping.load(checkpoint);
+      return early_stopping.is_due();
+    } catch (const UserError&) {
+      const std::optional<fs::path> now = newest_complete_checkpoint(folder);
+      if (now == newest) throw;
+      newest = now;  // a training has replaced it meanwhile
+    }
+  }
+  return false;
 }
 
 }  // namespace furlong

@@ -14,7 +14,7 @@ namespace furlong {
 /// What one call of train() did.
 struct TrainResult {
   std::int64_t step = 0;       ///< optimizer steps taken, over all parts of the run
-  bool interrupted = false;    ///< stopped by a signal, after writing a checkpoint
+  bool interrupted = false;    ///< stopped by a signal before its end, after writing a checkpoint
   bool stopped_early = false;  ///< the validation loss stopped improving
   double train_loss = 0;       ///< of the last step; NaN if no step was left to take
   double validation_loss = 0;  ///< NaN without a validation split
@@ -28,7 +28,8 @@ struct TrainOptions {
   /// Which checkpoint to resume from.
   enum class Resume : std::uint8_t {
     automatic,  ///< from the newest complete checkpoint in the run directory, if there is one
-    never,      ///< from step 0; the checkpoints of an earlier run are removed from the run directory
+    /// From step 0. The checkpoints of an earlier run are removed from the run directory once the new run can start.
+    never,
     /// From `checkpoint`; for a run directory, its newest one. Refused if this run directory has checkpoints of another
     /// run.
     path
@@ -46,5 +47,9 @@ struct TrainOptions {
 /// machine or the checkpoint. Throws MachineError if the machine fails, PeerError if another rank does. Throws
 /// NonFiniteError, naming the op, if the loss or a gradient is not finite.
 TrainResult train(const LoadedSettings& loaded, const TrainOptions& options);
+
+/// Returns whether the run in settings.run_directory has no step left: it is at trainer.max_steps, or it stopped early.
+/// Safe while the run is training. Throws DamagedCheckpoints if none of its checkpoints is intact.
+bool has_finished(const Settings& settings);
 
 }  // namespace furlong

@@ -74,6 +74,8 @@ class Trainer {
   /// Records the validation loss of the current step. Returns whether it is the best so far.
   bool note_validation(double loss) { return early_stopping_.note(steps_, loss); }
   const EarlyStopping& early_stopping() const { return early_stopping_; }
+  /// See EarlyStopping::forget_best.
+  void forget_best_validation() { early_stopping_.forget_best(); }
 
   /// Returns a description of the current state, with a checksum of the weights: "step 40, sample 320, weights
   /// 0123456789abcdef". It is equal on all ranks that train together.
@@ -123,6 +125,12 @@ class Trainer {
 /// Describes the first key of `model` that a resumed run must not change: "model.norm was layernorm in the checkpoint
 /// and is rmsnorm now". Returns nullopt if no key differs.
 std::optional<std::string> model_difference(const Settings& checkpoint, const Settings& now);
+
+/// Describes the keys of some sections that differ, except keys that do not affect training steps: "data.batch_size (4
+/// then, 8 now)". Not paths of data, which data_fingerprint compares, nor a schedule that only follows
+/// trainer.max_steps.
+std::vector<std::string> changed_since(const Settings& before, const Settings& now,
+                                       const std::vector<std::string>& sections);
 
 /// Throws the UserError that Trainer::load throws for a checkpoint with another model, objective, teacher loss or seed
 /// than the resolved settings. Reads no tensor.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/json_text.h"
+#include "framework/core/json_output.h"
 #include "framework/core/log.h"
 #include "framework/core/trace.h"
 #include "framework/core/version.h"
@@ -22,6 +23,39 @@ bool may_change(const std::string& key, layers::Position position) {
   if (key == "/max_sequence_length") return position != layers::Position::learned;
   return key == "/weights" || key == "/dropout" || key == "/attention/chunk_size" || key == "/attention/redraw_every" ||
          key == "/attention/denominator_guard";
+}
+
+/// Returns whether `from` has the schedule of `to` with the same number of steps.
+bool follows_steps(const Settings& from, const Settings& to) {
+  LoadedSettings changed{from, {}, {}};
+  ScheduleSettings& schedule = changed.settings.schedule;
+  const std::int64_t steps = from.trainer.max_steps;
+  const bool is_derived =
+      schedule.decay_steps ==
+      (schedule.name == "warmup_stable_decay" ? std::max<std::int64_t>(1, steps / 10) : steps - schedule.warmup_steps);
+  if (is_derived) schedule.decay_steps = 0;
+  changed.settings.trainer.max_steps = to.trainer.max_steps;
+  return finish_settings(std::move(changed)).settings.schedule == to.schedule;
+}
+
+/// Returns whether steps depend on a key, given as "data.batch_size".
+bool affects_steps(const std::string& key) {
+  static const std::vector<std::string> without_effect{"data.dataset",
+                                                       "data.sources",
+                                                       "model.weights",
+                                                       "model.max_sequence_length",
+                                                       "model.attention.chunk_size",
+                                                       "teacher.checkpoint",
+                                                       "trainer.max_steps",
+                                                       "trainer.validate_every",
+                                                       "trainer.validation_batches",
+                                                       "trainer.cuda_graph",
+                                                       "trainer.activation_checkpointing",
+                                                       "trainer.early_stopping_patience",
+                                                       "trainer.sample_tokens",
+                                                       "trainer.sample_prompt"};
+  return !key.starts_with("data.sources.") &&
+         std::find(without_effect.begin(), without_effect.end(), key) == without_effect.end();
 }
 
 /// Returns an empty map if the compute values were rounded to nearest.
@@ -113,9 +147,31 @@ std::optional<std::string> model_difference(const Settings& checkpoint, const Se
     std::string name = key;
     std::replace(name.begin(), name.end(), '/', '.');
     return fmt::format("model{} was {} in the checkpoint and is {} now", name,
-                       then.contains(key) ? then[key].dump() : "absent", value.dump());
+                       then.contains(key) ? json_line(then[key]) : "absent", json_line(value));
   }
   return std::nullopt;
+}
+
+std::vector<std::string> changed_since(const Settings& before, const Settings& now,
+                                       const std::vector<std::string>& sections) {
+  const bool is_same_schedule =
+      before.schedule == now.schedule || follows_steps(before, now) || follows_steps(now, before);
+  std::vector<std::string> changed;
+  const auto all_before = to_json(before), all_now = to_json(now);
+  for (const std::string& section : sections) {
+    if (!all_now.contains(section) || (section == "schedule" && is_same_schedule)) continue;
+    const auto wanted = all_now.at(section).flatten(),
+               had = all_before.value(section, nlohmann::ordered_json()).flatten();
+    for (const auto& [key, value] : wanted.items()) {
+      if (had.contains(key) && had[key] == value) continue;
+      std::string name = section + key;
+      std::replace(name.begin(), name.end(), '/', '.');
+      if (!affects_steps(name)) continue;
+      changed.push_back(fmt::format("{} ({} then, {} now)", name, had.contains(key) ? json_line(had[key]) : "absent",
+                                    json_line(value)));
+    }
+  }
+  return changed;
 }
 
 void check_resumable(const CheckpointReader& checkpoint, const Settings& settings) {
@@ -190,9 +246,12 @@ void Trainer::load_recurrent_state(const CheckpointReader& checkpoint, const Set
   if (recurrent_states_.empty()) return;
   const Settings& now = model_.settings;
   const DataSettings &then = before.data, &data = now.data;
-  if (!then.stateful || then.dataset != data.dataset || then.sequence_length != data.sequence_length ||
+  const bool is_same_data = checkpoint.has("data_fingerprint")
+                                ? checkpoint.text("data_fingerprint") == data_fingerprint(data_)
+                                : then.dataset == data.dataset;  // written by an earlier version
+  if (!then.stateful || !is_same_data || then.sequence_length != data.sequence_length ||
       then.batch_size != data.batch_size || before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
-    log_warn("{}: the dataset or the shape of batches differs from the checkpoint's; recurrent states start empty",
+    log_warn("{}: the data or the shape of batches differs from the checkpoint's; recurrent states start empty",
              checkpoint.path().string());
     return;
   }

@@ -298,6 +298,9 @@ TEST(Writer, RoundTripsSettings) {
   EXPECT_EQ(again.shop, odd.shop) << text;
   EXPECT_EQ(again.guests, odd.guests) << text;
   EXPECT_EQ(again.rye_days, 4);
+  const auto json = to_json(bakery_table(odd));
+  EXPECT_EQ(json["shop"]["path"], odd.shop.string()) << "not escaped: other programs read it";
+  odd.shop = "a b";
   const Bakery from_json = read_text(to_json(bakery_table(odd)).dump()).bakery;  // JSON is valid YAML
   EXPECT_EQ(from_json.motto, odd.motto);
   EXPECT_EQ(from_json.shop, odd.shop);

@@ -256,6 +256,12 @@ TEST_F(RecurrentStates, ResumesBitwise) {
     if (settings.model.dtype == DType::bfloat16) continue;  // rounds away what these states tell
     EXPECT_NEAR(next_loss(8, true) / next_loss(8, false), 1, 1e-6) << "the same sums in another order";
     EXPECT_GT(std::abs(next_loss(16, true) / next_loss(16, false) - 1), 1e-5) << "stored states must affect the loss";
+    // The same data at another path.
+    Settings moved = settings;
+    moved.data.dataset = path("moved.h5");
+    Trainer trainer(moved, data, Device{});
+    trainer.load(CheckpointReader::open(path("stop.h5")));
+    EXPECT_EQ(trainer.step().loss, next_loss(16, true));
   }
 }
 

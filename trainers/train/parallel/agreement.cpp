@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
+#include "framework/core/json_output.h"
 
 namespace furlong {
 namespace {
@@ -59,11 +61,17 @@ Json description(const TrainOptions& options) {
   return json;
 }
 
+/// Returns the values of this rank and those of rank 0, both as JSON can represent them.
+std::pair<Json, Json> both(const ProcessGroup& group, const Json& values) {
+  const std::string here = json_line(values);
+  return {Json::parse(here), Json::parse(group.broadcast_text(here))};
+}
+
 [[noreturn]] void refuse(const std::string& name, const Json& here, const Json& there) {
   throw UserError(
       "{}: {} on this rank and {} on rank 0; expected equal values on all ranks: start them with the same config and "
       "arguments",
-      name, here.dump(), there.dump());
+      name, json_line(here), json_line(there));
 }
 
 }  // namespace
@@ -78,23 +86,22 @@ std::string data_fingerprint(const Dataset& data) {
           json["sources"].push_back(source["xxh3_64"]);
     }
   }
-  const std::string text = json.dump();
+  const std::string text = json_line(json);
   const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
 void check_same(const ProcessGroup& group, const Json& values) {
   if (group.is_alone()) return;
-  const Json first = Json::parse(group.broadcast_text(values.dump()));
-  for (const auto& [name, value] : values.items())
+  const auto [here, first] = both(group, values);
+  for (const auto& [name, value] : here.items())
     if (!first.contains(name) || first[name] != value) refuse(name, value, first.value(name, Json("nothing")));
 }
 
 void check_agreement(const ProcessGroup& group, const Settings& settings, const Dataset& data,
                      const TrainOptions* options) {
   if (group.is_alone()) return;
-  const Json own{{"settings", to_json(settings)}, {"data", description(data)}};
-  const Json first = Json::parse(group.broadcast_text(own.dump()));
+  const auto [own, first] = both(group, {{"settings", to_json(settings)}, {"data", description(data)}});
   const Json here = own["settings"].flatten(), there = first["settings"].flatten();
   for (const auto& [key, value] : here.items()) {
     if (there.contains(key) && (may_differ(key) ? is_given(value) == is_given(there[key]) : value == there[key]))

@@ -1,7 +1,11 @@
 #include "trainers/train/run/run_resume.h"
 
 #include <algorithm>
+#include <string>
+#include <system_error>
+#include <vector>
 
+#include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 #include "trainers/train/parallel/agreement.h"
@@ -12,19 +16,48 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void forget_earlier_run(const RunDirectory& directory, CheckpointDirectory& checkpoints) {
-  checkpoints.discard_after(-1);
-  fs::remove_all(directory.path() / "tensorboard");
+/// Removes the event files of an earlier run. Other files in the folder stay.
+void remove_events(const fs::path& folder) {
+  std::error_code failure;
+  std::vector<fs::path> events;
+  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end; entry.increment(failure)) {
+    if (entry->path().filename().string().starts_with("events.out.tfevents.")) events.push_back(entry->path());
+  }
+  for (const fs::path& file : events) {
+    fs::remove(file, failure);
+    if (failure) log_warn("{}: cannot remove this file: {}", file.string(), failure.message());
+  }
 }
 
-/// Returns the checkpoint to resume from. Rank 0 selects it; the other ranks open the same path.
+void forget_earlier_run(const RunDirectory& directory, CheckpointDirectory& checkpoints) {
+  remove_events(directory.path() / "tensorboard");
+  checkpoints.discard_after(-1);
+}
+
+/// Returns whether a checkpoint lies in the run's own folder of checkpoints.
+bool is_own(const fs::path& checkpoint, const CheckpointDirectory& checkpoints) {
+  std::error_code missing;
+  return fs::equivalent(fs::absolute(checkpoint).parent_path(), checkpoints.path(), missing);
+}
+
+/// Throws UserError if --resume never would remove the weights that the run starts from.
+void keep_weights(const fs::path& weights, const CheckpointDirectory& checkpoints) {
+  if (weights.empty() || !is_own(checkpoint_of(weights), checkpoints)) return;
+  throw UserError(
+      "model.weights: {}: is a checkpoint of this run directory, which --resume never removes; move it to another "
+      "directory, or choose another --run-dir",
+      weights.string());
+}
+
+/// Returns the checkpoint to resume from. Rank 0 selects it; the other ranks open the same file. Removes nothing.
 std::optional<fs::path> where_to_resume(const TrainOptions& options, const ProcessGroup& group,
-                                        const RunDirectory& directory, CheckpointDirectory* checkpoints) {
+                                        const RunDirectory& directory, const Settings& settings,
+                                        const CheckpointDirectory* checkpoints) {
   std::optional<fs::path> from;
   if (group.is_first()) {
     switch (options.resume) {
       case TrainOptions::Resume::never:
-        forget_earlier_run(directory, *checkpoints);
+        keep_weights(settings.model.weights, *checkpoints);
         break;
       case TrainOptions::Resume::path:
         from = newest_checkpoint_of(options.checkpoint);
@@ -34,8 +67,11 @@ std::optional<fs::path> where_to_resume(const TrainOptions& options, const Proce
         break;
     }
   }
-  const std::string chosen = group.broadcast_text(from ? fs::absolute(*from).string() : "");
-  if (!group.is_first() && !chosen.empty()) from = chosen;
+  // The run directory may have another path on each host, so that a checkpoint there is sent as its name alone.
+  std::string chosen;
+  if (from) chosen = is_own(*from, *checkpoints) ? from->filename().string() : fs::absolute(*from).string();
+  chosen = group.broadcast_text(chosen);
+  if (!group.is_first() && !chosen.empty()) from = directory.checkpoints() / chosen;  // an absolute path stays
   return from;
 }
 
@@ -107,16 +143,28 @@ void check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool
   log_warn("{}: was trained on other data than {} contains now", checkpoint.path().string(), trainer.data().path());
 }
 
+/// Warns about settings that differ from those of the steps so far. The run continues with the present ones.
+void warn_about_changes(const CheckpointReader& checkpoint, const Settings& now) {
+  const std::string origin = checkpoint.path().string();
+  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
+  const auto changed =
+      changed_since(before, now, {"model", "data", "objective", "teacher", "optimizer", "schedule", "trainer"});
+  if (!changed.empty())
+    log_warn("{}: was trained with other settings: {}; the present ones apply to further steps only", origin,
+             config::join(changed, ", "));
+}
+
 /// Loads on rank 0. Returns true if the checkpoint belongs to this run directory. Removes nothing that other ranks have
 /// yet to read.
 bool load_on_first(const fs::path& from, bool allow_new_data, const RunDirectory& directory, Trainer& trainer,
                    CheckpointDirectory& checkpoints) {
-  const bool own = fs::equivalent(fs::absolute(from).parent_path(), checkpoints.path());
+  const bool own = is_own(from, checkpoints);
   if (!own) refuse_to_replace(checkpoints, from);
   const CheckpointReader checkpoint = CheckpointReader::open(from);
   check_data(checkpoint, trainer, allow_new_data);
   trainer.load(checkpoint);
   check_name(from, trainer.steps());
+  warn_about_changes(checkpoint, trainer.model().settings);
   // A run that continues in another directory takes its metrics along.
   if (!own) forget_earlier_run(directory, checkpoints);
   const fs::path metrics = directory.metrics();
@@ -125,12 +173,29 @@ bool load_on_first(const fs::path& from, bool allow_new_data, const RunDirectory
   return fs::exists(checkpoints.path_for(trainer.steps()));
 }
 
+/// Rank 0: removes what the run writes again, after all ranks have loaded. Returns whether the best checkpoint so far
+/// is among it. `is_saved`: the directory has a checkpoint of the present step.
+bool clean_up(bool resumed, bool is_saved, const RunDirectory& directory, const Trainer& trainer,
+              CheckpointDirectory& checkpoints) {
+  const std::int64_t step = trainer.steps();
+  const bool had_best = checkpoints.best().has_value();
+  if (resumed) {
+    warn_about_discarded(checkpoints, step);
+    checkpoints.discard_after(step);
+  }
+  // After the later best checkpoint is gone, so that this one can become the best.
+  if (is_saved) checkpoints.committed(step, trainer.early_stopping().best_at(step));
+  cut_back(directory.metrics(), resumed ? step : -1);
+  return had_best && !checkpoints.best();
+}
+
 }  // namespace
 
 bool resume_run(const TrainOptions& options, const ProcessGroup& group, const RunDirectory& directory, Trainer& trainer,
                 CheckpointDirectory* checkpoints) {
-  const std::optional<fs::path> from = where_to_resume(options, group, directory, checkpoints);
-  const fs::path& weights = trainer.model().settings.model.weights;
+  const Settings& settings = trainer.model().settings;
+  const std::optional<fs::path> from = where_to_resume(options, group, directory, settings, checkpoints);
+  const fs::path& weights = settings.model.weights;
   bool is_saved = false;
   if (!from) {
     if (!weights.empty()) start_from_weights(trainer, weights);
@@ -142,13 +207,15 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   // Rank 0 knows whether the checkpoint belongs to this run; all ranks must agree on what to save.
   is_saved = group.broadcast_text(is_saved ? "saved" : "") == "saved";
   if (from || !weights.empty()) check_same_start(group, trainer.digest(), from ? *from : weights);
+  bool lost_best = false;
   if (group.is_first()) {
-    if (is_saved) checkpoints->committed(trainer.steps(), trainer.early_stopping().best_at(trainer.steps()));
-    if (from) warn_about_discarded(*checkpoints, trainer.steps());
-    if (from) checkpoints->discard_after(trainer.steps());
-    cut_back(directory.metrics(), from ? trainer.steps() : -1);
+    // Only now: a run that cannot start leaves the earlier one unchanged.
+    if (options.resume == TrainOptions::Resume::never) forget_earlier_run(directory, *checkpoints);
+    lost_best = clean_up(from.has_value(), is_saved, directory, trainer, *checkpoints);
   }
-  group.barrier();  // afterwards other ranks write shards, which discard_after() would remove as orphans
+  // The other ranks also wait until rank 0 is done: they write shards, which discard_after() would remove as orphans.
+  lost_best = group.broadcast_text(lost_best ? "lost" : "") == "lost";
+  if (lost_best && settings.checkpoint.keep_best) trainer.forget_best_validation();
   return is_saved;
 }
 

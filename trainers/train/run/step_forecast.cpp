@@ -104,11 +104,17 @@ StepForecast forecast_step(const Settings& whole, const Vocabulary& vocabulary, 
     carried.emplace_back(*model.decoder, settings.data.batch_size);
   const Batch fresh = fresh_rows(settings);
   StepForecast forecast;
+  // The inputs of all accumulated batches are on the device at once.
+  const std::int64_t accumulated = settings.trainer.gradient_accumulation,
+                     before_input = memory.counters().bytes_in_use;
+  const DeviceBatch batch =
+      largest_batch(settings, static_cast<std::int64_t>(model.vocabulary.labels().size()), device);
+  const std::int64_t input_bytes = memory.counters().bytes_in_use - before_input;
+  const Tensor other_inputs =
+      accumulated > 1 ? Tensor::empty({accumulated - 1, input_bytes}, DType::uint8, device) : Tensor();
   // With gradient accumulation the second batch adds to existing gradients, which can need more memory; later batches
   // repeat it.
-  for (std::int64_t i = 0; i < std::min<std::int64_t>(settings.trainer.gradient_accumulation, 2); ++i) {
-    const DeviceBatch batch =
-        largest_batch(settings, static_cast<std::int64_t>(model.vocabulary.labels().size()), device);
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(accumulated, 2); ++i) {
     if (teacher) {
       const auto number = [&](const Shape& shape) { return Tensor::empty(shape, DType::float64, device); };
       teacher->accumulate_loss(model, context, batch, {1, number({}), number({1}), batch.targets, 0});

@@ -4,6 +4,7 @@
 
 #include "tests/trainers/parallel_testing.h"
 #include "tests/trainers/training.h"
+#include "trainers/train/run/step_forecast.h"
 
 namespace furlong {
 namespace {
@@ -60,6 +61,18 @@ TEST_F(RunMemoryTest, SettingDisablesCheckpointCopies) {
   EXPECT_TRUE(check_memory(testing::small_settings(store).settings, data.vocabulary(), Device{}, ProcessGroup()));
   EXPECT_FALSE(check_memory(testing::small_settings(store, {"checkpoint.async=false"}).settings, data.vocabulary(),
                             Device{}, ProcessGroup()));
+}
+
+TEST_F(RunMemoryTest, EstimateContainsInputsOfAllAccumulatedBatches) {
+  const TokenizedDataset data = TokenizedDataset::open(store);
+  const auto peak = [&](int batches) {
+    return predicted_peak_bytes(
+        testing::small_settings(store, {"data.batch_size=64", fmt::format("trainer.gradient_accumulation={}", batches)})
+            .settings,
+        data.vocabulary());
+  };
+  constexpr double input_bytes = 2 * 64 * 32 * 4;  // inputs and targets, int32
+  EXPECT_NEAR(static_cast<double>(peak(102) - peak(2)), 100 * input_bytes, input_bytes);
 }
 
 }  // namespace

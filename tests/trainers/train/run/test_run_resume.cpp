@@ -1,18 +1,26 @@
-// Resuming with several ranks: no rank removes files that another has yet to read or is already writing.
+// What a run starts from, and which files of an earlier run it removes. With several ranks, no rank removes files that
+// another has yet to read or is already writing.
 #include "trainers/train/run/run_resume.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <fstream>
+#include <set>
 #include <thread>
 
+#include "framework/core/log.h"
 #include "tests/trainers/parallel_testing.h"
 #include "tests/trainers/training.h"
+#include "trainers/train/parallel/agreement.h"
+#include "trainers/train/signals.h"
 
 namespace furlong {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 using parallel_testing::Report;
 using parallel_testing::run_world;
@@ -28,6 +36,22 @@ class RunResumeTest : public testing::WithTemporaryFolder {
                                         "schedule.warmup_steps=1", "trainer.validate_every=2"};
     furlong::train(testing::small_settings(store, keys), {});
     ASSERT_TRUE(fs::exists(checkpoints() / "best.h5"));
+  }
+  TrainResult run(const std::string& name, const std::vector<std::string>& keys,
+                  const TrainOptions& options = {}) const {
+    const std::vector<std::string> all{"run_directory=" + path(name), "schedule.warmup_steps=0"};
+    return furlong::train(testing::small_settings(store, testing::with(all, keys)), options);
+  }
+  TrainOptions from(const fs::path& checkpoint) const {
+    TrainOptions options;
+    options.resume = TrainOptions::Resume::path;
+    options.checkpoint = checkpoint;
+    return options;
+  }
+  std::set<std::string> names_in(const fs::path& folder) const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+    return names;
   }
   /// resume_run with two ranks, which also run `before` and `behind`.
   void resume(const TrainOptions& options, bool keep_best, const std::function<void(int rank)>& before,
@@ -80,6 +104,120 @@ TEST_F(RunResumeTest, KeepsBestCheckpointUntilAllRanksHaveReadIt) {
   };
   resume(options, false, late, [](const ProcessGroup&, const Trainer& trainer) { EXPECT_EQ(trainer.steps(), 4); });
   EXPECT_FALSE(fs::exists(checkpoints() / "best.h5"));
+}
+
+// Rank 0's path of the run directory means nothing to rank 1, as on hosts that mount it elsewhere.
+TEST_F(RunResumeTest, RanksMayHaveDifferentPathsOfTheRunDirectory) {
+  train(4);
+  parallel_testing::WorldOptions options;
+  options.before = [&](int rank) { fs::current_path(rank == 0 ? folder_ : fs::path("/")); };
+  run_world(
+      2,
+      [&](ProcessGroup& group, const Report&) {
+        const TokenizedDataset data = TokenizedDataset::open(store);
+        const RunDirectory directory(group.is_first() ? "/proc/self/cwd/run" : path("run"), group);
+        std::optional<CheckpointDirectory> kept;
+        if (group.is_first()) kept.emplace(directory.checkpoints(), 3, true);
+        Trainer trainer(settings(), data, Device{}, std::nullopt, &group);
+        EXPECT_TRUE(resume_run({}, group, directory, trainer, kept ? &*kept : nullptr));
+        EXPECT_EQ(trainer.steps(), 4);
+      },
+      options);
+}
+
+TEST_F(RunResumeTest, RanksAgreeOnPathsThatAreNotUtf8) {
+  run_world(2, [&](ProcessGroup& group, const Report&) {
+    const TokenizedDataset data = TokenizedDataset::open(store);
+    Settings present = settings();
+    present.run_directory = "run\xff";
+    const TrainOptions options = from("run\xff");
+    EXPECT_NO_THROW(check_agreement(group, present, data, &options));
+  });
+}
+
+TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunUntilTheNewOneCanStart) {
+  train(4);
+  TrainOptions never;
+  never.resume = TrainOptions::Resume::never;
+  const std::set<std::string> before = names_in(checkpoints()), events = names_in(path("run/tensorboard"));
+  const std::string metrics = content(path("run/metrics.jsonl"));
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {"model.weights=" + path("typo.h5")}, never); }),
+              HasSubstr("typo.h5: does not exist"));
+  file("text.h5", "no checkpoint");
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {"model.weights=" + path("text.h5")}, never); }),
+              HasSubstr("text.h5"));
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {"model.weights=" + path("run")}, never); }),
+              HasSubstr("is a checkpoint of this run directory, which --resume never removes"));
+  EXPECT_EQ(names_in(checkpoints()), before);
+  EXPECT_EQ(names_in(path("run/tensorboard")), events);
+  EXPECT_EQ(content(path("run/metrics.jsonl")), metrics);
+
+  fs::copy_file(checkpoints() / "best.h5", path("weights.h5"));
+  file("run/tensorboard/notes.txt", "not of the run");
+  const TrainResult result = run("run", {"model.weights=" + path("weights.h5"), "trainer.max_steps=2"}, never);
+  EXPECT_EQ(result.step, 2);
+  EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"best.h5", "best.json", "step_00000002.h5"}));
+  const std::set<std::string> after = names_in(path("run/tensorboard"));
+  EXPECT_EQ(after.size(), 2u) << "its own events and the other file";
+  EXPECT_TRUE(after.contains("notes.txt"));
+}
+
+TEST_F(RunResumeTest, WarnsAboutChangedSettings) {
+  const auto warnings = [&](const std::vector<std::string>& keys) {
+    const LogCapture log;
+    run("run", testing::with({"log.level=warning"}, keys));
+    return log.text();
+  };
+  run("run", {"trainer.max_steps=4"});
+  EXPECT_THAT(warnings({"trainer.max_steps=6", "optimizer.learning_rate=0.02", "model.dropout=0.1"}),
+              HasSubstr("step_00000004.h5: was trained with other settings: model.dropout (0.0 then, 0.1 now), "
+                        "optimizer.learning_rate (0.01 then, 0.02 now); the present ones apply to further steps"));
+  EXPECT_THAT(warnings({"trainer.max_steps=6", "optimizer.learning_rate=0.03", "model.dropout=0.1"}),
+              HasSubstr("optimizer.learning_rate (0.02 then, 0.03 now)"))
+      << "also if no step is left";
+  fs::copy_file(store, path("copy.h5"));
+  EXPECT_EQ(
+      warnings({"trainer.max_steps=8", "optimizer.learning_rate=0.02", "model.dropout=0.1",
+                "data.dataset=" + path("copy.h5"), "checkpoint.every=2", "trainer.validate_every=4", "log.every=1"}),
+      "")
+      << "keys that may change, and the schedule of another number of steps";
+}
+
+TEST_F(RunResumeTest, BestCheckpointIsTheBestOfAnotherDirectoryToo) {
+  train(4);
+  const std::string best = content(checkpoints() / "best.json");
+  ASSERT_THAT(best, HasSubstr("\"step\":4"));
+  run("other", {"trainer.max_steps=4"}, from(checkpoints() / "step_00000004.h5"));
+  EXPECT_EQ(content(path("other/checkpoints/best.json")), best);
+  EXPECT_EQ(CheckpointReader::open(path("other/checkpoints/best.h5")).integer("step"), 4);
+}
+
+// The losses of steps 2 and 5 are lower than any that follows.
+TEST_F(RunResumeTest, FirstValidationIsTheBestAfterTheBestIsDiscarded) {
+  const TokenizedDataset data = TokenizedDataset::open(store);
+  Trainer earlier(settings({"schedule.warmup_steps=0"}), data, Device{});
+  {
+    CheckpointDirectory directory(checkpoints(), 9, true);
+    for (const double loss : {0.002, 0.001}) {
+      earlier.step();
+      earlier.step();
+      ASSERT_TRUE(earlier.note_validation(loss));
+      earlier.step();
+      earlier.save(directory.path_for(earlier.steps()));
+      directory.committed(earlier.steps(), loss);
+    }
+    ASSERT_EQ(directory.best()->step, 6);
+  }
+  run("run", {"trainer.max_steps=5", "trainer.validate_every=4"}, from(checkpoints() / "step_00000003.h5"));
+  ASSERT_TRUE(fs::exists(checkpoints() / "best.h5"));
+  EXPECT_GE(CheckpointReader::open(checkpoints() / "best.h5").integer("step"), 4);
+}
+
+TEST_F(RunResumeTest, SignalInTheLastStepLeavesACompleteRun) {
+  const StopRequests stop_requests;
+  ASSERT_EQ(std::raise(SIGTERM), 0);
+  EXPECT_FALSE(run("complete", {"trainer.max_steps=1"}).interrupted);
+  EXPECT_TRUE(run("longer", {"trainer.max_steps=2"}).interrupted);
 }
 
 }  // namespace
