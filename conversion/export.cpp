@@ -1,6 +1,7 @@
 #include "conversion/export.h"
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <regex>
 #include <set>
@@ -13,6 +14,7 @@
 #include "conversion/transformers_model.h"
 #include "evaluation/sequences/hidden_states.h"
 #include "formats/safetensors_writer.h"
+#include "framework/core/dtype.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
 #include "layers/attention/mechanism.h"
@@ -36,6 +38,18 @@ const char* foreign_dtype(const std::string& dtype) {
   if (dtype == "bfloat16") return "BF16";
   if (dtype == "float16") return "F16";
   return "F32";
+}
+
+/// Throws UserError if a finite value becomes infinite in the type.
+void check_range(const std::string& name, const std::string& type, std::span<const float> values) {
+  if (type != "F16" && type != "BF16") return;
+  const bool half = type == "F16";
+  for (const float value : values) {
+    const float stored = half ? static_cast<float>(static_cast<_Float16>(value)) : static_cast<float>(bfloat16(value));
+    if (std::isfinite(value) && !std::isfinite(stored))
+      throw UserError("tensor {}: found {}; expected values that {} can represent, so export with --dtype {}", name,
+                      value, half ? "float16" : "bfloat16", half ? "bfloat16 or float32" : "float32");
+  }
 }
 
 std::int64_t rounded_values(std::span<const float> values, const std::string& type) {
@@ -211,11 +225,13 @@ class Exporter {
           values_of(*output.parameter).subspan(output.begin, static_cast<std::size_t>(output.part.elements()));
       report_.rounded += rounded_values(values, output.tensor.stored_type) > 0;
       if (output.part.layout == Layout::plain && output.part.unused_rows == 0) {
+        check_range(output.tensor.name, output.tensor.stored_type, values);
         file.write(output.tensor.name, values);
       } else {
         buffer.resize(static_cast<std::size_t>(output.part.shape.elements()));
         fill_unused_rows(output.part, std::span(buffer).first(static_cast<std::size_t>(output.part.unused_elements())));
         to_foreign(output.part, values, buffer);
+        check_range(output.tensor.name, output.tensor.stored_type, buffer);
         file.write(output.tensor.name, buffer);
       }
     }
@@ -234,8 +250,9 @@ class Exporter {
         file.write_integers(carried_name(tensor.name), {reinterpret_cast<const std::int64_t*>(tensor.data.data()),
                                                         tensor.data.size() / sizeof(std::int64_t)});
       } else {
-        file.write(carried_name(tensor.name),
-                   {reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float)});
+        const std::span values(reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float));
+        check_range(tensor.name, type_of(tensor.name), values);
+        file.write(carried_name(tensor.name), values);
       }
     }
   }

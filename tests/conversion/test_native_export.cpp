@@ -1,4 +1,6 @@
 // Exports that transformers loads without Furlong's code: what config.json needs besides the settings.
+#include <limits>
+
 #include "conversion/convert.h"
 #include "conversion/export.h"
 #include "tests/conversion/tiny_models.h"
@@ -9,6 +11,7 @@ namespace furlong {
 namespace {
 
 using namespace furlong::testing;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class NativeExport : public WithTemporaryFolder {
@@ -146,6 +149,30 @@ TEST_F(NativeExport, ReplacesWindowsOfTheOriginal) {
   EXPECT_EQ(report_.model_type, "qwen2") << report_.reason;
   EXPECT_FALSE(config.contains("layer_types"));
   EXPECT_EQ(config.at("use_sliding_window"), false);
+}
+
+TEST_F(NativeExport, RejectsValuesBeyondTheRangeOfTheType) {
+  SourceModel source = open_source_model(tiny_llama().write(folder_ / "source"));
+  float& value = source.model.store->find("blocks.0.feedforward.output.weight").master().data<float>()[5];
+  const auto refused = [&](const std::string& dtype) {
+    ExportOptions options;
+    options.dtype = dtype;
+    const std::string message = message_of<UserError>([&] { export_model(source, path("out"), options); });
+    EXPECT_FALSE(std::filesystem::exists(path("out/model.safetensors")));
+    EXPECT_FALSE(std::filesystem::exists(path("out/config.json")));
+    return message;
+  };
+  value = 70000;
+  EXPECT_THAT(refused("float16"), AllOf(HasSubstr("model.layers.0.mlp.down_proj.weight: found 70000"),
+                                        HasSubstr("float16"), HasSubstr("--dtype bfloat16 or float32")));
+  value = std::numeric_limits<float>::max();
+  EXPECT_THAT(refused("bfloat16"), HasSubstr("--dtype float32"));
+  ExportOptions single;
+  single.dtype = "float32";
+  export_model(source, path("out"), single);
+  std::vector<float> written(12 * 20);
+  open_safetensors(path("out"))->read("model.layers.0.mlp.down_proj.weight", written);
+  EXPECT_EQ(written[5], value);
 }
 
 }  // namespace
