@@ -7,6 +7,7 @@
 #include <set>
 
 #include "conversion/export_plan.h"
+#include "conversion/merge_adapters.h"
 #include "conversion/performer_directory.h"
 #include "conversion/read_parameters.h"
 #include "conversion/symbol_tokenizer.h"
@@ -18,6 +19,7 @@
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
 #include "layers/attention/mechanism.h"
+#include "layers/linear.h"
 #include "trainers/train/signals.h"
 
 namespace furlong {
@@ -153,7 +155,7 @@ class Exporter {
     }
     for (const Parameter& parameter : model_.store->parameters()) {
       mapped_.insert(parameter.name());
-      if (is_adapter(parameter.name())) continue;
+      if (layers::is_adapter(parameter.name())) continue;
       add({transformers_name(parameter.name(), model_), parameter.shape()}, parameter, 0);
       std::string& type = outputs_.back().tensor.stored_type;
       const auto found = types.find(parameter.name());
@@ -165,7 +167,7 @@ class Exporter {
 
   void add_rest() {
     for (const Parameter& parameter : model_.store->parameters())
-      if (!mapped_.contains(parameter.name()) && !is_adapter(parameter.name()))
+      if (!mapped_.contains(parameter.name()) && !layers::is_adapter(parameter.name()))
         report_.left_out.push_back(parameter.name());
   }
 
@@ -205,10 +207,6 @@ class Exporter {
 
   std::string carried_name(const std::string& name) const {
     return plan_.for_hugging_face ? name : carried_tensor_prefix + name;
-  }
-
-  static bool is_adapter(const std::string& name) {
-    return name.ends_with(".lora_a.weight") || name.ends_with(".lora_b.weight");
   }
 
   void write_tensors(const fs::path& directory) {
@@ -376,29 +374,6 @@ class Exporter {
   Files vocabulary_files_;
   ExportReport report_;
 };
-
-/// Adds (alpha / rank) B A to each weight with an adapter.
-void merge_adapters(Model& model) {
-  const layers::ModelConfig& settings = model.settings.model;
-  if (settings.adapter.rank == 0) return;
-  const float scale = static_cast<float>(settings.adapter.alpha / static_cast<double>(settings.adapter.rank));
-  constexpr std::string_view suffix = ".lora_a.weight";
-  for (const Parameter& a : model.store->parameters()) {
-    if (!a.name().ends_with(suffix)) continue;
-    const std::string stem = a.name().substr(0, a.name().size() - suffix.size());
-    const Parameter &b = model.store->find(stem + ".lora_b.weight"), &weight = model.store->find(stem + ".weight");
-    const std::span<const float> a_values = values_of(a), b_values = values_of(b);
-    const std::span<float> target = values_of(weight);
-    const auto rank = static_cast<std::size_t>(a.shape()[0]), inner = static_cast<std::size_t>(a.shape()[1]);
-    for (std::size_t row = 0; row < target.size() / inner; ++row) {
-      for (std::size_t r = 0; r < rank; ++r) {
-        const float factor = scale * b_values[row * rank + r];
-        for (std::size_t i = 0; i < inner; ++i) target[row * inner + i] += factor * a_values[r * inner + i];
-      }
-    }
-  }
-  model.settings.model.adapter.rank = 0;  // the written model has no adapters
-}
 
 }  // namespace
 
