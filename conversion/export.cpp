@@ -1,11 +1,13 @@
 #include "conversion/export.h"
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <regex>
 #include <set>
 
 #include "conversion/export_plan.h"
+#include "conversion/merge_adapters.h"
 #include "conversion/performer_directory.h"
 #include "conversion/read_parameters.h"
 #include "conversion/symbol_tokenizer.h"
@@ -13,9 +15,11 @@
 #include "conversion/transformers_model.h"
 #include "evaluation/sequences/hidden_states.h"
 #include "formats/safetensors_writer.h"
+#include "framework/core/dtype.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
 #include "layers/attention/mechanism.h"
+#include "layers/linear.h"
 #include "trainers/train/signals.h"
 
 namespace furlong {
@@ -36,6 +40,18 @@ const char* foreign_dtype(const std::string& dtype) {
   if (dtype == "bfloat16") return "BF16";
   if (dtype == "float16") return "F16";
   return "F32";
+}
+
+/// Throws UserError if a finite value becomes infinite in the type.
+void check_range(const std::string& name, const std::string& type, std::span<const float> values) {
+  if (type != "F16" && type != "BF16") return;
+  const bool half = type == "F16";
+  for (const float value : values) {
+    const float stored = half ? static_cast<float>(static_cast<_Float16>(value)) : static_cast<float>(bfloat16(value));
+    if (std::isfinite(value) && !std::isfinite(stored))
+      throw UserError("tensor {}: found {}; expected values that {} can represent, so export with --dtype {}", name,
+                      value, half ? "float16" : "bfloat16", half ? "bfloat16 or float32" : "float32");
+  }
 }
 
 std::int64_t rounded_values(std::span<const float> values, const std::string& type) {
@@ -139,7 +155,7 @@ class Exporter {
     }
     for (const Parameter& parameter : model_.store->parameters()) {
       mapped_.insert(parameter.name());
-      if (is_adapter(parameter.name())) continue;
+      if (layers::is_adapter(parameter.name())) continue;
       add({transformers_name(parameter.name(), model_), parameter.shape()}, parameter, 0);
       std::string& type = outputs_.back().tensor.stored_type;
       const auto found = types.find(parameter.name());
@@ -151,7 +167,7 @@ class Exporter {
 
   void add_rest() {
     for (const Parameter& parameter : model_.store->parameters())
-      if (!mapped_.contains(parameter.name()) && !is_adapter(parameter.name()))
+      if (!mapped_.contains(parameter.name()) && !layers::is_adapter(parameter.name()))
         report_.left_out.push_back(parameter.name());
   }
 
@@ -193,10 +209,6 @@ class Exporter {
     return plan_.for_hugging_face ? name : carried_tensor_prefix + name;
   }
 
-  static bool is_adapter(const std::string& name) {
-    return name.ends_with(".lora_a.weight") || name.ends_with(".lora_b.weight");
-  }
-
   void write_tensors(const fs::path& directory) {
     const fs::path path = directory / "model.safetensors";
     std::vector<ForeignTensor> tensors;
@@ -211,11 +223,13 @@ class Exporter {
           values_of(*output.parameter).subspan(output.begin, static_cast<std::size_t>(output.part.elements()));
       report_.rounded += rounded_values(values, output.tensor.stored_type) > 0;
       if (output.part.layout == Layout::plain && output.part.unused_rows == 0) {
+        check_range(output.tensor.name, output.tensor.stored_type, values);
         file.write(output.tensor.name, values);
       } else {
         buffer.resize(static_cast<std::size_t>(output.part.shape.elements()));
         fill_unused_rows(output.part, std::span(buffer).first(static_cast<std::size_t>(output.part.unused_elements())));
         to_foreign(output.part, values, buffer);
+        check_range(output.tensor.name, output.tensor.stored_type, buffer);
         file.write(output.tensor.name, buffer);
       }
     }
@@ -234,8 +248,9 @@ class Exporter {
         file.write_integers(carried_name(tensor.name), {reinterpret_cast<const std::int64_t*>(tensor.data.data()),
                                                         tensor.data.size() / sizeof(std::int64_t)});
       } else {
-        file.write(carried_name(tensor.name),
-                   {reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float)});
+        const std::span values(reinterpret_cast<const float*>(tensor.data.data()), tensor.data.size() / sizeof(float));
+        check_range(tensor.name, type_of(tensor.name), values);
+        file.write(carried_name(tensor.name), values);
       }
     }
   }
@@ -359,29 +374,6 @@ class Exporter {
   Files vocabulary_files_;
   ExportReport report_;
 };
-
-/// Adds (alpha / rank) B A to each weight with an adapter.
-void merge_adapters(Model& model) {
-  const layers::ModelConfig& settings = model.settings.model;
-  if (settings.adapter.rank == 0) return;
-  const float scale = static_cast<float>(settings.adapter.alpha / static_cast<double>(settings.adapter.rank));
-  constexpr std::string_view suffix = ".lora_a.weight";
-  for (const Parameter& a : model.store->parameters()) {
-    if (!a.name().ends_with(suffix)) continue;
-    const std::string stem = a.name().substr(0, a.name().size() - suffix.size());
-    const Parameter &b = model.store->find(stem + ".lora_b.weight"), &weight = model.store->find(stem + ".weight");
-    const std::span<const float> a_values = values_of(a), b_values = values_of(b);
-    const std::span<float> target = values_of(weight);
-    const auto rank = static_cast<std::size_t>(a.shape()[0]), inner = static_cast<std::size_t>(a.shape()[1]);
-    for (std::size_t row = 0; row < target.size() / inner; ++row) {
-      for (std::size_t r = 0; r < rank; ++r) {
-        const float factor = scale * b_values[row * rank + r];
-        for (std::size_t i = 0; i < inner; ++i) target[row * inner + i] += factor * a_values[r * inner + i];
-      }
-    }
-  }
-  model.settings.model.adapter.rank = 0;  // the written model has no adapters
-}
 
 }  // namespace
 

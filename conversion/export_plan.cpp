@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "conversion/performer_directory.h"
+#include "conversion/transformers_model.h"
+#include "evaluation/sequences/hidden_states.h"
 #include "layers/attention/mechanism.h"
 
 namespace furlong {
@@ -13,6 +15,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* attention_reason = "model.attention is not softmax over all visible tokens";
+
+/// Keys of config.json that describe positions and windows. Versions of transformers have different ones, so those of
+/// the original may contradict the exported ones.
+constexpr const char* replaced_keys[] = {"rope_parameters", "rope_scaling", "rope_theta",
+                                         "original_max_position_embeddings", "layer_types"};
+
+/// Returns whether transformers cannot run the family without pad_token_id.
+bool needs_padding(const Architecture& architecture) { return std::string_view(architecture.model_type) == "esm"; }
 
 /// Returns the settings that determine the computation. Keys that matter only in training, or have no effect here, are
 /// at their defaults.
@@ -116,6 +126,7 @@ class Planner {
     try {
       const Settings back = complete_settings(architecture.settings(ForeignConfig(plan.config, type), naming), type);
       plan.reason = first_difference(wanted_, computation_settings(back, back.model.vocabulary_size));
+      if (plan.reason.empty() && !origin_) plan.reason = unmet_requirement(architecture);
     } catch (const UserError& error) {
       plan.reason = error.what();
     }
@@ -124,13 +135,49 @@ class Planner {
     return plan;
   }
 
-  /// Keeps the keys of the original config that do not describe the model.
+  /// Returns why transformers rejects the family's config, although it describes the model; empty if it does not.
+  std::string unmet_requirement(const Architecture& architecture) const {
+    const bool divides = wanted_.d_model % wanted_.attention.n_heads == 0;
+    if (std::string_view(architecture.model_type) == "llama" && !divides)
+      return "model.d_model is not a multiple of model.n_heads";
+    if (!needs_padding(architecture)) return {};
+    const auto padding = padding_token();
+    // transformers 4 indexes a table of positions with it, which rotary positions leave unused.
+    if (!padding || *padding >= wanted_.max_sequence_length)
+      return "the vocabulary has no padding token with an id below model.max_sequence_length";
+    return {};
+  }
+
+  /// Returns a token that no input has: the tokenizer's own padding, an embedding beyond the vocabulary, or the token
+  /// that represents a document, if documents have none.
+  std::optional<std::int32_t> padding_token() const {
+    const Vocabulary& vocabulary = model_.vocabulary;
+    if (vocabulary.tokenizer() && vocabulary.tokenizer()->special().padding)
+      return vocabulary.tokenizer()->special().padding;
+    if (vocabulary.size() < wanted_.vocabulary_size) return vocabulary.size();
+    const std::optional<std::int32_t> id = vocabulary.class_id();
+    const SequenceFrame frame = frame_of(model_);
+    for (const auto* part : {&frame.front, &frame.back})
+      if (id && std::find(part->begin(), part->end(), *id) != part->end()) return std::nullopt;
+    return id;
+  }
+
+  /// Adds the special tokens. A token that the vocabulary lacks is null: the family's default may be another token.
+  void add_special_tokens(const Architecture& architecture, Json& config) const {
+    const Json special = special_token_ids(model_.vocabulary);
+    for (const auto& [key, id] : special.items())
+      if (!config.contains(key)) config[key] = id;
+    if (needs_padding(architecture)) config["pad_token_id"] = padding_token().value();
+  }
+
+  /// Keeps the keys of the original config that do not describe the model. Without one, adds the special tokens.
   void merge_origin(ExportPlan& plan) const {
     const Architecture& architecture = *plan.architecture;
     Json config{{"architectures", {plan.naming.head ? architecture.class_name : architecture.headless_class_name}},
                 {"model_type", architecture.model_type}};
     config.update(plan.config);
     if (!origin_) {
+      add_special_tokens(architecture, config);
       plan.config = config;
       return;
     }
@@ -143,7 +190,9 @@ class Planner {
       plan.verbatim = origin_->config;
       plan.config = original;
     } else {
-      plan.config.update(original);
+      Json kept = original;
+      for (const char* key : replaced_keys) kept.erase(key);
+      plan.config.update(kept);
       plan.config.update(config);
     }
   }

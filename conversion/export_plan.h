@@ -5,6 +5,7 @@
 #include <string>
 
 #include "conversion/architecture.h"
+#include "conversion/import_origin.h"
 #include "trainers/model/model.h"
 
 namespace furlong {
@@ -19,8 +20,9 @@ struct ExportPlan {
   std::string verbatim;  ///< the original config.json, if nothing in it changed
 };
 
-/// Returns the plan for a model. A family is chosen if its config.json, read back, gives the same computation; `origin`
-/// is that of an imported model, whose family alone is tried. Otherwise `reason` says why no family fits.
+/// Returns the plan for a model. A family is chosen if its config.json, read back, gives the same computation, and if
+/// transformers loads it; `origin` is that of an imported model, whose family alone is tried. Otherwise `reason` says
+/// why no family fits.
 ExportPlan export_plan(const Model& model, const std::optional<Origin>& origin);
 
 }  // namespace furlong

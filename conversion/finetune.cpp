@@ -8,6 +8,8 @@
 #include "conversion/approximation.h"
 #include "conversion/fingerprint.h"
 #include "conversion/import_model.h"
+#include "conversion/merge_adapters.h"
+#include "conversion/read_parameters.h"
 #include "conversion/recovery_file.h"
 #include "framework/config/table.h"
 #include "framework/core/log.h"
@@ -111,6 +113,15 @@ void measure_constants(const Settings& settings, SourceModel& teacher, Model& st
   log_info("measured the constants of {} on {} tokens", settings.model.attention.feature_map, observed.tokens());
 }
 
+/// Merges the teacher's adapters, and copies the weights that they change to the student.
+void take_adapters(Model& teacher, Model& student) {
+  for (const std::string& name : merge_adapters(teacher)) {
+    const std::span<const float> values = values_of(teacher.store->find(name));
+    std::copy(values.begin(), values.end(), values_of(student.store->find(name)).begin());
+  }
+  student.store->refresh_compute_values(student.stream);
+}
+
 /// Writes the student before its first step: the teacher's weights with the new attention.
 void write_student(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& record) {
   if (!teacher.imported) teacher.imported = open_source_model(teacher.checkpoint);
@@ -119,7 +130,9 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRec
   settings.teacher = {};
   const std::unique_ptr<Dataset> data = open_data(settings.data);
   Model student = make_empty_model(settings, data->vocabulary(), Device{}, DType::float32, all_frozen);
-  const WeightsReport report = initialize_from(CheckpointReader::open(teacher.checkpoint), student);
+  const WeightsReport report =
+      initialize_from(CheckpointReader::open(teacher.checkpoint), student, /*takes_adapters=*/false);
+  take_adapters(teacher.imported->model, student);
   if (report.positions_before > 0)
     log_warn("{}: has {} learned positions; position p beyond them is initialized as p modulo that number",
              teacher.checkpoint.string(), report.positions_before);

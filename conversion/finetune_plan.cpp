@@ -30,7 +30,8 @@ Settings defaults_from(const Settings& base, bool has_given_student) {
   model.weights.clear();
   if (!has_given_student) {
     model.attention = model.attention.plain();
-    model.adapter = {};
+    model.attention.window = base.model.attention.window;
+    model.adapter = {};  // write_student() adds them to the weights
   }
   if (model.position != layers::Position::learned) {
     if (model.rotary_scaling.original_length == 0 && model.rotary_scaling.uses_original_length())

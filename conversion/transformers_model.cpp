@@ -84,16 +84,6 @@ void add_head(Json& config, const Model& model) {
   config["label2id"] = ids;
 }
 
-void add_special_tokens(Json& config, const Vocabulary& vocabulary) {
-  const auto add = [&](const char* key, const std::optional<std::int32_t>& id) {
-    if (id) config[key] = *id;
-  };
-  add("eos_token_id", vocabulary.document_id());
-  if (!vocabulary.tokenizer()) return;
-  add("bos_token_id", vocabulary.tokenizer()->special().beginning);
-  add("pad_token_id", vocabulary.tokenizer()->special().padding);
-}
-
 /// The class with this model's head, and the classes of transformers that load it.
 std::pair<const char*, std::vector<const char*>> head_class(const Settings& settings) {
   if (settings.objective.name == Objective::token_classification)
@@ -113,6 +103,14 @@ const std::vector<std::pair<std::string, std::string>>& transformers_sources() {
 #include "transformers_sources.inc"
   };
   return sources;
+}
+
+Json special_token_ids(const Vocabulary& vocabulary) {
+  const SpecialTokens special = vocabulary.tokenizer() ? vocabulary.tokenizer()->special() : SpecialTokens();
+  const auto json = [](const std::optional<std::int32_t>& id) { return id ? Json(*id) : Json(); };
+  return {{"eos_token_id", json(vocabulary.document_id())},
+          {"bos_token_id", json(special.beginning)},
+          {"pad_token_id", json(special.padding)}};
 }
 
 Json transformers_config(const Model& model) {
@@ -154,7 +152,9 @@ Json transformers_config(const Model& model) {
   add_positions(config, settings);
   add_attention(config, settings);
   add_head(config, model);
-  add_special_tokens(config, model.vocabulary);
+  const Json special = special_token_ids(model.vocabulary);  // named, because items() refers to it
+  for (const auto& [key, id] : special.items())
+    if (!id.is_null()) config[key] = id;
   return config;
 }
 

@@ -21,6 +21,9 @@ const std::vector<std::pair<std::string, std::string>>& transformers_sources();
 /// architectures, auto_map and every key of the model.
 nlohmann::ordered_json transformers_config(const Model& model);
 
+/// Returns eos_token_id, bos_token_id and pad_token_id; null if the vocabulary has no such token.
+nlohmann::ordered_json special_token_ids(const Vocabulary& vocabulary);
+
 /// Returns the model card: what the model is and how to load it. `source` is the name of the model that it was imported
 /// from; empty: none. The card contains transformers_card_mark.
 std::string transformers_card(const Model& model, const std::string& source);

@@ -14,6 +14,17 @@ namespace furlong {
 
 namespace {
 
+/// Throws UserError if the logits give no probabilities. A token of logit -infinity has the probability 0.
+void check_logits(const std::vector<float>& logits) {
+  float top = -INFINITY;
+  for (const float logit : logits) top = std::isnan(top) || std::isnan(logit) ? NAN : std::max(top, logit);
+  if (std::isfinite(top)) return;
+  throw UserError(
+      "the largest logit of the next token is {}; expected a finite number. The weights or activations overflowed: use "
+      "an earlier checkpoint",
+      top);
+}
+
 /// Samples from all tokens, in the order of their ids. `uniform` is in [0, 1).
 std::int32_t sample_any_token(const std::vector<float>& logits, double temperature, double uniform) {
   const double top = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
@@ -37,6 +48,7 @@ std::int32_t sample_any_token(const std::vector<float>& logits, double temperatu
 
 std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& options, double uniform) {
   require(!logits.empty(), "sample_token: no logits");
+  check_logits(logits);
   if (options.temperature == 0)
     return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   if ((options.top_k == 0 || options.top_k >= std::ssize(logits)) && options.top_p == 1)
@@ -127,6 +139,11 @@ std::int64_t Generated::tokens() const {
 
 namespace {
 
+/// Returns the number of tokens that the model reads at most: all but the last one, which nothing follows.
+std::int64_t longest_input(std::int64_t prompt, const GenerateOptions& options) {
+  return prompt + std::max<std::int64_t>(options.max_tokens, 1) - 1;
+}
+
 /// Returns the prompt, or a document token instead of an empty one. Throws UserError if the model cannot continue it.
 std::vector<std::int32_t> checked_prompt(const Model& model, std::vector<std::int32_t> prompt,
                                          const GenerateOptions& options) {
@@ -144,7 +161,7 @@ std::vector<std::int32_t> checked_prompt(const Model& model, std::vector<std::in
           "--prompt");
     prompt.push_back(*document);
   }
-  const std::int64_t total = std::ssize(prompt) + options.max_tokens;
+  const std::int64_t total = longest_input(std::ssize(prompt), options);
   const layers::ModelConfig& config = model.decoder->config();
   if (config.position == layers::Position::learned && total > config.max_sequence_length) {
     throw UserError(
@@ -210,7 +227,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
   Tape tape(model.stream);
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};
-  layers::GenerationState prompted = model.decoder->new_state(1, std::ssize(prompt) + options.max_tokens);
+  layers::GenerationState prompted = model.decoder->new_state(1, longest_input(std::ssize(prompt), options));
   const auto start = Clock::now();
   const std::vector<float> after_prompt = extended_logits(model, context, prompt, 1, prompted).to_vector<float>();
   Generated result;

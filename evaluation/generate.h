@@ -37,12 +37,12 @@ struct GenerateEvents {
 
 /// Generates samples that continue a prompt. Processes the prompt once, in parallel, then one token of each sample of a
 /// batch at a time, with a recurrent state or key-value cache. Throws UserError for encoders, for an empty prompt if
-/// the vocabulary has no document token, and for more tokens than learned positions.
+/// the vocabulary has no document token, for more tokens than learned positions, and for logits that are not finite.
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt, const GenerateOptions& options,
                    const GenerateEvents& events = {});
 
 /// While it exists, loops use one thread if a token's products are too small to share: one sequence, and weights of
-/// less than 16 MiB, which one core reads from its caches faster than threads wait for each other.
+/// less than 8 MiB, which one core reads from its caches faster than threads wait for each other.
 class DecodingThreads {
  public:
   DecodingThreads(const Model& model, std::int64_t batch);
@@ -60,6 +60,7 @@ Tensor extended_logits(Model& model, layers::ForwardContext& context, std::span<
                        std::int64_t batch, layers::GenerationState& state);
 
 /// Samples a token from logits with the options' temperature, top_k and top_p. `uniform` is a random number in [0, 1).
+/// Throws UserError if a logit is NaN or infinity, or if all are -infinity.
 std::int32_t sample_token(std::vector<float> logits, const GenerateOptions& options, double uniform);
 
 }  // namespace furlong

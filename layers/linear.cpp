@@ -6,8 +6,12 @@
 
 namespace furlong::layers {
 
+bool is_adapter(std::string_view parameter) {
+  return parameter.ends_with(".lora_a.weight") || parameter.ends_with(".lora_b.weight");
+}
+
 bool is_trained_with_adapters(std::string_view parameter) {
-  if (parameter.ends_with(".lora_a.weight") || parameter.ends_with(".lora_b.weight")) return true;
+  if (is_adapter(parameter)) return true;
   // The projection along the sequence that all layers share is not part of a block.
   if (parameter.starts_with("attention.")) return true;
   const auto names = [&](std::string_view part) { return parameter.find(part) != std::string_view::npos; };

@@ -10,6 +10,8 @@
 
 namespace furlong::layers {
 
+/// Returns true for the matrices of an adapter: names that end in .lora_a.weight or .lora_b.weight.
+bool is_adapter(std::string_view parameter);
 /// Returns true if a parameter is trained in a model with adapters, where all other weights are frozen. These are the
 /// adapters, and all parameters of attention other than its two linear maps: feature maps, gates, norms of queries and
 /// keys, gains, convolutions and projections along the sequence. A checkpoint of another mechanism has no values for

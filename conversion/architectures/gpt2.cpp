@@ -9,6 +9,7 @@ Settings settings_of(const ForeignConfig& config, const TensorNaming&) {
   config.only("scale_attn_weights", true, "scores are divided by the square root of the head width");
   config.only("scale_attn_by_inverse_layer_idx", false, "scores do not depend on the layer index");
   config.only("add_cross_attention", false, "a decoder without cross-attention");
+  config.only("is_causal", true, "a token attends to itself and to those before it");
   Settings settings;
   settings.objective.name = Objective::next_token;
   layers::ModelConfig& model = settings.model;

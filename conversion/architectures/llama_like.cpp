@@ -12,9 +12,14 @@ namespace {
 /// Returns 0.1 m ln(factor) + 1, or 1 if factor <= 1 (Peng et al. 2023, "YaRN", equation 22; m as in DeepSeek-V2).
 double yarn_magnitude(double factor, double m) { return factor <= 1 ? 1 : 0.1 * m * std::log(factor) + 1; }
 
+/// Returns the training length before the extension. As in transformers 5, the key outside of the section comes first.
+std::int64_t original_length(const ForeignConfig& config, const ForeignConfig& rope, std::int64_t fallback) {
+  constexpr const char* key = "original_max_position_embeddings";
+  return config.size(key, rope.size(key, fallback));
+}
+
 void read_yarn(const ForeignConfig& rope, layers::ModelConfig& model) {
   rope.only("truncate", true, "the ramp starts and ends at whole pairs");
-  model.rotary_scaling.original_length = rope.size("original_max_position_embeddings", model.max_sequence_length);
   if (!rope.has("factor")) {
     model.rotary_scaling.factor =
         static_cast<double>(model.max_sequence_length) / static_cast<double>(model.rotary_scaling.original_length);
@@ -30,10 +35,17 @@ void read_yarn(const ForeignConfig& rope, layers::ModelConfig& model) {
   }
 }
 
-/// Reads rope_parameters (transformers 5 and later), or rope_scaling and rope_theta.
+/// Reads rope_scaling and rope_theta, or rope_parameters (transformers 5 and later). Every version of transformers
+/// ignores rope_parameters if rope_scaling is not empty.
 void read_rotary(const ForeignConfig& config, layers::ModelConfig& model) {
-  const ForeignConfig rope = config.section(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  const ForeignConfig scaling = config.section("rope_scaling"), parameters = config.section("rope_parameters");
+  const bool ignores_parameters = !scaling.json().empty();
+  const ForeignConfig& rope = ignores_parameters ? scaling : parameters;
   model.rotary_base = rope.real("rope_theta", config.real("rope_theta", 10000));
+  if (ignores_parameters && parameters.real("rope_theta", model.rotary_base) != model.rotary_base)
+    parameters.fail("rope_theta", fmt::format("found {}, but with rope_scaling transformers ignores it and takes {}; "
+                                              "remove rope_parameters or rope_scaling",
+                                              parameters.real("rope_theta"), model.rotary_base));
   config.only("partial_rotary_factor", 1.0, "whole heads are rotated");
   rope.only("partial_rotary_factor", 1.0, "whole heads are rotated");
   const std::string kind = rope.text("rope_type", rope.text("type", "default"));
@@ -46,10 +58,11 @@ void read_rotary(const ForeignConfig& config, layers::ModelConfig& model) {
             kind == "dynamic" ? ": dynamic rotates a token differently in a longer text, which prevents caching" : ""));
   }
   if (rope.has("factor") || kind != "yarn") model.rotary_scaling.factor = rope.real("factor");
-  if (rope.has("factor") && model.rotary_scaling.factor == 1) return;  // nothing is scaled
+  const bool scales_scores = kind == "yarn" && rope.real("attention_factor", 1) != 1;
+  if (rope.has("factor") && model.rotary_scaling.factor == 1 && !scales_scores) return;  // nothing is scaled
   model.rotary_scaling.kind = value_named<ops::RotaryScalingKind>(kind, "rope_type");
+  if (kind != "linear") model.rotary_scaling.original_length = original_length(config, rope, model.max_sequence_length);
   if (kind == "llama3") {
-    model.rotary_scaling.original_length = rope.size("original_max_position_embeddings", model.max_sequence_length);
     model.rotary_scaling.low_frequency_factor = rope.real("low_freq_factor");
     model.rotary_scaling.high_frequency_factor = rope.real("high_freq_factor");
   }
@@ -101,6 +114,7 @@ bool is_carried_by_llama(std::string_view name) {
 
 Settings llama_settings(const ForeignConfig& config, const LlamaDefaults& defaults) {
   config.only("is_decoder", true, "a decoder");
+  config.only("is_causal", true, "a token attends to itself and to those before it");
   Settings settings;
   settings.objective.name = Objective::next_token;
   layers::ModelConfig& model = settings.model;

@@ -163,6 +163,8 @@ TEST_F(FamilyKeys, RejectsUnsupportedValuesByName) {
   const std::vector<std::tuple<const char*, const char*, Json>> cases{
       {"mistral", "layer_types", Json::array({"full_attention", "full_attention"})},
       {"mistral", "hidden_act", "relu"},
+      {"mistral", "is_causal", false},
+      {"qwen3", "is_causal", false},
       {"qwen2", "partial_rotary_factor", 0.5},
       {"qwen3", "attention_bias", true},
       {"roberta", "position_embedding_type", "relative_key"},

@@ -259,6 +259,49 @@ TEST_F(FinetuneTest, ReportsAttentionErrorsWithoutOutputLayer) {
   EXPECT_TRUE(Json::parse(content(path("run/recovery.json")))["baseline"]["loss"].is_null());
 }
 
+// The teacher's adapters are part of what the student starts from; its own start anew.
+TEST_F(FinetuneTest, StudentTakesMergedAdapters) {
+  const std::vector<std::string> teacher{"model.norm=rmsnorm", "model.lora_rank=2", "model.lora_alpha=6"};
+  train(testing::small_settings(
+            store, testing::with(teacher, {"run_directory=" + path("adapted"), "model.weights=" + path("teacher")})),
+        {});
+  FinetuneOptions look = options(config(performer), {"finetune.source=" + path("adapted")});
+  look.evaluate_only = true;
+  finetune(look);
+  const CheckpointReader adapted = CheckpointReader::open(checkpoint_of(path("adapted"))),
+                         student = CheckpointReader::open(path("run/student.h5"));
+  const std::string stem = "blocks.1.feedforward.input.", name = "parameters/" + stem;
+  const std::vector<float> before = floats(adapted, name + "weight"), found = floats(student, name + "weight"),
+                           a = floats(adapted, name + "lora_a.weight"), b = floats(adapted, name + "lora_b.weight");
+  const std::size_t width = a.size() / 2;
+  float largest = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const std::size_t row = i / width, column = i % width;
+    const float change = 3 * (b[2 * row] * a[column] + b[2 * row + 1] * a[width + column]);
+    ASSERT_NEAR(found[i], before[i] + change, 1e-5F) << i;
+    largest = std::max(largest, std::abs(change));
+  }
+  EXPECT_GT(largest, 1e-3F);
+  EXPECT_FALSE(student.has(name + "lora_a.weight"));
+
+  const Settings settings = testing::small_settings(store, {"model.norm=rmsnorm", "model.lora_rank=3"}).settings;
+  Model other = make_model(settings, TokenizedDataset::open(store).vocabulary(), Device{});
+  EXPECT_THAT(initialize_from(adapted, other, false).restarted, ::testing::Contains(stem + "lora_b.weight"));
+  EXPECT_EQ(other.store->find(stem + "weight").master().to_vector<float>(), before);
+}
+
+TEST_F(FinetuneTest, StudentKeepsWindow) {
+  const Settings windowed = testing::small_settings(store, {"model.norm=rmsnorm", "model.attention.window=8"}).settings;
+  write_model(make_model(windowed, TokenizedDataset::open(store).vocabulary(), Device{}), std::nullopt,
+              path("windowed.h5"));
+  const auto window = [&](const std::string& attention, const std::vector<std::string>& overrides) {
+    return plan_finetune(options(config(attention), overrides), path("windowed.h5")).student.model.attention.window;
+  };
+  EXPECT_EQ(window(performer, {}), 8);
+  EXPECT_EQ(window(performer, {"model.attention.window=0"}), 0);
+  EXPECT_EQ(window("{mechanism: windowed, softmax_window: 4, n_features: 16}", {}), 0) << "it has one of its own";
+}
+
 TEST_F(FinetuneTest, RejectsRunMadeFromAnotherModel) {
   const std::string yaml = config(performer);
   finetune(options(yaml));

@@ -189,6 +189,44 @@ TEST_F(Import, ReadsRotaryScaling) {
             ops::RotaryScalingKind::none);
 }
 
+// Versions of transformers write some keys in several places.
+TEST_F(Import, ReadsRotaryKeysAsTransformersDoes) {
+  using ops::RotaryScalingKind;
+  const auto with = [&](const Json& changes) {
+    TinyModel tiny = tiny_llama();
+    tiny.config.update(changes);
+    return tiny.write(folder_ / "scaled");
+  };
+  const auto of = [&](const Json& changes) {
+    return open_source_model(with(changes)).model.settings.model.rotary_scaling;
+  };
+  const Json yarn{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}};
+  const Json plain{{"rope_type", "default"}, {"rope_theta", 100.0}},
+      other{{"rope_type", "default"}, {"rope_theta", 500.0}};
+  EXPECT_EQ(of({{"rope_scaling", yarn}, {"rope_parameters", plain}}).kind, RotaryScalingKind::yarn);
+  EXPECT_EQ(of({{"rope_scaling", Json::object()}, {"rope_parameters", yarn}}).kind, RotaryScalingKind::yarn);
+  EXPECT_EQ(of({{"rope_scaling", nullptr}, {"rope_parameters", yarn}}).kind, RotaryScalingKind::yarn);
+  EXPECT_THAT(refused(with({{"rope_scaling", yarn}, {"rope_parameters", other}})),
+              HasSubstr("config.json: rope_parameters.rope_theta: found 500"));
+
+  Json llama3{{"rope_type", "llama3"},
+              {"factor", 8.0},
+              {"low_freq_factor", 1.0},
+              {"high_freq_factor", 4.0},
+              {"original_max_position_embeddings", 16}};
+  for (const Json& rope : {yarn, llama3}) {
+    EXPECT_EQ(of({{"rope_scaling", rope}}).original_length, 16);
+    EXPECT_EQ(of({{"rope_scaling", rope}, {"original_max_position_embeddings", 8}}).original_length, 8);
+  }
+
+  Json sharper = yarn;  // the frequencies stay, the scores change
+  sharper["factor"] = 1.0;
+  EXPECT_EQ(of({{"rope_scaling", sharper}}).kind, RotaryScalingKind::none);
+  sharper["attention_factor"] = 1.25;
+  EXPECT_EQ(of({{"rope_scaling", sharper}}).kind, RotaryScalingKind::yarn);
+  EXPECT_EQ(of({{"rope_scaling", sharper}}).attention_factor, 1.25);
+}
+
 // Unsupported keys that change the computation are rejected by name.
 TEST_F(Import, RejectsUnsupportedKeys) {
   struct Case {
@@ -200,11 +238,13 @@ TEST_F(Import, RejectsUnsupportedKeys) {
                                 {tiny_gpt2(), "scale_attn_weights", false},
                                 {tiny_gpt2(), "activation_function", "tanh"},
                                 {tiny_gpt2(), "add_cross_attention", true},
+                                {tiny_gpt2(), "is_causal", false},
                                 {tiny_gpt2(), "n_head", 3},
                                 {tiny_gpt2(), "n_layer", -1},
                                 {tiny_gpt2(), "n_embd", "eight"},
                                 {tiny_llama(), "attention_bias", true},
                                 {tiny_llama(), "mlp_bias", true},
+                                {tiny_llama(), "is_causal", false},
                                 {tiny_llama(), "hidden_act", "relu"},
                                 {tiny_llama(), "sliding_window", 128},
                                 {tiny_llama(), "partial_rotary_factor", 0.5},

@@ -115,6 +115,22 @@ TEST(SampleToken, EveryUniformNumberSelectsToken) {
   EXPECT_THROW(sample_token({}, {}, 0), ContractError);
 }
 
+TEST(SampleToken, RejectsLogitsWithoutProbabilities) {
+  const std::vector<std::vector<float>> bad{
+      {0, NAN, 1}, {NAN, 0, 1}, {0, 1, NAN}, {0, INFINITY}, {-INFINITY, -INFINITY}};
+  for (const double temperature : {0.0, 1.0}) {
+    for (const std::int64_t top_k : {0, 1}) {
+      GenerateOptions options;
+      options.temperature = temperature;
+      options.top_k = top_k;
+      for (const auto& some : bad)
+        EXPECT_THAT(message_of<UserError>([&] { sample_token(some, options, 0.5); }),
+                    HasSubstr("expected a finite number"));
+      EXPECT_EQ(sample_token({-INFINITY, 0, -INFINITY}, options, 0.5), 1);
+    }
+  }
+}
+
 TEST(SampleToken, LargerUniformNumbersSelectLessProbableTokens) {
   std::vector<float> many(500);
   for (std::size_t i = 0; i < many.size(); ++i) many[i] = static_cast<float>((i * 7919 % 251) * 0.02);  // with ties
@@ -328,9 +344,9 @@ TEST(Generate, RejectsTooManyTokensAndEmptyPrompt) {
   Model model = small_model({"model.position=learned"});
   GenerateOptions options;
   options.max_tokens = 33;
-  EXPECT_THAT(message_of<UserError>([&] { generate(model, {1}, options); }), HasSubstr("34 positions"));
-  options.max_tokens = 31;
-  EXPECT_EQ(generate(model, {1}, options).samples[0].size(), 31u);
+  EXPECT_THAT(message_of<UserError>([&] { generate(model, {1}, options); }), HasSubstr("33 positions"));
+  options.max_tokens = 32;  // the model does not read the last one
+  EXPECT_EQ(generate(model, {1}, options).samples[0].size(), 32u);
   EXPECT_THAT(message_of<UserError>([&] { generate(model, {}, options); }), HasSubstr("prompt is empty"));
 }
 

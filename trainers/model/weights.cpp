@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "layers/linear.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/settings/settings.h"
 
@@ -43,7 +44,7 @@ bool same_outputs(const CheckpointReader& checkpoint, const Vocabulary& theirs, 
 
 }  // namespace
 
-WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model) {
+WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, bool takes_adapters) {
   const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), checkpoint.path().string());
   check_vocabulary(checkpoint, theirs, model);
   const bool takes_classifier = same_outputs(checkpoint, theirs, model);
@@ -53,7 +54,8 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model) 
     const std::string ema = "ema/" + parameter.name();
     std::string name = "parameters/" + parameter.name();
     known.insert(name);
-    const bool restarts = !takes_classifier && parameter.name().starts_with("classifier.");
+    const bool restarts = (!takes_classifier && parameter.name().starts_with("classifier.")) ||
+                          (!takes_adapters && layers::is_adapter(parameter.name()));
     if (restarts || !checkpoint.has(name)) {
       (checkpoint.has(name) ? report.restarted : report.missing).push_back(parameter.name());
       model.store->draw(model.store->find(parameter.name()), static_cast<std::uint64_t>(model.settings.seed));

@@ -12,7 +12,8 @@ namespace furlong {
 struct WeightsReport {
   std::vector<std::string> missing;  ///< in the model, not in the checkpoint: they have initial values
   std::vector<std::string> unused;   ///< in the checkpoint, not in the model
-  /// Of the output layer, which has initial values because that of the checkpoint predicts something else.
+  /// In both, but with initial values: those of an output layer if that of the checkpoint predicts something else, and
+  /// those of adapters that are not taken.
   std::vector<std::string> restarted;
   /// Number of learned positions in the checkpoint if the model has more; otherwise 0.
   std::int64_t positions_before = 0;
@@ -22,8 +23,9 @@ struct WeightsReport {
 /// has one. If the model has more learned positions than the checkpoint, position p starts from checkpoint position p
 /// modulo their number (Longformer: Beltagy, Peters and Cohan 2020, section 5). Parameters without a counterpart get
 /// initial values, so the model can be made by make_empty_model(). So does an output layer if that of the checkpoint
-/// predicts something else: tokens instead of labels, another kind of labels, or labels of other names or order. Throws
-/// UserError if the vocabularies differ, labels aside, or if a shape differs.
-WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model);
+/// predicts something else: tokens instead of labels, another kind of labels, or labels of other names or order.
+/// Without `takes_adapters`, so do adapters (LoRA), whatever their rank. Throws UserError if the vocabularies differ,
+/// labels aside, or if a shape differs.
+WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, bool takes_adapters = true);
 
 }  // namespace furlong

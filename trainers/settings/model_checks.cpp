@@ -41,7 +41,7 @@ void SettingsChecker::rotary_scaling() const {
     const auto cite = citing({key, other});
     cite.fail(fmt::format("{} cannot be combined with {}; {}", cite(key), cite(other), message));
   };
-  if (scaling.factor == 1)
+  if (scaling.factor == 1 && ops::rotary_attention_factor(scaling) == 1)
     wrong("model.rotary_scaling_factor", "model.rotary_scaling", "expected a factor above 1, or rotary_scaling: none");
   if (scaling.kind == ops::RotaryScalingKind::llama3 && scaling.high_frequency_factor <= scaling.low_frequency_factor)
     wrong("model.rotary_high_frequency_factor", "model.rotary_low_frequency_factor",
