@@ -19,36 +19,56 @@ void flatten(const JsonView& json, const char* members, std::vector<JsonView>& s
   for (const JsonView& item : json.at(members).items()) flatten(item, members, steps);
 }
 
-/// Whether the step removes trailing spaces or runs of spaces, as SentencePiece's remove_extra_whitespaces does.
+constexpr std::string_view space_mark = "\u2581";  // in place of a space
+
+/// Whether the step removes spaces at an end or runs of spaces, as SentencePiece's remove_extra_whitespaces does.
 bool removes_extra_whitespace(const JsonView& step) {
   const std::string& type = step.at("type").text();
   if (type == "Strip") return step.boolean("strip_right", true);
   if (type != "Replace" || !step.at("pattern").has("Regex")) return false;
-  const std::string& content = step.at("content").text();
-  return step.at("pattern").at("Regex").text() == " {2,}" && (content == " " || content == "\u2581");
+  const std::string &pattern = step.at("pattern").at("Regex").text(), &content = step.at("content").text();
+  if (pattern == " {2,}") return content == " " || content == space_mark;
+  return content.empty() && (pattern == "\\A +" || pattern == "( |\u2581)+\\z");
 }
 
-void read_normalizer(const JsonView& tokenizer, SentencePieceParts& parts, SentencePieceProto& proto) {
-  std::vector<JsonView> steps;
-  if (tokenizer.has("normalizer")) flatten(tokenizer.at("normalizer"), "normalizers", steps);
+bool escapes_spaces(const JsonView& step) {
+  return step.at("type").text() == "Replace" && step.at("pattern").text("String", "") == " " &&
+         step.at("content").text() == space_mark;
+}
+
+/// Of files of furlong export: the normalizer does what Metaspace does in others, after all its other steps.
+bool escapes_spaces(const std::vector<JsonView>& steps) { return !steps.empty() && escapes_spaces(steps.back()); }
+
+void read_normalizer(const std::vector<JsonView>& steps, const JsonView& tokenizer, SentencePieceParts& parts,
+                     SentencePieceProto& proto) {
+  const bool is_complete = escapes_spaces(steps);
   nlohmann::json before = nlohmann::json::array();
-  bool compiled = false;
+  bool compiled = false, removes = false, prepends = false;
   for (const JsonView& step : steps) {
-    if (step.at("type").text() == "Precompiled") {
+    const std::string& type = step.at("type").text();
+    if (type == "Precompiled") {
       if (compiled) throw UserError("{}: a second Precompiled normalizer is not supported", step.name());
       compiled = true;
       const JsonView map = step.at("precompiled_charsmap");
       const auto bytes = from_base64(map.text());
       if (!bytes) throw UserError("{}: not valid base64", map.name());
       proto.normalization_map = *bytes;
+    } else if ((compiled || is_complete) && removes_extra_whitespace(step)) {
+      removes = true;
+    } else if (is_complete && type == "Prepend" && step.at("prepend").text() == space_mark) {
+      prepends = true;
+    } else if (is_complete && escapes_spaces(step)) {
+      continue;
     } else if (!compiled) {
       before.push_back(step.value());
-    } else if (!removes_extra_whitespace(step)) {
-      throw UserError("{}: the normalizer '{}' after Precompiled is not supported", step.name(),
-                      step.at("type").text());
+    } else {
+      throw UserError("{}: the normalizer '{}' after Precompiled is not supported", step.name(), type);
     }
   }
-  if (!compiled) {
+  if (is_complete) {
+    proto.remove_extra_whitespaces = removes;
+    proto.add_dummy_prefix = prepends;
+  } else if (!compiled) {
     throw UserError(
         "{}: a Unigram model needs a Precompiled normalizer; use a model made by SentencePiece, or "
         "its *.model file",
@@ -85,8 +105,10 @@ void read_pre_tokenizer(const JsonView& tokenizer, SentencePieceProto& proto) {
 SentencePieceParts sentencepiece_of_unigram(const JsonView& tokenizer) {
   SentencePieceParts parts;
   SentencePieceProto proto;
-  read_normalizer(tokenizer, parts, proto);
-  read_pre_tokenizer(tokenizer, proto);
+  std::vector<JsonView> normalizers;
+  if (tokenizer.has("normalizer")) flatten(tokenizer.at("normalizer"), "normalizers", normalizers);
+  read_normalizer(normalizers, tokenizer, parts, proto);
+  if (!escapes_spaces(normalizers)) read_pre_tokenizer(tokenizer, proto);
   const JsonView model = tokenizer.at("model");
   proto.byte_fallback = model.boolean("byte_fallback", false);
   const std::int64_t unknown = model.at("unk_id").integer();
