@@ -168,13 +168,11 @@ def pieces(program, trainer):
 def cases_of_pieces(program):
     """The same, for SentencePiece models."""
     plain = dict(normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False)
+    prefix = dict(add_dummy_prefix=True)
     return {
         "pieces_of_furlong": pieces(program, None),
         "pieces_bpe": pieces(program, dict(model_type="bpe")),
-        "pieces_llama": pieces(
-            program,
-            dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False),
-        ),
+        "pieces_llama": pieces(program, dict(model_type="bpe", byte_fallback=True, **{**plain, **prefix})),
         "pieces_unigram": pieces(program, dict(model_type="unigram")),
         "pieces_unigram_bytes": pieces(program, dict(model_type="unigram", byte_fallback=True, **plain)),
         "pieces_unigram_identity": pieces(program, dict(model_type="unigram", normalization_rule_name="identity")),
