@@ -38,6 +38,8 @@ void run(const ExportArguments& options) {
                options.directory.string());
     fmt::print("  the classes of transformers cannot compute it: {}\n", report.reason);
   }
+  if (!report.tokenizer_obstacle.empty())
+    fmt::print("  AutoTokenizer does not give its ids: {}; furlong tokenize does\n", report.tokenizer_obstacle);
   for (const std::string& name : report.removed) fmt::print("  removed: {}, of the previous model\n", name);
   for (const std::string& name : report.left_out) fmt::print("  omitted: {}, which the source's format lacks\n", name);
 }

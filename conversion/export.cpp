@@ -294,13 +294,18 @@ class Exporter {
   }
 
   void write_files(const fs::path& directory) {
-    if (!plan_.for_hugging_face) {
+    vocabulary_files_ = make_vocabulary_files();
+    // Read back from tokenizer.json, a SentencePiece model would be a tokenizer of another kind than the data's.
+    const bool is_converted = has_sentencepiece() && holds(vocabulary_files_, "tokenizer.json") &&
+                              holds(vocabulary_files_, "tokenizer.model");
+    if (!plan_.for_hugging_face || is_converted)
       write_file(directory, performer_vocabulary_file, model_.vocabulary.to_json());
+    if (!plan_.for_hugging_face) {
       for (const auto& [name, text] : transformers_sources()) write_file(directory, name, text);
       if (may_write_card(directory))
-        write_file(directory, transformers_card_file, transformers_card(model_, origin_ ? origin_->source : ""));
+        write_file(directory, transformers_card_file,
+                   transformers_card(model_, origin_ ? origin_->source : "", report_.tokenizer_obstacle));
     }
-    vocabulary_files_ = make_vocabulary_files();
     for (const auto& [name, text] : vocabulary_files_) write_file(directory, name, text);
   }
 
@@ -319,7 +324,7 @@ class Exporter {
 
   /// Returns the tokenizer's files: those that the model came with, and what AutoTokenizer needs besides. Next to a
   /// model with code it reads no vocab.txt.
-  Files make_vocabulary_files() const {
+  Files make_vocabulary_files() {
     Files files;
     const auto add = [&](Files others) {
       for (auto& file : others) {
@@ -333,12 +338,21 @@ class Exporter {
     };
     for (std::size_t i = 0; origin_ && !of_gguf() && i < origin_->files.size(); ++i)
       files.emplace_back(origin_->file_names[i], origin_->files[i]);
-    Files own = tokenizer_files(model_.vocabulary, of_gguf() ? origin_->file(chat_template_file) : "",
-                                model_.settings.model.n_segments > 0);
-    if (files.empty() || (holds(own, "tokenizer.json") && !holds(files, "tokenizer.json"))) add(std::move(own));
+    const SequenceFrame frame = frame_of(model_);
+    TokenizerExport own = export_tokenizer(model_.vocabulary, frame, of_gguf() ? origin_->file(chat_template_file) : "",
+                                           model_.settings.model.n_segments > 0);
+    // A class of transformers that reads the source's tokenizer.model stays in charge of it.
+    const bool has_class = has_sentencepiece() && holds(files, "tokenizer_config.json");
+    const bool completes = holds(own.files, "tokenizer.json") && !holds(files, "tokenizer.json") && !has_class;
+    if (!holds(files, "tokenizer.json") && !has_class) report_.tokenizer_obstacle = own.obstacle;
+    if (files.empty() || completes) add(std::move(own.files));
     if (!holds(files, "tokenizer.json") && !holds(files, "tokenizer_config.json"))
-      add(symbol_tokenizer_files(model_.vocabulary, frame_of(model_)));
+      add(symbol_tokenizer_files(model_.vocabulary, frame));
     return files;
+  }
+
+  bool has_sentencepiece() const {
+    return model_.vocabulary.tokenizer() && model_.vocabulary.tokenizer()->kind() == "sentencepiece";
   }
 
   /// Returns the class of the tokenizer, which AutoTokenizer next to a model with code, and pipeline() of transformers
@@ -378,10 +392,15 @@ class Exporter {
 }  // namespace
 
 Json ExportReport::json() const {
-  return {{"model_type", model_type}, {"for_hugging_face", for_hugging_face},
-          {"reason", reason},         {"tensors", tensors},
-          {"rounded", rounded},       {"files", files},
-          {"left_out", left_out},     {"removed", removed}};
+  return {{"model_type", model_type},
+          {"for_hugging_face", for_hugging_face},
+          {"reason", reason},
+          {"tensors", tensors},
+          {"rounded", rounded},
+          {"files", files},
+          {"left_out", left_out},
+          {"removed", removed},
+          {"tokenizer_obstacle", tokenizer_obstacle}};
 }
 
 ExportReport export_model(SourceModel& source, const fs::path& directory, const ExportOptions& options) {

@@ -22,6 +22,7 @@ struct ExportReport {
   std::int64_t tensors = 0;
   std::int64_t rounded = 0;  ///< number of tensors with values that the chosen type cannot represent exactly
   std::vector<std::string> files;
+  std::string tokenizer_obstacle;     ///< why AutoTokenizer does not give the model's ids; empty: it does
   std::vector<std::string> left_out;  ///< parameters that the source's format lacks
   std::vector<std::string> removed;   ///< files of an earlier model in the directory that this model does not have
   nlohmann::ordered_json json() const;

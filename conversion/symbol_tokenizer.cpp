@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "conversion/tokenizer_json.h"
 #include "datasets/tokenizers/piece_model.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
 #include "datasets/tokenizers/unicode.h"
@@ -12,10 +13,6 @@ namespace furlong {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json replacement(const char* kind, const std::string& pattern, const std::string& by) {
-  return {{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", by}};
-}
 
 Json split(const std::string& pattern, const char* behavior, bool invert = false) {
   return {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", behavior}, {"invert", invert}};
@@ -36,13 +33,13 @@ void add_bytes(Json& tokenizer) {
 
 /// A token for each letter, in either case, without whitespace.
 void add_letters(Json& tokenizer, const Vocabulary& vocabulary) {
-  Json ids = Json::object(), steps = Json::array({replacement("Regex", "\\s", "")});
+  Json ids = Json::object(), steps = Json::array({replacement_json("Regex", "\\s", "")});
   for (std::int32_t id = 0; id < vocabulary.n_data_symbols(); ++id) {
     const std::string symbol = vocabulary.symbol(id);
     ids[symbol] = id;
     const char letter = symbol[0];
     if (vocabulary.kind() != Vocabulary::Kind::copy && letter >= 'A' && letter <= 'Z')
-      steps.push_back(replacement("String", std::string(1, static_cast<char>(letter - 'A' + 'a')), symbol));
+      steps.push_back(replacement_json("String", std::string(1, static_cast<char>(letter - 'A' + 'a')), symbol));
   }
   tokenizer["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
   tokenizer["pre_tokenizer"] = split(".", "Isolated");
@@ -83,31 +80,13 @@ void add_list(Json& tokenizer, const Tokenizer& letters) {
                         {"vocab", ids}};
 }
 
-/// The frame around each of `texts`, as items of a TemplateProcessing.
-Json framed(std::initializer_list<const char*> texts, const Vocabulary& vocabulary, const SequenceFrame& frame) {
-  Json items = Json::array();
-  const auto add = [&](const std::vector<std::int32_t>& ids) {
-    for (const std::int32_t id : ids)
-      items.push_back({{"SpecialToken", {{"id", vocabulary.symbol(id)}, {"type_id", 0}}}});
-  };
-  for (const char* text : texts) {
-    add(frame.front);
-    items.push_back({{"Sequence", {{"id", text}, {"type_id", 0}}}});
-    add(frame.back);
-  }
-  return items;
-}
-
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> symbol_tokenizer_files(const Vocabulary& vocabulary,
                                                                         const SequenceFrame& frame) {
   const Tokenizer* letters = vocabulary.tokenizer() ? &*vocabulary.tokenizer() : nullptr;
   if (letters && letters->kind() != "letters") return {};
-  Json tokenizer{{"version", "1.0"},          {"truncation", nullptr}, {"padding", nullptr},
-                 {"added_tokens", {}},        {"normalizer", nullptr}, {"pre_tokenizer", nullptr},
-                 {"post_processor", nullptr}, {"decoder", nullptr},    {"model", nullptr}};
-  tokenizer["added_tokens"] = Json::array();
+  Json tokenizer = empty_tokenizer_json();
   Json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
               {"clean_up_tokenization_spaces", false},
               {"model_input_names", {"input_ids", "attention_mask"}}};
@@ -117,13 +96,7 @@ std::vector<std::pair<std::string, std::string>> symbol_tokenizer_files(const Vo
     const std::string symbol = vocabulary.symbol(*id);
     for (const char* key : keys) config[key] = symbol;
     if (!added.insert(*id).second) return;
-    tokenizer["added_tokens"].push_back({{"id", *id},
-                                         {"content", symbol},
-                                         {"single_word", false},
-                                         {"lstrip", false},
-                                         {"rstrip", false},
-                                         {"normalized", false},
-                                         {"special", true}});
+    tokenizer["added_tokens"].push_back(special_token_json(*id, symbol));
   };
   if (letters) {
     add_list(tokenizer, *letters);
@@ -144,18 +117,7 @@ std::vector<std::pair<std::string, std::string>> symbol_tokenizer_files(const Vo
   if (!letters) add(vocabulary.document_id(), {"eos_token", "pad_token"});
   add(vocabulary.mask_id(), {"mask_token"});
   add(vocabulary.class_id(), {"cls_token"});
-  Json special = Json::object();
-  for (const auto& ids : {frame.front, frame.back}) {
-    for (const std::int32_t id : ids) {
-      const std::string symbol = vocabulary.symbol(id);
-      special[symbol] = {{"id", symbol}, {"ids", Json::array({id})}, {"tokens", Json::array({symbol})}};
-    }
-  }
-  if (!special.empty())
-    tokenizer["post_processor"] = {{"type", "TemplateProcessing"},
-                                   {"single", framed({"A"}, vocabulary, frame)},
-                                   {"pair", framed({"A", "B"}, vocabulary, frame)},
-                                   {"special_tokens", special}};
+  tokenizer["post_processor"] = frame_json(vocabulary, frame);
   return {{"tokenizer.json", tokenizer.dump(2) + "\n"}, {"tokenizer_config.json", config.dump(2) + "\n"}};
 }
 

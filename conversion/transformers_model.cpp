@@ -158,7 +158,7 @@ Json transformers_config(const Model& model) {
   return config;
 }
 
-std::string transformers_card(const Model& model, const std::string& source) {
+std::string transformers_card(const Model& model, const std::string& source, const std::string& tokenizer_obstacle) {
   const layers::ModelConfig& settings = model.settings.model;
   const std::vector<const char*> loaders = head_class(model.settings).second;
   const std::string loader = loaders.empty() ? "AutoModel" : loaders.front();
@@ -180,7 +180,15 @@ std::string transformers_card(const Model& model, const std::string& source) {
   const DataSettings& data = model.settings.data;
   if (data.task != "none" || !data.mixture().empty())  // not only imported or converted
     history += fmt::format(" Trained with sequences of {} tokens.", data.sequence_length);
-  return fmt::format(R"(---
+  const bool has_tokenizer = tokenizer_obstacle.empty();
+  const std::string warning =
+      has_tokenizer ? ""
+                    : fmt::format(
+                          "\n**Warning:** AutoTokenizer does not give the ids of this model's tokenizer: {}. "
+                          "`furlong tokenize` gives them.\n",
+                          tokenizer_obstacle);
+  return fmt::format(
+      R"(---
 library_name: transformers
 pipeline_tag: {}
 tags:
@@ -192,17 +200,16 @@ A transformer {} of {} million parameters: {} layer{}, hidden size {}, attention
 {} Its version was {}, commit {}. The directory includes the model's PyTorch code:
 
 ```python
-from transformers import {}, AutoTokenizer
+from transformers import {}{}
 
 folder = "."  # this directory, or its name on a hub
 model = {}.from_pretrained(folder, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-```
-)",
-                     tasks.at(loader), name_of(settings.architecture),
-                     fmt::format("{:.{}f}", millions, millions < 10 ? 2 : 0), settings.n_layers,
-                     settings.n_layers == 1 ? "" : "s", settings.d_model, attention, history, transformers_card_mark,
-                     version(), commit(), loader, loader);
+{}```
+{})",
+      tasks.at(loader), name_of(settings.architecture), fmt::format("{:.{}f}", millions, millions < 10 ? 2 : 0),
+      settings.n_layers, settings.n_layers == 1 ? "" : "s", settings.d_model, attention, history,
+      transformers_card_mark, version(), commit(), loader, has_tokenizer ? ", AutoTokenizer" : "", loader,
+      has_tokenizer ? "tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)\n" : "", warning);
 }
 
 std::string transformers_name(const std::string& parameter, const Model& model) {

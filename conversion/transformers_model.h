@@ -25,8 +25,10 @@ nlohmann::ordered_json transformers_config(const Model& model);
 nlohmann::ordered_json special_token_ids(const Vocabulary& vocabulary);
 
 /// Returns the model card: what the model is and how to load it. `source` is the name of the model that it was imported
-/// from; empty: none. The card contains transformers_card_mark.
-std::string transformers_card(const Model& model, const std::string& source);
+/// from; empty: none. `tokenizer_obstacle`: why AutoTokenizer does not give its ids (export_tokenizer); empty: it does.
+/// The card contains transformers_card_mark.
+std::string transformers_card(const Model& model, const std::string& source,
+                              const std::string& tokenizer_obstacle = {});
 inline constexpr const char* transformers_card_file = "README.md";
 inline constexpr const char* transformers_card_mark = "Written by `furlong export`.";
 

@@ -199,7 +199,10 @@ std::int64_t layer_of(const Model& model, const EmbedOptions& options) {
 }
 
 void check_pooling(const Model& model, const EmbedOptions& options, const SequenceFrame& frame) {
-  if (options.pooling != Pooling::class_token || (model.encoder && !frame.front.empty())) return;
+  if (options.pooling != Pooling::class_token) return;
+  // Without a class token of its own, as in RoBERTa's files, the first token of an imported model's frame is it.
+  const auto token = model.vocabulary.class_id();
+  if (model.encoder && !frame.front.empty() && frame.front.front() == token.value_or(frame.front.front())) return;
   throw UserError("--pooling class: this model has no class token in front of a sequence; expected mean, last or none");
 }
 

@@ -3,64 +3,10 @@
 #include <cstring>
 
 #include "datasets/tokenizers/unicode.h"
+#include "datasets/tokenizers/wire_format.h"
 #include "framework/core/error.h"
 
 namespace furlong {
-namespace {
-
-/// Iterates over the fields of a message in protocol buffers' wire format.
-class Fields {
- public:
-  Fields(std::string_view bytes, std::string_view origin) : rest_(bytes), origin_(origin) {}
-
-  /// Returns false at the end. `value` is empty for numbers.
-  bool next(std::uint64_t& field, std::string_view& value) {
-    if (rest_.empty()) return false;
-    const std::uint64_t key = variable();
-    field = key >> 3;
-    value = {};
-    switch (key & 7) {
-      case 0:
-        variable();
-        return true;
-      case 1:
-        take(8);
-        return true;
-      case 2:
-        value = take(variable());
-        return true;
-      case 5:
-        take(4);
-        return true;
-      default:
-        fail();
-    }
-  }
-
- private:
-  [[noreturn]] void fail() const {
-    throw UserError("{}: not a SentencePiece model (a field is damaged); download or copy it again", origin_);
-  }
-  std::string_view take(std::uint64_t count) {
-    if (count > rest_.size()) fail();
-    const std::string_view taken = rest_.substr(0, count);
-    rest_.remove_prefix(count);
-    return taken;
-  }
-  std::uint64_t variable() {
-    std::uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<unsigned char>(take(1)[0]);
-      value |= static_cast<std::uint64_t>(byte & 127) << shift;
-      if (byte < 128) return value;
-    }
-    fail();
-  }
-
-  std::string_view rest_, origin_;
-};
-
-}  // namespace
 
 /// Calls use(value) for the value of each leaf. Returns false as soon as a node is outside of the array, or if `use`
 /// returns false.
@@ -128,13 +74,10 @@ std::optional<std::string_view> NormalizationMap::find(std::string_view text) co
 
 void check_normalization_maps(std::string_view model, std::string_view origin) {
   constexpr std::uint64_t normalizer_spec = 3, denormalizer_spec = 5, precompiled_charsmap = 2;
-  std::uint64_t field = 0;
-  std::string_view value;
-  for (Fields fields(model, origin); fields.next(field, value);) {
-    if (field != normalizer_spec && field != denormalizer_spec) continue;
-    std::string_view map;
-    for (Fields inner(value, origin); inner.next(field, map);) {
-      if (field == precompiled_charsmap && !map.empty() && !NormalizationMap::parse(map))
+  for (WireFields fields(model, origin); fields.next();) {
+    if (fields.field() != normalizer_spec && fields.field() != denormalizer_spec) continue;
+    for (WireFields inner(fields.bytes(), origin); inner.next();) {
+      if (inner.field() == precompiled_charsmap && !inner.bytes().empty() && !NormalizationMap::parse(inner.bytes()))
         throw UserError(
             "{}: not a SentencePiece model (its precompiled_charsmap is damaged); download or copy it again", origin);
     }

@@ -76,6 +76,8 @@ class Translator {
       out_ += fmt::format("[^{}{}]", word_characters, more_word_characters);
     } else if (letter == 'd' || letter == 'D') {
       out_ += letter == 'd' ? "\\p{Nd}" : "\\P{Nd}";
+    } else if ((letter == 'A' || letter == 'z') && !inside_class) {  // start and end of the text in both
+      out_ += letter == 'A' ? "\\A" : "\\z";
     } else if (letter == 'r' || letter == 'n' || letter == 't' ||
                (std::ispunct(static_cast<unsigned char>(letter)) != 0)) {
       out_ += '\\';

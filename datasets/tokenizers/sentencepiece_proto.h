@@ -1,7 +1,8 @@
 #pragma once
-// Builds SentencePiece models from their parts, for tokenizers stored in other file formats.
+// The parts of SentencePiece models, for tokenizers stored in other file formats.
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace furlong {
@@ -20,9 +21,13 @@ struct SentencePieceProto {
   std::int32_t beginning = -1, end = -1, padding = -1;  ///< ids of pieces of type control; -1: none
   std::string normalization_map;                        ///< as compiled by SentencePiece; empty: none
   bool add_dummy_prefix = true, remove_extra_whitespaces = true;
+  /// Only read, not written: a model of words or of characters, the dummy prefix at the end, spaces that stay spaces.
+  bool other_algorithm = false, whitespace_as_suffix = false, keeps_spaces = false;
 
   /// Returns the model in protocol buffers' wire format.
   std::string serialized() const;
+  /// Reads a serialized model. Throws UserError, starting with `origin`, if it is damaged.
+  static SentencePieceProto parsed(std::string_view model, std::string_view origin);
 };
 
 }  // namespace furlong

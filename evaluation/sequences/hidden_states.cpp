@@ -21,14 +21,27 @@ std::vector<double> doubles_of(const Tensor& tensor) {
   return {values.begin(), values.end()};
 }
 
+namespace {
+
+/// Whether the model is another program's, and has not been trained since: its settings have the size of its embedding,
+/// and no data.
+bool is_imported(const Settings& settings) {
+  return settings.model.vocabulary_size > 0 && settings.data.task == "none" && settings.data.mixture().empty();
+}
+
+}  // namespace
+
 SequenceFrame frame_of(const Model& model) {
   const Vocabulary& vocabulary = model.vocabulary;
-  if (vocabulary.tokenizer()) return {vocabulary.frame_front(), vocabulary.frame_back()};
-  SequenceFrame frame;
+  SequenceFrame frame{vocabulary.frame_front(), vocabulary.frame_back()};  // of a tokenizer; otherwise empty
   if (!model.encoder) return frame;
   const ObjectiveSettings& objective = model.settings.objective;
-  if (objective.learns_labels() && objective.pooling == ops::Pooling::first) frame.front = {*vocabulary.class_id()};
-  if (const auto document = vocabulary.document_id()) frame.back = {*document};
+  const auto first = vocabulary.class_id(), last = vocabulary.document_id();
+  const bool reads_class = objective.learns_labels() && objective.pooling == ops::Pooling::first;
+  if (reads_class && first && (frame.front.empty() || frame.front.front() != *first))
+    frame.front.insert(frame.front.begin(), *first);
+  const bool ends_document = !vocabulary.tokenizer() || !is_imported(model.settings);
+  if (ends_document && last && (frame.back.empty() || frame.back.back() != *last)) frame.back.push_back(*last);
   return frame;
 }
 

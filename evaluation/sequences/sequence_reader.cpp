@@ -45,9 +45,14 @@ class Collector : public DocumentSink {
  public:
   Collector(const Vocabulary& vocabulary, const ReadOptions& options, SequenceWork& work)
       : unknown_(vocabulary.tokenizer() ? vocabulary.unknown_id() : std::nullopt), options_(options), work_(work) {
-    // Readers frame the documents of a tokenizer.
-    if (options.frame.front != vocabulary.frame_front()) front_ = options.frame.front;
-    if (options.frame.back != vocabulary.frame_back()) back_ = options.frame.back;
+    // Readers put a tokenizer's own frame around its documents.
+    const std::vector<std::int32_t>&front = vocabulary.frame_front(), &back = vocabulary.frame_back();
+    front_ = options.frame.front;
+    back_ = options.frame.back;
+    if (front_.size() >= front.size() && std::equal(front.rbegin(), front.rend(), front_.rbegin()))
+      front_.resize(front_.size() - front.size());
+    if (back_.size() >= back.size() && std::equal(back.begin(), back.end(), back_.begin()))
+      back_.erase(back_.begin(), back_.begin() + std::ssize(back));
   }
 
   void begin_input(const std::string& name) { input_ = name; }

@@ -134,7 +134,7 @@ TEST_F(Export, TimeOfTokenizerIsLinearInItsSize) {
       return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
     };
     const double begin = processor_seconds();
-    const auto files = tokenizer_files(vocabulary, "");
+    const auto files = export_tokenizer(vocabulary, {}).files;
     const double taken = processor_seconds() - begin;
     EXPECT_EQ(nlohmann::json::parse(files.front().second).at("model").at("vocab").size(),
               static_cast<std::size_t>(n_words) + 6);

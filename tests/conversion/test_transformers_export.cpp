@@ -4,6 +4,8 @@
 
 #include "conversion/export.h"
 #include "conversion/transformers_model.h"
+#include "datasets/tokenizers/sentencepiece_proto.h"
+#include "datasets/tokenizers/train_tokenizer.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/temporary_folder.h"
 
@@ -110,6 +112,77 @@ TEST_F(TransformersExport, TokenizerFramesTextsAsTrainingDoes) {
               s.objective.pooling = ops::Pooling::first;
             }),
             (Ids{258, 'a', 'b', 256}));
+}
+
+// A tokenizer without a class token, and one that puts only <s> in front.
+TEST_F(TransformersExport, TokenizerOfPiecesFramesTextsAsTrainingDoes) {
+  SentencePieceProto proto;
+  proto.bpe = true;
+  proto.pieces = {{"<unk>", 0, SentencePieceProto::Type::unknown},
+                  {"<s>", 0, SentencePieceProto::Type::control},
+                  {"</s>", 0, SentencePieceProto::Type::control},
+                  {"a", -2},
+                  {"\u2581", -3},
+                  {"\u2581a", -1}};
+  proto.beginning = 1;
+  proto.end = 2;
+  using Ids = std::vector<std::int32_t>;
+  const auto pieces = load_tokenizer(file("a.model", proto.serialized()));
+  const auto bytes = load_tokenizer(bpe_tokenizer(folder_ / "bpe"));
+  const auto framed = [&](const std::function<void(Settings&)>& change, const std::shared_ptr<const Tokenizer>& own) {
+    exported(make(change, Vocabulary::of_tokenizer(own).with_labels({"no", "yes"})));
+    EXPECT_EQ(report_.tokenizer_obstacle, "");
+    EXPECT_EQ(load_tokenizer(path("out"))->to_json(), own->to_json());
+    const std::shared_ptr<const Tokenizer> written = load_tokenizer(path("out/tokenizer.json"));
+    return written->framed(written->encode("a"));
+  };
+  const auto causal = [](Settings&) {};
+  const auto masked = [](Settings& s) { encoder(s, Objective::masked_tokens); };
+  const auto labeled = [](Settings& s) {
+    encoder(s, Objective::classification);
+    s.objective.pooling = ops::Pooling::first;
+  };
+  EXPECT_EQ(framed(causal, pieces), (Ids{1, 5}));
+  EXPECT_EQ(framed(masked, pieces), (Ids{1, 5, 2}));
+  EXPECT_EQ(framed(labeled, pieces), (Ids{7, 1, 5, 2}));
+  EXPECT_EQ(framed(causal, bytes), (Ids{'a'}));
+  EXPECT_EQ(framed(masked, bytes), (Ids{'a', 261}));
+  EXPECT_EQ(framed(labeled, bytes), (Ids{263, 'a', 261}));
+}
+
+TEST_F(TransformersExport, SentencePieceTokenizerOfANativeModelComesBack) {
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += "in the beginning was the word\n";
+  train_tokenizer({.inputs = {file("a.txt", text)}, .output = path("a.model"), .vocabulary_size = 300});
+  const auto own = load_tokenizer(path("a.model"));
+  const auto llama = [](Settings& s) {
+    s.model.attention = s.model.attention.plain();
+    s.model.attention.mechanism = "softmax";
+    s.model.norm = ops::NormKind::rmsnorm;
+    s.model.activation = layers::Activation::swiglu;
+    s.model.bias = false;
+  };
+  exported(make(llama, Vocabulary::of_tokenizer(own)));
+  EXPECT_TRUE(report_.for_hugging_face) << report_.reason;
+  EXPECT_EQ(load_tokenizer(path("out"))->to_json(), own->to_json());
+  EXPECT_TRUE(open_source_model(path("out")).model.vocabulary == Vocabulary::of_tokenizer(own));
+  const auto written = load_tokenizer(path("out/tokenizer.json"));
+  EXPECT_EQ(written->framed(written->encode("  the word\n")), own->framed(own->encode("  the word\n")));
+}
+
+TEST_F(TransformersExport, CardWarnsOfATokenizerThatTransformersCannotRead) {
+  SentencePieceProto proto;
+  proto.pieces = {
+      {"<unk>", 0, SentencePieceProto::Type::unknown}, {"a", -1}, {"new", 0, SentencePieceProto::Type::user_defined}};
+  const auto own = load_tokenizer(file("a.model", proto.serialized()));
+  exported(make([](Settings&) {}, Vocabulary::of_tokenizer(own)));
+  EXPECT_THAT(report_.tokenizer_obstacle, HasSubstr("user-defined"));
+  EXPECT_FALSE(std::filesystem::exists(path("out/tokenizer.json")));
+  EXPECT_TRUE(std::filesystem::exists(path("out/tokenizer.model")));
+  const std::string card = content(path("out/README.md"));
+  EXPECT_THAT(card, HasSubstr("**Warning:** AutoTokenizer does not give the ids of this model's tokenizer: it has "
+                              "user-defined tokens, such as 'new'."));
+  EXPECT_THAT(card, ::testing::Not(HasSubstr("import AutoModelForCausalLM, AutoTokenizer")));
 }
 
 TEST_F(TransformersExport, NamesTheClassOfEachHead) {

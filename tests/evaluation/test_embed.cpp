@@ -8,10 +8,11 @@
 #include <cstring>
 #include <sstream>
 
+#include "datasets/tokenizers/sentencepiece_proto.h"
 #include "evaluation/sequences/hidden_states.h"
 #include "framework/io/hdf5.h"
-#include "tests/framework/engine_testing.h"
 #include "tests/evaluation/sequence_testing.h"
+#include "tests/framework/engine_testing.h"
 
 namespace furlong {
 namespace {
@@ -141,6 +142,56 @@ TEST_F(EmbedTest, ClassTokenStandsInFrontWhereLabelsWereLearnedFromIt) {
   Model without = sequence_model(Vocabulary::protein(), testing::encoder);
   EXPECT_THAT(message_of<UserError>([&] { vectors(without, fasta({"ACD"}), {.pooling = Pooling::class_token}); }),
               HasSubstr("--pooling class"));
+}
+
+/// A tokenizer that puts <s> in front and has no class token, as furlong prepare tokenizer makes them.
+std::string pieces_model() {
+  SentencePieceProto proto;
+  proto.bpe = true;
+  proto.pieces = {{"<unk>", 0, SentencePieceProto::Type::unknown},
+                  {"<s>", 0, SentencePieceProto::Type::control},
+                  {"</s>", 0, SentencePieceProto::Type::control}};
+  for (const char letter : std::string("ACDEFG")) proto.pieces.push_back({std::string(1, letter), -1});
+  proto.beginning = 1;
+  proto.end = 2;
+  proto.add_dummy_prefix = proto.remove_extra_whitespaces = false;
+  return proto.serialized();
+}
+
+TEST_F(EmbedTest, FrameOfATokenizerIsCompletedAsInTraining) {
+  using Ids = std::vector<std::int32_t>;
+  const Vocabulary vocabulary = Vocabulary::of_tokenizer(load_tokenizer(file("a.model", pieces_model())));
+  const auto expect_frame = [](const Model& model, const Ids& front, const Ids& back) {
+    EXPECT_EQ(frame_of(model).front, front);
+    EXPECT_EQ(frame_of(model).back, back);
+  };
+  const std::vector<std::string> classifies{"model.architecture=encoder", "objective.name=classification",
+                                            "objective.pooling=class_token", "model.attention.mechanism=softmax"};
+  Model labeled = sequence_model(vocabulary.with_labels({"no", "yes"}), classifies);
+  Model masked = sequence_model(vocabulary, testing::encoder);
+  expect_frame(labeled, {10, 1}, {2});
+  expect_frame(masked, {1}, {2});
+  expect_frame(sequence_model(vocabulary, {}), {1}, {});
+  // Another program's model that has not been trained since.
+  Model imported = sequence_model(vocabulary, testing::encoder);
+  imported.settings.data.dataset.clear();
+  imported.settings.model.vocabulary_size = imported.vocabulary.size();
+  expect_frame(imported, {1}, {});
+  // The frame stands once around a text, whoever reads it.
+  const Ids tokens{10, 1, 3, 4, 5, 2};
+  Tape tape(Stream{});
+  const Tape::NoGradient guard(tape);
+  layers::ForwardContext context{tape};
+  const Tensor hidden = labeled.encoder->hidden(context, Tensor::from(tokens, {1, std::ssize(tokens)})).value();
+  for (const std::string& input : {file("a.txt", "ACD\n"), file("a.tsv", "ACD\n"), fasta({"ACD"})}) {
+    for (const Pooling pooling : {Pooling::class_token, Pooling::mean})
+      expect_near(vectors(labeled, input, {.pooling = pooling}), pooled(hidden.to_vector<double>(), pooling, false),
+                  4 * tolerance, input);
+  }
+  EXPECT_EQ(report_.read.tokens, tokens.size());
+  EXPECT_THAT(message_of<UserError>([&] { vectors(masked, fasta({"ACD"}), {.pooling = Pooling::class_token}); }),
+              HasSubstr("--pooling class"))
+      << "<s> is no class token";
 }
 
 // With norms after the additions the input of a layer's attention is what the layers below made.

@@ -12,6 +12,7 @@
 #include "datasets/tokenizers/tokenizer.h"
 #include "evaluation/mutations.h"
 #include "framework/core/arena.h"
+#include "tests/datasets/tokenizers/small_tokenizers.h"
 #include "tests/evaluation/sequence_testing.h"
 
 namespace furlong {
@@ -178,6 +179,19 @@ TEST_F(ScoreTest, PseudoLogLikelihoodMatchesItsDefinitionInFloat64) {
       EXPECT_NEAR(found[i]["log_likelihood"], sum, 1e-10);
     }
   }
+}
+
+// Prepared documents end with the end token, which the tokenizer does not add.
+TEST_F(ScoreTest, PseudoLogLikelihoodOfATokenizerReadsTheEndToken) {
+  const Vocabulary vocabulary = Vocabulary::of_tokenizer(load_tokenizer(testing::bpe_tokenizer(folder_ / "bpe")));
+  Model model = sequence_model(vocabulary, testing::encoder);
+  const Json found = scores(model, file("s.txt", "in the\n"), {.positions = true});
+  std::vector<std::int32_t> tokens = vocabulary.encode("in the");
+  const std::size_t count = tokens.size();
+  tokens.push_back(*vocabulary.document_id());
+  ASSERT_EQ(found[0]["positions"].size(), count);
+  for (std::size_t k = 0; k < count; ++k)
+    EXPECT_NEAR(found[0]["positions"][k]["log_probability"], defined_masked(model, tokens, k, tokens[k]), 1e-11);
 }
 
 TEST_F(ScoreTest, CountsWhatTheTokenizerOrTrainingLeavesOut) {

@@ -100,11 +100,15 @@ TEST(Pattern, MatchesOnigurumaSemantics) {
   EXPECT_THAT(matches(R"([^\w\s]+)", "]\u00bd\u0130"), ElementsAre("]\u00bd")) << "inside a class ½ is no word";
   EXPECT_THAT(matches(R"((?i:'s|'ll))", "it'S 'LL '\u017f"), ElementsAre("'S", "'LL", "'\u017f"));
   EXPECT_THAT(matches(R"(\p{N}{1,3})", "1234567"), ElementsAre("123", "456", "7"));
+  EXPECT_THAT(matches(R"(\Aa+)", "aa\naa"), ElementsAre("aa"));
+  EXPECT_THAT(matches(R"((b| )+\z)", "b b\nb \n"), ElementsAre()) << "not before a final line end";
+  EXPECT_THAT(matches(R"((b| )+\z)", "b b\n bb "), ElementsAre(" bb "));
 }
 
 TEST(Pattern, RejectsEngineDependentSyntax) {
-  for (const char* expression : {R"(\bword)", R"(\h+)", "^a", "a$", "(?i)a", "a{,3}", "a{2}+", "[a&&b]", "[[:alpha:]]",
-                                 "[^\\S]", R"(\x41)", R"(\p{^L})", R"((?<n>a))", R"(\1)", "(*COMMIT)a", "a\\"}) {
+  for (const char* expression :
+       {R"(\bword)", R"(\h+)", "^a", "a$", "(?i)a", "a{,3}", "a{2}+", "[a&&b]", "[[:alpha:]]", "[^\\S]", R"([\A])",
+        R"(\x41)", R"(\p{^L})", R"((?<n>a))", R"(\1)", "(*COMMIT)a", "a\\"}) {
     EXPECT_THAT(message_of<UserError>([&] { Pattern(expression, "f.json: model"); }),
                 HasSubstr("f.json: model: the pattern"))
         << expression;
