@@ -220,6 +220,13 @@ TEST(Store, MissingStoreErrorNamesAddressPortAndTime) {
   EXPECT_LT(steady_clock::now() - start, 2s);
 }
 
+// The kernel's limit of an option is below the timeouts that parallel.timeout allows.
+TEST(Store, ConnectsWithTheLongestTimeout) {
+  World world(1, {1h, 24h, 12h});
+  EXPECT_EQ(world.join(0).add("count", 1), 1);
+  world.leave();
+}
+
 TEST(Store, TakenPortErrorNamesMasterPort) {
   const StoreServer first(server_options(1));
   StoreServerOptions options = server_options(1);
