@@ -230,7 +230,8 @@ class ProcessGroup::Joined {
     gloo_.rank = environment_.rank;
     gloo_.size = environment_.world_size;
     gloo_.host = environment_.host;
-    gloo_.address = own_address_toward(environment_.master_address);
+    gloo_.address =
+        own_address_toward(environment_.master_address, environment_.local_world_size == environment_.world_size);
     gloo_.connect_timeout = options.connect_timeout;
     gloo_.notice_after = notice_after_;
     gloo_.notice_every = notice_every_;
